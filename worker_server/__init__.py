@@ -4,8 +4,8 @@ Belongs here: what runs in the rank (attach, reporter, the shared page) and what
 it (the sidecar). Does not belong here: any judgement about who is healthy; that is the
 monitor's. `wire` is the contract with the monitor and the only module it may import.
 
-Nothing in this package raises into training, blocks it, or changes its exit code, unless it was
-told to: with `LIGHTKEEPER_ADMISSION=refuse` a rank that the monitor refuses ends before it begins.
+Nothing in this package raises into training, blocks it, or changes its exit code. One exception:
+with `LIGHTKEEPER_ADMISSION=refuse`, a rank that the monitor refuses exits before training starts.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def attach(
 ) -> Reporter:
     """Report this process as a rank and start its WorkerServer; never raises, never waits.
 
-    What is not given comes from the launcher's variables (see `identity`): `rank` and
-    `world_size` are those in the replica group, `host` the node that a scheduler knows. Calling
-    it again gives the same reporter, whatever is given.
+    Missing arguments come from the launcher's variables (see `identity`): `rank` and
+    `world_size` are those in the replica group, `host` is the scheduler's name of the node.
+    A second call returns the same reporter, whatever its arguments.
 
     With `admission` (or LIGHTKEEPER_ADMISSION) the monitor is asked first whether this host and
-    group may train, for 2 s at most: `warn` says so when not, `refuse` ends the process with status
+    group may train, for 2 s at most. If not, `warn` warns and `refuse` ends the process with status
     75 (SystemExit) before training starts. A monitor that is away admits everybody.
     """
     from worker_server import autoload  # noqa: PLC0415  wire stays light

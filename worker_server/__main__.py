@@ -1,8 +1,8 @@
-"""The command line `python -m worker_server`: attach, then be the script.
+"""The command line `python -m worker_server`: attach, then become the script.
 
-A new interpreter runs the script in place of this one (exec: same pid, same options of python's
-own), so that it is to itself and to others what it is under plain python. What attaches is
-`rank/boot/sitecustomize.py`, which stands in front of that interpreter's PYTHONPATH.
+A new interpreter replaces this one and runs the script (exec: same pid, same Python options), so
+that the script looks the same, inside and out, as under plain python. What attaches is
+`rank/boot/sitecustomize.py`, which comes first in that interpreter's PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OPTIONS = (
     ("--run-dir", "DIR", "LIGHTKEEPER_RUN_DIR", "pages, sockets and logs; ours alone"),
     ("--linger", "SECONDS", "LIGHTKEEPER_LINGER_S", "how long a dead rank still answers"),
 )  # fmt: skip
-"""Flag, what stands for its value in the help, the variable behind it, and the help."""
+"""Flag, metavar, environment variable, help."""
 _NO_TORCH = "--no-torch-hook"
 
 _HELP = f"""\
@@ -65,11 +65,11 @@ docs/integrations.md.
 
 
 class _UsageError(ValueError):
-    """A command line that cannot be understood."""
+    """A command line that cannot be parsed."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Become the script, attached; only a wrong command line returns."""
+    """Become the script, attached; returns only for help or a usage error."""
     try:
         settings, rest = _options(argv)
     except _UsageError as exc:
@@ -83,7 +83,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _options(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Settings of the options in front, and the rest: what to run, with its arguments."""
+    """Settings from the leading options, and the rest: what to run, with its arguments."""
     settings: dict[str, str] = {}
     words = list(argv)
     variables = {flag: variable for flag, _, variable, _ in _OPTIONS}
@@ -115,17 +115,17 @@ def _become(words: list[str], flags: list[str]) -> int:
 
     name = words[1] if words[0] == "-m" else words[0]
     if name != "-c" and identity.starts_ranks(name):
-        os.environ["LIGHTKEEPER_ATTACH"] = "1"  # the ranks that it starts, not itself
+        os.environ["LIGHTKEEPER_ATTACH"] = "1"  # for the ranks it starts, not itself
     elif sys.flags.ignore_environment or sys.flags.no_site:
         sys.stderr.write("python -m worker_server: not attached, for python has -E, -I or -S\n")
     else:
         path = os.environ.get("PYTHONPATH")
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_BOOT, path]))
-    os.execv(sys.executable, [sys.executable, *flags, *words])  # noqa: S606  as we were asked to
+    os.execv(sys.executable, [sys.executable, *flags, *words])  # noqa: S606  the user's command
 
 
 def _python_flags(argv: Sequence[str]) -> list[str]:
-    """What stood between python and `-m worker_server`."""
+    """The options between python and `-m worker_server`."""
     words = sys.orig_argv[1 : len(sys.orig_argv) - len(argv)]
     if words and not words[-1].startswith("-"):
         words.pop()  # our name

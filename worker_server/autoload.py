@@ -1,13 +1,13 @@
 """Attach with no change of code or launcher: `LIGHTKEEPER_ATTACH=1`.
 
 torch calls the entry points of the group `torch.backends` at the end of `import torch`. Ours
-does nothing unless it was asked to, and only in a process that a launcher made a rank: not in
-torchrun itself, which sees what Slurm or an operator set for the ranks that it will start.
+does nothing unless the variable is set, and only in a process that a launcher made a rank: not
+in torchrun itself, which sees what Slurm or an operator set for the ranks that it will start.
 
-What a rank starts inherits its variables as well (DataLoader workers by spawn), but is no rank.
-So the wish is withdrawn from the environment once it is fulfilled, with a note for whom: should
-a launcher that we do not know have taken the wish for itself, its ranks, told by another launcher
-than it was, still have theirs.
+Children of a rank (spawned DataLoader workers) inherit its variables but are not ranks. So after
+attaching, the request in the environment is replaced with a note that names the launcher. If an
+unknown launcher attached by mistake, its ranks see that the note names another launcher than
+theirs, and still attach.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 _WISH = "LIGHTKEEPER_ATTACH"
 _DONE = "done:"
 _fulfilled_in = 0
-"""The process in which this module fulfilled the wish; a forked child has another pid."""
+"""Pid of the process in which the request was fulfilled; a forked child has another."""
 
 
 def autoload() -> None:
@@ -35,7 +35,7 @@ def autoload() -> None:
 
 
 def wanted() -> bool:
-    """Whether the environment asks for an attach of this process, or asked and had it."""
+    """Whether the environment asks this process to attach, or asked and it did."""
     wish = os.environ.get(_WISH, "")
     if wish == "1" or _fulfilled_in == os.getpid():
         return True
@@ -43,7 +43,7 @@ def wanted() -> bool:
 
 
 def fulfil() -> None:
-    """Withdraw the wish from what this process will start."""
+    """Withdraw the request from future child processes."""
     global _fulfilled_in  # noqa: PLW0603  one process is one rank
     if os.environ.get(_WISH) and wanted():
         os.environ[_WISH] = f"{_DONE}{_told_by()}"

@@ -1,4 +1,4 @@
-"""`lightkeeper doctor`: what would keep lightkeeper from its work here, before it is needed.
+"""`lightkeeper doctor`: what would keep lightkeeper from working here, before it is needed.
 
 Beside ranks it looks at each of them: the environment that it was started with, its WorkerServer,
 its flight recorders. Beside a launcher, before there are any, at the environment that they would
@@ -35,13 +35,13 @@ _TRIED: Final[Mapping[str, tuple[str, ...]]] = {
     "torch": ("2.13", "2.14", "2.15"),
     "torchft": ("0.2", "2026."),
 }
-"""Versions that the tests ran with (docs/versions.md), by how they begin."""
+"""Prefixes of the versions that the tests ran with (docs/versions.md)."""
 _ENTRIES_LEAST: Final = 200
 _SHM_LEAST_BYTES: Final = 64 * 2**20
 _CLOCK_S: Final = 2.0
 """Records of two hosts are ordered by their clocks."""
 _NAMED_S: Final = 32.0
-"""After which the slowest of the usual hangs is named (docs/detection.md), and 6 s to be out."""
+"""When the slowest of the usual hangs is named (docs/detection.md); eviction takes 6 s more."""
 _MARKS: Final = {
     OK: ("●", "green"),
     WARNING: ("▲", "yellow"),
@@ -60,12 +60,12 @@ class DoctorFinding:
     state: str
     said: str
     do: str = ""
-    """What mends it; empty where nothing needs to be."""
+    """How to fix it; empty where nothing is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorCheck:
-    """Makes findings of one check."""
+    """Creates the findings of one check."""
 
     check: str
     where: str = _HERE
@@ -74,21 +74,20 @@ class DoctorCheck:
         return DoctorFinding(self.check, self.where, OK, said)
 
     def warns(self, said: str, do: str) -> DoctorFinding:
-        """It works, and not as well as it could."""
+        """It works, but not as well as it could."""
         return DoctorFinding(self.check, self.where, WARNING, said, do)
 
     def fails(self, said: str, do: str) -> DoctorFinding:
-        """Something does not work."""
         return DoctorFinding(self.check, self.where, FAILED, said, do)
 
     def unknown(self, said: str, do: str) -> DoctorFinding:
-        """It could not be found out."""
+        """It could not be determined."""
         return DoctorFinding(self.check, self.where, UNKNOWN, said, do)
 
 
 @dataclass(frozen=True, slots=True)
 class RankHere:
-    """Who was found on this host; without a process: what a rank would be."""
+    """A rank found on this host, or (without `url`) one that would start here."""
 
     name: str
     environ: Mapping[str, str]
@@ -108,7 +107,7 @@ def ranks_here(environ: Mapping[str, str]) -> list[RankHere]:
 
 
 def _environ_of(pid: object) -> dict[str, str] | None:
-    """What a process was started with; None when it is gone, or another user's."""
+    """A process's initial environment; None if it is gone, or another user's."""
     if not isinstance(pid, int):
         return None
     try:
@@ -122,7 +121,7 @@ def _environ_of(pid: object) -> dict[str, str] | None:
 
 
 def of_versions() -> Iterator[DoctorFinding]:
-    """Of this Python's packages."""
+    """Of this Python's torch and TorchFT."""
     check = DoctorCheck("versions")
     for name, tried in _TRIED.items():
         have = next(filter(None, map(_version, (name, f"{name}-nightly"))), None)
@@ -182,7 +181,7 @@ def of_ptrace(proc: Path = Path("/proc")) -> Iterator[DoctorFinding]:
         scope = int((proc / "sys/kernel/yama/ptrace_scope").read_text(encoding="ascii"))
     except (OSError, ValueError):
         scope = 0
-    if scope <= 1:  # a rank lets its own WorkerServer trace it
+    if scope <= 1:  # a rank allows its own WorkerServer to trace it
         yield check.ok(f"kernel.yama.ptrace_scope is {scope}")
     else:
         yield check.warns(
@@ -234,7 +233,7 @@ def of_buffers(rank: RankHere) -> Iterator[DoctorFinding]:
 
 
 def of_timeouts(rank: RankHere) -> Iterator[DoctorFinding]:
-    """Whether who waits gives up after who is waited for was named, and the watchdog last."""
+    """Whether TorchFT's timeouts outlast the naming of a hang, and the watchdog outlasts both."""
     check = DoctorCheck("timeouts", rank.name)
     quorum_s = _quorum_s(rank)
     work_s = _seconds(rank, "TORCHFT_TIMEOUT_SEC", _TORCHFT_S)
@@ -328,12 +327,12 @@ def _short(exc: Exception) -> str:
 
 
 def of_monitors(ranks: Sequence[RankHere]) -> Iterator[DoctorFinding]:
-    """Both ways: it answers here, and it sees the ranks of this host."""
+    """Both directions: it answers us, and it sees the ranks of this host."""
     settings = dict.fromkeys(monitors_in(rank.environ) for rank in ranks)
     try:
         urls = [url for text in settings for url in monitors_of(text)]
     except SettingError:
-        return  # told with the settings
+        return  # reported by `of_settings`
     if not urls:
         yield DoctorCheck("monitor").fails(
             "LIGHTKEEPER_MONITOR is empty: nobody watches",
@@ -400,7 +399,7 @@ def _of_clock(date: str | None, here_s: float) -> Iterator[DoctorFinding]:
 def of_lighthouses(
     ranks: Sequence[RankHere], proc: Path = Path("/proc")
 ) -> Iterator[DoctorFinding]:
-    """Whether it answers, and how long it keeps a dead group where it runs on this host."""
+    """Whether it answers and, if it runs on this host, how long it keeps a dead group."""
     lighthouse = DoctorCheck("Lighthouse")
     for url in dict.fromkeys(rank.environ.get("TORCHFT_LIGHTHOUSE", "") for rank in ranks):
         if not url:
@@ -459,7 +458,7 @@ def _lighthouse_flags(proc: Path) -> Iterator[dict[str, int]]:
 
 
 def examine(environ: Mapping[str, str]) -> list[DoctorFinding]:
-    """Everything, of this host and of each of its ranks, or of one that would start here."""
+    """All checks, of this host and of its ranks, or of a rank that would start here."""
     ranks = ranks_here(environ) or [RankHere("a rank started here", environ)]
     findings = [*of_versions(), *of_memory(environ), *of_ptrace()]
     for rank in ranks:
@@ -469,7 +468,7 @@ def examine(environ: Mapping[str, str]) -> list[DoctorFinding]:
 
 
 def together(findings: Iterable[DoctorFinding]) -> Iterator[tuple[DoctorFinding, list[str]]]:
-    """The worst first; what holds of several ranks once, and of whom."""
+    """The worst first; equal findings once, with their places."""
     places: dict[DoctorFinding, list[str]] = {}
     for finding in findings:
         places.setdefault(replace(finding, where=""), []).append(finding.where)
@@ -491,7 +490,7 @@ def _show(findings: Iterable[DoctorFinding]) -> None:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Exit status 0: nothing failed; 1: something did; 2: used wrongly."""
+    """Exit status 0: nothing failed; 1: something did; 2: usage error."""
     parser = argparse.ArgumentParser(
         prog="lightkeeper doctor",
         description=(__doc__ or "").partition("\n\n")[2],

@@ -1,12 +1,11 @@
-"""What commands and ranks of one user on one host find without being told: the monitor's address
-and the token.
+"""Defaults that one user's commands and ranks on a host share: the monitor's address and the token.
 
-The token lies in the user's state folder. `lightkeeper monitor` makes it, everything else reads it:
-a file that others can read, or could have written, is no secret and is refused.
+The token is in the user's state folder. `lightkeeper monitor` creates it, everything else reads it.
+A file that others can read, or could have written, is no secret and is refused.
 
-Whoever is first may listen on the default address, and a token goes to whoever listens. So it goes
+Any user can listen on the default address first, and would receive the token. So the token is sent
 to the default address only while the kernel says that a process of this user, or of root, has the
-port. An address that somebody named is taken at their word.
+port. An address that was set explicitly is trusted.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from typing import Final
 
 DEFAULT_PORT: Final = 8470
 DEFAULT_MONITOR: Final = f"http://127.0.0.1:{DEFAULT_PORT}"
-"""Where `lightkeeper monitor` listens, and where ranks and commands look, when nobody says."""
+"""Where `lightkeeper monitor` listens, and where ranks and commands look, by default."""
 
 _LOOPBACK: Final = ("0100007F", "0" * 8, "0" * 32, "0000000000000000FFFF00000100007F")
-"""Local addresses there that take what is sent to 127.0.0.1."""
+"""Local addresses there that accept connections to 127.0.0.1."""
 _LISTENS: Final = "0A"
 """TCP_LISTEN in /proc/net/tcp."""
 
@@ -40,13 +39,13 @@ VARIABLES: Final = frozenset(
         "SCHEDULER_WEBHOOK_SECRET SLURM_REMOVAL STORE TLS_CERT TLS_KEY TOKEN TOKEN_FILE TORCH"
     ).split()
 )
-"""All that ranks, commands and launchers read."""
+"""Every variable that ranks, commands and launchers read."""
 _NEAR: Final = 0.93
-"""One letter that is missing, too many or swapped; not what another program calls its own."""
+"""Matches one missing, extra or swapped letter, but not another program's variable."""
 
 
 def misspelt(environ: Mapping[str, str]) -> str:
-    """What to say of variables that nobody reads and that look like ours; empty: there are none."""
+    """A warning about variables that look like ours but that nothing reads; empty: none."""
     unread = sorted(name for name in environ if name.startswith("LIGHT") and name not in VARIABLES)
     if not unread:
         return ""
@@ -58,17 +57,16 @@ def misspelt(environ: Mapping[str, str]) -> str:
 
 
 class TokenFileError(ValueError):
-    """The file is no place for a secret, or holds none; the message is one line with a remedy."""
+    """The file is not safe for a secret, or holds none; the message is one line with a remedy."""
 
 
 def state_folder(environ: Mapping[str, str]) -> Path:
-    """Of this user."""
     state = environ.get("XDG_STATE_HOME")
     return (Path(state) if state else Path.home() / ".local" / "state") / "lightkeeper"
 
 
 def own_token_file(environ: Mapping[str, str]) -> Path | None:
-    """Where this user's token lies, or would; None: a user without a home."""
+    """Where this user's token is, or would be; None: a user without a home."""
     try:
         return state_folder(environ) / "token"
     except RuntimeError:
@@ -80,7 +78,7 @@ def read_token_file(path: Path) -> str:
     group may read it: Kubernetes gives volumes one (fsGroup).
 
     Raises:
-        TokenFileError: it is none.
+        TokenFileError: it is not such a file.
         OSError: it cannot be read.
     """
     with path.open("rb") as file:
@@ -102,10 +100,10 @@ def read_token_file(path: Path) -> str:
 
 
 def make_token_file(path: Path) -> str:
-    """The token in this file, which is made where there is none; of two who make it one wins.
+    """The token in this file, created if missing; of two processes that create it, one wins.
 
     Raises:
-        TokenFileError: it cannot be made, or what is there is no place for a secret.
+        TokenFileError: it cannot be created, or the file is not safe for a secret.
         OSError: it cannot be read.
     """
     with contextlib.suppress(FileNotFoundError):
@@ -136,10 +134,10 @@ def find_token(
     own: Callable[[Path], str] = read_token_file,
 ) -> str | None:
     """From this file, the one that LIGHTKEEPER_TOKEN_FILE names, the variable LIGHTKEEPER_TOKEN, or
-    what `own` gives for the user's own file. Both variables empty: none.
+    what `own` returns for the user's own file. Both variables set but empty: none.
 
     Raises:
-        TokenFileError: what was named is no token; no message has a part of it.
+        TokenFileError: what was named is no token; no message quotes any of it.
     """
     named = environ.get("LIGHTKEEPER_TOKEN_FILE")
     file = file or (Path(named) if named else None)
@@ -159,12 +157,12 @@ def find_token(
 
 
 def is_named(environ: Mapping[str, str]) -> bool:
-    """Whether the variables say which token, or that there is none."""
+    """Whether a variable sets the token, or says that there is none."""
     return "LIGHTKEEPER_TOKEN_FILE" in environ or "LIGHTKEEPER_TOKEN" in environ
 
 
 def _plain(text: str) -> str | None:
-    """What travels in a header: clients do not agree on how to send anything but ASCII there."""
+    """A token fit for a header: clients disagree on how to send non-ASCII text there."""
     token = text.strip()
     if not token.isascii() or not token.isprintable() or " " in token:
         raise TokenFileError("it is no token: expected one plain word")
@@ -172,7 +170,7 @@ def _plain(text: str) -> str | None:
 
 
 def not_ours(net: Path = Path("/proc/net")) -> str | None:
-    """Why the default address is not to be talked to; None: this user, or root, listens there."""
+    """Why the default address is not to be trusted; None: this user, or root, listens there."""
     owners = set[int]()
     for table in ("tcp", "tcp6"):
         try:

@@ -1,18 +1,18 @@
-"""The HTTP server of WorkerServer and monitor: slow and many clients keep nobody from an answer.
+"""The HTTP server of WorkerServer and monitor: slow or numerous clients never block the others.
 
-Theory of operation. It is waitress with patience that ends, on poll(), which knows no limit of
-1,024 descriptors. Waitress reads requests in its main thread and gives only whole ones to its
-worker threads, so a slow client holds no thread. But it knows no deadline for a request, and at
-its connection limit it stops accepting: as many silent clients as the limit shut everybody out.
-Here each connection *waits* for its client while no request of it is being answered: for the rest
+Theory of operation. It is waitress plus deadlines, on poll(), which has no limit of 1,024
+descriptors. Waitress reads requests in its main thread and hands only complete ones to its
+worker threads, so a slow client holds no thread. But it has no deadline for a request, and at
+its connection limit it stops accepting: enough silent clients lock everybody out.
+Here each connection *waits* for its client unless its request is being answered: for the rest
 of a request, for the next one, or until the client takes the answer. Each wait has a deadline. At
-the limit the connection that has waited longest makes room for the next, once it has waited
-`young_s`; a connection whose request is being answered never does. A client that sends its request
-at once is read before it could become the oldest, because the loop accepts few connections a turn
-and reads whatever has come at every turn.
+the limit, the connection that has waited longest, and at least `young_s`, is dropped for the next
+one; a connection whose request is being answered never is. A client that sends its request
+at once is read before it could become the oldest, because each turn of the loop accepts few
+connections and reads everything that has arrived.
 
-An answer is buffered (waitress spills what is over 8 MiB into a temporary file), so that a client
-that reads slowly holds no thread either.
+An answer is buffered (above 8 MiB waitress uses a temporary file), so that a client that reads
+slowly holds no thread either.
 """
 
 from __future__ import annotations
@@ -41,36 +41,36 @@ from waitress.task import ThreadedTaskDispatcher
 _FULL_PAUSE_S: Final = 0.05
 _QUEUE_KEPT_S: Final = 0.01
 _ACCEPTS_A_TURN: Final = 32
-"""More would let a crowd at the door keep those inside from being read."""
+"""More would let a burst of new connections delay reading the open ones."""
 _IN_MEMORY: Final = 8 << 20
-"""A full flight record has about one MiB, and must not need a disk with room: the disk may be what
-is wrong. Only a long profile has more."""
+"""A full flight record has about one MiB and must not need disk space: the disk may be what is
+wrong. Only a long profile is larger."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """How long a client may take, and how many there may be. Seconds."""
+    """How long a client may take (seconds), and how many there may be."""
 
     connections: int = 1024
     request_s: float = 10.0
     """Until a request is complete, from the connection's or the request's first byte."""
     idle_s: float = 15.0
-    """Until the next request of a kept connection."""
+    """Until the next request of a keep-alive connection."""
     unread_s: float = 10.0
-    """Without a byte of the answer being taken."""
+    """Without the client taking a byte of the answer."""
     young_s: float = 0.5
-    """A connection that waits no longer is not dropped for room: shorter would drop honest
-    clients of a busy machine, longer keeps readers waiting behind a crowd of silent ones."""
+    """A connection that has waited less is not dropped for room. Shorter would drop honest
+    clients of a busy machine; longer keeps readers waiting behind many silent ones."""
     tend_s: float = 1.0
-    """Between two looks at the deadlines."""
+    """Between two checks of the deadlines."""
     header_bytes: int = 16 * 1024
     body_bytes: int = 64 * 1024
     """Read before the application says what is wrong with it (its own limit is 16 KiB)."""
 
 
 def file_limit(wanted: int = 0) -> int:
-    """How many files this process may open, its limit raised to `wanted` if it can be."""
+    """How many files this process may open; raises the limit to `wanted` if possible."""
     soft, hard = (sys.maxsize if limit == resource.RLIM_INFINITY else limit
                   for limit in resource.getrlimit(resource.RLIMIT_NOFILE))  # fmt: skip
     enough = min(wanted, hard)
@@ -84,7 +84,7 @@ def file_limit(wanted: int = 0) -> int:
 
 
 class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
-    """One connection. Only the main thread drops it; worker threads only set its clocks."""
+    """One connection. Only the main thread drops it; worker threads only set its times."""
 
     server: PatientServer
 
@@ -102,7 +102,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         self.server.connections.channels.discard(self)
 
     def close(self) -> None:
-        """As the loop ends: waitress then closes the socket, and no file of a large answer."""
+        """At the loop's end: waitress would close the socket, but not a large answer's file."""
         self.handle_close()
 
     def received(self, data: bytes) -> bool:
@@ -111,7 +111,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         return bool(super().received(data))
 
     def write_soon(self, data: Any) -> int:
-        """Take a part of the answer; when the last is taken, the wait for the client begins."""
+        """Take a part of the answer; after the last one, the wait for the client begins."""
         self.idle, self.since_s = True, time.monotonic()
         if not self.total_outbufs_len:
             self.moved_s = self.since_s
@@ -124,11 +124,10 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         return sent
 
     def note_sent(self) -> None:
-        """The client took bytes of the answer."""
         self.moved_s = time.monotonic()
 
     def waits_since_s(self) -> float | None:
-        """Since when it waits for its client; None while its request is being answered."""
+        """When it began to wait for its client; None while its request is being answered."""
         if self.total_outbufs_len:
             return self.moved_s
         return None if self.requests else self.since_s
@@ -162,11 +161,11 @@ class Connections:
                 channel.handle_close()
 
     def may_accept(self) -> bool:
-        """Whether one more fits in, or somebody can make room."""
+        """Whether one more fits, or an old one can be dropped."""
         return not self.full or self._oldest() is not None
 
     def make_room(self) -> None:
-        """Drop the oldest until everybody fits in again; nobody who is young or being answered."""
+        """Drop the oldest until all fit again, but none that is young or being answered."""
         while len(self.channels) > self.limits.connections:
             channel = self._oldest()
             if channel is None:
@@ -174,8 +173,8 @@ class Connections:
             channel.handle_close()
 
     def _oldest(self) -> Channel | None:
-        """Who has waited longest, and long enough. The queue for it is made anew at most a hundred
-        times a second: it costs a millisecond with a thousand connections.
+        """The one that has waited longest, and long enough. Its queue is rebuilt at most 100
+        times a second: that costs a millisecond with a thousand connections.
         """
         now_s = time.monotonic()
         if now_s - self._queued_s > _QUEUE_KEPT_S:
@@ -211,11 +210,11 @@ class PatientServer(TcpWSGIServer):  # type: ignore[misc]  # waitress has no typ
         super().__init__(app, _sock=listener, bind_socket=False, sockinfo=where, **waitress)
 
     def readable(self) -> bool:
-        """Whether to accept: not when full, unless somebody can make room."""
+        """Whether to accept: not when full, unless an old one can be dropped."""
         return self.accepting and self.connections.may_accept()
 
     def handle_accept(self) -> None:
-        """Accept those who wait at the door, some at a time."""
+        """Accept pending connections, a few at a time."""
         for _ in range(_ACCEPTS_A_TURN):
             if not self.connections.may_accept():
                 return
@@ -248,8 +247,8 @@ class PatientServer(TcpWSGIServer):  # type: ignore[misc]  # waitress has no typ
 
 
 def names_us(header: str, more: Iterable[str] = ()) -> bool:
-    """Whether a `Host` header names this machine: by address, as localhost, as it is called, as it
-    is called besides; without one it is no browser that asks.
+    """Whether a `Host` header names this machine: by address, as localhost, by hostname, or by a
+    name in `more`. True without one: then the client is no browser.
     """
     own = socket.gethostname().lower()
     try:
@@ -292,7 +291,7 @@ class HttpServer:
 
     @property
     def waiting(self) -> int:
-        """Requests for which no thread is free."""
+        """Requests waiting for a free thread."""
         return len(self._dispatcher.queue)
 
     def _listen_on(self, listener: socket.socket) -> PatientServer:
@@ -312,8 +311,8 @@ class HttpServer:
     def close(self) -> None:
         """End the loop and the threads; requests under way get up to a second."""
         self._dispatcher.shutdown(cancel_pending=True, timeout=1)
-        # the loop ends when no connection is left, so they are closed in its own thread; awake for
-        # another reason (an answer that ends), it may close the trigger before that is written to
+        # the loop ends when no connection is left, so they are closed in its own thread; if it woke
+        # for another reason (an answer ended), it may have closed the trigger before we write to it
         with contextlib.suppress(OSError):
             self._server.trigger.pull_trigger(lambda: wasyncore.close_all(self._map))
         if self._thread is not None:
@@ -321,17 +320,17 @@ class HttpServer:
 
 
 # -- TLS -------------------------------------------------------------------------------------------
-# TLS is a part of waitress's own loop, and the handshake of the first request's time. Waitress has
-# no TLS, and a front that relays (stunnel, an asyncio thread) would need limits and deadlines of
-# its own, a second socket for each connection, and would hide the client's address. Here each
-# connection is an SSL socket that never blocks: `recv` does the handshake by the way, and whatever
-# OpenSSL cannot do yet is tried again when the socket is ready. So all of this holds for TLS as
-# it is. OpenSSL's objects are not made for two threads, and waitress reads in its main thread and
-# writes in its workers: a lock for each connection.
+# TLS runs in waitress's own loop, and the handshake counts towards the first request's deadline.
+# Waitress has no TLS, and a proxy in front (stunnel, an asyncio thread) would need its own limits
+# and deadlines, a second socket for each connection, and would hide the client's address. Here each
+# connection is a non-blocking SSL socket: `recv` also does the handshake, and whatever OpenSSL
+# cannot do yet is tried again when the socket is ready. So all of the above holds for TLS too.
+# OpenSSL's objects are not thread-safe, and waitress reads in its main thread and writes in its
+# workers: hence a lock per connection.
 
 _RECORD_BYTES: Final = 16 * 1024
-"""The most that one TLS record holds: reading so much leaves nothing behind in OpenSSL, of which
-poll() knows nothing."""
+"""The size limit of a TLS record: reading this much leaves nothing in OpenSSL's buffer, which
+poll() does not see."""
 _NOT_YET: Final = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -343,11 +342,11 @@ def tls_channel(cert: Path, key: Path) -> type[Channel]:
     """The class of connections that speak TLS 1.2 or newer with this certificate.
 
     Raises:
-        TlsError: the files are no certificate and key that belong together.
+        TlsError: the files are not a matching certificate and key.
     """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.options |= ssl.OP_NO_RENEGOTIATION  # each would cost as much as a handshake
+    context.options |= ssl.OP_NO_RENEGOTIATION  # each costs as much as a handshake
     try:
         context.load_cert_chain(cert, key, password=_no_password)
     except (OSError, ValueError) as exc:  # ssl.SSLError is an OSError
@@ -361,7 +360,7 @@ def _no_password() -> str:
 
 
 class TlsChannel(Channel):
-    """One TLS connection; `tls_channel` gives the class its context."""
+    """One TLS connection; `tls_channel` sets the class's context."""
 
     context: ssl.SSLContext
 
@@ -376,14 +375,14 @@ class TlsChannel(Channel):
         return self._wants_write or bool(super().writable())
 
     def handle_write(self) -> None:
-        """The socket takes bytes: a handshake may want that too."""
+        """The socket is writable: a handshake may need that too."""
         if self._wants_write:
             self.handle_read()
         if super().writable():
             super().handle_write()
 
     def handle_read(self) -> None:
-        """Bytes have come: of a handshake, or of a request."""
+        """Bytes arrived: of a handshake, or of a request."""
         self._wants_write = False
         try:
             with self._tls:
@@ -399,8 +398,8 @@ class TlsChannel(Channel):
                 self.handle_close()
 
     def send(self, data: bytes, do_close: bool = True) -> int:
-        """Send what OpenSSL takes; it wants the same bytes again after a refusal, and gets them:
-        waitress forgets only what was sent.
+        """Send what OpenSSL takes. After a refusal it needs the same bytes again, and gets them:
+        waitress discards only what was sent.
         """
         try:
             with self._tls:
@@ -417,9 +416,9 @@ class TlsChannel(Channel):
         return int(sent)
 
     def handle_close(self) -> None:
-        """Say goodbye as TLS wants it, without waiting for the other side's.
+        """Send TLS's close notification without waiting for the other side's.
 
-        A client that breaks off is closed twice: what it left is to be read, and it hung up.
+        A client that disconnects is closed twice: for data left to read, and for the hang-up.
         """
         sock = self.socket
         if sock is not None:

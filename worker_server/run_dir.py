@@ -1,12 +1,12 @@
 """Files of a rank in the run directory, and the removal of what dead ones left there.
 
 A rank owns `NAME.page`, `NAME.sock` (torch's control plane), `NAME.json` (where its sidecar
-listens) and `NAME.log`, where NAME is rank and incarnation. The directory is 0700: whoever may
-enter it may read and control the ranks.
+listens) and `NAME.log`, where NAME is rank and incarnation. The directory is 0700: anyone who
+can enter it can read and control the ranks.
 
-It belongs into memory: the rank writes its page at every step, and a page on a disk would be
-written out again and again. Where the first choice cannot be used (not there, read-only, full,
-open to others) the next one is taken, and said.
+It should be in memory: the rank writes its page at every step, so a page on a disk would be
+flushed again and again. If the first choice cannot be used (missing, read-only, full, open to
+others), the next one is used, with a warning.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from worker_server.rank.page.reader import PageReader
 _SOCKET_PATH_BYTES = 107
 _LOG_KEPT_S = 86_400.0
 _LOGS_KEPT = 32
-"""Logs of ranks that are gone, the newest; each takes 128 KiB at most."""
+"""The newest logs of dead ranks; each takes 128 KiB at most."""
 _ROOM_BYTES = 192 * 1024
-"""Two logs of 64 KiB, the endpoint file twice while it is replaced, and a rest."""
+"""Two logs of 64 KiB, the endpoint file twice while it is replaced, and a margin."""
 _COMING_S = 60.0
 _BEATLESS_S = 600.0
-"""A rank that beats once a second and did not for so long, beside no sidecar, is gone, where its
-process cannot be looked for."""
+"""A rank beats once a second. Without a beat for this long, and without a sidecar, it is gone, if
+its process cannot be seen from here."""
 T = TypeVar("T")
 
 
@@ -52,7 +52,7 @@ class RankFiles:
 
     @classmethod
     def of(cls, run_dir: Path, rank: str, incarnation: str) -> RankFiles:
-        """Paths for a rank, whatever characters its name has."""
+        """Paths for a rank; its name may have any characters."""
         name = quote(rank, safe="")[:64]
         return cls(run_dir / f"{name}-{incarnation}.page")
 
@@ -63,12 +63,12 @@ class RankFiles:
 
     @property
     def socket_fits(self) -> bool:
-        """Whether the kernel takes a socket path as long as this."""
+        """Whether the kernel accepts a socket path of this length."""
         return len(os.fsencode(self.socket)) <= _SOCKET_PATH_BYTES
 
     @property
     def endpoint(self) -> Path:
-        """Where the sidecar says where it listens."""
+        """In which the sidecar publishes its address."""
         return self.page.with_suffix(".json")
 
     @property
@@ -78,7 +78,7 @@ class RankFiles:
 
     @property
     def seen(self) -> Path:
-        """What its sidecar alone knows of the rank, for its neighbours' `/v1/host`."""
+        """What only its sidecar knows of the rank, for its neighbours' `/v1/host`."""
         return self.page.with_suffix(".seen")
 
     @property
@@ -87,7 +87,7 @@ class RankFiles:
         return self.page.with_suffix(".crash")
 
     def write_endpoint(self, content: dict[str, Any]) -> None:
-        """Publish the endpoint file; readers never see half of it."""
+        """Publish the endpoint file, atomically."""
         write_json(self.endpoint, content)
 
     def read_endpoint(self) -> dict[str, Any] | None:
@@ -95,7 +95,7 @@ class RankFiles:
         return read_json(self.endpoint)
 
     def endpoint_mark(self) -> int | None:
-        """Changes while the sidecar answers itself; None: there is no such file."""
+        """Changes while the sidecar answers its own checks; None: no such file."""
         try:
             return self.endpoint.stat().st_mtime_ns
         except OSError:
@@ -110,7 +110,7 @@ class RankFiles:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a small file whole, for its owner: readers never see half of it."""
+    """Write a small file atomically, readable by its owner only."""
     draft = path.with_suffix(f"{path.suffix}.draft")
     draft.touch(mode=0o600)
     draft.write_text(json.dumps(content) + "\n", encoding="utf-8")
@@ -118,7 +118,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """What such a file holds; None where there is none."""
+    """The content of such a file; None if there is none."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -127,7 +127,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def candidates(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """Where pages and sockets may go, the best place first; nothing is made yet."""
+    """Where pages and sockets may go, the best place first; creates nothing."""
     name = f"lightkeeper-{os.getuid()}"
     named = environ.get("LIGHTKEEPER_RUN_DIR")
     session, temporary = environ.get("XDG_RUNTIME_DIR"), environ.get("TMPDIR")
@@ -144,12 +144,12 @@ def candidates(environ: Mapping[str, str]) -> tuple[Path, ...]:
 def first_usable(
     places: tuple[Path, ...], use: Callable[[Path], T], warn: Callable[[str], None]
 ) -> T:
-    """What `use` makes of the first place that can be prepared and used.
+    """The result of `use` for the first place that can be prepared and used.
 
-    Not being there counts like everything else; `warn` hears once where it went instead.
+    A missing place counts as unusable. `warn` is called once if another place is used.
 
     Raises:
-        RunDirError: none can be used; the message says why of each.
+        RunDirError: none can be used; the message says why for each.
     """
     troubles: list[str] = []
     for place in places:
@@ -172,10 +172,10 @@ def _trouble(place: Path, exc: OSError) -> str:
 
 
 def check_room(run_dir: Path) -> None:
-    """Whether the sidecar's endpoint file and log still find room beside the page.
+    """Check that the sidecar's endpoint file and log still fit beside the page.
 
     Raises:
-        RunDirError: hardly any space is left.
+        RunDirError: too little space is left.
     """
     space = os.statvfs(run_dir)
     if space.f_bavail * space.f_frsize < _ROOM_BYTES:
@@ -183,10 +183,10 @@ def check_room(run_dir: Path) -> None:
 
 
 def prepare(run_dir: Path) -> None:
-    """Make the run directory ours and private.
+    """Create the run directory; it must be ours and private.
 
     Raises:
-        RunDirError: it belongs to somebody else, or others may enter it.
+        RunDirError: it belongs to another user, or others may enter it.
     """
     run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = run_dir.lstat()
@@ -202,7 +202,7 @@ def start_ticks(pid: int) -> int | None:
 
 
 def state_of(pid: int, start_ticks: int) -> str | None:
-    """Letter of a process's state; None when it is gone, or a zombie, or another one's pid."""
+    """Letter of a process's state; None if it is gone, a zombie, or another process."""
     fields = stat_fields(pid)
     is_gone = len(fields) < 20 or fields[0] in "ZX" or fields[19] != str(start_ticks)
     return None if is_gone else fields[0]
@@ -219,7 +219,7 @@ def _stat_field(pid: int, index: int, proc: Path = Path("/proc")) -> int | None:
 
 
 def stat_fields(pid: int, proc: Path = Path("/proc")) -> list[str]:
-    """Of /proc/PID/stat, from the state (its field 3) on; empty when there is no such process."""
+    """Fields of /proc/PID/stat from the state (field 3) on; empty if there is no such process."""
     try:
         text = (proc / str(pid) / "stat").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -228,8 +228,8 @@ def stat_fields(pid: int, proc: Path = Path("/proc")) -> list[str]:
 
 
 def pid_namespace() -> int | None:
-    """Which processes can be seen from here. Containers that share /dev/shm (`--ipc=host`) share
-    the run directory and do not see each other's.
+    """Identifies which processes are visible here. Containers that share /dev/shm (`--ipc=host`)
+    share the run directory but not their processes.
     """
     try:
         return Path("/proc/self/ns/pid").stat().st_ino
@@ -238,7 +238,7 @@ def pid_namespace() -> int | None:
 
 
 def processes(run_dir: Path) -> set[int]:
-    """Ranks and sidecars that have published themselves here, as they are called here."""
+    """Pids of the ranks and sidecars published here, in our PID namespace."""
     endpoints = [read_json(path) or {} for path in run_dir.glob("*.json")]
     visible = [endpoint for endpoint in endpoints if not is_elsewhere(endpoint)]
     pids = {endpoint.get(key) for endpoint in visible for key in ("pid", "sidecar_pid")}
@@ -246,13 +246,13 @@ def processes(run_dir: Path) -> set[int]:
 
 
 def is_elsewhere(endpoint: Mapping[str, Any]) -> bool:
-    """Whether the rank's processes cannot be seen from here: not seeing them then says nothing."""
+    """Whether the rank is in another PID namespace: not seeing its processes then means nothing."""
     namespace = endpoint.get("pid_namespace")
     return namespace is not None and namespace != pid_namespace()
 
 
 def hold(page: Path) -> int | None:
-    """Lock a page for as long as this process lives: others see that from any PID namespace."""
+    """Lock a page while this process lives; the lock is visible from any PID namespace."""
     with contextlib.suppress(OSError):  # a file system without locks
         fd = os.open(page, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -264,7 +264,7 @@ def _is_held(page: Path) -> bool:
     try:
         fd = os.open(page, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
-        return True  # nobody knows
+        return True  # not known
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -275,9 +275,9 @@ def _is_held(page: Path) -> bool:
 
 
 def sweep(run_dir: Path, now_ns: int | None = None) -> int:
-    """Remove the files of ranks that are gone and whose sidecar is gone; how many ranks.
+    """Remove the files of ranks that are gone, and their sidecars too; returns how many ranks.
 
-    `now_ns`: the monotonic clock, if somebody else reads it.
+    `now_ns`: the monotonic clock; None: read it here.
     """
     now_ns = time.monotonic_ns() if now_ns is None else now_ns
     removed = 0
@@ -286,16 +286,16 @@ def sweep(run_dir: Path, now_ns: int | None = None) -> int:
         try:
             page = PageReader(path)
         except SharedPageError:
-            continue  # another version's, or somebody else's: not ours to judge
+            continue  # another version's, or another user's: leave it
         endpoint = files.read_endpoint() or {}
         sidecar_pid, ticks = endpoint.get("sidecar_pid"), endpoint.get("sidecar_ticks")
         if start_ticks(page.identity.pid) == page.start_ticks:
             continue
         if isinstance(sidecar_pid, int) and ticks and start_ticks(sidecar_pid) == ticks:
             continue
-        beat_age_s = page.beat_age_s(now_ns)  # 0: of a former boot of this machine
+        beat_age_s = page.beat_age_s(now_ns)  # 0: from an earlier boot
         if not endpoint and (_age_s(path) < _COMING_S or 0 < beat_age_s < _COMING_S):
-            continue  # it died at once: its sidecar is on its way
+            continue  # it died at once: its sidecar may still be starting
         if is_elsewhere(endpoint) and 0 < beat_age_s < _BEATLESS_S:
             continue
         if _is_held(path):

@@ -2,13 +2,13 @@
 
 Lightning calls the factories of the groups `lightning.pytorch.callbacks_factory`,
 `lightning.fabric.callbacks_factory` and, in the old package, `pytorch_lightning.callbacks_factory`
-whenever a Trainer or a Fabric is made. Ours give nothing unless `LIGHTKEEPER_ATTACH=1`, and
-import neither torch nor Lightning for that answer.
+whenever a Trainer or a Fabric is created. Ours return nothing unless `LIGHTKEEPER_ATTACH=1`, and
+import neither torch nor Lightning to decide that.
 
-A step is what advances `trainer.global_step`: with gradient accumulation it holds several
-batches. What Lightning does between two batches is `data`: fetching, and where there are several
-ranks a small broadcast, so `data` may hold waiting for others; `backward` holds DDP's. Nobody may
-take these phases for a loop's own, and the monitor does not (their source is `lightning`).
+A step is what advances `trainer.global_step`: with gradient accumulation it covers several
+batches. What Lightning does between two batches is `data`: fetching and, with several ranks, a
+small broadcast. So `data` may include waiting for other ranks, and `backward` includes DDP's.
+These phases must not be taken for a loop's own; the monitor does not (their source is `lightning`).
 
 Fabric has no loop: its callback attaches, and the optimizer's hook counts the steps.
 """
@@ -52,20 +52,20 @@ def _wanted(package: str) -> list[Any]:
         return []
     try:
         return [_callback(package)]
-    except Exception as exc:  # noqa: BLE001  training goes on without us
+    except Exception as exc:  # noqa: BLE001  training continues
         warn(f"lightkeeper has no callback for {package}: {exc!r}", stacklevel=4)
         return []
 
 
 def _callback(package: str) -> Any:
-    """A callback of the package's own kind; it is made again, fresh, where it is pickled to."""
+    """A callback of the package's own class; unpickling creates a fresh one."""
     base = importlib.import_module(f"{package}.callbacks").Callback
     callback_class = type("LightkeeperCallback", (TrainerHooks, base), {"_package": package})
     return callback_class()
 
 
 def _quiet(hook: Hook) -> Hook:
-    """A hook that never raises: the first failure is one warning, and the end of our hooks."""
+    """A hook that never raises: the first failure warns once and disables all our hooks."""
 
     @functools.wraps(hook)
     def guarded(self: TrainerHooks, *args: Any, **kwargs: Any) -> None:
@@ -81,7 +81,7 @@ def _quiet(hook: Hook) -> Hook:
 
 
 class TrainerHooks:
-    """What the callback does; Lightning's own base class gives the hooks that are not here."""
+    """What the callback does; Lightning's base class provides the remaining hooks."""
 
     _package = ""
 
@@ -94,7 +94,7 @@ class TrainerHooks:
         self._ended_well = False
 
     def __reduce__(self) -> tuple[Callable[[str], Any], tuple[str]]:
-        """A page is one process's: a copy begins anew."""
+        """A page belongs to one process: a copy starts fresh."""
         return _callback, (self._package,)
 
     @_quiet
@@ -110,18 +110,18 @@ class TrainerHooks:
 
     @_quiet
     def on_fit_start(self, *_: Any) -> None:
-        """A fit that is not over yet."""
+        """A fit begins: an exit now is not a good end."""
         self._ended_well = False
 
     @_quiet
     def on_fit_end(self, *_: Any) -> None:
-        """Should the process end now, it has done its work."""
+        """The fit is complete: an exit from now on is a good end."""
         self._spans.end("data")
         self._ended_well = True
 
     @_quiet
     def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
-        """A batch is there; the first of a step begins it."""
+        """A batch is ready; the first of a step begins the step."""
         self._spans.end("data")
         if self._begun is None and self._source is not None:
             self._begun = int(trainer.global_step)
@@ -144,7 +144,7 @@ class TrainerHooks:
 
     @_quiet
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *_: Any) -> None:  # noqa: ARG002
-        """The step is over if it advanced the count of steps."""
+        """The step is over if `global_step` has advanced."""
         self._spans.end(*_STEP_PHASES)
         begun = self._begun
         if begun is not None and self._source is not None and trainer.global_step > begun:
@@ -172,12 +172,12 @@ class TrainerHooks:
 
     @_quiet
     def end_checkpoint(self) -> None:
-        """It is saved, or was not."""
+        """It is saved, or saving failed."""
         self._spans.end("checkpoint")
 
 
 def _save(hooks: TrainerHooks, save: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """`trainer.save_checkpoint` as a phase: Lightning has a hook before it and none after."""
+    """`trainer.save_checkpoint` as a phase: Lightning has a hook before it but none after."""
     hooks.begin_checkpoint()
     try:
         return save(*args, **kwargs)
@@ -186,7 +186,7 @@ def _save(hooks: TrainerHooks, save: Callable[..., Any], *args: Any, **kwargs: A
 
 
 def _loss(outputs: Any, batches: int) -> float | None:
-    """The loss where it costs nothing: reading it from a GPU would wait for the GPU."""
+    """The loss, if it is on the CPU: reading it from a GPU would wait for the GPU."""
     loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
     if loss is None:
         return None
@@ -194,7 +194,7 @@ def _loss(outputs: Any, batches: int) -> float | None:
         device = getattr(loss, "device", None)
         if device is None or device.type != "cpu" or loss.numel() != 1:
             return None
-    return float(loss) * batches  # Lightning has divided it by the batches of a step
+    return float(loss) * batches  # Lightning divided it by the batches per step
 
 
 class FabricCallback:

@@ -2,14 +2,14 @@
 
     TITAN_STRUCT_LOGGER_HANDLERS=worker_server.integrations.torchtitan.handler
 
-torchtitan (0.3.0) calls the factories that this variable names, once a rank, before it builds the
-trainer, and then logs a record when a span begins and when it ends. Where the variable is set its
-own JSONL files are no longer written; named alone, ours goes on writing them, because whoever
-sets it for us has not asked for that. Beside others it adds nothing.
+torchtitan (0.3.0) calls the factories that this variable names, once per rank, before it builds the
+trainer. It then logs a record when a span begins and when it ends. Setting the variable turns off
+torchtitan's own JSONL files, which a user who sets it for us did not ask for: if ours is the only
+factory, it keeps writing them.
 
 The fault tolerant trainer logs no `step` span: there the phases are torchtitan's and the steps
-come from the next source, TorchFT. The loss is in no span of either trainer: it is what they hand
-to their metrics, on every rank, each `--metrics.log_freq` steps.
+come from the next source, TorchFT. Neither trainer has the loss in a span: they pass it to their
+metrics, on every rank, every `--metrics.log_freq` steps.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _PHASES = {
     "memory_profiler_step_call": "profiler",
 }
 _BUILDING = "Trainer.Config.build"
-"""Ends the name of the span in which the trainer is made, `FaultTolerantTrainer` or one of the
-user's: it steps the optimizers once, with a rate of 0, for their state to exist."""
+"""Suffix of the span that builds the trainer, `FaultTolerantTrainer` or one of the user's: it steps
+the optimizers once, with a rate of 0, to create their state."""
 _OVER = "torch_distributed_teardown_end"
-"""Only a training that succeeded takes its process groups down."""
+"""Only training that succeeded tears down its process groups."""
 _TOKENS = "local_valid_tokens"
 _LOSSES = ("loss", "train.loss", "local_loss")
 
@@ -62,7 +62,7 @@ def handler(*, structured_logger: logging.Logger, rank: int, source: str, output
         spans = reporter.from_source("torchtitan")
         structured_logger.addHandler(SpanHandler(spans, reporter.close))
         hear_losses(spans.note_loss)
-    except Exception as exc:  # noqa: BLE001  training goes on without us
+    except Exception as exc:  # noqa: BLE001  training continues
         warn(f"lightkeeper sees no spans, or no loss, of torchtitan: {exc!r}", stacklevel=3)
     named = [name.strip() for name in os.environ.get(_VARIABLE, "").split(",") if name.strip()]
     if named == [f"{__name__}.{handler.__name__}"]:
@@ -79,10 +79,10 @@ def _write_jsonl(logger: logging.Logger, rank: int, source: str, output_dir: str
 
 
 def hear_losses(note: Callable[[float], None]) -> None:
-    """Tell `note` each loss that torchtitan's metrics are told; they are imported by now, if ever.
+    """Pass `note` each loss that torchtitan's metrics get; if used, they are imported by now.
 
     Raises:
-        AttributeError: this version's metrics are not those of 0.3.0.
+        AttributeError: this version's metrics differ from those of 0.3.0.
     """
     metrics = sys.modules.get(_METRICS)
     if metrics is None:
@@ -106,10 +106,10 @@ def mean_loss(
     *_: Any,
     **__: Any,
 ) -> float | None:
-    """The mean loss of a token.
+    """The mean loss per token.
 
-    The fault tolerant trainer of 0.3.0 adds up the groups' means and calls the sum the average. No
-    mean is above the largest loss of a rank, so there the largest is the nearest that is known.
+    The fault tolerant trainer of 0.3.0 adds up the groups' means and calls the sum the average. A
+    mean never exceeds the largest loss of a rank, so there the largest is the best estimate.
     """
     if not isinstance(global_avg_loss, float):
         return None
@@ -145,7 +145,7 @@ class SpanHandler(logging.Handler):
         fields = vars(record)
         name = fields.get("log_type_name")
         if not isinstance(name, str) or fields.get("task_name") is not None:
-            return  # spans of asyncio tasks (RL) run side by side: no place where the rank is
+            return  # spans of asyncio tasks (RL) overlap: they do not say where the rank is
         if fields.get("log_type") == "instant":
             if name == "metric_value":
                 self._note(fields.get("event_name"), fields.get("value"))
