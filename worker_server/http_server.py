@@ -326,7 +326,7 @@ class HttpServer:
 # connection is a non-blocking SSL socket: `recv` also does the handshake, and whatever OpenSSL
 # cannot do yet is tried again when the socket is ready. So all of the above holds for TLS too.
 # OpenSSL's objects are not thread-safe, and waitress reads in its main thread and writes in its
-# workers: hence a lock per connection.
+# workers: so each connection has a lock.
 
 _RECORD_BYTES: Final = 16 * 1024
 """The size limit of a TLS record: reading this much leaves nothing in OpenSSL's buffer, which

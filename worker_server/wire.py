@@ -1,18 +1,18 @@
-"""The wire between a WorkerServer and whoever reads it: paths, names, types, parsing.
+"""The wire between a WorkerServer and its readers: paths, names, types, parsing.
 
 Of `worker_server` the monitor imports this and `http_server`, and nothing else. What travels is
-described once, by the annotations below: they carry the bounds, and are all that says what is
-right. msgspec holds what came over a network against them, and the OpenAPI document is made of
-them and of the docstrings. A field without a default has to be there.
+described once, by the annotations below: they carry the bounds and alone define what is valid.
+msgspec validates network input against them, and the OpenAPI document is generated from them
+and from the docstrings. A field without a default is required.
 
 All durations are seconds and are *ages at the moment the answer was made*, measured on the
 rank's own host with the monotonic clock. No wall-clock time crosses the wire, so clocks of
 two hosts never have to agree.
 
 Unknown keys are ignored (a newer sidecar may say more); a missing or ill-typed key is a
-`WireError`; a missing optional value is `None` and is never confused with zero. Most answers pass
-at once. One that does not is read once more without what this version need not know: nulls, which
-mean that nothing was said, and cells by which a newer side made a row longer.
+`WireError`; a missing optional value is `None` and is never confused with zero. Most answers are
+valid at once. Any other is read again without what this version can ignore: nulls, which mean
+that nothing was said, and extra cells that a newer side added to a row.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ GroupName = NewType("GroupName", str)
 ReplicaId = NewType("ReplicaId", str)
 """What the Lighthouse knows a group by, such as `rg_1:1f0c...`; new at every start."""
 RankName = NewType("RankName", str)
-"""Replica group and group rank, such as `rg_1.0`; unique in a job, stable over restarts."""
+"""Replica group and group rank, such as `rg_1.0`; unique in a job, stable across restarts."""
 Host = NewType("Host", str)
 
 WAITING_PHASE: Final = "communication"
@@ -77,42 +77,42 @@ LONG_PHASES: Final = frozenset({"checkpoint", "evaluation", "compile", "init"})
 SOURCE_REPORTER: Final = "reporter"
 """Steps and phases that the training loop itself reports: only these phases keep the rule that a
 rank waits for others in `communication` and nowhere else. Other sources (a framework's callback,
-an optimizer's hook) know the step, but what they call a phase may hold waiting inside."""
+an optimizer's hook) know the step, but their phases may include waiting."""
 
 WAIT_QUORUM: Final = "quorum"
 """Waits for TorchFT's quorum: for every group that has not asked for it."""
 WAIT_HEAL: Final = "heal"
-"""Waits though the quorum is there: for new process groups, for the weights of another group."""
+"""Waits although there is a quorum: for new process groups or another group's weights."""
 WAIT_COMMIT: Final = "commit"
 """Waits for the commit vote: for the other ranks of its own group."""
 
 RING_CALLS: Final = 1024
-"""Collectives that a rank's own record holds: the newest ones."""
+"""How many collectives a rank's own record holds: the newest."""
 
 TIMES: Final = ("staging", "load", "apply", "reconfigure")
-"""Parts of TorchFT's recovery that a state tells the times of: the donor makes its state ready, the
-healing rank loads it, its training thread takes it over; process groups of a new quorum are built.
+"""Parts of TorchFT's recovery that a state times: the donor prepares its state, the healing rank
+loads it, its training thread applies it; process groups of a new quorum are built.
 """
 
 ACROSS: Final = "torchft"
-"""Process groups whose name begins so span replica groups: their members are replica ranks, and
+"""Prefix of process groups that span replica groups: their members are replica ranks, and
 waiting in them is waiting for other groups."""
 
 
 PLACE_KEYS_MAX: Final = 16
 PLACE_KEY_MAX_CHARS: Final = 64
 PLACE_VALUE_MAX_CHARS: Final = 128
-"""Of `Identity.place`: polled every second, so it is a few short words."""
+"""Of `Identity.place`: polled every second, so kept to a few short words."""
 LINE_MAX_CHARS: Final = 300
 """Of an exception, a function or a file name: it becomes part of a sentence."""
 _RANK_MAX_DIGITS: Final = 19
 NUMBER_MAX: Final = 1e100
-"""Of a number that is no time: its square is finite as well."""
+"""Of a number that is not a time: its square is finite too."""
 
 Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Seconds = Annotated[float, Meta(ge=0.0, le=1e10)]
-"""As many as 64 bits of nanoseconds hold. No bound lets NaN through."""
+"""At most what 64 bits of nanoseconds hold. No bound lets NaN through."""
 Number = Annotated[float, Meta(ge=-NUMBER_MAX, le=NUMBER_MAX)]
 Amount = Annotated[float, Meta(ge=0.0, le=NUMBER_MAX)]
 Shapes = tuple[tuple[Count, ...], ...]
@@ -140,7 +140,7 @@ def split_rank_name(name: str) -> tuple[GroupName, int]:
 
 
 def one_line(text: str) -> str:
-    """A short text for a sentence: one line, without what would control a terminal."""
+    """A short text for a sentence: one line, without control characters."""
     plain = "".join(char if char.isprintable() else " " for char in text[:LINE_MAX_CHARS])
     return plain.strip() or "?"
 
@@ -159,18 +159,18 @@ class Identity:
     world_size: Count
     """Ranks in the replica group."""
     host: Host
-    """Where the group runs, as its launcher names it: what quarantine speaks of."""
+    """Where the group runs, as its launcher names it; quarantine uses this name."""
     pid: Whole
     incarnation: str
-    """Differs between any two processes that ever bore this rank's name."""
+    """Differs between any two processes that ever had this rank's name."""
     place: Annotated[Mapping[_PlaceKey, _PlaceValue], Meta(max_length=PLACE_KEYS_MAX)] = field(
         default_factory=dict, hash=False
     )
     """Where a scheduler put it: slurm_job_id, slurm_step_id, pod, namespace, node ...; empty when
-    none did, or none is told."""
+    there is none, or it is not known."""
     launched_as: GroupName | None = None
-    """What its launcher calls the group, where its TorchFT Manager has another name for it: then
-    `group` is the Manager's. None: they agree, or there is no Manager."""
+    """The launcher's name of the group if its TorchFT Manager uses another one; then `group` is
+    the Manager's. None: they agree, or there is no Manager."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.group_rank < self.world_size:
@@ -194,7 +194,7 @@ class Tracer:
 
     pid: Whole
     name: str
-    """Of its executable, such as `gdb`."""
+    """Its executable, such as `gdb`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", one_line(self.name))
@@ -205,7 +205,7 @@ class Frame:
     """A place in a program."""
 
     function: str
-    """With its class where that is known: `Deadlock.log_step`."""
+    """With its class if known: `Deadlock.log_step`."""
     file: str
     """The last part of its path, such as `train.py`."""
     line: Whole
@@ -236,7 +236,7 @@ class Doing(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> Doing | None:
-        """What a newer WorkerServer tells is not known here."""
+        """A newer WorkerServer's value is not known here."""
         return cls.UNKNOWN if isinstance(value, str) else None
 
 
@@ -245,14 +245,14 @@ class Witness:
     """Where the main thread stands while the rank makes no progress, by stacks from outside."""
 
     frame: Frame
-    """The innermost frame of the user's code; the innermost of all where none is the user's."""
+    """The innermost frame of the user's code; the innermost of all if none is the user's."""
     doing: Doing
     samples: Count
-    """Samples in a row that found the same frame at the same line."""
+    """Consecutive samples that found the same frame at the same line."""
     same_s: Seconds
-    """From the first of them to the last."""
+    """From the first of these samples to the last."""
     age_s: Seconds
-    """Since the last."""
+    """Since the last sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,9 +260,9 @@ class Ending:
     """How a dead process ended, as far as it is known."""
 
     sentence: str
-    """As `/v1/last_words` tells it, cut to one short line."""
+    """As in `/v1/last_words`, cut to one short line."""
     exception: str | None = None
-    """`RuntimeError: shape mismatch: expected 65, got 64`; None: none that ended it is known."""
+    """`RuntimeError: shape mismatch: expected 65, got 64`; None: no exception is known."""
     frame: Frame | None = None
     """Where it was raised: the innermost frame of the user's code."""
 
@@ -273,7 +273,7 @@ class Ending:
 
 
 class Process(Struct, frozen=True, gc=False):
-    """The operating system's view of the rank process; needs no cooperation of the rank."""
+    """The operating system's view of the rank process; needs no cooperation from the rank."""
 
     alive: bool
     state: str | None = None
@@ -282,70 +282,70 @@ class Process(Struct, frozen=True, gc=False):
     rss_bytes: Count | None = None
     dead_age_s: Seconds | None = None
     exit_code: Whole | None = None
-    """Of a dead process that ended by itself, where it could be known."""
+    """Of a dead process that ended by itself, if known."""
     exit_signal: str | None = None
-    """Name of the signal that ended it, such as SIGKILL, where it could be known."""
+    """Name of the signal that ended it, such as SIGKILL, if known."""
     interpreter_age_s: Seconds | None = None
     """Since the rank's interpreter last ran a Python thread; grows while the GIL is held. None also
-    while it ends."""
+    while it exits."""
     tracer: Tracer | None = None
-    """Who traces it now, other than its own WorkerServer. It holds the process up whatever its
-    state reads, and is no fault of the process."""
+    """What traces it now, other than its own WorkerServer. A tracer delays the process whatever its
+    state says, and is no fault of the process."""
     cores: Amount | None = None
-    """That it used in the last 5 s, as the next two: all threads together."""
+    """Cores used by all threads together; like the next two, over the last 5 s."""
     starved: Amount | None = None
-    """Share of the time in which a thread of it was ready to run and got no core."""
+    """Share of the time in which one of its threads was ready to run and got no core."""
     bytes_s: Amount | None = None
-    """Bytes a second that it read and wrote by system calls."""
+    """Bytes per second read and written by system calls."""
 
     @property
     def stopped(self) -> bool:
-        """Whether a signal or a tracer keeps it from running at this moment."""
+        """Whether a signal or a tracer stops it at this moment."""
         return self.state in ("T", "t")
 
     @property
     def traced(self) -> bool:
-        """Whether a tracer does: for some milliseconds who takes its stacks, so do we ourselves,
-        and for as long as it likes a debugger.
+        """Whether a tracer stops it: for milliseconds to take its stacks, as we do too, or for any
+        time in a debugger.
         """
         return self.state == "t"
 
 
 @dataclass(frozen=True, slots=True)
 class Spoilt:
-    """Numbers that were not finite: the latest spell of them, and how many there were."""
+    """Numbers that were not finite: the latest run of them, and how many there were."""
 
     first_step: Whole
-    """Step at which this spell began."""
+    """Step at which this run began."""
     where: str
     """Where it was seen first: `local`, in the rank's own loss or gradient before any exchange;
     `group`, after an exchange within the replica group; `exchanged`, in what came back from the
-    other groups. One that comes with a later step may stem from what others committed."""
+    other groups. At a later step, it may come from what others committed."""
     age_s: Seconds
-    """Since then."""
+    """Since the run began."""
     run: Count
-    """Attempts in a row that were not finite, up to the last; 0: it is finite again."""
+    """Consecutive attempts that were not finite, up to the last; 0: it is finite again."""
     attempts: Count
     """Attempts that were not finite in the life of this process; only grows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prints:
-    """Fingerprints of the weights after a commit: equal weights have equal ones."""
+    """Fingerprints of the weights after commits: equal weights, equal fingerprints."""
 
     lane: Whole
     """What was hashed, as a number: shard, shapes, dtypes, settings. Only equal lanes compare."""
     lineage: Count
-    """Counts how often the weights were replaced (a heal, a checkpoint); older rows are dropped."""
+    """How often the weights were replaced (a heal, a checkpoint); older rows are dropped."""
     rows: tuple[tuple[Whole, Whole, Count], ...]
-    """(committed step, value, which part of the weights), oldest first."""
+    """(committed step, value, part of the weights), oldest first."""
 
 
 class Took(NamedTuple):
-    """What something took that was done some times; travels as a row of these numbers.
+    """Time and bytes of a repeated operation; travels as a row of these numbers.
 
-    Of a rank with several TorchFT Managers what they do together counts once: bytes are added up,
-    seconds are those in which any of them was at it.
+    If a rank has several TorchFT Managers, what they do together counts once: bytes are added up,
+    seconds are those in which any of them was busy with it.
     """
 
     done: Count
@@ -353,15 +353,15 @@ class Took(NamedTuple):
     sum_s: Seconds = 0.0
     last_s: Seconds = 0.0
     sum_bytes: Count = 0
-    """Of the tensors that were handed over; 0 where there are none or they cannot be counted."""
+    """Of the tensors transferred; 0 if there are none or they cannot be counted."""
     last_bytes: Count = 0
 
 
 class StepState(Struct, frozen=True, gc=False):
-    """What the rank reports of itself. On the wire, flags with their usual value are left out."""
+    """What the rank reports. On the wire, flags with their usual value are left out."""
 
     step: Whole
-    """Step that the rank works on: TorchFT's step where there is a Manager."""
+    """Step that the rank works on: TorchFT's step if there is a Manager."""
     attempt: Count
     """Steps begun in the life of this process, retries included; only grows."""
     progress: Count
@@ -384,44 +384,44 @@ class StepState(Struct, frozen=True, gc=False):
     seconds: Mapping[str, Seconds] = {}
     """Seconds spent in each phase since the process started, finished phases only; only grows."""
     committed_step: Whole | None = None
-    """Number of the last step that was committed; None before the first of this process. Left out
-    on the wire where it is the one to expect: `step` between two attempts (attempt == commits +
+    """Number of the last committed step; None before the first of this process. Left out on the
+    wire if it is the expected one: `step` between two attempts (attempt == commits +
     commit_failures), else the one before `step`."""
     commit_failures: Count = 0
     """Attempts that ended without a commit in the life of this process; only grows."""
     held_s: Seconds | None = None
-    """Seconds of `seconds` that the rank was held inside of collectives though no phase said that
-    it waits: FSDP's lie within forward and backward. Collectives that it has left; only grows.
-    None: its WorkerServer does not tell."""
+    """Part of `seconds` in which collectives held the rank although its phase was not a waiting
+    one: FSDP's are within forward and backward. Finished collectives only; only grows.
+    None: its WorkerServer does not report it."""
     tags: tuple[str, ...] = ()
-    """What the rank does over and above its phase, as it declares it: `evaluation`, `warmup` ..."""
+    """What the rank declares that it does besides its phase: `evaluation`, `warmup` ..."""
     counters: Mapping[str, Number] = {}
-    """Counters of the user's own, at most 16; only grow."""
+    """The user's own counters, at most 16; only grow."""
     source: str = SOURCE_REPORTER
     """Who reports the steps: `reporter`, `torchft`, a framework's callback ..."""
     spoilt: Spoilt | None = None
-    """None: every number that was looked at was finite."""
+    """None: every number checked was finite."""
     prints: Prints | None = None
     """None: none was taken (since the last heal)."""
     times: Mapping[str, Took] = {}
-    """What TorchFT's parts took in the life of this process, by name (staging, load, apply,
-    reconfigure); only those that were done."""
+    """Time and bytes of TorchFT's parts in the life of this process, by name (staging, load, apply,
+    reconfigure); only those that happened."""
     waits_in: str | None = None
     """What the rank's main thread waits in now, whatever its phase: `quorum`, `heal` or `commit`.
-    Collectives show in the heads. None: in none of them."""
+    Collectives are in the heads. None: in none of these."""
     waits_s: Seconds | None = None
     """For how long."""
     waited_s: Seconds | None = None
-    """Seconds in the life of this process in which its main thread waited for others: inside of
-    collectives, for works, quorums and commit votes; waits that are over. Only grows. None: its
-    source of steps does not tell."""
+    """Seconds in the life of this process in which its main thread waited for others: inside
+    collectives, for works, quorums and commit votes; finished waits only. Only grows. None: its
+    source of steps does not report it."""
     gradients_watched: bool = False
-    """Gradients are looked at before others get them: while `spoilt` does not say otherwise, those
-    of the steps that were committed were finite."""
+    """Gradients are checked before others receive them: unless `spoilt` says otherwise, those of
+    the committed steps were finite."""
 
 
 def expected_committed_step(step: StepState) -> int | None:
-    """The last committed step, as the rest tells it; what differs from it has to be told.
+    """The last committed step as the other fields imply it; only a different one is sent.
 
     While an attempt is open it is the step before, between two attempts the one that ended.
     """
@@ -432,10 +432,10 @@ def expected_committed_step(step: StepState) -> int | None:
 
 
 class StepRow(Struct, array_like=True, frozen=True):
-    """One attempt of a step that is over; travels as a row of these values: a thousand of them are
-    read every second.
+    """One finished attempt of a step; travels as a row of these values: a thousand are read every
+    second.
 
-    The seconds are by phase, added between the end of the former attempt and this end.
+    The seconds are by phase, between the end of the previous attempt and this end.
     """
 
     attempt: Count
@@ -448,14 +448,14 @@ class StepRow(Struct, array_like=True, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class StepLog:
-    """Attempts of steps that are over: the answer of `GET /v1/steps`."""
+    """Finished attempts of steps: the answer of `GET /v1/steps`."""
 
     identity: Identity
     alive: bool
     rows: tuple[StepRow, ...]
     """Oldest first."""
     dropped: Count = 0
-    """Attempts after `since` that were overwritten before anybody asked."""
+    """Attempts after `since` that were overwritten before they were read."""
 
 
 class GroupHead(Struct, array_like=True, frozen=True, gc=False):
@@ -463,8 +463,8 @@ class GroupHead(Struct, array_like=True, frozen=True, gc=False):
     travels as a row of these values.
 
     In the ring `enqueued` is both the last enqueued and the last started: a collective starts when
-    the host enters it, and for one with async_op=True that is when it is launched, not when the
-    backend gets to it. Read from shared memory, so that it costs the rank nothing.
+    the host enters it. With async_op=True that is when it is launched, not when the backend gets
+    to it. Read from shared memory, at no cost to the rank.
     """
 
     name: str
@@ -472,17 +472,17 @@ class GroupHead(Struct, array_like=True, frozen=True, gc=False):
     enqueued: Count
     """Sequence id of the last collective entered, counted from 1; 0 when there was none."""
     unfinished: Count
-    """How many up to that one were not left."""
+    """How many up to that one are unfinished."""
     op: str
     age_s: Seconds
     """Since the last collective was entered (while unfinished) or left."""
     held: Count | None = None
-    """The collective that holds the rank's thread, where it is neither the last one entered nor,
-    with nothing unfinished, none; 0: none does."""
+    """The collective that holds the rank's thread; 0: none does. None: the usual one, which is the
+    last one entered while any is unfinished, else none."""
     started: Count | None = None
     """Sequence id of the last collective that the device has started, by a recorder of torch's."""
     read_age_s: Seconds | None = None
-    """Since a recorder of torch's said so; None: the ring, now."""
+    """Since a recorder of torch's was read; None: from the ring, current."""
 
     def __post_init__(self) -> None:
         enqueued, unfinished, held = self.enqueued, self.unfinished, self.held
@@ -498,9 +498,9 @@ class GroupHead(Struct, array_like=True, frozen=True, gc=False):
 
     @property
     def inside(self) -> int:
-        """Sequence id of the collective in which the rank's thread is held now; 0: in none. One
-        that was launched with async_op=True holds it only while it waits for the work. By a
-        recorder of torch's: the one that the device has not completed.
+        """Sequence id of the collective that holds the rank's thread now; 0: none. One launched
+        with async_op=True holds it only while it waits for the work. By a recorder of torch's:
+        the one that the device has not completed.
         """
         return self._usual if self.held is None else self.held
 
@@ -515,15 +515,15 @@ class StateReport(Struct, frozen=True, gc=False):
     identity: Identity
     process: Process
     step: StepState | None = None
-    """None when the rank attached and never reported a step."""
+    """None when the rank has attached but never reported a step."""
     heads: tuple[GroupHead, ...] = ()
     witness: Witness | None = None
-    """None while it moves, and where no stacks could be taken."""
+    """None while it makes progress, and if no stacks could be taken."""
     ending: Ending | None = None
     """None while it lives."""
     unhooked: tuple[str, ...] = ()
-    """Functions of TorchFT's that this version does not have, such as `Manager.start_quorum`: what
-    they did is not seen. Left out where there is none."""
+    """Functions missing from this version of TorchFT, such as `Manager.start_quorum`: what they
+    did is not seen. Left out if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -548,25 +548,25 @@ class RingEntry:
     """Call site in the user's code, `file.py:line`."""
     enter_age_s: Seconds = field(kw_only=True)
     exit_age_s: Seconds | None = None
-    """None while the rank is inside (or did not live to leave)."""
+    """None while the rank is inside (or died inside)."""
     error: str | None = None
     is_async: bool = False
-    """Started with async_op=True: the rank is inside until the work's wait() returns, and an
-    absent exit may also mean that wait() was never called."""
+    """Started with async_op=True: the rank is inside until the work's wait() returns, and a
+    missing exit may also mean that wait() was never called."""
     id: Count | None = None
     """Record id: counts up over all process groups of this process, from 1."""
     torch_ids: tuple[Whole, ...] = ()
     """`record_id`s of torch's own record that belong to this entry."""
     quorum: Whole | None = None
-    """Id of the quorum for which TorchFT had configured the group; its sequence ids begin again
-    with each."""
+    """Id of the quorum for which TorchFT configured the group; its sequence ids restart with each
+    quorum."""
     recorder: str | None = None
-    """Whose `torch_ids` are, of `FlightRecord.recorders`; None: of `torch`."""
+    """Key in `FlightRecord.recorders` that `torch_ids` refer to; None: `torch`."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackendRecord:
-    """What one more of torch's flight recorders has; `only` as `torch_only`."""
+    """The record of another of torch's flight recorders; `only` is like `torch_only`."""
 
     record: Mapping[str, Any] | None = None
     age_s: Seconds | None = None
@@ -588,31 +588,31 @@ class FlightRecord:
     dropped: Count
     """Entries that the ring has overwritten."""
     torch: Mapping[str, Any] | None
-    """Torch's own JSON record (`fr_trace_json`), untouched; None when it cannot be had."""
+    """Torch's own JSON record (`fr_trace_json`), unchanged; None if it is not available."""
     torch_age_s: Seconds | None = None
     torch_error: str | None = None
     torch_only: tuple[Whole, ...] = ()
-    """`record_id`s of torch's record that no entry of the ring explains: what C++ did by itself
+    """`record_id`s of torch's record that match no entry of the ring: what C++ did by itself
     (DDP's reducer), and what came before the attach."""
     cursor: str | None = None
-    """RING.TORCH.MOMENT: give it back as `?since=` to get only what is newer."""
+    """RING.TORCH.MOMENT: pass it as `?since=` to get only what is newer."""
     sources: Mapping[str, str] = field(default_factory=dict)
-    """Part of this answer -> where it comes from and what it cannot say."""
+    """Part of this answer -> where it comes from and what it does not show."""
     torch_last_age_s: Seconds | None = None
-    """Since the youngest entry of `torch` was made, whose stamps are wall clock; None when there is
-    none, or nobody can tell because the clock was set since."""
+    """Since the newest entry of `torch` was created, by its wall-clock stamp; None if there is
+    none, or if the clock was set since."""
     recorders: Mapping[str, BackendRecord] = field(default_factory=dict)
-    """The other backends' records, by the question that torch's control plane was asked:
+    """The other backends' records, by the request that torch's control plane received:
     `dump_nccl_trace_json`, `fr_trace_json?backend=nccl`, `torchcomms_fr_trace_json`."""
 
     @property
     def parts(self) -> tuple[tuple[str | None, BackendRecord], ...]:
-        """Torch's records, by their names in the ring's entries; that of `torch` first."""
+        """Torch's records, by their names in the ring's entries; `torch` first."""
         main = BackendRecord(self.torch, self.torch_age_s, self.torch_error, self.torch_only)
         return ((None, main), *self.recorders.items())
 
     def views(self) -> Iterator[FlightRecord]:
-        """The answer as it would be with one recorder alone, in `torch`: for each there is."""
+        """For each recorder, the answer as if it were the only one, in `torch`."""
         for name, part in self.parts:
             yield replace(
                 self,
@@ -629,7 +629,7 @@ class FlightRecord:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A text that the rank left, and how old it is."""
+    """A text that the rank left, and its age."""
 
     text: str
     source: str
@@ -646,13 +646,13 @@ class LastWords:
     ended: str
     """One sentence: alive, announced its end, killed by SIGKILL, raised ValueError ..."""
     exception: Trace | None = None
-    """The exception that nobody caught, with its traceback."""
+    """The uncaught exception, with its traceback."""
     crash: Trace | None = None
     """Python stacks at a fatal signal (SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL)."""
     error_file: Trace | None = None
     """What torchelastic's `@record` wrote."""
     stderr: Trace | None = None
-    """Last lines of the process's stderr, where that is a file."""
+    """Last lines of the process's stderr, if that is a file."""
     stderr_error: str | None = None
     """Why there is no stderr tail."""
 
@@ -662,7 +662,7 @@ class HostEntry(Struct, frozen=True, gc=False):
 
     rank: RankName
     url: str | None = None
-    """Of its own WorkerServer; None when it has none (any more)."""
+    """Of its own WorkerServer; None if it has none (any more)."""
     report: StateReport | None = None
     error: str | None = None
 
@@ -687,31 +687,31 @@ class Registration:
     url: str
     lease_s: Seconds
     age_s: Seconds | None = None
-    """Since the rank attached: of two incarnations of one rank, the younger one lives."""
+    """Since the rank attached; of two incarnations of a rank, the younger one counts."""
 
 
 # -- from a network's bytes to the types ---------------------------------------------------------
 
 T = TypeVar("T")
 _IDENTITY_USUAL_BYTES: Final = 1024
-"""Longer ones are not remembered."""
+"""Longer ones are not cached."""
 _Object = Mapping[str, Any]
 
 
 def _read(kind: type[T], data: Any, at: str = "") -> T:
-    """`data` as this type; `at` names it where it is a part of something."""
+    """`data` as this type; `at` says where in the answer it is."""
     try:
         return convert(data, kind)
     except (ValidationError, UnicodeEncodeError):
         pass
     try:
         return convert(_trimmed(kind, data), kind)
-    except (ValidationError, UnicodeEncodeError) as exc:  # half a surrogate pair is no text
+    except (ValidationError, UnicodeEncodeError) as exc:  # a lone surrogate is no text
         raise WireError(" ".join(f"{at} {exc}".split())) from exc
 
 
 def _trimmed(kind: Any, data: Any) -> Any:
-    """`data` without nulls where this type has a key, and no longer than it where it is a row."""
+    """`data` without nulls for this type's keys; a row is cut to this type's length."""
     origin, args = get_origin(kind), get_args(kind)
     if origin in (Annotated, Union, UnionType):
         return _trimmed(args[0], data)
@@ -743,7 +743,7 @@ def _object(data: Any, what: str) -> _Object:
 
 
 def _answer(data: Any) -> _Object:
-    """What is said in it, where it is of this schema."""
+    """Its keys without nulls, once its schema is checked."""
     content = {key: value for key, value in _object(data, "answer").items() if value is not None}
     schema = content.get("schema")
     if schema is None:
@@ -757,7 +757,7 @@ def parse_identity(data: Any) -> Identity:
     """Who a rank is, checked.
 
     Raises:
-        WireError: a key is missing or ill-typed, or the rank lies outside its world.
+        WireError: a key is missing or ill-typed, or the rank is outside its world.
     """
     return _read(Identity, data)
 
@@ -800,14 +800,14 @@ def _parse_entry(content: _Object) -> HostEntry:
 
 
 class _StateCells(StateReport, frozen=True, gc=False):
-    """A state as it travels."""
+    """A state as sent."""
 
     identity: Raw  # type: ignore[assignment]
 
     def report(self, identity: Identity) -> StateReport:
-        """What it says, with the committed step to be expected."""
+        """The state, with the expected committed step."""
         step = self.step
-        if step is not None and step.committed_step is None:  # nobody else has it yet
+        if step is not None and step.committed_step is None:  # not shared yet: safe to set
             structs.force_setattr(step, "committed_step", expected_committed_step(step))
         return StateReport(
             identity, self.process, step, self.heads, self.witness, self.ending, self.unhooked
@@ -828,29 +828,29 @@ class _HostCells(Struct, gc=False):
 
 
 class HostReader:
-    """Reads answers of `GET /v1/host` as `parse_host` does, thousands a second.
+    """Reads answers of `GET /v1/host` like `parse_host`, thousands per second.
 
-    Who a rank is never changes in the life of its process, and is known again by its bytes.
+    An identity never changes in the life of a process, so it is cached by its bytes.
     """
 
     def __init__(self) -> None:
         self._hosts, self._identities = Decoder(_HostCells), Decoder(Identity)
         self._by_bytes: dict[bytes, Identity] = {}
         self.most = 1024
-        """Identities to remember."""
+        """Identities to cache."""
 
     def read(self, body: bytes) -> HostReport:
         """An answer's body.
 
         Raises:
-            ValueError: no JSON, or not this schema.
+            ValueError: not JSON, or not this schema.
             RecursionError: nested too deep.
         """
-        if b'"committed_step"' not in body:  # said where it is another than expected, or null
+        if b'"committed_step"' not in body:  # there only if it is not the expected one, or null
             try:
                 cells = self._hosts.decode(body)
                 return HostReport(cells.host, tuple([self._entry(row) for row in cells.entries]))
-            except (DecodeError, WireError):  # what is not plain is read slowly
+            except (DecodeError, WireError):  # the slow path accepts more
                 pass
         return parse_host(decode(body))
 
@@ -871,7 +871,7 @@ class HostReader:
 
 
 def parse_flight_record(data: Any) -> FlightRecord:
-    """The answer of `GET /v1/flight_recorder`, checked; torch's part is passed on untouched."""
+    """The answer of `GET /v1/flight_recorder`, checked; torch's part is passed on unchanged."""
     return _read(FlightRecord, {"members": {}, "dropped": 0, "torch": None, **_answer(data)})
 
 
@@ -880,9 +880,8 @@ def parse_registration(data: Any) -> Registration:
 
     Raises:
         WireError: not this schema, or a URL that has more than scheme, host and port (and the
-            rank's name, where one server answers for many), or whose host is link-local,
-            multicast, unspecified or a cloud's metadata: what is there is asked with the monitor's
-            token.
+            rank's name, if one server answers for many), or whose host is link-local, multicast,
+            unspecified or a cloud's metadata: the monitor sends its token to that URL.
     """
     registration = _read(Registration, _answer(data))
     url = registration.url.removesuffix("/")
@@ -910,7 +909,7 @@ def routed(text: str) -> IPv4Address | IPv6Address:
     """An address, or the IPv4 one in it: mapped (RFC 4291), by NAT64 (RFC 6052) or 6to4 (RFC 3056).
 
     Raises:
-        ValueError: it is none.
+        ValueError: not an address.
     """
     address = ip_address(text)
     if isinstance(address, IPv4Address):
@@ -927,7 +926,7 @@ def _is_server(url: str) -> bool:
     host = match["host"].strip("[]")
     try:
         address = routed(host)
-    except ValueError:  # a name; what ends in a number is an address that some resolver reads
+    except ValueError:  # a name; some resolvers read a numeric ending as an address
         last = host.rstrip(".").rpartition(".")[2]
         number = last.isdigit() or last[:2].lower() == "0x"
         bracketed, name = "[" in match["host"], host.rstrip(".").lower()
@@ -948,19 +947,19 @@ LEFT_OUT: Final[Mapping[type, Mapping[str, Any]]] = {
         "counters": {}, "source": SOURCE_REPORTER, "times": {}, "gradients_watched": False,
     },
 }  # fmt: skip
-"""What is left out where it is as usual, which is its default; beside all that is None."""
+"""Fields left out if they have their usual value, the default; None is always left out."""
 _UNTOUCHED: Final = frozenset({"torch", "record", "sizes_in", "sizes_out", "torch_ids"})
-"""Records of torch's, and whole numbers: thousands of entries come at once."""
+"""Torch's records, and integers: there are thousands of entries at once."""
 _EXACT: Final = frozenset({str, int, bool, type(None)})
 
 
 def to_json(value: Answer) -> dict[str, Any]:
-    """Plain JSON types with `"schema"`; what is None is left out.
+    """Plain JSON types with `"schema"`; None is left out.
 
     The state of a rank with 8 groups has to fit into 1 KiB: group heads travel as rows,
-    durations are cut to milliseconds (in heads to ten of them, in `times` to microseconds), and
-    flags that have their usual value are left out, as is `committed_step` where it is the one to
-    be expected. Other answers carry microseconds, and torch's records as they are.
+    durations are rounded to milliseconds (in heads to 10 ms, in `times` to microseconds), and
+    flags with their usual value are left out, as is an expected `committed_step`. Other answers
+    have microseconds, and torch's records unchanged.
     """
     return {"schema": SCHEMA, **_object_of(value)}
 
@@ -979,7 +978,7 @@ def _object_of(value: Any, digits: int = 6) -> dict[str, Any]:
 
 @cache
 def _usual(kind: type) -> tuple[tuple[str, Any], ...]:
-    """The keys of a type, each with the value with which it is left out."""
+    """The keys of a type, each with the value at which it is left out."""
     left_out = LEFT_OUT.get(kind, {})
     return tuple((key, left_out.get(key)) for key in _hints(kind))
 
@@ -988,7 +987,7 @@ def _plain(value: Any, digits: int) -> Any:  # noqa: PLR0911  one case each
     if value.__class__ is float:
         return round(value, digits)
     match value:
-        case Took():  # in microseconds: a toy's state is staged within some
+        case Took():  # in microseconds: staging a toy's state takes a few
             return _list_of(value if value.sum_bytes else value[:3], 6)
         case tuple() | list():
             return _list_of(value, digits)
@@ -1014,7 +1013,7 @@ def _shorten(content: dict[str, Any], step: StepState) -> None:
     expected = expected_committed_step(step)
     if step.committed_step == expected:
         content.pop("committed_step", None)
-    elif step.committed_step is None:  # said, else the expected one would be taken for it
+    elif step.committed_step is None:  # sent, else the expected one would be assumed
         content["committed_step"] = None
     if step.loss is not None:
         content["loss"] = float(f"{step.loss:.6g}")
