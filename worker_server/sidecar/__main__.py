@@ -1,7 +1,7 @@
 """`python -m worker_server.sidecar PAGE [PIDFD]`: started by `attach`, outlives the rank a little.
 
-It detaches before it imports anything heavy, so that the rank has no child left: a training
-script that waits for its own children must not find ours.
+It detaches before any heavy import, so that the rank has no child left: a training script that
+waits for its own children must not find ours.
 """
 
 from __future__ import annotations

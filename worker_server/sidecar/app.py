@@ -1,4 +1,4 @@
-"""The sidecar's endpoints: what is asked, by whom, what answers it, and their OpenAPI."""
+"""The sidecar's endpoints: routes, parameters, access, answers, and their OpenAPI document."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from worker_server.sidecar.black_box import BlackBox
 from worker_server.sidecar.queries import RefusalError, WorkSlots, harden, in_json, in_text, refuse
 
 # -- `GET /openapi.json`: every endpoint, parameter, body and answer, errors included -------------
-# Types and bounds are those of the annotations, descriptions those of the docstrings: what travels
-# is described where it is declared, in JSON Schema (2020-12).
+# Types and bounds come from the annotations, descriptions from the docstrings: everything is
+# described where it is declared. JSON Schema 2020-12.
 
 Schema = dict[str, Any]
 JSON: Final = ("application/json",)
@@ -39,28 +39,28 @@ BOTH: Final = (*JSON, *TEXT)
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One thing to ask for: its route, its line of help and its part of the document."""
+    """One endpoint: its route, its line of help and its part of the document."""
 
     name: str
     path: str
     what: str
     answer: Callable[..., Any]
-    """Gets what it answers from, and the parameters; the response, or what is to be written as JSON
+    """Called with `Served` and the parameters; returns the response, or an object to render as JSON
     or text."""
     kind: type | None = None
-    """What its JSON says; None: whatever torch or OpenAPI say."""
+    """Type of its JSON; None: torch's or OpenAPI's."""
     formats: tuple[str, ...] = JSON
     query: type[Struct] | None = queries.Nothing
-    """None: not looked at."""
+    """None: ignored."""
     errors: Mapping[int, str] = field(default_factory=dict)
     slow: str = ""
-    """Of which work it needs a place."""
+    """Name of the work slots it needs."""
     example: str = ""
-    """Parameters for the line of help."""
+    """Parameters in the line of help."""
     acts: bool = False
     """Whether it needs the token even on loopback."""
     body: str | None = None
-    """An example; then it is a POST."""
+    """Example of a body; makes it a POST."""
 
     @property
     def method(self) -> str:
@@ -203,7 +203,7 @@ def _schemas(answers: Sequence[type]) -> dict[str, Schema]:
 
 
 def _describe(schema: Schema, about: dict[str, str]) -> None:
-    """Say what each key is, and each cell of a row, which a newer server may make longer."""
+    """Describe each key, or each cell of a row, which a newer server may make longer."""
     parts = schema.get("properties")
     if parts is None:
         schema.pop("maxItems", None)
@@ -216,17 +216,17 @@ def _describe(schema: Schema, about: dict[str, str]) -> None:
 
 
 def _leave_out(schema: Schema, usual: set[str]) -> None:
-    """What is None is left out, so is what is as usual; all else is always said."""
+    """None and usual values are left out; every other key is required."""
     properties = schema["properties"]
     absent = {key for key, value in properties.items() if "anyOf" in value} | usual
     schema["required"] = [key for key in properties if key not in absent]
     for key, value in properties.items():
-        if key != "committed_step":  # whose null says something
+        if key != "committed_step":  # its null has a meaning
             properties[key] = _said(value)
 
 
 def _said(value: Schema) -> Schema:
-    """As it is where something is said: never null."""
+    """The schema without null."""
     if "anyOf" not in value:
         return value
     about = {"description": value["description"]} if "description" in value else {}
@@ -235,7 +235,7 @@ def _said(value: Schema) -> Schema:
 
 @cache
 def _docstrings() -> dict[str, dict[str, str]]:
-    """Class -> field -> the text below it, which the interpreter does not keep."""
+    """Class -> field -> its docstring, which the interpreter does not keep."""
     return {
         node.name: dict(_fields(node.body))
         for module in (wire, process, queries)
@@ -252,27 +252,27 @@ def _fields(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
 
 
 # -- Who may ask what -----------------------------------------------------------------------------
-# Bound to loopback, reading needs no token, but a `Host` that names this machine: a page of any web
-# site can have its own name resolve to 127.0.0.1 (DNS rebinding) and would then read along. Bound
-# to anything else, everything needs the token, unless reading is configured open. Ending the rank
-# and profiling it need the token always.
+# Bound to loopback, reading needs no token, but a `Host` that names this machine: any web site can
+# make its own name resolve to 127.0.0.1 (DNS rebinding), and its pages could then read too. Bound
+# to anything else, everything needs the token, unless reading is configured open. Evicting and
+# profiling the rank always need the token.
 
 _HOW = "set LIGHTKEEPER_TOKEN_FILE or LIGHTKEEPER_TOKEN where the rank is started"
 _OPEN = "or LIGHTKEEPER_OPEN_READS=1, or LIGHTKEEPER_BIND=127.0.0.1"
 
 
 class RequestGuard:
-    """Checks one request after the other; keeps nothing."""
+    """Checks each request; keeps no state."""
 
     def __init__(self, settings: Settings, names: Collection[str] = ()) -> None:
-        """`names`: of this host, beside what the system calls it."""
+        """`names`: of this host, besides its hostname."""
         self._token = None if settings.token is None else settings.token.encode()
         self._loopback = settings.loopback and not settings.closed_reads
         self._open = settings.open_reads
         self._names = frozenset(names)
 
     def may_read(self) -> None:
-        """The request may read.
+        """Check that the request may read.
 
         Raises:
             RefusalError: 401 or 403.
@@ -288,7 +288,7 @@ class RequestGuard:
             )  # fmt: skip
 
     def may_act(self) -> None:
-        """The request may end the rank, or slow it down.
+        """Check that the request may evict or profile.
 
         Raises:
             RefusalError: 401 or 403.
@@ -312,8 +312,8 @@ class RequestGuard:
 
 THREADS = 10
 _PLACES: Final = {"stacks or profiles": 2, "records": 3, "last words": 2, "eviction": 2}
-"""Who looks into the rank waits for it, and who reads what it wrote, for a file server: these leave
-at least one of the threads to the rest."""
+"""A look into the rank may wait for the rank, and reading its files for a file server. These limits
+leave at least one thread for the rest."""
 _MAX_BODY: Final = 16 * 1024
 _log = logging.getLogger("worker_server.sidecar")
 
@@ -324,7 +324,7 @@ class Served:
 
     box: BlackBox
     evict: Callable[[float], process.EvictionResult]
-    """End the rank, with so many seconds between SIGTERM and SIGKILL."""
+    """Ends the rank; takes the seconds between SIGTERM and SIGKILL."""
     registry: CollectorRegistry
     host: Callable[[], wire.HostReport]
     monitors: tuple[str, ...] = ()
@@ -334,7 +334,7 @@ class Served:
 def make_app(served: Served, guard: RequestGuard) -> Flask:
     """The WSGI application of one rank's WorkerServer."""
     app = Flask(__name__, static_folder=None)
-    app.url_map.merge_slashes = False  # `/v1//state` is no path of ours, rather than a redirect
+    app.url_map.merge_slashes = False  # `/v1//state` is a 404, not a redirect
     app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
     acting = {endpoint.name for endpoint in ENDPOINTS if endpoint.acts}
     app.before_request(lambda: guard.may_act() if request.endpoint in acting else guard.may_read())

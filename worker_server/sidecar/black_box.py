@@ -1,4 +1,4 @@
-"""The black box: everything that is known of the rank, now or when it died."""
+"""The black box: everything known about the rank, now or when it died."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from worker_server.sidecar.stacks import (
     mark_of,
 )
 
-# -- Asks the rank for a profile and waits for its trace; see `worker_server.rank.profile` --------
+# -- Asking the rank for a profile and waiting for its trace; see `worker_server.rank.profile` ----
 
 _TAKEN_UP_S = 5.0
-"""The beat looks once a second."""
+"""The beat checks once a second."""
 _SLOWER = 2.0
 _SPARE_S = 60.0
 """For growing windows, collecting and saving."""
@@ -67,7 +67,7 @@ class Profiles:
         """A Chrome trace of about `duration_s` seconds; its key `lightkeeper` says what it covers.
 
         Raises:
-            RefusalError: none can be had.
+            RefusalError: no profile could be taken.
         """
         self._check(self._look())
         if not self._lock.acquire(blocking=False):
@@ -121,7 +121,7 @@ class Profiles:
 
 
 def _with_facts(trace: bytes, facts: dict[str, Any]) -> bytes:
-    """The trace with one more key; it may have a hundred megabytes, so it is not parsed."""
+    """The trace with one more key; not parsed, because it may have a hundred megabytes."""
     body = trace.strip()
     if not body.startswith(b"{") or not body.endswith(b"}"):
         raise RefusalError(503, "torch wrote half a trace: is the run directory full?")
@@ -132,11 +132,11 @@ def _with_facts(trace: bytes, facts: dict[str, Any]) -> bytes:
 
 _RECORD_EVERY_S = 30.0
 _RECORD_DUTY = 0.001
-"""Share of one CPU of the rank that keeping torch's record may cost: a record of 2,000 entries
+"""Share of one CPU of the rank that fetching torch's record may cost: a record of 2,000 entries
 takes the rank 18 ms, one of 20,000 more than a second."""
 _RECORD_FRESH_S = 1.0
 _STANDS_EVERY_S, _STANDS_DUTY = 5.0, 0.05
-"""The same while the rank stands, and its heads come with all of a record only."""
+"""The same while the rank hangs, if some heads come only with a full record."""
 _WITHOUT = "What there is: /v1/state has the phase and its age, /v1/flight_recorder the call sites."
 
 
@@ -165,18 +165,18 @@ class BlackBox:
         self._hangs = HangWatch()
         self._standstill = StandstillWitness()
         self._hang_kept_s = 0.0
-        """When the rank had moved last, whose hang has its record."""
+        """Start of the hang for which a record was fetched."""
 
     @property
     def identity(self) -> wire.Identity:
         return self._page.identity
 
     def refuse(self, name: str) -> None:
-        """Go by the launcher's name: this one is another group's."""
+        """Use the launcher's name: this one is another group's."""
         self._page.refused = name
 
     def know_as(self, name: str) -> None:
-        """Until there is a Manager, go by the name that the group had."""
+        """Until there is a Manager, use the group's former name."""
         self._page.known_as = name
 
     @property
@@ -208,17 +208,17 @@ class BlackBox:
         )
 
     def learn_ending(self) -> None:
-        """Find out how the rank ended; called once, after its death. May wait for a file server."""
+        """Learn how the rank ended; called once, after its death. May wait for a file server."""
         self._remains.learn(self.process())
         self._share()
 
     def _share(self) -> None:
-        """Let the neighbours know what no page holds."""
-        with contextlib.suppress(OSError):  # no room: they know less
+        """Share with the neighbours what the page does not hold."""
+        with contextlib.suppress(OSError):  # disk full: they know less
             self._shares = share(self._seen, self.state(), time.monotonic())
 
     def steps(self, since: int = 0) -> wire.StepLog:
-        """The answer of `GET /v1/steps`: attempts after `since` that are over."""
+        """The answer of `GET /v1/steps`: finished attempts after `since`."""
         alive = not self._process.wait_death(0)
         rows, dropped = self._page.steps(since, time.monotonic_ns())
         return wire.StepLog(self.identity, alive, rows, dropped)
@@ -231,17 +231,17 @@ class BlackBox:
         """The answer of `GET /v1/profile`: a Chrome trace.
 
         Raises:
-            RefusalError: none can be had; it has the HTTP status.
+            RefusalError: no profile could be taken.
         """
         return self._profiles.take(duration_s)
 
     def flight_record(
         self, *, only_active: bool = False, since: str | None = None
     ) -> wire.FlightRecord:
-        """The answer of `GET /v1/flight_recorder`; asks torch when the last answer is old.
+        """The answer of `GET /v1/flight_recorder`; asks torch if the last answer is old.
 
         Raises:
-            RefusalError: `since` is no cursor.
+            RefusalError: `since` is not a cursor.
         """
         after = None if since is None else merge.parse_cursor(since)
         alive = not self._process.wait_death(0)
@@ -282,12 +282,12 @@ class BlackBox:
         """Torch's wait counters, from the rank itself.
 
         Raises:
-            ControlPlaneError: they cannot be had.
+            ControlPlaneError: no valid answer.
         """
         return self.recorders.wait_counters()
 
     def tick(self) -> None:
-        """Keep what a dead rank can no longer be asked for; called about once a second."""
+        """Fetch what a dead rank could not give; called about once a second."""
         self.follower.follow()
         self._clock = self._clock.read()
         if self._process.wait_death(0):
@@ -312,14 +312,14 @@ class BlackBox:
         if stands and age_s > max(_STANDS_EVERY_S, cost_s / _STANDS_DUTY):
             due = moved = True
         since_s = self._hangs.since_s
-        # before a watchdog or an operator kills the rank
+        # once per hang, before a watchdog or an operator kills the rank
         hangs_anew = self._hangs.hanging and since_s != self._hang_kept_s
         if (due and moved) or hangs_anew:
             self._hang_kept_s = since_s
             self.recorders.refresh(_RECORD_FRESH_S, entered)
 
     def _look_at_hang(self) -> None:
-        """Take the stacks of a rank that does not move, without stopping it."""
+        """Take the stacks of a rank without progress, without stopping it."""
         process = self.process()
         step, heads = self._stand()
         due = self._hangs.due(process, step, heads, time.monotonic())
@@ -347,7 +347,7 @@ class BlackBox:
         return self._page.step_state(now_ns), self._page.heads(now_ns) + recorded
 
     def _sample(self, process: wire.Process) -> StackSample | None:
-        """By py-spy, else what the beat wrote."""
+        """By py-spy, else from the beat."""
         try:
             look = self._stacks.look()
         except StacksError:
@@ -357,14 +357,14 @@ class BlackBox:
             )
         self._last_stacks = look.taken
         deaf = (process.interpreter_age_s or 0.0) > DEAF_S and not look.owns_gil
-        # a thread that waits for the GIL is in a futex, as one that waits for a lock
+        # waiting for the GIL is a futex call, like waiting for a lock
         return StackSample(look.main, look.taken.taken_s, None if deaf else self._process.syscall())
 
     def stacks(self, *, native: bool = False) -> str:
-        """The rank's stacks; after its death all that were kept.
+        """The rank's stacks; after its death, all that were kept.
 
         Raises:
-            StacksError: none can be had.
+            StacksError: none could be taken.
             RefusalError: the rank is dead and none were taken before.
         """
         process = self.process()
@@ -384,7 +384,7 @@ class BlackBox:
         return self._stacks_of_the_dead()
 
     def _stacks_from_inside(self, why: StacksError, *, native: bool) -> str:
-        """What the beat wrote, where py-spy cannot look."""
+        """What the beat wrote, for when py-spy fails."""
         note = self._page.note(layout.NOTE_STACKS, time.monotonic_ns())
         if note is None:
             raise StacksError(f"{why}. Nor did the rank write any by itself. {_WITHOUT}") from why

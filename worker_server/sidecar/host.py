@@ -1,7 +1,7 @@
 """All ranks of the host in one answer, from their pages: `GET /v1/host`.
 
-Every sidecar can give it, because the run directory holds every rank's page. One that cannot be
-read spoils its own entry and no other.
+Every sidecar can give it, because the run directory holds every rank's page. A page that cannot be
+read affects only its own entry.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from worker_server.rank.page.reader import PageReader
 from worker_server.sidecar.process import GoneError, PidfdProcess
 
 _BEATS_S = 3.0
-"""Beats come every second: with one this young the interpreter runs."""
+"""Beats come every second: after one this recent, the interpreter runs."""
 _log = logging.getLogger("worker_server.sidecar")
 
 
-# What one sidecar lets its neighbours know of its rank: they answer `/v1/host` for it.
+# What a sidecar shares about its rank with its neighbours, for their `/v1/host`.
 
 _STALE_S: Final = 30.0
-"""Heads that were written longer ago tell nothing any more."""
+"""Heads that were written longer ago are ignored."""
 
 
 def share(path: Path, report: wire.StateReport, now_s: float) -> bool:
-    """Keep witness, ending and heads by torch's recorders in a file; whether there was anything.
+    """Write witness, ending and the heads of torch's recorders to a file; False: there are none.
 
     Raises:
         OSError: it cannot be written.
@@ -54,7 +54,7 @@ def share(path: Path, report: wire.StateReport, now_s: float) -> bool:
 
 
 def with_shared(path: Path, report: wire.StateReport, now_s: float) -> wire.StateReport:
-    """The report, with what the file says beside it."""
+    """The report, with what the file adds."""
     content = run_dir.read_json(path)
     try:
         kept = wire.parse_state(content["report"]) if content else None
@@ -66,7 +66,7 @@ def with_shared(path: Path, report: wire.StateReport, now_s: float) -> wire.Stat
     late_s = max(0.0, now_s - written_s)
     if not report.process.alive:
         process, then = report.process, kept.process
-        if process.dead_age_s is None and then.dead_age_s is not None:  # it ended before we came
+        if process.dead_age_s is None and then.dead_age_s is not None:  # it died before we looked
             process = structs.replace(then, dead_age_s=then.dead_age_s + late_s)
         return structs.replace(report, process=process, ending=kept.ending)
     heads = (
@@ -87,7 +87,7 @@ def _recorded(report: wire.StateReport) -> tuple[wire.GroupHead, ...]:
 
 
 class _Neighbour:
-    """One rank of the host, held open.
+    """One rank of the host, kept open.
 
     Raises:
         SharedPageError: its page cannot be read.
@@ -101,7 +101,7 @@ class _Neighbour:
             self._process = PidfdProcess(self._page.identity.pid, self._page.start_ticks)
 
     def identity(self) -> wire.Identity:
-        """Who it is by now, to its own WorkerServer as well."""
+        """Its identity now, as its own WorkerServer reports it."""
         names = self._files.read_endpoint() or {}
         self._page.refused, self._page.known_as = names.get("refused"), names.get("known_as")
         return self._page.identity
@@ -110,7 +110,7 @@ class _Neighbour:
         """Its state.
 
         Raises:
-            LookupError: nobody can tell from here whether it lives.
+            LookupError: from here it is not known whether it lives.
         """
         now_ns = time.monotonic_ns()
         beat_age_s = self._page.beat_age_s(now_ns)
@@ -134,7 +134,7 @@ class _Neighbour:
         return with_shared(self._files.seen, report, time.monotonic())
 
     def url(self) -> str | None:
-        """Of its own WorkerServer, as long as that lives."""
+        """URL of its own WorkerServer, while that lives."""
         endpoint = self._files.read_endpoint() or {}
         pid, ticks = endpoint.get("sidecar_pid"), endpoint.get("sidecar_ticks")
         lives = run_dir.is_elsewhere(endpoint) or (
@@ -154,7 +154,7 @@ class HostView:
     def __init__(
         self, folder: Path, identity: wire.Identity, own: Callable[[], wire.StateReport]
     ) -> None:
-        """`own`: the state of the rank that this process belongs to, which it knows best."""
+        """`own`: the state of this sidecar's own rank, which it knows best."""
         self._folder = folder
         self._identity = identity
         self._own = own
@@ -173,16 +173,16 @@ class HostView:
     def _entry(self, path: Path) -> wire.HostEntry | None:
         try:
             return self._read(path)
-        except Exception as exc:  # noqa: BLE001  whatever is wrong with one page is told in its entry
+        except Exception as exc:  # noqa: BLE001  any problem with a page goes into its entry
             if not path.exists():
-                return None  # its sidecar took it away just now
+                return None  # its sidecar has just removed it
             self._forget(path)
             why = " ".join(str(exc).split())[:300] or type(exc).__name__
             return wire.HostEntry(_rank_of(path), None, error=why)
 
     def _read(self, path: Path) -> wire.HostEntry | None:
         size = path.stat().st_size
-        if size != layout.TOTAL_BYTES:  # reading on in what is mapped would end this process
+        if size != layout.TOTAL_BYTES:  # reading past the end of a mapped file would kill us
             raise SharedPageError(f"{path} has {size} bytes, a page has {layout.TOTAL_BYTES}")
         neighbour = self._neighbours.get(path)
         if neighbour is None:
@@ -208,7 +208,7 @@ def _order(entry: wire.HostEntry) -> tuple[str, int, str]:
 
 
 def _rank_of(path: Path) -> wire.RankName:
-    """By its file's name: its page could not tell."""
+    """By its file's name: its page is unreadable."""
     name = unquote(path.stem.rpartition("-")[0])
     try:
         wire.split_rank_name(name)
@@ -222,8 +222,8 @@ def have_port(
     serve: Callable[[socket.socket], None],
     retry_s: float = 1.0,
 ) -> None:
-    """Try to have the host's port until it is ours; we keep it to the end."""
-    problem: int | None = errno.EADDRINUSE  # a neighbour has it: no news
+    """Try to bind the host's port until it is ours, then keep it to the end."""
+    problem: int | None = errno.EADDRINUSE  # a neighbour has it: not logged
     while True:
         try:
             listener = listen()

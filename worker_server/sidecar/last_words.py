@@ -1,4 +1,4 @@
-"""What the rank said last (exception, crash, torchelastic's file, stderr), and how it ended."""
+"""A rank's last output (exception, crash, torchelastic's file, stderr), and how it ended."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from worker_server.run_dir import parent_of
 from worker_server.sidecar.process import OomWatch, PidfdProcess
 from worker_server.sidecar.stacks import Call, frame_of, innermost, origin
 
-# The tail of the rank's stderr, where that is a file.
+# The tail of the rank's stderr, if that is a file.
 #
-# The file is opened while the rank lives, so that it can be read when the rank, or the name of the
-# file, is gone. Where stderr is a pipe, a terminal or a socket, what was written is somebody
-# else's: then the answer says so, and how to have it in a file.
+# The file is opened while the rank lives, so that it can be read after the rank, or the file's
+# name, is gone. If stderr is a pipe, a terminal or a socket, another process has the output: the
+# answer then says so, and how to redirect it to a file.
 
 _LINES = 64
 _BYTES = 16 * 1024
@@ -41,12 +41,11 @@ class StderrTail:
         self._path = ""
         self._sharers = 0
         self.shared = False
-        """Whether others than its launchers wrote to the same file: then what it ends with may be
-        theirs."""
+        """Whether processes other than its launchers wrote to the file: its end may be theirs."""
         self._problem = "it was not looked at while the rank lived"
 
     def look(self) -> None:
-        """Hold what stderr is now; call while the process lives. Cheap when nothing changed."""
+        """Open the current stderr; call while the process lives. Cheap if nothing changed."""
         link = self._proc / str(self._pid) / "fd" / "2"
         try:
             seen = str(link.readlink()), self._file_number()
@@ -71,8 +70,8 @@ class StderrTail:
             self._problem = f"stderr cannot be opened: {exc.strerror}"
 
     def _file_number(self) -> str:
-        """The file's number as the kernel has it (Linux 5.14), without asking its file system: one
-        on a server that is away would hold who asks, once a second, for ever.
+        """The file's inode from the kernel (Linux 5.14), without asking its file system: one on an
+        unreachable server would block us forever, and we ask once a second.
         """
         info = self._proc / str(self._pid) / "fdinfo" / "2"
         try:
@@ -87,7 +86,7 @@ class StderrTail:
         self._fd = self._inode = self._seen = None
 
     def _find_sharers(self) -> set[int]:
-        """Other processes that write to the same file now, as far as we may look."""
+        """Other processes that write to the same file now, as far as we may see."""
         sharers = set()
         for entry in self._proc.iterdir():
             if not entry.name.isdecimal() or entry.name == str(self._pid):
@@ -125,7 +124,7 @@ class StderrTail:
         text = blob.decode(errors="replace")
         lines = text.splitlines(keepends=True)
         if facts.st_size > _BYTES:
-            lines = lines[1:] or lines  # the first one is cut
+            lines = lines[1:] or lines  # the first is incomplete
         shared = ""
         if self._sharers:
             shared = f" (shared with {self._sharers} more process(es) when it was opened)"
@@ -141,10 +140,10 @@ def _kind(mode: int, path: str) -> str:
     return "a terminal" if path.startswith(("/dev/pts", "/dev/tty")) else path
 
 
-# Tracebacks as text: which exception was the last, and where it was raised.
+# Tracebacks as text: the last exception, and where it was raised.
 
 _RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
-"""How torch.distributed begins the lines of an uncaught exception."""
+"""torch.distributed's prefix for the lines of an uncaught exception."""
 _HEAD = re.compile(r"^.{0,40}Traceback \(most recent call last\)")
 _FILE = re.compile(r'^\s+File "(.+)", line (\d+)(?:,? in (.+))?$')
 _TERMINATE = re.compile(
@@ -154,16 +153,16 @@ _FATAL = re.compile(r"^Fatal Python error: (.+)$", re.MULTILINE)
 _CURRENT = re.compile(r"^Current thread .*:\n((?: .*\n?)*)", re.MULTILINE)
 _LOADER_LOST = "exited unexpectedly"
 _LOADER_KILLED = re.compile(r"DataLoader worker \(pid \d+\) is killed by signal: \w+")
-"""The cause of what torch's DataLoader raises last, which names the process and not the signal."""
+"""The cause of the DataLoader's last exception, which names the process but not the signal."""
 
 
 class Raised(NamedTuple):
-    """An exception: its line, and the innermost place of the user's in its traceback."""
+    """An exception: its line, and the user's innermost frame in its traceback."""
 
     exception: str
     frame: wire.Frame | None
     lines_after: int = 0
-    """How much was written since."""
+    """Lines written since."""
 
 
 class _Block(NamedTuple):
@@ -173,8 +172,8 @@ class _Block(NamedTuple):
 
 
 def last_raised(text: str) -> Raised | None:
-    """The last exception in a text that may hold several: a chain of causes, or one that a worker
-    process sent ("Original Traceback"). None: there is no whole traceback.
+    """The last exception in a text that may hold several: a chain of causes, or one from a worker
+    process ("Original Traceback"). None: there is no complete traceback.
     """
     text = _RANK.sub("", text)
     lines = text.splitlines()
@@ -207,13 +206,13 @@ def _weight(block: _Block) -> int:
 
 
 def terminated(text: str) -> str | None:
-    """The C++ exception that ended a process, by what its runtime prints."""
+    """The C++ exception that ended a process, as its runtime printed it."""
     matches = list(_TERMINATE.finditer(text))
     return _one_line(f"{matches[-1][1]}: {matches[-1][2]}") if matches else None
 
 
 def crashed(text: str) -> Raised | None:
-    """The fatal error that faulthandler wrote, and where the thread stood that it came in."""
+    """The fatal error that faulthandler wrote, and where its thread was."""
     fatal = _FATAL.search(text)
     if fatal is None:
         return None
@@ -230,17 +229,17 @@ def _frame(calls: list[Call]) -> wire.Frame | None:
 
 _MAX_FILE = 32 * 1024
 _LINES_AFTER = 24
-"""An exception that ended its process is among the last that it wrote; one that was logged and
-survived is not."""
+"""An exception that ended its process is among the last lines it wrote; one that was only logged
+is not."""
 _LAUNCHER = "torch.distributed.elastic."
-"""Of torchrun's own, which may share the file."""
+"""Exceptions of torchrun, which may share the file."""
 _FATAL_SIGNALS = frozenset({"SIGABRT", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL"})
 _ENDED_BY_S = 60.0
-"""An exception that nobody caught ends its process within this, or did not end it."""
+"""An uncaught exception ends its process within this time, or did not end it."""
 
 
 class Remains:
-    """Reads what a rank leaves; `look` once a second while it lives."""
+    """Reads what a rank leaves; call `look` once a second while it lives."""
 
     def __init__(
         self,
@@ -262,7 +261,7 @@ class Remains:
             self.look()
 
     def look(self) -> None:
-        """Hold what goes with the process."""
+        """Open what vanishes with the process."""
         self._stderr.look()
         self._oom.look()
 
@@ -271,7 +270,7 @@ class Remains:
         return _file(self._crash_file, "faulthandler, at the fatal signal")
 
     def exception(self) -> tuple[str, wire.Trace] | None:
-        """One line that names the exception that nobody caught, and its traceback."""
+        """The uncaught exception in one line, and its traceback."""
         note = self._page.note(layout.NOTE_EXCEPTION, time.monotonic_ns())
         if note is None:
             return None
@@ -307,7 +306,7 @@ class Remains:
         )
 
     def ending(self, process: wire.Process) -> wire.Ending:
-        """In short, of a dead one, and at once: `learn` says when the files were read."""
+        """How a dead rank ended, in short; never waits: only `learn` reads files."""
         raised = self._raised or _noted(process, self.exception())
         return wire.Ending(
             _one_line(self._ended(process)),
@@ -316,7 +315,7 @@ class Remains:
         )
 
     def learn(self, process: wire.Process) -> None:
-        """Find the exception that ended a dead one; may wait for a file server."""
+        """Find the exception that ended the rank; may wait for a file server."""
         self._raised = (
             _noted(process, self.exception())
             or self._from_elastic(process)
@@ -325,7 +324,7 @@ class Remains:
         )
 
     def _from_elastic(self, process: wire.Process) -> Raised | None:
-        """What torchelastic's `record` writes when an exception ends its function."""
+        """What torchelastic's `@record` wrote if an exception ended its function."""
         trace = self._elastic() if process.exit_code else None
         try:
             error = json.loads(trace.text)["message"] if trace else None
@@ -353,7 +352,7 @@ class Remains:
         return None if raised.exception.startswith(_LAUNCHER) else raised
 
     def _last_said(self, process: wire.Process) -> str:
-        """The tail of stderr, where it is the rank's alone and was written until the end."""
+        """The tail of stderr, if it is the rank's alone and was written until the end."""
         trace, _ = self._stderr.read()
         if trace is None or trace.age_s is None or self._stderr.shared:
             return ""
@@ -366,11 +365,11 @@ class Remains:
         if trace is None or trace.age_s is None:
             return trace
         written_s = time.time() - trace.age_s
-        return trace if written_s > self._attached_s - _ENDED_BY_S else None  # a former attempt's
+        return trace if written_s > self._attached_s - _ENDED_BY_S else None  # an older process's
 
 
 def _file(path: Path, source: str) -> wire.Trace | None:
-    """The last part of a small file; None when there is none, or nothing in it."""
+    """The start of a small file; None if it is missing or empty."""
     try:
         with path.open("rb") as file:
             blob = file.read(_MAX_FILE + 1)
@@ -393,7 +392,7 @@ def how_it_ended(
     sent: tuple[str, ...],
     oom_kills: int | None,
 ) -> str:
-    """One sentence that claims no more than is known."""
+    """One sentence that says only what is known."""
     over = ", after it had announced that its work was over" if closed else ""
     if process.alive:
         return f"It lives{', and has announced that its work is over' if closed else ''}."
@@ -423,7 +422,7 @@ def _why(
 
 
 def _raised(process: wire.Process, exception: tuple[str, wire.Trace] | None) -> str | None:
-    """The exception, if it is the main thread's and the end came right after it."""
+    """The exception, if the main thread raised it right before the end."""
     if exception is None:
         return None
     summary, trace = exception
@@ -438,7 +437,7 @@ def _noted(process: wire.Process, exception: tuple[str, wire.Trace] | None) -> R
     if summary is None or exception is None or process.exit_code == 0:
         return None
     raised = last_raised(exception[1].text) or Raised(_one_line(summary), None)
-    # what TorchFT kept from the program is not in its traceback
+    # an error that TorchFT hid from the program is not in the traceback
     return raised if summary in exception[1].text else raised._replace(exception=_one_line(summary))
 
 
