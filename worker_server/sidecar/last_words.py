@@ -306,7 +306,7 @@ class Remains:
         )
 
     def ending(self, process: wire.Process) -> wire.Ending:
-        """How a dead rank ended, in short; never waits: only `learn` reads files."""
+        """How a dead rank ended, in short, at once; `learn` adds what files say."""
         raised = self._raised or _noted(process, self.exception())
         return wire.Ending(
             _one_line(self._ended(process)),

@@ -1,15 +1,15 @@
 """The ring and torch's own record, merged into one answer that says what came from where.
 
-Theory of operation. An entry of torch's belongs to an entry of the ring when the operations are
-of one family, sizes and dtype agree, the process groups are not known to differ, and it was
-created while the rank was inside the ring's entry. Of several such entries (launched with
-async_op=True and not yet waited for) the one that was entered last is meant, for torch makes its
-entry at once. A call has one of torch's, or one for each tensor of a list's reduce_scatter (on
-gloo it is an all_reduce for each member): a further one is somebody else's. What cannot be
-placed, because the wall clock jumped, stays unmatched; nothing is matched by guess.
+Theory of operation. A torch entry belongs to a ring entry if the operations are of one family,
+sizes and dtype agree, the process groups are not known to differ, and it was created while the
+rank was inside the ring's entry. If several ring entries match (launched with async_op=True and
+not yet waited for), the one entered last is taken, because torch creates its entry at once.
+A call has one torch entry, or one for each tensor of a list's reduce_scatter (on gloo it is an
+all_reduce for each member); any further one belongs to another call. What cannot be placed in
+time, because the wall clock jumped, stays unmatched; nothing is guessed.
 
-Pure functions. Torch's record comes over a socket from a library that changes: an entry of it
-that is odd is passed on and takes no part.
+Pure functions. Torch's record comes over a socket from a library that changes: entries that are
+not understood are passed on and take no part.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from worker_server.sidecar.queries import RefusalError
 from worker_server.sidecar.recorders import WORLD, TorchEntry, kind_of, numbered, read
 from worker_server.wire import ACROSS, RingEntry, Shapes
 
-# Which monotonic moment a wall-clock stamp of this host means; None when nobody can tell.
+# Converts this host's wall-clock stamps to monotonic time; None if ambiguous.
 #
 # Torch stamps its record with the wall clock, the ring with the monotonic one. The sidecar reads
-# both, one right after the other, every second of its life: what the wall clock gained or lost
-# between two readings is slewing when it is little, and a jump when it is more. Slewing is
-# followed; a stamp from before a jump is ambiguous and has no answer.
+# both, one right after the other, every second of its life. A small change of the offset between
+# two readings is slewing, a larger one is a jump. Slewing is followed; a stamp from before a jump
+# is ambiguous and has no answer.
 
 _JUMP_NS = 2_000_000
 _SLEW = 0.001
-"""Twice what the kernel slews at most (500 ppm)."""
+"""Twice the kernel's maximum slew rate (500 ppm)."""
 _WORTH_NS = 2_000
-"""A change that is worth a sample: a clock that drifts by 10 ppm gives one a second."""
+"""A change worth a sample: a clock that drifts by 10 ppm gives one per second."""
 _SAMPLES = 4096
 _TRIES = 3
 
@@ -47,13 +47,13 @@ class ClockPairs:
     """Readings of both clocks: they turn wall-clock stamps into monotonic ones."""
 
     samples: tuple[tuple[int, int], ...] = ()
-    """Monotonic moment, wall clock minus monotonic clock."""
+    """Monotonic time, wall clock minus monotonic clock."""
     valid_from: int | None = None
-    """Wall clock: older stamps are ambiguous, or older than the samples reach."""
+    """Wall clock: earlier stamps are ambiguous, or older than the samples."""
     last: tuple[int, int] | None = None
 
     def read(self) -> ClockPairs:
-        """And one more: both clocks, as close together as can be."""
+        """Adds a reading of both clocks, as close together as possible."""
         pairs = []
         for _ in range(_TRIES):
             before = time.monotonic_ns()
@@ -64,7 +64,7 @@ class ClockPairs:
         return self.add(monotonic, wall)
 
     def add(self, monotonic_ns: int, wall_ns: int) -> ClockPairs:
-        """And this reading; later than all before."""
+        """Adds this reading, the latest so far."""
         offset, samples, valid_from = wall_ns - monotonic_ns, self.samples, self.valid_from
         if self.last is not None:
             then, was = self.last
@@ -78,13 +78,13 @@ class ClockPairs:
 
     @property
     def since_ns(self) -> int:
-        """Monotonic moment from which on every stamp can be placed."""
+        """Monotonic time from which on every stamp can be placed."""
         if self.valid_from is None or not self.samples:
             return 0
         return self.valid_from - self.samples[0][1]
 
     def monotonic_ns(self, wall_ns: int) -> int | None:
-        """The moment of a stamp; None when the clock jumped since, or was never read."""
+        """The monotonic time of a stamp; None if the clock jumped since, or was never read."""
         if not self.samples or (self.valid_from is not None and wall_ns < self.valid_from):
             return None
         samples = self.samples
@@ -98,14 +98,14 @@ class ClockPairs:
 
 _NS = 1e-9
 _REACH: Final = 128
-"""Entries that may be open at once and are looked at for one of torch's."""
+"""How many open entries are compared with one of torch's."""
 _ALSO: Final[Mapping[str, frozenset[str]]] = {
     "reducescatter": frozenset({"reducescatter", "allreduce"}),
     "barrier": frozenset({"barrier", "allreducebarrier", "allreduce"}),
     "isend": frozenset({"send"}),
     "irecv": frozenset({"recv"}),
 }
-"""Kinds of which torch's entry may be of another one; any other goes by its own."""
+"""Kinds for which torch's entry may have another kind; all others match their own."""
 _COPY: Final = re.compile(r"#\d+$")
 
 SOURCES: Final[Mapping[str, str]] = {
@@ -128,18 +128,18 @@ SOURCES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """Both records, and what is known of their kinship."""
+    """Both records, and how their entries match."""
 
     ring: tuple[RingEntry, ...]
     torch: Mapping[str, Any] | None
     torch_only: tuple[int, ...] = ()
     entries: tuple[tuple[Any, TorchEntry | None], ...] = ()
-    """Torch's, as they came and as far as they are understood."""
+    """Torch's, raw and parsed; None: not understood."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """An entry of the ring, ready to be compared."""
+    """An entry of the ring, prepared for matching."""
 
     at: int
     enter_ns: float
@@ -149,12 +149,12 @@ class _Call:
     counts: frozenset[int]
     dtype: str | None
     room: int
-    """Entries of torch's that it may have."""
+    """How many torch entries it may have."""
     own: list[int] = field(default_factory=list)
 
 
 class _Calls:
-    """The ring's entries, to be found by time."""
+    """The ring's entries, searchable by time."""
 
     def __init__(self, calls: Iterable[_Call]) -> None:
         self._calls = sorted(calls, key=lambda call: call.enter_ns)
@@ -162,7 +162,7 @@ class _Calls:
         self._homes: dict[int, str] = {}
 
     def owner(self, entry: TorchEntry, moment_ns: int) -> _Call | None:
-        """The call in which torch made this entry: of those that fit the last one entered."""
+        """The call in which torch created this entry: of all that fit, the last one entered."""
         counts = _counts(entry.input_sizes, entry.output_sizes)
         kind, dtype = kind_of(entry.call), entry.dtype
         last = bisect_right(self._enters, moment_ns)
@@ -179,7 +179,7 @@ class _Calls:
         return None
 
     def _same_group(self, entry: TorchEntry, call: _Call) -> bool:
-        """Whether the two may be one group: by torch's names, else by what was matched before."""
+        """Whether the groups may be the same: by torch's names, else by earlier matches."""
         names, pg_id = entry.names, entry.pg_id
         if call.group in names:
             return True
@@ -199,17 +199,17 @@ def merge(
     clock: ClockPairs,
     recorder: str | None = None,
 ) -> Merged:
-    """Match the two records; `now_ns` is the monotonic moment that the ring's ages count from.
+    """Match the two records; `now_ns` is the monotonic time that the ring's ages count from.
 
-    `recorder`: the name of one of several, which has what no other has had before.
+    `recorder`: name of the recorder; ring entries already matched by another are left out.
     """
     merged = Merged(ring, torch, (), tuple(read(torch)))
     calls = [_call(at, entry, now_ns) for at, entry in enumerate(ring) if not entry.torch_ids]
-    # without its first entry nobody knows what the ring has forgotten
+    # without its first entry, the ring may have lost earlier ones
     whole = bool(ring) and ring[0].id == 1
     oldest_s = max((entry.enter_age_s for entry in ring), default=0.0)
     reach = now_ns - oldest_s / _NS if ring and not whole else 0.0
-    # whose own entry cannot be placed must not be given another's
+    # a call too old for its own torch entry to be placed must not get another's
     book = _Calls(call for call in calls if call.enter_ns >= clock.since_ns)
     alone: list[int] = []
     for number, entry in numbered(merged.entries):
@@ -232,7 +232,7 @@ def merge(
 
 
 def last_age_s(merged: Merged, now_ns: int, clock: ClockPairs) -> float | None:
-    """Age of torch's youngest entry; None when there is none or its stamp cannot be placed."""
+    """Age of torch's newest entry; None if there is none or its stamp cannot be placed."""
     stamps = [
         (number, entry.time_created_ns)
         for number, entry in numbered(merged.entries)
@@ -258,18 +258,18 @@ def _call(at: int, entry: RingEntry, now_ns: int) -> _Call:
 
 
 def _counts(*lists: Shapes | None) -> frozenset[int]:
-    """Elements of all tensors of a list together."""
+    """Total elements of each list's tensors."""
     return frozenset(sum(map(prod, shapes)) for shapes in lists if shapes)
 
 
-# -- which of it is wanted ---------------------------------------------------------------------
+# -- the requested part ------------------------------------------------------------------------
 
 
 def unfinished(merged: Merged) -> Merged:
-    """Only what the rank has not come out of, by both records together.
+    """Only collectives that the rank has not left, by both records together.
 
-    An entry of torch's that the ring knows to be left is left, although gloo says "scheduled"; an
-    entry of the ring that was launched and never waited for is over when torch retired it.
+    A torch entry is left if the ring says so, even while gloo says "scheduled". A ring entry that
+    was launched and never waited for is over once torch retired it.
     """
     over = {number for number, entry in numbered(merged.entries) if entry.over}
     left_ids: set[int | None] = set()
@@ -286,9 +286,9 @@ def unfinished(merged: Merged) -> Merged:
 def chosen(
     merged: Merged, clock: ClockPairs, *, only_active: bool = False, since: Cursor | None = None
 ) -> Merged:
-    """Of another recorder what is asked for: its entries have moments, and no number in the cursor.
+    """What is asked for, from another recorder: by time, as the cursor has no number for it.
 
-    What was made or found completed since, and what is not over.
+    That is what was created or found completed since, and what is not over.
     """
     since_ns = 0.0 if since is None else since.moment_ms * 1e6
 
@@ -303,7 +303,7 @@ def chosen(
 
 
 class Cursor(NamedTuple):
-    """How far a reader has read."""
+    """How far a client has read."""
 
     ring: int
     torch: int
@@ -318,10 +318,10 @@ _CURSOR: Final = re.compile(r"(\d{1,18})\.(-1|\d{1,18})\.(\d{1,18})", re.ASCII)
 
 
 def parse_cursor(text: str) -> Cursor:
-    """What a reader gave back.
+    """The cursor that a client sent.
 
     Raises:
-        RefusalError: something else.
+        RefusalError: not a cursor.
     """
     match = _CURSOR.fullmatch(text)
     if match is None:
@@ -334,7 +334,7 @@ def parse_cursor(text: str) -> Cursor:
 def select(
     merged: Merged, now_ns: int, *, only_active: bool = False, since: Cursor | None = None
 ) -> tuple[Merged, Cursor]:
-    """What a reader asked for, and the cursor behind all that there is."""
+    """What a client asked for, and the cursor after everything."""
     if since is not None and not _possible(since, merged, now_ns):
         since = None
     cursor = cursor_of(merged, now_ns, since)
@@ -344,7 +344,7 @@ def select(
 
 
 def cursor_of(merged: Merged, now_ns: int, before: Cursor | None = None) -> Cursor:
-    """The cursor that stands behind everything in `merged`; never before `before`."""
+    """The cursor after everything in `merged`; never earlier than `before`."""
     ring = max((entry.id or 0 for entry in merged.ring), default=0)
     torch = max((number for number, _ in numbered(merged.entries)), default=-1)
     if before is not None:
@@ -370,7 +370,7 @@ def newer(merged: Merged, cursor: Cursor, now_ns: int) -> Merged:
 
 
 def _possible(cursor: Cursor, merged: Merged, now_ns: int) -> bool:
-    """Whether this rank can have given it; one from the future was given by another incarnation."""
+    """Whether this rank can have given it; one from the future is another incarnation's."""
     last = cursor_of(merged, now_ns)
     torch_known = merged.torch is not None
     return (
@@ -383,7 +383,7 @@ def _possible(cursor: Cursor, merged: Merged, now_ns: int) -> bool:
 def _keep(
     merged: Merged, ring: Iterable[RingEntry], wanted: Callable[[TorchEntry], bool]
 ) -> Merged:
-    """Of torch's entries those that are wanted, or odd."""
+    """Keeps torch's entries that are wanted or not understood."""
     kept = tuple((raw, entry) for raw, entry in merged.entries if entry is None or wanted(entry))
     numbers = {entry.record_id for _, entry in kept if entry is not None}
     torch = merged.torch

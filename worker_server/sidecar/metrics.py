@@ -1,6 +1,6 @@
-"""The rank in Prometheus: computed at the scrape, in a registry of its own.
+"""The rank's Prometheus metrics: computed at scrape time, in their own registry.
 
-What is not known is left out, never zero. Labels are bounded by the page: 64 process groups, 16
+Unknown values are left out, never zero. Labels are bounded by the page: 64 process groups, 16
 phases, 16 counters.
 """
 
@@ -27,8 +27,8 @@ from worker_server import wire
 from worker_server.rank.page.reader import PageReader
 
 BUCKETS_S: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
-"""Upper bounds, two a decade, from a toy's step to the longest checkpoint worth waiting for. Finer
-ones cost every rank 16 more series each, and a mean is exact anyway (_sum / _count)."""
+"""Upper bounds, two per decade, from a toy's step to the longest checkpoint worth waiting for. Each
+further bound costs every rank 16 more series, and the mean is exact anyway (_sum / _count)."""
 _BOUNDS: Final = (*map(str, BUCKETS_S), "+Inf")
 _LABELS: Final = ("job_id", "replica_group", "rank")
 _PREFIX: Final = "lightkeeper_rank"
@@ -37,7 +37,7 @@ _Who = tuple[str, ...]
 
 
 class _Histogram:
-    """Counts by bucket, as Prometheus means it; a bound belongs to its bucket."""
+    """Counts by bucket, as in Prometheus: a bound belongs to its bucket."""
 
     def __init__(self) -> None:
         self._counts = [0] * len(_BOUNDS)
@@ -56,7 +56,7 @@ class StepFollower:
     """Follows the rank's ring of steps and folds every attempt into histograms, once.
 
     Called about once a second and before each scrape; the ring holds four seconds at 1,000 steps a
-    second. What it missed all the same is counted, never guessed. Any thread may call.
+    second. Attempts that it still missed are counted, never guessed. Thread-safe.
     """
 
     def __init__(self, page: PageReader) -> None:
@@ -76,13 +76,13 @@ class StepFollower:
         self._last += len(rows) + dropped
         self._missed += dropped
         for row in rows:
-            if row.duration_s > 0:  # else nobody knows when it began
+            if row.duration_s > 0:  # else its start is not known
                 self._steps.observe(row.duration_s)
             for name, seconds in row.seconds.items():
                 self._phases.setdefault(name, _Histogram()).observe(seconds)
 
     def collect(self, who: _Who) -> Iterator[Metric]:
-        """Everything up to now; of a dead rank up to its end."""
+        """Everything up to now, or up to the rank's death."""
         steps = HistogramMetricFamily(
             f"{_PREFIX}_step_seconds", "attempts of steps, from begin to end", labels=_LABELS
         )
@@ -130,7 +130,7 @@ _GAUGE, _COUNTER = GaugeMetricFamily, CounterMetricFamily
 
 
 def _said_finite(step: wire.StepState) -> bool:
-    """Whether anybody said whether anything was finite."""
+    """Whether any number was checked for being finite."""
     return step.spoilt is not None or step.loss is not None or not step.loss_finite
 
 
@@ -191,7 +191,7 @@ class RankCollector(Collector):
         self._waited_s = 0.0
 
     def describe(self) -> list[Metric]:
-        """Nothing ahead of time: registering must not read the rank."""
+        """Nothing in advance: registering must not read the rank."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -225,14 +225,14 @@ class RankCollector(Collector):
             yield from self._follower.collect(who)
 
     def _waited(self, report: wire.StateReport) -> float:
-        """Never less than before: a counter that shrinks by a nanosecond is one that restarted."""
+        """Never less than before: a counter that shrinks by 1 ns looks like a restart."""
         held_s = self._follower.page.held_s() if self._follower else 0.0
         self._waited_s = max(self._waited_s, _in_communication(report) + held_s)
         return self._waited_s
 
 
 def _in_communication(report: wire.StateReport) -> float:
-    """Grows while the rank waits, and stands still from its death on."""
+    """Grows while the rank waits, and stops at its death."""
     step = report.step
     if step is None:
         return 0.0

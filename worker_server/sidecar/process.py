@@ -1,4 +1,4 @@
-"""The rank's process, seen, signalled and ended from outside."""
+"""The rank's process, observed, signalled and ended from outside."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from worker_server.wire import Count
 
 # How a process ended, without being its parent; and whether memory ran out.
 #
-# Linux 6.15 tells the wait status of a dead process to whoever holds its pidfd, once its parent
+# Linux 6.15 gives the wait status of a dead process to any holder of its pidfd, once its parent
 # has collected it (`PIDFD_GET_INFO`, linux/pidfd.h). Until then it is a zombie, and field 52 of
-# /proc/PID/stat has the status. On an older kernel a collected process has taken it along.
+# /proc/PID/stat has the status. On an older kernel the status is lost once it is collected.
 
 _INFO = struct.Struct("=QQ11Ii")
 """struct pidfd_info, first version: mask, cgroup id, pid ... fsgid, exit_code; 64 bytes."""
@@ -34,11 +34,11 @@ _INFO_EXIT = 1 << 3
 
 
 def wait_status(pidfd: int, pid: int, start_ticks: int) -> int | None:
-    """The wait status of a dead process; None where it cannot be known."""
+    """The wait status of a dead process; None if it cannot be known."""
     status = _collected(pidfd)
     if status is None:
         status = _zombie(pid, start_ticks)
-    return _collected(pidfd) if status is None else status  # it may go between the two looks
+    return _collected(pidfd) if status is None else status  # collected between the two looks
 
 
 def _collected(pidfd: int) -> int | None:
@@ -46,17 +46,17 @@ def _collected(pidfd: int) -> int | None:
     _INFO.pack_into(buffer, 0, _INFO_EXIT, *(0,) * 13)
     try:
         fcntl.ioctl(pidfd, _GET_INFO, buffer)
-    except OSError:  # an older kernel, or another one's pid namespace
+    except OSError:  # an older kernel, or another PID namespace
         return None
     mask, *_, status = _INFO.unpack(buffer)
     return int(status) if mask & _INFO_EXIT else None
 
 
 def _zombie(pid: int, start_ticks: int) -> int | None:
-    """Field 52, if this is still that process and we are told the truth.
+    """Field 52, if this is still that process and the value is real.
 
-    Who may not look into a process is told 0 there, which is also what a good end looks like. The
-    kernel asks the same question (ptrace_may_access) before it opens `io`.
+    Without permission to inspect the process, the kernel shows 0 there, which looks like success.
+    It makes the same check (ptrace_may_access) before it opens `io`.
     """
     fields = run_dir.stat_fields(pid)
     if len(fields) < 50 or fields[0] != "Z" or int(fields[19]) != start_ticks:
@@ -71,7 +71,7 @@ def _zombie(pid: int, start_ticks: int) -> int | None:
 
 
 def decode_status(status: int | None) -> tuple[int | None, str | None]:
-    """Exit code and name of the signal, of which at most one is there."""
+    """Exit code and name of the signal; at most one is not None."""
     if status is None:
         return None, None
     if os.WIFSIGNALED(status):
@@ -84,7 +84,7 @@ def decode_status(status: int | None) -> tuple[int | None, str | None]:
 
 
 class OomWatch:
-    """Counts the OOM kills in the cgroup of a process; remembers where, while it lives."""
+    """Counts the OOM kills in a process's cgroup, which it finds while the process lives."""
 
     def __init__(self, pid: int, cgroups: Path = Path("/sys/fs/cgroup")) -> None:
         self._file = _find_counter(pid, cgroups)
@@ -95,7 +95,7 @@ class OomWatch:
         self._before = self._count()
 
     def kills(self) -> int | None:
-        """OOM kills in the cgroup since the last look; None when it cannot be known."""
+        """OOM kills in the cgroup since the last look; None if it cannot be known."""
         now = self._count()
         return None if now is None or self._before is None else now - self._before
 
@@ -112,7 +112,7 @@ class OomWatch:
 def _find_counter(pid: int, cgroups: Path) -> Path | None:
     """`memory.events` of version 2, `memory.oom_control` of version 1.
 
-    In a container the path is often that of the host: then the container's own root is meant.
+    In a container the path is often the host's: then the container's own root is used.
     """
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8").splitlines()
@@ -135,33 +135,33 @@ def _find_counter(pid: int, cgroups: Path) -> Path | None:
 
 # What the kernel counts of a rank: cores used, cores waited for, bytes moved. Over some seconds.
 #
-# Waiting for a core is the sign of a cgroup's limit, or of others on its host. Who uses cores or
-# moves bytes is at work, wherever its main thread stands, and so is who waits for a child that
-# does: a loader's worker, a program that it runs.
+# Waiting for a core means a cgroup limit, or a busy host. A rank that uses cores or moves bytes is
+# working, wherever its main thread stands. So is one that waits for a child that does: a loader's
+# worker, a program that it runs.
 
 _SPAN_S: Final = 5.0
 _EVERY_S: Final = 1.0
 _THREADS: Final = 256
-"""Of these the oldest: 8 us each."""
+"""Only the oldest ones: 8 us each."""
 _CHILDREN: Final = 64
 
 
 class Counts(NamedTuple):
-    """What a process has used since it began."""
+    """What a process has used since it started."""
 
     threads: dict[str, tuple[float, float]]
-    """Seconds on a core, and ready to run without one (proc(5), schedstat); of its children, the
-    first thread of each, seconds on a core alone."""
+    """Seconds on a core, and ready to run without one (proc(5), schedstat). Of each child: its
+    first thread, seconds on a core only."""
     bytes: int | None
     """Read and written by system calls, pipes and files alike."""
 
 
 class Rates(NamedTuple):
-    """What it uses a second; None: not known (yet), or the kernel does not tell."""
+    """What it uses per second; None: not known (yet), or not shown by the kernel."""
 
     cores: float | None = None
     starved: float | None = None
-    """Share of the time, of the thread that waited for a core most."""
+    """Share of the time, of the thread that waited most for a core."""
     bytes_s: float | None = None
 
 
@@ -171,7 +171,7 @@ def counts(pid: int) -> Counts:
     children: list[str] = []
     with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/task") as tasks:
         for task in islice(tasks, _THREADS):
-            with contextlib.suppress(OSError, ValueError):  # it has gone, or this kernel counts not
+            with contextlib.suppress(OSError, ValueError):  # it is gone, or the kernel has no count
                 threads[task.name] = _seconds(task.path)
     with contextlib.suppress(OSError):
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()[:_CHILDREN]
@@ -196,7 +196,7 @@ def _bytes(pid: str) -> int | None:
 
 
 class Activity:
-    """Compares what is counted now with what was 5 s ago, or longer where nobody asks."""
+    """Compares counts now with those of 5 s ago, or longer if nobody asks."""
 
     def __init__(
         self, pid: int, clock: Callable[[], float], count: Callable[[int], Counts] = counts
@@ -237,16 +237,16 @@ _SIDECAR = b"worker_server.sidecar"
 
 
 class GoneError(Exception):
-    """The rank had died before its sidecar could take hold of it."""
+    """The rank had died before its sidecar could open it."""
 
 
 class PidfdProcess:
     """A process held by a pidfd: a recycled pid is never mistaken for it.
 
-    `pidfd` is one that the process itself opened and passed on; then it may be dead already.
+    `pidfd` is one that the process itself opened and passed on; then it may already be dead.
 
     Raises:
-        GoneError: no pidfd, and no such process, or another one with its pid.
+        GoneError: no `pidfd` given, and no such process, or another one with its pid.
     """
 
     def __init__(
@@ -268,7 +268,7 @@ class PidfdProcess:
 
     @property
     def sent(self) -> tuple[str, ...]:
-        """Signals that the process was sent through us."""
+        """Signals that we sent to the process."""
         return tuple(self._sent)
 
     def wait_death(self, timeout_s: float) -> bool:
@@ -283,7 +283,7 @@ class PidfdProcess:
         return True
 
     def _note_death(self) -> None:
-        with self._lock:  # the first who sees it sets the time
+        with self._lock:  # the first to see it sets the time
             if self._died_s is None:
                 self._died_s = self._clock()
 
@@ -297,7 +297,7 @@ class PidfdProcess:
         return True
 
     def close(self) -> None:
-        """Let go of the process; nothing may be asked afterwards."""
+        """Close the pidfd; no other call is allowed afterwards."""
         os.close(self._fd)
 
     def look(self, interpreter_age_s: float | None) -> wire.Process:
@@ -336,7 +336,7 @@ class PidfdProcess:
         return next((tracer for tracer in tracers if tracer is not None), None)
 
     def syscall(self) -> int | None:
-        """Which system call its main thread is in; None: in none, or nobody may know."""
+        """Which system call its main thread is in; None: in none, or not permitted."""
         try:
             word = Path(f"/proc/{self.pid}/syscall").read_text(encoding="ascii").partition(" ")[0]
         except OSError:
@@ -345,7 +345,7 @@ class PidfdProcess:
 
 
 def _tracer(status: dict[str, str]) -> wire.Tracer | None:
-    """Who traces a task, but for the py-spy of a WorkerServer. One of another PID namespace is not
+    """What traces a task, except a WorkerServer's py-spy. A tracer in another PID namespace is not
     seen: the kernel says 0.
     """
     pid = int(status.get("TracerPid") or 0)
@@ -379,50 +379,49 @@ def _status(pid: int | str) -> dict[str, str]:
     return {key: value.strip() for key, _, value in pairs}
 
 
-# Put this one rank out, with what it has started: SIGTERM, grace, SIGKILL, then look.
+# End this one rank, with what it has started: SIGTERM, grace, SIGKILL, then check.
 #
-# Loader workers, forks and compilers go when their rank goes. They are found in /proc while it
-# lives, by their parents; and by the rank's process group and session where it leads these
-# (torchrun starts each rank in a session of its own), which finds those whose parent is gone, and
-# those of a rank that is dead. Never found: who started the rank, WorkerServers, other ranks, and
+# Loader workers, forks and compilers are ended with their rank. They are found in /proc by their
+# parents while the rank lives. If the rank leads its process group and session (torchrun starts
+# each rank in its own session), these are used too: they find processes whose parent is gone, and
+# those of a dead rank. Never included: what started the rank, WorkerServers, other ranks, and
 # what these started.
 
 DEAF_S = 3.0
-"""Beats come every second. Who missed three cannot run a handler of SIGTERM either."""
+"""Beats come every second. After three missed ones, no SIGTERM handler can run either."""
 _KILL_WAIT_S = 5.0
 _FAMILY_WAIT_S = 1.0
-"""One of them may sit in the kernel (state D) for as long as a file server is away."""
+"""One of them may stay in the kernel (state D) for as long as a file server is away."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvictionResult:
-    """What was sent, and whether the process is gone (it may sit in the kernel, state D)."""
+    """What was sent, and whether the process is gone (the kernel may hold it, state D)."""
 
     signalled: tuple[Literal["SIGTERM", "SIGKILL"], ...]
     gone: bool
     started_gone: Count = 0
-    """Processes that the rank had started and that were ended with it."""
+    """Processes started by the rank that were ended with it."""
     started_left: Count = 0
-    """Those that were sent SIGKILL and are not gone yet."""
+    """Those that got SIGKILL and are not gone yet."""
 
 
 def evict(
     rank: PidfdProcess, view: wire.Process, grace_s: float, started: Family
 ) -> EvictionResult:
-    """End the process, politely where it can still hear, and all that it has started.
+    """End the process, by SIGTERM first if it can handle that, and all that it has started.
 
-    A stopped process keeps SIGTERM pending and a deaf interpreter never sees it: both get
-    SIGKILL at once. One that is traced may be so for milliseconds only, while its
-    stacks are taken.
+    A stopped process keeps SIGTERM pending and a hung interpreter never sees it: both get
+    SIGKILL at once. A traced one gets SIGTERM: it may be stopped only briefly, for its stacks.
     """
-    started.look()  # who dies takes its children's parent along
+    started.look()  # before the rank dies: then its children have another parent
     sent: list[Literal["SIGTERM", "SIGKILL"]] = []
     gone = not view.alive
     if not gone and _can_hear(view) and rank.send(signal.SIGTERM):
         sent.append("SIGTERM")
         gone = rank.wait_death(grace_s)
     if not gone:
-        started.look()  # who was started meanwhile
+        started.look()  # processes started meanwhile
         if rank.send(signal.SIGKILL):
             sent.append("SIGKILL")
         gone = rank.wait_death(_KILL_WAIT_S)
@@ -444,7 +443,7 @@ class Relation(NamedTuple):
 
 
 def process_table() -> dict[int, Relation]:
-    """All processes that can be seen, without the dead ones."""
+    """All visible processes, except dead ones."""
     table = {}
     for pid in (int(name) for name in os.listdir("/proc") if name.isdecimal()):
         state, *numbers = run_dir.stat_fields(pid) or ["X"]
@@ -455,7 +454,7 @@ def process_table() -> dict[int, Relation]:
 
 
 class Family:
-    """Holds every member by a pidfd from the look that found it: no recycled pid is hit."""
+    """What the rank has started, each held by a pidfd: no recycled pid is ever signalled."""
 
     def __init__(
         self,
@@ -464,18 +463,18 @@ class Family:
         table: Callable[[], dict[int, Relation]] = process_table,
         own_group: int | None = None,
     ) -> None:
-        """`spared`: processes that are not the rank's. `own_group`: of this sidecar's processes."""
+        """`spared`: processes that are not the rank's. `own_group`: the sidecar's process group."""
         self._pid = pid
         self._spared = spared
         self._table = table
         self._own_group = os.getpgid(0) if own_group is None else own_group
         self._rank: Relation | None = table().get(pid)
-        """As it was seen last."""
+        """As last seen."""
         self._lock = threading.Lock()
         self._members: dict[tuple[int, int], PidfdProcess] = {}
 
     def look(self) -> None:
-        """Find who there is now, beside those found before."""
+        """Find new members, besides those found before."""
         table = self._table()
         with self._lock:
             for pid in self._find(table):
@@ -496,7 +495,7 @@ class Family:
         now = table.get(self._pid, rank)
         led: set[int] = set()
         if rank is not None and now is not None and now.start_ticks == rank.start_ticks:
-            roots.add(self._pid)  # else the number has gone to a stranger
+            roots.add(self._pid)  # else the pid was recycled
             self._rank = rank = now
             led = {
                 pid
@@ -508,7 +507,7 @@ class Family:
         return led | _below(roots | led, table, spared)
 
     def end(self, wait_s: float) -> tuple[int, int]:
-        """SIGKILL to all; how many are gone, and how many are not within this time."""
+        """SIGKILL to all; returns how many are gone within this time, and how many are not."""
         self.look()
         with self._lock:
             members, self._members = list(self._members.values()), {}

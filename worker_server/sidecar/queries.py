@@ -1,4 +1,4 @@
-"""What stands behind the question mark, and in the body, checked: a typing error is a 400."""
+"""Query parameters and request bodies, validated (a typo is a 400), and error answers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from werkzeug.exceptions import HTTPException
 from worker_server import wire
 
 # -- Refusals --------------------------------------------------------------------------------------
-# What is asked for cannot be had: why, in one line, and what HTTP calls it.
+# Why a request cannot be answered, in one line, with its HTTP status.
 
 
 class RefusalError(Exception):
-    """A request that is answered with a status and one line."""
+    """Answers the request with a status and one line."""
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -51,7 +51,7 @@ _log = logging.getLogger("worker_server.sidecar")
 
 
 class WorkSlots:
-    """So many worker threads may be at one kind of slow work; the others stay free."""
+    """Limits how many worker threads do one kind of slow work; the others stay free."""
 
     def __init__(self, count: int, what: str) -> None:
         self._free = threading.BoundedSemaphore(count)
@@ -59,7 +59,7 @@ class WorkSlots:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Hold a place.
+        """Hold a slot.
 
         Raises:
             RefusalError: 503, none is free.
@@ -82,14 +82,14 @@ def in_text(content: str) -> Response:
 
 
 def _encode(text: str) -> bytes:
-    """A path or a name that is no UTF-8 (Python keeps its bytes as lone surrogates) costs its own
-    characters and not the answer.
+    """A path or a name that is not UTF-8 (Python keeps its bytes as lone surrogates) loses its
+    characters, not the answer.
     """
     return text.encode(errors="replace")
 
 
 def refuse(exc: Exception) -> Response:
-    """The answer to any exception of a route; a bug leaves its traceback in the log only."""
+    """The answer to any exception of a route; a bug's traceback goes to the log only."""
     headers: Mapping[str, str] = {}
     match exc:
         case RefusalError():
@@ -108,7 +108,7 @@ def refuse(exc: Exception) -> Response:
 
 
 def harden(response: Response) -> Response:
-    """What every answer says to a browser: take it as it is, keep no copy, frame it nowhere."""
+    """Headers for browsers: no content sniffing, no cache, no referrer, no framing."""
     response.headers["X-Content-Type-Options"] = "nosniff"
     response.headers["Cache-Control"] = "no-store"
     response.headers["Referrer-Policy"] = "no-referrer"
@@ -134,7 +134,7 @@ class Look(Struct, forbid_unknown_fields=True, kw_only=True):
     format: Literal["json", "text"] = "json"
     """text: for people, at most 120 columns."""
     rows: Annotated[int, Meta(ge=0, le=100_000)] = 20
-    """Of a table of text, the newest; 0: all. JSON has all."""
+    """Newest rows of a text table; 0: all. JSON has all."""
 
 
 class Attempts(Look, forbid_unknown_fields=True, kw_only=True):
@@ -152,13 +152,13 @@ class RecordQuery(Look, forbid_unknown_fields=True, kw_only=True):
     since: (
         Annotated[str, Meta(min_length=1, max_length=200, examples=["1024.2047.86400000"])] | None
     ) = None
-    """`cursor` of a former answer, RING.TORCH.MOMENT: only what was entered or left after that
-    answer, and what is unfinished. A cursor from the future, so of another incarnation, gives
+    """`cursor` of an earlier answer, RING.TORCH.MOMENT: only what was entered or left after that
+    answer, and what is unfinished. A cursor from the future, so from another incarnation, gives
     everything."""
 
 
 class Threads(Struct, forbid_unknown_fields=True):
-    """What to tell of threads."""
+    """What to show of threads."""
 
     native: Literal[0, 1] = 0
     """1: with C frames."""
@@ -172,10 +172,10 @@ class Profile(Struct, forbid_unknown_fields=True):
 
 
 def parameters(kind: type[_Query]) -> _Query:
-    """What stands behind the question mark; each parameter is known and given once.
+    """The query parameters; each is known and given once.
 
     Raises:
-        RefusalError: 400; a parameter that is not understood must not be taken for obeyed.
+        RefusalError: 400; a parameter that is not understood must not seem to be obeyed.
     """
     for name, values in request.args.lists():
         if len(values) > 1:
@@ -189,14 +189,14 @@ def parameters(kind: type[_Query]) -> _Query:
 
 @dataclass(frozen=True, slots=True)
 class EvictionOrder:
-    """Why, and how politely."""
+    """Why and how to evict."""
 
     reason: Annotated[str, Meta(pattern=r"\S")]
     """Not empty."""
     grace_s: Annotated[float, Meta(ge=0.0, le=_MAX_GRACE_S)] = 2.0
     """Between SIGTERM and SIGKILL."""
     incarnation: Annotated[str, Meta(examples=["32bfd68baf"])] | UnsetType = UNSET
-    """Refuse when another process bears the name by now."""
+    """Refuse if another process has the rank's name by now."""
 
 
 def eviction(body: bytes, identity: wire.Identity) -> tuple[str, float]:
@@ -212,7 +212,7 @@ def eviction(body: bytes, identity: wire.Identity) -> tuple[str, float]:
     except (DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise RefusalError(400, f"the body is not JSON: {exc}") from exc
     if order.incarnation not in (UNSET, identity.incarnation):
-        # A port may be taken over between the accusation and the kill.
+        # Another process may take over the port before the order arrives.
         raise RefusalError(
             409,
             f"meant for incarnation {order.incarnation!r:.80}, this is {identity.incarnation!r}",

@@ -1,11 +1,11 @@
-"""Torch's flight recorders of one rank: which there are, and what each said last.
+"""Torch's flight recorders of one rank: which exist, and the last answer of each.
 
-Theory of operation. A backend has a recorder of its own, and torch's control plane a handler for
+Theory of operation. Each backend has its own recorder, and torch's control plane a handler for
 each: `fr_trace_json` (gloo's; since torch 2.15 every backend's by `?backend=`),
-`dump_nccl_trace_json` in CUDA builds, `torchcomms_fr_trace_json`. Which there are is asked each
-time, for libraries come late. They are asked one after the other, and who does not answer costs
-nobody else's. A torch that does not know `?backend=` gives gloo's again: the same entries are told
-once.
+`dump_nccl_trace_json` in CUDA builds, `torchcomms_fr_trace_json`. The list is requested each time,
+because libraries are loaded late. They are asked one after the other; one that does not answer
+does not affect the others. A torch without `?backend=` gives gloo's again: the duplicate is
+dropped.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from worker_server.sidecar.queries import ControlPlaneError
 from worker_server.wire import ACROSS, GroupHead, Shapes
 
 # -- Client of torch's control plane in the rank: HTTP over a unix socket -------------------------
-# Only handlers that need no GIL are called, so an abandoned request never piles up in the rank. One
-# that does not answer all the same holds a thread of the rank's server: its connection is kept, and
-# it is not asked again before that answer has come.
+# Only handlers that need no GIL are called, so abandoned requests never pile up in the rank. One
+# that still does not answer holds a thread of the rank's server: its connection is kept, and the
+# handler is not asked again before that answer has come.
 
 _MAX_BYTES: Final = 64 * 1024 * 1024
 _CHUNK_BYTES: Final = 1024 * 1024
@@ -53,12 +53,12 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
     def has_answered(self) -> bool:
-        """Whether something, if only its end, has come meanwhile."""
+        """Whether data, or at least the end, has come meanwhile."""
         return self.sock is None or bool(select.select([self.sock], [], [], 0)[0])
 
 
 class ControlPlane:
-    """Asks the control plane that listens on `path`, when there is one."""
+    """Asks the control plane that listens on `path`, if there is one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -66,7 +66,7 @@ class ControlPlane:
         self._unanswered: dict[str, _UnixConnection] = {}
 
     def handlers(self, timeout_s: float = 1.0) -> frozenset[str]:
-        """The questions that this torch answers.
+        """The handlers that this torch has.
 
         Raises:
             ControlPlaneError: no control plane, no answer in time, or not a list.
@@ -77,7 +77,7 @@ class ControlPlane:
         return frozenset(name for name in names if isinstance(name, str))
 
     def ask(self, question: str, timeout_s: float = 2.0) -> dict[str, Any]:
-        """What a handler says, such as `fr_trace_json?backend=nccl`.
+        """The answer to a request such as `fr_trace_json?backend=nccl`.
 
         Raises:
             ControlPlaneError: no control plane, no answer in time, or no JSON object.
@@ -124,7 +124,7 @@ class ControlPlane:
 
     @staticmethod
     def _read(connection: _UnixConnection, deadline_s: float) -> bytes:
-        """The body, whole: who sends it in drops is not waited for either."""
+        """The whole body; the deadline also holds if it arrives in drops."""
         response = connection.getresponse()
         if response.status != http.HTTPStatus.OK:
             raise ControlPlaneError(f"HTTP {response.status}")
@@ -142,20 +142,20 @@ class ControlPlane:
 
 # -- the recorders --------------------------------------------------------------------------------
 
-# Where the rank stands in process groups that torch's own recorders tell of: NCCL's above all.
+# Where the rank stands in process groups, by torch's own recorders: NCCL's above all.
 #
 # Theory of operation. A recorder's status has three counts for each process group: collectives
-# that the host enqueued, that the device started, and that it completed. What a group is called
-# and how large it is, the recorder's entries and its configuration say; a reading without entries,
-# which is cheap, is understood by the last one that had them. Left out are groups that nothing
-# names and TorchFT's (the ring has those, with quorums), groups of one, and groups with point-to-
-# point calls, which torch counts in the same place. A count that stays unfinished while the rank
-# goes on for long belongs to a group that was aborted.
+# that the host enqueued, that the device started, and that it completed. A group's name and size
+# come from the recorder's entries and its configuration. A reading without entries is cheap; it
+# uses names and sizes from the last one that had them. Left out are groups without a name and
+# TorchFT's (the ring has those, with quorums), groups of one, and groups with point-to-point
+# calls, which torch counts in the same place. A count that stays unfinished while the rank makes
+# progress for long belongs to a group that was aborted.
 #
-# Pure; what comes from a recorder that is odd says nothing.
+# Pure; what is not understood is ignored.
 
 _STALE_S: Final = 30.0
-"""A reading that is older tells no head any more."""
+"""An older reading gives no heads."""
 _ABANDONED_S: Final = 60.0
 _MOST: Final = 10**18
 _DIGITS: Final = re.compile(r"\d{1,18}", re.ASCII)
@@ -166,7 +166,7 @@ class _Group:
     name: str
     size: int
     last: tuple[int, str]
-    """Sequence id and operation of its youngest entry."""
+    """Sequence id and operation of its newest entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ class _Head:
 
 
 class _Counts(Struct, frozen=True):
-    """Of one process group: sequence ids, as numbers or in quotes, and -1 for none."""
+    """Of one process group: sequence ids, as numbers or strings; -1: none."""
 
     enqueued: int = field(default=0, name="last_enqueued_collective")
     started: int = field(default=0, name="last_started_collective")
@@ -186,17 +186,17 @@ class _Counts(Struct, frozen=True):
 
 
 class RecordedHeads:
-    """Of all recorders of a rank; times are monotonic. One thread takes, any may ask."""
+    """Of all recorders of a rank; times are monotonic. One thread writes, any may read."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, _Group | None]] = {}
-        """By question and by torch's number of the process group; None: left out."""
+        """By question and torch's number of the process group; None: left out."""
         self._heads: dict[tuple[str, str], _Head] = {}
 
     def take(self, question: str, record: Mapping[str, Any], now_s: float, moved_s: float) -> None:
-        """What a recorder said now, with or without its entries; the rank itself moved last then.
+        """A recorder's reading, with or without entries; `moved_s`: when the rank last moved.
 
-        A group that is seen for the first time stands since that moment, as far as is known.
+        A group seen for the first time is taken to stand since `moved_s`.
         """
         groups = self._groups.setdefault(question, {})
         if "entries" in record:
@@ -214,7 +214,7 @@ class RecordedHeads:
         self._heads = heads
 
     def by_now(self, now_s: float, moved_s: float) -> tuple[GroupHead, ...]:
-        """The heads; `moved_s`: when anything else of the rank moved last."""
+        """The heads; `moved_s`: when anything else of the rank last moved."""
         by_name = {
             head.group.name: _on_the_wire(head, now_s)
             for _, head in sorted(self._heads.items())
@@ -245,7 +245,7 @@ def _on_the_wire(head: _Head, now_s: float) -> GroupHead:
 
 
 def _statuses(record: Mapping[str, Any]) -> Iterator[tuple[str, _Counts]]:
-    """Counts that can be: nothing is completed before it was enqueued."""
+    """Plausible counts only: nothing is completed before it was enqueued."""
     statuses = record.get("pg_status")
     for number, status in statuses.items() if isinstance(statuses, Mapping) else ():
         with suppress(ValidationError):
@@ -274,8 +274,8 @@ def _groups(record: Mapping[str, Any]) -> dict[str, _Group | None]:
 
 
 def _named(names: tuple[str, ...] | None) -> str | None:
-    """The same on every rank of the group, and no other group's of this rank; None: nobody can
-    tell, or TorchFT's.
+    """A name that is the same on every rank of the group, and unique in this rank; None: unknown,
+    or TorchFT's.
     """
     if names is None or len(names) != 2 or not names[0]:
         return None
@@ -288,7 +288,7 @@ def _named(names: tuple[str, ...] | None) -> str | None:
 
 
 def _size(record: Mapping[str, Any], names: tuple[str, ...] | None) -> int:
-    """How many ranks are members, by the recorder's configuration; 0: it does not say."""
+    """Number of member ranks, by the recorder's configuration; 0: not known."""
     groups = record.get("pg_config")
     group = groups.get(names[0]) if isinstance(groups, Mapping) and names else None
     ranks = group.get("ranks") if isinstance(group, Mapping) else None
@@ -301,7 +301,7 @@ MAIN: Final = "fr_trace_json"
 _ITS_BACKEND: Final = "gloo"
 _OTHERS: Final = ("dump_nccl_trace_json", "torchcomms_fr_trace_json")
 _HEADERS: Final = {"dump_nccl_trace_json": "dump_nccl_trace_json?includecollectives=false"}
-"""What gives a recorder's status without its entries."""
+"""Requests for a recorder's status without its entries."""
 _HEADER_DUTY: Final = 0.001
 """Share of one CPU of the rank that they may cost."""
 _BACKEND: Final = re.compile(r"\w{1,32}", re.ASCII)
@@ -310,7 +310,7 @@ _BACKENDS_MOST: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What one recorder said last."""
+    """One recorder's last answer."""
 
     record: Mapping[str, Any] | None = None
     taken_s: float = 0.0
@@ -319,16 +319,16 @@ class Kept:
     entered: int = 0
     """Collectives that the rank had entered by then."""
     error: str | None = None
-    """Why it said nothing since."""
+    """Why there is no newer one."""
 
     @property
     def age_s(self) -> float | None:
-        """Since it said that; None: never."""
+        """Since the answer; None: never."""
         return monotonic() - self.taken_s if self.taken_s else None
 
 
 class Recorders:
-    """Asks, and keeps what a dead rank can no longer be asked for."""
+    """Asks, and keeps the answers for when the rank is dead."""
 
     def __init__(
         self,
@@ -339,15 +339,15 @@ class Recorders:
         self._plane, self._process, self._backends = plane, process, backends
         self._lock = threading.Lock()
         self._ignores_backend = False
-        """This torch knows no `?backend=`."""
+        """This torch has no `?backend=`."""
         self.kept: dict[str, Kept] = {MAIN: Kept()}
-        """By the question that was asked."""
+        """By question."""
         self.heads = RecordedHeads()
-        """By all but the main one: gloo's status comes with all of its entries only."""
+        """Of all but the main one: gloo's status comes only with all of its entries."""
         self._next_s = self._moved_s = 0.0
 
     def refresh(self, max_age_s: float, entered: int) -> None:
-        """Ask those whose last answer is older; never raises."""
+        """Ask recorders whose last answer is older; never raises."""
         with self._lock:
             due_s = monotonic() - max_age_s
             if all(kept.taken_s > due_s for kept in self.kept.values()):
@@ -370,13 +370,13 @@ class Recorders:
 
     @property
     def blind(self) -> bool:
-        """Whether some heads come with all of a record's entries only."""
+        """Whether some heads come only with a full record."""
         return not self.kept.keys() <= {MAIN, *_HEADERS}
 
     def look(self, moved_s: float) -> None:
-        """Read the heads again that are cheap; called once a second, never raises.
+        """Read the cheap heads again; called once a second, never raises.
 
-        `moved_s`: when the rank's own threads moved last.
+        `moved_s`: when the rank's own threads last moved.
         """
         self._moved_s = moved_s
         with self._lock:
@@ -406,12 +406,12 @@ class Recorders:
         """Torch's wait counters, from the rank itself.
 
         Raises:
-            ControlPlaneError: they cannot be had.
+            ControlPlaneError: no valid answer.
         """
         return self._asked(lambda: self._plane.ask("wait_counter_values"))
 
     def _asked(self, ask: Callable[[], _T]) -> _T:
-        """The answer of a rank that can give one."""
+        """The answer, if the rank can give one."""
         process = self._process()
         if not process.alive:
             raise ControlPlaneError("the rank is dead")
@@ -420,7 +420,7 @@ class Recorders:
         return ask()
 
     def _is_mains(self, question: str) -> bool:
-        """Whether a torch that knows no `?backend=` gave the main record again."""
+        """Whether a torch without `?backend=` gave the main record again."""
         if not question.startswith(f"{MAIN}?"):
             return False
         marks, main_marks = (_marks(self.kept[name].record) for name in (question, MAIN))
@@ -428,7 +428,7 @@ class Recorders:
 
 
 def questions(handlers: Iterable[str], backends: Iterable[str]) -> Iterator[str]:
-    """What to ask a control plane with these handlers for every record that it has."""
+    """The requests for every record of a control plane with these handlers."""
     if MAIN in handlers:
         names = [name for name in backends if _BACKEND.fullmatch(name) and name != _ITS_BACKEND]
         yield from (f"{MAIN}?backend={name}" for name in names[:_BACKENDS_MOST])
@@ -436,15 +436,15 @@ def questions(handlers: Iterable[str], backends: Iterable[str]) -> Iterator[str]
 
 
 def _marks(record: Mapping[str, Any] | None) -> set[tuple[int, int]]:
-    """What no two recorders share: each counts for itself, and the clock has nanoseconds."""
+    """Marks that no two recorders share: each has its own count, and stamps are in ns."""
     return {(n, e.time_created_ns) for n, e in numbered(read(record)) if e.time_created_ns}
 
 
 # -- One record of torch's -------------------------------------------------------------------------
 # Entries of torch's own flight recorders, as far as they are understood.
 #
-# They come over a socket from a library that changes: one that is odd in anything is passed on as
-# it came, and takes no part.
+# They come over a socket from a library that changes: one that does not parse is passed on
+# unchanged, and takes no part.
 
 WORLD: Final = "default_pg"
 """What torch calls the default group."""
@@ -456,7 +456,7 @@ _DTYPES: Final[Mapping[str, str]] = {
 
 
 class TorchEntry(Struct):
-    """One collective, by torch's names for everything."""
+    """One collective, with torch's names for the fields."""
 
     record_id: int | None = None
     profiling_name: str = ""
@@ -493,17 +493,17 @@ class TorchEntry(Struct):
 
     @property
     def over(self) -> bool:
-        """Whether torch knows it to be over."""
+        """Whether torch says that it is over."""
         return self.retired is True or self.state == "completed"
 
 
 def kind_of(call: str) -> str:
-    """One for all that torch may call a collective: `_allgather_base`, `all_gather_single` ..."""
+    """One kind for all names that torch has for it: `_allgather_base`, `all_gather_single` ..."""
     return _SAME.sub("", call.lower())
 
 
 def read(record: Mapping[str, Any] | None) -> Iterator[tuple[Any, TorchEntry | None]]:
-    """Each entry as it came, and what it says; None: it is odd."""
+    """Each entry, raw and parsed; None: not understood."""
     entries = record.get("entries") if isinstance(record, Mapping) else None
     for entry in entries if isinstance(entries, list | tuple) else ():
         try:
@@ -513,7 +513,7 @@ def read(record: Mapping[str, Any] | None) -> Iterator[tuple[Any, TorchEntry | N
 
 
 def numbered(entries: Iterable[tuple[Any, TorchEntry | None]]) -> Iterator[tuple[int, TorchEntry]]:
-    """Those that are understood and have a number of their own."""
+    """Entries that are understood and have a record id."""
     for _, entry in entries:
         if entry is not None and entry.record_id is not None:
             yield entry.record_id, entry

@@ -41,34 +41,34 @@ from worker_server.sidecar.process import EvictionResult, Family, GoneError, Pid
 from worker_server.sidecar.recorders import ControlPlane
 from worker_server.sidecar.stacks import Stacks
 
-# -- Asks the monitor to be polled: a lease, renewed thrice in its time, returned at the end ------
-# A monitor that is away is no news: the next try comes a little later, and nothing is logged
-# more than once per outage. But who is refused, or finds no monitor where there should be one,
-# would watch an empty page and not know why: that the rank warns of, once. The token goes to the
-# monitor and nowhere else; redirects are not followed. Of two monitors, one of which stands by,
-# both are told, each in a thread of its own: one that hangs is not in the way of the other.
+# -- Asks the monitor to be polled: a lease, renewed three times per term, returned at the end ----
+# An unreachable monitor is not unusual: the next try comes a little later, and each outage is
+# logged once. But a user whose rank is refused, or who has no monitor where there should be one,
+# would look at an empty page and not know why: so the rank warns of that, once. The token goes to
+# the monitor and nowhere else; redirects are not followed. With two monitors (one on standby) the
+# rank registers at both, each in its own thread: one that hangs does not block the other.
 #
-# A rank that has a new name, its TorchFT Manager's, is registered under it at once. A monitor that
-# knows the name as another group's refuses it: then the rank goes on under its launcher's. A rank
-# that starts again has no Manager yet: the monitor says how the group was called before.
+# A rank that gets a new name, its TorchFT Manager's, is registered under it at once. A monitor that
+# knows the name as another group's refuses it: then the rank keeps its launcher's name. A restarted
+# rank has no Manager yet: the monitor reports the group's former name.
 
 LEASE_S = 15.0
 _ANSWER_S = 3.0
 _MAX_WAIT_S = 15.0
 _RENEW_MOST_S = 60.0
 _LOOK_S = 0.5
-"""Between two looks at the rank's name."""
+"""Between two checks of the rank's name."""
 _MAX_ANSWER = 16 * 1024
 _HINT = " (start `lightkeeper monitor` here, or set LIGHTKEEPER_MONITOR to where it is)"
-"""Of the default address."""
+"""For the default address."""
 _ALONE_S = 10.0
-"""Without an answer since the start for so long: then it is said."""
+"""Without any answer for this long after the start, the rank warns."""
 _UNAUTHORIZED = "HTTP 401"
 _REFUSED, _BROKEN, _FULL = 400, 500, 503
 
 
 class EndpointFile:
-    """What a sidecar publishes: where it listens, under which name, what its rank is to warn of."""
+    """What a sidecar publishes: its address, its rank's name, and what the rank should warn of."""
 
     def __init__(self, box: BlackBox, files: run_dir.RankFiles, url: str) -> None:
         self._box, self._files, self._url = box, files, url
@@ -94,25 +94,25 @@ class EndpointFile:
         _log.info("rank %s (pid %d) at %s", who.rank, who.pid, self._url)
 
     def know_as(self, name: str) -> None:
-        """How the group was called before."""
+        """Use the group's former name."""
         self._box.know_as(name)
         self._words["known_as"] = name
         self.publish()
 
     def complain(self, why: str) -> None:
-        """What people at the rank should read."""
+        """Publish a complaint for the rank's users."""
         self._words["complaint"] = why
         self.publish()
 
     def refuse(self, name: str, why: str) -> None:
-        """A name that is another group's."""
+        """Drop a name that is another group's."""
         self._box.refuse(name)
         self._words["refused"] = name
         self.complain(why)
 
 
 def give_back(leases: Sequence[Registrar]) -> None:
-    """All leases of one rank, side by side; once."""
+    """Return all leases of one rank, in parallel; once."""
     stops = [threading.Thread(target=lease.stop, daemon=True) for lease in leases]
     for thread in stops:
         thread.start()
@@ -132,8 +132,8 @@ class Registrar(threading.Thread):
         unfit: Callable[[], str | None] = lambda: None,
         hint: str = "",
     ) -> None:
-        """`unfit` says why the monitor is not to be talked to now, `hint` what people do where it
-        does not answer.
+        """`unfit` says why the monitor must not be contacted now, `hint` what to do if it does not
+        answer.
         """
         super().__init__(name="registrar", daemon=True)
         self._monitor = urlsplit(monitor)
@@ -143,16 +143,16 @@ class Registrar(threading.Thread):
         self._complaint = ""
         """The last one."""
         self._came = False
-        """Whether it was registered once."""
+        """Whether it was ever registered."""
         self._refusal = ""
-        """The monitor's own words for its last one, unless it refuses the name only."""
+        """The monitor's message for the last refusal, unless it refused only the name."""
         self._began_s = time.monotonic()
         self._identity = endpoint.registration().identity
-        """As whom the rank was registered last."""
+        """The identity last registered."""
         self._token = token
         self._stop_asked = threading.Event()
         self._renew_s = 0.0
-        """What the monitor asked for: thousands that renew every 5 s would be all that it does."""
+        """Requested by the monitor: renewals of thousands of ranks every 5 s would overload it."""
 
     def run(self) -> None:
         wait, up, due_s = 0.0, True, time.monotonic()
@@ -171,8 +171,8 @@ class Registrar(threading.Thread):
                 _log.info("monitor %s: %s", self._monitor.netloc, problem or "registered")
 
     def _complain(self, problem: str | None) -> None:
-        """Say why nobody watches here, once for each reason; of what is alike for all ranks of a
-        group the first says it.
+        """Say why nobody watches here, once for each reason. If all ranks of a group share it, only
+        the first says it.
         """
         where, rank = f"{self._monitor.scheme}://{self._monitor.netloc}", self._identity.rank
         words, alike = "", True
@@ -196,17 +196,17 @@ class Registrar(threading.Thread):
         return json.dumps(wire.to_json(replace(registration, age_s=age_s))).encode()
 
     def stop(self) -> None:
-        """Stop renewing and give the lease back; once."""
+        """Stop renewing and return the lease; once."""
         if self._stop_asked.is_set():
             return
         self._stop_asked.set()
-        self.join(_ANSWER_S)  # a renewal on its way must not come after the return
+        self.join(_ANSWER_S)  # a pending renewal must not come after the return
         query = urlencode({"incarnation": self._identity.incarnation})
         rank = quote(self._identity.rank, safe="")
         self._call("DELETE", f"{wire.PATH_REGISTER}/{rank}?{query}", None)
 
     def _call(self, method: str, path: str, body: bytes | None) -> str | None:
-        """None when it went well, else what was wrong."""
+        """None on success, else what was wrong."""
         if (unfit := self._unfit()) is not None:
             return unfit
         secure = self._monitor.scheme == "https"
@@ -231,8 +231,8 @@ class Registrar(threading.Thread):
         return None if status == http.HTTPStatus.OK else f"HTTP {status}"
 
     def _heed(self, status: int, body: bytes) -> None:
-        """Act on what the monitor says of the name, of when to come again, and of why it refuses;
-        any other answer is no news here.
+        """Act on what the monitor says about the name, the time of renewal and a refusal; ignore
+        any other answer.
         """
         self._refusal = ""
         try:
@@ -253,21 +253,21 @@ class Registrar(threading.Thread):
             self._endpoint.know_as(known_as)
 
 
-# -- Where a sidecar listens: sockets, how many connections fit, and the name for its URL ---------
+# -- Where a sidecar listens: sockets, connection limit, and the host in its URL ------------------
 
 _FILES_WANTED: Final = 8192
 _FILES_KEPT: Final = 64
-"""For the page, logs, pidfds and pipes of our own."""
+"""For our own page, logs, pidfds and pipes."""
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0)
-"""Between looks for a free port; together shorter than the rank waits for its sidecar."""
+"""Between tries for a free port; in total less than the rank waits for its sidecar."""
 
 
 def listen(app: Any, settings: Settings, threads: int) -> HttpServer:
-    """The server of this application, bound and not started; any port when the wanted is taken.
+    """The server of this application, bound but not started; any port if the wanted one is taken.
 
     Raises:
         TlsError: the certificate or the key cannot be used.
-        OSError: the address is not ours.
+        OSError: not an address of this host.
     """
     channel = Channel
     if settings.tls_cert is not None and settings.tls_key is not None:
@@ -287,7 +287,7 @@ def listen(app: Any, settings: Settings, threads: int) -> HttpServer:
 
 
 def _any_port(host: str) -> socket.socket:
-    """A socket on a port that the kernel picks, also where it has none to give just now."""
+    """A socket on a port that the kernel picks; retries if none is free."""
     for pause_s in _PAUSES_S:
         try:
             return listening_socket(host, 0)
@@ -300,8 +300,8 @@ def _any_port(host: str) -> socket.socket:
 
 
 def bind_towards(settings: Settings) -> str:
-    """Where to listen when nobody says: where the monitor can reach it, and no wider. That is
-    loopback for one on this host, and without a token, which reading from elsewhere needs.
+    """The default address to listen on: the narrowest that the monitor can reach. That is loopback
+    for a monitor on this host, and without a token, which reading from elsewhere needs.
     """
     if settings.token is None or settings.unnamed or not settings.monitors:
         return LOOPBACK
@@ -313,10 +313,10 @@ def bind_towards(settings: Settings) -> str:
 
 
 def _route(host: str | None, family: int = socket.AF_UNSPEC) -> tuple[str, str]:
-    """Our address on the way to this host, and its own; nothing is sent.
+    """Our address on the route to this host, and its own; nothing is sent.
 
     Raises:
-        OSError: there is no such host, or no way.
+        OSError: there is no such host, or no route.
     """
     family, kind, *_, address = socket.getaddrinfo(host, 9, family, socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as probe:
@@ -325,7 +325,7 @@ def _route(host: str | None, family: int = socket.AF_UNSPEC) -> tuple[str, str]:
 
 
 def reachable_host(settings: Settings) -> str:
-    """A name for the URL: the bind address, or for a wildcard the address towards the monitor."""
+    """The host for the URL: the bind address, or for a wildcard the address towards the monitor."""
     if settings.bind not in ("0.0.0.0", "::", ""):  # noqa: S104
         return f"[{settings.bind}]" if ":" in settings.bind else settings.bind
     target = urlsplit(settings.monitors[0]).hostname if settings.monitors else None
@@ -338,10 +338,10 @@ def reachable_host(settings: Settings) -> str:
 
 
 def listening_socket(host: str, port: int, *, backlog: int = 2048) -> socket.socket:
-    """A socket that listens on the first address that `host` stands for.
+    """A socket that listens on the first address that `host` resolves to.
 
     Raises:
-        OSError: the address is in use, or not ours.
+        OSError: the address is in use, or not one of this host.
     """
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -358,7 +358,7 @@ def listening_socket(host: str, port: int, *, backlog: int = 2048) -> socket.soc
 
 
 def connections_that_fit(wanted: int) -> int:
-    """How many connections the process may hold, after raising its limit of open files."""
+    """How many connections the process may hold; raises its limit of open files."""
     return max(8, min(wanted, file_limit(_FILES_WANTED) - _FILES_KEPT))
 
 
@@ -370,10 +370,10 @@ _ANY = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}  # noqa: S104
 
 
 def check_self(settings: Settings, port: int, endpoint: Path) -> None:
-    """Ask ourselves for our health, and mark the endpoint file when we answer.
+    """Ask our own `/healthz`, and touch the endpoint file if we answer.
 
-    The rank looks at that mark: a server that does not answer itself is replaced, see
-    `worker_server.rank.attach`. Any answer counts, also that a token is missing.
+    The rank checks its time: a server that does not answer itself is replaced, see
+    `worker_server.rank.attach`. Any answer counts, even that a token is missing.
     """
     host = _ANY.get(settings.bind, settings.bind)
     connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
@@ -394,7 +394,7 @@ def _keep_checking_self(settings: Settings, port: int, endpoint: Path) -> None:
 
 _TICK_S = 1.0
 _CLOSED_LINGER_S = 5.0
-"""A rank that said that its work is over leaves no evidence worth more than this."""
+"""A rank that announced the end of its work leaves no evidence worth keeping longer."""
 _NICE = 5
 _log = logging.getLogger("worker_server.sidecar")
 
@@ -402,12 +402,12 @@ _log = logging.getLogger("worker_server.sidecar")
 def serve(page_path: Path, rank_fd: int | None = None) -> int:
     """Serve the rank of this page until it is dead and the linger time is over.
 
-    `rank_fd` is a pidfd that the rank passed on; it may have died since.
+    `rank_fd` is a pidfd that the rank passed on; the rank may have died since.
     """
     files = run_dir.RankFiles(page_path)
     _log_to(files.log)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal that goes, likewise
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the rank; we outlive it
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a closed terminal ends the rank;
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # so does Ctrl-C: we outlive it
     try:
         page = PageReader(page_path)
         run_dir.hold(page_path)
@@ -425,7 +425,7 @@ def serve(page_path: Path, rank_fd: int | None = None) -> int:
         _log.error("cannot serve: %s", exc)
         return 1
     finally:
-        if process.wait_death(0):  # a living rank starts another sidecar on the same page
+        if process.wait_death(0):  # a living rank starts another sidecar on this page
             files.remove()
         _log.info("gone")
     return 0
@@ -473,9 +473,9 @@ def _serve(
 
 
 def _yield_to_training() -> None:
-    """Where both want one core, training gets three times as much: readers must not slow it.
+    """If both want one core, training gets three times as much: readers must not slow it.
 
-    Comes after the imports, which are most of the start, and before the threads, which inherit it.
+    Called after the imports, most of the start-up, and before the threads, which inherit it.
     Measured with three spinning threads and the rank on the sidecar's own core: `/v1/state` takes
     6 ms (median) at nice 0, 18 ms at 5, 51 ms at 10.
     """
@@ -486,9 +486,9 @@ def _yield_to_training() -> None:
 def _watch(
     process: PidfdProcess, box: BlackBox, linger_s: float, deregister: Callable[[], None]
 ) -> None:
-    """Until the rank is dead and the time is over for which its endpoints go on answering.
+    """Keep the black box until the rank is dead and its linger time is over.
 
-    A rank that closed is not the monitor's business.
+    A rank that closed needs no monitor: its leases are returned.
     """
     given_back = False
     while not process.wait_death(_TICK_S):

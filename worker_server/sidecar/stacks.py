@@ -1,4 +1,4 @@
-"""Stacks of the rank by py-spy, from outside, and where a rank stands that makes no progress.
+"""Stacks of the rank by py-spy, from outside, and where a rank without progress stands.
 
 py-spy works while the GIL is held and while the rank is stopped.
 """
@@ -28,15 +28,15 @@ from worker_server.sidecar.process import DEAF_S
 from worker_server.sidecar.queries import StacksError
 from worker_server.wire import Doing
 
-# Whose code a call is, and the one line of a stack that says most: the innermost of the user's.
+# Whose code a call is, and the most telling line of a stack: the user's innermost one.
 #
-# Paths are whole (a traceback, py-spy's JSON) or below an entry of sys.path (the beat's note).
+# Paths are absolute (a traceback, py-spy's JSON) or relative to sys.path (the beat's note).
 
 _PARTS = frozenset({"torch", "torchft", "worker_server"})
-"""What training is made of: its frames are never the answer to where a program stands."""
+"""Training machinery: its frames never answer where a program stands."""
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 _TYPED = frozenset({"<string>", "<stdin>"})
-"""`python -c` and the like; other names in brackets are of code that a program generated."""
+"""`python -c` and the like; other names in brackets are generated code."""
 
 
 class Call(NamedTuple):
@@ -46,7 +46,7 @@ class Call(NamedTuple):
 
 
 class Origin(IntEnum):
-    """Whose a file is; the lower, the more it says."""
+    """Whose a file is; a lower one says more."""
 
     USER = 0
     INSTALLED = 1  # a package: a training framework, perhaps
@@ -75,14 +75,14 @@ def origin(path: str) -> Origin:
 @lru_cache(1)
 def _roots() -> tuple[str, ...]:
     paths = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
-    # in a virtual environment both are those of the interpreter that it was made of
+    # in a virtual environment both are those of its base interpreter
     paths |= {str(Path(__file__).parents[1]), os.path.dirname(os.path.realpath(os.__file__))}
     return tuple(f"{path}/" for path in sorted(paths))
 
 
 @lru_cache(4096)
 def short(path: str) -> str:
-    """A path below its entry of sys.path, as far as that is one that is installed."""
+    """A path relative to its entry of sys.path, if that is an installed one."""
     for mark in _INSTALLED:
         before, _, below = path.rpartition(mark)
         if before:
@@ -92,9 +92,9 @@ def short(path: str) -> str:
 
 
 def innermost(calls: Sequence[Call]) -> int | None:
-    """Which of these calls, newest first, is the innermost of the user's code.
+    """Index of the innermost call of the user's code; `calls` are newest first.
 
-    Where none is the user's, the innermost of an installed package, else of all.
+    If none is the user's: the innermost of an installed package, else of all.
     """
     if not calls:
         return None
@@ -102,7 +102,7 @@ def innermost(calls: Sequence[Call]) -> int | None:
 
 
 def frame_of(calls: Sequence[Call], index: int) -> wire.Frame:
-    """A call as it is told: a lambda or a generator by the function that it stands in."""
+    """A call as reported: a lambda or a generator gets the name of its function."""
     call = calls[index]
     name = _plain_name(call.function)
     if name.startswith("<") and name != "<module>":
@@ -121,9 +121,9 @@ def _plain_name(function: str) -> str:
 
 _TIMEOUT_S = 15.0
 _KILL_S = 1.0
-"""For one that was killed to be gone."""
+"""For a killed one to be gone."""
 _FRESH_S = 1.0
-"""An answer younger than this is given again: py-spy stops the rank for a moment."""
+"""A more recent answer is reused: py-spy stops the rank for a moment."""
 _CALL = re.compile(r"    (.+?) \((.+):(\d+)\)$")
 _PTRACE = (
     ". It needs ptrace: the sidecar must run as the rank's user, and a container needs "
@@ -133,7 +133,7 @@ _PTRACE = (
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What py-spy said, and when."""
+    """py-spy's output, and its time."""
 
     text: str
     taken_s: float
@@ -143,7 +143,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class ProcessLook:
-    """A look at a process that goes on."""
+    """A look at a running process."""
 
     taken: Taken
     main: tuple[Call, ...]
@@ -161,7 +161,7 @@ def find_py_spy() -> str | None:
 
 
 class Stacks:
-    """Takes the stacks of one process; one at a time, because py-spy pauses it."""
+    """Takes stacks of one process, one at a time, because py-spy pauses it."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class Stacks:
     def take(self, *, pause: bool, native: bool = False) -> Taken:
         """The stacks of all Python threads.
 
-        Without `pause` the process is read while it runs: for one that hangs or is stopped.
+        Without `pause` it is read while running: for a process that hangs or is stopped.
 
         Raises:
             StacksError: py-spy is missing, not permitted, busy or silent.
@@ -204,10 +204,10 @@ class Stacks:
             return taken
 
     def look(self) -> ProcessLook:
-        """All threads without stopping them, with whole paths.
+        """All threads without stopping them, with full paths.
 
         Raises:
-            StacksError: as `take`, or py-spy's answer is not understood.
+            StacksError: as `take`, or py-spy's answer cannot be parsed.
         """
         with self._alone():
             answer = self._run("--json", pause=False, native=False)
@@ -231,7 +231,7 @@ class Stacks:
             raise StacksError("py-spy is not installed (pip install 'lightkeeper[stacks]')")
         command = [tool, "dump", "--pid", str(self._pid), *more]
         if not pause:
-            command.append("--nonblocking")  # of a stopped one it would wait for its own stop
+            command.append("--nonblocking")  # else it waits to stop what is already stopped
         if native:
             command.append("--native")
         done = self._finish(command)
@@ -242,10 +242,10 @@ class Stacks:
         return done.stdout
 
     def _finish(self, command: list[str]) -> subprocess.CompletedProcess[str]:
-        """What py-spy says, within its time and ours.
+        """py-spy's result, within its time limit.
 
-        It runs in a thread of its own: one that waits in the kernel (its file, or the rank's
-        memory, on a file server that is away) cannot be killed, and must not hold its asker.
+        It runs in its own thread: one that waits in the kernel (its file, or the rank's memory,
+        is on an unreachable file server) cannot be killed, and must not block the caller.
         """
         if self._stuck is not None and self._stuck.is_alive():
             raise StacksError("py-spy hangs in the kernel since an earlier request")
@@ -286,7 +286,7 @@ def _look_of(threads: list[dict[str, Any]], pid: int, now_s: float) -> ProcessLo
 
 
 def calls_of(text: str) -> tuple[Call, ...]:
-    """Calls of the first thread of a text such as the rank's beat writes: the main thread's."""
+    """Calls of the first thread in a text from the rank's beat: the main thread's."""
     calls: list[Call] = []
     for line in text.splitlines()[1:]:
         at = _CALL.match(line)
@@ -296,31 +296,30 @@ def calls_of(text: str) -> tuple[Call, ...]:
     return tuple(calls)
 
 
-# Where a rank stands that makes no progress: one sample after the other, until it moves.
+# Where a rank without progress stands: sample after sample, until it moves.
 #
-# Two samples agree in the innermost frame of the user's, and in the innermost one outside of the
+# Two samples agree if the user's innermost frame is the same, and the innermost one outside the
 # standard library and torch: a program whose own last line is `trainer.train()` moves below it.
 #
-# When a rank makes no progress, and when its stack is looked at for that.
+# When a rank counts as without progress, and when its stack is sampled then.
 #
 # A look reads the process while it runs and stops nothing. It takes 9 ms of a CPU that is not the
-# rank's (py-spy 0.4.3, torch 2.13): 0.2 % of a core while a stall is young, 0.03 % later. The
-# first look comes after 5 s, the second, which tells standing from passing by, 2 s after that. A
-# rank that is known to be at something long, or has not begun its first step, is left alone for
-# longer.
+# rank's (py-spy 0.4.3, torch 2.13): 0.2 % of a core early in a stall, 0.03 % later. The first look
+# comes after 5 s; the second, 2 s later, shows whether the rank stands or was only passing. A rank
+# that is known to do something long, or has not begun its first step, is left alone for longer.
 
 _STALL_S = 5.0
-"""Longer: the evidence may come after the kill. Shorter: steps of some seconds are no hang."""
+"""If longer, evidence may come after the kill. If shorter, slow steps would look like hangs."""
 _LONG_STALL_S = 30.0
 _AGAIN_S, _OFTEN_S, _SELDOM_S = 2.0, 5.0, 30.0
 _OFTEN_FOR_S = 60.0
 
 Mark = tuple[object, ...]
-"""Equal while a rank makes no progress."""
+"""Stays equal while a rank makes no progress."""
 
 
 def mark_of(step: wire.StepState | None, heads: Sequence[wire.GroupHead]) -> Mark:
-    """What changes with every bit of progress of the rank's own threads that can be seen."""
+    """Changes with any visible progress of the rank's own threads."""
     ring = (head for head in heads if head.read_age_s is None)
     moves = tuple((head.enqueued, head.completed, head.inside) for head in ring)
     if step is None:
@@ -330,14 +329,14 @@ def mark_of(step: wire.StepState | None, heads: Sequence[wire.GroupHead]) -> Mar
 
 
 class HangWatch:
-    """Follows one rank; `due` is asked about once a second."""
+    """Follows one rank; call `due` about once a second."""
 
     def __init__(self) -> None:
         self.hanging = False
-        """Whether the rank did at the last look."""
+        """Whether the rank hung at the last call."""
         self._mark: Mark | None = None
         self.since_s = 0.0
-        """When it moved last."""
+        """When it last moved."""
         self._first_s: float | None = None
         self._last_s = 0.0
         self._looks = 0
@@ -381,10 +380,10 @@ def _patience_s(step: wire.StepState | None, heads: Sequence[wire.GroupHead]) ->
     return _LONG_STALL_S if starting else _STALL_S
 
 
-# What a stack is known to do: by the calls inside of the user's, else by its system call.
+# What a stack is known to do: by the calls inside the user's, else by its system call.
 #
-# A table, in the order in which one kind tells more than another: who imports, saves or compiles
-# may take its time, whatever it waits in meanwhile, and who waits for other ranks is no culprit.
+# A table; kinds that say more come first. A rank that imports, saves or compiles may take its
+# time, whatever it waits in meanwhile, and one that waits for other ranks is no culprit.
 
 _FILES: Final = {
     Doing.START: ("<frozen importlib", "importlib/", "huggingface_hub/", r"torch/hub\.py"),
@@ -412,8 +411,8 @@ _FILES: Final = {
         "pandas/io/", "fsspec/", "s3fs/", "boto",
     ),
 }  # fmt: skip
-"""Below their entry of sys.path; the first kind that fits is a file's. What runs compiled code
-is not what compiles."""
+"""Paths relative to sys.path; a file has the first kind that matches. Running compiled code is
+not compiling."""
 _TABLE: Final = tuple((kind, re.compile("|".join(files))) for kind, files in _FILES.items())
 _CALLS_A_MODULE: Final = "torch/nn/modules/module.py"
 _KEPT: Final = "checkpoint|ckpt|state|model|weights"
@@ -427,7 +426,7 @@ _NAMES: Final = (
         re.compile(r"(^|[_.])(eval|evaluate|evaluation|val|validate|validation)(_|$)"),
     ),
 )
-"""Functions of the user's around it."""
+"""The user's functions around it."""
 _ORDER: Final = (
     Doing.START, Doing.COLLECTIVE, Doing.SAVE, Doing.COMPILE, Doing.EVALUATE, Doing.DATA,
     Doing.PROCESS, Doing.LOCK, Doing.SLEEP, Doing.IO,
@@ -459,10 +458,10 @@ _SYSCALLS: Final = {
 
 
 def doing_of(calls: Sequence[Call], index: int, syscall: int | None, *, waits: bool) -> Doing:
-    """What a thread does whose innermost call of the user's is `calls[index]`, newest first.
+    """What a thread does; `calls` are newest first, `calls[index]` is the user's innermost one.
 
-    `waits`: it is known to wait for other ranks. The system call of torch's own C++ tells nothing:
-    a backward pass that waits for a peer in DDP's reducer looks like a lock.
+    `waits`: it is known to wait for other ranks. A system call of torch's C++ is ignored: a
+    backward pass that waits for a peer in DDP's reducer looks like a lock.
     """
     inside = calls[:index] if origin(calls[index].path) is Origin.USER else calls[: index + 1]
     kinds = set(_kinds(inside))
@@ -484,7 +483,7 @@ def _kinds(calls: Iterable[Call]) -> Iterable[Doing]:
         computes = computes or path == _CALLS_A_MODULE
         kind = next((kind for kind, files in _TABLE if files.match(path)), None)
         if kind is not None and not (computes and kind is Doing.COLLECTIVE):
-            yield kind  # DDP and FSDP wrap modules: what these do is not a collective
+            yield kind  # DDP and FSDP wrap modules: running those is not a collective
 
 
 class StackSample(NamedTuple):
@@ -507,19 +506,19 @@ class _Stand(NamedTuple):
 
 
 class StandstillWitness:
-    """Any thread may ask; one adds."""
+    """Any thread may read; one adds."""
 
     def __init__(self) -> None:
         self._stand: _Stand | None = None
 
     def add(self, sample: StackSample, mark: Mark, *, waits: bool) -> None:
-        """One more, of a moment with this mark; `waits`: for others, as far as is known."""
+        """Add a sample taken at this mark; `waits`: known to wait for other ranks."""
         index = innermost(sample.calls)
         if index is None:
             return
         stand = self._stand if self._stand is not None and self._stand.mark == mark else None
         if stand is not None and sample.taken_s <= stand.last_s:
-            return  # the same note of the beat once more
+            return  # the beat's note, already seen
         frame = frame_of(sample.calls, index)
         doing = doing_of(sample.calls, index, sample.syscall, waits=waits)
         below = (call for call in sample.calls if origin(call.path) is not Origin.MACHINERY)
@@ -530,7 +529,7 @@ class StandstillWitness:
         self._stand = _Stand(mark, frame, at, doing, samples, first_s, sample.taken_s)
 
     def witness(self, mark: Mark, now_s: float) -> wire.Witness | None:
-        """What the wire says of a rank whose mark this is now; None once it has moved."""
+        """The witness of a rank with this mark now; None once it has moved."""
         stand = self._stand
         if stand is None or stand.mark != mark:
             return None

@@ -1,7 +1,7 @@
 """What a person reads with curl: each answer as text (`?format=text`), at most 120 columns.
 
-Whoever asks at 3 am wants the answer on top: who it is, what is unfinished, then a table with the
-newest row first, of which twenty rows are enough (`rows=0`: all).
+At 3 am the answer must come first: which rank it is, what is unfinished, then a table with the
+newest row first, cut to twenty rows (`rows=0`: all).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from worker_server.wire import (
 
 _WIDTH: Final = 120
 _SITE: Final = 16
-"""Columns that a call site gets at least."""
+"""Minimum width of a call site."""
 _NS: Final = 1e-9
 _COLUMNS: Final = {
     "age": 8, "group": 14, "seq": 7, "op": 20, "sizes": 16, "dtype": 8, "root": 4, "step": 7,
     "state": 13, "took": 8, "from": 5,
 }  # fmt: skip
-"""Of collectives, with the widest that each may get; the call site takes what is left."""
+"""Columns of collectives and their maximum widths; the call site gets the rest."""
 _LEFT: Final = frozenset(
     {"group", "op", "sizes", "dtype", "state", "from", "rank", "counter", "attempt"}
 )
@@ -61,8 +61,8 @@ def render(answer: object, rows: int) -> str:
     """The answer of an endpoint as text.
 
     Args:
-        answer: what travels as JSON otherwise.
-        rows: how many a table has at most, 0: all.
+        answer: otherwise sent as JSON.
+        rows: maximum rows of a table, 0: all.
     """
     raise NotImplementedError(type(answer).__name__)
 
@@ -72,7 +72,7 @@ def _who(who: Identity, process: str) -> str:
 
 
 def _facts(facts: Iterable[tuple[str, str]]) -> str:
-    """A line each, names left; a name of several lines is written once."""
+    """One line per fact, names left; a repeated name is written once."""
     lines, before = [], None
     for name, fact in facts:
         lines.append(_cut(f"{'' if name == before else name:<12} {fact}".rstrip(), _WIDTH))
@@ -81,7 +81,7 @@ def _facts(facts: Iterable[tuple[str, str]]) -> str:
 
 
 def _first(rows: Sequence[T], most: int, what: str = "older") -> tuple[Sequence[T], list[str]]:
-    """So many of them, and a line that says how many more there are."""
+    """The first `most` rows, and a line with the number of the others."""
     shown = rows[: most or None]
     hidden = len(rows) - len(shown)
     return shown, [f"and {hidden:,} {what}: &rows=0"] if hidden else []
@@ -90,7 +90,7 @@ def _first(rows: Sequence[T], most: int, what: str = "older") -> tuple[Sequence[
 def _table(
     titles: Sequence[str], rows: Sequence[Sequence[str]], most: Sequence[int] = (), gap: str = "  "
 ) -> list[str]:
-    """Columns as wide as they must be, and at most so wide; the first and text to the left."""
+    """Columns as wide as needed, up to `most`; those of `_LEFT` are left-aligned."""
     lines = [titles, *rows]
     limits = most or [_WIDTH] * len(titles)
     widths = [min(limit, max(len(line[n]) for line in lines)) for n, limit in enumerate(limits)]
@@ -258,7 +258,7 @@ def _of_host(entry: HostEntry) -> tuple[str, ...]:
 
 @render.register(dict)
 def _(answer: Mapping[str, Any], rows: int) -> str:
-    """Torch's wait counters, those first in which most time went."""
+    """Torch's wait counters, the largest total time first."""
     counters = {name: cells for name, cells in answer.items() if isinstance(cells, Mapping)}
     names = sorted(counters, key=lambda name: -_number(counters[name].get("total_time_us")))
     columns = sorted({key for cells in counters.values() for key in cells})
@@ -279,7 +279,7 @@ def _number(cell: object) -> float:
 
 @render.register
 def _(record: FlightRecord, rows: int) -> str:
-    """Who, what is unfinished, then the collectives."""
+    """Rank, what is unfinished, then the collectives."""
     lines = [_ring_line(entry) for entry in record.ring]
     for view in record.views():
         lines += _torch_lines(view)
@@ -313,7 +313,7 @@ def _header(record: FlightRecord) -> Iterable[str]:
 
 
 def _unfinished(lines: list[_Line]) -> str:
-    """The newest of those that are open."""
+    """The newest unfinished ones."""
     open_ones = [line.unfinished for line in lines if line.unfinished is not None]
     if not open_ones:
         return "unfinished: nothing"
@@ -375,11 +375,11 @@ def _ring_state(entry: RingEntry) -> tuple[str, str | None]:
 
 
 def _torch_ages(record: FlightRecord, entries: dict[int, TorchEntry]) -> Mapping[int, float]:
-    """Age of each of torch's entries: its stamps are wall clock, so by way of a matched one.
+    """Age of each torch entry, by way of a matched one, because its stamps are wall clock.
 
-    The youngest entry that both records know ties the clocks together; without one, the age of
-    torch's youngest entry does, and where nobody knows that, it is taken to be as old as its
-    record, which is the least that it can be.
+    The newest entry in both records ties the clocks together; without one, the age of torch's
+    newest entry does. If that is not known, it is taken to be as old as its record, the least
+    that it can be.
     """
     stamps = {n: entry.time_created_ns for n, entry in entries.items() if entry.time_created_ns}
     if not stamps:
@@ -404,7 +404,7 @@ def _torch_lines(record: FlightRecord) -> Iterator[_Line]:
     for number, entry in entries.items():
         age_s = ages.get(number)
         if number in matched or (number not in alone and (age_s is None or age_s > oldest)):
-            continue  # told by the ring's line, or older than the ring reaches
+            continue  # in the ring's line, or older than the ring
         yield _torch_line(entry, age_s)
 
 
