@@ -1,6 +1,6 @@
 """The wire between a WorkerServer and its readers: paths, names, types, parsing.
 
-Of `worker_server` the monitor imports this and `http_server`, and nothing else. What travels is
+The monitor imports this and `http_server` from `worker_server`, and nothing else. What travels is
 described once, by the annotations below: they carry the bounds and alone define what is valid.
 msgspec validates network input against them, and the OpenAPI document is generated from them
 and from the docstrings. A field without a default is required.
@@ -394,7 +394,7 @@ class StepState(Struct, frozen=True, gc=False):
     one: FSDP's are within forward and backward. Finished collectives only; only grows.
     None: its WorkerServer does not report it."""
     tags: tuple[str, ...] = ()
-    """What the rank declares that it does besides its phase: `evaluation`, `warmup` ..."""
+    """What the rank says it does besides its phase: `evaluation`, `warmup` ..."""
     counters: Mapping[str, Number] = {}
     """The user's own counters, at most 16; only grow."""
     source: str = SOURCE_REPORTER
@@ -459,7 +459,7 @@ class StepLog:
 
 
 class GroupHead(Struct, array_like=True, frozen=True, gc=False):
-    """Where a rank stands in one process group, by the collective ring or by a recorder of torch's;
+    """Where a rank stands in one process group, by the collective ring or by a torch recorder;
     travels as a row of these values.
 
     In the ring `enqueued` is both the last enqueued and the last started: a collective starts when
@@ -480,9 +480,9 @@ class GroupHead(Struct, array_like=True, frozen=True, gc=False):
     """The collective that holds the rank's thread; 0: none does. None: the usual one, which is the
     last one entered while any is unfinished, else none."""
     started: Count | None = None
-    """Sequence id of the last collective that the device has started, by a recorder of torch's."""
+    """Sequence id of the last collective that the device has started, by a torch recorder."""
     read_age_s: Seconds | None = None
-    """Since a recorder of torch's was read; None: from the ring, current."""
+    """Since the torch recorder was read; None: from the ring, current."""
 
     def __post_init__(self) -> None:
         enqueued, unfinished, held = self.enqueued, self.unfinished, self.held
@@ -499,8 +499,8 @@ class GroupHead(Struct, array_like=True, frozen=True, gc=False):
     @property
     def inside(self) -> int:
         """Sequence id of the collective that holds the rank's thread now; 0: none. One launched
-        with async_op=True holds it only while it waits for the work. By a recorder of torch's:
-        the one that the device has not completed.
+        with async_op=True holds it only while it waits for the work. By a torch recorder: the one
+        that the device has not completed.
         """
         return self._usual if self.held is None else self.held
 

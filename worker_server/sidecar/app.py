@@ -252,7 +252,7 @@ def _fields(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
 
 
 # -- Who may ask what -----------------------------------------------------------------------------
-# Bound to loopback, reading needs no token, but a `Host` that names this machine: any web site can
+# Bound to loopback, reading needs no token, only a `Host` that names this machine: any web site can
 # make its own name resolve to 127.0.0.1 (DNS rebinding), and its pages could then read too. Bound
 # to anything else, everything needs the token, unless reading is configured open. Evicting and
 # profiling the rank always need the token.

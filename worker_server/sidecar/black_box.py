@@ -214,7 +214,7 @@ class BlackBox:
 
     def _share(self) -> None:
         """Share with the neighbours what the page does not hold."""
-        with contextlib.suppress(OSError):  # disk full: they know less
+        with contextlib.suppress(OSError):  # no space: they know less
             self._shares = share(self._seen, self.state(), time.monotonic())
 
     def steps(self, since: int = 0) -> wire.StepLog:
@@ -231,7 +231,7 @@ class BlackBox:
         """The answer of `GET /v1/profile`: a Chrome trace.
 
         Raises:
-            RefusalError: no profile could be taken.
+            RefusalError: none could be taken; it has the HTTP status.
         """
         return self._profiles.take(duration_s)
 

@@ -327,7 +327,7 @@ class PidfdProcess:
         )
 
     def tracer_of_a_thread(self) -> wire.Tracer | None:
-        """Who traces one of its threads: `strace -p THREAD` leaves the others alone."""
+        """What traces one of its threads: `strace -p THREAD` leaves the others alone."""
         try:
             tasks = sorted(os.listdir(f"/proc/{self.pid}/task"))
         except OSError:
