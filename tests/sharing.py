@@ -52,7 +52,7 @@ TOGETHER: Final = {
     "launches": ("tests/trainer/test_launch.py",),
     "slurm": ("tests/monitor/act/schedulers/test_real_slurm.py", "tests/examples/test_slurm.py"),
     # what starts one interpreter with torch after another comes last, when the fleets are over
-    "endings": ("tests/worker_server/test_with_torch.py",),
+    "endings": ("tests/worker_server/test_with_torch.py", "tests/worker_server/test_last_words.py"),
     "ddp": ("tests/examples/test_ddp.py",),
     "fates": ("tests/worker_server/test_matrix.py",),
     "torchft": ("tests/worker_server/test_torchft.py",),

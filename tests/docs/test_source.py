@@ -1,0 +1,57 @@
+"""The product's source reads as STYLE asks: a variable says what it holds, docstrings are plain English."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT
+from tests.docs.test_style import banned
+
+PRODUCT = ("monitor", "worker_server", "trainer", "dashboards", "lightkeeper")
+SOURCES = sorted(path for name in PRODUCT for path in (ROOT / name).rglob("*.py"))
+SAY_NOTHING = {"one", "found", "told", "known"}
+Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module
+
+
+def variables(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and name of arguments and of what is assigned, but for fields of classes: these travel."""
+    fields = {
+        node.target
+        for scope in ast.walk(tree)
+        if isinstance(scope, ast.ClassDef)
+        for node in scope.body
+        if isinstance(node, ast.AnnAssign)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node not in fields:
+            yield node.lineno, node.id
+
+
+@pytest.mark.parametrize("folder", PRODUCT)
+def test_a_variable_says_what_it_holds(folder: str) -> None:
+    empty = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for line, name in variables(ast.parse(path.read_text()))
+        if name in SAY_NOTHING
+    ]
+    assert empty == []
+
+
+@pytest.mark.parametrize("folder", PRODUCT)
+def test_no_banned_turn_of_phrase_in_a_docstring(folder: str) -> None:
+    found: list[str] = []
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    plain = re.sub(r"`[^`]*`", "code", text)
+                    found += banned(plain, f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert found == []
