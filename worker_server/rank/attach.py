@@ -1,10 +1,10 @@
 """The one line that a training script adds: `reporter = worker_server.attach()`.
 
-Order matters: the page first (whatever fails later, it tells), then the sidecar, then the
-beat thread, then what needs torch. Every failure ends in one warning and a working training.
+Order matters: first the page (it records whatever fails later), then the sidecar, then the beat
+thread, then what needs torch. Every failure ends in one warning, and training continues.
 
-The beat is one daemon thread that stamps the page once a second and does the small chores. None
-of them may take long: what does (a profile) gets a thread of its own.
+The beat is one daemon thread that stamps the page once a second and does small chores. None of them
+may take long: a profile, which does, gets its own thread.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from worker_server.rank.settings import Settings, for_sidecar
 from worker_server.rank.torch_hooks import count_steps, declare_compilations, when_imported
 from worker_server.rank.warn_once import warn
 
-# -- The sidecar as the rank sees it: started with the attach, started again when it is gone ------
-# One that is stopped (state T) or does not answer itself any more is ended first, so that a rank
+# -- The sidecar as the rank sees it: started by the attach, restarted when it is gone -----------
+# One that is stopped (state T) or no longer answers its own checks is killed first, so that a rank
 # never has two. That costs the beat one read of /proc and one stat a second.
 
 _START_LIMIT_S = 60.0
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0)
-"""Before each new start. A sidecar that goes five times has a reason that a sixth does not mend."""
+"""Before each restart. A sidecar gone five times has a cause that a sixth start cannot fix."""
 _STEADY_S = 600.0
-"""One that lived for so long had none: in a job of weeks the kernel may take more than five."""
+"""One that lived this long had none: in a job of weeks the kernel may kill more than five."""
 _STOPPED_LOOKS = 5
 _MUTE_LOOKS = 30
-"""Looks in a row, a second apart: what stops the rank too must not count. A server marks itself
-every three seconds; with a load of 21 on two cores the longest gap in 75 s was 3.1 s."""
+"""Looks in a row, a second apart: what also stops the rank must not count. A server marks itself
+every three seconds; under a load of 21 on two cores the longest gap in 75 s was 3.1 s."""
 _LOOK_S = 0.9
 _PR_SET_PTRACER = 0x59616D61
 
 
 def _sidecar_in(endpoint: Mapping[str, Any]) -> tuple[int, int] | None:
-    """The sidecar that published this file."""
+    """Pid and start ticks of the publisher."""
     pid, ticks = endpoint.get("sidecar_pid"), endpoint.get("sidecar_ticks")
     if not isinstance(pid, int) or not isinstance(ticks, int):
         return None
@@ -59,7 +59,7 @@ def _sidecar_in(endpoint: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def _end(pid: int, ticks: int) -> None:
-    """SIGKILL to this very process."""
+    """SIGKILL exactly this process."""
     with contextlib.suppress(OSError):
         fd = os.pidfd_open(pid)
         try:
@@ -70,14 +70,14 @@ def _end(pid: int, ticks: int) -> None:
 
 
 def start_sidecar(files: run_dir.RankFiles) -> subprocess.Popen[bytes]:
-    """A process of a group of its own that holds none of our files, pipes or terminals.
+    """Start it in its own process group, with none of our files, pipes or terminals.
 
-    A group and not a session: what is meant for the rank's group (Ctrl-C, Ctrl-Z, a launcher's
-    kill) passes it by all the same, and the kernel's autogroup scheduling shares the cores out by
-    session. A new session with one small process in it got 0.1 s of CPU within 15 s on a host whose
-    ranks spun on every core, and never came up (Linux 6.18).
+    A group and not a session: signals to the rank's group (Ctrl-C, Ctrl-Z, a launcher's kill) miss
+    it either way, and the kernel's autogroup scheduling shares the cores by session. A new session
+    with one small process in it got 0.1 s of CPU within 15 s on a host whose ranks spun on every
+    core, and never came up (Linux 6.18).
 
-    It inherits a pidfd of this process: however early we die, it knows whom to answer for, and
+    It inherits a pidfd of this process: however early we die, it knows which process it serves, and
     how we ended.
     """
     home = str(Path(__file__).resolve().parents[2])
@@ -86,7 +86,7 @@ def start_sidecar(files: run_dir.RankFiles) -> subprocess.Popen[bytes]:
     environ.pop("LD_PRELOAD", None)  # a profiler or allocator meant for training
     pidfd = os.pidfd_open(os.getpid())
     try:
-        with files.log.open("ab") as log:  # what goes wrong before it can log by itself
+        with files.log.open("ab") as log:  # for errors before it can log by itself
             return subprocess.Popen(
                 [sys.executable, "-m", "worker_server.sidecar", str(files.page), str(pidfd)],
                 stdin=subprocess.DEVNULL,
@@ -103,7 +103,7 @@ def start_sidecar(files: run_dir.RankFiles) -> subprocess.Popen[bytes]:
 
 
 class SidecarProcess:
-    """Keeps one sidecar beside this process; `look` is called by the beat."""
+    """Keeps one sidecar beside this process; the beat calls `look`."""
 
     def __init__(
         self,
@@ -121,9 +121,9 @@ class SidecarProcess:
         self._launcher: subprocess.Popen[bytes] | None = self._start(files)
         self._started_s = clock()
         self._sidecar: tuple[int, int] | None = None
-        """Pid and start ticks of the sidecar that was let in."""
+        """Pid and start ticks of the admitted sidecar."""
         self._former: tuple[int, int] | None = None
-        """Of the one before, whose file stays until the next one publishes."""
+        """Of the previous one, whose file stays until the next one publishes."""
         self._restarts = 0
         self._looked_s = clock()
         self._mark: int | None = None
@@ -133,11 +133,11 @@ class SidecarProcess:
 
     @property
     def settled(self) -> bool:
-        """Whether there is nothing to wait for: it is up, or will not come."""
+        """Whether there is nothing to wait for: it is up, or will not come up."""
         return self._given_up or (self._sidecar is not None and self._due_s is None)
 
     def look(self) -> None:
-        """Reap the launcher, let the sidecar in, start it again if it is gone."""
+        """Reap the launcher, admit the sidecar, restart it if it is gone."""
         self._reap()
         if self._given_up:
             return
@@ -150,7 +150,7 @@ class SidecarProcess:
             self._watch(state, *self._sidecar)
 
     def _watch(self, state: str, pid: int, ticks: int) -> None:
-        """End one that serves nobody any more; it is started again once it is gone."""
+        """Kill one that no longer serves; it is restarted once it is gone."""
         mark = self._files.endpoint_mark()
         mute = mark is not None and mark == self._mark
         self._mark = mark
@@ -161,17 +161,17 @@ class SidecarProcess:
             self._end(pid, ticks)
 
     def let_go(self) -> None:
-        """At the end of the process: a launcher that still runs is nobody's concern."""
+        """At process exit: do not warn about a launcher that still runs."""
         if self._launcher is not None and self._launcher.poll() is None:
-            self._launcher.returncode = 0  # else Popen warns of it where such warnings are on
+            self._launcher.returncode = 0  # else Popen warns, where ResourceWarning is on
 
     def _reap(self) -> None:
-        """The launcher forks the sidecar and exits; leave no zombie of it."""
+        """The launcher forks the sidecar and exits; leave no zombie."""
         if self._launcher is not None and self._launcher.poll() is not None:
             self._launcher = None
 
     def _admit(self) -> None:
-        """Let the sidecar (and its py-spy) look into this process, where Yama forbids it."""
+        """Let the sidecar (and its py-spy) trace this process, where Yama would forbid it."""
         sidecar = _sidecar_in(self._files.read_endpoint() or {})
         if sidecar not in (None, self._former) and self._launcher is None:
             self._sidecar = sidecar
@@ -191,7 +191,7 @@ class SidecarProcess:
             self._former, self._due_s, self._sidecar = self._sidecar, None, None
             self._restarts += 1
             self._started_s = now
-            with contextlib.suppress(OSError):  # no process to be had: the time limit tells
+            with contextlib.suppress(OSError):  # no process available: the time limit reports it
                 self._launcher = self._start(self._files)
 
     def _give_up(self, why: str) -> None:
@@ -203,13 +203,13 @@ class SidecarProcess:
 
 _BEAT_S = 1.0
 _START_S = 0.1
-"""Until the sidecar is up: its launcher wants to be reaped, and the sidecar to be let in."""
+"""Until the sidecar is up: its launcher must be reaped, and the sidecar admitted."""
 
 _attached: Reporter | None = None
 
 
 def attach(overrides: Mapping[str, str] | None = None) -> Reporter:
-    """As `worker_server.attach`; `told` wins over the environment. `LIGHTKEEPER=0` switches it off.
+    """As `worker_server.attach`; `overrides` beats the environment. `LIGHTKEEPER=0` turns it off.
 
     Raises:
         SystemExit: only with `LIGHTKEEPER_ADMISSION=refuse`, where the monitor refuses this host.
@@ -222,12 +222,12 @@ def attach(overrides: Mapping[str, str] | None = None) -> Reporter:
         return _attached
     environ = {**os.environ, **(overrides or {})}
     if (environ.get("LIGHTKEEPER_ADMISSION") or "off") != "off":
-        from worker_server.rank.admission import ask_to_join  # noqa: PLC0415  few ask: it has http
+        from worker_server.rank.admission import ask_to_join  # noqa: PLC0415  has http
 
         ask_to_join(environ, _warn)
     try:
         _attached = _attach(environ)
-    except Exception as exc:  # noqa: BLE001  training goes on without us
+    except Exception as exc:  # noqa: BLE001  training continues without us
         _attached = NullReporter()
         _warn(f"lightkeeper is not attached: {exc!r}")
     return _attached
@@ -235,7 +235,7 @@ def attach(overrides: Mapping[str, str] | None = None) -> Reporter:
 
 def _attach(environ: Mapping[str, str]) -> Reporter:
     identity = identity_from(environ, os.getpid(), os.urandom(5).hex())
-    settings = Settings.from_environ(environ, identity.group_rank)  # what is bad is said here
+    settings = Settings.from_environ(environ, identity.group_rank)  # raises if invalid
     if identity.group_rank == 0 and (complaint := misspelt(environ)):
         _warn(f"lightkeeper: {complaint}")
     if settings.no_token and identity.group_rank == 0:
@@ -263,7 +263,7 @@ def _attach(environ: Mapping[str, str]) -> Reporter:
     if environ.get("LIGHTKEEPER_TORCH") != "0":
         try:
             when_imported("torch", lambda: _hook_torch(reporter, files))
-        except Exception as exc:  # noqa: BLE001  steps are worth reporting without torch's part
+        except Exception as exc:  # noqa: BLE001  steps are still worth reporting
             _warn(f"lightkeeper sees no collectives: {exc!r}")
     return reporter
 
@@ -280,13 +280,13 @@ def _new_page(folder: Path, identity: wire.Identity) -> tuple[run_dir.RankFiles,
 
 
 def _published(files: run_dir.RankFiles, key: str) -> str | None:
-    """What the sidecar has published of itself."""
+    """A text that the sidecar published."""
     text = (files.read_endpoint() or {}).get(key)
     return text if isinstance(text, str) else None
 
 
 def _complaining(files: run_dir.RankFiles) -> Callable[[], None]:
-    """A chore of the beat: warns once of what the WorkerServer says that a person can mend."""
+    """A chore of the beat: warns once about a WorkerServer's complaint that a person can fix."""
     mark: int | None = None
     warned: str | None = None
 
@@ -302,7 +302,7 @@ def _complaining(files: run_dir.RankFiles) -> Callable[[], None]:
 
 
 def _hook_torch(reporter: Reporter, files: run_dir.RankFiles) -> None:
-    """What waits until torch is there. Never raises: it may run inside an import."""
+    """What has to wait for torch. Never raises: it may run inside an import."""
 
     def exchanges() -> None:
         from worker_server.rank import collectives, torchft  # noqa: PLC0415  torch.distributed
@@ -323,7 +323,7 @@ def _hook_torch(reporter: Reporter, files: run_dir.RankFiles) -> None:
     ):
         try:
             install()
-        except Exception as exc:  # noqa: BLE001  training goes on without it
+        except Exception as exc:  # noqa: BLE001  training continues without it
             _warn(f"lightkeeper {without}: {exc!r}")
 
 
@@ -332,7 +332,7 @@ def _warn(text: str) -> None:
 
 
 def _forget(reporter: Reporter, end: Callable[[], None]) -> None:
-    """In a forked child: it is not the rank, and may attach as one of its own."""
+    """In a forked child: it is not the rank, but may attach as its own rank."""
     global _attached  # noqa: PLW0603
     atexit.unregister(end)  # its locks may be held by threads that the child does not have
     reporter.detach()
@@ -379,7 +379,7 @@ def _tell_backends() -> None:
 
 
 class Beat(threading.Thread):
-    """Stamps the page: an interpreter that runs can do at least that."""
+    """Stamps the page, which any running interpreter can do."""
 
     def __init__(
         self,
@@ -410,19 +410,19 @@ class Beat(threading.Thread):
         return min(max(0.0, due_s - monotonic()), _BEAT_S if settled else _START_S)
 
     def do_chores(self) -> None:
-        """All of them once; one that fails is not done again."""
+        """Run each once; one that fails is dropped."""
         for chore in tuple(self._chores):
             if not self._try(chore):
                 self._chores.remove(chore)
 
     def stop(self) -> None:
-        """Do nothing any more."""
+        """Do nothing from now on."""
         self._over.set()
 
     def _try(self, chore: Callable[[], None]) -> bool:
         try:
             chore()
-        except Exception as exc:  # noqa: BLE001  the beat goes on
+        except Exception as exc:  # noqa: BLE001  the beat continues
             warn(f"lightkeeper: a chore of the beat failed: {exc!r}", stacklevel=2)
             return False
         return True

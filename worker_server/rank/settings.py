@@ -1,4 +1,4 @@
-"""What the environment says of the sidecar; who the rank is stands in `identity`."""
+"""Settings of the sidecar from the environment; the rank's identity is in `identity`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ LOOPBACK = "127.0.0.1"
 
 
 class SettingError(ValueError):
-    """A variable that cannot be understood; the message names it."""
+    """A variable with an invalid value; the message names it."""
 
 
 def whole_number(environ: Mapping[str, str], name: str, default: int = 0) -> int:
     """The variable's value.
 
     Raises:
-        SettingError: it is no whole number.
+        SettingError: it is not a whole number.
     """
     text = environ.get(name) or str(default)
     try:
@@ -58,31 +58,31 @@ def _flag(environ: Mapping[str, str], name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the sidecar is to do."""
+    """The sidecar's settings."""
 
     bind: str = LOOPBACK
     port: int = 0
-    """0: one that the kernel picks."""
+    """0: the kernel picks one."""
     linger_s: float = 120.0
-    """How long a dead rank's endpoints go on answering. Longer keeps evidence for people who
-    come late; shorter frees the memory (about 30 MB) of hosts that restart ranks often."""
+    """How long a dead rank's endpoints still answer. Longer keeps evidence for people who look
+    late; shorter frees the memory (about 30 MB) of hosts that restart ranks often."""
     monitors: tuple[str, ...] = ()
-    """In the order in which they are asked."""
+    """In the order they are asked."""
     unnamed: bool = False
-    """Whether `monitors` is the default, for nobody said which: it gets the token only where it is
-    this user's."""
+    """Whether `monitors` is the default because none was set: it gets the token only if it is this
+    user's."""
     token: str | None = field(default=None, repr=False)
     no_token: str = ""
-    """Why the user's own token file cannot be used; empty: there is nothing wrong with it."""
+    """Why the user's own token file is unusable; empty: nothing is wrong with it."""
     host_port: int = 0
-    """Where `/v1/host` is found whichever ranks the host has; 0: nowhere. One sidecar of the host
-    has it at a time, in addition to its own port."""
+    """Where `/v1/host` is served, whichever ranks the host has; 0: nowhere. One sidecar of the host
+    has this port at a time, in addition to its own."""
     open_reads: bool = False
-    """Whether reading needs no token even where others than this machine can reach the port."""
+    """Whether reading needs no token even if other machines can reach the port."""
     closed_reads: bool = False
-    """Whether reading needs the token also on loopback: others have accounts on this machine."""
+    """Whether reading needs the token even on loopback: others have accounts on this machine."""
     tls_cert: Path | None = None
-    """Certificate chain (PEM); set with `tls_key`, the server speaks TLS and nothing else."""
+    """Certificate chain (PEM); if set, with `tls_key`, the server speaks only TLS."""
     tls_key: Path | None = None
 
     @property
@@ -102,10 +102,10 @@ class Settings:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str], group_rank: int) -> Settings:
-        """Settings by LIGHTKEEPER_*.
+        """Settings from LIGHTKEEPER_*.
 
         Raises:
-            SettingError: a variable makes no sense, or the token file cannot be read.
+            SettingError: a variable is invalid, or the token file cannot be read.
         """
         base = whole_number(environ, "LIGHTKEEPER_PORT_BASE", 0)
         port = base + group_rank if base else 0
@@ -141,15 +141,15 @@ class Settings:
 
 
 def monitors_in(environ: Mapping[str, str]) -> str:
-    """The monitors that are meant: nobody where the variable is empty, the default without it."""
+    """The configured monitors: none if the variable is empty, the default if it is unset."""
     return environ.get("LIGHTKEEPER_MONITOR", home.DEFAULT_MONITOR)
 
 
 def monitors_of(text: str) -> tuple[str, ...]:
-    """The monitors of `URL` or `URL,URL`; one that stands by is told what the other is told.
+    """The monitors of `URL` or `URL,URL`; a standby receives the same reports.
 
     Raises:
-        SettingError: one is no address.
+        SettingError: one is not an address.
     """
     urls = tuple(part.strip().rstrip("/") for part in text.split(",") if part.strip())
     for url in urls:
@@ -165,7 +165,7 @@ def monitors_of(text: str) -> tuple[str, ...]:
 
 
 def _tls(environ: Mapping[str, str]) -> tuple[Path | None, Path | None]:
-    """Certificate and key: both or none, and both there. What they hold, the sidecar finds out."""
+    """Certificate and key: both or none, both readable. The sidecar checks what they hold."""
     paths = []
     names = ("LIGHTKEEPER_TLS_CERT", "LIGHTKEEPER_TLS_KEY")
     for name, other in zip(names, reversed(names), strict=True):
@@ -182,7 +182,7 @@ _FILES = ("LIGHTKEEPER_TOKEN_FILE", "LIGHTKEEPER_TLS_CERT", "LIGHTKEEPER_TLS_KEY
 
 
 def for_sidecar(environ: Mapping[str, str]) -> dict[str, str]:
-    """The rank's environment, as its sidecar understands it, which works in another folder."""
+    """The rank's environment with absolute paths: its sidecar works in another folder."""
     files = {name: str(Path(environ[name]).absolute()) for name in _FILES if environ.get(name)}
     return {**environ, **files}
 

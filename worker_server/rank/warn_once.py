@@ -1,4 +1,4 @@
-"""The one warning in which everything ends that goes wrong here: it never reaches training."""
+"""The one warning that reports any failure here: a failure never reaches training."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import warnings
 
 
 def warn(text: str, stacklevel: int) -> None:
-    """Warn; where that raises, say the same on stderr instead, or nothing at all.
+    """Warn; where that raises, write the text to stderr, or do nothing.
 
-    A filter turns warnings into errors, stderr is closed or None, `warnings.showwarning` is
-    somebody else's, or the stack is used up (so there is no further call on that way).
+    It raises if a filter turns warnings into errors, stderr is closed or None,
+    `warnings.showwarning` is replaced, or the stack is used up (so then nothing further is called).
     """
     try:
         warnings.warn(text, RuntimeWarning, stacklevel=stacklevel)
@@ -24,13 +24,13 @@ def warn(text: str, stacklevel: int) -> None:
 
 
 class WarnOnce:
-    """Warns of each thing once in the life of whoever has it."""
+    """Warns about each thing once per instance."""
 
     def __init__(self) -> None:
         self._warned: set[str] = set()
 
     def __call__(self, what: str, text: str, stacklevel: int = 5) -> None:
-        """Warn, unless this was done."""
+        """Warn, the first time only."""
         if what not in self._warned:
             self._warned.add(what)
             warn(f"lightkeeper {text}", stacklevel)

@@ -1,7 +1,7 @@
-"""Attaches before the script begins; `python -m worker_server` puts it before a new interpreter.
+"""Attaches before the script begins; `python -m worker_server` puts it first on PYTHONPATH.
 
-Python imports it by its name, whatever it then runs. It leaves no trace: children do not find it,
-and the `sitecustomize` that it hides is imported after all.
+Python imports it by name, whatever it runs next. It leaves no trace: children do not find it, and
+the `sitecustomize` that it hides is still imported.
 """
 
 import contextlib
@@ -22,10 +22,10 @@ def _begin() -> None:
         del os.environ["PYTHONPATH"]
     sys.path.insert(0, _HOME)
     try:
-        from worker_server import attach  # noqa: PLC0415  once it is found
+        from worker_server import attach  # noqa: PLC0415  needs _HOME
 
         attach()
-    except SystemExit as exc:  # the monitor refuses this host: here it would end in a traceback
+    except SystemExit as exc:  # the monitor refuses this host: avoid a traceback
         os._exit(int(exc.code or 0))
     finally:
         sys.path.remove(_HOME)
