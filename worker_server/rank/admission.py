@@ -1,17 +1,17 @@
 """The question before a group starts: may it run on this host?
 
-Three answers, and the third is no error: a monitor that is away admits everybody, for training
-never depends on the monitor. Whoever asks waits for `timeout_s` and not a second longer, whatever
-the network and the name service do. Two ask:
+Three answers, and the third is no error: if no monitor answers, everybody is admitted, because
+training never depends on the monitor. The caller waits for `timeout_s` at most, whatever the
+network and the name service do. Two ask:
 
-- A launcher, by `lightkeeper run`, which then *becomes* the command (exec): same pid, standard
-  input, open files, limits and signals, and its exit status is the command's own. What python
-  itself changed on its way here (SIGPIPE ignored, LC_CTYPE set where there was no locale) is
-  changed back.
+- A launcher, through `lightkeeper run`, which then *becomes* the command (exec): same pid, standard
+  input, open files, limits and signals, and the exit status is the command's own. What python
+  itself changed at its start (SIGPIPE ignored, LC_CTYPE set where there was no locale) is changed
+  back.
 - A rank before it joins, with `LIGHTKEEPER_ADMISSION=warn|refuse`. The one place in this package
-  that may end a rank, and only because somebody asked for it: on a host in quarantine, where a
-  launcher starts it all the same (it does not ask, or its scheduler was not told), it would join
-  the quorum again. Before training starts an end costs nothing; later nobody is ended here.
+  that may end a rank, and only on request: on a host in quarantine, a launcher may start it anyway
+  (it does not ask, or its scheduler does not know), and it would rejoin the quorum. Before training
+  starts an end costs nothing; later nothing here ends a rank.
 
 The standard library and the wire only: a launcher asks before every start.
 """
@@ -49,10 +49,10 @@ from worker_server.rank.settings import monitors_in, monitors_of
 from worker_server.wire import PATH_ADMISSION
 
 REFUSED_STATUS = 75
-"""EX_TEMPFAIL of sysexits.h: not now, try again later. What a refused launcher and a refused rank
-end with."""
+"""EX_TEMPFAIL of sysexits.h: not now, try again later. The exit status of a refused launcher or
+rank."""
 _EACH_S = 2.0
-"""For one monitor of several. One that is up answers within milliseconds."""
+"""For each of several monitors. One that is up answers within milliseconds."""
 _ANSWER_MAX_BYTES = 64 * 1024
 
 
@@ -74,7 +74,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class MonitorAway:
-    """No monitor gave an answer that can be understood."""
+    """No monitor gave a usable answer."""
 
     reason: str
 
@@ -89,11 +89,11 @@ def ask(
     timeout_s: float,
     unfit: Callable[[], str | None] = lambda: None,
 ) -> Admission:
-    """What the first monitor says that gives a usable answer; never raises. It comes to the front
-    of the list: who asks with it again waits no more for a host that is away.
+    """The first usable answer of a monitor; never raises. That monitor moves to the front of the
+    list, so that the next call does not wait for one that is away.
 
-    All of it in a thread of its own: no deadline of a socket covers a name service that hangs, or
-    a server that answers a byte a second. `unfit`: why nobody is to be asked now.
+    All of it runs in its own thread: no socket deadline covers a name service that hangs, or a
+    server that answers a byte a second. `unfit`: why no monitor is to be asked now.
     """
     if (why := unfit()) is not None:
         return MonitorAway(f"{monitors[0]}: {why}")
@@ -157,7 +157,7 @@ def _unfit(environ: Mapping[str, str]) -> Callable[[], str | None]:
 
 
 def until(at_s: float | None) -> str:
-    """The end of a refusal: a local date and time, or whom it takes."""
+    """The end of a refusal: a local date and time, or what ends it."""
     if at_s is None:
         return "a person releases it"
     try:
@@ -169,7 +169,7 @@ def until(at_s: float | None) -> str:
 # -- a rank asks -------------------------------------------------------------------------------
 
 _JOIN_WAIT_S = 2.0
-"""For the answer. Longer delays every start by a dead monitor."""
+"""For the answer. Longer delays every start while the monitor is dead."""
 
 
 def ask_to_join(environ: Mapping[str, str], warn: Callable[[str], None]) -> None:
@@ -189,7 +189,7 @@ def ask_to_join(environ: Mapping[str, str], warn: Callable[[str], None]) -> None
             if monitors
             else None
         )
-    except Exception as exc:  # noqa: BLE001  training goes on without us
+    except Exception as exc:  # noqa: BLE001  training continues without us
         warn(f"lightkeeper did not ask for admission: {exc!r}")
         return
     if not isinstance(answer, Refused):
@@ -212,7 +212,7 @@ def _write(line: str) -> None:
     try:
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
-    except (OSError, ValueError, AttributeError):  # closed or None: the answer counts
+    except (OSError, ValueError, AttributeError):  # closed or None: the status counts
         pass
 
 
@@ -221,17 +221,17 @@ def _write(line: str) -> None:
 _USAGE_STATUS = 2
 _CANNOT_RUN_STATUS = 126
 _NOT_FOUND_STATUS = 127
-"""Of a command that cannot be started: what a shell, env and nohup end with."""
+"""For a command that cannot be started, as in a shell, env and nohup."""
 _ASK_S = 5.0
-"""For all monitors together. Longer waits for the dead, shorter starts groups on quarantined hosts
+"""For all monitors together. Longer waits for dead ones; shorter starts groups on quarantined hosts
 while a monitor is busy."""
 _LAST_WORD_S = 300.0
-"""A refusal stands for so long after the monitors went away: they may only be restarting. Then the
+"""A refusal holds for this long after the monitors went away: they may only be restarting. Then the
 group starts: training does not depend on the monitor."""
 _JITTER = 0.5
-"""Every pause is up to so much shorter or longer: a thousand launchers do not ask at once."""
+"""Each pause is up to this share shorter or longer: a thousand launchers must not ask at once."""
 _HEEDED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
-"""Ignored by every python, and the default for everybody else."""
+"""Python ignores these; other programs keep the default."""
 
 _ABOUT = """\
 Run a command whose ranks are watched: with LIGHTKEEPER_ATTACH=1, so that each rank attaches itself
@@ -258,7 +258,7 @@ use; 126 or 127 the command cannot be run or is not there. See docs/deploy.md.
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong with the arguments in one line."""
+    """Reports wrong arguments in one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(_USAGE_STATUS, f"error: {message} (see {self.prog} --help)\n")
@@ -266,7 +266,7 @@ class _Parser(argparse.ArgumentParser):
 
 @dataclass(frozen=True, slots=True)
 class AdmitOptions:
-    """What the command line said."""
+    """The parsed command line."""
 
     host: str
     group: str | None
@@ -276,11 +276,11 @@ class AdmitOptions:
     poll_s: float
     command: tuple[str, ...]
     changes: Mapping[str, str] = field(default_factory=dict)
-    """Variables of the command."""
+    """Variables set for the command."""
 
 
 def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
-    """The options in front of `--`."""
+    """The options before `--`."""
     parser = _Parser(
         prog="lightkeeper run",
         usage="%(prog)s [OPTIONS] [-- COMMAND [ARGS ...]]",
@@ -363,7 +363,7 @@ def options(words: Sequence[str], environ: Mapping[str, str]) -> AdmitOptions:
 
 @dataclass(slots=True)
 class AdmissionWait:
-    """Asks until there is an answer to go by. What it touches is handed to it."""
+    """Asks until the answer is final. All effects are passed in."""
 
     options: AdmitOptions
     ask: Callable[[], Admission]
@@ -413,14 +413,14 @@ class AdmissionWait:
         self._tell(f"refused until {until(answer.until_s)}: {answer.reason} ({then})", answer)
 
     def _tell(self, text: str, key: object) -> None:
-        """Once per change."""
+        """Say it once per change."""
         if key != self._said:
             self.say(text)
         self._said = key
 
 
 def _is_no_rank(command: Sequence[str]) -> bool:
-    """Whether a command is python with a script of its own, which no launcher makes a rank."""
+    """Whether a command is python with its own script, which no launcher makes a rank."""
     program = program_of(command)
     return (
         Path(command[0]).name.startswith("python")
@@ -435,7 +435,7 @@ def _say(text: str) -> None:
 
 
 def _as_started() -> dict[bytes, bytes]:
-    """The environment as it was when this process began: python may have added LC_CTYPE."""
+    """The environment at process start: python may have added LC_CTYPE."""
     now = dict(os.environb)
     try:
         with open("/proc/self/environ", "rb") as file:
@@ -462,9 +462,9 @@ def become(command: Sequence[str], environ: Mapping[bytes, bytes]) -> int:
 
 
 def main(words: Sequence[str]) -> int:
-    """Ask, then become the command; the exit status when there is none, or it may not run."""
+    """Ask, then become the command. Returns only if there is none, or it may not run."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends us as it would end the command
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends us as it would the command
     chosen = options(words, os.environ)
     if chosen.monitors:
         if chosen.host.startswith(POD):

@@ -1,23 +1,22 @@
-"""Where everything lies in the page. Change anything here and raise `VERSION`.
+"""Where everything lies in the page. Raise `VERSION` with every change here.
 
-All numbers are native 8-byte words at 8-byte offsets, so that the kernel and both processes
-see each of them whole; times are CLOCK_MONOTONIC nanoseconds, which all processes of a host
-share. How several words are read together:
+All numbers are native 8-byte words at 8-byte offsets, so the kernel and both processes see each
+word whole; times are CLOCK_MONOTONIC nanoseconds, which all processes of a host share. Several
+words are read together as follows:
 
 - *Phase*, *begun*, *step*, *spoilt*, *prints*, *waits*, every *note* and every *time* have two
-  slots each and write number n goes to slot n % 2. A slot carries n before its body and n again
-  after it. The writer stores the first stamp, the body, the last stamp; the reader loads the last
-  stamp, the body, the first stamp, and the slot is whole when the two agree. A writer that is
-  stopped or killed in the middle of a write leaves the former slot whole: a reader always finds
-  one.
-- A *ring slot* carries its ticket in the same way. Its exit words are stored later, each whole.
-- A slot of the *steps ring* carries the number of its attempt in the same way, before and after.
+  slots each; write number n goes to slot n % 2. A slot carries n before its body and again after
+  it. The writer stores the first stamp, the body, the last stamp; the reader loads the last stamp,
+  the body, the first stamp. The slot is whole if the two agree. A writer that is stopped or killed
+  in the middle of a write leaves the previous slot whole, so a reader always finds one.
+- A *ring slot* carries its ticket the same way. Its exit words are stored later, each whole.
+- A slot of the *steps ring* carries its attempt's number the same way.
   Attempt n lies in slot n % STEPS_SLOTS; every attempt ends exactly once, so none is left out.
-- *Counters* and *tag bits* are single words, stored and read whole, each by itself.
+- *Counters* and *tag bits* are single words, each stored and read whole.
 - Names are strings in an append-only table; the count is stored after the bytes.
 
-The order of stores is the program's on x86-64. A CPU with weaker ordering (aarch64) may let a
-reader see a mix for some nanoseconds; values are bounds-checked, so that costs accuracy once.
+The order of stores is the program's on x86-64. On a CPU with weaker ordering (aarch64) a reader may
+see a mix for some nanoseconds; values are bounds-checked, so the cost is one wrong reading.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ WORD: Final = 8
 
 
 class SlotPair(NamedTuple):
-    """Two slots of words: a first stamp, so many values, the same stamp again."""
+    """Two slots of words: a stamp, `values` values, the same stamp again."""
 
     word: int
     """Where the first slot begins."""
@@ -42,18 +41,18 @@ class SlotPair(NamedTuple):
 
 
 class NameTable(NamedTuple):
-    """Names that are numbered as they come: of phases, of tags, of counters."""
+    """Names numbered as they come: of phases, of tags or of counters."""
 
     offset: int
     count_word: int
-    """Where it says how many there are; stored after the name."""
+    """The word with their number; stored after the name."""
     most: int
 
 
 NONE: Final = -(2**62)
-"""Stands for "not there" in a word that may hold any number."""
+"""Means "absent" in a word that may hold any number."""
 RETIRED: Final = 2**62
-"""Beyond every sequence id."""
+"""Above every sequence id."""
 
 # -- header, in words ---------------------------------------------------------------------
 W_MAGIC: Final = 0
@@ -61,10 +60,10 @@ W_VERSION: Final = 1
 W_TOTAL_BYTES: Final = 2
 W_IDENTITY_BYTES: Final = 3
 W_START_TICKS: Final = 4
-"""Field 22 of /proc/PID/stat: with the pid it names a process for ever."""
+"""Field 22 of /proc/PID/stat: with the pid it uniquely identifies a process."""
 W_CLOSED: Final = 5
-"""Bit 0 once the rank said that its work is over: its death is then an ending, not a failure.
-Bit 1 once its interpreter ends: that no Python thread runs any more is then no sign of the GIL."""
+"""Bit 0: the rank reported that its work is over; its death is then an ending, not a failure.
+Bit 1: its interpreter is ending; silent Python threads then do not mean a held GIL."""
 W_BEAT: Final = 6
 W_GROUPS: Final = 7
 W_STRINGS: Final = 8
@@ -74,25 +73,25 @@ W_COUNTERS: Final = 11
 W_TAG_BITS: Final = 12
 """Bit n is set while tag n is on."""
 W_ENDED: Final = 13
-"""Last attempt in the steps ring, stored after it."""
+"""The last attempt in the steps ring; stored after it."""
 W_STEP_SOURCE: Final = 14
-"""String number of who reports the steps; `NO_STRING`: nobody yet."""
+"""String number of the source of the steps; `NO_STRING`: none yet."""
 W_PHASE_SOURCE: Final = 15
 W_WAITS_DECLARED: Final = 16
-"""1 once the training loop itself was in the phase in which a rank waits for others."""
+"""1 once the training loop itself entered the phase in which a rank waits for others."""
 W_STARTED: Final = 17
-"""Since when phases are counted."""
+"""When counting of phases began."""
 BEGUN: Final = SlotPair(18, 3, 1)
-"""Step of the attempt that was begun last; the attempt is the stamp."""
+"""Step of the attempt begun last; the stamp is the attempt."""
 
 W_REPLICA: Final = 24
-"""String number of the replica id of the TorchFT Manager, as soon as there is one."""
+"""String number of the TorchFT Manager's replica id, once there is one."""
 W_GRADIENTS: Final = W_REPLICA + 1
-"""1 while gradients are looked at for what is not finite."""
+"""1 while gradients are checked for non-finite numbers."""
 W_BACKENDS: Final = W_GRADIENTS + 1
 """String number of the backends of all process groups: `gloo,nccl`."""
 W_UNHOOKED: Final = W_BACKENDS + 1
-"""String number of what this version of a library has under no name that is known here."""
+"""String number of the names to hook that this version of a library lacks."""
 
 IDENTITY_OFFSET: Final = 256
 IDENTITY_BYTES: Final = 1792
@@ -102,23 +101,23 @@ PHASE: Final = SlotPair(2048 // WORD, 8, 2)
 """phase, since; the stamp is the progress."""
 SPENT_WORD: Final = PHASE.word + 2 * PHASE.stride
 """Nanoseconds spent in each phase, finished ones only. Stored within the phase's write, after its
-first stamp: the sum is `since` minus `W_STARTED`, or ahead of it by the phase that just ends."""
+first stamp: the sum is `since` minus `W_STARTED`, or exceeds it by the phase that is ending."""
 
 STEP: Final = SlotPair(2304 // WORD, 32, 14)
 STEP_BODY: Final = struct.Struct("@13qdq")
-"""step, attempt, commits, last commit, quorum, participants, healing, errored, replica id,
-tokens, loss kind, committed step, failures, loss, last stamp. Written when an attempt ends: what is
-begun after it stands in `BEGUN`."""
+"""step, attempt, commits, last commit, quorum, participants, healing, errored, replica id, tokens,
+loss kind, committed step, failures, loss, last stamp. Written when an attempt ends; one begun later
+is in `BEGUN`."""
 
 SOURCE_PARTIAL: Final = "partial"
-"""The loop reports its steps, and never said in which phase it waits for others."""
+"""The loop reports its steps, but never in which phase it waits for others."""
 
 LOSS_ABSENT: Final = 0
 LOSS_FINITE: Final = 1
 LOSS_NOT_FINITE: Final = 2
 
 NAME_BYTES: Final = 32
-"""Of a phase, a tag or a counter, with the NUL that ends it."""
+"""Of a phase, a tag or a counter, with the final NUL."""
 
 MAX_PHASES: Final = 16
 FIRST_PHASES: Final = ("init", "other")
@@ -136,13 +135,13 @@ TIME_LOAD: Final = 1
 TIME_QUORUM: Final = 2
 TIME_RECONFIGURE: Final = 3
 TIME_APPLY: Final = 4
-"""Taking the loaded state over, by the training loop's own thread."""
+"""Applying the loaded state, in the training loop's own thread."""
 TIME_NAMES: Final = ("staging", "load", "quorum", "reconfigure", "apply")
 MAX_TIMES: Final = 8
 TIMES: Final = tuple(SlotPair(4096 // WORD + 16 * kind, 8, 5) for kind in range(MAX_TIMES))
-"""count, sum ns, last ns, bytes in all, bytes of the last; a pair for each."""
+"""count, sum ns, last ns, total bytes, bytes of the last; a pair for each part."""
 
-# -- tags and counters of the user's own --------------------------------------------------------
+# -- user-defined tags and counters --------------------------------------------------------------
 MAX_TAGS: Final = 16
 TAG_NAMES: Final = NameTable(5120, W_TAGS, MAX_TAGS)
 MAX_COUNTERS: Final = 16
@@ -150,24 +149,24 @@ COUNTER_NAMES: Final = NameTable(5632, W_COUNTERS, MAX_COUNTERS)
 COUNTER_WORD: Final = 6144 // WORD
 """Doubles."""
 
-# -- soundness of the state: numbers that are not finite, fingerprints of the weights -------------
+# -- soundness of the state: non-finite numbers, fingerprints of the weights ----------------------
 SPOILT: Final = SlotPair(6400 // WORD, 8, 5)
 """first step, place, since, attempts in a row, attempts in all."""
 PLACES: Final = ("local", "group", "exchanged")
-"""Where a number that is not finite was seen first; see `wire.Spoilt`."""
+"""Where a non-finite number was first seen; see `wire.Spoilt`."""
 PRINTS_KEPT: Final = 3
-"""Fingerprints: a poll at 1 Hz of groups that are a step apart finds one step that all have."""
+"""Fingerprints: enough for a 1 Hz poll of groups a step apart to find a step that all have."""
 PRINTS: Final = SlotPair(6656 // WORD, 16, 2 + 3 * PRINTS_KEPT)
 """lane, lineage; step, value and part of each, newest last."""
 
 # -- what the training thread waits in -------------------------------------------------------------
 WAIT_COLLECTIVE: Final = 0
-"""For a collective: the heads say for which."""
+"""For a collective: the heads show which."""
 WAIT_QUORUM: Final = 1
 WAIT_COMMIT: Final = 2
 WAIT_HEAL: Final = 3
 WAITS: Final = SlotPair(6912 // WORD, 8, 3)
-"""what it waits in (0: nothing that is told here), since, nanoseconds waited before."""
+"""what it waits in (0: nothing that is shown here), since, nanoseconds waited before."""
 
 # -- process groups -------------------------------------------------------------------------
 MAX_GROUPS: Final = 64
@@ -176,8 +175,8 @@ GROUP_BYTES: Final = 512
 GROUP_NAME_BYTES: Final = 64
 GROUP_MEMBERS_BYTES: Final = 384
 GROUP_HEAD_OFFSET: Final = GROUP_NAME_BYTES + GROUP_MEMBERS_BYTES
-"""size, enqueued, completed, op, entered, left, inside, held: nanoseconds in which the rank was
-held inside of collectives and no phase said that it waits."""
+"""size, enqueued, completed, op, entered, left, inside, held: nanoseconds spent inside collectives
+while no phase said that the rank waits."""
 GROUP_HEAD_WORDS: Final = 8
 
 
@@ -202,20 +201,20 @@ RING_SLOT_BYTES: Final = 256
 RING_OFFSET: Final = STRING_OFFSET + MAX_STRINGS * STRING_BYTES
 RING_SHAPES_BYTES: Final = 112
 RING_BODY: Final = struct.Struct(f"@14q{RING_SHAPES_BYTES}sq")
-"""group, seq, op, dtype, reduce op, root, step, attempt, nth, site, enter, exit, error,
-async, shapes, last stamp. The first stamp is the ticket + 1; 0 means never used. Bit 0 of async
-is the flag itself; the rest is the quorum id + 1 for which TorchFT configured the group, or 0."""
+"""group, seq, op, dtype, reduce op, root, step, attempt, nth, site, enter, exit, error, async,
+shapes, last stamp. The first stamp is the ticket + 1; 0 means never used. Bit 0 of async is the
+flag itself; the rest is 1 + the quorum id for which TorchFT configured the group, or 0."""
 RING_QUORUM_SHIFT: Final = 1
 RING_EXIT_WORD: Final = 12
 RING_ERROR_WORD: Final = 13
 
 # -- the steps ring -------------------------------------------------------------------------
 STEPS_SLOTS: Final = 4096
-"""Four seconds at 1,000 steps a second: a poll at 1 Hz may come three times late."""
+"""Four seconds at 1,000 steps a second: a poll at 1 Hz may be late three times in a row."""
 STEPS_SLOT_WORDS: Final = 24
 STEPS_WORD: Final = (RING_OFFSET + RING_SLOTS * RING_SLOT_BYTES) // WORD
 STEPS_HEAD: Final = struct.Struct("@4q")
-"""After the attempt: step, begin, end, committed. Then, cumulative, what each phase had spent at
+"""After the attempt: step, begin, end, committed. Then, cumulative, the time spent in each phase at
 the end, the running phase included; then the attempt again."""
 STEPS_SPENT_WORD: Final = 1 + STEPS_HEAD.size // WORD
 STEPS_LAST_WORD: Final = STEPS_SPENT_WORD + MAX_PHASES
@@ -239,7 +238,7 @@ TOTAL_BYTES: Final = NOTE_OFFSETS[NOTE_EXCEPTION] + 2 * NOTE_SLOT_BYTES[NOTE_EXC
 _LARGEST: Final = 2**63 - 1
 _MAX_MEMBERS: Final = 1_000_000
 _MAX_SHAPES: Final = 100_000
-"""More is a page that is spoiled: it must not take the reader's memory."""
+"""More means a corrupt page, which must not use up the reader's memory."""
 
 
 class SharedPageError(Exception):
@@ -247,9 +246,9 @@ class SharedPageError(Exception):
 
 
 def encode_name(name: str, size: int) -> bytes:
-    """A name as it is stored: cut at a whole character, without the NUL that ends it.
+    """A name as it is stored: cut at a whole character, without its final NUL.
 
-    Two names that are stored alike are one name.
+    Names that are stored alike are one name.
     """
     blob = name.replace("\0", "?").encode(errors="replace")[: size - 1]
     return blob.decode(errors="ignore").encode() or b"?"
@@ -274,7 +273,7 @@ def encode_members(ranks: list[int] | tuple[int, ...]) -> str:
 
 
 def decode_members(text: str) -> tuple[int, ...]:
-    """Inverse of `encode_members`; nothing, when a stray write of the rank's went over it."""
+    """Inverse of `encode_members`; empty if a stray write of the rank's went over it."""
     ranks: list[int] = []
     try:
         for piece in filter(None, text.split(",")):
@@ -320,9 +319,9 @@ def _runs(sizes: list[tuple[int, ...]]) -> list[str]:
     ]
 
 
-@functools.lru_cache(maxsize=1024)  # a program repeats itself
+@functools.lru_cache(maxsize=1024)  # programs repeat shapes
 def decode_shapes(text: str) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
-    """Inverse of `encode_shapes`; nothing, when a stray write of the rank's went over it."""
+    """Inverse of `encode_shapes`; empty if a stray write of the rank's went over it."""
     sizes_in, _, sizes_out = text.rstrip("~").partition(">")
     try:
         return _shapes(sizes_in), _shapes(sizes_out)

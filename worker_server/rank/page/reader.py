@@ -25,7 +25,7 @@ _NO_STEP = (0, 0, 0, layout.NONE, layout.NONE, layout.NONE, 0, 0, layout.NO_STRI
             layout.LOSS_ABSENT, layout.NONE, 0, 0)  # fmt: skip
 _ATTEMPT_SLOT = struct.Struct(f"@{layout.STEPS_LAST_WORD + 1}q")
 _NO_ATTEMPT = (0,) * (layout.STEPS_LAST_WORD + 1)
-"""Stands before the first attempt: nothing was spent yet."""
+"""Precedes the first attempt: no time was spent yet."""
 _RING_SLOT = struct.Struct("@q" + layout.RING_BODY.format[1:])
 _RING_TAIL_WORD = _RING_SLOT.size // layout.WORD - 1
 _WAITS = {
@@ -62,16 +62,16 @@ class PageReader:
         self._strings: list[str] = []
         self._members: dict[int, tuple[str, tuple[int, ...]]] = {}
         self.refused: str | None = None
-        """A name that is another group's."""
+        """A name that another group has."""
         self.known_as: str | None = None
-        """What the group's Manager was called before this process, until there is a new one."""
+        """The Manager's replica id before this process, until there is a new one."""
         self._named: wire.GroupName | None = None
         self._identity = self._launched
 
     # -- words that may be written right now ----------------------------------------------------
 
     def _retry(self, read: Callable[[], T | None]) -> T | None:
-        """First whole answer. The writer is done within microseconds; it cannot starve us."""
+        """First whole answer. The writer takes microseconds; it cannot starve us."""
         for _ in range(_TRIES):
             answer = read()
             if answer is not None:
@@ -79,11 +79,11 @@ class PageReader:
         return None
 
     def _newest(self, load: Callable[[int], tuple[int, T, int]]) -> tuple[int, T] | None:
-        """Stamp and body of the last write that is whole; stamp 0 on a fresh page.
+        """Stamp and body of the last whole write; stamp 0 on a fresh page.
 
-        `load` gives last stamp, body and first stamp of slot 0 or 1, loaded in this order. Where
-        one slot is torn, the other counts only while the torn one is the very next write: a slow
-        reader may have loaded it when it was new, and a write that was read once is never unsaid.
+        `load` gives last stamp, body and first stamp of slot 0 or 1, loaded in this order. If one
+        slot is torn, the other counts only while the torn one is the very next write: a slow reader
+        may have loaded it when it was new, and later reads must never return an older write.
         """
 
         def read() -> tuple[int, T] | None:
@@ -96,7 +96,7 @@ class PageReader:
         return self._retry(read)
 
     def _pair(self, pair: layout.SlotPair) -> tuple[int, tuple[int, ...]]:
-        """Stamp and values of the last whole write; zeros are what a fresh page says."""
+        """Stamp and values of the last whole write; zeros on a fresh page."""
 
         def load(slot: int) -> tuple[int, tuple[int, ...], int]:
             word = pair.word + slot * pair.stride
@@ -107,14 +107,14 @@ class PageReader:
         return self._newest(load) or (0, (0,) * pair.values)
 
     def _copy(self, word: int, size: int) -> bytes:
-        """So many bytes in one go: the shorter a read, the fewer are torn and made again."""
+        """Copied in one go: the shorter a read, the fewer are torn and repeated."""
         return self._map[word * layout.WORD : word * layout.WORD + size]
 
     def _text(self, offset: int, size: int) -> str:
         return self._map[offset : offset + size].split(b"\0", 1)[0].decode(errors="replace")
 
     def _names(self, table: layout.NameTable) -> list[str]:
-        """Those that there are so far."""
+        """The names so far."""
         return [
             self._text(table.offset + n * layout.NAME_BYTES, layout.NAME_BYTES)
             for n in range(min(self._words[table.count_word], table.most))
@@ -132,7 +132,7 @@ class PageReader:
 
     @property
     def identity(self) -> wire.Identity:
-        """Who it is: its group's name is the Manager's, once there is one whose name will do."""
+        """Who it is; its group's name is the Manager's, once that has a usable one."""
         replica = self._words[layout.W_REPLICA]
         name = name_in_replica_id(self._string(replica) if replica else self.known_as)
         if name == self.refused:
@@ -143,12 +143,12 @@ class PageReader:
 
     @property
     def closed(self) -> bool:
-        """Whether the rank said that its work is over."""
+        """Whether the rank reported that its work is over."""
         return bool(self._words[layout.W_CLOSED] & 1)
 
     @property
     def leaving(self) -> bool:
-        """Whether its interpreter is in its last steps."""
+        """Whether its interpreter is ending."""
         return bool(self._words[layout.W_CLOSED] & 2)
 
     @property
@@ -165,14 +165,14 @@ class PageReader:
         return tuple(filter(None, self._string(self._words[word]).split(",")))
 
     def beat_age_s(self, now_ns: int) -> float:
-        """Seconds since a Python thread of the rank last ran, as far as the page can tell."""
+        """Seconds since a Python thread of the rank last ran, as far as the page shows."""
         _, (_, since) = self._pair(layout.PHASE)
         return max(0, now_ns - max(self._words[layout.W_BEAT], since)) * NS
 
     # -- step -----------------------------------------------------------------------------
 
     def step_state(self, now_ns: int) -> wire.StepState | None:
-        """What the rank reports of itself; None when it never reported anything."""
+        """What the rank reports; None if it never reported anything."""
         begun, (begun_step,) = self._pair(layout.BEGUN)
         written, body = self._pair(layout.STEP)
         if not (begun or written or any(self._phases_begun())):
@@ -226,7 +226,7 @@ class PageReader:
         return self._words[first], self._words[first + layout.PHASE.stride]
 
     def _phase_and_seconds(self) -> tuple[tuple[int, int, int], dict[str, float]]:
-        """The running phase, and seconds of the finished ones as they were when it began."""
+        """The running phase, and the seconds of the finished ones when it began."""
 
         def copy() -> tuple[int, ...] | None:
             begun = self._phases_begun()
@@ -248,10 +248,10 @@ class PageReader:
     # -- the steps ring -------------------------------------------------------------------------
 
     def steps(self, since_attempt: int, now_ns: int) -> tuple[tuple[wire.StepRow, ...], int]:
-        """Attempts after this one that are over, oldest first, and how many cannot be had any more.
+        """Finished attempts after this one, oldest first, and how many of them are lost.
 
-        What an attempt cost is the difference of neighbours: one whose predecessor is overwritten
-        is lost with it.
+        An attempt's cost is its difference from its predecessor: if that is overwritten, both are
+        lost.
         """
         ended = max(0, self._words[layout.W_ENDED])
         since_attempt = max(0, since_attempt)
@@ -265,7 +265,7 @@ class PageReader:
         return tuple(rows), max(0, ended - since_attempt - len(rows))
 
     def _attempt(self, attempt: int) -> tuple[int, ...] | None:
-        """What the slot of this attempt says; None when a later one has it by now."""
+        """The attempt's slot; None if a later attempt has overwritten it."""
         if not attempt:
             return _NO_ATTEMPT
         at = layout.STEPS_WORD + attempt % layout.STEPS_SLOTS * layout.STEPS_SLOT_WORDS
@@ -273,7 +273,7 @@ class PageReader:
         slot = _ATTEMPT_SLOT.unpack(self._copy(at, _ATTEMPT_SLOT.size))
         return slot if self._words[at] == last == attempt else None
 
-    # -- annotations: what the rank says beside its step and phase ------------------------------
+    # -- annotations: what the rank reports beside its step and phase ---------------------------
 
     def note(self, kind: int, now_ns: int) -> tuple[str, float] | None:
         """The last text of this kind and its age in seconds; None when there is none."""
@@ -295,7 +295,7 @@ class PageReader:
         return blob.decode(errors="replace"), max(0, now_ns - since) * NS
 
     def times(self) -> Mapping[str, wire.Took]:
-        """What TorchFT's parts took, by name; only those that were done."""
+        """What TorchFT's parts took, by name; only those that ran."""
         times = {}
         for name, pair in zip(layout.TIME_NAMES, layout.TIMES, strict=False):
             _, body = self._pair(pair)
@@ -337,19 +337,19 @@ class PageReader:
         return name, age_s, max(0, waited) * NS
 
     def tags(self) -> tuple[str, ...]:
-        """What the rank does over and above its phase."""
+        """What the rank does in addition to its phase."""
         bits = self._words[layout.W_TAG_BITS]
         names = self._names(layout.TAG_NAMES)
         return tuple(name for n, name in enumerate(names) if bits >> n & 1)
 
     def counters(self) -> dict[str, float]:
-        """Counters of the user's own."""
+        """User-defined counters."""
         names = self._names(layout.COUNTER_NAMES)
         pairs = ((name, self._totals[n]) for n, name in enumerate(names))
         return {name: total for name, total in pairs if abs(total) <= wire.NUMBER_MAX}
 
     def source(self) -> str:
-        """Who reports, as `wire.StepState.source` has it."""
+        """Who reports, as `wire.StepState.source` defines it."""
         steps = self._string(self._words[layout.W_STEP_SOURCE])
         phases = self._string(self._words[layout.W_PHASE_SOURCE])
         speaker = phases or steps or wire.SOURCE_REPORTER
@@ -359,7 +359,7 @@ class PageReader:
         return speaker if first or self._words[layout.W_WAITS_DECLARED] else layout.SOURCE_PARTIAL
 
     def held_s(self) -> float:
-        """Seconds in which the rank was held inside of collectives and no phase said so."""
+        """Seconds spent inside collectives while no phase said that the rank waits."""
         heads = map(layout.group_head, range(self._group_count()))
         times = (self._words[head + layout.GROUP_HEAD_WORDS - 1] for head in heads)
         return sum(max(0, ns) for ns in times) * NS  # the rank may have written over it
@@ -403,7 +403,7 @@ class PageReader:
         return self._retry(read) or load()
 
     def members(self) -> dict[str, tuple[int, ...]]:
-        """Group ranks of the members of every process group that the rank could name."""
+        """Members of every process group whose members are known, as group ranks."""
         groups = (self._group(index) for index in range(self._group_count()))
         return {name: members for name, members in groups if members}
 
@@ -512,6 +512,6 @@ def _or_none(value: int) -> int | None:
 
 
 def _loss(word: int) -> float | None:
-    """The loss in this word; one that diverges is told as the greatest that the wire takes."""
+    """The loss in this word; a diverging one is clipped to the range of the wire."""
     (loss,) = struct.unpack("d", struct.pack("q", word))
     return max(-wire.NUMBER_MAX, min(loss, wire.NUMBER_MAX)) if math.isfinite(loss) else None

@@ -1,11 +1,10 @@
 """The rank's side of the page: no lock, no syscall and no kept allocation on the hot path.
 
 `time.monotonic_ns` is a vDSO call. Stores go through a memoryview of 8-byte words, which is
-the cheapest store that Python has and never tears a word. See `layout` for the protocol.
+Python's cheapest store and never tears a word. See `layout` for the protocol.
 
-What the rank says beside its step and phase (notes, times, tags, counters, waits) takes a lock: any
-thread may say it, also from within a signal handler, so the lock is one that its holder may take
-again.
+What the rank reports beside its step and phase (notes, times, tags, counters, waits) takes a lock:
+any thread may report it, even from within a signal handler, so the lock is reentrant.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _WAITS_WORD, _WAITS_STRIDE, _ = layout.WAITS
 
 @dataclass(slots=True)
 class StepFacts:
-    """The numbers of a step that are published together. `layout.NONE`: not there."""
+    """The numbers of a step that are published together. `layout.NONE`: absent."""
 
     step: int = layout.NONE
     attempt: int = 0
@@ -106,7 +105,7 @@ class PageWriter:
         self._pair_stamps: dict[layout.SlotPair, int] = {}
         self._times = [[0] * layout.TIMES[0].values for _ in layout.TIMES]
         self.heals = 0
-        """Checkpoints loaded from other groups so far, each part by itself."""
+        """Checkpoints loaded from other groups so far, each part counted."""
         self._trains = threading.main_thread().ident
         self._waits_stamp = 0
         self._waits: list[int] = []
@@ -124,16 +123,16 @@ class PageWriter:
         self._spent_words = self._words[layout.SPENT_WORD : layout.SPENT_WORD + layout.MAX_PHASES]
 
     def detach(self) -> None:
-        """From now on write into private memory: what a forked child does is not the rank's."""
+        """From now on write to private memory: a forked child is not the rank."""
         self._attach_buffer(bytearray(layout.TOTAL_BYTES))
         self._lock = threading.RLock()  # another thread may have held it at the fork
 
     @classmethod
     def create(cls, path: Path, identity: Identity, start_ticks: int) -> PageWriter:
-        """A new page file, whole before it gets its name.
+        """A new page file, complete before it gets its name.
 
         Raises:
-            OSError: no space, no right to write, or the file exists.
+            OSError: no space, no permission, or the file exists.
         """
         blob = json.dumps(asdict(identity), separators=(",", ":")).encode()
         if len(blob) > layout.IDENTITY_BYTES:
@@ -141,9 +140,9 @@ class PageWriter:
         draft = path.with_suffix(".draft")
         fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            # On a full tmpfs a store into a hole is SIGBUS: take the space now, or not at all.
+            # On a full tmpfs a store into a hole is SIGBUS: allocate now, or fail.
             os.posix_fallocate(fd, 0, layout.TOTAL_BYTES)
-            # and the page tables now: a fault is dearer than a whole step's report
+            # and fill the page tables: a fault costs more than a step's report
             page = cls(mmap.mmap(fd, layout.TOTAL_BYTES, mmap.MAP_SHARED | mmap.MAP_POPULATE))
             page._start(blob, start_ticks)
             page.group_rank = identity.group_rank
@@ -173,32 +172,32 @@ class PageWriter:
     # -- liveness ---------------------------------------------------------------------------
 
     def beat(self) -> None:
-        """Say that the interpreter runs."""
+        """Report that the interpreter runs."""
         self._words[layout.W_BEAT] = monotonic_ns()
 
     def close(self) -> None:
-        """Say that the rank's work is over, so that its death is no failure."""
+        """Report that the rank's work is over, so its death is no failure."""
         self._words[layout.W_CLOSED] |= 1
 
     def end(self) -> None:
-        """Say that the interpreter ends: nobody beats any more."""
+        """Report that the interpreter is ending: beats stop."""
         self._words[layout.W_CLOSED] |= 2
 
     def write_text(self, word: int, text: str) -> None:
-        """Say something that is one text: put its number into this word of the header."""
+        """Store a text: put its string number into this word of the header."""
         self._words[word] = self.intern(text)
 
     # -- phases -----------------------------------------------------------------------------
 
     def phase_id(self, name: str) -> int:
-        """Number of a phase; past 16 names everything further counts as `other`."""
+        """Number of a phase; after 16 names, all others count as `other`."""
         number = self.number_of(name, layout.PHASE_NAMES)
         if name == WAITING_PHASE and number is not None:
             self._waiting = number
         return layout.PHASE_OTHER if number is None else number
 
     def change_phase(self, phase: int) -> int:
-        """End the running phase and begin `phase`, which counts as progress; gives the time."""
+        """End the running phase and begin `phase`, which counts as progress; returns the time."""
         words = self._words
         now = monotonic_ns()
         old = self.phase
@@ -229,7 +228,7 @@ class PageWriter:
         """Publish the step's numbers together."""
         self._step_writes = stamp = self._step_writes + 1
         slot = layout.STEP.word + (stamp & 1) * layout.STEP.stride
-        self._words[slot] = stamp  # by itself: pack_into fills its place with zeros first
+        self._words[slot] = stamp  # separately: pack_into writes zeros first
         _pack_step(
             self._buffer, (slot + 1) * layout.WORD,
             facts.step, facts.attempt, facts.commits, facts.last_commit_ns, facts.quorum_id,
@@ -240,7 +239,7 @@ class PageWriter:
     def end_attempt(
         self, attempt: int, step: int, begin_ns: int, end_ns: int, committed: int
     ) -> None:
-        """Keep an attempt that is over in the steps ring; attempts count up one by one."""
+        """Put a finished attempt into the steps ring; attempts count up one by one."""
         words = self._words
         at = layout.STEPS_WORD + attempt % layout.STEPS_SLOTS * layout.STEPS_SLOT_WORDS
         words[at] = attempt
@@ -253,7 +252,7 @@ class PageWriter:
         words[layout.W_ENDED] = attempt
 
     def write_sources(self, steps: str, phases: str, *, waits_declared: bool) -> None:
-        """Say who reports the steps and who the phases; "" for nobody."""
+        """Publish who reports the steps and who the phases; "" for none."""
         self.write_text(layout.W_STEP_SOURCE, steps)
         self.write_text(layout.W_PHASE_SOURCE, phases)
         self._words[layout.W_WAITS_DECLARED] = waits_declared
@@ -315,9 +314,9 @@ class PageWriter:
         return row
 
     def restart_group(self, row: GroupRow, size: int) -> GroupRow:
-        """The group is made anew under the same name: its sequence ids begin again at 1.
+        """The group is recreated under the same name: its sequence ids restart at 1.
 
-        Works of the old one may still come back; what they write no longer moves the head.
+        Works of the old group may still complete; they no longer move the head.
         """
         fresh = GroupRow(row.index, row.name, row.members)
         fresh.held = row.held
@@ -333,7 +332,7 @@ class PageWriter:
         return fresh
 
     def _unique_group_name(self, name: str) -> str:
-        """As it will be read: long names that differ at their ends only must not be one."""
+        """As it will be read: long names that differ only at the end must stay two."""
         short = layout.encode_name(name, layout.GROUP_NAME_BYTES - len("#63")).decode()
         taken = {row.name for row in self._rows.values()}
         copies = (f"{short}#{n}" for n in range(2, layout.MAX_GROUPS + 2))
@@ -364,7 +363,7 @@ class PageWriter:
         is_async: int,
         shapes: bytes,
     ) -> tuple[int, int]:
-        """Record that a collective is entered; the answer goes to `leave`.
+        """Record that a collective is entered; pass the result to `leave`.
 
         `is_async`: bit 0, and the quorum id + 1 of TorchFT's groups above it.
         """
@@ -423,7 +422,7 @@ class PageWriter:
     # -- notes ------------------------------------------------------------------------------
 
     def write_note(self, kind: int, text: str) -> None:
-        """Leave a text for whoever reads the page later; it replaces the former of its kind.
+        """Leave a text for later readers of the page; it replaces the last of its kind.
 
         What does not fit is cut at the end.
         """
@@ -451,9 +450,9 @@ class PageWriter:
 
         Args:
             kind: which of these.
-            seconds: that it took.
-            nbytes: of the state; 0 where there is none, or it cannot be told.
-            again: it belongs to the one before, which takes longer and moves more by this.
+            seconds: its duration.
+            nbytes: of the state; 0 if there is none, or its size is unknown.
+            again: it belongs to the previous one, whose time and bytes grow by these.
         """
         spent_ns = max(0, int(seconds * 1e9))
         with self._lock:
@@ -472,7 +471,7 @@ class PageWriter:
     # -- soundness of the state ---------------------------------------------------------------
 
     def watch_gradients(self, *, on: bool) -> None:
-        """Say whether a gradient that is not finite would be seen."""
+        """Report whether a non-finite gradient would be seen."""
         self._words[layout.W_GRADIENTS] = on
 
     def write_prints(self, lane: int, lineage: int, rows: Sequence[tuple[int, int, int]]) -> None:
@@ -493,19 +492,19 @@ class PageWriter:
     # -- what the training thread waits in ------------------------------------------------------
 
     def trains_here(self) -> None:
-        """From now on this thread is the one that trains; before, the main thread is."""
+        """From now on this is the training thread; until then the main thread is."""
         with self._lock:
             if self._trains != get_ident():
                 self._trains = get_ident()
                 self._waits.clear()
 
     def tell_waits(self) -> None:
-        """Let "waited for 0 s" be told from now on: quorums are seen here."""
+        """Report waits from now on, even of 0 s: quorums are seen here."""
         with self._lock:
             self._write_waits(monotonic_ns())
 
     def begin_wait(self, kind: int) -> None:
-        """Say that the training thread waits for others now; of nested waits the union counts."""
+        """Report that the training thread waits for others; nested waits count once."""
         if self._trains != get_ident() and not _serves_training():
             return
         with self._lock:
@@ -515,11 +514,11 @@ class PageWriter:
             self._waits.append(kind)
             if kind or len(self._waits) > 1:
                 self._write_waits(now)
-            else:  # shows nowhere before it is over
+            else:  # not shown until it is over
                 self._waits_since = now
 
     def end_wait(self, kind: int) -> None:
-        """End the waits of this kind and what began within: an interrupt may have left one."""
+        """End the waits of this kind and those within: an interrupt may have left one."""
         if not self._waits or (self._trains != get_ident() and not _serves_training()):
             return
         with self._lock:
@@ -531,7 +530,7 @@ class PageWriter:
             self._write_waits(now)
 
     def ask_quorum(self, asks: bool) -> None:
-        """Say whether TorchFT's own thread asks for a quorum, or is past its answer."""
+        """Report whether TorchFT's own thread asks for a quorum, or has its answer."""
         if asks is self._asks:
             return
         with self._lock:
@@ -570,7 +569,7 @@ class PageWriter:
 
 
 def _serves_training() -> bool:
-    """Whether this thread is none of Python's: autograd runs hooks in threads of its own, while
-    the training thread waits for them in `backward`.
+    """Whether this is not a Python thread: autograd runs hooks in its own threads, while the
+    training thread waits for them in `backward`.
     """
     return isinstance(threading.current_thread(), threading._DummyThread)
