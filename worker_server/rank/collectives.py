@@ -2,21 +2,21 @@
 
 Each function is replaced by a thin wrapper of the same signature, in `torch.distributed` and in
 `torch.distributed.distributed_c10d`. FSDP2, `torch.distributed.nn`, the `*_object` functions and
-`batch_isend_irecv` call these by their module and are seen with them.
+`batch_isend_irecv` look them up in their module, so their calls are seen.
 
-Not seen, and told as torch's alone in the merged record (`sidecar/merge`), heads do not move:
-what C++ does by itself (DDP's reducer; c10d's completion hook exists for NCCL only and takes the
-GIL on the watchdog's thread), functional collectives (DTensor; the compiler traces these very
-functions with fake tensors), symmetric memory, and calls by a name that user code imported before
-the attach (`from torch.distributed import all_reduce`): methods of a C++ class cannot be
-replaced, and swapping a function's code would change what torch.compile inlines. With
-`LIGHTKEEPER_ATTACH=1` or `python -m worker_server` the attach comes before any such import.
+Not seen (the merged record, `sidecar/merge`, has them from torch alone; heads do not move): what
+C++ does by itself (DDP's reducer; c10d's completion hook exists for NCCL only and takes the GIL on
+the watchdog's thread), functional collectives (DTensor; the compiler traces these very functions
+with fake tensors), symmetric memory, and calls by a name that user code imported before the attach
+(`from torch.distributed import all_reduce`): methods of a C++ class cannot be replaced, and
+swapping a function's code would change what torch.compile inlines. With `LIGHTKEEPER_ATTACH=1` or
+`python -m worker_server` the attach comes before any such import.
 
-An entry is written before the call and completed after it, so that a call that never comes
-back, or takes the process with it, is on record. `async_op=True` completes when the returned
-work's `wait()` returns. With NCCL both mean "the host went on", not "the GPU is done".
+An entry is written before the call and completed after it, so a call that never returns, or that
+kills the process, is on record. `async_op=True` completes when the returned work's `wait()`
+returns. With NCCL both mean "the host continued", not "the GPU is done".
 
-Whatever goes wrong in here stays in here: the collective runs, and recording ends.
+Failures in here stay in here: the collective runs, and recording ends.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _MAX_CACHED = 4096
 _compiling = torch.compiler.is_dynamo_compiling
 _Tensor = torch.Tensor
 backends: set[str] = set()
-"""Of groups of torch's that this process has had, and of TorchFT's."""
+"""Of torch's groups that this process has had, and of TorchFT's."""
 _recorded_elsewhere: tuple[type, ...] = ()
-"""Kinds of groups whose own methods write the entry: TorchFT's, see `torchft_groups`."""
+"""Group classes whose own methods write the entry: TorchFT's, see `torchft_groups`."""
 
 
 _NOWHERE = 99
@@ -56,7 +56,7 @@ _POINT_TO_POINT = frozenset({"send", "recv", "isend", "irecv"})
 
 
 class _Op:
-    """How to read one function's arguments: their positions, `_NOWHERE` for those it has not."""
+    """How to read one function's arguments: their positions, `_NOWHERE` for those it lacks."""
 
     __slots__ = (
         "always_async", "async_op", "group", "group_root", "input", "name", "order", "output",
@@ -116,7 +116,7 @@ _originals: dict[str, Callable[..., Any]] = {}
 
 
 def install(reporter: Reporter) -> None:
-    """Record from now on into this reporter's page. Patches once, whoever calls again."""
+    """Record into this reporter's page from now on. Repeated calls patch only once."""
     global _recorder  # noqa: PLW0603  the wrappers outlive any one attach
     _recorder = Recorder(reporter)
     if _originals:
@@ -140,7 +140,7 @@ def current() -> Recorder | None:
 
 
 def tell_backends() -> None:
-    """Note which backends there are: each has a flight recorder of its own."""
+    """Publish the backends in use: each has its own flight recorder."""
     if _recorder is not None:
         for config in tuple(c10d._world.pg_backend_config.values()):
             backends.update(part.rpartition(":")[2] for part in str(config).split(","))
@@ -173,7 +173,7 @@ def _stop() -> None:
 
 
 def _let_p2pop_know() -> None:
-    """P2POp accepts torch's isend and irecv by identity: also those imported before the patch."""
+    """P2POp accepts isend and irecv by identity: let it accept those from before the patch too."""
     pairs = {_originals[name]: getattr(c10d, name) for name in _ALWAYS_ASYNC if name in _originals}
     made, started = c10d.P2POp.__new__, c10d.P2POp.__init__
 
@@ -204,7 +204,7 @@ def _wrap(op: _Op, original: Callable[..., Any]) -> Callable[..., Any]:
             return original(*args, **kwargs)
         row, ticket, seq, is_async = entered
         try:
-            inside.depth = 1  # in here: an interrupt must not leave it set
+            inside.depth = 1  # in the try: an interrupt must not leave it set
             if not is_async:
                 recorder.page.begin_wait(layout.WAIT_COLLECTIVE)
             result = original(*args, **kwargs)
@@ -228,11 +228,11 @@ def _wrap(op: _Op, original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _Entered = tuple[GroupRow, int, int, bool]
-"""Row, ticket, sequence id, and whether a work comes back that is waited for."""
+"""Row, ticket, sequence id, and whether the call returns a work to wait for."""
 
 
 class OpenCall:
-    """A collective on its way, which is waited for or has failed; `complete` ends it once."""
+    """A collective in flight, until it is waited for or fails; `complete` ends it once."""
 
     __slots__ = ("_open", "_row", "_seq", "_ticket", "recorder")
 
@@ -253,7 +253,7 @@ class OpenCall:
             self.recorder.disable(exc)
 
     def complete(self, error: BaseException | None) -> None:
-        """Write the exit, unless that was done."""
+        """Write the exit, once."""
         if not self._open:
             return
         self._open = False
@@ -266,7 +266,7 @@ class OpenCall:
 
 
 def watch(work: Any, entry: OpenCall) -> Any:
-    """The call came back with a work that is waited for later."""
+    """Wrap the returned work: waiting for it completes the entry."""
     if not isinstance(work, dist.Work):
         return work
     try:
@@ -281,7 +281,7 @@ def _in_one_line(error: BaseException) -> str:
 
 
 class WatchedWork(dist.Work):
-    """The work of a collective, which tells the ring when it was waited for."""
+    """A collective's work that completes the entry when it was waited for."""
 
     def __init__(self, work: Any, entry: OpenCall) -> None:
         super().__init__()
@@ -289,7 +289,7 @@ class WatchedWork(dist.Work):
         self._entry = entry
 
     def wait(self, *args: Any, **kwargs: Any) -> Any:
-        """As the work's own; the entry is left when it returns."""
+        """As the work's own; its return completes the entry."""
         self._entry.hold()
         try:
             begin_wait()
@@ -303,7 +303,7 @@ class WatchedWork(dist.Work):
         return result
 
     def is_completed(self) -> Any:
-        """As the work's own; the entry is left when it is true."""
+        """As the work's own; True completes the entry."""
         done = self._work.is_completed()
         if done:
             self._entry.complete(None)
@@ -342,16 +342,16 @@ class Recorder:
         self._facts = reporter.loop.facts
         self._rows: dict[int, tuple[Callable[[], Any], GroupRow | None]] = {}
         self._sites: dict[tuple[int, int], tuple[CodeType, int]] = {}
-        """By id of the code, which is kept, and place in it: to hash code is to read all of it."""
+        """By id of the code (kept alive) and offset in it: hashing code reads all of it."""
         self._shapes: dict[_Shapes, tuple[bytes, int]] = {}
         self._texts: dict[Any, int] = {}
         self._reduce_ops: dict[Any, int] = {}
         self._on = True
 
     def disable(self, why: BaseException) -> None:
-        """Record no collectives any more; steps are still reported.
+        """Stop recording collectives; steps are still reported.
 
-        A stack or a memory that was used up for a moment was the caller's, and no reason.
+        Stack or memory that was used up for a moment is the caller's, and no reason to stop.
         """
         if not self._on or isinstance(why, RecursionError | MemoryError):
             return
@@ -363,7 +363,7 @@ class Recorder:
     ) -> _Entered | None:
         """Write the entry; None when this call is not recorded.
 
-        In one piece, because each call into Python costs when the caches are the training's.
+        One long function: each Python call is costly when the caches hold the training's data.
         """
         if not self._on:
             return None
@@ -399,7 +399,7 @@ class Recorder:
             what = sizes_in, sizes_out, dtype
             shapes = self._shapes.get(what) or self._shape_text(what)
             root = layout.NONE if at.root == _NOWHERE else _root(at, args, group)
-        except Exception:  # noqa: BLE001  wrong arguments: torch will tell the caller
+        except Exception:  # noqa: BLE001  wrong arguments: torch will report them
             return None
         try:
             reduce_op = layout.NO_STRING
@@ -408,7 +408,7 @@ class Recorder:
                 reduce_op = self._reduce_ops.get(value) or self.reduce_op(value)
             try:
                 frame: FrameType | None = sys._getframe(2)  # enter <- recorded <- the caller
-            except ValueError:  # a thread of C++'s called it
+            except ValueError:  # called from a C++ thread
                 frame = None
             facts = self._facts
             ticket, seq = self.page.enter(
@@ -431,7 +431,7 @@ class Recorder:
     def enter_read(  # noqa: PLR0917
         self, row: GroupRow, flags: int, op: str, what: _Shapes, reduce_op: int, root: int
     ) -> tuple[int, int] | None:
-        """Write the entry of a call that somebody else has read; None when it is not recorded."""
+        """Write the entry of a call already read by the caller; None if it is not recorded."""
         if not self._on:
             return None
         try:
@@ -448,12 +448,12 @@ class Recorder:
     # -- who ---------------------------------------------------------------------------------
 
     def _row(self, group: Any) -> GroupRow | None:
-        if group is None:  # not initialized: the call will say so itself
+        if group is None:  # not initialized: the call itself will raise
             return None
         row = self._new_row(group)
         if len(self._rows) >= _MAX_CACHED:
             self._rows.clear()
-        with contextlib.suppress(TypeError):  # no weak references: named anew each time
+        with contextlib.suppress(TypeError):  # no weak references: looked up each time
             self._rows[id(group)] = weakref.ref(group), row
         return row
 
@@ -463,7 +463,7 @@ class Recorder:
         members = tuple(c10d._world.pg_group_ranks.get(group, ()))
         world = dist.GroupMember.WORLD
         name = "default" if group is world else _group_name(group)
-        # a group of torchft's waits for the quorum when it is asked for its size
+        # asked for its size, a group of torchft's waits for the quorum
         size = len(members) or (group.size() if type(group) is dist.ProcessGroup else 0)
         return self.page.group_row(name, size, tuple(sorted(members)))
 
@@ -477,8 +477,8 @@ class Recorder:
         return cached
 
     def reduce_op(self, op: Any) -> int:
-        """Number of its name."""
-        # an options object has it wrapped, with a factor
+        """String number of its name."""
+        # an options object wraps it, with a factor
         kind = "SUM" if op is None else getattr(op, "op", op)
         cached = self._reduce_ops.get(kind)
         if cached is None:
@@ -527,7 +527,7 @@ class Recorder:
         return cached
 
     def forget_sites(self) -> None:
-        """What is plumbing has changed."""
+        """The plumbing folders changed."""
         self._sites.clear()
 
 
@@ -541,7 +541,7 @@ _plumbing_folders: tuple[str, ...] = (
 
 
 def _short(path: str) -> str:
-    """The file's own name, with its folder when there is one: enough to find it by eye."""
+    """The file's name, with its folder if any: enough to find it by eye."""
     return os.sep.join(path.split(os.sep)[-2:])
 
 
@@ -557,14 +557,14 @@ def _group_name(group: Any) -> str:
 
 def _sizes(value: Any) -> tuple[Any, Any]:
     """Shapes of a list of tensors, and the dtype of the first."""
-    if not isinstance(value, list | tuple):  # to look into an iterator is to use it up
+    if not isinstance(value, list | tuple):  # reading an iterator would use it up
         raise TypeError(f"{type(value).__name__} is no list of tensors")
     shapes = tuple([item.shape for item in value])
     return shapes, value[0].dtype if shapes else None
 
 
 def _root(at: _Op, args: tuple[Any, ...] | list[Any], group: Any) -> int:
-    """Rank in the job's default group: the one that all members agree on."""
+    """Rank in the job's default group, on which all members agree."""
     count = len(args)
     root = args[at.root] if count > at.root else None
     if root is not None:

@@ -1,16 +1,16 @@
-"""A cheap fingerprint of the weights: replicas that must be equal have equal ones, bit for bit.
+"""A cheap fingerprint of the weights: equal replicas have equal fingerprints, bit for bit.
 
 Theory of operation. After a commit all replica groups hold the same weights, bit by bit. Every N
-steps each rank hashes the raw bits of its own and publishes the value; whoever reads those of all
-groups sees the odd one out. Every tensor is read as 64-bit words, in blocks; the words of a block
-are added up (the sum of integers does not depend on the order in which a GPU does it), the sums get
-odd weights of their own and are added up in turn. One word that differs changes the value, but for
+steps each rank hashes the raw bits of its weights and publishes the value; comparing the values of
+all groups shows the odd one out. Every tensor is read as 64-bit words, in blocks; the words of a
+block are summed (an integer sum does not depend on the order in which a GPU adds), and the sums get
+odd weights of their own and are summed in turn. One word that differs changes the value, except in
 one case in 2^48; so do two, unless they cancel within one block.
 
-What is hashed depends on shapes, settings and the step alone, so that all groups hash the same
-piece. On a GPU nothing waits: the value is copied back behind the work, and published by a later
-call. Where a fingerprint costs more than a thousandth of the time since the last one, the rank
-doubles its distance by itself: groups then still have every second step in common.
+What is hashed depends only on shapes, settings and the step, so all groups hash the same piece. On
+a GPU nothing waits: the copy back is queued behind the work, and a later call publishes the value.
+If a fingerprint costs more than a thousandth of the time since the last one, the rank doubles its
+interval on its own: groups then still share every second step.
 
 Works for every dtype, for DTensors (the local shard) and FSDP2. Uses torch as the caller imported
 it.
@@ -38,16 +38,16 @@ ENVIRONMENT: Final = "LIGHTKEEPER_FINGERPRINT_EVERY"
 DEFAULT_EVERY: Final = 10
 """Steps. Smaller finds corruption sooner; the cost is bounded by `_SHARE` anyway."""
 CPU_PART_BYTES: Final = 16 * 2**20
-"""At most so much is read at once; larger shards go in parts, one a fingerprint, in turn. On a CPU
+"""The most that is read at once; larger shards go in parts, one per fingerprint, in turn. On a CPU
 16 MiB take 2 to 5 ms (tests/bench)."""
 PART_BYTES: Final = 4 * 2**30
-"""The same on an accelerator, whose memory gives terabytes a second."""
+"""The same on an accelerator, whose memory reads terabytes a second."""
 _SHARE: Final = 1e-3
 _MOST_STRIDE: Final = 1024
 _BLOCK: Final = 8192
-"""Words that are added up before they are weighted: 64 KiB."""
+"""Words that are summed before they are weighted: 64 KiB."""
 _SMALL: Final = 4 * _BLOCK
-"""Up to here a tensor is one block: a call less for each of hundreds of small ones."""
+"""Up to this size a tensor is one block: saves a call for each of hundreds of small ones."""
 _MASK: Final = 2**64 - 1
 _MOST_PENDING: Final = 4
 
@@ -70,7 +70,7 @@ class Fingerprinter:
         self._on = True
 
     def take(self, parameters: Any, step: int, every: int | None, shard: int) -> None:
-        """Hash the weights as they are after the commit of `step`, where it is due."""
+        """Hash the weights as they are after the commit of `step`, if due."""
         if not self._on or not self._loop.on:
             return
         try:
@@ -80,12 +80,12 @@ class Fingerprinter:
             every = self._every if every is None else every
             if every > 0 and _due(step, every, self._stride) and not self._healing:
                 began_s = time.thread_time()
-                if step <= self._last:  # back to a checkpoint: what comes now is another history
+                if step <= self._last:  # back to a checkpoint: a new history begins
                     self._rollbacks += 1
                     self._note_lineage()
                 self._last = step
                 self._take(parameters, step, every, shard)
-                if step % every == 0:  # the early ones come too close to each other to be a measure
+                if step % every == 0:  # the early ones are too close together to measure
                     self._pay(time.thread_time() - began_s)
         except Exception as exc:  # noqa: BLE001  nothing may reach training
             self._on = False
@@ -98,7 +98,7 @@ class Fingerprinter:
         return bool(getattr(self._loop.manager, "_healing", False))
 
     def _note_lineage(self) -> None:
-        """Weights that came from another group speak for that group, not for this one."""
+        """Weights from another group are evidence about that group only."""
         lineage = self._loop.heals + self._loop.page.heals + self._rollbacks
         if lineage != self._lineage:
             self._lineage = lineage
@@ -128,7 +128,7 @@ class Fingerprinter:
         self._collect()
 
     def _total(self, torch: Any, sums: list[Tensor]) -> Tensor:
-        """All sums of one device, weighted and added up, modulo 2^64."""
+        """All sums of one device, weighted and summed, modulo 2^64."""
         row = torch.cat(sums)
         weights = self._weights.get(row.device)
         if weights is None or len(weights) < len(row):
@@ -168,16 +168,14 @@ class _Pending:
     step: int
     part: int
     values: list[tuple[Tensor, Any]]
-    """Of each device: a number on its way here, and the event after which it is there, or None."""
+    """Per device: a number in transfer, and the event that marks its arrival, or None."""
 
     def there(self) -> bool:
         return all(event is None or bool(event.query()) for _, event in self.values)
 
 
 def _due(step: int, every: int, stride: int) -> bool:
-    """Every so many steps; and early on at 1, 2, 4 ...: what was seen to be equal once can later
-    be told from what never was.
-    """
+    """Every `every * stride` steps; early also at 1, 2, 4 ...: shows if replicas were ever equal."""
     return step % (every * stride) == 0 or (0 < step < every and step & (step - 1) == 0)
 
 
@@ -191,7 +189,7 @@ def _setting(environ: Mapping[str, str]) -> int:
 
 
 def _tensors(parameters: Any) -> Iterator[Tensor]:
-    """Those of a module, a mapping, an iterable, or pairs of name and tensor."""
+    """The tensors of a module, a mapping, an iterable, or (name, tensor) pairs."""
     tensors: Iterable[Any] = parameters
     if callable(getattr(parameters, "parameters", None)):
         tensors = parameters.parameters()
@@ -226,13 +224,13 @@ def _sizes(tensors: list[Tensor]) -> list[int]:
 
 def _part(tensors: list[Tensor], turn: int) -> tuple[int, int]:
     """Which part's turn it is, and how many there are."""
-    # an odd number of them: whoever takes every second, fourth ... comes by all
+    # an odd number: a rank that takes every second, fourth ... visits all of them
     parts = -(-sum(_sizes(tensors)) * 8 // _part_bytes(tensors)) | 1
     return turn % parts, parts
 
 
 def _pieces(torch: Any, tensors: list[Tensor], part: int, parts: int) -> Iterator[Tensor]:
-    """Sums over one of the parts, and over what is no whole word."""
+    """Sums over one of the parts, and over remainders shorter than a word."""
     sizes = _sizes(tensors)
     width = -(-sum(sizes) // parts)
     low, high = part * width, (part + 1) * width
@@ -253,7 +251,7 @@ def _words(torch: Any, tensor: Tensor, first: int, last: int) -> Tensor:
     size = tensor.element_size()
     low, high = first * 8 // size, last * 8 // size
     stretch = tensor if high - low == tensor.numel() else tensor[low:high]
-    if stretch.storage_offset() * size % 8:  # a shard may begin at an odd place of its buffer
+    if stretch.storage_offset() * size % 8:  # a shard may begin unaligned in its buffer
         stretch = stretch.clone()
     words: Tensor = stretch.view(torch.int64)
     return words
@@ -271,7 +269,7 @@ def _sums(words: Tensor) -> Iterator[Tensor]:
 
 
 def _odd_weights(torch: Any, count: int, device: Any) -> Tensor:
-    """Fixed numbers that look random; odd, so that no difference is lost by multiplying."""
+    """Fixed pseudorandom numbers; odd, so that multiplying loses no difference."""
     numbers = (torch.arange(count, device=device) + 1) * _signed(0x9E3779B97F4A7C15)
     numbers = (numbers ^ numbers >> 30) * _signed(0xBF58476D1CE4E5B9)
     weights: Tensor = numbers ^ numbers >> 27 | 1
@@ -279,7 +277,7 @@ def _odd_weights(torch: Any, count: int, device: Any) -> Tensor:
 
 
 def _sent_home(torch: Any, total: Tensor) -> tuple[Tensor, Any]:
-    """The number, on the CPU at once or as soon as the device has done it."""
+    """The number on the CPU, and the event that marks its arrival, or None."""
     if total.device.type == "cpu":
         return total, None
     home = torch.empty((), dtype=torch.int64, pin_memory=True)

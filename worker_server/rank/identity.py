@@ -1,12 +1,12 @@
 """Who this process is: rank of which group of which job, and on which node.
 
 Theory of operation. Launchers nest: a Kubernetes pod or a Slurm step runs torchrun, which runs
-ranks, and a rank sees the variables of all of them. The innermost launcher tells the rank, for
-the outer ones started something else: under `sbatch` + `srun torchrun` SLURM_PROCID is the number
-of the *launcher*, and `mpirun` in a Slurm job starts one daemon a node by srun. The outer ones
-tell what the inner ones do not know: the job and the node.
+ranks, and a rank sees the variables of all of them. The innermost launcher defines the rank,
+because the outer ones started something else: under `sbatch` + `srun torchrun` SLURM_PROCID is the
+number of the *launcher*, and `mpirun` in a Slurm job starts one daemon a node by srun. The outer
+ones define what the inner ones do not know: the job and the node.
 
-    what       by, the first that is there
+    what       from, the first that is set
     rank       RANK of WORLD_SIZE (torchrun, Kubeflow, Lightning, people)
                OMPI_COMM_WORLD_RANK of OMPI_COMM_WORLD_SIZE (Open MPI)
                PMI_RANK of PMI_SIZE (MPICH, Intel MPI)
@@ -15,17 +15,17 @@ tell what the inner ones do not know: the job and the node.
                JOB_COMPLETION_INDEX of WORLD_SIZE (Kubernetes Indexed Job; the Job's size is in no
                variable of Kubernetes)
                else rank 0 of 1
-    group      REPLICA_GROUP, REPLICA_GROUP_ID (TorchFT), else `job`; as soon as there is a TorchFT
-               Manager, what it was given as replica id: that is who the Lighthouse knows
+    group      REPLICA_GROUP, REPLICA_GROUP_ID (TorchFT), else `job`; once there is a TorchFT
+               Manager, the replica id it was given: the Lighthouse knows that one
     job        LIGHTKEEPER_JOB; Slurm's name and number of the job, of the array or of the whole
                heterogeneous job; TORCHELASTIC_RUN_ID; else `job`
     host       LIGHTKEEPER_HOST, SLURMD_NODENAME, K8S_NODE_NAME, the host's name; in a pod that
-               was not told its node `pod:NAME`
+               does not know its node `pod:NAME`
 
-The host is the node that quarantine speaks of and that a scheduler can keep work off. A pod's
-name is none: a new pod has a new one, so a quarantine would keep nobody out, and in a StatefulSet
-or an Indexed Job the name stays while the node changes, so it would hit a healthy node. `pod:`
-says on every page that the node is not known.
+The host is the node that quarantine names and that a scheduler can keep work off. A pod's name is
+not a node: a new pod has a new one, so a quarantine would keep nobody out, and in a StatefulSet or
+an Indexed Job the name stays while the node changes, so it would hit a healthy node. `pod:` shows
+on every page that the node is unknown.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ UNNAMED = "job"
 """A group that no launcher names."""
 _GROUP_NAME = re.compile(r"[^\s/\\<>\"':-][^\s/\\<>\"':]{0,127}")
 POD = "pod:"
-"""Begins a host that is no node: a pod which nobody told where it runs."""
+"""Prefix of a host that is no node: a pod that does not know where it runs."""
 
 
 _READ_BYTES: Final = 256 * 1024
 
 Read = Callable[[str], str]
-"""The text of a small file; empty when it cannot be had."""
+"""The text of a small file; empty if it cannot be read."""
 
 
 def read_file(path: str) -> str:
@@ -70,7 +70,7 @@ def read_file(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LauncherVariables:
-    """Which variables of a launcher say a process's rank."""
+    """A launcher's variables that give a process's rank."""
 
     name: str
     rank: str
@@ -103,7 +103,7 @@ _NO_RANKS = frozenset({
     "deepspeed.launcher.launch", "composer", "fabric", "lightning", "lightning.fabric.cli",
     "torchft_lighthouse", "torchft.lighthouse_cli",
 })  # fmt: skip
-"""Programs that import torch, run where ranks run and see what ranks see, and are none."""
+"""Programs that import torch and run with a rank's environment, but are no ranks."""
 
 
 def launcher_of(environ: Mapping[str, str]) -> LauncherVariables | None:
@@ -132,7 +132,7 @@ def program_of(command: Sequence[str]) -> str:
                 next(words, "")
             continue
         for at, letter in enumerate(word[1:], 2):
-            if letter in "mcWX":  # these take a word, in the same breath or as the next one
+            if letter in "mcWX":  # these take a value, attached or as the next word
                 value = word[at:] or next(words, "")
                 if letter in "mc":
                     return value if letter == "m" else ""
@@ -147,10 +147,10 @@ def identity_from(
     hostname: Callable[[], str] = socket.gethostname,
     read: Read = read_file,
 ) -> wire.Identity:
-    """Who this process is, by the variables that the module's table names.
+    """Who this process is, from the variables in the module's table.
 
     Raises:
-        SettingError: a rank or a size makes no sense.
+        SettingError: a rank or a size is invalid.
     """
     rank, size = _place(environ)
     group = group_of(environ)
@@ -169,7 +169,7 @@ def identity_from(
 def _place(environ: Mapping[str, str]) -> tuple[int, int]:
     launcher = launcher_of(environ)
     if launcher is None:
-        # WORLD_SIZE without RANK: one process that says how many there are, if it says one
+        # no RANK: rank 0 of WORLD_SIZE, or else of 1
         launcher = LAUNCHERS[0]
         environ = {"RANK": "0", "WORLD_SIZE": environ.get("WORLD_SIZE") or "1"}
     named = next((size for size in launcher.sizes if environ.get(size)), None)
@@ -192,7 +192,7 @@ def _job(environ: Mapping[str, str], *, grouped: bool) -> str:
     if number:
         return f"{environ.get('SLURM_JOB_NAME') or 'slurm'}-{number}"
     run = environ.get("TORCHELASTIC_RUN_ID", "none")
-    # One torchrun a replica group: its run id names the group's agents, not the job.
+    # With one torchrun a replica group, its run id names the group's agents, not the job.
     return "job" if grouped or run in ("", "none") or _is_uuid(run) else run
 
 
@@ -206,7 +206,7 @@ def _slurm_job(environ: Mapping[str, str], *, grouped: bool) -> str | None:
 
 
 def _is_uuid(text: str) -> bool:
-    """Whether `torchrun --standalone` made it up: another one each time, so a name for nothing."""
+    """Whether `torchrun --standalone` made it up: new each time, so useless as a name."""
     try:
         uuid.UUID(text)
     except ValueError:
@@ -215,14 +215,14 @@ def _is_uuid(text: str) -> bool:
 
 
 def group_of(environ: Mapping[str, str]) -> str | None:
-    """The replica group that these variables name; None where nobody names one."""
+    """The replica group that these variables name; None if none does."""
     return environ.get("REPLICA_GROUP") or environ.get("REPLICA_GROUP_ID") or None
 
 
 def name_in_replica_id(replica_id: str | None) -> wire.GroupName | None:
-    """`my_0` of `my_0:<uuid>`; None where there is none, or none that can name a group.
+    """`my_0` of `my_0:<uuid>`; None if it is missing or cannot name a group.
 
-    A Manager that was given no name has a uuid, another one at each start.
+    A Manager without a name has a uuid, a new one at each start.
     """
     name, _, rest = (replica_id or "").partition(":")
     usable = _GROUP_NAME.fullmatch(name) and name.isprintable() and not _is_uuid(name)
@@ -230,7 +230,7 @@ def name_in_replica_id(replica_id: str | None) -> wire.GroupName | None:
 
 
 def renamed(launched: wire.Identity, name: wire.GroupName | None) -> wire.Identity:
-    """The identity under the name that its group's Manager goes by; None: there is none."""
+    """The identity under the name of its group's Manager; None: there is none."""
     if name is None or name == launched.group:
         return launched
     return replace(launched, group=name, launched_as=launched.group)
@@ -239,7 +239,7 @@ def renamed(launched: wire.Identity, name: wire.GroupName | None) -> wire.Identi
 def host_of(environ: Mapping[str, str], hostname: Callable[[], str] = socket.gethostname) -> str:
     """The node that this process runs on, as quarantine and the scheduler name it."""
     for name in ("LIGHTKEEPER_HOST", "SLURMD_NODENAME", "K8S_NODE_NAME"):
-        # NODE_NAME is a habit in pods as well, but build systems use it for other things.
+        # Pods often set NODE_NAME too, but build systems use it for other things.
         node = environ.get(name)
         if node:
             return node
@@ -248,7 +248,7 @@ def host_of(environ: Mapping[str, str], hostname: Callable[[], str] = socket.get
 
 # -- place -----------------------------------------------------------------------------------------
 #
-# Where a scheduler put this process: what it takes to name exactly this job, step or pod to it.
+# Where a scheduler put this process: what names exactly this job, step or pod to it.
 #
 # Theory of operation. Everything comes from variables that the scheduler or the pod's manifest
 # sets, and from two files that a pod has anyway. What is absent is left out: a place that names
@@ -264,11 +264,11 @@ def host_of(environ: Mapping[str, str], hostname: Callable[[], str] = socket.get
 #     pod_uid             POD_UID; else, in a pod, the kubelet's path of a mount such as /etc/hosts
 #     node                in a pod: K8S_NODE_NAME, NODE_NAME, LIGHTKEEPER_HOST
 #
-# LIGHTKEEPER_PLACE=key=value,key=value adds what a scheduler of one's own needs (the webhook gets
-# it), and overrides.
+# LIGHTKEEPER_PLACE=key=value,key=value adds what a custom scheduler needs (the webhook gets it),
+# and overrides.
 
 _BUDGET_BYTES: Final = 1024
-"""Of the page's room for the identity, 1,792 bytes; a state that is polled carries it as well."""
+"""Of the page's room for the identity, 1,792 bytes; each polled state carries it too."""
 _NAMESPACE: Final = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 _MOUNTS: Final = "/proc/self/mountinfo"
 _POD_UID: Final = re.compile(
