@@ -175,7 +175,7 @@ class _Pending:
 
 
 def _due(step: int, every: int, stride: int) -> bool:
-    """Every `every * stride` steps; early also at 1, 2, 4 ...: shows if replicas were ever equal."""
+    """Each `every * stride` steps; early also at 1, 2, 4 ...: shows if replicas ever were equal."""
     return step % (every * stride) == 0 or (0 < step < every and step & (step - 1) == 0)
 
 

@@ -1,15 +1,15 @@
-"""What the rank leaves behind when it ends badly: the exception, and stacks at a fatal signal.
+"""What a rank that ends badly leaves behind: its exception, and stacks at a fatal signal.
 
 Nothing here may change what the job prints or returns:
 
 - The main thread's exception is read from `sys.last_value`, which the interpreter sets before it
-  prints: `sys.excepthook` stays whose it is, also when it is replaced after the attach, and a
-  hook that fails prints no frame of ours. Others set it too and live on (each failing cell of a
-  notebook, `python -i`, C code that prints an exception): that is no end, see `_is_the_end`.
-- `threading.excepthook` is chained, because threads have no such variable; the former hook is
+  prints: `sys.excepthook` stays as it is, even if it is replaced after the attach, and a hook that
+  fails prints no frame of ours. Others set it too and continue (each failing cell of a notebook,
+  `python -i`, C code that prints an exception): that is no end, see `_is_the_end`.
+- `threading.excepthook` is chained, because threads have no such variable; the previous hook is
   always called.
-- faulthandler is enabled only where nobody enabled it, into a file of ours; it then lets the
-  signal do what it would have done.
+- faulthandler is enabled only if nobody enabled it, into a file of ours; it then lets the signal do
+  what it would have done.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from worker_server.rank.page.writer import PageWriter
 
 # The Python stacks of all threads, as the beat writes them into the page.
 #
-# They are what is left when nobody can look from outside: py-spy is missing, ptrace is forbidden,
+# They are what remains when nobody can look from outside: py-spy is missing, ptrace is forbidden,
 # or the process is dead. faulthandler writes them in C, in one go with the GIL held. A walk over
-# `sys._current_frames()` keeps frames of threads that go on meanwhile; one such walk ended its
+# `sys._current_frames()` keeps frames of threads that run meanwhile; one such walk ended its
 # rank with a segmentation fault in `frame.f_back` (Python 3.11.7, in the campaign).
 
 _MAX_FRAMES = 48
-"""Of one thread, the newest ones: a recursion must not crowd out the other threads."""
+"""Per thread, the newest ones: a recursion must not crowd out the other threads."""
 _MAX_THREADS = 64
 DEEPEST = 100
-"""Calls of one thread, and threads, that faulthandler writes; the newest."""
+"""Calls per thread, and threads, that faulthandler writes; the newest."""
 _MAX_BYTES = 4 * 2**20
 _THREAD = re.compile(r"(?:Current t|T)hread 0x([0-9a-f]+)\b.*\(most recent call first\):")
 _CALL = re.compile(r'  File "(.*)", line (\S+) in (.*)')
 _ESCAPED = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
 _DUTY = 0.001
-"""Of a core that the beat's stacks may cost: faulthandler writes each word by itself, 0.2 ms for a
-dozen threads, 20 ms for a hundred deep ones."""
+"""Share of a core that the beat's stacks may cost: faulthandler writes each word separately, 0.2 ms
+for a dozen threads, 20 ms for a hundred deep ones."""
 
 
 class _Call(NamedTuple):
@@ -64,7 +64,7 @@ def stacks() -> dict[int, list[_Call]]:
     """By thread, as `threading.get_ident` names it; at most `DEEPEST` of each.
 
     Raises:
-        OSError: there is no descriptor or memory left to write them into.
+        OSError: no descriptor or memory is left to write them into.
     """
     fd = os.memfd_create("lightkeeper-stacks")
     try:
@@ -86,7 +86,7 @@ def _threads(text: str) -> Iterator[tuple[int, list[_Call]]]:
 
 
 def _plain(text: str) -> str:
-    """Without faulthandler's escapes of what is not ASCII."""
+    """Undo faulthandler's escapes of non-ASCII text."""
     return _ESCAPED.sub(lambda escape: chr(int(escape[1] or escape[2] or escape[3], 16)), text)
 
 
@@ -116,7 +116,7 @@ def stacks_text() -> str:
 
 
 def keeping(write: Callable[[str], None]) -> Callable[[], None]:
-    """A chore of the beat that hands the stacks on, less often where they cost much."""
+    """A chore of the beat that writes the stacks, less often where they cost much."""
     due_s = 0.0
 
     def keep() -> None:
@@ -132,7 +132,7 @@ def keeping(write: Callable[[str], None]) -> Callable[[], None]:
 
 @lru_cache(maxsize=4096)
 def _shorten(path: str) -> str:
-    """The path below the entry of sys.path that it was imported from, as py-spy has it."""
+    """The path below its entry of sys.path, as py-spy shows it."""
     roots = [root for root in sys.path if root and path.startswith(root.rstrip("/") + "/")]
     return path[len(max(roots, key=len).rstrip("/")) + 1 :] if roots else path
 
@@ -140,17 +140,17 @@ def _shorten(path: str) -> str:
 _MAX_TRACEBACK = 7000
 _MAX_MESSAGE = 500
 _HIGH_FD = 400
-"""Programs that close or reuse low descriptors by number must not find ours among them."""
+"""Programs that close or reuse low descriptors by number must not hit ours."""
 
 _page: PageWriter | None = None
 _looked_at: tuple[int, int] | None = None
-"""Which exception was judged last. Not the exception: it would keep the tensors of its frames."""
+"""Ids of the exception judged last; keeping it would keep the tensors of its frames."""
 _ended = False
-"""Whether the main thread's end is on the page: no thread's that follows may take its place."""
+"""Whether the main thread's end is on the page: a later thread's must not replace it."""
 _hooked = False
 _crash_fd: int | None = None
 _kept: str | None = None
-"""The first error that TorchFT kept from the program since it last asked for a quorum."""
+"""The first error that TorchFT hid from the program since it last asked for a quorum."""
 
 
 def install(page: PageWriter, crash_file: Path) -> None:
@@ -181,9 +181,9 @@ def note_uncaught() -> None:
 
 
 def _is_the_end(value: BaseException) -> bool:
-    """Whether the interpreter itself gave up on this exception and is about to go.
+    """Whether the interpreter itself gave up on this exception and is about to exit.
 
-    Then no `__main__` runs any more. What is interactive goes on, and may end at once after its
+    Then `__main__` no longer runs. An interactive interpreter continues, or ends right after its
     last error: there the exception must have left the main module of a file, and nothing else.
     """
     if sys.flags.interactive or sys.flags.inspect or _main_module_runs():
@@ -198,7 +198,7 @@ def _is_the_end(value: BaseException) -> bool:
 
 
 def _main_module_runs() -> bool:
-    """Whether the main thread is still in what `python` was told to run: that is outermost then."""
+    """Whether the main thread still runs what `python` was started for: its outermost call."""
     calls = stacks().get(threading.main_thread().ident or 0, [])
     return bool(calls) and (
         len(calls) >= DEEPEST or calls[-1].name in ("<module>", "_run_module_as_main")
@@ -206,7 +206,7 @@ def _main_module_runs() -> bool:
 
 
 def forget() -> None:
-    """In a forked child, which is not the rank: its end is no news of the rank."""
+    """In a forked child, which is not the rank: do not report its end."""
     global _page  # noqa: PLW0603
     _page = None
     if _crash_fd is not None:
@@ -215,7 +215,7 @@ def forget() -> None:
 
 
 def keep(error: BaseException | None) -> None:
-    """TorchFT keeps this from the program, which may die of what follows; None: that is over."""
+    """TorchFT hides this from the program, which may die of its effects; None: that is over."""
     global _kept  # noqa: PLW0603
     if error is None:
         _kept = None
@@ -276,7 +276,7 @@ def _chain_thread_hook() -> None:
 def _arm(path: Path) -> None:
     """Have stacks written at SIGSEGV, SIGABRT, SIGBUS, SIGFPE and SIGILL."""
     global _crash_fd  # noqa: PLW0603
-    if _crash_fd is not None:  # a forked child that attaches as a rank of its own
+    if _crash_fd is not None:  # a forked child that attaches as its own rank
         _point(_crash_fd, path)
         return
     if faulthandler.is_enabled():
@@ -292,7 +292,7 @@ def _arm(path: Path) -> None:
 
 
 def _point(fd: int, path: Path) -> None:
-    """Let this descriptor, which faulthandler may hold, lead to another file."""
+    """Point this descriptor, which faulthandler may hold, to another file."""
     new = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_APPEND, 0o600)
     try:
         os.dup2(new, fd, inheritable=False)

@@ -1,18 +1,18 @@
-"""The training loop as this rank reports it: which step, which attempt, how it ended, how sound.
+"""The training loop as this rank reports it: step, attempt, outcome and soundness.
 
-One `Loop` a process; who may change it is decided in `reporter`. An attempt is open from its
-beginning to its end. One that is begun while another is open puts an end to that one, without a
-commit: each attempt ends exactly once, so that the steps ring has them all.
+One `Loop` per process; `reporter` decides who may change it. An attempt is open from its beginning
+to its end. Beginning another ends the open one without a commit: each attempt ends exactly once, so
+the steps ring has them all.
 
-Soundness: since which attempt this rank's numbers are not finite, and where it was seen. TorchFT
-commits a NaN: it never looks. Who was first is known only to the rank, before it gives its gradient
-away; a step later everybody's loss is NaN. So the rank remembers the beginning of the latest
-*spell*: attempts in a row that were not finite. A spell ends with an attempt of which something was
-looked at and all of it was finite.
+Soundness: since which attempt this rank's numbers are not finite, and where that was seen. TorchFT
+commits a NaN: it never checks. Only a rank itself can know that it was first, before it gives its
+gradient away; a step later everybody's loss is NaN. So the rank remembers the beginning of the
+latest *spell*: consecutive attempts that were not finite. A spell ends with an attempt in which
+something was checked and all of it was finite.
 
-Figures are numbers, or what holds one and may be far away. To read a number off a GPU (or out of a
-JAX array) makes the host wait for all that was launched before: a loop that does that does it
-itself, and not because of us.
+Figures are numbers, or objects that hold one, perhaps on a device. Reading a number off a GPU (or
+out of a JAX array) makes the host wait for all work launched before: only the loop itself may do
+that.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from worker_server.rank.warn_once import WarnOnce, warn
 
 MOST: Final = 2**61
 LEAST: Final = -MOST
-"""What a word of the page holds, with room for what is added up."""
+"""What a word of the page holds, with room for sums."""
 
 
 class OddFigureError(ValueError):
-    """It cannot be reported; the message says why."""
+    """A figure that cannot be reported; the message says why."""
 
 
 def to_float(value: Any) -> float:
     """The number.
 
     Raises:
-        OddFigureError: it is none, or reading it would make the rank wait.
+        OddFigureError: it is not a number, or reading it would make the rank wait.
     """
     try:
         return float(_near(value))
@@ -53,7 +53,7 @@ def to_int(value: Any) -> int:
     """The whole number.
 
     Raises:
-        OddFigureError: it is none, is too large, or reading it would make the rank wait.
+        OddFigureError: it is not a number, too large, or reading it would make the rank wait.
     """
     try:
         number = int(_near(value))
@@ -65,7 +65,7 @@ def to_int(value: Any) -> int:
 
 
 def to_count(value: Any) -> int:
-    """The whole number, which is added to others.
+    """The whole number, to be added to a count.
 
     Raises:
         OddFigureError: as `to_int`, or it is negative.
@@ -96,26 +96,26 @@ def is_finite(value: Any) -> bool | None:
 
 
 def none_is_spoilt(*values: Any) -> bool:
-    """Whether none of these is known to be NaN or infinite; what cannot be read is not."""
+    """Whether none of these is known to be NaN or infinite; an unreadable one is not."""
     return all(is_finite(value) is not False for value in values)
 
 
 # -- loop --------------------------------------------------------------------------------------
 
 _SHARED: Final = layout.PLACES[-1]
-"""Where a loss comes from that is not the rank's alone."""
+"""The place of a loss that is not the rank's alone."""
 
 
 class Loop:
-    """What is known of the loop, written to the page whenever it changes."""
+    """What is known about the loop, written to the page at every change."""
 
     def __init__(self, page: PageWriter) -> None:
         self.page = page
         self.facts = StepFacts()
-        """As they are now; the collective ring reads step and attempt."""
+        """The current ones; the collective ring reads step and attempt."""
         self.on = True
         self.due = False
-        """Whether the next phase begins an attempt: the loop tells only the ends of its steps."""
+        """Whether the next phase begins an attempt: the loop reports only the ends of its steps."""
         self.outer: list[int] = []
         """Phases that the running one pauses."""
         self.manager: Any = None
@@ -137,12 +137,12 @@ class Loop:
 
     @property
     def step_now(self) -> int | None:
-        """The open attempt's step; None while none is open: only its end tells it."""
+        """The open attempt's step; None while none is open: only its end reports it."""
         return self.step_of(self.facts.step) if self._open else None
 
     def step_of(self, step: int, committed: bool = False) -> int:
-        """An attempt's step as TorchFT numbers it by now: where a heal came before the forward
-        pass, the number with which the attempt began is that of weights that are gone.
+        """An attempt's step as TorchFT numbers it now: after a heal before the forward pass, the
+        number with which the attempt began belongs to replaced weights.
         """
         number = getattr(self.manager, "_step", None)
         return max(step, number - committed) if number.__class__ is int else step
@@ -159,18 +159,18 @@ class Loop:
         self._open = True
         self._begin_ns = now
         page.begin_attempt(facts.attempt, step)
-        if self._unread:  # who we are is worth telling before the first end
+        if self._unread:  # report the replica id before the first end
             self._unread = False
             self._read_manager(self.manager, facts)
             page.write_step(facts)
 
     def begin_next(self) -> None:
-        """An attempt begins with a phase: of the next step, or of the same again."""
+        """A phase begins an attempt: of the next step, or of the same again."""
         facts = self.facts
         self.begin(facts.step + 1 if facts.committed_step == facts.step else facts.step)
 
     def end(self, step: int, committed: bool, loss: float | None, tokens: int) -> None:
-        """The open attempt ends, or one that began where the former ended."""
+        """The open attempt ends, or one that began where the last one ended."""
         page, facts = self.page, self.facts
         if self._open:
             now = monotonic_ns()
@@ -198,7 +198,7 @@ class Loop:
         page.write_step(facts)
 
     def note_loss(self, loss: float) -> None:
-        """A mean over ranks, told by itself: while its attempt is open, or after its end."""
+        """A mean over ranks, reported separately: while its attempt is open, or after its end."""
         self._take_loss(loss)
         self.soundness.look(loss, None, _SHARED)
         self.page.write_step(self.facts)
@@ -208,11 +208,11 @@ class Loop:
         self.facts.loss_kind = layout.LOSS_FINITE if isfinite(loss) else layout.LOSS_NOT_FINITE
 
     def rest(self) -> int:
-        """The phase outside of every named one."""
+        """The phase outside all named ones."""
         return layout.PHASE_OTHER if self.facts.attempt else layout.PHASE_INIT
 
     def disable(self, why: BaseException) -> None:
-        """Report nothing any more; says so once."""
+        """Stop reporting; warns once."""
         if self.on:
             self.on = False
             warn(f"lightkeeper stopped reporting: {why!r}", stacklevel=5)
@@ -279,17 +279,17 @@ class Soundness:
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._looked = _NEVER
-        """Last attempt of which something was looked at."""
+        """Last attempt in which something was checked."""
         self._bad = _NEVER
         """Last attempt that was not finite."""
         self._first: tuple[int | None, int, int] = (0, 0, 0)
-        """Step, place and time at which the spell began; the step is None until it is told."""
+        """Step, place and time at which the spell began; the step is None until it is reported."""
         self._run = 0
         self._attempts = 0
         self._warn = WarnOnce()
 
     def look(self, loss: Any, grad_norm: Any, where: str) -> bool:
-        """Whether what could be read is finite; what is not is remembered."""
+        """Whether the figures that can be read are finite; remembers those that are not."""
         finite, loop = True, self._loop
         for name, value in (("loss", loss), ("grad_norm", grad_norm)):
             if value is None:
@@ -309,7 +309,7 @@ class Soundness:
         return finite
 
     def end(self, loss: float | None, step: int) -> None:
-        """An attempt of this step ends; the loop still counts it as the present one."""
+        """An attempt of this step ends; the loop still counts it as the current one."""
         attempt = self._loop.facts.attempt
         if loss is not None:
             self._looked = attempt
@@ -324,7 +324,7 @@ class Soundness:
 
     def _note(self, where: str, attempt: int, step: int | None) -> None:
         if attempt == self._bad:
-            return  # what was seen first in an attempt was seen nearest to its origin
+            return  # what an attempt saw first is nearest to the origin
         if not self._run:
             place = layout.PLACES.index(where) if where in layout.PLACES else 0
             self._first = step, place, monotonic_ns()

@@ -1,11 +1,11 @@
 """torch's profiler on demand, in the rank.
 
-The sidecar drops `NAME.profile.ask`; the beat sees it and a daemon thread profiles *all* threads,
-writes a Chrome trace beside it and goes. What torch 2.13 forces on us (each seen here):
+The sidecar writes `NAME.profile.ask`; the beat sees it, and a daemon thread profiles *all* threads,
+writes a Chrome trace beside it and exits. Limits of torch 2.13 (each seen here):
 
 - Collecting and saving a trace holds the GIL: about 5 us an op, so ten seconds of a loop of small
-  ops would stop training for half a minute. So a short window comes first and tells how many ops
-  a second there are; the next are longer, but only so that each stop stays near a second.
+  ops would stop training for half a minute. So a short window first measures the ops per second;
+  the next are longer, but only so that each stop stays near a second.
 - Two profilers at once end in SIGSEGV. So torch's entry points are watched (`watch_torch`): while
   the job profiles itself we refuse, and when it begins while ours runs, ours ends first.
 - A thread inside torch at the interpreter's end ends in SIGABRT: `finish` waits for it.
@@ -26,13 +26,12 @@ from typing import Any
 
 _PROBE_S = 0.2
 _GROWTH = 10
-"""From window to window: a probe that met the loop while it waited must not mislead by more."""
+"""From window to window: limits the error of a probe taken while the loop waited."""
 _MAX_EVENTS = 100_000
-"""More make a longer trace and a longer stop of training: 7 us each in all, more on a busy
-machine."""
+"""More make the trace and the stop of training longer: 7 us each in all, more on a busy machine."""
 _EVENT_BYTES = 255
 _MAX_GROWTH = 256 * 2**20
-"""Of the rank's memory while the profiler runs; more may be the job's own, and ends it as well."""
+"""Of the rank's memory while the profiler runs; more ends the profile, even if the job's own."""
 MAX_TRACE_BYTES = 128 * 2**20
 _LOOK_S = 0.1
 _YIELD_S = 60.0
@@ -51,7 +50,7 @@ class _RefusedError(Exception):
 
 
 def _answer(trace: Path, answer: dict[str, Any]) -> None:
-    """Let the sidecar know that it is over: what the trace covers, or why there is none."""
+    """Report the end to the sidecar: what the trace covers, or why there is none."""
     draft = trace.with_suffix(".draft")
     draft.write_text(json.dumps(answer), encoding="utf-8")
     draft.rename(trace.with_suffix(".done"))
@@ -70,7 +69,7 @@ class _Session(threading.Thread):
         self._trace = trace
         self._end_asked = threading.Event()
         self.over = threading.Event()
-        """The profiler is not running any more (the file may still be written)."""
+        """The profiler no longer runs (its file may be unfinished)."""
 
     def end_early(self, timeout_s: float) -> None:
         """Stop profiling now, and wait until the profiler is free."""
@@ -91,7 +90,7 @@ class _Session(threading.Thread):
                 _ours = None
 
     def _record(self) -> dict[str, Any]:
-        """Windows that grow until one is long enough, or as long as it may be; the last counts."""
+        """Profile in growing windows until one is as long as asked or allowed; the last counts."""
         planned_s, cut = min(_PROBE_S, self._duration_s), None
         while True:
             window = _Window(planned_s, self._end_asked)
@@ -125,7 +124,7 @@ class _Session(threading.Thread):
 
 
 class _Window:
-    """The profiler, switched on for a while; collected when it is made."""
+    """One run of the profiler; it is collected when `__init__` returns."""
 
     def __init__(self, seconds: float, stop: threading.Event) -> None:
         torch: Any = sys.modules["torch"]
@@ -200,7 +199,7 @@ def _begin(ask: dict[str, Any], trace: Path) -> _RefusedError | None:
         _ours = _Session(ask, trace)
     try:
         _ours.start()
-    except RuntimeError as exc:  # no thread to be had, or the interpreter ends
+    except RuntimeError as exc:  # no thread available, or the interpreter ends
         _ours = None
         return _RefusedError(503, f"the rank cannot profile: {exc}")
     return None
@@ -212,7 +211,7 @@ _watching = False
 
 
 def watch_torch() -> None:
-    """Know when the job itself uses torch's profiler; call once torch is imported."""
+    """Track when the job itself uses torch's profiler; call once torch is imported."""
     global _watching  # noqa: PLW0603
     from torch.autograd import profiler  # noqa: PLC0415
 

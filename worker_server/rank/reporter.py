@@ -1,17 +1,17 @@
-"""What a training loop says of itself, in a microsecond or two a call.
+"""What a training loop reports, at a microsecond or two a call.
 
 Phases nest: an inner phase pauses the outer one, so seconds are never counted twice. Before the
-first step the rank is in `init`; inside a step and outside of every phase it is in `other`.
+first step the rank is in `init`; inside a step and outside all phases it is in `other`.
 
-Whose words count. The loop itself may report, or a hook that only guesses: each is a *source*.
-Steps and phases each have one source that is heard. A source takes the word by speaking, if nobody
-of its own rank or a higher one has it; the source that loses it is never heard again. In each
-source one thread, the one that speaks first, is the rank's loop; phases named by other threads are
-ignored, because "where is this rank" has one answer. What is compared on the hot path is one
-number: the thread that may speak, 0 while that is undecided, -1 once it is lost.
+Who is heard. The loop itself may report, or a hook that only guesses: each is a *source*. Steps and
+phases each have one source that is heard. A source takes over by reporting, unless one of the same
+or a higher rank is heard; a source that was replaced is never heard again. In each source one
+thread, the first to report, is the rank's loop; phases named by other threads are ignored, because
+"where is this rank" has one answer. The hot path compares one number: the thread that may report, 0
+while that is undecided, -1 once it is lost.
 
-Nothing here raises into training. The first internal failure warns once and switches the
-reporter off; a phase is then a context manager that does nothing.
+Nothing here raises into training. The first internal failure warns once and turns the reporter off;
+a phase is then a context manager that does nothing.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ RANKS: Final = {
 _NO_CONTEXT: Final[AbstractContextManager[Any]] = nullcontext()
 _LOST: Final = -1
 _MAX_KNOWN: Final = 64
-"""Names remembered of each kind: one that is new in every step must not fill the memory."""
+"""Names remembered per kind: names that are new in every step must not fill the memory."""
 
 
 class Annotations:
-    """Tags and counters of the user's own, at most 16 of each; any thread may use them."""
+    """User-defined tags and counters, at most 16 of each; any thread may use them."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -67,7 +67,7 @@ class Annotations:
         self._warn = WarnOnce()
 
     def count(self, name: str, amount: float = 1) -> None:
-        """Count up. What is negative, not finite or no number is ignored, with one warning."""
+        """Count up. A negative or non-finite amount, or no number, is ignored with one warning."""
         if not self._loop.on:
             return
         try:
@@ -92,7 +92,7 @@ class Annotations:
         return counter
 
     def tag(self, name: str) -> AbstractContextManager[Any]:
-        """The tag of this name, which is on while any `with` block of it runs."""
+        """The tag of this name, which is on while any of its `with` blocks runs."""
         try:
             tag = self._tags.get(name)
             return self._new_tag(name) if tag is None else tag
@@ -120,7 +120,7 @@ class Annotations:
 
 
 class _Tag:
-    """One tag; the same object serves every time."""
+    """One tag; the object is reused."""
 
     __slots__ = ("_annotations", "_number")
 
@@ -136,7 +136,7 @@ class _Tag:
 
 
 class _Phase:
-    """One named phase; the same object serves every time it is entered."""
+    """One named phase; the object is reused."""
 
     __slots__ = ("_id", "_source")
 
@@ -162,7 +162,7 @@ class _WaitingPhase(_Phase):
 
 
 class SourceArbiter:
-    """Which source has the word, and the sources there are."""
+    """All sources, and which of them are heard."""
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
@@ -178,15 +178,15 @@ class SourceArbiter:
         return self.sources[name]
 
     def prepares(self, guess: ReportSource) -> bool:
-        """Whether somebody who knows better than `guess` says that training has not begun.
+        """Whether a source that knows better than `guess` reports that training has not begun.
 
-        An optimizer is stepped before the first step where its state must exist at once.
+        Some code steps an optimizer before the first step, to create its state.
         """
         nearer = self.phases is not None and self.phases.rank > guess.rank
         return nearer and bool(self.loop.outer) and self.loop.page.phase == layout.PHASE_INIT
 
     def publish(self) -> None:
-        """Write to the page who speaks."""
+        """Write to the page who is heard."""
         self.loop.page.write_sources(
             self.steps.name if self.steps else "",
             self.phases.name if self.phases else "",
@@ -194,14 +194,14 @@ class SourceArbiter:
         )
 
     def silence(self) -> None:
-        """Hear nobody any more."""
+        """Ignore all sources from now on."""
         self.loop.on = False
         for source in self.sources.values():
             source.lose()
 
 
 class ReportSource:
-    """One source of reports of the training loop. Nothing here raises into training."""
+    """One source of reports on the training loop. Nothing here raises into training."""
 
     def __init__(self, arbiter: SourceArbiter, name: str) -> None:
         self.name = name
@@ -218,7 +218,7 @@ class ReportSource:
         self.count = arbiter.annotations.count
         """Count a thing of your own, `count("samples_skipped", 3)`; at most 16, which only grow."""
         self.tag = arbiter.annotations.tag
-        """Declare what the rank does over and above its phase, until the `with` block ends."""
+        """Declare what the rank does in addition to its phase, until the `with` block ends."""
 
     # -- phases -----------------------------------------------------------------------------
 
@@ -258,20 +258,20 @@ class ReportSource:
             self.disable(exc)
 
     def leave_phase(self) -> None:
-        """Go back to the phase outside of the running one."""
+        """Return to the outer phase."""
         if self._phases_thread != get_ident():
             return
         try:
             outer = self._outer
             back = outer.pop() if outer else layout.PHASE_OTHER
             if not outer and self._loop.facts.attempt:
-                back = layout.PHASE_OTHER  # the first step began inside of a phase
+                back = layout.PHASE_OTHER  # the first step began inside a phase
             self._page.change_phase(back)
         except Exception as exc:  # noqa: BLE001
             self.disable(exc)
 
     def declare_waits(self, phase_id: int) -> None:
-        """The loop itself says where it waits for others."""
+        """The loop itself reports where it waits for others."""
         if not self._arbiter.waits_declared and self._page.phase == phase_id and self._loop.on:
             self._arbiter.waits_declared = True
             self._arbiter.publish()
@@ -279,7 +279,7 @@ class ReportSource:
     # -- steps ------------------------------------------------------------------------------
 
     def begin_step(self, step: int) -> None:
-        """A step begins, perhaps again: the attempt counts up, the ring's nth starts anew."""
+        """A step begins, perhaps again: the attempt counts up, the ring's `nth` restarts at 0."""
         if self._steps_thread != get_ident() and not self._take_steps():
             return
         try:
@@ -313,14 +313,14 @@ class ReportSource:
     def step(
         self, step: int, loss: float | None = None, tokens: int = 0, committed: bool = True
     ) -> None:
-        """A step ended, for loops that say no more: the next begins where this one ended."""
+        """A step ended, for loops that report only this: the next begins where this one ended."""
         self.end_step(step, committed=committed, loss=loss, tokens=tokens)
         if self._steps_thread == get_ident():
             self._loop.due = True
 
     def note_loss(self, loss: Any) -> None:
-        """The latest loss, a mean over ranks, from a hook that is told it apart from the step; not
-        heard if a source nearer to the loop has the steps.
+        """The latest loss, a mean over ranks, from a hook that gets it apart from the step; ignored
+        if a source nearer to the loop reports the steps.
         """
         if self._steps_thread == _LOST or self._thread not in (0, get_ident()):
             return
@@ -378,7 +378,7 @@ class ReportSource:
 
     def _publish(self, *, rest: bool = False) -> bool:
         try:
-            if rest:  # the phases of the source that lost the word are over
+            if rest:  # the phases of the replaced source are over
                 self._page.change_phase(self._loop.rest())
             self._arbiter.publish()
         except Exception as exc:  # noqa: BLE001
@@ -387,13 +387,13 @@ class ReportSource:
         return True
 
     def disable(self, why: BaseException) -> None:
-        """Report nothing any more, from any source; says so once."""
+        """Stop reporting, from all sources; warns once."""
         self._loop.disable(why)
         self._arbiter.silence()
 
 
 class Reporter(ReportSource):
-    """The training loop's own source, and what goes with it: what training code may rely on."""
+    """The training loop's own source, and the API on which training code may rely."""
 
     def __init__(self, page: PageWriter, find_url: Callable[[], str | None] = lambda: None) -> None:
         self.page = page
@@ -413,15 +413,15 @@ class Reporter(ReportSource):
 
     def from_source(self, name: str) -> ReportSource:
         """For a hook or callback that knows the loop from outside: it is heard until a source of
-        higher rank speaks (reporter, lightning or torchtitan, torchft, optimizer).
+        higher rank reports (reporter, lightning or torchtitan, torchft, optimizer).
         """
         return self._arbiter.source(name)
 
     def finite(self, *, loss: Any = None, grad_norm: Any = None, where: str = LOCAL) -> bool:
         """Whether these are finite; False is a vote against the commit of this step.
 
-        Ask before the gradient goes to others, so that the monitor sees who was first. It reads
-        numbers and tensors on the CPU; a tensor on an accelerator counts as finite, unread.
+        Ask before the gradient goes to others, so that the monitor sees which rank was first. It
+        reads numbers and tensors on the CPU; a tensor on an accelerator counts as finite, unread.
 
         Args:
             loss: of this rank's own batch.
@@ -446,8 +446,8 @@ class Reporter(ReportSource):
     ) -> None:
         """After a commit: publish a hash of the weights, so that unequal replicas are found.
 
-        Call it with every committed step; it acts on every so many of them (`every`, else
-        LIGHTKEEPER_FINGERPRINT_EVERY, else 10; 0: never), on all groups on the same ones.
+        Call it with every committed step; it acts on every Nth (`every`, else
+        LIGHTKEEPER_FINGERPRINT_EVERY, else 10; 0: never), the same ones in all groups.
 
         Args:
             parameters: a module, its parameters, or a mapping of tensors; local shards count.
@@ -472,14 +472,14 @@ class Reporter(ReportSource):
             self.page.close()
 
     def detach(self) -> None:
-        """Called in a forked child, which is not the rank: whatever it reports goes nowhere."""
+        """Called in a forked child, which is not the rank: its reports go nowhere."""
         self._arbiter.silence()
         self._url = None
         self.page.detach()
 
 
 def _nothing(*_: Any, **__: Any) -> None:
-    """What a reporter that is off does with all that it is told."""
+    """Ignore a report: the reporter is off."""
 
 
 class NullReporter(Reporter):
@@ -490,7 +490,7 @@ class NullReporter(Reporter):
     fingerprint = observe_manager = close = _nothing
 
     def __init__(self) -> None:
-        """It has no page, and so nothing of what a reporter has."""
+        """It has no page, and so no state."""
 
     def phase(self, name: str) -> AbstractContextManager[Any]:  # noqa: ARG002
         return _NO_CONTEXT
@@ -501,5 +501,5 @@ class NullReporter(Reporter):
         return self
 
     def finite(self, *, loss: Any = None, grad_norm: Any = None, where: str = LOCAL) -> bool:  # noqa: ARG002
-        """The same answer: a loop that votes by it must not vote otherwise without us."""
+        """The same answer: a loop must not vote differently without us."""
         return none_is_spoilt(loss, grad_norm)
