@@ -1,18 +1,18 @@
 """What torch calls back for: its own import, each compilation, each step of an optimizer.
 
-- *Import.* Do something as soon as torch (or a part of torchft) is imported, importing it for
-  nobody. The moment is the end of `import torch`: torch.distributed is imported in the middle of
-  it, when half of torch is not there yet.
+- *Import.* Act as soon as torch (or a part of torchft) is imported, without importing it. The
+  moment is the end of `import torch`: torch.distributed is imported in the middle of it, when half
+  of torch is missing.
 - *Compilations* by torch.compile are declared as the tag `compile`. A recompilation in the middle
   of a run takes a rank tens of seconds while all others wait for it, and looks like a hang. torch
   calls back when dynamo begins to trace a frame, when a backward pass is compiled late and when
   CUDA graphs are recorded, and again at the end. It costs nothing otherwise.
-  `torch._dynamo.reset()` forgets those who listen, and so us.
-- *Steps* of a loop that says nothing: each step of its first optimizer is a step. torch calls a
-  global hook after each `Optimizer.step`, a microsecond for ours. Of several optimizers only the
+  `torch._dynamo.reset()` forgets all listeners, and so us.
+- *Steps* of a loop that reports nothing: each step of its first optimizer is a step. torch calls a
+  global hook after each `Optimizer.step`; ours takes a microsecond. Of several optimizers only the
   first to step is counted (a GAN's critic steps more often than its generator), and another one
-  once that is gone or has been silent for long. A step that a GradScaler skips, for an overflow,
-  does not call the optimizer and is not counted.
+  once that is gone or long silent. A step that a GradScaler skips, for an overflow, does not call
+  the optimizer and is not counted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from worker_server.rank.warn_once import warn
 
 
 def when_imported(name: str, act: Callable[[], None]) -> None:
-    """Call `act` now when this module is imported, else right after it is.
+    """Call `act` now if this module is imported, else right after its import.
 
     A fixed moment, not "a second later": every rank must count its collectives from the first.
     """
@@ -47,10 +47,10 @@ def when_imported(name: str, act: Callable[[], None]) -> None:
 
 
 class _Watcher(MetaPathFinder):
-    """Lets the other finders find the module and adds one act after its import.
+    """Lets the other finders find the module, and calls `act` after its import.
 
-    To be asked for the spec is not to be imported: `importlib.util.find_spec("torch")` is how
-    libraries ask whether torch is installed. So it watches until an import was carried out.
+    A query for the spec is no import: libraries call `importlib.util.find_spec("torch")` to see
+    whether torch is installed. So it watches until an import was carried out.
     """
 
     def __init__(self, name: str, act: Callable[[], None]) -> None:
@@ -58,7 +58,7 @@ class _Watcher(MetaPathFinder):
         self._act = act
         self._over = False
         self._asking: set[int] = set()
-        """Threads in which the other finders are being asked: they may ask back."""
+        """Threads in which the other finders are being asked: they may call back."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -89,13 +89,13 @@ class _Watcher(MetaPathFinder):
         if self._over:
             return
         self._over = True
-        with contextlib.suppress(ValueError):  # others tidy up there as well
+        with contextlib.suppress(ValueError):  # others may have removed it
             sys.meta_path.remove(self)
         self._act()
 
 
 def _tell_import(loader: Loader, name: str, act: Callable[[], None]) -> None:
-    """Have this loader, which may load other modules too, say when it has executed this one."""
+    """Call `act` when this loader, which may load other modules too, has executed this one."""
     execute = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:
@@ -111,12 +111,12 @@ def _tell_import(loader: Loader, name: str, act: Callable[[], None]) -> None:
 
 
 def declare_compilations(reporter: Reporter) -> None:
-    """Tag every compilation of this process from now on; imports dynamo for nobody."""
+    """Tag every compilation of this process from now on; does not import dynamo."""
     when_imported("torch._dynamo.callback", lambda: _listen(reporter.tag("compile")))
 
 
 def _listen(tag: AbstractContextManager[Any]) -> None:
-    """Never raises: it runs inside an import, and other torches have other things there."""
+    """Never raises: it runs inside an import, and other torch versions differ there."""
     try:
         from torch._dynamo.callback import callback_handler  # noqa: PLC0415  it is there
 
@@ -134,7 +134,7 @@ def _listen(tag: AbstractContextManager[Any]) -> None:
 
 _SILENT = 64
 """Steps of other optimizers without one of the counted one, after which another is counted: more
-than any critic makes for one of its generator's, and a few minutes of training at most."""
+than any critic takes per step of its generator, and a few minutes of training at most."""
 
 
 class StepCounter:
@@ -162,7 +162,7 @@ class StepCounter:
 
 def count_steps(source: ReportSource) -> None:
     """Count every optimizer's steps in this process from now on; torch is imported."""
-    import torch  # noqa: PLC0415  only where it is there already
+    import torch  # noqa: PLC0415  imported already
     from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: PLC0415
 
     counter = StepCounter(source)
@@ -175,11 +175,11 @@ def count_steps(source: ReportSource) -> None:
 
 
 # -- torch's own C++ control plane, started in the rank on a unix socket --------------------------
-# It answers Flight Recorder dumps without the GIL, so it speaks when the rank's Python cannot.
-# What is known to end badly, and how it is avoided here (facts: torch 2.13.0):
+# It serves Flight Recorder dumps without the GIL, so it answers when the rank's Python cannot.
+# Known failures, and how they are avoided here (facts: torch 2.13.0):
 #
 # - A Python handler, or a server whose last reference is dropped, turns a successful exit into
-#   SIGABRT: there are no Python handlers, and the server is referenced for ever (also in forked
+#   SIGABRT: there are no Python handlers, and the server is referenced forever (also in forked
 #   children, where dropping it would shut the parent's socket down).
 # - `shutdown()` may hang and is never called: the socket dies with the process.
 # - A process that exits before the server listens may hang: it is pinged once.
@@ -210,11 +210,11 @@ def start_control_plane(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Torch announces its server as a warning on stderr, which is the job's and not ours."""
+    """Silence the warning with which torch announces its server: stderr is the job's."""
     try:
         library = Path(sys.modules["torch"].__file__ or "").parent / "lib" / "libc10.so"
         level = ctypes.c_int.in_dll(ctypes.CDLL(str(library)), "FLAGS_caffe2_log_level")
-    except (KeyError, OSError, ValueError):  # a torch that logs in another way: one line more
+    except (KeyError, OSError, ValueError):  # another torch logs differently: one line more
         yield
         return
     before, level.value = level.value, max(level.value, _ERRORS_ONLY)

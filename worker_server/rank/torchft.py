@@ -1,37 +1,37 @@
 """TorchFT without a line of code: steps, health, times and collectives, as soon as it is imported.
 
-Every Manager that is made is observed; its `start_quorum` begins a step and its `should_commit`
-ends one, unless the training loop itself reports (`reporter` decides). Plain attributes are read,
-and nothing is called that TorchFT would not call. Methods are wrapped where a class defines them,
-and keep their signatures; a name that this version of torchft does not have is left out, and said
-once where it is one that matters; whatever goes wrong in here ends in one warning.
+Every Manager is observed; its `start_quorum` begins a step and its `should_commit` ends one, unless
+the training loop itself reports (`reporter` decides). Only plain attributes are read, and nothing
+is called that TorchFT would not call. Methods are wrapped where a class defines them, and keep
+their signatures; a name that this version of torchft lacks is skipped, with one warning if it
+matters; any failure in here ends in one warning.
 
-What the training thread waits in: `quorum` while it is inside of `Manager.wait_quorum`, which all
-that needs a quorum goes through, or in a `start_quorum` that finds the former quorum not done;
-`commit` inside of `should_commit` once the quorum is there; nothing else in these two, for they
-apply loaded states and synchronize with a device. Of works, `wait()` counts: torchft 0.2.0's DDP
-waits in its communication hook, so that is seen, whether backward runs the hook in the training
-thread (CPU) or in one of autograd's. Not seen is what waits in C++ alone: torch's own DDP within
-the group, a hook that returns a future without having waited for it, and, where `wait()` only
-orders streams (NCCL), whatever synchronizes with the device first.
+What the training thread waits in: `quorum` while it is in `Manager.wait_quorum`, which all that
+needs a quorum calls, or in a `start_quorum` that finds the previous quorum not done; `commit` in
+`should_commit` once the quorum is there; nothing else in these two, because they apply loaded
+states and synchronize with a device. Of works, `wait()` counts: torchft 0.2.0's DDP waits in its
+communication hook, so that is seen, whether backward runs the hook in the training thread (CPU) or
+in one of autograd's. Waits in C++ alone are not seen: torch's own DDP within the group, a hook that
+returns a future without having waited for it, and, where `wait()` only orders streams (NCCL),
+whatever synchronizes with the device first.
 
 What TorchFT's parts take (staging, loading and applying a state, quorums, new process groups) is
 timed from outside. A call that fails is not counted; of nested calls the outermost is. The quorum's
-time is that from the start of `_async_quorum` to the first thing that follows the answer
-(configuring the group, staging or loading a checkpoint, the end): the client itself is Rust, and is
-left alone. A state that was loaded is applied by the training thread, which may have to wait for
-the load first: that wait is the load's.
+time runs from the start of `_async_quorum` to the first thing that follows the answer (configuring
+the group, staging or loading a checkpoint, the end): the client itself is Rust, and is left alone.
+The training thread applies a loaded state, and may have to wait for the load first: that wait
+counts as the load's.
 
-Whether gradients are finite is seen where TorchFT averages them, without a call of the user's. What
-is given to `Manager.allreduce` is looked at before it goes (`local`), and some of it again at the
-commit vote (`exchanged`): who was first is known only before the exchange. A look is at 64 numbers,
-so a NaN in a few of a large tensor may pass once; what a loss brings is in all of them. Eight
-tensors are looked at, and all where that takes less than 0.3 % of a step (5 us each, 100 where
-caches are cold); of more, each attempt looks at others. Not looked at: tensors on an accelerator
-(to read one makes the rank wait, or needs a copy and an event in its stream), small ones (metrics
+Gradients are checked for non-finite numbers where TorchFT averages them, without a call by the
+user. A tensor given to `Manager.allreduce` is checked before it goes (`local`), and some again at
+the commit vote (`exchanged`): who was first is known only before the exchange. A check reads 64
+numbers, so a NaN in a few of a large tensor may pass once; what comes from the loss is in all of
+them. Eight tensors are checked, and all where that takes less than 0.3 % of a step (5 us each, 100
+where caches are cold); of more, each attempt checks others. Not checked: tensors on an accelerator
+(reading one makes the rank wait, or needs a copy and an event in its stream), small ones (metrics
 may hold an Inf for good reasons), subclasses of Tensor, and anything once a GradScaler is used,
-which makes an Inf on purpose. `StepState.gradients_watched` says whether there is a watch.
-`LIGHTKEEPER_GRADIENTS=0` switches it off.
+which makes an Inf on purpose. `StepState.gradients_watched` says whether gradients are checked.
+`LIGHTKEEPER_GRADIENTS=0` turns it off.
 """
 
 from __future__ import annotations
@@ -70,17 +70,17 @@ _WRAPPED: Final = "_lightkeeper_wrapped"
 
 Method = Callable[..., Any]
 Around = Callable[[Method, Any, tuple[Any, ...], dict[str, Any]], Any]
-"""What is called in place of a method: it is given the method, its object and the arguments."""
+"""Called in place of a method, with the method, its object and the arguments."""
 P = ParamSpec("P")
 
 _observer: Observer | None = None
 _patched: set[str] = set()
 _unhooked: set[str] = set()
-"""What this version does not have under a name that is known here."""
+"""Names to hook that this version lacks."""
 
 
 def install(reporter: Reporter) -> None:
-    """Observe torchft for this reporter from now on; patches once, whoever calls again."""
+    """Observe torchft for this reporter from now on; repeated calls patch only once."""
     global _observer  # noqa: PLW0603  the wrappers outlive any one attach
     _observer = Observer(reporter)
     torchft_groups.forget()
@@ -95,7 +95,7 @@ def install(reporter: Reporter) -> None:
 def tell(
     act: Callable[Concatenate[Observer, P], object], *args: P.args, **kwargs: P.kwargs
 ) -> None:
-    """Let the observer know, if anything is recorded. Nothing of ours may reach torchft."""
+    """Notify the observer, if anything is recorded. No error of ours may reach torchft."""
     recorder = collectives.current()
     if _observer is None or recorder is None:
         return
@@ -106,7 +106,7 @@ def tell(
 
 
 def wrap(cls: type, name: str, around: Around) -> bool:
-    """Replace a method where the class itself defines it, and say whether it does."""
+    """Replace a method where the class itself defines it; returns whether it does."""
     original = cls.__dict__.get(name)
     if callable(original) and not hasattr(original, _WRAPPED):
 
@@ -130,7 +130,7 @@ def _try(patch: Callable[[Any], None], name: str) -> None:
 
 
 def _miss(owner: str, names: list[str], what: str) -> None:
-    """Say once what this version does not have, and what is not seen for it."""
+    """Warn once about what this version lacks, and what is not seen because of it."""
     if names:
         _unhooked.update(f"{owner}.{name}" for name in names)
         warn(
@@ -211,7 +211,7 @@ def _observed_init(original: Method, self: Any, args: Any, kwargs: Any) -> None:
 
 
 def _speaks(manager: object) -> bool:
-    """Of several Managers the one that is observed gives the steps."""
+    """Of several Managers only the observed one reports the steps."""
     return _observer is not None and _observer.reporter.loop.manager is manager
 
 
@@ -277,7 +277,7 @@ def _gathered_allreduce(original: Method, self: Any, args: Any, kwargs: Any) -> 
     entries: list[torchft_groups.OpenGroupCall] = []
     this_thread.managed = entries
     if torchft_groups.is_native(getattr(self, "_pg", None)):
-        # it is torch's, none of whose methods is wrapped: this is where it is called
+        # a group of torch's own has no wrapped methods: record its call here
         this_thread.begins = lambda _: _begin_native(self, entries, args, kwargs)
     try:
         work = original(self, *args, **kwargs)
@@ -328,23 +328,23 @@ def _named(names: tuple[str, ...], args: tuple[Any, ...], kwargs: Any) -> dict[s
 # -- times -----------------------------------------------------------------------------------------
 
 _CLOSELY_S: Final = 5.0
-"""An episode that has been over for longer than this is over: pieces that heal in one go are a step
-or two apart, and a step of those who wait for them is seldom longer.
+"""A pause longer than this ends an episode: pieces that heal in one go are a step or two apart, and
+a step of those who wait for them is seldom longer.
 """
 _ITEMS_MAX: Final = 200_000
-"""Of a state, containers included; to walk through more takes longer than it is worth."""
+"""Of a state, containers included; walking through more is not worth the time."""
 
 Span = tuple[float, float]
 
 
 class Episodes:
-    """Sorts the calls of one kind into episodes; not thread-safe.
+    """Groups the calls of one kind into episodes; not thread-safe.
 
     A rank may own a Manager for each piece of its model. When it heals, each loads its own piece,
-    in parallel or one after the other, and perhaps a step apart; people ask how long *the rank*
-    took. So calls of different owners that overlap, or follow closely upon each other, are one
-    episode; the next call of an owner that was in it already begins another. The seconds of an
-    episode are those in which any of them was at it, its bytes are added up, and it counts once.
+    in parallel or in turn, and perhaps a step apart; people ask how long *the rank* took. So calls
+    of different owners that overlap, or follow each other closely, are one episode; an owner's
+    second call begins another. An episode's seconds are those in which any of its calls ran, its
+    bytes are added up, and it counts once.
     """
 
     def __init__(self) -> None:
@@ -352,12 +352,12 @@ class Episodes:
         """Of the latest episode, by owner: each has one call in it."""
 
     def take(self, owner: int, begin_s: float, end_s: float) -> tuple[float, bool]:
-        """Take in a call that is over.
+        """Add a finished call.
 
         Args:
             owner: who made it; one owner's calls are never parts of the same episode.
-            begin_s: when it began, by a clock that does not go back.
-            end_s: when it ended. One before the beginning is taken for the beginning.
+            begin_s: when it began, by a monotonic clock.
+            end_s: when it ended; taken for `begin_s` if earlier.
 
         Returns:
             The seconds that it adds to its episode, and whether that episode had begun before.
@@ -381,7 +381,7 @@ def _covered_s(spans: Iterable[Span]) -> float:
 
 
 class Observer:
-    """What one attach sees of torchft. Any thread may call: each Manager has one of its own."""
+    """What one attach sees of torchft. Any thread may call: each Manager has its own."""
 
     def __init__(self, reporter: Reporter) -> None:
         self.reporter = reporter
@@ -398,24 +398,24 @@ class Observer:
         self.page.tell_waits()
 
     def begin_step(self, manager: Any) -> None:
-        """It asks for a quorum."""
+        """The Manager asks for a quorum."""
         last_words.keep(None)
         time_transport(getattr(manager, "_checkpoint_transport", None))
         if _speaks(manager):
             self._steps.begin_step(manager._step)
 
     def end_step(self, manager: Any, committed: bool) -> None:
-        """A committed step has been counted already; one that healed has changed its number."""
+        """TorchFT has counted a committed step already; a heal has changed its number."""
         if _speaks(manager):
             self._steps.end_step(manager._step - committed, committed=committed)
 
     def note_error(self, manager: Any, e: Exception) -> None:
-        """It keeps an error from the program."""
+        """The Manager hides an error from the program."""
         last_words.keep(e)
         torchft_groups.failed(manager._pg, e)
 
     def add(self, kind: int, owner: object, span: Span, nbytes: int = 0) -> None:
-        """Count a call that is over."""
+        """Count a finished call."""
         with self._lock:
             seconds, again = self._episodes[kind].take(id(owner), *span)
             self.page.add_time(kind, seconds, nbytes, again=again)
@@ -423,7 +423,7 @@ class Observer:
                 self._loaded[id(owner)] = span[1], nbytes
 
     def applied(self, manager: Any, begin_s: float, end_s: float) -> None:
-        """Count a state that was taken over, if one was loaded."""
+        """Count an applied state, if one was loaded."""
         with self._lock:
             loaded = self._loaded.pop(id(getattr(manager, "_checkpoint_transport", None)), None)
         if loaded is not None:
@@ -432,13 +432,13 @@ class Observer:
 
 
 _transports: set[type] = set()
-"""Whose methods are timed."""
+"""Classes with timed methods."""
 
 
 def timed(kind: int, then: Callable[[Any, Any, Any, Any], int | None]) -> Around:
-    """Around what is counted as this kind, the outermost of nested calls, unless it fails.
+    """Count calls as this kind, the outermost of nested ones, unless they fail.
 
-    `then` gets the object, the result and the arguments; it gives the bytes that were moved.
+    `then` gets the object, the result and the arguments; it returns the bytes moved.
     """
 
     def around(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
@@ -459,7 +459,7 @@ def timed(kind: int, then: Callable[[Any, Any, Any, Any], int | None]) -> Around
 
 
 def time_transport(transport: object) -> None:
-    """Users bring transports of their own: the class is known when a Manager has one."""
+    """Users bring their own transports: the class is known once a Manager has one."""
     if type(transport) in _transports:
         return
     _transports.add(type(transport))
@@ -487,8 +487,8 @@ def timed_apply(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
 def state_bytes(state: object) -> int:
     """Bytes of the tensors in dicts, lists and tuples, each storage once: what is handed over.
 
-    0 where that cannot be told. Containers are walked as what they are based on, so that no method
-    of the user's runs.
+    0 if unknown. Containers are walked as their built-in base class, so that no method of the
+    user's runs.
     """
     try:
         return sum(_storages(state).values())
@@ -517,14 +517,14 @@ def _storages(state: object) -> dict[int, int]:
 
 
 def quorum_begins(manager: object, *, shown: bool = True) -> None:
-    """In this thread a Manager asks for a quorum now; `told`: the waits on the page are its own."""
+    """In this thread a Manager asks for a quorum now; `shown`: the page's waits are its own."""
     this_thread.asking = manager, monotonic(), shown
     if shown:
         tell(lambda seen: seen.page.ask_quorum(True))
 
 
 def quorum_ends(*, answered: bool = True) -> None:
-    """What this thread does now comes after the answer; without one there is nothing to count."""
+    """The thread's request for a quorum is over; without an answer it is not counted."""
     asking, this_thread.asking = this_thread.asking, None
     if asking is None:
         return
@@ -539,19 +539,19 @@ def quorum_ends(*, answered: bool = True) -> None:
 
 ENVIRONMENT: Final = "LIGHTKEEPER_GRADIENTS"
 _SAMPLE: Final = 64
-"""Numbers of a tensor; through numpy, which lets no other thread have the GIL meanwhile."""
+"""Numbers per tensor; through numpy, which does not release the GIL meanwhile."""
 _LEAST: Final = 1024
 _LOOKS: Final = 8
-"""In an attempt, however short it is, before the exchange."""
+"""Per attempt, however short, before the exchange."""
 _LOOKS_AFTER: Final = 2
 _SHARE: Final = 0.003
-"""Of the time between two votes that looks may take, in CPU: waits for a core are nobody's cost."""
+"""Of the time between two votes, for checks; CPU time, because waiting for a core costs nobody."""
 _NUMPY: Final = (torch.float32, torch.float64, torch.float16)
 _EXCHANGED: Final = layout.PLACES[-1]
 
 
 class GradientWatch:
-    """Looks, and tells `Soundness`. Never raises, and keeps no tensor alive."""
+    """Checks gradients for `Soundness`. Never raises, and keeps no tensor alive."""
 
     def __init__(self, soundness: Soundness, page: PageWriter) -> None:
         self._soundness = soundness
@@ -601,7 +601,7 @@ class GradientWatch:
         self._given.clear()
 
     def stop(self, why: str | None = None) -> None:
-        """Look at nothing any more."""
+        """Stop checking."""
         if self._on:
             self._on = False
             self._given.clear()
@@ -612,7 +612,7 @@ class GradientWatch:
     def _look(self, tensor: torch.Tensor, where: str) -> None:
         began_ns = thread_time_ns()
         self._soundness.look(None, 0.0 if sample_is_finite(tensor) else float("nan"), where)
-        if self._looks:  # the first finds cold caches, which none after it pays for
+        if self._looks:  # not the first, which finds cold caches
             self._spent_ns += thread_time_ns() - began_ns
         self._looks += 1
 
@@ -637,4 +637,4 @@ def sample_is_finite(tensor: object) -> bool | None:
         numbers = (tensor.detach() if tensor.requires_grad else tensor).numpy().reshape(-1)
         return bool(np.isfinite(numbers[::step]).all())
     sample = tensor.detach().as_strided((_SAMPLE,), (step,))
-    return bool((sample * 0).sum().item() == 0)  # of a NaN or an Inf it is a NaN
+    return bool((sample * 0).sum().item() == 0)  # NaN and Inf give NaN

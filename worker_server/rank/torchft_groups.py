@@ -1,17 +1,17 @@
 """Collectives across replica groups: what goes through TorchFT's process groups, in the ring.
 
-Theory of operation. The methods of torchft's process groups are wrapped where a class defines
-them; of a nest of groups only the outermost call writes an entry, under the innermost group. With
-each quorum's `configure` the sequence ids of a group begin again at 1 and every entry bears the
-quorum id, so that one (quorum, sequence) is one collective on all replica groups.
+Theory of operation. The methods of torchft's process groups are wrapped where a class defines them;
+of nested groups only the outermost call writes an entry, under the innermost group. With each
+quorum's `configure` the sequence ids of a group restart at 1 and every entry carries the quorum id,
+so that one (quorum, sequence) is one collective on all replica groups.
 
 An entry is open until the work was waited for. torchft's own works are left as they are: their
-classes' `wait` looks for the entry that was hung on the work. A work of torch's C++ is given out
-inside a `WatchedWork`, as torch.distributed's are. An error that TorchFT swallows is taken from
-`Manager.report_error`. What is still open when the group is configured anew was given up.
+classes' `wait` looks for the entry attached to the work. A work of torch's C++ is returned inside a
+`WatchedWork`, as torch.distributed's are. An error that TorchFT swallows is taken from
+`Manager.report_error`. What is still open when the group is configured again was given up.
 
-What a thread of torchft's does (a checkpoint over `PGTransport`) is on record, but holds nobody.
-Whatever goes wrong in here stays in here.
+What a thread of torchft's does (a checkpoint over `PGTransport`) is recorded, but holds up nobody.
+Failures in here stay in here.
 """
 
 from __future__ import annotations
@@ -70,21 +70,21 @@ _METHODS = (
 _REDUCING: Final = frozenset({"allreduce", "allreduce_coalesced", "reduce_scatter",
                               "reduce_scatter_tensor_coalesced"})  # fmt: skip
 _SILENT: Final = frozenset({"ProcessGroupDummy"})
-"""Groups of one that throw everything away."""
+"""Groups of one that discard everything."""
 _DONE: Final = frozenset({"_DummyWork"})
-"""Works that are over when they are made; they keep their type."""
+"""Works that are done when created; they keep their type."""
 _DELEGATES: Final = frozenset({("ManagedProcessGroup", "allreduce")})
-"""Calls `Manager.allreduce`, where the quorum is waited for before anything is sent."""
+"""Calls `Manager.allreduce`, which waits for the quorum before it sends anything."""
 
 
 class ThreadState(threading.local):
-    """What this thread does inside of torchft."""
+    """What this thread does in torchft."""
 
     managed: list[OpenGroupCall] | None = None
     """Entries that one `Manager.allreduce` made; None outside of it."""
     waiting = False
     swallowed: BaseException | None = None
-    """What TorchFT did not let the caller see while it waited."""
+    """An error that TorchFT hid from the caller while it waited."""
     background = False
     """The thread is torchft's own: what it waits for holds up no training loop."""
     votes_early = False
@@ -94,14 +94,14 @@ class ThreadState(threading.local):
     asking: tuple[object, float, bool] | None = None
     """A Manager that asks for a quorum, since when, and whether the waits shown are its own."""
     timed = False
-    """In a call whose time is taken."""
+    """In a call that is timed."""
 
 
 this_thread = ThreadState()
 
 
 class OpenGroupCall(OpenCall):
-    """A call on its way; the group has it as long as it is open."""
+    """A call in flight; the group keeps it while it is open."""
 
     __slots__ = ("_open_entries",)
 
@@ -118,7 +118,7 @@ class OpenGroupCall(OpenCall):
             super().hold()
 
     def complete(self, error: BaseException | None) -> None:
-        """Write the exit, unless that was done."""
+        """Write the exit, once."""
         if self._open_entries.pop(self._ticket, None) is not None:
             super().complete(error)
 
@@ -135,7 +135,7 @@ class _Group:
 
     @property
     def flags(self) -> int:
-        """Launched, not waited for; and the quorum."""
+        """The async bit, and the quorum."""
         quorum = -1 if self.quorum is None else self.quorum
         return 1 | (quorum + 1) << layout.RING_QUORUM_SHIFT
 
@@ -150,7 +150,7 @@ def forget() -> None:
 
 
 def install(module: Any) -> None:
-    """Wrap what `torchft.process_group` defines, and what is made of it later."""
+    """Wrap the groups that `torchft.process_group` defines, and later subclasses."""
     global _kind  # noqa: PLW0603  known when torchft is imported
     _kind = module.ProcessGroup
     collectives.leave_to(module.ProcessGroup, module.__file__.rpartition("/")[0])
@@ -208,7 +208,7 @@ def _wrap(method: _Method, original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _follow(entry: OpenGroupCall, work: Any) -> Any:
-    """The call came back; the work tells when it was waited for."""
+    """The call returned; waiting for the work completes the entry."""
     if this_thread.managed is not None:
         this_thread.managed.append(entry)
         return work
@@ -246,7 +246,7 @@ def _enter(
         reduce_op = layout.NO_STRING
         if method.name in _REDUCING:
             reduce_op = recorder.reduce_op(getattr(opts, "reduceOp", opts))
-    except Exception:  # noqa: BLE001  wrong arguments: torchft will tell the caller
+    except Exception:  # noqa: BLE001  wrong arguments: torchft will report them
         return None
     if group is None:
         return None
@@ -254,7 +254,7 @@ def _enter(
     if ticket_and_seq is None:
         return None
     if len(group.open_entries) >= layout.RING_SLOTS:  # never waited for, and gone from the ring
-        with contextlib.suppress(RuntimeError):  # another thread was at it: the next call, then
+        with contextlib.suppress(RuntimeError):  # another thread changed it: at the next call
             group.open_entries.pop(next(iter(group.open_entries), -1), None)
     return OpenGroupCall(recorder, group.row, *ticket_and_seq, group)
 
@@ -294,7 +294,7 @@ def _group(recorder: Recorder, pg: Any) -> _Group | None:
     row = recorder.page.group_row(name, size)
     if row is None:
         return None
-    with contextlib.suppress(Exception):  # a group of the user's own may have no name
+    with contextlib.suppress(Exception):  # a user's own group may have no name
         collectives.backends.add(str(pg.getBackendName()).rpartition("-")[2])
     if row.enqueued:  # of a group that is gone
         row = recorder.page.restart_group(row, size)
@@ -305,9 +305,9 @@ def _group(recorder: Recorder, pg: Any) -> _Group | None:
 
 
 def configured(pg: Any, size: int, quorum: int | None) -> None:
-    """The group was made anew for a quorum; what was open in the old one is given up.
+    """The group is configured for a new quorum; what was open before is given up.
 
-    Without a Manager `quorum` may be an id of 63 random bits, which orders nothing.
+    Without a Manager `quorum` may be an id of 63 random bits, which has no order.
     """
     quorum = None if quorum is None or quorum > _QUORUM_MOST else quorum
     recorder = collectives.current()
@@ -322,7 +322,7 @@ def configured(pg: Any, size: int, quorum: int | None) -> None:
 
 
 def failed(pg: Any, error: BaseException) -> None:
-    """TorchFT swallows this error; it belongs to the call that has been open for longest."""
+    """TorchFT swallows this error; it belongs to the call that has been open longest."""
     if this_thread.waiting:
         this_thread.swallowed = error
     elif this_thread.managed is None and not this_thread.background:
@@ -344,7 +344,7 @@ _watched: set[type] = set()
 
 
 def hang(work: Any, entries: list[OpenGroupCall]) -> bool:
-    """Let a work of torchft's complete these entries; False when it is of another kind."""
+    """Let a work of torchft's complete these entries; False for another kind of work."""
     if type(work) not in _watched:
         return False
     setattr(work, _HUNG, entries)
@@ -354,7 +354,7 @@ def hang(work: Any, entries: list[OpenGroupCall]) -> bool:
 def wrap_wait(
     cls: type, name: str, owner: Callable[[Any], Any] = lambda work: work, *, blocks: bool = True
 ) -> None:
-    """Let this method of a work (or of what belongs to one) tell that it was waited for."""
+    """Let this method of a work (or of what belongs to one) complete the work's entries."""
     original = cls.__dict__.get(name)
     if not callable(original):
         return
