@@ -123,7 +123,7 @@ def _try(patch: Callable[[Any], None], name: str) -> None:
     """Never raises: it runs inside an import."""
     try:
         patch(sys.modules[name])
-    except Exception as exc:  # noqa: BLE001  training goes on without us
+    except Exception as exc:  # noqa: BLE001  training continues without us
         _unhooked.add(name)
         warn(f"lightkeeper sees no TorchFT: {exc!r}", stacklevel=5)
     _tell_unhooked()
