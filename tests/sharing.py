@@ -58,13 +58,13 @@ TOGETHER: Final = {
     "torchft": ("tests/worker_server/test_torchft.py",),
     "recipes": ("tests/examples/test_kubernetes.py",),
     "records": ("tests/worker_server/test_records.py",),
+    "no code": ("tests/worker_server/test_zero_code.py",),
 }
 """Group -> its files and folders, longest first: one process has them all, one after the other."""
 
 _ORDER: Final = tuple(TOGETHER)
 _LAST: Final = _ORDER.index("endings")
 _BUSY: Final = (
-    "tests/worker_server/test_zero_code.py",
     "tests/worker_server/test_attach_surroundings.py",
     "tests/dashboards/",
     "tests/monitor/decide/",

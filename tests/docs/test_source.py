@@ -1,11 +1,10 @@
-"""The product's source reads as STYLE asks: a variable says what it holds, docstrings are plain English."""
+"""How the product's source reads: a variable says what it holds, docstrings are plain English."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -13,13 +12,11 @@ from tests.docs.pages import ROOT
 from tests.docs.test_style import banned
 
 PRODUCT = ("monitor", "worker_server", "trainer", "dashboards", "lightkeeper")
-SOURCES = sorted(path for name in PRODUCT for path in (ROOT / name).rglob("*.py"))
 SAY_NOTHING = {"one", "found", "told", "known"}
-Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module
 
 
 def variables(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Line and name of arguments and of what is assigned, but for fields of classes: these travel."""
+    """Line and name of each argument and variable; fields of classes travel and keep theirs."""
     fields = {
         node.target
         for scope in ast.walk(tree)
