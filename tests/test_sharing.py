@@ -21,7 +21,7 @@ def test_whatever_trains_for_real_is_one_of_two_units_and_goes_first() -> None:
     assert turn_of("tests/killing/test_killing.py::test_six") == 1
     for path in (ROOT / "tests/integration").rglob("test_*.py"):
         assert turn_of(str(path.relative_to(ROOT))) < 3
-    alone = "tests/worker_server/test_attach.py::test_three"
+    alone = "tests/worker_server/test_endpoints.py::test_three"
     assert unit_of(alone) == alone
     assert turn_of("tests/monitor/test_crash.py::test_four") < turn_of(alone)
 
