@@ -1,4 +1,4 @@
-"""Calls under way, the replica ids that make them, and whether a call may pass. No connection."""
+"""Open calls, the replica ids that make them, and whether a call may pass. No connection."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ log = logging.getLogger("lightkeeper.gate")
 HOLD_S: Final = 10.0
 """How long a quorum request of an unknown incarnation waits for a newer list."""
 REFUSE_AFTER_S: Final = 1.0
-"""A refused heartbeat is answered so late: a manager dials again at once after each failure."""
+"""A refused heartbeat's answer is delayed: a manager dials again at once after a failure."""
 SILENT_S: Final = 120.0
-"""A replica id that said nothing for so long is forgotten: TorchFT's is 5 s, and an id that
-restarts never comes back."""
+"""A replica id silent for this long is forgotten: TorchFT's is 5 s, and after a restart an id
+never comes back."""
 REPLICAS_MAX: Final = 20_000
-"""Replica ids that are remembered; beyond, calls pass unseen."""
+"""Remembered replica ids; calls of any more pass unseen."""
 _HEARTBEATS_MAX: Final = 20_000
 _HEARTBEAT_BYTES: Final = 1100
 BUCKETS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
@@ -38,23 +38,23 @@ BUCKETS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5
 
 @dataclass(slots=True)
 class Replica:
-    """One replica id, as it was heard. Times are of the steady clock."""
+    """What one replica id sent. Times are of the steady clock."""
 
     replica_id: ReplicaId
     heard_s: float
     heartbeat_s: float | None = None
     heartbeats: int = 0
     answered_s: float | None = None
-    """When the heartbeat was passed on that the Lighthouse answered last."""
+    """When the last answered heartbeat was sent to the Lighthouse."""
     request: QuorumRequest | None = None
-    """Its last one."""
+    """Its last."""
     host: Host | None = None
     quorum_requests: int = 0
     asking_since_s: float | None = None
     refused: int = 0
     refusal: AccessRefused | None = None
     list_version: int = -1
-    """Of the deny list from which `refusal` follows."""
+    """Of the deny list that `refusal` is based on."""
 
     def seen(self, now_s: float) -> SeenReplica:
         request, beat_s, since_s = self.request, self.heartbeat_s, self.asking_since_s
@@ -81,24 +81,24 @@ class Method(Enum):
     HEARTBEAT = HEARTBEAT_PATH
     QUORUM = QUORUM_PATH
     OTHER = ""
-    """Passed on without looking."""
+    """Passed on unread."""
 
 
 class Stage(Enum):
     READING = "reading"
-    """Its message is not whole yet."""
+    """Its message is incomplete."""
     WAITING = "waiting"
-    """It may pass; the Lighthouse is not there, or not ready for it."""
+    """It may pass; the Lighthouse is away or not ready for it."""
     REFUSED = "refused"
     """It may not; the answer is due at `due_s`."""
     HELD = "held"
-    """Nobody said yet whether it may; it passes at `due_s`."""
+    """Not yet decided by the list; it passes at `due_s`."""
     SENT = "sent"
     """The Lighthouse has it."""
 
 
 class Carrier(Protocol):
-    """A connection to the Lighthouse that has a call."""
+    """A connection that carries a call to the Lighthouse."""
 
     def send_headers(self, stream: int, block: bytes, *, end: bool) -> None:
         """The client's trailers."""
@@ -107,10 +107,10 @@ class Carrier(Protocol):
         """More of its message."""
 
     def credit(self, stream: int, size: int) -> None:
-        """The client has that much more of the answer."""
+        """The client has `size` more bytes of the answer."""
 
     def forget(self, stream: int) -> bool:
-        """Whatever still comes of this call is for nobody."""
+        """Discard what still comes of this call."""
 
     def forsake(self, stream: int, code: int) -> None:
         """The client no longer waits for this call."""
@@ -121,7 +121,7 @@ _METHODS: Final = {HEARTBEAT_PATH: Method.HEARTBEAT, QUORUM_PATH: Method.QUORUM}
 
 @dataclass(slots=True)
 class ProxiedCall:
-    """One call under way. Times are of the steady clock."""
+    """One open call. Times are of the steady clock."""
 
     number: int
     """Of its stream at the client."""
@@ -132,29 +132,29 @@ class ProxiedCall:
     method: Method = Method.OTHER
     stage: Stage = Stage.READING
     data: bytearray = field(default_factory=bytearray)
-    """What the client sent: all of it where `kept`, else what did not go on yet."""
+    """What the client sent: all of it where `kept`, else what is not forwarded."""
     kept: bool = True
     credited: int = 0
-    """Bytes for which the client has got room again though they did not go on yet."""
+    """Bytes already credited to the client but not forwarded yet."""
     trailers: bytes | None = None
     resent: int = 0
     via: Carrier | None = None
-    """Which connection carries it to the Lighthouse, and there under `via_number`."""
+    """The connection that carries it to the Lighthouse, as `via_number`."""
     via_number: int = 0
     replica: Replica | None = None
     since_s: float = 0.0
-    """Since when it is at its stage."""
+    """When its stage began."""
     due_s: float = 0.0
     reply_headers: bytes | None = None
     """Of a quorum: how its answer begins."""
     reply: bytearray = field(default_factory=bytearray)
-    """Of a quorum: what came of the answer's message so far."""
+    """Of a quorum: the answer's message so far."""
     replied: bool = False
-    """Whether it went on: what follows is passed as it comes."""
+    """Whether `reply` was passed on: the rest passes as it comes."""
     formed: bool = False
-    """Whether the newest quorum was formed while it asked: see `proxy.NewestQuorum`."""
+    """Whether the newest quorum formed while it was open: see `proxy.NewestQuorum`."""
     answered: bool = False
-    """Whether a part of the answer went to the client: from then on nobody is asked again."""
+    """Whether the client has a part of the answer: then the call is never sent again."""
 
     def __post_init__(self) -> None:
         self.method = _METHODS.get(self.headers.path, Method.OTHER)
@@ -177,14 +177,14 @@ class GateCounts:
     upstream_retries: int = 0
     resent: int = 0
     told_again: int = 0
-    """Quorums that the gate told in the place of a Lighthouse or worker that died over it."""
+    """Quorums answered for a Lighthouse or worker that died while answering."""
     bad_clients: int = 0
     refused: dict[DenialScope, int] = field(default_factory=lambda: dict.fromkeys(DenialScope, 0))
     answer_seconds: float = 0.0
     answer_buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
 
     def answered(self, seconds: float) -> None:
-        """A heartbeat was answered by the Lighthouse that much after it was passed on."""
+        """The Lighthouse answered a heartbeat, `seconds` after it was sent."""
         self.answer_seconds += seconds
         self.answer_buckets[bisect_left(BUCKETS_S, seconds)] += 1
 
@@ -196,9 +196,9 @@ class AdmissionControl:
         self.denylist = DenyList()
         self.counts = GateCounts()
         self.replicas: dict[ReplicaId, Replica] = {}
-        """Every replica id that was heard of lately."""
+        """Every replica id heard from recently."""
         self._now_s = now_s
-        self._by_heartbeat: dict[bytes, Replica] = {}  # message -> who sends it ten times a second
+        self._by_heartbeat: dict[bytes, Replica] = {}  # message -> its sender, ten times a second
 
     def decide(self, call: ProxiedCall) -> tuple[Stage, float]:
         """The next stage of a call whose message is whole, and when it is due.
@@ -265,7 +265,7 @@ class AdmissionControl:
         return replica
 
     def wave(self, call: ProxiedCall) -> None:
-        """Nobody said in time whether this incarnation may pass."""
+        """No list decided in time whether this incarnation passes."""
         if call.replica is not None:
             log.warning("%s was held and nobody said: it passes", call.replica.replica_id)
             self.counts.waved += 1

@@ -1,11 +1,11 @@
-"""Whom the gate refuses, as the monitor teaches it, and what it says of itself. Pure.
+"""Whom the gate refuses, by the monitor's list, and what the gate reports. Pure.
 
-Theory of operation. A replica id passes unless an entry of the list names it: by itself, by the
-host in its manager's address (known from its first quorum request on), or by its group. An entry
-of a group knows ids that it refuses and ids that it admits; one that it does not know is *held*:
-its heartbeats are refused, so that nobody waits for it, and its quorum request waits for a newer
-list. When none comes in time it is waved through, and its heartbeats with it: who cannot be
-asked denies nobody. Time is an argument; nothing here waits.
+Theory of operation. A replica id passes unless a list entry names it: by id, by the host in its
+manager's address (known from its first quorum request on), or by its group. A group entry lists
+ids that it refuses and ids that it admits. Any other id is *held*: its heartbeats are refused, so
+that nobody waits for it, and its quorum request waits for a newer list. If none comes in time, the
+id is waved through, with its heartbeats: a monitor that does not answer denies nobody. Time is an
+argument; nothing here waits.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Seconds = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 
 
 class DenialScope(StrEnum):
-    """What a denial's name is the name of."""
+    """What a denial's name refers to."""
 
     REPLICA = "replica"
     """One replica id, exactly."""
@@ -69,13 +69,13 @@ class AccessRefused:
     reason: str
     scope: DenialScope
     held: bool = False
-    """Nobody said yet whether this incarnation may: its quorum request waits for a newer list."""
+    """Not yet decided for this incarnation: its quorum request waits for a newer list."""
 
 
 @dataclass
 class DenyList:
     version: int = 0
-    """Grows with every change: an answer given under an older one is no longer one."""
+    """Grows with every change: decisions under an older version are void."""
     _replicas: dict[ReplicaId, Denial] = field(default_factory=dict)
     _hosts: dict[Host, Denial] = field(default_factory=dict)
     _groups: dict[GroupName, Denial] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class DenyList:
     """When the first entry expires."""
 
     def replace(self, denials: Sequence[Denial], now_s: float) -> bool:
-        """Put this list in force; whether it is another one."""
+        """Put this list in force; returns whether it changed."""
         before = self.denials
         self._replicas, self._hosts, self._groups = {}, {}, {}
         for denial in denials:
@@ -111,13 +111,13 @@ class DenyList:
         return tuple(sorted(every, key=lambda denial: (denial.scope, denial.name)))
 
     def expire(self, now_s: float) -> bool:
-        """Drop what is over; whether anything was."""
+        """Drop expired entries; whether any were."""
         if self._until_s is None or now_s < self._until_s:
             return False
         return self.replace(self.denials, now_s)
 
     def wave(self, replica_id: ReplicaId) -> None:
-        """Nobody said whether this held id may pass: it may."""
+        """Let a held id pass that no list decided on."""
         self._waved.add(replica_id)
         self.version += 1
 
@@ -153,7 +153,7 @@ class _List:
 
 
 def denials_json(denials: Sequence[Denial]) -> dict[str, Any]:
-    """What `parse_denials` reads; the same entry always reads the same."""
+    """What `parse_denials` reads; equal entries give equal JSON."""
     return wire_json(_List(list(denials)))
 
 
@@ -168,7 +168,7 @@ def parse_denials(data: Any) -> tuple[Denial, ...]:
     ignored.
 
     Raises:
-        ValueError: it is no such list, or two entries name the same; the message is one line.
+        ValueError: not such a list, or two entries name the same; the message is one line.
     """
     try:
         denials = from_plain(_List, data).denied
@@ -185,7 +185,7 @@ def parse_denials(data: Any) -> tuple[Denial, ...]:
     return tuple(denials)
 
 
-# -- What the gate says of itself: `GET /v1/gate`. Pure --------------------------------------------
+# -- What the gate reports: `GET /v1/gate`. Pure ---------------------------------------------------
 # Ages are seconds at the moment of the answer; a missing value is None and never zero.
 
 REPLICAS_MAX: Final = 100_000
@@ -200,7 +200,7 @@ class SeenReplica:
     heartbeats: int = 0
     quorum_requests: int = 0
     asking_for_s: Seconds | None = None
-    """How long its quorum request is under way; None: none is."""
+    """How long its quorum request has been open; None: none is."""
     step: int | None = None
     commit_failures: int | None = None
     address: str | None = None
@@ -209,7 +209,7 @@ class SeenReplica:
     refused: int = 0
     """Heartbeats and quorum requests refused."""
     refused_for: str | None = None
-    """Why the last one was, if that is still so."""
+    """Why its last call was refused; None: it was not."""
 
 
 @readable
@@ -218,7 +218,7 @@ class GateView:
     lighthouse: str
     lighthouse_up: bool
     denied: tuple[Denial, ...]
-    """In force; what has expired is no longer here."""
+    """In force; expired entries are not included."""
     replicas: Annotated[tuple[SeenReplica, ...], msgspec.Meta(max_length=REPLICAS_MAX)]
     schema: Literal[1] = 1
 
@@ -228,6 +228,6 @@ class GateView:
 
 @dataclass(frozen=True, slots=True)
 class GateAway:
-    """The gate did not answer, or not as one."""
+    """No answer, or not one of a gate."""
 
     reason: str

@@ -1,32 +1,32 @@
-"""Keeps the gate's sockets and open questions, so that a process that dies is nobody's loss.
+"""Keeps the gate's sockets and open requests, so that no client loses them when a process dies.
 
-Theory of operation. TorchFT asks for a quorum once; when the connection breaks before the answer
+Theory of operation. TorchFT asks for a quorum once; if the connection breaks before the answer,
 every rank waits out its timeout and exits, whatever TORCHFT_QUORUM_RETRIES says. So the process
 that reads and writes (the worker) is not the one that holds the connections: its supervisor holds a
-duplicate of each socket and the bytes of each quorum request under way, reads nothing from the
-network and so has little to die of. When the worker dies or falls silent, a spare one that has
-already started gets all of it.
+duplicate of each socket and the bytes of each open quorum request, reads nothing from the network
+and so has little to die of. When the worker dies or falls silent, a spare that has already started
+gets all of it.
 
-When the supervisor itself dies, the worker serves on, for training goes before tidiness. The next
+When the supervisor itself dies, the worker keeps serving: training goes before tidiness. The next
 `lightkeeper gate` on the same address finds it by a name in the abstract namespace of Unix sockets,
-which no file outlives, and becomes its supervisor: it is told everything, and then asks the worker
-to end. What follows is what follows any worker's end. Until then the old worker serves; from then
-on it reads nothing more, so that at no time two processes serve one port with two lists. Only
-supervisor and worker at once lose a question.
+which leaves no file behind, and becomes its supervisor: it receives the whole state, then asks the
+worker to end. The rest is as after any worker's end. The old worker serves until then and reads
+nothing afterwards, so two processes never serve one port with two lists. Requests are lost only
+when supervisor and worker die together.
 
-A worker may also die when it has told one group of a quorum and not yet another. So the first
-answer of each quorum is handed to the supervisor before any group has it, and the next worker
-gives it to the members that asked before (`proxy.NewestQuorum`).
+A worker may also die when one group has a quorum's answer and another does not. So the supervisor
+gets the first answer of each quorum before any group, and the next worker gives it to the members
+that asked before (`proxy.NewestQuorum`).
 
-A worker that begins has the sockets, the quorum requests that were under way on them, and of each
-client the number of the last call that its predecessor had handled, and whatever the client sent
-since: shared memory has what had been read, and the kernel the rest. Quorum requests are asked
-again; other calls up to that number are reset, for a manager waits for the answer to a heartbeat
-without a limit. Headers can be read without what came before, because clients were told to keep no
-table. No GOAWAY: TorchFT's client cancels a request that it begins while one arrives (seen in 1 of
-5 restarts), and never asks again.
+A new worker has the sockets, the quorum requests that were open on them, and for each client the
+number of the last call that its predecessor handled and whatever the client sent since: shared
+memory has what had been read, the kernel the rest. Quorum requests are sent again; other calls up
+to that number are reset, because a manager waits for the answer to a heartbeat without a limit.
+Headers can be read without earlier ones, because the gate's settings forbid a header table. No
+GOAWAY: TorchFT's client cancels a request that it begins while one arrives (seen in 1 of 5
+restarts), and never asks again.
 
-One datagram each travels over a Unix socket; a client's socket travels with the one that names it.
+Each message is one datagram on a Unix socket; a client's socket travels with the one that names it.
 """
 
 from __future__ import annotations
@@ -64,28 +64,28 @@ from monitor.model.plain import from_plain, to_plain
 log = logging.getLogger("lightkeeper.gate")
 
 _OURS: Final = (sys.executable, "-P", "-m", "lightkeeper", "-m")
-"""Whatever lies in the working folder."""
+"""-P: ignore the working folder."""
 SILENT_S: Final = 10.0
-"""A worker says every second that it is alive; one that is stopped or stuck is replaced."""
+"""A worker reports every second that it is alive; a stopped or stuck one is replaced."""
 ALONE_S: Final = 3600.0
-"""Without a single client for so long, a worker without a supervisor ends: a fleet that restarts
-takes minutes."""
+"""A worker without a supervisor ends after this long without any client: a fleet restart takes
+minutes."""
 SPARE_PAUSE_S: Final = 10.0
-"""Between two starts of a spare worker that does not stay: it must not cost a core."""
+"""Between two starts of a spare that keeps dying: it must not cost a core."""
 _ALIVE_S: Final = 1.0
 _READY_S: Final = 30.0
 _SHORT_S: Final = 0.5
-"""A worker that lived no longer is followed by a pause."""
+"""A pause follows a worker that lived no longer."""
 _GRACE_S: Final = 5.0
 _LOOK_S: Final = 1.0
 _REMIND_S: Final = 300.0
 _TELL_S: Final = 2.0
-"""A supervisor only has to read what is sent, and our clients wait meanwhile."""
+"""A supervisor only has to read, and our clients wait meanwhile."""
 _DRAIN_S: Final = 1.0
-"""A worker that is asked to end waits so long for clients that are slow to read their answers."""
+"""How long an ending worker waits for clients that are slow to read their answers."""
 _DRAIN_PAUSE_S: Final = 0.002
 _EARLIER: Final = 40
-"""Calls before the last one that may still wait: a manager has one heartbeat under way."""
+"""Calls before the last that may still be open: a manager has one open heartbeat."""
 _UNREAD_MAX: Final = 1024 * 1024
 _HANDED_OVER: Final = "another worker reads on"
 
@@ -95,11 +95,11 @@ _HANDED_OVER: Final = "another worker reads on"
 DATAGRAM_MAX: Final = 192 * 1024
 """Below Linux's default for one datagram (wmem_default, 208 KiB)."""
 _REQUEST_MAX: Final = 128 * 1024
-"""A larger quorum request is not kept: it is lost with its worker, as without a supervisor."""
+"""A larger quorum request is not kept: it dies with its worker, as without a supervisor."""
 _PIECE: Final = 128 * 1024
-_HEAD: Final = struct.Struct(">cQL")  # what it is; of which client; of which call
+_HEAD: Final = struct.Struct(">cQL")  # kind, client's key, call number
 _NAMES: Final = "lightkeeper-gate/6/"
-"""Begins the name under which a worker waits; the number is that of what both say."""
+"""Begins the name under which a worker waits; the number is the protocol version."""
 
 OPTIONS, LISTENERS, CLIENT, ASKED, FORMED, OVER, LEFT, DENIED, NUMBERS, GO, ALIVE, ALL, END = (
     b"O", b"L", b"C", b"Q", b"F", b"A", b"X", b"D", b"N", b"G", b".", b"E", b"S",
@@ -111,7 +111,7 @@ def datagram(kind: bytes, key: int = 0, number: int = 0, body: bytes = b"") -> b
 
 
 def quorum_datagrams(message: bytes) -> list[bytes]:
-    """A quorum's answer, in as many pieces as it takes; each says how many follow."""
+    """A quorum's answer, in as many pieces as needed; each says how many follow."""
     pieces = [message[at : at + _PIECE] for at in range(0, len(message), _PIECE)] or [b""]
     return [
         datagram(FORMED, number=following, body=piece)
@@ -120,7 +120,7 @@ def quorum_datagrams(message: bytes) -> list[bytes]:
 
 
 def send(channel: socket.socket, data: bytes, *files: int) -> bool:
-    """One datagram; False when the other end is gone or does not keep up."""
+    """Send one datagram; False: the other end is gone or too slow."""
     rights: list[Any] = []
     if files:
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))]
@@ -132,7 +132,7 @@ def send(channel: socket.socket, data: bytes, *files: int) -> bool:
 
 
 def receive(channel: socket.socket) -> tuple[bytes, list[int]]:
-    """One datagram and the files that came with it; empty when the other end is gone."""
+    """One datagram and its files; empty when the other end is gone."""
     try:
         data, rights, _, _ = channel.recvmsg(DATAGRAM_MAX, socket.CMSG_SPACE(8 * 4))
     except ConnectionResetError:  # it was killed with something of ours unread
@@ -160,9 +160,7 @@ def _widen(channel: socket.socket) -> None:
 
 
 def _pack_denials(denials: Sequence[Denial]) -> bytes:
-    """Empty where it is too long: an older list would be worse than none, which the monitor teaches
-    anew.
-    """
+    """Empty if too long: an older list would be worse than none, which the monitor replaces."""
     body = json.dumps(denials_json(denials)).encode()
     return body if len(body) + _HEAD.size < DATAGRAM_MAX else b""
 
@@ -172,8 +170,8 @@ def _pack_quorum_ids(quorum_ids: QuorumIds) -> bytes:
 
 
 def _pack_request(call: ProxiedCall) -> bytes:
-    """A quorum request; empty where it is too long. Times are of the system's steady clock, common
-    to processes.
+    """A quorum request; empty if too long. Times are of the system's steady clock, which processes
+    share.
     """
     headers = call.headers
     head = [headers.path, headers.timeout_s, call.began_s, len(headers.block)]
@@ -182,7 +180,7 @@ def _pack_request(call: ProxiedCall) -> bytes:
 
 
 def _unpack_request(number: int, body: bytes) -> ProxiedCall:
-    """The inverse; both ends are ours."""
+    """The inverse."""
     head, _, block_and_data = body.partition(b"\n")
     path, timeout_s, began_s, size = json.loads(head)
     headers, data = CallHeaders(path, timeout_s, block_and_data[:size]), block_and_data[size:]
@@ -193,24 +191,24 @@ def _unpack_request(number: int, body: bytes) -> ProxiedCall:
 
 
 class ReadPosition(NamedTuple):
-    """How far a worker is with what a client sends, and how much the client takes."""
+    """How far a worker has read a client, and how much the client accepts."""
 
     number: int = 0
-    """Of the last call that was handled."""
+    """Of the last handled call."""
     window: int = 0
     """Of the connection, bytes."""
     initial_window: int = 0
     """Of a new stream."""
     unread: bytes | None = b""
-    """What came after that, `ReadPositions.UNREAD_MAX` at most; None: more, or it cannot be cut
-    there, and nobody can read on."""
+    """What came after it, `ReadPositions.UNREAD_MAX` at most; None: more, or it cannot be cut
+    there, so nobody can continue."""
 
 
 class ReadPositions:
     """Memory that outlives a worker: the `ReadPosition` of each connection.
 
-    What comes is written here before it is handled, so that a worker may die at any moment.
-    Writing costs about a microsecond.
+    Input is written here before it is handled, so a worker may die at any moment. Writing costs
+    about a microsecond.
     """
 
     SLOTS: Final = 16_384
@@ -220,14 +218,14 @@ class ReadPositions:
     _SIZE: Final = _HEAD.size + UNREAD_MAX
 
     def __init__(self, file: int | None = None) -> None:
-        """`file`: of another process's; None: an empty one."""
+        """`file`: another process's; None: a new, empty one."""
         self.file = os.memfd_create("lightkeeper-gate") if file is None else file
         if file is None:
             os.ftruncate(self.file, self.SLOTS * self._SIZE)
         self._memory = mmap.mmap(self.file, self.SLOTS * self._SIZE)
 
     def write(self, key: int, position: ReadPosition) -> None:
-        """Of the connection with this key, whose lower bits are its slot."""
+        """Write it for this key, whose lower 16 bits are its slot."""
         slot, unread = key & 0xFFFF, position.unread
         if slot >= self.SLOTS:
             return
@@ -250,13 +248,13 @@ class ReadPositions:
 
 @dataclass
 class SharedState:
-    """What outlives a worker: a supervisor's, and what the next worker begins with."""
+    """What outlives a worker: the supervisor holds it, and the next worker begins with it."""
 
     listeners: list[socket.socket] = field(default_factory=list)
     positions: ReadPositions = field(default_factory=ReadPositions)
     denied: bytes = b""
     quorum_ids: bytes = b""
-    """How far they are."""
+    """The count, as JSON."""
     clients: dict[int, int] = field(default_factory=dict)
     """Key to a duplicate of the socket."""
     asked: dict[int, dict[int, bytes]] = field(default_factory=dict)
@@ -264,9 +262,9 @@ class SharedState:
     formed: bytes = b""
     """The newest quorum's answer."""
     asked_before: set[tuple[int, int]] = field(default_factory=set)
-    """Key and number of the requests that were under way when it came."""
+    """Key and number of the requests that were open when it came."""
     _pieces: bytes = b""
-    """Of a quorum's answer that is not whole yet."""
+    """Of an incomplete quorum's answer."""
 
     def note(self, data: bytes, files: list[int]) -> None:
         kind, key, number = _HEAD.unpack_from(data)
@@ -307,7 +305,7 @@ class SharedState:
             os.close(file)
 
     def datagrams(self) -> Iterator[tuple[bytes, Sequence[int]]]:
-        """All of it, for another process that notes it, with the files that travel along."""
+        """All of it, for another process to `note`, with the files to send along."""
         listeners = [listener.fileno() for listener in self.listeners]
         yield datagram(LISTENERS), [*listeners, self.positions.file]
         yield datagram(DENIED, body=self.denied), ()
@@ -324,7 +322,7 @@ class SharedState:
             yield data, ()
 
     def open_requests(self, key: int) -> list[ProxiedCall]:
-        """Of this client, those that the worker before had handled: the others are read again."""
+        """Requests of a client that the last worker had handled: others are read again."""
         position, calls = self.positions.read(key), []
         for number, body in self.asked.get(key, {}).items():
             if number <= position.number or not position.unread:
@@ -333,7 +331,7 @@ class SharedState:
         return calls
 
     def close(self) -> None:
-        """Nothing of it is ours."""
+        """Close all files."""
         for listener in self.listeners:
             listener.close()
         for file in [*self.clients.values(), self.positions.file]:
@@ -344,9 +342,9 @@ class SharedState:
 
 
 class SupervisorLink(Successor):
-    """By which a worker's supervisor hears of its connections and who asks for a quorum on them.
+    """Reports a worker's connections and their quorum requests to its supervisor.
 
-    Never blocks: where the supervisor does not keep up, something is not kept, and is counted.
+    Never blocks: if the supervisor does not keep up, a report is dropped and counted.
     """
 
     def __init__(
@@ -368,15 +366,15 @@ class SupervisorLink(Successor):
         self._listeners = listeners
         self._alone_s = alone_s
         self._highest: int | None = None
-        """The highest quorum id that the supervisor has."""
+        """Quorum id that the supervisor has."""
         self._serials = itertools.count(time.monotonic_ns() & 0xFFFFFFFFFF)
         used = {key & 0xFFFF for key in inherited}
         self._slots = [slot for slot in range(ReadPositions.SLOTS) if slot not in used]
 
-    # -- what the supervisor hears --------------------------------------------------------------
+    # -- reports to the supervisor --------------------------------------------------------------
 
     def came(self, transport: asyncio.Transport) -> int:
-        """A client has connected; its key."""
+        """A client has connected; returns its key."""
         slot = self._slots.pop() if self._slots else 0xFFFF
         key = next(self._serials) << 16 | slot
         self.positions.write(key, ReadPosition())
@@ -391,7 +389,7 @@ class SupervisorLink(Successor):
         self._send(datagram(LEFT, key))
 
     def read(self, client: Downstream, more: bytes = b"") -> None:
-        """Where it could be read on from: nothing is copied of what is too long."""
+        """Store where to continue reading; nothing is copied if it is too long."""
         fits = client.unread + len(more) <= ReadPositions.UNREAD_MAX
         rest = client.rest if fits else None
         unread = None if rest is None else rest + more
@@ -411,7 +409,7 @@ class SupervisorLink(Successor):
         self._send(datagram(DENIED, body=body))
 
     def formed(self, quorum_ids: QuorumIds, message: bytes) -> None:
-        """The first of the groups is about to be told of another quorum."""
+        """The first group is about to get a new quorum."""
         if quorum_ids.highest != self._highest:
             self._highest = quorum_ids.highest
             self._send(datagram(NUMBERS, body=_pack_quorum_ids(quorum_ids)))
@@ -436,7 +434,7 @@ class SupervisorLink(Successor):
                 await asyncio.sleep(_LOOK_S)
 
     async def _until_alone(self) -> None:
-        """Say now and then that we live; end when we are asked to."""
+        """Report every second that we live; end when asked to."""
         while self._channel is not None:
             self._send(datagram(ALIVE))
             data = b""
@@ -454,10 +452,10 @@ class SupervisorLink(Successor):
                 self._channel = None
 
     async def _until_found(self) -> None:
-        """Wait for the next gate; end when nobody has been here for long.
+        """Wait for the next gate; end after `alone_s` without a client.
 
         Raises:
-            OSError: we cannot be found.
+            OSError: no gate can find us.
         """
         loop = asyncio.get_running_loop()
         seen_s, reminded_s = time.monotonic(), -_REMIND_S
@@ -485,7 +483,7 @@ class SupervisorLink(Successor):
                             channel.close()
 
     def hand_over(self, channel: socket.socket) -> bool:
-        """All to the next supervisor, in one go: nothing is read or written meanwhile."""
+        """Send all to the next supervisor at once: no client is read or written meanwhile."""
         if _peer(channel)[1] != os.getuid():
             return False
         _widen(channel)
@@ -500,7 +498,7 @@ class SupervisorLink(Successor):
         return True
 
     def _state(self) -> SharedState:
-        """What a supervisor would hold that had been here all the time; the files stay ours."""
+        """What a supervisor would hold had there been one; the files stay ours."""
         proxy = self._proxy
         state = SharedState(
             list(self._listeners),
@@ -522,7 +520,7 @@ class SupervisorLink(Successor):
         return state
 
     async def _end(self) -> None:
-        """From here on the sockets are another's."""
+        """Finish answers, then exit: the sockets are another's now."""
         until_s = time.monotonic() + _DRAIN_S
         while True:
             for client in self._proxy.clients:
@@ -535,23 +533,23 @@ class SupervisorLink(Successor):
         for client in self._proxy.clients:
             self.read(client)
             if client.answering:
-                self._send(datagram(LEFT, client.key))  # nothing to go on from
+                self._send(datagram(LEFT, client.key))  # cannot be continued
         os._exit(0)
 
 
 class AdoptedConnection(Downstream):
-    """A client of a worker that died: its connection goes on, and nothing that it asked is lost."""
+    """A client of a dead worker: its connection continues and no request is lost."""
 
     def __init__(
         self, proxy: Proxy, key: int, position: ReadPosition, asked: Sequence[ProxiedCall]
     ) -> None:
-        """`position`: with all that the client sent since."""
+        """`position`: its `unread` is all the client sent since."""
         super().__init__(proxy, key)
         self._position = position
         self._asked = {call.number: call for call in asked}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take up what was asked, reset the rest, and read on."""
+        """Resume the quorum requests, reset the rest, and read on."""
         http2.Connection.connection_made(self, transport)
         self._proxy.transports[self.transport] = None
         self._proxy.clients.add(self)
@@ -598,7 +596,7 @@ async def adopt(
 def main() -> int:
     """A worker: import everything, wait until needed, serve.
 
-    It ends when its supervisor ends before.
+    It ends if its supervisor ends first.
     """
     from monitor.gate.serve import run  # noqa: PLC0415 - a supervisor starts without aiohttp
 
@@ -634,7 +632,7 @@ def _options(data: dict[str, Any]) -> GateOptions:
 
 
 async def _go_on(proxy: Proxy, channel: socket.socket, state: SharedState) -> None:
-    """Where the worker before ended."""
+    """Continue where the last worker ended."""
     link = SupervisorLink(proxy, channel, state.listeners, state.positions, list(state.clients))
     proxy.successor = link
     if state.denied:
@@ -678,7 +676,7 @@ class Worker:
         return self
 
     def ended(self) -> bool:
-        """Whether it is gone; then nothing of it is left."""
+        """Whether it is gone; if so, closes its channel."""
         if self.process.poll() is None:
             return False
         self.channel.close()
@@ -695,7 +693,7 @@ class Worker:
         return self
 
     def end(self, number: signal.Signals) -> None:
-        """Signal it, and wait; kill it when it takes too long."""
+        """Signal it and wait; kill it if that takes too long."""
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(number)
         try:
@@ -709,8 +707,7 @@ class Worker:
 class Spare:
     """Keeps one worker standing by.
 
-    One that died unseen would be missed only when the worker dies: the next would begin to import
-    while all clients wait.
+    If it died unnoticed, the next worker would have to import everything while all clients wait.
     """
 
     def __init__(
@@ -723,7 +720,7 @@ class Spare:
         self.look()
 
     def look(self) -> None:
-        """Start another when there is none."""
+        """Start one if there is none."""
         now_s = self._clock()
         if self.worker is not None and self.worker.ended():
             self.worker = None
@@ -733,14 +730,14 @@ class Spare:
             self._due_s = now_s + SPARE_PAUSE_S
 
     def take(self) -> Worker:
-        """The one that stands by, or a new one; the next look starts another."""
+        """The standby, or a new one; the next `look` starts another."""
         worker, self.worker = self.worker, None
         self._due_s = self._clock()
         return self._start() if worker is None or worker.ended() else worker
 
 
 class WorkerSupervisor:
-    """Holds the shared state, and sees that somebody works."""
+    """Holds the shared state, and keeps a worker running."""
 
     def __init__(self, options: GateOptions, state: SharedState, first: Worker) -> None:
         self._options = options
@@ -775,7 +772,7 @@ class WorkerSupervisor:
                 spare.worker.end(signal.SIGKILL)
 
     def _watch(self, worker: Worker, spare: Spare, wake: socket.socket) -> None:
-        """Note what the worker says, until it is gone, or as good as gone, or we are to stop."""
+        """Note the worker's reports until it is gone or silent, or we are to stop."""
         with selectors.DefaultSelector() as selector:
             selector.register(worker.channel, selectors.EVENT_READ)
             selector.register(wake, selectors.EVENT_READ)
@@ -800,8 +797,8 @@ class WorkerSupervisor:
 
 
 def name_of(address: Any, pid: int | str) -> bytes:
-    """Where a worker without a supervisor waits: a name that is no file, goes with the worker, and
-    that nobody else can take beforehand. `address`: a listener's, resolved.
+    """The name at which a worker without a supervisor waits: not a file, gone with the worker, and
+    nobody else can take it first. `address`: a listener's, resolved.
     """
     host, port = address[:2]
     return f"\0{_NAMES}{host}/{port}/{pid}".encode()
@@ -817,16 +814,16 @@ def unsupervised() -> list[bytes]:
 
 
 def shown(name: bytes) -> str:
-    """`127.0.0.1:29511 (pid 4711)`, for a person."""
+    """For people: `127.0.0.1:29511 (pid 4711)`."""
     host, port, pid = name.decode("utf-8", "replace").rsplit("/", 2)
     host = host.rpartition("/")[2]
     return f"{f'[{host}]' if ':' in host else host}:{port} (pid {pid})"
 
 
 def take_over(address: Any, *, silent_s: float = SILENT_S) -> SharedState | None:
-    """From a worker at this socket address whose supervisor died; None: there is none.
+    """The state of a worker at this address whose supervisor died; None: there is none.
 
-    One that does not answer for `silent_s` is ended, as its supervisor would have done.
+    A worker that does not answer for `silent_s` is killed, as by its supervisor.
     """
     for name in unsupervised():
         if name.startswith(name_of(address, "")):
@@ -844,7 +841,7 @@ def take_over(address: Any, *, silent_s: float = SILENT_S) -> SharedState | None
 
 
 def _take(channel: socket.socket, name: bytes, silent_s: float, state: SharedState) -> bool:
-    """All or nothing: until the worker is asked to end it serves, whatever becomes of us."""
+    """All or nothing: until it is asked to end, the worker serves, even if we die."""
     _widen(channel)
     channel.settimeout(silent_s)
     asked_to_end = False
@@ -858,7 +855,7 @@ def _take(channel: socket.socket, name: bytes, silent_s: float, state: SharedSta
             state.note(*received)
     except TimeoutError:
         log.warning("the worker at %s does not answer: it is ended", shown(name))
-        if (pid := _peer(channel)[0]) > 0:  # 0, of a channel without a peer, is our own group
+        if (pid := _peer(channel)[0]) > 0:  # 0 (no peer) would be our own process group
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
     except OSError:

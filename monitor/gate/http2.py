@@ -1,15 +1,14 @@
-"""HTTP/2 as far as a proxy of gRPC needs it (RFC 9113): frames, and a connection from either end.
+"""HTTP/2 as far as a gRPC proxy needs it (RFC 9113): frames, and a connection from either end.
 
-Theory of operation. What comes in is cut into frames and handed to `on_...`. What goes out is
-gathered, written once a turn of the loop, and kept within the other side's windows: data that a
-window does not take waits in the queue of its stream, and headers that come after it wait behind
-it. Windows are kept hop by hop: bytes that came in are given back to their sender (`credit`) only
-when they went out on the other side, so that a peer that reads slowly holds up to one window of
-memory and slows nobody but its own counterpart. A breach of the protocol ends this connection and
-no other.
+Theory of operation. Input is cut into frames and handed to `on_...`. Output is gathered, written
+once per turn of the loop, and kept within the other side's windows: data that exceeds a window
+waits in the queue of its stream, with any later headers behind it. Flow control is hop by hop:
+received bytes are credited to their sender (`credit`) only when they have left on the other side,
+so a slow reader takes up to one window of memory and slows only its own counterpart. A breach of
+the protocol ends this connection and no other.
 
-The `h2` library costs several times as much for a heartbeat, and cannot stop in the middle of what
-one client sent (docs/decisions.md).
+The `h2` library costs several times as much per heartbeat, and cannot stop in the middle of what a
+client sent (docs/decisions.md).
 """
 
 from __future__ import annotations
@@ -56,13 +55,13 @@ MAX_FRAME_SIZE: Final = 0x5
 MAX_HEADER_LIST_SIZE: Final = 0x6
 
 FRAME_MAX: Final = 16_384
-"""Payload of a frame that everybody must take, and the most that we take."""
+"""Frame payload that every peer must accept, and the most that we accept."""
 WINDOW_DEFAULT: Final = 65_535
 WINDOW_MAX: Final = 2**31 - 1
 _BLOCK_MAX: Final = 64 * 1024
 """Bytes of one header block."""
 _SHORT: Final = 1024
-"""Data that does not end a call comes in larger pieces, or in few."""
+"""Bytes; honest clients send few smaller pieces that do not end a call."""
 _OUR_WRITES: Final = "it does not read what we write"
 
 Frame = tuple[int, int, int, bytes]
@@ -74,7 +73,7 @@ _WORD: Final = struct.Struct(">L")
 
 
 class Http2Error(Exception):
-    """The other side broke HTTP/2; `code` is what it is told."""
+    """The other side broke HTTP/2; `code` is sent to it."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -85,7 +84,7 @@ class Http2Error(Exception):
 
 
 class FrameReader:
-    """Cuts a stream of bytes into frames, however it arrives."""
+    """Cuts a stream of bytes into frames."""
 
     def __init__(self) -> None:
         self._buffer = b""
@@ -100,13 +99,13 @@ class FrameReader:
         return len(self._buffer) - self._at
 
     def feed(self, data: bytes) -> FrameReader:
-        """More has come; then iterate, as far as there is time, for the frames that are whole."""
+        """Add received bytes; then iterate, while there is time, over the complete frames."""
         self._buffer = self.rest + data if self._at < len(self._buffer) else data
         self._at = 0
         return self
 
     def __iter__(self) -> Iterator[Frame]:
-        """Take what is whole, frame by frame.
+        """The complete frames.
 
         Raises:
             Http2Error: one is larger than `FRAME_MAX`.
@@ -131,7 +130,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 def headers(stream: int, block: bytes, *, end: bool) -> bytes:
-    """A header block, in as many frames as it takes."""
+    """A header block, in as many frames as needed."""
     flags = END_STREAM if end else 0
     if len(block) <= FRAME_MAX:
         return frame(HEADERS, END_HEADERS | flags, stream, block)
@@ -194,7 +193,7 @@ def _body(flags: int, payload: bytes) -> bytes:
 
 
 class Flusher:
-    """Writes out what connections gathered, at the end of a turn."""
+    """Writes the connections' gathered output at the end of a turn."""
 
     def __init__(self) -> None:
         self.waiting: list[Connection] = []
@@ -205,21 +204,21 @@ class Flusher:
 
 
 class Connection(asyncio.Protocol):
-    """Frames, windows and bookkeeping that client and Lighthouse have in common."""
+    """Frames, windows and bookkeeping common to client and Lighthouse."""
 
     transport: asyncio.Transport
 
     def __init__(self, flusher: Flusher, *, window: int) -> None:
-        """`window`: how many bytes the other side may send before they went on."""
+        """`window`: bytes that the other side may have sent and we not forwarded."""
         self.closed = False
         self._flusher = flusher
         self._reader = FrameReader()
         self._block: tuple[int, int, bytearray] | None = None  # stream, flags, headers so far
-        self._pauses: set[str] = set()  # why nothing is read now
-        self._budget = math.inf  # work that may still be done in this turn
+        self._pauses: set[str] = set()  # why reading is paused
+        self._budget = math.inf  # work left in this turn
         # what the other side may send
         self._window = window
-        self._held_bytes = 0  # received, and not gone on yet
+        self._held_bytes = 0  # received, not forwarded yet
         self._credit = 0
         self._stream_credit: dict[int, int] = {}
         # what we may send
@@ -239,7 +238,7 @@ class Connection(asyncio.Protocol):
         self._flusher.flush()
 
     def take(self, data: bytes, work: float = math.inf) -> bool:
-        """Handle what came, until it was about that much work; whether some may be left."""
+        """Handle `data`, up to about `work`; returns whether some may be left."""
         self._budget = work
         self._reader.feed(data)
         if work <= 0:
@@ -257,7 +256,7 @@ class Connection(asyncio.Protocol):
         return False
 
     def pause_writing(self) -> None:
-        """The other side does not read: take nothing more that would make us write to it."""
+        """The other side does not read: take no input that would make us write to it."""
         self.pause_reading(_OUR_WRITES)
         self.held_up(True)
 
@@ -266,12 +265,12 @@ class Connection(asyncio.Protocol):
         self.held_up(False)
 
     def pause_reading(self, why: str) -> None:
-        """Read nothing until `resume_reading` of the same reason."""
+        """Read nothing until `resume_reading` with the same reason."""
         self._pauses.add(why)
         self.transport.pause_reading()
 
     def resume_reading(self, why: str) -> None:
-        """One reason less not to read."""
+        """One reason less to pause."""
         self._pauses.discard(why)
         if not self._pauses and not self.transport.is_closing():
             self.transport.resume_reading()
@@ -282,7 +281,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def rest(self) -> bytes | None:
-        """What came and was not looked at; None: it follows on a part of a header block."""
+        """Received but not handled; None: it follows a part of a header block."""
         return self._reader.rest if self._block is None else None
 
     @property
@@ -302,7 +301,7 @@ class Connection(asyncio.Protocol):
     # -- receiving ----------------------------------------------------------------------------
 
     def credit(self, stream: int, size: int) -> None:
-        """That many bytes of this stream went on: their sender may send as many more."""
+        """`size` bytes of this stream were forwarded: their sender may send as many more."""
         self._held_bytes -= size
         self._credit += size
         if self._credit * 2 >= self._window:
@@ -350,7 +349,7 @@ class Connection(asyncio.Protocol):
             self.on_goaway(int.from_bytes(payload[:4], "big") & WINDOW_MAX)
         elif kind == PUSH_PROMISE:
             raise Http2Error(PROTOCOL_ERROR, "a push nobody asked for")
-        # PRIORITY and frames that nobody knows are ignored (RFC 9113, 5.5)
+        # PRIORITY and unknown frames are ignored (RFC 9113, 5.5)
 
     def _data(self, flags: int, stream: int, payload: bytes) -> None:
         if not stream:
@@ -413,7 +412,7 @@ class Connection(asyncio.Protocol):
     # -- sending ------------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """Gather; goes out with the next flush."""
+        """Gather until the next flush."""
         if not self._out:
             self._flusher.waiting.append(self)
         self._out.append(data)
@@ -424,7 +423,7 @@ class Connection(asyncio.Protocol):
             self.transport.write(out[0] if len(out) == 1 else b"".join(out))
 
     def send_headers(self, stream: int, block: bytes, *, end: bool) -> None:
-        """A header block, after what is queued for its stream."""
+        """Send a header block, after what its stream has queued."""
         if stream in self._queued:
             self._queued[stream].append((HEADERS, block, end))
             return
@@ -433,7 +432,7 @@ class Connection(asyncio.Protocol):
             self._send_windows.pop(stream, None)
 
     def send_data(self, stream: int, data: bytes, *, end: bool) -> None:
-        """As much as the windows allow; the rest when they open."""
+        """Send what the windows allow; the rest when they open."""
         size = len(data)
         window = self._send_windows.get(stream, self.initial_window)
         if (
@@ -466,7 +465,7 @@ class Connection(asyncio.Protocol):
                 del self._queued[stream]
 
     def _send_next(self, stream: int, queue: deque[tuple[int, bytes, bool]]) -> bool:
-        """What is first in the queue, or a part of it; False: no window takes it."""
+        """Send the first in the queue, or a part of it; False: no window allows it."""
         kind, data, end = queue[0]
         if kind == HEADERS:
             queue.popleft()
@@ -487,12 +486,12 @@ class Connection(asyncio.Protocol):
         return True
 
     def send_reset(self, stream: int, code: int) -> None:
-        """End one stream; what is queued for it is dropped."""
+        """End one stream and drop its queue."""
         self.drop(stream)
         self.write(reset(stream, code))
 
     def drop(self, stream: int) -> None:
-        """Forget what is still to be sent on a stream."""
+        """Forget what a stream still has to send."""
         for kind, data, _ in self._queued.pop(stream, ()):
             if kind == DATA and data:
                 self.went_on(stream, len(data))
@@ -501,29 +500,29 @@ class Connection(asyncio.Protocol):
     # -- for the two ends ---------------------------------------------------------------------
 
     def spend(self, work: float) -> None:
-        """Something came in that belongs to no call, and was so much work."""
+        """Count work for something that belongs to no call."""
 
     def on_headers(self, stream: int, block: bytes, *, end: bool) -> None:
         raise NotImplementedError
 
     def on_data(self, stream: int, data: bytes, *, end: bool) -> None:
-        """Data came in; must be credited once it went on."""
+        """Data came in; credit it once it is forwarded."""
         raise NotImplementedError
 
     def on_reset(self, stream: int, code: int) -> None:
         raise NotImplementedError
 
     def on_goaway(self, last_stream: int) -> None:
-        """The other side begins nothing more, and answers up to this stream."""
+        """The other side begins no new streams, and answers up to this one."""
         raise NotImplementedError
 
     def knows(self, stream: int) -> bool:
         raise NotImplementedError
 
     def held_up(self, held: bool) -> None:
-        """The other side reads too slowly, or does again."""
+        """The other side reads too slowly, or has caught up."""
         raise NotImplementedError
 
     def went_on(self, stream: int, size: int) -> None:
-        """That many bytes of a stream went out here: credit the connection they came from."""
+        """`size` bytes of a stream went out here: credit the connection they came from."""
         raise NotImplementedError

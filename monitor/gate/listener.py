@@ -1,8 +1,8 @@
-"""Sockets on which groups come in, and what a client that comes speaks.
+"""The sockets that groups connect to, and which protocol a new client speaks.
 
 Its first bytes decide: HTTP/2 goes through the proxy, anything else straight through. The
-Lighthouse serves its page, its status and its kill button on the same port by HTTP/1.1; such a
-connection is joined to one of its own, byte for byte, with each side's pace.
+Lighthouse serves its page, status and kill button on the same port by HTTP/1.1; each such client
+is joined to its own connection to the Lighthouse, byte for byte, at each side's pace.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from monitor.gate.proxy import CLIENTS_MAX, Downstream, Proxy
 from monitor.gate.upstream import keep_alive
 
 TUNNELS_MAX: Final = 256
-"""Of the clients, browsers and scrapers."""
+"""Browsers and scrapers among the clients."""
 FIRST_S: Final = 30.0
-"""Within this time a client has to say what it speaks."""
+"""Within this time a client must send its first bytes."""
 BACKLOG: Final = 4096
-"""After a restart of the gate all groups dial at once."""
+"""After a gate restart all groups dial at once."""
 _CONNECT_S: Final = 5.0
 _UNREAD: Final = 64 * 1024
 """Bytes of a client that the kernel keeps for us."""
@@ -48,10 +48,10 @@ class GateOptions:
 
 
 def resolve(host: str, port: int) -> tuple[int, Any]:
-    """Family and socket address of a host's name or number, of IPv4 where it has both.
+    """Family and socket address of a host's name or number; IPv4 where it has both.
 
     Raises:
-        OSError: nobody knows the name.
+        OSError: the name is unknown.
     """
     addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, _, _, _, address = min(addresses, key=lambda each: each[0] != socket.AF_INET)
@@ -81,7 +81,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def raise_file_limit() -> int:
-    """Two connections a group: as many files as the system lets us have, and room for how many."""
+    """Allow as many open files as we may need; returns the room for clients, two files each."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = 2 * CLIENTS_MAX + _OTHER_FILES
     limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
@@ -94,7 +94,7 @@ def raise_file_limit() -> int:
 
 
 class NewClient(asyncio.Protocol):
-    """A client that has not said yet what it speaks."""
+    """A client whose protocol is not known yet."""
 
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
@@ -104,7 +104,7 @@ class NewClient(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for its first bytes, a while."""
+        """Wait `FIRST_S` for its first bytes."""
         self._transport = cast(asyncio.Transport, transport)
         self._key = self._proxy.came(self._transport)
         keep_alive(self._transport, idle_s=20, interval_s=10, deaf_ms=60_000)
@@ -138,7 +138,7 @@ class NewClient(asyncio.Protocol):
 
 
 def tunnel(proxy: Proxy, transport: asyncio.Transport, key: int, first: bytes) -> None:
-    """Join a client that does not speak HTTP/2 to a connection of its own to the Lighthouse."""
+    """Join a client that does not speak HTTP/2 to its own connection to the Lighthouse."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     protocol = asyncio.StreamReaderProtocol(reader)
@@ -174,14 +174,14 @@ async def _join(proxy: Proxy, reader: asyncio.StreamReader, client: asyncio.Stre
         return
     asking = asyncio.get_running_loop().create_task(_copy(reader, server))
     try:
-        await _copy(answers, client)  # once that has ended nothing is left to be answered
+        await _copy(answers, client)  # when this ends, nothing is left to answer
     finally:
         asking.cancel()
         server.close()
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Until one side has said all; where one reads slowly, the other is read slowly."""
+    """Until the reader ends; where one side reads slowly, the other is read slowly."""
     with contextlib.suppress(OSError):
         while data := await reader.read(_UNREAD):
             writer.write(data)

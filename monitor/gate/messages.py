@@ -1,14 +1,14 @@
-"""What TorchFT's managers and Lighthouse say to each other, as far as the gate reads it. Pure.
+"""The messages between TorchFT's managers and Lighthouse, as far as the gate reads them. Pure.
 
 A call is a header block (RFC 7541) and one gRPC message: five bytes, then protobuf. torchft.proto
 of 0.2.0: LighthouseHeartbeatRequest{1: replica_id}, LighthouseQuorumRequest{1: QuorumMember},
 QuorumMember{1: replica_id, 2: address, 3: store_address, 4: step, 5: world_size, 6: shrink_only,
-7: data, 8: commit_failures}. 0.1.1 has no field 8. Fields that are not known are skipped. What
-cannot be read is None, and means: pass it on.
+7: data, 8: commit_failures}. 0.1.1 has no field 8. Unknown fields are skipped. What cannot be read
+is None, which means: pass it on.
 
-A client's header block may refer to headers that it sent before, and the gate does not pass on all
-that it sends; so a block is written again without references. The Lighthouse's blocks are passed on
-as they are: it is told to keep no table, so that they refer to nothing.
+A client's header block may refer to headers that it sent before, and the gate does not pass on
+every block; so each is rewritten without references. The Lighthouse's blocks are passed on as they
+are: the gate's settings forbid it a header table, so they refer to nothing.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ PERMISSION_DENIED: Final = 7
 UNAVAILABLE: Final = 14
 
 HEADERS_MAX: Final = 8 * 1024
-"""Bytes of a client's block, and of its headers with 32 for each; TorchFT's are 150 and 480."""
+"""Bytes of a client's block, and of its headers plus 32 each; TorchFT's are 150 and 480."""
 _REPEATED_MAX: Final = 16
 _REPEATED_BYTES: Final = 1024
 _RESIZES: Final = re.compile(rb"(?:[\x20-\x3e]|\x3f[\x80-\xff]{0,4}[\x00-\x7f]){3}")
-"""More changes of the table's size than a block may begin with (RFC 7541, 4.2)."""
+"""More table size changes than a block may begin with (RFC 7541, 4.2)."""
 _TIMEOUT: Final = re.compile(r"^(\d{1,8})([HMSmun])$", re.ASCII)
 _UNIT_S: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 
 PREFIX_BYTES: Final = 5
-"""Of a gRPC message: one byte whether it is compressed, four for its length."""
+"""Before a gRPC message: one byte for compression, four for its length."""
 _ID_MAX_BYTES: Final = 1024
 _FIELDS_MAX: Final = 64
 """Of one message; TorchFT's have 8."""
@@ -58,15 +58,15 @@ _FIXED: Final = {1: 8, 5: 4}
 class CallHeaders:
     path: str
     timeout_s: float | None
-    """The client's own deadline, from when it asked; None: it set none."""
+    """The client's own deadline, from when it asked; None: not set."""
     block: bytes
     """The same headers in the same order, without references to earlier blocks."""
 
 
 class HeaderReader:
-    """Reads the blocks of one client, and each block once: heartbeats send the same bytes again.
+    """Reads the blocks of one client, each block once: heartbeats repeat the same bytes.
 
-    A block means the same as before while the table of earlier headers is the same.
+    The same block means the same as long as the table of earlier headers has not changed.
     """
 
     def __init__(self) -> None:
@@ -74,10 +74,10 @@ class HeaderReader:
         self._repeated: dict[bytes, CallHeaders] = {}
 
     def read(self, block: bytes) -> tuple[CallHeaders, float]:
-        """What this block says, and how much work it was (see `proxy.FairTurns`).
+        """The block's headers, and the work it took (see `proxy.FairTurns`).
 
         Raises:
-            Http2Error: it cannot be read, and so cannot any later one.
+            Http2Error: it cannot be read, so no later one can.
         """
         repeated = self._repeated.get(block)
         if repeated is not None:
@@ -105,19 +105,19 @@ class HeaderReader:
         return call, len(pairs) + len(block) / 16
 
     def _table(self) -> tuple[int, int, Any]:
-        """Largest size, entries, and the newest of them: what changes when a block adds one."""
+        """Largest size, entry count and newest entry: these change when a block adds one."""
         table = self._decoder.header_table
         entries = table.dynamic_entries
         return table.maxsize, len(entries), entries[0] if entries else None
 
 
 def encode_headers(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Literals that nobody is to remember: readable whatever was sent before."""
+    """Literals without indexing: readable whatever was sent before."""
     return b"".join(b"\x00" + _string(name) + _string(value) for name, value in pairs)
 
 
 def _string(text: bytes) -> bytes:
-    """Length in 7 bits and more, then the octets as they are (RFC 7541, 5.1 and 5.2)."""
+    """Length with a 7-bit prefix, then the plain octets (RFC 7541, 5.1 and 5.2)."""
     if len(text) < 0x7F:
         return bytes((len(text),)) + text
     return b"\x7f" + encode_varint(len(text) - 0x7F) + text
@@ -140,7 +140,7 @@ ANSWER_BEGINS: Final = encode_headers(
     ((b":status", b"200"), (b"content-type", b"application/grpc"))
 )
 ANSWER_ENDS: Final = encode_headers(((b"grpc-status", b"0"),))
-"""Around the one message of an answer, as the Lighthouse has it."""
+"""Around the one message of an answer, as the Lighthouse sends it."""
 
 
 # -- requests ----------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ class QuorumRequest:
 
     @property
     def host(self) -> Host | None:
-        """The host that its manager's address names."""
+        """The host in its manager's address."""
         return host_of(self.address)
 
 
@@ -179,7 +179,7 @@ def read_heartbeat(data: bytes) -> ReplicaId | None:
 
 
 def read_quorum_request(data: bytes) -> QuorumRequest | None:
-    """Who asks for a quorum, and what it says of itself."""
+    """Who asks for a quorum, and what it reports."""
     try:
         requester = _values(data[PREFIX_BYTES:]).get(1)
         if not isinstance(requester, bytes):
@@ -201,7 +201,7 @@ def read_quorum_request(data: bytes) -> QuorumRequest | None:
 
 
 def host_of(address: str) -> Host | None:
-    """`node-7` of `http://node-7:41533`, as lower case; None where there is none."""
+    """`node-7` of `http://node-7:41533`, in lower case; None if there is none."""
     try:
         host = urlsplit(address if "//" in address else f"//{address}").hostname
     except ValueError:
@@ -236,7 +236,7 @@ class Field(NamedTuple):
     kind: int
     """Its wire type."""
     value_at: int
-    """Where its number stands, or its length."""
+    """Position of its number or length."""
     begin: int
     end: int
     """Of its content."""
@@ -267,7 +267,7 @@ def fields(data: bytes, at: int, end: int) -> Iterator[Field]:
 
 
 def _values(data: bytes) -> dict[int, int | bytes]:
-    """Field numbers and values; of a field that comes twice, the last one counts.
+    """Field numbers and values; of a repeated field, the last one counts.
 
     Raises:
         ValueError: it is not a protobuf message, or has more fields than TorchFT's.
@@ -285,7 +285,7 @@ def _values(data: bytes) -> dict[int, int | bytes]:
 
 
 def varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """The number that stands there, and where what follows it begins.
+    """The number at `at`, and the position after it.
 
     Raises:
         ValueError: it does not end, within ten bytes or before `end`.
@@ -303,7 +303,7 @@ def varint(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def encode_varint(value: int) -> bytes:
-    """The inverse; HPACK's integers are written alike (RFC 7541, 5.1)."""
+    """The inverse; HPACK encodes integers alike (RFC 7541, 5.1)."""
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)

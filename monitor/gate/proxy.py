@@ -1,19 +1,18 @@
 """The proxy between clients and Lighthouse: reads, judges and passes on their calls.
 
-Theory of operation. A heartbeat or quorum request is read whole, then judged, then handed to the
-Lighthouse byte for byte; what cannot be read is handed on as it comes, as is any other call. The
-request is kept until its answer begins: when the Lighthouse goes away before, the very same bytes
-are sent again to the one that comes back, while the client, which knows nothing of it, waits.
+Theory of operation. A heartbeat or quorum request is read whole, then judged, then sent to the
+Lighthouse byte for byte. What cannot be read is forwarded as it comes, as is any other call. The
+request is kept until its answer begins: if the Lighthouse goes away before that, the same bytes
+are sent to the one that comes back, while the client waits and notices nothing.
 
-How much of one client is handled before the others have their turn: work is counted in units of
-about 6 us: a frame is one, a field of a header block that was not seen before another, a call
-`CALL`. A client has a share for nothing: what a manager needs for its heartbeats, several times
-over, so that an honest one is always handled at once. Whoever sends more is not read any further
-and waits in `FairTurns`; all who wait get `TURN` together in one turn of the loop, a `SLICE` each,
-in their order. So a call of an honest client costs it a few turns of some milliseconds, however
-many others send however much. What belongs to no call (headers of calls that are over, cancelled
-calls, pings, settings, crumbs of data) also has an end: `SPARE_MAX`, earned again by calls that
-are answered and by time.
+How clients share the proxy: work is counted in units of about 6 us. A frame costs one, a header
+field not seen before one more, a call `CALL`. Each client has a free share, several times what a
+manager needs for its heartbeats, so an honest client is always handled at once. A client that
+sends more is not read further and waits in `FairTurns`. All waiting clients together get `TURN` in
+one turn of the loop, a `SLICE` each, in order. So a call of an honest client waits a few turns of
+some milliseconds, however much the others send. Work that belongs to no call (headers of finished
+calls, cancelled calls, pings, settings, tiny pieces of data) is limited too: by `SPARE_MAX`, which
+refills with answered calls and with time.
 """
 
 from __future__ import annotations
@@ -47,39 +46,39 @@ log = logging.getLogger("lightkeeper.gate")
 
 TICK_S: Final = 0.1
 OWED_S: Final = 1.0
-"""After the first answer of a quorum: the Lighthouse tells all members within milliseconds."""
+"""After a quorum's first answer; the Lighthouse answers all members within milliseconds."""
 PATIENCE_S: Final = 2.0
 """How long a heartbeat waits for a Lighthouse that is away."""
 CLIENTS_MAX: Final = 16_384
-"""Connections at once; each costs two file descriptors and about 10 KB. One more takes the place of
-the one that was answered least recently: a manager is answered many times a second."""
+"""Connections at once; each costs two file descriptors and about 10 KB. One more replaces the one
+answered least recently: a manager is answered many times a second."""
 CALLS_MAX: Final = 100
-"""Calls under way of one client; a manager has two."""
+"""Open calls of one client; a manager has two."""
 KEPT_MAX: Final = 1024 * 1024
-"""Bytes of requests that are kept for one client, to read them and to send them again."""
+"""Bytes of requests kept for one client, to read them and to send them again."""
 KEPT_OF_ALL: Final = 64 * 1024 * 1024
-"""Beyond, only what is short is kept."""
+"""Of all clients; above it, only short ones."""
 RESENT_MAX: Final = 8
-"""A call at which the Lighthouse ends its connection each time is not asked for ever."""
+"""Limit for a call at which the Lighthouse closes its connection every time."""
 _REPLY_MAX: Final = 512 * 1024
-"""A quorum of 2,500 groups. A longer one passes as it comes: more would not fit the window."""
+"""A quorum of 2,500 groups. A longer one passes as it comes: it would not fit the window."""
 
 CALL: Final = 8
-"""Beside its frames: reading its message, passing it on, its answer."""
+"""On top of its frames: reading, forwarding and answering it."""
 SHARE_A_S: Final = 240.0
-"""A manager that beats every 0.1 s takes 100 to 120."""
+"""A manager that beats every 0.1 s uses 100 to 120."""
 SHARE_MAX: Final = 120.0
 SLICE: Final = 40.0
 TURN: Final = 400.0
 SPARE_MAX: Final = 1000.0
 SPARE_A_S: Final = 2.0
 EARNED: Final = 8.0
-"""By a call that was answered."""
+"""By each answered call."""
 UNREAD_MAX: Final = 32 * 1024 * 1024
-"""Bytes of all who wait; beyond, those with more than a frame are sent away."""
+"""Bytes of all waiting clients; above it, one with more than a frame is cut off."""
 
 _SETTINGS: Final = {
-    http2.HEADER_TABLE_SIZE: 0,  # so that a block says all by itself
+    http2.HEADER_TABLE_SIZE: 0,  # each block stands alone
     http2.MAX_CONCURRENT_STREAMS: CALLS_MAX,
     http2.MAX_HEADER_LIST_SIZE: HEADERS_MAX,
 }
@@ -90,18 +89,18 @@ _CLIENT_SLOW: Final = "the client does not take it"
 
 
 class Successor:
-    """Hears of all that somebody needs to go on when this process dies. This one is nobody.
+    """Receives what another process needs to continue when this one dies. This one does nothing.
 
-    `hot_restart` has one that is.
+    `hot_restart` has a real one.
     """
 
     kept: bool | None = None
-    """Whether somebody listens; None: nobody ever does."""
+    """Whether somebody listens; None: never."""
     missed: int = 0
-    """What could not be told."""
+    """Reports not delivered."""
 
     def came(self, transport: asyncio.Transport) -> int:
-        """A client has connected; the key by which it is known from now on."""
+        """A client has connected; returns its key."""
         del transport
         return 0
 
@@ -109,37 +108,37 @@ class Successor:
         """It is gone."""
 
     def read(self, client: Downstream, more: bytes = b"") -> None:
-        """What the client sent was handled, but for its `rest` and what has just come."""
+        """What the client sent was handled, except its `rest` and `more`, just received."""
 
     def asked(self, client: Downstream, call: ProxiedCall) -> None:
-        """A quorum request is under way."""
+        """A quorum request is open."""
 
     def over(self, client: Downstream, call: ProxiedCall) -> None:
         """It no longer is."""
 
     def denied(self, denials: Sequence[Denial]) -> None:
-        """Another list is in force."""
+        """A new list is in force."""
 
     def formed(self, quorum_ids: QuorumIds, message: bytes) -> None:
-        """The first of the groups is about to be told of another quorum."""
+        """The first group is about to get a new quorum."""
 
 
 @dataclass(slots=True)
 class NewestQuorum:
-    """The Lighthouse's last answer, for those of its members who asked and were not told.
+    """The Lighthouse's last answer, for those of its members who asked and got none.
 
-    Who is in a quorum trains with the others from then on, and they wait for it. A Lighthouse that
-    dies while it answers, or a worker, leaves some told and some not; to ask again would be to ask
-    for the next quorum, which forms when the others are there, and they are in a collective that
-    waits for this group: 60 s by TorchFT's defaults. So who asked when the first answer came, and
-    is a member, gets the same answer from here.
+    The members of a quorum train together from then on, and wait for each other. When a Lighthouse
+    or a worker dies while answering, some members have the answer and some do not. Asking again
+    would ask for the next quorum, which forms when the others are there; but they are in a
+    collective that waits for this group: 60 s by TorchFT's defaults. So each member whose request
+    was open when the first answer came gets the same answer from here.
     """
 
     message: bytes = b""
     members: frozenset[str] = frozenset()
     owed: list[tuple[Downstream, ProxiedCall]] = field(default_factory=list)
     due_s: float = 0.0
-    """From when on the Lighthouse has not answered by itself."""
+    """When the gate answers in the Lighthouse's place."""
 
 
 class Proxy:
@@ -170,9 +169,9 @@ class Proxy:
         )
         self.clients_max = clients_max
         self.transports: OrderedDict[asyncio.Transport, None] = OrderedDict()
-        """Of all clients, in the order in which they came or were answered last."""
+        """Of all clients, in the order they came or were last answered."""
         self.clients: set[Downstream] = set()
-        """Of these, those that speak HTTP/2."""
+        """Those that speak HTTP/2."""
         self.tunnels = 0
         """Clients that speak something else."""
         self.tasks: set[asyncio.Task[None]] = set()
@@ -183,7 +182,7 @@ class Proxy:
     # -- who is here --------------------------------------------------------------------------
 
     def came(self, transport: asyncio.Transport) -> int:
-        """A client has connected; its key."""
+        """A client has connected; returns its key."""
         self.transports[transport] = None
         if len(self.transports) > self.clients_max:
             self.transports.popitem(last=False)[0].abort()
@@ -200,7 +199,7 @@ class Proxy:
     # -- who may pass -------------------------------------------------------------------------
 
     def deny(self, denials: Sequence[Denial]) -> bool:
-        """Put a list in force, also for calls under way; whether it is another one."""
+        """Put a list in force, also for open calls; returns whether it changed."""
         changed = self.denylist.replace(denials, self.clock())
         if changed:
             self.successor.denied(self.denylist.denials)
@@ -215,17 +214,17 @@ class Proxy:
     # -- time ---------------------------------------------------------------------------------
 
     def waits(self, client: Downstream) -> None:
-        """A call of this client is not with the Lighthouse."""
+        """A call of this client has not been sent."""
         self._waiting.add(client)
 
     def advance_all(self) -> None:
-        """The Lighthouse is ready: hand it what waits."""
+        """The Lighthouse is ready: send what waits."""
         for client in list(self._waiting):
             client.advance()
         self.flush()
 
     def formed(self, message: bytes) -> None:
-        """The first answer of a quorum, before anybody is told."""
+        """A quorum's first answer, before any client gets it."""
         quorum = self.quorum = NewestQuorum(message, members_of(message))
         quorum.due_s = self.now_s() + OWED_S
         for client in self.clients:
@@ -262,17 +261,17 @@ class Proxy:
 
 
 class Downstream(http2.Connection):
-    """A client's connection: a TorchFT manager, or whoever else speaks gRPC to the gate."""
+    """A client's connection: a TorchFT manager, or another gRPC client."""
 
     def __init__(self, proxy: Proxy, key: int) -> None:
-        """`key`: by which a successor knows this connection."""
+        """`key`: names this connection to a successor."""
         super().__init__(proxy.flusher, window=http2.WINDOW_DEFAULT)
         self.key = key
         self.calls: dict[int, ProxiedCall] = {}
         self._proxy = proxy
         self._headers_read = HeaderReader()
         self.last = 0
-        """The highest number of a call."""
+        """The highest call number."""
         self._kept_bytes = 0
         self._leaving = False
         self._upstream: Upstream | None = None
@@ -302,7 +301,7 @@ class Downstream(http2.Connection):
 
     @property
     def answering(self) -> bool:
-        """Whether the client has had a part of an answer and not the rest."""
+        """Whether the client has a part of an answer but not the rest."""
         return self.writing or any(call.answered for call in self.calls.values())
 
     def fail(self, code: int, why: str) -> None:
@@ -314,7 +313,7 @@ class Downstream(http2.Connection):
     # -- its turn -----------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """What is within its share at once, the rest in its turn."""
+        """Handle its share at once, the rest in its turn."""
         self._proxy.successor.read(self, data)
         now_s = self._proxy.now_s()
         gone_s, self._shared_s = now_s - self._shared_s, now_s
@@ -329,7 +328,7 @@ class Downstream(http2.Connection):
         self._proxy.flush()
 
     def go_on(self, most: float) -> float:
-        """Its turn has come: how much work it was."""
+        """Its turn has come; returns the work done."""
         if self._pauses != {_ITS_TURN} or self.closed:
             return 0.0
         if self.take(b"", most):
@@ -340,13 +339,13 @@ class Downstream(http2.Connection):
         return most - self._budget
 
     def resume_reading(self, why: str) -> None:
-        """One reason less not to read; first what was not looked at."""
+        """One reason less to pause; unread bytes come first."""
         super().resume_reading(why)
         if self._pauses == {_ITS_TURN}:
             self._proxy.turns.wait(self)
 
     def spend(self, work: float) -> None:
-        """Something came in that belongs to no call, and was so much work."""
+        """Count work for something that belongs to no call."""
         self._budget -= work
         self._spare -= work
         if self._spare < 0:
@@ -364,7 +363,7 @@ class Downstream(http2.Connection):
             return
         if stream <= self.last:
             self.spend(1 + work)
-            return  # the end of a call that is over
+            return  # the end of a finished call
         if not stream & 1:
             raise http2.Http2Error(http2.PROTOCOL_ERROR, "a stream with an even number")
         self.last = stream
@@ -377,7 +376,7 @@ class Downstream(http2.Connection):
         if call.method is Method.OTHER or end:
             self._wait(call)
         elif call.method is Method.QUORUM:
-            self._proxy.successor.asked(self, call)  # its message may come after our end
+            self._proxy.successor.asked(self, call)  # its message may come after we end
 
     def _trailers(self, call: ProxiedCall, block: bytes) -> None:
         if call.ended:
@@ -408,7 +407,7 @@ class Downstream(http2.Connection):
                 call.via.send_data(call.via_number, data, end=end)
             return
         if not call.kept:
-            call.data += data  # bounded by the window: it is credited when it went on
+            call.data += data  # bounded by the window: credited once forwarded
         if call.stage is Stage.READING and (end or is_whole(call.data) is not False):
             self._judge(call)
 
@@ -417,7 +416,7 @@ class Downstream(http2.Connection):
         self._proxy.kept_bytes += size
 
     def _let_go(self, call: ProxiedCall) -> None:
-        """Too large to be kept: passed on unread, and never sent again."""
+        """Too large to keep: passed on unread, never sent again."""
         call.kept = False
         self._keep(-len(call.data))
         if call.stage is Stage.READING:
@@ -432,7 +431,7 @@ class Downstream(http2.Connection):
             self._forsake(call, code)
 
     def on_goaway(self, last_stream: int) -> None:
-        """The client begins nothing more; what is under way goes on."""
+        """The client begins no new calls; open ones continue."""
         del last_stream
         self._leaving = True
         if not self.calls:
@@ -441,7 +440,7 @@ class Downstream(http2.Connection):
     # -- whether it may pass ------------------------------------------------------------------
 
     def _judge(self, call: ProxiedCall) -> None:
-        """Once its message is whole; again when the list changes."""
+        """Once its message is whole, and when the list changes."""
         if call.method is Method.QUORUM and call.replica is None:
             self._proxy.successor.asked(self, call)
         stage, due_s = self._proxy.admission.decide(call)
@@ -505,7 +504,7 @@ class Downstream(http2.Connection):
         self._proxy.flush()
 
     def advance(self) -> None:
-        """The Lighthouse is there: hand it what waits, in the order of the stream numbers."""
+        """The Lighthouse is there: send what waits, in order of stream numbers."""
         for number in sorted(self.calls):
             if self.calls[number].stage is Stage.WAITING:
                 self._pass_on(self.calls[number])
@@ -513,7 +512,7 @@ class Downstream(http2.Connection):
     def unanswered(
         self, upstream: Upstream, calls: Sequence[ProxiedCall], *, lost: bool = False
     ) -> None:
-        """It took these calls and did not answer them; `lost`: and it ended the connection."""
+        """It took these calls without answering; `lost`: it also closed the connection."""
         if self._upstream is upstream:
             self._upstream = None
         if upstream.closed:
@@ -533,7 +532,7 @@ class Downstream(http2.Connection):
                 self._wait(call)
 
     def tick(self, now_s: float) -> bool:
-        """Do what is due; whether anything still waits."""
+        """Do what is due; returns whether anything waits."""
         for call in [call for call in self.calls.values() if call.stage in _NOT_SENT]:
             absence = self._proxy.lighthouse.absence()
             if call.deadline_s is not None and now_s >= call.deadline_s:
@@ -557,7 +556,7 @@ class Downstream(http2.Connection):
             call.reply_headers = block
             return
         self._begin_answer(call)
-        if call.reply:  # less than a message, and no more comes
+        if call.reply:  # an incomplete message, with nothing to follow
             self.send_data(call.number, bytes(call.reply), end=False)
             call.reply.clear()
         self.send_headers(call.number, block, end=end)
@@ -567,7 +566,7 @@ class Downstream(http2.Connection):
     def answer_data(self, call: ProxiedCall, data: bytes, *, end: bool) -> None:
         """A part of an answer; a quorum passes as a whole, see `quorum_ids`.
 
-        And in one write, with its end: whoever goes on after us could not add to a half.
+        It is one write, with its end: a successor could not complete a half.
         """
         if call.method is Method.QUORUM and not call.replied:
             call.reply += data
@@ -589,7 +588,7 @@ class Downstream(http2.Connection):
             self._answered(call)
 
     def _numbered(self, message: bytes) -> bytes:
-        """A successor knows of another quorum before the client does."""
+        """A successor learns of a new quorum before the client."""
         quorum_ids = self._proxy.quorum_ids
         before = quorum_ids.made
         message = quorum_ids.framed(message)
@@ -598,7 +597,7 @@ class Downstream(http2.Connection):
         return message
 
     def tell_formed(self, call: ProxiedCall) -> bool:
-        """Of the newest quorum, if it was formed while the call asked; whether it was."""
+        """Answer with the newest quorum if it formed while the call was open; whether it did."""
         quorum = self._proxy.quorum
         if not call.formed or call.answered or call.replica is None or self.closed:
             return False
@@ -633,7 +632,7 @@ class Downstream(http2.Connection):
         self._finish(call)
 
     def _respond(self, call: ProxiedCall, status: int, message: str) -> None:
-        """Answer in the Lighthouse's place: only ever a failure, and always with its reason."""
+        """Answer in the Lighthouse's place: always a failure, with its reason."""
         self.send_headers(call.number, failure(status, message), end=True)
         if not call.ended:
             self.write(http2.reset(call.number, http2.NO_ERROR))
@@ -648,14 +647,14 @@ class Downstream(http2.Connection):
     def _finish(self, call: ProxiedCall) -> None:
         if self.calls.pop(call.number, None) is None:
             return
-        self._stream_credit.pop(call.number, None)  # who never ends its request leaves one behind
+        self._stream_credit.pop(call.number, None)  # left behind when a request never ended
         if call.kept:
             self._keep(-len(call.data))
         elif len(call.data) > call.credited:
             self.ignore(call.number, len(call.data) - call.credited)
         self._proxy.admission.over(call)
         if call.method is Method.QUORUM:
-            self._proxy.flush()  # first the answer, then nobody has to remember the question
+            self._proxy.flush()  # answer first; then the request can be forgotten
             self._proxy.successor.over(self, call)
         if self._leaving and not self.calls and not self._queued:
             self._proxy.flush()
@@ -674,7 +673,7 @@ class Downstream(http2.Connection):
             self._upstream.credit(0, size)
 
     def held_up(self, held: bool) -> None:
-        """The client reads too slowly, or does again."""
+        """The client reads too slowly, or has caught up."""
         if self._upstream is not None and held:
             self._upstream.pause_reading(_CLIENT_SLOW)
         elif self._upstream is not None:
@@ -682,10 +681,10 @@ class Downstream(http2.Connection):
 
 
 class FairTurns:
-    """Clients that have sent more than their share."""
+    """Clients that sent more than their share."""
 
     def __init__(self, flush: Callable[[], None]) -> None:
-        """`flush`: writes out what was gathered, at the end of a turn."""
+        """`flush`: writes the gathered output at the end of a turn."""
         self._flush = flush
         self._waiting: OrderedDict[Downstream, int] = OrderedDict()
         self._unread = 0
@@ -695,7 +694,7 @@ class FairTurns:
         return len(self._waiting)
 
     def wait(self, client: Downstream) -> None:
-        """Its turn comes after those of all who wait."""
+        """Its turn comes after all who already wait."""
         self.leave(client)
         unread = client.unread
         if self._unread + unread > UNREAD_MAX and unread > http2.FRAME_MAX:
@@ -710,7 +709,7 @@ class FairTurns:
         self._unread -= self._waiting.pop(client, 0)
 
     def _turn(self) -> None:
-        """A slice for each, as far as one turn of the loop goes."""
+        """A slice for each, within the limit of one turn."""
         left = TURN
         while self._waiting and left > 0:
             client, unread = self._waiting.popitem(last=False)

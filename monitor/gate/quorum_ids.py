@@ -1,22 +1,22 @@
-"""Quorum ids that a Lighthouse which forgot everything does not give out twice. Pure.
+"""Keeps quorum ids unique when a restarted Lighthouse has forgotten its count. Pure.
 
 A Lighthouse counts its quorums from 1, in memory. TorchFT's managers meet for a new quorum at
-`STORE/torchft/QUORUM_ID/RANK`, a place in the store of one of the groups, which outlives the
-Lighthouse: after a restart the same ids come again, the managers find each other's old addresses
-there, or, where the id is the one they have, do not meet at all, and training stands until it
-times out (seen with TorchFT 0.2.0: 60 s, and once more).
+`STORE/torchft/QUORUM_ID/RANK`, a key in the store of one of the groups, which outlives the
+Lighthouse. After a restart the same ids come again: the managers find each other's old addresses
+there or, if they already have that id, do not meet at all, and training stands until it times out
+(seen with TorchFT 0.2.0: 60 s, twice).
 
-So the gate goes on counting where the former Lighthouse ended. The replies of a Lighthouse that
-was never restarted pass untouched, byte by byte; of one that began anew only the number is
-changed. Nobody sends the number back, so the Lighthouse never sees the other one.
+So the gate continues the count of the former Lighthouse. Replies of a Lighthouse that was never
+restarted pass unchanged, byte for byte; of a restarted one only the number is changed. Nobody
+sends the number back, so the Lighthouse never sees the changed one.
 
-How a new beginning is known: a quorum that was made later than the last one, with a smaller number,
-or with the same number and other members. (Within one life the number never falls, and grows
-whenever the members change.) What cannot be understood passes untouched.
+How a restart is detected: a quorum made later than the last one, with a smaller number, or with
+the same number and other members. (Within one life the number never falls, and grows whenever the
+members change.) What cannot be read passes unchanged.
 
-A gate that was away itself, both of its processes, knows from disk only how far the groups may
-have been told (`reserve`), and not which life of the Lighthouse it meets. So it begins above that:
-at worst the same members meet once more, at a place where nobody has been.
+A gate that lost both of its processes knows from disk only the highest number that the groups may
+have (`reserve`), not which life of the Lighthouse it meets. So it begins above that: at worst the
+same members meet once more, at an unused key.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from monitor.gate.messages import (
 from monitor.model.plain import readable
 
 _ID_MOST: Final = 2**62
-"""A number that is larger is none that a Lighthouse counted to."""
+"""No Lighthouse counts to a larger number."""
 _ANY: Final = _ID_MOST
-"""In place of the last number: whatever comes is a beginning."""
+"""As the last number: the next quorum counts as a restart."""
 RESERVE: Final = 100
-"""How far ahead of the groups the number on disk is. An id is used up when members change or a
-commit fails: a disk has long for a write, and a restart of the gate skips no more than these."""
+"""How far the number on disk is ahead of the groups. An id is used up when members change or a
+commit fails, so a disk has long for a write; a gate restart skips at most these."""
 RESERVED_MOST: Final = 2**53
-"""A larger one is nobody's count; and above it some readers of JSON round."""
+"""No real count is larger, and above it some JSON readers round."""
 
 
 class _UnknownReplyError(ValueError):
-    """Bytes that are no reply of a Lighthouse as we know it."""
+    """Not a Lighthouse reply that we can read."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Quorum:
-    """What one reply says, and where its number lies in the bytes."""
+    """The content of one reply, and where its number lies in the bytes."""
 
     number: int
     made: tuple[int, int]
@@ -61,28 +61,28 @@ class _Quorum:
     outer: tuple[int, int]
     """Where the quorum's own bytes begin and end in the reply."""
     outer_size: tuple[int, int]
-    """Where their length stands."""
+    """Where their length is."""
     at: tuple[int, int]
-    """Where the number stands."""
+    """Where the number is."""
 
 
 @readable
 @dataclass(slots=True)
 class QuorumIds:
-    """Keeps the count over restarts of the Lighthouse. One for all connections of a gate."""
+    """Keeps the count across Lighthouse restarts. One for all connections of a gate."""
 
     offset: int = 0
-    """What the present Lighthouse's numbers are raised by."""
+    """Added to the present Lighthouse's numbers."""
     highest: int = 0
-    """The highest number that the groups were told."""
+    """The highest number sent to the groups."""
     restarts: int = 0
-    """New beginnings seen."""
+    """Restarts seen."""
     made: tuple[int, int] = (0, 0)
     """When the newest quorum was, by the Lighthouse's clock."""
     number: int = -1
     members: frozenset[str] = frozenset()
     before: int = 0
-    """The offset of the life before: a late reply of it keeps its number."""
+    """The previous life's offset, for late replies of it."""
     began: tuple[int, int] = (0, 0)
     """When the first quorum of the present life was made."""
 
@@ -90,7 +90,7 @@ class QuorumIds:
         """The reply as the groups are to see it.
 
         Args:
-            reply: one message of `Quorum`, without gRPC's five bytes before it.
+            reply: one message of `Quorum`, without gRPC's five-byte prefix.
         """
         try:
             quorum = _read(reply)
@@ -101,7 +101,7 @@ class QuorumIds:
         return reply if not offset else _renumbered(reply, quorum, quorum.number + offset)
 
     def framed(self, message: bytes) -> bytes:
-        """The same of a whole gRPC message; one that is compressed, or none, passes untouched."""
+        """The same for a whole gRPC message; a compressed or invalid one passes unchanged."""
         if is_whole(message) is not True:
             return message
         reply = message[PREFIX_BYTES:]
@@ -111,7 +111,7 @@ class QuorumIds:
         return message[:1] + len(passed).to_bytes(PREFIX_BYTES - 1, "big") + passed
 
     def reserve(self, reserved: int) -> int | None:
-        """How far ahead the disk is to know, where `reserved`, what it holds, is not enough."""
+        """The number to write to disk, or None while `reserved`, now on disk, is enough."""
         if self.highest + RESERVE // 2 < reserved or self.highest + RESERVE > RESERVED_MOST:
             return None
         return self.highest + RESERVE
@@ -120,7 +120,7 @@ class QuorumIds:
         if quorum.made < self.began:
             return self.before
         if quorum.made <= self.made:
-            return self.offset  # another manager's copy, or one that comes late
+            return self.offset  # another manager's copy, or a late reply
         if self._anew(quorum):
             if self.number != _ANY:
                 self.restarts += 1
@@ -138,12 +138,12 @@ class QuorumIds:
 
     @classmethod
     def above(cls, reserved: int) -> QuorumIds:
-        """Of a gate that knows no more than how far the groups may have been told."""
+        """For a gate that knows only the highest number the groups may have."""
         return cls(highest=reserved, number=_ANY) if reserved else cls()
 
 
 def members_of(message: bytes) -> frozenset[str]:
-    """Replica ids of the quorum in a whole gRPC message; none where it cannot be understood."""
+    """Replica ids of the quorum in a whole gRPC message; none if it cannot be read."""
     try:
         return _read(message[PREFIX_BYTES:]).members
     except ValueError:
@@ -154,7 +154,7 @@ def members_of(message: bytes) -> frozenset[str]:
 
 
 def _read(reply: bytes) -> _Quorum:
-    """LighthouseQuorumResponse: 1 is the quorum; of it 1 number, 2 members, 3 when it was made."""
+    """LighthouseQuorumResponse: 1 quorum; in it 1 number, 2 members, 3 when it was made."""
     quorums = [field for field in fields(reply, 0, len(reply)) if field.number == 1]
     if len(quorums) != 1 or quorums[0].kind != BYTES:
         raise _UnknownReplyError

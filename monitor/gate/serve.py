@@ -1,4 +1,4 @@
-"""Runs one gate on the sockets that it is given, with its state on disk and its admin port."""
+"""Runs one gate on the given sockets, with its state on disk and its admin port."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from monitor.gate.proxy import CLIENTS_MAX, TICK_S, Proxy
 from monitor.gate.quorum_ids import RESERVED_MOST, QuorumIds
 
 # -- The gate's state on disk: written whole or not at all, and never a reason not to serve -------
-# One JSON object: the list of denials, and how far quorum ids may have been told (`quorum_ids`).
-# Each part is read by itself, so that one that is spoiled takes nothing from the other.
+# One JSON object: the list of denials, and the highest quorum id groups may have (`quorum_ids`).
+# Each part is read separately, so that a damaged one does not affect the other.
 
 _FILE_MAX_BYTES: Final = 16 * 1024 * 1024
 _RESERVED: Final = "quorum_ids_reserved"
@@ -41,14 +41,14 @@ _NO_COUNT: Final = "quorum ids go on from where the Lighthouse is"
 
 
 class StateFile:
-    """A file; without one, a restarted gate waits to be taught, and counts with the Lighthouse."""
+    """A file; without it, a restarted gate waits for a list and uses the Lighthouse's count."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self.denials: Sequence[Denial] = ()
         """The list in force."""
         self.reserved = 0
-        """Up to where quorum ids may have been told, as the disk knows it."""
+        """The highest quorum id that groups may have, as on disk."""
         self._writing = asyncio.Lock()
         self._unreadable = False
         self._read_trouble: str | None = None
@@ -66,7 +66,7 @@ class StateFile:
     # -- reading --------------------------------------------------------------------------------
 
     def recall(self) -> Sequence[Denial]:
-        """The list that was in force, and `reserved`; what cannot be read is said and left out."""
+        """Read the list that was in force, and `reserved`; what is unreadable is logged."""
         try:
             state = None if self._path is None else _read(self._path)
         except OSError as exc:
@@ -94,13 +94,13 @@ class StateFile:
     # -- writing: in a thread, for a disk that hangs must hold up no heartbeat ---------------------
 
     async def keep(self, denials: Sequence[Denial]) -> None:
-        """Write the list; a disk that fails is said and stops nothing."""
+        """Write the list; a disk failure is logged and stops nothing."""
         self.denials = tuple(denials)
         if await self._save(self.reserved):
             self._read_trouble = None
 
     async def reserve(self, number: int) -> None:
-        """Write up to where quorum ids may be told from now on."""
+        """Write the highest quorum id that may be sent from now on."""
         if await self._save(number):
             self.reserved = number
 
@@ -124,7 +124,7 @@ class StateFile:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and not path.is_file():
             raise OSError(errno.EINVAL, "it is no file")
-        if self._unreadable and path.exists():  # whatever it was, somebody may want to look at it
+        if self._unreadable and path.exists():  # somebody may want to look at it
             path.replace(path.with_name(path.name + ".unreadable"))
         self._unreadable = False
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=".gate-")
@@ -140,14 +140,14 @@ class StateFile:
 
 
 def _read(path: Path) -> Any:
-    """The JSON that it holds; None where there is none.
+    """Its JSON; None if there is no file.
 
     Raises:
         OSError, ValueError, RecursionError: it cannot be read.
     """
     if not path.exists():
         return None
-    if not path.is_file():  # reading a pipe would wait for ever
+    if not path.is_file():  # reading a pipe would wait forever
         raise ValueError("it is no file")
     with path.open("rb") as file:
         body = file.read(_FILE_MAX_BYTES + 1)
@@ -157,7 +157,7 @@ def _read(path: Path) -> Any:
 
 
 def _reserved(state: Any) -> int:
-    """Of a file from before there were any: 0."""
+    """0 for an old file without it."""
     value = state.get(_RESERVED, 0) if isinstance(state, dict) else 0
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= RESERVED_MOST:
         raise ValueError(f"{_RESERVED} is no count of quorums")
@@ -169,7 +169,7 @@ log = logging.getLogger("lightkeeper.gate")
 # -- the process --------------------------------------------------------------------------------
 
 _AT_ONCE: Final = 32
-"""Clients that are accepted in one turn of the loop."""
+"""Clients accepted in one turn of the loop."""
 _FORGET_S: Final = 10.0
 _AHEAD_S: Final = 1.0
 
@@ -179,8 +179,8 @@ def run(
     listeners: Sequence[socket.socket],
     prepare: Callable[[Proxy], Awaitable[None]] | None = None,
 ) -> None:
-    """Serve until SIGTERM. `listeners`: for groups and, where there is one, the admin port;
-    `prepare`: called before anybody is let in.
+    """Serve until SIGTERM. `listeners`: for groups and, if there is one, the admin port;
+    `prepare`: called before any client is accepted.
     """
     clients_max = raise_file_limit()
     if clients_max < CLIENTS_MAX:
@@ -228,7 +228,7 @@ async def serving(
     proxy.tasks.update(loop.create_task(work) for work in works)
     gate, *admin = listeners
     server = await loop.create_server(lambda: NewClient(proxy), sock=gate, backlog=_AT_ONCE)
-    gate.listen(BACKLOG)  # what waits in the kernel; asyncio takes the other for both
+    gate.listen(BACKLOG)  # the kernel's queue; asyncio uses its `backlog` for both
     api = Admin(proxy, state, options.token)
     runner = web.AppRunner(api.application(), access_log=None, handle_signals=False)
     try:
@@ -252,7 +252,7 @@ async def _tick(proxy: Proxy) -> None:
         await asyncio.sleep(TICK_S)
         try:
             proxy.tick()
-        except Exception:  # one call that cannot be served must not stop time for the others
+        except Exception:  # one bad call must not stop time for the others
             log.exception("a tick failed")
 
 
@@ -263,7 +263,7 @@ async def _forget(proxy: Proxy) -> None:
 
 
 async def _stay_ahead(proxy: Proxy, state: StateFile) -> None:
-    """The disk knows of quorum ids before the groups are told them."""
+    """Write quorum ids to disk before groups get them."""
     while state.exists:
         number = proxy.quorum_ids.reserve(state.reserved)
         if number is not None:
@@ -343,7 +343,7 @@ def _error(status: int, text: str) -> web.Response:
     return web.json_response({"error": text}, status=status)
 
 
-# -- metrics: read when Prometheus asks, so that a heartbeat pays nothing ------------------------
+# -- metrics: read when Prometheus asks, so that they cost a heartbeat nothing -------------------
 
 
 class GateCollector(Collector):

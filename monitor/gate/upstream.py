@@ -1,11 +1,10 @@
 """The Lighthouse behind the gate: a connection to it for each client, and whether it is there.
 
-Theory of operation. Each client has one connection of its own to the Lighthouse, which so sees
-what it would see without the gate. A Lighthouse that was restarted knows nobody. The first quorum
-request that reaches it would make a quorum of one where `--min_replicas` allows it, and with that a
-second job beside the others. So after a loss heartbeats go first: quorum requests wait until
-everybody who was alive before has had a heartbeat answered by the Lighthouse that came back, or
-`SETTLE_S`.
+Theory of operation. Each client has its own connection to the Lighthouse, which therefore sees
+what it would see without the gate. A restarted Lighthouse knows nobody. The first quorum request
+to reach it would form a quorum of one where `--min_replicas` allows it, and so a second job beside
+the others. So after a loss heartbeats go first: quorum requests wait until the new Lighthouse has
+answered a heartbeat of everybody who was alive before, or for `SETTLE_S`.
 """
 
 from __future__ import annotations
@@ -23,28 +22,28 @@ from monitor.gate.calls import AdmissionControl, ProxiedCall, Replica
 from monitor.model.names import ReplicaId
 
 _WINDOW: Final = 1024 * 1024
-"""Bytes of answers that may wait for one client: a quorum of 1,000 groups takes about 200 KB."""
+"""Bytes of answers waiting for one client: a quorum of 1,000 groups takes about 200 KB."""
 _NUMBERS_END: Final = 2**31 - 2
-"""Streams of a connection; at ten a second they last three years."""
+"""Last stream number of a connection; ten calls a second take three years to reach it."""
 _SETTINGS: Final = {
-    http2.HEADER_TABLE_SIZE: 0,  # so that its blocks can be passed on as they are
+    http2.HEADER_TABLE_SIZE: 0,  # so its blocks can be passed on unchanged
     http2.ENABLE_PUSH: 0,
     http2.INITIAL_WINDOW_SIZE: _WINDOW,
 }
 SETTLE_S: Final = 2.0
 """After its return: a manager's heartbeat comes every 0.1 s, or was held and goes first."""
 ALIVE_S: Final = 5.0
-"""Whoever sent a heartbeat so shortly before the loss was alive; TorchFT's own timeout."""
+"""A replica with a heartbeat this recent at the loss was alive; TorchFT's own timeout."""
 _CONNECT_S: Final = 5.0
 _KNOCK_S: Final = 0.1
-"""Between two looks whether a Lighthouse that is away is back."""
+"""Between two checks whether the Lighthouse is back."""
 _LOOK_S: Final = 1.0
 _OURS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-"""Of a dial that failed for want of something here: that tells nothing of the Lighthouse."""
+"""Dial errors for lack of local resources: they say nothing about the Lighthouse."""
 _BURST_S: Final = 1.0
-"""Half of all clients losing theirs within this time means that the Lighthouse itself went."""
+"""If half of all clients lose theirs within this time, the Lighthouse itself went away."""
 DEAF_MS: Final = 10_000
-"""A Lighthouse that acknowledges nothing for so long is away: TCP would wait 15 minutes."""
+"""A Lighthouse that acknowledges nothing this long is away: TCP would wait 15 minutes."""
 _LIGHTHOUSE_SLOW: Final = "the Lighthouse does not take it"
 
 
@@ -63,10 +62,10 @@ class Caller(Protocol):
     def unanswered(
         self, upstream: Upstream, calls: Sequence[ProxiedCall], *, lost: bool = False
     ) -> None:
-        """It took these calls and did not answer them; `lost`: and it ended the connection."""
+        """It took these calls without answering; `lost`: it also closed the connection."""
 
     def credit(self, stream: int, size: int) -> None:
-        """The Lighthouse has that much more of a call."""
+        """The Lighthouse has `size` more bytes of a call."""
 
     def pause_reading(self, why: str) -> None:
         """The Lighthouse reads too slowly."""
@@ -98,7 +97,7 @@ class Upstream(http2.Connection):
         return not self._leaving and not self.closed and self._next < _NUMBERS_END
 
     def carry(self, call: ProxiedCall) -> None:
-        """Hand a call to the Lighthouse, with all that the client sent of it so far."""
+        """Send a call to the Lighthouse, with all the client has sent of it so far."""
         number = self._next
         self._next += 2
         call.via, call.via_number = self, number
@@ -113,7 +112,7 @@ class Upstream(http2.Connection):
             self.send_headers(number, call.trailers, end=True)
 
     def forget(self, stream: int) -> bool:
-        """Whatever still comes of this call is for nobody; whether it was under way."""
+        """Discard what still comes of this call; returns whether it was open."""
         if self.carried.pop(stream, None) is None:
             return False
         self.drop(stream)
@@ -151,7 +150,7 @@ class Upstream(http2.Connection):
             self.client.answer_reset(call, code)
 
     def on_goaway(self, last_stream: int) -> None:
-        """It takes no more calls; those beyond `last_stream` were not looked at."""
+        """It takes no new calls; those above `last_stream` were not processed."""
         self._leaving = True
         self.client.unanswered(self, self._take_back(last_stream))
 
@@ -197,10 +196,10 @@ class UpstreamLighthouse:
         now_s: Callable[[], float],
         settled: Callable[[], None],
     ) -> None:
-        """`settled`: called when quorum requests may go on."""
+        """`settled`: called when quorum requests may pass."""
         self.host, self.port = address
         self.up: bool | None = None
-        """None: nobody has looked yet."""
+        """None: not checked yet."""
         self.settling = False
         self._admission = admission
         self._flusher = flusher
@@ -211,12 +210,12 @@ class UpstreamLighthouse:
         self._lost_s: OrderedDict[Caller, float] = OrderedDict()
         self._met: set[ReplicaId] = set()
         self._expected: set[ReplicaId] = set()
-        self._strangers = 0  # clients whose names a worker that died took with it
+        self._strangers = 0  # clients of a dead worker, names unknown
         self._since_s = 0.0
         self._until_s: float | None = None
 
     def absence(self) -> str:
-        """Why a call did not get to it."""
+        """Why a call did not reach it."""
         if self.up is False:
             return f"lightkeeper: the Lighthouse at {self.host}:{self.port} is away"
         return "lightkeeper: the Lighthouse was not ready"
@@ -224,7 +223,7 @@ class UpstreamLighthouse:
     # -- whether it is there --------------------------------------------------------------------
 
     async def connect(self, client: Caller) -> Upstream:
-        """A connection for this client; waits for as long as the Lighthouse is away."""
+        """A connection for this client; waits while the Lighthouse is away."""
         loop = asyncio.get_running_loop()
         while True:
             if self.up is False:
@@ -240,7 +239,7 @@ class UpstreamLighthouse:
                 else:
                     self._failed()
                 continue
-            if upstream.closed:  # within the turn in which it was made
+            if upstream.closed:  # in the turn that made it
                 self._failed()
                 continue
             keep_alive(transport, idle_s=5, interval_s=2, deaf_ms=DEAF_MS)
@@ -285,7 +284,7 @@ class UpstreamLighthouse:
 
     def ended(self, upstream: Upstream, client: Caller, *, lost: bool) -> None:
         """A connection has ended; `lost`: not by us."""
-        dialed = upstream not in self._connections  # its client left before it was there
+        dialed = upstream not in self._connections  # its client left before it was made
         self._connections.discard(upstream)
         if not lost or dialed:
             return
@@ -300,17 +299,17 @@ class UpstreamLighthouse:
     # -- whether it knows its groups again ------------------------------------------------------
 
     def _unsettle(self) -> None:
-        """It went: who was alive has to be known again before a quorum is asked for."""
+        """It is gone: it must know the live replicas again before it gets a quorum request."""
         now_s = self._now_s()
         self._since_s = now_s
-        self._until_s = now_s + SETTLE_S if self.up else None  # else counted from its return
+        self._until_s = now_s + SETTLE_S if self.up else None  # else from its return
         if not self.settling:
             replicas = self._admission.replicas.values()
             self._expected = {each.replica_id for each in replicas if _alive(each, now_s)}
             self.settling = bool(self._expected)
 
     def inherited(self, clients: int) -> None:
-        """A worker has died with so many clients: their heartbeats may have aged meanwhile."""
+        """A worker with this many clients died: their heartbeats may have aged meanwhile."""
         if clients:
             self.settling, self._strangers = True, clients
             self._since_s = self._now_s()
@@ -328,7 +327,7 @@ class UpstreamLighthouse:
             self._settle()
 
     def tick(self, now_s: float) -> None:
-        """Wait no longer than that for those who do not come back."""
+        """Stop waiting for those who do not come back in time."""
         if self.settling and self._until_s is not None and now_s >= self._until_s:
             self._settle()
 
@@ -346,7 +345,7 @@ def _alive(replica: Replica, now_s: float) -> bool:
 
 
 def keep_alive(transport: asyncio.Transport, *, idle_s: int, interval_s: int, deaf_ms: int) -> None:
-    """Notice that the other end's host is gone: TCP itself would wait for ever."""
+    """Notice that the other end's host is gone: TCP itself would wait forever."""
     connection = transport.get_extra_info("socket")
     with contextlib.suppress(OSError, AttributeError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
