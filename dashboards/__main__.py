@@ -93,7 +93,7 @@ def _url(text: str) -> str:
     return text
 
 
-# -- what is committed ---------------------------------------------------------------------------
+# -- the committed dashboards --------------------------------------------------------------------
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -117,7 +117,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _export(args: argparse.Namespace) -> int:
-    """Dashboards and provisioning files for a Grafana to read; files there are replaced."""
+    """Write dashboards and provisioning files for a Grafana; replaces existing files."""
     folder = args.folder / "dashboards"
     folder.mkdir(parents=True, exist_ok=True)
     for board in committed.read():
@@ -143,7 +143,7 @@ def _render(args: argparse.Namespace) -> int:
     return 1 if paths and not write else 0
 
 
-# -- what a Prometheus answers -------------------------------------------------------------------
+# -- the check with a Prometheus -----------------------------------------------------------------
 
 
 def _check(args: argparse.Namespace) -> int:

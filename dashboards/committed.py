@@ -1,9 +1,8 @@
-"""The committed dashboards, as JSON: rendered, read, fitted to one site, compared, and asked.
+"""The committed dashboards, as JSON: rendered, read, fitted to one site, compared, and checked.
 
-Asked is every query of theirs, of a running Prometheus: which panels would be empty? Each as
-Grafana asks it with everything chosen, over a span or for now. A panel that says what it shows when
-there is nothing ("nobody is accused") may be empty; any other that is empty, and any query that is
-refused, is a finding.
+The check runs every query on a running Prometheus: which panels would be empty? Each as Grafana
+runs it with everything chosen, over a span or for now. A panel with its own text for no data
+("nobody is accused") may be empty; any other empty panel, and any refused query, is a finding.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ from dashboards.selectors import NO_DATA
 
 GRAFANA: Final = Path(__file__).parent / "grafana"
 _GRAFANAS_OWN: Final = frozenset({"id", "version", "iteration"})
-"""What Grafana counts by itself."""
+"""Keys that Grafana sets itself."""
 
 
 class CommittedError(Exception):
-    """A file is no dashboard; the message is one line."""
+    """A file is not a dashboard; the message is one line."""
 
 
 def read(folder: Path = GRAFANA) -> list[dict[str, Any]]:
     """The rendered dashboards in a folder, by name.
 
     Raises:
-        CommittedError: there are none, or one is no dashboard.
+        CommittedError: there are none, or one is not a dashboard.
     """
     boards = []
     for path in sorted(folder.glob("*.json")):
@@ -56,7 +55,7 @@ def read(folder: Path = GRAFANA) -> list[dict[str, Any]]:
 
 
 def render(*, write: bool) -> list[Path]:
-    """Files that do not contain what the Python says; `write`: now they do.
+    """Files that differ from the Python; `write`: update them.
 
     Raises:
         ImportError: grafana-foundation-sdk is not installed (it is a development extra).
@@ -85,7 +84,7 @@ def render(*, write: bool) -> list[Path]:
 
 
 def _finish(board: dict[str, Any]) -> dict[str, Any]:
-    """What the SDK leaves out or adds: ids for panels, no hiding of links and annotations."""
+    """Fix what the SDK omits or adds: panel ids, no hiding of links and annotations."""
     for number, panel in enumerate(board["panels"], start=1):
         panel["id"] = number
     board["timezone"] = "browser"
@@ -98,12 +97,12 @@ def _finish(board: dict[str, Any]) -> dict[str, Any]:
 
 
 def panels_of(board: Mapping[str, Any], *, rows: bool = False) -> Iterator[dict[str, Any]]:
-    """Its panels, or (`rows`) the rows that they stand in."""
+    """Its panels, or (`rows`) its row titles."""
     return (panel for panel in board.get("panels", []) if (panel["type"] == "row") is rows)
 
 
 def fitted(board: Mapping[str, Any], monitor_url: str | None) -> dict[str, Any]:
-    """With the address of the site's monitor in the variable `monitor_url`."""
+    """With the site's monitor in the variable `monitor_url`."""
     made = copy.deepcopy(dict(board))
     for variable in made.get("templating", {}).get("list", []):
         if monitor_url is not None and variable.get("name") == "monitor_url":
@@ -114,12 +113,12 @@ def fitted(board: Mapping[str, Any], monitor_url: str | None) -> dict[str, Any]:
 
 
 def plain(board: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a dashboard is anybody's doing."""
+    """A dashboard without Grafana's own keys."""
     return {key: value for key, value in board.items() if key not in _GRAFANAS_OWN}
 
 
 def digest(board: Mapping[str, Any]) -> str:
-    """Twelve characters that name this content."""
+    """Twelve characters that identify its content."""
     text = json.dumps(plain(board), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -140,7 +139,7 @@ def difference(theirs: Mapping[str, Any] | None, ours: Mapping[str, Any]) -> lis
     )
 
 
-# -- asked of a Prometheus ------------------------------------------------------------------------
+# -- checked on a Prometheus ----------------------------------------------------------------------
 
 STEP_S: Final = 5
 _WAIT_S: Final = 30.0
@@ -148,12 +147,12 @@ _MONITOR: Final = "lightkeeper_self_health_scale"
 
 
 class PrometheusError(Exception):
-    """Nobody answers as a Prometheus does; the message is one line."""
+    """No Prometheus answers; the message is one line."""
 
 
 class Found(StrEnum):
     SERIES = "ok"
-    QUIET = "quiet"  # none, and the panel says so in words of its own
+    QUIET = "quiet"  # none, and the panel has its own text for that
     EMPTY = "EMPTY"
     REFUSED = "FAILED"
 
@@ -167,7 +166,7 @@ class BoardQuery:
     """With Grafana's variables in it."""
     instant: bool = False
     quiet: str = ""
-    """What is shown where nothing is found; empty: something has to be there."""
+    """Shown when nothing is found; empty: there must be a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +176,9 @@ class PanelAnswer:
     found: Found
     series: int
     said: str
-    """Prometheus's own words on a query that it refused; what a quiet panel shows."""
+    """Prometheus's error for a refused query; what a quiet panel shows."""
     expr: str
-    """As it was asked."""
+    """As it was run."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -204,13 +203,13 @@ def queries(board: Mapping[str, Any]) -> Iterator[BoardQuery]:
 
 
 def filled(expr: str, **values: str) -> str:
-    """`expr` as Prometheus gets it: everything is chosen but what `values` names."""
+    """`expr` as Prometheus gets it: every variable not in `values` means all."""
     values = {"topn": "40", **values}
     return re.sub(r"\$(\w+)", lambda variable: values.get(variable[1], ".+"), expr)
 
 
 class Prometheus:
-    """Its HTTP API, as far as it is needed here."""
+    """Its HTTP API, as far as needed here."""
 
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
@@ -220,7 +219,7 @@ class Prometheus:
 
         Raises:
             ValueError: it refuses the query; the message is its own.
-            PrometheusError: nobody answers, or no Prometheus.
+            PrometheusError: no answer, or not a Prometheus.
         """
         url = f"{self._url}/api/v1/{path}?{urlencode(parameters)}"
         try:
@@ -246,13 +245,13 @@ def _body(error: urllib.error.HTTPError) -> Any:
 
 
 def ask(prom: Prometheus, query: BoardQuery, *, span_s: int, scrape_s: int) -> PanelAnswer:
-    """One query, over the last `span_s` or for now, as its panel does.
+    """Run one query as its panel does, over the last `span_s` or for now.
 
     Args:
-        prom: who is asked.
+        prom: the Prometheus.
         query: of a dashboard.
-        span_s: the time that is shown.
-        scrape_s: how often Prometheus scrapes, of which `$__rate_interval` follows.
+        span_s: the time shown.
+        scrape_s: Prometheus's scrape interval, from which `$__rate_interval` follows.
     """
     rate_s = max(STEP_S + scrape_s, 4 * scrape_s)
     expr = filled(query.expr, __rate_interval=f"{rate_s}s", __range=f"{span_s}s")
@@ -277,5 +276,5 @@ def ask_all(prom: Prometheus, *, span_s: int, scrape_s: int) -> list[PanelAnswer
 
 
 def scrapes_a_monitor(prom: Prometheus) -> bool:
-    """Whether a monitor is seen now; without one every panel is empty, and rightly so."""
+    """Whether a monitor is seen now; without one every panel is rightly empty."""
     return bool(prom.api("query", query=_MONITOR)["result"])

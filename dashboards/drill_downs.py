@@ -1,4 +1,4 @@
-"""Where the fleet's wall leads: incidents, replica groups, stragglers, one rank, the keeper."""
+"""What the fleet dashboard links to: incidents, groups, stragglers, one rank, the keeper."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def incidents() -> Board:
 def incident_table(
     title: str, chosen: str, began: ColumnStyle, *, says: str, **shape: Unpack[PanelShape]
 ) -> table.Panel:
-    """Incidents that match `chosen`, newest first, with links to their stories."""
+    """Incidents that match `chosen`, newest first, with links to their pages."""
     colours = {severity: (severity, colour) for severity, colour in SEVERITY.items()}
     return rows(
         title,
@@ -223,7 +223,7 @@ _GROUP_LEGEND: Final = "{{replica_group}}"
 
 
 def _of_worst(expr: str) -> str:
-    """One series for each of the `$topn` groups that were in the worst state."""
+    """One series for each of the `$topn` groups in the worst state."""
     return worst(expr, "instance, replica_group", _STATE)
 
 
@@ -337,7 +337,7 @@ def _pace() -> list[Any]:
     ]
 
 
-# -- stragglers: who works longest while the others wait ----------------------------------------
+# -- stragglers: which ranks work longest while the others wait ---------------------------------
 
 _BY_RANK: Final = "instance, replica_group, rank"
 _FLEET: Final = "lightkeeper_fleet_busy_seconds"
@@ -415,7 +415,7 @@ def _ranks() -> list[Any]:
     ]
 
 
-# -- rank: what one rank does, by its own account; everything leads to its debug pages ----------
+# -- rank: what one rank reports about itself, with links to its debug pages --------------------
 
 _RANK_LINKS: Final = rank_links(series=True)
 _RANK_LEGEND: Final = "{{replica_group}}.{{rank}}"
@@ -563,7 +563,7 @@ def _step() -> list[Any]:
     ]
 
 
-# -- keeper: is the monitor itself well, and does anybody hear what it says? --------------------
+# -- keeper: is the monitor itself well, and does anybody receive its notifications? ------------
 
 
 def keeper() -> Board:

@@ -32,7 +32,7 @@ _BAD: Final = f"rate(lightkeeper_ineffective_rank_seconds_total{{{MONITOR}}}[$__
 _LOST: Final = f"(sum({_BAD}) or {ZERO})"
 _RANKS: Final = f"sum(lightkeeper_ranks{{{MONITOR}}})"
 _GOODPUT: Final = f"{_GOOD} / (({_RANKS} > {_GOOD} + {_LOST}) or ({_GOOD} + {_LOST}))"
-"""Of the ranks that there are: a lost second waits for a minute until its cause is known."""
+"""Over all existing ranks: a lost second appears with its cause, up to a minute later."""
 
 
 def fleet() -> Board:
@@ -46,7 +46,7 @@ def fleet() -> Board:
             ("Who is bad now?", _bad()),
             ("What was done, and can I trust the keeper?", _done()),
         ),
-        height=7,  # three times, with the titles of the rows, are 24 units of 38 pixels: 912
+        height=7,  # three times, plus the row titles: 24 units of 38 pixels, 912
     )
 
 
@@ -107,7 +107,7 @@ def _training() -> list[Any]:
             Query(or_none(f"sum by (cause) ({_BAD})", "cause"), "{{cause}}"),
             Query(f"clamp_min({_RANKS} - {_GOOD} - {_LOST}, 0)", "cause not known yet"),
             stacked=True,
-            coarse="1m",  # a second whose cause takes a minute to be known is booked at once then
+            coarse="1m",  # seconds whose cause takes a minute to find are counted all at once
             unit="suffix: ranks",
             colours={
                 "training": GREEN,

@@ -1,8 +1,8 @@
 """The kinds of panel that the dashboards use, each with unit, description and query; and what all
 dashboards share: variables, annotations, links to each other and to the monitor.
 
-A thin layer over grafana-foundation-sdk (pinned: a preview that may change under us), so that
-a dashboard reads as a list of questions and answers.
+A thin layer over grafana-foundation-sdk (pinned: a preview that may change), so that a dashboard
+reads as a list of questions and answers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Links = Mapping[str, str]
 
 
 class PanelShape(TypedDict, total=False):
-    """What any panel may be given besides what its kind takes."""
+    """Options of any panel, besides those of its kind."""
 
     unit: str
     width: int
@@ -47,13 +47,13 @@ class PanelShape(TypedDict, total=False):
     height: int
     """In units of 38 pixels."""
     empty: str
-    """What it says when there is nothing to show."""
+    """Text when there is nothing to show."""
     links: Links
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One PromQL expression and how its series are called."""
+    """One PromQL expression and the name of its series."""
 
     expr: str
     legend: str = ""
@@ -61,7 +61,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class ColumnStyle:
-    """How one column of a table looks; its name is the label's, or `Value #A` for query A."""
+    """How a table column looks; its name is the label's, or `Value #A` for query A."""
 
     name: str
     title: str = ""
@@ -74,7 +74,7 @@ class ColumnStyle:
     decimals: int | None = None
 
     def properties(self) -> list[model.DynamicConfigValue]:
-        """What Grafana's override of this column says."""
+        """Grafana's override of this column."""
         coloured = {"type": "color-text"} if self.levels or self.values else None
         said = {
             "unit": self.unit,
@@ -93,7 +93,7 @@ class ColumnStyle:
 
 
 class _Plain:
-    """JSON as it is, where the SDK asks for a builder: its data links carry keys of others."""
+    """Plain JSON where the SDK wants a builder: its data links have keys of other links."""
 
     def __init__(self, value: object) -> None:
         self._value = value
@@ -103,7 +103,7 @@ class _Plain:
 
 
 def _panel(panel: Any, title: str, says: str, shape: PanelShape, *queries: Any) -> Any:
-    """What every panel has."""
+    """Set what every panel has."""
     panel = (
         panel.title(title)
         .description(says)
@@ -154,7 +154,7 @@ def _names(values: Values) -> list[Any]:
 
 
 def _link(title: str, url: str) -> dict[str, Any]:
-    """What a click on a value offers; pages of the monitor in a tab of their own."""
+    """What a click on a value offers; the monitor's pages open in a new tab."""
     return {"title": title, "url": url, "targetBlank": url.startswith("${monitor_url}")}
 
 
@@ -173,8 +173,8 @@ def tile(
     decimals: int | None = None,
     **shape: Unpack[PanelShape],
 ) -> stat.Panel:
-    """One number now, on a background that says how bad it is."""
-    asked = _target(Query(expr), instant=True)  # over a range, one that stopped would look well
+    """One number now, on a background that shows how bad it is."""
+    asked = _target(Query(expr), instant=True)  # over a range, a stopped series would look fine
     panel: stat.Panel = (
         _panel(stat.Panel(), title, says, shape, asked)
         .thresholds(_thresholds(base, levels or {}))
@@ -236,7 +236,7 @@ def ranking(
     levels: Levels | None = None,
     **shape: Unpack[PanelShape],
 ) -> bargauge.Panel:
-    """The values now, as bars."""
+    """Current values as bars."""
     panel: bargauge.Panel = (
         _panel(bargauge.Panel(), title, says, shape, _target(query, instant=True))
         .thresholds(_thresholds(base, levels or {}))
@@ -251,7 +251,7 @@ def ranking(
 def states(
     title: str, query: Query, *, says: str, values: Values, **shape: Unpack[PanelShape]
 ) -> statetimeline.Panel:
-    """One band a series, coloured by what its value means."""
+    """One band per series, coloured by its value."""
     panel: statetimeline.Panel = (
         _panel(statetimeline.Panel(), title, says, shape, _target(query))
         .mappings(_names(values))
@@ -340,14 +340,14 @@ def heat(
     return panel
 
 
-# -- one dashboard, of such panels --------------------------------------------------------------
+# -- one dashboard of such panels ---------------------------------------------------------------
 
 _TAG: Final = "lightkeeper"
 _MONITOR_URL: Final = "http://127.0.0.1:8470"
-"""What the variable `monitor_url` holds at first; `push --monitor-url` puts yours there."""
+"""Default of the variable `monitor_url`; `push --monitor-url` sets yours."""
 _SHOWN_AT_FIRST: Final = "40"
 _KEPT: Final = "${__url_time_range}&${job:queryparam}&${instance:queryparam}"
-"""What a link to another dashboard carries along."""
+"""Kept in links to other dashboards."""
 _RANK_PAGES: Final = {
     "Page of the rank": "/ranks/{}",
     "Stacks now": "/v1/ranks/{}/stacks",
@@ -365,9 +365,9 @@ class Board:
     about: str
     rows: Sequence[tuple[str, Sequence[Any]]]
     of_ranks: bool = False
-    """With variables for host and rank; what it shows comes from the ranks' own pages."""
+    """With variables for host and rank; it shows metrics that the ranks export themselves."""
     height: int = 0
-    """Of every panel; 0: each says its own."""
+    """Of every panel; 0: each has its own."""
 
     def builder(self) -> dashboard.Dashboard:
         board = (
@@ -389,12 +389,12 @@ class Board:
 
 
 def more(title: str, uid: str) -> dict[str, str]:
-    """A link to another dashboard, with its time, job and monitor."""
+    """A link to another dashboard, keeping time, job and monitor."""
     return {title: f"/d/{uid}?{_KEPT}&var-monitor_url=${{monitor_url}}"}
 
 
 def rank_links(*, series: bool) -> dict[str, str]:
-    """Pages of the rank of a series, or of a table's row; the monitor passes them through."""
+    """Pages of the rank of a series or table row; the monitor proxies them."""
     group, rank = (_label(name, series=series) for name in ("replica_group", "rank"))
     pages = {
         title: "${monitor_url}" + path.format(f"{group}.{rank}")
@@ -405,7 +405,7 @@ def rank_links(*, series: bool) -> dict[str, str]:
 
 
 def group_links(*, series: bool) -> dict[str, str]:
-    """The same of a replica group."""
+    """The same for a replica group."""
     group = _label("replica_group", series=series)
     chosen = f"var-group={group}&var-monitor_url=${{monitor_url}}"
     return {
@@ -502,7 +502,7 @@ def _annotations(board: dashboard.Dashboard) -> dashboard.Dashboard:
     changed = f"changes(lightkeeper_quorum_id{{{MONITOR}}}[1m]) > 0"
     for name, shown_at_first, colour, expr, title in (
         ("Evictions", True, RED, f"{evicted} > 0", "evicted for {{kind}}: {{outcome}}"),
-        # many, while groups come and go
+        # many while groups come and go
         ("Quorum changes", False, BLUE, changed, "quorum changed"),
     ):
         board = board.annotation(

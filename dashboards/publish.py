@@ -1,18 +1,18 @@
-"""The push: what differs from the committed dashboards is stored in a Grafana, and nothing else.
+"""The push: stores in a Grafana what differs from the committed dashboards, and nothing else.
 
-Theory of operation. Each dashboard is first looked up by its uid. What Grafana has is compared
-with ours, without what Grafana counts itself (id, version): equal is `unchanged`, and no version
-is made. A Grafana that stores a dashboard in other words (newer ones migrate) is recognised by
-the message of its newest version, which holds the digest of what was pushed: nobody has touched
-it since, so it is unchanged as well. An update names the version it was compared with: when
-somebody saves in between, Grafana answers 412 and their work is not lost unseen.
+Theory of operation. Each dashboard is first looked up by its uid. Grafana's is compared with ours,
+without the keys that Grafana sets itself (id, version): if equal it is `unchanged`, and no version
+is made. A Grafana that stores a dashboard in another form (newer ones migrate) is recognised by the
+message of its newest version, which holds the digest of what was pushed: nobody has changed it
+since, so it is unchanged too. An update names the version it was compared with: if somebody saves
+in between, Grafana answers 412 and their work is not lost.
 
-A dashboard that a Grafana reads from files cannot be pushed; that is said, and the others go on.
+A dashboard that Grafana reads from a file cannot be pushed: it is reported, the others are pushed.
 
-Grafana's client is grafana-api: archived upstream since 2022, with known traps (it leaks requests'
-exceptions, and raises TypeError or a JSON error on answers that are not what it expects). Here
-every failure becomes a `PublishError` of one line, so it can be replaced in this file. Uids
-only: routes by numeric ids are off since Grafana 13.
+The Grafana client is grafana-api: archived upstream since 2022, with known traps (it leaks
+requests' exceptions, and raises TypeError or a JSON error on unexpected answers). Here every
+failure becomes a `PublishError` of one line, so it can be replaced in this file. Uids only: routes
+by numeric ids are off since Grafana 13.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PublishError(Exception):
 
 
 class RefusedError(PublishError):
-    """Grafana understood and said no."""
+    """Grafana refused the request."""
 
     def __init__(self, message: str, *, status: int, body: Any = None) -> None:
         super().__init__(message)
@@ -76,13 +76,13 @@ class Grafana:
         )
 
     def dashboard(self, uid: str) -> dict[str, Any] | None:
-        """`{"dashboard": ..., "meta": ...}` as Grafana has it; None: it has none."""
+        """Grafana's `{"dashboard": ..., "meta": ...}`; None: it has none."""
         get = self._face.dashboard.get_dashboard
         answer = self._absent_is_none(f"look at dashboard {uid}", lambda: get(_part(uid)))
         return None if answer is None else self._with(answer, "dashboard", dict)
 
     def last_message(self, uid: str) -> str | None:
-        """What was said when the dashboard's newest version was stored; None: not told."""
+        """The message of the dashboard's newest version; None: unknown."""
         path = f"/dashboards/uid/{_part(uid)}/versions?limit=1"
         try:
             answer = self._call("read versions", lambda: self._face.api.GET(path))
@@ -102,13 +102,13 @@ class Grafana:
         return self._with(answer, "url", str)
 
     def folder(self, uid: str) -> dict[str, Any] | None:
-        """The folder, wherever it is nested; None: there is none."""
+        """The folder, at any depth; None: there is none."""
         get = self._face.folder.get_folder
         answer = self._absent_is_none("look at the folder", lambda: get(_part(uid)))
         return None if answer is None else self._with(answer, "uid", str)
 
     def folders(self) -> list[dict[str, Any]]:
-        """The folders at the top."""
+        """The top-level folders."""
         answer = self._call("list the folders", lambda: self._face.api.GET("/folders?limit=1000"))
         return [row for row in answer if isinstance(row, dict)] if isinstance(answer, list) else []
 
@@ -116,26 +116,26 @@ class Grafana:
         """At the top.
 
         Raises:
-            RefusedError: among others 409 or 412, when its uid or title is taken.
+            RefusedError: among others 409 or 412, if its uid or title is taken.
         """
         create = self._face.folder.create_folder
         self._call("create the folder", lambda: create(title, uid))
 
     def absolute(self, path: str) -> str:
-        """Where a browser finds what Grafana calls `path`: it says its own prefix itself."""
+        """The URL for a browser of Grafana's `path`, which includes Grafana's own prefix."""
         return self._root + path
 
     def _absent_is_none(self, what: str, call: Callable[[], Any]) -> Any:
         try:
             return self._call(what, call)
         except RefusedError as error:
-            # a proxy's or another server's page is no word of Grafana's about a uid
+            # a proxy's or another server's page says nothing about a uid
             if error.status == 404 and "message" in error.body:
                 return None
             raise
 
     def _call(self, what: str, call: Callable[[], Any]) -> Any:
-        """`call`, tried again on answers that say "later", with every failure translated."""
+        """`call`, with retries on temporary failures, and every failure translated."""
         for left in reversed(range(_TRIES)):
             try:
                 return call()
@@ -171,7 +171,7 @@ class Grafana:
 
 
 def _why(error: Exception) -> str:
-    """Of no answer, or of one that says "later"."""
+    """For a missing answer or a temporary failure."""
     if isinstance(error, requests.Timeout):
         return "no answer in time"
     if not isinstance(error, requests.ConnectionError):
@@ -188,7 +188,7 @@ def _line(error: BaseException) -> str:
 
 
 def read_token(path: Path) -> str:
-    """The token in a file; never from the command line, where everybody sees it.
+    """The token in a file; never on the command line, where everybody sees it.
 
     Raises:
         PublishError: there is none.
@@ -207,7 +207,7 @@ def read_token(path: Path) -> str:
 _FOLDER_UID: Final = "lightkeeper"
 _FOLDER_TITLE: Final = "Lightkeeper"
 _CONFLICTS: Final = frozenset({409, 412})
-"""What Grafana answers when a folder of that uid or title is there already."""
+"""What Grafana answers when a folder with that uid or title exists."""
 
 
 class PushAction(StrEnum):
@@ -228,9 +228,9 @@ class Step:
     """Ours."""
     action: PushAction
     theirs: dict[str, Any] | None = None
-    """Grafana's, None when it has none."""
+    """Grafana's; None when it has none."""
     version: int = 0
-    """Of theirs, or what was stored."""
+    """Of theirs, or as stored."""
     url: str = ""
     why: str = ""
 
@@ -252,18 +252,18 @@ class Folder:
 
 
 class Publisher:
-    """Brings dashboards into one Grafana; twice is the same as once."""
+    """Pushes dashboards to one Grafana; idempotent."""
 
     def __init__(self, grafana: Grafana, folder_uid: str | None = None) -> None:
-        """`folder_uid`: a folder that is there, nested or not; None: our own, at the top."""
+        """`folder_uid`: an existing folder at any depth; None: our own, at the top."""
         self._grafana = grafana
         self._folder_uid = folder_uid
 
     def plan(self, boards: Sequence[dict[str, Any]]) -> tuple[Folder, list[Step]]:
-        """What a push would do; looks, and changes nothing.
+        """What a push would do; changes nothing.
 
         Raises:
-            PublishError: Grafana refused, broke, or was not there.
+            PublishError: Grafana refused, failed, or was unreachable.
         """
         folder = self._find_folder()
         return folder, [self._compare(board, folder) for board in boards]
@@ -271,11 +271,11 @@ class Publisher:
     def carry_out(
         self, folder: Folder, steps: Sequence[Step], tell: Callable[[Step], None]
     ) -> list[Step]:
-        """Store what differs, and tell each as it is done; how each ended.
+        """Store what differs; report each step as it is done, and return all.
 
         Raises:
-            PublishError: Grafana broke or was not there. A dashboard that it refuses is a step
-                with that action, and the others go on.
+            PublishError: Grafana failed or was unreachable. A dashboard that it refuses is a step
+                with that action, and the others continue.
         """
         if not folder.there and any(step.action in _WRITES for step in steps):
             folder = self._create_folder(folder)
@@ -301,7 +301,7 @@ class Publisher:
         return self._namesake() or Folder(_FOLDER_UID, _FOLDER_TITLE, there=False)
 
     def _namesake(self) -> Folder | None:
-        """A folder of our title under another uid: somebody's own, or a provisioner's."""
+        """A folder with our title and another uid: a user's, or a provisioner's."""
         listed = self._grafana.folders()
         return next((_folder(row) for row in listed if row.get("title") == _FOLDER_TITLE), None)
 
@@ -342,7 +342,7 @@ class Publisher:
         except RefusedError as error:
             if error.status not in _CONFLICTS:
                 raise
-            # somebody made it meanwhile, or the title is taken where we may not look
+            # somebody made it meanwhile, or the title is taken where we may not read
             answer = self._grafana.folder(folder.uid)
             taken = _folder(answer) if answer is not None else self._namesake()
             if taken is None:
@@ -371,7 +371,7 @@ class Publisher:
 
 
 def _message_of(board: dict[str, Any]) -> str:
-    """What the version history says of a push of this content."""
+    """The version message for a push of this content."""
     return f"pushed by lightkeeper ({digest(board)})"
 
 

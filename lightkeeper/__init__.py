@@ -1,12 +1,12 @@
-"""What the outside sees: `lightkeeper.attach()`, the command, the version.
+"""The public interface: `lightkeeper.attach()`, the command, the version.
 
-Theory of operation. Our code lies in packages with plain names (`monitor`, `trainer` ...), which a
-user's repository may have as well. In processes of our own (the command and what it starts) those
-names are ours, whatever lies in the working folder or on PYTHONPATH: `claim` sees to that. In a
-rank they are the user's: nothing is claimed there, and where its `worker_server` is not ours the
-rank is not attached, with one warning.
+Theory of operation. Our code is in packages with plain names (`monitor`, `trainer` ...), which a
+user's repository may have too. In our own processes (the command and what it starts) those names
+are ours, whatever is in the working folder or on PYTHONPATH: `claim` ensures that. In a rank they
+are the user's: nothing is claimed there, and if its `worker_server` is not ours, the rank is not
+attached, with one warning.
 
-torch and Lightning load the functions at the end by entry points, in every process that imports
+torch and Lightning load the functions at the end as entry points, in every process that imports
 them: they are light, and never raise.
 """
 
@@ -29,16 +29,16 @@ _warned = False
 
 
 class _OwnPackages:
-    """Finds our packages where this one lies, before anybody looks along `sys.path`."""
+    """Finds our packages beside this one, before `sys.path` is searched."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, _target: object = None) -> ModuleSpec | None:
-        """As importlib's finders; None: not ours."""
+        """Like importlib's finders; None: not ours."""
         return PathFinder.find_spec(name, [_HOME]) if path is None and name in _OURS else None
 
 
 def claim() -> None:
-    """From now on our packages are ours in this process: for processes that we start ourselves."""
+    """Make our package names ours in this process; only for processes that we start ourselves."""
     if _OwnPackages not in sys.meta_path:
         sys.meta_path.insert(0, _OwnPackages)
 
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _in_rank(call: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
-    """What `call` gives, which imports our `worker_server`; `otherwise` where it is not ours."""
+    """The result of `call`, which imports `worker_server`; of `otherwise` if that is not ours."""
     module: Any = sys.modules.get("worker_server")
     place = getattr(module, "__file__", None)
     if module is None:
@@ -73,7 +73,7 @@ def _in_rank(call: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
 
 
 class _Nobody:
-    """Takes every report, and is a context manager (`phase`)."""
+    """Accepts every report, and is a context manager (`phase`)."""
 
     url = None
 
@@ -115,7 +115,7 @@ def __getattr__(name: str) -> str:
 
 
 def autoload() -> None:
-    """At the end of `import torch`: attach, where LIGHTKEEPER_ATTACH asks for it."""
+    """At the end of `import torch`: attach, if LIGHTKEEPER_ATTACH asks for it."""
 
     def now() -> None:
         from worker_server.autoload import autoload as load  # noqa: PLC0415

@@ -1,7 +1,7 @@
 """`python -m lightkeeper`: the command.
 
-`python -m lightkeeper -m MODULE ARGS` is how our processes start others of ours: as `python -m
-MODULE`, where the names of our packages are ours. With `-P`, the working folder does not count.
+With `python -m lightkeeper -m MODULE ARGS` our processes start others of ours: like `python -m
+MODULE`, but our package names are ours. `-P` ignores the working folder.
 """
 
 import runpy
@@ -16,6 +16,6 @@ if __name__ == "__main__":
     claim()
     module = sys.argv[2]
     del sys.argv[1:3]
-    # the function that `python -m` itself calls: private, and the only one of its effect
+    # the function that `python -m` itself calls: private, and the only one that does this
     run: Callable[[str], object] = runpy._run_module_as_main  # type: ignore[attr-defined]
     run(module)

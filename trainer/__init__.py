@@ -3,7 +3,7 @@
 Belongs here: a real fault-tolerant training job, small enough to read in one sitting
 (`train`: one rank), the faults that can be injected into it (`faults`), and what keeps one
 replica group running (`supervisor`). Does not belong here: any judgement about who is
-healthy; the trainer knows no monitor. Of ours it imports `worker_server` only.
+healthy; the trainer knows no monitor. Of our packages it imports only `worker_server`.
 
 Start reading at `train.py`.
 """

@@ -1,8 +1,8 @@
 """TorchFT's side of a rank: one Manager for each piece of the model that it holds.
 
-The groups' pieces of one number form one process group across groups, whatever the sizes of the
-groups: to TorchFT every group has as many ranks as the model has pieces. All pieces of a group
-vote on a commit together, so several pieces in one process vote at the same time.
+Pieces with the same number form one process group across groups, whatever the groups' sizes: to
+TorchFT every group has as many ranks as the model has pieces. All pieces of a group vote on a
+commit together, so several pieces in one process vote at the same time.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ class Exchange:
 
     @property
     def lead(self) -> Manager:
-        """One of them; they agree on everything but the numbers in their piece."""
+        """The first; managers differ only in the values of their piece."""
         return self.managers[0]
 
     def current_step(self) -> int:
-        """Steps of the job that count; a heal jumps ahead."""
+        """Committed steps of the job; healing jumps ahead."""
         return int(self.lead.current_step())
 
     def start_quorum(self) -> None:
-        """Ask for a quorum; returns at once where quorums are asynchronous."""
+        """Ask for a quorum; returns at once if quorums are asynchronous."""
         for manager in self.managers:
             manager.start_quorum()
 
@@ -64,19 +64,19 @@ class Exchange:
             manager.report_error(why)
 
     def should_commit(self) -> bool:
-        """Whether the step counts; a group that heals loads its new weights in here."""
+        """Whether the step counts; a healing group loads its new weights here."""
         if self._voters is None:
             return bool(self.lead.should_commit())
         votes = [self._voters.submit(manager.should_commit) for manager in self.managers]
         return all([vote.result() for vote in votes])  # noqa: C419 - every vote is waited for
 
     def resume(self, step: int, batches: int) -> None:
-        """Go on from a checkpoint, before the first quorum."""
+        """Continue from a checkpoint, before the first quorum."""
         for manager in self.managers:
             manager.load_state_dict({"step": step, "batches_committed": batches})
 
     def shutdown(self) -> None:
-        """Leave, without waiting for anybody."""
+        """Leave without waiting."""
         for manager in self.managers:
             manager.shutdown(wait=False)
         if self._voters is not None:
@@ -86,7 +86,7 @@ class Exchange:
 def connect(
     place: RankPlace, opt: TrainOptions, cut: Cut, state_of: Callable[[int], State]
 ) -> Exchange:
-    """A manager for each piece; the one of piece 0 also hosts the group's manager server."""
+    """A manager for each piece; piece 0's also hosts the group's manager server."""
     return Exchange(
         [_manager(place, opt, cut, cut.first + i, state_of(i)) for i in range(cut.count)]
     )
@@ -102,11 +102,11 @@ def _manager(place: RankPlace, opt: TrainOptions, cut: Cut, piece: int, state: S
         load_state_dict=load,
         state_dict=lambda: state,
         min_replica_size=opt.min_replicas,
-        # While this rank computes, the quorum forms. Semi-synchronous algorithms want it before.
+        # The quorum forms while this rank computes. Semi-synchronous algorithms need it before.
         use_async_quorum=opt.algorithm == "every-step",
         # The seed makes all weights equal. TorchFT would copy them at step 0, for each group rank
-        # from another group, and a group that is copied to brings no gradient to that step: the
-        # ranks of one group would take different first steps.
+        # from another group, and a receiving group contributes no gradient to that step: the ranks
+        # of one group would take different first steps.
         init_sync=False,
         timeout=timedelta(seconds=opt.timeout_s),
         quorum_timeout=timedelta(seconds=opt.quorum_timeout_s),
@@ -120,7 +120,7 @@ def _manager(place: RankPlace, opt: TrainOptions, cut: Cut, piece: int, state: S
 
 
 def _process_group(place: RankPlace, opt: TrainOptions) -> ProcessGroup:
-    """What is new at every quorum: a mesh of gloo's sockets, or an NCCL communicator."""
+    """Rebuilt at every quorum: a mesh of gloo's sockets, or an NCCL communicator."""
     timeout = timedelta(seconds=opt.timeout_s)
     if place.device.type == "cpu":
         return ProcessGroupGloo(timeout=timeout)
@@ -128,11 +128,11 @@ def _process_group(place: RankPlace, opt: TrainOptions) -> ProcessGroup:
 
 
 class SemiSync:
-    """LocalSGD and DiLoCo: groups train by themselves and meet every so many steps. TorchFT's own.
+    """TorchFT's LocalSGD and DiLoCo: groups train alone and meet every few steps.
 
-    A step of TorchFT is then a meeting (sync). When a meeting fails, TorchFT counts it as not
-    committed, and the steps since the last one are tried again on the same data: DiLoCo from the
-    weights of the last meeting, LocalSGD from where it is.
+    A step of TorchFT is then a meeting (sync). When a meeting fails, TorchFT does not commit it,
+    and the steps since the last one are tried again on the same data: DiLoCo from the weights of
+    the last meeting, LocalSGD from its current weights.
     """
 
     def __init__(
@@ -163,16 +163,16 @@ class SemiSync:
         self._torchft.__exit__(*why)
 
     def current_step(self) -> int:
-        """Steps of training so far that count, and those since the last meeting."""
+        """Committed training steps so far, plus those since the last meeting."""
         return self._exchange.current_step() * self._every + self._since
 
     @property
     def meets(self) -> bool:
-        """Whether the groups meet in the coming `advance`."""
+        """Whether the groups meet in the next `advance`."""
         return self._since + 1 == self._every
 
     def advance(self) -> bool:
-        """One step of the optimizer, with a meeting when it is time; False when that failed."""
+        """One optimizer step, with a meeting when due; False when the meeting failed."""
         met, meetings = self.meets, self._exchange.current_step()
         self._optimizer.step()  # TorchFT's hook on it holds the meeting
         self._since = 0 if met else self._since + 1

@@ -1,16 +1,16 @@
-"""Faults on purpose: break one rank at one step, once, in a way that is known beforehand.
+"""Injected faults: break one rank at one step, once, in a known way.
 
-A JSON file says what to break; every rank looks at it once per step (one `stat`):
+A JSON file says what to break; every rank checks it once per step (one `stat`):
 
     echo '{"id": "one", "kind": "hang", "rank": "rg_1.0", "step": 30}' > faults.json
 
 A fault fires once in the life of a job, whatever restarts: before it acts, a marker
-`FILE.fired/ID` is put on disk. Slowness and `nan` are properties of a host: a rank of the same
-number that starts later on the host named in the marker has them from its first step, one on
-another host has not. To forget everything, remove `FILE.fired`.
+`FILE.fired/ID` is written to disk. Slowness and `nan` are properties of a host: a rank of the same
+number that starts later on the host named in the marker has them from its first step; one on
+another host does not. To reset everything, remove `FILE.fired`.
 
-Here is what can be broken, and the files; `injector` is what breaks it, inside the rank. No torch
-here: a launcher checks and injects without it.
+This module has the faults and the files; `injector` breaks things, inside the rank. No torch here:
+a launcher checks and injects without it.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ DEFAULT_FACTOR: Final = 5.0
 DEFAULT_SECONDS: Final = 2.0
 FIRST_PHASE: Final = "data"
 PHASES: Final = (FIRST_PHASE, "forward", "backward", "communication", "optimizer")
-"""Where a fault may strike: at the beginning of that phase, outside any collective."""
+"""Where a fault may strike: when that phase begins, outside any collective."""
 
 
 class FaultKind(StrEnum):
     HANG = "hang"
-    """Python sleeps (or loops) for ever outside any collective; other threads go on."""
+    """Python sleeps (or loops) forever outside any collective; other threads run."""
     GIL = "gil"
-    """A C call holds the GIL for ever: no Python thread of the process runs again."""
+    """A C call holds the GIL forever: no Python thread of the process runs again."""
     STOP = "stop"
-    """SIGSTOP: nothing of the process runs, its heartbeats end too."""
+    """SIGSTOP: the whole process stops, heartbeats included."""
     CRASH = "crash"
-    """SIGKILL: gone without a word."""
+    """SIGKILL: ends without warning."""
     SEGFAULT = "segfault"
     """Reads address 0 in C."""
     ABORT = "abort"
@@ -53,23 +53,23 @@ class FaultKind(StrEnum):
     SLOW = "slow"
     """From now on the rank's own work takes `factor` times as long."""
     SLOW_DATA = "slow-data"
-    """The same, lost while it loads data."""
+    """The same, while it loads data."""
     SLOW_LINK = "slow-link"
-    """From now on it sends with 1/`factor` of the rate that moves the gradients in one step."""
+    """From now on it sends at 1/`factor` of the rate that moves the gradients in one step."""
     MISMATCH = "mismatch"
     """One collective inside the group differs from what the other ranks call."""
     NAN = "nan"
-    """From now on the rank's gradient holds a NaN before anybody else sees it."""
+    """From now on the rank's gradient holds a NaN, before any exchange."""
     CORRUPT = "corrupt"
-    """One bit of one weight flips after a commit, and nobody is told."""
+    """One bit of one weight flips silently after a commit."""
     LOSS_SPIKE = "loss_spike"
-    """The loss that the rank reports is `factor` times as high for a while; its gradient is not."""
+    """The loss that the rank reports is `factor` times as high for a while, not its gradient."""
     PAUSE = "pause"
-    """Stands still for `seconds`, then goes on: no fault, and nobody may be accused of it."""
+    """Stands still for `seconds`, then continues: not a failure, nobody may be accused."""
 
 
 class Variant(StrEnum):
-    """How a fault of a kind differs from others of its kind."""
+    """A variant of a kind of fault."""
 
     SLEEP = "sleep"
     BUSY = "busy"
@@ -80,13 +80,13 @@ class Variant(StrEnum):
     SIZE = "size"
     """all_reduce of half the elements."""
     DTYPE = "dtype"
-    """all_reduce of the same bytes, taken for integers: gloo does not notice."""
+    """all_reduce of the same bytes as integers: gloo does not notice."""
     ROOT = "root"
     """broadcast from another rank than the others expect."""
     ORDER = "order"
-    """Two collectives on two process groups, the other way round."""
+    """Two collectives on two process groups, in reverse order."""
     EXTRA = "extra"
-    """The same collective once more than the others."""
+    """The same collective one time too many."""
     SKIP = "skip"
     """Leaves a collective out."""
     RECEIVE = "receive"
@@ -108,12 +108,12 @@ VARIANTS: Final[Mapping[FaultKind, tuple[Variant, ...]]] = {
     ),
     FaultKind.PAUSE: (_V.SLEEP, _V.DECLARED, _V.BUSY, _V.GIL, _V.GC),
 }  # fmt: skip
-"""Variants of a kind; the first is meant where none is said."""
+"""Variants of a kind; the first is the default."""
 SLOW_KINDS: Final = frozenset({FaultKind.SLOW, FaultKind.SLOW_DATA, FaultKind.SLOW_LINK})
 LASTING: Final = SLOW_KINDS | {FaultKind.NAN}
-"""Properties of a host: what starts there later has them too."""
+"""Properties of a host: ranks that start there later have them."""
 SPIKE_STEPS: Final = 60
-"""How long a loss spike lasts: several polls at 1 Hz and 0.2 s a step."""
+"""Length of a loss spike: several polls at 1 Hz and 0.2 s a step."""
 _WITH_FACTOR: Final = SLOW_KINDS | {FaultKind.LOSS_SPIKE}
 _EVERY_PHASE: Final = (
     frozenset(FaultKind) - LASTING - {FaultKind.MISMATCH, FaultKind.CORRUPT, FaultKind.LOSS_SPIKE}
@@ -121,7 +121,7 @@ _EVERY_PHASE: Final = (
 
 
 class FaultError(ValueError):
-    """A fault that cannot be understood; the message is one line and names the mistake."""
+    """An invalid fault; the message is one line and names the mistake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,21 +130,21 @@ class PlannedFault:
     """Names the marker: letters, digits and `._:@-`."""
     kind: FaultKind
     rank: str
-    """Whom it hits, such as `rg_1.0`."""
+    """The rank it hits, such as `rg_1.0`."""
     step: int | None = None
-    """First step at which it fires; None = at the next step, whichever that is."""
+    """First step at which it fires; None = at the next step."""
     factor: float = DEFAULT_FACTOR
     """Of the slow kinds and `loss_spike`."""
     variant: Variant | None = None
     """None: the first of its kind."""
     phase: str = FIRST_PHASE
-    """At whose beginning it strikes; slowness and mismatches have no choice."""
+    """When it strikes: as this phase begins; slowness and mismatches have no choice."""
     seconds: float = DEFAULT_SECONDS
     """Of `pause`."""
 
     @property
     def how(self) -> Variant | None:
-        """The variant that is meant; None for a kind that has none."""
+        """The variant in effect; None for a kind without variants."""
         return self.variant or next(iter(VARIANTS.get(self.kind, ())), None)
 
     def __post_init__(self) -> None:
@@ -164,7 +164,7 @@ class PlannedFault:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """What is left on disk by a fault that fired."""
+    """The record on disk of a fault that fired."""
 
     id: str
     kind: FaultKind
@@ -172,7 +172,7 @@ class Marker:
     host: str
     step: int
     time: float
-    """Unix seconds, taken just before the fault acted."""
+    """Unix seconds, just before the fault acted."""
     factor: float = DEFAULT_FACTOR
     refused: str | None = None
     """Why the fault did not act; None when it did."""
@@ -187,7 +187,7 @@ def parse_fault(data: Any) -> PlannedFault:
     """A fault from JSON: `{"id", "kind", "rank", "step": null | N, "factor": 5.0, ...}`.
 
     The keys are those of `PlannedFault`. `kind` may carry its argument, as in `mismatch:size`,
-    `slow:5` or `pause:8`: a variant or a number, whichever the kind has.
+    `slow:5` or `pause:8`: a variant or a number, depending on the kind.
 
     Raises:
         FaultError: what is wrong, in one line.
@@ -209,7 +209,7 @@ def parse_fault(data: Any) -> PlannedFault:
 
 
 def _meaning(kind: str, argument: str) -> str:
-    """Which of a fault's keys the argument of its kind is."""
+    """The fault's key for its kind's argument."""
     if kind in _WITH_FACTOR:
         return "factor"
     if kind == FaultKind.PAUSE and not argument.isalpha():
@@ -218,7 +218,7 @@ def _meaning(kind: str, argument: str) -> str:
 
 
 def inject(path: Path, *faults: PlannedFault) -> None:
-    """Put `faults` into the fault file; the ranks see them at their next step."""
+    """Write `faults` into the fault file; ranks see them at their next step."""
     _write(path, json.dumps([asdict(fault) for fault in faults]))
 
 
@@ -230,7 +230,7 @@ def markers(path: Path) -> list[Marker]:
 
 
 def mark(path: Path, marker: Marker) -> None:
-    """Note that a fault fires; `path` is the fault file."""
+    """Record that a fault fires; `path` is the fault file."""
     _write(fired(path) / marker.id, json.dumps(asdict(marker)))
 
 

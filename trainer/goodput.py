@@ -1,24 +1,24 @@
-"""`lightkeeper goodput`: how much of the time a fault-tolerant job trains, reckoned.
+"""`lightkeeper goodput`: computes how much of the time a fault-tolerant job trains.
 
-**Effective training time** (goodput): committed steps, by the share of the groups that contributed
-to each, over what the same time would have given without faults. Two closed forms:
+**Effective training time** (goodput): committed steps, weighted by the share of groups that
+contributed to each, over the steps the same time gives without faults. Two closed forms:
 
-**Linear** is the arithmetic of FT-HSDP (arXiv 2602.00277): one fault in each MTBF, none while
-another is dealt with, M the MTBF, S the stall of all, T the time a group is away, R groups:
+**Linear** is the arithmetic of FT-HSDP (arXiv 2602.00277): one fault per MTBF, none while another
+is handled; M the MTBF, S the stall of all, T the time a group is away, R groups:
 
     synchronous      (M - T) / M
     fault tolerant   [(M - T) + (T - S) (R - 1) / R] / M
 
-**Poisson**: faults come when they like, also during a recovery. All train at a moment unless a
-stall began within the last S (M/G/infinity: exp(-S/M)); one group is away for a share of the time
+**Poisson**: faults come at any time, also during a recovery. All train at a moment unless a stall
+began within the last S (M/G/infinity: exp(-S/M)); the share of time that one group is away is that
 of an alternating renewal process, 1 - 1 / (1 + T / (M R)).
 
     synchronous      exp(-T / M)
     fault tolerant   exp(-S / M) / (1 + (T - S) / (M R))
 
-Both here for any mix of kinds: *fail-stop* (the process or host is gone), *hang* (it stands, alive,
-and everybody waits), *slow* (everybody at its pace, until it recovers or is evicted). Every number
-bears its source; docs/offline.md repeats them and says what they are worth.
+Both work for any mix of kinds: *fail-stop* (the process or host is gone), *hang* (it is alive but
+stands, and everybody waits), *slow* (all run at its pace until it recovers or is evicted). Every
+number has its source; docs/offline.md repeats them and says how far to trust them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _UNITS_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": DAY_S}
 
 
 class ScenarioError(ValueError):
-    """A number that makes no sense; one line."""
+    """An invalid number; one line."""
 
 
 def _check(what: str, value: float, low: float, high: float = 1e9) -> None:
@@ -52,7 +52,7 @@ def _check(what: str, value: float, low: float, high: float = 1e9) -> None:
 
 @dataclass(frozen=True, slots=True)
 class JobSize:
-    """Its size, and `mtbf_s`: the mean time between faults of any of its ranks."""
+    """`mtbf_s`: the mean time between faults of any of its ranks."""
 
     ranks: int
     groups: int
@@ -69,7 +69,7 @@ class JobSize:
 @dataclass(frozen=True, slots=True)
 class Mix:
     """Shares of the kinds of faults; a slow rank makes a step `slowdown` times as long, for
-    `slow_lasts_s` on average (exponential) if nobody does anything.
+    `slow_lasts_s` on average (exponential) unless it is evicted.
     """
 
     stop: float = 1.0
@@ -93,7 +93,7 @@ class Mix:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryTimes:
-    """What follows once a fault is known; seconds. `TIMES_SAY` explains each."""
+    """What follows a decision, in seconds. `TIMES_SAY` explains each."""
 
     evict_s: float = 0.0
     requorum_s: float = 0.0
@@ -121,8 +121,8 @@ TIMES_SAY: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """`after_s` the fault it is decided (None: never), and then the whole job starts again, or the
-    group alone.
+    """A decision `after_s` the fault (None: never); then the whole job restarts, or only the
+    group.
     """
 
     after_s: float | None
@@ -131,7 +131,7 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Handling:
-    """One way to run a job: what is done about each kind of fault, and how many healthy groups are
+    """One way to run a job: the response to each kind of fault, and how many healthy groups are
     evicted by mistake.
     """
 
@@ -157,8 +157,8 @@ class Scenario:
 
 
 class Toll(NamedTuple):
-    """What one fault takes on average; seconds in which nobody trains, the others train without
-    its group, all train at a slow rank's pace, its group cannot fail again.
+    """The average cost of one fault: seconds in which nobody trains; the others train without its
+    group; all train at a slow rank's pace; its group cannot fail again.
     """
 
     stall_s: float = 0.0
@@ -178,7 +178,7 @@ def _weighed(parts: Iterable[tuple[float, Toll]]) -> Toll:
 
 
 def eviction(times: RecoveryTimes, detect_s: float = 0.0, *, alive: bool = True) -> Toll:
-    """One group put out and taken back; `detect_s` is how long all stood before."""
+    """One group evicted and readmitted; `detect_s`: how long all stood before."""
     evict_s = times.evict_s if alive else 0.0  # a fail-stop needs none
     again_s = times.requorum_s + times.step_s / 2.0
     missing_s = max(0.0, times.restart_s + times.heal_s - again_s)
@@ -187,7 +187,7 @@ def eviction(times: RecoveryTimes, detect_s: float = 0.0, *, alive: bool = True)
 
 
 def toll(scenario: Scenario, kind: str) -> Toll:
-    """What one fault of a kind takes on average."""
+    """The average cost of one fault of a kind."""
     response: Response = getattr(scenario.handling, kind)
     times, mix = scenario.times, scenario.mix
     if kind != "slow":
@@ -203,30 +203,30 @@ def toll(scenario: Scenario, kind: str) -> Toll:
 
 
 def mean_toll(scenario: Scenario) -> Toll:
-    """What a fault takes, over all kinds."""
+    """The average over all kinds."""
     return _weighed([(getattr(scenario.mix, kind), toll(scenario, kind)) for kind in KINDS])
 
 
 def eviction_cost_s(scenario: Scenario) -> float:
-    """Fleet seconds that one eviction takes, whether right or wrong."""
+    """Fleet seconds that one eviction costs, right or wrong."""
     return eviction(scenario.times).fleet_s(scenario)
 
 
 def linear(scenario: Scenario) -> float:
-    """Effective training time as the paper reckons; 0 where faults come faster than they end."""
+    """Effective training time by the paper's formula; 0 where faults outpace recovery."""
     lost = mean_toll(scenario).fleet_s(scenario) / scenario.job.mtbf_s
     lost += scenario.handling.false_per_day * eviction_cost_s(scenario) / DAY_S
     return max(0.0, 1.0 - lost)
 
 
 def poisson(scenario: Scenario) -> float:
-    """Effective training time where faults come at any moment, also during a recovery."""
+    """Effective training time if faults come at any moment, also during a recovery."""
     groups = scenario.job.groups
     a_second = _weighed([
         (1.0 / scenario.job.mtbf_s, mean_toll(scenario)),
         (scenario.handling.false_per_day / DAY_S, eviction(scenario.times)),
     ])  # fmt: skip
-    present = 1.0 / (1.0 + a_second.out_s / groups)  # who is away cannot fail
+    present = 1.0 / (1.0 + a_second.out_s / groups)  # an absent group cannot fail
     there = 1.0 / (1.0 + a_second.missing_s / groups)
     dragged = -math.expm1(-a_second.dragged_s * present)  # a slow rank or several: one pace
     return math.exp(-a_second.stall_s * present) * there * (1.0 - scenario.mix.drag * dragged)
@@ -235,14 +235,14 @@ def poisson(scenario: Scenario) -> float:
 # -- FT-HSDP's published case ---------------------------------------------------------------------
 
 FT_HSDP: Final = JobSize(ranks=98_304, groups=12, mtbf_s=18 * 60.0)
-"""12 groups of 8,192 GPUs, a failure about every 18 minutes: 29,491 GPU-hours a fault. Llama 3 had
-419 in 54 days on 16,384 GPUs: 50,676."""
+"""12 groups of 8,192 GPUs, a failure about every 18 minutes: 29,491 GPU-hours per fault. Llama 3:
+419 in 54 days on 16,384 GPUs, 50,676."""
 RANK_MTBF_S: Final = FT_HSDP.mtbf_s * FT_HSDP.ranks
 STEP_S: Final = 20.0
 """A step at that size."""
 DETECT_S: Final = 60.0
 AWAY_S: Final = 420.0
-"""A group is away for ten minutes, three of which all stand; of these its return takes two."""
+"""A group is away for ten minutes; for three all stand, two of them for its return."""
 _PAPER: Final = RecoveryTimes(
     restart_s=AWAY_S - STEP_S, heal_s=STEP_S, first_step_s=120.0, job_restart_s=540.0
 )
@@ -260,17 +260,17 @@ def ft_hsdp() -> Iterator[tuple[float, Scenario]]:
 
 HANG_S: Final = 8.8
 """From a hang until it fires: median of the 140 runs of classes `stop`, `gil` and `hang-*` in
-evidence/campaign.jsonl; the 95th percentile is 33.5 s (phases that nobody declared)."""
+evidence/campaign.jsonl; the 95th percentile is 33.5 s (undeclared phases)."""
 SLOW_S: Final = 26.2
 """The same for the 40 runs of `slow-compute` and `slow-data`."""
 STOP_S: Final = 0.6
 """A crash: the survivors commit 6.0 s after it (median of the 60 runs of `crash`, `segfault`,
-`abort`); the Lighthouse forgets the heartbeat by itself, nobody evicts. Less `requorum_s`."""
+`abort`), minus `requorum_s`; the Lighthouse's heartbeat timeout acts, nobody evicts."""
 TIMES: Final = replace(_PAPER, evict_s=0.5, requorum_s=5.4, step_s=STEP_S)
-"""Ours where the keeper has a hand in it: the processes were gone 0.3 to 0.8 s after the decision
-in nine evictions on real fleets with the gate (`make matrix`), and the survivors committed 5.9 s
-after it (median of 140), five of which are the Lighthouse's `heartbeat_timeout_ms`. FT-HSDP's
-elsewhere: a restart of our fleets (17 to 20 s) says nothing about 8,192 GPUs."""
+"""Measured here where the keeper acts: the processes were gone 0.3 to 0.8 s after the decision in
+nine evictions on real fleets with the gate (`make matrix`), and the survivors committed 5.9 s after
+it (median of 140), five of which are the Lighthouse's `heartbeat_timeout_ms`. FT-HSDP's otherwise:
+a restart of our fleets (17 to 20 s) says nothing about 8,192 GPUs."""
 TORCHFT_LOST_S: Final = 125.0
 """TorchFT's defaults (60 s everywhere): after a hang the survivors crash, and the job with them;
 measured 122 to 135 s."""
@@ -279,14 +279,14 @@ MEASURED_STEP_S: Final = 0.2
 # -- assumed --------------------------------------------------------------------------------------
 
 WATCHDOG_S: Final = 600.0
-"""torch's default timeout of an NCCL process group: then the hung group ends itself."""
+"""torch's default NCCL process group timeout: then the hung group ends itself."""
 SHORT_STALL_FACTOR: Final = 3.0
-"""What a job with steps of 20 s may set: 60 s, as long as FT-HSDP waits. The default of 10 step
-times, 200 s, is later than TorchFT gives up."""
+"""Suits a job with 20 s steps: 60 s, as long as FT-HSDP waits. The default of 10 step times,
+200 s, comes after TorchFT gives up."""
 MIX: Final = Mix(stop=0.83, hang=0.12, slow=0.05)
-"""12 %: the implicit failures among ByteRobust's incidents (5,948 of 49,212, arXiv 2509.16293). The
-5 % of slow ranks, twice as slow, are a guess; for 24 minutes: Greyhound's mean of slow
-communication (USENIX ATC '25), of slow computation it is 10."""
+"""12 %: the implicit failures among ByteRobust's incidents (5,948 of 49,212, arXiv 2509.16293). 5 %
+slow ranks, twice as slow, is a guess; 24 minutes is Greyhound's mean for slow communication (USENIX
+ATC '25; 10 for slow computation)."""
 GROUPS: Final = 10
 
 MONITOR: Final = {
@@ -297,17 +297,17 @@ MONITOR: Final = {
 
 
 class Detection(NamedTuple):
-    """How soon lightkeeper decides, once all thresholds are passed; None: never."""
+    """When lightkeeper decides, past all thresholds; None: never."""
 
     hang_s: float = HANG_S
     slow_s: float | None = SLOW_S
 
 
 def detection(step_s: float, slowdown: float, stall_factor: float) -> Detection:
-    """What was measured with steps of 0.2 s, by the monitor's own thresholds for longer ones.
+    """Measured with steps of 0.2 s, scaled to longer ones by the monitor's thresholds.
 
-    A hang fires after `stall_factor` step times where that is more than the floor; a straggler is
-    looked at in windows of `window_steps`, none of which may last longer than `window_limit_s`.
+    A hang fires after `stall_factor` step times if that exceeds the floor; a straggler is measured
+    in windows of `window_steps`, none longer than `window_limit_s`.
     """
     hang_s = HANG_S + max(0.0, stall_factor * step_s - MONITOR["stall_floor_s"])
     window_s = max(MONITOR["window_s"], MONITOR["window_steps"] * step_s)
@@ -318,10 +318,10 @@ def detection(step_s: float, slowdown: float, stall_factor: float) -> Detection:
 
 
 def kept(name: str, detected: Detection, plain: Scenario, give_up_s: float) -> Handling:
-    """With lightkeeper: groups that hang or are slow are evicted; a crash is the Lighthouse's own.
+    """With lightkeeper: hung and slow groups are evicted; the Lighthouse handles a crash.
 
-    A hang that is not decided before the survivors give up takes the job, as without us. A
-    straggler goes once it has cost what an eviction costs (ski rental), however soon it was found.
+    A hang not decided before the survivors give up ends the job, as without us. A straggler is
+    evicted once it has cost what an eviction costs (ski rental), however soon it was found.
     """
     in_time = detected.hang_s + plain.times.evict_s < give_up_s
     hang = Response(detected.hang_s) if in_time else Response(give_up_s, takes_job=True)
@@ -332,7 +332,7 @@ def kept(name: str, detected: Detection, plain: Scenario, give_up_s: float) -> H
 
 
 RIVAL: Final = 2
-"""Number of the way with which lightkeeper is compared: TorchFT's timeouts."""
+"""Index of the way that lightkeeper is compared with: TorchFT's timeouts."""
 
 
 def ways(
@@ -341,8 +341,8 @@ def ways(
     give_up_s: float,
     false_per_day: float,
 ) -> list[Scenario]:
-    """Without a keeper (nobody sees a slow rank), with it by name, the last of those with false
-    evictions as well.
+    """Without a keeper (no slow rank is found), with it by name, and the last of those again with
+    false evictions.
     """
     watchdog, never = Response(WATCHDOG_S), Response(None)
     whole = [Response(after_s, takes_job=True) for after_s in (DETECT_S, WATCHDOG_S, give_up_s)]
@@ -437,7 +437,7 @@ def duration(text: str) -> float:
 
 
 def shares(text: str) -> tuple[float, ...]:
-    """Three shares of one, from three numbers in any unit."""
+    """Three shares that add up to 1, from numbers in any unit."""
     try:
         parts = [float(word) for word in text.split(":")]
     except ValueError:
@@ -496,7 +496,7 @@ def _detections(
 
 
 def _body(rows: Sequence[Scenario]) -> dict[str, Any]:
-    """One job; keys may be added, none goes."""
+    """One job; keys may be added, never removed."""
     first = rows[0]
     return {
         "job": asdict(first.job), "mix": asdict(first.mix), "times": asdict(first.times),

@@ -1,4 +1,4 @@
-"""Where a rank stands, and how it meets the other ranks of its replica group."""
+"""A rank's place in the job, and how it joins the other ranks of its replica group."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TENSOR = "tensor"
 
 @dataclass(frozen=True, slots=True)
 class RankPlace:
-    """Where this rank stands: what torchrun and the group's launcher put into the environment."""
+    """The rank's place, from the environment that torchrun and the group's launcher set."""
 
     group: str
     group_rank: int
@@ -27,7 +27,7 @@ class RankPlace:
     """Ranks in this replica group."""
     host: str | None
     address: str
-    """Where other groups reach this group's manager: where torchrun lets its ranks meet."""
+    """Where other groups reach this group's manager: torchrun's rendezvous host."""
     device: torch.device
 
     @property
@@ -37,7 +37,7 @@ class RankPlace:
 
 
 def read_place(device: str) -> RankPlace:
-    """Where this rank stands; what is missing ends the process with one line."""
+    """The rank's place; a missing variable ends the process with one line."""
     missing = [
         name for name in ("RANK", "WORLD_SIZE", "TORCHFT_LIGHTHOUSE") if name not in os.environ
     ]
@@ -52,7 +52,7 @@ def read_place(device: str) -> RankPlace:
         group_rank=int(os.environ["RANK"]),
         world_size=int(os.environ["WORLD_SIZE"]),
         host=os.environ.get("LIGHTKEEPER_HOST"),
-        # torchrun on one machine says `localhost`, for which the manager may take ::1 alone.
+        # torchrun on one machine says `localhost`, for which the manager may use only ::1.
         address="127.0.0.1" if meeting in ("", "localhost") else meeting,
         device=_device(device, int(os.environ.get("LOCAL_RANK", "0"))),
     )
@@ -71,7 +71,7 @@ def _device(wanted: str, local_rank: int) -> torch.device:
 class Intra:
     """The ranks of one replica group: the mesh of the model, and two process groups over it.
 
-    Jobs have several process groups over the same ranks, and so has this one.
+    Real jobs have several process groups over the same ranks, so this one does.
     """
 
     mesh: DeviceMesh
@@ -81,9 +81,9 @@ class Intra:
 
 
 def join_group(place: RankPlace, timeout_s: float, tensor_parallel: int) -> Intra | None:
-    """Meet the other ranks of this replica group; None when this rank is the whole group.
+    """Join the other ranks of this replica group; None when this rank is the whole group.
 
-    `init_process_group` also brings up the store in which TorchFT's Manager leaves its address.
+    `init_process_group` also starts the store in which TorchFT's Manager writes its address.
     """
     timeout = timedelta(seconds=timeout_s)
     backend = "gloo" if place.device.type == "cpu" else "cpu:gloo,cuda:nccl"

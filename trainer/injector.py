@@ -1,6 +1,6 @@
-"""Inside the rank: looks once per step whether this rank is to be broken, and breaks it.
+"""Inside the rank: checks once per step whether to break this rank, and breaks it.
 
-See `faults` for what can be broken and how it is asked for.
+See `faults` for what can be broken and how to ask for it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _pause(fault: PlannedFault) -> None:
         case Variant.GIL:
             ctypes.PyDLL(None).usleep(int(fault.seconds * 1e6))
         case Variant.GC:
-            # Some 30 ms of GIL a collection: on a busy core the pause must still end in time.
+            # A collection holds the GIL for about 30 ms: the pause must end in time on a busy core.
             garbage: list[Any] = [[] for _ in range(200_000)]
             while time.monotonic() < until:
                 gc.collect()
@@ -96,7 +96,7 @@ ACTS: Final[Mapping[FaultKind, Act]] = {
     FaultKind.RAISE: _raise,
     FaultKind.PAUSE: _pause,
 }
-"""What a fault does there and then; the other kinds change how the rank goes on."""
+"""What a fault does immediately; the other kinds change how the rank continues."""
 
 
 def _say(line: str) -> None:
@@ -104,7 +104,7 @@ def _say(line: str) -> None:
 
 
 class Injector:
-    """What is to be broken in this rank; asked at the beginning of every phase."""
+    """What to break in this rank; called at the beginning of every phase."""
 
     def __init__(
         self,
@@ -118,11 +118,11 @@ class Injector:
         say: Callable[[str], None] = _say,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`declare` tells the keeper of a phase, as `Reporter.phase` does."""
+        """`declare` reports a phase to the keeper, as `Reporter.phase` does."""
         self.slowness = dict.fromkeys(sorted(SLOW_KINDS), 1.0)
-        """How many times longer than measured this rank has to take, by kind."""
+        """How many times as long as measured this rank must take, by kind."""
         self.nan = False
-        """Whether this rank's gradient is to hold a NaN."""
+        """Whether this rank's gradient must hold a NaN."""
         self._rank = rank
         self._world_size = world_size
         self._host = host or socket.gethostname()
@@ -146,7 +146,7 @@ class Injector:
         return self.slowness[FaultKind.SLOW]
 
     def poll(self, step: int) -> None:
-        """Fire what is due at `step`, now or at a later phase of it; may not return."""
+        """Fire what is due at `step`, now or in a later phase; may not return."""
         if self._file is None:
             return
         self._read_if_changed(self._file)
@@ -161,16 +161,16 @@ class Injector:
         self.strike(FIRST_PHASE)
 
     def strike(self, phase: str) -> None:
-        """`phase` begins: fire what was put off until then; may not return."""
+        """`phase` begins: fire what was deferred to it; may not return."""
         for fault in tuple(self._armed):
             if fault.phase == phase:
                 self._armed.remove(fault)
                 self._fire(fault)
 
     def take_mismatch(self, *variants: Variant) -> Variant | None:
-        """How the next collective inside the group has to differ; asked once.
+        """How the next collective inside the group must differ; given once.
 
-        With `variants`, only when it is one of them.
+        With `variants`, only if it is one of them.
         """
         if variants and self._mismatch not in variants:
             return None
@@ -178,12 +178,12 @@ class Injector:
         return variant
 
     def take_corruption(self) -> bool:
-        """Whether a bit of the weights has to flip now; asked once."""
+        """Whether a bit of the weights must flip now; True once."""
         corruption, self._corruption = self._corruption, False
         return corruption
 
     def take_spike(self) -> float:
-        """How many times higher the loss of this step is to be reported."""
+        """Factor on the reported loss of this step."""
         factor, left = self._spikes
         self._spikes = factor, max(0, left - 1)
         return factor if left else 1.0
@@ -217,14 +217,14 @@ class Injector:
                     self._acts[kind](fault)
 
     def _suffer(self, kind: FaultKind, factor: float) -> None:
-        """From now on."""
+        """Lasting."""
         if kind is FaultKind.NAN:
             self.nan = True
         else:
             self.slowness[kind] = max(self.slowness[kind], factor)
 
     def _inherit(self) -> None:
-        """What a fault left on this host."""
+        """Apply earlier faults of this host."""
         _, number = split_rank_name(self._rank)
         for marker in markers(self._file) if self._file else ():
             same_place = marker.host == self._host and split_rank_name(marker.rank)[1] == number
@@ -259,15 +259,15 @@ class Injector:
 # -- slow -----------------------------------------------------------------------------------
 
 _WINDOW: Final = 5
-"""Steps of which the median counts as the measured work: one hiccup does not scale up."""
+"""The measured work is the median of this many steps: one hiccup does not scale up."""
 
 
 class WorkStretcher:
     """Stretches the work of each step: its forward and backward pass on the wall clock.
 
-    By sleeping at the start of the forward phase, where slow hardware would lose its time too: up
-    to a minimum (`--step-time`), so that a demo fleet runs at a calm pace on two cores, and by a
-    factor (fault `slow`). Fault `slow-data` loses the same time while data is loaded.
+    It sleeps at the start of the forward phase, where slow hardware would also lose time: up to a
+    minimum (`--step-time`), so that a demo fleet runs at a calm pace on two cores, and by a factor
+    (fault `slow`). Fault `slow-data` loses the same time while loading data.
     """
 
     def __init__(
@@ -284,12 +284,12 @@ class WorkStretcher:
         self._began = 0.0
 
     def load_data(self, slow_factor: float = 1.0) -> None:
-        """Sleep as long as the work of a step takes, times what is above 1 in the factor."""
+        """Sleep for a step's work time, times `slow_factor` - 1."""
         if slow_factor > 1.0:
             self._sleep(max(self._step_time_s, self._measured_s()) * (slow_factor - 1.0))
 
     def begin_work(self, slow_factor: float = 1.0) -> None:
-        """Sleep what this step lacks, then measure from here."""
+        """Sleep the missing time, then measure from here."""
         work_s = self._measured_s()
         stretched_s = max(self._step_time_s, work_s) * slow_factor
         if stretched_s > work_s:
@@ -305,14 +305,14 @@ class WorkStretcher:
 
 
 _FAIR_BYTES_PER_S: Final = 8_000_000.0
-"""Moves the gradients of a step (1.9 MB with the defaults) in a calm step's time, 0.24 s."""
-_SO_MAX_PACING_RATE: Final = 47  # asm-generic/socket.h; Python's socket module does not name it
+"""Moves a step's gradients (1.9 MB with the defaults) in a calm step's time, 0.24 s."""
+_SO_MAX_PACING_RATE: Final = 47  # asm-generic/socket.h; not in Python's socket module
 
 
 def throttle(slowness: float) -> None:
-    """Pace what this process sends to 1/`slowness` of a fair rate: the kernel does, on Linux.
+    """Pace what this process sends to 1/`slowness` of a fair rate, by the Linux kernel.
 
-    Every TCP connection of now; those that are made later, as TorchFT does at each quorum, are
+    Applies to every TCP connection open now; later ones, which TorchFT makes at each quorum, are
     not paced.
     """
     for name in os.listdir("/proc/self/fd"):
@@ -333,7 +333,7 @@ REDUCTIONS: Final = tuple(v for v in VARIANTS[FaultKind.MISMATCH] if v is not Va
 
 
 def reduce_wrongly(squares: Tensor, loss: Tensor, intra: Intra, variant: Variant) -> None:
-    """In place of: all-reduce of `squares` in `norms`, then of `loss` in `metrics`."""
+    """Replaces: all-reduce of `squares` in `norms`, then of `loss` in `metrics`."""
     group, metrics = intra.norms, intra.metrics
     match variant:
         case Variant.OP:
@@ -353,12 +353,12 @@ def reduce_wrongly(squares: Tensor, loss: Tensor, intra: Intra, variant: Variant
         case Variant.RECEIVE:
             peer = (dist.get_rank(group) + 1) % dist.get_world_size(group)
             dist.recv(torch.empty_like(loss), group_src=peer, group=group)
-        case _:  # SKIP: the other ranks wait for a call that does not come
+        case _:  # SKIP: the other ranks wait for a call that never comes
             pass
     dist.all_reduce(loss, group=metrics)
 
 
 def flip_bit(network: nn.Module) -> None:
-    """Silent data corruption: one bit of one weight, and whoever holds it does not know."""
+    """Silent data corruption: one bit of one weight, unnoticed by the rank."""
     weights = local(next(network.parameters()).data).view(-1).view(torch.int32)
-    weights[0] ^= 1 << 20  # in the mantissa: the number stays near to what it was
+    weights[0] ^= 1 << 20  # in the mantissa: the number changes little

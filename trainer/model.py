@@ -1,14 +1,14 @@
-"""A byte-level transformer: the smallest model that trains like a big one, and is split like one.
+"""A byte-level transformer: the smallest model that trains and is split like a big one.
 
 The vocabulary is the 256 byte values, so there is no tokenizer. With its defaults it has
 475,776 parameters and a step takes 25 to 30 ms of one core. Inside a replica group it is split by
-FSDP2 and tensor parallel.
+FSDP2 and tensor parallelism.
 
-It reads the Python standard library's own source: real text that is on every machine already,
-nothing to download, nothing shipped. The sampler has no state. A batch is a function of (seed,
-step, replica group, group rank), so a group that died and healed at step 900 draws exactly what it
-would have drawn, with no data loader state in any checkpoint, and a step that was not committed is
-tried again on the same batch.
+It reads the Python standard library's own source: real text that is on every machine, with nothing
+to download or ship. The sampler has no state. A batch is a function of (seed, step, replica group,
+group rank), so a group that died and healed at step 900 draws exactly what it would have drawn,
+with no data loader state in any checkpoint, and a step that was not committed is tried again on
+the same batch.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ModelConfig:
 
 
 class Block(nn.Module):
-    """Attention, then a two-layer perceptron, each on the normalised residual stream."""
+    """Attention, then a two-layer MLP, each on the normalised residual stream."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """`x` and the answer are (batch, context, width)."""
         batch, length, _ = x.shape
-        # Head by head, so that tensor parallel ranks hold whole heads: how many is in the shape.
+        # Head by head, so that tensor parallel ranks hold whole heads; the shape gives the count.
         qkv = self.qkv(self.norm_attention(x)).view(batch, length, -1, 3, self.head_width)
         query, key, value = qkv.permute(3, 0, 2, 1, 4)  # each (batch, heads, length, head width)
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
@@ -88,7 +88,7 @@ class ByteTransformer(nn.Module):
             nn.init.normal_(table.weight, std=0.02)
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross entropy in nats a byte; both arguments are (batch, context) of int64."""
+        """Mean cross entropy in nats per byte; both arguments are (batch, context) of int64."""
         x = self.embed(inputs) + self.position.weight[: inputs.shape[1]]
         for block in self.blocks:
             x = block(x)
@@ -107,10 +107,10 @@ def build(config: ModelConfig, seed: int) -> ByteTransformer:
 
 
 def split(network: ByteTransformer, intra: Intra | None, opt: TrainOptions) -> None:
-    """Give this rank its part of the model, in place; the order is the one torchtitan has too.
+    """Give this rank its part of the model, in place, in the same order as torchtitan.
 
-    Tensor parallel first (whole attention heads and columns of the perceptron), then compile,
-    then FSDP2 around each block and around all.
+    Tensor parallel first (whole attention heads and columns of the MLP), then compile, then FSDP2
+    around each block and around all.
     """
     check_divisible(network, opt)
     if intra is not None and opt.tensor_parallel > 1:
@@ -129,7 +129,7 @@ def split(network: ByteTransformer, intra: Intra | None, opt: TrainOptions) -> N
 
 
 def check_divisible(network: nn.Module, opt: TrainOptions) -> None:
-    """Every tensor must fall into `--pieces` equal parts by rows, in each tensor parallel rank."""
+    """Every tensor's rows must divide into `--pieces` equal parts in each tensor parallel rank."""
     parts = max(1, opt.pieces) * opt.tensor_parallel
     for name, parameter in network.named_parameters():
         if parameter.shape[0] % parts:
@@ -160,11 +160,11 @@ def is_tensor_parallel(name: str) -> bool:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """What this rank itself holds of a tensor, sharing its memory."""
+    """The rank's part of a tensor, sharing its memory."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-# -- what it reads ------------------------------------------------------------------------------
+# -- data ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class Corpus:
 
     @cached_property
     def sha256(self) -> str:
-        """Names the text: groups on different Python versions read different corpora."""
+        """Identifies the text: groups on different Python versions read different corpora."""
         return hashlib.sha256(self.text).hexdigest()
 
     @cached_property
@@ -182,7 +182,7 @@ class Corpus:
         return np.frombuffer(self.text, dtype=np.uint8)
 
     def batch(self, key: Sequence[int], size: int, length: int) -> tuple[Tensor, Tensor]:
-        """Inputs and targets, each (size, length) of int64; targets are the inputs one byte on.
+        """Inputs and targets, each (size, length) of int64; targets are one byte later.
 
         Equal keys draw equal batches.
         """
@@ -202,7 +202,7 @@ def standard_library() -> Corpus:
 def group_index(group: str) -> int:
     """The number that keys a replica group's data: its trailing digits, else a hash of its name.
 
-    `rg_1` is 1, as TorchFT counts too.
+    `rg_1` is 1, as in TorchFT.
     """
     digits = re.search(r"\d+$", group)
     return int(digits.group()) if digits else zlib.crc32(group.encode())
@@ -210,13 +210,13 @@ def group_index(group: str) -> int:
 
 @dataclass(frozen=True)
 class Batches:
-    """What one rank reads: the corpus, and everything of the key but the step."""
+    """What one rank reads: the corpus, and the key except for the step."""
 
     corpus: Corpus
     opt: TrainOptions
     group_index: int
     reader: int
-    """Number of the reader in its group; tensor parallel ranks are one reader."""
+    """Number of the reader in its group; tensor parallel ranks share one."""
 
     def draw(self, step: int, micro: int) -> tuple[Tensor, Tensor]:
         """Batch number `micro` of the try of `step`."""

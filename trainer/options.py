@@ -1,6 +1,6 @@
-"""Command lines from dataclasses, and the one of a rank.
+"""Command lines from dataclasses, and a rank's.
 
-No torch here: `--help` is instant, and a launcher can check.
+No torch here: `--help` is instant, and a launcher can check options.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any, Final, NoReturn, get_type_hints
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Says what is wrong in one line; the whole usage is a `--help` away."""
+    """Reports an error in one line; the full usage is in `--help`."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {message} (see {self.prog} --help)\n")
 
 
 def option(says: str, default: Any = None, **more: Any) -> Any:
-    """A field of a dataclass that is an option.
+    """A dataclass field that is a command-line option.
 
-    `more`: `least` and `most` (bounds of a number), `title` (of the group of options that begins
-    here), and whatever argparse takes.
+    `more`: `least` and `most` (bounds of a number), `title` (of the option group that begins
+    here), and any argument of argparse.
     """
     return field(default=default, metadata={"says": says, **more})
 
@@ -33,7 +33,7 @@ def option(says: str, default: Any = None, **more: Any) -> Any:
 def add_options(parser: argparse.ArgumentParser, described: type) -> None:
     """An option for each `option` of the dataclass: `step_time_s: float` is `--step-time S`.
 
-    The help ends with the default, or says that 0, whose meaning it tells, is it.
+    The help ends with the default, or marks an explained 0 as the default.
     """
     add, kinds = parser.add_argument, get_type_hints(described)
     for each in fields(described):
@@ -60,7 +60,7 @@ def add_options(parser: argparse.ArgumentParser, described: type) -> None:
 
 
 def number(kind: type[int] | type[float], least: float, most: float) -> Callable[[str], float]:
-    """What argparse calls with a word that has to be a number within bounds."""
+    """An argparse `type`: a number within bounds."""
     bounds = f"from {least:g}" + (f" to {most:g}" if most < math.inf else " up")
 
     def parse(word: str) -> float:
@@ -103,7 +103,7 @@ exit status: 0 after --steps; 1 after an error; 2 wrong use; -15 (143) ended by 
 
 @dataclass(frozen=True, slots=True)
 class TrainOptions:
-    """What the command line said; durations in seconds."""
+    """The command line's values; durations in seconds."""
 
     steps: int = option("stop after N committed steps of the job; 0 = for ever", 0, title="run")
     step_time_s: float = option("stretch the work of a step to at least S seconds by sleeping", 0.0)
@@ -186,7 +186,7 @@ class TrainOptions:
 
 
 def parse(arguments: Sequence[str] | None = None) -> TrainOptions:
-    """Checked options; wrong ones end the process with 2 and one line, as argparse does."""
+    """Checked options; wrong ones end the process with status 2 and one line, like argparse."""
     top = OneLineParser(
         prog="trainer.train",
         description=_DESCRIPTION,

@@ -1,9 +1,9 @@
 """A rank's own part of weights, gradient and optimizer state, cut into pieces.
 
-Groups average their gradients piece by piece, and heal piece by piece. A piece is the part of
-the model that one rank holds in a group of `--pieces` ranks: of every parameter, the rows that
-FSDP2 gives that rank. A group of fewer ranks holds several pieces in each, so groups of different
-sizes exchange, vote and heal together, and stay equal bit by bit.
+Groups average their gradients and heal piece by piece. A piece is the part of the model that one
+rank holds in a group of `--pieces` ranks: of every parameter, the rows that FSDP2 gives that rank.
+In a smaller group each rank holds several pieces, so groups of different sizes exchange, vote and
+heal together, and stay bitwise equal.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ class Cut:
     """Which pieces this rank holds."""
 
     total: int
-    """Pieces of the whole model: of all ranks of the group together."""
+    """Pieces of the whole model, over all ranks of the group."""
     first: int
-    """Number of this rank's first piece, counted over the group."""
+    """Number of this rank's first piece in the group."""
     count: int
-    """How many it holds, one after the other."""
+    """How many consecutive pieces it holds."""
     leads: bool
-    """Whether this rank answers for what tensor parallel ranks hold in common."""
+    """Whether this rank accounts for what tensor parallel ranks share."""
 
 
 def cut_of(place: RankPlace, opt: TrainOptions) -> Cut:
     """Which pieces of the model this rank holds.
 
-    Pieces are numbered along FSDP2's dimension first; the tensor parallel ranks of one part of it
-    follow each other.
+    Pieces are numbered along FSDP2's dimension first; the tensor parallel ranks of one part are
+    consecutive.
     """
     tensor = opt.tensor_parallel
     shards = place.world_size // tensor
@@ -60,10 +60,10 @@ def cut_of(place: RankPlace, opt: TrainOptions) -> Cut:
 class Pieces:
     """Views of this rank's tensors, taken once.
 
-    TorchFT asks for the state on its quorum thread while the main thread is in the forward pass;
-    a state_dict() made at that moment runs hooks under FSDP2's feet (it broke torchtitan 0.3.0).
-    Handing out the same tensors every time is safe: they change only in the optimizer step, and
-    TorchFT lets no checkpoint be read during that.
+    TorchFT asks for the state on its quorum thread while the main thread is in the forward pass; a
+    state_dict() at that moment runs hooks while FSDP2 works (it broke torchtitan 0.3.0). Returning
+    the same tensors every time is safe: they change only in the optimizer step, during which
+    TorchFT lets no checkpoint be read.
     """
 
     def __init__(self, network: nn.Module, optimizer: torch.optim.Optimizer, cut: Cut) -> None:
@@ -73,15 +73,15 @@ class Pieces:
         """All gradients of this rank; each parameter's `.grad` is a view of it."""
         _make_moments(optimizer)
         self.state = {name: local(part) for name, part in tensors_of(network, optimizer).items()}
-        """Name -> this rank's part of every tensor that makes two groups equal."""
+        """Name -> this rank's part of every tensor of the state."""
         size = self.gradient.numel() // cut.count
         self.exchanged = (
             [self.gradient] if cut.count == 1 else list(torch.split(self.gradient.clone(), size))
         )
-        """What the groups average, a flat tensor a piece; see `pack`."""
+        """What the groups average, one flat tensor per piece; see `pack`."""
 
     def _flatten_gradient(self) -> Tensor:
-        """FSDP2 adds to a gradient that is there already, so it can live in memory of ours."""
+        """FSDP2 adds to an existing gradient, so it can live in our own memory."""
         parts = [local(parameter) for _, parameter in self._parameters]
         flat = torch.zeros(sum(part.numel() for part in parts), device=parts[0].device)
         begin = 0
@@ -103,27 +103,27 @@ class Pieces:
         return flat
 
     def state_of(self, index: int) -> dict[str, Tensor]:
-        """The state of this rank's piece number `index` (from 0), sharing memory."""
+        """The state of this rank's piece `index` (from 0), sharing memory."""
         return {name: self._slice(tensor, index) for name, tensor in self.state.items()}
 
     def weights_of(self, index: int) -> dict[str, Tensor]:
-        """Of that state the weights alone, without what the optimizer keeps of each."""
+        """The weights of that state, without the optimizer's part."""
         return {name: part for name, part in self.state_of(index).items() if "/" not in name}
 
     def _slice(self, tensor: Tensor, index: int) -> Tensor:
-        if tensor.dim() == 0:  # AdamW counts its steps, for each parameter
+        if tensor.dim() == 0:  # AdamW's step count of each parameter
             return tensor
         rows = tensor.shape[0] // self.cut.count
         return tensor[index * rows : (index + 1) * rows]
 
     def pack(self) -> None:
-        """Before the exchange: the gradient, piece by piece."""
+        """Before the exchange: copy the gradient into pieces."""
         if self.cut.count > 1:
             for mine, packed in self._pairs():
                 packed.copy_(mine)
 
     def unpack(self) -> None:
-        """After the exchange: back to where the optimizer reads it."""
+        """After the exchange: copy back to where the optimizer reads."""
         if self.cut.count > 1:
             for mine, packed in self._pairs():
                 mine.copy_(packed)
@@ -147,8 +147,8 @@ class Pieces:
     def squares(self) -> Tensor:
         """Sums of squares of the packed gradient: (pieces, parameters), zero for others' pieces.
 
-        One row a piece, added up in one order by `norm`: so that groups of different sizes find
-        the same norm to the last bit.
+        One row per piece, which `norm` adds in a fixed order, so that groups of different sizes
+        get the same norm to the last bit.
         """
         squares = torch.zeros(self.cut.total, len(self._parameters), device=self.gradient.device)
         for index in range(self.cut.count):
@@ -160,9 +160,9 @@ class Pieces:
 
 
 def tensors_of(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Every weight, and what the optimizer keeps of it as NAME/KIND.
+    """Every weight, and its optimizer state as NAME/KIND.
 
-    A sharded tensor comes as it is, and knows where its part belongs.
+    A sharded tensor stays a DTensor, which knows where its part belongs.
     """
     tensors: dict[str, Tensor] = {}
     for name, parameter in network.named_parameters():
@@ -173,11 +173,11 @@ def tensors_of(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str
 
 
 def _make_moments(optimizer: torch.optim.Optimizer) -> None:
-    """AdamW makes its tensors in its first step, so there is one here that changes nothing."""
+    """AdamW makes its tensors in its first step, so this takes one that changes nothing."""
     rates = [group["lr"] for group in optimizer.param_groups]
     for group in optimizer.param_groups:
         group["lr"] = 0.0
-    optimizer.step()  # gradients are zero and so is the rate: only the moments come into being
+    optimizer.step()  # gradients and rate are zero: this only creates the moments
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
     for state in optimizer.state.values():
@@ -188,6 +188,6 @@ def _make_moments(optimizer: torch.optim.Optimizer) -> None:
 def norm(squares: Tensor) -> Tensor:
     """Norm of the whole gradient, from the squares of all pieces."""
     total = torch.zeros_like(squares[0])
-    for row in squares:  # one after the other: the number of rows may not decide on the order
+    for row in squares:  # one by one: the order must not depend on the number of rows
         total = total + row
     return total.sum().sqrt()

@@ -1,8 +1,7 @@
-"""The status file: one JSON object a line, for tests, demos and `tail -f`.
+"""The status file: one JSON object per line, for tests, demos and `tail -f`.
 
 Many ranks may append to one file: a line is one `write` to a descriptor opened for append,
-so lines never mix. The file is evidence of what a run did; nothing is ever read back from it
-by the trainer.
+so lines never mix. The file is evidence of what a run did; the trainer never reads it back.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class StatusFile:
-    """Appends events; with no path it swallows them."""
+    """Appends events; without a path it drops them."""
 
     def __init__(
         self,
@@ -38,7 +37,7 @@ class StatusFile:
             self._descriptor = os.open(path, flags, 0o644)
 
     def write(self, event: str, **facts: Any) -> None:
-        """One line: the time in unix seconds, the event, what is always said, then `facts`."""
+        """One line: the time in unix seconds, the event, the `always` fields, then `facts`."""
         if self._descriptor is None:
             return
         line = {"time": round(self._clock(), 6), "event": event, **self._always, **facts}
@@ -58,7 +57,7 @@ def open_for(path: Path | None, rank: str) -> StatusFile:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The events so far; a last line that is still being written is left out."""
+    """The events so far, without a last line that is still being written."""
     if not path.exists():
         return []
     lines = path.read_text().split("\n")[:-1]
@@ -66,7 +65,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def fingerprint(state: Mapping[str, Tensor]) -> str:
-    """SHA-256 over names and bytes of all tensors: equal only when they are bitwise equal."""
+    """SHA-256 over names and bytes of all tensors: equal only if they are bitwise equal."""
     digest = hashlib.sha256()
     for name, tensor in sorted(state.items()):
         digest.update(name.encode())

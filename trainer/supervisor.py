@@ -1,14 +1,14 @@
-"""Keeps one replica group running: torchrun on an admitted host, again whenever it left.
+"""Keeps one replica group running: starts torchrun on an admitted host, again whenever it ends.
 
-Theory of operation. Before each launch the monitor is asked whether the host is admitted;
-quarantine works because of this question. A refused host makes way for the next of the list;
-when all refuse, the supervisor waits and asks again. Hosts here are names, as a scheduler's
-would be: the ranks run on this machine in any case, and carry the name in LIGHTKEEPER_HOST.
+Theory of operation. Before each launch the supervisor asks the monitor whether the host is
+admitted; quarantine relies on this question. A refused host is skipped for the next on the list;
+if all are refused, the supervisor waits and asks again. Hosts are only names here, like a
+scheduler's: the ranks always run on this machine, with the name in LIGHTKEEPER_HOST.
 
-A launch is over when torchrun is gone and none of its ranks is left. A rank may be stopped, or
-hold the GIL for ever, and torchrun puts each rank into a session of its own. So whatever a launch
-starts carries a mark in its environment, and is found by it in /proc. Sidecars carry the mark
-too, but outlive their rank on purpose (they are the black box): only `Launcher.close` ends them.
+A launch is over when torchrun and all its ranks are gone. A rank may be stopped, or hold the GIL
+forever, and torchrun gives each rank its own session. So everything that a launch starts carries
+a mark in its environment, by which it is found in /proc. Sidecars carry the mark too, but outlive
+their rank on purpose (they are the black box): only `Launcher.close` ends them.
 
 No torch.
 """
@@ -36,23 +36,23 @@ from worker_server.rank.admission import Admission, Admitted, MonitorAway, Refus
 from worker_server.rank.settings import monitors_of
 
 MARK: Final = "LIGHTKEEPER_LAUNCH"
-"""Environment variable by which everything that a launch started is found again."""
+"""Environment variable that marks everything a launch started."""
 _SIDECAR: Final = re.compile(rb"worker_server[./]sidecar")
 _LIBC: Final = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG: Final = 1
 _POLL_S: Final = 0.2
 _QUICK_S: Final = 10.0
-"""A launch that left sooner than this doubles the back-off."""
+"""A launch that ends sooner than this doubles the back-off."""
 _BACKOFF_LIMIT_S: Final = 30.0
 _ASK_S: Final = 5.0
 """For all monitors together."""
 
 
 def asker(monitors: str, group: str) -> Callable[[str], Admission]:
-    """Asks the monitors, `URL` or `URL,URL`, about a host; all are admitted where there is none.
+    """Asks the monitors, `URL` or `URL,URL`, about a host; without one, all are admitted.
 
     Raises:
-        ValueError: one is no address.
+        ValueError: a URL is invalid.
     """
     urls = list(monitors_of(monitors))
     if not urls:
@@ -74,7 +74,7 @@ class Supervisor:
         clock: Callable[[], float] = time.monotonic,
         backoff_s: float = 1.0,
     ) -> None:
-        """`wait` sleeps that many seconds and answers whether to stop."""
+        """`wait` sleeps that many seconds; returns whether to stop."""
         self._hosts = tuple(hosts)
         self._launcher = launcher
         self._admission = admission
@@ -119,7 +119,7 @@ class Supervisor:
         return min(self._backoff_s * 2.0 ** max(0, self._quick - 1), _BACKOFF_LIMIT_S)
 
     def _admitted_host(self) -> str | None:
-        """The first admitted host; None when asked to stop while all refuse."""
+        """The first admitted host; None when asked to stop while all are refused."""
         waiting = False
         while True:
             for host in self._hosts:
@@ -134,7 +134,7 @@ class Supervisor:
                         self._note_refusal(host, reason)
                     case MonitorAway(reason):
                         self._note_monitor(reason)
-                        # Nobody to ask: rather a host that was not refused when last asked.
+                        # Nobody to ask: prefer a host that was not refused last time.
                         return min(self._hosts, key=lambda name: name in self._refusals)
             if not waiting:
                 self._emit("waiting", hosts=list(self._hosts), reason="every host is refused")
@@ -148,7 +148,7 @@ class Supervisor:
         self._refusals[host] = reason
 
     def _note_monitor(self, away: str | None) -> None:
-        """Once when it goes, with the reason, and once when it is back."""
+        """Report once when it goes away, with the reason, and once when it is back."""
         if away is not None and not self._away:
             self._emit("monitor_away", reason=away, then="hosts are admitted without asking")
         elif away is None and self._away:
@@ -160,7 +160,7 @@ class Supervisor:
 
 
 def marked(mark: str, proc: Path = Path("/proc")) -> Iterator[int]:
-    """Processes whose environment held `mark` (a launch, or a prefix of several) at their start."""
+    """Processes that started with `mark` (a launch, or a prefix of several) in the environment."""
     needle = f"{MARK}={mark}".encode()
     for entry in proc.iterdir():
         if not entry.name.isdecimal() or int(entry.name) == os.getpid():
@@ -197,7 +197,7 @@ def _signal(pids: Sequence[int], number: signal.Signals) -> None:
 
 
 def _wait_gone(pids: Sequence[int], limit_s: float) -> list[int]:
-    """Who is still there after `limit_s`."""
+    """Those still alive after `limit_s`."""
     until = time.monotonic() + limit_s
     while (left := [pid for pid in pids if _alive(pid)]) and time.monotonic() < until:
         time.sleep(0.05)
@@ -207,14 +207,14 @@ def _wait_gone(pids: Sequence[int], limit_s: float) -> list[int]:
 def die_with_parent() -> None:
     """In the child, between fork and exec: SIGTERM when the parent dies, however it dies.
 
-    For parents with one thread only: it runs Python code after a fork.
+    Only for single-threaded parents: it runs Python code after a fork.
     """
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 @dataclass
 class Launch:
-    """One torchrun, in a session of its own, and what it started."""
+    """One torchrun, in its own session, and what it started."""
 
     process: subprocess.Popen[bytes]
     mark: str
@@ -242,7 +242,7 @@ class Launch:
         self.sweep()
 
     def sweep(self) -> list[int]:
-        """Kill ranks that outlived torchrun; who was killed."""
+        """Kill ranks that outlived torchrun; returns those."""
         left = [pid for pid in marked(self.mark + ";") if not _is_sidecar(pid)]
         _signal(left, signal.SIGKILL)
         _wait_gone(left, self.grace_s)
@@ -251,7 +251,7 @@ class Launch:
 
 @dataclass
 class Launcher:
-    """Starts torchrun for one group with a fresh rendezvous port each time."""
+    """Starts torchrun for one group, each time with a new rendezvous port."""
 
     group: str
     nproc: int
@@ -263,7 +263,7 @@ class Launcher:
     _count: int = 0
 
     def command(self) -> list[str]:
-        """What runs: torchrun chooses a free port itself and does not restart ranks."""
+        """The command: torchrun chooses a free port itself and does not restart ranks."""
         return [
             sys.executable,
             "-m",
@@ -273,7 +273,7 @@ class Launcher:
             "--max-restarts=0",
             f"--shutdown-timeout={max(1, round(self.grace_s / 2))}",
             "-m",
-            "lightkeeper",  # `trainer` is ours whatever lies in the working folder
+            "lightkeeper",  # our `trainer`, whatever is in the working folder
             "-m",
             "trainer.train",
             *self.arguments,
@@ -316,7 +316,7 @@ class Launcher:
         return Launch(process, mark, self.grace_s)
 
     def close(self) -> list[int]:
-        """End whatever any launch of this supervisor left, sidecars too; who was ended."""
+        """End all that this supervisor's launches left, sidecars too; returns those."""
         left = list(marked(self.run_id + "."))
         _signal(left, signal.SIGTERM)
         stubborn = _wait_gone(left, self.grace_s)
@@ -355,7 +355,7 @@ class SupervisorOptions:
     )
     grace_s: float = option("from SIGTERM to SIGKILL when ending processes", 5.0, least=0.1)
     arguments: Sequence[str] = ()
-    """Of each rank."""
+    """For each rank."""
 
     @property
     def host_names(self) -> list[str]:
@@ -363,7 +363,7 @@ class SupervisorOptions:
 
 
 def parse(arguments: Sequence[str] | None = None) -> SupervisorOptions:
-    """Checked options; wrong use ends the process here and not in every launch."""
+    """Checked options; wrong use ends the process here, not in every launch."""
     top = OneLineParser(
         prog="trainer.supervisor",
         description="Keep one replica group running: start torchrun on the first host that the "

@@ -1,18 +1,18 @@
 """One rank of a fault-tolerant training job, from top to bottom.
 
-Run it under torchrun, one torchrun per replica group (see `--help` for a session to copy):
+Run it under torchrun, one torchrun per replica group (`--help` has a session to copy):
 
     REPLICA_GROUP=rg_1 torchrun --standalone --nproc-per-node 2 -m trainer.train --steps 100
 
 Two levels of data parallelism. Inside a replica group the ranks depend on each other: FSDP2
-splits the model over them, and when one fails, the group fails, and its launcher starts it again.
-Across groups nobody depends on anybody: TorchFT agrees at every step on who takes part (the
-quorum), averages the gradients of those, and votes on whether the step counts (the commit). A
-group that comes back fetches the weights of one that stayed, over HTTP, while the others work on.
+splits the model over them; when one fails, the group fails and its launcher restarts it. Groups do
+not depend on each other: at every step TorchFT agrees on which take part (the quorum), averages
+their gradients, and votes on whether the step counts (the commit). A group that comes back fetches
+the weights of one that stayed, over HTTP, while the others continue.
 
-Waiting for other groups happens in phase "communication" and nowhere else. Waiting inside the
-group happens there too, and in FSDP2's collectives, whose ranks the flight recorder knows. That
-lets an observer tell who holds the job back from who is waiting for him.
+Waiting for other groups happens only in phase "communication". Waiting inside the group happens
+there and in FSDP2's collectives, whose ranks the flight recorder knows. So an observer can
+distinguish the rank that holds the job back from those that wait for it.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def train(opt: TrainOptions, reporter: Reporter) -> None:
     """Train until `--steps` steps are committed.
 
     Raises:
-        Exception: whatever the communication libraries raise when they give up; the process
-            ends and the group's launcher starts it again.
+        Exception: what the communication libraries raise when they give up; the process
+            ends and the group's launcher restarts the group.
     """
     with reporter.phase("init"):
         rank = start(opt, reporter)
         clock = rank.semi_sync or rank.exchange
         if opt.resume and opt.fingerprint_every:
-            write_fingerprint(rank, clock.current_step())  # what was read, to compare
+            write_fingerprint(rank, clock.current_step())  # of the resumed state
     with rank.semi_sync or nullcontext():
         while not opt.steps or clock.current_step() < opt.steps:
             began_s = time.perf_counter()
@@ -73,18 +73,18 @@ def train(opt: TrainOptions, reporter: Reporter) -> None:
             committed, loss = (train_alone if rank.semi_sync else try_step)(rank, step)
             tokens = 0 if loss is None else opt.batch * opt.context * opt.accumulate
             reporter.end_step(step, committed=committed, loss=loss, tokens=tokens)
-            step = clock.current_step()  # of the job; a heal jumps ahead
+            step = clock.current_step()  # of the job; healing jumps ahead
             say(rank, step, committed, loss, time.perf_counter() - began_s)
             if committed:
                 now_and_then(rank, step)
     rank.record.write("finished", step=clock.current_step())
     rank.record.close()
-    reporter.close()  # from here on, silence is no failure
+    reporter.close()  # from now on, silence is no failure
     rank.exchange.shutdown()
     dist.destroy_process_group()
 
 
-# -- everything that a rank is made of -------------------------------------------------------
+# -- what a rank consists of -----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Rank:
     optimizer: torch.optim.Optimizer
     pieces: Pieces
     printed: dict[str, Tensor]
-    """Weights of the first piece: what the keeper compares with the same piece elsewhere."""
+    """Weights of the first piece: the keeper compares them with the same piece elsewhere."""
     exchange: Exchange
     semi_sync: SemiSync | None
     """None: groups average gradients at every step."""
@@ -111,7 +111,7 @@ class Rank:
 
 
 def start(opt: TrainOptions, reporter: Reporter) -> Rank:
-    """Meet the group, build the model, and reach TorchFT; whatever fails ends the process."""
+    """Join the group, build the model, connect to TorchFT; any failure ends the process."""
     torch.set_num_threads(1)  # ranks share the cores of a host
     place = group.read_place(opt.device)
     injector = Injector(
@@ -174,12 +174,12 @@ def start(opt: TrainOptions, reporter: Reporter) -> Rank:
 def try_step(rank: Rank, step: int) -> tuple[bool, float | None]:
     """Whether the step counts, and its loss: the mean over this group.
 
-    None while the group heals: it computed with weights that it is about to lose, and brought
-    nothing to the step.
+    None while the group heals: it computed with weights that it is about to replace, and
+    contributed nothing to the step.
     """
     reporter, injector, pieces, exchange = rank.reporter, rank.injector, rank.pieces, rank.exchange
     with reporter.phase("communication"):
-        exchange.start_quorum()  # returns at once; whoever needs the quorum waits for it below
+        exchange.start_quorum()  # returns at once; `average` waits for the quorum
         drawn = agree_on(rank, step)
 
     pieces.gradient.zero_()
@@ -197,28 +197,27 @@ def try_step(rank: Rank, step: int) -> tuple[bool, float | None]:
                 loss=float(mean_loss), grad_norm=float(norm(squares)), where="group"
             )
 
-        # TorchFT would commit a NaN, and a vote against it after the exchange keeps it from
-        # this group alone. This group abstains from such a step instead: it brings zeros, so
-        # that the other groups can commit, and votes no for itself. One step behind, it then
-        # heals from them.
+        # TorchFT would commit a NaN, and a vote against it after the exchange protects only this
+        # group. So this group abstains from such a step: it contributes zeros, so that the other
+        # groups can commit, and votes no for itself. One step behind, it then heals from them.
         if not finite:
             for piece in pieces.exchanged:
                 piece.zero_()
 
         # Across groups: waits for the quorum, then averages over its participants.
         exchange.average(pieces.exchanged)
-        # What came back may hold somebody else's NaN: nobody takes that in.
+        # The average may hold another group's NaN: nobody applies that.
         squares = pieces.squares()
         finite &= reporter.finite(grad_norm=float(norm(squares)), where="exchanged")
         if not finite:
             exchange.vote_no(FloatingPointError(f"not finite at step {step}"))
         if rank.opt.clip:
-            if rank.intra is not None:  # those of the average, from all ranks of the group
+            if rank.intra is not None:  # of the average, from all ranks of the group
                 dist.all_reduce(squares, group=rank.intra.norms)
             clip(pieces.exchanged, squares, rank.opt.clip)
         pieces.unpack()
         took_part = exchange.lead.is_participating()
-        committed = exchange.should_commit()  # a healing group loads its new weights in here
+        committed = exchange.should_commit()  # a healing group loads its new weights here
 
     with reporter.phase("optimizer"):
         injector.strike("optimizer")
@@ -232,7 +231,7 @@ def try_step(rank: Rank, step: int) -> tuple[bool, float | None]:
 
 
 def agree_on(rank: Rank, step: int) -> int:
-    """The step of the group's first rank: all ranks of the group read the data of that one."""
+    """The step of the group's first rank: all ranks of the group read that step's data."""
     if rank.intra is None:
         return step
     root = 1 if rank.injector.take_mismatch(Variant.ROOT) else 0
@@ -244,7 +243,7 @@ def agree_on(rank: Rank, step: int) -> int:
 def accumulate(rank: Rank, step: int) -> tuple[Tensor, bool]:
     """Forward and backward over the step's batches: the mean loss, and whether all is finite.
 
-    FSDP2 gathers weights and scatters gradients in here, within the group.
+    Here FSDP2 gathers weights and scatters gradients within the group.
     """
     reporter, injector, pace, count = rank.reporter, rank.injector, rank.pace, rank.opt.accumulate
     total, finite = torch.zeros((), device=rank.place.device), True
@@ -269,8 +268,8 @@ def accumulate(rank: Rank, step: int) -> tuple[Tensor, bool]:
             (loss / count).backward()
             loss = loss.detach()
             total += loss / count
-            # Asked before anybody else's numbers are in it: that tells who was first. What FSDP2
-            # leaves of the gradient is the whole group's already.
+            # Checked before other ranks' numbers are in it, to show which rank was first. With
+            # FSDP2 the gradient is already the whole group's.
             own = float(rank.pieces.gradient.norm()) if rank.intra is None else None
             finite &= reporter.finite(loss=float(loss), grad_norm=own)
     pace.end_work()
@@ -291,22 +290,22 @@ def sum_in_group(rank: Rank, squares: Tensor, loss: Tensor) -> None:
 
 
 def clip(gradients: Sequence[Tensor], squares: Tensor, most: float) -> None:
-    """Scale gradients down to a norm of `most`, in place; equal squares give equal factors."""
+    """Scale gradients down to norm `most`, in place; equal squares give equal factors."""
     factor = (most / (norm(squares) + 1e-6)).clamp(max=1.0)
     for gradient in gradients:
         gradient.mul_(factor)
 
 
 def publish_fingerprint(rank: Rank, step: int) -> None:
-    """Let the keeper compare this rank's first piece with those of the same number elsewhere."""
+    """Let the keeper compare this rank's first piece with the same piece elsewhere."""
     rank.reporter.fingerprint(rank.printed, step, shard=rank.pieces.cut.first)
 
 
-# -- groups train alone, and meet every so many steps -----------------------------------------
+# -- groups train alone, and meet every few steps ---------------------------------------------
 
 
 def train_alone(rank: Rank, step: int) -> tuple[bool, float]:
-    """A step of LocalSGD or DiLoCo: False when the groups were to meet after it and did not."""
+    """A step of LocalSGD or DiLoCo; False when the groups should have met after it but failed."""
     semi_sync, pieces, opt = rank.semi_sync, rank.pieces, rank.opt
     assert semi_sync is not None  # noqa: S101
     pieces.gradient.zero_()
@@ -320,22 +319,22 @@ def train_alone(rank: Rank, step: int) -> tuple[bool, float]:
         squares = pieces.squares()
         sum_in_group(rank, squares, loss)
         if not (rank.reporter.finite(grad_norm=float(norm(squares)), where="group") and finite):
-            pieces.gradient.zero_()  # the next meeting would bring it to all groups
+            pieces.gradient.zero_()  # the next meeting would spread it to all groups
         elif opt.clip:
             clip([pieces.gradient], squares, opt.clip)
         committed = semi_sync.advance()
-    if met and committed:  # between two meetings groups differ, as they should
+    if met and committed:  # between meetings, groups differ by design
         publish_fingerprint(rank, semi_sync.current_step())
     return committed, float(loss)
 
 
-# -- beside the steps: speak, evaluate, and what is due now and then --------------------------
+# -- beside the steps: logs, evaluation, and periodic work ------------------------------------
 
 
 def say(rank: Rank, step: int, committed: bool, loss: float | None, seconds: float) -> None:
-    """How a try went that led to `step`: for programs from every rank, for people from the first.
+    """Report a try that led to `step`: every rank to programs, the first one to people.
 
-    Of tries that did not count every one is told.
+    Tries that did not commit are always reported.
     """
     every = rank.opt.log_every
     if committed and not (every and step % every == 0):
@@ -377,7 +376,7 @@ def now_and_then(rank: Rank, step: int) -> None:
 def write_fingerprint(rank: Rank, step: int) -> None:
     """Hash every piece of the state: groups of any size hold equal ones.
 
-    Groups that meet now and then hold equal weights just then, and moments of their own.
+    Semi-synchronous groups hold equal weights only at a meeting, and their own moments.
     """
     pieces = rank.pieces
     for index in range(pieces.cut.count):
@@ -391,7 +390,7 @@ def write_fingerprint(rank: Rank, step: int) -> None:
 
 
 def evaluate(rank: Rank) -> float:
-    """Mean loss over text drawn with another seed; all ranks read the same."""
+    """Mean loss over text drawn with another seed, the same on all ranks."""
     total, device = 0.0, rank.place.device
     with torch.no_grad():
         for number in range(rank.opt.evaluate_batches):
@@ -401,10 +400,10 @@ def evaluate(rank: Rank) -> float:
 
 
 # -- the state on disk ------------------------------------------------------------------------
-# By torch's distributed checkpoint (DCP). TorchFT heals a group from its peers, so a checkpoint is
-# for the day on which none is left. Every group writes its own, `DIR/GROUP/step-N`, each rank its
-# own part; a start with `--resume` takes the newest whole one of any group, whichever number of
-# ranks wrote it. Two are kept.
+# By torch's distributed checkpoint (DCP). TorchFT heals a group from its peers, so checkpoints are
+# for when none is left. Every group writes its own, `DIR/GROUP/step-N`, each rank its part; a start
+# with `--resume` takes the newest whole one of any group, however many ranks wrote it. Two are
+# kept.
 
 _KEPT: Final = 2
 _NAME: Final = re.compile(r"step-(\d+)")
@@ -415,7 +414,7 @@ _CLOCK: Final = "clock"
 def save(rank: Rank, folder: Path) -> None:
     """Write the state into `folder`; every rank of the group calls this.
 
-    A reader sees all of it under its name, or nothing: it is renamed when every rank has written.
+    A reader sees all of it or nothing: it is renamed when every rank has written.
     """
     from torch.distributed.checkpoint import state_dict_saver as dcp  # noqa: PLC0415 - a second
 
@@ -444,9 +443,9 @@ def resume(
     optimizer: torch.optim.Optimizer,
     intra: Intra | None,
 ) -> tuple[int, int] | None:
-    """With `--resume`, committed steps and batches of the newest checkpoint, which is loaded.
+    """With `--resume`, load the newest checkpoint; its committed steps and batches.
 
-    What does not fit this model ends the process with one line.
+    A checkpoint that does not fit this model ends the process with one line.
     """
     if not opt.resume or opt.checkpoint_dir is None:
         return None
@@ -485,7 +484,7 @@ def step_of(path: Path) -> int:
 def forget_old(folder: Path) -> None:
     whole = sorted((p for p in folder.glob("step-*") if _NAME.fullmatch(p.name)), key=step_of)
     for path in whole[:-_KEPT]:
-        # Renamed first: half of a checkpoint must not stand under a name that is read.
+        # Renamed first: half a checkpoint must not have a name that is read.
         gone = path.with_name(f".gone-{path.name}-{os.getpid()}")
         path.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)

@@ -1,7 +1,7 @@
 """`lightkeeper demo`: faults in a real fleet, each from injection to recovery, as a timeline.
 
-Every time is measured where it happened: the injection by the trainer that fell ill, the rest
-by the monitor. Both run on this machine and use one clock.
+Every time is measured where it happens: the injection by the trainer that fails, the rest by the
+monitor. Both run on this machine and use one clock.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from trainer.demo.fleet import (
 START_LIMIT_S: Final = 180.0
 STRIKE_LIMIT_S: Final = 60.0
 KEEPER_LIMIT_S: Final = 150.0
-# TorchFT alone: survivors crash after about 125 s and start again (facts/torchft.md).
+# TorchFT alone: survivors crash after about 125 s and restart (facts/torchft.md).
 ALONE_LIMIT_S: Final = 300.0
-# A slow group slows the others for ever; longer would show the same again.
+# A slow group slows the others forever; longer would show the same.
 ALONE_SLOW_LIMIT_S: Final = 60.0
 POLL_S: Final = 0.5
 EQUAL_STEPS: Final = 20
@@ -67,7 +67,7 @@ _MILESTONES: Final = (
     ("survivor_commit", "survivor_commit_s"),
     ("rejoined", "rejoined_s"),
 )
-"""What is told of a fault, and the milestone of the monitor's incident."""
+"""Event of a fault, and the milestone of the monitor's incident."""
 
 Row = dict[str, Any]
 """An object of the monitor's JSON."""
@@ -77,7 +77,7 @@ Show = Callable[[Row, str], None]
 
 @dataclass
 class FaultReport:
-    """What became of one fault. Times are seconds after the injection; None: did not happen."""
+    """The outcome of one fault. Times are seconds after the injection; None: did not happen."""
 
     kind: str
     target_rank: str
@@ -95,13 +95,13 @@ class FaultReport:
     reason: str | None = None
     """The monitor's sentence about the culprit."""
     held: str | None = None
-    """Why nobody was evicted, where nobody was."""
+    """Why nobody was evicted, if so."""
     rejoined_host: str | None = None
     left_host: str | None = None
     survivors_crashed: list[str] = field(default_factory=list)
     to_survivors_crashed: float | None = None
     steps_lost: int | None = None
-    """Committed steps that no living rank has any more; 0 while one survivor lives on."""
+    """Committed steps that no living rank has any more; 0 while a survivor lives."""
     training_went_on: bool = False
     problems: list[str] = field(default_factory=list)
 
@@ -116,7 +116,7 @@ class FaultReport:
 def _looks(
     fleet: DemoFleet, client: MonitorClient, limit_s: float
 ) -> Iterator[tuple[Row, list[Row]]]:
-    """Snapshot and incidents of the monitor, again and again until the limit, while it answers.
+    """The monitor's snapshot and incidents, polled until the limit, while it answers.
 
     Raises:
         FleetError: a process of the demo ended.
@@ -155,7 +155,7 @@ def run_fault(
     group = rank.rpartition(".")[0]
     before = client.snapshot()
     best_step = _furthest(before["ranks"])
-    # Weights must have been seen to be equal by all before one that is not can be told from them.
+    # Weights must have been seen to be equal before one that differs can be recognised.
     step = best_step + EQUAL_STEPS if kind == "corrupt" else None
     report = FaultReport(kind, rank, group, _strike(fleet, client, kind, rank, show, step))
     hosts = {row["group"]: row["host"] for row in before["groups"]}
@@ -182,7 +182,7 @@ def _strike(  # noqa: PLR0917
     show: Show,
     step: int | None,
 ) -> float:
-    """Inject; unix seconds of when it struck."""
+    """Inject; returns unix seconds when it struck."""
     fault_id = fleet.inject(kind, rank, step)
     deadline = time.monotonic() + STRIKE_LIMIT_S
     while time.monotonic() < deadline:
@@ -245,12 +245,12 @@ def _read_supervisors(report: FaultReport, fleet: DemoFleet, snapshot: Row, best
 def _is_over(report: FaultReport, keeper: bool) -> bool:
     if keeper:
         return report.to_rejoined is not None and report.to_survivor_commit is not None
-    # Alone: over when the others commit again, unless it is a slow rank (they commit, slowly).
+    # Alone: over when the others commit again, except with a slow rank (they commit, slowly).
     return report.kind != "slow" and report.to_survivor_commit is not None
 
 
 def _progress(report: FaultReport) -> str:
-    """What happened so far. A straggler is known by several windows of 5 s and more, after the
+    """What happened so far. Finding a straggler takes several windows of 5 s or more after the
     start: a minute here.
     """
     times = [(name, getattr(report, f"to_{name}")) for name, _ in _MILESTONES]
@@ -306,19 +306,19 @@ _TRY: Final = (
 
 
 def console(*, stderr: bool = False) -> Console:
-    """As wide as the terminal; where there is none, wide enough for the tables."""
+    """As wide as the terminal; without one, wide enough for the tables."""
     made = Console(stderr=stderr, highlight=False)
     return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=LOG_WIDTH)
 
 
 def framed(out: Console, title: str, **how: Any) -> Table:
-    """A table; lines around its cells on a terminal, none in a pipe."""
+    """A table, with lines around its cells only on a terminal."""
     return Table(title=title, title_justify="left", box=HEAVY_HEAD if out.is_terminal else None,
                  **how)  # fmt: skip
 
 
 class DemoLog:
-    """Tells how the demo goes on. Writes to stderr only: stdout is for results."""
+    """Reports the demo's progress. Writes to stderr only: stdout is for results."""
 
     def __init__(self) -> None:
         self.console = console(stderr=True)
@@ -341,7 +341,7 @@ class DemoLog:
 
 
 def timeline(report: FaultReport, out: Console) -> Table:
-    """What happened of one fault, in order."""
+    """The events of one fault, in order."""
     title = f"{report.kind} in {report.target_rank}: {'right' if report.correct else 'WRONG'}"
     style = "bold green" if report.correct else "bold red"
     table = framed(out, title, show_header=False, title_style=style)
@@ -424,7 +424,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(options: DemoOptions, run_dir: Path) -> list[FaultReport]:
     if options.keeper:
         return _run_fleet(options, run_dir, options.faults)
-    # Nobody heals the fleet here: what one fault left behind would spoil the next.
+    # Nobody repairs the fleet here: the effects of one fault would spoil the next.
     return [
         report
         for number, kind in enumerate(options.faults)
@@ -446,7 +446,7 @@ def _run_fleet(options: DemoOptions, run_dir: Path, faults: tuple[str, ...]) -> 
         for number, kind in enumerate(faults):
             if number and options.keeper:
                 wait_until_whole(fleet, client, view.show, START_LIMIT_S)
-            # Another group for each fault; the last rank of it, which hosts no TorchFT manager.
+            # Another group for each fault, and its last rank, which hosts no TorchFT manager.
             rank = f"rg_{(number + 1) % options.groups}.{options.ranks_per_group - 1}"
             view.say(f"injecting {kind} into {rank}")
             reports.append(run_fault(fleet, client, kind, rank, view.show))

@@ -1,4 +1,4 @@
-"""The processes of the demo: Lighthouse, monitor, one supervisor a group; and its command line."""
+"""The demo's processes: Lighthouse, monitor, one supervisor per group; and its command line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trainer.options import OneLineParser, add_options, option
 from trainer.supervisor import die_with_parent
 
 _OURS: Final = (sys.executable, "-P", "-m", "lightkeeper")
-"""The same `monitor` and `trainer`, whatever lies in the working folder."""
+"""The same `monitor` and `trainer`, whatever is in the working folder."""
 
 # -- The demo's command line ----------------------------------------------------------------------
 
@@ -133,7 +133,7 @@ def parse(argv: Sequence[str] | None = None) -> DemoOptions:
     return DemoOptions(**vars(args))
 
 
-# -- What the demo learns from the monitor, over HTTP as everybody else does ----------------------
+# -- What the demo reads from the monitor, over HTTP like any client ------------------------------
 
 
 class MonitorAwayError(RuntimeError):
@@ -168,10 +168,10 @@ class MonitorClient:
 
 
 def unhealthy(snapshot: dict[str, Any], groups: int, ranks_per_group: int) -> str | None:
-    """Why the fleet is not whole and committing yet, or None when it is.
+    """Why the fleet is not yet whole and committing, or None when it is.
 
-    Whole means: every rank is there, has committed within the last five seconds in its present
-    life and in one quorum of all groups, and no incident is open.
+    Whole means: every rank is there and has committed within the last five seconds, in its present
+    life and in one quorum of all groups; and no incident is open.
     """
     ranks = snapshot["ranks"]
     if len(ranks) < groups * ranks_per_group:
@@ -198,7 +198,7 @@ SLOW_FACTOR: Final = 6.0
 
 
 class FleetError(RuntimeError):
-    """The fleet could not be started or died; the message says which part, and its log."""
+    """The fleet could not start or died; the message says which part, and its log."""
 
 
 @dataclass
@@ -208,12 +208,12 @@ class DemoFleet:
     options: DemoOptions
     run_dir: Path
     lighthouse_url: str
-    """TorchFT's own."""
+    """TorchFT's."""
     monitor_url: str
     token_file: Path
     fault_file: Path
     gate_url: str | None = None
-    """Where the groups go instead, with `--gate`."""
+    """Used by the groups instead, with `--gate`."""
     gate_admin_url: str | None = None
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     faults_injected: int = 0
@@ -226,8 +226,8 @@ class DemoFleet:
         return MonitorClient(self.monitor_url)
 
     def inject(self, kind: str, rank: str, step: int | None = None) -> str:
-        """Ask the trainer of `rank` to fall ill at its next step, or at this one; gives the
-        fault's id.
+        """Ask the trainer of `rank` to fail at `step`, or at its next step; returns the fault's
+        id.
         """
         self.faults_injected += 1
         fault_id = f"{self.faults_injected}-{kind}"
@@ -237,19 +237,19 @@ class DemoFleet:
         return fault_id
 
     def fired(self, fault_id: str) -> faults.Marker | None:
-        """What the trainer noted as the fault struck, or None while it has not."""
+        """The trainer's marker of the fault, or None while it has not fired."""
         marks = faults.markers(self.fault_file)
         return next((mark for mark in marks if mark.id == fault_id), None)
 
     def events(self, group: str) -> list[dict[str, Any]]:
-        """What the group's supervisor noted: started, left, refused."""
+        """The events of the group's supervisor: started, left, refused."""
         return status.read(self.run_dir / "events" / f"{group}.jsonl")
 
     def check_alive(self) -> None:
-        """Raise when a process of ours that must live has ended.
+        """Check that every process runs.
 
         Raises:
-            FleetError: names the process, its status and its log.
+            FleetError: one ended; names it, its status and its log.
         """
         for name, process in self.processes.items():
             if process.poll() is not None:
@@ -264,7 +264,7 @@ class DemoFleet:
         return f"{lines[-1].strip() if lines else 'no output'} (log: {path})"
 
     def spawn(self, name: str, command: list[str], environment: dict[str, str]) -> None:
-        """Start one process with its output in a log; it ends when we do, however we end."""
+        """Start one process with its output in a log; it ends when we do, in any way."""
         log = self.run_dir / "logs" / f"{name}.log"
         with log.open("ab") as output:
             self.processes[name] = subprocess.Popen(
@@ -278,7 +278,7 @@ class DemoFleet:
             )
 
     def stop(self) -> None:
-        """End every process; supervisors first, for they end their ranks and sidecars."""
+        """End every process, supervisors first: they end their ranks and sidecars."""
         supervisors = [name for name in self.processes if name.startswith("supervisor-")]
         self._end(supervisors)
         self._end([name for name in self.processes if name not in supervisors])
@@ -298,7 +298,7 @@ class DemoFleet:
 
 
 def free_port() -> int:
-    """A port of the loopback interface that was free a moment ago."""
+    """A loopback port that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -306,7 +306,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def start_fleet(options: DemoOptions, run_dir: Path) -> Iterator[DemoFleet]:
-    """Start all processes, and end them however the block ends."""
+    """Start all processes; end them however the block ends."""
     for folder in ("logs", "events", "run"):
         (run_dir / folder).mkdir(parents=True, exist_ok=True)
     (run_dir / "run").chmod(0o700)
@@ -351,10 +351,10 @@ def start_lighthouse(fleet: DemoFleet) -> None:
             "'lightkeeper[trainer]' (or run `make demo`)"
         )
     command = [str(program), *_flags(bind=f"[::]:{fleet.lighthouse_url.rpartition(':')[2]}")]
-    # Its own words have underscores.
+    # Its own options have underscores.
     command += ["--min_replicas", str(fleet.options.min_replicas)]
     command += ["--heartbeat_timeout_ms", str(fleet.options.heartbeat_timeout_ms)]
-    # At its own level, info, the Lighthouse logs every request: 6 KB/s from two groups.
+    # At its default level, info, the Lighthouse logs every request: 6 KB/s from two groups.
     fleet.spawn("lighthouse", command, {"RUST_LOG": os.environ.get("RUST_LOG", "warn")})
 
 
@@ -390,7 +390,7 @@ def start_monitor(fleet: DemoFleet) -> None:
 def _start_group(fleet: DemoFleet, group: str) -> None:
     options = fleet.options
     index = group.removeprefix("rg_")
-    # A quarantined host is never used again, so that each fault may cost one.
+    # A quarantined host is never used again, so each fault may cost one.
     spares = [f"spare-{index}{chr(ord('a') + n)}" for n in range(len(options.faults) + 1)]
     of_supervisor = _flags(
         group=group,
