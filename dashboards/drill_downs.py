@@ -117,7 +117,7 @@ def _what() -> list[Any]:
 
 
 def _timeline() -> str:
-    """1 pending, 2 firing, 3 evicting, 4 resolved: a series for each incident, the newest."""
+    """1 pending, 2 firing, 3 evicting, 4 resolved: one series for each of the newest incidents."""
     codes = {"pending": 1, "firing": 2, "evicting": 3, "resolved": 4}
     each = [
         f'{code} * ({_SEEN}{{{MONITOR}, state="{state}"}} > bool 0)'

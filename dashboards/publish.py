@@ -113,7 +113,7 @@ class Grafana:
         return [row for row in answer if isinstance(row, dict)] if isinstance(answer, list) else []
 
     def create_folder(self, title: str, uid: str) -> None:
-        """At the top.
+        """At the top level.
 
         Raises:
             RefusedError: among others 409 or 412, if its uid or title is taken.

@@ -217,7 +217,7 @@ class Injector:
                     self._acts[kind](fault)
 
     def _suffer(self, kind: FaultKind, factor: float) -> None:
-        """Lasting."""
+        """Start a lasting fault."""
         if kind is FaultKind.NAN:
             self.nan = True
         else:

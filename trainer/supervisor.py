@@ -226,7 +226,7 @@ class Launch:
         return self.process.pid
 
     def poll(self) -> int | None:
-        """Return code once torchrun has left (negative: killed by that signal), else None."""
+        """Return code once torchrun has ended (negative: killed by that signal), else None."""
         return self.process.poll()
 
     def stop(self) -> None:

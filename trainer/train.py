@@ -332,7 +332,7 @@ def train_alone(rank: Rank, step: int) -> tuple[bool, float]:
 
 
 def say(rank: Rank, step: int, committed: bool, loss: float | None, seconds: float) -> None:
-    """Report a try that led to `step`: every rank to programs, the first one to people.
+    """Report a try that led to `step`: each rank to its file, the first also to stdout.
 
     Tries that did not commit are always reported.
     """
@@ -358,9 +358,9 @@ def say(rank: Rank, step: int, committed: bool, loss: float | None, seconds: flo
 
 
 def now_and_then(rank: Rank, step: int) -> None:
-    """What is due after a committed step; by its phase nobody takes it for a hang."""
+    """Work due after a committed step; its phase keeps it from looking like a hang."""
     opt = rank.opt
-    # Between two meetings groups differ: then a state is of one group alone.
+    # Between meetings groups differ: a state is then of one group only.
     equal = rank.semi_sync is None or step % opt.sync_every == 0
     if opt.fingerprint_every and step % opt.fingerprint_every == 0 and equal:
         write_fingerprint(rank, step)
@@ -443,7 +443,7 @@ def resume(
     optimizer: torch.optim.Optimizer,
     intra: Intra | None,
 ) -> tuple[int, int] | None:
-    """With `--resume`, load the newest checkpoint; its committed steps and batches.
+    """With `--resume`, load the newest checkpoint; returns its committed steps and batches.
 
     A checkpoint that does not fit this model ends the process with one line.
     """

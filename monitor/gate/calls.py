@@ -30,7 +30,7 @@ SILENT_S: Final = 120.0
 """A replica id silent for this long is forgotten: TorchFT's is 5 s, and after a restart an id
 never comes back."""
 REPLICAS_MAX: Final = 20_000
-"""Remembered replica ids; calls of any more pass unseen."""
+"""Replica ids remembered; calls of any others pass unseen."""
 _HEARTBEATS_MAX: Final = 20_000
 _HEARTBEAT_BYTES: Final = 1100
 BUCKETS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
@@ -168,7 +168,7 @@ class ProxiedCall:
 
 @dataclass
 class GateCounts:
-    """Since the start; read by `admin`."""
+    """Since the start; read by `serve`."""
 
     heartbeats: int = 0
     quorum_requests: int = 0

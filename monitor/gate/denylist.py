@@ -228,6 +228,6 @@ class GateView:
 
 @dataclass(frozen=True, slots=True)
 class GateAway:
-    """No answer, or not one of a gate."""
+    """No answer, or not a gate's."""
 
     reason: str

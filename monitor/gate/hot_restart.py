@@ -64,7 +64,7 @@ from monitor.model.plain import from_plain, to_plain
 log = logging.getLogger("lightkeeper.gate")
 
 _OURS: Final = (sys.executable, "-P", "-m", "lightkeeper", "-m")
-"""-P: ignore the working folder."""
+"""Our modules, whatever is in the working folder."""
 SILENT_S: Final = 10.0
 """A worker reports every second that it is alive; a stopped or stuck one is replaced."""
 ALONE_S: Final = 3600.0
@@ -180,7 +180,7 @@ def _pack_request(call: ProxiedCall) -> bytes:
 
 
 def _unpack_request(number: int, body: bytes) -> ProxiedCall:
-    """The inverse."""
+    """The inverse, unchecked: both ends are ours."""
     head, _, block_and_data = body.partition(b"\n")
     path, timeout_s, began_s, size = json.loads(head)
     headers, data = CallHeaders(path, timeout_s, block_and_data[:size]), block_and_data[size:]
@@ -366,7 +366,7 @@ class SupervisorLink(Successor):
         self._listeners = listeners
         self._alone_s = alone_s
         self._highest: int | None = None
-        """Quorum id that the supervisor has."""
+        """Highest quorum id that the supervisor has."""
         self._serials = itertools.count(time.monotonic_ns() & 0xFFFFFFFFFF)
         used = {key & 0xFFFF for key in inherited}
         self._slots = [slot for slot in range(ReadPositions.SLOTS) if slot not in used]
@@ -538,7 +538,7 @@ class SupervisorLink(Successor):
 
 
 class AdoptedConnection(Downstream):
-    """A client of a dead worker: its connection continues and no request is lost."""
+    """A client of a dead worker: its connection continues, no quorum request is lost."""
 
     def __init__(
         self, proxy: Proxy, key: int, position: ReadPosition, asked: Sequence[ProxiedCall]

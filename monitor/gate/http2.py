@@ -209,7 +209,7 @@ class Connection(asyncio.Protocol):
     transport: asyncio.Transport
 
     def __init__(self, flusher: Flusher, *, window: int) -> None:
-        """`window`: bytes that the other side may have sent and we not forwarded."""
+        """`window`: most bytes received from the other side and not yet forwarded."""
         self.closed = False
         self._flusher = flusher
         self._reader = FrameReader()

@@ -41,7 +41,7 @@ _ANY: Final = _ID_MOST
 """As the last number: the next quorum counts as a restart."""
 RESERVE: Final = 100
 """How far the number on disk is ahead of the groups. An id is used up when members change or a
-commit fails, so a disk has long for a write; a gate restart skips at most these."""
+commit fails, so the disk has time to write; a gate restart skips at most these."""
 RESERVED_MOST: Final = 2**53
 """No real count is larger, and above it some JSON readers round."""
 
@@ -78,7 +78,7 @@ class QuorumIds:
     restarts: int = 0
     """Restarts seen."""
     made: tuple[int, int] = (0, 0)
-    """When the newest quorum was, by the Lighthouse's clock."""
+    """When the newest quorum was made, by the Lighthouse's clock."""
     number: int = -1
     members: frozenset[str] = frozenset()
     before: int = 0

@@ -248,7 +248,7 @@ class UpstreamLighthouse:
             return upstream
 
     async def watch(self) -> None:
-        """Knock while it is away, look now and then while nobody is connected to it."""
+        """Dial often while it is away, now and then while nobody is connected to it."""
         while True:
             if not self._connections or self.up is False:  # one dial may fail alone
                 await self._knock()

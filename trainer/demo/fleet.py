@@ -264,7 +264,7 @@ class DemoFleet:
         return f"{lines[-1].strip() if lines else 'no output'} (log: {path})"
 
     def spawn(self, name: str, command: list[str], environment: dict[str, str]) -> None:
-        """Start one process with its output in a log; it ends when we do, in any way."""
+        """Start one process with its output in a log; it ends when we do, however we end."""
         log = self.run_dir / "logs" / f"{name}.log"
         with log.open("ab") as output:
             self.processes[name] = subprocess.Popen(
