@@ -1,10 +1,10 @@
 """The pages of the whole fleet, and of one group, host or rank. Pure.
 
-The fleet's says whether it trains, who holds it up, what was done; then the rest. All ranks stand
-in it at one glance: a cell for each replica group or host, or a card where there are few. A cell's
-ranks are runs of equal states, one glyph a rank; sick ranks are links of their own, as many as a
-page bears. Nothing in a cell changes while its ranks stay as they are, so that of a large fleet few
-cells are made anew in a tick, and few are sent (templates/fleet.html).
+The fleet's page says first whether the job trains, who holds it up and what was done. It shows all
+ranks: a cell for each replica group or host, or a card where there are few. A cell's ranks are
+drawn as runs of equal states, one glyph a rank; sick ranks are links, as many as a page bears. A
+cell changes only when its ranks do, so in a tick of a large fleet few cells are drawn again and
+sent (templates/fleet.html).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from monitor.show.wording import (
 )
 
 # -- what pages are made from, and what they are made into ----------------------------------------
-# A page is its sections, each rendered by itself, so that an open page is sent those that changed.
+# Each section of a page is rendered by itself, so that an open page gets only those that changed.
 
 FLEET: Final = "fleet"
 GROUPS: Final = "groups"
@@ -59,7 +59,7 @@ class PagePlace:
     kind: str
     name: str = ""
     by_host: bool = False
-    """Of the fleet: whether the grid is grouped by host."""
+    """Whether the fleet's grid is grouped by host."""
 
     @property
     def path(self) -> str:
@@ -69,7 +69,7 @@ class PagePlace:
 
     @staticmethod
     def of(path: str) -> PagePlace | None:
-        """The page at a path of ours; None: there is none."""
+        """The page at this path; None: there is none."""
         url = urlsplit(path)
         if url.path in ("", "/"):
             return PagePlace(FLEET, by_host=parse_qs(url.query).get("by") == ["host"])
@@ -79,7 +79,7 @@ class PagePlace:
 
 
 class FleetIndex:
-    """One view, and what pages work out of it: once, whichever of them asks first."""
+    """One view, and what pages derive from it, each computed once."""
 
     def __init__(self, view: View) -> None:
         self.view = view
@@ -117,7 +117,7 @@ class FleetIndex:
 
     @cached_property
     def faces(self) -> tuple[tuple[Incident, Face], ...]:
-        """Open incidents in words, those that name somebody first, then the oldest."""
+        """Open incidents in words: firing ones before pending ones, the oldest first."""
         view = self.view
         opened = sorted(
             (incident for incident in view.incidents if incident.open),
@@ -135,11 +135,11 @@ class Context:
     fleet: FleetIndex
     place: PagePlace
     guarded: bool = False
-    """Whether pages of ranks need the token, which a link does not carry."""
+    """Whether pages of ranks need the token; a link does not carry it."""
     why_not: str | None = None
     """Why nothing can be changed from here; None: it can, with the token."""
     history: tuple[QuarantineEvent, ...] = ()
-    """Of the group or host of this page, newest first."""
+    """Of this page's group or host, newest first."""
 
     @property
     def view(self) -> View:
@@ -150,20 +150,20 @@ class Context:
 class Page:
     title: str
     sections: Mapping[str, str]
-    """Id -> markup, in order; `chips` stand in the header."""
+    """Id -> markup, in order; `chips` is in the header."""
     items: Mapping[str, str] = field(default_factory=dict)
-    """Key -> markup, of the list that waits for them (`ITEMS`), in order."""
+    """Key -> markup, in order; they replace `ITEMS` in a section."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """For programs."""
     exists: bool = True
-    """Whether there is such a thing; a page of what is not known says so."""
+    """Whether the thing is known; if not, the page says so."""
     job: str = ""
 
 
 ITEMS: Final = "<!--items-->"
-"""Stands in the list of a section where the items go; no text of anybody can be a comment."""
+"""Marks where a section's items go. Text from outside is escaped, so it cannot be a comment."""
 SOURCES: Final = ("state", "steps", "flight_recorder", "stacks", "last_words", "wait_counters")
-"""Pages of a rank itself."""
+"""Pages that a rank itself answers."""
 
 
 def made_of(
@@ -179,22 +179,22 @@ def made_of(
 
 
 def job_of(view: View) -> str:
-    """What the job is called, by its ranks; empty while there are none."""
+    """The job's name, as its ranks report it; empty without ranks."""
     return next((seen.identity.job for seen in view.snapshot.observations), "")
 
 
 # -- the page of the whole fleet ------------------------------------------------------------------
 
 CARDS: Final = 48
-"""Most ranks that are shown one by one."""
+"""Most ranks that are shown as cards."""
 LINKS: Final = 240
 """Most sick ranks with links of their own in the grid."""
 CELLS: Final = 2500
-"""Most cells of a grid; beyond, who has nothing to say is counted."""
+"""Most cells of a grid; of a larger fleet the healthy are only counted."""
 _GLYPHS: Final = 32
-"""Most equal ranks that are drawn one by one."""
+"""Most equal ranks with a glyph each."""
 _ATTENTION: Final = 25
-"""Most ranks that are told in the table of who needs attention."""
+"""Most ranks in the table of those that need attention."""
 
 
 def fleet_page(context: Context) -> Page:
@@ -232,7 +232,7 @@ def fleet_page(context: Context) -> Page:
 
 
 def _tab(fleet: FleetIndex) -> str:
-    """The headline without what each second changes."""
+    """The headline without what changes every second."""
     headline = fleet.headline
     lead = next((incident for incident, _ in fleet.faces if incident.id == headline.incident), None)
     if lead is not None:
@@ -242,7 +242,7 @@ def _tab(fleet: FleetIndex) -> str:
 
 
 _FACES: Final = 5
-"""Open incidents that are spelt out beside the headline's."""
+"""Open incidents shown in full beside the headline's."""
 _TONES: Final = {
     JobState.WAITING: "start", JobState.STARTING: "start", JobState.WATCHING: "start",
     JobState.TRAINING: "good", JobState.DISTURBED: "wait", JobState.LATE: "wait",
@@ -253,7 +253,7 @@ _TONES: Final = {
 
 
 def facts_of(fleet: FleetIndex, counts: Counter[str]) -> dict[str, Any]:
-    """The page's figures for programs."""
+    """The page's figures, for programs."""
     view, headline = fleet.view, fleet.headline
     lighthouse = view.snapshot.lighthouse
     quorum = lighthouse if isinstance(lighthouse, LighthouseView) else None
@@ -275,12 +275,12 @@ def facts_of(fleet: FleetIndex, counts: Counter[str]) -> dict[str, Any]:
     }
 
 
-# Who needs attention: the sick ranks, worst first, and why. By their own health: who is put out
-# because it is sick stays here until it is gone.
+# Who needs attention: the sick ranks, worst first, and why. By their own health: a sick rank that
+# is being evicted stays here until it is gone.
 
 
 def _sick(fleet: FleetIndex) -> tuple[list[Observation], dict[RankName, Face]]:
-    """Those who are not well, and what is said of those whom an incident names."""
+    """Sick ranks, and the incident of each rank that an open one names."""
     view, healths = fleet.view, fleet.view.result.rank_health
     blamed = {rank: face for incident, face in reversed(fleet.faces) for rank in incident.culprits}
     sick = [seen for seen in view.snapshot.observations if healths.get(seen.rank) in SICK]
@@ -310,13 +310,13 @@ class _Crowd:
     states: tuple[str, ...]
     """Of the ranks."""
     shown: str
-    """The state that it is shown by."""
+    """The state of the whole."""
     held_out: bool
     """Whether it is in quarantine."""
 
 
 def _items(context: Context) -> tuple[dict[str, str], int]:
-    """Cells or cards, by the name of what they show, in natural order; how many are left out."""
+    """Name -> cell or card, in natural order; and how many are left out."""
     every = list(_crowds(context.fleet, by_host=context.place.by_host))
     shown = every if len(every) <= CELLS else _telling(every)
     crowds = sorted(shown, key=lambda crowd: natural(crowd.name))
@@ -330,7 +330,7 @@ def _items(context: Context) -> tuple[dict[str, str], int]:
 
 
 def _telling(crowds: Sequence[_Crowd]) -> list[_Crowd]:
-    """The worst of a fleet that is too large for a cell each."""
+    """At most `CELLS` with more to show than health, worst first."""
     odd = [crowd for crowd in crowds if set(crowd.states) != {"healthy"} or _flags(crowd)]
     return sorted(odd, key=lambda crowd: (ORDER[crowd.shown], natural(crowd.name)))[:CELLS]
 
@@ -373,7 +373,7 @@ def _flags(crowd: _Crowd) -> list[str]:
 def _drawn(
     kind: str, name: str, states: Sequence[str], links: Sequence[str], shown: str, *flags: str
 ) -> str:
-    """By far the most cells are in one tick what they were in the last: they are drawn once."""
+    """Cached: most cells do not change from one tick to the next."""
     counts = Counter(states)
     parts = [f"{counts[state]} {state}" for state in reversed(LOOKS) if counts[state]]
     summary = f"{counted(len(states), 'rank')}: {', '.join(parts)}" if parts else shown
@@ -385,7 +385,7 @@ def _drawn(
 
 
 def _runs(states: Sequence[str], links: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    """State, rank and glyphs: of a sick rank with a link, or of a run of equal ones."""
+    """State, rank and glyphs, of a sick rank with a link or of a run of equal ranks."""
     for (state, rank), run in groupby(zip(states, links, strict=True)):
         glyph, count = LOOKS[state].glyph, 1 if rank else sum(1 for _ in run)
         many = f"{glyph}\N{MULTIPLICATION SIGN}{count:,}"
@@ -407,14 +407,14 @@ def _card(context: Context, crowd: _Crowd) -> str:
     ))  # fmt: skip
 
 
-# The policy that holds, in one line and, unfolded, in full.
+# The policy in force, in one line and, unfolded, in full.
 
 
 _SEVERITIES: Final = ("info", "warning", "critical")
 
 
 def _policy(rules: Effective, fleet: FleetIndex) -> dict[str, Any]:
-    """As `GET /v1/policy` tells it, and its actions with the kinds of fault that they are for."""
+    """As `GET /v1/policy` shows it, and each action with its kinds of fault."""
     policy = effective_to_json(rules, fleet.now_s)
     done: dict[str, list[str]] = {}
     for kind, row in policy["actions"].items():
@@ -431,11 +431,11 @@ _LATEST: Final = 4
 _OPEN: Final = 40
 _EVENTS: Final = 60
 _MOST: Final = 512
-"""Rows of one table."""
+"""Most rows of one table."""
 
 
 def listed_incidents(incidents: Iterable[Incident]) -> list[Incident]:
-    """The open ones, then the latest of the others."""
+    """Open ones, then the latest of the others."""
     every = list(incidents)
     closed = [incident for incident in every if not incident.open][:_LATEST]
     return [*[incident for incident in every if incident.open][:_OPEN], *closed]
@@ -518,7 +518,7 @@ _LETTERS: Final = {
 
 
 def rank_page(context: Context) -> Page:
-    """One rank: what it does, how it keeps pace, where it stands in its collectives."""
+    """One rank: what it does, its pace, and where it is in its collectives."""
     name, view = context.place.name, context.view
     seen = view.by_rank.get(RankName(name))
     step = None if seen is None else seen.step
@@ -544,13 +544,13 @@ def rank_page(context: Context) -> Page:
 
 
 # -- small charts ------------------------------------------------------------------------------
-# As SVG within the page. Only attributes are used, no style: the page's policy allows none.
+# SVG within the page, by attributes alone: the page's policy allows no style.
 
 
 CHART_WIDTH: Final = 240
 CHART_HEIGHT: Final = 36
 _GAP: Final = 3 * EVERY_S
-"""Points further apart are not joined: nobody looked in between."""
+"""Points further apart are not joined: nothing was seen in between."""
 _MARKS: Final = 40
 
 
@@ -564,24 +564,24 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Spark:
-    """One small line, and where incidents were while it was drawn."""
+    """One small line chart, and where incidents were in its time."""
 
     name: str
     lines: tuple[str, ...]
-    """Points of a `polyline` each."""
+    """The points of each `polyline`."""
     marks: tuple[Mark, ...]
     most: float
     """The value at its top."""
     span_s: float
-    """From its left end to its right."""
+    """From left end to right end."""
 
 
 Values = Sequence[tuple[float, float | None]]
-"""Moments and what was measured; None: nothing was."""
+"""Times and values; None: nothing was measured."""
 
 
 def sparks(points: Sequence[TrendPoint], incidents: Sequence[Incident]) -> tuple[Spark, ...]:
-    """Pace, and committed steps a minute: of three points, each with two values that are known."""
+    """Pace, and committed steps a minute; from three points, and two known values each."""
     if len(points) < 3:
         return ()
     pace = [(point.at_s, 1 / point.step_s if point.step_s else None) for point in points]
@@ -590,7 +590,7 @@ def sparks(points: Sequence[TrendPoint], incidents: Sequence[Incident]) -> tuple
         passed_s = after.at_s - before.at_s
         rate = None
         if after.step is not None and before.step is not None and passed_s <= _GAP:
-            rate = 60 * max(0, after.step - before.step) / passed_s  # it may begin anew
+            rate = 60 * max(0, after.step - before.step) / passed_s  # a job may restart
         commits.append((after.at_s, rate))
     charts = {"steps a second": pace, "commits a minute": commits}
     drawn = {name: each for name, each in charts.items() if sum(v is not None for _, v in each) > 1}

@@ -1,5 +1,5 @@
-"""The pages for people: their routes, and what keeps an open page up to date. Of incidents what
-programs ask too: one each, and totals.
+"""Routes of the pages for people, and what keeps an open page up to date. Also JSON of one
+incident, and of the totals.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ from monitor.show.templating import document, sections, template
 from monitor.show.wording import path_of
 
 # -- The pages of the latest view, and what of them is new to an open page ------------------------
-# Of the pages of earlier views the hash of each section is kept: an open page is sent those
-# sections whose hash differs, whole.
+# For pages of earlier views each section's hash is kept: an open page is sent the sections whose
+# hash differs.
 
 _EARLIER: Final = 8
-"""Moments of each page of which the hashes are kept: who is further behind gets the whole state."""
+"""Versions of each page whose hashes are kept: a page further behind is sent everything."""
 
 
 def make(context: Context) -> Page:
@@ -70,7 +70,7 @@ def make(context: Context) -> Page:
 
 
 def whole(page: Page, path: str, tag: str, tick_s: float) -> str:
-    """The HTML that reads without a script; `tag` names this state for who follows."""
+    """HTML that works without a script; `tag` names this version for its stream."""
     items = "".join(page.items.values())
     parts = {key: markup.replace(ITEMS, items) for key, markup in page.sections.items()}
     chips = parts.pop("chips")
@@ -87,11 +87,10 @@ def whole(page: Page, path: str, tag: str, tick_s: float) -> str:
 
 
 Hashes = Mapping[str, int]
-"""Of sections and items; those of items have a key with `#`, which no section has."""
+"""Of sections and items; only the keys of items have a `#`."""
 
 
 def hashes_of(page: Page) -> Hashes:
-    """Of all that is sent of it."""
     return {
         **{key: hash(markup) for key, markup in page.sections.items()},
         **{f"#{key}": hash(markup) for key, markup in page.items.items()},
@@ -99,7 +98,7 @@ def hashes_of(page: Page) -> Hashes:
 
 
 class PageVersion:
-    """A page, and what who has seen it before has to be told; `tag` names its moment."""
+    """A page, and how it differs from earlier versions; `tag` names this one."""
 
     def __init__(
         self, number: int, tag: str, page: Page, before: PageVersion | None = None
@@ -123,7 +122,7 @@ class PageVersion:
         return self._html
 
     def news(self, since: str) -> bytes:
-        """What is new since that tag, as JSON; everything where nothing is known of it."""
+        """What is new since that tag, as JSON; everything if the tag is unknown."""
         since = since if since in self._earlier else ""
         body = self._news.get(since)
         if body is None:
@@ -133,7 +132,7 @@ class PageVersion:
 
 
 def news(page: Page, now: Hashes, before: Hashes | None) -> dict[str, Any]:
-    """Sections and items that differ; `order` only where items came or went."""
+    """Sections and items that differ; `order` only if items came or went."""
     full = before is None or _sections(before) != _sections(now)
     since: Hashes = {} if full or before is None else before
     body = {
@@ -162,15 +161,15 @@ class Pages:
 
     def __init__(self, context: Callable[[FleetIndex, PagePlace], Context]) -> None:
         for name in ("document.html", "fleet.html", "crowd.html", "rank.html", "acts.html"):
-            template(name)  # else the first page would be taken for much work (`latest`)
+            template(name)  # else the first page would count as slow (`latest`)
         self._context = context
         self._latest: Latest[PageVersion] = Latest()
         self._boot = secrets.token_hex(4)
-        """A restarted monitor counts anew: its tags shall differ."""
+        """A restarted monitor counts from 0; its tags must differ."""
         self._fleet: FleetIndex | None = None
 
     def latest(self, view: View, place: PagePlace) -> PageVersion:
-        """The page in this view, or in the one before while that of this one is being made."""
+        """The page in this view, or in the one before while this one's is being made."""
         return self._latest.get(view, place, partial(self._make, view, place))
 
     def shows(self, version: PageVersion, view: View) -> bool:
@@ -192,13 +191,13 @@ _PAGES: Final = "lightkeeper.pages"
 _RETRY_S: Final = 30
 _TABLES: Final = ("steps", "flight_recorder", "last_words", "wait_counters")
 _ROWS: Final = 200
-"""Of a rank's table on a page; the newest."""
+"""Of a rank's table on a page, the newest."""
 _SHOWN_CHARS: Final = 150_000
-"""Of what a rank says on a page; the raw text has the rest."""
+"""Of a rank's answer on a page; the raw text has the rest."""
 _HTML: Final = "text/html; charset=utf-8"
 
 paging = Blueprint("paging", __name__)
-"""Pages, and their streams: no token, as for the snapshot."""
+"""Pages and their streams; like the snapshot they need no token."""
 
 
 def open_pages(app: Flask, context: AppContext) -> None:
@@ -207,7 +206,7 @@ def open_pages(app: Flask, context: AppContext) -> None:
 
 @paging.get("/")
 def fleet() -> Response:
-    """The whole fleet, by replica group or `?by=host`; as text for who names no HTML (curl)."""
+    """The fleet, by replica group or `?by=host`; text for clients without HTML (curl)."""
     if "text/html" not in request.headers.get("Accept", "text/html"):
         return status_text()
     return _page(PagePlace(FLEET, by_host=request.args.get("by") == "host"))
@@ -225,7 +224,7 @@ def host(name: str) -> Response:
 
 @paging.get("/ranks/<path:name>")
 def rank(name: str) -> Response:
-    """One rank; with `?show=stacks` and the like what it says of itself."""
+    """One rank; with `?show=stacks` and the like its own answer."""
     what = request.args.get("show")
     return _page(PagePlace(RANKS, name)) if what is None else _says(name, what)
 
@@ -263,7 +262,7 @@ def state() -> Response:
 
 @paging.get("/v1/events")
 def events() -> Response:
-    """The same as a stream: first all, or what has changed since; then the changes of each tick."""
+    """`state` as a stream: everything, or the changes since a tag; then those of each tick."""
     place, context = _asked(), app_context()
     give_back = context.streams.take()
     if give_back is None:
@@ -275,19 +274,19 @@ def events() -> Response:
     stream = context.streams.run(lambda: follower.news(context.view()), unread_of(request.environ))
     response = Response(stream, content_type="text/event-stream; charset=utf-8")
     response.call_on_close(give_back)
-    response.headers["X-Accel-Buffering"] = "no"  # a proxy that collects would hold it back
+    response.headers["X-Accel-Buffering"] = "no"  # else a buffering proxy would hold it back
     return response
 
 
 class _Follower:
-    """One open page: what it has been told, and what is new."""
+    """One open page: what it has been sent, and what is new."""
 
     def __init__(self, pages: Pages, place: PagePlace, since: str) -> None:
         self._pages = pages
         self._place = place
         self._tag = since
         self._view: View | None = None
-        """The latest of which it knows the page."""
+        """The latest view whose page it has."""
 
     def news(self, view: View | None) -> bytes | None:
         """One event; None: there is no later view."""
@@ -334,7 +333,7 @@ def _pages() -> Pages:
 
 
 def _page_context(context: AppContext, fleet: FleetIndex, place: PagePlace) -> Context:
-    """Also made for streams, which outlive their request."""
+    """Uses no request: streams outlive theirs."""
     scope = {GROUPS: Scope.GROUP, HOSTS: Scope.HOST}.get(place.kind)
     events = () if scope is None else context.quarantine.history(place.name, scope)
     guarded = not (context.loopback or context.open_reads)
@@ -352,16 +351,16 @@ def why_not(context: AppContext) -> str | None:
 # Incidents.
 
 _LISTED: Final = 100
-"""On the page of all."""
+"""Most rows on the page of all incidents."""
 _SIMILAR: Final = 8
 
 incident_pages = Blueprint("incident_pages", __name__)
-"""What anybody may read, but for what ranks said: that, `check_reader` rules."""
+"""Open to anybody, but for what ranks said: `check_reader` decides that."""
 
 
 @incident_pages.get("/v1/incidents/<prefix>")
 def incident(prefix: str) -> Response:
-    """One incident with its story; the beginning of its id will do."""
+    """One incident with its story; the start of its id is enough."""
     view, journal = the_view(), app_context().journal
     more = {"journal": None if journal is None else str(journal)}
     report = view.report(find(view.incidents, prefix))
@@ -370,7 +369,7 @@ def incident(prefix: str) -> Response:
 
 @incident_pages.get("/v1/audit")
 def audit() -> Response:
-    """What incidents and evictions came to, over a span."""
+    """Totals of incidents and evictions over a span of time."""
     view = the_view()
     choice = chosen(view)
     totals = _totals(view, choice, choice.among(view.incidents))
@@ -399,7 +398,7 @@ def incident_for_people(prefix: str) -> Response:
 
 @incident_pages.get("/incidents")
 def incidents_for_people() -> Response:
-    """The latest of those asked for, each with a link to its page."""
+    """The latest of those chosen, each with a link to its page."""
     view, words = the_view(), request.args
     names = ("kind", "group", "state", "since")
     asked = {name: words[name] for name in names if words.get(name)}
@@ -423,7 +422,7 @@ def incidents_for_people() -> Response:
 
 
 def _totals(view: View, choice: Choice, incidents: Sequence[Incident]) -> SpanCosts:
-    """As `GET /v1/audit` for the same question."""
+    """As `GET /v1/audit` for the same choice."""
     fired = [
         view.case(incident) for incident in incidents if incident.milestones.firing_s is not None
     ]
@@ -431,7 +430,7 @@ def _totals(view: View, choice: Choice, incidents: Sequence[Incident]) -> SpanCo
 
 
 def _access(incident: Incident) -> Access:
-    """Whether this request may see what ranks said, by the rule of their own pages."""
+    """Whether this request may see what ranks said, by the same rule as their pages."""
     root = request.host_url.rstrip("/")
     url, page = root + bundle_url(incident.id), root + path_of("incidents", incident.id)
     try:
@@ -443,7 +442,7 @@ def _access(incident: Incident) -> Access:
 
 
 def _earlier(view: View, incident: Incident) -> list[Earlier]:
-    """The latest before it on one of its hosts, or in one of its groups."""
+    """The latest earlier incidents that share a host or a group with it."""
     earlier = []
     for other in view.incidents:
         if (

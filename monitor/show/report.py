@@ -1,9 +1,9 @@
-"""What flight records say, as one value: printed on a terminal, mailed as a page, read by programs.
+"""The report on flight records: text for a terminal, a page to mail, JSON for programs.
 
 The verdict first, then who waits for whom, then detail on demand. The page loads nothing and runs
-nothing. Of evidence bundles the report also tells what the monitor had said when it saved them: it
-had seen more than flight records hold (phases, processes, many ticks), so its verdict stands first;
-the analysis of the records is a second look, and the report says whether both agree.
+nothing. For evidence bundles the report also has the monitor's verdict when it saved them. It comes
+first, since the monitor saw more than flight records hold (phases, processes, many ticks); the
+analysis of the records is a second look, and the report says whether both agree.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class FindingWords:
     confidence: Confidence
     reason: str
     facts: tuple[tuple[str, str], ...]
-    """Names and what they are; none is empty."""
+    """Names and values; none is empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """What the members of a group gave to one collective."""
+    """What the members of a group passed to one collective."""
 
     sequence: int
     p2p: bool
@@ -74,12 +74,12 @@ class Called:
 
 @dataclass(frozen=True, slots=True)
 class GroupTable:
-    """Where the members of one process group stand."""
+    """How far the members of one process group are."""
 
     label: str
     ranks: tuple[int, ...]
     inferred: bool
-    """Whether its members are known from its entries alone."""
+    """Whether its members are known only from its entries."""
     rows: tuple[ReportRow, ...]
     called: tuple[Called, ...]
 
@@ -105,7 +105,7 @@ def _known(facts: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
 
 
 def wait_heads(analysis: Analysis) -> tuple[str, ...]:
-    """Heads of the table; nobody is called stuck where nothing is wrong."""
+    """Headings; no rank is called stuck where nothing is wrong."""
     within = "stuck in" if analysis.findings else "in"
     return ("ranks", "are", within, "since", "wait for", "called at")
 
@@ -113,11 +113,11 @@ def wait_heads(analysis: Analysis) -> tuple[str, ...]:
 def wait_rows(
     job: Job, analysis: Analysis, at_most: int, *, free: bool
 ) -> tuple[list[ReportRow], int]:
-    """A row for each collective in which a crowd waits, and how many ranks found no room.
+    """A row for each collective in which a crowd waits, and how many ranks are left out.
 
     Args:
         at_most: crowds.
-        free: whether those are told too who wait for nothing.
+        free: whether to include ranks that wait for nothing.
     """
     every = [
         crowd for crowd in crowds(job, analysis, at_most) if free or crowd.role is not Role.FREE
@@ -137,7 +137,7 @@ def wait_rows(
 
 
 def stuck_in(job: Job, crowd: Crowd, wait: Wait) -> str:
-    """The collective in which a crowd stands: of one group exactly, of several by their like."""
+    """The collective in which a crowd waits; of several groups, without its number."""
     op = clean(wait.op, 80)
     group = job.groups[wait.group]
     if crowd.groups == 1:
@@ -146,7 +146,7 @@ def stuck_in(job: Job, crowd: Crowd, wait: Wait) -> str:
 
 
 def idle(crowd: Crowd) -> str:
-    """What a crowd that waits in nothing has instead."""
+    """The state of a crowd that waits in no collective."""
     if crowd.role is Role.SILENT or crowd.unfinished is None:
         return "no record"
     return f"{crowd.unfinished} unfinished" if crowd.unfinished else "nothing unfinished"
@@ -184,7 +184,7 @@ def _sequences(job: Job, analysis: Analysis, group: int) -> tuple[tuple[int, boo
 
 
 def limits(job: Job, analysis: Analysis) -> list[str]:
-    """What could not be read, a line each, and what the analysis says of itself."""
+    """What could not be read, a line each, and the analysis's own notes."""
     lines = []
     for problem in job.problems:
         silent = () if problem.rank is None else (problem.rank,)
@@ -218,7 +218,7 @@ def verdict(
 ) -> Iterator[RenderableType]:
     """Lines of one verdict; `width` is that of the facts' names. Empty facts are left out.
 
-    Texts are printed as they are: clean what came from a file.
+    Texts are printed as they are: clean those from files first.
     """
     unsure = confidence is Confidence.UNSURE
     heading = Text(f"{number}. {who}", "bold magenta" if unsure else "bold red")
@@ -282,7 +282,7 @@ def _group(job: Job, table: GroupTable) -> Iterator[RenderableType]:
 
 
 def _table(title: str, heads: Iterable[str], rows: Iterable[ReportRow]) -> Table:
-    """The first two cells of who has a role stand in its colour."""
+    """The first two cells of a row with a role have its colour."""
     table = Table(
         title=title or None, title_justify="left", title_style="bold", header_style="bold"
     )
@@ -298,7 +298,7 @@ def _table(title: str, heads: Iterable[str], rows: Iterable[ReportRow]) -> Table
 
 
 def page(job: Job, analysis: Analysis, live: MonitorVerdict | None = None) -> str:
-    """The whole document; `told` is what the monitor had said, of evidence bundles."""
+    """The whole document; `live`: the monitor's verdict, for evidence bundles."""
     from monitor.show.templating import render  # noqa: PLC0415 - nobody else needs templates here
 
     rows, more = wait_rows(job, analysis, _PAGE_ROWS, free=True)
@@ -323,13 +323,13 @@ def page(job: Job, analysis: Analysis, live: MonitorVerdict | None = None) -> st
     )
 
 
-# For programs: schema 1, to which keys may be added and from which none goes.
+# For programs: schema 1; keys may be added, none is removed.
 
 SCHEMA: Final = 1
 
 
 def report(job: Job, analysis: Analysis, live: MonitorVerdict | None = None) -> dict[str, Any]:
-    """What `--format json` prints. Text from records stands as it was; JSON's escapes guard it."""
+    """What `--format json` prints. Text from records is unchanged; JSON escapes it."""
     body: dict[str, Any] = {
         "schema": SCHEMA,
         "ranks_expected": len({*job.expected, *job.ranks}),
@@ -353,7 +353,7 @@ def report(job: Job, analysis: Analysis, live: MonitorVerdict | None = None) -> 
 
 
 def no_answer(reason: str, done: int, total: int) -> dict[str, Any]:
-    """What it prints where a limit was reached: nobody is accused on a part of the evidence."""
+    """The report when a limit was reached: partial evidence accuses nobody."""
     return {
         "schema": SCHEMA,
         "cannot_tell": {"reason": reason, "files_read": done, "files": total},
@@ -388,20 +388,19 @@ class MonitorVerdict:
     path: str
     incident: Incident
     records_of: str
-    """The moment whose flight records were read, or why none was."""
+    """The moment whose flight records were read, or why none were."""
     agreement: str
     """One of `same`, `none` (the records show no fault), `unsure`, `other`."""
     culprits: tuple[int, ...]
-    """Numbers in the job of those culprits that have one."""
+    """Global ranks of the culprits that have one."""
 
     @property
     def sure(self) -> bool:
-        """Whether it accuses anybody."""
         return self.incident.verdict.confidence is not Confidence.UNSURE
 
 
 def monitor_verdict(job: Job, analysis: Analysis, bundle: Bundle | None) -> MonitorVerdict | None:
-    """The verdict of this bundle; None where there is no incident, as of an eviction by hand."""
+    """The bundle's verdict; None without an incident, as for an eviction by hand."""
     try:
         incident = None if bundle is None else incident_from_json(bundle.manifest.incident)
     except IncidentError:
@@ -418,7 +417,7 @@ def monitor_verdict(job: Job, analysis: Analysis, bundle: Bundle | None) -> Moni
 
 
 def culprits(analysis: Analysis, live: MonitorVerdict | None) -> tuple[int, ...]:
-    """Whom the report accuses: the monitor's culprits where it was sure, else the records'."""
+    """Whom the report accuses: the monitor's culprits if it was sure, else the records'."""
     return live.culprits if live is not None and live.sure else analysis.culprits
 
 
