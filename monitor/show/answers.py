@@ -1,4 +1,4 @@
-"""What routes may touch, and how each answers: JSON, errors as one line, the token."""
+"""What routes may use, and how they answer: JSON, errors as one line, the token."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOT_FOUND: Final = 404
 
 @dataclass(frozen=True, slots=True)
 class AppContext:
-    """The monitor, seen from its HTTP side."""
+    """The monitor as its routes see it."""
 
     clock: Clock
     registry: Registry
@@ -42,7 +42,7 @@ class AppContext:
     metrics: CollectorRegistry
     view: Callable[[], View | None]
     evict: Callable[[GroupName, str, str], IncidentId]
-    """Which, why, who asks. Raises `NotPossible`."""
+    """Takes the group, the reason and the author. Raises `NotPossible`."""
     rules: Rulebook
     pause: PauseSwitch
     tick_s: float
@@ -50,27 +50,27 @@ class AppContext:
     loopback: bool = True
     """Whether only this machine can reach the monitor."""
     open_reads: bool = False
-    """Whether anybody who reaches the monitor may read ranks through it."""
+    """Whether anybody who can reach the monitor may read ranks through it."""
     journal: Path | None = None
-    """Folder of the journal, for who replays it."""
+    """Folder of the journal, for `replay`."""
     standing: Callable[[], LeaseStanding | None] = lambda: None
-    """Whether this monitor acts; None: it shares its store with nobody."""
+    """Whether this monitor acts; None: it does not share its store."""
     bundle: Callable[[IncidentId], Path | None] = lambda _: None
     """The file of an incident's evidence."""
     stacks: Callable[[IncidentId], BundleStacks] = lambda _: BundleStacks()
-    """What its page shows of that."""
+    """What the incident's page shows of it."""
     is_own: Callable[[str], bool] = lambda _: False
     """Whether a URL leads to this monitor itself."""
     ended: Callable[[], str | None] = lambda: None
-    """What has ended though it must not: this process is about to end as well."""
+    """The part that ended although it must not: the process is about to end too."""
     streams: Streams = field(default_factory=Streams)
-    """Of server-sent events, for open pages."""
+    """Server-sent events, for open pages."""
     bodies: Latest[bytes] = field(default_factory=Latest)
-    """JSON that is made once a view, however many ask for it."""
+    """JSON that is made once a view, for all requests."""
 
     @property
     def tokens(self) -> Tokens:
-        """Who may ask for what, and whom the monitor asks as."""
+        """Which clients may do what, and the monitor's own token."""
         return self.fetcher.tokens
 
 
@@ -83,7 +83,7 @@ log = logging.getLogger(__name__)
 BODY_MAX_BYTES: Final = 64 * 1024
 
 
-class HttpRefusal(Exception):  # noqa: N818 - an answer, not an accident
+class HttpRefusal(Exception):  # noqa: N818 - an answer, not an error
     """An answer other than 200; the message is one line for a person."""
 
     def __init__(self, status: int, message: str, more: Mapping[str, Any] | None = None) -> None:
@@ -106,7 +106,7 @@ def dump(body: Mapping[str, Any] | Sequence[Any]) -> bytes:
 
 
 def refuse(exc: Exception) -> Response:
-    """Any exception of a route as one JSON line; a bug leaves its traceback in the log only."""
+    """Any exception of a route as one JSON line; a bug's traceback is only in the log."""
     match exc:
         case HttpRefusal():
             status, message = exc.status, str(exc)
@@ -165,10 +165,10 @@ def text_of(body: Mapping[str, Any], key: str, max_chars: int = 500) -> str:
 
 
 def check_token() -> None:
-    """The request carries the monitor's own token.
+    """Require the monitor's own token.
 
     Raises:
-        HttpRefusal: 401, or 403 while there is none.
+        HttpRefusal: 401, or 403 if none is configured.
     """
     if app_context().tokens.own is None:
         raise HttpRefusal(403, "no token is configured: start the monitor with --token-file FILE")
@@ -177,17 +177,17 @@ def check_token() -> None:
 
 
 def bearer() -> bytes:
-    """The token that the request carries; empty: none."""
+    """The request's token; empty: none."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     return token.strip().encode("utf-8", "surrogateescape") if scheme.lower() == "bearer" else b""
 
 
 def check_reader() -> None:
-    """The request may read ranks through the monitor, which asks them with its own token.
+    """Check that the request may read ranks through the monitor, which uses its own token.
 
     The ranks' own rule (`worker_server.sidecar.app`): a token, but on loopback a `Host` that
-    names this machine will do. Without that, a page of any web site, whose name resolves to
-    127.0.0.1 (DNS rebinding), would read along.
+    names this machine is enough. Without this check any web site whose name resolves to
+    127.0.0.1 (DNS rebinding) could read them.
 
     Raises:
         HttpRefusal: 401 or 403.
@@ -210,7 +210,7 @@ def check_reader() -> None:
 
 
 def check_origin() -> None:
-    """A browser that shows another site's page changes nothing here.
+    """Refuse changes from pages of other sites.
 
     Raises:
         HttpRefusal: 403.
@@ -224,7 +224,7 @@ def the_view() -> View:
     """The latest view.
 
     Raises:
-        HttpRefusal: there is none yet.
+        HttpRefusal: before the first.
     """
     view = app_context().view()
     if view is None:
@@ -236,7 +236,7 @@ def chosen(view: View) -> Choice:
     """`?since=7d&kind=straggler&group=rg_1&state=open`.
 
     Raises:
-        ChoiceError: one of them means nothing.
+        ChoiceError: one of them is not valid.
     """
     since, kind, group, state = map(request.args.get, ("since", "kind", "group", "state"))
     return Choice.of(since, kind, group, view.snapshot.now_s, state)

@@ -1,5 +1,5 @@
-"""Routes that change something: registration, quarantine, eviction by hand, the policy, the big red
-switch. A token, and no foreign page.
+"""Routes that change something: registration, quarantine, eviction by hand, the policy, the pause
+switch. They need a token, and refuse foreign pages.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _REFUSED: Final = {
     "group's Manager a replica_id of its own",
 }
 _STATUS: Final = {Registered.FULL: 503, Registered.HASTY: 429}
-"""Others are a conflict."""
+"""Others: 409, a conflict."""
 
 
 changing = Blueprint("changing", __name__)
@@ -62,7 +62,7 @@ def guard() -> None:
     if not request.path.startswith("/v1/register"):
         check_token()
         standing = app_context().standing()
-        if standing is not None and not standing.active:  # who it is, is told
+        if standing is not None and not standing.active:  # names the active one
             more = {"role": standing.role, "active": standing.url}
             raise HttpRefusal(409, standing.sentence(), more)
     elif app_context().tokens.own is not None and not app_context().tokens.groups(bearer()):
@@ -97,7 +97,7 @@ def register() -> Response:
 
 
 def _check_group(group: str) -> None:
-    """The token is for ranks of this group."""
+    """Check that the token is for this group."""
     tokens, token = app_context().tokens, bearer()
     if tokens.own is not None and not tokens.is_own(token) and group not in tokens.groups(token):
         raise HttpRefusal(403, f"this token is not for ranks of {group}", {"refused_name": group})
@@ -146,7 +146,7 @@ def release(name: str, scope: Scope) -> Response:
 
 
 def author_of(body: Mapping[str, Any]) -> str:
-    """Who says that they ask: shown, and trusted for nothing."""
+    """Who the client says it is: shown, never trusted."""
     if body.get("author") is None:
         return "a person"
     author = text_of(body, "author", _AUTHOR_MAX_CHARS)
@@ -173,7 +173,7 @@ def _check_names(identity: Identity) -> None:
         ("incarnation", identity.incarnation),
     ):
         _name(key, value)
-    if ":" in identity.group:  # what follows it in a replica id is no part of the name
+    if ":" in identity.group:  # a replica id's name ends there
         raise HttpRefusal(400, f"'group' is not a name without a colon: {identity.group[:60]!r}")
     if identity.launched_as is not None:
         _name("launched_as", identity.launched_as)
@@ -187,10 +187,10 @@ def _name(key: str, value: str) -> None:
 
 
 def hours_of(body: Mapping[str, Any]) -> float | None:
-    """For how long, in hours; None when that is not said.
+    """For how long, in hours; None if not given.
 
     Raises:
-        HttpRefusal: no such time.
+        HttpRefusal: not a valid time.
     """
     hours = body.get("hours")
     if hours is None:
@@ -203,12 +203,12 @@ def hours_of(body: Mapping[str, Any]) -> float | None:
     return float(hours)
 
 
-# The policy, and the big red switch.
+# The policy, and the pause switch.
 
 
 @changing.post("/v1/policy/reload")
 def reload() -> Response:
-    """Read the policy file again; it holds from the next tick on."""
+    """Read the policy file again; in force from the next tick."""
     try:
         app_context().rules.reload(time.time(), author_of(json_body()))
     except PolicyError as exc:

@@ -1,8 +1,8 @@
-"""What a metric is, who has series of its own, and how `/metrics` is written.
+"""What a metric is, which ranks and groups have their own series, and how `/metrics` is written.
 
-Large families are written by hand, for the client library takes 4 us a series. A scrape shares the
-interpreter with the tick; at 10,000 ranks the library would hold it for 0.1 s. What `Bulk` writes
-is what the library would, which a test compares line by line.
+Large families are written by hand: the client library takes 4 us a series. A scrape shares the
+interpreter with the tick; at 10,000 ranks the library would hold it for 0.1 s. `Bulk` writes the
+same text as the library; a test compares them line by line.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from monitor.model.observation import Observation
 from monitor.model.verdict import RankHealth
 
 Row = tuple[tuple[str, ...], float]
-"""Values of the labels, in order, and the value."""
+"""Label values, in order, and the value."""
 
 _BACKSLASH: Final = "\\"
 
 
 class Bulk(Metric):
-    """A gauge or a counter of many series, which are `Sample`s only for whoever asks for them."""
+    """A gauge or counter of many series; `Sample`s are made only on demand."""
 
     def __init__(
         self, name: str, text: str, kind: str, labels: tuple[str, ...], rows: list[Row]
@@ -45,7 +45,6 @@ class Bulk(Metric):
 
     @property
     def samples(self) -> list[Sample]:
-        """As the library has them."""
         return [
             Sample(self._sample, dict(zip(self._names, values, strict=True)), float(value))
             for values, value in self._rows
@@ -85,7 +84,7 @@ class _Rest:
 
 
 def page(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
-    """The page in the format that a scraper asks for, and its content type."""
+    """The page in the format that the scraper accepts, and its content type."""
     encode, content_type = choose_encoder(accept)
     total = "" if content_type.startswith("application/openmetrics-text") else "_total"
     large: list[str] = []
@@ -100,11 +99,11 @@ def page(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
     return "".join(large).encode() + encode(_Rest(small)), content_type
 
 
-# -- What one metric is called, means and holds: exported, documented and checked from one place --
+# -- A metric's name, meaning and labels: exported, documented and checked from one place ----------
 
 GROUPS: Final = "G"
 RANKS: Final = "R"
-"""Series of a metric of each group, and of each rank, with series of its own."""
+"""Values of `series`: one for each group, or each rank, with its own series."""
 GROUP: Final = ("replica_group",)
 RANK: Final = ("replica_group", "rank")
 
@@ -118,14 +117,14 @@ class Definition:
     """HELP: one sentence or two."""
     labels: tuple[str, ...] = ()
     series: str = "1"
-    """How many, as docs/metrics.md writes it: G groups with series of their own, R ranks."""
+    """How many, as in docs/metrics.md: G groups with their own series, R ranks."""
     absent: str = ""
     """When it is left out; empty: never, once the monitor has looked."""
     buckets: tuple[float, ...] = ()
     """Of a histogram."""
 
     def rows(self, rows: Iterable[Row]) -> Metric:
-        """The family at a scrape, of what is known at that moment."""
+        """The family at one scrape."""
         if self.series in (GROUPS, RANKS):
             return Bulk(self.name, self.text, self.type, self.labels, list(rows))
         family: GaugeMetricFamily | CounterMetricFamily
@@ -139,7 +138,7 @@ class Definition:
         return family
 
     def each(self, values: Iterable[tuple[object, float | None]]) -> Metric:
-        """The family of one label; what is not known (None) is left out."""
+        """The family of one label; unknown values (None) are left out."""
         return self.rows([((str(k),), float(v)) for k, v in values if v is not None])
 
     def value(self, value: float) -> Metric:
@@ -149,11 +148,10 @@ class Definition:
         return Counter(self.name, self.text, self.labels, registry=registry)
 
     def live(self, registry: CollectorRegistry) -> LiveGauge:
-        """A gauge that is set while it happens."""
+        """A gauge that is set as it changes."""
         return LiveGauge(self.name, self.text, self.labels, registry=registry)
 
     def histogram(self, registry: CollectorRegistry) -> Histogram:
-        """What is observed while it happens."""
         return Histogram(self.name, self.text, self.labels, buckets=self.buckets, registry=registry)
 
 
@@ -181,11 +179,10 @@ def histogram(
     return Definition(f"lightkeeper_{name}", "histogram", text, labels, series, absent, buckets)
 
 
-# -- One view with what several exporters ask of it, each worked out once; and who has own series --
-# Ranks and groups are bounded, for a job may have 100,000 of them while one page should not. Who is
-# told: first culprits of open incidents, then who is not well, then of the ranks those that work
-# longest, of the groups the first by name. Aggregates (`lightkeeper_ranks`, `fleet_busy_seconds`
-# ...) are always of all.
+# -- One view with what several exporters use, each computed once; and which have their own series -
+# Ranks and groups are bounded: a job may have 100,000 of them, one page should not. Exported first
+# are culprits of open incidents, then the unwell, then the ranks that work longest and the groups
+# first by name. Aggregates (`lightkeeper_ranks`, `fleet_busy_seconds` ...) always cover all.
 
 RANK_SERIES: Final = 4096
 GROUP_SERIES: Final = 1024
@@ -193,13 +190,13 @@ GROUP_SERIES: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How many may have series of their own on the monitor's page; 0: none."""
+    """Most ranks and groups with their own series on the monitor's page; 0: none."""
 
     ranks: int = RANK_SERIES
     groups: int = GROUP_SERIES
 
 
-@dataclass(frozen=True)  # no slots: they leave no room for a cached property
+@dataclass(frozen=True)  # no slots: a cached property needs `__dict__`
 class ScrapeView:
     """A view as the exporters read it."""
 
@@ -230,7 +227,7 @@ class ScrapeView:
 
     @cached_property
     def busy(self) -> tuple[RankName, ...]:
-        """Ranks of which a tempo is known and that have series of their own, sorted."""
+        """Ranks with a known tempo and their own series, sorted."""
         view = self.view
         if len(view.tempos) <= self.bounds.ranks:
             return tuple(sorted(view.tempos))

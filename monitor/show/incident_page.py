@@ -1,8 +1,8 @@
-"""One incident as a page that reads from top to bottom without JavaScript, and the list of all.
+"""One incident as a page that needs no JavaScript, and the list of all.
 
-At its top stand the incident in one sentence and the five facts that people ask for first: who,
-since when, what was done, is it over, does the job train again. Where nobody can tell, that is what
-is said. Both pages read `IncidentReport`s (templates/incident.html, incidents.html). Pure.
+At its top are the incident in one sentence and the five facts that people ask for first: who,
+since when, what was done, is it over, does the job train again; or that this is not known.
+Both pages are made from `IncidentReport`s (templates/incident.html, incidents.html). Pure.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Fact:
 
 
 def title(incident: Incident) -> str:
-    """Who and what, as short as it goes: `rg_1.1: hang`."""
+    """Who and what, as short as possible: `rg_1.1: hang`."""
     kind = MEANINGS[incident.kind].title or plain(incident.kind)
     who = _names(incident.culprits) or _names(incident.groups)
     return f"{who}: {kind}" if who else kind[:1].upper() + kind[1:]
@@ -79,7 +79,7 @@ def _who_did(report: IncidentReport) -> str:
 
 
 def _training(report: IncidentReport) -> Fact:
-    """Whether the job trains again: said by commits that somebody saw, and by nothing else."""
+    """Whether the job trains again, judged only by commits that were seen."""
     marks, groups = report.incident.milestones, _names(report.incident.groups)
     if marks.resumed_s is not None:
         after = span(max(0.0, marks.resumed_s - report.began_s))
@@ -117,8 +117,8 @@ def _names(names: Sequence[str]) -> str:
     return listed([clean(name, 80) for name in names], 3)
 
 
-# What happened when, in the order in which things began; above it what the job did meanwhile: it
-# stood, it trained without a group, it was whole again.
+# What happened when, in order of beginning; above it what the job did meanwhile: it stood, trained
+# without a group, was whole again.
 
 STEPS: Final = {
     Rung.EVIDENCE: "evidence saved",
@@ -131,13 +131,13 @@ STEPS: Final = {
 }
 """In the order in which an eviction climbs them."""
 _ALWAYS: Final = tuple(STEPS)[2:]
-"""Shown where they were not climbed too: that is news to a person."""
+"""Also shown if not climbed: people want to know that."""
 _RESULTS: Final = {
     None: "wait", RungResult.WORKED: "good", RungResult.FAILED: "bad",
     RungResult.UNKNOWN: "away", RungResult.SKIPPED: "idle",
 }  # fmt: skip
 _BRIEF_S: Final = 0.05
-"""Shorter ones are seen by nobody."""
+"""Shorter phases would be invisible."""
 _EVENTS: Final = 40
 _FACTS: Final = 40
 _ROWS: Final = 100
@@ -150,7 +150,7 @@ class TimelineRow:
     label: str
     start_s: float
     end_s: float | None
-    """None: it goes on."""
+    """None: not over."""
     tone: str
     detail: str = ""
 
@@ -162,7 +162,7 @@ class TimelineRow:
 
 
 def events(report: IncidentReport) -> list[TimelineRow]:
-    """All rows, in the order in which things began."""
+    """All rows, in order of beginning."""
     rows = [*_seen(report), *_held(report), *_steps(report), *_came_of_it(report)]
     return sorted(rows, key=lambda event: event.start_s)[:_EVENTS]
 
@@ -221,7 +221,7 @@ def _came_of_it(report: IncidentReport) -> Iterator[TimelineRow]:
 
 
 def _phases(report: IncidentReport, first_s: float, end_s: float) -> Iterator[TimelineRow]:
-    """What the job did: as far as commits that were seen tell."""
+    """What the job did, by the commits that were seen."""
     marks = report.incident.milestones
     whole_s = marks.resumed_s or marks.rejoined_s
     short_s = whole_s or (end_s if report.account.evicted else first_s)
@@ -258,21 +258,21 @@ class BundleStacks:
     why: str = ""
     """Why there are none, for a person."""
     stamp: str = ""
-    """Of the bundle that they are from."""
+    """Of their bundle."""
     kept: bool = False
-    """Whether the reader's page shows them already."""
+    """Whether the reader's page already shows them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Whether this reader may see what ranks said, and how else one gets it."""
+    """Whether this reader may see what ranks said, and where else to get it."""
 
     allowed: bool
     why: str = ""
     url: str = ""
-    """Of the bundle, whole, for a command."""
+    """Full URL of the bundle, for a command."""
     page: str = ""
-    """Of the page, whole."""
+    """Full URL of the page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +280,7 @@ class Earlier:
     incident: Incident
     outcome: str
     same: str
-    """What both have in common."""
+    """What both incidents share."""
 
 
 def incident_page(
@@ -321,7 +321,7 @@ def incident_page(
 
 
 def _observed(report: IncidentReport) -> Iterator[tuple[str, str]]:
-    """What culprits show now, and what the detector saw."""
+    """The culprits now, and what the detector saw."""
     for rank, detail in report.seen.items():
         yield f"{rank} now", detail
     evidence = list(report.incident.verdict.evidence.items())
@@ -355,7 +355,7 @@ def incidents_page(
     wrong: str = "",
     job: str = "",
 ) -> str:
-    """The newest of them; `total` fit what is asked for (kind, group, state, since), of
+    """The newest ones; `total` match what is asked for (kind, group, state, since), of
     `remembered` in all.
     """
     kind, state, since = (asked.get(name, "") for name in ("kind", "state", "since"))

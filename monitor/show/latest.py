@@ -1,9 +1,8 @@
-"""The latest view: what is made of it, and the streams by which open pages follow it.
+"""The latest view: what is made from it, and the streams by which open pages follow it.
 
-A page or a body of JSON is made once, however many ask for it, by the first who asks, in the thread
-of the request. Who asks while it is being made gets the one of the view before, if there is one,
-and else waits. What is much work, of thousands of ranks, is made beside the request: who asks gets
-at once what may be some seconds old.
+A page or a JSON body is made once a view, in the thread of the first request for it. Requests that
+come meanwhile get the one of the view before if there is one, else they wait. One that takes long,
+of thousands of ranks, is made in another thread: requests at once get one some seconds old.
 """
 
 from __future__ import annotations
@@ -19,26 +18,26 @@ from monitor.decide.view import View
 
 T = TypeVar("T")
 _ENTRIES: Final = 32
-"""Keys of which values are kept; those asked for last."""
+"""Keys whose values are kept: those used last."""
 LONG_S: Final = 0.02
-"""Of CPU; what takes less is made while who asks for it waits."""
+"""Seconds of CPU; what takes less is made while the request waits."""
 _OLD_S: Final = 5.0
 _SPARES: Final = 20.0
-"""What is much work is made again after so many times as long as it took, and not before: a page of
-100,000 ranks takes a twentieth of a core at the most."""
+"""What takes long is made again only after this many times the CPU time that it took: a page of
+100,000 ranks takes at most a twentieth of a core."""
 _VIEWS: Final = 32
-"""Views for which a value is kept that nobody asks for."""
+"""Views for which an unused value is kept."""
 
 
 @dataclass(slots=True)
 class _Entry(Generic[T]):
     making: threading.Lock = field(default_factory=threading.Lock)
     value: tuple[int, T] | None = None
-    """Number of the view, and the value."""
+    """The view's number, and the value."""
     at_s: float = 0.0
     """When it was made; monotonic."""
     cpu_s: float = 0.0
-    """That making it took."""
+    """CPU time that making it took."""
 
 
 class Latest(Generic[T]):
@@ -51,7 +50,7 @@ class Latest(Generic[T]):
         self._entries: OrderedDict[Hashable, _Entry[T]] = OrderedDict()
 
     def number(self, view: View) -> int:
-        """Of this view; later ones have higher numbers."""
+        """Number this view; later views have higher numbers."""
         with self._lock:
             if view is not self._view:
                 self._view = view
@@ -59,10 +58,10 @@ class Latest(Generic[T]):
             return self._number
 
     def get(self, view: View, key: Hashable, make: Callable[[int, T | None], T]) -> T:
-        """The value of this key in this view, or in the one before while that is being made.
+        """The key's value in this view; an earlier one while this is being made.
 
         Args:
-            make: makes it; takes the number of the view, and the value before.
+            make: takes the number of the view and the previous value.
         """
         number = self.number(view)
         with self._lock:
@@ -98,19 +97,18 @@ def _renew(entry: _Entry[T], number: int, make: Callable[[int, T | None], T]) ->
         return entry.value[1]
 
 
-# -- Streams of server-sent events: few, and each ends by itself when nobody reads it any more ----
-# Each holds one of the server's threads for as long as its page is open, so there are at most half
-# as many as threads; who comes later is told to poll. A stream ends when its client is gone (the
-# next write fails), when what it was sent lies unread for `SLOW_S`, when it has lasted `LIFE_S`
-# (the browser comes back by itself, to whichever monitor answers then), and when the monitor shuts
-# down.
+# -- Streams of server-sent events: few, and each ends when nobody reads it ------------------------
+# Each holds one of the server's threads while its page is open, so there are at most half as many
+# as threads; further pages have to poll. A stream ends when its client is gone (the next write
+# fails), when data lies unread for `SLOW_S`, after `LIFE_S` (the browser reconnects by itself, to
+# whichever monitor answers then), and when the monitor shuts down.
 
 STREAMS: Final = 12
-"""Open ones at most."""
+"""Most open at once."""
 LIFE_S: Final = 1800.0
 SLOW_S: Final = 15.0
 BEAT_S: Final = 5.0
-"""A comment after so long without news, so that proxies and clients know that somebody is there."""
+"""A comment is sent after this long without news, to show proxies and clients a live stream."""
 LOOK_S: Final = 0.2
 """Between two looks for a new view; it costs microseconds."""
 
@@ -130,7 +128,7 @@ class Streams:
             return self._open
 
     def take(self) -> Callable[[], None] | None:
-        """A place for one more, to be given back by what is returned; None: there is none."""
+        """Take a place; returns the function that gives it back, or None: all are taken."""
         with self._lock:
             if self._open >= self._at_most or self._closing.is_set():
                 return None
@@ -146,7 +144,7 @@ class Streams:
         return give_back
 
     def close(self) -> None:
-        """End all, within `LOOK_S`, and begin none any more."""
+        """End all within `LOOK_S`, and start no new one."""
         self._closing.set()
 
     def run(
@@ -157,7 +155,7 @@ class Streams:
         Args:
             news: what is new since it was last asked; None: nothing.
             unread: bytes that the client has not taken yet.
-            slow_s: how long some may lie there.
+            slow_s: how long some may stay unread.
         """
         began_s = beat_s = taken_s = time.monotonic()
         yield b"retry: 2000\n\n"
@@ -167,7 +165,7 @@ class Streams:
                 taken_s = now_s
             if now_s - taken_s > slow_s or now_s - began_s > LIFE_S:
                 return
-            said = None if now_s != taken_s else news()  # to a slow one nothing is added
+            said = None if now_s != taken_s else news()  # a slow client gets no more
             if said is None and now_s - beat_s > BEAT_S and now_s == taken_s:
                 said = b":\n\n"
             if said is not None:
@@ -177,6 +175,6 @@ class Streams:
 
 
 def unread_of(environ: Mapping[str, Any]) -> Callable[[], int]:
-    """How much waitress still holds of the answer to this request; on other servers nothing."""
+    """Bytes of this request's answer that waitress still holds; 0 on other servers."""
     channel = getattr(environ.get("waitress.client_disconnected"), "__self__", None)
     return lambda: int(getattr(channel, "total_outbufs_len", 0))

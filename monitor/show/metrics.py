@@ -1,11 +1,11 @@
-"""What Prometheus is shown: read from the latest view when it asks, or counted meanwhile.
+"""The monitor's `/metrics`: read from the latest view at each scrape, or counted as it happens.
 
 Aggregates and verdicts only; Prometheus scrapes the ranks themselves through `/v1/sd`. Ranks
 and groups that are gone vanish by construction. Labels never carry a step, a replica id or a
-text; what is by rank, group, host or incident is bounded (`exposition.Bounds`, `*_TOLD`).
+text; series by rank, group, host or incident are bounded (`exposition.Bounds`, `*_TOLD`).
 
 `metrics_fleet`, `metrics_incidents` and `metrics_upkeep` define families of metrics, from which
-docs/metrics.md is made, and read them from a view. Not here: when something is counted, and the
+docs/metrics.md is made, and read them from a view. Not here: the calls that count, and the
 gate's own page (`monitor.gate.serve`).
 """
 
@@ -36,8 +36,8 @@ class ViewCollector(Collector):
     Args:
         view: the latest; None before the first tick.
         bounds: how many ranks and groups have series of their own.
-        wait: until the monitor has time, but not for long: making the families of 10,000 ranks
-            takes 50 ms of the interpreter that the tick runs in.
+        wait: until the monitor has time, but not for long: the families of 10,000 ranks take 50 ms
+            of the interpreter that the tick needs.
     """
 
     def __init__(
@@ -54,19 +54,19 @@ class ViewCollector(Collector):
         self._bounds = bounds or Bounds()
         self._wait = wait
         self._cached: tuple[tuple[float, int], tuple[Metric, ...]] | None = None
-        """Of the tick that was asked for last: two Prometheus servers often come in the same."""
+        """Of the tick last scraped: two Prometheus servers often scrape the same one."""
 
     def describe(self) -> list[Metric]:
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics of this moment; what is not known is left out, never zero."""
+        """Metrics of this moment; unknown values are left out, never zero."""
         yield metrics_upkeep.BUILD.rows([((self._version,), 1.0)])
         yield metrics_upkeep.STORE_ERRORS.value(self._store_errors())
         yield from self._families()
 
     def _families(self) -> tuple[Metric, ...]:
-        """Made once a tick; two threads that both make them make the same."""
+        """Made once a tick; if two threads make them, both make the same."""
         view, cached = self._view(), self._cached
         if view is None or (cached is not None and cached[0] == _tick(view)):
             return () if cached is None else cached[1]
@@ -82,13 +82,13 @@ def _tick(view: View) -> tuple[float, int]:
     return view.snapshot.now_s, view.snapshot.tick
 
 
-# -- What is counted while it happens -------------------------------------------------------------
+# -- What is counted as it happens -----------------------------------------------------------------
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # Prometheus would keep a `_created` series for each counter
 
 
 class Instruments:
-    """What is counted while it happens. Thread-safe, as prometheus_client's own are."""
+    """Metrics counted as events happen. Thread-safe, as prometheus_client's are."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry(auto_describe=False)
@@ -124,7 +124,7 @@ class Instruments:
         self.unaccounted = metrics_incidents.UNACCOUNTED.counter(registry)
 
     def count_account(self, kind: str, *, lost: float | None, saved: float | None) -> None:
-        """Count one incident's account by its lower bounds; None: it cannot be told."""
+        """Count one incident's account by its lower bounds; None: not known."""
         if lost is None:
             self.unaccounted.labels(kind, "lost").inc()
         else:
@@ -137,7 +137,7 @@ class Instruments:
             self.spent.labels(kind).inc(-saved)
 
     def count_incidents(self, incidents: Sequence[Incident], before: Sequence[Incident]) -> None:
-        """Count the transitions and stages that these incidents have and had not before."""
+        """Count the transitions and stages that are new since `before`."""
         by_id = {incident.id: incident for incident in before}
         for incident in incidents:
             old = by_id.get(incident.id)
@@ -154,7 +154,7 @@ class Instruments:
 
 
 def _stages(at: Milestones) -> dict[str, float]:
-    """Seconds of the stages that are over."""
+    """Seconds of each finished stage."""
     spans = {
         "detect": (at.first_seen_s, at.firing_s),
         "decide": (at.firing_s, at.evict_asked_s),

@@ -1,4 +1,4 @@
-"""The fleet: who is how well and how far, who holds it back, what recoveries take."""
+"""The fleet: health and progress, who holds it back, what recoveries take."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from monitor.show.exposition import GROUP, RANK, Definition, ScrapeView, counter
 from worker_server.wire import StepState, Took
 
 _JOBS_TOLD: Final = 16
-"""One Lighthouse serves one job; what ranks call theirs is still their word."""
+"""One Lighthouse serves one job, but ranks may report any job name."""
 _NO_LIGHTHOUSE: Final = "while the Lighthouse is away"
 _NO_STEPS: Final = "no rank of the group answers, or none reports steps"
 
@@ -123,7 +123,7 @@ def _lighthouse(scene: ScrapeView) -> Iterator[Metric]:
 
 
 def _beats(scene: ScrapeView, view: LighthouseView) -> list[tuple[str, float]]:
-    """Members only: the Lighthouse remembers every id that ever beat. The oldest of each group."""
+    """The oldest of each group, members only: the Lighthouse keeps every id that ever beat."""
     ages_s: dict[str, float] = {}
     for member in view.members:
         group = group_of_replica(member.replica_id)
@@ -133,7 +133,7 @@ def _beats(scene: ScrapeView, view: LighthouseView) -> list[tuple[str, float]]:
     return sorted(ages_s.items())
 
 
-# -- Who holds the fleet back: how long each works and waits in a step, and how far it stands out --
+# -- Who holds the fleet back: how long each works and waits in a step, and by how much it differs -
 
 _NO_TEMPO: Final = "who committed nothing within the last 15 s"
 _NOBODY: Final = "no rank committed within the last 15 s"
@@ -197,7 +197,7 @@ def _stragglers(scene: ScrapeView) -> Iterator[Metric]:
 
 
 def _spread(busy: list[float], usual_s: float) -> Iterator[tuple[str, float]]:
-    """Of sorted seconds; the p99 is a rank's own, the nearest from above."""
+    """`busy` is sorted; the p99 is the value of a rank, the nearest from above."""
     if busy:
         yield "min", busy[0]
         yield "median", usual_s
@@ -207,7 +207,7 @@ def _spread(busy: list[float], usual_s: float) -> Iterator[tuple[str, float]]:
 
 # -- What recoveries take, by replica group, as its ranks report it -------------------------------
 # Ranks of a group work at the same time: seconds are those of the slowest, bytes are added up. What
-# was not done yet, or is not known, is left out. Of the groups' present processes only: whole
+# was not done yet, or is not known, is left out. Only the groups' present processes count: full
 # distributions are on the ranks' own pages (`lightkeeper_rank_checkpoint_load_seconds` ...).
 
 _NOT_YET: Final = "the group did not do it yet, or is not TorchFT"
@@ -253,7 +253,7 @@ _SECONDS: Final[tuple[tuple[str, Definition], ...]] = (
 
 
 def _recovery(scene: ScrapeView) -> Iterator[Metric]:
-    """Heals, attempts without a commit, and how long the last of each part took."""
+    """Heals, attempts without a commit, and how long each part took last."""
     groups = _steps(scene)
     yield FAILURES.each((g, max(step.commit_failures for step in s)) for g, s in groups.items())
     torchft = {group: steps for group, steps in groups.items() if any(s.times for s in steps)}

@@ -1,4 +1,4 @@
-"""Incidents, the evictions that follow them, and what both cost in goodput."""
+"""Incidents, their evictions, and what both cost in goodput."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _suspects(scene: ScrapeView) -> list[tuple[str, ...]]:
 # -- Evictions, what held others back, and the quarantine that follows them -----------------------
 
 _HOSTS_TOLD: Final = 100
-"""Hosts with a record that are told by name: a series each, and names of hosts come and go."""
+"""Most hosts with a record that have a series each: host names come and go."""
 
 EVICTIONS = counter(
     "evictions",
@@ -157,7 +157,7 @@ SCHEDULER_HOSTS = gauge(
 
 
 def _policy(view: View) -> Iterator[Metric]:
-    """What holds evictions back on a person's word, and what was learned for them."""
+    """What people set to hold evictions back, and what was learned for them."""
     now_s, learned = view.snapshot.now_s, view.result.learned
     holding = Tally(_guards(view))
     yield HOLDING.each((guard, holding[guard]) for guard in Guard)
@@ -172,7 +172,7 @@ def _policy(view: View) -> Iterator[Metric]:
 
 
 def _guards(view: View) -> Iterator[str]:
-    """The guard of the latest decision about each firing incident, where that was to hold."""
+    """The guard of each firing incident whose latest decision was to hold."""
     for incident in view.incidents:
         rows = view.decisions.get(incident.id) if incident.state is State.FIRING else None
         if rows and (guard := max(rows, key=lambda row: row.at_s).guard) is not None:
@@ -180,7 +180,7 @@ def _guards(view: View) -> Iterator[str]:
 
 
 def _quarantine(view: View) -> Iterator[Metric]:
-    """Hosts in quarantine, and those with a record: bounded, worst first."""
+    """Hosts in quarantine, and the worst hosts with a record, bounded."""
     yield QUARANTINED_HOSTS.value(len(view.quarantine))
     yield QUARANTINED_GROUPS.value(len(view.quarantine_groups))
     yield LEMONS.value(sum(record.lemon is not None for record in view.hosts.values()))
@@ -244,7 +244,7 @@ UNACCOUNTED = counter(
 
 
 def export(scene: ScrapeView) -> Iterator[Metric]:
-    """What is read from the view; counters count while it happens, accounts when complete."""
+    """Metrics read from the view; counters count as it happens, accounts when complete."""
     view = scene.view
     yield from _incidents(scene)
     yield from _policy(view)

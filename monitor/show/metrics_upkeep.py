@@ -1,4 +1,4 @@
-"""The monitor itself: its health, what it keeps and whom it tells, its lease, its gate."""
+"""The monitor itself: its health, its stores, messages, lease and gate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from monitor.journal.writer import Stats
 from monitor.show.exposition import ScrapeView, counter, gauge, histogram
 from monitor.store.lease import LeaseStanding
 
-# -- The monitor itself: its ticks, its eyes, its detectors, and whether it trusts them -----------
+# -- The monitor itself: its ticks, its view, its detectors, and whether it trusts them ------------
 
 TICK_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -117,7 +117,7 @@ PENDING = gauge(
 
 
 class Live(Collector):
-    """What a function reads when Prometheus asks."""
+    """Calls a function at each scrape."""
 
     def __init__(self, read: Callable[[], Iterator[Metric]]) -> None:
         self._read = read
@@ -147,9 +147,9 @@ def lease(seen: LeaseStanding) -> Iterator[Metric]:
 
 
 def waiting(queues: Mapping[str, Callable[[], int]], store: Path | None) -> Iterator[Metric]:
-    """How much waits by queue, and how large the SQLite file is (None: it is PostgreSQL).
+    """How much waits in each queue, and the size of the SQLite file (None: PostgreSQL).
 
-    No more than a stat touches the disk.
+    Reads only the file's size from the disk.
     """
     yield QUEUE_LENGTH.each((name, size()) for name, size in sorted(queues.items()))
     if store is not None:
@@ -157,14 +157,14 @@ def waiting(queues: Mapping[str, Callable[[], int]], store: Path | None) -> Iter
 
 
 def _size(path: Path, end: str) -> int:
-    """0 for a file that is not there: SQLite makes its log when it needs one."""
+    """0 for a missing file: SQLite makes its log when it needs one."""
     try:
         return path.with_name(path.name + end).stat().st_size
     except OSError:
         return 0
 
 
-# -- The gate as its keeper sees it; the gate's own page has more (`monitor.gate.serve`) ----------
+# -- The gate as the monitor sees it; the gate's own page has more (`monitor.gate.serve`) ----------
 
 _NO_GATE: Final = "the monitor has no gate (--gate)"
 

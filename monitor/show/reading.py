@@ -1,4 +1,4 @@
-"""Routes that only read: what the monitor itself knows (no token), and what a rank answers."""
+"""Routes that only read: what the monitor knows (no token), and what a rank answers."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ _STALE_TICKS = 5.0
 _STALE_LEAST_S = 10.0
 _STUCK_TICKS = 30.0
 _STUCK_LEAST_S = 120.0
-"""Not ready is early; only a restart ends what lasts so long."""
+"""`/readyz` fails early; `/healthz` only when a restart is needed."""
 
 
 reading = Blueprint("reading", __name__)
-"""Everything that a person, a launcher or Prometheus reads."""
+"""For people, launchers and Prometheus."""
 
 
 @reading.get("/v1/snapshot")
@@ -84,7 +84,7 @@ def groups() -> Response:
 
 @reading.get("/v1/lighthouse")
 def lighthouse() -> Response:
-    """What the Lighthouse shows, which it does not tell as JSON itself, and since when not."""
+    """The Lighthouse's state as JSON, which it does not serve itself; or since when it is away."""
     now_s = app_context().clock.now_s()
     return answer({"schema": SCHEMA, **lighthouse_json(the_view().lighthouse, now_s)})
 
@@ -96,7 +96,7 @@ def ranks() -> Response:
 
 @reading.get("/v1/incidents")
 def incidents() -> Response:
-    """Incidents, newest first, resolved ones too."""
+    """Incidents, newest first, resolved ones included."""
     limit, choice = _limit(), chosen(the_view())
 
     def body(view: View) -> dict[str, Any]:
@@ -117,7 +117,7 @@ on a terminal: lightkeeper status --monitor {url}; in a browser: {url}
 
 
 def status_text() -> Response:
-    """What `lightkeeper status` shows, for a client that wants no HTML, such as curl."""
+    """What `lightkeeper status` shows, for clients without HTML, such as curl."""
     context, view, url = app_context(), the_view(), request.host_url.rstrip("/")
     recent = Choice.of("1h", None, None, view.snapshot.now_s).among(view.incidents)
     pause = view.snapshot.pause
@@ -211,7 +211,7 @@ def policy() -> Response:
 
 
 def policy_body() -> dict[str, Any]:
-    """The policy that holds, where it comes from, and what was learned beside it."""
+    """The policy in force, where it comes from, and what was learned."""
     context, view = app_context(), app_context().view()
     pause, effective = context.pause.current(), context.rules.current
     learned = {} if view is None else learned_to_json(effective.config, view.result.learned)
@@ -238,9 +238,9 @@ def metrics() -> Response:
 
 @reading.get("/healthz")
 def healthz() -> Response:
-    """Alive. What it cannot do is named; the status stays 200, for a restart mends no detector, and
-    a supervisor would restart it for ever. It is 503 when the loop stands still, or a part of the
-    process has ended: then a restart mends it.
+    """Alive. A crashed detector is listed, but the status stays 200: a restart does not fix it, and
+    a supervisor would restart forever. It is 503 when the loop stands still or a part of the
+    process has ended: a restart fixes that.
     """
     view = app_context().view()
     troubles = () if view is None else degraded(view)
@@ -264,9 +264,9 @@ def healthz() -> Response:
 def readyz() -> Response:
     """Ready: the loop has ticked lately, and at least one kind of fault is looked for.
 
-    One crashed detector leaves it ready: ranks renew their leases and launchers ask for admission
-    here, and who is not ready gets no requests. A standby is ready too, but for `?role=active`,
-    with which a load balancer finds the one that may be asked for changes.
+    With one crashed detector it stays ready: if not ready it would get no requests, but ranks renew
+    leases and launchers ask for admission here. A standby is ready too, except for
+    `?role=active`, by which a load balancer finds the monitor that accepts changes.
     """
     view = the_view()
     age_s = app_context().clock.now_s() - view.snapshot.now_s
@@ -282,7 +282,7 @@ def readyz() -> Response:
 
 
 def _standing() -> dict[str, Any]:
-    """`role` is active or standby; `lease` says who holds it, and since when."""
+    """`role`: active or standby; `lease`: its holder, and since when."""
     seen = app_context().standing()
     lease = None if seen is None else seen.to_json()
     return {"role": "active" if lease is None else lease["role"], "lease": lease}
@@ -302,7 +302,7 @@ def _rendered(name: str, render: Callable[[View], Mapping[str, Any]]) -> Respons
 
 
 def _discovery() -> list[dict[str, Any]]:
-    """Prometheus `http_sd`: every target, complete, so that those evicted vanish there too."""
+    """Prometheus `http_sd`: always all targets, so that evicted ones vanish there too."""
     entries = []
     for target in app_context().registry.targets():
         identity = target.identity
@@ -318,16 +318,16 @@ def _discovery() -> list[dict[str, Any]]:
 
 
 # -- A rank's own endpoints, for browsers that can reach the monitor but not the rank -------------
-# The monitor asks with a token, so it asks for those only who may read the rank: on loopback for
-# everybody, bound to anything else for who has the token, unless it was started with --open-reads.
-# What costs the rank something needs the token always. (What the monitor itself says of ranks, on
-# its page and in its snapshot, needs none: launchers and Prometheus read that.)
+# The monitor asks with its token, so it asks only for clients that may read the rank: on loopback
+# all, bound to anything else those with the token, unless it was started with --open-reads.
+# Requests that cost the rank something always need the token. (What the monitor itself says of
+# ranks, on its page and in its snapshot, needs none: launchers and Prometheus read that.)
 
 _MIB: Final = 1024 * 1024
 _QUERY_MAX_CHARS: Final = 200
 _PROFILE_MAX_S: Final = 60.0
 _AT_ONCE: Final = 3
-"""Each holds one of the server's threads: the others stay free for the page and the leases."""
+"""Each holds a server thread; the others stay free for the page and the leases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +336,7 @@ class _Page:
     timeout_s: float
     max_bytes: int
     parameters: tuple[str, ...] = ()
-    """What is passed on; the WorkerServer judges it."""
+    """Passed on; the WorkerServer validates them."""
 
 
 _TEXT: Final = ("format", "rows")
@@ -349,18 +349,18 @@ _PAGES: Final = {
     "wait_counters": _Page(PATH_WAIT_COUNTERS, 5.0, _MIB, _TEXT),
 }
 _PROFILE: Final = _Page(PATH_PROFILE, 70.0, 64 * _MIB, ("duration",))
-"""Its duration comes on top, twice: that is what a WorkerServer gives the rank."""
+"""Plus twice its duration, as a WorkerServer allows the rank."""
 
 passing = Blueprint("passing", __name__)
 """`GET /v1/ranks/RANK/{state,steps,flight_recorder,stacks,last_words,wait_counters,profile}`, and
-what of it was saved: `GET /v1/incidents/ID/bundle`."""
+what was saved of these: `GET /v1/incidents/ID/bundle`."""
 _places = threading.BoundedSemaphore(_AT_ONCE)
 _profiling = threading.BoundedSemaphore(1)
 
 
 @passing.get("/v1/incidents/<incident_id>/bundle")
 def bundle(incident_id: str) -> Response:
-    """What ranks said when the incident began and before the eviction, as a zip."""
+    """The ranks' answers when the incident began and before the eviction, as a zip."""
     check_reader()
     path = app_context().bundle(IncidentId(incident_id))
     if path is None:
@@ -400,7 +400,7 @@ def passed(rank: str, what: str) -> Response:
 
 
 def said_by(rank: str, what: str, parameters: Mapping[str, str]) -> Response:
-    """What the rank answers to this, if this request may read it."""
+    """The rank's answer, if this request may read it."""
     check_reader()
     page = _PAGES.get(what)
     if page is None:
@@ -434,7 +434,7 @@ def _pass(target: Target, page: _Page, timeout_s: float, parameters: Mapping[str
         said = app_context().fetcher.ask(question)
     except FetchError as exc:
         raise HttpRefusal(502, f"the rank's WorkerServer gave no answer: {exc}") from exc
-    if said.status in (401, 403):  # not the asker's fault
+    if said.status in (401, 403):  # not the client's fault
         raise HttpRefusal(502, f"the rank's WorkerServer answers {describe_status(said.status)}")
     plain = said.content_type.startswith(("application/json", "text/plain"))
     kind = said.content_type if plain else "text/plain; charset=utf-8"

@@ -1,5 +1,5 @@
-"""Puts the routes together, and serves them; the server is the WorkerServer's, see
-`worker_server.http_server`.
+"""Collects the routes and serves them, with the WorkerServer's server
+(`worker_server.http_server`).
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def create_app(context: AppContext) -> Flask:
 
 
 THREADS: Final = 24
-"""Half of them are never held by an open page (`streams.STREAMS`)."""
+"""Open pages hold at most half of them (`latest.STREAMS`)."""
 _PORTS: Final = {"http": 80, "https": 443}
 LIMITS: Final = ServerLimits(connections=4096, idle_s=30.0, body_bytes=2 * BODY_MAX_BYTES)
 """More wait in the kernel's queue. Every rank renews its lease over a short connection."""
 _OF_FILES: Final = 0.25
-"""Of all files that this process may open, so many are clients' connections at the most."""
+"""Largest share of the files that this process may open for clients' connections."""
 FEW_FILES: Final = int(LIMITS.connections / _OF_FILES)
-"""With fewer files clients have less than their usual room."""
+"""With fewer files, fewer connections than `LIMITS` allows."""
 
 
 class ServeError(Exception):
@@ -85,7 +85,7 @@ def is_loopback(host: str) -> bool:
 def is_here(url: str, port: int) -> bool:
     """Whether a URL leads to this port of this machine, however its address is written.
 
-    A name is looked up where the port is the same.
+    A name is looked up if the port is the same.
     """
     parts = urlsplit(url)
     if (parts.port or _PORTS.get(parts.scheme)) != port or parts.hostname is None:
@@ -93,12 +93,12 @@ def is_here(url: str, port: int) -> bool:
     try:
         resolved = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError):
-        return False  # nobody can be asked there either
+        return False  # cannot be reached either
     return any(_is_ours(routed(str(address[0]))) for *_, address in resolved)
 
 
 def _is_ours(address: IPv4Address | IPv6Address) -> bool:
-    """Only an address of this machine can be bound."""
+    """Only this machine's addresses can be bound."""
     with socket.socket(AF_INET6 if address.version == 6 else AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.bind((str(address), 0))
@@ -108,13 +108,13 @@ def _is_ours(address: IPv4Address | IPv6Address) -> bool:
 
 
 class Server:
-    """Serves an application until closed. Binds at once, so that a busy port is known at once."""
+    """Serves an application until closed. Binds at once, so a busy port shows early."""
 
     def __init__(self, host: str, port: int) -> None:
         """Bind.
 
         Raises:
-            ServeError: the address is in use or not ours.
+            ServeError: the address is in use or not this machine's.
         """
         listener = socket.socket(AF_INET6 if ":" in host else AF_INET)
         try:
@@ -140,7 +140,7 @@ class Server:
         self._http.start()
 
     def close(self) -> None:
-        """Stop; requests under way get up to a second."""
+        """Stop; running requests get up to a second."""
         if self._http is None:
             self._listener.close()
         else:

@@ -1,12 +1,12 @@
 """Stacks of the ranks of one moment: culprits first, victims with equal stacks together.
 
-What py-spy prints is read (`Thread ID (idle): "MainThread"` and frames below it), and what
-WorkerServers write alike; what looks otherwise is shown as it is. Two ranks are alike when their
-main threads stand in the same lines: helper threads wait in their own good time.
+Reads what py-spy prints (`Thread ID (idle): "MainThread"` and frames below it) and the same format
+from WorkerServers; other text is shown as it is. Two ranks are alike if their main threads are at
+the same lines: helper threads wait at different ones.
 
-The stacks in a bundle are read when somebody looks at the page of its incident: in the thread of
-the request, with bounds on bytes and time, the culprits' first, one bundle at a time; kept in
-memory while the bundle stays as it is. Flight records are not read here: their
+A bundle's stacks are read when the page of its incident is requested: in the thread of
+the request, with bounds on bytes and time, the culprits' first, one bundle at a time; cached
+while the bundle does not change. Flight records are not read here: their
 analysis takes seconds of CPU, which the tick needs (`lightkeeper analyze` has its own process).
 """
 
@@ -33,9 +33,9 @@ from monitor.show.wording import moment as time_of_day
 _HEAD: Final = re.compile(
     r'Thread [^"(:]{1,40}(?:\(([^)]{0,60})\))?:?(?: "(.{0,200})"| \((.{0,60})\))?'
 )
-"""By py-spy with what it does, by the rank itself without (`worker_server.rank.last_words`)."""
+"""py-spy adds the thread's state, the rank itself does not (`worker_server.rank.last_words`)."""
 _BEFORE: Final = re.compile(r" ([0-9]{1,9}\.[0-9]) s before the rank died\Z")
-"""How a WorkerServer heads what is left of a dead rank's: it is not where it died."""
+"""A WorkerServer's heading of a dead rank's last stack, taken before it died."""
 _FRAMES, _THREADS, _NAMED = 60, 24, 24
 _CROWDS: Final = 16
 _LINE: Final = 240
@@ -44,13 +44,13 @@ _MAIN: Final = "MainThread"
 
 @dataclass(frozen=True, slots=True)
 class RankStacks:
-    """What one rank gave when it was asked for its stacks."""
+    """One rank's answer to a request for its stacks."""
 
     rank: str
     text: str | None
-    """None: none came."""
+    """None: no stacks came."""
     why: str = ""
-    """Why none came."""
+    """Why not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +63,16 @@ class StackThread:
 
 @dataclass(frozen=True, slots=True)
 class StackCrowd:
-    """Ranks of one moment whose main threads stand in the same lines."""
+    """Ranks of one moment whose main threads are at the same lines."""
 
     role: str
     ranks: tuple[str, ...]
     threads: tuple[StackThread, ...]
-    """Of the first of them: its main thread, then the others."""
+    """Of the first rank: its main thread, then the others."""
     at: str
     """The innermost line."""
     old: str
-    """How its WorkerServer heads stacks that are not of this moment."""
+    """Its WorkerServer's heading, if the stacks are not of this moment."""
     opened: bool
 
 
@@ -81,13 +81,13 @@ class MomentStacks:
     moment: str
     crowds: tuple[StackCrowd, ...]
     elsewhere: tuple[int, ...]
-    """Ranks that stand elsewhere and are not shown, of each role."""
+    """Numbers of ranks that are elsewhere and not shown, by role."""
     missing: tuple[tuple[str, tuple[str, ...]], ...]
-    """Why none came, and of whom."""
+    """Why no stacks came, and from which ranks."""
 
 
 def by_moment(moments: Mapping[str, Sequence[RankStacks]], culprits: Sequence[str]) -> str:
-    """All moments, the oldest first; opened where the culprits have moved since the one before."""
+    """All moments, oldest first; unfolded where the culprits moved since the previous one."""
     parts, before = [], None
     for moment, taken in moments.items():
         now = {stacks.rank: _standing(_threads(stacks.text)) for stacks in taken
@@ -117,7 +117,7 @@ def _stand(
 def _crowds(
     taken: Sequence[RankStacks], role: str, *, opened: bool
 ) -> tuple[list[StackCrowd], int]:
-    """The largest first, and how many ranks stand elsewhere."""
+    """The largest crowds first, and how many ranks are left out."""
     alike: dict[tuple[str, ...], list[tuple[RankStacks, list[StackThread]]]] = {}
     for stacks in taken:
         if stacks.text is not None:
@@ -144,17 +144,17 @@ def _crowd(
 
 
 def _old(text: str) -> str:
-    """How a WorkerServer heads stacks that are not of this moment: of a dead rank's black box."""
+    """A WorkerServer's heading of older stacks, from a dead rank's black box."""
     head = takewhile(lambda line: line.startswith("#"), text[:1000].splitlines())
     heading = " ".join(line.lstrip("# ") for line in head)
     return f"({clean(heading, 300)})" if heading else ""
 
 
 def _threads(text: str) -> list[StackThread]:
-    """The threads of what py-spy printed; one nameless thread of anything else."""
+    """The threads in py-spy's output; other text as one thread."""
     threads: list[tuple[str, str, list[str]]] = []
     lines = dropwhile(lambda line: line.startswith("#"), text[:1_000_000].splitlines())
-    for raw in takewhile(lambda line: not line.startswith("#"), lines):  # below are older ones
+    for raw in takewhile(lambda line: not line.startswith("#"), lines):  # older stacks follow
         head = _HEAD.fullmatch(raw)
         if head is not None:
             name = head[2] or head[3] or "a thread"
@@ -185,14 +185,14 @@ _MOMENTS: Final = {
 }
 _ONE_MAX: Final = 1 << 20
 _ALL_MAX: Final = 8 << 20
-"""Bytes of text: of one rank, and of all."""
+"""Bytes of text, of one rank and of all."""
 _PAGE_MAX: Final = 1 << 20
-"""Characters: the page is to open on a phone."""
+"""Characters: the page must open on a phone."""
 _BUNDLE_MAX: Final = 256 << 20
 _READ_S: Final = 2.0
-"""A page waits no longer: what is not read by then is in the bundle."""
+"""A page waits no longer; the bundle has the rest."""
 _CACHED: Final = 4
-"""Bundles whose stacks are kept in memory: open pages ask every two seconds."""
+"""Bundles whose stacks are cached: open pages ask every two seconds."""
 _BROKEN: Final = (
     KeyError, OSError, EOFError, ValueError, RuntimeError, NotImplementedError, zipfile.BadZipFile,
 )  # fmt: skip
@@ -275,7 +275,7 @@ def _of_moment(
     opened: zipfile.ZipFile, moment: SavedMoment, culprits: frozenset[str], budget: _Budget
 ) -> Iterator[RankStacks]:
     parts = [part for part in moment.parts if part.part == "stacks"]
-    parts.sort(key=lambda part: part.rank not in culprits)  # stable: else as they stand there
+    parts.sort(key=lambda part: part.rank not in culprits)  # stable: otherwise in their order
     for part in parts:
         if part.file is None:
             yield RankStacks(part.rank, None, part.error or part.status)

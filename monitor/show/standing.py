@@ -1,11 +1,11 @@
-"""Where every rank stands by its flight records, and what was found in them, in words. Pure.
+"""Where each rank is by its flight records, and the findings from them in words. Pure.
 
 A job has thousands of ranks and a page has room for a few dozen rows. Ranks that wait in the
-same collective for the same others are one crowd. Where that leaves too many, those that wait in
-the like for the like are one: eight tensor-parallel groups that do the same thing are drawn once,
-and who waits for the culprit itself stays apart from who waits for others that wait.
+same collective for the same others form a crowd. If that leaves too many crowds, ranks that wait
+in similar collectives for ranks of similar roles form one: eight tensor-parallel groups that do the
+same are shown once, but ranks that wait for the culprit stay apart from those behind them.
 
-Of one group: what each member gave to one of its collectives, the detail behind a finding
+For one group: what each member passed to one of its collectives, the detail behind a finding
 (`lightkeeper analyze --group NAME`, and the page's sections by group).
 """
 
@@ -30,10 +30,10 @@ UNFINISHED = (CollectiveState.UNKNOWN, CollectiveState.SCHEDULED, CollectiveStat
 
 
 class Role(StrEnum):
-    """What a rank is in the whole matter; the first that fits, in this order."""
+    """A rank's part in the fault; the first that fits, in this order."""
 
     CULPRIT = "culprit"
-    SUSPECT = "suspect"  # one of the sides between which it cannot be told
+    SUSPECT = "suspect"  # on one of the sides of an undecided fault
     SILENT = "silent"  # no record
     VICTIM = "victim"
     WAITING = "waiting"  # in a collective, and no finding explains it
@@ -45,30 +45,30 @@ ORDER = tuple(Role)
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """Ranks that stand alike."""
+    """Ranks in the same situation."""
 
     ranks: tuple[int, ...]
     role: Role
     waits: tuple[Wait, ...]
     """Of its first rank; empty when that rank waits for nothing."""
     waits_for: tuple[int, ...]
-    """Ranks for which its members wait, sorted."""
+    """Ranks that its members wait for, sorted."""
     groups: int
-    """In how many process groups its members wait."""
+    """Number of process groups in which its members wait."""
     unfinished: int | None
-    """Entries that its first rank has not finished; None without a record."""
+    """Unfinished entries of its first rank; None without a record."""
 
 
 def rows_of(job: Job, rank: int) -> slice:
     """A rank's rows in `Job.columns`."""
     ranks = job.columns["rank"]
-    ends = np.array([rank, rank + 1], ranks.dtype)  # of another type the whole column is converted
+    ends = np.array([rank, rank + 1], ranks.dtype)  # another dtype would convert the whole column
     first, last = np.searchsorted(ranks, ends)
     return slice(int(first), int(last))
 
 
 def unfinished(job: Job, rank: int | None = None) -> NDArray[np.bool_]:
-    """Which entries, of a rank or of all, no record calls finished."""
+    """Mask of the unfinished entries, of one rank or of all."""
     states = job.columns["state"]
     return np.isin(states if rank is None else states[rows_of(job, rank)], UNFINISHED)
 
@@ -86,10 +86,10 @@ def roles(job: Job, analysis: Analysis) -> dict[int, Role]:
 
 
 def crowds(job: Job, analysis: Analysis, at_most: int) -> tuple[Crowd, ...]:
-    """All ranks, those that stand alike together; culprits first, then by rank.
+    """All ranks in crowds, by role (culprits first), then by rank.
 
-    Folded as little as `at_most` allows: by the very collective and whom they wait for; by what
-    they wait in and what those are whom they wait for; by role alone.
+    Grouped as finely as `at_most` allows: by the exact collective and the ranks waited for; by
+    the kind of collective and the roles of those ranks; by role alone.
     """
     role, marks = roles(job, analysis), _marks(analysis)
     waits: dict[int, list[Wait]] = defaultdict(list)
@@ -120,14 +120,14 @@ def crowds(job: Job, analysis: Analysis, at_most: int) -> tuple[Crowd, ...]:
 
 
 def _whom(job: Job, wait: Wait) -> tuple[int, ...] | None:
-    """For whom a rank waits; None for everybody else in the group, whoever that leaves."""
+    """The ranks that a rank waits for; None: all others of its group."""
     members = job.groups[wait.group].members
     everybody = len(wait.waits_for) == len(members) - 1 > 1
     return None if everybody and wait.rank not in wait.waits_for else wait.waits_for
 
 
 def _marks(analysis: Analysis) -> Mapping[int, tuple[int, ...]]:
-    """Which findings accuse or suspect a rank: culprits of different faults never fold."""
+    """Rank -> findings that accuse or suspect it: culprits of different faults stay apart."""
     marks: dict[int, tuple[int, ...]] = defaultdict(tuple)
     for index, finding in enumerate(analysis.findings):
         for rank in {*finding.culprits, *(rank for side in finding.between for rank in side)}:
@@ -143,7 +143,7 @@ def _classes(ranks: Iterable[int], key: _Key) -> list[tuple[int, ...]]:
 
 
 def _shape(job: Job, group: int) -> Hashable:
-    """What a process group has in common with its like: what the program calls it, or its size."""
+    """What similar process groups share: the program's description, or the size."""
     process_group = job.groups[group]
     return process_group.desc or len(process_group.members)
 
@@ -167,7 +167,7 @@ def _crowd(
 
 @dataclass(frozen=True, slots=True)
 class ReportRow:
-    """A row of a table; ranks that stand alike have one."""
+    """A row of a table; one for all ranks in the same situation."""
 
     role: str
     """`Role`, or empty."""
@@ -177,9 +177,9 @@ class ReportRow:
 def stands(job: Job, analysis: Analysis, group: int) -> list[ReportRow]:
     """How far each member of a group is (`STAND_HEADS`), culprits first.
 
-    Counted are its collectives, or its sends and recvs where it has nothing else. Where it has
-    both, pg_status mixes their numbers (ProcessGroupNCCL counts them apart and keeps the last one
-    of either), so that the entries alone can be believed.
+    Counts collectives, or sends and recvs where the group has nothing else. Where it has both,
+    pg_status mixes their numbers (ProcessGroupNCCL counts them apart and keeps the last of
+    either), so only the entries can be trusted.
     """
     columns = job.columns
     of_group = columns["group"] == group
@@ -215,7 +215,7 @@ def stands(job: Job, analysis: Analysis, group: int) -> list[ReportRow]:
 
 
 def members(job: Job, group: int) -> tuple[int, ...]:
-    """Global ranks of a group, sorted; those seen in it where nobody tells."""
+    """Global ranks of a group, sorted; if not declared, those seen in it."""
     declared = job.groups[group].members
     if declared:
         return tuple(sorted(declared))
@@ -229,9 +229,9 @@ def _most(reported: int, seen: NDArray[np.int64]) -> int | None:
 
 
 def offers(job: Job, group: int, sequence: int, *, p2p: bool = False) -> list[ReportRow]:
-    """What each member gave to one collective (`CALL_HEADS`), and who has no such entry.
+    """What each member passed to one collective (`CALL_HEADS`), and which have no such entry.
 
-    Of point-to-point operations the two sides alone: nobody else takes part.
+    For a point-to-point operation only the two sides.
     """
     columns = job.columns
     at = np.flatnonzero(
@@ -255,7 +255,7 @@ def offers(job: Job, group: int, sequence: int, *, p2p: bool = False) -> list[Re
 
 
 def _of_stuck_pairs(job: Job, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Of all pairs in a group that are at the same number, those of which a side is stuck."""
+    """Rows of the pairs with a stuck side; all rows if no side is stuck."""
     ranks, peers = job.columns["rank"][rows], job.columns["peer"][rows]
     pairs = list(zip(np.minimum(ranks, peers), np.maximum(ranks, peers), strict=True))
     stuck = np.isin(job.columns["state"][rows], UNFINISHED)
@@ -333,7 +333,7 @@ def state_word(job: Job, row: int | np.int64) -> str:
 
 
 def named(job: Job, name: str) -> tuple[int, ...]:
-    """Indices of the groups that people mean by a name: its name, its description or both."""
+    """Indices of the groups with this name, else this label, else this description."""
     for key in ("name", "label", "desc"):
         indices = tuple(i for i, group in enumerate(job.groups) if getattr(group, key) == name)
         if indices:
@@ -342,7 +342,7 @@ def named(job: Job, name: str) -> tuple[int, ...]:
 
 
 def concerned(analysis: Analysis) -> tuple[int, ...]:
-    """Groups of the findings, in their order, then those in which somebody waits."""
+    """Groups of the findings, in their order, then those in which ranks wait."""
     of_findings = [finding.group for finding in analysis.findings if finding.group is not None]
     crowded: dict[int, int] = defaultdict(int)
     for wait in analysis.waits:
@@ -351,7 +351,7 @@ def concerned(analysis: Analysis) -> tuple[int, ...]:
     return tuple(dict.fromkeys((*of_findings, *waiting)))
 
 
-# -- Findings of flight records in words: who did what, where, and how much was read. Pure --------
+# -- Findings from flight records in words: who did what, where, and how much was read. Pure -------
 
 TITLES: Final[Mapping[Fault, str]] = {
     Fault.NOT_ENTERED: "did not come to a collective",
@@ -367,7 +367,7 @@ TITLES: Final[Mapping[Fault, str]] = {
     Fault.POINT_TO_POINT: "a send or recv that nobody answers",
     Fault.TIMED_OUT: "ended by its timeout or an error everywhere",
 }
-"""A kind as the predicate of its culprits."""
+"""What the culprits of each kind did."""
 
 UNSOLVED: Final[Mapping[Fault, str]] = {
     **TITLES,
@@ -380,7 +380,7 @@ UNSOLVED: Final[Mapping[Fault, str]] = {
     Fault.EXTRA: "somebody called one collective too many",
     Fault.SILENT_MISMATCH: "different dtypes of the same size: no hang, wrong numbers",
 }
-"""A kind where nobody is accused."""
+"""A kind's words if nobody is accused."""
 
 MEANINGS: Final[Mapping[Confidence, str]] = {
     Confidence.CERTAIN: "seen directly, or the only explanation of what every rank shows",
@@ -390,7 +390,7 @@ MEANINGS: Final[Mapping[Confidence, str]] = {
 
 
 def rank_word(job: Job, ranks: Iterable[int], at_most: int = 24) -> str:
-    """`rank 9`, `ranks 9 and 14`, `ranks 0-7, 9`; by the names that people use, if any."""
+    """`rank 9`, `ranks 9 and 14`, `ranks 0-7, 9`; by name if ranks have names."""
     distinct = set(ranks)
     parts = rank_parts(job, distinct)
     text = " and ".join(parts) if len(parts) == 2 else _joined(parts, at_most)
@@ -437,13 +437,13 @@ def _joined(parts: list[str], at_most: int) -> str:
 
 
 def group_label(group: Group) -> str:
-    """A process group for people; torch's bare numbers are called groups."""
+    """A process group's name for people; a bare number of torch's becomes `group N`."""
     label = clean(group.label, 120)
     return f"group {label}" if label[:1].isdigit() or not label else label
 
 
 def where(job: Job, finding: Finding) -> str:
-    """The collective at which a fault shows: `all_reduce 12 of dp (3)`."""
+    """The collective where a fault shows: `all_reduce 12 of dp (3)`."""
     what = " ".join(
         [clean(finding.op or "collective", 80)]
         + ([] if finding.sequence is None else [str(finding.sequence)])
@@ -454,7 +454,7 @@ def where(job: Job, finding: Finding) -> str:
 
 
 def title(job: Job, finding: Finding) -> tuple[str, str]:
-    """Who did it, and what; or what happened, and between whom it cannot be told."""
+    """Who did what; or what happened, and between which sides it is undecided."""
     if finding.culprits:
         return rank_word(job, finding.culprits), TITLES[finding.kind]
     if finding.between:
@@ -475,7 +475,7 @@ def with_hosts(job: Job, ranks: Iterable[int]) -> str:
 
 
 def ended(job: Job, ranks: Iterable[int]) -> str:
-    """Those of these ranks whose process was seen to be gone; empty where nobody looked."""
+    """Those of these ranks whose process was seen to be gone; empty if not checked."""
     dead = [rank for rank in ranks if rank in job.ranks and job.ranks[rank].alive is False]
     return f"{rank_word(job, dead)} had ended" if dead else ""
 

@@ -1,7 +1,7 @@
-"""What a terminal shows of the fleet: the answers of `status`, the screens of all. Pure.
+"""The fleet on a terminal: the answers of `status`, and every screen. Pure.
 
 Four answers: is it training, who holds it back, what did the keeper do, can the monitor be trusted.
-Each is a word that scripts may rely on, a sentence for people, and the facts behind it.
+Each has a word that scripts may rely on, a sentence for people, and the facts behind it.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ from monitor.show.tables import (
 from monitor.show.wording import clean, counted, listed
 
 _SHOWN: Final = 3
-"""Incidents that `status` spells out."""
+"""Incidents that `status` shows in full."""
 _DOUBTS: Final = 5
-"""Doubts in the monitor that it spells out."""
+"""Doubts in the monitor that it shows."""
 _HOW: Final = {"evicted": "evicted", "evicting": "is evicting", "failed": "FAILED to evict"}
 
 
 @dataclass(frozen=True, slots=True)
 class StatusFacts:
-    """What the monitor said to one look."""
+    """The monitor's answers to one look."""
 
     fleet: Fleet
     recent: tuple[IncidentReport, ...] = ()
     """Incidents of the last hour, newest first."""
     tick_age_s: float | None = None
     not_ready: str = ""
-    """Why the monitor calls itself unready."""
+    """Why the monitor is not ready."""
     pause: str = ""
-    """The big red switch in one line."""
+    """The pause switch, in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ _TRAINS: Final = {
 
 
 def training(fleet: Fleet) -> StatusAnswer:
-    """Whether anybody commits steps, and whether anything is wrong with that."""
+    """Whether steps are committed, and what is wrong if anything."""
     headline = fleet.headline
     word, style = _TRAINS[headline.state]
     warnings = tuple(clean(warning, 300) for warning in fleet.warnings)
@@ -126,7 +126,7 @@ def training(fleet: Fleet) -> StatusAnswer:
         text = f"step {headline.step}{pace}{_quorum(fleet)}"
     elif (
         headline.state is JobState.STOPPED and headline.commit_age_s is not None
-    ):  # who: the next answer
+    ):  # who it is: next answer
         text = f"no commit for {age(headline.commit_age_s)} (step {headline.step})"
     elif headline.at_s is not None:
         text = f"{age(max(0.0, fleet.now_s - headline.at_s))} ago: {headline.says}"
@@ -143,7 +143,7 @@ def _quorum(fleet: Fleet) -> str:
 
 
 def held_back(fleet: Fleet) -> StatusAnswer:
-    """Whom the open incidents name: never who waits for another of them."""
+    """Whom the open incidents name; never ranks that wait for these."""
     about = "held back by"
     oldest = sorted(fleet.incidents, key=lambda report: report.incident.verdict.since_s)
     firing = [report for report in oldest if report.incident.state is not State.PENDING]
@@ -273,7 +273,7 @@ def _refused(hosts: Sequence[str], groups: Sequence[str]) -> Iterator[str]:
 
 
 def trust(look: StatusFacts) -> StatusAnswer:
-    """What speaks against believing the rest."""
+    """Reasons to doubt the other answers."""
     doubts = [clean(doubt, 300) for doubt in _doubts(look)]
     facts = {"doubts": doubts, "last_tick_age_s": look.tick_age_s}
     if doubts:
@@ -307,17 +307,17 @@ def _doubts(look: StatusFacts) -> Iterator[str]:
         yield f"{share} do not answer: {listed(silent, _SHOWN)}"
 
 
-# -- What a terminal shows of the fleet: the screens of `status`, `top` and the incidents. Pure ---
+# -- The fleet on a terminal: the screens of `status`, `top` and the incidents. Pure ---------------
 
 _LABEL: Final = 14
-"""Cells of the names at the left."""
+"""Width of the names at the left."""
 _INCIDENTS: Final = 3
-"""Incidents whose evidence is named."""
+"""Incidents whose evidence is shown."""
 Link = Callable[[IncidentReport], str]
 
 
 def short(look: StatusFacts, groups: int, width: int | None, link: Link) -> list[Line]:
-    """At most so many groups; `link`: where an incident's evidence is, or nothing."""
+    """At most `groups` of them; `link`: where an incident's evidence is, or empty."""
     lines: list[Line] = []
     for answer in answers(look):
         lines += _answer(answer, width)
@@ -339,7 +339,7 @@ def _answer(answer: StatusAnswer, width: int | None) -> Iterator[Line]:
 
 
 def _evidence(fleet: Fleet, link: Link) -> Iterator[Line]:
-    """Whole however long: to be copied."""
+    """Never cut: people copy it."""
     for report in fleet.incidents[:_INCIDENTS]:
         where = link(report)
         if where:
@@ -369,7 +369,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 _COLUMN_OF: Final = {"phase-age": "for", "commit-age": "commit"}
-"""Where an order has another name than its column."""
+"""Orders whose column has another name."""
 _ALL: Final = RowFilter()
 
 
@@ -383,7 +383,7 @@ def top_screen(
     wide: bool = False,
     wanted: RowFilter = _ALL,
 ) -> list[Line]:
-    """Exactly what is shown, at most `height` lines of at most `width` cells."""
+    """The whole screen: at most `height` lines of at most `width` cells."""
     head = _head(look, width)
     ranks = sorted_ranks(filter(wanted.rank, look.fleet.ranks), order, reverse=reverse)
     shown = ranks[: max(1, height - len(head) - 3)]
@@ -422,7 +422,6 @@ def _counts(fleet: Fleet) -> Line:
 
 
 def fitted(line: Line, width: int) -> Line:
-    """Cut to a width."""
     spans: Line = []
     room = width
     for text, style in line:
@@ -435,7 +434,7 @@ def fitted(line: Line, width: int) -> Line:
 
 
 def plain(lines: list[Line]) -> str:
-    """A screen without its styles, for a look at it in a test or a picture."""
+    """A screen without styles, as text."""
     return "\n".join(text_of(line) for line in lines)
 
 
@@ -453,7 +452,7 @@ _INCIDENT_COLUMNS: Final = (
 
 
 def incidents_screen(reports: Sequence[IncidentReport], width: int, height: int) -> list[Line]:
-    """Newest first, as many as fit; the last line says how many do not, and how to leave."""
+    """Newest first, as many as fit; the last line counts the rest and says how to leave."""
     room = max(0, height - 2)
     shown = table(_INCIDENT_COLUMNS, reports[:room], width)
     more = len(reports) - room

@@ -1,11 +1,11 @@
-"""Tables of a terminal, and the fleet's rows in them. Pure.
+"""Tables on a terminal, and the fleet's rows in them. Pure.
 
 Rows of cells become lines: aligned, cut to a width, without boxes. In a pipe nothing is cut, fields
-stand at least two spaces apart and none is empty or holds two spaces in a row, so that
-`awk -F '  +'` reads any of our tables. Texts are other people's: `lines_of` makes them safe.
+are at least two spaces apart and none is empty or has two spaces in a row, so that
+`awk -F '  +'` reads any of our tables. Texts come from outside: `lines_of` makes them safe.
 
-The fleet of one tick is what `GET /v1/snapshot` tells: which ranks, groups and hosts are wanted, in
-which order, and their columns.
+The fleet of one tick, read from `GET /v1/snapshot`: filters and orders of ranks, groups and hosts,
+and their columns.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ def clock(at_s: float | None, form: str = "%H:%M:%S") -> str:
 
 
 Span = tuple[str, str]
-"""Text and its style: an empty one is plain."""
+"""Text and its style; an empty style is plain."""
 Line = list[Span]
 Cell = Span
 
 GAP: Final = 2
 CELL: Final = 300
-"""Characters of a cell at most."""
+"""Most characters of a cell."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     name: str
     of: str | Callable[[Any], object] = ""
-    """What it shows of an item: an attribute, by default that of its name, or what a function
-    makes of it; a value, or a `Cell` where that has a style.
+    """An attribute of the item (default: the one called `name`), or a function of the item; a
+    value, or a `Cell` for one with a style.
     """
     right: bool = False
-    """Numbers stand right."""
+    """Aligned right, as numbers are."""
     spare: int = 0
-    """Where it gets narrow those with the highest number go first; those with 0 never do."""
+    """Without enough width the highest numbers are dropped first; 0: never."""
     least: int = 0
-    """Cells that it has at least: what moves need not make the others move."""
+    """Least width, so that changing values do not move other columns."""
 
     def cell(self, item: Any) -> Cell:
         of = self.of
@@ -65,7 +65,7 @@ class Column:
 
 
 def width_of(text: str) -> int:
-    """Terminal cells: East Asian wide characters take two."""
+    """Width in terminal cells: East Asian wide characters take two."""
     if text.isascii():
         return len(text)
     return sum(
@@ -75,7 +75,7 @@ def width_of(text: str) -> int:
 
 
 def cut(text: str, width: int) -> str:
-    """At most so many cells; what is cut ends with an ellipsis."""
+    """Cut to at most `width` cells, with an ellipsis at the end."""
     if width_of(text) <= width:
         return text
     shown = ""
@@ -87,7 +87,7 @@ def cut(text: str, width: int) -> str:
 
 
 def table(columns: Sequence[Column], items: Iterable[Any], width: int | None = None) -> list[Line]:
-    """A line of names and one an item."""
+    """A line of headings, and one an item."""
     rows = [[column.cell(item) for column in columns] for item in items]
     return lines_of(columns, rows, width)
 
@@ -95,7 +95,7 @@ def table(columns: Sequence[Column], items: Iterable[Any], width: int | None = N
 def lines_of(
     columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None = None
 ) -> list[Line]:
-    """A line of names and one a row; in `width` cells spare columns go, then the last is cut."""
+    """A heading and a line a row; to fit `width`, spare columns go, then the last is cut."""
     rows = [
         [(" ".join(clean(text, CELL).split()) or "-", style) for text, style in row] for row in rows
     ]
@@ -154,7 +154,7 @@ def text_of(line: Iterable[Span]) -> str:
 
 
 def show(value: object) -> str:
-    """A value for a cell; a dash for what is not known."""
+    """A value for a cell; a dash if unknown."""
     match value:
         case None:
             return "-"
@@ -169,7 +169,7 @@ def show(value: object) -> str:
 
 
 def word(value: object) -> str:
-    """The same as one word: without a space in it."""
+    """As `show`, in one word without spaces."""
     return "_".join(show(value).split()) or "-"
 
 
@@ -196,7 +196,7 @@ class SelfHealthFacts(msgspec.Struct, frozen=True):
 
     conditions: Mapping[str, str]
     hold: str | None
-    """Why it evicts nobody."""
+    """Why it does not evict."""
 
 
 class UnknownFault(msgspec.Struct, frozen=True):
@@ -229,7 +229,7 @@ class QuarantinedFacts(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Everything that `status`, `ranks`, `groups` and `top` show of one tick."""
+    """What `status`, `ranks`, `groups` and `top` show of one tick."""
 
     now_s: float
     tick: int
@@ -253,13 +253,13 @@ class Fleet:
 
 
 def count(rows: Iterable[RankJson | GroupView]) -> dict[str, int]:
-    """Health -> how many, worst first; none is left out but those that nobody has."""
+    """Health -> count, worst first; counts of zero are left out."""
     counts = Counter(row.shown if isinstance(row, GroupView) else row.health for row in rows)
     return dict(sorted(counts.items(), key=lambda item: badness(item[0])))
 
 
 def badness(health: str) -> int:
-    """For sorting, worst first; what is not known is bad."""
+    """For sorting, worst first; an unknown health counts as worst."""
     return HEALTHS.index(health) if health in HEALTHS else -1
 
 
@@ -280,7 +280,7 @@ def groups_of(rows: Sequence[Mapping[str, Any]]) -> tuple[GroupView, ...]:
 
 _LAST: Final = float("inf")
 _WELL: Final = ("healthy", "waiting", "finished")
-"""Who waits is held up by somebody else."""
+"""A waiting rank is held up by another."""
 
 
 RANK_ORDERS: Final[Mapping[str, Callable[[RankJson], Any]]] = {
@@ -294,7 +294,7 @@ RANK_ORDERS: Final[Mapping[str, Callable[[RankJson], Any]]] = {
     "host": lambda rank: natural(rank.host),
 }
 """What each order puts first: names in order, the longest busy, waiting or in a phase, the step
-furthest behind, the worst health. Ties by name; what is not known is last."""
+furthest behind, the worst health. Ties by name; unknown values last."""
 
 GROUP_ORDERS: Final[Mapping[str, Callable[[GroupView], Any]]] = {
     "group": lambda group: natural(group.group),
@@ -307,7 +307,7 @@ GROUP_ORDERS: Final[Mapping[str, Callable[[GroupView], Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class RowFilter:
-    """Filters; empty ones let everything pass."""
+    """An empty filter lets everything pass."""
 
     groups: Collection[str] = ()
     hosts: Collection[str] = ()
@@ -321,7 +321,7 @@ class RowFilter:
         return self._fits(group.group, group.host, group.shown)
 
     def host(self, host: HostRow) -> bool:
-        """Whether this host is wanted; one in quarantine is not well."""
+        """Whether the host passes; one in quarantine counts as unhealthy."""
         well = not host.quarantined and host.health in (*_WELL, "-")
         return not (self.unhealthy and well) and self._named("", host.name, host.health)
 
@@ -334,7 +334,7 @@ class RowFilter:
 
 
 def sorted_ranks(ranks: Iterable[RankJson], order: str, *, reverse: bool = False) -> list[RankJson]:
-    """In this order; ties by health and name, and last those of which it is not known."""
+    """In this order; ties by health and name, unknown values last."""
     named = sorted(ranks, key=lambda rank: natural(rank.rank))
     if order not in ("rank", "host"):
         named.sort(key=lambda rank: badness(rank.health))
@@ -344,7 +344,7 @@ def sorted_ranks(ranks: Iterable[RankJson], order: str, *, reverse: bool = False
 def sorted_groups(
     groups: Iterable[GroupView], order: str, *, reverse: bool = False
 ) -> list[GroupView]:
-    """In this order; ties by name, and last those of which it is not known."""
+    """In this order; ties by name, unknown values last."""
     named = sorted(groups, key=lambda group: natural(group.group))
     return _ordered(named, GROUP_ORDERS[order], reverse=reverse)
 
@@ -381,7 +381,7 @@ STYLES: Final = {
     "warning": "yellow",
     "info": "cyan",
 }
-"""The colour of a health, of an incident's state and severity; its word stands beside it."""
+"""Colours of healths, and of incidents' states and severities; the word is always shown too."""
 
 
 def styled(name: str) -> Cell:
@@ -431,14 +431,14 @@ def rank_columns(*, wide: bool) -> tuple[Column, ...]:
 class HostRow:
     name: str
     health: str
-    """Of its worst rank; `-` where none runs."""
+    """Of its worst rank; `-` without ranks."""
     groups: int
     ranks: int
     busy_s: float | None
     """Of its busiest rank."""
     incidents: int
     evictions: int
-    """Of the last 28 days."""
+    """In the last 28 days."""
     quarantined: bool
     until: str
 
@@ -460,7 +460,7 @@ HOST_COLUMNS: Final = (
 
 
 def sorted_hosts(hosts: Iterable[HostRow]) -> list[HostRow]:
-    """Those in quarantine first, then the worst; those that run nothing last."""
+    """Quarantined ones first, then the worst; hosts without ranks last."""
     return sorted(
         hosts,
         key=lambda host: (

@@ -1,7 +1,7 @@
 """Jinja2 templates, and what they share: every text is cleaned, then escaped.
 
-A template of a page consists of blocks, one a section; `sections` renders each by itself, so that
-an open page is sent those that have changed. What is not known to a template is an error.
+A page's template consists of blocks, one a section; `sections` renders each by itself, so that
+an open page is sent only those that changed. An undefined name in a template is an error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TONES: Final = {
     "evicted": "good", "held": "away", "observed": "start", "right": "good", "wrong": "bad",
 }  # fmt: skip
 _GLYPHS: Final = {"good": "✓", "bad": "✗", "wait": "…", "away": "?", "start": "•"}
-"""A shape for each colour: some people tell no colours apart."""
+"""A shape for each colour, for people who are colour-blind."""
 _SEVERITIES: Final = {"critical": "!!", "warning": "!", "info": "i"}
 _DATA: Final = (
     ("/v1/snapshot", "snapshot"),
@@ -41,7 +41,7 @@ _DATA: Final = (
 
 
 def harmless(value: object) -> str:
-    """What a template prints; it escapes this, but for markup that a template has made."""
+    """Clean a value for a template, which then escapes it; markup passes as it is."""
     if isinstance(value, Markup):
         return value
     return "" if value is None else clean(str(value), LONGEST)
@@ -59,30 +59,30 @@ def attributes(**named: object) -> Markup:
 
 
 def lines(texts: Iterable[object]) -> Markup:
-    """Below each other in a `pre`."""
+    """One a line, in a `pre`."""
     return Markup("\n").join(harmless(line) for line in texts)
 
 
 def is_short(cell: object) -> bool:
-    """Whether a cell of a table is not broken into lines: a date and time is not either."""
+    """Whether a table cell must stay on one line; a date and time must too."""
     if isinstance(cell, Markup):
         return len(cell.striptags()) <= _SHORT_MARKUP
     return len(str(cell)) <= _SHORT
 
 
 def offset(at_s: float, began_s: float) -> str:
-    """`+11.0 s`: so long after it began."""
+    """`+11.0 s`, since the beginning."""
     return f"+{at_s - began_s:.1f} s"
 
 
 def after(at_s: float, began_s: float) -> str:
-    """The same, in larger units where it is long."""
+    """As `offset`, in larger units where it is long."""
     return offset(at_s, began_s) if at_s - began_s < 600 else f"+{wording.span(at_s - began_s)}"
 
 
 @cache
 def environment() -> Environment:
-    """Made when the first page is."""
+    """Made with the first page."""
     env = Environment(
         loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined,
         finalize=harmless, trim_blocks=True, lstrip_blocks=True, auto_reload=False,
@@ -103,7 +103,7 @@ def environment() -> Environment:
 
 
 def template(name: str) -> Template:
-    """By its file's name; compiled once."""
+    """By file name; compiled once."""
     return environment().get_template(name)
 
 
@@ -112,7 +112,7 @@ def render(name: str, /, **values: Any) -> str:
 
 
 def sections(name: str, /, **values: Any) -> dict[str, str]:
-    """Each block of a template, in its order; those that have nothing to say are left out."""
+    """Each block of a template, in order; empty ones are left out."""
     compiled = template(name)
     context = compiled.new_context(values)
     rendered = {part: "".join(block(context)).strip() for part, block in compiled.blocks.items()}
@@ -130,19 +130,19 @@ def document(
     data: dict[str, str] | None = None,
     again_s: int | None = None,
 ) -> str:
-    """A whole page in the monitor's own clothes; it reads without its script.
+    """A whole page in the monitor's layout; it can be read without its script.
 
-    The page's policy allows files of ours only, and no style or script within the page.
+    The page's policy allows only our own files, and no inline style or script.
 
     Args:
         title: of the tab.
         script: path of a JavaScript module of ours.
-        styles: paths of style sheets over and above the common one.
-        here: path of the place in the navigation that this page is, or belongs to.
+        styles: paths of style sheets besides the common one.
+        here: path of the navigation entry that this page belongs to.
         chips: markup of the header, beside the name.
-        job: what the job is called.
+        job: the job's name.
         data: `data-` attributes of the body, for the script.
-        again_s: seconds after which the browser loads it again by itself.
+        again_s: seconds after which the browser reloads the page.
     """
     return render(
         "document.html", title=title, script=script, styles=("/static/page.css", *styles),
@@ -153,7 +153,7 @@ def document(
 
 
 class Macros:
-    """The macros of ui.html, for cells of tables that are made in Python."""
+    """The macros of ui.html, for table cells that are made in Python."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(environment().globals["ui"], name)

@@ -1,6 +1,6 @@
-"""States, texts, numbers and times in few words, everywhere the same. Pure.
+"""States, texts, numbers and times in few words, the same everywhere. Pure.
 
-Other people's text becomes one harmless line here (`clean`); markup is escaped by the templates.
+Text from outside becomes one harmless line here (`clean`); the templates escape markup.
 """
 
 from __future__ import annotations
@@ -20,33 +20,31 @@ from monitor.model.observation import Observation
 from monitor.model.verdict import RankHealth
 from worker_server.wire import StepState
 
-if TYPE_CHECKING:  # whole deciders would come with it, and `status` asks for no more than a word
+if TYPE_CHECKING:  # it would import the deciders, and `status` needs only words
     from monitor.decide.view import View
 
 
 LONGEST: Final = 2000
 NONE: Final = "\N{EN DASH}"
-"""Where nothing is known."""
+"""For an unknown value."""
 _DIGITS: Final = re.compile(r"([0-9]+)")
 
 
 def clean(text: str, at_most: int = LONGEST) -> str:
-    """Other people's text in one line, without what steers a terminal or turns text around.
+    """Text from outside in one line, without characters that control a terminal or reorder text.
 
-    Control, format (bidirectional overrides among them) and surrogate characters go; see Unicode
-    Standard Annex 9 and "Trojan Source" (CVE-2021-42574) for why format characters do.
+    Removes control, format (with bidirectional overrides) and surrogate characters; for why format
+    characters, see Unicode Standard Annex 9 and "Trojan Source" (CVE-2021-42574).
     """
     if not (text.isascii() and text.isprintable()):
         line = "".join(" " if char.isspace() else char for char in text)
         harmless = (char for char in line if unicodedata.category(char) not in {"Cc", "Cf", "Cs"})
-        text = " ".join(
-            "".join(harmless).split()
-        )  # last: what goes may have stood between two blanks
+        text = " ".join("".join(harmless).split())  # last: a removed character may leave two blanks
     return text if len(text) <= at_most else text[: at_most - 1] + "…"
 
 
 def sentence(text: str) -> str:
-    """A reason as a sentence of its own. A rank's name at its start keeps its letters."""
+    """A reason as a sentence. A rank's name at its start keeps its case."""
     line = clean(text)
     begins = line.split(" ", 1)[0]
     return line[:1].upper() + line[1:] if begins.isalpha() and begins.islower() else line
@@ -58,7 +56,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def plain(name: object) -> str:
-    """A name of ours as words."""
+    """One of our identifiers as words."""
     return str(name).replace("_", " ")
 
 
@@ -82,7 +80,7 @@ def span(seconds: float | None) -> str:
 
 
 def ago(seconds: float) -> str:
-    """The same for what is over, in steps so coarse that a list seldom changes."""
+    """As `span`, for the past; in steps so coarse that a list seldom changes."""
     if seconds < 60:
         return "just now"
     return f"{span(seconds // 60 * 60 if seconds < 7200 else seconds)} ago"
@@ -94,12 +92,12 @@ def since(seconds: float | None) -> str:
 
 
 def utc(at_s: float | None) -> str:
-    """A moment for people anywhere: `2026-11-23 04:44:21 UTC`."""
+    """`2026-11-23 04:44:21 UTC`."""
     return NONE if at_s is None else _moment(at_s, "%Y-%m-%d %H:%M:%S UTC")
 
 
 def time_of_day(at_s: float) -> str:
-    """`04:44:21 UTC`, where the day is told beside it."""
+    """`04:44:21 UTC`, if the day is shown beside it."""
     return _moment(at_s, "%H:%M:%S UTC")
 
 
@@ -114,19 +112,19 @@ def _moment(at_s: float, form: str) -> str:
 
 
 def moment(at_ns: int) -> str:
-    """`04:44:21.123`, UTC, of a rank's own clock; nobody knows: a hyphen."""
+    """`04:44:21.123`, UTC, by a rank's own clock; unknown: a hyphen."""
     seconds, nanos = divmod(at_ns, 10**9)
     text = _moment(seconds, "%H:%M:%S") if at_ns >= 0 else _UNKNOWN
     return "-" if text == _UNKNOWN else f"{text}.{nanos // 10**6:03d}"
 
 
 def whole(value: int | None) -> str:
-    """`1,100`; nobody knows: a dash."""
+    """`1,100`; unknown: a dash."""
     return NONE if value is None else f"{value:,}"
 
 
 def tenths(seconds: float | None) -> str:
-    """`12.3 s`; nobody knows: a hyphen."""
+    """`12.3 s`; unknown: a hyphen."""
     return "-" if seconds is None else f"{seconds:.1f} s"
 
 
@@ -136,7 +134,7 @@ def hundredths(seconds: float | None) -> str:
 
 
 def quoted(name: str) -> str:
-    """For a shell."""
+    """Quoted for a shell."""
     return "'" + name.replace("'", "'\\''") + "'"
 
 
@@ -146,7 +144,6 @@ def doing(step: StepState | None) -> str:
 
 
 def loss(step: StepState | None) -> str:
-    """As far as it is told."""
     return NONE if step is None or step.loss is None else f"{step.loss:.4g}"
 
 
@@ -162,7 +159,7 @@ def path_of(kind: str, name: str) -> str:
     return f"/{kind}/{quote(name, safe='', errors='replace')}"
 
 
-@functools.lru_cache(maxsize=1 << 17)  # the same names at each look
+@functools.lru_cache(maxsize=1 << 17)  # names recur at each look
 def natural(name: str) -> tuple[tuple[bool, int, str], ...]:
     """A key that sorts `rg_2` before `rg_10`."""
     return tuple(
@@ -172,7 +169,7 @@ def natural(name: str) -> tuple[tuple[bool, int, str], ...]:
     )
 
 
-# -- The state of every rank, with a shape of its own beside its colour. Pure ---------------------
+# -- The state of every rank, with its own shape beside its colour. Pure ---------------------------
 
 EVICTING: Final = "evicting"
 UNKNOWN: Final = "unknown"
@@ -181,7 +178,7 @@ UNKNOWN: Final = "unknown"
 @dataclass(frozen=True, slots=True)
 class StateLook:
     glyph: str
-    """Told from the others by shape alone."""
+    """Different from the others by shape alone."""
     meaning: str
 
 
@@ -205,7 +202,7 @@ ORDER: Final = {state: rank for rank, state in enumerate(LOOKS)}
 
 
 def state_of(view: View, seen: Observation) -> str:
-    """Of one rank: its health, but that of a rank whose group is being evicted."""
+    """A rank's health, or that its group is being evicted."""
     health = view.result.rank_health.get(seen.rank)
     if health is None:
         return UNKNOWN
@@ -216,7 +213,7 @@ def state_of(view: View, seen: Observation) -> str:
 
 
 def states_of(view: View, *, late: bool) -> dict[RankName, str]:
-    """Of every rank; none is called healthy while the job's next commit is late."""
+    """Of every rank; none is healthy while the job's next commit is late."""
     states = {seen.rank: state_of(view, seen) for seen in view.snapshot.observations}
     if not late:
         return states
@@ -224,5 +221,5 @@ def states_of(view: View, *, late: bool) -> dict[RankName, str]:
 
 
 def worst(states: Iterable[str]) -> str:
-    """The one that a group of ranks is shown by."""
+    """The state shown for several ranks."""
     return min(states, key=lambda state: ORDER[state], default=UNKNOWN)
