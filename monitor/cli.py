@@ -1,7 +1,7 @@
 """`lightkeeper`: the one console command.
 
-A command is imported when it is called: `lightkeeper run` stands before every start of a group, and
-while the gate starts again nobody stands by for its worker.
+A command is imported only when called: `lightkeeper run` precedes every start of a group, and a
+restarting gate has no spare worker until it is up.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ in bash, Tab completes after: eval "$(_LIGHTKEEPER_COMPLETE=bash_source lightkee
 
 
 class Ours(click.Command):
-    """A command of `monitor/commands`, not imported yet: MODULE:FUNCTION. `extra`: what brings the
-    packages that it needs beyond those of a rank.
+    """A command of `monitor/commands`, not imported yet: MODULE:FUNCTION. `extra` is the extra with
+    the packages that it needs beyond those of a rank.
     """
 
     def __init__(self, place: str, about: str, extra: str = "") -> None:
@@ -70,7 +70,7 @@ class Ours(click.Command):
 
 
 class Elsewhere(click.Command):
-    """A command that reads its own words."""
+    """A command that parses its own arguments."""
 
     def __init__(self, start: Callable[[Sequence[str]], int], about: str) -> None:
         super().__init__(None, short_help=about)
@@ -85,7 +85,7 @@ class Elsewhere(click.Command):
 
 
 class Commands(HelpPage, click.Group):
-    """Commands in sections, by their names."""
+    """Commands by name, in sections."""
 
     def __init__(
         self, about: str, sections: Mapping[str, Mapping[str, click.Command]], **more: Any
@@ -111,7 +111,7 @@ class Commands(HelpPage, click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Here it is imported."""
+        """Import the command."""
         name, command, arguments = super().resolve_command(ctx, args)
         return name, command.imported() if isinstance(command, Ours) else command, arguments
 
@@ -123,7 +123,7 @@ def _admission(words: Sequence[str]) -> int:
 
 
 def _process(module: str, words: Sequence[str]) -> int:
-    """One of its own: the monitor imports neither it nor what it imports."""
+    """In a new process: the monitor imports neither the module nor its imports."""
     command = [sys.executable, "-P", "-m", "lightkeeper", "-m", module, *words]
     os.execv(sys.executable, command)  # noqa: S606
 
@@ -203,7 +203,7 @@ click.version_option(package_name="lightkeeper", message="%(package)s %(version)
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
-    if words[:1] != ["run"] and (odd := misspelt(os.environ)):  # what it runs says so itself
+    if words[:1] != ["run"] and (odd := misspelt(os.environ)):  # `run` warns itself
         sys.stderr.write(f"warning: {odd}\n")
     try:
         return int(cli.main(words, "lightkeeper", standalone_mode=False) or 0)

@@ -1,6 +1,6 @@
-"""The subcommands: `command` says how one is declared, `cli` has the table of them.
+"""The subcommands: `command` says how to declare one, `cli` has the table of them.
 
 Belongs here: options, one-line errors, printing. A command returns its exit status: 0 done,
-1 the monitor is away or said no, 2 used wrongly. `analyze` has its
+1 the monitor is away or refused, 2 wrong arguments. `analyze` has its
 own: 1 is a fault found.
 """

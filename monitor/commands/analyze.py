@@ -1,4 +1,4 @@
-"""`lightkeeper analyze`: from flight records on disk to the culprit."""
+"""`lightkeeper analyze`: the culprit from flight records on disk."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def analyze(*, html: Path | None, as_json: bool, deadline: float, **options: Any
     Dumps are read without running anything in them. docs/offline.md explains kinds and confidence.
     """
     if html is not None:
-        check_writable(html)  # not only after a long load
+        check_writable(html)  # before a long load
     try:
         with reading() as progress:
             status, text, written = confined(
@@ -155,7 +155,7 @@ def _load(
         job = load(paths, world_size=world_size, members=members, progress=progress)
     except FlightRecordError as exc:
         raise CommandError(f"no usable flight record: {clean(str(exc), 500)}") from exc
-    if not job.ranks and not evidence:  # a bundle says what the monitor saw also without records
+    if not job.ranks and not evidence:  # a bundle has the monitor's verdict even without records
         raise CommandError(_why_nothing(job, paths))
     return job
 
@@ -202,7 +202,7 @@ def read_members(path: Path) -> dict[str, list[int]]:
     """Process groups and their global ranks from a JSON file.
 
     Raises:
-        CommandError: it cannot be read, or holds something else.
+        CommandError: it cannot be read, or has other contents.
     """
     try:
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Questions to a running monitor, for the commands that read or change it."""
+"""Requests to a running monitor, for the commands that read or change it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TIMEOUT_S: Final = 10.0
 
 
 def login() -> str:
-    """Who asks, by their login: shown, and trusted for nothing."""
+    """The user's login: shown, never trusted."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a container whose user has no name
@@ -46,7 +46,7 @@ def _why(exc: requests.RequestException) -> str:
 
 
 class Monitor:
-    """The monitors of `A,B`: of several the first answers that does not stand by."""
+    """The monitors of `A,B`: the first that can be reached and is no standby answers."""
 
     def __init__(self, urls: str, token: str | None = None) -> None:
         self.urls = [url.strip().rstrip("/") for url in urls.split(",")]
@@ -56,7 +56,7 @@ class Monitor:
         """The JSON answer.
 
         Raises:
-            CommandError: the monitor is away, or said no.
+            CommandError: the monitor is away or refused.
         """
         problems = []
         for base in self.urls:
@@ -102,7 +102,7 @@ def _without(urls: str | None) -> Monitor:
 
 
 def _with_token(urls: str | None, token_file: Path | None) -> Monitor:
-    """The token goes to the default address only where this user's monitor is."""
+    """The token goes to the default address only if this user's monitor is there."""
     token = read_token(token_file)
     if urls is None and token is not None and (why := home.not_ours()) is not None:
         raise CommandError(

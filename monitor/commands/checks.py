@@ -1,6 +1,6 @@
-"""Whom to notify and which schedulers to ask: the monitor's options, and the `check` of each.
+"""Options for notifications and schedulers, and a `check` command for each.
 
-What is shown of a URL is its host.
+Of a URL only the host is shown.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from monitor.show.server import is_loopback
 _ENV: Final = "LIGHTKEEPER_NOTIFY_"
 _TEST_S: Final = 60.0
 Sinks = Callable[[float], tuple[Sink, ...]]
-"""Who is told, of seconds after which an alert ends by itself."""
+"""Makes the sinks; takes the seconds after which an alert expires."""
 
 
 def sinks_of(
@@ -119,7 +119,7 @@ _url_option: Final = gathered("public_url", _public_url, _option(
 
 
 def notify_options(called: F) -> F:
-    """Whom to notify; of `lightkeeper monitor` too."""
+    """Add the options of whom to notify; `monitor` has them too."""
     return _sink_options(_url_option(called))
 
 
@@ -196,7 +196,7 @@ def schedulers_of(
     scheduler_webhook_secret_file: Path | None, scheduler_ca_file: Path | None, slurm_removal: str,
     kube_context: str | None, kube_grace: str, kube_force: bool, primus_safe: str | None,
 ) -> SchedulerOptions:  # fmt: skip
-    """What these options and the environment say.
+    """The schedulers that these options and the environment name.
 
     Raises:
         CommandError: one of them cannot be used.
@@ -222,7 +222,7 @@ def schedulers_of(
 
 
 def _checked(text: str) -> tuple[Driver, str]:
-    """The driver, and its URL if it has one."""
+    """The driver, and its URL if any."""
     named = driver_of(text)
     if named is None:
         *others, last = (driver.usage for driver in DRIVERS)

@@ -1,7 +1,7 @@
 """How a command is declared, and how it fails. Click does the rest.
 
-A command is a function. Its docstring is its help, its options are its arguments. Options that mean
-one thing together come as one value (`gathered`): a monitor to ask, sinks to tell. A command
+A command is a function. Its docstring is its help, its options are its arguments. Options that
+together mean one thing come as one value (`gathered`): a monitor, the sinks. A command
 returns its exit status (None: done), or raises CommandError: one line on standard error.
 """
 
@@ -32,14 +32,14 @@ class CommandError(click.ClickException):
 
 
 class HelpPage(click.Command):
-    """Its help is the docstring as it stands, then its options, section by section."""
+    """Its help is the unchanged docstring, then the options by section."""
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Not wrapped again: examples keep their lines."""
+        """Not wrapped: examples keep their lines."""
         formatter.write(f"\n{inspect.cleandoc(self.help or '')}\n")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Options of no section first."""
+        """Options without a section first."""
         sections: dict[str, list[tuple[str, str]]] = {"Options": []}
         for param in self.get_params(ctx):
             record = None if isinstance(param, click.Argument) else param.get_help_record(ctx)
@@ -58,7 +58,7 @@ class Option(click.Option):
 
 
 class Within(click.ParamType[float]):
-    """A number from `low` to `high`; `kind` int: a whole one."""
+    """A number from `low` to `high`, or an integer (`kind`)."""
 
     name = "number"
 
@@ -80,11 +80,11 @@ class Within(click.ParamType[float]):
 
 command: Final = functools.partial(click.command, cls=HelpPage)
 option: Final = functools.partial(click.option, cls=Option)
-FILE: Final = click.Path(path_type=Path, readable=False)  # who reads it says why not
+FILE: Final = click.Path(path_type=Path, readable=False)  # its reader reports errors
 
 
 def gathered(name: str, make: Callable[..., Any], *options: Callable[[F], F]) -> Callable[[F], F]:
-    """Options that a command gets as one argument: what `make` makes of those that it names."""
+    """Pass `options` to a command as one argument, made by `make` from its parameters."""
     taken = tuple(inspect.signature(make).parameters)
 
     def decorate(called: F) -> F:

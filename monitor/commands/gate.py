@@ -65,7 +65,7 @@ def gate(
         lighthouse=parse_lighthouse(lighthouse), state=state, token=token, verbose=verbose
     )
     at, admin_at = _address("--bind", bind), _address("--admin", admin)
-    first = Worker().ready()  # before anything is taken over from a gate that died
+    first = Worker().ready()  # before taking over from a gate that died
     try:
         shared = _state(at, admin_at)
     except CommandError:
@@ -79,10 +79,10 @@ def gate(
 
 
 def _state(bind: tuple[str, int], admin: tuple[str, int]) -> SharedState:
-    """Our own sockets, or those of a worker whose supervisor died.
+    """New sockets, or those of a worker whose supervisor died.
 
-    An address in use is tried again for a moment: a worker that has just lost its supervisor may
-    not have noticed, and one that was stopped takes its time to end.
+    Retries an address in use for a moment: a worker that has just lost its supervisor may
+    not have noticed yet, and a stopped one needs time to end.
     """
     until_s = time.monotonic() + _PATIENCE_S
     while True:
@@ -112,7 +112,7 @@ def _listeners(bind: tuple[str, int], admin: tuple[str, int]) -> list[socket.soc
 
 
 def _move_admin(state: SharedState, admin: tuple[str, int]) -> None:
-    """The admin port is where we are told to have it; where that fails, groups go before."""
+    """Move the admin port to where `--admin` says; if that fails, serving groups comes first."""
     gate, *others = state.listeners
     where = [other.getsockname()[:2] for other in others]
     try:
@@ -131,7 +131,7 @@ def parse_lighthouse(url: str) -> tuple[str, int]:
     """Host and port of `http://HOST:PORT`.
 
     Raises:
-        CommandError: it is no such URL; TorchFT speaks no TLS.
+        CommandError: not such a URL; TorchFT has no TLS.
     """
     try:
         parts = urlsplit(url)

@@ -54,11 +54,11 @@ from monitor.show.wording import listed as in_words
 from monitor.store.place import StoreError, parse_place
 from monitor.store.store import Store
 
-# One incident as a person reads it at 3 am: what happened, was done, how long, at what cost.
+# One incident for a person at 3 am: what happened, what was done, how long it took, at what cost.
 
 WIDTH: Final = 100
 BAR: Final = 36
-"""Characters of the bar chart."""
+"""Width of the bar chart."""
 _PARTS: Final = {
     "seen": "until it was seen",
     "firing": "until it was sure",
@@ -70,11 +70,11 @@ _PARTS: Final = {
     "rejoined": "until it was back",
 }
 _NAMES: Final = 12
-"""Culprits or victims that are named."""
+"""Most culprits or victims named."""
 
 
 def story(report: IncidentReport, monitor: str, journal: str | None = None) -> Iterator[Text]:
-    """`monitor`: its URL, empty when it is away."""
+    """`monitor`: its URL, empty if it is away."""
     yield from _head(report)
     yield from _happened(report)
     yield from _done(report)
@@ -132,7 +132,7 @@ def _done(report: IncidentReport) -> Iterator[Text]:
     rungs = [rung for eviction in report.evictions for rung in eviction.rungs]
     for rung in sorted(rungs, key=lambda rung: rung.started_s):
         result = f"{rung.result}, " if rung.result else ""
-        detail = rung.detail.removeprefix(f"{rung.result}: ")  # some rungs say it themselves
+        detail = rung.detail.removeprefix(f"{rung.result}: ")  # some rungs repeat it
         over_s = rung.finished_s
         took = _span(None if over_s is None else max(0.0, over_s - rung.started_s))
         yield from _row(plain(rung.rung), f"{result}{took}: {detail}")
@@ -159,7 +159,7 @@ def _took(account: IncidentAccount) -> Iterator[Text]:
 
 
 def _bar(start_s: float, seconds: float, total_s: float) -> str:
-    """Where this part lies in the whole."""
+    """A bar at this part's place in the whole."""
     if total_s <= 0:
         return " " * BAR
     start = min(BAR - 1, int(start_s / total_s * BAR))
@@ -198,7 +198,7 @@ def _next(report: IncidentReport, base: str, journal: str | None) -> Iterator[Te
 
 
 def advice(report: IncidentReport) -> Iterator[str]:
-    """What a person should do, the most urgent first."""
+    """What to do, most urgent first."""
     incident, account = report.incident, report.account
     outcome, kind = account.outcome, incident.kind
     hosts = " and ".join(account.ran_on) or "the host"
@@ -217,12 +217,12 @@ def advice(report: IncidentReport) -> Iterator[str]:
 
 
 def _row(name: str, text: str, style: str = "") -> Iterator[Text]:
-    """A fact and its name, in lines that fit a terminal and a mail."""
+    """A fact and its name, in lines that fit a terminal or a mail."""
     yield from _wrapped(f"  {name:<16}", clean(str(text)), style)
 
 
 def _whole(name: str, text: str) -> Text:
-    """One line however long: to be copied."""
+    """On one line, so that it can be copied."""
     return Text(f"  {name:<16}{clean(text)}")
 
 
@@ -243,7 +243,7 @@ def _span(seconds: float | None) -> str:
     return "as long as is known" if seconds is None else f"{seconds:.1f} s"
 
 
-# -- where they come from: a monitor, or without one its store --------------------------------
+# -- where incidents come from: a monitor, or its store -------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,20 +262,20 @@ class Sought:
 
 
 class Stored:
-    """What a store holds, in the answers of the API. Nothing is written to it.
+    """A store's contents as the API would answer. Nothing is written to it.
 
     Raises:
-        CommandError: there is none, or it cannot be read.
+        CommandError: no store there, or it cannot be read.
     """
 
     def __init__(self, place: str) -> None:
         self._view = _view(_read(place))
 
     def get(self, prefix: str) -> IncidentReport:
-        """The incident whose id begins so.
+        """The incident whose id begins with `prefix`.
 
         Raises:
-            CommandError: none, or several begin so.
+            CommandError: none, or several match.
         """
         try:
             return self._view.report(find(self._view.incidents, prefix))
@@ -313,7 +313,7 @@ def _read(text: str) -> Remembered:
     except StoreError as exc:
         raise CommandError(str(exc), FAILED) from exc
     try:
-        store.follow()  # a monitor may be writing there
+        store.follow()  # a monitor may be writing it
         return store.remembered()
     except StoreError as exc:
         raise CommandError(str(exc), FAILED) from exc

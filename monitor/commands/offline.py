@@ -1,4 +1,4 @@
-"""What commands that judge files have in common: a process with a deadline, status, output."""
+"""Shared by commands that analyze files: a process with a deadline, status, output."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from rich.progress import Progress as Bar
 from monitor.commands.command import CommandError, F, HelpPage, Within, option
 from monitor.show.wording import clean
 
-# -- Work on files that anybody may have made, in a process that ends whatever it reads -----------
-# Theory of operation. A check of the time between two steps is no deadline: one step may be a loop
-# in C. So the work is done in a forked child in a session of its own. It tells how far it is and at
-# last what it found over a pipe; when the time is over the session is killed, and what it was doing
-# then says what is left out. Its memory is limited too, or the machine's other processes would pay.
+# -- Work on untrusted files, in a process that ends whatever it reads -----------------------------
+# Theory of operation. Checking the time between steps is no deadline: one step may be a loop in C.
+# So the work is done in a forked child in its own session. It sends its progress and then its
+# result over a pipe; after the deadline the session is killed, and the last progress shows what is
+# left out. Its memory is limited too, or the machine's other processes would pay.
 
 CANNOT_TELL: Final = 3
-"""Exit status: a limit was reached before there was an answer."""
+"""Exit status: a limit was reached before an answer."""
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
-"""How many files are done, and how many there are."""
+"""Takes the number of files done, and of all."""
 
 _KILLED: Final = (os.CLD_KILLED, signal.SIGKILL)
 _MEMORY: Final = 0.8
-"""Of the machine's, for each process of the work."""
+"""Share of the machine's, for each process of the work."""
 
 
 class CannotTellError(CommandError):
-    """There is no answer, and nobody is accused on a part of the evidence."""
+    """There is no answer: partial evidence accuses nobody."""
 
     def __init__(self, reason: str, done: int = 0, total: int = 0) -> None:
         """`done` of `total` files were read."""
@@ -62,12 +62,12 @@ def _left_out(done: int, total: int) -> str:
 
 
 def confined(work: Callable[[Progress], T], *, deadline_s: float, progress: Progress | None) -> T:
-    """What `work` returns; plain values and texts only, they come through a pipe.
+    """What `work` returns: only plain values and text, since it comes through a pipe.
 
     Raises:
         CannotTellError: it took too long, or too much memory.
-        CommandError: as the work did.
-        RuntimeError: the work failed in another way; the message is the traceback.
+        CommandError: raised by the work.
+        RuntimeError: the work failed otherwise; the message is the traceback.
     """
     mine, theirs = get_context("fork").Pipe(duplex=False)
     child = get_context("fork").Process(target=_work, args=(work, theirs, deadline_s))
@@ -117,7 +117,7 @@ def _work(work: Callable[[Progress], Any], pipe: Connection, deadline_s: float) 
     os.setsid()  # its own workers end with it
     pages = os.sysconf("SC_PHYS_PAGES")
     _limit(resource.RLIMIT_AS, int(_MEMORY * os.sysconf("SC_PAGE_SIZE") * pages))
-    _limit(resource.RLIMIT_CPU, int(deadline_s) + 60)  # should nobody be left to end it
+    _limit(resource.RLIMIT_CPU, int(deadline_s) + 60)  # if its parent died
     at = [0, 0]
 
     def progress(done: int, total: int) -> None:
@@ -149,14 +149,14 @@ def _limit(which: int, most: int) -> None:
 # -- status and output ----------------------------------------------------------------------------
 
 BROKEN: Final = 70
-"""A fault of ours (sysexits.h: EX_SOFTWARE): never 1, which says that the job has one."""
+"""Our own fault (sysexits.h: EX_SOFTWARE); never 1, which is a fault of the job."""
 INTERRUPTED: Final = 130
 _WIDTH: Final = 160
-"""Columns of a report that is piped into a file."""
+"""Columns of a report in a pipe."""
 
 
 class Judging(HelpPage):
-    """A command whose exit status says what it found, or how it ended."""
+    """A command whose exit status is what it found, or how it failed."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -181,9 +181,9 @@ def composed(*, as_json: bool, body: Callable[[], Any], text: Callable[[Console]
 
 
 def say(report: str) -> None:
-    """Print it. A closed pipe (`| head`) is no failure and does not change the status."""
+    """Print it. A closed pipe (`| head`) is no error and keeps the status."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # an ASCII terminal shows what it can
+        sys.stdout.reconfigure(errors="backslashreplace")  # for ASCII terminals
     try:
         sys.stdout.write(report)
         sys.stdout.flush()
@@ -192,14 +192,14 @@ def say(report: str) -> None:
 
 
 def deadline(why: str) -> Callable[[F], F]:
-    """`--deadline SECONDS`; `why` tells how long a large one takes."""
+    """`--deadline SECONDS`; `why` says how long a large input takes."""
     return option("--deadline", type=Within(1e-9, 86_400), default=1800.0, metavar="SECONDS",
                   help=f"give up after SECONDS; {why}")  # fmt: skip
 
 
 @contextlib.contextmanager
 def reading() -> Iterator[Progress | None]:
-    """What moves a bar on stderr, gone when done; None where stderr is no terminal."""
+    """Moves a progress bar on stderr, removed at the end; None if that is no terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -214,10 +214,10 @@ def shown(path: Path) -> str:
 
 
 def check_writable(path: Path) -> None:
-    """Before the work, not after it.
+    """Check before the work, not after it.
 
     Raises:
-        CommandError: a file cannot be written there.
+        CommandError: no file can be written there.
     """
     if path.is_dir():
         raise CommandError(f"cannot write {shown(path)}: it is a folder")
@@ -227,10 +227,10 @@ def check_writable(path: Path) -> None:
 
 
 def write(path: Path, text: str) -> None:
-    """A file of text.
+    """Write a text file.
 
     Raises:
-        CommandError: it cannot be written.
+        CommandError: not possible.
     """
     try:
         path.write_text(text, encoding="utf-8")

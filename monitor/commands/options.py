@@ -1,6 +1,6 @@
-"""What options of several commands name: secrets, addresses, thresholds.
+"""Values of options of several commands: secrets, addresses, thresholds.
 
-A secret stands in a file or in the environment, never among the arguments.
+A secret is in a file or in the environment, never an argument.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ token_file: Final = option(
 
 
 def read_token(token_file: Path | None) -> str | None:
-    """The shared secret; None when there is none.
+    """The shared secret; None if there is none.
 
     Raises:
         CommandError: the file cannot be read, is open to others, or holds no token.
@@ -34,10 +34,10 @@ def read_token(token_file: Path | None) -> str | None:
 
 
 def make_token(token_file: Path | None, no_token: bool = False) -> str | None:
-    """The same; where nobody says which, the user's own file is made.
+    """As `read_token`; if none is named, make the user's own file.
 
     Raises:
-        CommandError: as `read_token`, or it cannot be made.
+        CommandError: as `read_token`, or the file cannot be made.
     """
     if no_token and token_file is not None:
         raise CommandError("--no-token and --token-file exclude each other")
@@ -62,14 +62,14 @@ def read_group_tokens(group_tokens: Path | None) -> Mapping[GroupName, str]:
     """Lines of `GROUP TOKEN`; several groups may share one. Empty: no file.
 
     Raises:
-        CommandError: the file cannot be read, is open to others, or has another line.
+        CommandError: the file cannot be read, is open to others, or has a bad line.
     """
     tokens: dict[GroupName, str] = {}
     path = group_tokens
     if path is None:
         return tokens
     text = _text(path)
-    if path.stat().st_mode & 0o027:  # its group may read: Kubernetes gives volumes one (fsGroup)
+    if path.stat().st_mode & 0o027:  # group may read: Kubernetes sets one on volumes (fsGroup)
         raise CommandError(f"{path} holds secrets that others can read: chmod 600 {path}")
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split()
@@ -81,10 +81,10 @@ def read_group_tokens(group_tokens: Path | None) -> Mapping[GroupName, str]:
 
 
 def web_url(option: str, url: str, *, secret: bool = False) -> str:
-    """A URL that can be asked.
+    """A usable http or https URL.
 
     Raises:
-        CommandError: it is none, or holds a password; a secret one is not shown.
+        CommandError: not such a URL, or it holds a password; a secret one is not shown.
     """
     try:
         parts = urlsplit(url)
@@ -103,7 +103,7 @@ def read_secret(name: str, path: Path | None) -> str | None:
     """From the option's file, the file that NAME_FILE names, or the variable NAME.
 
     Raises:
-        CommandError: the file cannot be read, or there is no plain line in it.
+        CommandError: the file cannot be read, or is not one plain line.
     """
     named = os.environ.get(f"{name}_FILE")
     path = path or (Path(named) if named else None)
@@ -129,15 +129,15 @@ def _text(path: Path) -> str:
 
 
 def threshold(about: str) -> Callable[[F], F]:
-    """The option; `changed` holds what was said."""
+    """The option; its values are in `changed`."""
     return option("--set", "changed", multiple=True, metavar="NAME=VALUE", help=about)
 
 
 def thresholds(changed: Iterable[str]) -> dict[str, Any]:
-    """Values by name. Whether there is such a threshold, and its bounds, is the config's to say.
+    """Values by name. The config checks whether the threshold exists, and its bounds.
 
     Raises:
-        CommandError: not NAME=VALUE, or no value of its kind.
+        CommandError: not NAME=VALUE, or a value of another type.
     """
     chosen: dict[str, Any] = {}
     for text in changed:

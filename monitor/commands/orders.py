@@ -1,4 +1,4 @@
-"""What a person orders: `lightkeeper evict`, and `quarantine` of hosts and groups."""
+"""Actions by hand: `lightkeeper evict`, and `quarantine` of hosts and groups."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def history(*, monitor: Monitor, path: str, as_json: bool) -> None:
     out.print(lines)
 
 
-# -- `lightkeeper evict GROUP`: put a replica group out now, and see it go ------------------------
+# -- `lightkeeper evict GROUP`: evict a replica group now, and watch it go ------------------------
 
 NOT_YET: Final = 3
 _NAMED: Final = 12
@@ -229,10 +229,10 @@ def evict(
 
 
 def _chosen(monitor: Monitor, group: str) -> Mapping[str, Any]:
-    """The group, as the monitor knows it.
+    """The group, as the monitor shows it.
 
     Raises:
-        CommandError: it knows no such group.
+        CommandError: the monitor has no such group.
     """
     groups: dict[str, Mapping[str, Any]] = {
         str(row["group"]): row for row in monitor.ask("/v1/groups")["groups"]
@@ -250,10 +250,10 @@ def _chosen(monitor: Monitor, group: str) -> Mapping[str, Any]:
 
 
 def _confirm(group: Mapping[str, Any]) -> None:
-    """A person types yes; without a terminal nobody is there to ask.
+    """Ask a person to type yes, on a terminal.
 
     Raises:
-        CommandError: they do not.
+        CommandError: no yes, or no terminal.
     """
     if not sys.stdin.isatty():
         raise CommandError("there is no terminal to ask on: say --yes")
@@ -267,11 +267,11 @@ def _confirm(group: Mapping[str, Any]) -> None:
 def _follow(
     monitor: Monitor, incident_id: str, wait_s: float, tell: Callable[[str], object]
 ) -> Mapping[str, Any]:
-    """The eviction as it was seen last; empty when nobody has taken it up."""
+    """The eviction as last seen; empty if it has not begun."""
     last: Mapping[str, Any] = {}
     shown: set[str] = set()
     for _ in range(int(wait_s / _LOOK_S)):
-        recent = monitor.ask("/v1/incidents?limit=100")["incidents"]  # it comes with the next tick
+        recent = monitor.ask("/v1/incidents?limit=100")["incidents"]  # shown from the next tick on
         evictions = [
             eviction
             for body in recent

@@ -1,4 +1,4 @@
-"""`lightkeeper policy`, `check policy`, `pause` and `resume`: what may be done, and whether now."""
+"""`lightkeeper policy`, `check policy`, `pause` and `resume`: what may be done, and when."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from monitor.decide.rules import Effective, PolicyError
 from monitor.decide.view_json import effective_to_json
 from monitor.rulebook import effective
 
-# -- the big red switch ----------------------------------------------------------------------------
+# -- the pause switch ------------------------------------------------------------------------------
 
 
 @command()
@@ -125,7 +125,7 @@ def reload(*, monitor: Monitor, as_json: bool) -> None:
 
 
 def refused(exc: PolicyError) -> CommandError:
-    """Every problem but the last on standard error, one line each; the last as the error."""
+    """Print every problem but the last on standard error; the last is the error returned."""
     for problem in exc.problems[:-1]:
         sys.stderr.write(f"error: {' '.join(problem.split())}\n")
     return CommandError(exc.problems[-1])

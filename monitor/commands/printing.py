@@ -1,4 +1,4 @@
-"""How the commands print: JSON as it came, tables, or a live screen."""
+"""How the commands print: JSON, tables, or a live screen."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from monitor.show.wording import clean
 
 
 class Painted:
-    """Lines for rich. By segments, not by Text: ten thousand ranks are printed in a moment."""
+    """Lines for rich, as segments, not as Text: fast enough for ten thousand ranks."""
 
     def __init__(self, lines: Sequence[Line]) -> None:
         self.lines = lines
@@ -44,7 +44,7 @@ class Painted:
 
 
 def show_lines(console: Console, lines: Iterable[Line]) -> None:
-    """Print them; in a pipe without a space at their ends."""
+    """Print lines; in a pipe without trailing spaces."""
     if console.is_terminal:
         console.print(Painted(list(lines)), end="")
         return
@@ -53,7 +53,7 @@ def show_lines(console: Console, lines: Iterable[Line]) -> None:
 
 
 def room(console: Console) -> int | None:
-    """Columns that a line may fill; None: as many as it likes."""
+    """Columns that a line may fill; None: no limit."""
     return console.width if console.is_terminal else None
 
 
@@ -61,7 +61,7 @@ _STYLES: Final = {**STYLES, "unknown": "magenta"}
 
 
 def console() -> Console:
-    """Standard output; in a pipe no line is folded, and nothing is coloured but by FORCE_COLOR."""
+    """Standard output; in a pipe without line folding, and coloured only with FORCE_COLOR."""
     return Console(soft_wrap=not sys.stdout.isatty())
 
 
@@ -73,7 +73,7 @@ def show_checks(
     title: str, name: str, checks: Sequence[Mapping[str, Any]], columns: Mapping[str, str],
     *, as_json: bool,
 ) -> None:  # fmt: skip
-    """What was tried, each with whether it is `ok`; `columns` are keys and their headings."""
+    """Print checks, each with `ok`; `columns`: keys and their headings."""
     if as_json:
         print_json({"schema": 1, name: checks})
         return
@@ -85,7 +85,7 @@ def show_checks(
 
 
 class Sheet:
-    """A table: with lines around its cells on a terminal, in a pipe without (`terminal.grid`)."""
+    """A table: with borders on a terminal, without in a pipe (`tables.lines_of`)."""
 
     def __init__(self, title: str, *columns: str) -> None:
         self._title, self._columns = title, columns
@@ -112,12 +112,12 @@ class Sheet:
 
 
 def text(value: str, style: str = "") -> Text:
-    """A line; what ranks and hosts told is no markup, and cannot steer the terminal."""
+    """A line; text from ranks and hosts is no markup, and cannot control the terminal."""
     return Text(clean(value), style=style)
 
 
 def word(value: Any) -> Text:
-    """A state or health, coloured; nothing in it is taken for markup."""
+    """A state or health, coloured; never read as markup."""
     said = show(value)
     return text(said, _STYLES.get(said, ""))
 
@@ -127,7 +127,7 @@ def cell(value: Any) -> Text:
 
 
 def figure(value: Any) -> Any:
-    """A number as people read it: 0.3333333333333333 is 0.3333."""
+    """A number for people: 0.3333333333333333 is 0.3333."""
     if not isinstance(value, float) or not math.isfinite(value):
         return value
     return round(value) if abs(value) >= 1000 else float(f"{value:.4g}")
@@ -138,7 +138,7 @@ def moment(at_s: float | None) -> str:
 
 
 def pause_line(pause: Mapping[str, Any]) -> str:
-    """The big red switch in one line."""
+    """The pause switch, in one line."""
     until_s = pause["until_s"]
     until = "until `lightkeeper resume`" if until_s is None else f"until {moment(until_s)}"
     return f"PAUSED by {pause['author']} {until}: {pause['reason']} (nobody is evicted but by hand)"
@@ -148,9 +148,9 @@ def pause_line(pause: Mapping[str, Any]) -> str:
 
 T = TypeVar("T")
 _ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""The screen is put back."""
+"""The screen is restored."""
 _BUDGET: Final = 0.05
-"""Largest share of one core that a live screen may take: with many ranks it looks less often."""
+"""Largest share of one core for a live screen: with many ranks it updates less often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class LatestAnswer(Generic[T]):
 
 
 SECONDS: Final = Within(0.2, 3600)
-"""A pause between two looks."""
+"""Interval between two looks."""
 watch: Final = option(
     "--watch", type=SECONDS, is_flag=False, flag_value=2.0, metavar="[SECONDS]",
     help="repeat every 2 s, or SECONDS: live on a terminal (Ctrl-C ends)",
@@ -176,7 +176,7 @@ watch: Final = option(
 
 
 def need_terminal(what: str, instead: str) -> None:
-    """Somebody has to look.
+    """Require a terminal.
 
     Raises:
         CommandError: no terminal.
@@ -186,11 +186,11 @@ def need_terminal(what: str, instead: str) -> None:
 
 
 Draw = Callable[[LatestAnswer[T], int, int], list[Line]]
-"""What is on the screen, from the latest look, in so many columns and rows."""
+"""The screen's lines, from the latest look, for so many columns and rows."""
 
 
 def live(ask: Callable[[], T], every_s: float, draw: Draw[T]) -> LatestAnswer[T]:
-    """A whole screen until Ctrl-C; the last look.
+    """Show a full screen until Ctrl-C; returns the last look.
 
     Raises:
         CommandError: the first look failed.
@@ -200,17 +200,17 @@ def live(ask: Callable[[], T], every_s: float, draw: Draw[T]) -> LatestAnswer[T]
     ends: list[int] = []
 
     def end(number: int, _frame: FrameType | None) -> None:
-        ends.append(number)  # an exception alone is lost where a library swallows it
+        ends.append(number)  # a library may swallow the exception
         raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
     before = {number: signal.signal(number, end) for number in _ENDS}
-    unraisable = sys.unraisablehook  # what ends it may come in a callback, and is no news there
+    unraisable = sys.unraisablehook  # the exception may be raised in a callback: no error then
     sys.unraisablehook = lambda unraised: None if ends else unraisable(unraised)
     try:
         with Live(console=console, screen=True, auto_refresh=False) as screen:
             while not ends:
                 used_s = time.process_time()
-                # an exported COLUMNS would hold it at the size that it once had
+                # an exported COLUMNS would keep an old size
                 width, height = os.get_terminal_size(sys.stdout.fileno())
                 console.size = ConsoleDimensions(width, height)
                 screen.update(Painted(draw(look, width, height)[:height]), refresh=True)
@@ -223,7 +223,7 @@ def live(ask: Callable[[], T], every_s: float, draw: Draw[T]) -> LatestAnswer[T]
         for number, handler in before.items():
             signal.signal(number, handler)
         sys.unraisablehook = unraisable
-    if ends and ends[0] != signal.SIGINT:  # and the exception was swallowed
+    if ends and ends[0] != signal.SIGINT:  # the exception was swallowed
         raise SystemExit(128 + ends[0])
     return look
 
@@ -237,7 +237,7 @@ def _again(ask: Callable[[], T], before: LatestAnswer[T]) -> LatestAnswer[T]:
 
 
 def away_lines(away: NoAnswer | None, width: int) -> list[Line]:
-    """That what is shown is old, since when, and why; none when it is not."""
+    """That the screen is old, since when and why; empty if it is not."""
     if away is None:
         return []
     ago_s = max(0.0, time.time() - away.since_s)

@@ -49,7 +49,7 @@ from monitor.model.config import ConfigError, KeeperConfig
 from monitor.model.incident import incident_to_json
 from monitor.rulebook import read_policy
 
-# How a replay is told: as text with the stories first, or as JSON.
+# How a replay is reported: as text, stories first, or as JSON.
 
 SCHEMA: Final = 1
 
@@ -64,45 +64,45 @@ CONJECTURE: Final = (
 class Journey:
     opened: Sequence[Opened]
     from_s: float
-    """What is shown begins here, and ends at `to_s`."""
+    """Start of the span shown, which ends at `to_s`."""
     to_s: float
     changes: Mapping[str, Any]
     """Options of the what-if."""
     policy: Policy | None = None
-    """Its rules; None: the live ones."""
+    """Rules of the what-if; None: the live ones."""
     ticks: Console | None = None
-    """Where every tick is printed, if anywhere."""
+    """Where to print every tick, if at all."""
     timeline: list[Mapping[str, Any]] | None = None
     live: Account = field(default_factory=Account)
     now: Account = field(default_factory=Account)
     notes: list[str] = field(default_factory=list)
     damage: list[str] = field(default_factory=list)
     difference: str | None = None
-    """The first one from what was decided live."""
+    """The first from the live decisions."""
     count: int = 0
     first_s: float | None = None
     last_s: float | None = None
 
     fresh: bool = False
-    """Whether the next tick is the first of a journey that brings incidents along."""
+    """Whether the next tick is the first of a run, which may have earlier incidents."""
 
     @property
     def what_if(self) -> bool:
         return bool(self.changes) or self.policy is not None
 
     def changed(self) -> dict[str, Sequence[Any]]:
-        """Option or rule -> live value, value of the what-if."""
+        """Option or rule -> live value, what-if value."""
         head = self.opened[0].head
         live, policy = head.config, head.policy if self.policy is None else self.policy
         rules = rules_changed(Effective(live, head.policy), Effective(live, policy))
         return {**rules, **{name: (getattr(live, name), new) for name, new in self.changes.items()}}
 
     def versions(self) -> list[str]:
-        """Of lightkeeper, that wrote the files."""
+        """Versions of lightkeeper that wrote the files."""
         return sorted({file.head.version for file in self.opened})
 
     def take(self, replayed: Replayed) -> None:
-        """One tick; those before the span count for what is still open then."""
+        """Add one tick; earlier ones than the span matter for incidents still open then."""
         number = replayed.tick.snapshot.tick
         if self.fresh:
             self._seed(replayed)
@@ -329,7 +329,7 @@ def _tick_line(body: Mapping[str, Any]) -> str:
 
 
 def _reaching(opened: Sequence[Opened], from_s: float) -> Sequence[Opened]:
-    """The files from the last one on that begins before the span and can stand alone."""
+    """The files needed: from the last that begins before the span and can be replayed alone."""
     for place in range(len(opened) - 1, 0, -1):
         head = opened[place].head
         if head.began_s <= from_s:
@@ -341,7 +341,7 @@ def _reaching(opened: Sequence[Opened], from_s: float) -> Sequence[Opened]:
 
 
 def _travel(journey: Journey) -> None:
-    """To the end of the span; then only what concerns the span is left in the accounts."""
+    """Replay to the end of the span; then keep in the accounts only what concerns it."""
     again = Replay(journey.changes, journey.policy)
     for event in events(_reaching(journey.opened, journey.from_s)):
         match event:
@@ -395,7 +395,7 @@ def _span(from_: str | None, to: str | None, began_s: float) -> tuple[float, flo
 def _what_if(
     policy: Path | None, changed: tuple[str, ...]
 ) -> tuple[Mapping[str, Any], Policy | None]:
-    """Options and rules that differ from the live ones. What is wrong with them is said before the
+    """Options and rules that differ from the live ones; errors in them are raised before the
     files are read.
     """
     try:
@@ -411,7 +411,7 @@ def parse_time(text: str, began_s: float) -> float:
     """Unix time of a date, a time of the day on which `began_s` lies, or Unix seconds.
 
     Raises:
-        CommandError: it is none of them.
+        CommandError: none of these.
     """
     with contextlib.suppress(ValueError, OverflowError):
         seconds = float(text)

@@ -1,4 +1,4 @@
-"""`lightkeeper monitor`: the keeper itself."""
+"""`lightkeeper monitor`: the monitor itself."""
 
 from __future__ import annotations
 
@@ -268,12 +268,12 @@ log = logging.getLogger("lightkeeper")
 
 _SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 _RELOADS: Final = frozenset({signal.SIGHUP})
-"""Reads the policy again, where there is a file; else it ends the monitor, as it always did."""
+"""Reads the policy again if there is a file; else it ends the monitor, as by default."""
 _LAST_TICK_S: Final = 5.0
 
 
 def serve(options: Options, *, verbose: bool) -> int:
-    """Until SIGTERM or SIGINT."""
+    """Run until SIGTERM or SIGINT."""
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
@@ -281,7 +281,7 @@ def serve(options: Options, *, verbose: bool) -> int:
     )
     for name in ("lightkeeper", "monitor.loop"):
         logging.getLogger(name).setLevel(logging.INFO)
-    others = os.umask(0o077)  # what it writes is for whom it runs as alone
+    others = os.umask(0o077)  # its files are for its own user only
     policy = None if options.rules is None else options.rules.current.path
     signals = _SIGNALS if policy is None else _SIGNALS | _RELOADS
     with _queued(signals) as came:
@@ -313,11 +313,11 @@ def serve(options: Options, *, verbose: bool) -> int:
 
 @contextmanager
 def _queued(signals: frozenset[signal.Signals]) -> Iterator[SimpleQueue[int]]:
-    """Signals wait here until they are asked for.
+    """Queue signals until they are read.
 
-    Handlers, since a mask would not do: numpy's threads are older than this call and block nothing,
-    so the kernel would give them the signal whenever this thread does not wait for it, and end the
-    process. `SimpleQueue.put` may interrupt itself.
+    By handlers, since a mask is not enough: numpy's threads are older than this call and block no
+    signal, so the kernel would deliver it to them whenever this thread does not wait for it, and
+    end the process. `SimpleQueue.put` is reentrant.
     """
     came: SimpleQueue[int] = SimpleQueue()
     before = {
@@ -357,7 +357,7 @@ def _greet(options: Options, service: Service) -> None:
 
 
 def for_ranks(options: Options, url: str) -> Iterator[str]:
-    """How ranks are started so that they are seen here."""
+    """How to start ranks so that this monitor sees them."""
     host, port = parse_bind(options.bind)
     by_default = port == home.DEFAULT_PORT and host in ("127.0.0.1", "0.0.0.0")  # noqa: S104 - compared
     words = "" if by_default else f" --monitor {for_people(url)}"

@@ -1,4 +1,4 @@
-"""`lightkeeper status`, `top` and `get`: what a running monitor sees, in short, live and whole."""
+"""`lightkeeper status`, `top` and `get`: what a running monitor sees, in short, live, in full."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ from monitor.show.tables import (
 )
 from monitor.show.wording import clean
 
-# -- `lightkeeper get ranks`, `groups` and `hosts`: all of them, or those that are wanted ---------
+# -- `lightkeeper get ranks`, `groups` and `hosts`: all, or those that pass the filters ------------
 
 T = TypeVar("T", RankJson, GroupView, HostRow)
 
@@ -193,10 +193,10 @@ def hosts(*, monitor: Monitor, wanted: RowFilter, limit: int | None, as_json: bo
 
 
 def _check_named(kind: str, wanted: Iterable[str], existing: Iterable[str]) -> None:
-    """Who asks for a name that nobody bears would take an empty table for good news.
+    """Refuse unknown names: an empty table would look like good news.
 
     Raises:
-        CommandError: there is none of that name.
+        CommandError: a name that does not exist.
     """
     names = set(existing)
     for name in wanted:
@@ -232,7 +232,7 @@ def _tell(
         return
     out = console()
     show_lines(out, table(columns, shown, room(out)))
-    if more:  # not among the rows: who counts lines counts rows
+    if more:  # not on stdout: its lines are rows
         sys.stderr.write(f"and {more:,} more\n")
 
 
@@ -240,7 +240,7 @@ def _tell(
 
 NOT_WELL: Final = 3
 _GROUPS: Final = 10
-"""Groups that are listed; on a live screen as many as fit."""
+"""Groups listed; a live screen shows as many as fit."""
 
 
 def look_at(monitor: Monitor) -> StatusFacts:
@@ -288,7 +288,7 @@ def status(*, monitor: Monitor, watch: float | None, check: bool, as_json: bool)
     if watch is not None:
         need_terminal("--watch", "status --format json")
         seen = live(look, watch, functools.partial(_draw, lines)).seen
-        show_lines(out, lines(seen, _GROUPS, room(out)))  # stays when the screen is gone
+        show_lines(out, lines(seen, _GROUPS, room(out)))  # remains after the screen closes
         return DONE
     seen = look()
     if as_json:
@@ -308,7 +308,7 @@ def _draw(
 
 
 def _evidence(base: str, report: IncidentReport) -> str:
-    """Where an incident's evidence is; `lightkeeper analyze` reads it."""
+    """Where an incident's evidence is, for `lightkeeper analyze`."""
     return "" if report.bundle is None else f"{base}{bundle_url(report.incident.id)}"
 
 

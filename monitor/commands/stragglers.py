@@ -1,4 +1,4 @@
-"""`lightkeeper stragglers`: from recorded timings to the slow rank."""
+"""`lightkeeper stragglers`: the slow rank from recorded timings."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ TITLES: Final = {
 def body(
     table: TimingTable, report: Report, sizes: Sizes, notes: tuple[str, ...]
 ) -> dict[str, Any]:
-    """What `--format json` prints; keys may be added, none goes."""
+    """What `--format json` prints; keys may be added, not removed."""
     return {
         "schema": SCHEMA,
         "culprits": _ranks(table, report.culprits),
