@@ -43,8 +43,8 @@ in bash, Tab completes after: eval "$(_LIGHTKEEPER_COMPLETE=bash_source lightkee
 
 
 class Ours(click.Command):
-    """A command of `monitor/commands`, not imported yet: MODULE:FUNCTION. `extra` is the extra with
-    the packages that it needs beyond those of a rank.
+    """A command of `monitor/commands`, not imported yet: MODULE:FUNCTION. `extra` installs the
+    packages that it needs beyond those of a rank.
     """
 
     def __init__(self, place: str, about: str, extra: str = "") -> None:
@@ -70,7 +70,7 @@ class Ours(click.Command):
 
 
 class Elsewhere(click.Command):
-    """A command that parses its own arguments."""
+    """A command that parses its arguments."""
 
     def __init__(self, start: Callable[[Sequence[str]], int], about: str) -> None:
         super().__init__(None, short_help=about)
@@ -123,7 +123,7 @@ def _admission(words: Sequence[str]) -> int:
 
 
 def _process(module: str, words: Sequence[str]) -> int:
-    """In a new process: the monitor imports neither the module nor its imports."""
+    """In a new process: the monitor imports nothing of the module."""
     command = [sys.executable, "-P", "-m", "lightkeeper", "-m", module, *words]
     os.execv(sys.executable, command)  # noqa: S606
 

@@ -46,7 +46,7 @@ def _why(exc: requests.RequestException) -> str:
 
 
 class Monitor:
-    """The monitors of `A,B`: the first that can be reached and is no standby answers."""
+    """The monitors of `A,B`: asks the first, then the next if it is away or a standby."""
 
     def __init__(self, urls: str, token: str | None = None) -> None:
         self.urls = [url.strip().rstrip("/") for url in urls.split(",")]
@@ -102,7 +102,7 @@ def _without(urls: str | None) -> Monitor:
 
 
 def _with_token(urls: str | None, token_file: Path | None) -> Monitor:
-    """The token goes to the default address only if this user's monitor is there."""
+    """Send the token to the default address only if this user's monitor is there."""
     token = read_token(token_file)
     if urls is None and token is not None and (why := home.not_ours()) is not None:
         raise CommandError(

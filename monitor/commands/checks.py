@@ -44,7 +44,7 @@ from monitor.show.server import is_loopback
 _ENV: Final = "LIGHTKEEPER_NOTIFY_"
 _TEST_S: Final = 60.0
 Sinks = Callable[[float], tuple[Sink, ...]]
-"""Makes the sinks; takes the seconds after which an alert expires."""
+"""The sinks, by the seconds after which an alert expires."""
 
 
 def sinks_of(
@@ -119,7 +119,7 @@ _url_option: Final = gathered("public_url", _public_url, _option(
 
 
 def notify_options(called: F) -> F:
-    """Add the options of whom to notify; `monitor` has them too."""
+    """Add these options; `monitor` has them too."""
     return _sink_options(_url_option(called))
 
 
@@ -196,7 +196,7 @@ def schedulers_of(
     scheduler_webhook_secret_file: Path | None, scheduler_ca_file: Path | None, slurm_removal: str,
     kube_context: str | None, kube_grace: str, kube_force: bool, primus_safe: str | None,
 ) -> SchedulerOptions:  # fmt: skip
-    """The schedulers that these options and the environment name.
+    """What the options and the environment ask for.
 
     Raises:
         CommandError: one of them cannot be used.

@@ -39,7 +39,7 @@ class HelpPage(click.Command):
         formatter.write(f"\n{inspect.cleandoc(self.help or '')}\n")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Options without a section first."""
+        """Those without a section first."""
         sections: dict[str, list[tuple[str, str]]] = {"Options": []}
         for param in self.get_params(ctx):
             record = None if isinstance(param, click.Argument) else param.get_help_record(ctx)

@@ -112,7 +112,7 @@ def _listeners(bind: tuple[str, int], admin: tuple[str, int]) -> list[socket.soc
 
 
 def _move_admin(state: SharedState, admin: tuple[str, int]) -> None:
-    """Move the admin port to where `--admin` says; if that fails, serving groups comes first."""
+    """Move the admin port to `--admin`; if that fails, serving groups comes first."""
     gate, *others = state.listeners
     where = [other.getsockname()[:2] for other in others]
     try:

@@ -54,7 +54,7 @@ from monitor.show.wording import listed as in_words
 from monitor.store.place import StoreError, parse_place
 from monitor.store.store import Store
 
-# One incident for a person at 3 am: what happened, what was done, how long it took, at what cost.
+# One incident for a person at 3 am: what happened, what was done, how long, at what cost.
 
 WIDTH: Final = 100
 BAR: Final = 36
@@ -159,7 +159,7 @@ def _took(account: IncidentAccount) -> Iterator[Text]:
 
 
 def _bar(start_s: float, seconds: float, total_s: float) -> str:
-    """A bar at this part's place in the whole."""
+    """A bar for this part of the whole."""
     if total_s <= 0:
         return " " * BAR
     start = min(BAR - 1, int(start_s / total_s * BAR))
@@ -272,7 +272,7 @@ class Stored:
         self._view = _view(_read(place))
 
     def get(self, prefix: str) -> IncidentReport:
-        """The incident whose id begins with `prefix`.
+        """The incident with this prefix.
 
         Raises:
             CommandError: none, or several match.

@@ -41,7 +41,7 @@ Progress = Callable[[int, int], None]
 
 _KILLED: Final = (os.CLD_KILLED, signal.SIGKILL)
 _MEMORY: Final = 0.8
-"""Share of the machine's, for each process of the work."""
+"""Share of the machine's, for each process."""
 
 
 class CannotTellError(CommandError):
@@ -62,7 +62,7 @@ def _left_out(done: int, total: int) -> str:
 
 
 def confined(work: Callable[[Progress], T], *, deadline_s: float, progress: Progress | None) -> T:
-    """What `work` returns: only plain values and text, since it comes through a pipe.
+    """What `work` returns: plain values and text, since it comes by a pipe.
 
     Raises:
         CannotTellError: it took too long, or too much memory.
@@ -199,7 +199,7 @@ def deadline(why: str) -> Callable[[F], F]:
 
 @contextlib.contextmanager
 def reading() -> Iterator[Progress | None]:
-    """Moves a progress bar on stderr, removed at the end; None if that is no terminal."""
+    """Moves a bar on stderr, removed at the end; None if that is no terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -217,7 +217,7 @@ def check_writable(path: Path) -> None:
     """Check before the work, not after it.
 
     Raises:
-        CommandError: no file can be written there.
+        CommandError: no file can be written.
     """
     if path.is_dir():
         raise CommandError(f"cannot write {shown(path)}: it is a folder")

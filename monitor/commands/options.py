@@ -37,7 +37,7 @@ def make_token(token_file: Path | None, no_token: bool = False) -> str | None:
     """As `read_token`; if none is named, make the user's own file.
 
     Raises:
-        CommandError: as `read_token`, or the file cannot be made.
+        CommandError: as `read_token`, or it cannot be made.
     """
     if no_token and token_file is not None:
         raise CommandError("--no-token and --token-file exclude each other")
@@ -81,10 +81,10 @@ def read_group_tokens(group_tokens: Path | None) -> Mapping[GroupName, str]:
 
 
 def web_url(option: str, url: str, *, secret: bool = False) -> str:
-    """A usable http or https URL.
+    """A usable http(s) URL.
 
     Raises:
-        CommandError: not such a URL, or it holds a password; a secret one is not shown.
+        CommandError: it is not, or holds a password; a secret one is not shown.
     """
     try:
         parts = urlsplit(url)

@@ -232,7 +232,7 @@ def _chosen(monitor: Monitor, group: str) -> Mapping[str, Any]:
     """The group, as the monitor shows it.
 
     Raises:
-        CommandError: the monitor has no such group.
+        CommandError: no such group.
     """
     groups: dict[str, Mapping[str, Any]] = {
         str(row["group"]): row for row in monitor.ask("/v1/groups")["groups"]

@@ -190,7 +190,7 @@ Draw = Callable[[LatestAnswer[T], int, int], list[Line]]
 
 
 def live(ask: Callable[[], T], every_s: float, draw: Draw[T]) -> LatestAnswer[T]:
-    """Show a full screen until Ctrl-C; returns the last look.
+    """Full screen until Ctrl-C; returns the last look.
 
     Raises:
         CommandError: the first look failed.

@@ -69,7 +69,7 @@ class Journey:
     changes: Mapping[str, Any]
     """Options of the what-if."""
     policy: Policy | None = None
-    """Rules of the what-if; None: the live ones."""
+    """Its rules; None: the live ones."""
     ticks: Console | None = None
     """Where to print every tick, if at all."""
     timeline: list[Mapping[str, Any]] | None = None
@@ -98,11 +98,11 @@ class Journey:
         return {**rules, **{name: (getattr(live, name), new) for name, new in self.changes.items()}}
 
     def versions(self) -> list[str]:
-        """Versions of lightkeeper that wrote the files."""
+        """Versions that wrote the files."""
         return sorted({file.head.version for file in self.opened})
 
     def take(self, replayed: Replayed) -> None:
-        """Add one tick; earlier ones than the span matter for incidents still open then."""
+        """Add a tick; those before the span matter for incidents still open."""
         number = replayed.tick.snapshot.tick
         if self.fresh:
             self._seed(replayed)
@@ -329,7 +329,7 @@ def _tick_line(body: Mapping[str, Any]) -> str:
 
 
 def _reaching(opened: Sequence[Opened], from_s: float) -> Sequence[Opened]:
-    """The files needed: from the last that begins before the span and can be replayed alone."""
+    """Files from the last that begins before the span and can be replayed alone."""
     for place in range(len(opened) - 1, 0, -1):
         head = opened[place].head
         if head.began_s <= from_s:

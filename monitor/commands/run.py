@@ -1,4 +1,4 @@
-"""`lightkeeper monitor`: the monitor itself."""
+"""`lightkeeper monitor`: options and process."""
 
 from __future__ import annotations
 

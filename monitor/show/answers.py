@@ -42,7 +42,7 @@ class AppContext:
     metrics: CollectorRegistry
     view: Callable[[], View | None]
     evict: Callable[[GroupName, str, str], IncidentId]
-    """Takes the group, the reason and the author. Raises `NotPossible`."""
+    """Group, reason, author. Raises `NotPossible`."""
     rules: Rulebook
     pause: PauseSwitch
     tick_s: float
@@ -58,7 +58,7 @@ class AppContext:
     bundle: Callable[[IncidentId], Path | None] = lambda _: None
     """The file of an incident's evidence."""
     stacks: Callable[[IncidentId], BundleStacks] = lambda _: BundleStacks()
-    """What the incident's page shows of it."""
+    """What its page shows of it."""
     is_own: Callable[[str], bool] = lambda _: False
     """Whether a URL leads to this monitor itself."""
     ended: Callable[[], str | None] = lambda: None
@@ -70,7 +70,7 @@ class AppContext:
 
     @property
     def tokens(self) -> Tokens:
-        """Which clients may do what, and the monitor's own token."""
+        """Who may do what, and the monitor's own token."""
         return self.fetcher.tokens
 
 

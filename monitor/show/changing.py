@@ -1,5 +1,5 @@
 """Routes that change something: registration, quarantine, eviction by hand, the policy, the pause
-switch. They need a token, and refuse foreign pages.
+switch. They need a token, no foreign page.
 """
 
 from __future__ import annotations

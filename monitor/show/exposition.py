@@ -1,4 +1,4 @@
-"""What a metric is, which ranks and groups have their own series, and how `/metrics` is written.
+"""What a metric is, what has its own series, and how `/metrics` is written.
 
 Large families are written by hand: the client library takes 4 us a series. A scrape shares the
 interpreter with the tick; at 10,000 ranks the library would hold it for 0.1 s. `Bulk` writes the
@@ -190,7 +190,7 @@ GROUP_SERIES: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Most ranks and groups with their own series on the monitor's page; 0: none."""
+    """Most ranks and groups with their own series on the page; 0: none."""
 
     ranks: int = RANK_SERIES
     groups: int = GROUP_SERIES

@@ -270,9 +270,9 @@ class Access:
     allowed: bool
     why: str = ""
     url: str = ""
-    """Full URL of the bundle, for a command."""
+    """The bundle's full URL, for a command."""
     page: str = ""
-    """Full URL of the page."""
+    """The page's full URL."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ T = TypeVar("T")
 _ENTRIES: Final = 32
 """Keys whose values are kept: those used last."""
 LONG_S: Final = 0.02
-"""Seconds of CPU; what takes less is made while the request waits."""
+"""CPU seconds; what takes less is made while the request waits."""
 _OLD_S: Final = 5.0
 _SPARES: Final = 20.0
 """What takes long is made again only after this many times the CPU time that it took: a page of
@@ -37,7 +37,7 @@ class _Entry(Generic[T]):
     at_s: float = 0.0
     """When it was made; monotonic."""
     cpu_s: float = 0.0
-    """CPU time that making it took."""
+    """CPU time to make it."""
 
 
 class Latest(Generic[T]):
@@ -50,7 +50,7 @@ class Latest(Generic[T]):
         self._entries: OrderedDict[Hashable, _Entry[T]] = OrderedDict()
 
     def number(self, view: View) -> int:
-        """Number this view; later views have higher numbers."""
+        """Number this view; later ones have higher numbers."""
         with self._lock:
             if view is not self._view:
                 self._view = view

@@ -197,7 +197,7 @@ def _stragglers(scene: ScrapeView) -> Iterator[Metric]:
 
 
 def _spread(busy: list[float], usual_s: float) -> Iterator[tuple[str, float]]:
-    """`busy` is sorted; the p99 is the value of a rank, the nearest from above."""
+    """`busy` is sorted; the p99 is one rank's value, the next above."""
     if busy:
         yield "min", busy[0]
         yield "median", usual_s

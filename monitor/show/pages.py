@@ -163,7 +163,7 @@ class Page:
 ITEMS: Final = "<!--items-->"
 """Marks where a section's items go. Text from outside is escaped, so it cannot be a comment."""
 SOURCES: Final = ("state", "steps", "flight_recorder", "stacks", "last_words", "wait_counters")
-"""Pages that a rank itself answers."""
+"""Pages of the rank itself."""
 
 
 def made_of(
@@ -190,7 +190,7 @@ CARDS: Final = 48
 LINKS: Final = 240
 """Most sick ranks with links of their own in the grid."""
 CELLS: Final = 2500
-"""Most cells of a grid; of a larger fleet the healthy are only counted."""
+"""Most cells of a grid; beyond, the healthy are only counted."""
 _GLYPHS: Final = 32
 """Most equal ranks with a glyph each."""
 _ATTENTION: Final = 25
@@ -431,7 +431,7 @@ _LATEST: Final = 4
 _OPEN: Final = 40
 _EVENTS: Final = 60
 _MOST: Final = 512
-"""Most rows of one table."""
+"""Rows of a table."""
 
 
 def listed_incidents(incidents: Iterable[Incident]) -> list[Incident]:
@@ -550,7 +550,7 @@ def rank_page(context: Context) -> Page:
 CHART_WIDTH: Final = 240
 CHART_HEIGHT: Final = 36
 _GAP: Final = 3 * EVERY_S
-"""Points further apart are not joined: nothing was seen in between."""
+"""Points further apart are not joined: none was seen between."""
 _MARKS: Final = 40
 
 

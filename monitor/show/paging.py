@@ -197,7 +197,7 @@ _SHOWN_CHARS: Final = 150_000
 _HTML: Final = "text/html; charset=utf-8"
 
 paging = Blueprint("paging", __name__)
-"""Pages and their streams; like the snapshot they need no token."""
+"""Pages and their streams: no token, as for the snapshot."""
 
 
 def open_pages(app: Flask, context: AppContext) -> None:
@@ -351,7 +351,7 @@ def why_not(context: AppContext) -> str | None:
 # Incidents.
 
 _LISTED: Final = 100
-"""Most rows on the page of all incidents."""
+"""Most incidents listed."""
 _SIMILAR: Final = 8
 
 incident_pages = Blueprint("incident_pages", __name__)
@@ -369,7 +369,7 @@ def incident(prefix: str) -> Response:
 
 @incident_pages.get("/v1/audit")
 def audit() -> Response:
-    """Totals of incidents and evictions over a span of time."""
+    """Totals of incidents and evictions over a span."""
     view = the_view()
     choice = chosen(view)
     totals = _totals(view, choice, choice.among(view.incidents))

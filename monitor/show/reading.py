@@ -65,7 +65,7 @@ _STALE_TICKS = 5.0
 _STALE_LEAST_S = 10.0
 _STUCK_TICKS = 30.0
 _STUCK_LEAST_S = 120.0
-"""`/readyz` fails early; `/healthz` only when a restart is needed."""
+"""`/readyz` fails early; `/healthz` when only a restart helps."""
 
 
 reading = Blueprint("reading", __name__)
@@ -84,7 +84,7 @@ def groups() -> Response:
 
 @reading.get("/v1/lighthouse")
 def lighthouse() -> Response:
-    """The Lighthouse's state as JSON, which it does not serve itself; or since when it is away."""
+    """The Lighthouse's state as JSON, which it does not serve; or since when it is away."""
     now_s = app_context().clock.now_s()
     return answer({"schema": SCHEMA, **lighthouse_json(the_view().lighthouse, now_s)})
 
@@ -96,7 +96,7 @@ def ranks() -> Response:
 
 @reading.get("/v1/incidents")
 def incidents() -> Response:
-    """Incidents, newest first, resolved ones included."""
+    """Open and resolved incidents, newest first."""
     limit, choice = _limit(), chosen(the_view())
 
     def body(view: View) -> dict[str, Any]:
@@ -264,7 +264,7 @@ def healthz() -> Response:
 def readyz() -> Response:
     """Ready: the loop has ticked lately, and at least one kind of fault is looked for.
 
-    With one crashed detector it stays ready: if not ready it would get no requests, but ranks renew
+    With one crashed detector it stays ready: else it would get no requests, but ranks renew
     leases and launchers ask for admission here. A standby is ready too, except for
     `?role=active`, by which a load balancer finds the monitor that accepts changes.
     """
@@ -353,14 +353,14 @@ _PROFILE: Final = _Page(PATH_PROFILE, 70.0, 64 * _MIB, ("duration",))
 
 passing = Blueprint("passing", __name__)
 """`GET /v1/ranks/RANK/{state,steps,flight_recorder,stacks,last_words,wait_counters,profile}`, and
-what was saved of these: `GET /v1/incidents/ID/bundle`."""
+what was saved: `GET /v1/incidents/ID/bundle`."""
 _places = threading.BoundedSemaphore(_AT_ONCE)
 _profiling = threading.BoundedSemaphore(1)
 
 
 @passing.get("/v1/incidents/<incident_id>/bundle")
 def bundle(incident_id: str) -> Response:
-    """The ranks' answers when the incident began and before the eviction, as a zip."""
+    """Ranks' answers when the incident began and before the eviction, as a zip."""
     check_reader()
     path = app_context().bundle(IncidentId(incident_id))
     if path is None:

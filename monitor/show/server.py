@@ -114,7 +114,7 @@ class Server:
         """Bind.
 
         Raises:
-            ServeError: the address is in use or not this machine's.
+            ServeError: the address is in use or not local.
         """
         listener = socket.socket(AF_INET6 if ":" in host else AF_INET)
         try:

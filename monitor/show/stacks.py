@@ -72,7 +72,7 @@ class StackCrowd:
     at: str
     """The innermost line."""
     old: str
-    """Its WorkerServer's heading, if the stacks are not of this moment."""
+    """Its WorkerServer's heading, for stacks of an earlier moment."""
     opened: bool
 
 
@@ -83,7 +83,7 @@ class MomentStacks:
     elsewhere: tuple[int, ...]
     """Numbers of ranks that are elsewhere and not shown, by role."""
     missing: tuple[tuple[str, tuple[str, ...]], ...]
-    """Why no stacks came, and from which ranks."""
+    """Why none came, and from whom."""
 
 
 def by_moment(moments: Mapping[str, Sequence[RankStacks]], culprits: Sequence[str]) -> str:
@@ -117,7 +117,7 @@ def _stand(
 def _crowds(
     taken: Sequence[RankStacks], role: str, *, opened: bool
 ) -> tuple[list[StackCrowd], int]:
-    """The largest crowds first, and how many ranks are left out."""
+    """The largest first, and how many ranks are left out."""
     alike: dict[tuple[str, ...], list[tuple[RankStacks, list[StackThread]]]] = {}
     for stacks in taken:
         if stacks.text is not None:

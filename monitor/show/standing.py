@@ -1,4 +1,4 @@
-"""Where each rank is by its flight records, and the findings from them in words. Pure.
+"""Where ranks are by their flight records, and the findings in words. Pure.
 
 A job has thousands of ranks and a page has room for a few dozen rows. Ranks that wait in the
 same collective for the same others form a crowd. If that leaves too many crowds, ranks that wait
@@ -54,7 +54,7 @@ class Crowd:
     waits_for: tuple[int, ...]
     """Ranks that its members wait for, sorted."""
     groups: int
-    """Number of process groups in which its members wait."""
+    """Process groups in which its members wait."""
     unfinished: int | None
     """Unfinished entries of its first rank; None without a record."""
 
@@ -127,7 +127,7 @@ def _whom(job: Job, wait: Wait) -> tuple[int, ...] | None:
 
 
 def _marks(analysis: Analysis) -> Mapping[int, tuple[int, ...]]:
-    """Rank -> findings that accuse or suspect it: culprits of different faults stay apart."""
+    """Rank -> findings against it: culprits of different faults stay apart."""
     marks: dict[int, tuple[int, ...]] = defaultdict(tuple)
     for index, finding in enumerate(analysis.findings):
         for rank in {*finding.culprits, *(rank for side in finding.between for rank in side)}:
@@ -167,7 +167,7 @@ def _crowd(
 
 @dataclass(frozen=True, slots=True)
 class ReportRow:
-    """A row of a table; one for all ranks in the same situation."""
+    """A row of a table; ranks in one situation share it."""
 
     role: str
     """`Role`, or empty."""
@@ -380,7 +380,7 @@ UNSOLVED: Final[Mapping[Fault, str]] = {
     Fault.EXTRA: "somebody called one collective too many",
     Fault.SILENT_MISMATCH: "different dtypes of the same size: no hang, wrong numbers",
 }
-"""A kind's words if nobody is accused."""
+"""A kind, if nobody is accused."""
 
 MEANINGS: Final[Mapping[Confidence, str]] = {
     Confidence.CERTAIN: "seen directly, or the only explanation of what every rank shows",
@@ -437,7 +437,7 @@ def _joined(parts: list[str], at_most: int) -> str:
 
 
 def group_label(group: Group) -> str:
-    """A process group's name for people; a bare number of torch's becomes `group N`."""
+    """A process group's name; a bare number from torch gets `group`."""
     label = clean(group.label, 120)
     return f"group {label}" if label[:1].isdigit() or not label else label
 

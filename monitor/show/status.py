@@ -41,7 +41,7 @@ from monitor.show.tables import (
 from monitor.show.wording import clean, counted, listed
 
 _SHOWN: Final = 3
-"""Incidents that `status` shows in full."""
+"""Incidents that `status` names."""
 _DOUBTS: Final = 5
 """Doubts in the monitor that it shows."""
 _HOW: Final = {"evicted": "evicted", "evicting": "is evicting", "failed": "FAILED to evict"}

@@ -52,7 +52,7 @@ class Column:
     value, or a `Cell` for one with a style.
     """
     right: bool = False
-    """Aligned right, as numbers are."""
+    """Align right (numbers)."""
     spare: int = 0
     """Without enough width the highest numbers are dropped first; 0: never."""
     least: int = 0
@@ -65,7 +65,7 @@ class Column:
 
 
 def width_of(text: str) -> int:
-    """Width in terminal cells: East Asian wide characters take two."""
+    """In terminal cells: East Asian wide characters take two."""
     if text.isascii():
         return len(text)
     return sum(
@@ -87,7 +87,7 @@ def cut(text: str, width: int) -> str:
 
 
 def table(columns: Sequence[Column], items: Iterable[Any], width: int | None = None) -> list[Line]:
-    """A line of headings, and one an item."""
+    """A line of headings, one an item."""
     rows = [[column.cell(item) for column in columns] for item in items]
     return lines_of(columns, rows, width)
 
@@ -259,7 +259,7 @@ def count(rows: Iterable[RankJson | GroupView]) -> dict[str, int]:
 
 
 def badness(health: str) -> int:
-    """For sorting, worst first; an unknown health counts as worst."""
+    """For sorting, worst first; unknown is worst."""
     return HEALTHS.index(health) if health in HEALTHS else -1
 
 
@@ -321,7 +321,7 @@ class RowFilter:
         return self._fits(group.group, group.host, group.shown)
 
     def host(self, host: HostRow) -> bool:
-        """Whether the host passes; one in quarantine counts as unhealthy."""
+        """Whether the host passes; one in quarantine is unhealthy."""
         well = not host.quarantined and host.health in (*_WELL, "-")
         return not (self.unhealthy and well) and self._named("", host.name, host.health)
 
@@ -381,7 +381,7 @@ STYLES: Final = {
     "warning": "yellow",
     "info": "cyan",
 }
-"""Colours of healths, and of incidents' states and severities; the word is always shown too."""
+"""Colours of healths, and of incidents' states and severities; the word is shown too."""
 
 
 def styled(name: str) -> Cell:

@@ -76,7 +76,7 @@ def offset(at_s: float, began_s: float) -> str:
 
 
 def after(at_s: float, began_s: float) -> str:
-    """As `offset`, in larger units where it is long."""
+    """As `offset`, in larger units if it is long."""
     return offset(at_s, began_s) if at_s - began_s < 600 else f"+{wording.span(at_s - began_s)}"
 
 

@@ -56,7 +56,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def plain(name: object) -> str:
-    """One of our identifiers as words."""
+    """An identifier as words."""
     return str(name).replace("_", " ")
 
 
@@ -134,7 +134,7 @@ def hundredths(seconds: float | None) -> str:
 
 
 def quoted(name: str) -> str:
-    """Quoted for a shell."""
+    """For a shell."""
     return "'" + name.replace("'", "'\\''") + "'"
 
 
@@ -178,7 +178,7 @@ UNKNOWN: Final = "unknown"
 @dataclass(frozen=True, slots=True)
 class StateLook:
     glyph: str
-    """Different from the others by shape alone."""
+    """Unique by shape alone."""
     meaning: str
 
 
