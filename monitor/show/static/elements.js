@@ -1,4 +1,4 @@
-// Elements of ours from trees: [name, {attributes}, child, ...]; a text is itself, and never parsed.
+// Makes elements from trees: [name, {attributes}, child, ...]; text stays text, and is never parsed.
 export function build(tree) {
   if (typeof tree === "string") return document.createTextNode(tree);
   const [name, attributes, ...children] = tree;

@@ -1,11 +1,11 @@
-// Keeps the page of an incident fresh: asks for the page again and puts in what has changed.
-// Where a person reads stays as it is: scrolled boxes, opened details, the keyboard's place.
+// Keeps an incident's page up to date: requests it again and inserts what changed.
+// Keeps the reader's place: scrolled boxes, opened details, the focus.
 
 import { localise, parse, patch } from "./sections.js";
 
 const EVERY_MS = { open: 2000, followed: 5000 };
 const GIVE_UP_MS = 10000;
-const TOKEN = "lightkeeper.token"; // where the dialogs of other pages keep it, for who ticks that
+const TOKEN = "lightkeeper.token"; // where dialogs of other pages keep it if the user ticks that
 const SLOWEST_MS = 30000;
 const EVIDENCE = new Set(["evidence", "stacks"]);
 const main = document.querySelector("main");
@@ -17,7 +17,7 @@ function selecting() {
   return selection !== null && !selection.isCollapsed && main.contains(selection.anchorNode);
 }
 
-// Puts the sections of the new page into this one; `kept`: it left out what is shown already.
+// Puts the new page's sections into this one; `kept`: it left out what is already shown.
 function put(next) {
   const kept = next.querySelector("#story").dataset.kept === "yes";
   const wanted = [...next.querySelectorAll(":scope > section")];
@@ -34,13 +34,13 @@ function put(next) {
       if (last === null) main.prepend(place); else last.after(place);
     }
     last = place;
-    if (kept && place.id === "who") { // what is kept stands behind it
+    if (kept && place.id === "who") { // what is kept follows it
       while (last.nextElementSibling && EVIDENCE.has(last.nextElementSibling.id)) last = last.nextElementSibling;
     }
   }
 }
 
-// What a person most likely reads, which stays in its place: where the keyboard is, or the middle.
+// What a person most likely reads, which stays in place: the focused element, or the middle.
 function read() {
   const active = document.activeElement;
   const middle = document.elementFromPoint(innerWidth / 2, innerHeight / 2);
@@ -79,7 +79,7 @@ function say(text) {
 
 async function turn() {
   const every = EVERY_MS[document.getElementById("story").dataset.live];
-  if (every === undefined) return; // it is over, and nothing of it changes any more
+  if (every === undefined) return; // it is over and no longer changes
   if (!document.hidden && !selecting()) {
     try {
       await refresh();
@@ -95,6 +95,6 @@ async function turn() {
 
 document.body.classList.add("scripted");
 localise(document);
-// A kept token shows what is withheld without one.
+// With a kept token, show what is withheld without one.
 if (withheld && sessionStorage.getItem(TOKEN)) refresh().catch((error) => say(error.message));
 setTimeout(turn, 1000);

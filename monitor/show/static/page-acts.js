@@ -1,6 +1,6 @@
-// What a person does from a page: a dialog says what will happen, asks why and for the token, and
+// Actions from a page: a dialog says what will happen, asks for the reason and the token, and
 // shows the answer. The token goes into one header of one request; it is kept (in this tab's
-// session, nowhere else) only for who ticks that.
+// session, nowhere else) only if the user ticks that.
 import { build } from "./elements.js";
 
 const KEPT = "lightkeeper.token";
@@ -74,7 +74,7 @@ class Deed {
   }
 
   #body() {
-    const body = JSON.parse(this.data.more || "{}"); // what the button itself says
+    const body = JSON.parse(this.data.more || "{}"); // from the button itself
     if ("reason" in this.data) body.reason = this.reason.input.value;
     if ("hours" in this.data && this.hours.input.value) body.hours = Number(this.hours.input.value);
     if (this.author.input.value.trim()) body.author = this.author.input.value;

@@ -1,4 +1,4 @@
-// The grid of groups or hosts: takes what has changed, filters, and is one stop of the tab key in
+// The grid of groups or hosts: applies changes, filters, and is one stop of the tab key, within
 // which arrow keys move.
 
 import { parse, patch } from "./sections.js";
@@ -20,7 +20,7 @@ export class Grid {
     list.addEventListener("keydown", (event) => this.#key(event));
   }
 
-  // What a tick has changed.
+  // Applies a tick's changes.
   apply(news) {
     if (!this.list) return;
     for (const item of [...parse(Object.values(news.items).join("")).body.children]) {
@@ -138,7 +138,7 @@ export class Grid {
     }
   }
 
-  // The cell in the next row that stands nearest.
+  // The nearest cell in the next row.
   #beyond(item, step) {
     let row = null;
     let best = null;
@@ -151,7 +151,7 @@ export class Grid {
     return best?.querySelector("a");
   }
 
-  // Where the `/` key leads.
+  // For the `/` key.
   focusFilter() {
     this.text?.focus();
     return Boolean(this.text);

@@ -1,5 +1,5 @@
-// Follows the monitor: a stream of changes; polling while it has no stream to give; nothing while
-// nobody looks, so that a forgotten tab holds none of the few streams.
+// Follows the monitor: a stream of changes; polling while no stream is free; nothing while
+// the tab is hidden, so that a forgotten tab holds none of the few streams.
 
 const STREAM_AGAIN_MS = 30_000;
 const AWAY_LEAST_MS = 5000;
@@ -53,7 +53,7 @@ export function follow({ place, tag, tickMs, onNews, onAway, onMode }) {
       if (answer.ok) {
         const before = isAway;
         take(await answer.json());
-        if (before) streamAgain = 0; // back again: most likely with streams
+        if (before) streamAgain = 0; // it is back, most likely with streams
       }
     } catch {
       // away: the watch says so
@@ -76,7 +76,7 @@ export function follow({ place, tag, tickMs, onNews, onAway, onMode }) {
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) stop();
     else {
-      heard = Date.now(); // it was not listened to
+      heard = Date.now(); // nothing was received
       stream();
     }
   });

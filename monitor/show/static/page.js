@@ -1,5 +1,5 @@
-// Keeps an open page up to date, and adds what a page without a script cannot do. The page itself is
-// written by the server: everything here is over and above it.
+// Keeps an open page up to date, and adds what a page without a script cannot do. The server writes
+// the whole page: everything here is an addition.
 import { build } from "./elements.js";
 import { showActs } from "./page-acts.js";
 import { Grid } from "./page-grid.js";
@@ -11,7 +11,7 @@ const body = document.body;
 const away = document.getElementById("away");
 const grid = new Grid(document.querySelector("[data-items]"), document.getElementById("filter"));
 
-// A link of an older message: its incident has a page of its own.
+// A link from an older message: its incident has its own page.
 const linked = decodeURIComponent(location.hash.slice(1));
 if (linked && linked !== "main" && !document.getElementById(linked)) {
   location.replace(`/incidents/${encodeURIComponent(linked)}`);

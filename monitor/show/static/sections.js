@@ -1,10 +1,10 @@
-// Sections of a page as the monitor wrote them, with every text escaped, put into the open page. What
-// need not change stays the same element: so the keyboard's place, what is selected, scrolled and
-// folded out stay as they are.
+// Puts sections of a page, as the monitor wrote them with every text escaped, into the open page.
+// What need not change stays the same element, so that focus, selection, scrolling and unfolded
+// details are kept.
 
 const KEPT = new Set(["open", "tabindex", "hidden"]); // what a person or a script has set
 
-// Moments in the time zone of who looks; UTC, as in the logs, is what the pointer shows.
+// Times in the reader's time zone; UTC, as in the logs, when the pointer is on it.
 export function localise(root) {
   for (const one of root.querySelectorAll("time[data-at]")) {
     const at = new Date(1000 * Number(one.dataset.at));
@@ -12,14 +12,14 @@ export function localise(root) {
   }
 }
 
-// A document of some markup; nothing in it runs, nor would the page's policy let it.
+// A document from markup; nothing in it runs, and the page's policy forbids it too.
 export function parse(markup) {
   const made = new DOMParser().parseFromString(markup, "text/html");
   localise(made);
   return made;
 }
 
-// Makes an element what another one is. The list of the grid and what a script draws are left alone.
+// Makes an element equal to another. The grid's list and what a script draws are left alone.
 export function patch(element, wanted) {
   if (element.localName !== wanted.localName) {
     element.replaceWith(wanted);
@@ -45,7 +45,7 @@ function patchChildren(parent, wanted) {
     const key = keyOf(node);
     if (key === null) continue;
     if (keys.has(key) && !known.has(key)) known.set(key, node);
-    else node.remove(); // first, so that the others need not move: who moves loses the focus
+    else node.remove(); // first, so that others need not move: moving loses the focus
   }
   let at = parent.firstChild;
   for (const node of [...wanted.childNodes]) at = place(parent, at, node, known);
@@ -56,7 +56,7 @@ function patchChildren(parent, wanted) {
   }
 }
 
-// Drops what stands before a child and bears no key; the child itself if nothing else was there.
+// Drops nodes without a key before a child and returns it; `at` if a node with a key is between.
 function skipTo(child, at) {
   let to = at;
   while (to && to !== child && keyOf(to) === null) to = to.nextSibling;
@@ -69,7 +69,7 @@ function skipTo(child, at) {
   return child;
 }
 
-// Puts one child before `at`, and says what comes after it.
+// Puts one child before `at`, and returns what follows it.
 function place(parent, at, node, known) {
   const key = keyOf(node);
   const found = key === null ? null : known.get(key);
