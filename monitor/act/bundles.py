@@ -39,7 +39,7 @@ from worker_server.wire import (
 )
 
 NAMED: Final = 100
-"""Ranks left out that are named; of more only the number is told."""
+"""Ranks left out that are named; of others only the number is given."""
 
 PEERS: Final = 4
 """Of a straggler's victims: enough for a median beside it."""
@@ -97,7 +97,7 @@ _ODD: Final = re.compile(r"[^A-Za-z0-9_.-]")
 _MIB: Final = 1024 * 1024
 _DAY_S: Final = 86_400.0
 _NAME_MAX: Final = 150
-"""Of a file's 255 bytes: room for the ending, and for whoever copies it."""
+"""Of a file's 255 bytes: room for the ending, and for programs that copy it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +280,7 @@ class Part:
 def weigh(
     kind: BundleKind, identity: Identity, body: bytes
 ) -> tuple[PartStatus, float | None, str | None]:
-    """What an answer of status 200 is worth: status, age of what it tells, what is wrong."""
+    """What an answer of status 200 is worth: status, age of its content, what is wrong."""
     if not kind.json:
         match = _AGO.search(body[:400].decode(errors="replace"))
         return (PartStatus.OK, None if match is None else float(match[1]), None)

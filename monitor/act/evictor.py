@@ -3,7 +3,7 @@
 Nothing here decides (`model.escalation` does), nothing waits but for a look, and nobody is asked
 while this monitor may not act, or while it is paused. The Lighthouse and the WorkerServers are
 asked in the fetcher's loop, each scheduler in a thread of its own: what hangs there holds nobody
-up. Whoever crashes when asked has answered so. `EvictionLog` holds every eviction that is known
+up. A crash when asked counts as an answer. `EvictionLog` holds every eviction that is known
 here and moves it (`model.escalation.handle`); each change is on record before the next instruction
 is done. `Evictors` is the thread that does them.
 """
@@ -66,7 +66,7 @@ log = logging.getLogger(__name__)
 ASK_MARGIN_S: Final = 6.5
 """Beyond the grace: a WorkerServer looks for up to 5 s whether the process is gone."""
 LAST_WORD_S: Final = 0.3
-"""For the answer of a kill that has already worked: it makes a better story, no more."""
+"""For the answer of a kill that has already worked: it only makes a better story."""
 _LOOP_LATE_S: Final = 3.0
 """A fetch loop that is later than this does not run: the eviction fails and says so."""
 
@@ -356,7 +356,7 @@ class EvictionLog:
     # -- taking over and standing by ------------------------------------------------------------
 
     def take_over(self, evictions: Iterable[Eviction]) -> tuple[Eviction, ...]:
-        """Go on with what the store holds: what has no end is asked again, or abandoned.
+        """Continue with what the store holds: what has no end is asked again, or abandoned.
 
         Returned are those of the last hour that an evictor had.
         """
@@ -480,8 +480,8 @@ class Evictors:
         record: where each change of an eviction is kept.
         permit: why nobody may be asked at this moment, or None.
         durable: write to disk what was recorded; whether that worked.
-        paused: why nothing that the monitor decided may go on, or None.
-        sinks: names of those whom a failure is told to.
+        paused: why nothing that the monitor decided may continue, or None.
+        sinks: names of those to whom a failure is sent.
     """
 
     def __init__(
@@ -534,7 +534,7 @@ class Evictors:
         )
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Stop; an eviction under way is left as it is, for whoever goes on."""
+        """Stop; an eviction under way stays as it is, for the next monitor."""
         self._jobs.close(timeout_s)
 
     # -- inside -------------------------------------------------------------------------------
@@ -581,7 +581,7 @@ class Evictors:
         return () if event is None else self.log.post(job.key, event)
 
     def _climb(self, job: _Job, eviction: Eviction, step: Climb) -> Answered | None:
-        """What is said at once; None: whoever is asked will answer."""
+        """The answer that is known at once; None: the one that is asked will answer."""
         clock, quarantine = self._parties.clock, self._parties.quarantine
         match step.rung:
             case Rung.EVIDENCE:
@@ -593,7 +593,7 @@ class Evictors:
                 return job.asker.ask(eviction, step.rung, step.whom, self._permit())
 
     def _look(self, job: _Job, eviction: Eviction) -> Instructions:
-        """Tell who has answered, and what a fresh look shows."""
+        """Report who has answered, and what a fresh look shows."""
         for answer in job.asker.answers():
             self.log.post(job.key, answer)
         seen = probe(self._parties, self._goes_on(job) or eviction)

@@ -56,7 +56,7 @@ from worker_server.wire import FlightRecord, StateReport, to_json
 log = logging.getLogger(__name__)
 
 FLEET_MAX_BYTES: Final = 4 * 1024 * 1024
-"""About 6,000 ranks; those concerned come first, how many were left out is told."""
+"""About 6,000 ranks; those concerned come first, how many were left out is recorded."""
 _RECORDS_KEPT: Final = 256
 """Of ranks whose flight records the detectors asked for; 32 at most come with a tick."""
 
@@ -174,7 +174,7 @@ def _dump(body: Any) -> bytes:
 
 
 QUEUE: Final = 64
-"""Moments waiting to be taken; more incidents at once are one fault that many tell of."""
+"""Moments waiting to be taken; more incidents at once are one fault that many report."""
 
 
 @dataclass(slots=True, eq=False)
@@ -224,7 +224,7 @@ class Capture:
 
 
 _LOOP_LATE_S: Final = 0.5
-"""A fetch loop that is later than this is broken: whoever waits goes on without it."""
+"""A fetch loop that is later than this is broken: who waits for it continues without."""
 
 
 @dataclass(slots=True)
@@ -295,7 +295,7 @@ def _failure(raw: Raw) -> tuple[PartStatus, str]:
 TIDY_S: Final = 3600.0
 """How often the folder is looked at: bundles grow too old."""
 STUCK_S: Final = 10.0
-"""A write that takes longer is told: a file server that is away hangs and reports nothing."""
+"""A write that takes longer is reported: a file server that is away hangs and reports nothing."""
 MARGIN_S: Final = 0.5  # beyond the deadline of the asking: threads are scheduled late on busy hosts
 _MIB: Final = 1024 * 1024
 

@@ -197,7 +197,7 @@ def _settled(
     evicted: Mapping[ReplicaId, Denial],
     now_s: float,
 ) -> bool:
-    """Whether an incarnation ran on a host before it was quarantined, and may go on."""
+    """Whether an incarnation ran on a host before it was quarantined, and may stay."""
     runs = now_s - life.seen_s <= PRESENT_S
     return runs and life.born_s < entry.since_s and life.replica_id not in evicted
 
@@ -237,7 +237,7 @@ def _held_out(
     now_s: float,
     astray: frozenset[ReplicaId],
 ) -> Denial:
-    """A group that may come back nowhere; what ran before goes on, unless its host forbids it."""
+    """A group that may come back nowhere; what ran before stays, unless its host forbids it."""
     members = [life for life in lives if life.group == entry.name]
     settled = {life.replica_id for life in members if _settled(life, entry, evicted, now_s)}
     admitted = settled - astray

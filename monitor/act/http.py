@@ -1,7 +1,7 @@
 """Every HTTP request of the monitor, on one event loop in a thread of its own.
 
 A request ends when its deadline says so, whatever the other side does: a peer that drips one
-byte a second, sends for ever, redirects or talks nonsense costs its own request and nothing
+byte a second, sends forever, redirects or talks nonsense costs its own request and nothing
 else. Callers are ordinary threads; they get a `Future`, or block in `Fetcher.ask`.
 """
 
@@ -119,7 +119,7 @@ class Question:
     """The replica group of the WorkerServer that is asked, with the token that its ranks know, sent
     to this URL and nowhere else: redirects are not followed. None: with no token."""
     meter: Callable[[int], None] | None = None
-    """Told of every piece of the body, on the loop; may raise `FetchError` to end the request."""
+    """Called with each piece of the body, on the loop; raises `FetchError` to end the request."""
 
 
 class CaError(Exception):
@@ -290,7 +290,7 @@ class _Connection(asyncio.Protocol):
             self._fail(inner if isinstance(inner, Exception) else BadAnswerError(f"no HTTP: {exc}"))
 
     def eof_received(self) -> None:
-        """The end of a body that tells no length."""
+        """The end of a body of unknown length."""
         headers = self._reply.headers if self._asked is not None else {}
         length_headers = headers.keys() & {b"content-length", b"transfer-encoding"}
         if self._asked is not None and self._reply.status and not length_headers:

@@ -32,7 +32,7 @@ PASSING: Final = frozenset(
 )  # fmt: skip
 """Guards that end by themselves or mean that nothing is left to do: nobody is paged for them."""
 BY_HAND_S: Final = 3600.0
-"""A failed eviction by hand has no incident that would resolve it: it is told for so long."""
+"""A failed eviction by hand has no incident that would resolve it: it is shown for so long."""
 
 
 class Event(StrEnum):
@@ -55,7 +55,7 @@ class Notice:
     """One thing that a person should know."""
 
     key: str
-    """Same thing, same key: nobody is told twice. Of an incident its fingerprint."""
+    """Same thing, same key: nobody gets it twice. Of an incident its fingerprint."""
     event: Event
     incident_id: str
     severity: str
@@ -183,7 +183,7 @@ LOUDNESS: Final = ("info", "warning", "critical")
 
 
 def louder(now: Notice, before: Notice) -> bool:
-    """Whether a notice got worse since it was told: that is news."""
+    """Whether a notice got worse since it was sent: that is news."""
     return LOUDNESS.index(now.severity) > LOUDNESS.index(before.severity)
 
 
@@ -219,7 +219,7 @@ class NoticeEnding:
 
 
 def ending(notice: Notice, incidents: Iterable[Incident], now_s: float) -> NoticeEnding:
-    """Why a notice that stood stands no more."""
+    """Why a notice no longer stands."""
     for incident in incidents:
         if incident.id != notice.incident_id:
             continue
@@ -278,7 +278,7 @@ class Sink(ABC):
         return None
 
     def takes(self, message: Message) -> bool:
-        """Whether it is told of it at all: of all that begins; of what ends, of the incidents."""
+        """Whether it hears of it at all: of all that begins; of what ends, of the incidents."""
         return message.ended is None or message.notice.lasting
 
     @abstractmethod
@@ -378,7 +378,7 @@ class Alertmanager(Sink):
     `/api/v2/alerts`.
 
     An alert ends by itself `expire_s` after it was last sent, so that a monitor that died does not
-    leave one firing for ever; what still fires is sent again four times as often.
+    leave one firing forever; what still fires is sent again four times as often.
     """
 
     at_once: ClassVar[int] = 64

@@ -1,7 +1,7 @@
-"""Tells people: every sink has a log of what it was told, and a worker that delivers what is due.
+"""Messages people: every sink has a log of what it got, and a worker that delivers what is due.
 
-The tick hands over what stands (`Notifier.push`) and waits for nobody. What a sink was told, and
-what it should be told next, follows from its `NotificationLog`, which the store keeps over a
+The tick hands over what stands (`Notifier.push`) and waits for nobody. What a sink got, and
+what it should get next, follows from its `NotificationLog`, which the store keeps over a
 restart. A sink that fails is tried again, ever more slowly; it delays no other.
 """
 
@@ -125,9 +125,9 @@ class NotificationLog:
         return Message(replace(sent, title=notice.title, text=notice.text), now_s)
 
     def _stands_on(self, row: Row, wanted: Wanted) -> bool:
-        """A guard that comes and goes is told once for each incident, and so is a failed eviction.
+        """A guard that comes and goes is reported once for each incident; so is a failed eviction.
 
-        A sink that is told of endings has them ended with their incident too.
+        A sink that hears of endings has them ended with their incident too.
         """
         if row.notice.event is Event.INCIDENT:
             return False
@@ -170,7 +170,7 @@ TIMEOUT_S: Final = 10.0
 ANSWER_MAX_BYTES: Final = 64 * 1024
 _FIRST_S: Final = 1.0
 _LONGEST_S: Final = 300.0
-"""Between two tries: a sink that comes back is told within five minutes."""
+"""Between two tries: a sink that comes back gets it within five minutes."""
 _BAD_MESSAGE: Final = frozenset({400, 413, 422})
 """The message is at fault, so sending it again is no use. Any other failure may pass: a token that
 was revoked, a channel that was archived."""

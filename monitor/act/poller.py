@@ -1,6 +1,6 @@
 """One look at every target: each yields exactly one Observation before the deadline.
 
-Theory of operation. One WorkerServer of each host tells of all its ranks; who is not in its answer
+Theory of operation. One WorkerServer of each host reports all its ranks; who is not in its answer
 is asked itself, and so is everybody of a host that does not answer in half of the time. So many
 requests are under way at once; whose turn has not come when the time is over is among the next
 sweep's first, and those that did not answer in time are its last: else they would take all turns,
@@ -165,7 +165,7 @@ class Poller:
         self._not_all_known: set[str | None] = set()
         """Their addresses."""
         self._overheard: dict[str, Identity] = {}
-        """Of these, those at its own address of which a WorkerServer told in this sweep."""
+        """Of these, those at its own address that a WorkerServer reported in this sweep."""
         self._left: frozenset[RankName] = frozenset()
         """Who was not asked in the last sweep."""
         self._silent: frozenset[RankName] = frozenset()
@@ -220,7 +220,7 @@ class Poller:
         """Who answers there, as many as are let in at once; those last who did not before.
 
         Of thousands one at each address, and the others there once that one's answer for its host
-        did not tell of them.
+        did not report them.
         """
         turns, wanted = asyncio.Semaphore(_AT_ONCE), set(urls)
         self._failed = {url: times for url, times in self._failed.items() if url in wanted}
@@ -283,7 +283,7 @@ class Poller:
         return observations
 
     def _speaks_for(self, who: Identity, url: str) -> tuple[Host, str | None, str | None]:
-        """Ranks that are alike in this may tell of each other.
+        """Ranks that are alike in this may report each other.
 
         A rank says itself what its host is called, so its address counts; and nobody speaks for
         those whose token it need not know.
@@ -314,7 +314,7 @@ class Poller:
     async def ask_host(
         self, speaker: Target, targets: Sequence[Target], end: float
     ) -> dict[RankName, Observation]:
-        """Those of the targets that a WorkerServer tells of."""
+        """Those of the targets that a WorkerServer reports."""
         began = time.monotonic()
         until = began + _HOST_SHARE * max(0.0, end - began)
         group = speaker.identity.group

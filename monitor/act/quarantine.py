@@ -8,7 +8,7 @@ Theory of operation. `_entries` is what is in force, `_events` is what happened;
 one of each, and both are with the store when a call returns. lightkeeper never shortens what is in
 force and never takes a person's entry over; a person may change everything. What lightkeeper adds
 lasts as long as the host's record asks for (`model.quarantine.length_s`). What an incident says
-about hosts (`accusations`) is told once it fires and is sure of its culprits; one that cannot tell,
+about hosts (`accusations`) counts once it fires and is sure of its culprits; one that cannot tell,
 or whose verdict says that an eviction would not mend it, says nothing about a host.
 """
 
@@ -149,7 +149,7 @@ class Quarantine:
         return f"{name} may come back{_reset(before, self._config)}"
 
     def take(self, events: Iterable[QuarantineEvent]) -> None:
-        """Remember what incidents say about hosts; what is known already is not told twice."""
+        """Remember what incidents say about hosts; what is known already is not recorded twice."""
         with self._lock:
             for event in events:
                 history = self._events.get((event.scope, event.name), ())
@@ -221,7 +221,7 @@ class Quarantine:
         return replace(entry, since_s=old.since_s)
 
     def _with_evidence(self, entry: QuarantineEntry) -> QuarantineEntry:
-        """With what the incident that it names has told of a host."""
+        """With what the incident that it names says of a host."""
         if entry.incident_id is None or entry.kind is not None:
             return entry
         for event in chain.from_iterable(self._events.values()):
@@ -300,7 +300,7 @@ def _over(entry: QuarantineEntry, now_s: float) -> bool:
 
 
 def _later(until_s: float | None, than_s: float | None) -> bool:
-    """None is for ever."""
+    """None is forever."""
     return than_s is not None and (until_s is None or until_s > than_s)
 
 
@@ -326,7 +326,7 @@ def _reset(before: HostRecord | None, config: KeeperConfig) -> str:
 
 FINDINGS_MAX_CHARS: Final = 400
 _NO_NODE: Final = "pod:"
-"""Begins the host of a rank whose node nobody told (`rank.identity`): no host at all."""
+"""Begins the host of a rank whose node nobody named (`rank.identity`): no host at all."""
 
 
 def accusations(
@@ -436,7 +436,7 @@ class PauseSwitch:
         return pause
 
     def release(self) -> Pause | None:
-        """Go on; the pause that ended, None when there was none."""
+        """End the pause and return it; None when there was none."""
         with self._lock:
             pause, self._pause = self._pause, None
             self._store.save_switch(SWITCH, None)

@@ -145,10 +145,10 @@ UNNAMED: Final = GroupName("job")
 ANSWERS_S: Final = 10.0
 """Who answered a poll so lately is there."""
 STRANGE_S: Final = 60.0
-"""Whoever wants to register without the right token tries again within 15 s."""
+"""A rank that registers without the right token tries again within 15 s."""
 STRANGE_MOST: Final = 1_000
 RANKS_MOST: Final = 262_144
-"""More is no fleet: whoever has the token fills the memory. One address brings half at most."""
+"""More is no fleet: somebody with the token fills the memory. One address brings half at most."""
 NEW_A_MINUTE: Final = 4096
 """Names of one address: of 64 ranks a host, as many as its answer holds (`poller.HOST_MAX_BYTES`),
 two each, the launcher's and the Manager's, and of 32 hosts behind one address translation. Fewer
@@ -340,7 +340,7 @@ class Registry:
         )
 
     def _take_over(self, target: Target) -> None:
-        """A name is new: its process has no other, and whoever had it by its own word yields."""
+        """A name is new: its process has no other, and one that only claimed it yields."""
         former = self._processes.get(target.process)
         if former is not None and former != target.rank:
             elders = self._superseded.get(former, ())

@@ -1,12 +1,12 @@
 """The audit log on disk: JSON lines, appended and fsynced by a thread of its own.
 
 Theory of operation. `put` never waits: lines queue in memory, a thread writes all that wait and
-calls `fsync` once. `flush` waits for that, but not for ever: it is asked before an eviction
-is carried out. A disk that is full or gone is told (`trouble`); the lines stay queued, at most
+calls `fsync` once. `flush` waits for that, but not forever: it is asked before an eviction
+is carried out. A disk that is full or gone is reported (`trouble`); the lines stay queued, at most
 `WAITING` of them, and when it takes writes again the log says how many were lost. A write that got
 half a line down is ended with a newline before the next, so that one line is spoilt and no other.
 A file over its size is renamed to `.1`, that one to `.2`, and so on; one that somebody else renamed
-or removed is made anew.
+or removed is made again.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ _AGAIN_S: Final = 0.02
 _TARGETS_AT_ONCE: Final = 250
 """In one transaction, of some 25 ms."""
 _PAUSE_S: Final = 0.02
-"""Between two of them; whoever waits for the file looks again after 0.1 s at the most."""
+"""Between two of them; who waits for the file looks again after 0.1 s at the most."""
 SCOPE: Final = "fleet"
 """One store serves one fleet, and has one lease."""
 
@@ -274,7 +274,7 @@ class Database:
     def _write_singly(
         self, batch: Mapping[Key, Row | None], fence: Fence | None
     ) -> tuple[Key, ...]:
-        """One bad row must not keep the others waiting for ever."""
+        """One bad row must not keep the others waiting forever."""
         bad: list[Key] = []
         with self.begin() as db:
             self._check(db, batch, fence)

@@ -11,7 +11,7 @@ acts for `TTL_S - MARGIN_S` (4 s) after it. Another one counts from the moment *
 read this beat, on its own clock, and takes the row `TTL_S` later at the earliest. The renewal was
 committed after the first moment and before the second; so the holder has stopped acting at least
 `MARGIN_S` before another begins, as long as the two clocks do not run apart by a fifth
-(`MARGIN_S / TTL_S`). Both are CLOCK_BOOTTIME, which goes on while a process is stopped and while
+(`MARGIN_S / TTL_S`). Both are CLOCK_BOOTTIME, which runs while a process is stopped and while
 its host sleeps: who wakes knows at its next look that its time is over. "Unchanged" is meant by
 the beat, which never goes back, so a watcher that was itself stopped between two looks draws no
 wrong conclusion.
@@ -28,7 +28,7 @@ that was on its way, and it names the incarnation that it means: at worst it end
 other monitor was about to end too.
 
 The database away: nobody can renew, so nobody acts 4 s later; nobody can take either, so when it
-is back and the row is as it was, the holder goes on under its old epoch.
+is back and the row is as it was, the holder continues under its old epoch.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ MARGIN_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Grip:
-    """A lease that this monitor holds. All moments are seconds on one's own clock, which only ever
-    goes on.
+    """A lease that this monitor holds. All moments are seconds on one's own clock, which never
+    stands still.
     """
 
     epoch: int
@@ -117,7 +117,7 @@ def shown(holder: str) -> str:
 
 
 def has_ended(holder: str) -> bool:
-    """Whether that process certainly runs no more; False wherever this cannot be known."""
+    """Whether that process has certainly ended; False wherever this cannot be known."""
     words = holder.split(" ")
     if len(words) != 6:
         return False
@@ -182,7 +182,7 @@ class LeaseStanding:
         return "active" if self.active else "standby"
 
     def sentence(self) -> str:
-        """For whoever asked a standby for something that only the active monitor does."""
+        """The answer to who asked a standby for something that only the active monitor does."""
         if self.holder is None:
             return "this monitor stands by, and none is active yet"
         return f"this monitor stands by: {self.holder} is active, at {self.url or 'no known URL'}"
@@ -209,7 +209,7 @@ class Lease:
     Args:
         holder: this process, see `process_name`.
         url: of this monitor, for people who ask the other one.
-        clock: only ever goes on, also while this process is stopped.
+        clock: never stands still, not even while this process is stopped.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class Lease:
         self._worker = BackgroundWorker("lease", self.turn, every_s=RENEW_S)
 
     def start(self) -> None:
-        """Try once, then go on in a thread."""
+        """Try once, then continue in a thread."""
         self.turn()
         self._worker.start(RENEW_S)
 

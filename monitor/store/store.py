@@ -2,7 +2,7 @@
 
 Theory of operation. Every write is an idempotent upsert or delete by primary key. It goes into
 `_pending` (the latest value for each key wins); a thread of its own writes all of `_pending` in
-one transaction whenever `flush` asks, and `flush` waits for it, but not for ever. When the disk
+one transaction whenever `flush` asks, and `flush` waits for it, but not forever. When the disk
 is full or gone, or the database away, the transaction fails, is counted, and the writes stay
 pending for the next flush; when it hangs, so does that one thread. Nothing is lost while the
 process lives. Only opening the store raises: a monitor that cannot remember does not start.
@@ -173,7 +173,7 @@ class Store:
         self._put("targets", {"rank": rank}, None)
 
     def save_notice(self, sink: str, key: str, body: Mapping[str, Any] | None) -> None:
-        """Remember what a sink was told; None forgets it."""
+        """Remember what a sink got; None forgets it."""
         row = None if body is None else {"body": json.dumps(body)}
         self._put("notices", {"sink": sink, "key": key}, row)
 

@@ -1,1 +1,1 @@
-"""Schedulers: who decides what starts where is told of quarantine, and asked to end a group."""
+"""Schedulers: what decides what starts where hears of quarantine, and is asked to end a group."""

@@ -39,7 +39,7 @@ def strangers(group: GroupName, everyone: Iterable[Place]) -> tuple[Place, ...]:
 
 
 def refuse_shared_job(others: Sequence[Place], job: str, step: str | None) -> None:
-    """A rank that tells no place may be anywhere; one that is known to be in a pod is not in Slurm.
+    """A rank that names no place may be anywhere; one that is known to be in a pod is not in Slurm.
 
     Raises:
         Refusal: the job (or this step of it) cannot be ended for a group alone.
@@ -56,7 +56,7 @@ def refuse_shared_job(others: Sequence[Place], job: str, step: str | None) -> No
 
 def refuse_shared_pod(others: Sequence[Place], uid: str, hosts: Collection[str]) -> None:
     """The pod stands on one of these hosts, so that a rank elsewhere is in another pod even if it
-    tells nothing.
+    says nothing.
 
     Raises:
         Refusal: it cannot be deleted for a group alone.
@@ -123,13 +123,13 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one rank runs, as its launcher told it (`Identity.place`)."""
+    """Where one rank runs, as its launcher gave it (`Identity.place`)."""
 
     rank: RankName
     host: Host
     labels: Mapping[str, str] = field(default_factory=dict)
     """`slurm_job_id`, `slurm_step_id`, `slurm_node` ..., `pod`, `namespace`, `pod_uid`, `node` ...:
-    see `worker_server.rank.identity`. Empty for a rank that told none."""
+    see `worker_server.rank.identity`. Empty for a rank that named none."""
 
 
 Everyone = Callable[[], Sequence[Place]]
@@ -227,7 +227,7 @@ class Scheduler(ABC):
     def cordon(
         self, host: Host, reason: str, incident_id: IncidentId | None, timeout_s: float
     ) -> Outcome:
-        """See to it that nothing new starts on a host; what runs there goes on."""
+        """See to it that nothing new starts on a host; what runs there stays."""
         return self._outcome(
             lambda deadline: self._cordon(host, reason, incident_id, deadline),
             timeout_s,
@@ -258,7 +258,7 @@ class Scheduler(ABC):
         )
 
     def cordoned(self, timeout_s: float) -> Sequence[Host] | None:
-        """The hosts that bear our cordon now; None when that cannot be told."""
+        """The hosts that bear our cordon now; None when that is not known."""
         try:
             hosts = self._within(timeout_s, self._cordoned)
         except Exception:  # noqa: BLE001 - whatever it is, what is ours is not known
@@ -300,7 +300,7 @@ class Scheduler(ABC):
         return work(Deadline(timeout_s, self._clockwork))
 
     def _crash(self, exc: Exception) -> str:
-        """What may be told of a bug."""
+        """What may be shown of a bug."""
         return f"{type(exc).__name__}: {exc}"
 
     def _outcome(

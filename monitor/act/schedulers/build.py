@@ -111,7 +111,7 @@ class StoredName:
 
         Raises:
             StoreError: it cannot be read, or not be written now; a name that no later monitor knows
-                would leave nodes cordoned for ever.
+                would leave nodes cordoned forever.
         """
         with self._lock:
             if self._name is None:

@@ -389,12 +389,12 @@ GROUP_LABEL: Final = "primus-safe.workload.group.id"
 
 @dataclass(frozen=True, slots=True)
 class WantedPod:
-    """One pod as its ranks told it."""
+    """One pod as its ranks named it."""
 
     namespace: str
     uid: str
     name: str
-    """Empty when they told none (a pod with the node's network): its uid finds it."""
+    """Empty when they named none (a pod with the node's network): its uid finds it."""
     node: str
 
     def __str__(self) -> str:
@@ -407,7 +407,7 @@ def wanted_of(
     """The pods of these places, each once.
 
     Raises:
-        Refusal: a rank does not tell its pod, or somebody else's rank is, or may be, in it.
+        Refusal: a rank does not name its pod, or somebody else's rank is, or may be, in it.
     """
     if not places:
         raise Refusal("no rank of it is known")
@@ -455,7 +455,7 @@ def pod_of(namespace: str, pod: Body) -> WantedPod:
 # -- kube --------------------------------------------------------------------------------------
 
 POD_HOST: Final = "pod:"
-"""Begins the host of a rank whose pod was not told its node: see `worker_server.rank.identity`."""
+"""Begins the host of a rank whose pod does not know its node: see `worker_server.rank.identity`."""
 _LOOK_AGAIN_S: Final = 0.25
 
 T = TypeVar("T")
@@ -492,7 +492,7 @@ def run_within(work: Callable[[], T], timeout_s: float) -> T:
     """What `work` returns or raises.
 
     Raises:
-        TooLate: it has not ended in time; its thread goes on, and ends with its own timeouts.
+        TooLate: it has not ended in time; its thread continues, and ends with its own timeouts.
         NotDone: too many of those are still there.
     """
     if not _places.acquire(blocking=False):
@@ -551,7 +551,7 @@ def _words(rule: Mapping[str, str]) -> str:
 PRIMUS_PREFIX: Final = "primus-safe."
 
 Condition = tuple[bool, Callable[[], str]]
-"""What Primus-SaFE is told: whether the node is bad, and why."""
+"""What Primus-SaFE gets: whether the node is bad, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -563,7 +563,7 @@ class KubeOptions:
     """Whether a pod on a node that is not ready is deleted without waiting for its kubelet. Its
     processes may live on there until the node is back; without it, the pod stays Terminating."""
     primus_safe: str | None = None
-    """Id of Primus-SaFE's monitor by which it is told, as NodeCondition `primus-safe.ID`."""
+    """Id of Primus-SaFE's monitor by which it is reported, as NodeCondition `primus-safe.ID`."""
 
 
 class Kubernetes(Scheduler):
@@ -753,7 +753,7 @@ class Kubernetes(Scheduler):
         return next((pod for pod in pods if _at(pod, "metadata", "uid") == wanted.uid), None)
 
     def _group_of(self, namespace: str, pod: Body, deadline: Deadline) -> Sequence[Body]:
-        """Pods of the same replica group that told nobody where they are."""
+        """Pods of the same replica group that nobody knows the place of."""
         selector = None if self._options.primus_safe is None else group_selector(pod)
         return () if selector is None else self._api.pods(namespace, deadline, label=selector)
 

@@ -1,8 +1,8 @@
 """Slurm, by its own commands: drain a node, end the step or the job that carries a group.
 
 Theory of operation. `scontrol update` has no condition ("only if nobody else did"), so each change
-is a look, the change, and a look whether it is so. What is ours is told by the reason, which begins
-with our mark; any other reason, whoever wrote it, is left as it is, and so is the node's state.
+is a look, the change, and a look whether it is so. What is ours has a reason that begins
+with our mark; any other reason is left as it is, and so is the node's state.
 A node is given back with UNDRAIN and not with RESUME, which would also bring back a node that is
 down. A group is ended by its step where it has one; the whole job goes only when no rank of another
 group is known to be, or may be, in it. Slurm 20.11 or newer; tried with 22.05.
@@ -193,7 +193,7 @@ def run(argv: Sequence[str], timeout_s: float) -> Ran:
 
 @dataclass(frozen=True, slots=True, order=True)
 class SlurmTarget:
-    """One step, or one job without a step, as it was when its ranks told it."""
+    """One step, or one job without a step, as it was when its ranks named it."""
 
     job: str
     step: str | None
@@ -209,7 +209,7 @@ def targets_of(
     """What has to end, each once.
 
     Raises:
-        Refusal: a rank of the group does not tell its job, or somebody else is, or may be, there.
+        Refusal: a rank of the group does not name its job, or somebody else is, or may be, there.
     """
     if not places:
         raise Refusal("no rank of it is known")
@@ -235,7 +235,7 @@ def _target(place: Place) -> SlurmTarget:
 # What `lightkeeper check scheduler` asks Slurm; nothing is changed by it.
 
 NOBODY: Final = "lightkeeper-no-such-node"
-"""Slurm asks who we are before it looks for the node (seen, 22.05): so a node that is nowhere tells
+"""Slurm asks who we are before it looks for the node (seen, 22.05): so a node that is nowhere shows
 whether we may."""
 _REFUSED: Final = re.compile(r"Invalid user id|[Pp]ermission denied")
 
