@@ -24,7 +24,7 @@ def never_freed(make):
     """A Reducer that is freed joins gloo's thread and holds the GIL, for which that may wait.
 
     Work that is done releases the Python context of the backward pass. So any DDP job on gloo can
-    hang at its end (torch 2.13; seen twice here).
+    hang at its end (torch 2.13, pytorch issue 56297; seen twice here).
     """
 
     def made(*args, **options):
