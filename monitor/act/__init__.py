@@ -1,4 +1,4 @@
 """Everything that asks somebody: ranks, Lighthouse, gate, schedulers, people.
 
-It decides nothing, and believes no answer before it has looked.
+It decides nothing, and verifies every answer.
 """

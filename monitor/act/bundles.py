@@ -39,15 +39,15 @@ from worker_server.wire import (
 )
 
 NAMED: Final = 100
-"""Ranks left out that are named; of others only the number is given."""
+"""Omitted ranks that are named; the others are only counted."""
 
 PEERS: Final = 4
-"""Of a straggler's victims: enough for a median beside it."""
+"""A straggler's victims to ask: enough for a median."""
 
 
 @dataclass(frozen=True, slots=True)
 class Whom:
-    """Ranks to ask, the most important first, and those for whom there was no room."""
+    """Ranks to ask, most important first, and those that did not fit."""
 
     asked: tuple[Observation, ...]
     left_out: tuple[RankName, ...] = ()
@@ -97,7 +97,7 @@ _ODD: Final = re.compile(r"[^A-Za-z0-9_.-]")
 _MIB: Final = 1024 * 1024
 _DAY_S: Final = 86_400.0
 _NAME_MAX: Final = 150
-"""Of a file's 255 bytes: room for the ending, and for programs that copy it."""
+"""Of 255 bytes: leaves room for the suffix and for programs that copy it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +164,11 @@ class BundleDir:
             self._files = files
 
     def view(self, incident_id: IncidentId) -> BundleView | None:
-        """What there is of an incident; asks no disk."""
+        """The bundle of an incident; reads no disk."""
         return self._files.get(safe_name(incident_id) + _END)
 
     def path(self, incident_id: IncidentId) -> Path | None:
-        """Where its bundle lies; always a file of this folder."""
+        """Path of its bundle; always in this folder."""
         name = safe_name(incident_id) + _END
         return self.folder / name if name in self._files else None
 
@@ -181,7 +181,7 @@ class BundleDir:
         """Replace an incident's bundle by what `fill` writes; its size.
 
         Raises:
-            OSError: the disk does not take it; the former bundle is still there.
+            OSError: it cannot be written; the former bundle is kept.
         """
         name = safe_name(incident_id) + _END
         part_file = self.folder / (name + _TEMPORARY)
@@ -201,7 +201,7 @@ class BundleDir:
         return stat.st_size
 
     def tidy(self, now_s: float) -> None:
-        """Remove what is too old or too much, the oldest first, but never the newest.
+        """Delete bundles over the age or size limit, oldest first, never the newest.
 
         Raises:
             OSError: one of them cannot be removed.
@@ -232,7 +232,7 @@ class PartStatus(StrEnum):
     OK = "ok"
     CUT = "cut"  # the whole answer was too large; a smaller one is there
     LATE = "late"  # no full answer within the deadline
-    UNREACHABLE = "unreachable"  # nobody answers there
+    UNREACHABLE = "unreachable"  # no answer
     REFUSED = "refused"  # answered with a status other than 200
     GARBAGE = "garbage"  # answered something that is not its schema
     STRANGER = "stranger"  # another incarnation answers: no evidence of this fault
@@ -269,7 +269,7 @@ class Part:
     status: PartStatus
     body: bytes | None = None
     taken_s: float | None = None
-    """When the last byte came, Unix time by the monitor's clock."""
+    """When the last byte came: Unix time, monitor's clock."""
     seconds: float | None = None
     """From asking to the last byte."""
     age_s: float | None = None
@@ -321,7 +321,7 @@ _LEVEL: Final = 6
 class MomentName(StrEnum):
     """When everybody was asked, oldest first."""
 
-    JUDGED = "judged"  # nobody was asked: the records that the detectors had
+    JUDGED = "judged"  # no rank was asked: the detectors' records
     FIRING = "firing"  # when the incident began to fire: the first one is kept
     EVICTION = "eviction"  # right before an eviction: the latest one is kept
 

@@ -1,9 +1,9 @@
 """Carries evictions out, one at a time: instructions become requests, answers become events.
 
-Nothing here decides (`model.escalation` does), nothing waits but for a look, and nobody is asked
-while this monitor may not act, or while it is paused. The Lighthouse and the WorkerServers are
-asked in the fetcher's loop, each scheduler in a thread of its own: what hangs there holds nobody
-up. A crash when asked counts as an answer. `EvictionLog` holds every eviction that is known
+Nothing here decides (`model.escalation` does), only looks are waited for, and no request is sent
+while this monitor may not act or is paused. The Lighthouse and the WorkerServers are
+asked in the fetcher's loop, each scheduler in a thread of its own: one that hangs delays no
+other. A crash of a request counts as an answer. `EvictionLog` holds every eviction that is known
 here and moves it (`model.escalation.handle`); each change is on record before the next instruction
 is done. `Evictors` is the thread that does them.
 """
@@ -66,14 +66,14 @@ log = logging.getLogger(__name__)
 ASK_MARGIN_S: Final = 6.5
 """Beyond the grace: a WorkerServer looks for up to 5 s whether the process is gone."""
 LAST_WORD_S: Final = 0.3
-"""For the answer of a kill that has already worked: it only makes a better story."""
+"""For the answer of a kill that already worked: it only improves the story."""
 _LOOP_LATE_S: Final = 3.0
 """A fetch loop that is later than this does not run: the eviction fails and says so."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parties:
-    """Whom evictions ask, and look at."""
+    """What evictions send requests to."""
 
     clock: Clock
     fetcher: Fetcher
@@ -180,7 +180,7 @@ def _condition(process: Process, stuck_s: float) -> tuple[Liveness, str]:
 
 
 def save_evidence(evidence: Callable[[], str] | None) -> Answered:
-    """Wait until what the group says last is saved; a crash of that stops no eviction."""
+    """Wait until the group's evidence is saved; a crash there stops no eviction."""
     try:
         return Answered(Rung.EVIDENCE, "", "" if evidence is None else evidence(), done=True)
     except Exception as exc:  # noqa: BLE001 - evidence is worth less than the eviction
@@ -213,7 +213,7 @@ def deny_launchers(
 
 
 def eviction_words(status: int, said: Any) -> str:
-    """What a WorkerServer answers to an eviction; empty where it is not understood."""
+    """A WorkerServer's answer to an eviction; empty if not understood."""
     if not isinstance(said, dict):
         return ""
     if status != 200:
@@ -233,7 +233,7 @@ def eviction_words(status: int, said: Any) -> str:
 
 
 class Asker:
-    """Who was asked for one eviction, and has not answered yet."""
+    """Requests of one eviction without an answer yet."""
 
     def __init__(self, parties: Parties) -> None:
         self._parties = parties
@@ -242,7 +242,7 @@ class Asker:
     def ask(
         self, eviction: Eviction, rung: Rung, whom: str, forbidden: str | None = None
     ) -> Answered | None:
-        """Ask somebody, in the background. `forbidden`: why nobody may be asked at this moment."""
+        """Send a request in the background. `forbidden`: why none may be sent now."""
         if forbidden is not None:
             return Answered(rung, whom, f"not asked: {forbidden}")
         try:
@@ -271,7 +271,7 @@ class Asker:
         return None
 
     def answers(self, *, wait_s: float = 0.0) -> Iterator[Answered]:
-        """What has come since; what is awaited may come within `wait_s`."""
+        """Answers so far; waits up to `wait_s` for those awaited."""
         if wait_s:
             wait(self._waiting.values(), timeout=wait_s)
         for key in [key for key, answer in self._waiting.items() if answer.done()]:
@@ -331,12 +331,12 @@ class Asker:
 # -- the log of evictions ---------------------------------------------------------------------
 
 PROGRESS_KEPT_S: Final = 3600.0
-"""Ended evictions stay in snapshots for so long: the policy's budget counts an hour."""
+"""Ended evictions stay in snapshots this long: the policy's budget is per hour."""
 
 Key = tuple[IncidentId, float]
 Evidence = Callable[[], str]
 Change = tuple[Eviction | None, Eviction]
-"""How an eviction was, None when it is new, and how it is."""
+"""An eviction before (None: new) and after a change."""
 
 
 class EvictionLog:
@@ -379,7 +379,7 @@ class EvictionLog:
         )
 
     def follow(self, evictions: Iterable[Eviction]) -> None:
-        """Nothing is under way here any more; show what the active monitor recorded."""
+        """Drop all work here; show what the active monitor recorded."""
         with self._lock:
             self._known = {eviction.key: eviction for eviction in evictions}
             self._changes, self._acting = [], False
@@ -387,7 +387,7 @@ class EvictionLog:
     # -- asking ---------------------------------------------------------------------------------
 
     def get(self, key: Key) -> Eviction | None:
-        """One eviction; None when nothing is to be done about it here any more."""
+        """One eviction; None when this monitor no longer handles it."""
         with self._lock:
             return self._known.get(key) if self._acting else None
 
@@ -433,7 +433,7 @@ class EvictionLog:
             self._keep(None, eviction)
 
     def post(self, key: Key, event: Event) -> Instructions:
-        """Something has happened to an eviction; what is to be done now."""
+        """Apply an event to an eviction; returns what to do now."""
         with self._lock:
             before = self.get(key)
             if before is None:
@@ -473,15 +473,15 @@ class _Job:
 
 
 class Evictors:
-    """The thread that does what evictions ask for. Close it when done.
+    """The thread that carries out evictions. Close it when done.
 
     Args:
-        parties: whom it asks.
+        parties: what it asks.
         record: where each change of an eviction is kept.
-        permit: why nobody may be asked at this moment, or None.
+        permit: why no request may be sent now, or None.
         durable: write to disk what was recorded; whether that worked.
         paused: why nothing that the monitor decided may continue, or None.
-        sinks: names of those to whom a failure is sent.
+        sinks: names of those that receive failures.
     """
 
     def __init__(
@@ -581,7 +581,7 @@ class Evictors:
         return () if event is None else self.log.post(job.key, event)
 
     def _climb(self, job: _Job, eviction: Eviction, step: Climb) -> Answered | None:
-        """The answer that is known at once; None: the one that is asked will answer."""
+        """An answer known at once; None: it comes from the one asked."""
         clock, quarantine = self._parties.clock, self._parties.quarantine
         match step.rung:
             case Rung.EVIDENCE:
@@ -593,7 +593,7 @@ class Evictors:
                 return job.asker.ask(eviction, step.rung, step.whom, self._permit())
 
     def _look(self, job: _Job, eviction: Eviction) -> Instructions:
-        """Report who has answered, and what a fresh look shows."""
+        """Report answers, and what a fresh look shows."""
         for answer in job.asker.answers():
             self.log.post(job.key, answer)
         seen = probe(self._parties, self._goes_on(job) or eviction)
@@ -609,6 +609,6 @@ class Evictors:
         return instructions if revoked is None else self.log.post(job.key, revoked)
 
     def _revoked(self, eviction: Eviction) -> Revoked | None:
-        """Whether nobody may be asked any more: a pause stops what the monitor decided."""
+        """Whether requests are forbidden: a pause stops what the monitor decided."""
         why = self._paused() if eviction.author == KEEPER else None
         return None if why is None else Revoked(f"{why}: its other rungs are not climbed")

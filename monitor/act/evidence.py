@@ -1,4 +1,4 @@
-"""Evidence of an incident: who is asked for what and when, who waits for it, and what is kept.
+"""Evidence of an incident: who is asked for what and when, who waits, and what is kept.
 
 When an incident fires, and again right before an eviction, everybody concerned is asked for
 everything at once, until one deadline; the evictor waits for the answers, nobody for the disk. What
@@ -72,13 +72,13 @@ class Seen:
 
 
 class Memory:
-    """The last that was seen of everybody. Used by the tick's thread only."""
+    """The last state of every rank. Used by the tick's thread only."""
 
     def __init__(self) -> None:
         self._before: Snapshot | None = None
         self._lost: dict[RankName, tuple[float, StateReport]] = {}
         self._unknown: set[RankName] = set()
-        """Silent since we know them."""
+        """Silent since first known."""
         self._records: dict[RankName, tuple[float, FlightRecord]] = {}
 
     def push(self, snapshot: Snapshot) -> Seen:
@@ -104,7 +104,7 @@ class Memory:
 
 
 def records_in_hand(seen: Seen, whom: Whom) -> list[Part]:
-    """The flight records that the detectors had of those concerned, all of one tick.
+    """The detectors' flight records of those concerned, all of one tick.
 
     Of that in which the first of them was read, a culprit: others were read since for what they do.
     """
@@ -186,7 +186,7 @@ class Ticket:
     limit_s: float
     began: float = field(default_factory=time.monotonic)
     answered: Future[str] = field(default_factory=Future)
-    """Everything that comes is in memory; the rank may go."""
+    """All answers are in memory; the rank may end."""
 
     def wait(self) -> str:
         """Wait until the ranks have answered, at most `limit_s` from when it was asked for."""
@@ -224,7 +224,7 @@ class Capture:
 
 
 _LOOP_LATE_S: Final = 0.5
-"""A fetch loop that is later than this is broken: who waits for it continues without."""
+"""A fetch loop later than this is broken: callers continue without it."""
 
 
 @dataclass(slots=True)
@@ -235,12 +235,12 @@ class Budget:
 
 
 class BundleFullError(FetchError):
-    """There was no room for an answer beside the others."""
+    """An answer did not fit beside the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """What came of one request, not looked into yet."""
+    """The result of one request, not yet checked."""
 
     observation: Observation
     kind: BundleKind
@@ -251,7 +251,7 @@ class Raw:
 
 
 def judged(raw: Sequence[Raw]) -> list[Part]:
-    """What the answers are worth; nothing of a rank as which a stranger answers."""
+    """The checked answers; none of a rank when a stranger answers for it."""
     parts = [_judge(reply) for reply in raw]
     strange = {part.rank: part.error for part in parts if part.status is PartStatus.STRANGER}
     return [
@@ -503,7 +503,7 @@ class Evidence:
         def take(nbytes: int) -> None:
             nonlocal taken
             taken, budget.left = taken + nbytes, budget.left - nbytes
-            if budget.left < 0:  # given back at once: others that come now may be whole
+            if budget.left < 0:  # returned at once: later answers may fit
                 taken, budget.left = 0, budget.left + taken
                 raise BundleFullError(Failure.GARBAGE, "the bundle is full")
 
@@ -556,7 +556,7 @@ class Evidence:
 
     @contextlib.contextmanager
     def _on_disk(self) -> Iterator[None]:
-        """One at a time, and known for how long."""
+        """One at a time, and since when."""
         with self._writing:
             self._writing_since = time.monotonic()
             try:
@@ -565,7 +565,7 @@ class Evidence:
                 self._writing_since = None
 
     def _look_again(self) -> None:
-        """Find what others did to the folder, and let go what is too old."""
+        """Find changes to the folder, and delete what is too old."""
         with self._on_disk():
             self.bundles.open()
             self._tidy()

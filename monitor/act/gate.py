@@ -35,7 +35,7 @@ from monitor.model.observation import Observation
 from monitor.model.plain import from_plain
 
 # -- replica hosts ------------------------------------------------------------------------------
-# Which replica id was seen on which host, as far as its ranks' reports tell.
+# Which replica id ran on which host, according to its ranks' reports.
 
 LASTS_S: Final = 24 * 3600.0
 """Of a denial of which it is never shown that it is not needed any more; and an id that is not seen
@@ -358,7 +358,7 @@ class Gatekeeper:
         period_s: float = PERIOD_S,
         may: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`may`: whether this monitor is the one that acts; a standby teaches nobody."""
+        """`may`: whether this monitor is the one that acts; a standby sends no list."""
         self._gate = gate
         self._clock = clock
         self._quarantine = quarantine
@@ -422,7 +422,7 @@ class Gatekeeper:
     def refusing_for_s(self, replica_id: ReplicaId) -> float | None:
         """How long the gate is seen to refuse an id that speaks through it; None while it is not.
 
-        One that never spoke to this gate may speak to the Lighthouse by another way.
+        One that never used this gate may reach the Lighthouse another way.
         """
         view, since_s = self.view, self._since_s.get(replica_id)
         if isinstance(view, GateAway) or since_s is None or view.seen(replica_id) is None:
@@ -473,7 +473,7 @@ class Gatekeeper:
             log.warning("the gate is away: %s", view.reason)
         self.view = view
         if isinstance(view, GateAway):
-            return  # what it refused it refuses still, or has forgotten: its next answer tells
+            return  # it still refuses the same, or forgot it: its next answer shows
         refused = {
             ReplicaId(denial.name) for denial in view.denied if denial.scope is DenialScope.REPLICA
         }

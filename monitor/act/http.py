@@ -48,7 +48,7 @@ class Tokens:
         self.own = own
         self._of = dict(groups or {})
         self._groups: defaultdict[bytes, set[GroupName]] = defaultdict(set)
-        for group, token in self._of.items():  # a hash is looked up without telling how far it fits
+        for group, token in self._of.items():  # a hash lookup leaks no timing of the match
             self._groups[sha256(token.encode()).digest()].add(group)
 
     def of(self, group: GroupName) -> str | None:
@@ -58,14 +58,14 @@ class Tokens:
         return self.own is not None and hmac.compare_digest(token, self.own.encode())
 
     def groups(self, token: bytes) -> Set[GroupName]:
-        """Those of which ranks may register with it."""
+        """Groups whose ranks may register with it."""
         return self._groups.get(sha256(token).digest(), frozenset())
 
 
 T = TypeVar("T")
 
 _RESOLVER_THREADS: Final = 32
-"""getaddrinfo cannot be cancelled: enough threads that one dead name server blinds nobody."""
+"""getaddrinfo cannot be cancelled: enough threads that a dead name server blocks no other."""
 _UNTYPED: Final = "application/octet-stream"
 _TOLD: Final = (b"content-type", b"retry-after")
 _ERRNOS: Final = {
@@ -75,12 +75,12 @@ _ERRNOS: Final = {
         Failure.UNASKED,
     ),
 }
-"""What kept a question from its target: one that was stuck, or this monitor's own want of files,
-memory or ports. Else nobody listens there."""
+"""Why a request was not sent: one was stuck, or this monitor lacks files,
+memory or ports. Otherwise nobody listens there."""
 
 
 class FetchError(Exception):
-    """No usable answer; `failure` says of which sort."""
+    """No usable answer; `failure` is the kind."""
 
     def __init__(self, failure: Failure, detail: str, *, too_large: bool = False) -> None:
         super().__init__(f"{failure}: {detail}")
@@ -216,7 +216,7 @@ class Reply:
 
 
 _NO_REPLY: Final = Reply()
-"""Of a connection that nobody asks: thousands would keep their last answers until the next."""
+"""Of an idle connection: thousands would hold their last answers."""
 
 
 class _Connection(asyncio.Protocol):
@@ -235,7 +235,7 @@ class _Connection(asyncio.Protocol):
         """The answer; `end`: moment of the event loop by which all of it must be here.
 
         Raises:
-            TimeoutError, BadAnswerError, _ClosedError: none; the connection is of no use any more.
+            TimeoutError, BadAnswerError, _ClosedError: none; the connection is unusable.
         """
         if self._transport is None or self._transport.is_closing():
             raise _ClosedError
@@ -274,7 +274,7 @@ class _Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        if self._asked is None or self._asked.done():  # nobody asked for this
+        if self._asked is None or self._asked.done():  # unsolicited
             self.abort()
             return
         self._received += len(data)
@@ -389,7 +389,7 @@ class KeptConnections:
         return reply
 
     def _drop_old(self, until_s: float) -> None:
-        """End those that nobody has used since then: the newest of a place is asked first."""
+        """Close those unused since then: the newest of an address is used first."""
         for place, idle in tuple(self._idle.items()):
             fresh = [connection for connection in idle if connection.idle_since_s >= until_s]
             for connection in idle[: len(idle) - len(fresh)]:
@@ -414,7 +414,7 @@ class Fetcher:
         permit: Callable[[], str | None] = lambda: None,
         tokens: Tokens | None = None,
     ) -> None:
-        """`tls`: whom to trust for https; None: whom the system trusts. `proxies`: whether
+        """`tls`: authorities for https; None: the system's. `proxies`: whether
         HTTPS_PROXY, HTTP_PROXY and NO_PROXY of the environment are used. `permit`: why nothing may
         be changed at this moment, or None; asked right before every request but a GET. `tokens`:
         for WorkerServers.
@@ -441,7 +441,7 @@ class Fetcher:
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
             trust_env=self._proxies,
-            timeout=aiohttp.ClientTimeout(total=None),  # each question brings its own deadline
+            timeout=aiohttp.ClientTimeout(total=None),  # each request has its own deadline
             auto_decompress=False,  # a small body that unpacks to a huge one is still small
             headers={"Accept-Encoding": "identity", "User-Agent": "lightkeeper"},
         )
@@ -502,7 +502,7 @@ class Fetcher:
         return {**question.headers, **authorization}
 
     def _plain(self, question: Question) -> Address | None:
-        """Where to, if it can be asked without aiohttp."""
+        """The address, if aiohttp is not needed."""
         if question.method != "GET" or question.body or question.json or self._proxies:
             return None
         return address_of(question.url)
@@ -541,7 +541,7 @@ class Fetcher:
             return _answer(response.status, body, kind, later, began)
 
     def close(self) -> None:
-        """End what is under way and the thread; never waits longer than about two seconds."""
+        """End open requests and the thread; waits at most about two seconds."""
         if self._loop.is_closed():
             return
         with contextlib.suppress(FutureTimeoutError):

@@ -1,4 +1,4 @@
-"""What is worth a message, from incidents, decisions and evictions, and what each sink is sent.
+"""Notices from incidents, decisions and evictions, and the request for each sink.
 
 Pure: nothing is asked or sent here.
 """
@@ -30,9 +30,9 @@ PASSING: Final = frozenset(
         Guard.MAINTENANCE,
     }
 )  # fmt: skip
-"""Guards that end by themselves or mean that nothing is left to do: nobody is paged for them."""
+"""Guards that end by themselves or leave nothing to do: they page nobody."""
 BY_HAND_S: Final = 3600.0
-"""A failed eviction by hand has no incident that would resolve it: it is shown for so long."""
+"""A failed eviction by hand has no incident to resolve it: it is shown this long."""
 
 
 class Event(StrEnum):
@@ -55,7 +55,7 @@ class Notice:
     """One thing that a person should know."""
 
     key: str
-    """Same thing, same key: nobody gets it twice. Of an incident its fingerprint."""
+    """Deduplicates notices. An incident's is its fingerprint."""
     event: Event
     incident_id: str
     severity: str
@@ -72,7 +72,7 @@ class Notice:
 
     @property
     def lasting(self) -> bool:
-        """Whether its end is worth a message of its own."""
+        """Whether its end is sent as a message."""
         return self.event is Event.INCIDENT
 
     def id(self, status: Status) -> str:
@@ -95,7 +95,7 @@ def notice_from_json(body: Mapping[str, Any]) -> Notice:
 
 @dataclass(frozen=True, slots=True)
 class NoticeFacts:
-    """All that notices follow from."""
+    """The input for notices."""
 
     now_s: float
     incidents: Sequence[Incident]
@@ -106,7 +106,7 @@ class NoticeFacts:
 def notices(facts: NoticeFacts, *, url: str, hold_s: float) -> dict[str, Notice]:
     """What a person should know now, by key.
 
-    `url`: of the monitor, as people reach it. `hold_s`: a guard must stand for so long.
+    `url`: of the monitor, as people reach it. `hold_s`: a guard must stand this long.
     """
     standing: dict[str, Notice] = {}
     by_id = {incident.id: incident for incident in facts.incidents}
@@ -183,7 +183,7 @@ LOUDNESS: Final = ("info", "warning", "critical")
 
 
 def louder(now: Notice, before: Notice) -> bool:
-    """Whether a notice got worse since it was sent: that is news."""
+    """Whether a notice got worse since it was sent."""
     return LOUDNESS.index(now.severity) > LOUDNESS.index(before.severity)
 
 
@@ -274,11 +274,11 @@ class Sink(ABC):
 
     @property
     def resend_s(self) -> float | None:
-        """What still fires is sent again after so long; None: once is enough."""
+        """What still fires is sent again after this; None: only once."""
         return None
 
     def takes(self, message: Message) -> bool:
-        """Whether it hears of it at all: of all that begins; of what ends, of the incidents."""
+        """Whether it is sent: everything that begins; of what ends, incidents."""
         return message.ended is None or message.notice.lasting
 
     @abstractmethod
@@ -323,7 +323,7 @@ class Webhook(Sink):
 
 
 def sign(secret: str, body: bytes) -> str:
-    """What a receiver computes to know that the message is ours."""
+    """What a receiver computes to verify a message."""
     return "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
 
 

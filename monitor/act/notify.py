@@ -1,8 +1,8 @@
-"""Messages people: every sink has a log of what it got, and a worker that delivers what is due.
+"""Messages people: every sink has a log of what it got and a worker that delivers.
 
 The tick hands over what stands (`Notifier.push`) and waits for nobody. What a sink got, and
 what it should get next, follows from its `NotificationLog`, which the store keeps over a
-restart. A sink that fails is tried again, ever more slowly; it delays no other.
+restart. A failing sink is retried with backoff; it delays no other.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from monitor.store.store import Store
 log = logging.getLogger(__name__)
 
 QUEUE: Final = 256
-"""Messages that may wait for one sink; more is a storm that nobody reads one by one."""
+"""Messages that may wait for one sink; nobody reads more one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Row:
     notice: Notice
     sent_s: float
     dropped: bool = False
-    """Never delivered: then its end is nobody's business either."""
+    """Never delivered: its end is not sent either."""
 
 
 class NotificationLog:
@@ -175,9 +175,9 @@ _BAD_MESSAGE: Final = frozenset({400, 413, 422})
 """The message is at fault, so sending it again is no use. Any other failure may pass: a token that
 was revoked, a channel that was archived."""
 _TROUBLE_AFTER: Final = 2
-"""Failures in a row; one is the network's ordinary life."""
+"""Failures in a row; a single one is normal."""
 _LOOK_AGAIN_S: Final = 5.0
-"""How often it looks whether something has to be sent again, or more often where that is soon."""
+"""How often it checks for messages to send again; sooner where one is due."""
 
 
 def send(fetcher: Fetcher, sink: Sink, messages: Sequence[Message]) -> Answer:
@@ -233,9 +233,9 @@ class DeliveryWorker:
         self._first_s = first_s
         self._failures = 0
         self._failure: str | None = None
-        """What it says since it began to fail."""
+        """Its error since it began to fail."""
         self._retry = 0.0
-        """A sink that fails is not asked before, also not for news. Monotonic time."""
+        """A failing sink is not tried before, even for news. Monotonic time."""
         self._look_again_s = min(_LOOK_AGAIN_S, (sink.resend_s or _LOOK_AGAIN_S) / 2)
         self._latest: tuple[Wanted, float] | None = None
         """And when it came, monotonic time: the tick may stand still."""
@@ -297,7 +297,7 @@ class DeliveryWorker:
             self._count("sent", len(batch))
             self._failures, self._failure = 0, None
             return None
-        if answer.status in _BAD_MESSAGE and len(batch) > 1:  # it must not take the others along
+        if answer.status in _BAD_MESSAGE and len(batch) > 1:  # the others must still be sent
             waits_s = (self._send([message]) for message in batch)
             return next((wait_s for wait_s in waits_s if wait_s is not None), None)
         if answer.status in _BAD_MESSAGE:
@@ -351,7 +351,7 @@ class Notifier:
             if name in logs:
                 logs[name].restore(key, body)
             else:
-                store.save_notice(name, key, None)  # a sink that is configured no more
+                store.save_notice(name, key, None)  # a sink no longer configured
         self._workers = tuple(
             DeliveryWorker(
                 sink, logs[sink.name], fetcher, metrics, flush=store.flush, first_s=first_s
@@ -376,7 +376,7 @@ class Notifier:
         return {key: notice for key, notice in standing.items() if key not in young}
 
     def troubles(self) -> tuple[str, ...]:
-        """Sinks that do not take messages, one sentence each."""
+        """Failing sinks, one sentence each."""
         troubles = (worker.trouble() for worker in self._workers)
         return tuple(trouble for trouble in troubles if trouble is not None)
 

@@ -114,7 +114,7 @@ class _Round:
         self._working = 0
 
     async def seen(self) -> Mapping[RankName, Observation]:
-        """Who was asked, and what came of it."""
+        """The target asked, and the result."""
         async with asyncio.TaskGroup() as self._workers:
             self._start(len(self._todo) + len(self._last))
         return self._seen
@@ -141,7 +141,7 @@ class _Round:
             silent = all(target.rank in self._silent for target in targets)
             (self._last if silent else self._todo).append(question)
 
-    def _start(self, most: int) -> None:  # a task for each question would cost more than asking it
+    def _start(self, most: int) -> None:  # a task a request costs more than the request
         more = min(most, _AT_ONCE - self._working)
         self._working += max(0, more)
         for _ in range(more):
@@ -160,18 +160,18 @@ class Poller:
         self._dumb: dict[str, float] = {}
         """URL of one that could not answer for its host -> until when it need not; monotonic."""
         self._failed: dict[str, int] = {}
-        """URL of which it is not known who answers there -> how often nobody did."""
+        """URL whose rank is unknown -> unanswered requests."""
         self._unidentified: frozenset[str] = frozenset()
         self._not_all_known: set[str | None] = set()
         """Their addresses."""
         self._overheard: dict[str, Identity] = {}
         """Of these, those at its own address that a WorkerServer reported in this sweep."""
         self._left: frozenset[RankName] = frozenset()
-        """Who was not asked in the last sweep."""
+        """Not asked in the last sweep."""
         self._silent: frozenset[RankName] = frozenset()
-        """Who did not answer in time when it was asked last."""
+        """Did not answer in time when last asked."""
         self._planned: tuple[Sequence[Target], list[_Questions]] | None = None
-        """Whom to ask for whom, as long as it comes out so."""
+        """The last plan of whom to ask, while it is valid."""
 
     def sweep(
         self,
@@ -402,7 +402,7 @@ def describe_status(status: int) -> str:
 
 
 def _recognise(target: Target, answer: T | Unreachable) -> T | Unreachable:
-    """The answer, unless it is another's."""
+    """The answer, unless another's."""
     if isinstance(answer, Unreachable):
         return answer
     theirs, expected = answer.identity, target.identity

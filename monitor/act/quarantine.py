@@ -53,7 +53,7 @@ class Admission:
     admit: bool
     reason: str
     until_s: float | None = None
-    """None where nobody knows: until a person releases it."""
+    """None: until a person releases it."""
     entries: tuple[QuarantineEntry, ...] = ()
     """What refuses it."""
 
@@ -71,9 +71,9 @@ def sentence(entry: QuarantineEntry) -> str:
 NAME_EVENTS: Final = 500
 """Events kept of one name, the newest: more say nothing new about it."""
 _SLACK_S: Final = 7 * 86_400.0
-"""Events are kept for so long beyond the window in which they count, for people."""
+"""Events are kept this long beyond the window in which they count, for people."""
 _FRESH_S: Final = 5.0
-"""Records are made again after so long, or when something happens."""
+"""Records are rebuilt after this, or when something happens."""
 
 _Key = tuple[Scope, str]
 
@@ -96,7 +96,7 @@ class Quarantine:
     def take_over(
         self, entries: Sequence[QuarantineEntry], events: Sequence[QuarantineEvent]
     ) -> None:
-        """The list and its history as the store has them, instead of ours."""
+        """Replace the list and its history by the store's."""
         with self._lock:
             self._entries, self._events = {_key(entry): entry for entry in entries}, {}
             for event in events:
@@ -134,7 +134,7 @@ class Quarantine:
         author: str = "a person",
         reason: str = "",
     ) -> str | None:
-        """Let a host or a group in again: what that resets; None when it was not quarantined."""
+        """Release a host or a group; returns what that resets, None if not quarantined."""
         with self._lock:
             self._expire()
             entry = self._entries.pop((scope, name), None)
@@ -149,7 +149,7 @@ class Quarantine:
         return f"{name} may come back{_reset(before, self._config)}"
 
     def take(self, events: Iterable[QuarantineEvent]) -> None:
-        """Remember what incidents say about hosts; what is known already is not recorded twice."""
+        """Record what incidents say about hosts; known accusations are not repeated."""
         with self._lock:
             for event in events:
                 history = self._events.get((event.scope, event.name), ())
@@ -189,7 +189,7 @@ class Quarantine:
         return tuple(events[::-1])
 
     def records(self) -> Mapping[Host, HostRecord]:
-        """What is known of every host of which anything is known."""
+        """The record of every known host."""
         with self._lock:
             now_s = self._clock.now_s()
             if self._records is None or now_s - self._made_s > _FRESH_S:
@@ -413,7 +413,7 @@ class PauseSwitch:
         self._pause: Pause | None = None
 
     def take_over(self, body: str | None) -> None:
-        """Take over what an earlier monitor had saved; what cannot be read pauses: who knows."""
+        """Load what an earlier monitor saved; an unreadable pause counts as one."""
         pause: Pause | None = None
         try:
             pause = None if body is None else from_plain(Pause, json.loads(body))
@@ -424,7 +424,7 @@ class PauseSwitch:
             self._pause = pause
 
     def press(self, reason: str, author: str, hours: float | None) -> Pause:
-        """Evict nobody from now on; pressed again it is another pause."""
+        """Evict nobody from now on; again, it is a new pause."""
         now_s = self._clock.now_s()
         until_s = None if hours is None else now_s + hours * 3600.0
         pause = Pause(reason, author, now_s, until_s)

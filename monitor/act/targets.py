@@ -143,12 +143,12 @@ LEASE_MAX_S: Final = 3600.0
 UNNAMED: Final = GroupName("job")
 """What a WorkerServer calls a group that no launcher names."""
 ANSWERS_S: Final = 10.0
-"""Who answered a poll so lately is there."""
+"""Answered this recently: it is there."""
 STRANGE_S: Final = 60.0
 """A rank that registers without the right token tries again within 15 s."""
 STRANGE_MOST: Final = 1_000
 RANKS_MOST: Final = 262_144
-"""More is no fleet: somebody with the token fills the memory. One address brings half at most."""
+"""More is no fleet but a client filling the memory. One address brings half at most."""
 NEW_A_MINUTE: Final = 4096
 """Names of one address: of 64 ranks a host, as many as its answer holds (`poller.HOST_MAX_BYTES`),
 two each, the launcher's and the Manager's, and of 32 hosts behind one address translation. Fewer
@@ -210,7 +210,7 @@ class Registry:
             try:
                 target, superseded = target_from_json(body, heard_s)
             except (WireError, KeyError, TypeError, ValueError):
-                continue  # written by another version: the next renewal brings it back
+                continue  # written by another version: its next renewal restores it
             with self._lock:
                 if target.source is Source.LEASE and target.rank not in self._targets:
                     self._put(target)
@@ -241,7 +241,7 @@ class Registry:
             return standing
 
     def refuse(self, address: str) -> None:
-        """Somebody without the right token wanted to register."""
+        """Record a registration without the right token."""
         with self._lock:
             first = not self.refused["token"]
             self.refused["token"] += 1
@@ -305,7 +305,7 @@ class Registry:
     def _objection(
         self, target: Target, old: Target | None, bringer: str | None
     ) -> Registered | None:
-        """Why one that is not known is not let in."""
+        """Why an unknown one is refused."""
         if old is None and len(self._targets) >= RANKS_MOST:
             return Registered.FULL
         if old is None and bringer is not None and self._is_hasty(bringer):
@@ -340,12 +340,12 @@ class Registry:
         )
 
     def _take_over(self, target: Target) -> None:
-        """A name is new: its process has no other, and one that only claimed it yields."""
+        """A new name: its process has no other; a mere claimant yields."""
         former = self._processes.get(target.process)
         if former is not None and former != target.rank:
             elders = self._superseded.get(former, ())
             self._drop(former)
-            self._superseded[former] = elders  # who was put off under the former name still is
+            self._superseded[former] = elders  # superseded under the former name: still so
         if target.identity.launched_as is None:
             for rank in tuple(self._groups.get(target.identity.group, ())):
                 if self._targets[rank].identity.launched_as is not None:
@@ -466,7 +466,7 @@ class Registry:
             return tuple(url for url in self._file_urls if url not in identified)
 
     def estrange(self, target: Target) -> None:
-        """Somebody else answered at a file target's URL: ask again who it is."""
+        """Another rank answered at a file target's URL: identify it again."""
         if target.source is Source.FILE:
             with self._lock:
                 self._strangers.add(target.url)

@@ -179,7 +179,7 @@ Key = tuple[str, tuple[Any, ...]]
 
 _BUSY_S: Final = 0.25
 _POSTGRES: Final = {
-    # a monitor that is stopped in the middle of a transaction holds its locks: not for ever
+    # a monitor that is stopped in the middle of a transaction holds its locks: limit that
     "statement_timeout": 2000,
     "lock_timeout": 1500,
     "idle_in_transaction_session_timeout": 2000,
@@ -274,7 +274,7 @@ class Database:
     def _write_singly(
         self, batch: Mapping[Key, Row | None], fence: Fence | None
     ) -> tuple[Key, ...]:
-        """One bad row must not keep the others waiting forever."""
+        """One bad row must not block the others forever."""
         bad: list[Key] = []
         with self.begin() as db:
             self._check(db, batch, fence)
@@ -408,7 +408,7 @@ def _file_engine(place: StorePlace) -> Engine:
 
     @event.listens_for(engine, "checkout")
     def _on_checkout(connection: Any, _record: Any, _proxy: Any) -> None:
-        # a power cut may lose the last second, no more
+        # a power cut loses one second at most
         connection.execute("PRAGMA synchronous = NORMAL")
 
     return engine
@@ -475,11 +475,11 @@ class LeaseTable:
         )  # fmt: skip
 
     def renew(self, fence: Fence) -> bool:
-        """One more beat; False when it is another's by now."""
+        """Renew it; False when another monitor holds it."""
         return self._changed(_held_under(fence), beat=LEASE.c.beat + 1)
 
     def give_back(self, fence: Fence) -> bool:
-        """Nobody's, from now on."""
+        """Release it."""
         return self._changed(_held_under(fence), beat=LEASE.c.beat + 1, holder=None, url=None)
 
     def _changed(self, where: ColumnElement[bool], **values: object) -> bool:

@@ -16,7 +16,7 @@ its host sleeps: who wakes knows at its next look that its time is over. "Unchan
 the beat, which never goes back, so a watcher that was itself stopped between two looks draws no
 wrong conclusion.
 
-Two roads are shorter than 5 s. A holder that ends in order gives the row back. And where the holder
+Two cases take less than 5 s. A holder that ends in order gives the row back. And where the holder
 was a process of this very host (same boot, same PID namespace) that is not there any more, nobody
 is left who could act.
 
@@ -74,13 +74,13 @@ class Grip:
     """Just before the last renewal that went through was sent."""
 
     def left_s(self, now_s: float) -> float:
-        """For how long one may still act; not positive when one may not."""
+        """How long it may still act; not positive if it may not."""
         return self.asked_s + TTL_S - MARGIN_S - now_s
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Somebody else's row, and since when it stands still."""
+    """Another's row, and since when it is unchanged."""
 
     row: LeaseRow
     since_s: float
@@ -91,7 +91,7 @@ class Watch:
         return Watch(row, self.since_s if same else read_s)
 
     def lapsed(self, now_s: float) -> bool:
-        """Whether its holder cannot be acting any more. Of two opinions the longer counts."""
+        """Whether its holder has stopped acting. The longer of two limits counts."""
         return now_s - self.since_s >= max(TTL_S, self.row.ttl_s)
 
 
@@ -163,7 +163,7 @@ def _space() -> str:
 
 @dataclass(frozen=True, slots=True)
 class LeaseStanding:
-    """Who acts, as far as this monitor knows."""
+    """Who acts, as this monitor knows it."""
 
     active: bool
     """Whether this one may act now."""
@@ -289,7 +289,7 @@ class Lease:
         return LeaseStanding(False, row.epoch, name, row.url, row.since_s, problem)
 
     def writes(self) -> int | None:
-        """A number that is another one after the active monitor wrote; None: not known."""
+        """Changes whenever the active monitor writes; None: not known."""
         with self._lock:
             return None if self._watch is None else self._watch.row.writes
 

@@ -1,4 +1,4 @@
-"""Where a store lies, and what its lease says there.
+"""Where a store is, and what its lease says.
 
 A file on this host, or a database by URL, whose password is never shown.
 """
@@ -45,7 +45,7 @@ class LeaseRow:
     holder: str | None
     url: str | None
     since_s: float | None
-    """Unix time at which it was taken, by the wall of who took it: for people alone."""
+    """Unix time when it was taken, by the taker's clock: only for people."""
     ttl_s: float
 
 

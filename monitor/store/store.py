@@ -84,7 +84,7 @@ class Store:
         self._writer.start()
 
     def close(self) -> None:
-        """Write what is pending and let go of the database."""
+        """Write what is pending and close the database."""
         self.flush()
         self._writer.close(FLUSH_S)
         if not self._writer.alive:
@@ -223,14 +223,14 @@ class Store:
         self, batch: Mapping[Key, Mapping[str, Any] | None], fence: Fence | None
     ) -> tuple[str | None, tuple[Key, ...]]:
         """One transaction; why it failed, and rows that can never be written."""
-        if not batch:  # another flush was quicker
+        if not batch:  # another flush was faster
             return None, ()
         try:
             with self._disk:
                 return None, self.database.write(batch, fence)
         except StoreError as exc:
             return str(exc), ()
-        except Exception as exc:  # a bug must not end the thread: nothing would be written again
+        except Exception as exc:  # a bug must not end the thread: writes would stop
             log.exception("the store crashed")
             return f"{type(exc).__name__}: {exc}", ()
 
@@ -263,7 +263,7 @@ def _held(hold: Hold, rungs: Sequence[Rung]) -> dict[str, Any]:
 
 
 def remembered(rows: Rows) -> tuple[Remembered, int]:
-    """What the tables hold, and how many rows cannot be read: no reason to forget the others."""
+    """The tables' content, and how many rows cannot be read."""
     bad = 0
 
     def read(table: str, make: Callable[..., T], *keys: str, order: str) -> tuple[T, ...]:

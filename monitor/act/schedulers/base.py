@@ -69,7 +69,7 @@ def refuse_shared_pod(others: Sequence[Place], uid: str, hosts: Collection[str])
             raise Refusal(f"{other.rank} does not tell its place and may run in pod {uid} too")
 
 
-# What stands on a node for a person who finds it there, and for us who find it again.
+# The mark on a node, for a person who finds it and for us to recognise.
 
 _NOT_OWNER: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _BAD: Final = re.compile(r"[^ -~]+")
@@ -82,7 +82,7 @@ def owner_name(text: str) -> str:
 
 
 def mark(owner: str) -> str:
-    """What every reason of ours begins with."""
+    """Prefix of all our reasons."""
     return f"lightkeeper[{owner}]: "
 
 
@@ -103,18 +103,18 @@ def plain(text: str, max_chars: int) -> str:
 
 
 DETAIL_MAX_CHARS: Final = 600
-"""It goes into stories, messages and tables."""
+"""Shown in stories, messages and tables."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one request, in one line for a person."""
+    """The result of one request, in one line for a person."""
 
     done: bool
     """Whether what was asked for is so now, by this call or before it."""
     detail: str
     ours: bool = True
-    """False: it is so by somebody else's hand, who may undo it; we shall not."""
+    """False: somebody else did it and may undo it; we shall not."""
 
     def __post_init__(self) -> None:
         line = "".join(char if char.isprintable() else " " for char in self.detail)
@@ -137,7 +137,7 @@ Everyone = Callable[[], Sequence[Place]]
 
 
 Owner = Callable[[], str]
-"""The name of the quarantine list whose marks are ours; asked for when there is one to make."""
+"""Name of our quarantine list; called when the first mark is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ LEAST_S: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Clockwork:
-    """Seconds that only grow, and waiting; tests bring their own."""
+    """A monotonic clock, and waiting; tests bring their own."""
 
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -227,7 +227,7 @@ class Scheduler(ABC):
     def cordon(
         self, host: Host, reason: str, incident_id: IncidentId | None, timeout_s: float
     ) -> Outcome:
-        """See to it that nothing new starts on a host; what runs there stays."""
+        """Let nothing new start on a host; what runs there stays."""
         return self._outcome(
             lambda deadline: self._cordon(host, reason, incident_id, deadline),
             timeout_s,
@@ -267,11 +267,11 @@ class Scheduler(ABC):
 
     @abstractmethod
     def checks(self, timeout_s: float) -> Sequence[Check]:
-        """What would work, tried without changing anything."""
+        """Checks of what would work; changes nothing."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of threads and connections."""
+        """Close threads and connections."""
 
     # -- what a driver brings ------------------------------------------------------------------
 
@@ -300,7 +300,7 @@ class Scheduler(ABC):
         return work(Deadline(timeout_s, self._clockwork))
 
     def _crash(self, exc: Exception) -> str:
-        """What may be shown of a bug."""
+        """The text shown for a bug."""
         return f"{type(exc).__name__}: {exc}"
 
     def _outcome(

@@ -537,7 +537,7 @@ def checks(api: KubeApi, asked: Sequence[Mapping[str, str]], deadline: Deadline)
         except (KubeError, TooLate) as exc:
             yield Check(what, False, str(exc))
             if isinstance(exc, TooLate) or exc.status == 0:
-                return  # nobody answers: the others would say the same
+                return  # no answer: the others would fail too
         else:
             yield Check(what, allowed, why or ("allowed" if allowed else "not allowed (see RBAC)"))
 
@@ -713,7 +713,7 @@ class Kubernetes(Scheduler):
         return f"deleted {said}"
 
     def _delete(self, pod: WantedPod, deadline: Deadline) -> bool:
-        """Whether it had to be by force."""
+        """Whether force was needed."""
         force = self._options.force and self._is_lost(pod.node, deadline)
         grace_s = 0 if force else self._options.grace_s
 
@@ -753,7 +753,7 @@ class Kubernetes(Scheduler):
         return next((pod for pod in pods if _at(pod, "metadata", "uid") == wanted.uid), None)
 
     def _group_of(self, namespace: str, pod: Body, deadline: Deadline) -> Sequence[Body]:
-        """Pods of the same replica group that nobody knows the place of."""
+        """Pods of the same replica group whose place is unknown."""
         selector = None if self._options.primus_safe is None else group_selector(pod)
         return () if selector is None else self._api.pods(namespace, deadline, label=selector)
 

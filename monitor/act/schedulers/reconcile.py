@@ -1,7 +1,7 @@
 """Makes each scheduler agree with the quarantine list.
 
 Theory of operation. A host on the list is cordoned once; a host that we cordoned, or tried to, and
-that is off the list is uncordoned. What failed is tried again, ever more slowly. What an earlier
+that is off the list is uncordoned. Failures are retried with backoff. What an earlier
 monitor had cordoned is read back from the scheduler, and is uncordoned too unless it is on the
 list. Two things are left alone: a host that somebody else keeps out is looked at now and then, in
 case that he lets it in while it is on the list; a cordon of ours that somebody takes back by hand
@@ -38,12 +38,12 @@ FIRST_RETRY_S: Final = 1.0
 LONGEST_RETRY_S: Final = 300.0
 """A scheduler that comes back is asked within five minutes."""
 FOREIGN_LOOK_S: Final = 60.0
-"""A host that somebody else keeps out is looked at so often."""
+"""How often a host cordoned by others is checked."""
 STRAY_S: Final = 15.0
 """A cordon that was read back and stands for no host on the list is taken back after so long: the
 list of a monitor that has just taken over may be on its way."""
 _TROUBLE_AFTER: Final = 2
-"""Failures in a row; one is the network's ordinary life."""
+"""Failures in a row; a single one is normal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class _Failed:
 
 
 class CordonPlan:
-    """What one scheduler should be asked for next. Time comes in."""
+    """Decides the next requests to one scheduler, given the time."""
 
     def __init__(self) -> None:
         self._made: dict[Host, _Made] = {}
@@ -84,12 +84,12 @@ class CordonPlan:
         list."""
 
     def recalled(self, hosts: Iterable[Host], now_s: float) -> None:
-        """These bear our cordon, by the scheduler's own word."""
+        """These bear our cordon, says the scheduler."""
         for host in hosts:
             self._owed.setdefault(host, now_s + STRAY_S)
 
     def due(self, quarantined: Iterable[QuarantineEntry], now_s: float) -> Iterator[Action]:
-        """What to ask for now, sorted by host, what has to be kept out first."""
+        """Requests due now, sorted by host, cordons first."""
         entries = {entry.host: entry for entry in quarantined}
         for host in sorted(entries):
             if self._is_time(host, "cordon", now_s) and self._is_news(entries[host], now_s):
@@ -109,7 +109,7 @@ class CordonPlan:
         return failed is None or failed.word != word or now_s >= failed.next_s
 
     def learned(self, action: Action, outcome: Outcome, now_s: float) -> None:
-        """What became of a request; one that failed may have been carried out all the same."""
+        """What became of a request; a failed one may have taken effect anyway."""
         host, entry = action.host, action.entry
         if entry is not None:
             self._owed[host] = now_s
@@ -194,7 +194,7 @@ class CordonReconciler:
     def round(self) -> None:
         """One look at the list, and what is due by it."""
         if not self._may_act():
-            self._plan = None  # whoever acts now may change anything
+            self._plan = None  # another monitor may act now
             return
         if self._plan is None:
             self._plan, self._recall_s = CordonPlan(), self._now()

@@ -48,7 +48,7 @@ NUMBER: Final = re.compile(r"[0-9]{1,10}")
 _REASON: Final = re.compile(r"(?P<said>.*?)(?: \[(?P<who>[^\[\]@]*)@[^\[\]]*\])?")
 _SUFFIXES: Final = "*~#!%$@^-"
 NOT_RESPONDING: Final = "Not responding"
-"""Slurm's own reason for a node that it lost; no person's."""
+"""Slurm's own reason for a node that it lost."""
 
 
 def is_node(name: str) -> bool:
@@ -100,7 +100,7 @@ def parse_node(text: str) -> SlurmNode | None:
 class SlurmJob:
     state: str
     name: str
-    """By which it alone is meant: `12`, or `10_3` of an array, whose last task has the array's own
+    """Identifies it alone: `12`, or `10_3` of an array, whose last task has the array's own
     number: `scancel` of that number ends all tasks (seen, 22.05)."""
     restarts: str
     requeues: bool
@@ -206,7 +206,7 @@ class SlurmTarget:
 def targets_of(
     group: GroupName, places: Sequence[Place], everyone: Iterable[Place]
 ) -> tuple[SlurmTarget, ...]:
-    """What has to end, each once.
+    """Targets to end, each once.
 
     Raises:
         Refusal: a rank of the group does not name its job, or somebody else is, or may be, there.
@@ -235,7 +235,7 @@ def _target(place: Place) -> SlurmTarget:
 # What `lightkeeper check scheduler` asks Slurm; nothing is changed by it.
 
 NOBODY: Final = "lightkeeper-no-such-node"
-"""Slurm asks who we are before it looks for the node (seen, 22.05): so a node that is nowhere shows
+"""Slurm asks who we are before it looks for the node (seen, 22.05): so an unknown node shows
 whether we may."""
 _REFUSED: Final = re.compile(r"Invalid user id|[Pp]ermission denied")
 
@@ -380,7 +380,7 @@ class Slurm(Scheduler):
         )
 
     def _job(self, target: SlurmTarget, deadline: Deadline) -> SlurmJob | None:
-        """The job of a target as it runs now; None when it is gone."""
+        """A target's job as it runs now; None when it is gone."""
         job = self._show(target, deadline)
         if job is None or job.restarts != target.restarts:
             return None  # requeued since: what runs now is another incarnation
