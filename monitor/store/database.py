@@ -179,7 +179,7 @@ Key = tuple[str, tuple[Any, ...]]
 
 _BUSY_S: Final = 0.25
 _POSTGRES: Final = {
-    # a monitor that is stopped in the middle of a transaction holds its locks: limit that
+    # a monitor that is stopped in the middle of a transaction must not hold its locks forever
     "statement_timeout": 2000,
     "lock_timeout": 1500,
     "idle_in_transaction_session_timeout": 2000,

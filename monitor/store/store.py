@@ -263,7 +263,7 @@ def _held(hold: Hold, rungs: Sequence[Rung]) -> dict[str, Any]:
 
 
 def remembered(rows: Rows) -> tuple[Remembered, int]:
-    """The tables' content, and how many rows cannot be read."""
+    """What the tables hold, and how many rows cannot be read: the others still count."""
     bad = 0
 
     def read(table: str, make: Callable[..., T], *keys: str, order: str) -> tuple[T, ...]:
