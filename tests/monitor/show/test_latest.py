@@ -113,6 +113,7 @@ def test_who_asks_for_what_is_much_work_gets_the_one_before_and_soon_the_new_one
     )
     assert maker.made == [1, 2]
     monkeypatch.setattr(making, "_OLD_S", -1.0)
+    monkeypatch.setattr(making, "_SPARES", 0.0)  # however long the one before took
     assert latest.get(crowd(1, 1, tick=102), "page", maker).startswith("view 3 ")
 
 
