@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 
@@ -13,6 +14,15 @@ from tests.docs.test_style import banned
 
 PRODUCT = ("monitor", "worker_server", "trainer", "dashboards", "lightkeeper")
 SAY_NOTHING = {"one", "found", "told", "known"}
+
+
+@cache
+def sources(folder: str) -> dict[str, ast.Module]:
+    """By path; parsed once."""
+    return {
+        str(path.relative_to(ROOT)): ast.parse(path.read_text())
+        for path in sorted((ROOT / folder).rglob("*.py"))
+    }
 
 
 def variables(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -34,9 +44,9 @@ def variables(tree: ast.Module) -> Iterator[tuple[int, str]]:
 @pytest.mark.parametrize("folder", PRODUCT)
 def test_a_variable_says_what_it_holds(folder: str) -> None:
     empty = [
-        f"{path.relative_to(ROOT)}:{line}: {name}"
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        for line, name in variables(ast.parse(path.read_text()))
+        f"{path}:{line}: {name}"
+        for path, tree in sources(folder).items()
+        for line, name in variables(tree)
         if name in SAY_NOTHING
     ]
     assert empty == []
@@ -45,10 +55,10 @@ def test_a_variable_says_what_it_holds(folder: str) -> None:
 @pytest.mark.parametrize("folder", PRODUCT)
 def test_no_banned_turn_of_phrase_in_a_docstring(folder: str) -> None:
     found: list[str] = []
-    for path in sorted((ROOT / folder).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path, tree in sources(folder).items():
+        for node in ast.walk(tree):
             match node:
                 case ast.Expr(value=ast.Constant(value=str(text))):
                     plain = re.sub(r"`[^`]*`", "code", text)
-                    found += banned(plain, f"{path.relative_to(ROOT)}:{node.lineno}")
+                    found += banned(plain, f"{path}:{node.lineno}")
     assert found == []
