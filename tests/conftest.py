@@ -11,6 +11,7 @@ import gc
 import os
 import re
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,6 +55,8 @@ if not EXPLORES and hasattr(providers, "_get_local_constants"):
 UNIT_PART: Final = "not integration"
 INTEGRATION_PART: Final = "integration"
 """What the Makefile gives as -m."""
+LOADED: Final = pytest.StashKey[frozenset[str]]()
+"""Modules that the tests loaded before the first of them ran."""
 _WHOLLY_INTEGRATION = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.integration\b", re.MULTILINE)
 
 
@@ -79,6 +82,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """The same order in every process."""
     if config.option.markexpr == INTEGRATION_PART:
         items.sort(key=lambda item: turn_of(item.nodeid))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    session.config.stash[LOADED] = frozenset(sys.modules)
 
 
 @pytest.hookimpl(optionalhook=True)  # without xdist there is none

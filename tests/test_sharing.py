@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import LOADED, UNIT_PART
 from tests.sharing import TOGETHER, turn_of, unit_of
 
 ROOT = Path(__file__).parents[1]
@@ -37,3 +38,10 @@ def test_a_file_whose_tests_share_processes_is_of_a_group() -> None:
         text, name = path.read_text("utf-8"), str(path.relative_to(ROOT))
         if integration in text and 'scope="module"' in text and name not in CHEAP:
             assert unit_of(name) in TOGETHER, name
+
+
+def test_no_file_of_the_unit_part_loads_torch(pytestconfig: pytest.Config) -> None:
+    """Which takes each process 2 s: those that need it are integration tests."""
+    if pytestconfig.option.markexpr != UNIT_PART:
+        pytest.skip("only the unit part is without torch")
+    assert "torch" not in pytestconfig.stash[LOADED]

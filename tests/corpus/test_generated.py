@@ -64,6 +64,7 @@ def test_an_nccl_dump_has_the_keys_and_types_of_a_real_one_in_their_order() -> N
     assert outline(unordered(ours)) == outline(unordered(real))
 
 
+@pytest.mark.integration  # torch
 def test_a_gloo_dump_has_the_keys_and_types_that_this_torch_writes(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     from torch._C import _distributed_c10d as c10d

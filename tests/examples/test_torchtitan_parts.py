@@ -17,6 +17,8 @@ import torch
 
 from tests.examples.fleet import EXAMPLES
 
+pytestmark = pytest.mark.integration  # torch
+
 TITAN = EXAMPLES / "torchtitan"
 
 

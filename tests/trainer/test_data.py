@@ -1,7 +1,10 @@
 import numpy as np
+import pytest
 import torch
 
 from trainer import model
+
+pytestmark = pytest.mark.integration  # torch
 
 CORPUS = model.Corpus(bytes(range(256)) * 40)
 KEY = (7, 900, 1, 0, 0)

@@ -7,6 +7,8 @@ from trainer import faults
 from trainer.faults import FaultError, FaultKind, PlannedFault, Variant
 from trainer.injector import ACTS, Injector
 
+pytestmark = pytest.mark.integration  # torch
+
 # -- what is written ------------------------------------------------------------------------
 
 

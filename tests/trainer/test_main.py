@@ -7,6 +7,8 @@ import pytest
 
 from trainer import train
 
+pytestmark = pytest.mark.integration  # torch
+
 
 @pytest.fixture
 def rank(monkeypatch, tmp_path):

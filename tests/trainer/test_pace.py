@@ -2,6 +2,8 @@ import pytest
 
 from trainer.injector import WorkStretcher
 
+pytestmark = pytest.mark.integration  # torch
+
 
 class Clock:
     """Time that passes only by sleeping or by working."""

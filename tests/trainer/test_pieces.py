@@ -7,6 +7,8 @@ from trainer import model, options
 from trainer.group import RankPlace
 from trainer.pieces import Cut, Pieces, cut_of, norm
 
+pytestmark = pytest.mark.integration  # torch
+
 SMALL = model.ModelConfig(layers=1, width=16, heads=2, context=8)
 
 

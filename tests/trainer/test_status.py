@@ -1,6 +1,9 @@
+import pytest
 import torch
 
 from trainer import status
+
+pytestmark = pytest.mark.integration  # torch
 
 
 def test_events_of_many_writers_are_whole_lines_of_one_file(tmp_path):

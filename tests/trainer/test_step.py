@@ -12,6 +12,8 @@ from trainer.pieces import norm
 from trainer.train import accumulate, clip
 from worker_server.rank.reporter import NullReporter
 
+pytestmark = pytest.mark.integration  # torch
+
 
 def alone(*arguments):
     """A rank with a small model, and nobody beside it."""

@@ -11,7 +11,6 @@ import pytest
 from tests.worker_server.admissions import FakeMonitor
 from tests.worker_server.pages import identity
 from tests.worker_server.ranks import RankUnderTest
-from worker_server.rank import collectives, torchft
 from worker_server.rank.page.reader import PageReader
 from worker_server.rank.page.writer import PageWriter
 from worker_server.rank.reporter import Reporter
@@ -69,6 +68,8 @@ def reporter(page: PageWriter) -> Reporter:
 @pytest.fixture
 def recording(reporter: Reporter) -> Iterator[Reporter]:
     """The same, with TorchFT and all collectives recorded."""
+    from worker_server.rank import collectives, torchft  # they need torch
+
     collectives.install(reporter)
     torchft.install(reporter)
     yield reporter

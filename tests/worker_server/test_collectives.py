@@ -21,7 +21,10 @@ from torch.distributed import distributed_c10d as c10d  # noqa: E402
 from tests.worker_server.pages import NOW  # noqa: E402
 from worker_server.rank import collectives  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+pytestmark = [
+    pytest.mark.integration,  # torch
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
 
 
 @pytest.fixture

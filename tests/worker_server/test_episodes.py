@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from worker_server.rank.torchft import Episodes
 
+pytestmark = pytest.mark.integration  # torch
+
 A, B, C = 1, 2, 3
 
 

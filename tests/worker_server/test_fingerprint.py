@@ -11,6 +11,8 @@ from tests.worker_server.pages import NOW
 from worker_server.rank import fingerprint
 from worker_server.rank.reporter import Reporter
 
+pytestmark = pytest.mark.integration  # torch
+
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int8, torch.complex64]
 
 

@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
+pytestmark = pytest.mark.integration  # torch
+
 torch = pytest.importorskip("torch")
 
 from tests.worker_server.pages import NOW  # noqa: E402

@@ -546,6 +546,7 @@ def test_a_step_that_no_page_can_hold_is_left_out_and_the_next_is_not(reporter, 
     assert (read().committed_step, read().commits) == (1, 1)
 
 
+@pytest.mark.integration  # torch
 def test_scalars_of_torch_are_numbers_even_with_a_gradient(reporter, read):
     torch = pytest.importorskip("torch")
     loss = torch.tensor([2.5], requires_grad=True) * 2

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.integration  # torch
+
 torch = pytest.importorskip("torch")
 pytest.importorskip("torchft")
 import torch.distributed as dist  # noqa: E402

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
+pytestmark = pytest.mark.integration  # torch
+
 torch = pytest.importorskip("torch")
 
 from worker_server.rank import collectives, torchft  # noqa: E402

@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
+pytestmark = pytest.mark.integration  # torch
+
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 

@@ -10,6 +10,7 @@ import pytest
 import requests
 
 from monitor.model.verdict import RankHealth
+from monitor.show import latest
 from monitor.show.latest import STREAMS, Streams
 from tests.monitor.fakes import wait_until
 from tests.page.serving import Stage
@@ -19,7 +20,8 @@ STALLED = {"rg_1.1": RankHealth.STALLED}
 
 
 @pytest.fixture
-def monitor() -> Iterator[Stage]:
+def monitor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    monkeypatch.setattr(latest, "LONG_S", 60.0)  # the first page of a process takes long
     made = Stage(crowd(3, 2))
     yield made
     made.close()
