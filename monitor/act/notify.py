@@ -245,7 +245,7 @@ class DeliveryWorker:
     def push(self, wanted: Wanted) -> None:
         """What should be known now; never waits."""
         before, self._latest = self._latest, (wanted, time.monotonic())
-        if before is None or before[0].notices.keys() != wanted.notices.keys():
+        if before is None or _news(before[0]) != _news(wanted):
             self._worker.wake()
 
     def trouble(self) -> str | None:
@@ -321,6 +321,11 @@ class DeliveryWorker:
     def _count(self, outcome: str, number: int) -> None:
         if number:
             self._metrics.messages.labels(self.sink.name, outcome).inc(number)
+
+
+def _news(wanted: Wanted) -> dict[str, str]:
+    """What a message is sent for at once."""
+    return {key: notice.severity for key, notice in wanted.notices.items()}
 
 
 class Notifier:

@@ -162,6 +162,7 @@ FOREIGN_OPTIONS = frozenset(
 """torchrun's, TorchFT's and torchtitan's."""
 
 
+@pytest.mark.integration  # torch
 @each_page(PAGES)
 def test_options_within_sentences_exist(page: Page) -> None:
     wrong = []

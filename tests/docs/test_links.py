@@ -95,6 +95,7 @@ def test_every_page_is_in_the_navigation_and_linked_from_another() -> None:
         assert any(name in link for page in manual() for link in page.links), name
 
 
+@pytest.mark.integration
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "-q", "--strict", "--site-dir", str(tmp_path)],

@@ -98,6 +98,7 @@ def test_codespell_finds_no_misspelt_word() -> None:
     assert done.stdout + done.stderr == ""
 
 
+@pytest.mark.integration
 def test_proselint_has_nothing_to_say(tmp_path: Path) -> None:
     for page in PAGES:
         (tmp_path / page.name.replace("/", "_")).write_text(text_of(page))

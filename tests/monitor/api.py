@@ -17,6 +17,7 @@ from monitor.act.targets import Registry
 from monitor.clock import Clock
 from monitor.decide.pipeline import TickResult
 from monitor.model.config import KeeperConfig
+from monitor.model.escalation import Timeouts
 from monitor.model.observation import Snapshot
 from monitor.rulebook import standing
 from monitor.service import Options, Service
@@ -29,6 +30,8 @@ from worker_server.wire import to_json
 TOKEN: Final = {"Authorization": "Bearer secret"}
 FAST: Final = {"tick_s": 0.2, "stall_floor_s": 0.5, "warm_up_commits": 0, "warm_up_budget_s": 0.0}
 """A hang is seen at once."""
+BRISK: Final = Timeouts(kill_s=0.4, grace_s=0.1, look_s=0.5, pause_s=0.05, ask_again_s=0.5)
+"""Of evictions whose ranks answer at once."""
 READERS: Final = [
     ({"loopback": True}, {"Host": "127.0.0.1"}, 200),
     ({"loopback": True}, {"Host": "evil.example"}, 401),
@@ -45,6 +48,7 @@ def options(
     folder: Path, lighthouse: str | None = None, *, token: str | None = "secret", **more: Any
 ) -> Options:
     config = more.pop("config", KeeperConfig())
+    more.setdefault("timeouts", BRISK)
     return Options(config, "127.0.0.1:0", folder / "m.db", lighthouse, token=token, **more)
 
 

@@ -418,6 +418,7 @@ sys.exit(main(words.split()))
 """
 
 
+@pytest.mark.integration
 def test_a_signal_that_comes_while_the_monitor_is_busy_ends_it_in_order(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", ASKED_WHILE_BUSY], cwd=tmp_path, env=environment(),

@@ -50,6 +50,7 @@ print(before, large(), held[-1])
 """
 
 
+@pytest.mark.integration
 def test_what_is_there_moves_into_them_and_stays_what_it_is() -> None:
     setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     release = tuple(int(one) for one in re.findall(r"\d+", Path("/proc/version").read_text())[:2])

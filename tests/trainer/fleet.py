@@ -1,5 +1,6 @@
 """Real fleets for tests: torch imported once, ranks forked; a real Lighthouse; gloo on loopback."""
 
+import faulthandler
 import json
 import multiprocessing
 import os
@@ -26,6 +27,7 @@ def until(condition, what):
 def rank_process(start, group, group_rank, world_size, port, arguments, told, held_s):
     """In the fork: wait for the Lighthouse's address, then be a rank."""
     lighthouse = start.recv()
+    faulthandler.dump_traceback_later(DEADLINE_S)  # a test that still waits then shows why
     os.environ.update(
         RANK=str(group_rank),
         WORLD_SIZE=str(world_size),

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tests.monitor.process import ROOT, environment
 from tests.waiting import wait_for
 
@@ -25,6 +27,7 @@ def test_a_child_that_comes_back_from_its_life_or_fails_in_it_ends():
     assert "ZeroDivisionError" in failed.stderr
 
 
+@pytest.mark.integration
 def test_a_child_dies_with_its_parent():
     pid = int(forking("__import__('time').sleep(60)", "import os; os._exit(0)").stdout)
     wait_for(lambda: not os.path.exists(f"/proc/{pid}"), within_s=10, what="the child is gone")

@@ -43,6 +43,12 @@ class FakeMonitor(FakeServer):
         return [(who.group, who.launched_as) for who in whos]
 
 
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(serve, "_MIN_WAIT_S", 0.05)
+    monkeypatch.setattr(serve, "_LOOK_S", 0.05)
+
+
 @pytest.fixture
 def start_monitor():
     made = []

@@ -54,7 +54,7 @@ from worker_server.sidecar.stacks import Stacks
 
 LEASE_S = 15.0
 _ANSWER_S = 3.0
-_MAX_WAIT_S = 15.0
+_MIN_WAIT_S, _MAX_WAIT_S = 1.0, 15.0
 _RENEW_MOST_S = 60.0
 _LOOK_S = 0.5
 """Between two checks of the rank's name."""
@@ -162,7 +162,7 @@ class Registrar(threading.Thread):
                 continue
             self._identity = registration.identity
             problem = self._call("POST", wire.PATH_REGISTER, self._body(registration))
-            later = min(_MAX_WAIT_S, max(1.0, 2 * wait))
+            later = min(_MAX_WAIT_S, max(_MIN_WAIT_S, 2 * wait))
             wait = max(registration.lease_s / 3, self._renew_s) if problem is None else later
             due_s = time.monotonic() + wait
             self._complain(problem)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from monitor.cli import main
+from monitor.commands import orders
 from monitor.service import Service
 from tests.http_server import Handler
 from tests.monitor.api import options
@@ -66,14 +67,19 @@ def state(*details: str, **more: Any) -> dict[str, Any]:
     [
         (state("refused", confirmed="its process is gone"), 0, "it is out: its process is gone"),
         (state("refused", failed="it still beats"), 1, "it is not out: it still beats"),
-        (state("refused"), 3, "  it is not out after 3 s: gate: refused"),
+        (state("refused"), 3, "  it is not out after 1 s: gate: refused"),
     ],
 )
 def test_shows_what_is_done_until_the_group_is_out_or_what_holds_it(
-    last: dict[str, Any], status: int, says: str, capsys: pytest.CaptureFixture[str]
+    last: dict[str, Any],
+    status: int,
+    says: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(orders, "_LOOK_S", 0.1)
     with contextlib.closing(Evicting([state(), state("asked"), last])) as monitor:
-        words = ["evict", ODD, "--yes", "--wait", "3", "--monitor", monitor.url]
+        words = ["evict", ODD, "--yes", "--wait", "1", "--monitor", monitor.url]
         assert main(words) == status
         assert monitor.asked == "/v1/groups/my%25group%231%3F/evict"
     lines = capsys.readouterr().out.splitlines()

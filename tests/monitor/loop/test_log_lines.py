@@ -56,7 +56,7 @@ def test_firing_held_evicting_evicted_and_over_are_lines(
         caplog.set_level(logging.INFO, name)
     ranks = [fleet.add(f"rg_{n}", host=f"node{n}", replica_id=f"rg_{n}:u{n}") for n in range(3)]
     lighthouse.form(*(rank.replica_id or "" for rank in ranks))
-    config = KeeperConfig(observe=observe, **FAST)
+    config = KeeperConfig(observe=observe, clear_s=0.5, **FAST)
     with Service(options(tmp_path, lighthouse.url, config=config)) as service:
         api = Api(service)
         api.register(*ranks)

@@ -99,7 +99,7 @@ class Bench:
             registry=self.registry,
             quarantine=self.quarantine,
             lighthouse=self.light,
-            timeouts=Timeouts(pause_s=0.05, confirm_s=5.0),
+            timeouts=Timeouts(kill_s=0.2, grace_s=0.1, pause_s=0.05, confirm_s=5.0),
         )
         self.evictors = Evictors(parties, record=self.store.save_eviction)
         self.components = Components(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import requests
 import monitor.show
 from monitor.model.config import KeeperConfig
 from monitor.service import Options, Service, StartError
+from monitor.show import reading
 from tests.http_server import Hang
 from tests.monitor.act.gates import FakeGate
 from tests.monitor.api import TOKEN, Api, options
@@ -430,7 +432,12 @@ def test_a_ranks_own_pages_are_passed_through(api: Api, fleet: FakeFleet) -> Non
     )
 
 
-def test_a_rank_that_hangs_or_floods_is_a_502(api: Api, fleet: FakeFleet) -> None:
+def test_a_rank_that_hangs_or_floods_is_a_502(
+    api: Api, fleet: FakeFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impatient = replace(reading._PAGES["state"], timeout_s=0.5)
+    monkeypatch.setitem(reading._PAGES, "state", impatient)
+
     def hang(_):
         raise Hang
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from monitor.act import notify
 from monitor.act.notices import Alertmanager, Slack, Webhook
 from monitor.model.eviction import Eviction, Guard
 from monitor.model.names import GroupName, IncidentId
@@ -71,8 +72,10 @@ def test_an_incident_that_names_others_by_now_is_a_new_message(bench, receiver) 
 
 
 def test_an_incident_that_got_worse_is_told_again_and_one_that_got_better_is_not(
-    bench, receiver
+    make, receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(notify, "_LOOK_AGAIN_S", 600.0)  # at once, not at the next look
+    bench: Bench = make(webhook(receiver))
     sure = incident()
     unsure = replace(sure, severity=Severity.WARNING)
     for one in (unsure, unsure, sure, sure, unsure):
