@@ -17,24 +17,24 @@ SAY_NOTHING = {"one", "found", "told", "known"}
 
 
 @cache
-def sources(folder: str) -> dict[str, ast.Module]:
-    """By path; parsed once."""
+def sources(folder: str) -> dict[str, list[ast.AST]]:
+    """All nodes by path; parsed and walked once."""
     return {
-        str(path.relative_to(ROOT)): ast.parse(path.read_text())
+        str(path.relative_to(ROOT)): list(ast.walk(ast.parse(path.read_text())))
         for path in sorted((ROOT / folder).rglob("*.py"))
     }
 
 
-def variables(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def variables(nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
     """Line and name of each argument and variable; fields of classes travel and keep theirs."""
     fields = {
         node.target
-        for scope in ast.walk(tree)
+        for scope in nodes
         if isinstance(scope, ast.ClassDef)
         for node in scope.body
         if isinstance(node, ast.AnnAssign)
     }
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.arg):
             yield node.lineno, node.arg
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node not in fields:
@@ -45,8 +45,8 @@ def variables(tree: ast.Module) -> Iterator[tuple[int, str]]:
 def test_a_variable_says_what_it_holds(folder: str) -> None:
     empty = [
         f"{path}:{line}: {name}"
-        for path, tree in sources(folder).items()
-        for line, name in variables(tree)
+        for path, nodes in sources(folder).items()
+        for line, name in variables(nodes)
         if name in SAY_NOTHING
     ]
     assert empty == []
@@ -55,8 +55,8 @@ def test_a_variable_says_what_it_holds(folder: str) -> None:
 @pytest.mark.parametrize("folder", PRODUCT)
 def test_no_banned_turn_of_phrase_in_a_docstring(folder: str) -> None:
     found: list[str] = []
-    for path, tree in sources(folder).items():
-        for node in ast.walk(tree):
+    for path, nodes in sources(folder).items():
+        for node in nodes:
             match node:
                 case ast.Expr(value=ast.Constant(value=str(text))):
                     plain = re.sub(r"`[^`]*`", "code", text)

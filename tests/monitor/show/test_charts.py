@@ -20,7 +20,7 @@ def points(*steps: int | None, step_s: float | None = 0.5) -> list[TrendPoint]:
 
 def test_one_point_is_kept_for_each_interval_and_an_hour_of_them() -> None:
     book, kept = TrendBook(), ()
-    for tick in range(4000):  # a second each
+    for tick in range(0, 4000, 5):  # a second each
         view = crowd(1, 1, tick=tick)
         kept = book.push(view.snapshot, view.tempos)
     assert len(kept) == KEPT
