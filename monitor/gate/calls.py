@@ -1,4 +1,4 @@
-"""Open calls, the replica ids that make them, and whether a call may pass. No connection."""
+"""Open calls, the replica ids that make them, and whether a call may pass. Does no I/O."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ HOLD_S: Final = 10.0
 REFUSE_AFTER_S: Final = 1.0
 """A refused heartbeat's answer is delayed: a manager dials again at once after a failure."""
 SILENT_S: Final = 120.0
-"""A replica id silent for this long is forgotten: TorchFT's is 5 s, and after a restart an id
-never comes back."""
+"""A replica id silent for this long is forgotten. TorchFT's own timeout is 5 s, and a restarted
+replica has a new id."""
 REPLICAS_MAX: Final = 20_000
-"""Replica ids remembered; calls of any others pass unseen."""
+"""Most replica ids remembered; calls of any others pass unchecked."""
 _HEARTBEATS_MAX: Final = 20_000
 _HEARTBEAT_BYTES: Final = 1100
 BUCKETS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
@@ -38,7 +38,7 @@ BUCKETS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5
 
 @dataclass(slots=True)
 class Replica:
-    """What one replica id sent. Times are of the steady clock."""
+    """What one replica id sent. Times are on the steady clock."""
 
     replica_id: ReplicaId
     heard_s: float
@@ -47,14 +47,14 @@ class Replica:
     answered_s: float | None = None
     """When the last answered heartbeat was sent to the Lighthouse."""
     request: QuorumRequest | None = None
-    """Its last."""
+    """Its last quorum request."""
     host: Host | None = None
     quorum_requests: int = 0
     asking_since_s: float | None = None
     refused: int = 0
     refusal: AccessRefused | None = None
     list_version: int = -1
-    """Of the deny list that `refusal` is based on."""
+    """Version of the deny list that `refusal` is based on."""
 
     def seen(self, now_s: float) -> SeenReplica:
         request, beat_s, since_s = self.request, self.heartbeat_s, self.asking_since_s
@@ -90,9 +90,9 @@ class Stage(Enum):
     WAITING = "waiting"
     """It may pass; the Lighthouse is away or not ready for it."""
     REFUSED = "refused"
-    """It may not; the answer is due at `due_s`."""
+    """It may not pass; the answer is due at `due_s`."""
     HELD = "held"
-    """Not yet decided by the list; it passes at `due_s`."""
+    """The list has not decided yet; the call passes at `due_s`."""
     SENT = "sent"
     """The Lighthouse has it."""
 
@@ -101,16 +101,16 @@ class Carrier(Protocol):
     """A connection that carries a call to the Lighthouse."""
 
     def send_headers(self, stream: int, block: bytes, *, end: bool) -> None:
-        """The client's trailers."""
+        """Forward the client's trailers."""
 
     def send_data(self, stream: int, data: bytes, *, end: bool) -> None:
-        """More of its message."""
+        """Forward more of the client's message."""
 
     def credit(self, stream: int, size: int) -> None:
-        """The client has `size` more bytes of the answer."""
+        """The client has received `size` more bytes of the answer."""
 
     def forget(self, stream: int) -> bool:
-        """Discard what still comes of this call."""
+        """Discard what still arrives for this call; returns whether it was open."""
 
     def forsake(self, stream: int, code: int) -> None:
         """The client no longer waits for this call."""
@@ -121,10 +121,10 @@ _METHODS: Final = {HEARTBEAT_PATH: Method.HEARTBEAT, QUORUM_PATH: Method.QUORUM}
 
 @dataclass(slots=True)
 class ProxiedCall:
-    """One open call. Times are of the steady clock."""
+    """One open call. Times are on the steady clock."""
 
     number: int
-    """Of its stream at the client."""
+    """Stream number on the client's connection."""
     headers: CallHeaders
     began_s: float
     ended: bool
@@ -132,23 +132,23 @@ class ProxiedCall:
     method: Method = Method.OTHER
     stage: Stage = Stage.READING
     data: bytearray = field(default_factory=bytearray)
-    """What the client sent: all of it where `kept`, else what is not forwarded."""
+    """What the client sent: all of it if `kept`, else only what is not forwarded yet."""
     kept: bool = True
     credited: int = 0
     """Bytes already credited to the client but not forwarded yet."""
     trailers: bytes | None = None
     resent: int = 0
     via: Carrier | None = None
-    """The connection that carries it to the Lighthouse, as `via_number`."""
+    """The connection that carries it to the Lighthouse, as stream `via_number`."""
     via_number: int = 0
     replica: Replica | None = None
     since_s: float = 0.0
-    """When its stage began."""
+    """When the current stage began."""
     due_s: float = 0.0
     reply_headers: bytes | None = None
-    """Of a quorum: how its answer begins."""
+    """For a quorum request: the headers of the answer."""
     reply: bytearray = field(default_factory=bytearray)
-    """Of a quorum: the answer's message so far."""
+    """For a quorum request: the answer's message so far."""
     replied: bool = False
     """Whether `reply` was passed on: the rest passes as it comes."""
     formed: bool = False
@@ -168,7 +168,7 @@ class ProxiedCall:
 
 @dataclass
 class GateCounts:
-    """Since the start; read by `serve`."""
+    """Counters since the start, read by `serve`."""
 
     heartbeats: int = 0
     quorum_requests: int = 0
@@ -177,7 +177,7 @@ class GateCounts:
     upstream_retries: int = 0
     resent: int = 0
     told_again: int = 0
-    """Quorums answered for a Lighthouse or worker that died while answering."""
+    """Quorum requests answered in place of a Lighthouse or worker that died while answering."""
     bad_clients: int = 0
     refused: dict[DenialScope, int] = field(default_factory=lambda: dict.fromkeys(DenialScope, 0))
     answer_seconds: float = 0.0
@@ -190,7 +190,7 @@ class GateCounts:
 
 
 class AdmissionControl:
-    """Who calls, and whether the call may pass; one for all connections of a gate."""
+    """Finds out who calls and whether the call may pass. All connections of a gate share one."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self.denylist = DenyList()
@@ -198,12 +198,12 @@ class AdmissionControl:
         self.replicas: dict[ReplicaId, Replica] = {}
         """Every replica id heard from recently."""
         self._now_s = now_s
-        self._by_heartbeat: dict[bytes, Replica] = {}  # message -> its sender, ten times a second
+        self._by_heartbeat: dict[bytes, Replica] = {}  # message -> its sender; messages repeat
 
     def decide(self, call: ProxiedCall) -> tuple[Stage, float]:
         """The next stage of a call whose message is whole, and when it is due.
 
-        What cannot be read passes.
+        A call that cannot be read passes.
         """
         now_s = self._now_s()
         replica = call.replica
@@ -256,7 +256,7 @@ class AdmissionControl:
         return replica
 
     def _replica(self, replica_id: ReplicaId, now_s: float) -> Replica | None:
-        """None when there are too many."""
+        """The replica with this id, added if it is new; None: there are too many."""
         replica = self.replicas.get(replica_id)
         if replica is None and len(self.replicas) < REPLICAS_MAX:
             replica = self.replicas[replica_id] = Replica(replica_id, now_s)
@@ -265,7 +265,7 @@ class AdmissionControl:
         return replica
 
     def wave(self, call: ProxiedCall) -> None:
-        """No list decided in time whether this incarnation passes."""
+        """Let a held call pass: no list decided in time on its incarnation."""
         if call.replica is not None:
             log.warning("%s was held and nobody said: it passes", call.replica.replica_id)
             self.counts.waved += 1

@@ -56,9 +56,9 @@ class Denial:
     """Unix seconds; None: until it is taken off the list."""
     incident_id: Annotated[IncidentId, msgspec.Meta(max_length=NAME_MAX)] | None = None
     admitted: Ids = frozenset()
-    """Of scope group: incarnations that may pass (they started on a good host)."""
+    """For scope group: incarnations that may pass (they started on a good host)."""
     refused: Ids = frozenset()
-    """Of scope group: incarnations that may not."""
+    """For scope group: incarnations that may not pass."""
 
     def expired(self, now_s: float) -> bool:
         return self.until_s is not None and self.until_s <= now_s
@@ -106,12 +106,12 @@ class DenyList:
 
     @property
     def denials(self) -> tuple[Denial, ...]:
-        """In force, sorted."""
+        """The entries in force, sorted."""
         every = [*self._replicas.values(), *self._hosts.values(), *self._groups.values()]
         return tuple(sorted(every, key=lambda denial: (denial.scope, denial.name)))
 
     def expire(self, now_s: float) -> bool:
-        """Drop expired entries; whether any were."""
+        """Drop expired entries; returns whether there were any."""
         if self._until_s is None or now_s < self._until_s:
             return False
         return self.replace(self.denials, now_s)
@@ -228,6 +228,6 @@ class GateView:
 
 @dataclass(frozen=True, slots=True)
 class GateAway:
-    """No answer, or not a gate's."""
+    """There was no answer, or it was not a gate's."""
 
     reason: str

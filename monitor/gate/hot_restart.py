@@ -2,31 +2,31 @@
 
 Theory of operation. TorchFT asks for a quorum once; if the connection breaks before the answer,
 every rank waits out its timeout and exits, whatever TORCHFT_QUORUM_RETRIES says. So the process
-that reads and writes (the worker) is not the one that holds the connections: its supervisor holds a
-duplicate of each socket and the bytes of each open quorum request, reads nothing from the network
-and so has little to die of. When the worker dies or falls silent, a spare that has already started
-gets all of it.
+that reads and writes (the worker) is not the one that keeps the connections. Its supervisor holds a
+duplicate of each socket and the bytes of each open quorum request. It reads nothing from the
+network, so little can kill it. When the worker dies or falls silent, a spare worker that has
+already started gets all of this.
 
-When the supervisor itself dies, the worker keeps serving: training goes before tidiness. The next
+When the supervisor itself dies, the worker keeps serving, so that training continues. The next
 `lightkeeper gate` on the same address finds it by a name in the abstract namespace of Unix sockets,
 which leaves no file behind, and becomes its supervisor: it receives the whole state, then asks the
-worker to end. The rest is as after any worker's end. The old worker serves until then and reads
-nothing afterwards, so two processes never serve one port with two lists. Requests are lost only
-when supervisor and worker die together.
+worker to end and starts another, as after the end of any worker. The old worker serves until then
+and reads nothing afterwards, so two processes never serve one port with two lists. Requests are
+lost only when supervisor and worker die together.
 
 A worker may also die when one group has a quorum's answer and another does not. So the supervisor
 gets the first answer of each quorum before any group, and the next worker gives it to the members
 that asked before (`proxy.NewestQuorum`).
 
-A new worker has the sockets, the quorum requests that were open on them, and for each client the
-number of the last call that its predecessor handled and whatever the client sent since: shared
-memory has what had been read, the kernel the rest. Quorum requests are sent again; other calls up
-to that number are reset, because a manager waits for the answer to a heartbeat without a limit.
+A new worker has the sockets and the quorum requests that were open on them. For each client it has
+the number of the last call that its predecessor handled, and all that the client sent since: what
+was already read is in shared memory, the rest in the kernel. Quorum requests are sent again. Other
+calls up to that number are reset, because a manager waits for a heartbeat's answer without a limit.
 Headers can be read without earlier ones, because the gate's settings forbid a header table. No
-GOAWAY: TorchFT's client cancels a request that it begins while one arrives (seen in 1 of 5
+GOAWAY is sent: TorchFT's client cancels a request that it begins while one arrives (seen in 1 of 5
 restarts), and never asks again.
 
-Each message is one datagram on a Unix socket; a client's socket travels with the one that names it.
+Each message is one datagram on a Unix socket. A client's socket travels with its `CLIENT` message.
 """
 
 from __future__ import annotations
@@ -64,23 +64,23 @@ from monitor.model.plain import from_plain, to_plain
 log = logging.getLogger("lightkeeper.gate")
 
 _OURS: Final = (sys.executable, "-P", "-m", "lightkeeper", "-m")
-"""Our modules, whatever is in the working folder."""
+"""Runs our modules, whatever is in the working folder (`-P`)."""
 SILENT_S: Final = 10.0
 """A worker reports every second that it is alive; a stopped or stuck one is replaced."""
 ALONE_S: Final = 3600.0
 """A worker without a supervisor ends after this long without any client: a fleet restart takes
 minutes."""
 SPARE_PAUSE_S: Final = 10.0
-"""Between two starts of a spare that keeps dying: it must not cost a core."""
+"""Pause between two starts of a spare that keeps dying: it must not use up a core."""
 _ALIVE_S: Final = 1.0
 _READY_S: Final = 30.0
 _SHORT_S: Final = 0.5
-"""A pause follows a worker that lived no longer."""
+"""If a worker lived for less than this, the next one starts after the same pause."""
 _GRACE_S: Final = 5.0
 _LOOK_S: Final = 1.0
 _REMIND_S: Final = 300.0
 _TELL_S: Final = 2.0
-"""A supervisor only has to read, and our clients wait meanwhile."""
+"""How long a handover may take: the supervisor only has to read, and our clients wait."""
 _DRAIN_S: Final = 1.0
 """How long an ending worker waits for clients that are slow to read their answers."""
 _DRAIN_PAUSE_S: Final = 0.002
@@ -135,7 +135,7 @@ def receive(channel: socket.socket) -> tuple[bytes, list[int]]:
     """One datagram and its files; empty when the other end is gone."""
     try:
         data, rights, _, _ = channel.recvmsg(DATAGRAM_MAX, socket.CMSG_SPACE(8 * 4))
-    except ConnectionResetError:  # it was killed with something of ours unread
+    except ConnectionResetError:  # the other end was killed before it read all of ours
         return b"", []
     files = array.array("i")
     for level, kind, body in rights:
@@ -160,7 +160,7 @@ def _widen(channel: socket.socket) -> None:
 
 
 def _pack_denials(denials: Sequence[Denial]) -> bytes:
-    """Empty if too long: an older list would be worse than none, which the monitor replaces."""
+    """Empty if too long: no list, which the monitor replaces, is better than an outdated one."""
     body = json.dumps(denials_json(denials)).encode()
     return body if len(body) + _HEAD.size < DATAGRAM_MAX else b""
 
@@ -170,8 +170,8 @@ def _pack_quorum_ids(quorum_ids: QuorumIds) -> bytes:
 
 
 def _pack_request(call: ProxiedCall) -> bytes:
-    """A quorum request; empty if too long. Times are of the system's steady clock, which processes
-    share.
+    """A quorum request; empty if too long. Times are on the system's steady clock, which all
+    processes share.
     """
     headers = call.headers
     head = [headers.path, headers.timeout_s, call.began_s, len(headers.block)]
@@ -180,7 +180,7 @@ def _pack_request(call: ProxiedCall) -> bytes:
 
 
 def _unpack_request(number: int, body: bytes) -> ProxiedCall:
-    """The inverse, unchecked: both ends are ours."""
+    """Inverse of `_pack_request`, unchecked: both ends are ours."""
     head, _, block_and_data = body.partition(b"\n")
     path, timeout_s, began_s, size = json.loads(head)
     headers, data = CallHeaders(path, timeout_s, block_and_data[:size]), block_and_data[size:]
@@ -194,14 +194,14 @@ class ReadPosition(NamedTuple):
     """How far a worker has read a client, and how much the client accepts."""
 
     number: int = 0
-    """Of the last handled call."""
+    """Number of the last handled call."""
     window: int = 0
-    """Of the connection, bytes."""
+    """Send window of the connection, in bytes."""
     initial_window: int = 0
-    """Of a new stream."""
+    """Send window of a new stream, in bytes."""
     unread: bytes | None = b""
-    """What came after it, `ReadPositions.UNREAD_MAX` at most; None: more, or it cannot be cut
-    there, so nobody can continue."""
+    """Bytes received after that call, at most `ReadPositions.UNREAD_MAX`; None: there are more, or
+    they follow part of a header block, so no other worker can continue."""
 
 
 class ReadPositions:
@@ -218,14 +218,14 @@ class ReadPositions:
     _SIZE: Final = _HEAD.size + UNREAD_MAX
 
     def __init__(self, file: int | None = None) -> None:
-        """`file`: another process's; None: a new, empty one."""
+        """`file`: the memory of another process; None: make new, empty memory."""
         self.file = os.memfd_create("lightkeeper-gate") if file is None else file
         if file is None:
             os.ftruncate(self.file, self.SLOTS * self._SIZE)
         self._memory = mmap.mmap(self.file, self.SLOTS * self._SIZE)
 
     def write(self, key: int, position: ReadPosition) -> None:
-        """Write it for this key, whose lower 16 bits are its slot."""
+        """Write the position of a connection. The lower 16 bits of its key are its slot."""
         slot, unread = key & 0xFFFF, position.unread
         if slot >= self.SLOTS:
             return
@@ -254,17 +254,17 @@ class SharedState:
     positions: ReadPositions = field(default_factory=ReadPositions)
     denied: bytes = b""
     quorum_ids: bytes = b""
-    """The count, as JSON."""
+    """The `QuorumIds`, as JSON."""
     clients: dict[int, int] = field(default_factory=dict)
-    """Key to a duplicate of the socket."""
+    """Key -> duplicate of the client's socket."""
     asked: dict[int, dict[int, bytes]] = field(default_factory=dict)
-    """Key to number to the request."""
+    """Key -> call number -> quorum request."""
     formed: bytes = b""
     """The newest quorum's answer."""
     asked_before: set[tuple[int, int]] = field(default_factory=set)
-    """Key and number of the requests that were open when it came."""
+    """Key and call number of each request that was open when that answer came."""
     _pieces: bytes = b""
-    """Of an incomplete quorum's answer."""
+    """The pieces so far of the next quorum's answer."""
 
     def note(self, data: bytes, files: list[int]) -> None:
         kind, key, number = _HEAD.unpack_from(data)
@@ -305,7 +305,7 @@ class SharedState:
             os.close(file)
 
     def datagrams(self) -> Iterator[tuple[bytes, Sequence[int]]]:
-        """All of it, for another process to `note`, with the files to send along."""
+        """The whole state, for another process to `note`; each datagram with its files."""
         listeners = [listener.fileno() for listener in self.listeners]
         yield datagram(LISTENERS), [*listeners, self.positions.file]
         yield datagram(DENIED, body=self.denied), ()
@@ -322,7 +322,7 @@ class SharedState:
             yield data, ()
 
     def open_requests(self, key: int) -> list[ProxiedCall]:
-        """Requests of a client that the last worker had handled: others are read again."""
+        """A client's open requests that the last worker had handled; others are read again."""
         position, calls = self.positions.read(key), []
         for number, body in self.asked.get(key, {}).items():
             if number <= position.number or not position.unread:
@@ -357,7 +357,7 @@ class SupervisorLink(Successor):
         *,
         alone_s: float = ALONE_S,
     ) -> None:
-        """`inherited`: keys in use."""
+        """`inherited`: keys that are in use already."""
         channel.setblocking(False)
         self.kept = True
         self.positions = positions
@@ -389,7 +389,7 @@ class SupervisorLink(Successor):
         self._send(datagram(LEFT, key))
 
     def read(self, client: Downstream, more: bytes = b"") -> None:
-        """Store where to continue reading; nothing is copied if it is too long."""
+        """Store where another worker would continue; unread bytes only if they fit."""
         fits = client.unread + len(more) <= ReadPositions.UNREAD_MAX
         rest = client.rest if fits else None
         unread = None if rest is None else rest + more
@@ -423,7 +423,7 @@ class SupervisorLink(Successor):
     # -- with a supervisor, and without ---------------------------------------------------------
 
     async def serve(self) -> None:
-        """For as long as the worker lives."""
+        """Report to a supervisor, or wait for one, as long as the worker lives."""
         while True:
             await self._until_alone()
             self.kept = False
@@ -483,7 +483,7 @@ class SupervisorLink(Successor):
                             channel.close()
 
     def hand_over(self, channel: socket.socket) -> bool:
-        """Send all to the next supervisor at once: no client is read or written meanwhile."""
+        """Send all state to the next supervisor at once: no client is served meanwhile."""
         if _peer(channel)[1] != os.getuid():
             return False
         _widen(channel)
@@ -498,7 +498,7 @@ class SupervisorLink(Successor):
         return True
 
     def _state(self) -> SharedState:
-        """What a supervisor would hold had there been one; the files stay ours."""
+        """The state that a supervisor would hold if there had been one; the files stay ours."""
         proxy = self._proxy
         state = SharedState(
             list(self._listeners),
@@ -520,7 +520,7 @@ class SupervisorLink(Successor):
         return state
 
     async def _end(self) -> None:
-        """Finish answers, then exit: the sockets are another's now."""
+        """Finish answers, then exit: another worker has the sockets now."""
         until_s = time.monotonic() + _DRAIN_S
         while True:
             for client in self._proxy.clients:
@@ -543,7 +543,7 @@ class AdoptedConnection(Downstream):
     def __init__(
         self, proxy: Proxy, key: int, position: ReadPosition, asked: Sequence[ProxiedCall]
     ) -> None:
-        """`position`: its `unread` is all the client sent since."""
+        """`position`: its `unread` is all that the client sent after the last handled call."""
         super().__init__(proxy, key)
         self._position = position
         self._asked = {call.number: call for call in asked}
@@ -730,7 +730,7 @@ class Spare:
             self._due_s = now_s + SPARE_PAUSE_S
 
     def take(self) -> Worker:
-        """The standby, or a new one; the next `look` starts another."""
+        """Take the spare, or start a new worker; the next `look` starts another spare."""
         worker, self.worker = self.worker, None
         self._due_s = self._clock()
         return self._start() if worker is None or worker.ended() else worker
@@ -746,7 +746,7 @@ class WorkerSupervisor:
         self._stopping = threading.Event()
 
     def run(self) -> None:
-        """Until SIGTERM or SIGINT."""
+        """Run until SIGTERM or SIGINT."""
         raise_file_limit()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._stopping.set())
@@ -797,8 +797,8 @@ class WorkerSupervisor:
 
 
 def name_of(address: Any, pid: int | str) -> bytes:
-    """The name at which a worker without a supervisor waits: not a file, gone with the worker, and
-    nobody else can take it first. `address`: a listener's, resolved.
+    """The socket name at which a worker without a supervisor waits: it is not a file, ends with the
+    worker, and nobody else can take it first. `address`: of a listener, resolved.
     """
     host, port = address[:2]
     return f"\0{_NAMES}{host}/{port}/{pid}".encode()
@@ -841,7 +841,7 @@ def take_over(address: Any, *, silent_s: float = SILENT_S) -> SharedState | None
 
 
 def _take(channel: socket.socket, name: bytes, silent_s: float, state: SharedState) -> bool:
-    """All or nothing: until it is asked to end, the worker serves, even if we die."""
+    """Take all state or nothing: the worker serves until asked to end, even if we die."""
     _widen(channel)
     channel.settimeout(silent_s)
     asked_to_end = False

@@ -59,7 +59,7 @@ FRAME_MAX: Final = 16_384
 WINDOW_DEFAULT: Final = 65_535
 WINDOW_MAX: Final = 2**31 - 1
 _BLOCK_MAX: Final = 64 * 1024
-"""Bytes of one header block."""
+"""Most bytes of one header block."""
 _SHORT: Final = 1024
 """Bytes; honest clients send few smaller pieces that do not end a call."""
 _OUR_WRITES: Final = "it does not read what we write"
@@ -270,7 +270,7 @@ class Connection(asyncio.Protocol):
         self.transport.pause_reading()
 
     def resume_reading(self, why: str) -> None:
-        """One reason less to pause."""
+        """Drop one reason to pause; read again if none is left."""
         self._pauses.discard(why)
         if not self._pauses and not self.transport.is_closing():
             self.transport.resume_reading()
@@ -281,7 +281,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def rest(self) -> bytes | None:
-        """Received but not handled; None: it follows a part of a header block."""
+        """Bytes received but not handled; None: they follow part of a header block."""
         return self._reader.rest if self._block is None else None
 
     @property
@@ -513,7 +513,7 @@ class Connection(asyncio.Protocol):
         raise NotImplementedError
 
     def on_goaway(self, last_stream: int) -> None:
-        """The other side begins no new streams, and answers up to this one."""
+        """The other side accepts no new streams; it answers those up to `last_stream`."""
         raise NotImplementedError
 
     def knows(self, stream: int) -> bool:

@@ -20,7 +20,7 @@ from monitor.gate.proxy import CLIENTS_MAX, Downstream, Proxy
 from monitor.gate.upstream import keep_alive
 
 TUNNELS_MAX: Final = 256
-"""Browsers and scrapers among the clients."""
+"""Most clients that do not speak HTTP/2: browsers and scrapers."""
 FIRST_S: Final = 30.0
 """Within this time a client must send its first bytes."""
 BACKLOG: Final = 4096
@@ -29,7 +29,7 @@ _CONNECT_S: Final = 5.0
 _UNREAD: Final = 64 * 1024
 """Bytes of a client that the kernel keeps for us."""
 _OTHER_FILES: Final = 384
-"""Browsers, the admin port's clients, and our own."""
+"""Files for browsers, for clients of the admin port, and for ourselves."""
 _AWAY: Final = (
     b"HTTP/1.1 502 Bad Gateway\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
     b"lightkeeper gate: the Lighthouse does not answer\n"
@@ -48,7 +48,7 @@ class GateOptions:
 
 
 def resolve(host: str, port: int) -> tuple[int, Any]:
-    """Family and socket address of a host's name or number; IPv4 where it has both.
+    """Family and socket address of a host's name or number; IPv4 if it has both.
 
     Raises:
         OSError: the name is unknown.
@@ -181,7 +181,7 @@ async def _join(proxy: Proxy, reader: asyncio.StreamReader, client: asyncio.Stre
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Until the reader ends; where one side reads slowly, the other is read slowly."""
+    """Copy until the reader ends, no faster than the writer's side reads."""
     with contextlib.suppress(OSError):
         while data := await reader.read(_UNREAD):
             writer.write(data)

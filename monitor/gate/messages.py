@@ -44,7 +44,7 @@ PREFIX_BYTES: Final = 5
 """Before a gRPC message: one byte for compression, four for its length."""
 _ID_MAX_BYTES: Final = 1024
 _FIELDS_MAX: Final = 64
-"""Of one message; TorchFT's have 8."""
+"""Most fields of one message; TorchFT's have 8."""
 VARINT: Final = 0
 BYTES: Final = 2
 _FIXED: Final = {1: 8, 5: 4}
@@ -112,7 +112,7 @@ class HeaderReader:
 
 
 def encode_headers(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Literals without indexing: readable whatever was sent before."""
+    """A header block of literals without indexing: readable whatever was sent before."""
     return b"".join(b"\x00" + _string(name) + _string(value) for name, value in pairs)
 
 
@@ -140,7 +140,7 @@ ANSWER_BEGINS: Final = encode_headers(
     ((b":status", b"200"), (b"content-type", b"application/grpc"))
 )
 ANSWER_ENDS: Final = encode_headers(((b"grpc-status", b"0"),))
-"""Around the one message of an answer, as the Lighthouse sends it."""
+"""The header blocks around an answer's one message, as the Lighthouse sends them."""
 
 
 # -- requests ----------------------------------------------------------------------------------
@@ -236,10 +236,10 @@ class Field(NamedTuple):
     kind: int
     """Its wire type."""
     value_at: int
-    """Position of its number or length."""
+    """Position of its number, or of its length."""
     begin: int
     end: int
-    """Of its content."""
+    """Its content is `data[begin:end]`."""
 
 
 def fields(data: bytes, at: int, end: int) -> Iterator[Field]:
@@ -303,7 +303,7 @@ def varint(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def encode_varint(value: int) -> bytes:
-    """The inverse; HPACK encodes integers alike (RFC 7541, 5.1)."""
+    """Inverse of `varint`; HPACK encodes integers the same way (RFC 7541, 5.1)."""
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)

@@ -46,7 +46,7 @@ log = logging.getLogger("lightkeeper.gate")
 
 TICK_S: Final = 0.1
 OWED_S: Final = 1.0
-"""After a quorum's first answer; the Lighthouse answers all members within milliseconds."""
+"""The gate waits this long after a quorum's first answer; the Lighthouse needs milliseconds."""
 PATIENCE_S: Final = 2.0
 """How long a heartbeat waits for a Lighthouse that is away."""
 CLIENTS_MAX: Final = 16_384
@@ -57,25 +57,25 @@ CALLS_MAX: Final = 100
 KEPT_MAX: Final = 1024 * 1024
 """Bytes of requests kept for one client, to read them and to send them again."""
 KEPT_OF_ALL: Final = 64 * 1024 * 1024
-"""Of all clients; above it, only short ones."""
+"""The same for all clients together; above it, only short requests are kept."""
 RESENT_MAX: Final = 8
-"""Limit for a call at which the Lighthouse closes its connection every time."""
+"""How often a call is sent again: one may make the Lighthouse close its connection each time."""
 _REPLY_MAX: Final = 512 * 1024
-"""A quorum of 2,500 groups. A longer one passes as it comes: it would not fit the window."""
+"""A quorum of 2,500 groups. A longer answer passes as it comes: it does not fit the window."""
 
 CALL: Final = 8
-"""On top of its frames: reading, forwarding and answering it."""
+"""Work for a call on top of its frames: reading, forwarding and answering it."""
 SHARE_A_S: Final = 240.0
-"""A manager that beats every 0.1 s uses 100 to 120."""
+"""Free work a second for each client; a manager that beats every 0.1 s uses 100 to 120."""
 SHARE_MAX: Final = 120.0
 SLICE: Final = 40.0
 TURN: Final = 400.0
 SPARE_MAX: Final = 1000.0
 SPARE_A_S: Final = 2.0
 EARNED: Final = 8.0
-"""By each answered call."""
+"""Spare work gained by each answered call."""
 UNREAD_MAX: Final = 32 * 1024 * 1024
-"""Bytes of all waiting clients; above it, one with more than a frame is cut off."""
+"""Unread bytes of all waiting clients; above it, a client with over a frame is cut off."""
 
 _SETTINGS: Final = {
     http2.HEADER_TABLE_SIZE: 0,  # each block stands alone
@@ -89,13 +89,13 @@ _CLIENT_SLOW: Final = "the client does not take it"
 
 
 class Successor:
-    """Receives what another process needs to continue when this one dies. This one does nothing.
+    """Receives what another process needs to continue when this one dies.
 
-    `hot_restart` has a real one.
+    This class does nothing; `hot_restart` has the real one.
     """
 
     kept: bool | None = None
-    """Whether somebody listens; None: never."""
+    """Whether a supervisor listens; None: there never is one."""
     missed: int = 0
     """Reports not delivered."""
 
@@ -105,7 +105,7 @@ class Successor:
         return 0
 
     def left(self, key: int) -> None:
-        """It is gone."""
+        """A client is gone."""
 
     def read(self, client: Downstream, more: bytes = b"") -> None:
         """What the client sent was handled, except its `rest` and `more`, just received."""
@@ -114,7 +114,7 @@ class Successor:
         """A quorum request is open."""
 
     def over(self, client: Downstream, call: ProxiedCall) -> None:
-        """It no longer is."""
+        """A quorum request is no longer open."""
 
     def denied(self, denials: Sequence[Denial]) -> None:
         """A new list is in force."""
@@ -125,7 +125,7 @@ class Successor:
 
 @dataclass(slots=True)
 class NewestQuorum:
-    """The Lighthouse's last answer, for those of its members who asked and got none.
+    """The Lighthouse's last answer, for members of the quorum that asked and got no answer.
 
     The members of a quorum train together from then on, and wait for each other. When a Lighthouse
     or a worker dies while answering, some members have the answer and some do not. Asking again
@@ -171,11 +171,11 @@ class Proxy:
         self.transports: OrderedDict[asyncio.Transport, None] = OrderedDict()
         """Of all clients, in the order they came or were last answered."""
         self.clients: set[Downstream] = set()
-        """Those that speak HTTP/2."""
+        """Clients that speak HTTP/2."""
         self.tunnels = 0
         """Clients that speak something else."""
         self.tasks: set[asyncio.Task[None]] = set()
-        """They end with the gate."""
+        """Tasks that end with the gate."""
         self.kept_bytes = 0
         self._waiting: set[Downstream] = set()
 
@@ -281,7 +281,7 @@ class Downstream(http2.Connection):
         self._shared_s = proxy.now_s()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Its preface has come: answer with our settings."""
+        """The client's preface has come: answer with our settings."""
         super().connection_made(transport)
         self._proxy.clients.add(self)
         self.write(http2.settings(_SETTINGS))
@@ -313,7 +313,7 @@ class Downstream(http2.Connection):
     # -- its turn -----------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Handle its share at once, the rest in its turn."""
+        """Handle the client's free share at once, and the rest when its turn comes."""
         self._proxy.successor.read(self, data)
         now_s = self._proxy.now_s()
         gone_s, self._shared_s = now_s - self._shared_s, now_s
@@ -328,7 +328,7 @@ class Downstream(http2.Connection):
         self._proxy.flush()
 
     def go_on(self, most: float) -> float:
-        """Its turn has come; returns the work done."""
+        """Continue, because the client's turn has come; returns the work done."""
         if self._pauses != {_ITS_TURN} or self.closed:
             return 0.0
         if self.take(b"", most):
@@ -339,7 +339,7 @@ class Downstream(http2.Connection):
         return most - self._budget
 
     def resume_reading(self, why: str) -> None:
-        """One reason less to pause; unread bytes come first."""
+        """Drop one reason to pause; bytes that are already here come first."""
         super().resume_reading(why)
         if self._pauses == {_ITS_TURN}:
             self._proxy.turns.wait(self)
@@ -416,7 +416,7 @@ class Downstream(http2.Connection):
         self._proxy.kept_bytes += size
 
     def _let_go(self, call: ProxiedCall) -> None:
-        """Too large to keep: passed on unread, never sent again."""
+        """Stop keeping a call that is too large: it passes unread and is never sent again."""
         call.kept = False
         self._keep(-len(call.data))
         if call.stage is Stage.READING:
@@ -440,7 +440,7 @@ class Downstream(http2.Connection):
     # -- whether it may pass ------------------------------------------------------------------
 
     def _judge(self, call: ProxiedCall) -> None:
-        """Once its message is whole, and when the list changes."""
+        """Judge a call: once its message is whole, and again when the list changes."""
         if call.method is Method.QUORUM and call.replica is None:
             self._proxy.successor.asked(self, call)
         stage, due_s = self._proxy.admission.decide(call)
@@ -512,7 +512,7 @@ class Downstream(http2.Connection):
     def unanswered(
         self, upstream: Upstream, calls: Sequence[ProxiedCall], *, lost: bool = False
     ) -> None:
-        """It took these calls without answering; `lost`: it also closed the connection."""
+        """These calls get no answer from `upstream`; `lost`: it also closed the connection."""
         if self._upstream is upstream:
             self._upstream = None
         if upstream.closed:
@@ -566,7 +566,7 @@ class Downstream(http2.Connection):
     def answer_data(self, call: ProxiedCall, data: bytes, *, end: bool) -> None:
         """A part of an answer; a quorum passes as a whole, see `quorum_ids`.
 
-        It is one write, with its end: a successor could not complete a half.
+        Message and end are one write: a successor could not complete half an answer.
         """
         if call.method is Method.QUORUM and not call.replied:
             call.reply += data
@@ -588,7 +588,7 @@ class Downstream(http2.Connection):
             self._answered(call)
 
     def _numbered(self, message: bytes) -> bytes:
-        """A successor learns of a new quorum before the client."""
+        """The message with our quorum id. A successor gets a new quorum before any client."""
         quorum_ids = self._proxy.quorum_ids
         before = quorum_ids.made
         message = quorum_ids.framed(message)
@@ -597,7 +597,7 @@ class Downstream(http2.Connection):
         return message
 
     def tell_formed(self, call: ProxiedCall) -> bool:
-        """Answer with the newest quorum if it formed while the call was open; whether it did."""
+        """Answer with the newest quorum if it formed while the call was open; returns whether."""
         quorum = self._proxy.quorum
         if not call.formed or call.answered or call.replica is None or self.closed:
             return False
@@ -681,7 +681,7 @@ class Downstream(http2.Connection):
 
 
 class FairTurns:
-    """Clients that sent more than their share."""
+    """Clients that sent more than their share and wait for their turn."""
 
     def __init__(self, flush: Callable[[], None]) -> None:
         """`flush`: writes the gathered output at the end of a turn."""
@@ -694,7 +694,7 @@ class FairTurns:
         return len(self._waiting)
 
     def wait(self, client: Downstream) -> None:
-        """Its turn comes after all who already wait."""
+        """Queue a client behind all that already wait."""
         self.leave(client)
         unread = client.unread
         if self._unread + unread > UNREAD_MAX and unread > http2.FRAME_MAX:
@@ -709,7 +709,7 @@ class FairTurns:
         self._unread -= self._waiting.pop(client, 0)
 
     def _turn(self) -> None:
-        """A slice for each, within the limit of one turn."""
+        """Give each waiting client a slice, within the limit of one turn."""
         left = TURN
         while self._waiting and left > 0:
             client, unread = self._waiting.popitem(last=False)

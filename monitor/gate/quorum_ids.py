@@ -7,7 +7,7 @@ there or, if they already have that id, do not meet at all, and training stands 
 (seen with TorchFT 0.2.0: 60 s, twice).
 
 So the gate continues the count of the former Lighthouse. Replies of a Lighthouse that was never
-restarted pass unchanged, byte for byte; of a restarted one only the number is changed. Nobody
+restarted pass unchanged, byte for byte; in those of a restarted one only the number changes. Nobody
 sends the number back, so the Lighthouse never sees the changed one.
 
 How a restart is detected: a quorum made later than the last one, with a smaller number, or with
@@ -38,7 +38,7 @@ from monitor.model.plain import readable
 _ID_MOST: Final = 2**62
 """No Lighthouse counts to a larger number."""
 _ANY: Final = _ID_MOST
-"""As the last number: the next quorum counts as a restart."""
+"""If this is the last number, the next quorum counts as a restart."""
 RESERVE: Final = 100
 """How far the number on disk is ahead of the groups. An id is used up when members change or a
 commit fails, so the disk has time to write; a gate restart skips at most these."""
@@ -82,7 +82,7 @@ class QuorumIds:
     number: int = -1
     members: frozenset[str] = frozenset()
     before: int = 0
-    """The previous life's offset, for late replies of it."""
+    """Offset of the Lighthouse's previous life, for late replies from it."""
     began: tuple[int, int] = (0, 0)
     """When the first quorum of the present life was made."""
 
@@ -101,7 +101,7 @@ class QuorumIds:
         return reply if not offset else _renumbered(reply, quorum, quorum.number + offset)
 
     def framed(self, message: bytes) -> bytes:
-        """The same for a whole gRPC message; a compressed or invalid one passes unchanged."""
+        """`passed` for a whole gRPC message; a compressed or invalid one passes unchanged."""
         if is_whole(message) is not True:
             return message
         reply = message[PREFIX_BYTES:]

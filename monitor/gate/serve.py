@@ -41,7 +41,7 @@ _NO_COUNT: Final = "quorum ids go on from where the Lighthouse is"
 
 
 class StateFile:
-    """A file; without it, a restarted gate waits for a list and uses the Lighthouse's count."""
+    """The state on disk. Without it, a restarted gate waits for a list and uses the new count."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -60,7 +60,7 @@ class StateFile:
 
     @property
     def trouble(self) -> str | None:
-        """What cannot be read or written, now."""
+        """What cannot be read or written now; None: nothing."""
         return self._write_trouble or self._read_trouble
 
     # -- reading --------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ class StateFile:
         self._read_trouble = f"cannot read {self._path}: {why}"
         log.warning("%s: %s", self._read_trouble, lost)
 
-    # -- writing: in a thread, for a disk that hangs must hold up no heartbeat ---------------------
+    # -- writing: in a thread, so that a disk that hangs delays no heartbeat -----------------------
 
     async def keep(self, denials: Sequence[Denial]) -> None:
         """Write the list; a disk failure is logged and stops nothing."""
@@ -140,7 +140,7 @@ class StateFile:
 
 
 def _read(path: Path) -> Any:
-    """Its JSON; None if there is no file.
+    """The file's JSON; None if there is no file.
 
     Raises:
         OSError, ValueError, RecursionError: it cannot be read.
@@ -157,7 +157,7 @@ def _read(path: Path) -> Any:
 
 
 def _reserved(state: Any) -> int:
-    """0 for an old file without it."""
+    """The reserved quorum id; 0 for an old file without one."""
     value = state.get(_RESERVED, 0) if isinstance(state, dict) else 0
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= RESERVED_MOST:
         raise ValueError(f"{_RESERVED} is no count of quorums")

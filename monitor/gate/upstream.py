@@ -31,7 +31,7 @@ _SETTINGS: Final = {
     http2.INITIAL_WINDOW_SIZE: _WINDOW,
 }
 SETTLE_S: Final = 2.0
-"""After its return: a manager's heartbeat comes every 0.1 s, or was held and goes first."""
+"""Wait after its return: a manager's heartbeat comes every 0.1 s, or was held and goes first."""
 ALIVE_S: Final = 5.0
 """A replica with a heartbeat this recent at the loss was alive; TorchFT's own timeout."""
 _CONNECT_S: Final = 5.0
@@ -41,14 +41,14 @@ _LOOK_S: Final = 1.0
 _OURS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 """Dial errors for lack of local resources: they say nothing about the Lighthouse."""
 _BURST_S: Final = 1.0
-"""If half of all clients lose theirs within this time, the Lighthouse itself went away."""
+"""If half of all clients lose their connection in this time, the Lighthouse itself is gone."""
 DEAF_MS: Final = 10_000
 """A Lighthouse that acknowledges nothing this long is away: TCP would wait 15 minutes."""
 _LIGHTHOUSE_SLOW: Final = "the Lighthouse does not take it"
 
 
 class Caller(Protocol):
-    """The client for whom a connection carries calls; `call` is one of its own."""
+    """The client whose calls a connection carries; each `call` is one of these."""
 
     def answer_headers(self, call: ProxiedCall, block: bytes, *, end: bool) -> None:
         """An answer begins or ends."""
@@ -62,10 +62,10 @@ class Caller(Protocol):
     def unanswered(
         self, upstream: Upstream, calls: Sequence[ProxiedCall], *, lost: bool = False
     ) -> None:
-        """It took these calls without answering; `lost`: it also closed the connection."""
+        """These calls get no answer from `upstream`; `lost`: it also closed the connection."""
 
     def credit(self, stream: int, size: int) -> None:
-        """The Lighthouse has `size` more bytes of a call."""
+        """The Lighthouse has received `size` more bytes of a call."""
 
     def pause_reading(self, why: str) -> None:
         """The Lighthouse reads too slowly."""
@@ -75,7 +75,7 @@ class Caller(Protocol):
 
 
 class Upstream(http2.Connection):
-    """Carries the calls of one client to the Lighthouse; ends with it."""
+    """One client's connection to the Lighthouse: carries its calls, and ends with the client."""
 
     def __init__(self, flusher: http2.Flusher, client: Caller) -> None:
         super().__init__(flusher, window=_WINDOW)
@@ -150,7 +150,7 @@ class Upstream(http2.Connection):
             self.client.answer_reset(call, code)
 
     def on_goaway(self, last_stream: int) -> None:
-        """It takes no new calls; those above `last_stream` were not processed."""
+        """The Lighthouse takes no new calls; those above `last_stream` were not processed."""
         self._leaving = True
         self.client.unanswered(self, self._take_back(last_stream))
 
@@ -299,7 +299,7 @@ class UpstreamLighthouse:
     # -- whether it knows its groups again ------------------------------------------------------
 
     def _unsettle(self) -> None:
-        """It is gone: it must know the live replicas again before it gets a quorum request."""
+        """The Lighthouse is gone: it must hear the live replicas before any quorum request."""
         now_s = self._now_s()
         self._since_s = now_s
         self._until_s = now_s + SETTLE_S if self.up else None  # else from its return
@@ -327,7 +327,7 @@ class UpstreamLighthouse:
             self._settle()
 
     def tick(self, now_s: float) -> None:
-        """Stop waiting for those who do not come back in time."""
+        """Stop waiting for replicas that do not come back in time."""
         if self.settling and self._until_s is not None and now_s >= self._until_s:
             self._settle()
 

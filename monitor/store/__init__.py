@@ -1,3 +1,1 @@
-"""What must survive the monitor: incidents, decisions, evictions, the quarantine, targets,
-notices.
-"""
+"""Persistent state: incidents, decisions, evictions, the quarantine, targets and notices."""

@@ -1,12 +1,12 @@
-"""The audit log on disk: JSON lines, appended and fsynced by a thread of its own.
+"""The audit log on disk: JSON lines, appended and fsynced by its own thread.
 
-Theory of operation. `put` never waits: lines queue in memory, a thread writes all that wait and
-calls `fsync` once. `flush` waits for that, but not forever: it is asked before an eviction
-is carried out. A disk that is full or gone is reported (`trouble`); the lines stay queued, at most
-`WAITING` of them, and when it takes writes again the log says how many were lost. A write that got
-half a line down is ended with a newline before the next, so that one line is spoilt and no other.
-A file over its size is renamed to `.1`, that one to `.2`, and so on; one that somebody else renamed
-or removed is made again.
+Theory of operation. `put` never waits: it queues lines in memory. The thread writes all queued
+lines, then calls `fsync` once. `flush` waits for that, but not forever; it is called before an
+eviction is carried out. If the disk is full or gone, `trouble` says so and lines stay queued, at
+most `WAITING` of them. Once the disk accepts writes again, the log records how many lines were
+lost. If a write stopped in the middle of a line, the next one begins with a newline, so that only
+one line is damaged. A full file is renamed to `.1`, the old `.1` to `.2`, and so on. If somebody
+else renamed or removed the file, it is created again.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ def _utc(at_s: float) -> str | None:
 
 
 WAITING: Final = 10_000
-"""Lines kept while the disk takes none: about 4 MB."""
+"""Most lines queued while the disk accepts none: about 4 MB."""
 KEPT: Final = 10
-"""Older files kept beside the one that is written."""
+"""Number of older files kept beside the current one."""
 _AGAIN_S: Final = 5.0
-"""Between two tries on a disk that takes nothing."""
+"""Pause between two attempts to write to a failing disk."""
 _CLOSE_S: Final = 2.0
 
 
@@ -75,9 +75,9 @@ class LogFile:
     ) -> None:
         self.path = path
         self.trouble: str | None = None
-        """Why it is not written; None while it is."""
+        """Why the log cannot be written now; None: it can."""
         self.lost = 0
-        """Lines that no disk has taken, since the start."""
+        """Number of lines lost since the start."""
         self._max_bytes = max_bytes
         self._again_s = again_s
         self._write = write
@@ -99,7 +99,7 @@ class LogFile:
             return len(self._queue)
 
     def put(self, *lines: Line) -> None:
-        """Have these written; never waits."""
+        """Queue lines for writing; never waits."""
         if not lines:
             return
         with self._changed:
@@ -114,14 +114,14 @@ class LogFile:
             self._worker.wake()
 
     def flush(self, wait_s: float = 1.0) -> bool:
-        """Wait until what was put is on disk; False when it is not in time."""
+        """Wait until all lines put so far are on disk; False: the disk fails, or takes too long."""
         with self._changed:
             ticket = self._asked
             self._changed.wait_for(lambda: self._done >= ticket or bool(self.trouble), wait_s)
             return self._done >= ticket
 
     def close(self) -> None:
-        """Write what waits, and let go of the file."""
+        """Write the queued lines and close the file."""
         self._worker.close(_CLOSE_S)
         if not self._worker.alive:
             os.close(self._fd)
@@ -129,7 +129,7 @@ class LogFile:
     # -- the thread ---------------------------------------------------------------------------
 
     def _write_waiting(self) -> float | None:
-        """All that waits; seconds until the next try on a disk that does not take it."""
+        """Write all queued lines; returns the seconds until the next call, None: until `wake`."""
         with self._changed:
             batch, asked, untold = list(self._queue), self._asked, self._untold
         if not batch:
@@ -142,19 +142,19 @@ class LogFile:
                 self._untold -= untold
                 self._done = asked
             self._changed.notify_all()
-            more_s = 0.0 if self._queue else None  # put while this was written
+            more_s = 0.0 if self._queue else None  # put during this write
         return more_s if problem is None else self._again_s
 
     def _take_out(self, written: list[bytes]) -> None:
         for data in written:
             if self._queue and self._queue[0] is data:
                 self._queue.popleft()
-            else:  # given up for newer ones while it was written after all
+            else:  # dropped from a full queue during the write that stored it
                 self.lost -= 1
                 self._untold -= 1
 
     def _try(self, batch: list[bytes], untold: int) -> tuple[int, str | None]:
-        """Write these; how many were written, and why not all."""
+        """Write a batch; returns how many lines were written, and why not all of them."""
         written = 0
         try:
             self._follow(sum(len(data) for data in batch))
@@ -180,7 +180,7 @@ class LogFile:
             self._torn = 0 < written < len(data)
 
     def _follow(self, more: int) -> None:
-        """Be in the file that bears the name, and in a new one when that is full."""
+        """Reopen the file if it was renamed or removed; begin a new one if it is full."""
         try:
             named = os.stat(self.path)
         except FileNotFoundError:
@@ -206,7 +206,7 @@ class LogFile:
         return self.path.with_name(f"{self.path.name}.{number}")
 
     def _open(self) -> int:
-        """Open it; a monitor that was killed may have left half a line in it (`_torn`)."""
+        """Open the file; a killed monitor may have left half a line at its end (`_torn`)."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.path.exists() and not self.path.is_file():  # a pipe would block
             raise OSError(errno.EINVAL, "not a file")

@@ -1,7 +1,7 @@
-"""The database: opened, checked, and written row by row, each batch under the fence of a lease.
+"""The database: opens and checks it, and writes batches of rows under the fence of a lease.
 
-SQLite for one host, PostgreSQL for several, through SQLAlchemy Core. Imported only when a store is
-opened: SQLAlchemy takes as long to import as all the rest of the monitor.
+SQLite for one host, PostgreSQL for several, through SQLAlchemy Core. This module is imported only
+when a store is opened: importing SQLAlchemy takes as long as importing the rest of the monitor.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from monitor.model.names import one_line
 from monitor.store.place import LeaseRow, StoreError, StorePlace
 
 # -- tables ------------------------------------------------------------------------------------
-# What is one value there is one JSON body here, by its key; other columns are what is asked for.
-# `lease` says which monitor acts.
+# A row holds one value as JSON in its `body`; its other columns are the key and what queries need.
+# The table `lease` says which monitor acts.
 
 SCHEMA: Final = 3
 
@@ -61,7 +61,7 @@ _INTEGERS: Final = frozenset({"epoch", "beat", "writes"})
 
 
 def _table(name: str, keys: str, columns: str = "body") -> Table:
-    """Names of columns say their type: seconds end in `_s`; `?`: may be missing."""
+    """Make a table. A column's type follows from its name; `?` at the end: it may be NULL."""
 
     def column(spec: str, *, key: bool) -> Column[Any]:
         named = spec.removesuffix("?")
@@ -74,7 +74,7 @@ def _table(name: str, keys: str, columns: str = "body") -> Table:
 
 INCIDENTS: Final = _table("incidents", "id", "state first_seen_s body")
 HOLDS: Final = _table("holds", "incident_id at_s")
-"""Decisions to evict nobody; one to evict is its eviction's."""
+"""Decisions to evict nobody. A decision to evict is part of its row in `evictions`."""
 EVICTIONS: Final = _table("evictions", "incident_id asked_s")
 _table("quarantine_entries", "scope name")
 _table("quarantine_events", "id", "at_s body")
@@ -84,19 +84,19 @@ _table("audit", "incident_id part")
 _table("switches", "name")
 LEASE: Final = _table("lease", "scope", "epoch beat writes holder? url? since_s? ttl_s")
 VERSION: Final = Table("lightkeeper_schema", METADATA, Column("version", Integer, primary_key=True))
-"""One row, in PostgreSQL; SQLite has a place for it in the file (`user_version`)."""
+"""Has one row in PostgreSQL; a SQLite file has its own field for the version (`user_version`)."""
 
 
 # -- migrate -----------------------------------------------------------------------------------
 
-_LOCK: Final = 0x6C6B  # "lk": of two monitors that start at once one makes the tables
+_LOCK: Final = 0x6C6B  # "lk": of two monitors that start at once, only one makes the tables
 _OPEN_MS: Final = 5000
-"""How long one that starts waits for the other."""
+"""How long a starting monitor waits while another one prepares the same file."""
 _AGAIN_S: Final = 0.02
 _TARGETS_AT_ONCE: Final = 250
-"""In one transaction, of some 25 ms."""
+"""Targets written in one transaction, which takes about 25 ms."""
 _PAUSE_S: Final = 0.02
-"""Between two of them; who waits for the file looks again after 0.1 s at the most."""
+"""Pause between two such transactions; a process waiting for the file retries within 0.1 s."""
 SCOPE: Final = "fleet"
 """One store serves one fleet, and has one lease."""
 
@@ -122,7 +122,7 @@ def prepare(engine: Engine, place: StorePlace) -> None:
         try:
             return _prepare_file(engine, place)
         except exc.OperationalError as error:
-            # another one makes it: SQLite does not wait for who changes the journal's mode
+            # another monitor prepares it: SQLite does not wait while the journal mode changes
             if "locked" not in str(error.orig) or time.monotonic() >= until_s:
                 raise
             time.sleep(_AGAIN_S)
@@ -137,7 +137,7 @@ def _prepare_file(engine: Engine, place: StorePlace) -> None:
         db.exec_driver_sql("PRAGMA journal_mode = WAL")
         with _alone(db):
             _make(db)
-            # also a write that proves that the disk takes one
+            # this also proves that the disk accepts a write
             db.exec_driver_sql(f"PRAGMA user_version = {SCHEMA}")
 
 
@@ -171,7 +171,7 @@ def _refuse_others(place: StorePlace, version: int) -> None:
 log = logging.getLogger(__name__)
 
 RESOLVED_KEPT: Final = 5000
-"""Resolved incidents kept; older ones are deleted at start. About 4 KiB each."""
+"""Resolved incidents kept, about 4 KiB each; a monitor that takes over deletes older ones."""
 
 Row = Mapping[str, Any]
 Key = tuple[str, tuple[Any, ...]]
@@ -184,7 +184,7 @@ _POSTGRES: Final = {
     "lock_timeout": 1500,
     "idle_in_transaction_session_timeout": 2000,
 }
-"""Milliseconds. All are below the lease's 5 s, so that a handover need not wait for the dead."""
+"""Milliseconds. All are below the lease's 5 s, so a handover never waits for a dead monitor."""
 _CONNECT: Final = {
     "connect_timeout": 2,
     "keepalives_idle": 2,
@@ -200,7 +200,7 @@ class Fenced(StoreError):  # noqa: N818 - an answer, not an accident
 
 
 class Database:
-    """A database, from any thread. Close it when done.
+    """A database. Safe to use from any thread; close it when done.
 
     Raises:
         StoreError: it cannot be used.
@@ -240,9 +240,9 @@ class Database:
             raise StoreError(message_of(error)) from None
 
     def write(self, batch: Mapping[Key, Row | None], fence: Fence | None) -> tuple[Key, ...]:
-        """Upserts and deletes in one transaction; returns rows that no database would take.
+        """Upsert or delete rows in one transaction; returns the keys of rows that cannot be stored.
 
-        Targets follow, some at a time: a hundred thousand would keep the lease from being renewed.
+        Targets follow in small transactions: one of 100,000 rows would block the lease's renewal.
 
         Raises:
             Fenced: `fence` is given and is not the lease's any more.
@@ -274,7 +274,7 @@ class Database:
     def _write_singly(
         self, batch: Mapping[Key, Row | None], fence: Fence | None
     ) -> tuple[Key, ...]:
-        """One bad row must not block the others forever."""
+        """Write each row on its own: one bad row must not block the others forever."""
         bad: list[Key] = []
         with self.begin() as db:
             self._check(db, batch, fence)
@@ -301,7 +301,7 @@ class Database:
             raise Fenced("another monitor holds the lease: nothing is written from here")
 
     def rows(self, table: str, *columns: str, order: str) -> list[tuple[Any, ...]]:
-        """All rows of a table, in the order of a column (`-column`: falling).
+        """All rows of a table, ordered by a column (`-column`: descending).
 
         Raises:
             StoreError: the database says no, or is away.
@@ -314,7 +314,7 @@ class Database:
             return [tuple(row) for row in db.execute(asked)]
 
     def prune(self) -> None:
-        """Delete what is too old to be kept.
+        """Delete old resolved incidents, and holds and evictions without an incident.
 
         Raises:
             StoreError: the database says no, or is away.
@@ -337,7 +337,7 @@ class Database:
 
 
 def message_of(error: exc.SQLAlchemyError) -> str:
-    """What the database said, on one line: no statement, no values, no URL."""
+    """The database's error message on one line, without statement, values or URL."""
     said = getattr(error, "orig", None) or error
     if isinstance(error, exc.StatementError) and not isinstance(error, exc.DBAPIError):
         said = f"{type(error.orig).__name__}: a value that cannot be stored"
@@ -345,7 +345,7 @@ def message_of(error: exc.SQLAlchemyError) -> str:
 
 
 def _write_rows(db: Connection, batch: Iterable[tuple[Key, Row | None]]) -> None:
-    """Rows of the same columns travel together: one statement each took most of a write's time."""
+    """Write rows with the same columns together: a statement for each took most of the time."""
     dialect = db.dialect.name
     for (table, names, columns), rows in groupby(batch, _columns_of):
         if columns is None:
@@ -373,7 +373,7 @@ def _deletes(table: str, key: tuple[str, ...]) -> Executable:
 
 @cache
 def _upsert(dialect: str, table: str, key: tuple[str, ...], row: tuple[str, ...]) -> Executable:
-    # both spell it alike, in modules of their own
+    # both dialects have the same upsert, in separate modules
     insert = postgresql.insert if dialect == "postgresql" else sqlite.insert
     made_new = insert(METADATA.tables[table])
     return made_new.on_conflict_do_update(
@@ -382,7 +382,7 @@ def _upsert(dialect: str, table: str, key: tuple[str, ...], row: tuple[str, ...]
 
 
 def _storable(value: Any) -> Any:
-    """PostgreSQL takes no NUL, and no database half a surrogate pair."""
+    """Replace NUL, which PostgreSQL refuses, and lone surrogates, which no database stores."""
     if not isinstance(value, str):
         return value
     return value.replace("\0", "\ufffd").encode(errors="replace").decode()
@@ -390,7 +390,7 @@ def _storable(value: Any) -> Any:
 
 def _file_engine(place: StorePlace) -> Engine:
     path = place.path
-    assert path is not None  # noqa: S101 - the caller asked
+    assert path is not None  # noqa: S101 - the caller checks
     if path.is_dir():
         raise StoreError(f"store {path} is a directory, expected a file")
     try:
@@ -415,9 +415,9 @@ def _file_engine(place: StorePlace) -> Engine:
 
 
 def _close_to_others(path: Path) -> None:
-    """The store, and what sqlite keeps beside it, is for its owner alone, also one made before."""
+    """Let only the owner access the store and SQLite's files beside it, even existing ones."""
     for file in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
-        with contextlib.suppress(OSError):  # another's: it is not ours to change
+        with contextlib.suppress(OSError):  # owned by somebody else: not ours to change
             if file == path:
                 os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
             file.chmod(0o600)
@@ -453,9 +453,7 @@ def _postgres_engine(place: StorePlace) -> Engine:
 
 
 class LeaseTable:
-    """The one row of the lease. Every call may raise `StoreError`: the database says no, or is
-    away.
-    """
+    """The one row of the lease. Any method raises `StoreError` if the database fails or is away."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -467,7 +465,7 @@ class LeaseTable:
             return LeaseRow(*db.execute(row.where(_FLEET)).one())
 
     def take(self, seen: LeaseRow, holder: str, url: str, since_s: float, ttl_s: float) -> bool:
-        """Take it, if it is still as it was seen."""
+        """Take the lease; False: its row has changed since it was seen."""
         return self._changed(
             and_(_FLEET, LEASE.c.epoch == seen.epoch, LEASE.c.beat == seen.beat),
             epoch=seen.epoch + 1, beat=seen.beat + 1, holder=holder, url=url, since_s=since_s,
@@ -475,11 +473,11 @@ class LeaseTable:
         )  # fmt: skip
 
     def renew(self, fence: Fence) -> bool:
-        """Renew it; False when another monitor holds it."""
+        """Renew the lease; False: another monitor holds it."""
         return self._changed(_held_under(fence), beat=LEASE.c.beat + 1)
 
     def give_back(self, fence: Fence) -> bool:
-        """Release it."""
+        """Release the lease; False: another monitor holds it."""
         return self._changed(_held_under(fence), beat=LEASE.c.beat + 1, holder=None, url=None)
 
     def _changed(self, where: ColumnElement[bool], **values: object) -> bool:

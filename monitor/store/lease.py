@@ -1,34 +1,33 @@
 """The thread that renews the lease, or waits until it may be taken.
 
-Theory of operation. The store has one row: holder, epoch, and a beat that every renewal raises by
-one. The holder renews every second; another monitor reads the row every second and takes it when
-it has stood still for `TTL_S` (5 s). Taking and renewing are each one conditional UPDATE, so the
-database's own atomicity lets one of two win. Taking raises the epoch: the fencing token.
+Theory of operation. The store has one row for the lease: holder, epoch, and a beat that every
+renewal increments. The holder renews every second. Any other monitor reads the row every second and
+takes the lease when the row has not changed for `TTL_S` (5 s). Taking and renewing are each one
+conditional UPDATE, so the database lets only one of two monitors win. Taking increments the epoch,
+which is the fencing token.
 
-Why there are never two that act, whatever any wall clock does: no wall clock is read. The holder
-counts from the moment *before* it sent the last renewal that went through, on its own clock, and
-acts for `TTL_S - MARGIN_S` (4 s) after it. Another one counts from the moment *after* it first
-read this beat, on its own clock, and takes the row `TTL_S` later at the earliest. The renewal was
-committed after the first moment and before the second; so the holder has stopped acting at least
-`MARGIN_S` before another begins, as long as the two clocks do not run apart by a fifth
-(`MARGIN_S / TTL_S`). Both are CLOCK_BOOTTIME, which runs while a process is stopped and while
-its host sleeps: who wakes knows at its next look that its time is over. "Unchanged" is meant by
-the beat, which never goes back, so a watcher that was itself stopped between two looks draws no
-wrong conclusion.
+Two monitors never act at once, whatever the wall clocks do, because no wall clock is read. The
+holder counts from just *before* it sent its last successful renewal, on its own clock, and acts
+for `TTL_S - MARGIN_S` (4 s) after that. Another monitor counts from just *after* it first read the
+current beat, on its own clock, and takes the lease `TTL_S` later at the earliest. The renewal was
+committed between these two moments. So the holder stops acting at least `MARGIN_S` before another
+begins, unless the two clocks drift apart by a fifth (`MARGIN_S / TTL_S`). Both are CLOCK_BOOTTIME,
+which runs while a process is stopped and while its host sleeps: a process that wakes up sees at
+its next look that its time is over. A row is unchanged if its beat is. The beat never goes back, so
+a monitor that was stopped between two reads draws no wrong conclusion.
 
-Two cases take less than 5 s. A holder that ends in order gives the row back. And where the holder
-was a process of this very host (same boot, same PID namespace) that is not there any more, nobody
-is left who could act.
+In two cases a takeover needs less than 5 s. A holder that ends normally releases the lease. And if
+the holder was a process on this host (same boot, same PID namespace) and is gone, nobody acts now.
 
-What a clock cannot prevent: a process stopped between its last look at the clock and the system
-call that sends a request, or a virtual machine whose clocks stood still with it. Against that there
-is the fence: every write carries holder and epoch and is refused, in the same transaction, when the
-row shows others; an eviction begins with such a write, flushed. What is left is the one request
-that was on its way, and it names the incarnation that it means: at worst it ends a process that the
-other monitor was about to end too.
+Clocks cannot help if a process is stopped between its last look at the clock and the system call
+that sends a request, or if a virtual machine and its clock are paused together. The fence covers
+this: every write carries holder and epoch, and is refused in the same transaction if the row shows
+others; an eviction begins with such a write, flushed. What remains is one request that was already
+on its way. It names the incarnation that it is for: at worst it ends a process that the other
+monitor was about to end too.
 
-The database away: nobody can renew, so nobody acts 4 s later; nobody can take either, so when it
-is back and the row is as it was, the holder continues under its old epoch.
+While the database is away nobody can renew, so after 4 s nobody acts. Nobody can take the lease
+either: if the row is unchanged when the database is back, the holder continues under its old epoch.
 """
 
 from __future__ import annotations
@@ -56,42 +55,40 @@ if TYPE_CHECKING:
 
 
 TTL_S: Final = 5.0
-"""Shorter hands over sooner, and for a pause of a busy database too."""
+"""A shorter time hands over sooner, but also whenever a busy database pauses."""
 RENEW_S: Final = 1.0
 MARGIN_S: Final = 1.0
-"""The holder stops acting so long before anybody may take over. Above what two clocks run apart in
-`TTL_S`, and the time of a request that is on its way."""
+"""The holder stops acting this long before anybody may take over. Longer than two clocks can drift
+apart in `TTL_S`, and than a request takes to arrive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grip:
-    """A lease that this monitor holds. All moments are seconds on one's own clock, which never
-    stands still.
-    """
+    """A lease that this monitor holds. Times are seconds on its own clock, which never stops."""
 
     epoch: int
     asked_s: float
-    """Just before the last renewal that went through was sent."""
+    """Just before the last successful renewal was sent."""
 
     def left_s(self, now_s: float) -> float:
-        """How long it may still act; not positive if it may not."""
+        """How long this monitor may still act; zero or less: it may not."""
         return self.asked_s + TTL_S - MARGIN_S - now_s
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Another's row, and since when it is unchanged."""
+    """The lease row as last read, and since when it is unchanged."""
 
     row: LeaseRow
     since_s: float
-    """Just after it was first read like this."""
+    """Just after the row was first read in this state."""
 
     def next(self, row: LeaseRow, read_s: float) -> Watch:
         same = (row.epoch, row.beat, row.holder) == (self.row.epoch, self.row.beat, self.row.holder)
         return Watch(row, self.since_s if same else read_s)
 
     def lapsed(self, now_s: float) -> bool:
-        """Whether its holder has stopped acting. The longer of two limits counts."""
+        """Whether the holder has stopped acting. The longer of its TTL and ours counts."""
         return now_s - self.since_s >= max(TTL_S, self.row.ttl_s)
 
 
@@ -117,7 +114,7 @@ def shown(holder: str) -> str:
 
 
 def has_ended(holder: str) -> bool:
-    """Whether that process has certainly ended; False wherever this cannot be known."""
+    """Whether the holder's process has certainly ended; False if this cannot be known."""
     words = holder.split(" ")
     if len(words) != 6:
         return False
@@ -133,7 +130,7 @@ def _whereabouts(pid: int) -> tuple[str, str, str, str, str]:
 
 
 def _started(pid: int) -> str:
-    """Ticks from the boot to its start; `-`: there is no such process, or only its zombie."""
+    """Clock ticks from boot to a process's start; `-`: it is gone or a zombie; `?`: unknown."""
     try:
         after_name = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except FileNotFoundError:
@@ -151,7 +148,7 @@ def _boot() -> str:
 
 
 def _space() -> str:
-    """PID namespace: the same number is another process in another one."""
+    """The PID namespace: in another one, the same PID is another process."""
     try:
         return str((_PROC / "self/ns/pid").stat().st_ino)
     except OSError:
@@ -166,7 +163,7 @@ class LeaseStanding:
     """Who acts, as this monitor knows it."""
 
     active: bool
-    """Whether this one may act now."""
+    """Whether this monitor may act now."""
     epoch: int
     holder: str | None
     """For people; None: nobody, or not known yet."""
@@ -182,7 +179,7 @@ class LeaseStanding:
         return "active" if self.active else "standby"
 
     def sentence(self) -> str:
-        """The answer to who asked a standby for something that only the active monitor does."""
+        """A standby's answer to a request that only the active monitor can serve."""
         if self.holder is None:
             return "this monitor stands by, and none is active yet"
         return f"this monitor stands by: {self.holder} is active, at {self.url or 'no known URL'}"
@@ -199,7 +196,7 @@ log = logging.getLogger(__name__)
 
 
 def boot_time_s() -> float:
-    """Seconds since the boot, those asleep too."""
+    """Seconds since boot, including time asleep."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -236,7 +233,7 @@ class Lease:
         self._worker.start(RENEW_S)
 
     def close(self) -> None:
-        """Stop, and give it back, if it is held."""
+        """Stop the thread; release the lease if this monitor holds it."""
         self._worker.close(TTL_S)
         with self._lock:
             grip, self._grip = self._grip, None
@@ -249,10 +246,10 @@ class Lease:
     # -- what the others ask ------------------------------------------------------------------
 
     def fence(self) -> Fence | None:
-        """Under which to write; None when another monitor has, or may have, the lease.
+        """The fence to write under; None: another monitor holds the lease, or may hold it.
 
-        Not None while it could not be renewed for a while: nobody else has it then either, as
-        long as the row was not seen to be another's. To act takes more: `why_not`.
+        Failed renewals keep it, until the row is seen to be another monitor's. The database checks
+        each write against the row anyway. Acting needs more than a fence: see `why_not`.
         """
         with self._lock:
             return None if self._grip is None else Fence(self._holder, self._grip.epoch)
@@ -270,7 +267,7 @@ class Lease:
         return f"the lease could not be renewed for {now_s - grip.asked_s:.0f} s{why}"
 
     def lapse(self) -> str | None:
-        """Why it may not act although nobody else is known to: the database is away."""
+        """Why this monitor may not act although it has a fence: the database is away."""
         return None if self.fence() is None else self.why_not()
 
     def standing(self) -> LeaseStanding:
@@ -289,14 +286,14 @@ class Lease:
         return LeaseStanding(False, row.epoch, name, row.url, row.since_s, problem)
 
     def writes(self) -> int | None:
-        """Changes whenever the active monitor writes; None: not known."""
+        """A number that changes when the active monitor writes; None: not known."""
         with self._lock:
             return None if self._watch is None else self._watch.row.writes
 
     # -- the thread ---------------------------------------------------------------------------
 
     def turn(self) -> None:
-        """Renew it, or take it if that is allowed by now."""
+        """Renew the lease, or take it if that is allowed by now."""
         with self._lock:
             grip = self._grip
         try:
@@ -323,7 +320,7 @@ class Lease:
         with self._lock:
             watch = Watch(row, read_s) if self._watch is None else self._watch.next(row, read_s)
             self._watch, self._problem = watch, None
-        if row.holder == self._holder:  # taken before, and the answer was lost
+        if row.holder == self._holder:  # taken before, but the answer was lost
             self._renew(row.epoch)
         elif row.holder is None or has_ended(row.holder) or watch.lapsed(read_s):
             self._take(row)
@@ -346,6 +343,6 @@ class Lease:
             if self._grip is not None:
                 log.warning("the lease is another monitor's: this one stands by")
             self._grip = self._watch = None
-            # should a database fail over to a copy that lags behind, the row may bear our name
-            # again: under that name this monitor has lost
+            # if the database fails over to a copy that lags behind, the row may show our old name
+            # again: with a new name, this monitor does not take that lease for its own
             self._holder = renamed(self._holder)

@@ -26,9 +26,9 @@ class StorePlace:
     path: Path | None
     """The SQLite file; None: PostgreSQL."""
     url: str = field(default="", repr=False)
-    """Of PostgreSQL, for SQLAlchemy, with the password."""
+    """URL of the PostgreSQL database for SQLAlchemy, with the password."""
     shown: str = ""
-    """For people."""
+    """The place as people see it, without the password."""
 
     def __str__(self) -> str:
         return self.shown
@@ -45,7 +45,7 @@ class LeaseRow:
     holder: str | None
     url: str | None
     since_s: float | None
-    """Unix time when it was taken, by the taker's clock: only for people."""
+    """Unix time when the lease was taken, by the holder's clock; only shown to people."""
     ttl_s: float
 
 

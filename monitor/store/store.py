@@ -1,15 +1,15 @@
-"""What must survive the monitor: a SQLite file in WAL mode, or PostgreSQL.
+"""The store of what must survive the monitor: a SQLite file in WAL mode, or PostgreSQL.
 
 Theory of operation. Every write is an idempotent upsert or delete by primary key. It goes into
-`_pending` (the latest value for each key wins); a thread of its own writes all of `_pending` in
-one transaction whenever `flush` asks, and `flush` waits for it, but not forever. When the disk
-is full or gone, or the database away, the transaction fails, is counted, and the writes stay
-pending for the next flush; when it hangs, so does that one thread. Nothing is lost while the
-process lives. Only opening the store raises: a monitor that cannot remember does not start.
+`_pending`, where the latest value for each key wins. On `flush`, the writer thread writes all of
+`_pending` in one transaction (targets in several); `flush` waits for it, but not forever. If the
+disk is full or gone, or the database is away, the transaction fails and is counted, and the writes
+stay pending for the next flush. If it hangs, only the writer thread hangs. Nothing is lost while
+the process lives. Writes never raise, but opening does: a monitor without memory does not start.
 
-Of several monitors one writes: the one whose `Fence` the lease shows, checked in the transaction
-that writes. `follow` makes this one a reader, whose writes are dropped as they come; `lead` makes
-it the writer, with nothing pending from an earlier time. Without either it writes unfenced.
+Of several monitors only one writes: the one whose `Fence` the lease shows. The transaction that
+writes checks this. `follow` makes this monitor a reader: its writes are dropped as they come.
+`lead` makes it the writer, with nothing pending from before. Without either it writes unfenced.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Rows = Callable[..., Sequence[tuple[Any, ...]]]
-"""`rows(table, *columns, order=column)`: all rows of a table, `-column` falling."""
+"""`rows(table, *columns, order=column)`: all rows of a table; `-column`: descending."""
 
 log = logging.getLogger(__name__)
 
 FLUSH_S: Final = 1.0
-"""Longer waits for slower disks; shorter keeps the tick on time when the disk hangs."""
+"""How long `flush` waits. Longer suits slow disks; shorter keeps the tick on time if one hangs."""
 
 
 class Store:
@@ -63,12 +63,12 @@ class Store:
         Raises:
             StoreError: it cannot be written, is not ours, or is damaged.
         """
-        # sqlalchemy takes as long to import as all the rest, and commands that only ask need none
+        # importing sqlalchemy takes as long as all the rest; commands that open no store need none
         from monitor.store.database import Database  # noqa: PLC0415
 
         self.place = parse_place(place)
         self.errors = 0
-        """Flushes that failed since the start, and rows that no database would take."""
+        """Since the start: failed flushes, and rows that could not be written or read."""
         self.last_error: str | None = None
         self._changed = threading.Condition()
         self._pending: dict[Key, Mapping[str, Any] | None] = {}
@@ -98,14 +98,14 @@ class Store:
     # -- who writes ---------------------------------------------------------------------------
 
     def follow(self) -> int:
-        """Only read from now on; how many writes that were pending are dropped."""
+        """Only read from now on; returns how many pending writes are dropped."""
         with self._changed:
             dropped, self._pending = len(self._pending), {}
             self._muted, self._fence = True, None
         return dropped
 
     def lead(self, fence: Fence) -> Remembered:
-        """Write from now on, under this fence; what is there at its beginning.
+        """Write from now on, under this fence; returns what the store holds.
 
         Raises:
             StoreError: it cannot be read: this monitor does not lead.
@@ -133,7 +133,7 @@ class Store:
     def save_hold(self, hold: Hold, at_s: float, *, rungs: Sequence[Rung] = ()) -> DecisionRow:
         """Remember that nobody is evicted, and why.
 
-        `rungs`: those that an eviction would have climbed which observe mode held back.
+        `rungs`: those that the eviction would have climbed, had observe mode not held it back.
         """
         action = "hold" if hold.would is None else "would_evict"
         epoch = 0 if self._fence is None else self._fence.epoch
@@ -146,9 +146,7 @@ class Store:
         return row
 
     def save_eviction(self, eviction: Eviction) -> None:
-        """Remember an eviction; `flush` before somebody is asked. Another attempt is still the same
-        eviction.
-        """
+        """Remember an eviction; `flush` before acting on it. A new attempt updates the same row."""
         key = {"incident_id": eviction.incident_id, "asked_s": eviction.of_s}
         self._put("evictions", key, {"body": json.dumps(to_plain(eviction))})
 
@@ -182,7 +180,7 @@ class Store:
         self._put("audit", key, {"body": json.dumps(body)})
 
     def save_switch(self, name: str, body: str | None) -> None:
-        """Remember what was said under a name; None forgets it."""
+        """Remember the value of a switch; None forgets it."""
         self._put("switches", {"name": name}, None if body is None else {"body": body})
 
     def _put(self, table: str, key: Mapping[str, Any], row: Mapping[str, Any] | None) -> None:
@@ -191,7 +189,7 @@ class Store:
                 self._pending[table, tuple(key.items())] = row
 
     def flush(self, wait_s: float = FLUSH_S) -> bool:
-        """Write what is pending; False when the disk has not taken it (it stays pending)."""
+        """Write what is pending; False: it stays pending, because the disk fails or is too slow."""
         with self._changed:
             if not self._pending:
                 return True
@@ -204,7 +202,7 @@ class Store:
             return written and self.last_error is None
 
     def _write(self) -> None:
-        """What was pending when `flush` last asked, in the writer's thread."""
+        """Write what is pending if `flush` has asked for it; runs in the writer's thread."""
         with self._changed:
             if self._asked == self._done:
                 return
@@ -222,8 +220,8 @@ class Store:
     def _try(
         self, batch: Mapping[Key, Mapping[str, Any] | None], fence: Fence | None
     ) -> tuple[str | None, tuple[Key, ...]]:
-        """One transaction; why it failed, and rows that can never be written."""
-        if not batch:  # another flush was faster
+        """Write a batch; returns why that failed, and keys of rows that can never be written."""
+        if not batch:  # another flush has written it all
             return None, ()
         try:
             with self._disk:
@@ -263,7 +261,7 @@ def _held(hold: Hold, rungs: Sequence[Rung]) -> dict[str, Any]:
 
 
 def remembered(rows: Rows) -> tuple[Remembered, int]:
-    """What the tables hold, and how many rows cannot be read: the others still count."""
+    """What the tables hold, and how many rows were skipped because they cannot be read."""
     bad = 0
 
     def read(table: str, make: Callable[..., T], *keys: str, order: str) -> tuple[T, ...]:
