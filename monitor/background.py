@@ -41,10 +41,10 @@ def in_thread(name: str, work: Callable[[], T]) -> Future[T]:
 
 
 class BackgroundWorker:
-    """Calls `work` every `every_s` seconds, or after as many as it returns, or on `wake`.
+    """Calls `work` every `every_s` seconds, or after the seconds that it returns, or on `wake`.
 
     `start` it once, `close` it when done. `wake` and `close` may be called from any thread.
-    `to_the_end`: `close` lets it call `work` once more, for what still waits.
+    `to_the_end`: on `close`, `work` is called once more, for what still waits.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """The policy in force: read from its file, replaced by a reload, never by a bad file.
 
 Theory of operation. A reload reads and checks the whole file first. If anything is wrong with it,
-nothing changes and every problem is reported. Otherwise the loop takes it up between two ticks
+nothing changes and every problem is reported. Otherwise the loop adopts it between two ticks
 (`take`). The command line overrides the file, as at the start. An option read only at the start
 (`rules.needs_restart`) keeps its value, and is reported until a restart.
 """
@@ -104,12 +104,12 @@ class Rulebook:
         self.current = first
         """In force from the next tick at the latest."""
         self.applied = first
-        """The one that the loop has taken up."""
+        """The policy that the loop has adopted."""
         self._fresh: Effective | None = None
         self.problems: tuple[str, ...] = ()
         """Why the last reload changed nothing; empty when it did."""
         self.on_reload: Callable[[Reload], None] = lambda _: None
-        """Called after every reload, refused ones too."""
+        """Called after every reload, even a refused one."""
 
     def reload(self, now_s: float, by: str = "a person") -> Effective:
         """Read the file again.

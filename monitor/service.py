@@ -1,4 +1,4 @@
-"""One monitor process put together: opened in order, closed in reverse."""
+"""Puts one monitor process together: opens its parts in order, closes them in reverse."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ from worker_server.http_server import file_limit
 
 
 def evidence_beside(store: Path | None) -> Path:
-    """Where bundles lie by default: beside the store, or in the state folder of the monitor where
-    the store is no file. Of two monitors on one store only the active one writes.
+    """The default folder of evidence bundles: beside the store, or in the monitor's state folder if
+    the store is not a file. Of two monitors on one store, only the active one writes.
     """
     if store is None:
         return home.state_folder(os.environ) / "monitor-evidence"
@@ -84,7 +84,7 @@ def evidence_beside(store: Path | None) -> Path:
 
 
 def journal_beside(store: Path | None) -> Path:
-    """Where the journal lies by default."""
+    """The default folder of the journal."""
     return (
         home.state_folder(os.environ) / "monitor.journal"
         if store is None
@@ -126,11 +126,11 @@ class Options:
     sinks: tuple[Sink, ...] = ()
     """Where notifications go."""
     public_url: str | None = None
-    """This monitor's, as people reach it; None: where it is bound."""
+    """This monitor's URL, as people reach it; None: the address it is bound to."""
     journal: Path | None = None
     """Folder of the journal; None: none is kept."""
     limits: Limits = field(default_factory=Limits)
-    """Of the journal."""
+    """Limits of the journal."""
     schedulers: SchedulerOptions = field(default_factory=SchedulerOptions)
     """Schedulers that get the quarantined hosts."""
     audit_log: Path | None = None
@@ -138,7 +138,7 @@ class Options:
     audit_log_bytes: int = 64_000_000
     """Size at which a new file begins."""
     rules: Rulebook | None = None
-    """The policy, whose configuration is `config`; None: no file to reload."""
+    """The policy, with `config` as its configuration; None: there is no file to reload."""
     bounds: Bounds = field(default_factory=Bounds)
     """Limits on the series of `/metrics`."""
     gate: str | None = None
@@ -171,7 +171,7 @@ def reach(url: str) -> str | None:
 
 def keep_to_one_arena() -> None:
     """Use one malloc arena for all threads: under the GIL they rarely allocate at once, and an
-    arena of each thread's own keeps its peak forever (60 of 414 MiB at 10,000 ranks).
+    arena for each thread stays at its peak size forever (60 of 414 MiB at 10,000 ranks).
     """
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
@@ -223,7 +223,7 @@ def build(
     url: str,
     stack: ExitStack,
 ) -> Components:
-    """The parts of the loop, with what the store holds; their threads run.
+    """Make the parts of the loop, fill them from the store, and start their threads.
 
     Args:
         options: from the command line.
@@ -380,7 +380,7 @@ def leader_components(
 
     @cache
     def to_people() -> Fetcher:
-        """Uses the proxy, and public authorities beside those of the WorkerServers."""
+        """Uses the proxy, and trusts public authorities besides the WorkerServers'."""
         tls = None if options.ca_file is None else trust_also(options.ca_file)
         fetcher = Fetcher(tls, proxies=True, permit=lease.why_not)
         stack.callback(fetcher.close)  # it outlives a handover
@@ -421,7 +421,7 @@ def leader_components(
 log = logging.getLogger(__package__)
 
 _SCRAPE_WAITS_S: Final = 0.5
-"""For the end of a tick: Prometheus allows a scrape seconds, and ticks are a second apart."""
+"""How long a scrape waits for a tick to end: Prometheus allows seconds, ticks are 1 s apart."""
 _M_ARENA_MAX: Final = -8  # malloc.h
 _MADV_HUGEPAGE: Final = 14  # mman.h
 _MADV_COLLAPSE: Final = 25
@@ -429,7 +429,7 @@ _LARGE_PAGE: Final = 2 << 20
 _LARGE_PAGES_EVERY_S: Final = 20.0
 """One pass takes 2 to 20 ms; a starting fleet grows the heap within a minute."""
 _LASTING: Final = ("fetch", "http", "lease", "store")
-"""Threads that live as long as the monitor; those of only the active monitor come and go."""
+"""Threads that live as long as the monitor. Those that only an active one has come and go."""
 TOKENLESS: Final = (
     "no token is configured: WorkerServers will refuse to evict (and to be read, where they are "
     "bound to more than loopback), only the Lighthouse's kill is left, and quarantine and eviction "

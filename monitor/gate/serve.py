@@ -41,7 +41,7 @@ _NO_COUNT: Final = "quorum ids go on from where the Lighthouse is"
 
 
 class StateFile:
-    """The state on disk. Without it, a restarted gate waits for a list and uses the new count."""
+    """State on disk. Without it, a restarted gate has no list and takes the Lighthouse's count."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path

@@ -63,11 +63,11 @@ _MARK: Final = 9
 
 
 class LineError(ValueError):
-    """A journal that cannot be read any further; one line."""
+    """A journal cannot be read any further; the message is one line."""
 
 
 def dumped(value: Any) -> str:
-    """Compact JSON, also of the wire's types."""
+    """Compact JSON text; wire types are allowed in `value`."""
     try:
         return encode(value).decode()
     except UnicodeEncodeError:  # a lone surrogate in a record from torch
@@ -93,7 +93,7 @@ class Packer:
 class End(StrEnum):
     WHOLE = "whole"
     CUT = "cut"
-    """In the middle, as a SIGKILL or a power cut leaves it."""
+    """It ends in the middle, as after a SIGKILL or a power cut."""
 
 
 class Unpacker:
@@ -121,7 +121,7 @@ class Unpacker:
                 yield from self._bytewise(piece)
 
     def end(self) -> End:
-        """How it ended; call it after the last piece."""
+        """How the file ended; call this after the last piece."""
         return End.WHOLE if self._stream.eof and not self._rest else End.CUT
 
     def _inflated(self, piece: bytes) -> bytes:
@@ -210,7 +210,7 @@ def report_row(report: StateReport) -> list[Any]:
 def report_from_row(
     row: Any, identity: Mapping[str, Any], columns: Mapping[str, Sequence[str]]
 ) -> StateReport:
-    """Inverse of `report_row`; `columns`: those of when it was written.
+    """Inverse of `report_row`; `columns`: `COLUMNS` when the row was written.
 
     Raises:
         WireError: the result is not a report.
@@ -239,7 +239,7 @@ _TOLD: Final = frozenset(
 )
 _NO_CONFIG: Final = KeeperConfig()
 _MORE_SEEN: Final = tuple(part.name for part in fields(Snapshot) if part.name not in _TOLD)
-"""Fields of snapshots added later: written whole, in the form of `memory`."""
+"""Snapshot fields added later: written whole if changed, in the format of `memory`."""
 
 
 class _Written:
@@ -248,7 +248,7 @@ class _Written:
     def __init__(self) -> None:
         self.identity: Identity | None = None
         self.answered_as: Identity | None = None
-        """Compared by identity: comparing ten fields a rank in each tick would cost time."""
+        """Compared with `is`: comparing ten fields a rank in each tick would cost time."""
         self.url: str | None = None
 
 
@@ -451,7 +451,7 @@ _UNUSABLE: Final = (
 
 
 class JournalError(Exception):
-    """A journal that cannot be used; one line for a person."""
+    """A journal cannot be used; the message is one line for a person."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,15 +460,15 @@ class Head:
 
     config: KeeperConfig
     version: str
-    """Of the lightkeeper that wrote it."""
+    """Version of the lightkeeper that wrote the file."""
     run: str = ""
     """Unique to each start of a monitor."""
     number: int = 1
-    """Of the file in its run, from 1."""
+    """Number of the file in its run, from 1."""
     began_s: float = 0.0
     """Unix time at which the file began."""
     incidents: tuple[Incident, ...] = ()
-    """Restored when the run started; only in its first file."""
+    """Incidents restored when the run started; only in its first file."""
     evictions: tuple[Eviction, ...] = ()
     policy: Policy = DEFAULT
     would: tuple[PastEviction, ...] = ()
@@ -476,9 +476,9 @@ class Head:
     after_tick: int | None = None
     """The tick after which `memory` was taken; None in the first file of a run."""
     memory: Any = None
-    """The pipeline's memory then, as `monitor.journal.memory` writes it."""
+    """The pipeline's memory after that tick, as `monitor.journal.memory` writes it."""
     no_memory: str | None = None
-    """Why a later file has none."""
+    """Why a later file has no memory."""
     lost: int = 0
     """Ticks of this run that were not written, all before this file."""
 
@@ -494,7 +494,7 @@ class TickOutcome:
     failures: Mapping[str, str] | None = None
     """Detectors that crashed."""
     crash: str | None = None
-    """Of the pipeline as a whole: nothing was decided."""
+    """Why the whole pipeline crashed; nothing was decided then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -539,7 +539,7 @@ def decision_to_json(decision: Decision) -> dict[str, Any]:
 
 
 def outcome_to_json(outcome: TickOutcome) -> dict[str, Any]:
-    """Only what is not empty; mostly nothing."""
+    """Only the fields that are not empty: in most ticks, none."""
     names = (part.name for part in fields(outcome))
     return {name: value for name in names if (value := getattr(outcome, name))}
 
@@ -625,7 +625,7 @@ def _head(plain: Mapping[str, Any]) -> Head:
 
 
 def tick_from_json(plain: Any, reader: SnapshotReader, config: KeeperConfig) -> Tick:
-    """A tick.
+    """The tick of one parsed line.
 
     Raises:
         JournalError: it is not a tick.

@@ -2,11 +2,11 @@
 
 Theory of operation. A journal file in the middle of a run begins with everything that the pipeline
 remembers. `freeze` runs between two ticks and must be quick: it copies what changes (lists, dicts,
-deques, sets, mutable dataclasses) and keeps what is frozen. `write` may be slow, in another thread.
-An object met again is written once and referred to by its number, so that `read` restores the same
-graph. `read` makes dataclasses and enums of this project that are already loaded, without calling
-their code; a class whose fields differ from those written is an error. The configuration is not
-written: the reader supplies it, since "what if" is another configuration over the same memory.
+deques, sets, mutable dataclasses) and keeps what is frozen. `write` may be slow: it runs in another
+thread. An object that occurs twice is written once and then referred to by number, so that `read`
+restores the same graph. `read` makes only dataclasses and enums of this project that are already
+loaded, without calling their code; a class with other fields than those written is an error. The
+configuration is not written: the reader supplies it, since a what-if replay has another one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _dumps: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class MemoryFormatError(ValueError):
-    """A value that cannot be written, or was written by another version; one line."""
+    """A value cannot be written, or another version wrote it; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True)

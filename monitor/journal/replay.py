@@ -69,9 +69,9 @@ class Replay:
         self._changes = dict(changes or {})
         self._policy = policy
         self.pipeline: Pipeline | None = None
-        """The current one; None before the first file."""
+        """The current pipeline; None before the first file."""
         self.run: str | None = None
-        """The one being replayed; None before the first file."""
+        """The run being replayed; None before the first file."""
         self._number = 0
         self._last: int | None = None
         self._result: TickResult | None = None
@@ -191,7 +191,7 @@ _PIECE: Final = 1 << 16
 class Opened:
     path: Path
     head: Head
-    """From `find_journals` without its memory: that of 1,000 ranks takes 100 MB."""
+    """`find_journals` leaves out its memory: that of 1,000 ranks takes 100 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +206,8 @@ Event = Opened | Tick | Closed
 
 
 def find_journals(paths: Sequence[Path]) -> tuple[tuple[Opened, ...], tuple[str, ...]]:
-    """Files of these paths (folders: all in them) in the order they were written, and a note on
-    each that is empty yet.
+    """The journal files at these paths, or in these folders, in the order they were written, and a
+    note on each file that ends within its head.
 
     Raises:
         JournalError: a path holds no journal, or an unusable one.
@@ -318,7 +318,7 @@ class Account:
             self.incidents.setdefault(str(incident["id"]), incident)
 
     def since(self, from_s: float) -> Account:
-        """From that time: incidents not over by then, and decisions since."""
+        """The part from that time on: incidents not over by then, and decisions since."""
         return Account(
             {key: seen for key, seen in self.incidents.items() if _ended_s(seen) >= from_s},
             [decision for decision in self.decisions if decision["at_s"] >= from_s],
@@ -373,8 +373,8 @@ class Pair:
     live: Side | None
     now: Side | None
     conjecture: bool = False
-    """Whether only the second account has it, after the evictions differed: what was seen from then
-    on follows from what the live monitor evicted, or did not."""
+    """Whether only the second account has the fault, after the evictions differed: from then on,
+    snapshots show the effects of the live evictions, not of the replayed ones."""
 
     @property
     def same(self) -> bool:
@@ -390,8 +390,8 @@ class Pair:
 def compared(live: Account, now: Account) -> list[Pair]:
     """Faults of both accounts side by side, in order of time.
 
-    The same fault has the same kind, shares a culprit and overlaps in time; of several, it is the
-    one whose beginning is nearest.
+    The same fault has the same kind, shares a culprit and overlaps in time. If several do, the one
+    that began nearest in time counts.
     """
     unmatched = {str(incident["id"]): incident for incident in now.lasting()}
     apart_s = parted_s(live, now)
@@ -409,7 +409,7 @@ def compared(live: Account, now: Account) -> list[Pair]:
 
 
 def parted_s(live: Account, now: Account) -> float | None:
-    """When the evictions first differ: what was seen later follows from the live ones."""
+    """When the evictions first differ; later snapshots show the effects of the live ones."""
     now_evicts = [(decision["at_s"], decision["group"]) for decision in now.evictions()]
     live_evicts = [(decision["at_s"], decision["group"]) for decision in live.evictions()]
     return min((at_s for at_s, _ in set(now_evicts) ^ set(live_evicts)), default=None)

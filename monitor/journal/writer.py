@@ -45,8 +45,8 @@ class Limits:
 
     total_bytes: int = 256_000_000
     file_bytes: int = 32_000_000
-    """Size at which a new file begins. Each begins with the pipeline's whole memory: smaller files
-    consist more of that, larger ones lose more of the past when the oldest is removed."""
+    """Size at which a new file begins. Each begins with the pipeline's whole memory: that takes up
+    more of a smaller file; with larger ones, removing the oldest loses more of the past."""
     file_s: float = 3600.0
     """A new file begins at least this often."""
 
@@ -59,7 +59,7 @@ class JournalDir:
         self.limits = limits
 
     def new(self, began_s: float, number: int, coming: int) -> tuple[Path, BinaryIO]:
-        """An empty file; the oldest are removed to make room for its `coming` bytes."""
+        """Create a file; the oldest ones are removed to make room for its `coming` bytes."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.prune(coming)
         self.check_room()
@@ -120,14 +120,14 @@ class Stats:
     """Counters since the start."""
 
     ticks: int = 0
-    """Written."""
+    """Ticks written."""
     lost: int = 0
     waiting: int = 0
     bytes: int = 0
-    """Written, compressed."""
+    """Compressed bytes written."""
     files: int = 0
     problem: str | None = None
-    """Why it cannot be written now."""
+    """Why the journal cannot be written now; None: it can."""
     incomplete: str | None = None
     """Why a file after the first cannot be replayed without those before it."""
 
@@ -178,7 +178,7 @@ class Journal:
         self._sightings = SnapshotWriter()
         self._size = 0
         self._head_size = 0
-        """The memory of a large fleet may exceed any limit: the ticks then get as much room."""
+        """A large fleet's memory may exceed any limit: the ticks then get as much room again."""
         self._opened_s = 0.0
         first = _Turn(self._head)
         if after_tick is not None:
@@ -195,7 +195,7 @@ class Journal:
             return replace(self._stats, waiting=len(self._queue))
 
     def troubles(self) -> Iterator[str]:
-        """What is wrong with it, in sentences."""
+        """What is wrong with the journal, in sentences."""
         stats = self.stats
         if stats.problem is not None:
             yield f"the journal is not written ({stats.problem}): {stats.lost} ticks lost so far"

@@ -29,7 +29,7 @@ from monitor.store.audit_log import Line, LogFile
 from monitor.store.store import Store
 
 _LATE_S: Final = 30.0
-"""How soon after a manual eviction its ranks and hosts are noted; later they are not."""
+"""The ranks and hosts of a manual eviction are noted only this soon after it."""
 _LOG_S: Final = 0.5
 """How long an eviction waits for its line in the log."""
 
@@ -49,7 +49,7 @@ class Auditor:
         self._open: set[IncidentId] = set()
         """Incidents whose account may still change."""
         self._settled: set[IncidentId] = set()
-        """Those whose account is final."""
+        """Incidents whose account is final."""
         self._known: dict[tuple[IncidentId, float], Eviction] = {}
         self._pause: Pause | None = None
         self._looked = False
@@ -65,7 +65,7 @@ class Auditor:
         changed: Sequence[Incident],
         before: Mapping[IncidentId, Incident],
     ) -> None:
-        """Take one tick: changed incidents, progress of evictions, the pause."""
+        """Record one tick: changed incidents, progress of evictions, the pause."""
         for incident in changed:
             marks = incident.milestones
             if marks.firing_s is not None:
@@ -112,7 +112,7 @@ class Auditor:
     ) -> None:
         """Count each account once, when it is final.
 
-        Those that were final when this monitor started were counted by an earlier one.
+        An account that was final when this monitor took over was counted by an earlier one.
         """
         for incident in incidents:
             if incident.milestones.firing_s is None or incident.id in self._settled:
@@ -148,7 +148,7 @@ class Auditor:
         *,
         new: bool,
     ) -> None:
-        """Note what is lost later: ranks and hosts while it is new, hosts at the return."""
+        """Note what cannot be seen later: ranks and hosts at first, hosts when groups return."""
         before = facts = self._audit.facts.get(key)
         if facts is None and new:
             facts = facts_of(snapshot, groups)

@@ -1,4 +1,4 @@
-"""The parts that the loop drives, made before it and passed in, and what is wrong with them.
+"""The parts that the loop drives (they are made first and passed in), and their troubles.
 
 A crash of one part stays in that part (`ErrorBoundary`): counted, logged when new, and shown on
 the status page like every other trouble of the monitor itself (`troubles`).
@@ -172,7 +172,7 @@ class Components:
 
 
 def rungs_for(decision: Decision, components: Components) -> tuple[Rung, ...]:
-    """Those that this monitor has for an eviction that observe mode held back; () for any other."""
+    """The rungs that an eviction held back by observe mode would use; () for other decisions."""
     if isinstance(decision, Evict) or decision.would is None:
         return ()
     would = decision.would
@@ -188,7 +188,7 @@ def rungs_for(decision: Decision, components: Components) -> tuple[Rung, ...]:
 
 
 def held_back(decisions: Iterable[DecisionRow]) -> tuple[PastEviction, ...]:
-    """Evictions that observe mode had held back, oldest first."""
+    """Evictions that observe mode held back, oldest first."""
     return tuple(
         PastEviction(row.incident_id, GroupName(str(row.body["group"])), row.at_s)
         for row in decisions
@@ -223,4 +223,4 @@ def troubles(
         yield f"{name} failed: {problem}"
     for detector, problem in sorted(result.detector_failures.items()):
         if not any(problem in why for why in result.unknown.values()):
-            yield f"{detector} crashed: {problem}"  # the others are shown as unknown
+            yield f"{detector} crashed: {problem}"  # other crashes are shown as unknown

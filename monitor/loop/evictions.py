@@ -42,7 +42,7 @@ log = logging.getLogger(__package__)
 # -- whom a decision accuses ---------------------------------------------------------------------
 
 _STANDSTILLS: Final = frozenset({Kind.NOT_ENTERED, Kind.MISMATCH, Kind.DEADLOCK})
-"""Kinds whose culprits make no progress: one that does has recovered."""
+"""Kinds whose culprits make no progress: a culprit that does has recovered."""
 
 
 def accused_in(group: GroupName, snapshot: Snapshot) -> tuple[Accused, ...]:
@@ -76,7 +76,7 @@ def _stood(snapshot: Snapshot, incident: Incident | None) -> dict[RankName, int]
 
 
 def _restarted(eviction: Eviction, snapshot: Snapshot, incident: Incident | None) -> str | None:
-    """Why this group is no longer the one that was accused."""
+    """Why this group is no longer the one that was accused; None: it still is."""
     for seen in snapshot.observations:
         if seen.identity.group != eviction.group:
             continue
@@ -215,7 +215,7 @@ class Acting:
         return [e for e in self._evictions.all() if e.state is EvictionState.DECIDED]
 
     def _evidence_for(self, eviction: Eviction, incident: Incident | None) -> Evidence | None:
-        """Waits for the evidence saved before an eviction; None: there is none, or it crashed."""
+        """A function that waits until evidence is saved; None: there is none, or that crashed."""
         with self._errors.part("witness"):
             ticket = self._components.evidence.before_eviction(eviction, incident)
             if ticket is not None:
@@ -249,7 +249,7 @@ class Acting:
     def _remember_offences(
         self, result: TickResult, before: Mapping[IncidentId, Incident], snapshot: Snapshot
     ) -> None:
-        """What this tick says about hosts: kept for weeks, as evidence for a quarantine."""
+        """Store what this tick says about hosts: kept for weeks, as evidence for a quarantine."""
         quarantine = self._components.quarantine
         quarantine.take(offences.accusations(result.changed, before, snapshot))
         quarantine.take(offences.evictions(result.decisions, self.recent.get, snapshot))

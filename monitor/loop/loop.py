@@ -66,7 +66,7 @@ class Observing:
     def __init__(self, components: Components) -> None:
         self._components = components
         self.lighthouse = LighthouseRecord()
-        """The Lighthouse over all ticks."""
+        """What is known about the Lighthouse over all ticks."""
 
     def _deadline_s(self, ranks: int) -> float:
         most_s = max(_SWEEP_MOST_S, _SWEEP_A_RANK_S * ranks)
@@ -188,7 +188,7 @@ class Leadership:
         self._components = components
         self._show = show
         self._fence: Fence | None = None
-        """The one under which this monitor acts; None on standby."""
+        """The fence under which this monitor acts; None on standby."""
         self._read: int | None = _UNREAD
         """The store's write count when a standby last read it."""
         self._next_s = 0.0
@@ -201,7 +201,7 @@ class Leadership:
 
     @property
     def epoch(self) -> int:
-        """Of its lease; 0: there is none."""
+        """Epoch of the lease that this monitor holds; 0: none."""
         return 0 if self._fence is None else self._fence.epoch
 
     def check(self, tick: int) -> None:
@@ -297,7 +297,7 @@ class Keeper:
 
     @property
     def _config(self) -> KeeperConfig:
-        """The one in force: a reload may have changed it."""
+        """The configuration in force: a reload may have changed it."""
         return self._components.rulebook.current.config
 
     @property
@@ -375,7 +375,7 @@ class Keeper:
 
     @property
     def journal_stats(self) -> Stats:
-        """Of the journal; zeros while this monitor writes none."""
+        """Counters of the journal; zeros while this monitor writes none."""
         journal = self._leadership.components.journal
         return Stats() if journal is None else journal.stats
 
@@ -441,7 +441,7 @@ class Keeper:
         tempos = self._tempos.push(snapshot)
         quarantine = components.quarantine.active()
         components.store.flush()
-        # their sentences change with time
+        # sentences of open incidents change with time
         fresh = {incident.id: incident for incident in result.incidents}
         incidents = tuple(fresh.get(incident.id, incident) for incident in self._acting.accounted())
         self._view = View(
