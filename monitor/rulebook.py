@@ -102,7 +102,7 @@ class Rulebook:
         self._command_line = dict(command_line or {})
         self._lock = threading.Lock()
         self.current = first
-        """In force from the next tick at the latest."""
+        """The newest policy, in force from the next tick at the latest."""
         self.applied = first
         """The policy that the loop has adopted."""
         self._fresh: Effective | None = None

@@ -429,7 +429,7 @@ _LARGE_PAGE: Final = 2 << 20
 _LARGE_PAGES_EVERY_S: Final = 20.0
 """One pass takes 2 to 20 ms; a starting fleet grows the heap within a minute."""
 _LASTING: Final = ("fetch", "http", "lease", "store")
-"""Threads that live as long as the monitor. Those that only an active one has come and go."""
+"""Threads that live as long as the monitor; those that need an active monitor come and go."""
 TOKENLESS: Final = (
     "no token is configured: WorkerServers will refuse to evict (and to be read, where they are "
     "bound to more than loopback), only the Lighthouse's kill is left, and quarantine and eviction "

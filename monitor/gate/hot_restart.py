@@ -93,7 +93,7 @@ _HANDED_OVER: Final = "another worker reads on"
 # -- what travels ------------------------------------------------------------------------------
 
 DATAGRAM_MAX: Final = 192 * 1024
-"""Below Linux's default for one datagram (wmem_default, 208 KiB)."""
+"""Most bytes of a datagram: below Linux's default limit (wmem_default, 208 KiB)."""
 _REQUEST_MAX: Final = 128 * 1024
 """A larger quorum request is not kept: it dies with its worker, as without a supervisor."""
 _PIECE: Final = 128 * 1024
@@ -797,8 +797,8 @@ class WorkerSupervisor:
 
 
 def name_of(address: Any, pid: int | str) -> bytes:
-    """The socket name at which a worker without a supervisor waits: it is not a file, ends with the
-    worker, and nobody else can take it first. `address`: of a listener, resolved.
+    """The socket name at which a worker without a supervisor waits: it is not a file, and ends with
+    the worker. `address`: of a listener, resolved.
     """
     host, port = address[:2]
     return f"\0{_NAMES}{host}/{port}/{pid}".encode()

@@ -105,7 +105,7 @@ class HeaderReader:
         return call, len(pairs) + len(block) / 16
 
     def _table(self) -> tuple[int, int, Any]:
-        """Largest size, entry count and newest entry: these change when a block adds one."""
+        """Largest size, entry count and newest entry: they change when a block adds an entry."""
         table = self._decoder.header_table
         entries = table.dynamic_entries
         return table.maxsize, len(entries), entries[0] if entries else None

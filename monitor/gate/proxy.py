@@ -169,7 +169,7 @@ class Proxy:
         )
         self.clients_max = clients_max
         self.transports: OrderedDict[asyncio.Transport, None] = OrderedDict()
-        """Of all clients, in the order they came or were last answered."""
+        """Transports of all clients, in the order they came or were last answered."""
         self.clients: set[Downstream] = set()
         """Clients that speak HTTP/2."""
         self.tunnels = 0

@@ -138,7 +138,7 @@ class QuorumIds:
 
     @classmethod
     def above(cls, reserved: int) -> QuorumIds:
-        """For a gate that knows only the highest number the groups may have."""
+        """The count for a gate that knows only the highest number the groups may have."""
         return cls(highest=reserved, number=_ANY) if reserved else cls()
 
 

@@ -198,7 +198,7 @@ def run(
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Uvloop's where it is installed: about 5 % cheaper than asyncio's own (docs/decisions.md)."""
+    """Uvloop's if it is installed: about 5 % cheaper than asyncio's own (docs/decisions.md)."""
     try:
         import uvloop  # noqa: PLC0415 - optional
     except ImportError:

@@ -36,7 +36,7 @@ ALIVE_S: Final = 5.0
 """A replica with a heartbeat this recent at the loss was alive; TorchFT's own timeout."""
 _CONNECT_S: Final = 5.0
 _KNOCK_S: Final = 0.1
-"""Between two checks whether the Lighthouse is back."""
+"""Pause between two checks whether the Lighthouse is back."""
 _LOOK_S: Final = 1.0
 _OURS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 """Dial errors for lack of local resources: they say nothing about the Lighthouse."""
@@ -71,7 +71,7 @@ class Caller(Protocol):
         """The Lighthouse reads too slowly."""
 
     def resume_reading(self, why: str) -> None:
-        """It reads again."""
+        """The Lighthouse reads again."""
 
 
 class Upstream(http2.Connection):

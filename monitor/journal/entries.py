@@ -52,8 +52,8 @@ from worker_server.wire import (
 # only at the end, so each line has one.
 
 LEVEL: Final = 6
-"""Of 1 to 9. At 1,000 ranks, 3 takes 3 ms less a tick, outside the GIL, and 25 % more bytes; 9
-saves 4 to 10 % and takes twice the time."""
+"""Compression level, 1 to 9. At 1,000 ranks, 3 takes 3 ms less a tick, outside the GIL, and 25 %
+more bytes; 9 saves 4 to 10 % and takes twice the time."""
 _GZIP: Final = 31
 LINE_MAX_BYTES: Final = 1 << 30
 """A longer line is not ours: a few compressed bytes can expand to fill any memory."""

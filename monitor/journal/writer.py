@@ -105,8 +105,8 @@ def _size(path: Path) -> int | None:
 log = logging.getLogger(__name__)
 
 RETRY_S: Final = 10.0
-"""Between two attempts on a failing disk. Shorter copies the memory (10 ms at 1,000 ranks) more
-often for nothing; longer loses more ticks."""
+"""Pause between two attempts on a failing disk. A shorter one copies the memory (10 ms at 1,000
+ranks) more often for nothing; a longer one loses more ticks."""
 _QUEUED_RANKS: Final = 20_000
 """Observations that may wait for the disk; 5 KB of memory each."""
 _QUEUED_TICKS: Final = 60
@@ -225,7 +225,7 @@ class Journal:
     def reconfigure(
         self, config: KeeperConfig, policy: Policy, *, after_tick: int, now_s: float
     ) -> None:
-        """Begin a new file, whose head has the policy of the ticks after this one.
+        """Begin a new file, whose head has the policy of the ticks after `after_tick`.
 
         Call it once the pipeline has taken the policy, between two ticks.
         """

@@ -112,7 +112,7 @@ class Auditor:
     ) -> None:
         """Count each account once, when it is final.
 
-        An account that was final when this monitor took over was counted by an earlier one.
+        An account that was final when this monitor took over was counted by an earlier monitor.
         """
         for incident in incidents:
             if incident.milestones.firing_s is None or incident.id in self._settled:

@@ -178,7 +178,7 @@ class Acting:
                 components.instruments.holds.labels(str(decision.guard)).inc()
 
     def _decided(self, evict: Evict, snapshot: Snapshot, epoch: int, author: str = KEEPER) -> None:
-        """A new eviction, or the open one for this incident, decided again."""
+        """Add an eviction, or decide the incident's open eviction again."""
         accused = accused_in(evict.group, snapshot)
         going = self._evictions.open_about(evict.incident_id)
         if going is None:

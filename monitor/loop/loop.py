@@ -61,7 +61,7 @@ _LOOP_LATE_S: Final = 2.0
 
 
 class Observing:
-    """Takes a snapshot of every rank and the Lighthouse; reports to the registry who answered."""
+    """Takes snapshots of all ranks and the Lighthouse; shows the registry which ranks answered."""
 
     def __init__(self, components: Components) -> None:
         self._components = components

@@ -175,7 +175,7 @@ class LeaseStanding:
 
     @property
     def role(self) -> str:
-        """In one word."""
+        """`active` or `standby`."""
         return "active" if self.active else "standby"
 
     def sentence(self) -> str:

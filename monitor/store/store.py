@@ -5,7 +5,7 @@ Theory of operation. Every write is an idempotent upsert or delete by primary ke
 `_pending` in one transaction (targets in several); `flush` waits for it, but not forever. If the
 disk is full or gone, or the database is away, the transaction fails and is counted, and the writes
 stay pending for the next flush. If it hangs, only the writer thread hangs. Nothing is lost while
-the process lives. Writes never raise, but opening does: a monitor without memory does not start.
+the process lives. Only opening and reading raise: a monitor without memory does not start.
 
 Of several monitors only one writes: the one whose `Fence` the lease shows. The transaction that
 writes checks this. `follow` makes this monitor a reader: its writes are dropped as they come.
