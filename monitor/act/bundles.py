@@ -1,8 +1,8 @@
 """The bundle of one incident: whose evidence is in it, the zip, and the folder of all bundles.
 
-First whom to ask: the culprits' groups whole, then of the victims those that show most. Then the
-folder: names, writing whole or not at all, how long bundles are kept. Then the zip: a manifest, and
-a folder for each moment with one for each rank.
+First, which ranks to ask: all of the culprits' groups, then the victims that show most. Second, the
+folder: file names, atomic writes, how long bundles are kept. Third, the zip: a manifest, and a
+folder for each moment, with a folder for each rank in it.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from worker_server.wire import (
 )
 
 NAMED: Final = 100
-"""Omitted ranks that are named; the others are only counted."""
+"""At most this many omitted ranks are named; the others are only counted."""
 
 PEERS: Final = 4
-"""A straggler's victims to ask: enough for a median."""
+"""How many of a straggler's victims are asked: enough for a median."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,11 @@ def concerned(
     seen: Sequence[Observation],
     limit: int,
 ) -> Whom:
-    """At most `limit` ranks: culprits, their groups, whom the verdict rests on, victims.
+    """Choose at most `limit` ranks: culprits, their groups, ranks in the evidence, victims.
 
-    A straggler's victims work: a few show the pace, and py-spy need not stop the others. Of the
-    victims each group gives one before any gives a second: what waits in one group looks alike,
-    what waits across groups does not.
+    A straggler's victims still work: a few show the pace, and py-spy need not stop the others. Each
+    group gives one victim before any gives a second: ranks that wait look alike within a group, but
+    not across groups.
     """
     by_rank = {observation.rank: observation for observation in seen}
     culprits: tuple[RankName, ...] = () if incident is None else incident.culprits
@@ -97,7 +97,7 @@ _ODD: Final = re.compile(r"[^A-Za-z0-9_.-]")
 _MIB: Final = 1024 * 1024
 _DAY_S: Final = 86_400.0
 _NAME_MAX: Final = 150
-"""Of 255 bytes: leaves room for the suffix and for programs that copy it."""
+"""Of 255 bytes: leaves room for the suffix, and for programs that copy the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def retention_of(config: KeeperConfig) -> Retention:
 
 
 def safe_name(text: str) -> str:
-    """A file's name for any text: one for each, no folder, never hidden, never too long."""
+    """A file name for any text: unique, without a folder, never hidden, never too long."""
     plain = _ODD.sub(lambda odd: "".join(f"%{byte:02x}" for byte in _bytes(odd[0])), text)
     plain = f"%{plain}" if plain.startswith(".") or not plain else plain
     if len(plain) <= _NAME_MAX:
@@ -130,7 +130,7 @@ def _bytes(text: str) -> bytes:
 
 
 def open_new(path: Path) -> IO[bytes]:
-    """A file that only its owner reads: stacks and last words may hold secrets of the job."""
+    """Create a file that only its owner may read: stacks and last words may hold secrets."""
     return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "w+b")
 
 
@@ -168,7 +168,7 @@ class BundleDir:
         return self._files.get(safe_name(incident_id) + _END)
 
     def path(self, incident_id: IncidentId) -> Path | None:
-        """Path of its bundle; always in this folder."""
+        """The path of an incident's bundle, always in this folder; None if there is none."""
         name = safe_name(incident_id) + _END
         return self.folder / name if name in self._files else None
 
@@ -178,7 +178,7 @@ class BundleDir:
             return sum(file.nbytes for file in self._files.values())
 
     def write(self, incident_id: IncidentId, fill: Callable[[IO[bytes]], None]) -> int:
-        """Replace an incident's bundle by what `fill` writes; its size.
+        """Replace an incident's bundle by what `fill` writes; returns its size.
 
         Raises:
             OSError: it cannot be written; the former bundle is kept.
@@ -225,7 +225,7 @@ class BundleDir:
 # What a rank is asked for, and what its answers are worth.
 
 _AGO: Final = re.compile(r"\A#[^\n]{0,300}?([0-9]{1,9}(?:\.[0-9]{1,6})?) s ago")
-"""How a WorkerServer heads stacks that are not of this moment."""
+"""The first line that a WorkerServer puts above stacks taken earlier."""
 
 
 class PartStatus(StrEnum):
@@ -247,7 +247,7 @@ class BundleKind:
     max_bytes: int
     json: bool = True
     smaller: str = ""
-    """Query for a smaller answer where the whole one is too large."""
+    """Query for a smaller answer if the whole one is too large."""
 
 
 KINDS: Final = (
@@ -280,7 +280,7 @@ class Part:
 def weigh(
     kind: BundleKind, identity: Identity, body: bytes
 ) -> tuple[PartStatus, float | None, str | None]:
-    """What an answer of status 200 is worth: status, age of its content, what is wrong."""
+    """Judge an answer with HTTP status 200: its status as a part, content age, what is wrong."""
     if not kind.json:
         match = _AGO.search(body[:400].decode(errors="replace"))
         return (PartStatus.OK, None if match is None else float(match[1]), None)
@@ -301,7 +301,7 @@ def weigh(
 
 
 def _age_s(kind: BundleKind, data: Mapping[str, Any]) -> float | None:
-    """Of the black box: since the rank died, or since torch's record was read."""
+    """Age of what the black box kept: since the rank died, or since torch's record was read."""
     process = data.get("process")
     age_s = data.get("torch_age_s") if kind.name == RECORD else None
     if isinstance(process, dict):
@@ -319,7 +319,7 @@ _LEVEL: Final = 6
 
 
 class MomentName(StrEnum):
-    """When everybody was asked, oldest first."""
+    """When the ranks were asked, oldest first."""
 
     JUDGED = "judged"  # no rank was asked: the detectors' records
     FIRING = "firing"  # when the incident began to fire: the first one is kept
@@ -340,8 +340,8 @@ class Moment:
 def fill(
     file: IO[bytes], manifest: Mapping[str, Any], moments: Sequence[Moment], before: Path | None
 ) -> None:
-    """Write the zip: these moments, and those of the former bundle that stay; `manifest`: what it
-    says beside them.
+    """Write the zip: these moments, and the other moments of the former bundle. `manifest` holds
+    what the manifest says besides moments.
     """
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL) as bundle:
         rows: list[dict[str, Any]] = []
@@ -364,7 +364,7 @@ def fill(
 def _carry_over(
     before: Path, bundle: zipfile.ZipFile, replaced: set[MomentName]
 ) -> tuple[dict[str, Any], str | None]:
-    """Copy what stays of the former bundle; its manifest, and what was wrong with it."""
+    """Copy the moments of the former bundle that stay; returns its manifest and any problem."""
     try:
         with zipfile.ZipFile(before) as old:
             manifest: Any = json.loads(old.read(NAME))
@@ -425,6 +425,6 @@ def _member(bundle: zipfile.ZipFile, name: str, body: bytes, at_s: float) -> Non
 
 
 def _zip_date(at_s: float) -> tuple[int, int, int, int, int, int]:
-    """UTC; a zip knows no zone and no year before 1980."""
+    """In UTC: a zip has no time zone, and no year before 1980."""
     at = time.gmtime(max(at_s, 315_532_800.0))
     return (at.tm_year, at.tm_mon, at.tm_mday, at.tm_hour, at.tm_min, at.tm_sec)

@@ -1,11 +1,11 @@
-"""Carries evictions out, one at a time: instructions become requests, answers become events.
+"""Carries out evictions, one at a time: instructions become requests, answers become events.
 
-Nothing here decides (`model.escalation` does), only looks are waited for, and no request is sent
-while this monitor may not act or is paused. The Lighthouse and the WorkerServers are
-asked in the fetcher's loop, each scheduler in a thread of its own: one that hangs delays no
-other. A crash of a request counts as an answer. `EvictionLog` holds every eviction that is known
-here and moves it (`model.escalation.handle`); each change is on record before the next instruction
-is done. `Evictors` is the thread that does them.
+Nothing is decided here; `model.escalation` does that. No request is sent while this monitor may not
+act; during a pause, only for evictions by a person. The thread waits for evidence, the disk and
+looks, but not for other answers. The fetcher's loop asks the Lighthouse and the WorkerServers; each
+scheduler has its own thread, so one that hangs delays no other. A request that crashes counts as
+answered. `EvictionLog` holds the evictions and applies events to them (`model.escalation.handle`);
+it records each change before the next instruction. `Evictors` is the thread that carries them out.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ from worker_server.wire import PATH_EVICT, PATH_STATE, Process, StateReport, par
 log = logging.getLogger(__name__)
 
 ASK_MARGIN_S: Final = 6.5
-"""Beyond the grace: a WorkerServer looks for up to 5 s whether the process is gone."""
+"""On top of the grace: a WorkerServer checks for up to 5 s whether the process is gone."""
 LAST_WORD_S: Final = 0.3
-"""For the answer of a kill that already worked: it only improves the story."""
+"""How long to wait for open answers once all ranks are gone: they only improve the story."""
 _LOOP_LATE_S: Final = 3.0
-"""A fetch loop that is later than this does not run: the eviction fails and says so."""
+"""A fetch loop that is later than this is not running: the eviction fails and says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +89,10 @@ class Parties:
 
 
 def probe(parties: Parties, eviction: Eviction) -> ProbeResult:
-    """A fresh look at the accused, all at once, the Lighthouse and the gate.
+    """Look at all accused ranks at once, and at the Lighthouse and the gate.
 
-    When a WorkerServer that said that its process is gone is silent afterwards, it has ended too
-    and is believed.
+    If a WorkerServer reported its process gone and is silent now, it has ended too: the rank is
+    gone.
     """
     lighthouse, gate, registry = parties.lighthouse, parties.gate, parties.registry
     look_s = parties.timeouts.look_s
@@ -169,7 +169,7 @@ def _judge(
 
 def _condition(process: Process, stuck_s: float) -> tuple[Liveness, str]:
     silent_s = process.interpreter_age_s
-    if process.stopped and not process.traced:  # one that is traced for long runs no Python
+    if process.stopped and not process.traced:  # a long trace is caught below: no Python runs
         return Liveness.STUCK, f"stopped (state {process.state})"
     if silent_s is not None and silent_s > stuck_s:
         return Liveness.STUCK, f"stuck: its interpreter has not run for {silent_s:.1f} s"
@@ -180,7 +180,7 @@ def _condition(process: Process, stuck_s: float) -> tuple[Liveness, str]:
 
 
 def save_evidence(evidence: Callable[[], str] | None) -> Answered:
-    """Wait until the group's evidence is saved; a crash there stops no eviction."""
+    """Wait for the group's evidence; a crash there does not stop the eviction."""
     try:
         return Answered(Rung.EVIDENCE, "", "" if evidence is None else evidence(), done=True)
     except Exception as exc:  # noqa: BLE001 - evidence is worth less than the eviction
@@ -190,7 +190,7 @@ def save_evidence(evidence: Callable[[], str] | None) -> Answered:
 def deny_launchers(
     eviction: Eviction, quarantine: Quarantine, clock: Clock, last_s: float | None
 ) -> Answered:
-    """Quarantine the hosts of an eviction, and the group's names where it is kept out."""
+    """Quarantine the hosts of an eviction, and the group's names if it must not return at all."""
     now_s = clock.now_s()
     denied: list[tuple[Scope, str]] = [(Scope.HOST, host) for host in eviction.quarantine]
     denied += [(Scope.GROUP, group) for group in eviction.keep_out]
@@ -213,7 +213,7 @@ def deny_launchers(
 
 
 def eviction_words(status: int, said: Any) -> str:
-    """A WorkerServer's answer to an eviction; empty if not understood."""
+    """Describe a WorkerServer's answer to an eviction request; empty if it is not understood."""
     if not isinstance(said, dict):
         return ""
     if status != 200:
@@ -233,7 +233,7 @@ def eviction_words(status: int, said: Any) -> str:
 
 
 class Asker:
-    """Requests of one eviction without an answer yet."""
+    """Sends the requests of one eviction and collects their answers."""
 
     def __init__(self, parties: Parties) -> None:
         self._parties = parties
@@ -242,7 +242,7 @@ class Asker:
     def ask(
         self, eviction: Eviction, rung: Rung, whom: str, forbidden: str | None = None
     ) -> Answered | None:
-        """Send a request in the background. `forbidden`: why none may be sent now."""
+        """Send a request in the background. `forbidden`: why no request may be sent now."""
         if forbidden is not None:
             return Answered(rung, whom, f"not asked: {forbidden}")
         try:
@@ -258,7 +258,7 @@ class Asker:
         parties, replica_id = self._parties, eviction.replica_id
         match rung:
             case Rung.GATE if parties.gate is not None:
-                parties.gate.kick()  # its keeper looks whether it refuses
+                parties.gate.kick()  # wakes its thread to send the list
             case Rung.LIGHTHOUSE_KILL if parties.lighthouse is not None and replica_id is not None:
                 return self._press(parties.lighthouse, replica_id)
             case Rung.WORKER_EVICT:
@@ -271,7 +271,7 @@ class Asker:
         return None
 
     def answers(self, *, wait_s: float = 0.0) -> Iterator[Answered]:
-        """Answers so far; waits up to `wait_s` for those awaited."""
+        """Yield the answers so far, after waiting up to `wait_s` for all of them."""
         if wait_s:
             wait(self._waiting.values(), timeout=wait_s)
         for key in [key for key, answer in self._waiting.items() if answer.done()]:
@@ -340,7 +340,7 @@ Change = tuple[Eviction | None, Eviction]
 
 
 class EvictionLog:
-    """Evictions without an end, and those of the last hour. Safe to use from any thread."""
+    """Open evictions, and those of the last hour. Safe to use from any thread."""
 
     def __init__(
         self, clock: Clock, deps: EvictionDeps, record: Callable[[Eviction], None]
@@ -356,9 +356,9 @@ class EvictionLog:
     # -- taking over and standing by ------------------------------------------------------------
 
     def take_over(self, evictions: Iterable[Eviction]) -> tuple[Eviction, ...]:
-        """Continue with what the store holds: what has no end is asked again, or abandoned.
+        """Continue with the evictions in the store: open ones are asked again, or abandoned.
 
-        Returned are those of the last hour that an evictor had.
+        Returns the evictions of the last hour that an evictor had taken up.
         """
         with self._lock:
             self._known, self._changes, self._acting = {}, [], True
@@ -379,7 +379,7 @@ class EvictionLog:
         )
 
     def follow(self, evictions: Iterable[Eviction]) -> None:
-        """Drop all work here; show what the active monitor recorded."""
+        """Stop all work here, and show what the active monitor recorded."""
         with self._lock:
             self._known = {eviction.key: eviction for eviction in evictions}
             self._changes, self._acting = [], False
@@ -392,14 +392,14 @@ class EvictionLog:
             return self._known.get(key) if self._acting else None
 
     def all(self) -> tuple[Eviction, ...]:
-        """Every one, oldest first."""
+        """All evictions, oldest first."""
         with self._lock:
             self._forget()
             evictions = sorted(self._known.values(), key=lambda e: (e.asked_s, e.incident_id))
         return tuple(evictions)
 
     def progress(self) -> tuple[Eviction, ...]:
-        """Of the last hour those that the evictor has, or had: what others are shown."""
+        """The last hour's evictions that an evictor has or had, without those to decide again."""
         since_s, acting = self._clock.now_s() - PROGRESS_KEPT_S, self._acting
         return tuple(
             eviction
@@ -411,7 +411,7 @@ class EvictionLog:
         )
 
     def open_about(self, incident_id: IncidentId) -> Eviction | None:
-        """The eviction for an incident that has no end yet."""
+        """The open eviction for an incident; None if there is none."""
         about = (each for each in self.all() if each.incident_id == incident_id and each.open)
         return next(about, None)
 
@@ -444,7 +444,7 @@ class EvictionLog:
         return instructions
 
     def hand_over(self, key: Key, event: HandedOver) -> Instructions:
-        """As `post`, unless the group is being evicted already."""
+        """Like `post`, but revoke the eviction if its group is already being evicted."""
         with self._lock:
             eviction = self.get(key)
             if eviction is not None and any(
@@ -476,12 +476,12 @@ class Evictors:
     """The thread that carries out evictions. Close it when done.
 
     Args:
-        parties: what it asks.
-        record: where each change of an eviction is kept.
+        parties: what it sends requests to.
+        record: stores each change of an eviction.
         permit: why no request may be sent now, or None.
-        durable: write to disk what was recorded; whether that worked.
-        paused: why nothing that the monitor decided may continue, or None.
-        sinks: names of those that receive failures.
+        durable: writes to disk what was recorded; returns whether that worked.
+        paused: why no eviction that the monitor decided may continue, or None.
+        sinks: names of the notification sinks that receive failures.
     """
 
     def __init__(
@@ -508,7 +508,7 @@ class Evictors:
         self._jobs = BackgroundQueue("evict", self._carry_out)
 
     def submit(self, key: Key, event: HandedOver, evidence: Evidence | None = None) -> None:
-        """Carry out an eviction that is decided; `evidence` waits until it is saved."""
+        """Carry out a decided eviction; `evidence` blocks until the ranks have answered."""
         instructions = self.log.hand_over(key, event)
         taken = self.log.get(key)
         if instructions and taken is not None:
@@ -516,14 +516,14 @@ class Evictors:
             self._jobs.put(_Job(key, taken.attempt, instructions, asker, evidence))
 
     def note(self, view: LighthouseView | LighthouseAway) -> None:
-        """What a look at the Lighthouse shows: a group may leave long after it is gone."""
+        """Record a look at the Lighthouse: a group may leave the quorum long after it is gone."""
         for eviction in self.log.all():
             if eviction.replica_id is not None and eviction.left_quorum_s is None:
                 seen = lighthouse_seen(view, self._parties.gate, eviction.replica_id)
                 self.log.post(eviction.key, seen)
 
     def progress(self) -> tuple[Eviction, ...]:
-        """Evictions under way and those of the last hour, oldest first."""
+        """See `EvictionLog.progress`; oldest first."""
         return self.log.progress()
 
     def active(self) -> tuple[Eviction, ...]:
@@ -557,13 +557,13 @@ class Evictors:
             log.warning("eviction of %s: %s, %s", ended.group, ended.state, ended.outcome)
 
     def _goes_on(self, job: _Job) -> Eviction | None:
-        """The eviction, while it is this attempt that is under way here."""
+        """The eviction, if this attempt at it is still under way on this monitor; else None."""
         eviction = None if self._closing else self.log.get(job.key)
         current = eviction is not None and eviction.under_way and eviction.attempt == job.attempt
         return eviction if current else None
 
     def _do(self, job: _Job, instruction: Instruction) -> Instructions:
-        """Do it, and say what came of it; nothing, where the eviction has ended meanwhile."""
+        """Carry out one instruction and return the next ones; none if the eviction has ended."""
         if isinstance(instruction, Begin | Probe):
             self._jobs.worker.pause(instruction.after_s)
         eviction = self._goes_on(job)
@@ -581,7 +581,7 @@ class Evictors:
         return () if event is None else self.log.post(job.key, event)
 
     def _climb(self, job: _Job, eviction: Eviction, step: Climb) -> Answered | None:
-        """An answer known at once; None: it comes from the one asked."""
+        """Climb one rung. Returns the answer if it is known at once; else None, and it follows."""
         clock, quarantine = self._parties.clock, self._parties.quarantine
         match step.rung:
             case Rung.EVIDENCE:
@@ -593,7 +593,7 @@ class Evictors:
                 return job.asker.ask(eviction, step.rung, step.whom, self._permit())
 
     def _look(self, job: _Job, eviction: Eviction) -> Instructions:
-        """Report answers, and what a fresh look shows."""
+        """Post the answers that have come, and the result of a fresh look."""
         for answer in job.asker.answers():
             self.log.post(job.key, answer)
         seen = probe(self._parties, self._goes_on(job) or eviction)
@@ -609,6 +609,6 @@ class Evictors:
         return instructions if revoked is None else self.log.post(job.key, revoked)
 
     def _revoked(self, eviction: Eviction) -> Revoked | None:
-        """Whether requests are forbidden: a pause stops what the monitor decided."""
+        """Why the eviction must stop: a pause stops those that the monitor decided itself."""
         why = self._paused() if eviction.author == KEEPER else None
         return None if why is None else Revoked(f"{why}: its other rungs are not climbed")

@@ -1,8 +1,8 @@
-"""Evidence of an incident: who is asked for what and when, who waits, and what is kept.
+"""Collects the evidence of an incident: asks the ranks concerned, and has the answers written.
 
-When an incident fires, and again right before an eviction, everybody concerned is asked for
-everything at once, until one deadline; the evictor waits for the answers, nobody for the disk. What
-the monitor itself had in hand (states, and the records that the verdict rests on) goes along.
+When an incident fires, and again right before an eviction, all ranks concerned are asked for
+everything at once, with one deadline. The evictor waits for the answers; nothing waits for the
+disk. What the monitor already has (states, and the records behind the verdict) is saved too.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ from worker_server.wire import FlightRecord, StateReport, to_json
 log = logging.getLogger(__name__)
 
 FLEET_MAX_BYTES: Final = 4 * 1024 * 1024
-"""About 6,000 ranks; those concerned come first, how many were left out is recorded."""
+"""About 6,000 ranks; those concerned come first. How many were left out is recorded."""
 _RECORDS_KEPT: Final = 256
-"""Of ranks whose flight records the detectors asked for; 32 at most come with a tick."""
+"""Flight records that the detectors asked for, one a rank; 32 at most come with a tick."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was known when a moment began; immutable, so that a thread may read it."""
+    """What the monitor knew when a moment began; immutable, so that any thread may read it."""
 
     snapshot: Snapshot
     lost: Mapping[RankName, tuple[float, StateReport]] = field(default_factory=dict)
-    """Of each rank that is silent now: its last report, and when it came."""
+    """For each rank that is silent now: when its last report came, and the report."""
     records: Mapping[RankName, tuple[float, FlightRecord]] = field(default_factory=dict)
 
 
@@ -78,7 +78,7 @@ class Memory:
         self._before: Snapshot | None = None
         self._lost: dict[RankName, tuple[float, StateReport]] = {}
         self._unknown: set[RankName] = set()
-        """Silent since first known."""
+        """Ranks that have been silent since they were first known."""
         self._records: dict[RankName, tuple[float, FlightRecord]] = {}
 
     def push(self, snapshot: Snapshot) -> Seen:
@@ -104,9 +104,9 @@ class Memory:
 
 
 def records_in_hand(seen: Seen, whom: Whom) -> list[Part]:
-    """The detectors' flight records of those concerned, all of one tick.
+    """The detectors' flight records of the ranks concerned, all from one tick.
 
-    Of that in which the first of them was read, a culprit: others were read since for what they do.
+    It is the tick of the first rank with a record, a culprit; records of other ticks are left out.
     """
     first_s, parts = None, []
     kind = next(kind for kind in KINDS if kind.name == RECORD)
@@ -122,7 +122,7 @@ def records_in_hand(seen: Seen, whom: Whom) -> list[Part]:
 
 
 def fleet_json(seen: Seen, whom: Whom) -> tuple[bytes, dict[str, Any]]:
-    """`fleet.json`, the states of all ranks as last seen, and what the manifest says of it."""
+    """`fleet.json` (the states of all ranks as last seen), and its entry in the manifest."""
     snapshot = seen.snapshot
     first = {observation.rank for observation in whom.asked}
     others = (each for each in snapshot.observations if each.rank not in first)
@@ -174,22 +174,22 @@ def _dump(body: Any) -> bytes:
 
 
 QUEUE: Final = 64
-"""Moments waiting to be taken; more incidents at once are one fault that many report."""
+"""Moments that may wait to be taken; more incidents at once are one fault that many report."""
 
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """One moment on its way. `wait` is what the evictor calls."""
+    """One moment that is being taken. The evictor calls `wait`."""
 
     incident_id: IncidentId
     moment: MomentName
     limit_s: float
     began: float = field(default_factory=time.monotonic)
     answered: Future[str] = field(default_factory=Future)
-    """All answers are in memory; the rank may end."""
+    """Set when all answers are in memory, so that the ranks may end."""
 
     def wait(self) -> str:
-        """Wait until the ranks have answered, at most `limit_s` from when it was asked for."""
+        """Wait until the ranks have answered, at most until `limit_s` after the ticket was made."""
         left_s = self.began + self.limit_s - time.monotonic()
         try:
             return self.answered.result(max(0.0, left_s))
@@ -204,19 +204,19 @@ class Ticket:
 @dataclass(frozen=True, slots=True)
 class Capture:
     ticket: Ticket | None
-    """None: only the story is written again; without an incident: only the folder is tidied."""
+    """None: only the story is written again or, without an incident, the folder is tidied."""
     seen: Seen
     incident: Incident | None
     eviction: Eviction | None = None
 
     @property
     def moment(self) -> MomentName | None:
-        """None: of the story alone."""
+        """None: only the story."""
         return None if self.ticket is None else self.ticket.moment
 
     @property
     def incident_id(self) -> IncidentId:
-        """Also of an eviction by hand."""
+        """The incident's; else the eviction's, which one by hand has too; else empty."""
         subject = self.incident.id if self.incident is not None else None
         if subject is None and self.eviction is not None:
             subject = self.eviction.incident_id
@@ -251,7 +251,7 @@ class Raw:
 
 
 def judged(raw: Sequence[Raw]) -> list[Part]:
-    """The checked answers; none of a rank when a stranger answers for it."""
+    """Check the answers; all answers of a rank are dropped if a stranger answers for it."""
     parts = [_judge(reply) for reply in raw]
     strange = {part.rank: part.error for part in parts if part.status is PartStatus.STRANGER}
     return [
@@ -293,10 +293,10 @@ def _failure(raw: Raw) -> tuple[PartStatus, str]:
 
 
 TIDY_S: Final = 3600.0
-"""How often the folder is looked at: bundles grow too old."""
+"""How often the folder is checked for bundles that are too old."""
 STUCK_S: Final = 10.0
 """A write that takes longer is reported: a file server that is away hangs and reports nothing."""
-MARGIN_S: Final = 0.5  # beyond the deadline of the asking: threads are scheduled late on busy hosts
+MARGIN_S: Final = 0.5  # on top of the deadline: threads are scheduled late on busy hosts
 _MIB: Final = 1024 * 1024
 
 
@@ -310,9 +310,9 @@ class EvidenceMetrics:
 
 
 class Evidence:
-    """Takes evidence in threads of its own; nothing here waits for a rank or for the disk.
+    """Takes evidence in its own threads; no method waits for a rank or for the disk.
 
-    `take` belongs to the tick's thread, the rest to any. Close it when done.
+    Call `take` from the tick's thread only, the rest from any. Close it when done.
     """
 
     def __init__(
@@ -354,7 +354,7 @@ class Evidence:
     def take(
         self, snapshot: Snapshot, incidents: Iterable[Incident], changed: Iterable[Incident]
     ) -> None:
-        """Take in one tick; incidents that fire and have no evidence yet get their moment."""
+        """Take in one tick, and begin to take evidence of firing incidents that have none yet."""
         self._seen = seen = self._memory.push(snapshot)
         if not self._on:
             return
@@ -369,12 +369,12 @@ class Evidence:
                 self._lanes[0].put(Capture(None, seen, incident))
 
     def look_again(self) -> None:
-        """Another monitor may have written to the folder; looked at in a thread of its own."""
+        """Read the folder again, in the background: another monitor may have written to it."""
         if self._on and self._seen is not None:
             self._lanes[0].put(Capture(None, self._seen, None))
 
     def before_eviction(self, eviction: Eviction, incident: Incident | None) -> Ticket | None:
-        """The moment that an eviction waits for: one of the last seconds, else a new one.
+        """The ticket that an eviction waits for: one of the last seconds, else a new one.
 
         None when no evidence is taken at all.
         """
@@ -468,7 +468,7 @@ class Evidence:
         self._count(ticket.moment, _outcome(parts, whom))
 
     def _ask(self, whom: Sequence[Observation]) -> list[Raw]:
-        """Every part of every rank, in order; returns at about the deadline."""
+        """Ask every rank for every part; returns the answers in order, by about the deadline."""
         deadline_s = self._config.evidence_deadline_s
         end = time.monotonic() + deadline_s
         budget = Budget(int(self._config.evidence_mib * _MIB))
@@ -488,7 +488,7 @@ class Evidence:
     async def _fetch_part(
         self, observation: Observation, kind: BundleKind, end: float, budget: Budget
     ) -> Raw:
-        """One part; a smaller answer where the whole is too large."""
+        """Fetch one part; if the whole is too large, a smaller answer."""
         whole = await self._fetch(observation, kind, "", end, budget)
         if not kind.smaller or whole.failed is None or not whole.failed.too_large:
             return whole
@@ -503,7 +503,7 @@ class Evidence:
         def take(nbytes: int) -> None:
             nonlocal taken
             taken, budget.left = taken + nbytes, budget.left - nbytes
-            if budget.left < 0:  # returned at once: later answers may fit
+            if budget.left < 0:  # give it back at once: later answers may fit
                 taken, budget.left = 0, budget.left + taken
                 raise BundleFullError(Failure.GARBAGE, "the bundle is full")
 
@@ -522,7 +522,7 @@ class Evidence:
         return Raw(observation, kind, answer, self._clock.now_s())
 
     def _in_hand(self, job: Capture, ticket: Ticket, whom: Whom) -> list[Moment]:
-        """What the detectors had read before, beside the first moment."""
+        """The records that the detectors had already read; kept with the FIRING moment."""
         parts = records_in_hand(job.seen, whom)
         if not parts or ticket.moment is not MomentName.FIRING:
             return []
@@ -556,7 +556,7 @@ class Evidence:
 
     @contextlib.contextmanager
     def _on_disk(self) -> Iterator[None]:
-        """One at a time, and since when."""
+        """Allow one writer at a time, and note when it began."""
         with self._writing:
             self._writing_since = time.monotonic()
             try:

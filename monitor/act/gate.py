@@ -1,8 +1,8 @@
-"""Keeps the gate taught: one thread compares the list it should have with the one it shows.
+"""Keeps the gate's deny list up to date: one thread compares what it shows with what it should.
 
-A gate forgets its list when it restarts, and another monitor may have taught it another one: it is
-looked at every second, and taught whenever what it shows differs. A gate that is away, or that does
-not take the list, is a trouble that is shown, and holds up no tick and no other rung.
+A gate forgets its list when it restarts, and another monitor may have sent it a different one. So
+the thread looks every second, and sends the list whenever the two differ. A gate that is away, or
+does not take the list, is shown as a trouble; it delays no tick and no other rung.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from monitor.model.plain import from_plain
 # Which replica id ran on which host, according to its ranks' reports.
 
 LASTS_S: Final = 24 * 3600.0
-"""Of a denial of which it is never shown that it is not needed any more; and an id that is not seen
-for so long is dead."""
+"""How long a denial lasts that is never seen to have become needless. A replica id that is not seen
+for this long is dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class Incarnation:
     ranks: frozenset[RankName]
     """Seen so far under this id."""
     born_s: float
-    """Unix time of its first rank's start by its own account; else when it was first seen, and
-    before all time when that was the first tick of this monitor."""
+    """Unix time at which its first rank attached, by the rank's own account. Else when it was first
+    seen, or -inf if that was in this monitor's first tick."""
     first_seen_s: float
     seen_s: float
 
@@ -113,11 +113,11 @@ class ReplicaHosts:
 # -- denials -----------------------------------------------------------------------------------
 
 LINGER_S: Final = 600.0
-"""After the end of an eviction: a manager that nobody saw may still retry."""
+"""How long a denial outlasts its eviction: a manager that nobody saw may still retry."""
 PRESENT_S: Final = 60.0
-"""An incarnation seen within so long still runs, as far as that decides in its favour."""
+"""An incarnation seen within this time counts as still running, which is in its favour."""
 SETTLE_S: Final = 3.0
-"""An incarnation of which not every rank reports yet is admitted after so long."""
+"""After this time an incarnation is admitted even if some of its ranks do not report yet."""
 
 
 def deny_list(
@@ -127,20 +127,20 @@ def deny_list(
     now_s: float,
     groups: Sequence[QuarantineEntry] = (),
 ) -> tuple[Denial, ...]:
-    """The gate's whole list, from what was evicted and what is quarantined: sorted, each name once.
+    """The gate's whole deny list, from evictions and the quarantine: sorted, each name once.
 
-    Theory of operation. Refusing a group at the gate *is* evicting it, so nobody is refused who was
-    not evicted or did not start where it must not:
+    Theory of operation. Refusing a group at the gate *is* evicting it, so only groups that were
+    evicted, or that started where they must not, are refused:
 
-    - an evicted replica id is refused from the first rung that asks on, until 10 minutes after its
-      processes were seen gone and it had left the quorum; where that is never shown, for a day;
-    - a quarantined host is refused, unless an incarnation that started there before it was
-      quarantined still runs and was not evicted: quarantine keeps groups from coming back and ends
-      none;
-    - a quarantined group is denied by name, all but what ran before;
-    - a group of which an incarnation was evicted from, or started on, a quarantined host is denied
-      by name: its incarnations known to run elsewhere are admitted, those on such a host refused,
-      and one that nobody knows yet is held by the gate until the next list, a few seconds.
+    - an evicted replica id is refused from the first rung that sends a request until 10 minutes
+      after its processes were seen gone and it had left the quorum; if that is never seen, for a
+      day;
+    - a quarantined host is refused, unless an incarnation that started there before the quarantine
+      still runs and was not evicted: quarantine keeps groups from coming back and ends none;
+    - a quarantined group is denied by name, except for incarnations that ran before;
+    - if an incarnation of a group was evicted from a quarantined host, or started on one, the group
+      is denied by name: incarnations known to run elsewhere are admitted, those on such a host are
+      refused, and the gate holds an unknown one until the next list, a few seconds.
 
     Everything follows from records with fixed times, so the list stays the same while nothing
     happens.
@@ -197,7 +197,7 @@ def _settled(
     evicted: Mapping[ReplicaId, Denial],
     now_s: float,
 ) -> bool:
-    """Whether an incarnation ran on a host before it was quarantined, and may stay."""
+    """Whether an incarnation ran on a host before the host was quarantined, and may stay."""
     runs = now_s - life.seen_s <= PRESENT_S
     return runs and life.born_s < entry.since_s and life.replica_id not in evicted
 
@@ -237,7 +237,7 @@ def _held_out(
     now_s: float,
     astray: frozenset[ReplicaId],
 ) -> Denial:
-    """A group that may come back nowhere; what ran before stays, unless its host forbids it."""
+    """Deny a group on all hosts; what ran before stays, unless its host is quarantined too."""
     members = [life for life in lives if life.group == entry.name]
     settled = {life.replica_id for life in members if _settled(life, entry, evicted, now_s)}
     admitted = settled - astray
@@ -296,9 +296,9 @@ def _denial(
 # -- client ------------------------------------------------------------------------------------
 
 ASK_S: Final = 2.0
-"""Deadline of one look, and of one list."""
+"""Deadline for a look, and for sending a list."""
 ANSWER_MAX_BYTES: Final = 16 * 1024 * 1024
-"""A replica takes about 500 bytes, a denial as many and 50 for each replica id in it."""
+"""A replica takes about 500 bytes, a denial 500 and 50 more for each replica id in it."""
 
 
 class Gate:
@@ -321,7 +321,7 @@ class Gate:
             return GateAway(f"cannot read its answer: {exc}"[:300])
 
     def deny(self, denials: Sequence[Denial]) -> str | None:
-        """Replace its list: what went wrong, in one line. A look shows whether it follows."""
+        """Replace the gate's list; returns what went wrong, in one line. A look must confirm it."""
         question = Question(
             f"{self.url}/v1/gate/denied",
             ASK_S,
@@ -379,7 +379,7 @@ class Gatekeeper:
         evictions: Callable[[], Iterable[Eviction]],
         remembered: Iterable[Eviction] = (),
     ) -> None:
-        """Begin; `evictions`: those under way and lately ended, `remembered`: of the last day."""
+        """`evictions` returns those under way and recently ended; `remembered`: the last day's."""
         self._evictions = evictions
         self.remember(remembered)
         self._worker.start()
@@ -415,14 +415,14 @@ class Gatekeeper:
         return self._problem if crash is None else f"teaching the gate {crash}"
 
     def troubles(self) -> Iterator[str]:
-        """The same, for the page that people read."""
+        """`trouble`, for the page that people read."""
         if (trouble := self.trouble()) is not None:
             yield trouble
 
     def refusing_for_s(self, replica_id: ReplicaId) -> float | None:
-        """How long the gate is seen to refuse an id that speaks through it; None while it is not.
+        """How long the gate has been seen to refuse a replica id; None if it does not.
 
-        One that never used this gate may reach the Lighthouse another way.
+        Also None if the id never used this gate: it may reach the Lighthouse another way.
         """
         view, since_s = self.view, self._since_s.get(replica_id)
         if isinstance(view, GateAway) or since_s is None or view.seen(replica_id) is None:
@@ -432,10 +432,10 @@ class Gatekeeper:
     # -- the thread ---------------------------------------------------------------------------
 
     def turn(self) -> None:
-        """Look once, and teach if what it shows is not what it should have."""
+        """Look at the gate once, and send the list if it shows a different one."""
         view = self._gate.look()
         self._note(view)
-        wanted = self.wanted()  # also of a standby: it remembers what the active one evicts
+        wanted = self.wanted()  # on a standby too: remembers what the active evicts
         if isinstance(view, GateAway) or not self._may():
             return
         if _same(wanted, view.denied, self._clock.now_s()):
@@ -473,7 +473,7 @@ class Gatekeeper:
             log.warning("the gate is away: %s", view.reason)
         self.view = view
         if isinstance(view, GateAway):
-            return  # it still refuses the same, or forgot it: its next answer shows
+            return  # its next answer shows whether it still refuses the same
         refused = {
             ReplicaId(denial.name) for denial in view.denied if denial.scope is DenialScope.REPLICA
         }

@@ -36,11 +36,11 @@ from monitor.model.names import GroupName, one_line
 from monitor.model.observation import Failure
 
 NO_GROUP: Final = GroupName("")
-"""Of the gate, and of who has not said yet who it is: asked with the monitor's own token."""
+"""The gate, or a WorkerServer not identified yet: it is asked with the monitor's own token."""
 
 
 class Tokens:
-    """`own`: may do everything; None: none is configured."""
+    """The API tokens: `own` may do everything (None: not configured), `groups` has one a group."""
 
     def __init__(
         self, own: str | None = None, groups: Mapping[GroupName, str] | None = None
@@ -58,14 +58,14 @@ class Tokens:
         return self.own is not None and hmac.compare_digest(token, self.own.encode())
 
     def groups(self, token: bytes) -> Set[GroupName]:
-        """Groups whose ranks may register with it."""
+        """Groups whose ranks may register with this token."""
         return self._groups.get(sha256(token).digest(), frozenset())
 
 
 T = TypeVar("T")
 
 _RESOLVER_THREADS: Final = 32
-"""getaddrinfo cannot be cancelled: enough threads that a dead name server blocks no other."""
+"""getaddrinfo cannot be cancelled: with so many threads, a dead name server blocks no others."""
 _UNTYPED: Final = "application/octet-stream"
 _TOLD: Final = (b"content-type", b"retry-after")
 _ERRNOS: Final = {
@@ -75,8 +75,8 @@ _ERRNOS: Final = {
         Failure.UNASKED,
     ),
 }
-"""Why a request was not sent: one was stuck, or this monitor lacks files,
-memory or ports. Otherwise nobody listens there."""
+"""Why a connection failed: nothing answered in time, or this monitor lacks files, memory or ports.
+Any other error means that nobody listens there."""
 
 
 class FetchError(Exception):
@@ -97,7 +97,7 @@ class Answer:
     seconds: float
     """From asking to the last byte."""
     retry_after_s: float | None = None
-    """What the server asked for, where it did so in seconds."""
+    """The server's Retry-After, if it is in seconds."""
 
     @property
     def summary(self) -> str:
@@ -113,17 +113,17 @@ class Question:
     method: str = "GET"
     json: Mapping[str, Any] | None = None
     body: bytes | None = None
-    """Instead of `json`, as it stands."""
+    """Sent unchanged, instead of `json`."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     group: GroupName | None = None
-    """The replica group of the WorkerServer that is asked, with the token that its ranks know, sent
-    to this URL and nowhere else: redirects are not followed. None: with no token."""
+    """The replica group of the WorkerServer that is asked. Its token is sent to this URL only, as
+    redirects are not followed. None: no token is sent."""
     meter: Callable[[int], None] | None = None
     """Called with each piece of the body, on the loop; raises `FetchError` to end the request."""
 
 
 class CaError(Exception):
-    """The file of authorities cannot be used; the message is one line for a person."""
+    """The file of certificate authorities cannot be used; the message is one line for a person."""
 
 
 def trust(ca_file: Path) -> ssl.SSLContext:
@@ -152,26 +152,26 @@ def trust_also(ca_file: Path) -> ssl.SSLContext:
 
 
 # -- kept connections --------------------------------------------------------------------------
-# GET over plain http from an address, thousands a second: no more than that.
+# A client for one purpose: thousands of GETs a second, over plain http to IP addresses.
 #
-# A monitor of 10,000 ranks asks 625 hosts a second. aiohttp takes 160 us of CPU a request, this 45
-# (docs/scale.md). Names that have to be resolved, https and whatever is not a plain GET stay with
-# aiohttp. httptools is the parser of uvicorn and Node.
+# A monitor of 10,000 ranks asks 625 hosts a second. aiohttp takes 160 us of CPU a request, this
+# client 45 (docs/scale.md). Host names, https and anything but a plain GET stay with aiohttp.
+# httptools is the parser of uvicorn and Node.
 
 KEPT_S: Final = 30.0
 """Idle connections are kept this long: longer than any sensible tick."""
 _LOOK_EVERY_S: Final = 10.0
 _OF_FILES: Final = 0.75
 _OTHER_FILES: Final = 320
-"""Of all files that this process may open, the web server's clients may take the rest of this
-share; 256 questions are under way at once, and the store, journal and logs want some."""
+"""At most `_OF_FILES` of the open-file limit, less `_OTHER_FILES`, goes to connections. The rest is
+for the web server's clients, 256 questions at once, and the store, the journal and logs."""
 _HEAD_MAX_BYTES: Final = 32 * 1024
 _PLAIN: Final = re.compile(r"[\x21-\x7e]*")
-"""What may stand in a request as it is."""
+"""A path that may go into a request unchanged."""
 
 
 class BadAnswerError(Exception):
-    """What came is no answer; one line."""
+    """The answer cannot be used; the message is one line."""
 
 
 class TooLargeError(BadAnswerError):
@@ -188,12 +188,12 @@ class Address:
     host: str
     port: int
     request: bytes
-    """Its first lines, up to the headers that vary."""
+    """The request's first lines, up to the headers that vary."""
 
 
 @lru_cache(maxsize=1 << 16)
 def address_of(url: str) -> Address | None:
-    """None: not plain http to an address, or nothing that can be written as it stands."""
+    """The parsed URL; None unless it is plain http to an IP address and needs no escaping."""
     try:
         parts = urlsplit(url)
         host, port = ip_address(parts.hostname or ""), parts.port or 80
@@ -211,12 +211,12 @@ def address_of(url: str) -> Address | None:
 class Reply:
     status: int = 0
     headers: dict[bytes, bytes] = field(default_factory=dict)
-    """By lower-case name; the last of each."""
+    """By lower-case name; of repeated headers, the last."""
     body: bytearray = field(default_factory=bytearray)
 
 
 _NO_REPLY: Final = Reply()
-"""Of an idle connection: thousands would hold their last answers."""
+"""What an idle connection holds, so that thousands do not keep their last answers in memory."""
 
 
 class _Connection(asyncio.Protocol):
@@ -228,14 +228,14 @@ class _Connection(asyncio.Protocol):
         self._asked: asyncio.Future[Reply] | None = None
         self._received = 0
         self._lasts = False
-        """Whether the other side keeps it open after this answer."""
+        """Whether the other side keeps the connection open after this answer."""
         self.idle_since_s = 0.0
 
     async def ask(self, request: bytes, end: float, question: Question) -> Reply:
-        """The answer; `end`: moment of the event loop by which all of it must be here.
+        """Send a request and return the answer; `end`: the loop's time by which it must be here.
 
         Raises:
-            TimeoutError, BadAnswerError, _ClosedError: none; the connection is unusable.
+            TimeoutError, BadAnswerError, _ClosedError: no answer; the connection is unusable.
         """
         if self._transport is None or self._transport.is_closing():
             raise _ClosedError
@@ -290,7 +290,7 @@ class _Connection(asyncio.Protocol):
             self._fail(inner if isinstance(inner, Exception) else BadAnswerError(f"no HTTP: {exc}"))
 
     def eof_received(self) -> None:
-        """The end of a body of unknown length."""
+        """The other side has finished: that ends a body of unknown length."""
         headers = self._reply.headers if self._asked is not None else {}
         length_headers = headers.keys() & {b"content-length", b"transfer-encoding"}
         if self._asked is not None and self._reply.status and not length_headers:
@@ -329,7 +329,7 @@ class _Connection(asyncio.Protocol):
 
 
 class KeptConnections:
-    """To every address that was asked. Belongs to one event loop."""
+    """Open connections, reused for later requests. Belongs to one event loop."""
 
     def __init__(self) -> None:
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -340,18 +340,18 @@ class KeptConnections:
         self._open: set[_Connection] = set()
 
     async def get(self, address: Address, headers: bytes, end: float, question: Question) -> Reply:
-        """The answer; `headers`: those that vary, each with its CRLF.
+        """Return the answer; `headers`: those that vary, each with its CRLF.
 
         Raises:
-            TimeoutError: none that is whole in its time.
-            BadAnswerError: what came is none, or its body has more than `max_bytes`.
+            TimeoutError: no complete answer by `end`.
+            BadAnswerError: the answer is not HTTP, or its body has more than `max_bytes`.
             OSError: nobody listens there.
         """
         request, where = address.request + headers + b"\r\n", (address.host, address.port)
         while idle := self._idle.get(where):
             try:
                 return await self._ask(idle.pop(), where, request, end, question)
-            except _ClosedError:  # by the other side, while it was idle
+            except _ClosedError:  # the other side closed it while it was idle
                 continue
         async with asyncio.timeout_at(end):
             _, fresh = await asyncio.get_running_loop().create_connection(self._made, *where)
@@ -389,7 +389,7 @@ class KeptConnections:
         return reply
 
     def _drop_old(self, until_s: float) -> None:
-        """Close those unused since then: the newest of an address is used first."""
+        """Close connections idle since before then: the first ones, as `get` takes the last."""
         for place, idle in tuple(self._idle.items()):
             fresh = [connection for connection in idle if connection.idle_since_s >= until_s]
             for connection in idle[: len(idle) - len(fresh)]:
@@ -414,10 +414,10 @@ class Fetcher:
         permit: Callable[[], str | None] = lambda: None,
         tokens: Tokens | None = None,
     ) -> None:
-        """`tls`: authorities for https; None: the system's. `proxies`: whether
-        HTTPS_PROXY, HTTP_PROXY and NO_PROXY of the environment are used. `permit`: why nothing may
-        be changed at this moment, or None; asked right before every request but a GET. `tokens`:
-        for WorkerServers.
+        """`tls`: authorities for https; None: the system's. `proxies`: whether HTTPS_PROXY,
+        HTTP_PROXY and NO_PROXY of the environment are used. `permit` returns why nothing may be
+        changed now, or None; it is called right before every request but a GET. `tokens`: for
+        WorkerServers.
         """
         self.tokens = tokens or Tokens()
         self._permit = permit
@@ -502,7 +502,7 @@ class Fetcher:
         return {**question.headers, **authorization}
 
     def _plain(self, question: Question) -> Address | None:
-        """The address, if aiohttp is not needed."""
+        """The address, if the request does not need aiohttp."""
         if question.method != "GET" or question.body or question.json or self._proxies:
             return None
         return address_of(question.url)

@@ -1,8 +1,8 @@
-"""One Lighthouse: its page fetched, its kill button pressed; never raises, never waits for long.
+"""Client of one Lighthouse: fetches its page, presses its kill button; never raises or waits long.
 
-What cannot be fetched or understood is `LighthouseAway`, with why. Each look stands alone: a
-Lighthouse that was restarted or away is looked at again by the next one, and what that means is
-for those who compare views (`LighthouseView.anew`, `monitor.model.observation`).
+A page that cannot be fetched or understood becomes `LighthouseAway`, with the reason. Each look is
+independent of earlier ones; what a restart or an absence means is left to the code that compares
+views (`LighthouseView.anew`, `monitor.model.observation`).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from monitor.model.observation import LighthouseAway, LighthouseRecord, Lighthou
 # -- export ------------------------------------------------------------------------------------
 
 STRANGERS_SHOWN: Final = 1000
-"""Heartbeats of ids that are no members, the youngest: the Lighthouse itself never forgets one."""
+"""The youngest heartbeats of ids that are not members; the Lighthouse itself never forgets one."""
 
 
 def lighthouse_json(record: LighthouseRecord, now_s: float) -> dict[str, Any]:
-    """Its last view, however old, and whether it answers now."""
+    """The Lighthouse's last view, however old, and whether it answers now."""
     view = record.view
     body: dict[str, Any] = {
         "up": record.away is None and view is not None,
@@ -97,9 +97,9 @@ class _Page(HTMLParser):
 
     TorchFT has no JSON: `GET /status` is an HTML fragment (template in the binary) with the quorum
     id, the members of the last quorum and every replica id that ever sent a heartbeat. Text is
-    taken by what it says, not by where it stands. 0.2.0 and the nightly 2026.10.26 print the same
-    page; 0.1.1 prints a quorum for each of its rooms, none before somebody has joined, and calls no
-    Lighthouse's page its own but by its heartbeats (captured pages of all three:
+    matched by its words, not by its position. 0.2.0 and the nightly 2026.10.26 print the same page.
+    0.1.1 prints a quorum for each of its rooms, and none before somebody has joined: then only the
+    heading "Heartbeats" identifies the page (captured pages of all three:
     tests/monitor/act/cases).
     """
 
@@ -148,7 +148,7 @@ class _Page(HTMLParser):
 
 
 def parse_status(html: str) -> LighthouseView:
-    """The Lighthouse's `/status` page.
+    """Read the Lighthouse's `/status` page.
 
     Raises:
         PageError: it is not such a page.
@@ -225,7 +225,7 @@ class Lighthouse:
         self._fetcher = fetcher
 
     def look(self, timeout_s: float) -> LighthouseView | LighthouseAway:
-        """Its page now; takes at most about `timeout_s` seconds."""
+        """Fetch the page and read it; takes at most about `timeout_s` seconds."""
         return self.begin_look(timeout_s).result()
 
     def begin_look(self, timeout_s: float) -> Future[LighthouseView | LighthouseAway]:
@@ -244,10 +244,10 @@ class Lighthouse:
             return LighthouseAway(f"cannot read its page: {exc}")
 
     def begin_kill(self, replica_id: ReplicaId, timeout_s: float) -> Future[str]:
-        """Press its kill button; the result is what it said, which proves nothing.
+        """Press the kill button; the result is the Lighthouse's answer, which proves nothing.
 
-        A kill that works answers 500 (the group's manager exits without answering), one that
-        does not may never answer at all: look at the quorum and the processes instead.
+        A kill that works answers 500 (the group's manager exits without answering), one that does
+        not may never answer at all: look at the quorum and the processes instead.
         """
         return self._fetcher.submit(self._kill(replica_id, timeout_s))
 

@@ -32,7 +32,7 @@ PASSING: Final = frozenset(
 )  # fmt: skip
 """Guards that end by themselves or leave nothing to do: they page nobody."""
 BY_HAND_S: Final = 3600.0
-"""A failed eviction by hand has no incident to resolve it: it is shown this long."""
+"""A failed eviction by hand has no incident to resolve it, so it is shown for this long."""
 
 
 class Event(StrEnum):
@@ -43,7 +43,7 @@ class Event(StrEnum):
 
 
 class Status(StrEnum):
-    """As Alertmanager calls it."""
+    """In Alertmanager's words."""
 
     FIRING = "firing"
     RESOLVED = "resolved"
@@ -55,12 +55,12 @@ class Notice:
     """One thing that a person should know."""
 
     key: str
-    """Deduplicates notices. An incident's is its fingerprint."""
+    """Deduplicates notices. For an incident it is the fingerprint."""
     event: Event
     incident_id: str
     severity: str
-    """`critical`: training stands, or a person has to decide; `warning`: it is slow, or unclear;
-    `info`."""
+    """`critical`: training stands still, or a person has to decide; `warning`: it is slow, or
+    unclear; `info`."""
     title: str
     text: str
     since_s: float
@@ -76,7 +76,7 @@ class Notice:
         return self.event is Event.INCIDENT
 
     def id(self, status: Status) -> str:
-        """The same for the same message, also when it is sent again: the idempotency key."""
+        """The idempotency key: the same message has the same key, also when it is sent again."""
         text = f"{self.key}\n{status}\n{self.severity}\n{self.since_s:.3f}"
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -85,7 +85,7 @@ def notice_from_json(body: Mapping[str, Any]) -> Notice:
     """Inverse of `to_plain`.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a notice.
     """
     notice = from_plain(Notice, body)
     if notice.severity not in LOUDNESS:
@@ -143,7 +143,7 @@ def _held(fires: Notice, incident: Incident, facts: NoticeFacts, hold_s: float) 
     """The guard that the last decision met, if only a person can lift it."""
     rows = facts.decisions.get(incident.id)
     if incident.state is not State.FIRING or not rows or not incident.groups:
-        return None  # of what accuses nobody the incident itself is the page
+        return None  # an incident that accuses nobody is itself the page
     row = rows[-1]
     if row.guard is None or row.guard in PASSING or facts.now_s - row.at_s < hold_s:
         return None
@@ -246,7 +246,7 @@ _ALERT_NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A notice on its way: it fires, or how it ended."""
+    """A notice to be sent: it fires, or it has ended."""
 
     notice: Notice
     at_s: float
@@ -274,16 +274,16 @@ class Sink(ABC):
 
     @property
     def resend_s(self) -> float | None:
-        """What still fires is sent again after this; None: only once."""
+        """A notice that still fires is sent again after this time; None: it is sent once."""
         return None
 
     def takes(self, message: Message) -> bool:
-        """Whether it is sent: everything that begins; of what ends, incidents."""
+        """Whether to send a message: every beginning, but only the ends of incidents."""
         return message.ended is None or message.notice.lasting
 
     @abstractmethod
     def post(self, messages: Sequence[Message]) -> Post:
-        """The request for these."""
+        """The request that carries these messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,10 +329,10 @@ def sign(secret: str, body: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Slack(Sink):
-    """An incoming webhook of Slack's, or of what speaks the same (Mattermost, Rocket.Chat ...)."""
+    """An incoming webhook of Slack, or of a compatible chat (Mattermost, Rocket.Chat ...)."""
 
     def post(self, messages: Sequence[Message]) -> Post:
-        """`text` is what a notification shows, `blocks` what the channel does."""
+        """`text` is shown in a notification, `blocks` in the channel."""
         (message,) = messages
         notice, ended = message.notice, message.ended
         icon = ":white_check_mark:" if ended else _ICONS.get(notice.severity, ":warning:")
@@ -374,22 +374,22 @@ def _escaped(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Alertmanager(Sink):
-    """Prometheus' Alertmanager, API v2: it groups, silences and routes by labels; `url` is without
-    `/api/v2/alerts`.
+    """Prometheus' Alertmanager, API v2: it groups, silences and routes by labels. `url` does not
+    include `/api/v2/alerts`.
 
-    An alert ends by itself `expire_s` after it was last sent, so that a monitor that died does not
-    leave one firing forever; what still fires is sent again four times as often.
+    An alert ends by itself `expire_s` after it was last sent, so that a monitor that died leaves
+    none firing forever. A notice that still fires is sent four times within that time.
     """
 
     at_once: ClassVar[int] = 64
     authorization: str | None = field(default=None, repr=False)
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Of this monitor, on every alert."""
+    """This monitor's own labels, on every alert."""
     expire_s: float = 300.0
 
     @property
     def resend_s(self) -> float:
-        """Often enough that three lost ones in a row end nothing."""
+        """Often enough that three lost requests in a row do not end an alert."""
         return self.expire_s / 4
 
     def takes(self, message: Message) -> bool:

@@ -1,8 +1,8 @@
-"""Messages people: every sink has a log of what it got and a worker that delivers.
+"""Messages people: each sink has a log of what it got and a worker that delivers.
 
-The tick hands over what stands (`Notifier.push`) and waits for nobody. What a sink got, and
-what it should get next, follows from its `NotificationLog`, which the store keeps over a
-restart. A failing sink is retried with backoff; it delays no other.
+The tick hands over the notices that stand (`Notifier.push`) and waits for nobody. A sink's
+`NotificationLog` decides what the sink gets next, and the store keeps it over a restart. A failing
+sink is retried with backoff; it delays no other.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ QUEUE: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What everybody should know now."""
+    """What every sink should have been sent by now."""
 
     now_s: float
     notices: Mapping[str, Notice]
@@ -63,7 +63,7 @@ class Row:
 
 
 class NotificationLog:
-    """The rows of one sink. `keep` writes a row down (None: forget it)."""
+    """The rows of one sink. `keep` stores a row (None: deletes it)."""
 
     def __init__(
         self, sink: Sink, keep: Callable[[str, Mapping[str, Any] | None], None], give_up_s: float
@@ -73,10 +73,10 @@ class NotificationLog:
         self._give_up_s = give_up_s
         self._rows: dict[str, Row] = {}
         self._since: dict[str, float] = {}
-        """When each message that waits began to wait."""
+        """When each waiting message began to wait."""
 
     def restore(self, key: str, body: Mapping[str, Any]) -> None:
-        """A row that an earlier monitor wrote; one that cannot be read is forgotten."""
+        """Load a row that an earlier monitor wrote; a row that cannot be read is deleted."""
         try:
             row = Row(
                 notice_from_json(body["notice"]), float(body["sent_s"]), bool(body["dropped"])
@@ -87,7 +87,7 @@ class NotificationLog:
             self._rows[key] = row
 
     def due(self, wanted: Wanted) -> tuple[list[Message], int]:
-        """What should be sent now, the oldest first; and how many were given up just now."""
+        """The messages to send now, oldest first, and how many were given up just now."""
         waiting: dict[str, Message] = {}
         for key, notice in wanted.notices.items():
             message = self._begun(key, notice, wanted.now_s)
@@ -112,7 +112,7 @@ class NotificationLog:
         return [waiting[key] for key in sendable], len(given_up)
 
     def _begun(self, key: str, notice: Notice, now_s: float) -> Message | None:
-        """What stands and was not sent yet, or has to be sent again."""
+        """The message for a notice that stands, if it has to be sent now, or again."""
         row = self._rows.get(key)
         if row is None:
             return Message(notice, now_s)
@@ -125,9 +125,9 @@ class NotificationLog:
         return Message(replace(sent, title=notice.title, text=notice.text), now_s)
 
     def _stands_on(self, row: Row, wanted: Wanted) -> bool:
-        """A guard that comes and goes is reported once for each incident; so is a failed eviction.
+        """Whether a row stays until its incident ends, though its notice no longer stands.
 
-        A sink that hears of endings has them ended with their incident too.
+        So a guard that comes and goes is reported once for each incident, as is a failed eviction.
         """
         if row.notice.event is Event.INCIDENT:
             return False
@@ -137,7 +137,7 @@ class NotificationLog:
         return wanted.now_s - row.notice.since_s <= BY_HAND_S
 
     def _give_up(self, messages: Iterable[Message], now_s: float) -> None:
-        """Too old to be news, or too many: dropped, and never sent."""
+        """Drop messages that are too old to be news, or too many; they are never sent."""
         for message in messages:
             if message.ended is not None:
                 self._forget(message.notice.key)
@@ -145,7 +145,7 @@ class NotificationLog:
                 self.put(message.notice, now_s, dropped=True)
 
     def settled(self, messages: Iterable[Message], *, dropped: bool = False) -> None:
-        """These were delivered; `dropped`: the sink will never take them."""
+        """Record that these were delivered; `dropped`: that the sink will never take them."""
         for message in messages:
             self._since.pop(message.notice.key, None)
             if message.ended is None:
@@ -154,7 +154,7 @@ class NotificationLog:
                 self._forget(message.notice.key)
 
     def put(self, notice: Notice, sent_s: float, *, dropped: bool = False) -> None:
-        """Write a row; sending again changes only when, which is not worth a write."""
+        """Set a row. Sending again changes only the time, which is not worth a write."""
         sent = self._rows.get(notice.key)
         self._rows[notice.key] = Row(notice, sent_s, dropped)
         if sent is None or sent.dropped != dropped or louder(notice, sent.notice):
@@ -170,18 +170,18 @@ TIMEOUT_S: Final = 10.0
 ANSWER_MAX_BYTES: Final = 64 * 1024
 _FIRST_S: Final = 1.0
 _LONGEST_S: Final = 300.0
-"""Between two tries: a sink that comes back gets it within five minutes."""
+"""Between two tries: a sink that comes back gets its messages within five minutes."""
 _BAD_MESSAGE: Final = frozenset({400, 413, 422})
-"""The message is at fault, so sending it again is no use. Any other failure may pass: a token that
-was revoked, a channel that was archived."""
+"""The message is at fault, so sending it again does not help. Any other failure may pass: a token
+that was revoked, a channel that was archived."""
 _TROUBLE_AFTER: Final = 2
 """Failures in a row; a single one is normal."""
 _LOOK_AGAIN_S: Final = 5.0
-"""How often it checks for messages to send again; sooner where one is due."""
+"""How often a worker checks for messages to send again; sooner if the sink resends faster."""
 
 
 def send(fetcher: Fetcher, sink: Sink, messages: Sequence[Message]) -> Answer:
-    """One request.
+    """Send messages in one request.
 
     Raises:
         FetchError: no answer; like the answer it never shows the URL, which may be the secret.
@@ -233,17 +233,17 @@ class DeliveryWorker:
         self._first_s = first_s
         self._failures = 0
         self._failure: str | None = None
-        """Its error since it began to fail."""
+        """The sink's latest error while it keeps failing."""
         self._retry = 0.0
-        """A failing sink is not tried before, even for news. Monotonic time."""
+        """Monotonic time before which a failing sink is not tried, even for news."""
         self._look_again_s = min(_LOOK_AGAIN_S, (sink.resend_s or _LOOK_AGAIN_S) / 2)
         self._latest: tuple[Wanted, float] | None = None
-        """And when it came, monotonic time: the tick may stand still."""
+        """With the monotonic time at which it came: the tick may stand still."""
         self._worker = BackgroundWorker(f"notify {sink.name}", self._work, after_crash_s=_LONGEST_S)
         self._worker.start()
 
     def push(self, wanted: Wanted) -> None:
-        """What should be known now; never waits."""
+        """Hand over what the sink should have now; never waits."""
         before, self._latest = self._latest, (wanted, time.monotonic())
         if before is None or _news(before[0]) != _news(wanted):
             self._worker.wake()
@@ -257,7 +257,7 @@ class DeliveryWorker:
         self._worker.close()
 
     def _work(self) -> float | None:
-        """Send what is due; seconds until the next try."""
+        """Send what is due; returns the seconds until the next try."""
         now = time.monotonic()
         if self._latest is None:
             return None
@@ -272,7 +272,7 @@ class DeliveryWorker:
         return failed
 
     def _deliver(self, wanted: Wanted) -> float | None:
-        """Like `_send`, of all that is due."""
+        """Send all that is due, in batches; returns as `_send` does."""
         messages, given_up = self._log.due(wanted)
         self._count("dropped", given_up)
         pending = self._metrics.pending.labels(self.sink.name)
@@ -286,7 +286,7 @@ class DeliveryWorker:
         return None
 
     def _send(self, batch: Sequence[Message]) -> float | None:
-        """None when these are off the list; else how long to wait before the next try."""
+        """Send one batch. None: it is settled; else how long to wait before the next try."""
         try:
             answer = send(self._fetcher, self.sink, batch)
         except FetchError as exc:
@@ -324,7 +324,7 @@ class DeliveryWorker:
 
 
 def _news(wanted: Wanted) -> dict[str, str]:
-    """What a message is sent for at once."""
+    """What is compared between pushes: a change wakes the worker at once."""
     return {key: notice.severity for key, notice in wanted.notices.items()}
 
 
@@ -372,7 +372,7 @@ class Notifier:
             worker.push(wanted)
 
     def _lasting(self, standing: dict[str, Notice], now_s: float) -> dict[str, Notice]:
-        """Without evictions that failed just now: one that a restart of the monitor cut short is
+        """Leave out evictions that failed just now: one that a restart of the monitor cut short is
         asked again, and one of a group that had restarted is resolved.
         """
         failed = [key for key, notice in standing.items() if notice.event is Event.EVICTION_FAILED]

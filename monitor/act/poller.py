@@ -1,12 +1,12 @@
 """One look at every target: each yields exactly one Observation before the deadline.
 
-Theory of operation. One WorkerServer of each host reports all its ranks; who is not in its answer
-is asked itself, and so is everybody of a host that does not answer in half of the time. So many
-requests are under way at once; whose turn has not come when the time is over is among the next
-sweep's first, and those that did not answer in time are its last: else they would take all turns,
-sweep by sweep. Sickness is data: whatever a target does, its Observation says so, and nobody else's
-is late or missing for it. The flight records that the tick before asked for (tier 2) and the URLs
-of which the rank is not known yet are fetched in the same sweep.
+Theory of operation. One WorkerServer of each host reports all ranks of the host. Ranks missing from
+its answer are asked directly, as are all ranks of a host that does not answer in half of the time.
+The number of requests at once is limited. Targets not asked by the deadline come first in the next
+sweep. Those that did not answer in time come last: else they would hold up the others in every
+sweep. Sickness is data: whatever a target does, its Observation says so, and no other Observation
+is late or missing because of it. The same sweep fetches the flight records that the previous tick
+asked for (tier 2), and asks the URLs whose rank is not known yet.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ RECORD_MAX_BYTES: Final = 8 * 1024 * 1024
 STEPS_MAX_BYTES: Final = 4 * 1024 * 1024
 """4,096 steps of 16 phases take about 1 MiB."""
 HOST_MAX_BYTES: Final = 4 * 1024 * 1024
-"""64 ranks of a host at their largest."""
+"""The reports of 64 ranks, each at its largest."""
 _CONTAINERS_MOST: Final = 500_000
-"""Of an answer: 8,192 entries of torch's with 60 frames each have that many. Eight MiB of empty
-lists would take 200."""
+"""Lists and objects in one answer: 8,192 entries of torch's record with 60 frames each have that
+many. Eight MiB of empty lists would take 200 MiB of memory."""
 _AT_ONCE: Final = 256
-"""Requests under way: more only queue in the kernel, and fill its tables."""
+"""Requests under way at once: more would only queue in the kernel and fill its tables."""
 _HOST_SHARE: Final = 0.5
-"""Of a sweep's time that a host may take, before its ranks are asked themselves."""
+"""Share of a sweep's time that a host may take before its ranks are asked directly."""
 _DUMB_S: Final = 30.0
 _LOOP_LATE_S: Final = 3.0
 _UNASKED: Final = Unreachable(Failure.UNASKED, "its turn did not come")
@@ -76,17 +76,17 @@ class Sweep:
     """One for each target, in the targets' order."""
     records: Mapping[RankName, FlightRecord | Unreachable]
     identified: tuple[tuple[str, Identity], ...]
-    """URLs without a known rank that said who they are."""
+    """URLs whose rank was not known, and the rank that answered."""
     steps: Mapping[RankName, StepLog | Unreachable] = field(default_factory=dict)
-    """Past steps asked for, as far as they hold pauses."""
+    """The past steps that were asked for, reduced to those with pauses."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Questions:
-    """Whom to ask, and for whom."""
+    """Some targets of one host, and the WorkerServer that is asked for all of them."""
 
     speaker: Target | None
-    """Is asked for all of its host; None: each is asked itself."""
+    """None: each target is asked directly."""
     targets: tuple[Target, ...]
 
 
@@ -96,10 +96,10 @@ def _address(url: str) -> str | None:
 
 
 class _Round:
-    """The questions of one sweep, as many under way as may be.
+    """Asks the questions of one sweep, a limited number at once.
 
-    No functions that know each other: such a circle would keep all that a sweep saw until the
-    collector of cycles comes, which at 100,000 ranks is late.
+    This is a class because closures that refer to each other would keep all results of a sweep in
+    memory until the garbage collector finds the cycle, which at 100,000 ranks is late.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class _Round:
         self._working = 0
 
     async def seen(self) -> Mapping[RankName, Observation]:
-        """The target asked, and the result."""
+        """Ask all questions; returns the observations by rank."""
         async with asyncio.TaskGroup() as self._workers:
             self._start(len(self._todo) + len(self._last))
         return self._seen
@@ -141,7 +141,7 @@ class _Round:
             silent = all(target.rank in self._silent for target in targets)
             (self._last if silent else self._todo).append(question)
 
-    def _start(self, most: int) -> None:  # a task a request costs more than the request
+    def _start(self, most: int) -> None:  # a few tasks: one per request costs too much
         more = min(most, _AT_ONCE - self._working)
         self._working += max(0, more)
         for _ in range(more):
@@ -156,22 +156,22 @@ class Poller:
         self._fetcher = fetcher
         self._hosts = HostReader()
         self._covers: dict[str, frozenset[tuple[GroupName, int, str]]] = {}
-        """URL of a WorkerServer that answered for its host -> whom it knew."""
+        """URL of a WorkerServer that answered for its host -> the incarnations that it reported."""
         self._dumb: dict[str, float] = {}
-        """URL of one that could not answer for its host -> until when it need not; monotonic."""
+        """URL of one that did not answer for its host -> not asked to until; monotonic time."""
         self._failed: dict[str, int] = {}
         """URL whose rank is unknown -> unanswered requests."""
         self._unidentified: frozenset[str] = frozenset()
         self._not_all_known: set[str | None] = set()
-        """Their addresses."""
+        """Addresses of the unidentified URLs."""
         self._overheard: dict[str, Identity] = {}
-        """Of these, those at its own address that a WorkerServer reported in this sweep."""
+        """Unidentified URLs that a WorkerServer at the same address reported in this sweep."""
         self._left: frozenset[RankName] = frozenset()
-        """Not asked in the last sweep."""
+        """Ranks not asked in the last sweep."""
         self._silent: frozenset[RankName] = frozenset()
-        """Did not answer in time when last asked."""
+        """Ranks that did not answer in time when last asked."""
         self._planned: tuple[Sequence[Target], list[_Questions]] | None = None
-        """The last plan of whom to ask, while it is valid."""
+        """The last plan and the targets that it is for, while it is valid."""
 
     def sweep(
         self,
@@ -183,7 +183,7 @@ class Poller:
         past: Sequence[RankName] = (),
         watched: Sequence[RankName] = (),
     ) -> Sweep:
-        """Look at everyone, and at `watched` by their own WorkerServers.
+        """Look at all targets; those `watched` are asked directly, not through their host.
 
         Returns after at most about `deadline_s` seconds.
 
@@ -210,17 +210,17 @@ class Poller:
             return Sweep(
                 observations=observations,
                 records=dict(zip((target.rank for target in asked), records, strict=True)),
-                identified=tuple((self._overheard | answers).items()),  # its own word counts first
+                identified=tuple((self._overheard | answers).items()),  # a direct answer wins
                 steps=dict(zip((target.rank for target in early), steps, strict=True)),
             )
 
         return self._fetcher.submit(look()).result(timeout=deadline_s + _LOOP_LATE_S)
 
     async def _identify(self, urls: Sequence[str], end: float) -> dict[str, Identity]:
-        """Who answers there, as many as are let in at once; those last who did not before.
+        """Ask which rank answers at each URL; URLs that failed before come last.
 
-        Of thousands one at each address, and the others there once that one's answer for its host
-        did not report them.
+        With more than `_AT_ONCE` URLs, one at each address is asked first. The others follow if
+        that address's answer for its host does not report them.
         """
         turns, wanted = asyncio.Semaphore(_AT_ONCE), set(urls)
         self._failed = {url: times for url, times in self._failed.items() if url in wanted}
@@ -247,7 +247,7 @@ class Poller:
     async def _observe(
         self, targets: Sequence[Target], watched: frozenset[RankName], end: float
     ) -> tuple[Observation, ...]:
-        """One for each target, in their order."""
+        """One observation for each target, in the targets' order."""
         now_s, urls = time.monotonic(), {target.url for target in targets}
         self._hosts.most = 1024 + 2 * len(targets)
         self._covers = {url: lives for url, lives in self._covers.items() if url in urls}
@@ -263,7 +263,7 @@ class Poller:
         if self._planned is None or self._planned[0] != others:
             self._planned = others, self._plan(others)
         todo.extend(self._planned[1])
-        if self._dumb or self._unidentified:  # whom to ask may change by itself
+        if self._dumb or self._unidentified:  # the plan depends on these too
             self._planned = None
         seen = await _Round(self, todo, end, self._silent).seen()
         observations = tuple(
@@ -283,16 +283,16 @@ class Poller:
         return observations
 
     def _speaks_for(self, who: Identity, url: str) -> tuple[Host, str | None, str | None]:
-        """Ranks that are alike in this may report each other.
+        """A key: ranks that have it in common may report each other.
 
-        A rank says itself what its host is called, so its address counts; and nobody speaks for
-        those whose token it need not know.
+        The address counts because a rank may claim any host name. The token counts because a rank
+        must not speak for ranks whose token it need not know.
         """
         return who.host, _address(url), self._fetcher.tokens.of(who.group)
 
     def _plan(self, targets: Sequence[Target]) -> list[_Questions]:
-        """Whom to ask for whom: one WorkerServer of each host, and again one for those of the host
-        that it did not know (another container, another run directory).
+        """Choose whom to ask: one WorkerServer of each host, and another one for the ranks of the
+        host that the first did not know (another container, another run directory).
         """
         hosts: dict[tuple[Host, str | None, str | None], list[Target]] = {}
         for target in targets:
@@ -314,7 +314,7 @@ class Poller:
     async def ask_host(
         self, speaker: Target, targets: Sequence[Target], end: float
     ) -> dict[RankName, Observation]:
-        """Those of the targets that a WorkerServer reports."""
+        """Observations of those targets that a WorkerServer reports for its host."""
         began = time.monotonic()
         until = began + _HOST_SHARE * max(0.0, end - began)
         group = speaker.identity.group
@@ -384,7 +384,7 @@ def _unasked(target: Target) -> Observation:
 
 
 def _state_of(body: bytes) -> StateReport:
-    return parse_state(decode(body))  # refuses text that could not be written again
+    return parse_state(decode(body))  # refuses text that could not be encoded again
 
 
 def _record_of(body: bytes) -> FlightRecord:
@@ -396,13 +396,13 @@ def _steps_of(body: bytes) -> StepLog:
 
 
 def describe_status(status: int) -> str:
-    """What a status of a WorkerServer means, where it means more than itself."""
+    """A WorkerServer's HTTP status in words, with a hint when the token is refused."""
     wants_token = " (it does not take this monitor's token)" if status in (401, 403) else ""
     return f"status {status}{wants_token}"
 
 
 def _recognise(target: Target, answer: T | Unreachable) -> T | Unreachable:
-    """The answer, unless another's."""
+    """The answer; `Unreachable` if another rank or incarnation gave it."""
     if isinstance(answer, Unreachable):
         return answer
     theirs, expected = answer.identity, target.identity

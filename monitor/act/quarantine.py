@@ -1,15 +1,15 @@
-"""Hosts and groups that may not come back: the list, its history, and what incidents say of hosts;
-and the big red switch: while it is pressed, nobody is evicted but by hand.
+"""Hosts and groups that may not come back: the list, its history, and what incidents say of hosts.
+Also the pause switch: while it is pressed, nobody is evicted except by hand.
 
-A launcher asks `admission` before it (re)starts a group; the first rung of an eviction adds the
-culprit's host before the group is gone, so that the launcher is refused in time.
+A launcher asks `admission` before it (re)starts a group. An eviction adds the culprit's host before
+the group is gone, so that the launcher is refused in time.
 
-Theory of operation. `_entries` is what is in force, `_events` is what happened; each change makes
-one of each, and both are with the store when a call returns. lightkeeper never shortens what is in
-force and never takes a person's entry over; a person may change everything. What lightkeeper adds
-lasts as long as the host's record asks for (`model.quarantine.length_s`). What an incident says
-about hosts (`accusations`) counts once it fires and is sure of its culprits; one that cannot tell,
-or whose verdict says that an eviction would not mend it, says nothing about a host.
+Theory of operation. `_entries` is what is in force, `_events` is what happened. Each change updates
+both, and both are with the store when a call returns. lightkeeper never shortens an entry in force
+and never takes over a person's; a person may change everything. An entry that lightkeeper adds for
+a host lasts as long as the host's record asks for (`model.quarantine.length_s`). An incident
+accuses hosts (`accusations`) once it fires and is sure of its culprits; an unsure one, or one whose
+verdict says that an eviction would not help, accuses none.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Admission:
     until_s: float | None = None
     """None: until a person releases it."""
     entries: tuple[QuarantineEntry, ...] = ()
-    """What refuses it."""
+    """The entries that refuse the group."""
 
 
 def sentence(entry: QuarantineEntry) -> str:
@@ -69,17 +69,17 @@ def sentence(entry: QuarantineEntry) -> str:
 
 
 NAME_EVENTS: Final = 500
-"""Events kept of one name, the newest: more say nothing new about it."""
+"""The newest events of each name are kept; more would say nothing new about it."""
 _SLACK_S: Final = 7 * 86_400.0
 """Events are kept this long beyond the window in which they count, for people."""
 _FRESH_S: Final = 5.0
-"""Records are rebuilt after this, or when something happens."""
+"""Records are rebuilt after this time, or when something happens."""
 
 _Key = tuple[Scope, str]
 
 
 class Quarantine:
-    """The list. Safe to use from any thread."""
+    """The quarantine list and its history. Safe to use from any thread."""
 
     def __init__(self, clock: Clock, store: Store, config: KeeperConfig | None = None) -> None:
         self._clock = clock
@@ -106,10 +106,10 @@ class Quarantine:
     # -- changing -----------------------------------------------------------------------------
 
     def add(self, entry: QuarantineEntry) -> QuarantineEntry:
-        """Quarantine a host or a group, or change its entry: what is in force then.
+        """Quarantine a host or a group, or change its entry; returns the entry then in force.
 
-        On disk when this returns, if it takes it. An entry by `KEEPER` says how long a *first*
-        quarantine lasts; the host's record may ask for longer.
+        It is on disk when this returns, if the disk works. An entry by `KEEPER` says how long a
+        *first* quarantine lasts; the host's record may ask for longer.
         """
         with self._lock:
             self._expire()
@@ -134,7 +134,7 @@ class Quarantine:
         author: str = "a person",
         reason: str = "",
     ) -> str | None:
-        """Release a host or a group; returns what that resets, None if not quarantined."""
+        """Release a host or a group; returns a sentence about it, None if not quarantined."""
         with self._lock:
             self._expire()
             entry = self._entries.pop((scope, name), None)
@@ -201,7 +201,7 @@ class Quarantine:
     # -- inside -------------------------------------------------------------------------------
 
     def _by_keeper(self, entry: QuarantineEntry, old: QuarantineEntry | None) -> QuarantineEntry:
-        """What is in force when lightkeeper adds this, and the line of history that it makes."""
+        """The entry in force after lightkeeper adds this one; also appends the event."""
         first_s = None if entry.until_s is None else entry.until_s - entry.since_s
         if entry.scope is Scope.HOST:
             counts = () if old is not None else (self._event(entry, Change.ADDED),)
@@ -221,7 +221,7 @@ class Quarantine:
         return replace(entry, since_s=old.since_s)
 
     def _with_evidence(self, entry: QuarantineEntry) -> QuarantineEntry:
-        """With what the incident that it names says of a host."""
+        """The entry, with the kind and findings of the incident that it names."""
         if entry.incident_id is None or entry.kind is not None:
             return entry
         for event in chain.from_iterable(self._events.values()):
@@ -254,7 +254,7 @@ class Quarantine:
         self._records = None
 
     def _record_of(self, name: str, *more: QuarantineEvent) -> HostRecord:
-        """Of a host, with what is about to happen to it."""
+        """The record of a host, counting `more` events that are about to be added."""
         events = (*chain.from_iterable(self._events.values()), *more)
         by_host = records(events, self._clock.now_s(), self._config)
         return by_host.get(Host(name), HostRecord(Host(name)))
@@ -279,7 +279,7 @@ class Quarantine:
                 )
 
     def _forget(self, now_s: float) -> None:
-        """Drop what is too old to count; of those in quarantine everything is kept."""
+        """Drop events that are too old to count; a name in quarantine keeps all of them."""
         since_s = now_s - self._config.lemon_window_days * 86_400.0 - _SLACK_S
         for key, events in list(self._events.items()):
             if key in self._entries:
@@ -311,7 +311,7 @@ def _change(old: QuarantineEntry | None, entry: QuarantineEntry) -> Change:
 
 
 def _reset(before: HostRecord | None, config: KeeperConfig) -> str:
-    """What a release changes in what counts."""
+    """What a release resets, to complete the sentence; empty if nothing counted."""
     if before is None or not (before.counted_quarantines or before.offences or before.lemon):
         return ""
     counted = f"{before.counted_quarantines} quarantines and {before.offences} faults"
@@ -326,13 +326,13 @@ def _reset(before: HostRecord | None, config: KeeperConfig) -> str:
 
 FINDINGS_MAX_CHARS: Final = 400
 _NO_NODE: Final = "pod:"
-"""Begins the host of a rank whose node nobody named (`rank.identity`): no host at all."""
+"""Prefix of the host of a rank whose node is not known (`rank.identity`): it is not a host."""
 
 
 def accusations(
     changed: Sequence[Incident], before: Mapping[IncidentId, Incident], snapshot: Snapshot
 ) -> Iterator[QuarantineEvent]:
-    """Hosts of the culprits of the incidents that have just become certain.
+    """Accuse the hosts of the culprits of incidents that have just become certain.
 
     `before`: the same incidents as they were before this tick.
     """
@@ -348,7 +348,7 @@ def evictions(
     incident: Callable[[IncidentId], Incident | None],
     snapshot: Snapshot,
 ) -> Iterator[QuarantineEvent]:
-    """Hosts of the culprits for whom a group is being evicted; by hand nobody is accused."""
+    """An event for each host of a culprit whose incident's group is evicted; none if by hand."""
     hosts = hosts_of(snapshot) if decisions else {}
     for decision in decisions:
         blamed = incident(decision.incident_id) if isinstance(decision, Evict) else None
@@ -400,7 +400,7 @@ def findings_of(incident: Incident) -> str:
 
 
 SWITCH: Final = "pause"
-"""Its name in the store."""
+"""The pause's name in the store."""
 
 
 class PauseSwitch:
@@ -413,7 +413,7 @@ class PauseSwitch:
         self._pause: Pause | None = None
 
     def take_over(self, body: str | None) -> None:
-        """Load what an earlier monitor saved; an unreadable pause counts as one."""
+        """Load what an earlier monitor saved; if that cannot be read, evictions are paused."""
         pause: Pause | None = None
         try:
             pause = None if body is None else from_plain(Pause, json.loads(body))
@@ -424,7 +424,7 @@ class PauseSwitch:
             self._pause = pause
 
     def press(self, reason: str, author: str, hours: float | None) -> Pause:
-        """Evict nobody from now on; again, it is a new pause."""
+        """Evict nobody from now on; pressed again, it replaces the pause."""
         now_s = self._clock.now_s()
         until_s = None if hours is None else now_s + hours * 3600.0
         pause = Pause(reason, author, now_s, until_s)
@@ -446,7 +446,7 @@ class PauseSwitch:
         return pause
 
     def current(self) -> Pause | None:
-        """The pause that holds now; one whose time is over is forgotten."""
+        """The pause that holds now; a pause whose time is over is dropped."""
         with self._lock:
             pause = self._pause
             if pause is None or pause.until_s is None or self._clock.now_s() < pause.until_s:

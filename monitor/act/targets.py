@@ -1,19 +1,19 @@
 """Who is polled: ranks that registered with a lease, and those of a `file_sd` list.
 
-Theory of operation. A rank name is borne by one incarnation at a time. The incarnation that
-was registered *first* is the oldest: a new one replaces it at once, and from then on the old
-one's renewals are refused, however late they come. A lease that lapses does not drop the rank
-at once: the death of a host silences its WorkerServers and their renewals together, and the
-detectors must still see the silence. It is dropped after `LAPSE_GRACE_S` more, counted from
-the last renewal or the last good answer to a poll, whichever is later. After a cold start with
-no store the lingering WorkerServer of a dead rank may come after the living one: then the ages
-that both state decide, and only where one states none is the second taken for the newer.
+Theory of operation. A rank name belongs to one incarnation at a time. The incarnation that
+registered *first* is the oldest: a new one replaces it at once, and from then on the old one's
+renewals are refused, however late they come. A lapsed lease does not drop the rank at once: the
+death of a host silences its WorkerServers and their renewals together, and the detectors must
+still see the silence. The rank is dropped when the lease and `LAPSE_GRACE_S` have passed since the
+last renewal or the last good answer to a poll, whichever is later. After a cold start without a
+store, the lingering WorkerServer of a dead rank may register after the living one. Then the ages
+that both state decide; only if one states none does the second count as the newer.
 
-A group's name is its TorchFT Manager's, so a process changes its rank's name once in its life; it
-is a target under one name. What a Manager says is the rank's own word: it does not get the name of
-a group that another launcher's name stands for, nor one that another launcher's group already bears
-and lives; and a launcher that itself uses a name takes it back. While a rank answers as itself,
-nobody on another host takes its name: only once it is dead or silent, or from its own host.
+A group's name comes from its TorchFT Manager, so a process changes its rank's name once in its
+life; it is a target under one name at a time. The Manager's name is only the rank's own claim. It
+is refused while a living group of another launcher has that name, and a launcher that itself uses
+the name takes it back. While a rank answers as itself, nobody on another host gets its name: only
+once the rank is dead or silent, or from its own host.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from worker_server.wire import Identity, Registration, WireError, parse_identity
 # -- target ------------------------------------------------------------------------------------
 
 _AGE_SLACK_S: Final = 1.0
-"""May be lost between the rank's stating its age and the registry's hearing of it."""
+"""Time that may pass between a rank's stating its age and the registry's receiving it."""
 
 
 class Source(StrEnum):
@@ -50,13 +50,13 @@ class Registered(StrEnum):
     """What the registry knows of one incarnation of a rank."""
 
     CURRENT = "current"
-    SUPERSEDED = "superseded"  # a newer incarnation bears the name
+    SUPERSEDED = "superseded"  # a newer incarnation has the name
     LEFT = "left"  # it unregistered: its WorkerServer saw it dead and its linger ended
     UNKNOWN = "unknown"
-    REFUSED = "refused"  # its Manager's name for the group is another launcher's group
-    TAKEN = "taken"  # who bears the name answers as itself, on another host
-    FULL = "full"  # as many ranks are registered as there may be
-    HASTY = "hasty"  # its address brings more than one may
+    REFUSED = "refused"  # another launcher's group has the name that its Manager gives the group
+    TAKEN = "taken"  # the rank that has the name still answers, on another host
+    FULL = "full"  # no more ranks may be registered
+    HASTY = "hasty"  # its address registers more ranks than one address may
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Target:
     born_s: float | None = None
     """Unix time at which the rank attached, by its own account; None when it does not say."""
     dead: bool = False
-    """Its WorkerServer said so."""
+    """As its WorkerServer reports."""
 
     @property
     def rank(self) -> RankName:
@@ -87,7 +87,7 @@ class Target:
 
     @property
     def process(self) -> tuple[str, int, GroupName]:
-        """Which process it is, whatever its group is called."""
+        """Identifies the process, whatever its group is called."""
         return self.identity.incarnation, self.identity.group_rank, self.launched
 
 
@@ -98,7 +98,7 @@ def older(target: Target, than: Target) -> bool:
 
 
 def rank_of(body: Mapping[str, Any]) -> RankName | None:
-    """Whose target a stored one is; None: written by another version."""
+    """The rank of a stored target; None: written by another version."""
     try:
         return parse_identity(body["identity"]).rank
     except (WireError, KeyError, TypeError, ValueError):
@@ -106,14 +106,14 @@ def rank_of(body: Mapping[str, Any]) -> RankName | None:
 
 
 def target_to_json(target: Target, superseded: Sequence[str]) -> dict[str, Any]:
-    """As the store has it, with the incarnations that bore the name before."""
+    """A target for the store, with the incarnations that had the name before."""
     body = asdict(target)
     del body["heard_s"], body["dead"]
     return {**body, "source": str(target.source), "superseded": list(superseded)}
 
 
 def target_from_json(body: Mapping[str, Any], heard_s: float) -> tuple[Target, tuple[str, ...]]:
-    """A stored target, and the incarnations that bore the name before.
+    """A stored target, and the incarnations that had the name before.
 
     Raises:
         WireError, KeyError, TypeError, ValueError: written by another version.
@@ -134,7 +134,7 @@ log = logging.getLogger(__name__)
 # -- registry ----------------------------------------------------------------------------------
 
 LAPSE_GRACE_S: Final = 60.0
-"""Longer: a dead host is seen for longer; a rank that left without a word lingers as long."""
+"""Longer: a dead host is seen for longer, but so is a rank that left without unregistering."""
 RENEWALS_A_SECOND: Final = 200
 RENEW_LEAST_S: Final = 5.0
 RENEW_MOST_S: Final = 60.0
@@ -143,23 +143,23 @@ LEASE_MAX_S: Final = 3600.0
 UNNAMED: Final = GroupName("job")
 """What a WorkerServer calls a group that no launcher names."""
 ANSWERS_S: Final = 10.0
-"""Answered this recently: it is there."""
+"""A rank that answered within this time is there."""
 STRANGE_S: Final = 60.0
-"""A rank that registers without the right token tries again within 15 s."""
+"""How long a wrong token is shown: a rank with a wrong token tries again within 15 s."""
 STRANGE_MOST: Final = 1_000
 RANKS_MOST: Final = 262_144
-"""More is no fleet but a client filling the memory. One address brings half at most."""
+"""More is not a fleet but a client filling the memory. One address may register half at most."""
 NEW_A_MINUTE: Final = 4096
-"""Names of one address: of 64 ranks a host, as many as its answer holds (`poller.HOST_MAX_BYTES`),
-two each, the launcher's and the Manager's, and of 32 hosts behind one address translation. Fewer
-hold up a fleet behind a proxy (10,000 ranks now take 3 minutes); more let one client fill the
-table before anybody looks."""
+"""New names from one address: 32 hosts behind one address translation, 64 ranks each (as many as a
+host's answer holds, `poller.HOST_MAX_BYTES`), two names each, the launcher's and the Manager's. A
+lower limit delays a fleet behind a proxy (10,000 ranks now take 3 minutes); a higher one lets one
+client fill the table before anybody looks."""
 SUPERSEDED_KEPT: Final = 16
 """Old incarnations remembered for each rank; each costs one short string."""
 
 
 def _network(address: str) -> str:
-    """Whom a client counts as: one host can have every address of its IPv6 /64, and of 127/8."""
+    """What counts as one client: a host can use all addresses of its IPv6 /64, and of 127/8."""
     try:
         ip = routed(address)
     except ValueError:
@@ -179,28 +179,28 @@ class Registry:
         self._targets: dict[RankName, Target] = {}
         self._groups: defaultdict[GroupName, set[RankName]] = defaultdict(set)
         self._renamed: defaultdict[GroupName, set[RankName]] = defaultdict(set)
-        """By their launcher's name, the ranks that have another."""
+        """By the launcher's name for a group: its ranks that have another."""
         self._processes: dict[tuple[str, int, GroupName], RankName] = {}
         self._superseded: dict[RankName, tuple[str, ...]] = {}
-        """By incarnation."""
+        """Earlier incarnations of each rank."""
         self._left: dict[RankName, str] = {}
         self._answered: dict[RankName, float] = {}
         """Unix time of the last good answer to a poll."""
         self._file_urls: dict[str, None] = {}
         self._strangers: set[str] = set()
         self._bringers: dict[RankName, str] = {}
-        """Whence who registered since the start; an address counts with its IPv6 network."""
+        """The address, or IPv6 network, from which each rank has registered since the start."""
         self._brought: Counter[str] = Counter()
         self._new: Counter[str] = Counter()
-        """By address, names of this minute."""
+        """By address: new names in this minute."""
         self._minute = 0
         self.refused: Counter[str] = Counter()
-        """Registrations, by why; ever more."""
+        """Refused registrations by reason; only grows."""
         self._strange: dict[str, float] = {}
-        """By address: when somebody without the right token wanted to register there."""
+        """By client address: when it last tried to register without the right token."""
 
     def restore(self, bodies: Sequence[Mapping[str, Any]]) -> int:
-        """Take over of what an earlier or another monitor had saved what is not known here.
+        """Add targets that an earlier or another monitor saved, if their rank is not known here.
 
         Each has one lease to answer or to renew, without the grace: nobody knows for how long
         the monitor was away. Targets of a file come back with the file.
@@ -219,7 +219,7 @@ class Registry:
         return restored
 
     def save_all(self, stored: Sequence[Mapping[str, Any]]) -> None:
-        """Write every target that is not stored like this: this monitor has begun to write."""
+        """Write every target that the store lacks or has differently: this monitor writes now."""
         saved = {rank_of(body): body for body in stored}
         with self._lock:
             for rank, target in self._targets.items():
@@ -228,7 +228,7 @@ class Registry:
                     self._store.save_target(rank, body)
 
     def register(self, registration: Registration, address: str = "") -> Registered:
-        """Register or renew; anything but CURRENT says why it is not. `address`: whose client."""
+        """Register or renew; anything but CURRENT says why not. `address`: the client's."""
         identity = registration.identity
         lease_s = min(max(registration.lease_s, LEASE_MIN_S), LEASE_MAX_S)
         now_s = self._clock.now_s()
@@ -265,9 +265,9 @@ class Registry:
 
     @property
     def renew_s(self) -> float | None:
-        """How long ranks may take to renew, where there are many: polls keep a lease as well.
+        """How long ranks may wait between renewals in a large fleet: polls keep a lease as well.
 
-        None: as they like.
+        None: as long as they like.
         """
         wanted_s = len(self._targets) / RENEWALS_A_SECOND
         return min(RENEW_MOST_S, wanted_s) if wanted_s > RENEW_LEAST_S else None
@@ -305,7 +305,7 @@ class Registry:
     def _objection(
         self, target: Target, old: Target | None, bringer: str | None
     ) -> Registered | None:
-        """Why an unknown one is refused."""
+        """Why a new incarnation is refused; None if it is not."""
         if old is None and len(self._targets) >= RANKS_MOST:
             return Registered.FULL
         if old is None and bringer is not None and self._is_hasty(bringer):
@@ -325,9 +325,9 @@ class Registry:
         return not target.dead and self._clock.now_s() - self._heard_s(target) <= ANSWERS_S
 
     def _is_anothers(self, target: Target) -> bool:
-        """Whether its Manager's name for the group is that of a living group of another launcher's.
+        """Whether a living group of another launcher has the name that its Manager gives the group.
 
-        Between two that are renamed alike, who came first has the name.
+        If two launchers' groups are renamed alike, the first to register has the name.
         """
         if target.identity.launched_as is None:
             return False
@@ -340,12 +340,12 @@ class Registry:
         )
 
     def _take_over(self, target: Target) -> None:
-        """A new name: its process has no other; a mere claimant yields."""
+        """Drop the process's former name, and ranks that only claimed their launcher's name."""
         former = self._processes.get(target.process)
         if former is not None and former != target.rank:
             elders = self._superseded.get(former, ())
             self._drop(former)
-            self._superseded[former] = elders  # superseded under the former name: still so
+            self._superseded[former] = elders  # they stay superseded under the former name
         if target.identity.launched_as is None:
             for rank in tuple(self._groups.get(target.identity.group, ())):
                 if self._targets[rank].identity.launched_as is not None:
@@ -368,7 +368,7 @@ class Registry:
             self._renamed[target.identity.launched_as].discard(target.rank)
 
     def known_as(self, identity: Identity) -> GroupName | None:
-        """What the Managers of this launcher's group called it; None: nothing, or not one name."""
+        """The name that its Managers gave this launcher's group; None: no name, or several."""
         with self._lock:
             if identity.launched_as is not None or identity.group == UNNAMED:
                 return None
@@ -378,7 +378,7 @@ class Registry:
         return names.pop() if len(names) == 1 else None
 
     def unregister(self, rank: RankName, incarnation: str) -> bool:
-        """Remove a rank, if it is still this incarnation that bears the name."""
+        """Remove a rank, if this incarnation still has the name."""
         with self._lock:
             target = self._targets.get(rank)
             if target is None or target.identity.incarnation != incarnation:
@@ -398,7 +398,7 @@ class Registry:
         self._store.drop_target(rank)
 
     def heard(self, ranks: Mapping[RankName, bool]) -> None:
-        """These ranks answered a poll just now, as the incarnation registered: alive or dead."""
+        """Record ranks that just answered a poll as the registered incarnation, alive or dead."""
         now_s = self._clock.now_s()
         with self._lock:
             for rank, alive in ranks.items():
@@ -408,7 +408,7 @@ class Registry:
             self._answered.update(dict.fromkeys(ranks.keys() & self._targets.keys(), now_s))
 
     def _heard_s(self, target: Target) -> float:
-        """When it last renewed its lease or answered."""
+        """When a target last renewed its lease or answered."""
         return max(target.heard_s, self._answered.get(target.rank, target.heard_s))
 
     def expire(self) -> tuple[Target, ...]:
@@ -460,7 +460,7 @@ class Registry:
                 self._drop(rank)
 
     def unidentified(self) -> tuple[str, ...]:
-        """URLs of the file of which it is not known, or no longer, which rank answers there."""
+        """URLs of the file whose rank is not known, or no longer known."""
         with self._lock:
             identified = {target.url for target in self._targets.values()} - self._strangers
             return tuple(url for url in self._file_urls if url not in identified)
@@ -472,7 +472,7 @@ class Registry:
                 self._strangers.add(target.url)
 
     def identify(self, url: str, identity: Identity) -> None:
-        """A file target said who it is."""
+        """Register the rank that answered at a URL of the file."""
         with self._lock:
             if url in self._file_urls:
                 self._admit(Target(identity, url, LEASE_MAX_S, Source.FILE, self._clock.now_s()))
@@ -508,7 +508,7 @@ class TargetsFile:
             raise TargetsError(f"cannot read targets file {self._path}: {exc.strerror}") from exc
         except ValueError as exc:
             raise TargetsError(f"targets file {self._path}: {exc}") from exc
-        self._stamp = stamp  # a list that cannot be read is tried again, and said again
+        self._stamp = stamp  # a list that cannot be read is tried and reported again
         return urls
 
 

@@ -1,1 +1,1 @@
-"""Schedulers: what decides what starts where hears of quarantine, and is asked to end a group."""
+"""Schedulers: their drivers keep quarantined hosts out of use, and end a group on request."""

@@ -1,8 +1,8 @@
 """What every scheduler can be asked for, and how it answers. Pure.
 
 A driver never raises to its caller, keeps to its deadline, and refuses what it cannot identify
-beyond doubt: a wrong node, job or pod is somebody's healthy group. Each call may be made again at
-any time: what is already so is done, and says so.
+beyond doubt: a wrong node, job or pod is somebody's healthy group. Each call may be repeated at any
+time: what is already so counts as done, and the outcome says so.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from monitor.model.names import GroupName, Host, IncidentId, RankName, group_of,
 
 # -- protocol ----------------------------------------------------------------------------------
 
-# Who else would be hit: a job or a pod may carry ranks of several groups.
+# Which other groups would be hit: a job or a pod may carry ranks of several.
 
 
 class NotDone(Exception):  # noqa: N818 - an answer, not an accident
@@ -26,7 +26,7 @@ class NotDone(Exception):  # noqa: N818 - an answer, not an accident
 
 
 class Refusal(NotDone):
-    """What cannot be identified is left alone."""
+    """The target cannot be identified beyond doubt, so it is left alone."""
 
 
 _SLURM = "slurm_job_id"
@@ -39,7 +39,7 @@ def strangers(group: GroupName, everyone: Iterable[Place]) -> tuple[Place, ...]:
 
 
 def refuse_shared_job(others: Sequence[Place], job: str, step: str | None) -> None:
-    """A rank that names no place may be anywhere; one that is known to be in a pod is not in Slurm.
+    """A rank that names no place may be in this job; a rank known to be in a pod is not in Slurm.
 
     Raises:
         Refusal: the job (or this step of it) cannot be ended for a group alone.
@@ -55,11 +55,11 @@ def refuse_shared_job(others: Sequence[Place], job: str, step: str | None) -> No
 
 
 def refuse_shared_pod(others: Sequence[Place], uid: str, hosts: Collection[str]) -> None:
-    """The pod stands on one of these hosts, so that a rank elsewhere is in another pod even if it
-    says nothing.
+    """The pod is on one of these hosts, so a rank on any other host is in another pod, even if it
+    names none.
 
     Raises:
-        Refusal: it cannot be deleted for a group alone.
+        Refusal: the pod cannot be deleted for a group alone.
     """
     for other in others:
         pod_uid = other.labels.get(_POD)
@@ -69,7 +69,7 @@ def refuse_shared_pod(others: Sequence[Place], uid: str, hosts: Collection[str])
             raise Refusal(f"{other.rank} does not tell its place and may run in pod {uid} too")
 
 
-# The mark on a node, for a person who finds it and for us to recognise.
+# The mark on a node: it informs a person, and we recognise our own by it.
 
 _NOT_OWNER: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _BAD: Final = re.compile(r"[^ -~]+")
@@ -77,7 +77,7 @@ OWNER_MAX_CHARS: Final = 40
 
 
 def owner_name(text: str) -> str:
-    """A name for one quarantine list among those that may mark the same nodes."""
+    """A name for our quarantine list; other monitors' lists may mark the same nodes."""
     return _NOT_OWNER.sub("-", text).strip("-")[:OWNER_MAX_CHARS] or "default"
 
 
@@ -87,9 +87,9 @@ def mark(owner: str) -> str:
 
 
 def marked(owner: str, reason: str, incident_id: IncidentId | None, max_chars: int) -> str:
-    """A reason of ours: one line of plain ASCII without quotes, of at most so many characters.
+    """A reason that begins with our mark: one line of plain ASCII without quotes.
 
-    A shell, a hostlist or a config file may meet it later: nothing in it means anything to them.
+    A shell, a hostlist or a config file may read it later: nothing in it has a meaning to them.
     """
     incident = "" if incident_id is None else f"incident {incident_id}: "
     return plain(mark(owner) + incident + reason, max_chars)
@@ -111,10 +111,10 @@ class Outcome:
     """The result of one request, in one line for a person."""
 
     done: bool
-    """Whether what was asked for is so now, by this call or before it."""
+    """Whether what was asked for is the case now, through this call or an earlier action."""
     detail: str
     ours: bool = True
-    """False: somebody else did it and may undo it; we shall not."""
+    """False: somebody else did it, and only they may undo it."""
 
     def __post_init__(self) -> None:
         line = "".join(char if char.isprintable() else " " for char in self.detail)
@@ -133,7 +133,7 @@ class Place:
 
 
 Everyone = Callable[[], Sequence[Place]]
-"""The places of all ranks that are known now, of every group: what must not be hit with one."""
+"""Returns the places of all known ranks of all groups: what an eviction of one must not hit."""
 
 
 Owner = Callable[[], str]
@@ -142,7 +142,7 @@ Owner = Callable[[], str]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that has to be there for a scheduler to work, and whether it is."""
+    """One thing that a scheduler needs to work, and whether it is there."""
 
     what: str
     ok: bool
@@ -174,10 +174,10 @@ class Deadline:
         self._end_s = clockwork.now() + timeout_s
 
     def left_s(self, late: str = "") -> float:
-        """Seconds that are left; `late`: what is so where there are none.
+        """The seconds left; `late`: the message if none are.
 
         Raises:
-            TooLate: there are none.
+            TooLate: none are left.
         """
         left_s = self._end_s - self._clockwork.now()
         if left_s < LEAST_S:
@@ -185,7 +185,7 @@ class Deadline:
         return left_s
 
     def share_left(self) -> float:
-        """What is left, as a share of the whole."""
+        """The time left, as a share of the whole."""
         return max(0.0, (self._end_s - self._clockwork.now()) / max(self._timeout_s, LEAST_S))
 
     def pause(self, seconds: float, late: str = "") -> None:
@@ -207,14 +207,14 @@ T = TypeVar("T")
 class Scheduler(ABC):
     """One scheduler of hosts and jobs.
 
-    A driver says how each request is made, until a deadline; whatever it raises becomes an
-    `Outcome` here.
+    A driver implements each request, with a deadline; whatever it raises becomes an `Outcome`
+    here.
     """
 
     name: str
     """For people, logs and metrics, such as `slurm`; holds no secret."""
     cordoned_word, uncordoned_word = "cordoned", "uncordoned"
-    """As this scheduler calls it."""
+    """This scheduler's words for it."""
 
     def __init__(
         self, everyone: Everyone, owner: Owner, clockwork: Clockwork | None = None
@@ -250,7 +250,7 @@ class Scheduler(ABC):
         incident_id: IncidentId | None,
         timeout_s: float,
     ) -> Outcome:
-        """End what runs one group at these places, and nothing of any other group."""
+        """End what runs a group at these places, and nothing of any other group."""
         return self._outcome(
             lambda deadline: self._remove(group, places, reason, incident_id, deadline),
             timeout_s,
@@ -258,7 +258,7 @@ class Scheduler(ABC):
         )
 
     def cordoned(self, timeout_s: float) -> Sequence[Host] | None:
-        """The hosts that bear our cordon now; None when that is not known."""
+        """The hosts that have our cordon now; None if that is not known."""
         try:
             hosts = self._within(timeout_s, self._cordoned)
         except Exception:  # noqa: BLE001 - whatever it is, what is ours is not known
@@ -267,7 +267,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def checks(self, timeout_s: float) -> Sequence[Check]:
-        """Checks of what would work; changes nothing."""
+        """Check which requests would work; changes nothing."""
 
     @abstractmethod
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Every scheduler's driver, and how it is made; a new one goes in here (`DRIVERS`, `drivers`)."""
+"""Makes the driver of each scheduler; a new driver is added here (`DRIVERS`, `drivers`)."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class SchedulerOptions:
     """Which schedulers there are, and what differs between clusters."""
 
     which: tuple[tuple[Driver, str], ...] = ()
-    """Each with its URL, empty for one that has none."""
+    """Each driver with its URL; empty for a driver that has none."""
     name: str | None = None
-    """Of this monitor's quarantine list on nodes; None: one that is made up and stored."""
+    """Name of this monitor's quarantine list on nodes; None: one is generated and stored."""
     removal: Removal = Removal.CANCEL
     context: str | None = None
     kube: KubeOptions = field(default_factory=KubeOptions)
     secret: str | None = field(default=None, repr=False)
-    """Of drivers at a URL: a webhook's requests are signed by it."""
+    """Signs the requests of drivers at a URL, such as a webhook's."""
     ca_file: Path | None = None
-    """Authorities that drivers at a URL trust beside the system's."""
+    """Certificate authorities that drivers at a URL trust besides the system's."""
 
 
 NewFetcher = Callable[[ssl.SSLContext | None], Fetcher]
@@ -44,7 +44,7 @@ NewFetcher = Callable[[ssl.SSLContext | None], Fetcher]
 class Driver:
     name: Literal["slurm", "kubernetes", "webhook"]
     at_url: bool = False
-    """Whether `=URL` follows; then it has the secret, and https beyond this host."""
+    """Whether `=URL` follows the name; it then needs the secret, and https beyond this host."""
 
     @property
     def usage(self) -> str:
@@ -68,7 +68,7 @@ def driver_of(text: str) -> tuple[Driver, str] | None:
 def drivers(
     options: SchedulerOptions, everyone: Everyone, owner: Owner, fetcher: NewFetcher
 ) -> Iterator[Scheduler]:
-    """In the order in which they were named. Close each when done.
+    """Make the drivers, in the order in which they were named. Close each when done.
 
     Raises:
         KubeUnusableError: there is no client, or no cluster is configured.
@@ -92,16 +92,16 @@ def drivers(
 
 
 OWNER_SWITCH: Final = "scheduler_owner"
-"""Under which the store keeps the name that our marks on nodes bear."""
+"""The store's key for the name in our marks on nodes."""
 
 
 class StoredName:
-    """The name of the quarantine list that a store holds: read, or made up, when it is needed
-    first, which is when this monitor acts. A monitor that stands by may not write.
+    """The name of our quarantine list, from the store. It is read, or generated, when it is first
+    needed, which is when this monitor acts: a monitor that stands by may not write.
     """
 
     def __init__(self, store: Store, name: str | None = None) -> None:
-        """`name`: what the command line calls it; None: what the store does."""
+        """`name`: the name on the command line; None: use the store's."""
         self._store = store
         self._lock = threading.Lock()
         self._name = name

@@ -1,10 +1,10 @@
 """Kubernetes, by the official client: cordon and taint a node, delete the pods of a group.
 
-Theory of operation. What changes on a node is computed in `kube_node` from the node as it was read,
-and sent with its resourceVersion; a conflict is read and computed again, within the deadline. A pod
-is deleted with its uid as precondition, so that a newer one of the same name is never hit, and the
-request counts as done when the pod is gone. Each request runs in a thread that is given up at the
-deadline, because the client's own timeout begins again with every piece that arrives.
+Theory of operation. What changes on a node is computed from the node as it was read ("kube node"
+below), and sent with its resourceVersion; after a conflict, the node is read again, within the
+deadline. A pod is deleted with its uid as precondition, so that a newer one of the same name is
+never hit, and the request counts as done when the pod is gone. Each request runs in a thread that
+is abandoned at the deadline: the client's own timeout starts again with every piece that arrives.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Body = Mapping[str, Any]
 BODY_MAX_BYTES: Final = 64 * 1024 * 1024
 _MERGE: Final = "application/merge-patch+json"
 _PASSING: Final = frozenset({409, 410, 429, 500, 502, 503, 504})
-"""Worth another look: somebody changed it meanwhile, or the server is busy or restarts."""
+"""Worth another try: somebody changed it meanwhile, or the server is busy or restarts."""
 _LAST_CALL_S: Final = 0.25
 
 
@@ -72,10 +72,10 @@ class KubeError(NotDone):
 
 
 def configured(context: str | None = None) -> client.Configuration:
-    """In a pod its service account, elsewhere the kubeconfig (KUBECONFIG).
+    """Use the pod's service account if in a pod without KUBECONFIG, else the kubeconfig.
 
     Raises:
-        KubeUnusableError: neither, or no client.
+        KubeUnusableError: there is neither, or no client.
     """
     try:
         from kubernetes import client, config  # noqa: PLC0415 - an extra, 0.5 s to import
@@ -95,15 +95,15 @@ def configured(context: str | None = None) -> client.Configuration:
 
 
 class KubeApi:
-    """The requests to one cluster that a scheduler needs, each with what is left of a deadline.
+    """The requests to one cluster that the driver needs, each with what is left of a deadline.
 
-    Plain JSON and not the client's models: they cost 3 MB of parsing for what is five fields, and
-    drop what a newer server says. The client brings kubeconfig, in-cluster tokens and their
+    Answers are plain JSON and not the client's models, which cost 3 MB of parsing for five fields
+    and drop what a newer server says. The client brings kubeconfig, in-cluster tokens and their
     renewal, exec plugins, proxies and TLS.
     """
 
     def __init__(self, configuration: client.Configuration) -> None:
-        from kubernetes import client  # noqa: PLC0415 - who has a configuration has it
+        from kubernetes import client  # noqa: PLC0415 - installed, as there is a configuration
 
         self._client = client.ApiClient(configuration)
         self._core = client.CoreV1Api(self._client)
@@ -209,18 +209,18 @@ def _items(body: Body) -> Sequence[Body]:
 # -- kube node ---------------------------------------------------------------------------------
 # What has to change on a node, computed from the node as it was read.
 #
-# Theory of operation. One annotation says whose quarantine stands on the node, and whether the
+# Theory of operation. One annotation says which quarantine lists hold the node, and whether the
 # cordon is ours: several monitors (one a job) may hold the same node, and an administrator or
-# NVSentinel may have cordoned it before. The taint stands as long as one holder is left; the cordon
-# is taken back by the last of them, only if one of them made it. All of it travels in one merge
-# patch with the resourceVersion that was read, so that whoever changed the node meanwhile makes it
-# fail, and it is computed again.
+# NVSentinel may have cordoned it before. The taint stays until the last holder lets go, who also
+# removes the cordon, but only if one of the holders made it. Everything goes into one merge patch
+# with the resourceVersion that was read. If the node has changed meanwhile, the patch fails and is
+# computed again.
 #
-# NVSentinel cordons, taints and annotates by its own keys. Taking back a cordon of a node that it
-# holds would cancel its repair (its docs/cancelling-breakfix.md), so ours waits until it lets go.
+# NVSentinel cordons, taints and annotates by its own keys. Uncordoning a node that it holds would
+# cancel its repair (its docs/cancelling-breakfix.md), so we wait until it lets go.
 
 KEY: Final = "lightkeeper.dev/quarantine"
-"""The annotation, the taint and the label, by which `kubectl get nodes -l` finds them."""
+"""Key of the annotation, the taint and the label; `kubectl get nodes -l` finds nodes by it."""
 TAINT: Final = {"key": KEY, "value": "true", "effect": "NoSchedule"}
 REASON_MAX_CHARS: Final = 400
 _SENTINEL: Final = "quarantineHealthEvent"
@@ -232,7 +232,7 @@ _OWN_CONDITIONS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class NodeChange:
-    """A patch, or none because it is so already; and what there is to say."""
+    """A patch (None: nothing to change), and a message for a person."""
 
     patch: Body | None
     said: str
@@ -243,7 +243,7 @@ class NodeChange:
 
 @dataclass(frozen=True, slots=True)
 class NodeHold:
-    """Who holds a node in quarantine, by the annotation."""
+    """Who holds a node in quarantine, according to the annotation."""
 
     by: Mapping[str, Mapping[str, Any]]
     cordoned: bool
@@ -251,7 +251,7 @@ class NodeHold:
 
 
 def hold_of(node: Body) -> NodeHold:
-    """The annotation; one that cannot be read holds nothing, and its cordon is not ours."""
+    """Read the annotation; if it cannot be read, nobody holds the node and no cordon is ours."""
     try:
         said = json.loads(_at(node, "metadata", "annotations", KEY) or "{}")
         by = {str(name): dict(entry) for name, entry in said.get("by", {}).items()}
@@ -274,7 +274,7 @@ def cordon(
 
 
 def uncordon(node: Body, owner: str) -> NodeChange:
-    """Take back what this owner holds; the last one takes taint and cordon along."""
+    """Remove this owner's hold; the last holder removes taint and cordon too."""
     hold, unschedulable = hold_of(node), _is_unschedulable(node)
     if owner not in hold.by:
         other = _others(node, hold, owner) or ("somebody cordoned it" if unschedulable else "")
@@ -295,7 +295,7 @@ def uncordon(node: Body, owner: str) -> NodeChange:
 def _patch(
     node: Body, by: Mapping[str, Mapping[str, Any]], cordoned: bool, spec: Body | None = None
 ) -> Body:
-    """Of the node as it was read; `by`: who holds it, nobody takes annotation and label away."""
+    """A patch of the node as read. `by`: its holders; without any, annotation and label go."""
     said = json.dumps({"cordoned": cordoned, "by": dict(by)}, sort_keys=True) if by else None
     meta: dict[str, Any] = {
         "resourceVersion": str(_at(node, "metadata", "resourceVersion") or ""),
@@ -307,7 +307,7 @@ def _patch(
 
 
 def sentinel_of(node: Body) -> str | None:
-    """That NVSentinel holds the node, and what it found; None when it does not."""
+    """A note that NVSentinel holds the node, and what it found; None if it does not hold it."""
     label, value = _SENTINEL_LABEL
     events = _at(node, "metadata", "annotations", _SENTINEL) or ""
     if not events.strip("[] {}") and _at(node, "metadata", "labels", label) != value:
@@ -327,9 +327,9 @@ def condition_of(node: Body, kind: str) -> str | None:
 
 
 def node_condition(node: Body, kind: str, *, bad: bool, message: str, now: str) -> Body | None:
-    """A patch of nodes/status that sets one condition; None when it is so already.
+    """A patch of nodes/status that sets one condition; None if it is set already.
 
-    A strategic merge patch: conditions are merged by type, those of others stay.
+    It is a strategic merge patch: conditions are merged by type, so the others stay.
     """
     status = "True" if bad else "False"
     if condition_of(node, kind) in ((status,) if bad else (status, None)):
@@ -369,7 +369,7 @@ def _others_taints(node: Body) -> Sequence[Body]:
 
 
 def _at(body: Body, *path: str) -> Any:
-    """What stands there; None where nothing does."""
+    """The value at a path; None if there is none."""
     value: Any = body
     for name in path:
         value = (value or {}).get(name)
@@ -383,8 +383,8 @@ DNS: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 UID: Final = re.compile(r"[0-9A-Za-z-]{8,64}")
 WORKLOAD_LABEL: Final = "primus-safe.workload.id"
 GROUP_LABEL: Final = "primus-safe.workload.group.id"
-"""By which Primus-SaFE marks the pods of one replica group of a TorchFT workload
-(its well_known_constants.go)."""
+"""These two labels are on all pods of one replica group of a TorchFT workload in Primus-SaFE (its
+well_known_constants.go)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,7 +394,7 @@ class WantedPod:
     namespace: str
     uid: str
     name: str
-    """Empty when they named none (a pod with the node's network): its uid finds it."""
+    """Empty if they named none (a pod with the node's network): then the uid finds it."""
     node: str
 
     def __str__(self) -> str:
@@ -404,7 +404,7 @@ class WantedPod:
 def wanted_of(
     group: GroupName, places: Sequence[Place], everyone: Iterable[Place]
 ) -> tuple[WantedPod, ...]:
-    """The pods of these places, each once.
+    """The pods at these places, each once.
 
     Raises:
         Refusal: a rank does not name its pod, or somebody else's rank is, or may be, in it.
@@ -437,7 +437,7 @@ def _wanted(place: Place) -> WantedPod:
 
 
 def group_selector(pod: Body) -> str | None:
-    """The labels that all pods of this pod's group share in Primus-SaFE; None when it has none."""
+    """A selector of all pods of this pod's group in Primus-SaFE; None without its labels."""
     workload, group = (
         _at(pod, "metadata", "labels", name) for name in (WORKLOAD_LABEL, GROUP_LABEL)
     )
@@ -447,7 +447,7 @@ def group_selector(pod: Body) -> str | None:
 
 
 def pod_of(namespace: str, pod: Body) -> WantedPod:
-    """As the API server shows it; its node is empty before it is scheduled."""
+    """A pod as the API server shows it; the node is empty until the pod is scheduled."""
     uid, name = (str(_at(pod, "metadata", part) or "") for part in ("uid", "name"))
     return WantedPod(namespace, uid, name, str(_at(pod, "spec", "nodeName") or ""))
 
@@ -455,14 +455,14 @@ def pod_of(namespace: str, pod: Body) -> WantedPod:
 # -- kube --------------------------------------------------------------------------------------
 
 POD_HOST: Final = "pod:"
-"""Begins the host of a rank whose pod does not know its node: see `worker_server.rank.identity`."""
+"""Prefix of a rank's host if its pod does not know its node: see `worker_server.rank.identity`."""
 _LOOK_AGAIN_S: Final = 0.25
 
 T = TypeVar("T")
 
 
 def retrying(ask: Callable[[], T], deadline: Deadline) -> T:
-    """What `ask` returns; asked again while its error may pass.
+    """Call `ask`, and again while its error may pass; returns its result.
 
     Raises:
         KubeError: it does not pass, or not within the deadline.
@@ -479,21 +479,20 @@ def retrying(ask: Callable[[], T], deadline: Deadline) -> T:
                 raise exc from None
 
 
-# Work in a thread of its own that is given up at its deadline, and never keeps a process
-# alive.
+# Work in its own thread, which is abandoned at the deadline and never keeps a process alive.
 
 _MOST: Final = 8
-"""Threads that may be under way or given up: a server that drips must not fill the process."""
+"""Limit of threads, running or abandoned: a server that drips must not fill the process."""
 _SLACK_S: Final = 0.2
 _places = threading.BoundedSemaphore(_MOST)
 
 
 def run_within(work: Callable[[], T], timeout_s: float) -> T:
-    """What `work` returns or raises.
+    """Run `work` in a thread; returns or raises what it does.
 
     Raises:
         TooLate: it has not ended in time; its thread continues, and ends with its own timeouts.
-        NotDone: too many of those are still there.
+        NotDone: too many such threads are still there.
     """
     if not _places.acquire(blocking=False):
         raise NotDone(f"{_MOST} earlier requests have not ended")
@@ -508,7 +507,7 @@ def run_within(work: Callable[[], T], timeout_s: float) -> T:
     try:
         return answer.result(timeout_s + _SLACK_S)
     except FutureTimeoutError:
-        if answer.done():  # `work` raised one of its own
+        if answer.done():  # `work` itself raised a TimeoutError
             raise
         raise TooLate(f"not within {timeout_s:g} s") from None
 
@@ -529,7 +528,7 @@ def rules(namespaces: Collection[str], *, primus: bool) -> Sequence[Mapping[str,
 
 
 def checks(api: KubeApi, asked: Sequence[Mapping[str, str]], deadline: Deadline) -> Iterator[Check]:
-    """One SelfSubjectAccessReview a rule."""
+    """Ask for each rule whether it is allowed, by a SelfSubjectAccessReview."""
     for rule in asked:
         what = _words(rule)
         try:
@@ -557,13 +556,13 @@ Condition = tuple[bool, Callable[[], str]]
 @dataclass(frozen=True, slots=True)
 class KubeOptions:
     grace_s: int = 5
-    """Between SIGTERM and SIGKILL of a pod. A group that is evicted hangs or is wrong, and leaves
-    no checkpoint; longer keeps its host longer."""
+    """Between SIGTERM and SIGKILL of a pod. An evicted group hangs or is faulty and leaves no
+    checkpoint, so a longer grace only occupies its host for longer."""
     force: bool = False
     """Whether a pod on a node that is not ready is deleted without waiting for its kubelet. Its
     processes may live on there until the node is back; without it, the pod stays Terminating."""
     primus_safe: str | None = None
-    """Id of Primus-SaFE's monitor by which it is reported, as NodeCondition `primus-safe.ID`."""
+    """Id of the Primus-SaFE monitor that is to report it, as NodeCondition `primus-safe.ID`."""
 
 
 class Kubernetes(Scheduler):
@@ -610,7 +609,7 @@ class Kubernetes(Scheduler):
         return self._change(host, compute, (True, said), deadline)
 
     def _uncordon(self, host: Host, reason: str, deadline: Deadline) -> Outcome:
-        """Take back our hold, and with the last hold taint and cordon."""
+        """Remove our hold, and with the last hold also taint and cordon."""
 
         def compute(node: Any) -> NodeChange:
             return uncordon(node, self._owner())
@@ -629,7 +628,7 @@ class Kubernetes(Scheduler):
         condition: Condition,
         deadline: Deadline,
     ) -> Outcome:
-        """Read, compute, write; once more when somebody else wrote in between."""
+        """Read, compute, write; again if somebody else wrote in between, or the error may pass."""
         name = _node_name(host)
 
         def change() -> NodeChange:
@@ -664,9 +663,7 @@ class Kubernetes(Scheduler):
         _incident_id: IncidentId | None,
         deadline: Deadline,
     ) -> Outcome:
-        """Delete the pods in which the group runs and nobody else: a deletion has no place for a
-        reason.
-        """
+        """Delete the pods that run only this group. A deletion cannot record a reason."""
         everyone = self._everyone()
         wanted = wanted_of(group, places, everyone)
         pods = self._find(group, wanted, everyone, deadline)
@@ -679,7 +676,7 @@ class Kubernetes(Scheduler):
         everyone: Sequence[Place],
         deadline: Deadline,
     ) -> Sequence[WantedPod]:
-        """The wanted pods that still are there; in Primus-SaFE with all others of their group.
+        """The wanted pods that still exist; in Primus-SaFE also all other pods of their group.
 
         Raises:
             Refusal: a pod of the group carries, or may carry, somebody else's rank.
@@ -697,7 +694,7 @@ class Kubernetes(Scheduler):
         return tuple(pods[uid] for uid in sorted(pods))
 
     def _carry_out(self, pods: Sequence[WantedPod], deadline: Deadline) -> str:
-        """Delete these, and wait until they are gone; what was done."""
+        """Delete these pods, and wait until they are gone; returns what was done."""
         if not pods:
             return "its pods are gone"
         forced = [self._delete(pod, deadline) for pod in pods]
@@ -713,7 +710,7 @@ class Kubernetes(Scheduler):
         return f"deleted {said}"
 
     def _delete(self, pod: WantedPod, deadline: Deadline) -> bool:
-        """Whether force was needed."""
+        """Delete a pod; returns whether by force."""
         force = self._options.force and self._is_lost(pod.node, deadline)
         grace_s = 0 if force else self._options.grace_s
 
@@ -722,7 +719,7 @@ class Kubernetes(Scheduler):
                 self._api.delete_pod(pod.namespace, pod.name, pod.uid, grace_s, deadline)
             except KubeError as exc:
                 if exc.status == 404 or (exc.status == 409 and self._look(pod, deadline) is None):
-                    return False  # gone, or a newer one bears its name
+                    return False  # gone, or a newer one has its name
                 raise
             return force
 
@@ -753,12 +750,12 @@ class Kubernetes(Scheduler):
         return next((pod for pod in pods if _at(pod, "metadata", "uid") == wanted.uid), None)
 
     def _group_of(self, namespace: str, pod: Body, deadline: Deadline) -> Sequence[Body]:
-        """Pods of the same replica group whose place is unknown."""
+        """All pods of this pod's replica group, if Primus-SaFE is used; else none."""
         selector = None if self._options.primus_safe is None else group_selector(pod)
         return () if selector is None else self._api.pods(namespace, deadline, label=selector)
 
     def _within(self, timeout_s: float, work: Callable[[Deadline], T]) -> T:
-        """In a thread that is given up at the deadline."""
+        """Run the work in a thread that is abandoned at the deadline."""
         return run_within(lambda: work(Deadline(timeout_s, self._clockwork)), timeout_s)
 
 

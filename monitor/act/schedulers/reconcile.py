@@ -1,16 +1,16 @@
 """Makes each scheduler agree with the quarantine list.
 
-Theory of operation. A host on the list is cordoned once; a host that we cordoned, or tried to, and
-that is off the list is uncordoned. Failures are retried with backoff. What an earlier
+Theory of operation. A host on the list is cordoned once. A host that we cordoned, or tried to
+cordon, is uncordoned when it is off the list. Failures are retried with backoff. What an earlier
 monitor had cordoned is read back from the scheduler, and is uncordoned too unless it is on the
-list. Two things are left alone: a host that somebody else keeps out is looked at now and then, in
-case that he lets it in while it is on the list; a cordon of ours that somebody takes back by hand
-is not made again while this monitor runs: he knows more than we do, and launchers are refused there
+list. Two things are left alone. A host that somebody else cordoned is only checked now and then, in
+case they uncordon it while it is on the list. A cordon of ours that somebody removes by hand is not
+made again while this monitor runs: they know more than we do, and launchers are refused there
 anyway.
 
-Each scheduler has a worker of its own, which looks at the list once a second, so that it does not
-matter who changed it. In observe mode, and on a monitor that stands by, it does nothing; a monitor
-that takes over reads back what is ours, as one that starts does.
+Each scheduler has its own worker, which looks at the list once a second, so it does not matter who
+changed the list. In observe mode, and on a standby, it does nothing. A monitor that takes over
+reads back our cordons, as one that starts does.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from monitor.model.names import Host
 log = logging.getLogger(__name__)
 
 TIMEOUT_S: Final = 20.0
-"""Of one request. `scontrol` gives up after MessageTimeout, 10 s by default."""
+"""Deadline of one request. `scontrol` gives up after MessageTimeout, 10 s by default."""
 _PERIOD_S: Final = 1.0
 _RECALL_AGAIN_S: Final = 60.0
 FIRST_RETRY_S: Final = 1.0
 LONGEST_RETRY_S: Final = 300.0
 """A scheduler that comes back is asked within five minutes."""
 FOREIGN_LOOK_S: Final = 60.0
-"""How often a host cordoned by others is checked."""
+"""How often a host that somebody else cordoned is checked."""
 STRAY_S: Final = 15.0
-"""A cordon that was read back and stands for no host on the list is taken back after so long: the
-list of a monitor that has just taken over may be on its way."""
+"""A cordon that was read back, of a host that is not on the list, is removed only after this time:
+the list of a monitor that has just taken over may be on its way."""
 _TROUBLE_AFTER: Final = 2
 """Failures in a row; a single one is normal."""
 
@@ -80,11 +80,10 @@ class CordonPlan:
         self._made: dict[Host, _Made] = {}
         self._failed: dict[Host, _Failed] = {}
         self._owed: dict[Host, float] = {}
-        """Hosts that may bear our cordon, and from when on it is taken back if they are off the
-        list."""
+        """Host that may have our cordon -> when to uncordon it, if it is off the list."""
 
     def recalled(self, hosts: Iterable[Host], now_s: float) -> None:
-        """These bear our cordon, says the scheduler."""
+        """Take in the hosts that have our cordon, according to the scheduler."""
         for host in hosts:
             self._owed.setdefault(host, now_s + STRAY_S)
 
@@ -109,7 +108,7 @@ class CordonPlan:
         return failed is None or failed.word != word or now_s >= failed.next_s
 
     def learned(self, action: Action, outcome: Outcome, now_s: float) -> None:
-        """What became of a request; a failed one may have taken effect anyway."""
+        """Take in the outcome of a request; a failed one may have taken effect anyway."""
         host, entry = action.host, action.entry
         if entry is not None:
             self._owed[host] = now_s
@@ -172,7 +171,7 @@ class CordonReconciler:
         self._plan: CordonPlan | None = None
         """None while this monitor may not act."""
         self._recall_s: float | None = None
-        """When to read back what is ours; None: it is known."""
+        """When to read back our cordons; None: that is done."""
         self._failing: tuple[str, ...] = ()
         self._worker = BackgroundWorker(f"scheduler {scheduler.name}", self._work, every_s=period_s)
         self._worker.start()
@@ -192,7 +191,7 @@ class CordonReconciler:
             self._show()
 
     def round(self) -> None:
-        """One look at the list, and what is due by it."""
+        """Look at the list once, and make the requests that are due."""
         if not self._may_act():
             self._plan = None  # another monitor may act now
             return

@@ -1,11 +1,11 @@
 """Slurm, by its own commands: drain a node, end the step or the job that carries a group.
 
 Theory of operation. `scontrol update` has no condition ("only if nobody else did"), so each change
-is a look, the change, and a look whether it is so. What is ours has a reason that begins
-with our mark; any other reason is left as it is, and so is the node's state.
-A node is given back with UNDRAIN and not with RESUME, which would also bring back a node that is
-down. A group is ended by its step where it has one; the whole job goes only when no rank of another
-group is known to be, or may be, in it. Slurm 20.11 or newer; tried with 22.05.
+is a look, the change, and a second look to confirm it. Our drains have a reason that begins with
+our mark; a node that somebody else drained or took down is left as it is. A node is given back with
+UNDRAIN and not with RESUME, which would also bring back a node that is down. A group is ended by
+its step if it has one; the whole job is ended only if no rank of another group is known to be, or
+may be, in it. Slurm 20.11 or newer; tried with 22.05.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from monitor.model.names import GroupName, Host, IncidentId, one_line
 # -- slurm text --------------------------------------------------------------------------------
 # What `scontrol show` and `sinfo` say, as values.
 #
-# The plain text and not JSON: it is the same in 20.11 to 25.05, JSON comes with a plugin that not
-# every cluster has, in a format that changes with each release.
+# Plain text is read, not JSON: the text is the same in 20.11 to 25.05, while JSON comes with a
+# plugin that not every cluster has, in a format that changes with each release.
 
 NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252}[A-Za-z0-9])?")
-"""A node's name; no list (`a[1-9]`, `a,b`), of which Slurm would take every one."""
+"""The name of one node; not a list (`a[1-9]`, `a,b`), of which Slurm would take every node."""
 NUMBER: Final = re.compile(r"[0-9]{1,10}")
 _REASON: Final = re.compile(r"(?P<said>.*?)(?: \[(?P<who>[^\[\]@]*)@[^\[\]]*\])?")
 _SUFFIXES: Final = "*~#!%$@^-"
@@ -80,7 +80,7 @@ class SlurmNode:
 
 
 def parse_node(text: str) -> SlurmNode | None:
-    """The one node of this text; None when it is none."""
+    """The node that this text describes; None unless it is exactly one."""
     name = re.search(r"^NodeName=(\S+)", text, re.MULTILINE)
     state = re.search(r"^\s+State=(\S+)", text, re.MULTILINE)
     if name is None or state is None or text.count("NodeName=") != 1:
@@ -100,17 +100,17 @@ def parse_node(text: str) -> SlurmNode | None:
 class SlurmJob:
     state: str
     name: str
-    """Identifies it alone: `12`, or `10_3` of an array, whose last task has the array's own
-    number: `scancel` of that number ends all tasks (seen, 22.05)."""
+    """Identifies this job alone: `12`, or `10_3` in an array. An array's last task has the array's
+    own number, and `scancel` of that number ends all tasks (seen, 22.05)."""
     restarts: str
     requeues: bool
     whole: bool
-    """False: a part of a heterogeneous job, whose end may end the others."""
+    """False: a part of a heterogeneous job; ending it may end the other parts."""
 
 
 def parse_job(text: str, number: str) -> SlurmJob | None:
-    """The job of this number; None when it is not there. Asked for an array's number, which is
-    that of its last task too, Slurm lists every task.
+    """The job with this number; None if the text has none. For an array's number, which is also
+    its last task's, Slurm lists every task.
     """
     for block in text.split("\n\n"):
         words = _words(block)
@@ -139,7 +139,7 @@ def _words(text: str) -> Mapping[str, str]:
 
 # -- slurm -------------------------------------------------------------------------------------
 
-# Commands of a scheduler: an argument list, a deadline, no shell.
+# Running Slurm's commands: an argument list, a deadline, no shell.
 
 OUTPUT_MAX_CHARS: Final = 16 * 1024 * 1024
 """`sinfo` of 5,000 nodes in three partitions is a megabyte."""
@@ -188,7 +188,7 @@ def run(argv: Sequence[str], timeout_s: float) -> Ran:
     return Ran(done.returncode, out, err)
 
 
-# Which steps or jobs of Slurm carry a group, and nobody else.
+# Which steps or jobs of Slurm carry a group, and no other.
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -206,7 +206,7 @@ class SlurmTarget:
 def targets_of(
     group: GroupName, places: Sequence[Place], everyone: Iterable[Place]
 ) -> tuple[SlurmTarget, ...]:
-    """Targets to end, each once.
+    """The steps or jobs to end, each once.
 
     Raises:
         Refusal: a rank of the group does not name its job, or somebody else is, or may be, there.
@@ -235,8 +235,8 @@ def _target(place: Place) -> SlurmTarget:
 # What `lightkeeper check scheduler` asks Slurm; nothing is changed by it.
 
 NOBODY: Final = "lightkeeper-no-such-node"
-"""Slurm asks who we are before it looks for the node (seen, 22.05): so an unknown node shows
-whether we may."""
+"""Slurm checks our permission before it looks for the node (seen, 22.05), so an unknown node shows
+whether we have it."""
 _REFUSED: Final = re.compile(r"Invalid user id|[Pp]ermission denied")
 
 
@@ -266,8 +266,8 @@ def _try(what: str, run: Run, argv: Sequence[str], deadline: Deadline) -> Check:
 REASON_MAX_CHARS: Final = 240
 _LOOK_AGAIN_S: Final = 0.5
 _PATIENT_SHARE: Final = 0.5
-"""Of the time left after which a step that was asked to end is killed: Slurm itself waits 30 s
-(KillWait) between SIGTERM and SIGKILL."""
+"""A step that was asked to end is killed when less than this share of the time is left: Slurm
+itself waits 30 s (KillWait) between SIGTERM and SIGKILL."""
 
 
 _ENDING: Final = "COMPLETING"
@@ -282,7 +282,7 @@ class Removal(StrEnum):
 
 
 class Slurm(Scheduler):
-    """The cluster that `scontrol` here speaks to."""
+    """The cluster that this machine's `scontrol` talks to."""
 
     name = "slurm"
     cordoned_word, uncordoned_word = "drained", "undrained"
@@ -311,7 +311,7 @@ class Slurm(Scheduler):
     def _cordon(
         self, host: Host, reason: str, incident_id: IncidentId | None, deadline: Deadline
     ) -> Outcome:
-        """Drain the node, unless it is drained or down by somebody else's hand."""
+        """Drain the node, unless somebody else has drained it or taken it down."""
         said = marked(self._owner(), reason, incident_id, REASON_MAX_CHARS)
         node = self._node(host, deadline)
         if self._is_ours(node):
@@ -370,9 +370,7 @@ class Slurm(Scheduler):
         _incident_id: IncidentId | None,
         deadline: Deadline,
     ) -> Outcome:
-        """Cancel the steps, or jobs, in which the group runs and nobody else: a cancelled step has
-        no place for a reason.
-        """
+        """Cancel the steps, or jobs, that run only this group. A reason cannot be recorded."""
         targets = targets_of(group, places, self._everyone())
         jobs = {target.job: self._job(target, deadline) for target in targets}
         return Outcome(
@@ -387,7 +385,7 @@ class Slurm(Scheduler):
         return job if job.state in _ALIVE else None
 
     def _is_over(self, target: SlurmTarget, deadline: Deadline) -> bool:
-        """A requeued job has counted on while its old run is still ending (seen, 22.05)."""
+        """Whether it has ended; `restarts` rises while the old run still ends (seen, 22.05)."""
         job = self._show(target, deadline)
         if job is None or job.state not in _ALIVE:
             return True
@@ -436,7 +434,7 @@ class Slurm(Scheduler):
         return f"cancelled {target}" + (" by SIGKILL" if killed else "")
 
     def _cancel(self, argv: Sequence[str], name: str, deadline: Deadline) -> None:
-        """`scancel` of what has just ended says "Invalid job id", which is no failure."""
+        """Run `scancel`; for a step that has just ended, "Invalid job id" is not a failure."""
         said = self._run(argv, deadline.left_s())
         if said.status != 0 and self._has_step(name, deadline):
             raise NotDone(said.said)

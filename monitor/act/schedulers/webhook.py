@@ -1,8 +1,8 @@
-"""Any other scheduler: one signed JSON request an action, to a service of one's own.
+"""Any other scheduler: one signed JSON request per action, to a service that the user runs.
 
-What the receiver owes is in docs/deploy.md; in short: check the signature, do the action unless it
-is so already, and answer `{"done": true, "detail": "..."}`. It is asked again, with the same
-Idempotency-Key, when it does not answer, answers 5xx or 429.
+docs/deploy.md says what the receiver must do; in short: check the signature, do the action unless
+it is done already, and answer `{"done": true, "detail": "..."}`. A request is repeated, with the
+same Idempotency-Key, if there is no answer, or a 5xx (but 501) or 429.
 """
 
 from __future__ import annotations
@@ -33,13 +33,12 @@ from monitor.act.schedulers.base import (
 from monitor.background import backoff_s
 from monitor.model.names import GroupName, Host, IncidentId, shown_url, without_secrets
 
-# Signed requests: how ours are signed, and what a receiver does to know them.
+# How requests are signed, and how a receiver verifies them.
 #
 # One header, in the form that Stripe made common: `t=SECONDS,v1=HEX`, HMAC-SHA256 of
-# `SECONDS.BODY`. The time is signed along, so that an old request cannot be sent again later;
-# several `v1` may stand there while a secret is changed. (`act.notify` signs its messages to
-# people without a time: to hear one twice does no harm.) `docs/deploy.md` has `verify` as a
-# sample.
+# `SECONDS.BODY`. The signature covers the time, so that an old request cannot be sent again later.
+# There may be several `v1` while a secret is being changed. (`act.notices` signs messages to people
+# without a time: a repeated message does no harm.) `docs/deploy.md` has `verify` as a sample.
 
 HEADER: Final = "X-Lightkeeper-Signature"
 IDEMPOTENCY: Final = "Idempotency-Key"
@@ -69,7 +68,7 @@ class WebhookScheduler(Scheduler):
         *,
         name: str = "webhook",
     ) -> None:
-        """`owner` names the quarantine list in whose name it is asked; `fetcher` is its own now."""
+        """`owner` names our quarantine list in each request; `close` closes `fetcher`."""
         super().__init__(everyone, owner)
         self.name = name
         self._url = url
@@ -77,7 +76,7 @@ class WebhookScheduler(Scheduler):
         self._fetcher = fetcher
 
     def checks(self, timeout_s: float) -> Sequence[Check]:
-        """A signed ping; and whether it refuses one that somebody else has signed."""
+        """Whether the receiver takes a signed ping, and refuses one signed with another secret."""
         deadline = Deadline(timeout_s, self._clockwork)
         where = shown_url(self._url)
         signed, forged = f"{where} takes a signed ping", f"{where} refuses a forged one"
@@ -133,14 +132,14 @@ class WebhookScheduler(Scheduler):
         return self._ask("remove", body, deadline)
 
     def _cordoned(self, deadline: Deadline) -> Sequence[Host] | None:
-        """What the receiver lists as held by us; None when it does not list (404, 501)."""
+        """The hosts that the receiver lists as ours; None without a list (404, 501: `NotDone`)."""
         hosts = self._answer("list", {}, deadline).get("hosts")
         if not isinstance(hosts, list) or not all(isinstance(host, str) for host in hosts):
             return None
         return hosts
 
     def _crash(self, exc: Exception) -> str:
-        """Without its words: they may hold the URL."""
+        """Only the type: the message may hold the URL."""
         return type(exc).__name__
 
     def _ask(self, action: str, body: Mapping[str, Any], deadline: Deadline) -> Outcome:
@@ -184,8 +183,8 @@ class WebhookScheduler(Scheduler):
             deadline.pause(max(wait_s * random.uniform(0.8, 1.2), retry_s), why)  # noqa: S311
 
     def _key(self, action: str, body: Mapping[str, Any]) -> str:
-        """The same for the same removal of the same incident, so that one that is asked again never
-        hits what has started since; new for every other request.
+        """The idempotency key: the same whenever a removal is repeated for the same incident, so
+        that it never hits what has started since; a new key for every other request.
         """
         if action == "remove" and body.get("incident_id"):
             said = json.dumps([body["owner"], body["incident_id"], body["group"], body["places"]])
@@ -194,7 +193,7 @@ class WebhookScheduler(Scheduler):
 
 
 def _said(answer: Answer) -> Mapping[str, Any]:
-    """The answer's JSON object; an empty one is a plain yes."""
+    """The answer's JSON object; an empty body means yes."""
     if not 200 <= answer.status < 300:
         raise NotDone(_answer_line(answer))
     if not answer.body.strip():
@@ -207,7 +206,7 @@ def _said(answer: Answer) -> Mapping[str, Any]:
 
 
 def _passing(status: int) -> bool:
-    """Whether it may answer otherwise in a moment."""
+    """Whether a later try may get another answer."""
     return status == 429 or (status >= 500 and status != 501)
 
 
