@@ -53,24 +53,24 @@ def options(module: str, what: str | None, evidence: str) -> argparse.ArgumentPa
     return top
 
 
-def begin(module: str, told: Sequence[str] | None = None) -> None:
+def begin(module: str, arguments: Sequence[str] | None = None) -> None:
     """SIGTERM unwinds, so that fleets are ended; results say by which command they were made."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    command = " ".join([f"python -m {module}", *(sys.argv[1:] if told is None else told)])
+    command = " ".join([f"python -m {module}", *(sys.argv[1:] if arguments is None else arguments)])
     os.environ.setdefault("LIGHTKEEPER_COMMAND", command)
 
 
 def left(cases: Iterable[Any], out: Path, key: Callable[[Any], str]) -> list[Any]:
     """The cases of which there are no results."""
     cases, done = list(cases), {row["key"] for row in read(out)}
-    found = [case for case in cases if key(case) not in done]
-    say(f"{len(cases)} runs, {len(cases) - len(found)} done already")
-    return found
+    remaining = [case for case in cases if key(case) not in done]
+    say(f"{len(cases)} runs, {len(cases) - len(remaining)} done already")
+    return remaining
 
 
 def run_all(
     cases: Sequence[Any], out: Path, runner: Runner, name: Callable[[Any], str],
-    told: Callable[[Row], str],
+    summary: Callable[[Row], str],
 ) -> bool:  # fmt: skip
     """Each case in turn, its row kept at once; whether every one was made."""
     made = True
@@ -85,7 +85,7 @@ def run_all(
                 made = False
                 continue
             append(out, row)
-            say(f"   {told(row)}")
+            say(f"   {summary(row)}")
     finally:
         runner.close()
     return made
@@ -129,8 +129,8 @@ def write(page: Path, text: str) -> None:
 def code() -> str:
     """The commit that runs; `-dirty` after it where files differ."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    told = subprocess.run(command, capture_output=True, text=True, check=False)
-    return told.stdout.strip() or "unknown"
+    described = subprocess.run(command, capture_output=True, text=True, check=False)
+    return described.stdout.strip() or "unknown"
 
 
 def machine() -> str:
@@ -271,14 +271,16 @@ class StepLog:
 def children(pid: int) -> list[int]:
     """Of a process; none of one that is gone."""
     try:
-        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return [
+            int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        ]
     except OSError:
         return []
 
 
 def descendants(pid: int) -> list[int]:
     """Children, theirs, and so on."""
-    found = []
+    pids = []
     for child in children(pid):
-        found += [child, *descendants(child)]
-    return found
+        pids += [child, *descendants(child)]
+    return pids

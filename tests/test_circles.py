@@ -19,7 +19,9 @@ def circle_of(imports: dict[str, set[str]]) -> list[str] | None:
 @pytest.fixture(scope="module")
 def imports() -> dict[str, set[str]]:
     graph = grimp.build_graph(*PACKAGES, cache_dir=None)
-    return {one: set(graph.find_modules_directly_imported_by(one)) for one in graph.modules}
+    return {
+        module: set(graph.find_modules_directly_imported_by(module)) for module in graph.modules
+    }
 
 
 def test_no_files_import_each_other_in_a_circle(imports: dict[str, set[str]]) -> None:

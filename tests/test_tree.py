@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = sorted({path.parent for path in (ROOT / "tests/monitor").rglob("test_*.py")})
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda one: str(one.relative_to(ROOT)))
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(ROOT)))
 def test_each_folder_of_the_monitors_tests_is_a_folder_or_a_file_of_the_monitor(folder) -> None:
     subject = ROOT / folder.relative_to(ROOT / "tests")
     assert subject.is_dir() or subject.with_suffix(".py").is_file()

@@ -39,7 +39,9 @@ class Shards:
         """Called by torchft on another thread."""
         return {
             "tensors": self._tensors,
-            "rates": [[group["lr"] for group in one.param_groups] for one in self._optimizers],
+            "rates": [
+                [group["lr"] for group in optimizer.param_groups] for optimizer in self._optimizers
+            ],
             "others": {name: other.state_dict() for name, other in self._others.items()},
         }
 

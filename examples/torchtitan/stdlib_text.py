@@ -46,5 +46,7 @@ def _documents(folder: str) -> Dataset:
 
 
 DATASETS["stdlib"] = DatasetConfig(
-    path=str(Path(os.__file__).parent), loader=_documents, sample_processor=lambda one: one["text"]
+    path=str(Path(os.__file__).parent),
+    loader=_documents,
+    sample_processor=lambda document: document["text"],
 )

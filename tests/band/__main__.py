@@ -43,19 +43,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run("with evictions", seed=0, kinds=KINDS),
         run("without faults, another seed", seed=1, kinds=()),
     ]
-    options.out.write_text("".join(json.dumps(one) + "\n" for one in runs))
+    options.out.write_text("".join(json.dumps(row) + "\n" for row in runs))
     options.plot.write_text(plot.draw(runs, COMMAND))
     for line in summary(runs):
         print(line)
-    return int(any(one["lost"] for one in runs))
+    return int(any(row["lost"] for row in runs))
 
 
 def summary(runs: Sequence[dict[str, Any]]) -> list[str]:
     """What there is to say of the three."""
-    calm, harmed, other = (dict(one["loss"]) for one in runs)
+    calm, harmed, other = (dict(row["loss"]) for row in runs)
     by_faults = max(map(abs, judge.apart(harmed, calm).values()))
     by_seed = max(map(abs, judge.apart(other, calm).values()))
-    lost = [line for one in runs for line in one["lost"]]
+    lost = [line for row in runs for line in row["lost"]]
     return [
         f"{len(runs[1]['evictions'])} evictions; lost steps: {'; '.join(lost) or 'none'}",
         (
@@ -112,11 +112,15 @@ def strike(fleet: Fleet, number: int, kind: str) -> dict[str, Any]:
 def evicted(fleet: Fleet, group: str, number: int) -> bool:
     """Whether there were as many evictions as faults, the last of this group."""
     try:
-        told = fleet.client().incidents()
+        incidents = fleet.client().incidents()
     except MonitorAwayError:
         return False
-    done = [one for one in told if one["milestones"].get("evict_asked_s") is not None]
-    return len(done) >= number and any(group in one["groups"] for one in done)
+    done = [
+        incident
+        for incident in incidents
+        if incident["milestones"].get("evict_asked_s") is not None
+    ]
+    return len(done) >= number and any(group in incident["groups"] for incident in done)
 
 
 def whole(fleet: Fleet) -> bool:

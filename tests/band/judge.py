@@ -31,9 +31,9 @@ def smoothed(losses: Mapping[int, float]) -> dict[int, float]:
     }
 
 
-def apart(one: Mapping[int, float], other: Mapping[int, float]) -> dict[int, float]:
+def apart(losses: Mapping[int, float], other: Mapping[int, float]) -> dict[int, float]:
     """Step -> difference of the smoothed losses, nats a byte, where both have one."""
-    ours, theirs = smoothed(one), smoothed(other)
+    ours, theirs = smoothed(losses), smoothed(other)
     return {step: ours[step] - theirs[step] for step in ours if step in theirs}
 
 
@@ -44,23 +44,23 @@ def lost(events: Sequence[Event], last: int) -> list[str]:
     weights with those who did it again than with those who had done it before.
     """
     committed = [e for e in events if e["event"] == "step" and e["committed"]]
-    found = [f"step {n} is missing" for n in range(1, last + 1) if n not in _steps(committed)]
+    problems = [f"step {n} is missing" for n in range(1, last + 1) if n not in _steps(committed)]
     seen: set[tuple[str, int]] = set()
     for event in committed:
         key = (event["rank"], event["step"])
         if key in seen:
-            found.append(f"{key[0]} committed step {key[1]} twice")
+            problems.append(f"{key[0]} committed step {key[1]} twice")
         seen.add(key)
     prints: dict[tuple[int, int], set[str]] = {}
     for event in events:
         if event["event"] == "fingerprint":
             prints.setdefault((event["step"], event["piece"]), set()).add(event["sha256"])
-    found += [
+    problems += [
         f"piece {piece} has {len(hashes)} sets of weights after step {step}"
         for (step, piece), hashes in sorted(prints.items())
         if len(hashes) > 1
     ]
-    return found
+    return problems
 
 
 def _steps(events: Iterable[Event]) -> set[int]:

@@ -39,7 +39,7 @@ def draw(runs: Sequence[Mapping[str, Any]], command: str) -> str:
             "(nats a byte): 2 groups x 2 ranks, FSDP2 and TorchFT</text>"
         ),
     ]
-    for eviction in (one for run in runs for one in run["evictions"]):
+    for eviction in (eviction_row for run in runs for eviction_row in run["evictions"]):
         x, _ = at(eviction["at"], high)
         width = max(2.0, at(eviction["back"], high)[0] - x)
         parts.append(

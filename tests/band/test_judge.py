@@ -37,11 +37,11 @@ def test_runs_are_compared_by_means_over_whole_windows():
     flat = dict.fromkeys(range(1, 31), 2.0)
     raised = {number: 2.0 + (number > 20) for number in range(1, 31)}
 
-    found = judge.apart(raised, flat)
+    difference = judge.apart(raised, flat)
 
-    assert list(found) == list(range(judge.WINDOW, 31))
-    assert found[20] == 0.0
-    assert found[30] == pytest.approx(10 / judge.WINDOW)
+    assert list(difference) == list(range(judge.WINDOW, 31))
+    assert difference[20] == 0.0
+    assert difference[30] == pytest.approx(10 / judge.WINDOW)
 
 
 def test_a_run_in_which_every_step_counts_once_loses_nothing():
@@ -51,7 +51,7 @@ def test_a_run_in_which_every_step_counts_once_loses_nothing():
 
 
 @pytest.mark.parametrize(
-    ("events", "found"),
+    ("events", "problem"),
     [
         ([step("rg_0.0", 1), step("rg_0.0", 3)], "step 2 is missing"),
         ([step("rg_0.0", 1), step("rg_0.0", 2, committed=False), step("rg_0.0", 3)],
@@ -61,8 +61,8 @@ def test_a_run_in_which_every_step_counts_once_loses_nothing():
           weights("rg_1.0", 2, "b")], "piece 0 has 2 sets of weights after step 2"),
     ],
 )  # fmt: skip
-def test_each_way_of_losing_a_step_is_seen(events, found):
-    assert judge.lost(events, last=3) == [found]
+def test_each_way_of_losing_a_step_is_seen(events, problem):
+    assert judge.lost(events, last=3) == [problem]
 
 
 def test_the_committed_run_keeps_the_stated_band_and_is_what_the_picture_shows():

@@ -24,11 +24,11 @@ HANGING: Final = ("hang", "gil", "stop", "mismatch")
 
 def write(page: Path, rows: Path) -> None:
     """Write the page, and its plot into `images/` beside it."""
-    found = _lines(rows)
+    figure_rows = _lines(rows)
     images = page.parent / "images"
     images.mkdir(parents=True, exist_ok=True)
-    (images / PLOT).write_text(plot(found))
-    page.write_text(render(found, _lines(MATRIX)))
+    (images / PLOT).write_text(plot(figure_rows))
+    page.write_text(render(figure_rows, _lines(MATRIX)))
 
 
 def _lines(path: Path) -> list[Row]:
@@ -70,7 +70,7 @@ def _sizes(rows: Sequence[Row], what: str) -> str:
     if what == "load":
         heads.insert(5, "MB/s")
     lines = []
-    for row in sorted(mine, key=lambda one: one["bytes"]):
+    for row in sorted(mine, key=lambda size_row: size_row["bytes"]):
         took_s, yard_s = median(row["took_s"]), median(row["yard_s"])
         line = [f"{row['size_mb']} MB", _figure(took_s * scale),
                 _figure(max(row["took_s"]) * scale), _figure(yard_s * scale),
@@ -88,7 +88,7 @@ def _reconfigure(rows: Sequence[Row]) -> str:
     lines = []
     for row in _of(rows, "reconfigure"):
         took_s, yard_s = median(row["took_s"]), median(row["yard_s"])
-        late = [sum(one > 1.0 for one in row[name]) for name in ("took_s", "yard_s")]
+        late = [sum(seconds > 1.0 for seconds in row[name]) for name in ("took_s", "yard_s")]
         lines.append(
             [str(row["groups"]), _figure(took_s * 1e3), _figure(max(row["took_s"]) * 1e3),
              _figure(yard_s * 1e3), f"{took_s / yard_s:.2g}", str(len(row["took_s"])),
@@ -107,17 +107,17 @@ def _figure(value: float) -> str:
 
 def _largest(rows: Sequence[Row]) -> str:
     """Bytes a second of the largest load, in MB/s."""
-    row = max(_of(rows, "load"), key=lambda one: one["bytes"])
+    row = max(_of(rows, "load"), key=lambda load_row: load_row["bytes"])
     return f"{row['bytes'] / median(row['took_s']) / 1e6:,.0f}"
 
 
 def _conditions(rows: Sequence[Row]) -> str:
-    one = rows[-1]
+    last = rows[-1]
     loads = sorted(row["load"] for row in rows)
     return (
-        f"{one['cores']} cores shared with others (load {loads[0]:.0f} to {loads[-1]:.0f}), Linux "
-        f"{one['kernel']}, torch {one['torch']} on CPU, torchft {one['torchft']}, loopback, "
-        f"{one['at']}"
+        f"{last['cores']} cores shared with others (load {loads[0]:.0f} to {loads[-1]:.0f}), Linux "
+        f"{last['kernel']}, torch {last['torch']} on CPU, torchft {last['torchft']}, loopback, "
+        f"{last['at']}"
     )
 
 
@@ -151,8 +151,8 @@ def _chain(matrix: Sequence[Row]) -> str:
 
 
 def _median(values: Iterable[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    return f"{median(known):.1f}" if known else "-"
+    numbers = [value for value in values if value is not None]
+    return f"{median(numbers):.1f}" if numbers else "-"
 
 
 def _recoveries(rows: Sequence[Row]) -> str:
@@ -166,11 +166,11 @@ def _recoveries(rows: Sequence[Row]) -> str:
         some = [row for row in mine if row["fault"] == fault]
 
         def spread(values: Iterable[float | None], runs: int = len(some)) -> str:
-            known = sorted(value for value in values if value is not None)
-            missing = "" if len(known) == runs else f" ({runs - len(known)} unknown)"
-            if not known:
+            valid = sorted(value for value in values if value is not None)
+            missing = "" if len(valid) == runs else f" ({runs - len(valid)} unknown)"
+            if not valid:
                 return "-"
-            return f"{_figure(median(known))} ({_figure(known[0])}-{_figure(known[-1])}){missing}"
+            return f"{_figure(median(valid))} ({_figure(valid[0])}-{_figure(valid[-1])}){missing}"
 
         lines.append(
             [fault, str(len(some)), spread(row["to_firing"] for row in some),
@@ -195,8 +195,8 @@ _LINES: Final = (("took_s", "TorchFT's load", "#1f77b4"), ("yard_s", "plain sock
 
 def plot(rows: Sequence[Row]) -> str:
     """Seconds of a load against the size of the state, both by powers of ten."""
-    mine = sorted(_of(rows, "load"), key=lambda one: one["bytes"])
-    seconds = [one for row in mine for name, _, _ in _LINES for one in row[name]]
+    mine = sorted(_of(rows, "load"), key=lambda row: row["bytes"])
+    seconds = [took_s for row in mine for name, _, _ in _LINES for took_s in row[name]]
     frame = _Frame(
         [row["bytes"] for row in mine],
         (10.0 ** math.floor(math.log10(min(seconds))), 10.0 ** math.ceil(math.log10(max(seconds)))),
@@ -260,10 +260,10 @@ def _line(frame: _Frame, rows: Sequence[Row], name: str, text: str, colour: str)
     points = [(frame.x(row["bytes"]), frame.y(median(row[name]))) for row in rows]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     dots = [
-        f'<circle cx="{frame.x(row["bytes"]):.1f}" cy="{frame.y(one):.1f}" r="2.5" '
+        f'<circle cx="{frame.x(row["bytes"]):.1f}" cy="{frame.y(seconds):.1f}" r="2.5" '
         f'fill="{colour}" fill-opacity="0.5"/>'
         for row in rows
-        for one in row[name]
+        for seconds in row[name]
     ]
     end_x, end_y = points[-1]
     return [

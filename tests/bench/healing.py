@@ -86,10 +86,10 @@ def donor(pipe: Any, nbytes: int, tries: int) -> None:
     transport: HTTPTransport[Any] = HTTPTransport(timeout=LIMIT, num_chunks=0)
     hook, state = Hook.of(transport), make_state(nbytes)
     tensors = list(state["user"]["default"].values())
-    staged, told, copied = [], [], []
+    staged, hook_s, copied = [], [], []
     for _ in range(max(tries, 9)):
         staged.append(timed(transport.send_checkpoint, [1], 1, state, LIMIT))
-        told.append(hook.last_s("staging"))
+        hook_s.append(hook.last_s("staging"))
         copied.append(timed(lambda: [tensor.clone() for tensor in tensors]))
         transport.disallow_checkpoint()
     transport.send_checkpoint([1], 1, state, LIMIT)
@@ -99,7 +99,7 @@ def donor(pipe: Any, nbytes: int, tries: int) -> None:
     port = transport.address().rpartition(":")[2]
     address = f"http://127.0.0.1:{port}"
     pipe.send({"metadata": address, "port": server.getsockname()[1], "staged_s": staged,
-               "told_s": told, "copied_s": copied})  # fmt: skip
+               "told_s": hook_s, "copied_s": copied})  # fmt: skip
     pipe.recv()
 
 
@@ -115,22 +115,22 @@ def healer(pipe: Any, nbytes: int, tries: int, where: Row) -> None:
     """Loads again and again; by turns the same bytes come through a plain socket."""
     _begin()
     transport: HTTPTransport[Any] = HTTPTransport(timeout=LIMIT, num_chunks=0)
-    hook, found = Hook.of(transport), {}
+    hook, checkpoint = Hook.of(transport), {}
     room = memoryview(bytearray(nbytes))
-    loaded, told, plain = [], [], []
+    loaded, hook_s, plain = [], [], []
     for _ in range(tries + 1):
         plain.append(timed(_receive_plainly, where["port"], room))
 
         def load() -> None:
-            found.update(transport.recv_checkpoint(0, where["metadata"], 1, LIMIT))
+            checkpoint.update(transport.recv_checkpoint(0, where["metadata"], 1, LIMIT))
 
-        found.clear()
+        checkpoint.clear()
         loaded.append(timed(load))
-        told.append(hook.last_s("load"))
-    last = found["user"]["default"][f"w{TENSORS - 1}"]
+        hook_s.append(hook.last_s("load"))
+    last = checkpoint["user"]["default"][f"w{TENSORS - 1}"]
     whole = bool((last == TENSORS - 1).all()) and last.numel() == nbytes // TENSORS // 4
     nbytes_told = hook.reader.times()["load"].last_bytes
-    pipe.send({"loaded_s": loaded[1:], "told_s": told[1:], "plain_s": plain[1:], "whole": whole,
+    pipe.send({"loaded_s": loaded[1:], "told_s": hook_s[1:], "plain_s": plain[1:], "whole": whole,
                "told_bytes": nbytes_told})  # fmt: skip
 
 
@@ -150,9 +150,9 @@ def measure(nbytes: int, tries: int) -> list[Row]:
     ours, theirs = fork.Pipe()
     giving = fork.Process(target=donor, args=(theirs, nbytes, tries), daemon=True)
     giving.start()
-    told = _answer(ours, giving)
+    served = _answer(ours, giving)
     mine, there = fork.Pipe()
-    taking = fork.Process(target=healer, args=(there, nbytes, tries, told), daemon=True)
+    taking = fork.Process(target=healer, args=(there, nbytes, tries, served), daemon=True)
     taking.start()
     seen = _answer(mine, taking)
     ours.send("over")
@@ -162,8 +162,8 @@ def measure(nbytes: int, tries: int) -> list[Row]:
     if not seen["whole"]:
         raise RuntimeError("what was loaded is not what was sent")
     return [
-        {"what": "staging", "bytes": nbytes, "took_s": told["staged_s"], "told_s": told["told_s"],
-         "yard": "copy in memory", "yard_s": told["copied_s"]},
+        {"what": "staging", "bytes": nbytes, "took_s": served["staged_s"],
+         "told_s": served["told_s"], "yard": "copy in memory", "yard_s": served["copied_s"]},
         {"what": "load", "bytes": nbytes, "took_s": seen["loaded_s"], "told_s": seen["told_s"],
          "told_bytes": seen["told_bytes"], "yard": "plain socket", "yard_s": seen["plain_s"]},
     ]  # fmt: skip

@@ -28,18 +28,18 @@ STEP_S = 0.2
 CALL = timedelta(seconds=60)
 
 
-def lighthouse(timeout_ms: int, told: Queue[tuple[int, str]]) -> None:
+def lighthouse(timeout_ms: int, addresses: Queue[tuple[int, str]]) -> None:
     """A process for each timeout, as in a job."""
     server = LighthouseServer(
         bind="127.0.0.1:0", min_replicas=1, join_timeout_ms=60_000, quorum_tick_ms=100,
         heartbeat_timeout_ms=timeout_ms,
     )  # fmt: skip
-    told.put((timeout_ms, server.address()))
+    addresses.put((timeout_ms, server.address()))
     signal.pause()
 
 
 def group(
-    name: str, addresses: dict[int, str], until: float, duty: float, told: Queue[object]
+    name: str, addresses: dict[int, str], until: float, duty: float, results: Queue[object]
 ) -> None:
     """One replica group: a manager for each Lighthouse, and a thread that computes."""
     torch.set_num_threads(1)
@@ -58,9 +58,9 @@ def group(
         time.sleep(STEP_S * (1 - duty))
     for loop in loops:
         loop.join()
-    told.put([(timeout_ms, what, count) for (timeout_ms, what), count in counts.items()])
-    told.close()
-    told.join_thread()
+    results.put([(timeout_ms, what, count) for (timeout_ms, what), count in counts.items()])
+    results.close()
+    results.join_thread()
     os._exit(0)  # the other managers' servers end with their processes
 
 
@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     spawn = multiprocessing.get_context("spawn")
-    addressed, told = spawn.Queue(), spawn.Queue()
+    addressed, queue = spawn.Queue(), spawn.Queue()
     until = time.time() + args.minutes * 60
     beside = [spawn.Process(target=lighthouse, args=(ms, addressed)) for ms in args.timeouts]
     beside += [spawn.Process(target=busy, args=(until,)) for _ in range(args.busy)]
@@ -113,7 +113,7 @@ def main() -> None:
         process.start()
     addresses = dict(addressed.get(timeout=120) for _ in args.timeouts)
     groups = [
-        spawn.Process(target=group, args=(f"rg_{n}", addresses, until, args.duty, told))
+        spawn.Process(target=group, args=(f"rg_{n}", addresses, until, args.duty, queue))
         for n in range(GROUPS)
     ]  # fmt: skip
     for process in groups:
@@ -124,7 +124,7 @@ def main() -> None:
         loads.append(os.getloadavg()[0])
     totals: Counter[tuple[int, str]] = Counter()
     for _ in groups:
-        for timeout_ms, what, count in told.get(timeout=120):
+        for timeout_ms, what, count in queue.get(timeout=120):
             totals[timeout_ms, what] = max(totals[timeout_ms, what], count)
     for process in (*groups, *beside):
         process.kill()

@@ -68,21 +68,21 @@ def measure(world: int, rounds: int) -> Row:
     for rank in range(world):
         ours, theirs = fork.Pipe()
         pipes.append(ours)
-        one = fork.Process(
+        process = fork.Process(
             target=member, args=(rank, world, rounds, barrier, port, theirs), daemon=True
         )
-        one.start()
-        members.append(one)
+        process.start()
+        members.append(process)
     try:
         answers = []
-        for pipe, one in zip(pipes, members, strict=True):
+        for pipe, process in zip(pipes, members, strict=True):
             if not pipe.poll(ALL_S):
-                raise RuntimeError(f"a group does not answer (exit status {one.exitcode})")
+                raise RuntimeError(f"a group does not answer (exit status {process.exitcode})")
             answers.append(pipe.recv())
     finally:
-        for one in members:
-            one.join(10)
-            one.kill()
+        for process in members:
+            process.join(10)
+            process.kill()
     return {
         "what": "reconfigure",
         "groups": world,

@@ -55,8 +55,12 @@ def _kept(row: Row) -> Row:
 
 def of_incidents(group: str, incidents: list[Mapping[str, Any]]) -> Row:
     """From the first incident of the group that fired: until all were together, what it cost."""
-    mine = [one for one in incidents if group in one["groups"] and one["milestones"]["firing_s"]]
-    mine.sort(key=lambda one: one["milestones"]["firing_s"])
+    mine = [
+        incident
+        for incident in incidents
+        if group in incident["groups"] and incident["milestones"]["firing_s"]
+    ]
+    mine.sort(key=lambda incident: incident["milestones"]["firing_s"])
     if not mine:
         return {"firing_to_resumed": None, "lost_steps": None}
     marks = mine[0]["milestones"]
@@ -69,9 +73,9 @@ def of_incidents(group: str, incidents: list[Mapping[str, Any]]) -> Row:
 
 def of_metrics(group: str, metrics: str) -> Row:
     """What the group that healed, and the donor, tell of it: `healer` and `donor`."""
-    found: dict[str, dict[str, float]] = {"healer": {}, "donor": {}}
+    samples: dict[str, dict[str, float]] = {"healer": {}, "donor": {}}
     for name, whose, value in _SAMPLE.findall(metrics):
         staged = name.startswith("last_checkpoint_staging")
         if staged == (whose != group):
-            found["donor" if staged else "healer"][name] = float(value)
-    return dict(found)
+            samples["donor" if staged else "healer"][name] = float(value)
+    return dict(samples)

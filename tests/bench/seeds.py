@@ -119,9 +119,9 @@ def read(path: Path) -> list[Row]:
 
 def keep(path: Path, row: Row) -> None:
     """Keep a row in its place."""
-    rows = {key(one): one for one in read(path)}
+    rows = {key(kept): kept for kept in read(path)}
     rows[key(row)] = row
-    path.write_text("".join(json.dumps(one) + "\n" for one in rows.values()))
+    path.write_text("".join(json.dumps(kept) + "\n" for kept in rows.values()))
 
 
 if __name__ == "__main__":

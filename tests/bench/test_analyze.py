@@ -68,10 +68,10 @@ def _tree_mib(pid: int) -> float:
     """Resident memory of a process and its descendants; pages shared by them count twice."""
     total, todo = 0.0, [pid]
     while todo:
-        one = todo.pop()
+        process = todo.pop()
         try:
-            pages = int(Path(f"/proc/{one}/statm").read_text().split()[1])
-            children = Path(f"/proc/{one}/task/{one}/children").read_text().split()
+            pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+            children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
         except (FileNotFoundError, ProcessLookupError):
             continue
         total += pages * resource.getpagesize() / 2**20
@@ -80,11 +80,11 @@ def _tree_mib(pid: int) -> float:
 
 
 def run(script: Path, folder: Path, limit_s: float) -> Cost:
-    told = folder.with_suffix(".told")
+    output = folder.with_suffix(".told")
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     begin = time.monotonic()
     peak, finished = 0.0, True
-    with told.open("w") as out:
+    with output.open("w") as out:
         process = subprocess.Popen(
             [sys.executable, "-W", "ignore", str(script), str(folder)],
             stdout=out,
@@ -102,7 +102,7 @@ def run(script: Path, folder: Path, limit_s: float) -> Cost:
     wall_s = time.monotonic() - begin
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Cost(cpu_s, wall_s, peak, finished, told.read_text(errors="replace"))
+    return Cost(cpu_s, wall_s, peak, finished, output.read_text(errors="replace"))
 
 
 @pytest.mark.parametrize("world", [64, 256, 1024], ids=lambda n: f"{n}_ranks")

@@ -84,15 +84,15 @@ class Slowloris(threading.Thread):
                     self._over.wait(0.05)
                 continue
             alive = []
-            for one in sockets:
+            for sock in sockets:
                 try:
-                    one.send(b"X")
-                    alive.append(one)
+                    sock.send(b"X")
+                    alive.append(sock)
                 except OSError:
-                    one.close()
+                    sock.close()
             sockets = alive
-        for one in sockets:
-            one.close()
+        for sock in sockets:
+            sock.close()
 
     def stop(self) -> None:
         self._over.set()

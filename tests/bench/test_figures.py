@@ -42,26 +42,30 @@ def test_what_a_rank_tells_is_what_was_measured_from_outside():
 def row(what, size_mb, took_s):
     return {
         "what": what, "size_mb": size_mb, "bytes": size_mb * 10**6, "load": 1.0, "told_s": took_s,
-        "took_s": took_s, "yard": "plain", "yard_s": [0.1 * one for one in took_s],
+        "took_s": took_s, "yard": "plain", "yard_s": [0.1 * seconds for seconds in took_s],
     }  # fmt: skip
 
 
 def test_a_row_that_is_made_again_replaces_the_former_one(tmp_path):
     path = tmp_path / "rows.jsonl"
-    for one in (row("load", 10, [1.0]), row("load", 30, [2.0]), row("load", 10, [3.0])):
-        seeds.keep(path, one)
-    assert [one["took_s"] for one in seeds.read(path)] == [[3.0], [2.0]]
+    for fresh in (row("load", 10, [1.0]), row("load", 30, [2.0]), row("load", 10, [3.0])):
+        seeds.keep(path, fresh)
+    assert [kept["took_s"] for kept in seeds.read(path)] == [[3.0], [2.0]]
 
 
 def test_the_plot_is_drawn_from_left_to_right_and_upwards():
     drawn = ET.fromstring(figures.plot([row("load", 100, [1.0, 2.0]), row("load", 10, [0.1])]))
-    lines = [one.attrib["points"].split() for one in drawn.iter() if one.tag.endswith("polyline")]
+    lines = [
+        element.attrib["points"].split()
+        for element in drawn.iter()
+        if element.tag.endswith("polyline")
+    ]
     assert len(lines) == 2
     for line in lines:
         (x1, y1), (x2, y2) = (map(float, point.split(",")) for point in line)
         assert x1 < x2
         assert y1 > y2
-    assert sum(one.tag.endswith("circle") for one in drawn.iter()) == 6
+    assert sum(element.tag.endswith("circle") for element in drawn.iter()) == 6
 
 
 @pytest.mark.parametrize(
@@ -89,8 +93,8 @@ def test_a_recovery_is_read_from_the_monitor():
     recovering = pytest.importorskip("tests.bench.recovering")
     later = {**INCIDENT, "lost_steps": 9, "milestones": {"firing_s": 101.0, "resumed_s": 190.0}}
     pending = {**INCIDENT, "milestones": {"firing_s": None}}
-    told = recovering.of_incidents("rg_2", [later, json.loads(json.dumps(INCIDENT)), pending])
-    assert told == {"firing_to_resumed": 12.5, "lost_steps": 1}
+    recovery = recovering.of_incidents("rg_2", [later, json.loads(json.dumps(INCIDENT)), pending])
+    assert recovery == {"firing_to_resumed": 12.5, "lost_steps": 1}
     assert recovering.of_incidents("rg_0", [INCIDENT])["firing_to_resumed"] is None
     assert recovering.of_metrics("rg_2", METRICS) == {
         "donor": {"last_checkpoint_staging_seconds": 0.001},

@@ -34,8 +34,8 @@ def kept(pid: int) -> tuple[int, float]:
     """Open files, and MB in memory, of a process."""
     files = len(list(Path(f"/proc/{pid}/fd").iterdir()))
     status = Path(f"/proc/{pid}/status").read_text()
-    found = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
-    return files, int(found.split()[1]) / 1024
+    memory = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
+    return files, int(memory.split()[1]) / 1024
 
 
 def cpu_s(pid: int) -> float:
@@ -55,9 +55,9 @@ def run(url: str, clients: int, pid: int, seconds: float = SECONDS) -> dict[str,
         timeout=120,
         cwd=Path(__file__).parents[2],
     )
-    found = json.loads(ended.stdout)
-    whole = found["beats"] * (seconds + 1.0) / seconds  # with the warming up
-    return {**found, "us": (cpu_s(pid) - before) / whole * 1e6}
+    report = json.loads(ended.stdout)
+    whole = report["beats"] * (seconds + 1.0) / seconds  # with the warming up
+    return {**report, "us": (cpu_s(pid) - before) / whole * 1e6}
 
 
 @pytest.mark.parametrize("clients", [1, 10, 100, 1000])

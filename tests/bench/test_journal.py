@@ -23,9 +23,9 @@ from monitor.journal.entries import (
     SnapshotWriter,
     Unpacker,
     head_text,
+    outcome_of,
     tick_from_json,
     tick_text,
-    told,
 )
 from monitor.journal.writer import Journal, JournalDir, Limits
 from monitor.model.config import KeeperConfig
@@ -45,8 +45,8 @@ DICE = random.Random(1)
 
 
 def lifelike(snapshot: Snapshot) -> Snapshot:
-    def seen(one: Observation) -> Observation:
-        report = one.outcome
+    def seen(observation: Observation) -> Observation:
+        report = observation.outcome
         assert isinstance(report, StateReport)
         assert report.step is not None
         jitter = lambda value: value + DICE.uniform(0, 0.05)  # noqa: E731
@@ -68,15 +68,17 @@ def lifelike(snapshot: Snapshot) -> Snapshot:
         )
         made = replace(report, step=step, process=process, heads=tuple(heads))
         outcome = parse_state(to_json(made))
-        return replace(one, outcome=outcome, round_trip_s=round(DICE.uniform(0.001, 0.02), 6))
+        return replace(
+            observation, outcome=outcome, round_trip_s=round(DICE.uniform(0.001, 0.02), 6)
+        )
 
     return replace(snapshot, observations=tuple(map(seen, snapshot.observations)))
 
 
 def cpu_ms(call) -> tuple[float, object]:
     began = time.process_time()
-    found = call()
-    return 1000 * (time.process_time() - began), found
+    answer = call()
+    return 1000 * (time.process_time() - began), answer
 
 
 @pytest.mark.parametrize(("groups", "size"), [(8, 1), (25, 4), (125, 8)])
@@ -89,13 +91,13 @@ def test_bytes_and_cpu_a_tick(groups: int, size: int, tmp_path: Path) -> None:
     for snapshot in snapshots:
         took, result = cpu_ms(lambda s=snapshot: pipeline.tick(s))
         judge.append(took)
-        took, text = cpu_ms(lambda s=snapshot, r=result: tick_text(writer.write(s), told(r)))
+        took, text = cpu_ms(lambda s=snapshot, r=result: tick_text(writer.write(s), outcome_of(r)))
         write.append(took)
         took, data = cpu_ms(lambda t=text: packer.line(t))
         pack.append(took)
         sizes.append(len(data))
         took, _ = cpu_ms(
-            lambda d=data: [tick_from_json(one, reader, config) for one in unpacker.feed(d)]
+            lambda d=data: [tick_from_json(payload, reader, config) for payload in unpacker.feed(d)]
         )
         read.append(took)
     freeze, frozen = cpu_ms(lambda: memory.freeze(dict(pipeline.memory())))

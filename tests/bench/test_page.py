@@ -61,8 +61,8 @@ def _paints(pages: Opened, monitor: Stage) -> None:
         first.append(dict(paints)["first-contentful-paint"])
         whole.append(page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd"))
         page.close()
-    told = f"first load {first[0]:.0f} ms, then median {median(first[1:]):.0f} ms"
-    print(f"\nfirst contentful paint: {told}; loaded after {median(whole[1:]):.0f} ms")
+    loads = f"first load {first[0]:.0f} ms, then median {median(first[1:]):.0f} ms"
+    print(f"\nfirst contentful paint: {loads}; loaded after {median(whole[1:]):.0f} ms")
 
 
 def _updates(browser, pages: Opened, monitor: Stage) -> None:
@@ -114,20 +114,20 @@ def _one_update(page, session, monitor: Stage, view) -> float:
 
 
 def _metrics(session) -> dict[str, float]:
-    told = session.send("Performance.getMetrics")["metrics"]
-    return {one["name"]: one["value"] for one in told}
+    entries = session.send("Performance.getMetrics")["metrics"]
+    return {entry["name"]: entry["value"] for entry in entries}
 
 
 def _renderer_mib(browser) -> float:
     session = browser.new_browser_cdp_session()
     processes = session.send("SystemInfo.getProcessInfo")["processInfo"]
-    found = []
-    for one in processes:
-        if one["type"] == "renderer":
-            text = Path(f"/proc/{one['id']}/smaps_rollup").read_text()
+    sizes = []
+    for process in processes:
+        if process["type"] == "renderer":
+            text = Path(f"/proc/{process['id']}/smaps_rollup").read_text()
             line = next(line for line in text.splitlines() if line.startswith("Pss:"))
-            found.append(int(line.split()[1]) / 1024)
-    return max(found)
+            sizes.append(int(line.split()[1]) / 1024)
+    return max(sizes)
 
 
 # -- the monitor ---------------------------------------------------------------------------------
@@ -149,9 +149,9 @@ def _streams(url: str, number: int) -> Iterator[None]:
     try:
         yield
     finally:
-        for one in clients:
-            one.kill()
-            one.wait()
+        for client in clients:
+            client.kill()
+            client.wait()
 
 
 @pytest.mark.parametrize("streams", [0, 1, 4])

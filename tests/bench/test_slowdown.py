@@ -82,8 +82,8 @@ def test_the_demo_trainer(blocks):
     lighthouses = [blocks.start("lighthouse") for _ in range(2)]
     orders = [
         {"ranks": 1, "steps": 600, "lighthouse": wait_for(
-            lambda one=one: one.log.exists() and one.log.read_text(), within_s=30,
+            lambda waited=lighthouse: waited.log.exists() and waited.log.read_text(), within_s=30,
             what="a Lighthouse")}
-        for one in lighthouses
+        for lighthouse in lighthouses
     ]  # fmt: skip
     compare("demo trainer, 1 group of 1", blocks, "trainer", "ms", 50, orders)

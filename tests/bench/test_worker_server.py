@@ -114,8 +114,8 @@ def test_following_a_thousand_steps(page, tmp_path):
         follower.follow()
         samples.append((time.thread_time_ns() - start) / 1e6)
     show("1,000 steps of 5 phases, followed and folded", samples, "ms of CPU")
-    told = {s.name: s.value for f in follower.collect(("job", "rg", "0")) for s in f.samples}
-    assert told["lightkeeper_rank_steps_missed_total"] == 0
+    values = {s.name: s.value for f in follower.collect(("job", "rg", "0")) for s in f.samples}
+    assert values["lightkeeper_rank_steps_missed_total"] == 0
 
 
 def test_a_ring_entry(page):

@@ -173,7 +173,9 @@ _CLASSES: Final = (
     ),
 )  # fmt: skip
 
-CLASSES: Final[Mapping[str, FaultClass]] = {one.name: one for one in _CLASSES}
+CLASSES: Final[Mapping[str, FaultClass]] = {
+    fault_class.name: fault_class for fault_class in _CLASSES
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,18 +217,20 @@ class Run:
 
 def plan(names: list[str], runs: int, seed: int, shapes: list[str]) -> list[Run]:
     """All runs in these shapes, shape by shape, classes in turn; each depends on its name only."""
-    found = []
+    runs_of_all = []
     for name in names:
-        one = CLASSES[name]
+        fault_class = CLASSES[name]
         for number in range(runs):
             random = Random(f"{seed}/{name}/{number}")
-            shape = one.shapes[number % len(one.shapes)]
+            shape = fault_class.shapes[number % len(fault_class.shapes)]
             if shape not in shapes:
                 continue
             groups, ranks = SHAPES[shape]
             group = f"rg_{random.randrange(groups)}"
             rank = f"{group}.{random.randrange(ranks)}"
             in_steps = random.randint(3, 25)
-            found.append(Run(name, number, seed, shape, rank, group, in_steps, one.make(random)))
+            runs_of_all.append(
+                Run(name, number, seed, shape, rank, group, in_steps, fault_class.make(random))
+            )
     order = list(SHAPES)
-    return sorted(found, key=lambda run: (order.index(run.shape), run.number))
+    return sorted(runs_of_all, key=lambda run: (order.index(run.shape), run.number))

@@ -272,8 +272,8 @@ class Fleet:
 
     def marker(self, fault_id: str) -> faults.Marker | None:
         """What the trainer noted when the fault struck."""
-        found = faults.markers(self.fault_file)
-        return next((mark for mark in found if mark.id == fault_id), None)
+        markers = faults.markers(self.fault_file)
+        return next((mark for mark in markers if mark.id == fault_id), None)
 
     def repair(self) -> None:
         """Hosts are sound again: no fault, no slowness, no quarantine is left."""

@@ -310,8 +310,8 @@ def zygote(config: Path) -> None:
     data = json.loads(config.read_text())
     folder = Path(data["folder"])
     pids: dict[int, str] = {}
-    for told in data["groups"]:
-        group = Group(monitor=data["monitor"], folder=data["folder"], **told)
+    for settings in data["groups"]:
+        group = Group(monitor=data["monitor"], folder=data["folder"], **settings)
         pids[fork(group, signal.SIGTERM)] = group.name
     half = folder / ".supervisors.json"
     half.write_text(json.dumps({name: pid for pid, name in pids.items()}))

@@ -22,13 +22,17 @@ def main_incident(run: Run, seen: Iterable[Seen]) -> Mapping[str, Any] | None:
     """The one that fired for this fault: of the right kind if possible, naming a guilty rank if
     possible, and of those the first. A death is often seen before its records say why.
     """
-    fired = [one.latest for one in seen if one.latest["milestones"].get("firing_s") is not None]
+    fired = [
+        incident.latest
+        for incident in seen
+        if incident.latest["milestones"].get("firing_s") is not None
+    ]
     return min(
         fired,
-        key=lambda one: (
-            not set(one["culprits"]) & set(run.guilty),
-            one["kind"] not in run.kind.kinds,
-            float(one["milestones"]["firing_s"]),
+        key=lambda incident: (
+            not set(incident["culprits"]) & set(run.guilty),
+            incident["kind"] not in run.kind.kinds,
+            float(incident["milestones"]["firing_s"]),
         ),
         default=None,
     )
@@ -43,11 +47,13 @@ def judge(
     patience and ended the group itself: what the monitor says from then on is not about the fault.
     """
     ours = meddled_s or float("inf")
-    everything = [one for one in seen if one.latest["milestones"]["first_seen_s"] < ours]
+    everything = [
+        sighting for sighting in seen if sighting.latest["milestones"]["first_seen_s"] < ours
+    ]
     incident = main_incident(run, everything)
     at_s = float(struck["time"])
     wrong = _wrong(run, everything)
-    found: Result = {
+    result: Result = {
         "key": run.key,
         "class": run.name,
         "number": run.number,
@@ -68,13 +74,15 @@ def judge(
     }
     for name, milestone in _MILESTONES.items():
         value = None if incident is None else incident["milestones"].get(milestone)
-        found[name] = None if value is None else round(float(value) - at_s, 3)
-    accused = any(one["state"] == "firing" and not one["unsure"] for one in wrong)
+        result[name] = None if value is None else round(float(value) - at_s, 3)
+    accused = any(
+        accusation["state"] == "firing" and not accusation["unsure"] for accusation in wrong
+    )
     culprits = [] if incident is None else sorted(incident["culprits"])
-    found["kind_right"] = incident is not None and incident["kind"] in run.kind.kinds
-    found["exact"] = culprits == sorted(run.guilty) and found["kind_right"] and not accused
-    found["incidents"] = [_short(one) for one in everything]
-    return found
+    result["kind_right"] = incident is not None and incident["kind"] in run.kind.kinds
+    result["exact"] = culprits == sorted(run.guilty) and result["kind_right"] and not accused
+    result["incidents"] = [_short(sighting) for sighting in everything]
+    return result
 
 
 def _wrong(run: Run, seen: list[Seen]) -> list[dict[str, Any]]:
@@ -83,12 +91,12 @@ def _wrong(run: Run, seen: list[Seen]) -> list[dict[str, Any]]:
         {
             "rank": rank,
             "state": state,
-            "kind": one.latest["kind"],
-            "unsure": rank in one.unsure,
-            "reason": one.latest["reason"],
+            "kind": incident.latest["kind"],
+            "unsure": rank in incident.unsure,
+            "reason": incident.latest["reason"],
         }
-        for one in seen
-        for rank, state in sorted(one.accused.items())
+        for incident in seen
+        for rank, state in sorted(incident.accused.items())
         if rank not in run.guilty
     ]
 
@@ -98,9 +106,9 @@ def _evicted_wrongly(run: Run, seen: list[Seen]) -> list[str]:
     return sorted(
         {
             group
-            for one in seen
-            if one.latest["milestones"].get("evict_asked_s") is not None
-            for group in one.latest["groups"]
+            for incident in seen
+            if incident.latest["milestones"].get("evict_asked_s") is not None
+            for group in incident.latest["groups"]
             if group not in guilty
         }
     )
@@ -108,18 +116,18 @@ def _evicted_wrongly(run: Run, seen: list[Seen]) -> list[str]:
 
 def _held(incident: Mapping[str, Any] | None) -> str | None:
     decisions = [] if incident is None else incident.get("decisions", [])
-    holds = [one for one in decisions if one["action"] == "hold"]
+    holds = [decision for decision in decisions if decision["action"] == "hold"]
     return f"{holds[-1]['guard']}: {holds[-1]['reason']}" if holds else None
 
 
-def _short(one: Seen) -> dict[str, Any]:
-    latest = one.latest
+def _short(incident: Seen) -> dict[str, Any]:
+    latest = incident.latest
     return {
         "id": latest["id"],
         "kind": latest["kind"],
         "state": latest["state"],
         "culprits": latest["culprits"],
-        "accused": one.accused,
+        "accused": incident.accused,
         "confidence": latest["confidence"],
         "reason": latest["reason"],
         "story": [[round(s["at_s"], 2), s["to"], s["reason"]] for s in latest["story"]],
@@ -142,7 +150,10 @@ def summary(result: Result) -> str:
             ("back", "to_rejoined"),
         )
     ]  # fmt: skip
-    wrong = [f"{one['rank']} {one['state']} {one['kind']}" for one in result["wrong"]]
+    wrong = [
+        f"{accusation['rank']} {accusation['state']} {accusation['kind']}"
+        for accusation in result["wrong"]
+    ]
     return f"{'exact' if result['exact'] else 'NOT EXACT'}: {head}; {', '.join(marks)}" + (
         f"; WRONG: {'; '.join(wrong)}" if wrong else ""
     )

@@ -55,7 +55,7 @@ def render(lines: Sequence[Line], soaks: Sequence[Line], plain: Sequence[Line] =
 
 def _campaign(lines: Sequence[Line], title: str) -> str:
     judged = [line for line in lines if _has_target(line)]
-    found = sum(line["detected"] for line in judged)
+    detected = sum(line["detected"] for line in judged)
     exact = sum(line["exact"] for line in judged)
     accused = sum(_fired(line) > 0 for line in lines)
     evicted = sum(bool(line["evicted_wrongly"]) for line in lines)
@@ -67,7 +67,7 @@ def _campaign(lines: Sequence[Line], title: str) -> str:
         f"{len(lines)} runs, seed {seeds}, `{commands}`, on {machines}; of the code at "
         + ", ".join(f"{commit} ({count})" for commit, count in codes.items()),
         "",
-        f"- detected: {_share(found, len(judged))} (target 100 %)",
+        f"- detected: {_share(detected, len(judged))} (target 100 %)",
         (
             f"- culprits exact, kind right and nobody else accused: {_share(exact, len(judged))} "
             "(target at least 99 %)"
@@ -103,16 +103,16 @@ Classes in italics have no target, see below."""
 
 
 def _row(name: str, lines: Sequence[Line]) -> str:
-    mine, one = _of(name, lines), CLASSES[name]
+    mine, fault_class = _of(name, lines), CLASSES[name]
     kinds = Counter(line["kind"] or "nothing" for line in mine)
     fired = sum(_fired(line) > 0 for line in mine)
     pending = sum(_fired(line) == 0 and bool(line["wrong"]) for line in mine)
-    shown = f"*{name}*" if one.open_question else name
-    found = sum(line["detected"] for line in mine)
-    detected = "-" if one.open_question else _share(found, len(mine))
+    shown = f"*{name}*" if fault_class.open_question else name
+    caught = sum(line["detected"] for line in mine)
+    detected = "-" if fault_class.open_question else _share(caught, len(mine))
     cells = [
         shown,
-        one.what,
+        fault_class.what,
         str(len(mine)),
         detected,
         _share(sum(line["exact"] for line in mine), len(mine)),
@@ -146,10 +146,10 @@ def _misses(lines: Sequence[Line]) -> str:
 
 def _story(line: Line) -> list[str]:
     fault = {key: value for key, value in line["fault"].items() if key != "kind"}
-    told = ", ".join(f"{key} {value}" for key, value in fault.items())
+    details = ", ".join(f"{key} {value}" for key, value in fault.items())
     text = [
         f"- `{line['key']}` in {line['shape']}, {', '.join(line['hit'])} at step {line['step']}"
-        + (f" ({told})" if told else "")
+        + (f" ({details})" if details else "")
         + f": {summary(line)}."
     ]
     for incident in line["incidents"]:
@@ -213,7 +213,9 @@ def _has_target(line: Line) -> bool:
 
 
 def _fired(line: Line) -> int:
-    return sum(one["state"] == "firing" and not one["unsure"] for one in line["wrong"])
+    return sum(
+        accusation["state"] == "firing" and not accusation["unsure"] for accusation in line["wrong"]
+    )
 
 
 def _share(part: int, whole: int) -> str:

@@ -158,15 +158,15 @@ def _inject(fleet: Fleet, watch: Watch, run: Run) -> dict[str, Any]:
     deadline = time.monotonic() + STRIKE_LIMIT_S
     while time.monotonic() < deadline:
         marks = [fleet.marker(item["id"]) for item in items]
-        found = [mark for mark in marks if mark is not None]
-        if len(found) == len(items):
-            if found[0].refused:
-                raise FleetError(f"{run.key}: {found[0].refused}")
+        struck = [mark for mark in marks if mark is not None]
+        if len(struck) == len(items):
+            if struck[0].refused:
+                raise FleetError(f"{run.key}: {struck[0].refused}")
             return {
-                "time": max(mark.time for mark in found),
-                "step": found[0].step,
-                "phase": found[0].phase,
-                "host": found[0].host,
+                "time": max(mark.time for mark in struck),
+                "step": struck[0].step,
+                "phase": struck[0].phase,
+                "host": struck[0].host,
                 "fault": run.fault,
             }
         watch.look()

@@ -141,7 +141,7 @@ class Soak:
 
     def _burn(self) -> float:
         seconds = self.random.uniform(15.0, 40.0)
-        self.burners = [one for one in self.burners if one.poll() is None]
+        self.burners = [process for process in self.burners if process.poll() is None]
         self.burners += [
             subprocess.Popen(
                 [sys.executable, "-c", _BUSY, str(seconds)],
@@ -172,27 +172,27 @@ class Soak:
 
     def _count(self) -> str:
         assert self.watch is not None
-        fired = sum("firing" in one.accused.values() for one in self.watch.seen.values())
+        fired = sum("firing" in incident.accused.values() for incident in self.watch.seen.values())
         return f"{fired} fired, {len(self.watch.seen) - fired} pending only"
 
     def _result(self, began_s: float, first_step: int) -> dict[str, Any]:
         assert self.watch is not None
         fired, pending = [], []
-        for name, one in self.watch.seen.items():
-            state = "firing" if "firing" in one.accused.values() else "pending"
+        for name, incident in self.watch.seen.items():
+            state = "firing" if "firing" in incident.accused.values() else "pending"
             (fired if state == "firing" else pending).append(
                 {
                     "state": state,
-                    "kind": one.latest["kind"],
-                    "culprits": sorted(one.accused),
-                    "reason": one.latest["reason"],
+                    "kind": incident.latest["kind"],
+                    "culprits": sorted(incident.accused),
+                    "reason": incident.latest["reason"],
                     "after": self.after.get(name, "?"),
-                    "at_min": (one.latest["milestones"]["first_seen_s"] - began_s) / 60,
-                    "story": one.latest["story"],
+                    "at_min": (incident.latest["milestones"]["first_seen_s"] - began_s) / 60,
+                    "story": incident.latest["story"],
                 }
             )
-        incidents = (one.latest for one in self.watch.seen.values())
-        evicted = sum(one["milestones"].get("evict_asked_s") is not None for one in incidents)
+        incidents = (latest.latest for latest in self.watch.seen.values())
+        evicted = sum(latest["milestones"].get("evict_asked_s") is not None for latest in incidents)
         return {
             "key": f"soak-{self.shape}-{self.seed}-{int(began_s)}",
             "shape": self.shape,

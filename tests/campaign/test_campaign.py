@@ -38,11 +38,11 @@ def incident(*culprits, kind="not_entered", first=101.0, firing=102.0, **more):
 
 
 def seen(*incidents):
-    found = []
-    for one in incidents:
-        found.append(Seen(one))
-        found[-1].look(one)
-    return found
+    sightings = []
+    for first in incidents:
+        sightings.append(Seen(first))
+        sightings[-1].look(first)
+    return sightings
 
 
 STRUCK = {"time": 100.0, "step": 7, "phase": "data", "fault": {"kind": "hang"}}
@@ -58,10 +58,10 @@ def test_the_plan_is_the_seed_s_and_nothing_else_s():
 
 
 def test_every_class_has_its_runs_in_shapes_that_it_has():
-    for name, one in CLASSES.items():
+    for name, fault_class in CLASSES.items():
         mine = [run for run in EVERYTHING if run.name == name]
         assert [run.number for run in sorted(mine, key=lambda r: r.number)] == [0, 1, 2, 3]
-        assert {run.shape for run in mine} == set(one.shapes)
+        assert {run.shape for run in mine} == set(fault_class.shapes)
 
 
 @pytest.mark.parametrize("run", [run for run in EVERYTHING if run.kind.act == "inject"],
@@ -102,14 +102,16 @@ def test_a_dropped_accusation_is_noted_and_costs_no_exactness():
     line = judge(a_run(), seen(incident("rg_1.0"), incident("rg_0.1", firing=None)), STRUCK)
 
     assert line["exact"]
-    assert [(one["rank"], one["state"]) for one in line["wrong"]] == [("rg_0.1", "pending")]
+    assert [(accusation["rank"], accusation["state"]) for accusation in line["wrong"]] == [
+        ("rg_0.1", "pending")
+    ]
 
 
 def test_a_culprit_that_was_taken_back_later_stays_on_record():
-    (one,) = seen(incident("rg_0.0"))
-    one.look(incident("rg_1.0"))
+    (sighting,) = seen(incident("rg_0.0"))
+    sighting.look(incident("rg_1.0"))
 
-    line = judge(a_run(), [one], STRUCK)
+    line = judge(a_run(), [sighting], STRUCK)
 
     assert [(w["rank"], w["state"]) for w in line["wrong"]] == [("rg_0.0", "firing")]
     assert not line["exact"]
@@ -120,7 +122,10 @@ def test_an_incident_that_cannot_tell_accuses_nobody_and_names_nobody_exactly():
 
     line = judge(a_run(), seen(tie, incident("rg_1.0")), STRUCK)
 
-    assert (line["exact"], [one["unsure"] for one in line["wrong"]]) == (True, [True, True])
+    assert (line["exact"], [accusation["unsure"] for accusation in line["wrong"]]) == (
+        True,
+        [True, True],
+    )
     assert not judge(a_run(rank="rg_0.0"), seen(tie), STRUCK)["exact"]
 
 

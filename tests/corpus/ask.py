@@ -34,11 +34,11 @@ def ours(
 ) -> Answer:
     """As `lightkeeper analyze` would answer; a crash is an answer too, and counted."""
     try:
-        found = analyse(load([folder], world_size=world, members=members, workers=1))
+        analysis = analyse(load([folder], world_size=world, members=members, workers=1))
     except Exception as problem:  # noqa: BLE001 a crash is a score of nothing, not the end
         return Answer(frozenset(), error=f"{type(problem).__name__}: {problem}")
-    kinds = frozenset(str(one.kind) for one in found.findings)
-    return Answer(frozenset(found.culprits), kinds, alarms=len(found.findings))
+    kinds = frozenset(str(finding.kind) for finding in analysis.findings)
+    return Answer(frozenset(analysis.culprits), kinds, alarms=len(analysis.findings))
 
 
 def known(labelled: Labelled) -> tuple[int | None, dict[str, tuple[int, ...]] | None]:

@@ -84,8 +84,8 @@ def capture(case: Case, folder: Path) -> dict[str, bytes]:
         for kind in kinds
         for path in sorted((folder / kind).iterdir())
     }
-    found = {f"{case.name}/{kind}.zip": stored(folder / kind) for kind in kinds}
-    return {**found, f"{case.name}/dates.json": json.dumps(dates).encode()}
+    archives = {f"{case.name}/{kind}.zip": stored(folder / kind) for kind in kinds}
+    return {**archives, f"{case.name}/dates.json": json.dumps(dates).encode()}
 
 
 def start(case: Case, rank: int, folder: Path, port: int) -> int:

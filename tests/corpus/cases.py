@@ -134,7 +134,7 @@ class _Builder:
         if kind in HEALTHY:
             if kind == "straggler":
                 slow = self.rng.choice(sorted(job.steps))
-                job.steps[slow] = [_five_times(one) for one in job.steps[slow]]
+                job.steps[slow] = [_five_times(item) for item in job.steps[slow]]
             return []
         ranks = self.rng.sample(sorted(job.steps), 2)
         step = self.rng.choice([2, 3])

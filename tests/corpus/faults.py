@@ -212,12 +212,12 @@ def extra_last(place: Place) -> Fault:
     return Fault("extra_last", place.mark, (place.rank,), call.team)
 
 
-def _swap(place: Place, rank: int, one: int, two: int) -> None:
+def _swap(place: Place, rank: int, at: int, two: int) -> None:
     steps = place.job.steps[rank]
-    first, second = steps[one], steps[two]
+    first, second = steps[at], steps[two]
     assert isinstance(first, Call)
     assert isinstance(second, Call)
-    steps[one] = replace(second, mark=place.mark, waited=True)
+    steps[at] = replace(second, mark=place.mark, waited=True)
     steps[two] = replace(first, mark=place.mark, waited=True)
 
 
@@ -225,36 +225,36 @@ def _neighbours(place: Place) -> tuple[int, int]:
     """Two collectives in a row, of different groups that share members beside this rank."""
     calls = [i for i in place.window() if isinstance(place.steps[i], Call)]
     pairs = []
-    for one, two in itertools.pairwise(calls):
-        a, b = place.call(one), place.call(two)
+    for earlier, two in itertools.pairwise(calls):
+        a, b = place.call(earlier), place.call(two)
         if a.p2p or b.p2p or a.team == b.team:
             continue
         shared = set(place.job.teams[a.team].members) & set(place.job.teams[b.team].members)
         if len(shared) > 1:
-            pairs.append((one, two))
+            pairs.append((earlier, two))
     if not pairs:
         raise NotPossibleError
     return place.rng.choice(pairs)
 
 
 def order_inversion(place: Place) -> Fault:
-    one, two = _neighbours(place)
-    a, b = place.call(one).team, place.call(two).team
-    _swap(place, place.rank, one, two)
+    earlier, two = _neighbours(place)
+    a, b = place.call(earlier).team, place.call(two).team
+    _swap(place, place.rank, earlier, two)
     smaller = min(a, b, key=place.size)
     return Fault("order_inversion", place.mark, (place.rank,), smaller)
 
 
 def order_tie(place: Place) -> Fault:
     """Half of the members call A before B, the other half B before A."""
-    one, two = _neighbours(place)
-    a, b = place.call(one).team, place.call(two).team
+    earlier, two = _neighbours(place)
+    a, b = place.call(earlier).team, place.call(two).team
     shared = set(place.job.teams[a].members) & set(place.job.teams[b].members)
     ranks = sorted(shared)
     if len(ranks) % 2:
         raise NotPossibleError
     half = sorted(place.rng.sample(ranks, len(ranks) // 2))
-    where = {rank: (place.same_call(rank, one), place.same_call(rank, two)) for rank in half}
+    where = {rank: (place.same_call(rank, earlier), place.same_call(rank, two)) for rank in half}
     for rank in half:
         _swap(place, rank, *where[rank])
     return Fault("order_tie", place.mark, tuple(half), min(a, b, key=place.size))
@@ -281,11 +281,11 @@ def transfer_order(place: Place) -> Fault:
     """A stage asks for the gradients before it has sent all activations (or the other way)."""
     at = _transfers(place, sends=None)
     calls = [(i, place.steps[i]) for i in at]
-    for (one, first), (two, second) in itertools.pairwise(calls):
+    for (earlier, first), (two, second) in itertools.pairwise(calls):
         ways = [(s.calls[0] if isinstance(s, Batch) else s) for s in (first, second)]
         if ways[0].sends and not ways[1].sends:  # type: ignore[union-attr]
-            place.steps[one], place.steps[two] = second, first
-            place.steps.insert(one, Compute(0.01, mark=place.mark))
+            place.steps[earlier], place.steps[two] = second, first
+            place.steps.insert(earlier, Compute(0.01, mark=place.mark))
             return Fault("transfer_order", place.mark, (place.rank,))
     raise NotPossibleError
 

@@ -99,11 +99,11 @@ def write_fleet(folder: Path, world: int, count: int, *, culprit: int, mix: str)
         entries = list(_entries(rank, world, count, culprit, mix))
         status: dict[str, dict[str, int]] = {}
         for entry in entries:
-            one = status.setdefault(str(entry["pg_id"]), {"last_completed_collective": -1})
-            one["last_enqueued_collective"] = entry["collective_seq_id"]
-            one["last_started_collective"] = -1
+            heads = status.setdefault(str(entry["pg_id"]), {"last_completed_collective": -1})
+            heads["last_enqueued_collective"] = entry["collective_seq_id"]
+            heads["last_started_collective"] = -1
             if entry["retired"]:
-                one["last_completed_collective"] = entry["collective_seq_id"]
+                heads["last_completed_collective"] = entry["collective_seq_id"]
         groups = _groups(rank, world, mix).values()
         document = {
             "version": "2.10",

@@ -59,18 +59,24 @@ def _date(folder: Path, dates: Mapping[str, int]) -> None:
 
 def complaint(truth: Mapping[str, Any], analysis: Analysis) -> str | None:
     """What is wrong with an analysis; None: nothing."""
-    found = [(one.kind.value, one.culprits, one.between) for one in analysis.findings]
-    if not found:
+    findings = [
+        (finding.kind.value, finding.culprits, finding.between) for finding in analysis.findings
+    ]
+    if not findings:
         silent = truth["may_be_silent"] or not truth["kinds"]
         return None if silent else f"nothing found, wanted {truth['kinds']}"
     if not truth["kinds"] and not truth["may_be_silent"]:
-        return f"found {found} where nothing is"
+        return f"found {findings} where nothing is"
     accused, culprits = set(analysis.culprits), set(truth["culprits"])
     if accused - culprits:
-        return f"accuses {sorted(accused - culprits)}: {found}"
+        return f"accuses {sorted(accused - culprits)}: {findings}"
     unsure = not accused and truth["may_be_unsure"]
     if accused != culprits and not unsure and not truth["may_be_silent"]:
-        return f"accuses {sorted(accused)}, not {sorted(culprits)}: {found}"
-    if truth["kinds"] and not {kind for kind, _, _ in found} & set(truth["kinds"]) and not unsure:
-        return f"found {found}, wanted one of {truth['kinds']}"
+        return f"accuses {sorted(accused)}, not {sorted(culprits)}: {findings}"
+    if (
+        truth["kinds"]
+        and not {kind for kind, _, _ in findings} & set(truth["kinds"])
+        and not unsure
+    ):
+        return f"found {findings}, wanted one of {truth['kinds']}"
     return None

@@ -143,17 +143,17 @@ def pile_up(fault: str, rank: int) -> None:
 
 def every_op(fault: str, rank: int) -> None:
     """Whatever gloo has, once, in health."""
-    one, whole = torch.ones(5), torch.ones(5 * WORLD)
+    tensor, whole = torch.ones(5), torch.ones(5 * WORLD)
     parts = [torch.ones(5) for _ in range(WORLD)]
-    dist.all_reduce(one)
-    dist.broadcast(one, 2)
-    dist.reduce(one, 1)
-    dist.all_gather(parts, one)
-    dist.all_gather_into_tensor(whole, one)
-    dist.reduce_scatter(one, parts)
-    dist.reduce_scatter_tensor(one, whole)
-    dist.gather(one, parts if rank == 3 else None, 3)
-    dist.scatter(one, parts if rank == 0 else None, 0)
+    dist.all_reduce(tensor)
+    dist.broadcast(tensor, 2)
+    dist.reduce(tensor, 1)
+    dist.all_gather(parts, tensor)
+    dist.all_gather_into_tensor(whole, tensor)
+    dist.reduce_scatter(tensor, parts)
+    dist.reduce_scatter_tensor(tensor, whole)
+    dist.gather(tensor, parts if rank == 3 else None, 3)
+    dist.scatter(tensor, parts if rank == 0 else None, 0)
     dist.all_to_all_single(torch.empty_like(whole), whole)
     given = [rank + 1] * WORLD
     got = [other + 1 for other in range(WORLD)]
@@ -164,8 +164,8 @@ def every_op(fault: str, rank: int) -> None:
     dist.broadcast_object_list([rank], 0)
     dist.monitored_barrier()
     if rank < 2:
-        (dist.send if rank == 0 else dist.recv)(one, 1 - rank)
-    requests = [dist.P2POp(dist.isend, one, (rank + 1) % WORLD),
+        (dist.send if rank == 0 else dist.recv)(tensor, 1 - rank)
+    requests = [dist.P2POp(dist.isend, tensor, (rank + 1) % WORLD),
                 dist.P2POp(dist.irecv, torch.empty(5), (rank - 1) % WORLD)]  # fmt: skip
     for work in dist.batch_isend_irecv(requests):
         work.wait()

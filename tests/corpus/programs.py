@@ -288,7 +288,7 @@ def programs(shape: Shape, rng: random.Random) -> Programs:
         starts = []
         for number in range(1, shape.steps + 1):
             starts.append(len(steps))
-            steps += [_slower(one, shape.slow) for one in step(rank)]
+            steps += [_slower(item, shape.slow) for item in step(rank)]
             if number % shape.sync_every == 0:
                 steps.append(Sync())
         job.steps[rank], job.starts[rank] = steps, starts

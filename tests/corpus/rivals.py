@@ -57,13 +57,13 @@ def complaints(text: str) -> list[set[int]]:
 
 def readings(result: dict[str, str]) -> tuple[Answer, Answer]:
     """Its first complaint, and all of them."""
-    found = complaints(result["text"])
-    if not found and result["error"]:
+    blamed = complaints(result["text"])
+    if not blamed and result["error"]:
         nothing = Answer(frozenset(), error=result["error"])
         return nothing, nothing
-    first = frozenset(found[0]) if found else frozenset()
-    every = frozenset(rank for ranks in found for rank in ranks)
-    return Answer(first, alarms=len(found)), Answer(every, alarms=len(found))
+    first = frozenset(blamed[0]) if blamed else frozenset()
+    every = frozenset(rank for ranks in blamed for rank in ranks)
+    return Answer(first, alarms=len(blamed)), Answer(every, alarms=len(blamed))
 
 
 def missed(result: dict[str, str]) -> Answer:
@@ -150,13 +150,13 @@ def _nvrx() -> Callable[[Path], dict[str, str]]:
 
 
 def _forked(main: Callable[[], object], folder: Path) -> dict[str, str]:
-    told = folder.parent / (folder.name + ".told")
+    output = folder.parent / (folder.name + ".told")
     child = os.fork()
     if child == 0:
         code = 1
         try:
             signal.alarm(int(LIMIT_S))
-            handle = os.open(told, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            handle = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(handle, 1)
             os.dup2(handle, 2)
             main()
@@ -168,8 +168,8 @@ def _forked(main: Callable[[], object], folder: Path) -> dict[str, str]:
             sys.stderr.flush()
             os._exit(code)
     _, status = os.waitpid(child, 0)
-    text = told.read_text(errors="replace")
-    told.unlink()
+    text = output.read_text(errors="replace")
+    output.unlink()
     error = ""
     if os.WIFSIGNALED(status):
         error = f"stopped after {LIMIT_S:.0f} s"

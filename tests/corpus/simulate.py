@@ -249,14 +249,14 @@ class Simulation:
     def _enqueue(self, cpu: _Cpu, kernel: Kernel, stream: object, before: list[Kernel]) -> None:
         previous = cpu.tails.get(stream)
         cpu.tails[stream] = kernel
-        needed = {id(one): one for one in [*before, *([previous] if previous else [])]}
+        needed = {id(item): item for item in [*before, *([previous] if previous else [])]}
         kernel.ready = kernel.launched
-        for one in needed.values():
-            if one.is_done:
-                kernel.ready = max(kernel.ready, one.done)
+        for other in needed.values():
+            if other.is_done:
+                kernel.ready = max(kernel.ready, other.done)
             else:
                 kernel.missing += 1
-                one.waiters.append(kernel)
+                other.waiters.append(kernel)
         if kernel.missing == 0:
             self._resolved.append(kernel)
 
@@ -294,7 +294,7 @@ class Simulation:
         if self._eager and call.op == "broadcast":
             self._meet_root(meeting, members)
             return
-        if len(meeting) < len(members) or len({one.wire for _, one in meeting}) > 1:
+        if len(meeting) < len(members) or len({met.wire for _, met in meeting}) > 1:
             return
         end = max(kernel.ready for kernel, _ in meeting) + meeting[0][0].lasts
         for kernel, _ in meeting:

@@ -37,7 +37,7 @@ def outline(value: Any) -> Any:
         return [(k if isinstance(v, str) or not k.isdigit() else 0, outline(v))
                 for k, v in value.items()]  # fmt: skip
     if isinstance(value, (list, tuple)):
-        return type(value).__name__, [outline(one) for one in value[:1]]
+        return type(value).__name__, [outline(item) for item in value[:1]]
     return type(value).__name__
 
 

@@ -51,8 +51,8 @@ def test_the_truth_beside_the_captures_is_that_of_the_cases() -> None:
     assert list(TRUTHS) == [case.name for case in CASES]
     for case in CASES:
         parts = (case.ring, case.torch, case.json or case.torch)
-        told = [json.loads(json.dumps(truth.as_json())) for truth in parts]
-        assert [TRUTHS[case.name][kind] for kind in KINDS] == told
+        expected = [json.loads(json.dumps(truth.as_json())) for truth in parts]
+        assert [TRUTHS[case.name][kind] for kind in KINDS] == expected
 
 
 @pytest.mark.parametrize("case", ["skip", "extra"])
@@ -66,7 +66,7 @@ def test_call_sites_that_tell_nothing_make_no_slip(case, lines, captures) -> Non
         columns={**job.columns, "site": sites.astype(job.columns["site"].dtype)},
         sites=tuple(f"train.py:{n} step" for n in range(SIZE)),
     )
-    kinds = {one.kind for one in analyse(blind).findings}
+    kinds = {finding.kind for finding in analyse(blind).findings}
     assert kinds
     assert not kinds & {Fault.SKIPPED, Fault.EXTRA}
 
@@ -96,8 +96,16 @@ def stopped_at(job, op, change):
 @pytest.mark.parametrize(
     ("op", "change", "said"),
     [
-        ("all_to_all", lambda one: replace(one, sizes_out=((21,),)), "all_to_all of 20 into 21"),
-        ("gather", lambda one: replace(one, sizes_out=((5,),) * SIZE), "gather of 5 float32 root"),
+        (
+            "all_to_all",
+            lambda record: replace(record, sizes_out=((21,),)),
+            "all_to_all of 20 into 21",
+        ),
+        (
+            "gather",
+            lambda record: replace(record, sizes_out=((5,),) * SIZE),
+            "gather of 5 float32 root",
+        ),
     ],
 )
 def test_numbers_that_do_not_add_up_are_told_and_accuse_nobody(op, change, said, captures) -> None:
@@ -105,5 +113,5 @@ def test_numbers_that_do_not_add_up_are_told_and_accuse_nobody(op, change, said,
     (finding,) = analyse(stopped_at(job, op, change)).findings
     assert (finding.kind, finding.culprits) == (Fault.MISMATCH, ())
     assert said in finding.reason
-    healthy = analyse(stopped_at(job, op, lambda one: one)).findings
-    assert Fault.MISMATCH not in {one.kind for one in healthy}
+    healthy = analyse(stopped_at(job, op, lambda record: record)).findings
+    assert Fault.MISMATCH not in {blamed.kind for blamed in healthy}

@@ -146,11 +146,11 @@ class Evidence:
 
     def first_unfinished(self, rank: int) -> dict[int, int]:
         """By group, of collectives."""
-        found: dict[int, int] = {}
+        unfinished: dict[int, int] = {}
         for entry in self.writers[rank].entries:
             if not entry.call.p2p and not self.finished(rank, entry):
-                found.setdefault(entry.call.team, entry.collective_seq)
-        return found
+                unfinished.setdefault(entry.call.team, entry.collective_seq)
+        return unfinished
 
     def last_called(self, rank: int, team: int) -> int:
         entries = self.writers[rank].entries

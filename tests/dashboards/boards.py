@@ -21,12 +21,14 @@ def panels(board):
 
 
 def variables(board):
-    return {one["name"]: one for one in board["templating"]["list"]}
+    return {variable["name"]: variable for variable in board["templating"]["list"]}
 
 
 def targets(board):
     """(panel, expression) of each query of a panel."""
-    return [(panel["title"], one["expr"]) for panel in panels(board) for one in panel["targets"]]
+    return [
+        (panel["title"], target["expr"]) for panel in panels(board) for target in panel["targets"]
+    ]
 
 
 def expressions(board):

@@ -50,8 +50,10 @@ def monitor_page(ranks: int) -> bytes:
     shown = view(
         *observed,
         lighthouse=light,
-        health={one.rank: rng.choice(healths) for one in observed},
-        tempos={one.rank: Tempo(2.0, rng.gauss(0.2, 0.01), 0.1) for one in observed},
+        health={observation.rank: rng.choice(healths) for observation in observed},
+        tempos={
+            observation.rank: Tempo(2.0, rng.gauss(0.2, 0.01), 0.1) for observation in observed
+        },
         incidents=tuple(open_now),
         spent=Spent(1e6, {"starting": 10.0, "not_entered": 40.0}),
         tokens={GroupName(group): 1000 for group in names},

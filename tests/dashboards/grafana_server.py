@@ -56,7 +56,7 @@ class GrafanaServer(FakeServer):
         self._count(kept, "")
 
     def versions(self, uid):
-        return [one["version"] for one in self.boards[uid]["versions"]]
+        return [version["version"] for version in self.boards[uid]["versions"]]
 
     def writes(self):
         return [path for command, path in self.requests if command != "GET"]
@@ -80,13 +80,13 @@ class GrafanaServer(FakeServer):
             ("POST", r"/api/dashboards/db"): lambda: self._save(body),
         }
         for (method, pattern), answer in routes.items():
-            found = re.fullmatch(pattern, path)
-            if found and method == command:
-                return answer(*found.groups())
+            match = re.fullmatch(pattern, path)
+            if match and method == command:
+                return answer(*match.groups())
         return 404, {"message": "Not found"}  # numeric ids among others
 
     def _top_folders(self):
-        return [one for one in self.folders.values() if one["parentUid"] is None]
+        return [folder for folder in self.folders.values() if folder["parentUid"] is None]
 
     def _folder(self, uid):
         if uid in self.folders:
@@ -96,7 +96,7 @@ class GrafanaServer(FakeServer):
     def _create_folder(self, body):
         if body["uid"] in self.folders:
             return 412, {"message": f"The folder {_CHANGED}", "status": "version-mismatch"}
-        if any(one["title"] == body["title"] for one in self._top_folders()):
+        if any(folder["title"] == body["title"] for folder in self._top_folders()):
             return 409, {"message": "a folder with the same name already exists in the current "
                                     "location"}  # fmt: skip
         self.add_folder(body["uid"], body["title"])
@@ -156,8 +156,8 @@ class GrafanaServer(FakeServer):
 
     def _count(self, kept, message):
         kept["dashboard"]["version"] += 1
-        told = {"version": kept["dashboard"]["version"], "message": message}
-        kept["versions"].append(told)
+        version = {"version": kept["dashboard"]["version"], "message": message}
+        kept["versions"].append(version)
 
     def _title_taken(self, board, folder):
         return any(

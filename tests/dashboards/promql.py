@@ -13,5 +13,5 @@ def metrics(expr):
     bare = re.sub(r"\[[^\]]*\]", " ", bare)
     bare = re.sub(r"\b(by|without|on|ignoring|group_left|group_right)\s*\([^)]*\)", " ", bare)
     bare = re.sub(r"@ (end|start)\(\)", " ", bare)
-    found = re.finditer(r"(?<![\w:.$])([a-zA-Z_:][\w:]*)(\s*\()?", bare)
-    return {m[1] for m in found if not m[2] and m[1].lower() not in _KEYWORDS}
+    names = re.finditer(r"(?<![\w:.$])([a-zA-Z_:][\w:]*)(\s*\()?", bare)
+    return {m[1] for m in names if not m[2] and m[1].lower() not in _KEYWORDS}

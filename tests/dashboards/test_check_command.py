@@ -30,7 +30,7 @@ class FakeHttp(FakeServer):
 
     def serve(self, handler: Handler, method: str, path: str, body: bytes) -> None:
         url = urlsplit(path)
-        parameters = {name: one[0] for name, one in parse_qs(url.query).items()}
+        parameters = {name: values[0] for name, values in parse_qs(url.query).items()}
         self.asked.append((url.path, parameters))
         status, said = self.answer(url.path, parameters)
         handler.reply(status, "application/json", said)
@@ -45,8 +45,8 @@ def serve():
         return made[-1]
 
     yield start
-    for one in made:
-        one.close()
+    for fake in made:
+        fake.close()
 
 
 def said(series: int) -> tuple[int, bytes]:
@@ -83,20 +83,20 @@ def test_a_refused_query_and_an_empty_panel_are_found_and_a_quiet_one_is_not(ser
         if "quorum_participants" in expr:
             return refused("parse error:\n  no such thing")
         empty = ("rank_last_commit_timestamp", "rank_suspect")
-        return said(0 if any(one in expr for one in empty) else 1)
+        return said(0 if any(metric in expr for metric in empty) else 1)
 
     fake = serve(answer)
     assert check(fake, "--format", "json") == 1
-    told = json.loads(capsys.readouterr().out)
-    by_name = {f"{one['board']}: {one['where']}": one for one in told["queries"]}
-    found = {name: (one["found"], one["said"]) for name, one in by_name.items()}
-    assert found["fleet: panel Since the last commit/A"] == ("EMPTY", "")
-    assert found["fleet: panel Suspects/A"] == ("quiet", "nobody is accused")
-    assert found["fleet: panel Groups in the quorum/A"] == (
+    report = json.loads(capsys.readouterr().out)
+    by_name = {f"{query['board']}: {query['where']}": query for query in report["queries"]}
+    states = {name: (query["found"], query["said"]) for name, query in by_name.items()}
+    assert states["fleet: panel Since the last commit/A"] == ("EMPTY", "")
+    assert states["fleet: panel Suspects/A"] == ("quiet", "nobody is accused")
+    assert states["fleet: panel Groups in the quorum/A"] == (
         "FAILED", "parse error: no such thing",
     )  # fmt: skip
-    wrong = [one for one, (state, _) in found.items() if state in ("EMPTY", "FAILED")]
-    assert told["wrong"] == len(wrong)
+    wrong = [name for name, (state, _) in states.items() if state in ("EMPTY", "FAILED")]
+    assert report["wrong"] == len(wrong)
 
 
 def test_where_no_monitor_is_scraped_that_is_what_is_said(serve, capsys) -> None:
@@ -115,10 +115,10 @@ def test_where_no_monitor_is_scraped_that_is_what_is_said(serve, capsys) -> None
 )
 def test_who_is_no_prometheus_is_told_in_one_line(serve, capsys, answer, why: str) -> None:
     assert check(serve(answer)) == 1
-    told = capsys.readouterr().err
-    assert why in told
-    assert told.startswith("error: http://127.0.0.1:")
-    assert told.count("\n") == 1
+    error = capsys.readouterr().err
+    assert why in error
+    assert error.startswith("error: http://127.0.0.1:")
+    assert error.count("\n") == 1
 
 
 def test_nobody_there_is_told_in_one_line(capsys) -> None:
@@ -141,7 +141,7 @@ scrape_configs:
     with prometheus(config) as prom:
 
         def seen() -> dict[str, float]:
-            return {one.labels["reason"]: one.value for one in prom.query(expr)}
+            return {sample.labels["reason"]: sample.value for sample in prom.query(expr)}
 
         wait_for(lambda: seen() == {"none": 0.0}, within_s=20, what="a zero")
         page[0] += b'lightkeeper_poll_failures_total{reason="timeout"} 2\n'

@@ -104,7 +104,7 @@ def test_panels_fill_their_rows(path):
 
 def test_fleet_fits_a_wall_without_scrolling_in_twelve_panels():
     (board,) = [load(path) for path in PATHS if path.stem == "fleet"]
-    lowest = max(one["gridPos"]["y"] + one["gridPos"]["h"] for one in board["panels"])
+    lowest = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in board["panels"])
     assert lowest <= WALL_ROWS
     assert len(panels(board)) <= 12
 
@@ -123,7 +123,7 @@ def test_every_variable_in_use_is_declared_and_carried_from_board_to_board(path)
     used = set(re.findall(r"\$\{?([a-z]\w*)", path.read_text()))
     assert used <= set(variables(board))
 
-    (others,) = [one for one in board["links"] if one["type"] == "dashboards"]
+    (others,) = [link for link in board["links"] if link["type"] == "dashboards"]
     assert (others["tags"], others["keepTime"], others["includeVars"]) == (
         ["lightkeeper"],
         True,
@@ -135,19 +135,19 @@ def test_every_variable_in_use_is_declared_and_carried_from_board_to_board(path)
 
 @each_board
 def test_links_go_to_pages_of_the_monitor_or_to_a_dashboard_of_ours(path):
-    known = re.compile(
+    ours = re.compile(
         r"\$\{monitor_url\}/(ranks|groups|incidents)/\$\{__[^}]+\}(\.\$\{__[^}]+\})?"
         r"|\$\{monitor_url\}/v1/ranks/\$\{__[^}]+\}\.\$\{__[^}]+\}/(stacks|flight_recorder|state)"
-        r"|/d/(" + "|".join(load(one)["uid"] for one in PATHS) + r")\?\S+"
+        r"|/d/(" + "|".join(load(other)["uid"] for other in PATHS) + r")\?\S+"
     )
     for panel in panels(load(path)):
         field = panel["fieldConfig"]
         links = list(field["defaults"].get("links", []))
         for override in field["overrides"]:
-            links += [link for one in override["properties"] if one["id"] == "links"
-                      for link in one["value"]]  # fmt: skip
+            links += [link for entry in override["properties"] if entry["id"] == "links"
+                      for link in entry["value"]]  # fmt: skip
         for link in links:
-            assert known.fullmatch(link["url"]), (panel["title"], link)
+            assert ours.fullmatch(link["url"]), (panel["title"], link)
             assert link["targetBlank"] == link["url"].startswith("${monitor_url}")
 
 
@@ -162,7 +162,7 @@ def test_numbers_names_and_signs_of_states_are_those_of_the_monitor():
     assert {state: code for code, state in enumerate(HEALTH)} == STATES
     signs = {text.split()[1]: text.split()[0] for text, _ in GROUP_STATE.values()}
     assert signs == {state: LOOKS[state].glyph for state in signs}
-    assert set(SELF_HEALTH) == {str(one) for one in Condition}
+    assert set(SELF_HEALTH) == {str(condition) for condition in Condition}
 
 
 @pytest.mark.parametrize("kind", ["config prometheus.example.yml", "rules rules.yml alerts.yml"])

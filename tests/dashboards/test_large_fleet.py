@@ -49,20 +49,20 @@ def pages():
 
 def columns_without_data(prom):
     """Columns of tables that no query of the table fills: lost in an aggregation, or misspelt."""
-    found = {}
+    lacking = {}
     for board in map(load, PATHS):
         for panel in panels(board):
             if panel["type"] != "table":
                 continue
-            told = {f"Value #{one['refId']}" for one in panel["targets"]} | {"Value"}
+            filled_in = {f"Value #{query['refId']}" for query in panel["targets"]} | {"Value"}
             for target in panel["targets"]:
                 for sample in prom.query(filled(target["expr"])):
-                    told |= set(sample.labels)
-            shown = next(one["options"]["indexByName"] for one in panel["transformations"]
-                         if one["id"] == "organize")  # fmt: skip
-            if set(shown) - told:
-                found[f"{board['uid']}: {panel['title']}"] = set(shown) - told
-    return found
+                    filled_in |= set(sample.labels)
+            shown = next(change["options"]["indexByName"] for change in panel["transformations"]
+                         if change["id"] == "organize")  # fmt: skip
+            if set(shown) - filled_in:
+                lacking[f"{board['uid']}: {panel['title']}"] = set(shown) - filled_in
+    return lacking
 
 
 def test_no_panel_draws_more_than_a_few_hundred_series_of_ten_thousand_ranks(pages):
@@ -76,9 +76,9 @@ def test_no_panel_draws_more_than_a_few_hundred_series_of_ten_thousand_ranks(pag
         lacking = columns_without_data(prom)
 
     assert lacking == {}
-    assert [one for one in asked if one.found is Found.REFUSED] == []
-    drawn = {f"{one.board}: {one.where}": one.series for one in asked
-             if not one.where.startswith("variable ")}  # fmt: skip
+    assert [answer for answer in asked if answer.found is Found.REFUSED] == []
+    drawn = {f"{answer.board}: {answer.where}": answer.series for answer in asked
+             if not answer.where.startswith("variable ")}  # fmt: skip
     assert {name: count for name, count in drawn.items() if count >= MOST_SERIES} == {}
     # they are bounded because they choose, not because they have nothing to show
     for name in (

@@ -27,8 +27,8 @@ each_board = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 
 @each_board
 def test_panel_title_description(path):
-    found = panels(load(path))
-    assert [one["title"] for one in found if len(one.get("description", "")) < 40] == []
+    shown = panels(load(path))
+    assert [panel["title"] for panel in shown if len(panel.get("description", "")) < 40] == []
 
 
 @each_board
@@ -55,9 +55,9 @@ def test_target_rate_interval(path):
 def test_required_matchers(path):
     # stands for target-job and target-instance: every series is of the chosen job
     for title, expr in targets(load(path)):
-        found = selectors(expr)
-        assert found, title
-        for metric, matchers in found:
+        chosen = selectors(expr)
+        assert chosen, title
+        for metric, matchers in chosen:
             of_rank = 'job_id=~"$job"' in matchers
             assert of_rank or 'instance=~"$instance"' in matchers, (title, metric)
 

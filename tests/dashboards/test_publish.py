@@ -23,8 +23,10 @@ def publisher(grafana, token=EDITOR, folder_uid=None):
 
 def push(grafana, *boards, folder_uid=None):
     """Plan and carry out; what became of each dashboard."""
-    one = publisher(grafana, folder_uid=folder_uid)
-    return [(step.action, step.why) for step in one.carry_out(*one.plan(boards), lambda _: None)]
+    pushing = publisher(grafana, folder_uid=folder_uid)
+    return [
+        (step.action, step.why) for step in pushing.carry_out(*pushing.plan(boards), lambda _: None)
+    ]
 
 
 def test_a_push_creates_the_folder_and_the_dashboards_in_it(grafana):
@@ -56,11 +58,11 @@ def test_a_grafana_that_stores_it_in_other_words_gets_no_version_for_nothing(gra
 
 def test_what_somebody_saved_between_our_look_and_our_push_is_not_overwritten(grafana):
     push(grafana, BOARD)
-    one = publisher(grafana)
-    plan = one.plan([{**BOARD, "refresh": "5s"}, OTHER])
+    pushing = publisher(grafana)
+    plan = pushing.plan([{**BOARD, "refresh": "5s"}, OTHER])
     grafana.edit("one", refresh="1m")
 
-    steps = one.carry_out(*plan, lambda _: None)
+    steps = pushing.carry_out(*plan, lambda _: None)
 
     assert [(step.action, step.why) for step in steps] == [
         ("refused", SAVED_MEANWHILE),
@@ -83,11 +85,11 @@ def test_a_dashboard_read_from_a_file_is_told_and_the_others_go_on(grafana):
 
 def test_a_refusal_to_save_a_provisioned_one_is_understood_too(grafana):
     push(grafana, BOARD)
-    one = publisher(grafana)
-    plan = one.plan([{**BOARD, "refresh": "5s"}])
+    pushing = publisher(grafana)
+    plan = pushing.plan([{**BOARD, "refresh": "5s"}])
     grafana.boards["one"]["provisioned"] = "one.json"
 
-    (step,) = one.carry_out(*plan, lambda _: None)
+    (step,) = pushing.carry_out(*plan, lambda _: None)
 
     assert step.action == "refused"
     assert step.why.startswith("this Grafana reads it from a file")
@@ -126,11 +128,11 @@ def test_a_folder_that_is_not_there_is_not_invented(grafana):
 
 @pytest.mark.parametrize("uid", ["lightkeeper", "by-hand"], ids=["same-uid", "same-title"])
 def test_a_folder_that_somebody_makes_meanwhile_is_used(grafana, uid):
-    one = publisher(grafana)
-    plan = one.plan([BOARD])
+    pushing = publisher(grafana)
+    plan = pushing.plan([BOARD])
     grafana.add_folder(uid, "Lightkeeper")
 
-    (step,) = one.carry_out(*plan, lambda _: None)
+    (step,) = pushing.carry_out(*plan, lambda _: None)
 
     assert step.action == "create"
     assert grafana.boards["one"]["folderUid"] == uid
@@ -155,8 +157,8 @@ def test_a_grafana_that_is_just_starting_is_tried_again(grafana):
 def test_a_grafana_behind_a_path_is_told_with_its_own_address():
     grafana = GrafanaServer(prefix="/graphs")
     try:
-        one = publisher(grafana)
-        (step,) = one.carry_out(*one.plan([BOARD]), lambda _: None)
+        pushing = publisher(grafana)
+        (step,) = pushing.carry_out(*pushing.plan([BOARD]), lambda _: None)
     finally:
         grafana.close()
     assert step.url == f"{grafana.url}/d/one/of-that-name"
@@ -198,9 +200,9 @@ def test_a_push_that_fails_says_why_in_one_line(grafana, answers, said):
 
 
 def test_a_token_that_may_only_read_changes_nothing(grafana):
-    one = publisher(grafana, VIEWER)
+    pushing = publisher(grafana, VIEWER)
     with pytest.raises(PublishError, match="the service account needs the Editor role"):
-        one.carry_out(*one.plan([BOARD]), lambda _: None)
+        pushing.carry_out(*pushing.plan([BOARD]), lambda _: None)
     assert (grafana.folders, grafana.boards) == ({}, {})
 
 

@@ -36,7 +36,7 @@ def test_the_monitors_address_is_put_in_and_compared_with(grafana, token_file, c
     where = ("--monitor-url", "https://keeper.example:8470/")
     assert command(grafana, token_file, *where) == 0
     stored = grafana.boards["lightkeeper-rank"]["dashboard"]["templating"]["list"]
-    (variable,) = [one for one in stored if one["name"] == "monitor_url"]
+    (variable,) = [listed for listed in stored if listed["name"] == "monitor_url"]
     assert (variable["query"], variable["current"]["value"]) == ("https://keeper.example:8470",) * 2
 
     capsys.readouterr()
@@ -63,10 +63,10 @@ def test_a_script_reads_what_was_done_as_json(grafana, token_file, capsys):
 
     assert command(grafana, token_file, "--format", "json", "--diff") == 1
 
-    told = json.loads(capsys.readouterr().out)
-    assert told["folder"] == {"uid": "lightkeeper", "title": "Lightkeeper", "there": True}
-    assert [one["action"] for one in told["dashboards"]] == ["refused", *["create"] * 5]
-    assert '+  "refresh": "10s",' in told["dashboards"][0]["diff"]
+    report = json.loads(capsys.readouterr().out)
+    assert report["folder"] == {"uid": "lightkeeper", "title": "Lightkeeper", "there": True}
+    assert [step["action"] for step in report["dashboards"]] == ["refused", *["create"] * 5]
+    assert '+  "refresh": "10s",' in report["dashboards"][0]["diff"]
 
 
 def test_what_is_refused_goes_to_stderr_and_exit_one(grafana, token_file, capsys):
@@ -74,9 +74,9 @@ def test_what_is_refused_goes_to_stderr_and_exit_one(grafana, token_file, capsys
 
     assert command(grafana, token_file) == 1
 
-    told = capsys.readouterr()
-    assert told.err.startswith(f"refused       {UIDS[0]}")
-    assert told.out.count("created") == len(UIDS) - 1
+    printed = capsys.readouterr()
+    assert printed.err.startswith(f"refused       {UIDS[0]}")
+    assert printed.out.count("created") == len(UIDS) - 1
 
 
 def test_a_missing_token_file_is_one_line_and_exit_one(grafana, tmp_path, capsys):

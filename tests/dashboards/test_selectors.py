@@ -19,13 +19,13 @@ def evaluate(tmp_path, expr, at, expected, **series):
     if promtool is None:
         pytest.skip("promtool is not installed (apt-get install prometheus)")
     labels = '{instance="m", kind="hang"}'
-    told = [] if expected is None else [{"labels": '{kind="hang"}', "value": expected}]
+    samples = [] if expected is None else [{"labels": '{kind="hang"}', "value": expected}]
     test = {
         "interval": "5s",
         "input_series": [
             {"series": f"{name}{labels}", "values": values} for name, values in series.items()
         ],
-        "promql_expr_test": [{"expr": filled(expr), "eval_time": at, "exp_samples": told}],
+        "promql_expr_test": [{"expr": filled(expr), "eval_time": at, "exp_samples": samples}],
     }
     file = tmp_path / "test.yml"
     file.write_text(
@@ -52,11 +52,11 @@ def test_growth_counts_births_and_no_gaps(tmp_path, values, at, counted):
 
 
 @pytest.mark.parametrize(
-    ("monitor", "told"), [("1x40", 0), ("1x10 stale", None)], ids=["seen", "gone"]
+    ("monitor", "expected"), [("1x40", 0), ("1x10 stale", None)], ids=["seen", "gone"]
 )
-def test_no_event_is_zero_only_while_the_monitor_is_seen(tmp_path, monitor, told):
+def test_no_event_is_zero_only_while_the_monitor_is_seen(tmp_path, monitor, expected):
     expr = f"label_replace({grown(COUNTER, within='20s')} or {ZERO}, 'kind', 'hang', '', '')"
-    evaluate(tmp_path, expr, "2m", told, lightkeeper_self_health_scale=monitor)
+    evaluate(tmp_path, expr, "2m", expected, lightkeeper_self_health_scale=monitor)
 
 
 WELL = {"lighthouse_up": 1, "self_health_scale": 1, "paused": 0, "observe_mode": 0}

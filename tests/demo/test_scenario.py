@@ -46,40 +46,40 @@ def test_times_are_seconds_after_the_injection() -> None:
 
 def test_the_right_culprit_evicted_and_back_is_correct() -> None:
     result = report()
-    found = [incident("rg_1.0", **WHOLE_STORY)]
-    _read_incidents(result, found)
-    _judge(result, found, keeper=True)
+    incidents = [incident("rg_1.0", **WHOLE_STORY)]
+    _read_incidents(result, incidents)
+    _judge(result, incidents, keeper=True)
     assert result.correct
     assert result.problems == []
 
 
 def test_an_evicted_healthy_group_is_wrong_even_beside_the_right_one() -> None:
     result = report()
-    found = [incident("rg_1.0", **WHOLE_STORY), incident("rg_2.0", **WHOLE_STORY)]
-    _read_incidents(result, found)
-    _judge(result, found, keeper=True)
+    incidents = [incident("rg_1.0", **WHOLE_STORY), incident("rg_2.0", **WHOLE_STORY)]
+    _read_incidents(result, incidents)
+    _judge(result, incidents, keeper=True)
     assert not result.correct
     assert "evicted the healthy rg_2" in result.problems
 
 
 @pytest.mark.parametrize(
-    ("found", "problem"),
+    ("incidents", "problem"),
     [([], "not found"), ([incident("rg_2.0", **WHOLE_STORY)], "accused rg_2.0, not rg_1.0")],
     ids=["silent", "another rank"],
 )
-def test_silence_and_a_wrong_name_are_wrong(found: list[dict[str, Any]], problem: str) -> None:
+def test_silence_and_a_wrong_name_are_wrong(incidents: list[dict[str, Any]], problem: str) -> None:
     result = report()
-    _read_incidents(result, found)
-    _judge(result, found, keeper=True)
+    _read_incidents(result, incidents)
+    _judge(result, incidents, keeper=True)
     assert not result.correct
     assert problem in result.problems
 
 
 def test_a_group_that_never_came_back_is_a_problem_although_the_name_was_right() -> None:
     result = report()
-    found = [incident("rg_1.0", **{**WHOLE_STORY, "rejoined_s": None})]  # type: ignore[arg-type]
-    _read_incidents(result, found)
-    _judge(result, found, keeper=True)
+    incidents = [incident("rg_1.0", **{**WHOLE_STORY, "rejoined_s": None})]  # type: ignore[arg-type]
+    _read_incidents(result, incidents)
+    _judge(result, incidents, keeper=True)
     assert result.correct
     assert result.problems == ["the group did not come back"]
 

@@ -55,11 +55,11 @@ class Wrong(Exception):  # noqa: N818 - what a page says, not an accident of our
 
 def ours(words: list[str]) -> None:
     """The words behind `lightkeeper`: command, options and arguments exist."""
-    found, path, left = _found(words)
-    if isinstance(found, Elsewhere):
+    command_named, path, left = _found(words)
+    if isinstance(command_named, Elsewhere):
         elsewhere(path.split()[-1], left)
-    elif found is not None:
-        _parsed(found, path, left)
+    elif command_named is not None:
+        _parsed(command_named, path, left)
 
 
 def _found(words: list[str]) -> tuple[click.Command | None, str, list[str]]:
@@ -73,8 +73,8 @@ def _found(words: list[str]) -> tuple[click.Command | None, str, list[str]]:
         path += f" {name}"
         if name not in command.commands:
             raise Wrong(f"{path}: no such command")
-        found = command.commands[name]
-        command = found.imported() if isinstance(found, Ours) else found
+        subcommand = command.commands[name]
+        command = subcommand.imported() if isinstance(subcommand, Ours) else subcommand
     return command, path, left
 
 
@@ -88,7 +88,7 @@ def _parsed(command: click.Command, path: str, words: list[str]) -> None:
                 option.type.convert(given, option, ctx)
     except click.UsageError as exc:
         raise Wrong(f"{path}: {exc.format_message()}") from exc
-    if rest and not any(isinstance(one, click.Argument) for one in command.params):
+    if rest and not any(isinstance(parameter, click.Argument) for parameter in command.params):
         raise Wrong(f"{path} takes no {rest}")
 
 
@@ -123,30 +123,30 @@ def help_of(module: str, *words: str) -> str:
 @cache
 def commands() -> Mapping[str, click.Command]:
     """All that click reads, by their paths."""
-    found: dict[str, click.Command] = {}
+    by_path: dict[str, click.Command] = {}
 
     def walk(path: str, command: click.Command) -> None:
         if isinstance(command, Ours):
             command = command.imported()
-        found[path] = command
+        by_path[path] = command
         if isinstance(command, click.Group):
-            for name, one in command.commands.items():
-                walk(f"{path} {name}", one)
+            for name, subcommand in command.commands.items():
+                walk(f"{path} {name}", subcommand)
 
     walk("lightkeeper", cli)
-    return found
+    return by_path
 
 
 @cache
 def options() -> frozenset[str]:
     """All long options of ours, whichever command has them."""
-    found = {name for command in commands().values() for option in command.params
+    names = {name for command in commands().values() for option in command.params
              for name in (*option.opts, *option.secondary_opts)}  # fmt: skip
     for module in (*ELSEWHERE.values(), "worker_server", "trainer.supervisor", "trainer.train"):
-        found.update(_OPTION.findall(help_of(module)))
+        names.update(_OPTION.findall(help_of(module)))
     for part in ("push", "export", "check"):
-        found.update(_OPTION.findall(help_of("dashboards", part)))
-    return frozenset(found)
+        names.update(_OPTION.findall(help_of("dashboards", part)))
+    return frozenset(names)
 
 
 # -- other programs -------------------------------------------------------------------------------
@@ -165,11 +165,11 @@ def extras() -> frozenset[str]:
     return frozenset(project["optional-dependencies"])
 
 
-def command(found: Command) -> None:
+def command(typed: Command) -> None:
     """Raises Wrong unless everything in it that is ours exists."""
-    for name in found.variables:
+    for name in typed.variables:
         variable(name)
-    program, words = found.program, list(found.words[1:])
+    program, words = typed.program, list(typed.words[1:])
     program = program.rpartition("/")[2] if "bin/" in program else program
     if program == "lightkeeper":
         ours(words)
@@ -183,7 +183,7 @@ def command(found: Command) -> None:
         nested(words)
     elif program not in FOREIGN | {"export", "SUBSTITUTED"}:
         raise Wrong(f"{program} is no program that we know")
-    for word in found.words:
+    for word in typed.words:
         path(word)
 
 
@@ -243,7 +243,9 @@ def monitors() -> Map:
 
 @cache
 def ranks() -> Map:
-    return Map([Rule(one.path, endpoint=one.name, methods=[one.method]) for one in ENDPOINTS])
+    return Map(
+        [Rule(route.path, endpoint=route.name, methods=[route.method]) for route in ENDPOINTS]
+    )
 
 
 @cache
@@ -269,12 +271,12 @@ def curl(words: list[str]) -> None:
         assert base is not None
         path = url[base.end() :]
         if "8471" in base[0] or base[0] == "GATE":
-            known = gates()
+            served = gates()
         elif "8470" in base[0] or "MONITOR" in base[0]:
-            known = monitors()
+            served = monitors()
         else:
-            known = ranks()
-        if not serves(known, method, path):
+            served = ranks()
+        if not serves(served, method, path):
             raise Wrong(f"{method} {path} of {base[0]}: no such endpoint")
 
 

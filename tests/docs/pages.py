@@ -48,8 +48,8 @@ class Page:
         while at < len(lines):
             if fence := _FENCE.match(lines[at]):
                 end = next(n for n in range(at + 1, len(lines)) if lines[n].strip() == "```")
-                found, after = lines[at + 1 : end], end + 1
-                blocks.append(self._block(at, fence[2], found))
+                inside, after = lines[at + 1 : end], end + 1
+                blocks.append(self._block(at, fence[2], inside))
             elif lines[at].startswith("    ") and (not prose or not prose[-1].strip()):
                 end = at
                 while end < len(lines) and (lines[end].startswith("    ") or not lines[end]):
@@ -67,8 +67,8 @@ class Page:
         return tuple(blocks), "\n".join(prose)
 
     def _block(self, at: int, language: str, lines: list[str]) -> Block:
-        indent = min((len(one) - len(one.lstrip()) for one in lines if one), default=0)
-        return Block(self.name, at + 1, language, "\n".join(one[indent:] for one in lines))
+        indent = min((len(line) - len(line.lstrip()) for line in lines if line), default=0)
+        return Block(self.name, at + 1, language, "\n".join(line[indent:] for line in lines))
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -99,8 +99,8 @@ class Page:
     def anchors(self) -> frozenset[str]:
         """As GitHub and mkdocs make them of headings."""
         headings = re.findall(r"(?m)^#+ (.+?)\s*$", self.prose)
-        kept = (re.sub(r"[^\w\- ]", "", one).strip().lower() for one in headings)
-        return frozenset(one.replace(" ", "-") for one in kept)
+        kept = (re.sub(r"[^\w\- ]", "", heading).strip().lower() for heading in headings)
+        return frozenset(heading.replace(" ", "-") for heading in kept)
 
     @property
     def words(self) -> int:

@@ -149,9 +149,9 @@ class Sandbox:
 
     def _firing(self) -> str | None:
         """Not one that did not last: it is resolved, and has no evidence."""
-        told = self.ask("/v1/incidents")["incidents"]
-        return next((one["id"] for one in told if one["culprits"] == ["rg_1.1"]
-                     and one["state"] == "firing"), None)  # fmt: skip
+        incidents = self.ask("/v1/incidents")["incidents"]
+        return next((incident["id"] for incident in incidents if incident["culprits"] == ["rg_1.1"]
+                     and incident["state"] == "firing"), None)  # fmt: skip
 
     def here(self, line: str) -> str:
         """The same line, with the names of this job."""

@@ -35,18 +35,18 @@ def without_comments(text: str) -> str:
 def lines(text: str) -> list[str]:
     """Logical lines: continued ones joined, `for` to `done` and `case` to `esac` in one."""
     joined = re.sub(r"\\\n\s*", " ", without_comments(text))
-    found: list[str] = []
+    logical: list[str] = []
     depth = 0
     for line in joined.splitlines():
         if not line.strip():
             continue
         if depth:
-            found[-1] += "\n" + line
+            logical[-1] += "\n" + line
         else:
-            found.append(line)
+            logical.append(line)
         depth += len(re.findall(r"(?:^|[;|&]|\bdo|\bthen)\s*(?:for|case|while|if)\s", line))
         depth -= len(re.findall(r"(?:^|[;\s])(?:done|esac|fi)\b", line))
-    return found
+    return logical
 
 
 def commands(text: str) -> Iterator[Command]:

@@ -69,9 +69,9 @@ def each(blocks: list[Block]) -> pytest.MarkDecorator:
 
 
 def mistakes(block: Block) -> Iterator[str]:
-    for found in shell.commands(typed(block)):
+    for command in shell.commands(typed(block)):
         try:
-            known.command(found)
+            known.command(command)
         except known.Wrong as exc:
             yield str(exc)
 
@@ -146,8 +146,8 @@ def test_commands_within_sentences_exist(page: Page) -> None:
         if "..." in code or not starts(code) or " " not in code:
             continue
         try:
-            for found in shell.commands(code):
-                known.command(found)
+            for command in shell.commands(code):
+                known.command(command)
         except known.Wrong as exc:
             wrong.append(f"{page.name}:{line}: {exc}")
     assert wrong == []
@@ -170,7 +170,9 @@ def test_options_within_sentences_exist(page: Page) -> None:
         if code.startswith("--"):
             option = re.split(r"[ =]", code)[0]
             if option.endswith("..."):
-                there = any(one.startswith(option[:-3]) for one in known.options())
+                there = any(
+                    known_option.startswith(option[:-3]) for known_option in known.options()
+                )
             else:
                 there = option in known.options() | FOREIGN_OPTIONS
             if not there:
@@ -187,10 +189,10 @@ def test_every_variable_of_ours_is_read_by_somebody(page: Page) -> None:
 def test_every_endpoint_within_sentences_is_served(page: Page) -> None:
     wrong = []
     for line, code in page.inline:
-        found = re.fullmatch(
+        match = re.fullmatch(
             r"(?:(GET|POST|PUT|DELETE) )?(/(?:v1/|healthz|readyz|metrics)\S*)", code
         )
-        if found and "{" not in code and not known.endpoint(found[1] or "GET", found[2]):
+        if match and "{" not in code and not known.endpoint(match[1] or "GET", match[2]):
             wrong.append(f"{page.name}:{line}: {code}")
     assert wrong == []
 
@@ -213,5 +215,5 @@ NO_METRICS = {"lightkeeper_config"}
 def test_every_metric_is_exported(page: Page) -> None:
     exported = {name for entry in every() for name in (*entry.names, entry.name)}
     named = set(re.findall(r"\blightkeeper_[a-z][a-z0-9_]*[a-z0-9]\b(?![*:/-])", page.text))
-    families = {name for name in named if any(one.startswith(f"{name}_") for one in exported)}
+    families = {name for name in named if any(metric.startswith(f"{name}_") for metric in exported)}
     assert named - exported - families - NO_METRICS == set()

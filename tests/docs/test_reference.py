@@ -117,16 +117,16 @@ def test_the_api_has_a_row_for_every_endpoint_of_the_monitor() -> None:
     for rule in known.monitors().iter_rules():
         plain = re.sub(r"<[^>]+>", "", rule.rule)
         if plain.startswith(("/v1", "/metrics", "/healthz", "/readyz")):
-            found = plain in said or plain.rstrip("/") in said
-            assert found, f"add {rule.rule} to the table of docs/security.md#the-http-api"
+            is_listed = plain in said or plain.rstrip("/") in said
+            assert is_listed, f"add {rule.rule} to the table of docs/security.md#the-http-api"
 
 
 def test_every_endpoint_of_a_rank_has_its_row() -> None:
     table = section("on-call", "Debug a rank with curl")
     for endpoint in ENDPOINTS:
         if endpoint.path != "/":
-            found = f"{endpoint.path}`" in table or f"{endpoint.path}?" in table
-            assert found, f"add {endpoint.path} to docs/on-call.md#debug-a-rank-with-curl"
+            is_listed = f"{endpoint.path}`" in table or f"{endpoint.path}?" in table
+            assert is_listed, f"add {endpoint.path} to docs/on-call.md#debug-a-rank-with-curl"
 
 
 def test_the_manifests_pass_the_node_the_group_and_the_token() -> None:
@@ -135,10 +135,10 @@ def test_the_manifests_pass_the_node_the_group_and_the_token() -> None:
     assert [manifest["kind"] for manifest in manifests] == ["Job", "Service"]
     pod = manifests[0]["spec"]["template"]["spec"]
     [container] = pod["containers"]
-    environ = {one["name"]: one for one in container["env"]}
+    environ = {variable["name"]: variable for variable in container["env"]}
     field = environ["LIGHTKEEPER_HOST"]["valueFrom"]["fieldRef"]["fieldPath"]
     assert field == "spec.nodeName"
-    assert all(isinstance(one.get("value", ""), str) for one in environ.values())
+    assert all(isinstance(variable.get("value", ""), str) for variable in environ.values())
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert set(mounts) == {volume["name"] for volume in pod["volumes"]}
     assert environ["LIGHTKEEPER_TOKEN_FILE"]["value"].startswith(mounts["token"])

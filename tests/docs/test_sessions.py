@@ -63,14 +63,17 @@ MAY_SAY_MORE = {"analyze": {1}, "stragglers": {1}, "doctor": {1}}
 def lines() -> list[tuple[str, str]]:
     """Each line once, with its page; the page that ends a rank comes last."""
     pages = sorted([*manual(), *readmes()], key=lambda page: page.name == "docs/on-call.md")
-    found: dict[str, str] = {}
+    by_line: dict[str, str] = {}
     for page in pages:
         for block in page.blocks:
             if kind(block) in {"shell", "session"}:
                 for line in shell.lines(typed(block)):
-                    found.setdefault(line.strip(), page.name)
-    ending = [line for line in found if "/v1/evict" in line or "last_words" in line]
-    return [(found[line], line) for line in (*(one for one in found if one not in ending), *ending)]
+                    by_line.setdefault(line.strip(), page.name)
+    ending = [line for line in by_line if "/v1/evict" in line or "last_words" in line]
+    return [
+        (by_line[line], line)
+        for line in (*(text for text in by_line if text not in ending), *ending)
+    ]
 
 
 def excuse(line: str) -> str | None:
@@ -78,11 +81,13 @@ def excuse(line: str) -> str | None:
     for words, reason in ELSEWHERE.items():
         if words in line:
             return reason
-    programs = [found.program for found in shell.commands(line)]
+    programs = [command.program for command in shell.commands(line)]
     if "lightkeeper" in programs:  # what stands behind `run --` is ours to replace
         programs = ["lightkeeper"]
     foreign = [
-        re.sub(r"^(/tmp/examples/)?bin/", "", one) for one in programs if one not in HARMLESS
+        re.sub(r"^(/tmp/examples/)?bin/", "", program)
+        for program in programs
+        if program not in HARMLESS
     ]
     if not foreign:
         return None
@@ -113,7 +118,7 @@ def test_every_line_that_can_be_typed_here_works_as_it_is_printed(sandbox: Sandb
             allowed = {0}.union(*(more for word, more in MAY_SAY_MORE.items() if word in line))
             if done.returncode not in allowed or "Traceback" in done.stderr:
                 wrong.append(f"{page}: {line}\n{said(done)}")
-            ran += any(found.program not in QUIET for found in shell.commands(line))
+            ran += any(command.program not in QUIET for command in shell.commands(line))
     assert "\n".join(wrong) == ""
     assert ran >= 40
 

@@ -1,4 +1,4 @@
-"""How the product's source reads: a variable says what it holds, docstrings are plain English."""
+"""How the source reads: a variable says what it holds, docstrings are plain English."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tests.docs.pages import ROOT
 from tests.docs.test_style import banned
 
 PRODUCT = ("monitor", "worker_server", "trainer", "dashboards", "lightkeeper")
+TESTS = pytest.param("tests", marks=pytest.mark.integration)  # 2 s to parse, the product 1 s
 SAY_NOTHING = {"one", "found", "told", "known"}
 
 
@@ -41,7 +42,7 @@ def variables(nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.id
 
 
-@pytest.mark.parametrize("folder", PRODUCT)
+@pytest.mark.parametrize("folder", [*PRODUCT, "examples", TESTS])
 def test_a_variable_says_what_it_holds(folder: str) -> None:
     empty = [
         f"{path}:{line}: {name}"
@@ -54,11 +55,11 @@ def test_a_variable_says_what_it_holds(folder: str) -> None:
 
 @pytest.mark.parametrize("folder", PRODUCT)
 def test_no_banned_turn_of_phrase_in_a_docstring(folder: str) -> None:
-    found: list[str] = []
+    turns: list[str] = []
     for path, nodes in sources(folder).items():
         for node in nodes:
             match node:
                 case ast.Expr(value=ast.Constant(value=str(text))):
                     plain = re.sub(r"`[^`]*`", "code", text)
-                    found += banned(plain, f"{path}:{node.lineno}")
-    assert found == []
+                    turns += banned(plain, f"{path}:{node.lineno}")
+    assert turns == []

@@ -108,4 +108,4 @@ def test_proselint_has_nothing_to_say(tmp_path: Path) -> None:
     )  # fmt: skip
     said = re.findall(r"(?m)^.*/([^/:]+:\d+):\d+: ([\w.]+): (.*)$", done.stdout)
     assert said, "it always minds straight quotes"
-    assert [one for one in said if not one[1].startswith(OFF)] == []
+    assert [remark for remark in said if not remark[1].startswith(OFF)] == []

@@ -22,23 +22,23 @@ class Fleet:
     objects: tuple[Object, ...]
 
     def all(self, kind: str) -> list[Object]:
-        return [one for one in self.objects if one["kind"] == kind]
+        return [item for item in self.objects if item["kind"] == kind]
 
     def one(self, kind: str, name: str, namespace: str = "train") -> Object:
-        [found] = [
-            one
-            for one in self.all(kind)
-            if one["metadata"]["name"] == name
-            and one["metadata"].get("namespace", namespace) == namespace
+        [named] = [
+            item
+            for item in self.all(kind)
+            if item["metadata"]["name"] == name
+            and item["metadata"].get("namespace", namespace) == namespace
         ]
-        return found
+        return named
 
     def pods(self) -> list[Object]:
         """Templates of all pods, with their namespace."""
         return [
-            {**one["spec"]["template"], "namespace": one["metadata"]["namespace"]}
-            for one in self.objects
-            if one["kind"] in {"Deployment", "Job"}
+            {**item["spec"]["template"], "namespace": item["metadata"]["namespace"]}
+            for item in self.objects
+            if item["kind"] in {"Deployment", "Job"}
         ]
 
 

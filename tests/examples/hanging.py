@@ -117,7 +117,7 @@ def hung_and_healed(
         )  # fmt: skip
         incident = wait_for(lambda: firing(monitor), within_s=150, what="an incident fires")
         listed = monitor.get("/v1/ranks")["ranks"]
-        ranks = [Rank(one["pid"], run_dir) for one in sorted(listed, key=lambda one: one["rank"])]
+        ranks = [Rank(row["pid"], run_dir) for row in sorted(listed, key=lambda row: row["rank"])]
         seen = Session(incident)
         for rank in ranks:
             seen.hung.append(asked(rank, "/v1/state"))

@@ -26,8 +26,8 @@ class Example:
     @property
     def diff(self) -> str:
         """The one that the README shows."""
-        [found] = _DIFF.findall((EXAMPLES / self.name / "README.md").read_text("utf-8"))
-        return found
+        [diff] = _DIFF.findall((EXAMPLES / self.name / "README.md").read_text("utf-8"))
+        return diff
 
     def changed_lines(self) -> int:
         """Lines that are added or taken away."""
@@ -62,9 +62,9 @@ def text_name(number: int) -> str:
     return f"text{number:04}.txt"
 
 
-def same_weights(one: Path, other: Path) -> bool:
+def same_weights(path: Path, other: Path) -> bool:
     """Whether two files of weights hold the same, to the last bit."""
     import torch
 
-    mine, others = torch.load(one), torch.load(other)
+    mine, others = torch.load(path), torch.load(other)
     return mine.keys() == others.keys() and all(torch.equal(mine[k], others[k]) for k in mine)

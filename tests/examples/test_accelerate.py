@@ -105,8 +105,8 @@ def test_one_process_of_accelerate_launch_attaches_by_the_command(folder, sessio
         env=ours(run_dir), cwd=folder, capture_output=True, check=True, timeout=120,
     )  # fmt: skip
     [page] = run_dir.glob("*.page")
-    told = json.loads(page.with_suffix(".json").read_text())
-    rank = Rank(told["pid"], run_dir)
+    endpoint = json.loads(page.with_suffix(".json").read_text())
+    rank = Rank(endpoint["pid"], run_dir)
     assert asked(rank, "/v1/state")["step"]["commits"] == EPOCHS * FILES // (BATCH * 2)
     rank.end()
 

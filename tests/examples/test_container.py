@@ -35,15 +35,17 @@ def locked(name):
         pin = Requirement(requirement)
         [version] = pin.specifier
         assert version.operator == "=="
-        pins[pin.name.lower()] = version.version, [one.strip() for one in hashes]
+        pins[pin.name.lower()] = version.version, [digest.strip() for digest in hashes]
     return pins
 
 
 def wanted(extras):
     texts = PROJECT["project"]["dependencies"] + [
-        one for extra in extras for one in PROJECT["project"]["optional-dependencies"][extra]
+        text for extra in extras for text in PROJECT["project"]["optional-dependencies"][extra]
     ]
-    return [found for found in map(Requirement, texts) if found.name != "lightkeeper"]
+    return [
+        requirement for requirement in map(Requirement, texts) if requirement.name != "lightkeeper"
+    ]
 
 
 @pytest.mark.parametrize("name", ["requirements.lock", "build.lock"])
@@ -51,7 +53,7 @@ def test_every_package_of_a_lock_is_pinned_to_one_version_and_its_hashes(name):
     for version, hashes in locked(name).values():
         assert re.fullmatch(r"[\w.]+", version)
         assert hashes
-        assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", one) for one in hashes)
+        assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", digest) for digest in hashes)
 
 
 def test_the_lock_holds_what_pyproject_wants_in_versions_that_it_allows():
@@ -95,11 +97,11 @@ def test_the_image_is_built_in_one_stage_and_runs_in_another_as_nobody_in_partic
     words = [word for word, _ in INSTRUCTIONS]
     assert words.count("FROM") == 2
     last = INSTRUCTIONS[len(words) - 1 - words[::-1].index("FROM") :]
-    told = dict(last)
-    assert "RUN" not in told
-    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", told["USER"])
-    assert "/healthz" in told["ENV"]
-    assert "LIGHTKEEPER_HEALTH" in told["HEALTHCHECK"]
+    steps = dict(last)
+    assert "RUN" not in steps
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", steps["USER"])
+    assert "/healthz" in steps["ENV"]
+    assert "LIGHTKEEPER_HEALTH" in steps["HEALTHCHECK"]
     assert re.search(r"PYTHON=3\.\d+\.\d+-slim-\w+", dict(INSTRUCTIONS)["ARG"])
     for word, text in INSTRUCTIONS:
         assert word != "ADD"

@@ -60,8 +60,8 @@ def launches(stubs):
 )
 def test_it_ends_or_starts_torchrun_again(stubs, act, status, count):
     assert start(stubs, act).wait(30) == status
-    told = launches(stubs)
-    assert told == ["--max-restarts=0 --shutdown-timeout=10 --nproc-per-node 2 train.py"] * count
+    started = launches(stubs)
+    assert started == ["--max-restarts=0 --shutdown-timeout=10 --nproc-per-node 2 train.py"] * count
 
 
 def test_a_refused_host_starts_nothing(stubs):

@@ -84,11 +84,11 @@ def test_values_change_images_script_ranks_and_cards_of_every_group(tmp_path):
     fleet = render(new_overlay(tmp_path, "valued", 2, 1, values))
     ranks = [container_of(pod) for pod in groups(fleet)]
     assert len(ranks) == 2
-    for one in ranks:
-        assert one["image"] == "registry.corp:5000/team/train:7"
-        assert one["command"][4] == "--nproc-per-node=4"
-        assert one["command"][7:] == ["train.py", "--lr", "1e-4"]
-        assert set(one["resources"]["limits"]) == {"memory"}
+    for container in ranks:
+        assert container["image"] == "registry.corp:5000/team/train:7"
+        assert container["command"][4] == "--nproc-per-node=4"
+        assert container["command"][7:] == ["train.py", "--lr", "1e-4"]
+        assert set(container["resources"]["limits"]) == {"memory"}
     assert {container_of(pod)["image"] for pod in head(fleet).values()} >= {
         "registry.corp/keeper:1"
     }
@@ -117,20 +117,20 @@ def test_a_wrong_value_is_one_line_and_writes_nothing(line, tmp_path):
 @pytest.mark.parametrize("version", ["1.31", "1.34", "1.37"])
 def test_all_of_it_follows_kubernetes_own_schemas(fleet, version):
     validate = pytest.importorskip("kubernetes_validate")
-    for one in fleet.objects:
-        validate.validate(one, version, strict=True)
+    for item in fleet.objects:
+        validate.validate(item, version, strict=True)
 
 
 def test_each_group_is_another_one_and_its_ranks_know_which(fleet):
     jobs = fleet.all("Job")
     labels = [job["spec"]["template"]["metadata"]["labels"] for job in jobs]
-    names = [one["lightkeeper.dev/group-id"] for one in labels]
+    names = [label["lightkeeper.dev/group-id"] for label in labels]
     assert sorted(names) == [f"rg_{n}" for n in range(GROUPS)]
     assert len({job["metadata"]["name"] for job in jobs}) == GROUPS
     for pod in groups(fleet):
-        told = {one["name"]: one for one in container_of(pod)["env"]}
-        paths = {name: one["valueFrom"]["fieldRef"]["fieldPath"]
-                 for name, one in told.items() if "valueFrom" in one}  # fmt: skip
+        environ = {variable["name"]: variable for variable in container_of(pod)["env"]}
+        paths = {name: variable["valueFrom"]["fieldRef"]["fieldPath"]
+                 for name, variable in environ.items() if "valueFrom" in variable}  # fmt: skip
         assert paths["REPLICA_GROUP"] == "metadata.labels['lightkeeper.dev/group-id']"
         assert paths["LIGHTKEEPER_HOST"] == "spec.nodeName"
         assert {"POD_NAME", "POD_NAMESPACE", "POD_UID"} <= set(paths)
@@ -154,7 +154,7 @@ def test_all_groups_ask_the_same_lighthouse_through_the_gate(fleet):
     for pod in groups(fleet):
         container = container_of(pod)
         assert container["envFrom"] == [{"configMapRef": {"name": "fleet"}}]
-        assert "TORCHFT_LIGHTHOUSE" not in {one["name"] for one in container["env"]}
+        assert "TORCHFT_LIGHTHOUSE" not in {variable["name"] for variable in container["env"]}
 
 
 def test_without_the_gate_they_ask_it_directly(tmp_path):
@@ -173,10 +173,12 @@ def test_every_address_is_a_service_with_that_port_and_a_pod_behind_it(fleet):
     assert len(addresses) == 4
     for name, namespace, port in addresses:
         service = fleet.one("Service", name, namespace)
-        [target] = [one["targetPort"] for one in service["spec"]["ports"]
-                    if one["port"] == int(port)]  # fmt: skip
+        [target] = [port_row["targetPort"] for port_row in service["spec"]["ports"]
+                    if port_row["port"] == int(port)]  # fmt: skip
         [pod] = matched(fleet, namespace, service["spec"]["selector"])
-        ports = {one["name"]: one["containerPort"] for one in container_of(pod)["ports"]}
+        ports = {
+            port_row["name"]: port_row["containerPort"] for port_row in container_of(pod)["ports"]
+        }
         assert ports[target] == int(port)
 
 
@@ -189,12 +191,12 @@ def matched(fleet, namespace, labels):
 
 
 def test_every_selector_of_a_policy_and_a_budget_selects_somebody(fleet):
-    for one in fleet.all("NetworkPolicy"):
-        labels = one["spec"]["podSelector"]["matchLabels"]
-        assert matched(fleet, one["metadata"]["namespace"], labels)
-    for one in fleet.all("PodDisruptionBudget"):
-        labels = one["spec"]["selector"]["matchLabels"]
-        assert matched(fleet, one["metadata"]["namespace"], labels)
+    for policy in fleet.all("NetworkPolicy"):
+        labels = policy["spec"]["podSelector"]["matchLabels"]
+        assert matched(fleet, policy["metadata"]["namespace"], labels)
+    for policy in fleet.all("PodDisruptionBudget"):
+        labels = policy["spec"]["selector"]["matchLabels"]
+        assert matched(fleet, policy["metadata"]["namespace"], labels)
 
 
 def admitted(fleet, name, port, namespace="train"):
@@ -203,7 +205,7 @@ def admitted(fleet, name, port, namespace="train"):
     return [
         peer["podSelector"]["matchLabels"]
         for rule in rules
-        if "ports" not in rule or port in {one["port"] for one in rule["ports"]}
+        if "ports" not in rule or port in {listed["port"] for listed in rule["ports"]}
         for peer in rule["from"]
     ]
 
@@ -220,13 +222,13 @@ def test_the_control_ports_hear_those_who_need_them_and_nobody_else(fleet):
 def test_the_token_is_mounted_read_only_wherever_it_is_and_is_in_no_variable(fleet):
     holders = []
     for pod in fleet.pods():
-        secret = {one["name"] for one in pod["spec"].get("volumes", []) if "secret" in one}
+        secret = {volume["name"] for volume in pod["spec"].get("volumes", []) if "secret" in volume}
         mounts = container_of(pod).get("volumeMounts", [])
-        held = [one for one in mounts if one["name"] in secret]
-        assert all(one["readOnly"] for one in held)
+        held = [mount for mount in mounts if mount["name"] in secret]
+        assert all(mount["readOnly"] for mount in held)
         holders += held
-        modes = [one["secret"]["defaultMode"]
-                 for one in pod["spec"].get("volumes", []) if "secret" in one]  # fmt: skip
+        modes = [volume["secret"]["defaultMode"]
+                 for volume in pod["spec"].get("volumes", []) if "secret" in volume]  # fmt: skip
         assert modes == [0o440] * len(held)
     assert len(holders) == GROUPS + 2  # the groups, the monitor, the gate; not the Lighthouse
     assert "secretKeyRef" not in yaml.safe_dump_all(fleet.objects)
@@ -258,9 +260,9 @@ def breaches(spec):
 def test_both_namespaces_demand_the_restricted_standard_and_every_pod_meets_it(fleet):
     for name in ("lightkeeper", "train"):
         labels = fleet.one("Namespace", name)["metadata"]["labels"]
-        told = {key: labels[f"pod-security.kubernetes.io/{key}"]
+        levels = {key: labels[f"pod-security.kubernetes.io/{key}"]
                 for key in ("enforce", "warn", "audit")}  # fmt: skip
-        assert set(told.values()) == {"restricted"}
+        assert set(levels.values()) == {"restricted"}
     for pod in fleet.pods():
         assert list(breaches(pod["spec"])) == []
     extras = KUBERNETES / "extras"
@@ -303,7 +305,7 @@ def test_the_head_s_pods_write_to_their_volumes_alone_and_have_bounds(fleet):
 def test_the_monitor_has_room_for_ten_thousand_ranks(fleet):
     """Their rows in docs/scale.md: what it took at the most."""
     rows = re.findall(r"^\| 10,000, .*", SCALE.read_text(), re.MULTILINE)
-    peak = max(int(found) for row in rows for found in re.findall(r"(\d+) MiB", row))
+    peak = max(int(mebi) for row in rows for mebi in re.findall(r"(\d+) MiB", row))
     bounds = container_of(head(fleet)["monitor"])["resources"]
     assert peak <= mebibytes(bounds["requests"]["memory"])
     assert 2 * peak <= mebibytes(bounds["limits"]["memory"])
@@ -331,7 +333,7 @@ def test_what_goes_out_of_gate_and_monitor_goes_to_those_they_speak_to(fleet):
     assert "169.254.0.0/16" in outside["except"]  # the cloud's metadata
     for rules in (gate, monitor):
         everywhere = [rule["ports"] for rule in rules if "to" not in rule]
-        assert {one["port"] for ports in everywhere for one in ports} == {53}
+        assert {port["port"] for ports in everywhere for port in ports} == {53}
 
 
 def test_only_the_monitor_may_speak_to_kubernetes(fleet):
@@ -340,10 +342,12 @@ def test_only_the_monitor_may_speak_to_kubernetes(fleet):
                 if pod["spec"].get("automountServiceAccountToken", True)]  # fmt: skip
     assert speaking == ["lightkeeper"]
     subjects = [
-        one for kind in ("RoleBinding", "ClusterRoleBinding")
-        for binding in fleet.all(kind) for one in binding["subjects"]
+        subject for kind in ("RoleBinding", "ClusterRoleBinding")
+        for binding in fleet.all(kind) for subject in binding["subjects"]
     ]  # fmt: skip
-    assert {(one["kind"], one["name"]) for one in subjects} == {("ServiceAccount", "lightkeeper")}
+    assert {(subject["kind"], subject["name"]) for subject in subjects} == {
+        ("ServiceAccount", "lightkeeper")
+    }
 
 
 def test_no_probe_restarts_a_rank_and_its_pod_is_made_anew_rather_than_its_container(fleet):
@@ -360,8 +364,8 @@ def test_no_probe_restarts_a_rank_and_its_pod_is_made_anew_rather_than_its_conta
 
 def test_a_rank_has_the_time_to_end_that_torchrun_is_told(fleet):
     for pod in groups(fleet):
-        told = {one["name"]: one.get("value") for one in container_of(pod)["env"]}
-        assert pod["spec"]["terminationGracePeriodSeconds"] > int(told["GROUP_GRACE_S"]) + 10
+        environ = {variable["name"]: variable.get("value") for variable in container_of(pod)["env"]}
+        assert pod["spec"]["terminationGracePeriodSeconds"] > int(environ["GROUP_GRACE_S"]) + 10
 
 
 def test_a_drain_takes_one_group_at_a_time(fleet):
@@ -376,7 +380,7 @@ def test_others_find_a_rank_by_the_name_that_torchft_hands_out(fleet):
         assert pod["spec"]["subdomain"] == "ranks"
         assert pod["spec"]["setHostnameAsFQDN"] is True
         assert service["selector"].items() <= pod["metadata"]["labels"].items()
-        address = [one for one in container_of(pod)["command"] if "--master-addr" in one]
+        address = [word for word in container_of(pod)["command"] if "--master-addr" in word]
         assert address == ["--master-addr=$(JOB_NAME)-0.ranks.train.svc"]
 
 
@@ -385,8 +389,8 @@ def test_monitor_and_gate_understand_their_arguments(fleet):
         fleet.one("Deployment", "lightkeeper", "lightkeeper"),
         fleet.one("Deployment", "lightkeeper-gate"),
     ]
-    for one in pods:
-        command, *words = container_of(one["spec"]["template"])["args"]
+    for deployment in pods:
+        command, *words = container_of(deployment["spec"]["template"])["args"]
         assert command == "lightkeeper"
         words = [word.replace("$(MIN_REPLICAS)", "3") for word in words]
         parsed(*words)  # wrong use raises
@@ -395,10 +399,10 @@ def test_monitor_and_gate_understand_their_arguments(fleet):
 def test_every_variable_that_is_set_is_one_that_is_read(fleet):
     files = [path for name in ("worker_server", "monitor") for path in (ROOT / name).rglob("*.py")]
     sources = "\n".join(path.read_text() for path in files)
-    told = {one["name"] for pod in groups(fleet) for one in container_of(pod)["env"]}
+    variables = {variable["name"] for pod in groups(fleet) for variable in container_of(pod)["env"]}
     for namespace in ("train", "lightkeeper"):
-        told |= set(settings(fleet, namespace))
-    for name in told - {"GROUP_GRACE_S", "JOB_NAME", "MIN_REPLICAS"}:
+        variables |= set(settings(fleet, namespace))
+    for name in variables - {"GROUP_GRACE_S", "JOB_NAME", "MIN_REPLICAS"}:
         assert f'"{name}"' in sources, name
 
 
@@ -430,10 +434,10 @@ def test_the_lighthouse_has_every_option_that_it_is_given(fleet):
 
 def test_a_jobset_is_one_group_and_has_the_fields_that_jobset_knows():
     models = pytest.importorskip("kubeflow_trainer_api.models.jobset_v1alpha2_job_set")
-    one = yaml.safe_load((KUBERNETES / "extras" / "jobset.yaml").read_text())
-    read = models.JobsetV1alpha2JobSet.from_dict(one)
-    assert read.to_dict() == one  # a field that it does not know would be lost
-    [nodes] = one["spec"]["replicatedJobs"]
+    jobset = yaml.safe_load((KUBERNETES / "extras" / "jobset.yaml").read_text())
+    read = models.JobsetV1alpha2JobSet.from_dict(jobset)
+    assert read.to_dict() == jobset  # a field that it does not know would be lost
+    [nodes] = jobset["spec"]["replicatedJobs"]
     assert nodes["replicas"] == 1
     job = nodes["template"]["spec"]
     words = container_of(job["template"])["command"]
@@ -443,7 +447,7 @@ def test_a_jobset_is_one_group_and_has_the_fields_that_jobset_knows():
 
 def test_the_jobs_of_a_jobset_follow_kubernetes_own_schema():
     validate = pytest.importorskip("kubernetes_validate")
-    one = yaml.safe_load((KUBERNETES / "extras" / "jobset.yaml").read_text())
-    spec = one["spec"]["replicatedJobs"][0]["template"]["spec"]
+    jobset = yaml.safe_load((KUBERNETES / "extras" / "jobset.yaml").read_text())
+    spec = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]
     job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "rg-0"}, "spec": spec}
     validate.validate(job, "1.31", strict=True)

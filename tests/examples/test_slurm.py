@@ -32,7 +32,9 @@ def script(folder, name):
     """A copy without what the nodes do not have."""
 
     def fits(line):
-        return not line.startswith("#SBATCH") or not any(one in line for one in NOT_HERE)
+        return not line.startswith("#SBATCH") or not any(
+            directive in line for directive in NOT_HERE
+        )
 
     lines = (EXAMPLES / "slurm" / name).read_text().splitlines(keepends=True)
     path = folder / name
@@ -90,19 +92,19 @@ def test_groups_run_apart_and_one_whose_host_is_refused_is_requeued_to_another(s
         return [line.split(maxsplit=5) for line in lines]
 
     def of(group):
-        return [one for one in launches() if one[0] == group]
+        return [launch for launch in launches() if launch[0] == group]
 
     head = script(tmp_path, "head.sbatch")
     submit(scene, "-w", "node2", str(head), "--scheduler", "slurm", "--tick", "0.5")
     wait_for((fleet / "head.env").exists, within_s=SOON_S, what="head.env")
-    told = dict(
+    settings = dict(
         shlex.split(line)[1].split("=", 1) for line in (fleet / "head.env").read_text().splitlines()
     )
     # nodes of the tests have names that no resolver knows
-    for name, url in told.items():
-        told[name] = url.replace("node2", "127.0.0.1")
-    (fleet / "head.env").write_text("".join(f"export {k}={v}\n" for k, v in told.items()))
-    monitor = told["LIGHTKEEPER_MONITOR"]
+    for name, url in settings.items():
+        settings[name] = url.replace("node2", "127.0.0.1")
+    (fleet / "head.env").write_text("".join(f"export {k}={v}\n" for k, v in settings.items()))
+    monitor = settings["LIGHTKEEPER_MONITOR"]
 
     gate = f"http://127.0.0.1:{scene.environ['GATE_ADMIN_PORT']}"
     wait_for(lambda: answers(f"{monitor}/readyz"), within_s=SOON_S, what="the monitor")
@@ -134,7 +136,7 @@ def test_groups_run_apart_and_one_whose_host_is_refused_is_requeued_to_another(s
     # Slurm lets two minutes pass before a requeued job may start.
     scene.ask("scontrol", "update", f"JobId={waits}", "StartTime=now")
     wait_for(
-        lambda: any(one[1] != first[1] for one in of("rg_0")),
+        lambda: any(launch[1] != first[1] for launch in of("rg_0")),
         within_s=SOON_S,
         what="rg_0 on another node",
     )

@@ -84,27 +84,27 @@ class Job:
         """The rank of this name once its step state is as wanted."""
 
         def look() -> Rank | None:
-            for one in self.monitor.get("/v1/ranks")["ranks"]:
-                if one["rank"] == name and one["unreachable"] is None:
-                    rank = Rank(one["pid"], self.folder / "run")
+            for row in self.monitor.get("/v1/ranks")["ranks"]:
+                if row["rank"] == name and row["unreachable"] is None:
+                    rank = Rank(row["pid"], self.folder / "run")
                     state = asked(rank, "/v1/state")
                     if state["process"]["alive"] and ready(state.get("step") or {}):
                         return rank
             return None
 
-        found = wait_for(look, within_s=120, what=f"{name} {what}")
-        self.ranks.append(found)
-        return found
+        ready_rank = wait_for(look, within_s=120, what=f"{name} {what}")
+        self.ranks.append(ready_rank)
+        return ready_rank
 
     def groups_of_steps(self, name: str) -> list[int]:
         lines = (self.folder / f"{name}.out").read_text().splitlines()
         return [int(line.rpartition(" ")[2]) for line in lines]
 
     def end(self) -> None:
-        for one in self.torchruns:
-            one.terminate()
-        for one in self.torchruns:
-            one.wait(30)
+        for process in self.torchruns:
+            process.terminate()
+        for process in self.torchruns:
+            process.wait(30)
         for rank in self.ranks:
             rank.end()
 
@@ -221,10 +221,10 @@ def test_a_killed_group_comes_back_heals_and_both_end_with_zero(story) -> None:
 
 
 def test_every_step_that_was_committed_is_counted(story) -> None:
-    zero, one = (state["step"] for state in story.after)
-    assert zero["step"] == one["step"] == STEPS - 1
+    zero, first = (state["step"] for state in story.after)
+    assert zero["step"] == first["step"] == STEPS - 1
     assert zero["commits"] >= STEPS - 1  # the first may be a heal: TorchFT makes all equal
-    assert 0 < one["commits"] <= STEPS - WAITS + 2
+    assert 0 < first["commits"] <= STEPS - WAITS + 2
 
 
 def test_both_groups_have_learned_the_same_to_the_last_bit(story, folder) -> None:

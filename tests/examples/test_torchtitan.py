@@ -94,6 +94,6 @@ def test_a_group_that_comes_late_or_again_heals_bit_by_bit_and_a_stopped_one_is_
         lambda: same_weights(step + 1), within_s=240, what=f"group.sh brings it back; {here.logs()}"
     )
     print("after a restart:", here.training(2, steps=3))
-    known = set(here.fired())
+    before = set(here.fired())
     here.stop("torchtitan_ft_1.0")
-    assert here.named(known)["culprits"] == ["torchtitan_ft_1.0"]
+    assert here.named(before)["culprits"] == ["torchtitan_ft_1.0"]

@@ -92,10 +92,12 @@ def healing(monkeypatch):
 @pytest.fixture
 def reported(healing, monkeypatch):
     """Fingerprints that were asked for: how many weights, and the step."""
-    told = []
-    reporter = SimpleNamespace(fingerprint=lambda weights, step: told.append((len(weights), step)))
+    fingerprints = []
+    reporter = SimpleNamespace(
+        fingerprint=lambda weights, step: fingerprints.append((len(weights), step))
+    )
     monkeypatch.setattr(healing.worker_server, "attach", lambda: reporter)
-    return told
+    return fingerprints
 
 
 def group(healing, seed):
@@ -187,10 +189,10 @@ def test_the_tokenizer_gives_back_what_it_took(text):
 
 
 def test_the_text_is_the_library_of_this_python(text):
-    found = text[1]["stdlib"]
-    documents = found.loader(found.path)
+    dataset = text[1]["stdlib"]
+    documents = dataset.loader(dataset.path)
     assert len(documents) > 100
-    assert any("class TextWrapper" in found.sample_processor(one) for one in documents)
+    assert any("class TextWrapper" in dataset.sample_processor(document) for document in documents)
 
 
 @pytest.fixture
@@ -252,8 +254,8 @@ def commands(tmp_path):
 
 
 def test_a_group_runs_under_the_name_that_the_lighthouse_knows(commands):
-    told, *command = commands("1", "4", "--training.steps", "9", RANKS="8")
-    assert told == "torchtitan_ft_1 1/4 torchtitan"
+    header, *command = commands("1", "4", "--training.steps", "9", RANKS="8")
+    assert header == "torchtitan_ft_1 1/4 torchtitan"
     assert command[:3] == ["run", "--", "torchrun"]
     assert command[command.index("--nproc-per-node") + 1] == "8"
     assert command[command.index("--master-port") + 1] == "29601"
@@ -264,10 +266,10 @@ def test_a_group_runs_under_the_name_that_the_lighthouse_knows(commands):
 
 
 def test_groups_on_several_hosts_tell_where_they_are(commands):
-    told, *command = commands(
+    header, *command = commands(
         "0", "2", MASTER_ADDR="host-1", MASTER_PORT="29500", LIGHTKEEPER_JOB="pretrain"
     )
-    assert told.endswith(" pretrain")
+    assert header.endswith(" pretrain")
     assert command[command.index("--master-addr") + 1] == "host-1"
     assert command[command.index("--master-port") + 1] == "29500"
 

@@ -114,12 +114,12 @@ class Bench:
             if any(line["to"] == "firing" for line in item["story"])
         }
 
-    def named(self, known: Collection[str] = (), within_s: float = 120) -> Row:
+    def named(self, seen: Collection[str] = (), within_s: float = 120) -> Row:
         """The first incident that fires and is none of these."""
         began = time.monotonic()
 
         def fresh() -> Row | None:
-            return next((item for key, item in self.fired().items() if key not in known), None)
+            return next((item for key, item in self.fired().items() if key not in seen), None)
 
         item = wait_for(fresh, within_s=within_s, what=f"an incident fires; {self.logs()}")
         print(f"{item['kind']} {item['culprits']} after {time.monotonic() - began:.1f} s")

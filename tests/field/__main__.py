@@ -47,14 +47,14 @@ def parser() -> argparse.ArgumentParser:
 
 def chosen(only: Sequence[str]) -> list[Case]:
     """Cases by exact name, else by pattern of name or family; in the order of the words."""
-    found = {
+    cases = {
         case.name: case
         for word in only or [""]
         for case in CASES.values()
         if case.name == word
         or (word not in CASES and re.search(word, f"{case.name} {case.family}"))
     }
-    return list(found.values())
+    return list(cases.values())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made = True
     with ThreadPoolExecutor(args.lanes) as lanes:
         try:
-            for ok in lanes.map(lambda one: _one(*one, args=args), left):
+            for ok in lanes.map(lambda case_of_run: _one(*case_of_run, args=args), left):
                 made &= ok
         except KeyboardInterrupt:
             ENDING.set()
@@ -117,10 +117,10 @@ def _one(case: Case, number: int, *, args: argparse.Namespace) -> bool:
 
 def line(record: dict[str, Any]) -> str:
     """A record for the terminal."""
-    told = {True: "", False: ", CAUSE NOT SAID", None: ""}[judge.said(record)]
+    cause = {True: "", False: ", CAUSE NOT SAID", None: ""}[judge.said(record)]
     out = ", ".join(f"{group} {at_s} s" for group, at_s in record["evicted"].items())
     return (
-        f"{record['key']}: {record['verdict'].upper()} {record['because']}{told}; firing "
+        f"{record['key']}: {record['verdict'].upper()} {record['because']}{cause}; firing "
         f"{record['to_firing']}, evicted {out or '-'}, trains {record['to_commit']} "
         f"({record['took_s']} s)"
     )

@@ -234,18 +234,18 @@ class Actor:
     def name(self, act: Act) -> None:
         """Find out another group's full replica id, for a rank that is going to claim it."""
         page = requests.get(f"{self.fleet.lighthouse_url}/status", timeout=5).text
-        found = re.findall(rf"\b(?:[a-z_]+_)?{act.whom}:[0-9a-f-]{{36}}", page)
-        (self.fleet.folder / "other_id").write_text(found[0])
+        ids = re.findall(rf"\b(?:[a-z_]+_)?{act.whom}:[0-9a-f-]{{36}}", page)
+        (self.fleet.folder / "other_id").write_text(ids[0])
 
     def hog(self, act: Act) -> None:
         """Other work on the same cores."""
         words = ["sh", "-c", "while :; do :; done"]
         hogs = [subprocess.Popen(words) for _ in range(2)]
-        self.undo += [one.kill for one in hogs]
+        self.undo += [busy.kill for busy in hogs]
         time.sleep(act.seconds or 10)
-        for one in hogs:
-            one.kill()
-            one.wait()
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
 
     def log(self, act: Act) -> None:
         """Nothing: a row that only lets time go by."""

@@ -89,7 +89,7 @@ class Case:
 
 
 def _case(name: str, row: dict[str, Any]) -> Case:
-    unknown = set(row) - {one.name for one in fields(Case)}
+    unknown = set(row) - {known_field.name for known_field in fields(Case)}
     if unknown:
         raise ValueError(f"{name}: no such key: {', '.join(sorted(unknown))}")
     family = Family(row.pop("family"))

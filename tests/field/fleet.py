@@ -216,15 +216,15 @@ class Fleet:
     def ranks(self, name: str) -> list[int]:
         """Processes that are rank `GROUP.RANK`, the oldest first: after an orphan there are two."""
         group, _, rank = name.partition(".")
-        found = self.all()
+        processes = self.all()
         return sorted(
             pid
-            for pid, one in found.items()
-            if one.environ.get("RANK") == rank
-            and one.environ.get("REPLICA_GROUP_ID") == group
-            and "/train_" in one.command
-            and not one.is_sidecar
-            and (one.parent not in found or "RANK" not in found[one.parent].environ)
+            for pid, process in processes.items()
+            if process.environ.get("RANK") == rank
+            and process.environ.get("REPLICA_GROUP_ID") == group
+            and "/train_" in process.command
+            and not process.is_sidecar
+            and (process.parent not in processes or "RANK" not in processes[process.parent].environ)
         )
 
     def pids(self, whom: str) -> list[int]:
@@ -233,7 +233,7 @@ class Fleet:
         """
         kind, _, name = whom.partition(" ")
         group, _, rank = name.partition(".")
-        found = self.all()
+        processes = self.all()
         match kind:
             case "rank":
                 return self.ranks(name)[-1:]
@@ -241,29 +241,34 @@ class Fleet:
                 return self.ranks(name)[:1]
             case "worker":
                 mine = set(self.ranks(name))
-                return [p for p, one in found.items() if one.parent in mine and not one.is_sidecar]
+                return [
+                    p
+                    for p, process in processes.items()
+                    if process.parent in mine and not process.is_sidecar
+                ]
             case "sidecar":
                 return [
-                    pid for pid, one in found.items()
-                    if one.is_sidecar and one.environ.get("RANK") == rank
-                    and one.environ.get("REPLICA_GROUP_ID") == group
+                    pid for pid, process in processes.items()
+                    if process.is_sidecar and process.environ.get("RANK") == rank
+                    and process.environ.get("REPLICA_GROUP_ID") == group
                 ]  # fmt: skip
             case "agent":
                 return [
-                    pid for pid, one in found.items()
-                    if "torchrun" in one.command and "launch.sh" not in one.command
-                    and "RANK" not in one.environ and one.environ.get("REPLICA_GROUP_ID") == group
+                    pid for pid, process in processes.items()
+                    if "torchrun" in process.command and "launch.sh" not in process.command
+                    and "RANK" not in process.environ
+                    and process.environ.get("REPLICA_GROUP_ID") == group
                 ]  # fmt: skip
             case "launcher":
                 return [self.processes[f"group-{group}"].pid]
             case "group":
                 return [
-                    pid for pid, one in found.items()
-                    if one.environ.get("REPLICA_GROUP_ID") == group
-                    and "launch.sh" not in one.command
+                    pid for pid, process in processes.items()
+                    if process.environ.get("REPLICA_GROUP_ID") == group
+                    and "launch.sh" not in process.command
                 ]  # fmt: skip
             case "all":
-                return list(found)
+                return list(processes)
             case _:
                 pass
         raise ValueError(f"nobody is called {whom!r}")

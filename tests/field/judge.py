@@ -87,10 +87,10 @@ def main_incident(record: Record) -> Mapping[str, Any] | None:
     """The incident that tells it: fired, naming a culprit if possible, and of those the first."""
     truth = record["truth"]["culprits"]
     return min(
-        (one for one in record["incidents"] if "firing_s" in one["milestones"]),
-        key=lambda one: (
-            not any(is_(culprit, rank) for culprit in truth for rank in one["culprits"]),
-            one["milestones"]["firing_s"],
+        (incident for incident in record["incidents"] if "firing_s" in incident["milestones"]),
+        key=lambda incident: (
+            not any(is_(culprit, rank) for culprit in truth for rank in incident["culprits"]),
+            incident["milestones"]["firing_s"],
         ),
         default=None,
     )
@@ -146,8 +146,8 @@ def _missed(record: Record) -> str:
     missed = [name for name in culprits if named[name] not in ("likely", "certain")]
     if missed and record["truth"]["also"]:
         # where the evidence cannot tell, to say so of them all is exact, too
-        told = {rank_of(rank) for rank, sure, _, _ in record["accused"] if sure != "pending"}
-        if set(culprits) <= told <= {*culprits, *record["truth"]["also"]}:
+        sure_ranks = {rank_of(rank) for rank, sure, _, _ in record["accused"] if sure != "pending"}
+        if set(culprits) <= sure_ranks <= {*culprits, *record["truth"]["also"]}:
             return ""
     return ", ".join(f"{name} ({named[name]})" for name in missed)
 
@@ -156,13 +156,13 @@ def _unnamed_strikes(record: Record) -> str:
     """A culprit that the same bug strikes again has to be named again."""
     again = []
     for index, (bug, rank, at_s) in enumerate(record["struck"]):
-        before = [one for one in record["struck"][:index] if one[:2] == [bug, rank]]
+        before = [strike for strike in record["struck"][:index] if strike[:2] == [bug, rank]]
         if not before or f"{bug}@" not in record["bug"] or "always" in record["bug"]:
             continue
         fired = [
-            one["milestones"].get("firing_s", -1.0)
-            for one in record["incidents"]
-            for name, sure in one["accused"].items()
+            incident["milestones"].get("firing_s", -1.0)
+            for incident in record["incidents"]
+            for name, sure in incident["accused"].items()
             if is_(rank, name) and sure != RANKING[0]
         ]
         if record["took_s"] - at_s > AGAIN_S and not any(when >= at_s for when in fired):

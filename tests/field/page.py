@@ -60,16 +60,22 @@ def render(records: Sequence[Record]) -> str:
 
 
 def _summary(records: Sequence[Record]) -> str:
-    bugs = [one for one in records if not one["healthy"] and one["verdict"] != Verdict.INVALID]
-    healthy = [one for one in records if one["healthy"] and one["verdict"] != Verdict.INVALID]
-    asked = [one for one in bugs if said(one) is not None]
-    stood = [one for one in records if any(b - a > 60 for a, b in one["stands"])]
-    codes = Counter(one["code"] for one in records)
+    bugs = [
+        record
+        for record in records
+        if not record["healthy"] and record["verdict"] != Verdict.INVALID
+    ]
+    healthy = [
+        record for record in records if record["healthy"] and record["verdict"] != Verdict.INVALID
+    ]
+    asked = [record for record in bugs if said(record) is not None]
+    stood = [record for record in records if any(b - a > 60 for a, b in record["stands"])]
+    codes = Counter(record["code"] for record in records)
     exact, silent = _count(bugs, Verdict.EXACT), _count(healthy, Verdict.EXACT)
-    untold = sum(bool(one["stood_untold"]) for one in stood)
+    untold = sum(bool(record["stood_untold"]) for record in stood)
     lines = [
-        f"{len(records)} runs of {len({one['case'] for one in records})} cases; of the code at "
-        + ", ".join(f"{name} ({count})" for name, count in codes.items()),
+        f"{len(records)} runs of {len({record['case'] for record in records})} cases; "
+        "of the code at " + ", ".join(f"{name} ({count})" for name, count in codes.items()),
         "",
         f"- bugs, culprits exact: {_share(exact, len(bugs))} (target at least 95 %)",
         f"- healthy habits, silent: {_share(silent, len(healthy))}",
@@ -101,7 +107,7 @@ _CHOSEN: Final = (
 
 def _best(records: Sequence[Record]) -> str:
     """Ten sentences, of runs that were exact."""
-    good = {one["case"]: one for one in records if one["verdict"] == Verdict.EXACT}
+    good = {record["case"]: record for record in records if record["verdict"] == Verdict.EXACT}
     rows = [
         f"- {CASES[name].what}: *{_sentence(good[name])}*"
         for name in _CHOSEN
@@ -115,15 +121,15 @@ _RULE: Final = "|---|---|---|---|---|---|---|---|"
 
 
 def _row(case: Case, mine: Sequence[Record]) -> str:
-    causes = [told for one in mine if (told := said(one)) is not None]
-    out = Counter(", ".join(one["evicted"]) or "-" for one in mine)
+    causes = [cause for record in mine if (cause := said(record)) is not None]
+    out = Counter(", ".join(record["evicted"]) or "-" for record in mine)
     cells = [
         f"`{case.name}` {case.groups}x{case.ranks} {case.script}: {case.what}",
         ", ".join(case.culprits) or "nobody",
         _share(_count(mine, Verdict.EXACT), len(mine)),
         f"{sum(causes)}/{len(causes)}" if causes else "-",
-        _median(one["to_firing"] for one in mine),
-        _median(one["to_commit"] for one in mine),
+        _median(record["to_firing"] for record in mine),
+        _median(record["to_commit"] for record in mine),
         "; ".join(f"{who}" if n == len(mine) else f"{who} ({n})" for who, n in out.items()),
         _sentence(mine[-1]) or "-",
     ]
@@ -139,28 +145,31 @@ def _sentence(record: Record) -> str:
 def _misses(records: Sequence[Record]) -> str:
     order = list(Verdict)
     missed = sorted(
-        (one for one in records if one["verdict"] != Verdict.EXACT),
-        key=lambda one: (order.index(Verdict(one["verdict"])), one["key"]),
+        (missed_record for missed_record in records if missed_record["verdict"] != Verdict.EXACT),
+        key=lambda missed_record: (
+            order.index(Verdict(missed_record["verdict"])),
+            missed_record["key"],
+        ),
     )
     text = ["## Every miss", ""]
-    for one in missed:
-        what = CASES[one["case"]].what
-        text.append(f"- `{one['key']}` ({what}): **{one['verdict']}**: {one['because']}")
+    for record in missed:
+        what = CASES[record["case"]].what
+        text.append(f"- `{record['key']}` ({what}): **{record['verdict']}**: {record['because']}")
         text += [
             f"  - {incident['kind']} of {', '.join(incident['culprits'])} "
             f"({incident['confidence']}): {incident['sentences'][-1][1]}"
-            for incident in one["incidents"]
+            for incident in record["incidents"]
             if "firing_s" in incident["milestones"]
         ]
     return "\n".join([*text, *(() if missed else ("None.",)), ""])
 
 
 def _of(case: Case, records: Sequence[Record]) -> list[Record]:
-    return [one for one in records if one["case"] == case.name]
+    return [record for record in records if record["case"] == case.name]
 
 
 def _count(records: Iterable[Record], verdict: Verdict) -> int:
-    return sum(one["verdict"] == verdict for one in records)
+    return sum(record["verdict"] == verdict for record in records)
 
 
 def _share(part: int, whole: int) -> str:
@@ -168,5 +177,5 @@ def _share(part: int, whole: int) -> str:
 
 
 def _median(values: Iterable[float | None]) -> str:
-    known = sorted(value for value in values if value is not None)
-    return f"{quantile(known, 0.5):.1f}" if known else "-"
+    numbers = sorted(value for value in values if value is not None)
+    return f"{quantile(numbers, 0.5):.1f}" if numbers else "-"

@@ -80,7 +80,9 @@ def _until_steady(case: Case, fleet: Fleet, watch: Watch) -> None:
 
 
 def _unseen(case: Case) -> int:
-    return sum(one.get("LIGHTKEEPER") == "0" for one in case.group_env.values()) * case.ranks
+    return (
+        sum(environ.get("LIGHTKEEPER") == "0" for environ in case.group_env.values()) * case.ranks
+    )
 
 
 def _play(case: Case, fleet: Fleet, watch: Watch, actor: acts.Actor, since_s: float) -> str:
@@ -107,9 +109,9 @@ def _play(case: Case, fleet: Fleet, watch: Watch, actor: acts.Actor, since_s: fl
         watch.look()
         if statuses and at_s >= statuses[0]:
             statuses.pop(0)
-            told = [round(at_s, 1), "had not answered by the end"]
-            watch.statuses.append(told)
-            threading.Thread(target=_tell_status, args=(fleet, told), daemon=True).start()
+            line = [round(at_s, 1), "had not answered by the end"]
+            watch.statuses.append(line)
+            threading.Thread(target=_tell_status, args=(fleet, line), daemon=True).start()
         if at_s >= case.watch_s:
             return "its time was up"
         if (
@@ -137,8 +139,8 @@ def _decided(case: Case, watch: Watch, since_s: float) -> bool:
     return trains or case.fate is Fate.STAY
 
 
-def _tell_status(fleet: Fleet, told: list[Any]) -> None:
-    told[1] = status(fleet)
+def _tell_status(fleet: Fleet, line: list[Any]) -> None:
+    line[1] = status(fleet)
 
 
 def status(fleet: Fleet) -> str:
@@ -162,9 +164,9 @@ def _record(
 ) -> dict[str, Any]:
     now_s = time.time()
     struck = fleet.struck()
-    begun_s = min((float(str(one["time"])) for one in struck), default=since_s)
+    begun_s = min((float(str(strike["time"])) for strike in struck), default=since_s)
     begun_s = begun_s if case.bug and begun_s >= since_s else since_s
-    fired = sorted(watch.fired, key=lambda one: one.latest["milestones"]["firing_s"])
+    fired = sorted(watch.fired, key=lambda incident: incident.latest["milestones"]["firing_s"])
     evicted: dict[str, float] = {}
     for seen in watch.seen.values():
         for progress in seen.latest.get("evictions") or ():
@@ -184,7 +186,8 @@ def _record(
         "bug": case.bug,
         "truth": case.truth(),
         "struck": [
-            [one["bug"], one["rank"], round(float(str(one["time"])) - begun_s, 1)] for one in struck
+            [strike["bug"], strike["rank"], round(float(str(strike["time"])) - begun_s, 1)]
+            for strike in struck
         ],
         "failed": failed,
         "accused": _accused(watch),
@@ -193,8 +196,8 @@ def _record(
         "to_firing": _first(fired, begun_s),
         "to_commit": _trains_again(watch, stands),
         "stands": stands,
-        "stood_untold": untold(stands, [_span(one, begun_s) for one in fired]),
-        "incidents": [_short(one, begun_s) for one in watch.seen.values()],
+        "stood_untold": untold(stands, [_span(incident, begun_s) for incident in fired]),
+        "incidents": [_short(incident, begun_s) for incident in watch.seen.values()],
         "statuses": watch.statuses,
         "lateness_s": round(watch.lateness_s, 1),
         "away": watch.away,
@@ -208,16 +211,16 @@ def _record(
 
 def _accused(watch: Watch) -> list[list[str]]:
     """[rank, confidence or `pending`, kind, sentence] of everybody who was ever named."""
-    found = []
+    rows = []
     for seen in watch.seen.values():
         kind, says = seen.latest["kind"], seen.sentences[-1][1]
-        found += [[rank, confidence, kind, says] for rank, confidence in seen.accused.items()]
-        found += [[rank, "pending", kind, says] for rank in seen.pending - set(seen.accused)]
-    return sorted(found)
+        rows += [[rank, confidence, kind, says] for rank, confidence in seen.accused.items()]
+        rows += [[rank, "pending", kind, says] for rank in seen.pending - set(seen.accused)]
+    return sorted(rows)
 
 
 def _first(fired: list[Seen], begun_s: float) -> float | None:
-    times = [one.latest["milestones"]["firing_s"] - begun_s for one in fired]
+    times = [seen.latest["milestones"]["firing_s"] - begun_s for seen in fired]
     return next((round(at_s, 1) for at_s in times if at_s >= 0), None)
 
 

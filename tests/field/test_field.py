@@ -174,10 +174,10 @@ def test_whom_nobody_may_evict() -> None:
 
 def test_who_is_looked_at_may_be_named_as_that_only() -> None:
     case = CASES["gdb-10s"]
-    told = record(
+    looked_at = record(
         case, evicted={}, accused=[["1.0", "certain", "traced", "gdb (pid 9) traces 1.0"]]
     )
-    assert judge(told)[0] == Verdict.EXACT
+    assert judge(looked_at)[0] == Verdict.EXACT
     hung = record(case, evicted={}, accused=[["1.0", "certain", "not_entered", "1.0 stands still"]])
     assert judge(hung)[0] == Verdict.ACCUSED
 
@@ -218,8 +218,8 @@ def test_what_nobody_is_blamed_for_has_to_be_said() -> None:
     case = CASES["orphans"]
     quiet = record(case, evicted={}, accused=[], incidents=[])
     assert judge(quiet) == (Verdict.MISSED, "its cause was not said")
-    told = [{**incident("", "1 trains twice"), "culprits": []}]
-    assert judge({**quiet, "incidents": told})[0] == Verdict.EXACT
+    incidents = [{**incident("", "1 trains twice"), "culprits": []}]
+    assert judge({**quiet, "incidents": incidents})[0] == Verdict.EXACT
 
 
 def test_named_but_nobody_trains_again() -> None:

@@ -106,10 +106,10 @@ class Watch:
         for incident in incidents:
             seen = self.seen.setdefault(incident["id"], Seen(now_s, incident))
             changed |= seen.look(incident, now_s)
-            told = json.dumps([incident["state"], incident["culprits"], incident["confidence"],
+            digest = json.dumps([incident["state"], incident["culprits"], incident["confidence"],
                                len(incident["story"]), len(incident["decisions"])])  # fmt: skip
-            if self._told.get(incident["id"]) != told:
-                self._told[incident["id"]] = told
+            if self._told.get(incident["id"]) != digest:
+                self._told[incident["id"]] = digest
                 changed = True
                 self._write("incidents.jsonl", {"seen_s": now_s, **incident})
         if changed or now_s - self._written > 2:
@@ -144,8 +144,8 @@ class Watch:
     def fired(self) -> list[Seen]:
         """Incidents that have fired."""
         return [
-            one for one in self.seen.values()
-            if one.latest["milestones"].get("firing_s") is not None
+            seen for seen in self.seen.values()
+            if seen.latest["milestones"].get("firing_s") is not None
         ]  # fmt: skip
 
     def stood(self, since_s: float, now_s: float) -> list[list[float]]:

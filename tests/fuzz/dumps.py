@@ -124,7 +124,7 @@ def job(rng: random.Random) -> None:
         **{f"g{n}": ("d", range(rng.choice((2, ranks, ranks + 3)))) for n in range(groups)}
     )
     common = pickle.dumps([_row(rng, at, groups, ranks) for at in range(size)])
-    found = []
+    job_records = []
     for rank in range(ranks):
         rows = pickle.loads(common)
         for _ in range(rng.choice((0, 1, 5, size))):
@@ -133,11 +133,11 @@ def job(rng: random.Random) -> None:
         heads = status(p0=(rng.randrange(9), 1, 0)) if rng.random() < 0.5 else {}
         whole = nccl(*rows, pg_config=rng.choice((named, {})), pg_status=heads)
         if rng.random() < 0.5:
-            found.append(Record(rank, dump.read(whole)))
+            job_records.append(Record(rank, dump.read(whole)))
         else:
             data = pickle.dumps(whole, 2)
-            found.append(Record(rank, dump.read_alike(data) or dump.read(dump.decode(data))))
-    analyse(assemble(found))
+            job_records.append(Record(rank, dump.read_alike(data) or dump.read(dump.decode(data))))
+    analyse(assemble(job_records))
 
 
 def _row(rng: random.Random, at: int, groups: int, ranks: int) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def _row(rng: random.Random, at: int, groups: int, ranks: int) -> dict[str, Any]
 def answers(rng: random.Random) -> None:
     """WorkerServers' answers, as the live monitor reads them."""
     size, length = rng.choice((2, 4)), rng.choice((5, 200, 3_000))
-    found = []
+    flight_records = []
     for rank in range(size):
         ring = [
             call(
@@ -184,8 +184,8 @@ def answers(rng: random.Random) -> None:
             said["torch"]["pg_config"] = config(g0=("default_pg", range(size)))
         record = bounded(parse_flight_record(json.loads(json.dumps(said))))
         collectives(record)
-        found.append(ring_rows.read(record, taken_ns=CREATED))
-    analyse(from_answers(found))
+        flight_records.append(ring_rows.read(record, taken_ns=CREATED))
+    analyse(from_answers(flight_records))
 
 
 CASES = (some_bytes, values, values, deep, program, zipped, job, job, answers)

@@ -62,14 +62,14 @@ RAW: Final = (b"", b"null", b"[]", b"{}", b"7", b'"x"', b"NaN", b"[" * 100_000, 
 
 def places(value: Any) -> list[tuple[Any, Any]]:
     """Every object or list in it, with each of its keys."""
-    found, pile = [], [value]
+    pairs, pile = [], [value]
     while pile:
         box = pile.pop()
         for key in list(box) if isinstance(box, dict) else range(len(box)):
-            found.append((box, key))
+            pairs.append((box, key))
             if isinstance(box[key], dict | list):
                 pile.append(box[key])
-    return found
+    return pairs
 
 
 def spoilt(dice: random.Random, data: bytes) -> bytes:

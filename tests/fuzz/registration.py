@@ -149,7 +149,7 @@ class Game:
         kind, _, token = (header or "").partition(" ")
         if kind.lower() != "bearer":
             return False
-        theirs = {one for one, told in self.groups.items() if told == token.strip()}
+        theirs = {group for group, held in self.groups.items() if held == token.strip()}
         return token.strip() == self.own or (groups is not None and groups <= theirs)
 
     def ask(self, method: str, path: str, header: str | None, body: Any = None) -> tuple[int, Any]:
@@ -168,25 +168,27 @@ class Game:
         where = {"REMOTE_ADDR": dice.choice(self.clients)}
         said = self.client.open(path, method=method, headers=headers, data=body, environ_base=where)
         took_s = time.process_time() - began_s
-        told = f"{method} {path[:80]} {(body or b'')[:300]!r} with {header!r:.100}"
+        request = f"{method} {path[:80]} {(body or b'')[:300]!r} with {header!r:.100}"
         if took_s > SLOW_S:
-            self.say(f"{told}: took {took_s:.1f} s")
-        return self.read(said, told)
+            self.say(f"{request}: took {took_s:.1f} s")
+        return self.read(said, request)
 
-    def read(self, said: Any, told: str) -> tuple[int, Any]:
+    def read(self, said: Any, request: str) -> tuple[int, Any]:
         """The status and the JSON of an answer."""
         code = said.status_code
         if (code >= 500 and code != 503) or len(said.data) > 16 << 10:
-            self.say(f"{told}: {said.status_code}, {len(said.data)} bytes, {said.data[:200]!r}")
+            self.say(f"{request}: {said.status_code}, {len(said.data)} bytes, {said.data[:200]!r}")
         try:
-            found = json.loads(said.data, parse_constant=lambda name: self.say(f"{told}: {name}"))
+            answer = json.loads(
+                said.data, parse_constant=lambda name: self.say(f"{request}: {name}")
+            )
         except ValueError:
             if said.status_code not in (301, 308):
-                self.say(f"{told}: {said.status_code} {said.data[:200]!r} is no JSON")
+                self.say(f"{request}: {said.status_code} {said.data[:200]!r} is no JSON")
             return said.status_code, {}
-        if said.status_code >= 400 and not (isinstance(found, dict) and found.get("error")):
-            self.say(f"{told}: {said.status_code} says nothing")
-        return said.status_code, found
+        if said.status_code >= 400 and not (isinstance(answer, dict) and answer.get("error")):
+            self.say(f"{request}: {said.status_code} says nothing")
+        return said.status_code, answer
 
     def _url(self) -> str:
         dice = self.dice
@@ -264,8 +266,8 @@ class Game:
         if method == "HEAD":
             return
         status, said = self.ask(method, path, self.token(), dice.choice((None, b"", *RAW)))
-        held = {host} & {one.name for one in self.quarantine.active()}
-        held |= {"rg_0"} & {one.name for one in self.quarantine.groups() if "rg_0" in path}
+        held = {host} & {entry.name for entry in self.quarantine.active()}
+        held |= {"rg_0"} & {entry.name for entry in self.quarantine.groups() if "rg_0" in path}
         good = (200, not held), (400, None)  # by an odd Host header
         if method == "GET" and (status, said.get("admit")) not in good:
             self.say(f"admission of {host!r}: {status} {said}")
@@ -284,7 +286,7 @@ class Game:
         self.clock.advance(self.dice.choice((0.5, 5.0, 60.0, 4000.0)))
         if self.dice.random() < 0.5:
             targets = self.registry.targets()
-            self.registry.heard({one.rank: self.dice.random() < 0.8 for one in targets})
+            self.registry.heard({target.rank: self.dice.random() < 0.8 for target in targets})
         if self.dice.random() < 0.5:
             self.registry.expire()
 
@@ -292,12 +294,13 @@ class Game:
 
     def state(self) -> tuple[Any, ...]:
         """All that a request may change."""
-        known = self.registry
+        table = self.registry
         return (
-            tuple((one.rank, one.url, one.identity, one.heard_s) for one in known.targets()),
+            tuple((target.rank, target.url, target.identity, target.heard_s)
+                  for target in table.targets()),
             len(self.memory.targets), self.memory.writes, self.quarantine.active(),
             self.quarantine.groups(), self.pause.current(), len(self.evicted),
-            dict(known._brought), dict(known._left),
+            dict(table._brought), dict(table._left),
         )  # fmt: skip
 
     def unchanged(self, before: tuple[Any, ...], what: str) -> None:
@@ -307,28 +310,28 @@ class Game:
 
     def settle(self) -> list[str]:
         """What is in the table may be in it, and an honest rank comes in."""
-        known = self.registry
-        for one in known.targets():
-            self.judge(one)
-        counted = Counter(known._bringers.values())
-        if dict(counted) != dict(known._brought) or set(known._bringers) - {
-            t.rank for t in known.targets()
+        table = self.registry
+        for target in table.targets():
+            self.judge(target)
+        counted = Counter(table._bringers.values())
+        if dict(counted) != dict(table._brought) or set(table._bringers) - {
+            t.rank for t in table.targets()
         }:
-            self.say(f"{known._brought} is counted, {counted} is there")
-        if {str(one.rank) for one in known.targets()} != set(self.memory.targets):
+            self.say(f"{table._brought} is counted, {counted} is there")
+        if {str(listed.rank) for listed in table.targets()} != set(self.memory.targets):
             self.say("the store has other ranks than the table")
-        if len(known.targets()) > RANKS_MOST or max((0, *counted.values())) > RANKS_MOST // 2:
-            self.say(f"{len(known.targets())} ranks, {counted}")
+        if len(table.targets()) > RANKS_MOST or max((0, *counted.values())) > RANKS_MOST // 2:
+            self.say(f"{len(table.targets())} ranks, {counted}")
         generate_latest(self.metrics)
         self.clock.advance(1e6)
-        known.expire()
+        table.expire()
         who = {"job": "j", "group": "honest", "group_rank": 0, "world_size": 1, "host": "h",
                "pid": 1, "incarnation": "honest"}  # fmt: skip
         body = {"schema": 1, "identity": who, "url": "http://10.9.9.9:9000", "lease_s": 15.0}
         said = self.client.post(
             "/v1/register", json=body, headers={"Authorization": "Bearer secret"}
         )
-        if said.status_code != 200 or len(known.targets()) != 1:
+        if said.status_code != 200 or len(table.targets()) != 1:
             self.say(f"an honest rank is answered {said.status_code} {said.data[:200]!r}")
         return self.findings
 

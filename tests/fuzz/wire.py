@@ -131,7 +131,7 @@ class Wire:
     async def fetch(self, question: Question) -> Answer:
         """What a WorkerServer says."""
         parts = urlsplit(question.url)
-        host = next(one for one in self.fleet.hosts if one.port == parts.port)
+        host = next(sim_host for sim_host in self.fleet.hosts if sim_host.port == parts.port)
         body = self.fleet.answer(host, parts.path)
         if parts.port in self.odd and self.chance.random() < 0.7:
             began_s = time.process_time()
@@ -183,15 +183,15 @@ class Watch:
             self.targets, deadline_s=60.0, wanted=self.wanted, past=self.past,
             watched=self.watched,
         )  # fmt: skip
-        for one in sweep.observations:
-            assert one.rank not in self.honest or one.report is not None, (
-                f"{one.rank}, honest, is not seen: {one.outcome}"
+        for observation in sweep.observations:
+            assert observation.rank not in self.honest or observation.report is not None, (
+                f"{observation.rank}, honest, is not seen: {observation.outcome}"
             )
         snapshot = Snapshot(
             now_s=1e9 + self.now_s, tick=number, lateness_s=0.0, records=sweep.records,
             observations=sweep.observations, lighthouse=LighthouseAway(NO_LIGHTHOUSE),
-            steps={rank: one if isinstance(one, Unreachable) else with_pauses(one)
-                   for rank, one in sweep.steps.items()},
+            steps={rank: steps if isinstance(steps, Unreachable) else with_pauses(steps)
+                   for rank, steps in sweep.steps.items()},
         )  # fmt: skip
         result = self.pipeline.tick(snapshot)
         assert not result.detector_failures, f"crashed: {result.detector_failures}"
@@ -211,8 +211,8 @@ class Watch:
     def _shown(self, pages: Any) -> None:
         for path in pages:
             answer = self.client.get(path)
-            known = answer.status_code in (200, 404, 503)
-            assert known, f"{path} answers {answer.status_code}: {answer.data[:200]!r}"
+            expected = answer.status_code in (200, 404, 503)
+            assert expected, f"{path} answers {answer.status_code}: {answer.data[:200]!r}"
             if path.startswith("/v1/") and answer.status_code == 200:
                 json.loads(answer.data, parse_constant=_no_constant)
 
@@ -224,10 +224,10 @@ class Watch:
             result = self.tick(number)
             took_s = time.process_time() - self.wire.spent_s - began_s
             assert took_s < SLOW_S, f"a tick took {took_s:.1f} s of CPU"
-            for one in result.incidents:
-                wrong = set(one.culprits) & self.honest - {hung}
-                assert not (wrong and one.milestones.firing_s), f"{one.verdict.reason}"
-                named = named or hung in one.culprits
+            for incident in result.incidents:
+                wrong = set(incident.culprits) & self.honest - {hung}
+                assert not (wrong and incident.milestones.firing_s), f"{incident.verdict.reason}"
+                named = named or hung in incident.culprits
         assert named, f"{hung} hangs for {TICKS - HANG_AT} ticks and is not named"
 
 

@@ -13,8 +13,8 @@ dist.init_process_group("gloo")
 rank = dist.get_rank()
 gradient = torch.ones(1000)
 while True:
-    told = fault.read_text() if fault.exists() else ""
-    time.sleep(0.25 if told == f"slow {rank}" else 0.05)
+    order = fault.read_text() if fault.exists() else ""
+    time.sleep(0.25 if order == f"slow {rank}" else 0.05)
     dist.all_reduce(gradient)
     if os.getppid() == 1:
         sys.exit("the test is gone")

@@ -60,7 +60,7 @@ def fired(monitor: Monitor, kind: str) -> dict[str, Any] | None:
 
 def test_the_slow_rank_of_a_plain_job_that_only_attached_is_named(tmp_path):
     """Which rank hangs of such a job is asked in tests/examples/test_ddp.py."""
-    told = tmp_path / "fault"
+    order = tmp_path / "fault"
     port = free_port()
     monitor = Monitor(
         "--store", str(tmp_path / "monitor.db"), "--observe",
@@ -69,10 +69,10 @@ def test_the_slow_rank_of_a_plain_job_that_only_attached_is_named(tmp_path):
     )  # fmt: skip
     try:
         monitor.ready()
-        with plain_job(monitor, told, tmp_path / "run"):
+        with plain_job(monitor, order, tmp_path / "run"):
             wait_for(lambda: healthy(monitor), within_s=120, what="all ranks healthy")
             assert monitor.get("/v1/incidents")["incidents"] == []
-            told.write_text("slow 2")
+            order.write_text("slow 2")
             item = wait_for(lambda: fired(monitor, "straggler"), within_s=200, what="it is named")
     finally:
         monitor.end()

@@ -61,13 +61,13 @@ def test_a_rank_that_holds_the_gil_is_named_evicted_and_comes_back_where_it_was(
 
 def processes_of(run_dir: Path) -> set[int]:
     """Everything whose command line or environment names the run directory, zombies aside."""
-    found = set()
+    pids = set()
     for proc in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             text = (proc / "cmdline").read_bytes() + (proc / "environ").read_bytes()
             if str(run_dir).encode() in text:
-                found.add(int(proc.name))
-    return found
+                pids.add(int(proc.name))
+    return pids
 
 
 @pytest.mark.timeout(120)

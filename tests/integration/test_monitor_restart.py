@@ -74,12 +74,12 @@ def metric_names(*bases: str) -> set[str]:
     return {words[2] for words in lines if words[:2] == ["#", "TYPE"]}
 
 
-def happened(prom: Prometheus, one: committed.PanelAnswer) -> bool:
+def happened(prom: Prometheus, answer: committed.PanelAnswer) -> bool:
     """Whether a query of a panel has an answer, or had one at any second of ten minutes."""
-    if one.series or one.where.startswith("annotation "):
+    if answer.series or answer.where.startswith("annotation "):
         return True
-    past = f"count_over_time(({one.expr})[600s:1s])"
-    return one.found is not committed.Found.REFUSED and bool(prom.query(past))
+    past = f"count_over_time(({answer.expr})[600s:1s])"
+    return answer.found is not committed.Found.REFUSED and bool(prom.query(past))
 
 
 @contextlib.contextmanager
@@ -118,7 +118,7 @@ def ask_every_panel(prom: Prometheus, fleet: DemoFleet) -> None:
 
     def unanswered() -> set[str]:
         asked = committed.ask_all(committed.Prometheus(prom.url), span_s=600, scrape_s=1)
-        return {f"{one.board}: {one.where}" for one in asked if not happened(prom, one)}
+        return {f"{answer.board}: {answer.where}" for answer in asked if not happened(prom, answer)}
 
     missing: set[str] = {"nobody was asked"}
 
@@ -175,12 +175,12 @@ def test_training_goes_on_without_the_monitor_and_it_comes_back_knowing_everythi
         )
         kill_monitor(fleet)  # in the middle of deciding and evicting
         start_monitor(fleet)
-        known = wait_for(
+        incident = wait_for(
             lambda: incident_of(client, "rg_1.0", "firing"),
             within_s=15,
             what="the incident known after the restart",
         )
-        assert known["id"] == first["id"]
+        assert incident["id"] == first["id"]
 
         wait_for(
             lambda: (
@@ -191,7 +191,7 @@ def test_training_goes_on_without_the_monitor_and_it_comes_back_knowing_everythi
             what="the group evicted and back",
         )
         assert quarantined(fleet) == []  # once, it comes back where it was
-        assert [item["id"] for item in fired(client.incidents())] == [known["id"]]
+        assert [item["id"] for item in fired(client.incidents())] == [incident["id"]]
         assert [e["host"] for e in fleet.events("rg_1") if e["event"] == "started"][-1] == "host-1"
         assert not [e for e in fleet.events("rg_0") if e["event"] == "left"]
 

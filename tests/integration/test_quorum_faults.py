@@ -42,16 +42,16 @@ class Job:
 
     def incident(self, kind: str, state: str) -> dict[str, Any] | None:
         body = requests.get(f"{self.url}/v1/incidents", timeout=5).json()
-        found = [one for one in body["incidents"] if one["kind"] == kind]
-        return next((one for one in found if one["state"] == state), None)
+        incidents = [incident for incident in body["incidents"] if incident["kind"] == kind]
+        return next((incident for incident in incidents if incident["state"] == state), None)
 
     def certain(self, kind: str) -> dict[str, Any] | None:
-        one = self.incident(kind, "firing")
-        return one if one and one["confidence"] == "certain" else None
+        incident = self.incident(kind, "firing")
+        return incident if incident and incident["confidence"] == "certain" else None
 
     def kinds(self) -> set[str]:
         body = requests.get(f"{self.url}/v1/incidents", timeout=5).json()
-        return {one["kind"] for one in fired(body["incidents"])}
+        return {incident["kind"] for incident in fired(body["incidents"])}
 
 
 @pytest.fixture(scope="module")
@@ -68,12 +68,14 @@ def job(tmp_path_factory) -> Iterator[Job]:
     stop = threading.Event()
     try:
         assert ranks.stdout is not None
-        told = json.loads(ranks.stdout.readline())
+        lighthouse = json.loads(ranks.stdout.readline())
         bind, store = f"127.0.0.1:{port}", folder / "monitor.db"
-        with Service(Options(config, bind, store, told["address"], token="secret")) as service:
+        with Service(
+            Options(config, bind, store, lighthouse["address"], token="secret")
+        ) as service:
             loop = threading.Thread(target=service.run, args=(stop,))
             loop.start()
-            made = Job(folder, service.url, told["pid"])
+            made = Job(folder, service.url, lighthouse["pid"])
             try:
                 wait_for(lambda: _whole(made), within_s=90, what="three groups commit")
                 yield made
@@ -89,7 +91,7 @@ def _whole(job: Job) -> bool:
         groups = job.snapshot()["groups"]
     except (requests.RequestException, KeyError):
         return False
-    return len(groups) == 3 and all((one["commits"] or 0) >= 5 for one in groups)
+    return len(groups) == 3 and all((group["commits"] or 0) >= 5 for group in groups)
 
 
 def test_a_loop_of_heals_and_a_lighthouse_that_stops_are_told_and_told_apart(job: Job) -> None:
@@ -101,26 +103,26 @@ def test_a_loop_of_heals_and_a_lighthouse_that_stops_are_told_and_told_apart(job
 def _a_group_whose_attempts_fail_heals_in_a_loop_and_only_it_is_named(job: Job) -> None:
     errs = job.folder / "rg_1.errs"
     errs.touch()
-    found = wait_for(
+    lagging = wait_for(
         lambda: job.certain("replica_lag"), within_s=60, what="the loop of rg_1 is certain"
     )
     errs.unlink()
-    assert found["culprits"] == ["rg_1.0"]
-    assert "rg_1 heals in a loop" in found["reason"]
-    assert found["severity"] == "warning"
-    assert {row["guard"] for row in found["decisions"]} <= {"spared", "observe"}
+    assert lagging["culprits"] == ["rg_1.0"]
+    assert "rg_1 heals in a loop" in lagging["reason"]
+    assert lagging["severity"] == "warning"
+    assert {row["guard"] for row in lagging["decisions"]} <= {"spared", "observe"}
     assert job.kinds() == {"replica_lag"}
 
 
 def _a_lighthouse_that_stops_accuses_nobody_and_the_job_goes_on_after_it(job: Job) -> None:
-    before = {one["rank"]: one["commits"] for one in job.snapshot()["ranks"]}
+    before = {row["rank"]: row["commits"] for row in job.snapshot()["ranks"]}
     os.kill(job.lighthouse_pid, signal.SIGSTOP)
     try:
         away = wait_for(
             lambda: (
-                (one := job.incident("lighthouse_away", "firing"))
-                and one["severity"] == "critical"
-                and one
+                (incident := job.incident("lighthouse_away", "firing"))
+                and incident["severity"] == "critical"
+                and incident
             ),
             within_s=40,
             what="the Lighthouse is away and the job stands",
@@ -133,7 +135,7 @@ def _a_lighthouse_that_stops_accuses_nobody_and_the_job_goes_on_after_it(job: Jo
     )
     wait_for(
         lambda: all(
-            (one["commits"] or 0) > before[one["rank"]] + 5 for one in job.snapshot()["ranks"]
+            (row["commits"] or 0) > before[row["rank"]] + 5 for row in job.snapshot()["ranks"]
         ),
         within_s=30,
         what="every group commits again",

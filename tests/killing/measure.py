@@ -100,7 +100,7 @@ def unequal(steps: Iterable[Event]) -> list[tuple[int, str]]:
             furthest = line["step"]
         elif line["event"] == "fingerprint":
             seen[life, line["step"], line["rank"].rpartition(".")[2]].add(line["sha256"])
-    return [(step, rank) for (_, step, rank), found in seen.items() if len(found) > 1]
+    return [(step, rank) for (_, step, rank), hashes in seen.items() if len(hashes) > 1]
 
 
 def compared(steps: Iterable[Event]) -> int:

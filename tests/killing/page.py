@@ -128,7 +128,7 @@ def _table(lines: Sequence[Line]) -> str:
 
 
 def _row(mine: Sequence[Line]) -> str:
-    wrong = sorted({told for line in mine for told in line["accused_wrongly"]})
+    wrong = sorted({accusation for line in mine for accusation in line["accused_wrongly"]})
     wrong += [f"{group} evicted" for line in mine for group in line["evicted_wrongly"]]
     problems = sorted({line["problem"] for line in mine if line["problem"]})
     loads = [line["load_before"] for line in mine]
@@ -148,10 +148,10 @@ def _row(mine: Sequence[Line]) -> str:
 
 
 def _seconds(values: Iterable[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    if not known:
+    numbers = [value for value in values if value is not None]
+    if not numbers:
         return "-"
-    return f"{_middle(known, '{:.1f}'.format)} ({max(known):.1f})"
+    return f"{_middle(numbers, '{:.1f}'.format)} ({max(numbers):.1f})"
 
 
 def _middle(values: Sequence[float], shown: Callable[[float], str]) -> str:
@@ -165,10 +165,10 @@ def _facts(lines: Sequence[Line]) -> str:
     evicted = sum(len(line["evicted"]) for line in lines)
     compared, unequal = (sum(line[key] for line in lines) for key in ("compared", "unequal"))
     codes = Counter(line["code"] for line in lines)
-    told = ", ".join(f"{code} ({count})" for code, count in codes.items())
+    revisions = ", ".join(f"{code} ({count})" for code, count in codes.items())
     return (
         f"{len(lines)} kills, `{named('command')}`, on {named('machine')}, of the code at "
-        f"{told}. Evictions: {evicted}. Fingerprints of all weights and moments, of one "
+        f"{revisions}. Evictions: {evicted}. Fingerprints of all weights and moments, of one "
         f"step and group rank, written by both groups: {compared}, unequal: {unequal}. "
         "Up to a9244c6 each rank held all weights; since f19a680 its shard (FSDP2).\n"
     )

@@ -47,26 +47,26 @@ class Roles:
 
     def find(self) -> dict[str, int]:
         """Name -> pid of all that run, in the order of `expected`."""
-        found = {**self._units(), **self._launches(), **self._ranks()}
-        found |= self._sidecars(found)
-        found |= self._workers()
-        alive = {name: pid for name, pid in found.items() if ticks(pid) is not None}
+        pids = {**self._units(), **self._launches(), **self._ranks()}
+        pids |= self._sidecars(pids)
+        pids |= self._workers()
+        alive = {name: pid for name, pid in pids.items() if ticks(pid) is not None}
         return {name: alive[name] for name in self.expected if name in alive}
 
     def missing(self) -> list[str]:
         """Who is not there."""
-        found = self.find()
-        return [name for name in self.expected if name not in found]
+        pids = self.find()
+        return [name for name in self.expected if name not in pids]
 
     def others(self) -> dict[int, str]:
         """Processes of the fleet that have no name here, with their command lines."""
-        known = set(self.find().values()) | set(self._of_the_dead())
-        found = {}
+        named = set(self.find().values()) | set(self._of_the_dead())
+        words_by_pid = {}
         for pid in self._all():
             words = _command(pid)
-            if pid not in known and words and not any(word in words for word in _PASSING):
-                found[pid] = words.replace(b"\0", b" ").decode(errors="replace").strip()
-        return found
+            if pid not in named and words and not any(word in words for word in _PASSING):
+                words_by_pid[pid] = words.replace(b"\0", b" ").decode(errors="replace").strip()
+        return words_by_pid
 
     # -- where each tells of itself ---------------------------------------------------------
 
@@ -93,26 +93,30 @@ class Roles:
 
     def _ranks(self) -> dict[str, int]:
         lines = self._steps.read()
-        return {f"rank {one['rank']}": one["pid"] for one in lines if one["event"] == "started"}
+        return {f"rank {line['rank']}": line["pid"] for line in lines if line["event"] == "started"}
 
     def _endpoints(self) -> Iterator[dict[str, Any]]:
         for path in (self._folder / "run").glob("*.json"):
             with contextlib.suppress(OSError, ValueError):
-                told = json.loads(path.read_text())
-                if "sidecar_pid" in told:
-                    yield told
+                endpoint = json.loads(path.read_text())
+                if "sidecar_pid" in endpoint:
+                    yield endpoint
 
-    def _sidecars(self, found: dict[str, int]) -> dict[str, int]:
-        ranks = {pid: name for name, pid in found.items() if name.startswith("rank ")}
+    def _sidecars(self, pids: dict[str, int]) -> dict[str, int]:
+        ranks = {pid: name for name, pid in pids.items() if name.startswith("rank ")}
         return {
-            ranks[told["pid"]].replace("rank", "sidecar"): told["sidecar_pid"]
-            for told in self._endpoints()
-            if told["pid"] in ranks
+            ranks[endpoint["pid"]].replace("rank", "sidecar"): endpoint["sidecar_pid"]
+            for endpoint in self._endpoints()
+            if endpoint["pid"] in ranks
         }
 
     def _of_the_dead(self) -> list[int]:
         """Sidecars that outlive their rank for two minutes."""
-        return [told["sidecar_pid"] for told in self._endpoints() if ticks(told["pid"]) is None]
+        return [
+            endpoint["sidecar_pid"]
+            for endpoint in self._endpoints()
+            if ticks(endpoint["pid"]) is None
+        ]
 
     def _workers(self) -> dict[str, int]:
         """Of the gate; the one at work is the older. None while a new gate takes over."""

@@ -98,8 +98,8 @@ class Bench:
         session = requests.Session()
         session.trust_env = False
         with session, contextlib.suppress(requests.RequestException):
-            told = session.get(f"{self.fleet.gate_admin}/healthz", timeout=5)
-            return told.ok and "the keeper is gone" not in told.text
+            health = session.get(f"{self.fleet.gate_admin}/healthz", timeout=5)
+            return health.ok and "the keeper is gone" not in health.text
         return False
 
     def until_whole(self, limit_s: float = LIMIT_S) -> None:
@@ -122,17 +122,17 @@ class Bench:
         """From a whole fleet to a row; whether it became whole again is in the row."""
         self.watch.look()
         self.watch.forget()
-        found = self.roles.find()
+        pids = self.roles.find()
         load = os.getloadavg()[0]
         step = self.watch.step()
         self.whole = False
-        os.kill(found[name], signal.SIGKILL)
+        os.kill(pids[name], signal.SIGKILL)
         struck_s = time.time()
         back_s, problem = None, None
         while True:
             self.watch.look()
             now = self.roles.find()
-            if back_s is None and now.get(name, found[name]) != found[name]:
+            if back_s is None and now.get(name, pids[name]) != pids[name]:
                 back_s = time.time() - struck_s
             why = self.not_whole(struck_s) or (None if back_s else f"{name} is not back")
             if why is None:
@@ -142,7 +142,7 @@ class Bench:
                 problem = why
                 break
             pause(LOOK_S)
-        row = self._row(name, struck_s, back_s, [found, self.roles.find()])
+        row = self._row(name, struck_s, back_s, [pids, self.roles.find()])
         if problem is not None:
             say("\n".join(self._stands()))
         return row | {"at_step": step, "load_before": round(load, 1), "problem": problem}
@@ -171,13 +171,13 @@ class Bench:
             ),
             "steps_lost": sum(n for at_s, n in measure.steps_lost(steps) if at_s > struck_s),
             "failed": sum(
-                one["event"] == "step" and not one["committed"] and one["time"] > struck_s
-                for one in mine
+                event["event"] == "step" and not event["committed"] and event["time"] > struck_s
+                for event in mine
             ),
             "compared": measure.compared(mine),
             "unequal": len(measure.unequal(mine)),
             "also_replaced": [
-                one for one in before if one != name and after.get(one) != before[one]
+                other for other in before if other != name and after.get(other) != before[other]
             ],
             "others_left": [group for group in others if self._left(group, struck_s)],
             **self._said(hit),
@@ -185,29 +185,29 @@ class Bench:
 
     def _stands(self) -> Iterator[str]:
         """What the monitor sees of a fleet that did not become whole, for whoever mends it."""
-        told = self.watch.snapshot or {"incidents": [], "ranks": []}
-        for incident in told["incidents"]:
+        snapshot = self.watch.snapshot or {"incidents": [], "ranks": []}
+        for incident in snapshot["incidents"]:
             yield f"{incident['id']}: {incident.get('sentence') or incident.get('reason')}"
-        for rank in told["ranks"]:
+        for rank in snapshot["ranks"]:
             yield json.dumps(rank)[:1000]
 
     def _left(self, group: str, struck_s: float) -> bool:
         lines = status.read(self.fleet.folder / "events" / f"{group}.jsonl")
-        return any(one["event"] == "left" and one["time"] > struck_s for one in lines)
+        return any(event["event"] == "left" and event["time"] > struck_s for event in lines)
 
     def _said(self, hit: str | None) -> Row:
         """What the monitor told and did; wrong is what concerns another group than the one hit."""
         seen = self.watch.seen.values()
-        evicted = sorted({group for one in seen for group in _evicted(one)})
+        evicted = sorted({group for incident in seen for group in _evicted(incident)})
         fired = [
-            [one.latest["kind"], sorted(one.latest["culprits"])]
-            for one in seen
-            if one.latest["milestones"].get("firing_s") is not None
+            [incident.latest["kind"], sorted(incident.latest["culprits"])]
+            for incident in seen
+            if incident.latest["milestones"].get("firing_s") is not None
         ]
         accused = {
-            f"{rank} {state}: {one.latest['kind']}"
-            for one in seen
-            for rank, state in one.accused.items()
+            f"{rank} {state}: {incident.latest['kind']}"
+            for incident in seen
+            for rank, state in incident.accused.items()
             if measure.group_of(rank) != hit
         }
         return {
@@ -218,9 +218,9 @@ class Bench:
         }
 
 
-def _evicted(one: Seen) -> list[str]:
-    asked = one.latest["milestones"].get("evict_asked_s") is not None
-    return list(one.latest["groups"]) if asked else []
+def _evicted(incident: Seen) -> list[str]:
+    asked = incident.latest["milestones"].get("evict_asked_s") is not None
+    return list(incident.latest["groups"]) if asked else []
 
 
 def _round(value: float | None) -> float | None:

@@ -64,5 +64,5 @@ def test_a_killed_unit_comes_back_and_its_rest_is_ended_or_left(
     kept.process.send_signal(signal.SIGTERM)
     assert kept.process.wait(20) == 0
     assert [pid for pid in (main, child, again, another) if ticks(pid) is not None] == []
-    events = [(one["event"], one.get("rc")) for one in status.read(kept.events)]
+    events = [(event["event"], event.get("rc")) for event in status.read(kept.events)]
     assert events == [("started", None), ("left", -9), ("started", None), ("left", -15)]

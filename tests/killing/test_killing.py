@@ -69,4 +69,4 @@ def test_training_goes_on_and_the_killed_one_comes_back(bench: Bench, name: str)
 
 def _fired(row: dict[str, list[str]]) -> list[str]:
     """Whom an incident that fired accused, though its group was not hit."""
-    return [told for told in row["accused_wrongly"] if " firing" in told]
+    return [accusation for accusation in row["accused_wrongly"] if " firing" in accusation]

@@ -128,9 +128,9 @@ def test_the_page_shows_what_went_wrong_in_bold() -> None:
         "evicted": ["rg_0"], "evicted_wrongly": ["rg_0"], "problem": "it stands", "compared": 3,
         "unequal": 1, "load_before": 2.0, "command": "c", "machine": "m", "code": "k",
     }  # fmt: skip
-    told = page.render([row])
+    text = page.render([row])
     assert (
         "| monitor | 1 | - **it stands** | 61.2 (61.2) | 0 | - | **7** "
-        "| rg_0.1 firing; rg_0 evicted | 2 to 2 |" in told
+        "| rg_0.1 firing; rg_0 evicted | 2 to 2 |" in text
     )
-    assert "unequal: 1." in told
+    assert "unequal: 1." in text

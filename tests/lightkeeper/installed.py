@@ -49,13 +49,13 @@ def installed(wheel: Path, folder: Path, *, extras: bool) -> Path:
 
 
 def _needed(name: str, seen: frozenset[str] = frozenset()) -> set[str]:
-    found = set[str]()
+    names = set[str]()
     for text in importlib.metadata.requires(name) or ():
         requirement = Requirement(text)
         wanted = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        if wanted and requirement.name not in seen | found:
-            found |= {requirement.name, *_needed(requirement.name, seen | found)}
-    return found
+        if wanted and requirement.name not in seen | names:
+            names |= {requirement.name, *_needed(requirement.name, seen | names)}
+    return names
 
 
 def strangers(folder: Path) -> Path:

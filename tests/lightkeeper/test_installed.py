@@ -67,8 +67,8 @@ def test_a_wheel_that_is_built_from_the_sdist_is_the_same(wheel, tmp_path):
         cwd=tree, check=True, capture_output=True, timeout=120,
     )  # fmt: skip
     [again] = (tmp_path / "again").iterdir()
-    one, other = zipfile.ZipFile(wheel), zipfile.ZipFile(again)
-    assert {i.filename: i.CRC for i in one.infolist()} == {
+    direct, other = zipfile.ZipFile(wheel), zipfile.ZipFile(again)
+    assert {i.filename: i.CRC for i in direct.infolist()} == {
         i.filename: i.CRC for i in other.infolist()
     }
 
@@ -239,4 +239,4 @@ def _healthy(url: str) -> list[str]:
     ranks = (
         requests.get(f"{url}/v1/ranks", timeout=5).json().get("ranks", [])
     )  # before a tick: none
-    return sorted(one["rank"] for one in ranks if one["health"] == "healthy")
+    return sorted(row["rank"] for row in ranks if row["health"] == "healthy")

@@ -29,7 +29,7 @@ def test_a_change_has_to_pass_what_ci_runs_here():
 
 
 def test_the_notes_of_a_release_are_its_section_of_the_changelog(tmp_path):
-    [script] = [one["run"] for one in steps("release.yml") if "notes.md" in one.get("run", "")]
+    [script] = [step["run"] for step in steps("release.yml") if "notes.md" in step.get("run", "")]
     cut = script.splitlines()[0].replace("CHANGELOG.md", str(ROOT / "CHANGELOG.md"))
     subprocess.run(
         ["bash", "-c", cut], cwd=tmp_path, check=True, timeout=30,
@@ -42,7 +42,7 @@ def test_the_notes_of_a_release_are_its_section_of_the_changelog(tmp_path):
 
 @pytest.mark.parametrize(("tag", "status"), [(f"v{VERSION}", 0), ("v9.9.9", 1)])
 def test_a_tag_that_is_not_the_version_is_no_release(tag, status):
-    [script] = [one["run"] for one in steps("release.yml") if "tomllib" in one.get("run", "")]
+    [script] = [step["run"] for step in steps("release.yml") if "tomllib" in step.get("run", "")]
     done = subprocess.run(
         ["bash", "-c", script], cwd=ROOT, check=False, capture_output=True, timeout=30,
         env={**os.environ, "GITHUB_REF_NAME": tag},
@@ -51,14 +51,14 @@ def test_a_tag_that_is_not_the_version_is_no_release(tag, status):
 
 
 def test_images_in_the_examples_have_the_version_of_today():
-    found = [
+    images = [
         (path, tag)
         for path in (ROOT / "examples").rglob("*")
         if path.is_file() and path.suffix not in (".lock", ".pyc")
         for tag in re.findall(r"lightkeeper:(\d+\.[\w.]+)", path.read_text())
     ]
-    assert len(found) >= 4
-    assert {tag for _, tag in found} == {VERSION}
+    assert len(images) >= 4
+    assert {tag for _, tag in images} == {VERSION}
 
 
 @pytest.mark.parametrize("story", STORIES)

@@ -107,17 +107,21 @@ def measure(
         if (lines := [e for e in exits[name] if e["event"] == "left" and e["time"] > struck_s])
     }
     started = [e["host"] for e in exits[group] if e["event"] == "started" and e["time"] > struck_s]
-    decided = [one for one in incidents if one["milestones"].get("evict_asked_s") is not None]
-    evicted = sorted({name for one in decided for name in one["groups"]})
+    decided = [
+        incident
+        for incident in incidents
+        if incident["milestones"].get("evict_asked_s") is not None
+    ]
+    evicted = sorted({name for incident in decided for name in incident["groups"]})
 
     def after(at_s: float | None) -> float | None:
         return None if at_s is None else round(at_s - struck_s, 2)
 
     def first(name: str, among: Iterable[Event]) -> float | None:
-        told = [one["milestones"].get(name) for one in among]
-        return after(min((at_s for at_s in told if at_s is not None), default=None))
+        times = [incident["milestones"].get(name) for incident in among]
+        return after(min((at_s for at_s in times if at_s is not None), default=None))
 
-    mine = [one for one in incidents if group in one["groups"]]
+    mine = [incident for incident in incidents if group in incident["groups"]]
     left = [e["time"] for e in exits[group] if e["event"] == "left" and e["time"] > struck_s]
     return {
         "key": case.key,
@@ -139,7 +143,7 @@ def measure(
         "hosts_tried": started,
         "crashed": crashed,
         "evicted": evicted,
-        "holds": sorted({hold for one in mine for hold in _holds(one)}),
+        "holds": sorted({hold for incident in mine for hold in _holds(incident)}),
         "wrong": sorted(set(evicted) - {group}),
         "watched_s": round(watched_s, 1),
     }
@@ -165,23 +169,23 @@ def problems(row: Row) -> list[str]:
     """What is not as it should be with lightkeeper beside the job."""
     if not row["keeper"]:
         return []
-    found = []
+    lines = []
     if row["fault"] == "rogue":
         return _rogue(row)
     if row["wrong"]:
-        found.append(f"evicted {', '.join(row['wrong'])}")
+        lines.append(f"evicted {', '.join(row['wrong'])}")
     if row["to_survivors"] is None:
-        found.append("survivors do not commit")
+        lines.append("survivors do not commit")
     if row["crashed"]:
-        found.append(f"{', '.join(row['crashed'])} ended as well")
+        lines.append(f"{', '.join(row['crashed'])} ended as well")
     if row["to_back"] is None:
-        found.append("the group is not back")
+        lines.append("the group is not back")
     elif row["evicted"] and row["fault"] != "mismatch" and row["host"] in row["hosts_tried"]:
-        found.append(f"started again on {row['host']}")
+        lines.append(f"started again on {row['host']}")
     if row["fault"] not in ("crash", "cut") and row["group"] not in row["evicted"]:
         held = f" (held: {', '.join(row['holds'])})" if row["holds"] else ""
-        found.append(f"not evicted{held}")
-    return found
+        lines.append(f"not evicted{held}")
+    return lines
 
 
 def _rogue(row: Row) -> list[str]:

@@ -71,8 +71,8 @@ def _table(lines: Sequence[Line]) -> str:
     order = list(FAULTS)
     ordered = sorted(
         lines,
-        key=lambda one: (order.index(one["fault"]), one["lighthouse"] == "down",
-                         one["keeper"], one["gate"]),
+        key=lambda line: (order.index(line["fault"]), line["lighthouse"] == "down",
+                         line["keeper"], line["gate"]),
     )  # fmt: skip
     return head + "".join(_row(line) for line in ordered)
 

@@ -77,12 +77,14 @@ class Runner(harness.Runner):
         deadline = time.monotonic() + within_s
         while True:
             self._watch.look()
-            told = [one.latest for one in self._watch.seen.values()]
-            marks = [one["milestones"] for one in told]
-            whole = any(one.get("resumed_s") and one.get("rejoined_s") for one in marks)
+            incidents = [seen.latest for seen in self._watch.seen.values()]
+            marks = [incident["milestones"] for incident in incidents]
+            whole = any(
+                milestones.get("resumed_s") and milestones.get("rejoined_s") for milestones in marks
+            )
             if whole or time.monotonic() > deadline:
                 metrics = requests.get(f"{self._fleet.monitor_url}/metrics", timeout=10)
-                return told, metrics.text
+                return incidents, metrics.text
             pause(LOOK_S)
 
     # -- stages ----------------------------------------------------------------------------
@@ -165,8 +167,8 @@ class Runner(harness.Runner):
         log = fleet.folder / "logs" / "zygote.log"
         own = fleet.folder / "logs" / f"{row['group']}.log"
         lines = (log.read_text(errors="replace") + own.read_text(errors="replace")).splitlines()
-        told = [line for line in lines if _REFUSED in line]
-        row["told"] = told[-1].strip()[:300] if told else None
+        refusals = [line for line in lines if _REFUSED in line]
+        row["told"] = refusals[-1].strip()[:300] if refusals else None
         row["kept_out_s"] = None
         if row["to_survivors"] is None or row["to_back"] is not None:
             return row["to_back"] is not None
@@ -177,7 +179,7 @@ class Runner(harness.Runner):
         incidents: list[dict[str, Any]] = []
         if self._watch is not None:
             self._watch.look()
-            incidents = [one.latest for one in self._watch.seen.values()]
+            incidents = [seen.latest for seen in self._watch.seen.values()]
         return measure(
             case,
             group=group,

@@ -62,15 +62,15 @@ def test_commits_one_by_one_are_no_pace():
 
 def test_the_group_is_back_when_a_process_that_started_after_the_fault_commits():
     late = [step(101.0, "rg_2.0"), started(110.0, "rg_2.0", 2, "spare-2")]
-    found = row(WITH, [*HEALTHY, *late, *every("rg_2.0", 115, 117, pid=2)])
-    assert (found["to_back"], found["host_back"]) == (15.0, "spare-2")
+    result = row(WITH, [*HEALTHY, *late, *every("rg_2.0", 115, 117, pid=2)])
+    assert (result["to_back"], result["host_back"]) == (15.0, "spare-2")
 
 
 def test_who_else_ended_is_told():
     exits = {"rg_1": [{"time": 223.4, "event": "left", "rc": 1}]}
-    found = row(ALONE, HEALTHY, exits)
-    assert found["crashed"] == {"rg_1": 123.4}
-    assert not over(ALONE, found)
+    result = row(ALONE, HEALTHY, exits)
+    assert result["crashed"] == {"rg_1": 123.4}
+    assert not over(ALONE, result)
 
 
 def incident(**milestones: float) -> dict[str, Any]:
@@ -86,18 +86,21 @@ def test_a_good_run_has_no_problems():
     ]
     exits = {"rg_2": [{"time": 107.5, "event": "left"},
                       {"time": 111.0, "event": "started", "host": "spare-2"}]}  # fmt: skip
-    told = incident(evict_asked_s=106.6, left_quorum_s=113.0)
-    found = row(WITH, steps, exits, [told])
-    assert problems(found) == []
-    assert over(WITH, found)
-    assert (found["to_firing"], found["to_decided"], found["to_gone"]) == (6.5, 6.6, 7.5)
+    evicting = incident(evict_asked_s=106.6, left_quorum_s=113.0)
+    result = row(WITH, steps, exits, [evicting])
+    assert problems(result) == []
+    assert over(WITH, result)
+    assert (result["to_firing"], result["to_decided"], result["to_gone"]) == (6.5, 6.6, 7.5)
 
 
 def test_problems_name_a_group_evicted_wrongly_and_a_host_used_again():
     exits = {"rg_2": [{"time": 111.0, "event": "started", "host": "host-2"}]}
     steps = [*HEALTHY, started(112.0, "rg_2.0", 2, "host-2"), *every("rg_2.0", 115, 117, pid=2)]
-    told = [incident(evict_asked_s=106.6), {**incident(evict_asked_s=107.0), "groups": ["rg_0"]}]
-    assert problems(row(WITH, steps, exits, told)) == [
+    incidents = [
+        incident(evict_asked_s=106.6),
+        {**incident(evict_asked_s=107.0), "groups": ["rg_0"]},
+    ]
+    assert problems(row(WITH, steps, exits, incidents)) == [
         "evicted rg_0",
         "survivors do not commit",
         "started again on host-2",
@@ -117,7 +120,7 @@ def test_the_plan_has_every_fault_with_and_without_and_no_gate_alone():
 
 
 def test_the_page_shows_every_row():
-    found = row(ALONE, HEALTHY)
-    line = {**found, "problems": [], "load": 1.0, "machine": "2 cores", "code": "abc"}
+    result = row(ALONE, HEALTHY)
+    line = {**result, "problems": [], "load": 1.0, "machine": "2 cores", "code": "abc"}
     page = render([line])
     assert "| hang | up | nobody | - | - | - | - | - | - | host-2, - | 1 | none |" in page

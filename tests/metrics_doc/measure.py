@@ -39,7 +39,9 @@ def view_of(ranks: int, world: int = WORLD) -> View:
     tempos, seconds = TempoBook(), RankSeconds()
     for _ in range(_TICKS):
         seen = fleet.snapshot()
-        health = {RankName(one.rank): RankHealth.HEALTHY for one in seen.observations}
+        health = {
+            RankName(observation.rank): RankHealth.HEALTHY for observation in seen.observations
+        }
         result = TickResult(seen.now_s, rank_health=health)
         paces = tempos.push(seen)
         spent = seconds.push(seen, result)
@@ -61,7 +63,7 @@ def measured() -> dict[str, Any]:
         several = [Bounds(), Bounds(0, Bounds().groups), Bounds(0, 0)]
         if ranks == SIZES[-1]:
             several.append(Bounds(ranks, ranks))
-        rows += [{"ranks": ranks, **_row(view, one)} for one in several]
+        rows += [{"ranks": ranks, **_row(view, bounds)} for bounds in several]
     return {"monitor": rows, "rank": _rank()}
 
 

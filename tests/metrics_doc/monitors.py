@@ -36,14 +36,14 @@ _HEADINGS: Final = {
 
 
 def _catalogue() -> Iterator[tuple[str, tuple[Definition, ...]]]:
-    found: dict[str, list[Definition]] = {}
+    by_heading: dict[str, list[Definition]] = {}
     heading = ""
     for file in (metrics_fleet, metrics_incidents, metrics_upkeep):
-        for one in vars(file).values():
-            if isinstance(one, Definition):
-                heading = _HEADINGS.get(one, heading)
-                found.setdefault(heading, []).append(one)
-    return ((heading, tuple(metrics)) for heading, metrics in found.items())
+        for value in vars(file).values():
+            if isinstance(value, Definition):
+                heading = _HEADINGS.get(value, heading)
+                by_heading.setdefault(heading, []).append(value)
+    return ((heading, tuple(metrics)) for heading, metrics in by_heading.items())
 
 
 CATALOGUE: Final[tuple[tuple[str, tuple[Definition, ...]], ...]] = (

@@ -56,14 +56,14 @@ def _figures(figures: dict[str, Any]) -> str:
         "| ranks (groups of 8) | switches | series | page | CPU of a scrape |",
         "|---|---|---|---|---|",
     ]
-    for one in figures["monitor"]:
-        if not one["default"] and one["groups_told"]:  # the most and the least say enough
+    for figure in figures["monitor"]:
+        if not figure["default"] and figure["groups_told"]:  # the most and the least say enough
             continue
-        switches = f"`--rank-series {one['ranks_told']} --group-series {one['groups_told']}`"
-        if one["default"]:
+        switches = f"`--rank-series {figure['ranks_told']} --group-series {figure['groups_told']}`"
+        if figure["default"]:
             switches = "default"
         lines.append(
-            f"| {one['ranks']:,} | {switches} | {one['series']:,} | {one['bytes'] / 1e3:,.0f} kB "
-            f"| {one['cpu_s'] * 1e3:.0f} ms |"
+            f"| {figure['ranks']:,} | {switches} | {figure['series']:,} "
+            f"| {figure['bytes'] / 1e3:,.0f} kB | {figure['cpu_s'] * 1e3:.0f} ms |"
         )
     return "\n".join(lines)

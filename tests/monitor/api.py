@@ -59,8 +59,8 @@ class Script:
     results: list[dict[str, Any]] = field(default_factory=list)
 
     def tick(self, snapshot: Snapshot) -> TickResult:
-        told = self.results.pop(0) if self.results else {}
-        return TickResult(snapshot.now_s, **told)
+        result = self.results.pop(0) if self.results else {}
+        return TickResult(snapshot.now_s, **result)
 
 
 class Api:

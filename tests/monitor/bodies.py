@@ -83,7 +83,7 @@ def snapshot(**more: Any) -> dict[str, Any]:
                         {"replica_id": "rg_1:a", "group": "rg_1", "step": 120}],
         },
         "groups": [group("rg_0"), group("rg_1")],
-        "ranks": [rank(one, number) for one in ("rg_0", "rg_1") for number in range(2)],
+        "ranks": [rank(name, number) for name in ("rg_0", "rg_1") for number in range(2)],
         "warnings": [], "ended": None, "headline": headline(), "tokenless": False,
         "incidents": [], "quarantine": [], "quarantine_groups": [], **more,
     }  # fmt: skip
@@ -109,9 +109,9 @@ def hung() -> dict[str, Any]:
 def many(groups: int, each: int) -> dict[str, Any]:
     """A fleet of a size; rank 3 of group 7 works longest."""
     names = [f"rg_{number}" for number in range(groups)]
-    ranks = [rank(one, number) for one in names for number in range(each)]
+    ranks = [rank(name, number) for name in names for number in range(each)]
     ranks[7 * each + 3]["busy_s"] = 0.49
-    return snapshot(groups=[group(one, each) for one in names], ranks=ranks)
+    return snapshot(groups=[group(name, each) for name in names], ranks=ranks)
 
 
 def asked(body: dict[str, Any], **more: Any) -> StatusFacts:
@@ -149,7 +149,7 @@ class FakeMonitor(FakeServer):
         handler.reply(status, "application/json", json.dumps(said or {"error": "no"}).encode())
 
     def _hosts(self) -> list[str]:
-        return [*sorted({one["host"] for one in self.body["ranks"]}), "spare"]
+        return [*sorted({row["host"] for row in self.body["ranks"]}), "spare"]
 
 
 def _host(name: str) -> dict[str, Any]:

@@ -53,9 +53,9 @@ def wrapped(fuse: Fuse, call: Callable[..., Any], name: str) -> Callable[..., An
     @functools.wraps(call)
     def around(*args: Any, **kwargs: Any) -> Any:
         fuse.point(f"before {name}")
-        found = call(*args, **kwargs)
+        result = call(*args, **kwargs)
         fuse.point(f"after {name}")
-        return found
+        return result
 
     return around
 

@@ -95,8 +95,8 @@ class World:
         rank.step += 1
         rank.restart(f"{group}-two")
         self.training.hung.discard(group)
-        for one in self.ranks:
-            one.phase, one.phase_age_s = "forward", 0.1
+        for other in self.ranks:
+            other.phase, other.phase_age_s = "forward", 0.1
         self.form()
 
     def evict(self, rank: FakeRank) -> Page:
@@ -168,10 +168,10 @@ def settled(world: World) -> frozenset[str]:
     over = (
         bool(evicts)
         and not world.training.hung
-        and all(one["state"] in ("confirmed", "failed", "abandoned") for one in evicts)
-        and all(one["state"] == "resolved" for one in incidents)
+        and all(decision["state"] in ("confirmed", "failed", "abandoned") for decision in evicts)
+        and all(item["state"] == "resolved" for item in incidents)
     )
-    return frozenset(one["id"] for one in incidents) if over else frozenset()
+    return frozenset(item["id"] for item in incidents) if over else frozenset()
 
 
 def play(seed: int, store: str, folder: Path) -> Outcome:
@@ -199,11 +199,11 @@ def play(seed: int, store: str, folder: Path) -> Outcome:
                         within_s=30, what="they train",
                     )  # fmt: skip
                     world.training.hung.add("rg_1")
-                told = wait_for(
+                answer = wait_for(
                     lambda: settled(world) or not life.is_alive(),
                     within_s=150, what=f"seed {seed}, died at {died_at}: it is settled",
                 )  # fmt: skip
-                shown = told if isinstance(told, frozenset) else shown
+                shown = answer if isinstance(answer, frozenset) else shown
             died_at.append(note.read_text() if note.exists() else f"? exit {life.exitcode}")
             # not by the exit status: the fork server gives 255 where it lost it
             if not note.exists() or died_at[-1].endswith(LAST):

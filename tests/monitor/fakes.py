@@ -259,14 +259,14 @@ class FakeLighthouse(FakeServer):
 
     def html(self) -> str:
         members = "".join(
-            f'<div class="member\n">\n<b>{escape(one)}</b> <br/>\nStep: {step} <br/>\n'
+            f'<div class="member\n">\n<b>{escape(replica_id)}</b> <br/>\nStep: {step} <br/>\n'
             f"Manager: http://h:1 <br/>\nTCPStore: s:1 <br/>\nWorld size: 1 <br/>\n"
-            f'<button hx-post="/replica/{escape(one)}/kill">Kill</button></div>\n'
-            for one, step in self.members.items()
+            f'<button hx-post="/replica/{escape(replica_id)}/kill">Kill</button></div>\n'
+            for replica_id, step in self.members.items()
         )
         beats = "".join(
-            f'<li class="heartbeat\n">\n{escape(one)}: seen {age_s}s ago\n</li>\n'
-            for one, age_s in self.ages_s.items()
+            f'<li class="heartbeat\n">\n{escape(replica_id)}: seen {age_s}s ago\n</li>\n'
+            for replica_id, age_s in self.ages_s.items()
         )
         return (
             f"Current quorum_id: {self.quorum_id} <br>\nNext quorum status: fine\n"

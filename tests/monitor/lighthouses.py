@@ -35,15 +35,17 @@ module.lighthouse_main()
 
 def installations() -> dict[str, Path]:
     """Version -> the compiled half of torchft."""
-    found = util.find_spec("torchft")
-    own = [] if found is None or found.origin is None else [Path(found.origin).parent.parent]
-    named = [Path(one) for one in os.environ.get("LIGHTKEEPER_TORCHFTS", "").split(":") if one]
+    spec = util.find_spec("torchft")
+    own = [] if spec is None or spec.origin is None else [Path(spec.origin).parent.parent]
+    named = [
+        Path(folder) for folder in os.environ.get("LIGHTKEEPER_TORCHFTS", "").split(":") if folder
+    ]
     made: dict[str, Path] = {}
     for root in (*own, *named):
         library = next(iter(sorted((root / "torchft").glob("*torchft.cpython-*.so"))), None)
-        told = next(iter(sorted(root.glob("torchft*-[0-9]*.dist-info"))), None)
-        if library is not None and told is not None:
-            made[told.name.partition("-")[2].removesuffix(".dist-info")] = library
+        dist_info = next(iter(sorted(root.glob("torchft*-[0-9]*.dist-info"))), None)
+        if library is not None and dist_info is not None:
+            made[dist_info.name.partition("-")[2].removesuffix(".dist-info")] = library
     return made
 
 
@@ -97,11 +99,11 @@ class Groups:
             request = field(1, b"room") + field(2, member) if self._rooms else field(1, member)
             call(request, timeout=20)
 
-        asking = [threading.Thread(target=ask, args=(one,)) for one in addresses]
-        for one in asking:
-            one.start()
-        for one in asking:
-            one.join()
+        asking = [threading.Thread(target=ask, args=(replica_id,)) for replica_id in addresses]
+        for thread in asking:
+            thread.start()
+        for thread in asking:
+            thread.join()
 
     def close(self) -> None:
         self._channel.close()

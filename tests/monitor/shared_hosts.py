@@ -78,10 +78,10 @@ class HostFleet(SimFleet):
     def going(self) -> set[str]:
         """Groups whose evictions are under way, those asked for at this very moment left out."""
         return {
-            one.group
-            for one in self.evictions.values()
-            if one.left_quorum_s is None and one.failed is None
-            if 0 < self.now_s - one.asked_s <= 90
+            eviction.group
+            for eviction in self.evictions.values()
+            if eviction.left_quorum_s is None and eviction.failed is None
+            if 0 < self.now_s - eviction.asked_s <= 90
         }
 
     # -- what happens ------------------------------------------------------------------------
@@ -126,16 +126,20 @@ class HostFleet(SimFleet):
         self.evictions[f"{decision.incident_id}@{asked.asked_s}"] = asked
 
     def _evictor(self) -> None:
-        over = {key: one for key, one in self.evictions.items() if one.failed is not None}
-        self.evictions = {key: one for key, one in self.evictions.items() if key not in over}
+        over = {
+            key: eviction for key, eviction in self.evictions.items() if eviction.failed is not None
+        }
+        self.evictions = {
+            key: eviction for key, eviction in self.evictions.items() if key not in over
+        }
         super()._evictor()
         self.evictions = {**over, **self.evictions}
 
     def end_evictor(self) -> None:
         """The monitor dies: what it had begun and not achieved is over."""
-        for key, one in list(self.evictions.items()):
-            if one.open:
-                self.left[one.incident_id] = self.evictions.pop(key)
+        for key, eviction in list(self.evictions.items()):
+            if eviction.open:
+                self.left[eviction.incident_id] = self.evictions.pop(key)
 
     # -- what the monitor sees ---------------------------------------------------------------
 

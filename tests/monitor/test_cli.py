@@ -83,14 +83,14 @@ def test_a_busy_port_is_one_line_and_status_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ends = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.getsignal(one) for one in ends]
+    before = [signal.getsignal(number) for number in ends]
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         bind = f"127.0.0.1:{other.getsockname()[1]}"
         assert main(["monitor", "--bind", bind, "--store", str(tmp_path / "m.db")]) == 2
     assert f"cannot listen on {bind}: Address already in use" in capsys.readouterr().err
-    assert [signal.getsignal(one) for one in ends] == before
+    assert [signal.getsignal(number) for number in ends] == before
 
 
 @pytest.mark.parametrize("content", ["", "  \n", "two words", "a\nb", "t\u00f6ken", "\x00"])
@@ -163,8 +163,8 @@ def test_quarantine_holds_a_group_out_and_tells_its_history(
     command("quarantine", "add", *group, "--reason", "bad shard", "--author", "ann", *token)
     assert "group rg_7" in command("quarantine", "list", *ask)
     assert command("quarantine", "release", *group, *token) == "rg_7 may come back\n"
-    told = command("quarantine", "history", *group, *ask)
-    assert all(word in told for word in ("added", "ann", "bad shard", "released"))
+    history = command("quarantine", "history", *group, *ask)
+    assert all(word in history for word in ("added", "ann", "bad shard", "released"))
     assert "node0" in command("quarantine", "list", "--all", *ask)
 
 
@@ -304,11 +304,11 @@ def test_demo_runs_the_trainer_in_a_process_of_its_own() -> None:
 def test_help_has_every_command_in_a_section(command: Command) -> None:
     said = command("--help")
     sections = re.findall(r"^(\w[\w ]*):\n((?:  .*\n)+)", said, re.MULTILINE)
-    found = {title: re.findall(r"^  (\w+)", rows, re.MULTILINE) for title, rows in sections}
-    assert found["Watch"] == ["monitor", "status", "top", "get", "incidents"]
-    assert found["Act"] == ["evict", "quarantine", "pause", "resume", "policy", "run"]
-    assert found["Offline"] == ["analyze", "stragglers", "replay", "goodput"]
-    assert found["Set up"] == ["doctor", "gate", "check", "dashboards", "demo"]
+    commands = {title: re.findall(r"^  (\w+)", rows, re.MULTILINE) for title, rows in sections}
+    assert commands["Watch"] == ["monitor", "status", "top", "get", "incidents"]
+    assert commands["Act"] == ["evict", "quarantine", "pause", "resume", "policy", "run"]
+    assert commands["Offline"] == ["analyze", "stragglers", "replay", "goodput"]
+    assert commands["Set up"] == ["doctor", "gate", "check", "dashboards", "demo"]
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,10 @@ def check(outcome: Outcome) -> None:
     assert outcome.found_alive == {"rg_1-one": 1}, where
     assert [str(row.state) for row in outcome.evicts] == ["confirmed"], (where, outcome.evicts)
     keys = {(row.incident_id, row.at_s) for row in outcome.evicts}
-    assert {(one.incident_id, one.of_s) for one in outcome.remembered.evictions} <= keys, where
-    assert not any(one.open for one in outcome.remembered.evictions), where
+    assert {
+        (eviction.incident_id, eviction.of_s) for eviction in outcome.remembered.evictions
+    } <= keys, where
+    assert not any(eviction.open for eviction in outcome.remembered.evictions), where
     # what it showed as resolved is so on disk, its evictions' incidents among it; only what has
     # opened since may be open (a fake rank that the test's own process starved for a moment)
     left_open = {i.id for i in outcome.remembered.incidents if i.open}
@@ -42,29 +44,32 @@ def check(outcome: Outcome) -> None:
 
 def stories(stores: dict[int, str], folder: Path) -> list[Outcome]:
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        told = list(pool.map(lambda seed: play(seed, stores[seed], folder), stores))
-    for one in told:
-        attempts = [row.attempt for row in one.evicts]
-        print(f"{one.seed:3} {one.seconds:5.1f} s, attempts {attempts}, died at: {one.died_at}")
-    return told
+        outcomes = list(pool.map(lambda seed: play(seed, stores[seed], folder), stores))
+    for outcome in outcomes:
+        attempts = [row.attempt for row in outcome.evicts]
+        print(
+            f"{outcome.seed:3} {outcome.seconds:5.1f} s, attempts {attempts}, "
+            f"died at: {outcome.died_at}"
+        )
+    return outcomes
 
 
 def test_a_run_without_a_crash_passes_many_points(tmp_path: Path) -> None:
-    (told,) = stories({0: str(tmp_path / "m.db")}, tmp_path)
-    check(told)
-    passed = int(told.died_at[0].split()[0])
+    (outcome,) = stories({0: str(tmp_path / "m.db")}, tmp_path)
+    check(outcome)
+    passed = int(outcome.died_at[0].split()[0])
     assert passed >= 24
 
 
 def test_at_any_point_on_sqlite(tmp_path: Path) -> None:
-    told = stories({n: str(tmp_path / f"m{n}.db") for n in SEEDS}, tmp_path)
-    for one in told:
-        check(one)
-    crashed = sum("the end" not in one.died_at[0] for one in told)
+    outcomes = stories({n: str(tmp_path / f"m{n}.db") for n in SEEDS}, tmp_path)
+    for outcome in outcomes:
+        check(outcome)
+    crashed = sum("the end" not in played.died_at[0] for played in outcomes)
     assert crashed >= 0.9 * len(SEEDS)
 
 
 def test_at_any_point_on_postgresql(tmp_path: Path, postgres: Cluster) -> None:
     seeds = range(1001, 1001 + max(4, CRASHES // 3))
-    for one in stories({n: postgres.new_database() for n in seeds}, tmp_path):
-        check(one)
+    for outcome in stories({n: postgres.new_database() for n in seeds}, tmp_path):
+        check(outcome)

@@ -53,7 +53,7 @@ print(before, large(), held[-1])
 @pytest.mark.integration
 def test_what_is_there_moves_into_them_and_stays_what_it_is() -> None:
     setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-    release = tuple(int(one) for one in re.findall(r"\d+", Path("/proc/version").read_text())[:2])
+    release = tuple(int(part) for part in re.findall(r"\d+", Path("/proc/version").read_text())[:2])
     if not setting.exists() or "[never]" in setting.read_text() or release < (6, 1):
         pytest.skip("this kernel moves no memory into large pages when it is asked")
     asked = subprocess.run([sys.executable, "-c", ASKS], capture_output=True, text=True, check=True)

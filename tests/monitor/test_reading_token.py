@@ -228,7 +228,7 @@ def test_a_file_of_authorities_that_cannot_be_used_is_named(tmp_path: Path) -> N
 
 def test_the_command_line_names_the_file(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.delenv("LIGHTKEEPER_TOKEN_FILE", raising=False)
-    found = monitor_options("--ca-file", str(tmp_path / "ca.pem"))
-    assert found.ca_file == tmp_path / "ca.pem"
+    settings = monitor_options("--ca-file", str(tmp_path / "ca.pem"))
+    assert settings.ca_file == tmp_path / "ca.pem"
     monkeypatch.setenv("LIGHTKEEPER_CA_FILE", "/etc/ca.pem")
     assert monitor_options().ca_file == Path("/etc/ca.pem")

@@ -64,7 +64,11 @@ def test_a_killed_monitor_knows_everything_again_and_its_journal_tells_it(
         steps = training.ranks[0].step
         wait_until(lambda: training.ranks[0].step > steps + 40, 10, "they train for a while")
         training.hung.add("rg_1")
-        wait_until(lambda: [one for one in lasting(monitor) if one["decisions"]], 20, "it is held")
+        wait_until(
+            lambda: [incident for incident in lasting(monitor) if incident["decisions"]],
+            20,
+            "it is held",
+        )
         (before,) = lasting(monitor)
         assert (before["kind"], before["culprits"]) == ("not_entered", ["rg_1.0"])
         assert before["decisions"][0]["guard"] == "observe"
@@ -97,7 +101,7 @@ def test_a_killed_monitor_knows_everything_again_and_its_journal_tells_it(
     finally:
         monitor.end()
     body = replay(str(journal), "--check")
-    assert [one["id"] for one in body["incidents"]] == [before["id"]]
+    assert [incident["id"] for incident in body["incidents"]] == [before["id"]]
     assert any("the monitor was started again" in note for note in body["notes"])
     alone = sorted(journal.iterdir())[-2]  # the last may have been begun only
     assert replay(str(alone), "--check")["same"]

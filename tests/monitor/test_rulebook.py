@@ -39,8 +39,8 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def rulebook(path: Path, **told) -> Rulebook:
-    return Rulebook(effective(path, told, loaded_s=1.0), told)
+def rulebook(path: Path, **given) -> Rulebook:
+    return Rulebook(effective(path, given, loaded_s=1.0), given)
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ def test_a_bad_reload_is_400_with_every_problem_and_a_trouble_on_the_page(
     assert (answer.status_code, len(answer.json()["problems"])) == (400, 2)
     assert answer.json()["error"].startswith("nothing has changed: ")
     api.tick()
-    assert any("was not reloaded" in one for one in api.get("/v1/snapshot")["troubles"])
+    assert any("was not reloaded" in trouble for trouble in api.get("/v1/snapshot")["troubles"])
     assert api.get("/v1/policy")["mode"] == "observe"
 
 
@@ -199,8 +199,8 @@ def test_every_reload_leaves_a_line_in_the_audit_log_and_so_does_a_refused_one(
     api.service.reload()
     assert api.call("POST", "/v1/policy/reload", headers=TOKEN).status_code == 400
     assert api.call("POST", "/v1/policy/reload").status_code == 401  # no reload at all
-    told = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
-    lines = [line for line in told if line["event"] == "policy"]
+    written = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    lines = [line for line in written if line["event"] == "policy"]
     refused = f"1 wrong: {file}: guards.budget_per_hour: is -1, expected 0 to 1e+06"
     severities = ("critical", "info", "warning")
     assert [(line["by"], line["what"], line["load"]) for line in lines] == [
@@ -208,7 +208,7 @@ def test_every_reload_leaves_a_line_in_the_audit_log_and_so_does_a_refused_one(
         ("a person", "reload refused", 3),
     ]  # fmt: skip
     assert lines[0]["changed"] == {
-        **{f"actions.straggler.{one}": ["page", "observe"] for one in severities},
+        **{f"actions.straggler.{severity}": ["page", "observe"] for severity in severities},
         "budget_per_hour": [2, 5],
         "stall_floor_s": [7, 8],
         "tick_s (after a restart)": [None, 3],

@@ -76,7 +76,7 @@ def incidents(monitor: Monitor) -> list[dict[str, Any]]:
 
 def states(incident: dict) -> list[str]:
     """Of its decisions."""
-    return [one["state"] for one in incident["decisions"]]
+    return [decision["state"] for decision in incident["decisions"]]
 
 
 def lasting(monitor: Monitor) -> list[dict[str, Any]]:
@@ -86,13 +86,13 @@ def lasting(monitor: Monitor) -> list[dict[str, Any]]:
 def of_the_culprit(monitor: Monitor) -> list[dict[str, Any]]:
     """Of them. Beside it, ranks may have fired that no WorkerServer reported for 10 s: a monitor
     whose start takes so long knows the Lighthouse's members before it knows ranks."""
-    return [one for one in lasting(monitor) if one["groups"] == ["rg_1"]]
+    return [incident for incident in lasting(monitor) if incident["groups"] == ["rg_1"]]
 
 
 def shown(monitor: Monitor) -> list[Any]:
     """What both must show alike: `last_seen_s` and the bundle are the active one's own."""
     keys = ("id", "state", "story", "decisions", "eviction", "milestones")
-    return [[one[key] for key in keys] for one in incidents(monitor)]
+    return [[incident[key] for key in keys] for incident in incidents(monitor)]
 
 
 def trained(training: Training, *monitors: Monitor) -> None:
@@ -106,11 +106,11 @@ def trained(training: Training, *monitors: Monitor) -> None:
 def test_the_second_stands_by_says_so_and_changes_nothing(start: Start) -> None:
     active, standby = start(), start()
     assert (role(active), role(standby)) == ("active", "standby")
-    told = standby.get("/healthz")
-    assert told["role"] == "standby"
-    assert told["lease"]["url"] == active.url
-    assert told["lease"]["since_s"] > 1.6e9
-    assert standby.get("/v1/snapshot")["monitor"]["holder"] == told["lease"]["holder"]
+    health = standby.get("/healthz")
+    assert health["role"] == "standby"
+    assert health["lease"]["url"] == active.url
+    assert health["lease"]["since_s"] > 1.6e9
+    assert standby.get("/v1/snapshot")["monitor"]["holder"] == health["lease"]["holder"]
     assert "lightkeeper_monitor_active 0.0" in standby.call("GET", "/metrics").text
     assert "lightkeeper_monitor_active 1.0" in active.call("GET", "/metrics").text
     assert standby.call("GET", "/readyz?role=active").status_code == 503
@@ -196,11 +196,11 @@ def test_an_eviction_in_flight_is_finished_by_the_other_one(
         20, "it is confirmed",
     )[0]  # fmt: skip
     assert after["id"] == before["id"]
-    evicts = [one for one in after["decisions"] if one["action"] == "evict"]
-    assert [(one["attempt"], one["at_s"]) for one in evicts] == [
+    evicts = [decision for decision in after["decisions"] if decision["action"] == "evict"]
+    assert [(decision["attempt"], decision["at_s"]) for decision in evicts] == [
         (2, before["decisions"][-1]["at_s"])
     ]
-    assert [one["id"] for one in of_the_culprit(standby)] == [before["id"]]
+    assert [incident["id"] for incident in of_the_culprit(standby)] == [before["id"]]
     assert len(culprit.evictions) == asked_before + 1
     if number is signal.SIGSTOP:
         wait_until(lambda: role(active) == "standby", 10, "the woken one stands by")
@@ -224,7 +224,8 @@ def test_the_database_away_stops_all_acting_and_back_again_it_goes_on(
         time.sleep(2)
         assert training.ranks[1].evictions == []
         assert any(
-            "lease cannot be renewed" in one for one in active.get("/v1/snapshot")["troubles"]
+            "lease cannot be renewed" in trouble
+            for trouble in active.get("/v1/snapshot")["troubles"]
         )
     finally:
         other.execute("ROLLBACK")

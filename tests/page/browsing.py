@@ -72,7 +72,7 @@ class Opened:
         return page
 
     def _heard(self, message) -> None:
-        if message.type == "error" and not any(one in message.text for one in EXPECTED):
+        if message.type == "error" and not any(text in message.text for text in EXPECTED):
             self.errors.append(message.text)
 
     def close(self) -> None:
@@ -88,12 +88,12 @@ def live(page: Page) -> None:
 def assert_accessible(page: Page) -> None:
     """Axe-core finds nothing serious or critical."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
-    found = axe.Axe().run(page).response["violations"]
+    violations = axe.Axe().run(page).response["violations"]
     grave = [
-        f"{one['id']} ({one['impact']}): {one['help']}: "
-        + "; ".join(str(node["target"]) for node in one["nodes"][:5])
-        for one in found
-        if one["impact"] in ("serious", "critical")
+        f"{violation['id']} ({violation['impact']}): {violation['help']}: "
+        + "; ".join(str(node["target"]) for node in violation["nodes"][:5])
+        for violation in violations
+        if violation["impact"] in ("serious", "critical")
     ]
     assert not grave, "\n".join(grave)
 

@@ -27,7 +27,7 @@ HOSTILE = "<img/src=x/onerror=alert(1)>&quot;"
 
 
 def texts(page, selector: str) -> list[str]:
-    return [one.strip() for one in page.locator(selector).all_inner_texts()]
+    return [text.strip() for text in page.locator(selector).all_inner_texts()]
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_without_javascript_the_page_says_everything(stage, opened, faulty) -> N
                  "229", "never below 1 group",
                  "/step, busy"):  # fmt: skip
         assert said in body, said
-    firing = next(one for one in view.incidents if one.state is State.FIRING)
+    firing = next(incident for incident in view.incidents if incident.state is State.FIRING)
     assert page.locator(f'#incidents a[href="/incidents/{firing.id}"]').count() == 1
     assert page.locator('#attention a[href="/ranks/rg_2.1"]').count() == 1
     assert page.locator('a[href="/ranks/rg_2.1?show=stacks"]').count() > 0
@@ -160,8 +160,8 @@ def test_times_are_told_in_the_readers_zone_and_utc_under_the_pointer(
     page.wait_for_selector("#incidents time")
 
     def times() -> list[tuple[str, str]]:
-        return [(one.inner_text(), one.get_attribute("title"))
-                for one in page.locator("#incidents time").all()]  # fmt: skip
+        return [(element.inner_text(), element.get_attribute("title"))
+                for element in page.locator("#incidents time").all()]  # fmt: skip
 
     drawn = times()
     assert drawn[0] == ("1970-01-12 22:48:00", "1970-01-12 13:48:00 UTC")
@@ -177,7 +177,7 @@ def test_small_charts_mark_the_incidents_of_their_hour(stage, opened, faulty) ->
         "steps a second, last 5 min\nmax 2", "commits a minute, last 5 min\nmax 120",
     ]  # fmt: skip
     marks = page.locator("#trend figure").first.locator("rect title").all_text_contents()
-    assert marks == [one.id for one in faulty.incidents]
+    assert marks == [incident.id for incident in faulty.incidents]
     assert_accessible(page)
 
 

@@ -26,8 +26,8 @@ def faulty():
 
 
 def facts(page) -> dict[str, str]:
-    names, told = page.locator("#about dt").all(), page.locator("#about dd").all()
-    return {a.inner_text(): b.inner_text() for a, b in zip(names, told, strict=True)}
+    names, values = page.locator("#about dt").all(), page.locator("#about dd").all()
+    return {a.inner_text(): b.inner_text() for a, b in zip(names, values, strict=True)}
 
 
 # -- what they say, without a script --------------------------------------------------------------
@@ -36,11 +36,11 @@ def facts(page) -> dict[str, str]:
 def test_a_group_tells_its_ranks_and_its_incidents(stage, opened, faulty) -> None:
     page = opened.open(stage(faulty).url + "/groups/rg_1", script=False)
     assert page.inner_text("h1").split()[:3] == ["Replica", "group", "rg_1"]
-    told = facts(page)
-    assert (told["in the quorum"], told["hosts"]) == ("no", "host-rg_1")
+    about = facts(page)
+    assert (about["in the quorum"], about["hosts"]) == ("no", "host-rg_1")
     assert page.locator('#ranks a[href="/ranks/rg_1.0"]').count() == 1
     assert page.locator('#ranks a[href="/ranks/rg_1.0?show=stacks"]').count() == 1
-    (incident,) = [one for one in faulty.incidents if "rg_1" in one.groups]
+    (incident,) = [item for item in faulty.incidents if "rg_1" in item.groups]
     assert page.locator(f'#incidents a[href="/incidents/{incident.id}"]').count() == 1
     page.get_by_text("From a shell").click()
     shell = page.inner_text("#acts")
@@ -54,18 +54,18 @@ def test_a_host_tells_its_record_and_its_history(stage, opened) -> None:
     monitor = stage(crowd(3, 2, SICK, hosts={host: record}))
     monitor.quarantine.add(QuarantineEntry(host, "ECC errors", "ann", NOW_S, None, None))
     page = opened.open(monitor.url + f"/hosts/{host}", script=False)
-    told = facts(page)
-    assert told["lemon"] == "four in 28 d"
-    assert (told["accused of"], told["runs"]) == ("dead 3", "rg_1")
+    about = facts(page)
+    assert about["lemon"] == "four in 28 d"
+    assert (about["accused of"], about["runs"]) == ("dead 3", "rg_1")
     assert "ECC errors" in page.inner_text("#history")
     assert page.locator("#ranks tbody tr").count() == 2
 
 
 def test_a_rank_tells_what_it_does_and_where_its_time_went(stage, opened, faulty) -> None:
     page = opened.open(stage(faulty).url + "/ranks/rg_1.0", script=False)
-    told = facts(page)
-    assert (told["group"], told["host"]) == ("rg_1", "host-rg_1")
-    assert told["process"] == "T: stopped by a signal"
+    about = facts(page)
+    assert (about["group"], about["host"]) == ("rg_1", "host-rg_1")
+    assert about["process"] == "T: stopped by a signal"
     assert "forward" in page.inner_text("#phases")
     assert "all_reduce" in page.inner_text("#heads") or "all_gather" in page.inner_text("#heads")
     links = page.eval_on_selector_all(
@@ -85,7 +85,11 @@ def test_who_is_not_known_is_said_so(stage, opened, path: str) -> None:
 
 
 def test_a_rank_that_is_gone_keeps_its_incidents(stage, opened, faulty) -> None:
-    seen = tuple(one for one in faulty.snapshot.observations if one.identity.group != "rg_1")
+    seen = tuple(
+        observation
+        for observation in faulty.snapshot.observations
+        if observation.identity.group != "rg_1"
+    )
     view = replace(faulty, snapshot=replace(faulty.snapshot, observations=seen))
     page = opened.open(stage(view).url + "/ranks/rg_1.0")
     assert "not registered" in page.inner_text("h1")

@@ -158,12 +158,12 @@ def test_a_monitor_that_went_away_is_told_and_what_was_shown_stays(stage, opened
 
 
 def test_hostile_texts_stay_texts_also_when_the_script_puts_them_in(stage, opened) -> None:
-    one = replace(
+    hostile = replace(
         FIRING, verdict=replace(FIRING.verdict, reason=EVIL, evidence={EVIL: EVIL}, victims=(EVIL,))
     )
     monitor = stage(view(FIRING, evictions=()), stacks=lambda _: BundleStacks(why=EVIL))
     page = timed(opened, monitor.url + "/incidents/inc-1")
-    monitor.show(view(one, evictions=()))
+    monitor.show(view(hostile, evictions=()))
     soon(page, lambda: "<script>" in page.inner_text("#who"), "the new texts are shown")
     assert "owned" not in page.title()
     assert page.locator("main img, main script").count() == 0

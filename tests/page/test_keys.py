@@ -24,7 +24,7 @@ def test_the_filter_shows_whom_it_names_and_follows_changes(stage, opened) -> No
     live(page)
     shown = page.locator("#grid > li:visible")
     page.select_option("#filter-state", "not healthy")
-    assert [one.get_attribute("data-key") for one in shown.all()] == ["rg_0", "rg_1"]
+    assert [item.get_attribute("data-key") for item in shown.all()] == ["rg_0", "rg_1"]
     assert "2 of 125 shown" in page.inner_text("#filter")
     monitor.show(crowd(125, 8, {"rg_7.7": RankHealth.STARTING}, tick=101))
     page.wait_for_selector('#grid > li[data-key="rg_7"]:visible')

@@ -71,7 +71,7 @@ def crowd(
             health[rank] = (sick or {}).get(rank, rest)
             host = f"node-{group}-{index * hosts_a_group // world_size}"
             seen.append(_observation(group, index, world_size, host, health[rank], tick))
-    seen.sort(key=lambda one: one.rank)
+    seen.sort(key=lambda observation: observation.rank)
     members = tuple(Member(ReplicaId(f"{name}:a"), 1000 + tick) for name in called)
     ages = {member.replica_id: 0.3 for member in members}
     snapshot = Snapshot(
@@ -148,7 +148,7 @@ class Simulated:
         for decision in result.decisions:
             chronicle.take_decision(_row(decision, snapshot.now_s))
         chronicle.take_evictions(snapshot.evictions)
-        gone = {one.group for one in snapshot.evictions if one.gone_s is None}
+        gone = {eviction.group for eviction in snapshot.evictions if eviction.gone_s is None}
         return View(
             snapshot=snapshot,
             result=result,

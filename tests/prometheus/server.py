@@ -71,10 +71,10 @@ class Prometheus:
 
     def query(self, expr: str) -> list[Sample]:
         """The instant vector (or scalar) of `expr` now."""
-        found = self.api("query", query=expr)
-        if found["resultType"] == "scalar":
-            return [Sample({}, float(found["result"][1]))]
-        return [Sample(one["metric"], float(one["value"][1])) for one in found["result"]]
+        answer = self.api("query", query=expr)
+        if answer["resultType"] == "scalar":
+            return [Sample({}, float(answer["result"][1]))]
+        return [Sample(row["metric"], float(row["value"][1])) for row in answer["result"]]
 
     def wait_for(self, expr: str, *, within_s: float = 30.0) -> list[Sample]:
         """The first answer of `expr` that is not empty."""
@@ -82,7 +82,9 @@ class Prometheus:
 
     def alerts(self) -> dict[str, str]:
         """Alert -> pending or firing, of those that are either."""
-        return {one["labels"]["alertname"]: one["state"] for one in self.api("alerts")["alerts"]}
+        return {
+            alert["labels"]["alertname"]: alert["state"] for alert in self.api("alerts")["alerts"]
+        }
 
     def log(self) -> str:
         """What it wrote so far."""

@@ -72,7 +72,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 def values(site: Site, expr: str, label: str) -> dict[str, float]:
-    return {one.labels.get(label, ""): one.value for one in site.prom.query(expr)}
+    return {sample.labels.get(label, ""): sample.value for sample in site.prom.query(expr)}
 
 
 def found_and_scraped(site: Site) -> None:
@@ -85,10 +85,10 @@ def found_and_scraped(site: Site) -> None:
         what="up == 1 of every rank",
     )
     site.prom.wait_for('up{job="lightkeeper"} == 1', within_s=PATIENCE_S)
-    (one,) = site.prom.query('up{replica_group="rg_1"}')
-    assert (one.labels["rank"], one.labels["job"]) == ("0", "lightkeeper-ranks")
+    (target_up,) = site.prom.query('up{replica_group="rg_1"}')
+    assert (target_up.labels["rank"], target_up.labels["job"]) == ("0", "lightkeeper-ranks")
     labels = {
-        tuple(sorted(one.labels)) for one in site.prom.query("lightkeeper_rank_commits_total")
+        tuple(sorted(sample.labels)) for sample in site.prom.query("lightkeeper_rank_commits_total")
     }
     assert labels == {("__name__", "instance", "job", "job_id", "rank", "replica_group")}
 
@@ -102,8 +102,8 @@ def judged_by_the_rules(site: Site) -> None:
     (age,) = site.prom.wait_for("job_id:lightkeeper_since_last_commit_seconds:min")
     assert age.value < 30
     groups = site.prom.api("rules")["groups"]
-    sick = [(one["name"], one["lastError"]) for group in groups for one in group["rules"]
-            if one["health"] == "err"]  # fmt: skip
+    sick = [(rule["name"], rule["lastError"]) for group in groups for rule in group["rules"]
+            if rule["health"] == "err"]  # fmt: skip
     assert sick == []
 
 
@@ -127,10 +127,10 @@ def alarmed_by_a_killed_rank(site: Site) -> None:
         'ALERTS{alertname="LightkeeperIncidentStays",alertstate="firing",kind="dead"}',
         within_s=PATIENCE_S,
     )
-    (told,) = [one for one in site.prom.api("alerts")["alerts"]
-               if one["labels"]["alertname"] == "LightkeeperIncidentStays"]  # fmt: skip
+    (alert,) = [listed for listed in site.prom.api("alerts")["alerts"]
+               if listed["labels"]["alertname"] == "LightkeeperIncidentStays"]  # fmt: skip
     assert (
-        told["annotations"]["summary"] == "An incident of kind dead has been firing for 5 minutes"
+        alert["annotations"]["summary"] == "An incident of kind dead has been firing for 5 minutes"
     )
     (suspect,) = site.prom.query("lightkeeper_rank_suspect")
     assert (suspect.labels["replica_group"], suspect.labels["rank"]) == ("rg_1", "0")
@@ -148,7 +148,7 @@ def without_an_evicted_group(site: Site) -> None:
     )
     assert values(site, 'up{job="lightkeeper-ranks"}', "replica_group")["rg_0"] == 1.0
     active = site.prom.api("targets", state="active")["activeTargets"]
-    assert "rg_2" not in {one["labels"].get("replica_group") for one in active}
+    assert "rg_2" not in {target["labels"].get("replica_group") for target in active}
 
 
 def test_a_fleet_from_its_first_scrape_to_an_eviction(site: Site) -> None:

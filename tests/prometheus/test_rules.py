@@ -19,12 +19,12 @@ DOCS = RULES.parents[1] / "docs"
 
 
 def rules(name: str) -> list[dict]:
-    return [one for group in yaml.safe_load((RULES / name).read_text())["groups"]
-            for one in group["rules"]]  # fmt: skip
+    return [rule for group in yaml.safe_load((RULES / name).read_text())["groups"]
+            for rule in group["rules"]]  # fmt: skip
 
 
-ALERTS = {one["alert"]: one for one in rules("alerts.yml")}
-RECORDED = {one["record"]: one for one in rules("rules.yml")}
+ALERTS = {rule["alert"]: rule for rule in rules("alerts.yml")}
+RECORDED = {rule["record"]: rule for rule in rules("rules.yml")}
 each_alert = pytest.mark.parametrize("name", ALERTS)
 
 
@@ -48,18 +48,18 @@ def test_every_rule_and_alert_does_on_made_up_series_what_it_says():
 
 def tries() -> list[dict]:
     blocks = yaml.safe_load((RULES / "tests.yml").read_text())["tests"]
-    return [one for block in blocks for one in block["promql_expr_test"]]
+    return [case for block in blocks for case in block["promql_expr_test"]]
 
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_each_rule_is_tried(name):
-    assert any(name in one["expr"] and one["exp_samples"] for one in tries())
+    assert any(name in case["expr"] and case["exp_samples"] for case in tries())
 
 
 @each_alert
 def test_each_alert_is_tried_before_and_after_it_fires(name):
-    asked = [one for one in tries() if f'ALERTS{{alertname="{name}",' in one["expr"]]
-    assert {bool(one.get("exp_samples")) for one in asked} == {False, True}
+    asked = [case for case in tries() if f'ALERTS{{alertname="{name}",' in case["expr"]]
+    assert {bool(case.get("exp_samples")) for case in asked} == {False, True}
 
 
 @pytest.mark.skipif(DEEP == 1, reason="LIGHTKEEPER_DEEP=20: 20 s of CPU, and a test of tests")
@@ -67,10 +67,12 @@ def test_the_trials_fail_of_alerts_that_never_fire_or_always_do(tmp_path):
     for file in RULES.glob("*.yml"):
         shutil.copy(file, tmp_path)
     spoilt = yaml.safe_load((RULES / "alerts.yml").read_text())
-    for number, one in enumerate(one for group in spoilt["groups"] for one in group["rules"]):
-        never = f"({one['expr']}) > Inf"
-        always = f"({one['expr']}) or label_replace(vector(1), 'instance', 'well', '', '')"
-        one["expr"] = always if number % 2 else never
+    for number, rule in enumerate(
+        listed for group in spoilt["groups"] for listed in group["rules"]
+    ):
+        never = f"({rule['expr']}) > Inf"
+        always = f"({rule['expr']}) or label_replace(vector(1), 'instance', 'well', '', '')"
+        rule["expr"] = always if number % 2 else never
     (tmp_path / "alerts.yml").write_text(yaml.safe_dump(spoilt))
     done = promtool("test", "rules", "tests.yml", cwd=tmp_path)
     assert done.returncode == 1
@@ -81,10 +83,10 @@ def test_the_trials_fail_of_alerts_that_never_fire_or_always_do(tmp_path):
 # -- what is asked for -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("one", [*ALERTS.values(), *RECORDED.values()],
+@pytest.mark.parametrize("rule", [*ALERTS.values(), *RECORDED.values()],
                          ids=[*ALERTS, *RECORDED])  # fmt: skip
-def test_every_metric_is_exported_or_recorded(one):
-    named = metrics(one["expr"])
+def test_every_metric_is_exported_or_recorded(rule):
+    named = metrics(rule["expr"])
     assert named
     assert named - EXPORTED - RECORDED.keys() == set()
 
@@ -103,9 +105,9 @@ RUNBOOKS = {heading.lower() for heading in re.findall(r"(?m)^### (.+)$", _ON_CAL
 
 @each_alert
 def test_each_alert_has_a_severity_words_and_a_section_in_the_runbooks(name):
-    one = ALERTS[name]
-    assert one["labels"]["severity"] in {"page", "ticket"}
-    words = one["annotations"]
+    alert = ALERTS[name]
+    assert alert["labels"]["severity"] in {"page", "ticket"}
+    words = alert["annotations"]
     assert len(words["summary"]) > 20
     assert len(words["description"]) > 40
     page, _, anchor = words["runbook_url"].partition("#")
@@ -116,10 +118,10 @@ def test_each_alert_has_a_severity_words_and_a_section_in_the_runbooks(name):
 
 @each_alert
 def test_labels_in_the_words_of_an_alert_are_among_those_that_it_keeps(name):
-    one = ALERTS[name]
-    said = set(re.findall(r"\$labels\.(\w+)", str(one["annotations"])))
-    kept = set(re.findall(r"\w+", " ".join(re.findall(r"by \(([^)]*)\)", one["expr"]))))
-    recorded = {word for rule in metrics(one["expr"]) & RECORDED.keys()
+    alert = ALERTS[name]
+    said = set(re.findall(r"\$labels\.(\w+)", str(alert["annotations"])))
+    kept = set(re.findall(r"\w+", " ".join(re.findall(r"by \(([^)]*)\)", alert["expr"]))))
+    recorded = {word for rule in metrics(alert["expr"]) & RECORDED.keys()
                 for word in rule.partition(":")[0].split("_cause")}  # fmt: skip
     assert said <= kept | recorded | {"instance", "job"}
 
@@ -130,8 +132,8 @@ def test_there_is_no_section_without_its_alert():
 
 def test_pages_are_routed_to_people_and_tickets_are_not():
     routing = yaml.safe_load((RULES / "alertmanager.example.yml").read_text())
-    receivers = {one["name"] for one in routing["receivers"]}
-    routes = {tuple(one["matchers"]): one["receiver"] for one in routing["route"]["routes"]}
+    receivers = {receiver["name"] for receiver in routing["receivers"]}
+    routes = {tuple(route["matchers"]): route["receiver"] for route in routing["route"]["routes"]}
     assert routes["severity = page",] == "on-call"
     assert {*routes.values(), routing["route"]["receiver"]} == receivers
     named = re.findall(r"Lightkeeper[A-Z]\w+", str(routing["inhibit_rules"]))

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.integration
 
 def test_it_evaluates_and_names_what_it_cannot_read() -> None:
     with prometheus("global: {scrape_interval: 1s}") as prom:
-        assert [one.value for one in prom.query("1 + 1")] == [2.0]
+        assert [sample.value for sample in prom.query("1 + 1")] == [2.0]
         assert prom.query("absent(up)")[0].labels == {}
         assert prom.query("up") == []
         with pytest.raises(AssertionError, match="unclosed left parenthesis"):

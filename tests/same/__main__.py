@@ -64,17 +64,17 @@ def main() -> int:
         if not (folder / "inputs" / parts.MANIFEST).exists():
             write_inputs(folder / "inputs")
             print(f"inputs written, {time.monotonic() - began_s:.0f} s", flush=True)
-        found = answers(folder / "inputs", chosen, "*")
-        save(folder / "frozen", found)
+        asked = answers(folder / "inputs", chosen, "*")
+        save(folder / "frozen", asked)
         commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, text=True,
                                 capture_output=True, check=False).stdout.strip()  # fmt: skip
         (folder / "frozen" / "commit").write_text(f"{commit} {time.strftime('%F %T')}\n")
-        print(f"{Counter({name: len(cases) for name, cases in found.items()})}, "
+        print(f"{Counter({name: len(cases) for name, cases in asked.items()})}, "
               f"{time.monotonic() - began_s:.0f} s; {folder / 'frozen'}")  # fmt: skip
-        return failed(found)
-    found = answers(folder / "inputs", chosen, args.case)
-    save(folder / "now", found)
-    status = told(folder, found, args) | failed(found)
+        return failed(asked)
+    asked = answers(folder / "inputs", chosen, args.case)
+    save(folder / "now", asked)
+    status = told(folder, asked, args) | failed(asked)
     print(f"{time.monotonic() - began_s:.0f} s; answers in {folder / 'now'}")
     return status
 
@@ -114,7 +114,7 @@ def _asked(name: str, case: str) -> tuple[str, str, Any, float]:
 def answers(inputs: Path, chosen: list[str], cases: str) -> Answers:
     """All answers of these parts."""
     os.chdir(inputs)
-    found: Answers = {name: {} for name in chosen}
+    answered: Answers = {name: {} for name in chosen}
     spent_s: Counter[str] = Counter()
     for alone in (False, True):
         with _pool(1 if alone else 2) as pool:
@@ -123,18 +123,18 @@ def answers(inputs: Path, chosen: list[str], cases: str) -> Answers:
                      for case in PARTS[name].cases() if fnmatchcase(case, cases)]  # fmt: skip
             for done in as_completed(asked):
                 name, case, answer, took_s = done.result()
-                found[name][case] = answer
+                answered[name][case] = answer
                 spent_s[name] += took_s
-    if "analyze" in found and cases == "*":
-        found["scoreboard"] = parts.scoreboard(found["analyze"])
+    if "analyze" in answered and cases == "*":
+        answered["scoreboard"] = parts.scoreboard(answered["analyze"])
     print(", ".join(f"{name} {s:.0f} s" for name, s in spent_s.items()))
-    return found
+    return answered
 
 
-def save(folder: Path, found: Answers) -> None:
+def save(folder: Path, answered: Answers) -> None:
     """A file a part, a line a case."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, cases in found.items():
+    for name, cases in answered.items():
         lines = (f"{json.dumps(case)}: {json.dumps(cases[case], sort_keys=True)}"
                  for case in sorted(cases))  # fmt: skip
         (folder / f"{name}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
@@ -170,10 +170,10 @@ def _accepted(path: Path) -> list[dict[str, str]]:
     return rules
 
 
-def told(folder: Path, found: Answers, args: argparse.Namespace) -> int:
+def told(folder: Path, answered: Answers, args: argparse.Namespace) -> int:
     """Print all differences; 1 if there are any that nobody accepted."""
     rules, used, count = _accepted(args.accepted), Counter[int](), Counter[str]()
-    for name, cases in found.items():
+    for name, cases in answered.items():
         before = json.loads((folder / "frozen" / f"{name}.json").read_text())
         if args.case != "*":
             before = {case: before.get(case) for case in cases}
@@ -181,7 +181,7 @@ def told(folder: Path, found: Answers, args: argparse.Namespace) -> int:
             _report(name, before, cases)
             continue
         for path, old, new in differences(before, cases, (name,)):
-            rule = next((n for n, one in enumerate(rules) if _fits(one, path)), None)
+            rule = next((n for n, accepted in enumerate(rules) if _fits(accepted, path)), None)
             if rule is not None:
                 used[rule] += 1
                 continue
@@ -189,19 +189,20 @@ def told(folder: Path, found: Answers, args: argparse.Namespace) -> int:
             if count.total() <= args.most:
                 part, case, *rest = path
                 print(f"{part} {case}: {'.'.join(rest)}  {_short(old)} -> {_short(new)}")
-    for n, one in enumerate(rules):
+    for n, entry in enumerate(rules):
         print(
-            f"accepted {used[n]}: {one['reason']}" + ("" if used[n] else " (nothing: take it out)")
+            f"accepted {used[n]}: {entry['reason']}"
+            + ("" if used[n] else " (nothing: take it out)")
         )
-    for name in found:
+    for name in answered:
         if name not in PARTS or PARTS[name].strict:
-            print(f"{name}: {len(found[name])} cases, {count[name] or 'no'} differences")
+            print(f"{name}: {len(answered[name])} cases, {count[name] or 'no'} differences")
     return bool(count)
 
 
 def _fits(rule: Mapping[str, str], path: Path_) -> bool:
     places = {"part": path[0], "case": path[1], "path": ".".join(path[2:])}
-    return all(fnmatchcase(told, rule.get(name, "*")) for name, told in places.items())
+    return all(fnmatchcase(place, rule.get(name, "*")) for name, place in places.items())
 
 
 def _short(value: Any) -> str:
@@ -209,9 +210,9 @@ def _short(value: Any) -> str:
     return text if len(text) <= _WIDTH else f"{text[:_WIDTH]}..."
 
 
-def failed(found: Answers) -> int:
+def failed(answered: Answers) -> int:
     """Print what could not be asked; 1 if there is such a thing."""
-    lines = [(part, case, answer["failed"]) for part, cases in found.items()
+    lines = [(part, case, answer["failed"]) for part, cases in answered.items()
              for case, answer in cases.items() if "failed" in (answer or ())]  # fmt: skip
     for line in lines:
         print("NOT ASKED:", *line)

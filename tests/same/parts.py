@@ -160,16 +160,18 @@ def write_captures() -> dict[str, Any]:
     from tests.corpus.gloo_captures import KINDS, Captures, truths
 
     Captures.unpack(Path("gloo"))
-    found: dict[str, Any] = {}
+    captures: dict[str, Any] = {}
     for kind in KINDS:
         for name in truths():
             for path in (f"gloo/{name}/{kind}", f"gloo/{name}/{kind}.zip"):
-                found[path] = {"words": ["--world-size", "4"]}
+                captures[path] = {"words": ["--world-size", "4"]}
     if SHARED is not None:
         for what in ("flight_recorder_nccl", "straggler_traces"):
             shutil.copytree(SHARED / what, what)
-        found.update({str(path): {"words": []} for path in Path("flight_recorder_nccl").iterdir()})
-    return found
+        captures.update(
+            {str(path): {"words": []} for path in Path("flight_recorder_nccl").iterdir()}
+        )
+    return captures
 
 
 @cache
@@ -216,21 +218,21 @@ def scoreboard(answers: Mapping[str, Any]) -> dict[str, Any]:
             continue
         said = answers[path].get("json") or {}
         error = "" if said else str(answers[path])[:200]
-        kinds = frozenset(one["kind"] for one in said.get("verdicts", ()))
+        kinds = frozenset(verdict["kind"] for verdict in said.get("verdicts", ()))
         alarms = len(said.get("verdicts", ()))
         answer = Answer(frozenset(said.get("culprits", ())), kinds, error, alarms)
         truth = Truth(*map(frozenset, case["truth"]))
         labelled: Any = SimpleNamespace(truth=truth, faults=case["faulty"])
         board.add(Result(cases[case["number"]], labelled, {OURS: answer}))
     names = ("exact", "abstained", "wrong", "wrong_untold", "innocents", "kinds", "unusable")
-    found: dict[str, Any] = {
+    rows: dict[str, Any] = {
         f"{axis} {value}".strip(): {
             "cases": len(tally.marks), "tellable": len(tally.tellable),
             **{name: repr(getattr(tally, name)) for name in names},
         }
         for (_, axis, value), tally in board.tallies.items()
     }  # fmt: skip
-    return {**found, "misses": sorted(board.misses), "alarms": board.alarms}
+    return {**rows, "misses": sorted(board.misses), "alarms": board.alarms}
 
 
 # -- decisions ----------------------------------------------------------------------------------
@@ -243,13 +245,13 @@ def _scripts() -> list[str]:
     from tests.same.product import BY_DEGREES, FAULTS, TELLS
 
     faults, tells = list(FAULTS), list(TELLS)
-    found = [f"{one}: {fault}" for one in tells for fault in faults]
+    scripts = [f"{way}: {fault}" for way in tells for fault in faults]
     for n in range(len(faults)):
         first, second = (faults[k % len(faults)] for k in (7 * n, 11 * n + 3))
-        found.append(f"{tells[n % len(tells)]}: {first}, {second}")
-    found += [f"{one}: {fault} #{n}" for one in ("phases", "torchft") for fault in BY_DEGREES
+        scripts.append(f"{tells[n % len(tells)]}: {first}, {second}")
+    scripts += [f"{way}: {fault} #{n}" for way in ("phases", "torchft") for fault in BY_DEGREES
               for n in range(4)]  # fmt: skip
-    return found
+    return scripts
 
 
 def _decide(name: str) -> Any:
@@ -299,7 +301,8 @@ COMMANDS: Final = (
 )  # fmt: skip
 AWAY: Final = ("--monitor", "http://127.0.0.1:9")
 WRONG: Final = (
-    "", "nonsense", "--nonsense", *(f"{one} --nonsense" for one in COMMANDS if one != "run"),
+    "", "nonsense", "--nonsense",
+    *(f"{program} --nonsense" for program in COMMANDS if program != "run"),
     "analyze", "analyze nowhere", "analyze cases.json", "analyze corpus --world-size none",
     "stragglers nowhere", "stragglers cases.json", "replay nowhere", "replay corpus",
     "replay journals --set nonsense=1", "replay journals --set stall_floor_s=x",
@@ -316,21 +319,21 @@ WRONG: Final = (
 
 
 def _cli_cases() -> list[str]:
-    return ["--help", *(f"{one} --help" for one in COMMANDS), *WRONG]
+    return ["--help", *(f"{program} --help" for program in COMMANDS), *WRONG]
 
 
 def _cli(line: str) -> Any:
     words = line.split()
     with tempfile.TemporaryDirectory() as home:
-        told = lightkeeper(*words, HOME=home, LIGHTKEEPER_MONITOR="http://127.0.0.1:9")
-        out = "\n".join(told.get("out", ())).replace(home, "HOME")
-        err = told["err"].replace(home, "HOME")
+        ended = lightkeeper(*words, HOME=home, LIGHTKEEPER_MONITOR="http://127.0.0.1:9")
+        out = "\n".join(ended.get("out", ())).replace(home, "HOME")
+        err = ended["err"].replace(home, "HOME")
     if "--help" not in words:
-        return {"exit": told["exit"], "err": err.splitlines()[-3:], "says": bool(out)}
-    paragraphs = [one.split() for one in re.split(r"\n\s*\n", out)]
+        return {"exit": ended["exit"], "err": err.splitlines()[-3:], "says": bool(out)}
+    paragraphs = [paragraph.split() for paragraph in re.split(r"\n\s*\n", out)]
     options = re.findall(r"^\s+(-.*?)(?:\s{2,}|$)", out, re.MULTILINE)
     return {
-        "exit": told["exit"], "about": " ".join([*paragraphs, [], []][1]),
+        "exit": ended["exit"], "about": " ".join([*paragraphs, [], []][1]),
         "options": sorted(set(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", " ".join(options)))),
     }  # fmt: skip
 
@@ -347,12 +350,12 @@ def shape(value: Any, at: str = "") -> Iterator[tuple[str, str]]:
     match value:
         case dict():
             yield at, "object"
-            for key, one in value.items():
-                yield from shape(one, f"{at}.{_general(key)}")
+            for key, inner in value.items():
+                yield from shape(inner, f"{at}.{_general(key)}")
         case list():
             yield at, "list"
-            for one in value:
-                yield from shape(one, f"{at}[]")
+            for inner in value:
+                yield from shape(inner, f"{at}[]")
         case bool():
             yield at, "bool"
         case int() | float():
@@ -394,21 +397,21 @@ class Seen:
         method, _, path = what.partition(" ")
         token = "" if name.startswith("no token") else self.token
         status, kind, data = ask(self.url + path, method, body, token)
-        found = self.shapes[name or what]
-        found["answer"].add(f"{status} {kind.partition(';')[0]}")
+        shapes = self.shapes[name or what]
+        shapes["answer"].add(f"{status} {kind.partition(';')[0]}")
         if kind.startswith("application/json"):
             value = json.loads(data)
             for at, type_ in shape(value):
-                found[at].add(type_)
+                shapes[at].add(type_)
             return value
         if path.endswith("metrics"):
-            for name_, told in _families(data.decode()).items():
-                found[name_] |= set(told)
+            for name_, labels in _families(data.decode()).items():
+                shapes[name_] |= set(labels)
         return data
 
     def told(self) -> dict[str, dict[str, list[str]]]:
-        return {what: {at: sorted(types) for at, types in found.items()}
-                for what, found in self.shapes.items()}  # fmt: skip
+        return {what: {at: sorted(types) for at, types in shapes.items()}
+                for what, shapes in self.shapes.items()}  # fmt: skip
 
 
 _BY_CHANCE: Final = ("lightkeeper_poll_failures_total",)
@@ -418,14 +421,14 @@ _BY_CHANCE: Final = ("lightkeeper_poll_failures_total",)
 def _families(text: str) -> dict[str, list[str]]:
     """Metrics of an exposition: type, and all label names."""
     kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)", text, re.MULTILINE))
-    found: dict[str, set[str]] = {name: {f"type {kind}"} for name, kind in kinds.items()}
+    types_by_name: dict[str, set[str]] = {name: {f"type {kind}"} for name, kind in kinds.items()}
     for name, labels in re.findall(r"^([a-zA-Z_:]+)(\{.*\})? ", text, re.MULTILINE):
         base = next((b for b in (name, re.sub(r"_(bucket|sum|count|total|created)$", "", name))
-                     if b in found), name)  # fmt: skip
+                     if b in types_by_name), name)  # fmt: skip
         names = re.findall(r'(\w+)="', labels)
         if base not in _BY_CHANCE:
-            found.setdefault(base, set()).add(f"labels {','.join(sorted(names))}")
-    return {name: sorted(told) for name, told in found.items()}
+            types_by_name.setdefault(base, set()).add(f"labels {','.join(sorted(names))}")
+    return {name: sorted(types) for name, types in types_by_name.items()}
 
 
 MONITOR_READS: Final = (
@@ -496,22 +499,24 @@ _QUICK: Final = {
 
 
 def _evictions(run: Any) -> list[dict[str, Any]]:
-    told = json.loads(ask(f"{run.seen.url}/v1/incidents", token=run.seen.token)[2] or b"{}")
-    return [d for i in told.get("incidents", ()) for d in i["decisions"] if d["action"] == "evict"]
+    body = json.loads(ask(f"{run.seen.url}/v1/incidents", token=run.seen.token)[2] or b"{}")
+    return [d for i in body.get("incidents", ()) for d in i["decisions"] if d["action"] == "evict"]
 
 
 def _hung_and_evicted(run: Any) -> str:
     """A group hangs, and is put out; the incident."""
     run.world.training.hung.add("rg_1")
-    wait_for(lambda: [one for one in _evictions(run) if one["state"] == "confirmed"],
+    wait_for(lambda: [row for row in _evictions(run) if row["state"] == "confirmed"],
              within_s=60, what="the eviction is confirmed")  # fmt: skip
-    told = json.loads(ask(f"{run.seen.url}/v1/incidents", token=run.seen.token)[2])
-    return str(told["incidents"][0]["id"])
+    body = json.loads(ask(f"{run.seen.url}/v1/incidents", token=run.seen.token)[2])
+    return str(body["incidents"][0]["id"])
 
 
 def _settled(run: Any) -> bool:
-    told = json.loads(ask(f"{run.seen.url}/v1/incidents", token=run.seen.token)[2])["incidents"]
-    return all(one["state"] == "resolved" for one in told)
+    incidents = json.loads(ask(f"{run.seen.url}/v1/incidents", token=run.seen.token)[2])[
+        "incidents"
+    ]
+    return all(incident["state"] == "resolved" for incident in incidents)
 
 
 def _http_monitor() -> Any:
@@ -537,8 +542,8 @@ def _http_monitor() -> Any:
         wait_for(lambda: '"resumed"' in log.read_text(), within_s=20, what="the log is written")
         lines = [json.loads(line) for line in log.read_text().splitlines()]
         kinds: dict[str, set[str]] = defaultdict(set)
-        for one in lines:
-            kinds[str(one.get("event") or one.get("kind"))] |= set(one)
+        for event in lines:
+            kinds[str(event.get("event") or event.get("kind"))] |= set(event)
         return {
             **seen.told(), "the page names the culprit": "rg_1.0" in page.decode(),
             "audit log": {name: sorted(keys) for name, keys in kinds.items()},
@@ -568,9 +573,9 @@ def _http_rank() -> Any:
                      within_s=30, what="its end")  # fmt: skip
             seen.ask("GET /v1/last_words", "dead /v1/last_words")
             seen.ask("GET /v1/state", "dead /v1/state")
-            told = seen.told()
-            del told["GET /openapi.json"]
-            return {**told, "openapi": document}
+            shapes = seen.told()
+            del shapes["GET /openapi.json"]
+            return {**shapes, "openapi": document}
         finally:
             rank.end()
 
@@ -631,11 +636,11 @@ print(json.dumps([used.ru_utime + used.ru_stime, used.ru_maxrss / 1024]))
 def _spent(line: list[str]) -> dict[str, float]:
     """CPU seconds (the least of some) and peak MiB of a process and those that it waited for."""
     measure = [sys.executable, "-S", "-c", _MEASURE, *line]
-    found = [
+    costs = [
         json.loads(subprocess.run(measure, env=CLEAN, check=True, capture_output=True).stdout)
         for _ in range(_TRIES)
     ]
-    cpu_s, peak_mib = zip(*found, strict=True)
+    cpu_s, peak_mib = zip(*costs, strict=True)
     return {"cpu_s": round(min(cpu_s), 3), "peak_mib": round(statistics.median(peak_mib), 1)}
 
 
@@ -649,12 +654,12 @@ def _cost(what: str) -> Any:
             return _spent([sys.executable, "-c", "import worker_server; worker_server.attach"])
         case "pipeline tick, 1,000 ranks":
             code = "import json; from tests.same.parts import tick; print(json.dumps(tick()))"
-            found = [
+            costs = [
                 json.loads(subprocess.run([sys.executable, "-c", code], env=CLEAN, cwd=ROOT,
                                           check=True, capture_output=True).stdout)
                 for _ in range(2)
             ]  # fmt: skip
-            return {key: min(one[key] for one in found) for key in found[0]}
+            return {key: min(cost[key] for cost in costs) for key in costs[0]}
     return _sidecar()
 
 
@@ -733,17 +738,19 @@ def _executed(*, bare: bool) -> Any:
         return sorted(str(Path(f).relative_to(ROOT)) for f in ours if "/.venv/" not in f
                       and Path(f).relative_to(ROOT).parts[0] in PRODUCT)  # fmt: skip
 
-    told = {"hang to eviction": files(hang, web=False)}
-    told |= {f"GET an incident's {name}": files(threads, web=True) for name, threads in got.items()}
-    return {**{what: len(names) for what, names in told.items()}, "files": told}
+    executed = {"hang to eviction": files(hang, web=False)}
+    executed |= {
+        f"GET an incident's {name}": files(threads, web=True) for name, threads in got.items()
+    }
+    return {**{what: len(names) for what, names in executed.items()}, "files": executed}
 
 
 def _trace(run: Any, out: Path, number: signal.Signals) -> list[list[str]]:
     run.process.send_signal(number)
     wait_for(out.exists, within_s=20, what="the traced process takes notice")
-    found: list[list[str]] = json.loads(out.read_text())
+    threads: list[list[str]] = json.loads(out.read_text())
     out.unlink()
-    return found
+    return threads
 
 
 def traced(out: Path, words: list[str]) -> int:
@@ -758,10 +765,10 @@ def traced(out: Path, words: list[str]) -> int:
     def turn(number: int, _: Any) -> None:
         nonlocal on
         on = False
-        told = [sorted(files) for files in list(seen.values())]
+        threads = [sorted(files) for files in list(seen.values())]
         seen.clear()
         fresh = out.with_suffix(".fresh")
-        fresh.write_text(json.dumps(told))
+        fresh.write_text(json.dumps(threads))
         on = number == signal.SIGUSR1
         fresh.rename(out)
 

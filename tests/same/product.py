@@ -130,19 +130,23 @@ class _Watched:
 
 def _rows(result: Any) -> list[tuple[str, Any]]:
     """What is compared of a tick, by a name that is its own."""
-    rows: list[tuple[str, Any]] = [(f"{one.id} {one.state.value}", {
-        "kind": one.kind.value, "culprits": list(one.culprits), "groups": list(one.groups),
-        "confidence": one.verdict.confidence.value, "reason": one.verdict.reason,
-        "severity": str(one.severity.value), "resolution": one.resolution,
-        "story": [[line.to, round(line.at_s, 3)] for line in one.story],
-    }) for one in result.changed]  # fmt: skip
-    for number, one in enumerate(result.decisions):
-        if hasattr(one, "guard"):
-            row = {"hold": one.guard.value, "would": one.would and one.would.group}
+    rows: list[tuple[str, Any]] = [(f"{incident.id} {incident.state.value}", {
+        "kind": incident.kind.value, "culprits": list(incident.culprits),
+        "groups": list(incident.groups),
+        "confidence": incident.verdict.confidence.value, "reason": incident.verdict.reason,
+        "severity": str(incident.severity.value), "resolution": incident.resolution,
+        "story": [[line.to, round(line.at_s, 3)] for line in incident.story],
+    }) for incident in result.changed]  # fmt: skip
+    for number, decision in enumerate(result.decisions):
+        if hasattr(decision, "guard"):
+            row = {"hold": decision.guard.value, "would": decision.would and decision.would.group}
         else:
-            row = {"evict": one.group, "replica_id": one.replica_id,
-                   "quarantine": list(one.quarantine), "keep_out": list(one.keep_out)}  # fmt: skip
-        rows.append((f"decision {number}", {**row, "of": one.incident_id, "reason": one.reason}))
+            row = {"evict": decision.group, "replica_id": decision.replica_id,
+                   "quarantine": list(decision.quarantine),
+                   "keep_out": list(decision.keep_out)}  # fmt: skip
+        rows.append(
+            (f"decision {number}", {**row, "of": decision.incident_id, "reason": decision.reason})
+        )
     rows += [(f"crashed {k}", v) for k, v in result.detector_failures.items()]
     return rows
 

@@ -103,7 +103,7 @@ def _well(seen: dict[str, Any]) -> bool:
     """Every rank commits, in one quorum of both groups, and no incident is open."""
     whole = len(seen["ranks"]) == 4 and not seen["incidents"]
     return whole and all(
-        one["health"] == "healthy" and one["participants"] == 2 for one in seen["ranks"]
+        rank["health"] == "healthy" and rank["participants"] == 2 for rank in seen["ranks"]
     )
 
 

@@ -126,14 +126,14 @@ def _monitor(path: str) -> Any:
 
 def shown(ranks: int, healths: Collection[str]) -> bool:
     """Whether the monitor shows so many ranks, each in one of these states."""
-    found = _monitor("/v1/ranks").get("ranks", [])
-    return sum(one["health"] in healths for one in found) == ranks
+    rows = _monitor("/v1/ranks").get("ranks", [])
+    return sum(row["health"] in healths for row in rows) == ranks
 
 
 def accused() -> bool:
     """Whether an incident fires, or an eviction is over."""
-    found = _monitor("/v1/incidents").get("incidents", [])
-    return any(one["state"] in ("firing", "resolved") for one in found)
+    incidents = _monitor("/v1/incidents").get("incidents", [])
+    return any(incident["state"] in ("firing", "resolved") for incident in incidents)
 
 
 STORIES: Final[dict[str, tuple[str, Sequence[str], str]]] = {

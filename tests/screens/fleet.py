@@ -40,10 +40,10 @@ class Demo:
             sys.stdout.flush()
 
     def _url(self) -> str | None:
-        found = _URL.search("".join(self._said))
-        if found is None and self.process.poll() is not None:
+        match = _URL.search("".join(self._said))
+        if match is None and self.process.poll() is not None:
             raise AssertionError("the demo ended: " + "".join(self._said[-5:]))
-        return None if found is None else found.group(1)
+        return None if match is None else match.group(1)
 
     def said(self, words: str) -> bool:
         """Whether the demo has printed these words."""
@@ -55,7 +55,7 @@ class Demo:
 
     def kill_ranks(self) -> None:
         """End every rank, and first who would start it again."""
-        pids = [int(one["pid"]) for one in self.get("/v1/snapshot")["ranks"]]
+        pids = [int(rank["pid"]) for rank in self.get("/v1/snapshot")["ranks"]]
         for pid in {_parent(pid) for pid in pids} - {self.process.pid}:
             os.kill(pid, signal.SIGKILL)
         for pid in pids:
@@ -72,8 +72,8 @@ class Demo:
 
 
 def _parent(pid: int) -> int:
-    told = Path(f"/proc/{pid}/status").read_text()
-    return int(re.findall(r"^PPid:\s+(\d+)$", told, re.MULTILINE)[0])
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.findall(r"^PPid:\s+(\d+)$", status, re.MULTILINE)[0])
 
 
 @contextlib.contextmanager

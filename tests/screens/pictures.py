@@ -123,9 +123,9 @@ class Album:
         page.goto(moment.url, wait_until="load")
         page.screenshot(path=self._out / f"{moment.name}-{look}.png", animations="disabled")
         for part in PARTS if moment.name.endswith("-incident") else ():
-            found = page.locator(f"section#{part}")
-            if found.count():
-                found.screenshot(path=self._out / f"{moment.name}-{part}-{look}.png")
+            section = page.locator(f"section#{part}")
+            if section.count():
+                section.screenshot(path=self._out / f"{moment.name}-{part}-{look}.png")
         page.close()
 
 

@@ -33,12 +33,12 @@ def test_store_journal_and_audit_log_are_closed_to_others_also_those_made_before
     try:
         journal = before.with_name("m.journal")
         wait_for(
-            lambda: all(one.exists() for one in made[:3]) and any(journal.glob("*")),
+            lambda: all(file.exists() for file in made[:3]) and any(journal.glob("*")),
             within_s=20,
             what="its files are there",
         )
-        for one in (*(one for one in made if one.exists()), *journal.rglob("*")):
-            assert one.stat().st_mode & 0o077 == 0, (one, oct(one.stat().st_mode))
+        for path in (*(file for file in made if file.exists()), *journal.rglob("*")):
+            assert path.stat().st_mode & 0o077 == 0, (path, oct(path.stat().st_mode))
         assert journal.stat().st_mode & 0o077 == 0
     finally:
         os.kill(monitor.pid, signal.SIGTERM)

@@ -128,8 +128,8 @@ def test_the_monitors_own_token_never_goes_to_a_rank_of_a_group_with_a_token(
     answer = groups.call("POST", "/v1/groups/rg_0/evict", json={"reason": "x"}, headers=TOKEN)
     assert answer.status_code in (200, 409)
     assert len(ranks[0].asked) > len(asked)
-    assert {told for _, told in ranks[0].asked} == {"Bearer zero"}
-    assert {told for _, told in ranks[1].asked} == {"Bearer secret"}
+    assert {header for _, header in ranks[0].asked} == {"Bearer zero"}
+    assert {header for _, header in ranks[1].asked} == {"Bearer secret"}
 
 
 def test_nobody_speaks_for_ranks_of_another_groups_token(fleet: FakeFleet) -> None:
@@ -137,17 +137,19 @@ def test_nobody_speaks_for_ranks_of_another_groups_token(fleet: FakeFleet) -> No
     both = [fleet.add("rg_0", 1), liar, other]
 
     def lies(asked: Any) -> Any:
-        entries = [HostEntry(one.identity.rank, one.url, one.report()) for one in both]
+        entries = [HostEntry(rank.identity.rank, rank.url, rank.report()) for rank in both]
         return page(to_json(HostReport(asked.identity.host, tuple(entries))))
 
     fleet.host_page = lies
-    targets = [one.target() for one in both]
+    targets = [rank.target() for rank in both]
     fetcher = Fetcher(tokens=Tokens("secret", GROUPS))
     try:
         for _ in range(2):  # in the second the liar is known to tell of the other
             sweep = Poller(fetcher).sweep(targets, deadline_s=5.0)
-            assert not any(isinstance(one.outcome, Unreachable) for one in sweep.observations)
-        assert {told for _, told in other.asked} == {"Bearer first"}
+            assert not any(
+                isinstance(observation.outcome, Unreachable) for observation in sweep.observations
+            )
+        assert {header for _, header in other.asked} == {"Bearer first"}
         assert len([path for path, _ in other.asked if path == "v1/state"]) == 2
     finally:
         fetcher.close()

@@ -18,11 +18,11 @@ def end(made: Service, name: str) -> None:
     dead = threading.Thread(target=lambda: None, name=name)
     dead.start()
     dead.join()
-    made._lasting = [dead if one.name == name else one for one in made._lasting]
+    made._lasting = [dead if thread.name == name else thread for thread in made._lasting]
 
 
 def test_the_threads_that_must_live_are_known(api: Api) -> None:
-    assert {one.name for one in api.service._lasting} == {"fetch", "http", "lease", "store"}
+    assert {thread.name for thread in api.service._lasting} == {"fetch", "http", "lease", "store"}
     assert api.service.ended() is None
 
 

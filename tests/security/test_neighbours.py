@@ -18,7 +18,7 @@ def test_what_a_neighbour_says_of_a_url_does_not_count_before_its_own_word(
     claimed = fleet.add("rg_9", 0)
     far, guarded = fleet.add("rg_9", 1, host="node9"), fleet.add("rg_5", 0)
     lies = [(liar, liar.url), (claimed, honest.url), (far, ELSEWHERE), (guarded, ANOTHERS)]
-    entries = tuple(HostEntry(one.identity.rank, url, one.report()) for one, url in lies)
+    entries = tuple(HostEntry(rank.identity.rank, url, rank.report()) for rank, url in lies)
     fleet.host_page = lambda _: page(to_json(HostReport(liar.identity.host, entries)))
     fetcher = Fetcher(tokens=Tokens("secret", {"rg_5": "its own"}))
     try:

@@ -94,15 +94,15 @@ def test_a_name_is_printable_and_no_option_and_no_formula(
 
 
 @pytest.mark.parametrize(
-    "told",
+    "header",
     [None, "", "secret", "Bearer", "Bearer ", "Bearer wrong", "Basic secret", "Bearer secret x",
      "Bearer s\u00e9cret".encode(), b"Bearer \xff\xfe", "Bearer " + "x" * 5000],
     ids=repr,
 )  # fmt: skip
 def test_without_the_token_nobody_registers_and_no_header_is_an_error(
-    refusing: Api, told: Any
+    refusing: Api, header: Any
 ) -> None:
-    headers = {} if told is None else {"Authorization": told}
+    headers = {} if header is None else {"Authorization": header}
     assert register(refusing, "http://10.0.0.1:9000", headers) == 401
 
 
@@ -122,9 +122,9 @@ def test_a_rank_that_starts_again_on_its_host_has_its_name_at_once(api: Api) -> 
 def test_whose_rank_is_dead_or_silent_loses_its_name_to_another_host(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = api.service.keeper._components.registry
+    table = api.service.keeper._components.registry
     assert register(api, "http://10.0.0.1:9000") == 200
-    known.heard({known.targets()[0].rank: False})
+    table.heard({table.targets()[0].rank: False})
     assert register(api, "http://10.0.0.2:9000", incarnation="two") == 200
     monkeypatch.setattr(registry, "ANSWERS_S", -1.0)  # silent for longer than that
     assert register(api, "http://10.0.0.3:9000", incarnation="three") == 200
@@ -135,8 +135,8 @@ def test_a_table_that_is_full_takes_no_more(api: Api, monkeypatch: pytest.Monkey
     for number in range(2):
         who = parse_identity({**IDENTITY, "group": f"rg_{number}"})
         asked = Registration(who, "http://10.0.0.1:9000", 15.0)
-        known = api.service.keeper._components.registry.register(asked, f"10.0.0.{number}")
-        assert known is Registered.CURRENT
+        standing = api.service.keeper._components.registry.register(asked, f"10.0.0.{number}")
+        assert standing is Registered.CURRENT
     assert register(api, "http://10.0.0.1:9000", group="rg_9") == 503
     assert register(api, "http://10.0.0.1:9000", group="rg_1") == 200  # who is there renews
 
@@ -145,17 +145,17 @@ def test_one_address_brings_so_many_new_ranks_a_minute(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "NEW_A_MINUTE", 2)
-    known = api.service.keeper._components.registry
-    known._clock = HandClock()
+    table = api.service.keeper._components.registry
+    table._clock = HandClock()
     for number in range(2):
         assert register(api, "http://10.0.0.1:9000", group=f"rg_{number}") == 200
     for number in range(2, 5):
         assert register(api, "http://10.0.0.1:9000", group=f"rg_{number}") == 429
     assert register(api, "http://10.0.0.1:9000", group="rg_1") == 200  # who is there renews
-    assert len(known.targets()) == 2
+    assert len(table.targets()) == 2
     counted = api.call("GET", "/metrics").text
     assert 'lightkeeper_registrations_refused_total{reason="hasty"} 3.0' in counted
-    known._clock.advance(60.0)
+    table._clock.advance(60.0)
     assert register(api, "http://10.0.0.1:9000", group="rg_4") == 200
 
 
@@ -170,15 +170,15 @@ def test_no_address_brings_more_than_half_of_all_ranks(
     monkeypatch: pytest.MonkeyPatch, first: str, second: str, counts_as_one: bool
 ) -> None:
     monkeypatch.setattr(registry, "RANKS_MOST", 4)
-    known = Registry(HandClock(), Memory())
+    table = Registry(HandClock(), Memory())
 
     def bring(number: int, address: str) -> Registered:
         who = parse_identity({**IDENTITY, "group": f"rg_{number}"})
-        return known.register(Registration(who, "http://10.0.0.1:9000", 15.0), address)
+        return table.register(Registration(who, "http://10.0.0.1:9000", 15.0), address)
 
     assert [bring(number, first) for number in range(2)] == [Registered.CURRENT] * 2
     expected = Registered.HASTY if counts_as_one else Registered.CURRENT
     assert bring(2, second) is expected
     assert bring(0, second) is Registered.CURRENT
-    known.unregister(RankName("rg_0.0"), "one")
+    table.unregister(RankName("rg_0.0"), "one")
     assert bring(3, second) is Registered.CURRENT

@@ -161,8 +161,8 @@ async def _measured(
         if now_s - looked_s >= _LOOK_S:
             looked_s = now_s
             await reader.get("/")
-        told = json.loads(await reader.get("/v1/incidents") or "{}")
-        named = any(one["culprits"] == [hung.name] for one in told.get("incidents", ()))
+        body = json.loads(await reader.get("/v1/incidents") or "{}")
+        named = any(incident["culprits"] == [hung.name] for incident in body.get("incidents", ()))
         if named and named_s is None and fleet.stands_s is not None:
             named_s = time.monotonic() - fleet.stands_s
         await asyncio.sleep(0.5)

@@ -102,7 +102,7 @@ class Fault:
 def timeline(seed: int, days: float, ranks: int, groups: int, size: int) -> list[Fault]:
     """Everything that happens, in order; `groups` are those that are simulated, of `size` ranks."""
     chance = random.Random(seed)
-    found: list[Fault] = []
+    faults: list[Fault] = []
     nth = 0
     scale = ranks / _CAUSES_RANKS
 
@@ -132,6 +132,6 @@ def timeline(seed: int, days: float, ranks: int, groups: int, size: int) -> list
                 "clock step": chance.choice((-3600.0, -30.0, 5.0, 3600.0)),
             }.get(shows, 0.0)  # fmt: skip
             again = cause in HARDWARE and shows != "drained" and chance.random() < AGAIN
-            found.append(Fault(at_s, shows, cause, nth % groups, chance.randrange(size), amount,
+            faults.append(Fault(at_s, shows, cause, nth % groups, chance.randrange(size), amount,
                                lasts_s, again))  # fmt: skip
-    return sorted(found, key=lambda fault: fault.at_s)
+    return sorted(faults, key=lambda fault: fault.at_s)

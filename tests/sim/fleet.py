@@ -84,8 +84,8 @@ class Fleet:
             for n in range((ranks + a_host - 1) // a_host)
         ]
         draw = random.Random(11)
-        for one in self.hosts:
-            one.computes *= 1 + draw.uniform(-_APART, _APART)
+        for machine in self.hosts:
+            machine.computes *= 1 + draw.uniform(-_APART, _APART)
         self.ranks: list[Rank] = []
         for n in range(ranks):
             host = self.hosts[n // a_host]
@@ -152,31 +152,31 @@ class Fleet:
     def _entries(self, ranks: Sequence[Rank]) -> Iterator[str]:
         """What a host says of its ranks: those that do the same say it in the same words."""
         same: dict[bool, tuple[str, str]] = {}
-        for one in ranks:
-            hangs = one.hangs_s is not None
+        for rank in ranks:
+            hangs = rank.hangs_s is not None
             if hangs not in same:
-                said = self.report(one)
+                said = self.report(rank)
                 step = json.dumps({**said["step"], "replica_id": "\0"})
                 rest = {"process": said["process"], "heads": said["heads"]}
                 same[hangs] = step, json.dumps(rest)[1:]
-            if not one.told:
-                one.told = json.dumps(self._identity(one))
+            if not rank.told:
+                rank.told = json.dumps(self._identity(rank))
             step, rest_told = same[hangs]
-            step = step.replace("\\u0000", f"{one.group}:uuid")
-            report = f'{{"identity":{one.told},"step":{step},{rest_told}'
-            yield f'{{"rank":"{one.name}","url":"{one.url}","report":{report}}}'
+            step = step.replace("\\u0000", f"{rank.group}:uuid")
+            report = f'{{"identity":{rank.told},"step":{step},{rest_told}'
+            yield f'{{"rank":"{rank.name}","url":"{rank.url}","report":{report}}}'
 
     def answer(self, host: Host, path: str) -> bytes:
         """The body for a path: `/RANK/v1/state`, `/RANK/v1/host`."""
         name, _, rest = path.lstrip("/").partition("/")
         if rest == "v1/host":
             self.asked["host"] += 1
-            if any(one.odd for one in host.ranks):
+            if any(member.odd for member in host.ranks):
                 return b""
             entries = ",".join(self._entries(host.ranks))
             said = f'"schema":{wire.SCHEMA},"host":"{host.name}","entries":[{entries}]'
             return f"{{{said}}}".encode()
-        rank = next((one for one in host.ranks if one.name == name), None)
+        rank = next((member for member in host.ranks if member.name == name), None)
         if rank is None:
             return b""
         if rank.odd and rest == "v1/state":

@@ -146,8 +146,8 @@ class LongFleet(SimFleet):
                     continue
                 for rank in ranks:
                     self.kill(rank)
-                told = {"unseen_s" if unseen else "gone_s": self.now_s}
-                self.evictions[key] = replace(progress, state=EvictionState.CONFIRMED, **told)
+                end = {"unseen_s" if unseen else "gone_s": self.now_s}
+                self.evictions[key] = replace(progress, state=EvictionState.CONFIRMED, **end)
             left = progress.left_quorum_s is None and progress.group not in self.quorum
             if left:
                 self.evictions[key] = replace(
@@ -198,9 +198,11 @@ class LongFleet(SimFleet):
                     _go_on(rank, steps, by_s)
             self.released[ranks[0].group] = self.released.get(ranks[0].group, 0) + 2 * steps
         living = {ranks[0].replica_id for ranks in self.groups.values() if ranks[0].alive}
-        self.heartbeat_s = {one: at_s + by_s if one in living else at_s
-                            for one, at_s in self.heartbeat_s.items()}  # fmt: skip
-        self.evictions = {key: one for key, one in self.evictions.items() if one.ended_s is None}
+        self.heartbeat_s = {replica_id: at_s + by_s if replica_id in living else at_s
+                            for replica_id, at_s in self.heartbeat_s.items()}  # fmt: skip
+        self.evictions = {
+            key: eviction for key, eviction in self.evictions.items() if eviction.ended_s is None
+        }
         self.now_s = round(self.now_s + by_s, 6)
         self.tick += int(by_s)
         return by_s

@@ -30,7 +30,7 @@ class Watched:
         for rank in self.fleet.ranks:
             report = wire.parse_state({"schema": wire.SCHEMA, **self.fleet.report(rank)})
             seen.append(Observation(report.identity, rank.url, report, 0.01))
-        seen.sort(key=lambda one: one.rank)
+        seen.sort(key=lambda observation: observation.rank)
         return Snapshot(
             now_s=1e9 + self.now_s, tick=self.ticks, lateness_s=0.0, observations=tuple(seen),
             lighthouse=LighthouseAway(NO_LIGHTHOUSE), records={}, evictions=(), steps={},
@@ -48,7 +48,7 @@ def judged(ranks: int):
         began_s = time.process_time()
         result = watched.pipeline.tick(snapshot)
         costs.append(time.process_time() - began_s)
-        incidents.update({one.id: one for one in result.incidents})
+        incidents.update({incident.id: incident for incident in result.incidents})
     return sorted(costs[-8:])[3], list(incidents.values())
 
 
@@ -58,6 +58,6 @@ def test_a_standing_fleet_is_judged_in_time_by_its_size_and_its_culprit_named() 
     small, _ = judged(250)
     large, incidents = judged(2000)
     assert large < 24 * small  # 64 times for a square
-    (one,) = incidents
-    assert (one.culprits, one.state) == (("rg_125.0",), State.FIRING)
-    assert len(one.verdict.victims) == 1999
+    (incident,) = incidents
+    assert (incident.culprits, incident.state) == (("rg_125.0",), State.FIRING)
+    assert len(incident.verdict.victims) == 1999

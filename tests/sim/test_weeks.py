@@ -20,20 +20,23 @@ def one_of_each(groups: int, size: int, every_s: float = 3000.0) -> list[Fault]:
     chance = random.Random(7)
     slow = {"straggler": (2.0, 1500.0), "slow link": (4.0, 300.0), "slow network": (4.0, 300.0)}
     shows = sorted(set().union(*SHOWS.values(), OFTEN) - {"planned", "nothing"})
-    amounts = {one.shows: one.amount for one in timeline(3, 28, 16_384, groups, size)}
+    amounts = {planned.shows: planned.amount for planned in timeline(3, 28, 16_384, groups, size)}
     return [
         fault(
-            600 + every_s * n, one, n % groups, chance.randrange(size),
-            amount=slow.get(one, (amounts.get(one, 0.0), 0))[0], lasts_s=slow.get(one, (0, 0.0))[1],
+            600 + every_s * n, show, n % groups, chance.randrange(size),
+            amount=slow.get(show, (amounts.get(show, 0.0), 0))[0],
+            lasts_s=slow.get(show, (0, 0.0))[1],
         )
-        for n, one in enumerate(shows)
+        for n, show in enumerate(shows)
     ]  # fmt: skip
 
 
 def test_meta_tells_of_419_interruptions_and_each_cause_shows_somehow() -> None:
     assert sum(CAUSES.values()) == 419
     assert SHOWS.keys() == CAUSES.keys()
-    faults = [one for one in timeline(1, 54, 16_384, 6, 16) if not one.cause.startswith("-")]
+    faults = [
+        planned for planned in timeline(1, 54, 16_384, 6, 16) if not planned.cause.startswith("-")
+    ]
     assert 380 < len(faults) < 460
 
 
@@ -41,11 +44,13 @@ def test_meta_tells_of_419_interruptions_and_each_cause_shows_somehow() -> None:
 def test_in_a_day_with_one_of_everything_each_culprit_is_named_and_nobody_else() -> None:
     weeks = Weeks(sample=48, size=12, days=1.0, seed=3, script=one_of_each(4, 12))
     account = weeks.run()
-    assert {one.fault.shows for one in account.happened} > WORTHY | NOBODY - {"nothing"}
+    assert {happened.fault.shows for happened in account.happened} > WORTHY | NOBODY - {"nothing"}
     report = told(weeks, 1.0)
     assert (account.wrong, account.wrong_evictions, report["missed"]) == ([], [], [])
     assert account.crashed == []
-    assert all(one.evicted_s for one in account.happened if one.fault.shows in WORTHY)
+    assert all(
+        happened.evicted_s for happened in account.happened if happened.fault.shows in WORTHY
+    )
     assert not report["stood_longer_than_the_timeout"]
     lost = report["goodput"]
     assert lost["no keeper"] < lost["lightkeeper"] <= lost["oracle"]

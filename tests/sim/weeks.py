@@ -232,10 +232,10 @@ class Weeks:
     def _restarted(self, group: str) -> None:
         """Hardware that is still broken under a group that came back shows it again."""
         for rank in self.fleet.groups[group]:
-            one = self._broken.get(rank.host)
-            if one is not None and one.group == group:
+            broken = self._broken.get(rank.host)
+            if broken is not None and broken.group == group:
                 again = self.chance.random() < 0.5
-                fault = replace(one.fault, again=again, rank=rank.index)
+                fault = replace(broken.fault, again=again, rank=rank.index)
                 del self._broken[rank.host]
                 self.fleet.broken.discard(rank.host)
                 self._later(START_S + self.chance.uniform(60, 400), replace(fault, at_s=-1.0))
@@ -245,38 +245,38 @@ class Weeks:
         fleet, now_s = self.fleet, self.fleet.now_s
         group = f"rg_{fault.group}"
         members = fleet.groups[group]
-        busy = any(one.group == group for one in self.open) or group not in fleet.quorum
+        busy = any(earlier.group == group for earlier in self.open) or group not in fleet.quorum
         if fault.shows not in _NOT_OF_RANKS and (busy or not all(r.alive for r in members)):
             if fault.at_s >= 0:  # two faults of one group at once are beyond a sample
                 self._later(300.0, replace(fault, group=(fault.group + 1) % len(fleet.groups)))
             return
         rank = members[fault.rank]
-        host = [one for one in members if one.host == rank.host]
+        host = [member for member in members if member.host == rank.host]
         by_kind = {
             "jam": members, "slow link": members, "host gone": host, "drained": host,
             "drained in part": host,
         }  # fmt: skip
         culprits = [] if fault.shows in _NOT_OF_RANKS else by_kind.get(fault.shows, [rank])
-        one = Happened(fault, now_s, group, frozenset(r.name for r in culprits), rank.born,
+        happened = Happened(fault, now_s, group, frozenset(r.name for r in culprits), rank.born,
                        rank.host)  # fmt: skip
-        self.account.happened.append(one)
-        self.open.append(one)
-        self.window.append(one)
+        self.account.happened.append(happened)
+        self.open.append(happened)
+        self.window.append(happened)
         if fault.again:
-            self._broken[rank.host] = one
+            self._broken[rank.host] = happened
             fleet.broken.add(rank.host)
         self._still = 0
-        self._cause(one, rank)
+        self._cause(happened, rank)
 
-    def _cause(self, one: Happened, rank: Any) -> None:  # noqa: C901 - one case a kind
-        fleet, fault = self.fleet, one.fault
+    def _cause(self, happened: Happened, rank: Any) -> None:  # noqa: C901 - one case a kind
+        fleet, fault = self.fleet, happened.fault
         name, lasts_s = rank.name, 1.0
         names = [r.name for r in fleet.ranks() if r.alive]
         match fault.shows:
             case "crash":
                 raises(name, "RuntimeError: CUDA error", 100 + self.chance.randrange(40))(fleet)
             case "left behind":
-                fleet.abandoned.add(one.group)
+                fleet.abandoned.add(happened.group)
                 raises(name, "RuntimeError: CUDA error", 100 + self.chance.randrange(40))(fleet)
             case "hang":
                 hang(name, self.chance.choice(("data", "forward", "backward", "optimizer")))(fleet)
@@ -291,22 +291,22 @@ class Weeks:
             case "mismatch":
                 mismatch(name, self.chance.choice(("op", "size")))(fleet)
             case "jam":
-                fleet.jammed_until_s[one.group] = fleet.now_s + 1e9
+                fleet.jammed_until_s[happened.group] = fleet.now_s + 1e9
             case "slow link":
-                fleet.link_s[one.group] = fault.amount
-                self._later(fault.lasts_s, (self._mend, one))
+                fleet.link_s[happened.group] = fault.amount
+                self._later(fault.lasts_s, (self._mend, happened))
             case "slow network":
                 fleet.network_s = fault.amount
-                self._later(fault.lasts_s, (self._mend, one))
+                self._later(fault.lasts_s, (self._mend, happened))
             case "straggler":
                 slow(name, fault.amount)(fleet)
-                self._later(fault.lasts_s, (self._mend, one))
+                self._later(fault.lasts_s, (self._mend, happened))
             case "host gone":
                 fleet.host_goes(rank.host)
             case "drained" | "drained in part":
                 if fault.shows != "drained":
-                    fleet.abandoned.add(one.group)
-                for other in fleet.groups[one.group]:
+                    fleet.abandoned.add(happened.group)
+                for other in fleet.groups[happened.group]:
                     if other.host == rank.host:
                         other.exit_signal = "SIGTERM"
                         fleet.kill(other)
@@ -358,25 +358,25 @@ class Weeks:
             case other:
                 raise AssertionError(other)
         if fault.shows in _NOT_OF_RANKS and fault.shows != "slow network":
-            self._later(lasts_s, (self._mend, one))
+            self._later(lasts_s, (self._mend, happened))
             self._busy_until_s = max(self._busy_until_s, fleet.now_s + lasts_s)
 
-    def _mend(self, one: Happened) -> None:
+    def _mend(self, happened: Happened) -> None:
         """It ends by itself, unless its rank is another process by now."""
         fleet = self.fleet
-        if one.over_s is not None:
+        if happened.over_s is not None:
             return
-        if one.fault.shows == "straggler":
-            slow(min(one.culprits), 1.0)(fleet)
-        fleet.link_s.pop(one.group, None)
-        if one.fault.shows == "slow network":
+        if happened.fault.shows == "straggler":
+            slow(min(happened.culprits), 1.0)(fleet)
+        fleet.link_s.pop(happened.group, None)
+        if happened.fault.shows == "slow network":
             fleet.network_s = 0.0
-        if one.fault.worthy and one.evicted_s is None:
-            one.missed = True
-        self._over(one)
+        if happened.fault.worthy and happened.evicted_s is None:
+            happened.missed = True
+        self._over(happened)
 
-    def _over(self, one: Happened) -> None:
-        one.over_s = self.fleet.now_s
+    def _over(self, happened: Happened) -> None:
+        happened.over_s = self.fleet.now_s
         self._still = 0
 
     def _new_monitor(self) -> None:
@@ -403,8 +403,8 @@ class Weeks:
                         self._happen(what)
                     case ("person", group):
                         self._person(group)
-                    case (call, one):
-                        call(one)
+                    case (call, argument):
+                        call(argument)
                     case call:
                         call()
             self._tick()
@@ -412,9 +412,9 @@ class Weeks:
         return self.account
 
     def _quiet(self) -> bool:
-        slow_ones = [one for one in self.open if one.over_s is None]
-        if any(one.fault.shows not in ("straggler", "slow link", "slow network")
-               for one in slow_ones):  # fmt: skip
+        slow_ones = [happened for happened in self.open if happened.over_s is None]
+        if any(happened.fault.shows not in ("straggler", "slow link", "slow network")
+               for happened in slow_ones):  # fmt: skip
             return False
         needed = _SETTLED_TICKS * (16 if slow_ones else 1)
         return (
@@ -474,24 +474,24 @@ class Weeks:
     def _ends(self) -> None:
         """Which faults are over: their processes are others now, and train."""
         fleet = self.fleet
-        for one in list(self.open):
-            shows = one.fault.shows
-            ranks = fleet.groups[one.group]
-            replaced = ranks[0].born > one.born
-            if one.over_s is None and shows not in _NOT_OF_RANKS and replaced:
-                self._over(one)
-            late = fleet.now_s - one.at_s > _MISSED_S and shows in WORTHY
-            if one.over_s is None and late and one.evicted_s is None:
-                one.missed = True
-                fleet.abandoned.discard(one.group)
+        for happened in list(self.open):
+            shows = happened.fault.shows
+            ranks = fleet.groups[happened.group]
+            replaced = ranks[0].born > happened.born
+            if happened.over_s is None and shows not in _NOT_OF_RANKS and replaced:
+                self._over(happened)
+            late = fleet.now_s - happened.at_s > _MISSED_S and shows in WORTHY
+            if happened.over_s is None and late and happened.evicted_s is None:
+                happened.missed = True
+                fleet.abandoned.discard(happened.group)
                 for rank in ranks:
                     fleet.silent_until.pop(rank.name, None)
                     fleet.kill(rank)
-                self._over(one)
-            if one.over_s is not None and fleet.now_s - one.over_s > 60 and (
-                one.group in fleet.quorum or one.group in fleet.held_start
+                self._over(happened)
+            if happened.over_s is not None and fleet.now_s - happened.over_s > 60 and (
+                happened.group in fleet.quorum or happened.group in fleet.held_start
             ):  # fmt: skip
-                self.open.remove(one)
+                self.open.remove(happened)
         for group in fleet.held_start:
             if not any(what == ("person", group) for _, _, what in self.queue):
                 self._later(PERSON_S, ("person", group))
@@ -519,12 +519,15 @@ class Weeks:
         self._certain.add(incident.id)
         self.account.sequence.append((str(incident.kind), tuple(incident.culprits)))
         accused = set(incident.culprits)
-        for one in self.open:
-            anew = one.over_s is not None and self.fleet.groups[one.group][0].born > one.born
-            late = anew and self.fleet.now_s - (one.over_s or 0.0) > _AFTERWARDS_S
-            if accused <= one.culprits and not late:
+        for happened in self.open:
+            anew = (
+                happened.over_s is not None
+                and self.fleet.groups[happened.group][0].born > happened.born
+            )
+            late = anew and self.fleet.now_s - (happened.over_s or 0.0) > _AFTERWARDS_S
+            if accused <= happened.culprits and not late:
                 self.account.right += 1
-                one.named_s = one.named_s or self.fleet.now_s - one.at_s
+                happened.named_s = happened.named_s or self.fleet.now_s - happened.at_s
                 return
         self.account.wrong.append(
             f"day {(self.fleet.now_s - BEGAN_S) / DAY_S:.2f}: {incident.kind} "
@@ -532,9 +535,9 @@ class Weeks:
         )
 
     def _truth(self) -> str:
-        told = (f"{one.fault.shows} of {sorted(one.culprits)[:3]} for "
-                f"{self.fleet.now_s - one.at_s:.0f} s" for one in self.open)  # fmt: skip
-        return ", ".join(told) or "nothing"
+        faults = (f"{happened.fault.shows} of {sorted(happened.culprits)[:3]} for "
+                f"{self.fleet.now_s - happened.at_s:.0f} s" for happened in self.open)  # fmt: skip
+        return ", ".join(faults) or "nothing"
 
     def _evict(self, evict: Evict, snapshot: Snapshot) -> None:
         incident = self.incidents[evict.incident_id]
@@ -543,20 +546,24 @@ class Weeks:
             self.account.refused += 1
             return
         self.account.sequence.append(("evict", (evict.group,)))
-        guilty = [one for one in self.open if one.group == evict.group and one.culprits]
+        guilty = [
+            candidate
+            for candidate in self.open
+            if candidate.group == evict.group and candidate.culprits
+        ]
         if not guilty:
             self.account.wrong_evictions.append(f"{evict.group}: {evict.reason}; {self._truth()}")
-        for one in guilty:
-            one.evicted_s = one.evicted_s or self.fleet.now_s - one.at_s
+        for happened in guilty:
+            happened.evicted_s = happened.evicted_s or self.fleet.now_s - happened.at_s
         if evict.quarantine or evict.keep_out:
             deny_launchers(eviction, self.quarantine, self.clock, 24 * 3600.0)
         self.fleet.evict(evict)
 
     def _held(self, incident_id: str, why: str) -> None:
         groups = self.incidents[incident_id].groups
-        for one in self.open:
-            if one.group in groups:
-                one.why_held = why
+        for happened in self.open:
+            if happened.group in groups:
+                happened.why_held = why
 
     # -- accounting --------------------------------------------------------------------------
 
@@ -574,33 +581,37 @@ class Weeks:
         if fresh:
             return
         blamed = self.window if not skipped and self.window else [
-            one for one in (*self.open, *self.account.happened[-8:])
-            if one.over_s is None or one.group in self.fleet.held_start
+            candidate for candidate in (*self.open, *self.account.happened[-8:])
+            if candidate.over_s is None or candidate.group in self.fleet.held_start
         ]  # fmt: skip
         if not skipped:
             self.window = []
-        blamed = [one for one in blamed if one.fault.shows in _STANDS or one.culprits] or blamed
+        blamed = [
+            candidate
+            for candidate in blamed
+            if candidate.fault.shows in _STANDS or candidate.culprits
+        ] or blamed
         if not blamed:
             return
-        away = {one.group for one in blamed if one.culprits}
+        away = {candidate.group for candidate in blamed if candidate.culprits}
         others = [s for group, s in lost.items() if group not in away]
         stall_s = sum(others) / len(others) if others else 0.0
         total = stall_s * (self.ranks - self.size * len(away))
         total += sum(lost[group] * self.size for group in away)
-        for one in blamed:
-            one.stall_s += stall_s / len(blamed)
-            one.lost += total / len(blamed)
+        for happened in blamed:
+            happened.stall_s += stall_s / len(blamed)
+            happened.lost += total / len(blamed)
 
 
 # -- what it tells -------------------------------------------------------------------------------
 
 
-def without_keeper(one: Happened, ranks: int, size: int) -> float:
+def without_keeper(happened: Happened, ranks: int, size: int) -> float:
     """Rank-seconds lost to this had nobody evicted anybody."""
-    fault = one.fault
+    fault = happened.fault
     alone = FORGOTTEN_S * ranks + PERSON_S * size
-    if one.evicted_s is None and not one.missed:
-        return one.lost  # TorchFT, its launcher or time has mended it
+    if happened.evicted_s is None and not happened.missed:
+        return happened.lost  # TorchFT, its launcher or time has mended it
     match fault.shows:
         case "straggler":
             return fault.lasts_s * ranks * (1 - 1 / (1 + (fault.amount - 1) * 5 / 6))
@@ -611,18 +622,22 @@ def without_keeper(one: Happened, ranks: int, size: int) -> float:
         case shows if shows in STOPS:
             return LOST_JOB_S * ranks
         case _:
-            return max(one.lost, alone)
+            return max(happened.lost, alone)
 
 
-def with_oracle(one: Happened, ranks: int, size: int) -> float:
+def with_oracle(happened: Happened, ranks: int, size: int) -> float:
     """Rank-seconds lost to this had its group been put out at once, where that is cheaper."""
     price = (FORGOTTEN_S + 0.5) * ranks + (START_S + 10.0) * size
-    return min(one.lost, price) if one.evicted_s or one.missed else one.lost
+    return min(happened.lost, price) if happened.evicted_s or happened.missed else happened.lost
 
 
-def as_keeper(one: Happened, ranks: int) -> float:
+def as_keeper(happened: Happened, ranks: int) -> float:
     """Rank-seconds lost to this: those measured; more, had the job not waited for so long."""
-    return LOST_JOB_S * ranks if one.fault.shows in STOPS and one.stall_s > TIMEOUT_S else one.lost
+    return (
+        LOST_JOB_S * ranks
+        if happened.fault.shows in STOPS and happened.stall_s > TIMEOUT_S
+        else happened.lost
+    )
 
 
 def spread(values: list[float]) -> str:
@@ -638,26 +653,26 @@ def told(weeks: Weeks, days: float) -> dict[str, Any]:
     account, ranks, size = weeks.account, weeks.ranks, weeks.size
     whole = days * DAY_S * ranks
     by: dict[str, list[Happened]] = defaultdict(list)
-    for one in account.happened:
-        by[one.fault.shows].append(one)
+    for happened in account.happened:
+        by[happened.fault.shows].append(happened)
     rows = {}
     for shows, ones in sorted(by.items(), key=lambda line: (line[0] in NOBODY, line[0])):
-        worthy = [one for one in ones if one.fault.worthy]
+        worthy = [event for event in ones if event.fault.worthy]
         rows[shows] = {
             "happened": len(ones), "worthy": len(worthy),
-            "named": sum(one.named_s is not None for one in ones),
-            "evicted": sum(one.evicted_s is not None for one in ones),
-            "missed": sum(one.missed and one.fault.worthy for one in ones),
-            "named_after_s": spread([one.named_s for one in ones if one.named_s is not None]),
+            "named": sum(event.named_s is not None for event in ones),
+            "evicted": sum(event.evicted_s is not None for event in ones),
+            "missed": sum(event.missed and event.fault.worthy for event in ones),
+            "named_after_s": spread([event.named_s for event in ones if event.named_s is not None]),
             "evicted_after_s": spread([o.evicted_s for o in ones if o.evicted_s is not None]),
-            "others_stood_s": spread([max(0.0, one.stall_s) for one in ones]),
-            "lost_rank_h": round(sum(as_keeper(one, ranks) for one in ones) / 3600),
+            "others_stood_s": spread([max(0.0, event.stall_s) for event in ones]),
+            "lost_rank_h": round(sum(as_keeper(event, ranks) for event in ones) / 3600),
         }  # fmt: skip
     made = account.right + len(account.wrong)
     worlds = {
-        "no keeper": sum(without_keeper(one, ranks, size) for one in account.happened),
-        "lightkeeper": sum(as_keeper(one, ranks) for one in account.happened),
-        "oracle": sum(with_oracle(one, ranks, size) for one in account.happened),
+        "no keeper": sum(without_keeper(event, ranks, size) for event in account.happened),
+        "lightkeeper": sum(as_keeper(event, ranks) for event in account.happened),
+        "oracle": sum(with_oracle(event, ranks, size) for event in account.happened),
     }
     late = [o for o in account.happened if o.fault.shows in STOPS and o.stall_s > TIMEOUT_S]
     return {
@@ -666,7 +681,7 @@ def told(weeks: Weeks, days: float) -> dict[str, Any]:
         "rows": rows, "accusations": made, "right": account.right,
         "root_precision": round(account.right / made, 4) if made else None,
         "wrong": account.wrong, "unsure": account.unsure, "nobody_named": account.nobody,
-        "evictions": sum(one.evicted_s is not None for one in account.happened),
+        "evictions": sum(event.evicted_s is not None for event in account.happened),
         "wrong_evictions": account.wrong_evictions, "refused": account.refused,
         "missed": [f"day {(o.at_s - BEGAN_S) / DAY_S:.2f}: {o.fault.shows} ({o.fault.cause}, "
                    f"{o.fault.amount:.2f}, {o.fault.lasts_s:.0f} s) of {sorted(o.culprits)[:2]}: "
@@ -682,10 +697,10 @@ def table(report: dict[str, Any]) -> str:
     """For people, in Markdown."""
     columns = ("happened", "worthy", "named", "evicted", "missed", "named_after_s",
                "evicted_after_s", "others_stood_s", "lost_rank_h")  # fmt: skip
-    lines = ["| what | " + " | ".join(one.replace("_", " ") for one in columns) + " |",
+    lines = ["| what | " + " | ".join(column.replace("_", " ") for column in columns) + " |",
              "|---" * (len(columns) + 1) + "|"]  # fmt: skip
     for shows, row in report["rows"].items():
-        lines.append(f"| {shows} | " + " | ".join(str(row[one]) for one in columns) + " |")
+        lines.append(f"| {shows} | " + " | ".join(str(row[column]) for column in columns) + " |")
     goodput = ", ".join(f"{name} {share:.2%}" for name, share in report["goodput"].items())
     told_so = (
         f"Accusations: {report['accusations']}, right {report['right']}, root precision "

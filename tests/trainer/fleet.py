@@ -24,7 +24,7 @@ def until(condition, what):
     return wait_for(condition, within_s=DEADLINE_S, what=what)
 
 
-def rank_process(start, group, group_rank, world_size, port, arguments, told, held_s):
+def rank_process(start, group, group_rank, world_size, port, arguments, calls_file, held_s):
     """In the fork: wait for the Lighthouse's address, then be a rank."""
     lighthouse = start.recv()
     faulthandler.dump_traceback_later(DEADLINE_S)  # a test that still waits then shows why
@@ -48,7 +48,7 @@ def rank_process(start, group, group_rank, world_size, port, arguments, told, he
     train.WorkStretcher = Held
     reporter = FakeReporter()
     train.train(options.parse(arguments), reporter)
-    told.write_text(json.dumps(reporter.told))
+    calls_file.write_text(json.dumps(reporter.told))
 
 
 def preload():
@@ -83,17 +83,17 @@ class Forks:
         for group_rank in range(world_size):
             name = f"{group}.{group_rank}"
             ours, theirs = self._context.Pipe()
-            told = self.folder / f"{name}.{life}.told"
+            calls_file = self.folder / f"{name}.{life}.told"
             process = self._context.Process(
                 target=rank_process,
                 args=(
                     theirs, group, group_rank, world_size, port,
-                    [*self._arguments, *extra], told, self._held_s,
+                    [*self._arguments, *extra], calls_file, self._held_s,
                 ),
                 daemon=True,
             )  # fmt: skip
             process.start()
-            self._ranks[name, life] = (process, ours, told)
+            self._ranks[name, life] = (process, ours, calls_file)
         return self
 
     def meet(self, address):

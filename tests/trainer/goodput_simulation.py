@@ -98,7 +98,7 @@ class _Run:
             else:
                 self._happen(event, group, life)
         mean = sum(batches) / BATCHES
-        spread = sum((one - mean) ** 2 for one in batches) / (BATCHES - 1)
+        spread = sum((batch - mean) ** 2 for batch in batches) / (BATCHES - 1)
         return Simulated(
             goodput=mean,
             error=2.0 * math.sqrt(spread / BATCHES),
@@ -178,8 +178,8 @@ class _Run:
             self._put_out(group, detect_s, alive=kind != "stop")
 
     def _response(self, kind: str) -> Response:
-        found: Response = getattr(self.scenario.handling, kind)
-        return found
+        response: Response = getattr(self.scenario.handling, kind)
+        return response
 
     def _restart_job(self, detect_s: float) -> None:
         self.evictions += 1

@@ -197,9 +197,9 @@ def test_one_bad_fault_in_the_file_is_one_line_and_the_others_count(tmp_path):
     rank.file.write_text(json.dumps([bad, {"id": "ok", "kind": "hang", "rank": "rg_1.0"}]))
 
     assert rank.poll(1, 2) == [FaultKind.HANG]
-    known = ", ".join(FaultKind)
+    kinds = ", ".join(FaultKind)
     assert rank.said == [
-        f"rg_1.0: error: fault 'bad': unknown kind 'burn' (known: {known})",
+        f"rg_1.0: error: fault 'bad': unknown kind 'burn' (known: {kinds})",
         "rg_1.0: fault 'ok' (hang) fires at step 1",
     ]
 

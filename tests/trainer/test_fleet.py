@@ -42,7 +42,7 @@ def test_two_ranks_in_a_group_tell_every_phase_hold_half_the_model_and_end_with_
     with lighthouse(fleet):
         fleet.start_all()
         codes = fleet.exit_codes()
-        told = fleet.told("rg_0.1")
+        calls = fleet.told("rg_0.1")
         started = fleet.events("started")
         prints = fleet.prints()
 
@@ -54,7 +54,7 @@ def test_two_ranks_in_a_group_tell_every_phase_hold_half_the_model_and_end_with_
     a_step = [
         "communication", "data", "forward", "backward", "communication", "optimizer",
     ]  # fmt: skip
-    assert told == [
+    assert calls == [
         "init", ("manager", 0),
         ("begin", 0), *a_step, ("end", 0, True, 64),
         ("begin", 1), *a_step, ("end", 1, True, 64),
@@ -199,10 +199,10 @@ def test_a_rank_whose_loss_is_nan_says_so_itself_and_nobody_takes_it_in(tmp_path
         [marker] = faults.markers(fault_file)
         late = [e for e in fleet.events("step", sick) if e["time"] > marker.time]
         until(fleet.told_file("rg_0.0").exists, "what rg_0 told")
-        told = fleet.told("rg_0.0")
+        calls = fleet.told("rg_0.0")
 
     together = [event for event in sound if event["participants"] == 2]
     assert all(event["loss"] is not None and event["committed"] for event in together)
     assert late
     assert not any(event["committed"] for event in late)
-    assert [entry for entry in told if entry[0] == "not finite"] == []
+    assert [entry for entry in calls if entry[0] == "not finite"] == []

@@ -91,11 +91,11 @@ def test_both_arithmetics_of_the_published_case_by_hand() -> None:
 
 
 def test_a_hang_stalls_for_detecting_evicting_a_quorum_half_a_step_and_the_return() -> None:
-    found = toll(scene(), "hang")
-    assert found.stall_s == 10 + 1 + 5 + 5 + 30
-    assert found.missing_s == 200 + 20 - 5 - 5  # while the others already train
-    assert found.out_s == 10 + 1 + 220
-    assert found.fleet_s(scene()) == 51 + 210 / 10
+    cost = toll(scene(), "hang")
+    assert cost.stall_s == 10 + 1 + 5 + 5 + 30
+    assert cost.missing_s == 200 + 20 - 5 - 5  # while the others already train
+    assert cost.out_s == 10 + 1 + 220
+    assert cost.fleet_s(scene()) == 51 + 210 / 10
 
 
 def test_a_fail_stop_needs_no_eviction() -> None:
@@ -105,15 +105,15 @@ def test_a_fail_stop_needs_no_eviction() -> None:
 def test_a_slow_rank_that_is_found_costs_its_pace_until_then_and_an_eviction_if_still_slow() -> (
     None
 ):
-    found, still = toll(scene(), "slow"), math.exp(-60 / 1200)
-    assert found.dragged_s == pytest.approx(1200 * (1 - still))
-    assert found.stall_s == pytest.approx(still * (1 + 5 + 5 + 30))
-    assert found.missing_s == pytest.approx(still * 210)
+    cost, still = toll(scene(), "slow"), math.exp(-60 / 1200)
+    assert cost.dragged_s == pytest.approx(1200 * (1 - still))
+    assert cost.stall_s == pytest.approx(still * (1 + 5 + 5 + 30))
+    assert cost.missing_s == pytest.approx(still * 210)
 
 
 def test_a_slow_rank_that_nobody_finds_drags_as_long_as_it_is_slow() -> None:
-    found = toll(scene(ALONE), "slow")
-    assert (found.dragged_s, found.stall_s, found.missing_s) == (1200.0, 0.0, 0.0)
+    cost = toll(scene(ALONE), "slow")
+    assert (cost.dragged_s, cost.stall_s, cost.missing_s) == (1200.0, 0.0, 0.0)
 
 
 def test_a_hang_that_takes_the_job_costs_the_whole_restart() -> None:
@@ -193,11 +193,11 @@ def test_the_times_are_the_medians_of_the_committed_campaign() -> None:
             firing_s["slow"].append(row["to_firing"])
         if name in ("crash", "segfault", "abort"):
             firing_s["crash"].append(row["to_survivor_commit"])
-    found = {name: median(said) for name, said in firing_s.items()}
-    assert found["hang"] == pytest.approx(HANG_S, rel=0.05)
-    assert found["slow"] == pytest.approx(SLOW_S, rel=0.05)
-    assert found["crash"] == pytest.approx(STOP_S + USUAL_TIMES.requorum_s, rel=0.05)
-    assert found["after"] == pytest.approx(USUAL_TIMES.evict_s + USUAL_TIMES.requorum_s, rel=0.05)
+    medians = {name: median(said) for name, said in firing_s.items()}
+    assert medians["hang"] == pytest.approx(HANG_S, rel=0.05)
+    assert medians["slow"] == pytest.approx(SLOW_S, rel=0.05)
+    assert medians["crash"] == pytest.approx(STOP_S + USUAL_TIMES.requorum_s, rel=0.05)
+    assert medians["after"] == pytest.approx(USUAL_TIMES.evict_s + USUAL_TIMES.requorum_s, rel=0.05)
 
 
 # -- numbers that make no sense -------------------------------------------------------------------
@@ -234,8 +234,8 @@ def test_goodput_is_a_share_and_nothing_that_takes_longer_raises_it(
 ) -> None:
     def at(hang: float, mtbf: float, mistakes: float) -> tuple[float, float]:
         handling = replace(KEPT, hang=Response(hang), slow=Response(slow_s), false_per_day=mistakes)
-        one = scene(handling, job=replace(JOB, mtbf_s=mtbf))
-        return linear(one), poisson(one)
+        scenario = scene(handling, job=replace(JOB, mtbf_s=mtbf))
+        return linear(scenario), poisson(scenario)
 
     base = at(hang_s, mtbf_s, false)
     assert all(0.0 <= share <= 1.0 for share in base)
@@ -249,8 +249,8 @@ def test_goodput_is_a_share_and_nothing_that_takes_longer_raises_it(
 
 
 def test_faults_of_all_kinds_are_weighed_by_their_share() -> None:
-    found = [toll(scene(), kind).stall_s * getattr(MIX, kind) for kind in KINDS]
-    assert mean_toll(scene()).stall_s == pytest.approx(sum(found))
+    stalls = [toll(scene(), kind).stall_s * getattr(MIX, kind) for kind in KINDS]
+    assert mean_toll(scene()).stall_s == pytest.approx(sum(stalls))
     assert mean_toll(scene(mix=STOPS)) == toll(scene(), "stop")
 
 
@@ -266,9 +266,9 @@ def test_the_figures_on_the_page_are_what_the_command_says(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     page = (ROOT / "docs" / "offline.md").read_text()
-    for one in body(["--sweep", "1000:100000"], capsys):
-        shares = " | ".join(f"{way['poisson'] * 100:.2f}" for way in one["ways"])
-        assert f"| {one['job']['ranks']:,} | " in page
+    for scenario in body(["--sweep", "1000:100000"], capsys):
+        shares = " | ".join(f"{way['poisson'] * 100:.2f}" for way in scenario["ways"])
+        assert f"| {scenario['job']['ranks']:,} | " in page
         assert shares in page
     for row in body(["--case", "ft-hsdp"], capsys):
         assert f"| {row['linear'] * 100:.1f} % | {row['poisson'] * 100:.1f} % |" in page

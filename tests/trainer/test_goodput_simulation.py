@@ -30,8 +30,10 @@ def run(scenario: Scenario, faults: int = 3000, seed: int = 1) -> Simulated:
          "false evictions", "a fault every ten minutes"],
 )  # fmt: skip
 def test_it_agrees_with_the_poisson_form_within_its_own_noise(scenario: Scenario) -> None:
-    found = run(scenario)
-    assert found.goodput == pytest.approx(poisson(scenario), abs=max(0.004, 2.0 * found.error))
+    simulated = run(scenario)
+    assert simulated.goodput == pytest.approx(
+        poisson(scenario), abs=max(0.004, 2.0 * simulated.error)
+    )
 
 
 def test_the_same_seed_gives_the_same_numbers() -> None:
@@ -46,5 +48,5 @@ def test_without_faults_worth_the_name_all_time_is_training() -> None:
 
 def test_a_slow_rank_that_recovers_is_not_evicted() -> None:
     mix = Mix(stop=0.0, hang=0.0, slow=1.0, slow_lasts_s=1.0)
-    found = run(scene(mix=mix), faults=500)  # found after 60 s: over by then
-    assert (found.evictions, found.faults > 400) == (0, True)
+    simulated = run(scene(mix=mix), faults=500)  # found after 60 s: over by then
+    assert (simulated.evictions, simulated.faults > 400) == (0, True)

@@ -46,37 +46,37 @@ def torchrun_launch(start, mark):
 
 
 def test_a_stopped_rank_that_outlived_torchrun_is_killed_and_a_sidecar_is_not(start):
-    one = torchrun_launch(start, "run.1")
-    one.process.kill()
-    one.process.wait()
+    launch = torchrun_launch(start, "run.1")
+    launch.process.kill()
+    launch.process.wait()
     rank = start("run.1")
     sidecar = start("run.1", "-m", "worker_server.sidecar")
     os.kill(rank.pid, signal.SIGSTOP)
 
-    assert one.sweep() == [rank.pid]
+    assert launch.sweep() == [rank.pid]
     assert rank.wait(5) == -signal.SIGKILL
     assert sidecar.poll() is None
 
 
 def test_another_launch_and_another_supervisor_are_left_alone(start):
-    one = torchrun_launch(start, "run.1")
+    launch = torchrun_launch(start, "run.1")
     others = [start("run.10"), start("other.1")]
-    one.process.kill()
-    one.process.wait()
+    launch.process.kill()
+    launch.process.wait()
 
-    assert one.sweep() == []
+    assert launch.sweep() == []
     assert [other.poll() for other in others] == [None, None]
 
 
 def test_stop_ends_a_torchrun_that_does_not_react(start):
-    one = torchrun_launch(start, "run.1")
-    os.kill(one.pid, signal.SIGSTOP)
+    launch = torchrun_launch(start, "run.1")
+    os.kill(launch.pid, signal.SIGSTOP)
     # Not yet stopped, it would still hear a SIGTERM that comes together with the SIGSTOP.
-    wait_for(lambda: process_state(one.pid) == "T", within_s=10, what="the process stops")
+    wait_for(lambda: process_state(launch.pid) == "T", within_s=10, what="the process stops")
 
-    one.stop()
+    launch.stop()
 
-    assert one.poll() == -signal.SIGKILL
+    assert launch.poll() == -signal.SIGKILL
 
 
 def test_close_ends_the_sidecars_of_all_launches(start):

@@ -37,9 +37,9 @@ def test_what_ended_a_rank_is_in_torchruns_error_file(rank, tmp_path):
     with pytest.raises(RuntimeError, match="gloo gave up"):
         rank(raising(RuntimeError("gloo gave up")))
 
-    told = json.loads((tmp_path / "error.json").read_text())["message"]
-    assert "gloo gave up" in told["message"]
-    assert "in training" in told["extraInfo"]["py_callstack"]
+    error = json.loads((tmp_path / "error.json").read_text())["message"]
+    assert "gloo gave up" in error["message"]
+    assert "in training" in error["extraInfo"]["py_callstack"]
 
 
 def test_a_rank_that_is_told_to_end_ends_at_once_even_inside_a_c_call(rank):

@@ -117,11 +117,11 @@ def test_pieces_share_memory_with_the_model_and_cover_it():
 def test_every_piece_of_the_model_has_one_holder(size, arguments, cuts):
     opt = options.parse(arguments)
 
-    found = [cut_of(place(rank, size), opt) for rank in range(size)]
+    cuts_made = [cut_of(place(rank, size), opt) for rank in range(size)]
 
-    assert found == [Cut(*cut) for cut in cuts]
-    held = [cut.first + index for cut in found for index in range(cut.count)]
-    assert held == list(range(found[0].total))
+    assert cuts_made == [Cut(*cut) for cut in cuts]
+    held = [cut.first + index for cut in cuts_made for index in range(cut.count)]
+    assert held == list(range(cuts_made[0].total))
 
 
 @pytest.mark.parametrize(

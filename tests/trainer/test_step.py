@@ -36,9 +36,9 @@ def test_accumulated_batches_make_the_mean_of_their_gradients_and_losses():
     for micro in (0, 1):
         network, _, pieces = trained()
         pieces.gradient.zero_()
-        one = network(*both.batches.draw(7, micro))
-        one.backward()
-        losses.append(float(one.detach()))
+        micro_loss = network(*both.batches.draw(7, micro))
+        micro_loss.backward()
+        losses.append(float(micro_loss.detach()))
         gradients.append(pieces.gradient)
 
     assert finite

@@ -84,10 +84,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run every pair; 0 when all that ran has passed."""
     args = parser().parse_args(argv)
     out, written = ROOT / "evidence" / "versions.jsonl", ROOT / "docs" / "versions.md"
-    given = dict(one.split("=", 1) for one in args.python)
+    given = dict(setting.split("=", 1) for setting in args.python)
     good = True
     pairs = [] if args.page_only else itertools.product(args.torch, args.torchft)
-    for pair in (Pair(*one) for one in pairs):
+    for pair in (Pair(*versions) for versions in pairs):
         python = Path(given.get(pair.name) or _venv(args.venvs, pair))
         line: dict[str, Any] = {
             "key": pair.name, "found": _found(python), "at": time.strftime("%Y-%m-%d"),
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _kept(out: Path, pair: Pair) -> dict[str, Any]:
-    return next((dict(one["parts"]) for one in harness.read(out) if one["key"] == pair.name), {})
+    return next((dict(row["parts"]) for row in harness.read(out) if row["key"] == pair.name), {})
 
 
 def _venv(folder: Path, pair: Pair) -> Path:
@@ -176,8 +176,8 @@ def _field(python: Path, out: Path) -> Mapping[str, Any]:
          "--page", f"{out}.md", "--folder", f"{out}.jobs", *only]
     )  # fmt: skip
     said = harness.read(records)
-    good = [one for one in said if one["verdict"] == "exact"]
-    bad = [f"{one['key']}: {one['verdict']}" for one in said if one not in good]
+    good = [record for record in said if record["verdict"] == "exact"]
+    bad = [f"{record['key']}: {record['verdict']}" for record in said if record not in good]
     missing = len(CASES) - len(said)
     bad += [f"{missing} cases did not run"] if missing else []
     return {"passed": len(good), "skipped": 0, "failed": bad,

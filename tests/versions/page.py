@@ -27,18 +27,18 @@ def text(page: str, lines: Sequence[Mapping[str, Any]]) -> str:
 def _table(lines: Sequence[Mapping[str, Any]]) -> str:
     ordered = sorted(lines, key=lambda line: line["key"])
     parts = dict.fromkeys(name for line in ordered for name in line["parts"])
-    found = [f"torch {torch}, TorchFT {torchft}" for torch, torchft in map(_found, ordered)]
-    rows = ["| | " + " | ".join(found) + " |", "|---" * (len(ordered) + 1) + "|"]
+    heads = [f"torch {torch}, TorchFT {torchft}" for torch, torchft in map(_found, ordered)]
+    rows = ["| | " + " | ".join(heads) + " |", "|---" * (len(ordered) + 1) + "|"]
     for name in parts:
         cells = [told(line["parts"][name]) if name in line["parts"] else "-" for line in ordered]
         rows.append(f"| {name} | " + " | ".join(cells) + " |")
     rows.append("| when | " + " | ".join(line["at"] for line in ordered) + " |")
     rows.append("| code | " + " | ".join(f"`{line['code']}`" for line in ordered) + " |")
     bad = [
-        f"- {line['key']}, {name}: `{one}`"
+        f"- {line['key']}, {name}: `{failure}`"
         for line in ordered
         for name, part in line["parts"].items()
-        for one in part["failed"]
+        for failure in part["failed"]
     ]
     return "\n".join([*rows, *(["", "What failed:", "", *bad] if bad else []), ""])
 

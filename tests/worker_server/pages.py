@@ -13,11 +13,11 @@ NOW = 10**15
 
 
 def identity(**changes):
-    known = {
+    usual = {
         "job": "job", "group": wire.GroupName("rg_1"), "group_rank": 0, "world_size": 2,
         "host": wire.Host("h"), "pid": os.getpid(), "incarnation": "abc",
     }  # fmt: skip
-    return wire.Identity(**{**known, **changes})
+    return wire.Identity(**{**usual, **changes})
 
 
 def write_step(page, n, loss_kind=layout.LOSS_FINITE):

@@ -37,13 +37,13 @@ def profiles_itself():
     """A job with a profile of its own, then with one that begins while another's runs."""
     import torch.profiler
 
-    told = []
-    signal.signal(signal.SIGUSR1, lambda *_: told.append(1))
+    signals = []
+    signal.signal(signal.SIGUSR1, lambda *_: signals.append(1))
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
         print("profiling", flush=True)
-        ops(lambda: len(told) == 1)
+        ops(lambda: len(signals) == 1)
     print("free", flush=True)
-    ops(lambda: len(told) == 2)
+    ops(lambda: len(signals) == 2)
     time.sleep(1.5)  # ours runs by now, if it was taken up
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         torch.ones(3).sum()

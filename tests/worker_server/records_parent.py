@@ -90,12 +90,12 @@ def run(rank, folder):
     now_ns = time.monotonic_ns()
     clock = clock.read()
     ring, _ = PageReader(path).ring(now_ns)
-    found = merge.merge(ring, torch_record(), now_ns, clock)
-    matched = {n: entry.op for entry in found.ring for n in entry.torch_ids}
+    merged = merge.merge(ring, torch_record(), now_ns, clock)
+    matched = {n: entry.op for entry in merged.ring for n in entry.torch_ids}
     answer = {
         name: [last - first, sorted({matched[n] for n in range(first, last) if n in matched}),
                sum(n in matched for n in range(first, last)),
-               sum(n in found.torch_only for n in range(first, last))]
+               sum(n in merged.torch_only for n in range(first, last))]
         for name, (first, last) in made.items()
     }  # fmt: skip
     if rank == 0:

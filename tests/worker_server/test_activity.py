@@ -60,10 +60,10 @@ def test_a_thread_that_came_or_went_meanwhile_counts_for_nothing():
         ]
     )
     activity = Activity(1, clock, lambda pid: next(looks))
-    found = []
+    rates = []
     for clock.now_s in (0.0, 5.0, 10.0):
-        found.append(activity.rates())
-    assert found == [Rates(), pytest.approx((0.2, 0.1, 100.0)), Rates()]
+        rates.append(activity.rates())
+    assert rates == [Rates(), pytest.approx((0.2, 0.1, 100.0)), Rates()]
 
 
 def test_where_bytes_are_not_told_the_rest_is():
@@ -93,7 +93,7 @@ def test_two_that_share_one_core_wait_for_it_in_turn():
         activity = Activity(busy[0].pid, time.monotonic)
         starved = eventually(lambda: activity.rates().starved, "a share", within_s=30)
     finally:
-        for one in busy:
-            one.kill()
-            one.wait()
+        for process in busy:
+            process.kill()
+            process.wait()
     assert 0.2 < starved <= 1.0

@@ -51,18 +51,18 @@ def test_another_status_is_no_refusal(monitor, status):
 
 
 def test_the_first_monitor_that_answers_counts(monitor):
-    dead, broken, one, two = gone(), monitor("?"), monitor(REFUSAL), monitor()
-    said = ask([dead, broken.url, one.url, two.url], "node1", None, 5.0)
+    dead, broken, refusing, two = gone(), monitor("?"), monitor(REFUSAL), monitor()
+    said = ask([dead, broken.url, refusing.url, two.url], "node1", None, 5.0)
     assert said == Refused(REFUSAL["reason"])
-    assert (len(broken.asked), len(one.asked), len(two.asked)) == (1, 1, 0)
+    assert (len(broken.asked), len(refusing.asked), len(two.asked)) == (1, 1, 0)
 
 
 def test_the_monitor_that_answered_is_asked_first_the_next_time(monitor):
-    broken, one = monitor("?"), monitor(REFUSAL)
-    monitors = [broken.url, one.url]
+    broken, refusing = monitor("?"), monitor(REFUSAL)
+    monitors = [broken.url, refusing.url]
     for _ in range(2):
         assert ask(monitors, "node1", None, 5.0) == Refused(REFUSAL["reason"])
-    assert (len(broken.asked), len(one.asked)) == (1, 2)
+    assert (len(broken.asked), len(refusing.asked)) == (1, 2)
 
 
 def test_when_all_are_away_each_is_named(monitor):

@@ -49,9 +49,9 @@ class World:
         self.now_s += seconds
 
     def admitted(self, *, wait: bool = True, timeout_s: float | None = None) -> bool:
-        told = AdmitOptions("node1", None, ("http://m:1",), wait, timeout_s, 10.0, ())
+        given = AdmitOptions("node1", None, ("http://m:1",), wait, timeout_s, 10.0, ())
         return AdmissionWait(
-            told, self.ask, self.said.append, lambda: self.now_s, self.sleep, lambda: self.chance
+            given, self.ask, self.said.append, lambda: self.now_s, self.sleep, lambda: self.chance
         ).admitted()
 
 
@@ -123,8 +123,8 @@ def test_a_refusal_stands_for_five_minutes_and_not_for_ever():
 def test_defaults_are_what_the_worker_server_would_report():
     environ = {"SLURMD_NODENAME": "node7", "REPLICA_GROUP_ID": "rg_3",
                "LIGHTKEEPER_MONITOR": "http://a:1,http://b:2/"}  # fmt: skip
-    told = options(["--", "srun", "--", "x"], environ)
-    assert told == AdmitOptions(
+    read = options(["--", "srun", "--", "x"], environ)
+    assert read == AdmitOptions(
         "node7", "rg_3", ("http://a:1", "http://b:2"), wait=False, timeout_s=None, poll_s=10.0,
         command=("srun", "--", "x"), changes={"LIGHTKEEPER_ATTACH": "1"},
     )  # fmt: skip

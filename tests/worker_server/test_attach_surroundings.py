@@ -77,7 +77,7 @@ def test_a_full_dev_shm_is_left_for_the_next_place_and_nothing_dies_of_it(tmp_pa
 
 @needs_mounts
 @pytest.mark.skipif(
-    any(one.is_relative_to("/tmp") for one in (ROOT, Path(sys.prefix))),
+    any(folder.is_relative_to("/tmp") for folder in (ROOT, Path(sys.prefix))),
     reason="this checkout, or its venv, lies under /tmp itself",
 )
 def test_with_no_place_to_write_there_is_one_warning_and_training_goes_on():

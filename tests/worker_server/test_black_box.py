@@ -107,13 +107,13 @@ def test_a_tick_follows_the_steps_so_that_a_late_scrape_misses_none(page, bench)
         page.end_attempt(ended, ended, 1, 2, 1)
         if ended % 1000 == 0:
             bench.box.tick()
-    told = {
+    metrics = {
         sample.name: sample.value
         for family in bench.box.follower.collect(("job", "rg_1", "0"))
         for sample in family.samples
     }
-    assert told["lightkeeper_rank_steps_missed_total"] == 0
-    assert told["lightkeeper_rank_step_seconds_count"] == 6000
+    assert metrics["lightkeeper_rank_steps_missed_total"] == 0
+    assert metrics["lightkeeper_rank_step_seconds_count"] == 6000
 
 
 def test_a_stopped_rank_is_not_asked_for_torchs_record_and_the_answer_says_so(bench):

@@ -170,8 +170,8 @@ def test_the_argument_table_agrees_with_torch(op):
     collectives_of_torch = collectives._originals.get(op.name, getattr(c10d, op.name))
     names = list(inspect.signature(collectives_of_torch).parameters)
     assert list(op.order) == names[: len(op.order)]
-    known = {op.input, op.output, op.group, op.root, op.group_root, op.reduce_op} - {99}
-    assert known <= set(range(len(names)))
+    places = {op.input, op.output, op.group, op.root, op.group_root, op.reduce_op} - {99}
+    assert places <= set(range(len(names)))
     assert (op.root == 99) == (op.group_root == 99) == ({"src", "dst"}.isdisjoint(names))
     assert (op.reduce_op != 99) == ("op" in names)
 

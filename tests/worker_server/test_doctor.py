@@ -38,8 +38,8 @@ def server():
     made.close()
 
 
-def told(found):
-    return [(one.check, one.state) for one in found]
+def told(checks):
+    return [(check.check, check.state) for check in checks]
 
 
 def rank(url=None, **environ):
@@ -59,7 +59,7 @@ def rank(url=None, **environ):
 )
 def test_versions(monkeypatch, have, states):
     monkeypatch.setattr(doctor, "_version", have.get)
-    assert [one.state for one in doctor.of_versions()] == states
+    assert [check.state for check in doctor.of_versions()] == states
 
 
 def test_the_run_directory(tmp_path, monkeypatch):
@@ -67,8 +67,8 @@ def test_the_run_directory(tmp_path, monkeypatch):
     assert told(doctor.of_memory({})) == [("run directory", OK)]
     (tmp_path / "file").touch()
     monkeypatch.setattr(run_dir, "candidates", lambda _: (tmp_path / "file", tmp_path / "a"))
-    (found,) = doctor.of_memory({})
-    assert (found.state, "file" in found.said) == (WARNING, True)
+    (check,) = doctor.of_memory({})
+    assert (check.state, "file" in check.said) == (WARNING, True)
     monkeypatch.setattr(run_dir, "candidates", lambda _: (tmp_path / "file",))
     assert told(doctor.of_memory({})) == [("run directory", FAILED)]
     monkeypatch.setattr(doctor, "_SHM_LEAST_BYTES", 2**60)
@@ -139,8 +139,12 @@ def answers(unhooked=(), error=None):
 
 def test_a_worker_server_that_answers_is_asked_with_the_ranks_own_token(server):
     server.answers = answers()
-    found = list(doctor.of_worker(rank(server.url, LIGHTKEEPER_TOKEN="sesame")))
-    assert told(found) == [("WorkerServer", OK), ("flight recorders", OK), ("flight recorders", OK)]
+    checks = list(doctor.of_worker(rank(server.url, LIGHTKEEPER_TOKEN="sesame")))
+    assert told(checks) == [
+        ("WorkerServer", OK),
+        ("flight recorders", OK),
+        ("flight recorders", OK),
+    ]
     assert set(server.tokens) == {"Bearer sesame"}
     assert told(doctor.of_worker(rank())) == []
 
@@ -153,8 +157,8 @@ def test_a_worker_server_that_does_not_answer(server):
 
 def test_a_torchft_that_is_not_hooked_and_a_recorder_that_is_not_read(server):
     server.answers = answers(("Manager.start_quorum",), "dump_nccl_trace_json: HTTP 500")
-    found = list(doctor.of_worker(rank(server.url)))
-    assert told(found)[1:] == [
+    checks = list(doctor.of_worker(rank(server.url)))
+    assert told(checks)[1:] == [
         ("TorchFT's hooks", WARNING), ("flight recorders", OK), ("flight recorders", WARNING),
     ]  # fmt: skip
     server.answers = answers(error="torch.distributed is not imported in the rank")
@@ -204,8 +208,8 @@ def test_the_lighthouse_and_its_timeouts(server, tmp_path, flags, state):
     line = "\0".join(["/usr/bin/python", "/x/torchft_lighthouse", "--bind", "[::]:1", *flags, ""])
     (tmp_path / "7/cmdline").write_text(line)
     server.answers = {"/": {}}
-    found = doctor.of_lighthouses([rank(TORCHFT_LIGHTHOUSE=server.url)], tmp_path)
-    assert told(found) == [("Lighthouse", OK), ("Lighthouse's timeouts", state)]
+    checks = doctor.of_lighthouses([rank(TORCHFT_LIGHTHOUSE=server.url)], tmp_path)
+    assert told(checks) == [("Lighthouse", OK), ("Lighthouse's timeouts", state)]
 
 
 def test_a_lighthouse_that_is_not_set_or_away(server, tmp_path):
@@ -225,9 +229,9 @@ def test_ranks_are_found_with_what_they_were_started_with(tmp_path, monkeypatch)
     run_dir.write_json(tmp_path / "a.json", mine)
     run_dir.write_json(tmp_path / "b.json", {**mine, "pid": 2**30})
     (tmp_path / "c.json").write_text("{")
-    (found,) = doctor.ranks_here({})
-    assert (found.name, found.url) == ("rg_1.0", "http://127.0.0.1:1")
-    assert found.environ.get("PATH")
+    (rank_here,) = doctor.ranks_here({})
+    assert (rank_here.name, rank_here.url) == ("rg_1.0", "http://127.0.0.1:1")
+    assert rank_here.environ.get("PATH")
 
 
 def test_the_command_says_the_worst_first_and_fails_where_something_does(
@@ -241,12 +245,12 @@ def test_the_command_says_the_worst_first_and_fails_where_something_does(
     text = capsys.readouterr().out
     assert text.startswith("✕ monitor (this host): LIGHTKEEPER_MONITOR is empty: nobody watches\n")
     assert doctor.main(["--format", "json"]) == 1
-    found = json.loads(capsys.readouterr().out)["findings"]
-    assert {one["state"] for one in found} >= {"ok", "failed", "warning"}
+    checks = json.loads(capsys.readouterr().out)["findings"]
+    assert {check["state"] for check in checks} >= {"ok", "failed", "warning"}
 
 
 def test_what_holds_of_many_ranks_is_said_once():
-    found = [doctor.DoctorCheck("token", f"rg_{n}.0").ok("set") for n in range(5)]
-    assert list(doctor.together(found)) == [
+    checks = [doctor.DoctorCheck("token", f"rg_{n}.0").ok("set") for n in range(5)]
+    assert list(doctor.together(checks)) == [
         (doctor.DoctorCheck("token", "").ok("set"), [f"rg_{n}.0" for n in range(5)])
     ]

@@ -114,7 +114,7 @@ def found(table, leads=None, spared=(), dead=False):
     family = Family(RANK, lambda: spared, lambda: relations, OWN_GROUP)
     if dead:
         del relations[RANK]
-        relations = {pid: one._replace(parent=1) for pid, one in relations.items()}
+        relations = {pid: relation._replace(parent=1) for pid, relation in relations.items()}
     return family._find(relations)
 
 

@@ -29,8 +29,8 @@ def prints(reporter, reader, monkeypatch):
     return take
 
 
-def value(found):
-    return found.rows[-1][1]
+def value(lane):
+    return lane.rows[-1][1]
 
 
 def tensor(count, dtype, seed=1):
@@ -72,8 +72,8 @@ def test_what_is_not_contiguous_counts_as_it_is_read(prints):
 
 
 def test_two_tensors_that_change_places_are_different(prints):
-    one, other = torch.randn(50), torch.randn(50)
-    assert value(prints([one, other])) != value(prints([other, one]))
+    first, other = torch.randn(50), torch.randn(50)
+    assert value(prints([first, other])) != value(prints([other, first]))
 
 
 def test_a_module_its_parameters_and_a_mapping_are_the_same(prints):
@@ -91,8 +91,8 @@ def test_of_a_sharded_tensor_the_local_part_counts(prints):
 def test_they_are_taken_at_multiples_of_every_and_the_last_ones_are_kept(prints):
     weights = [torch.randn(10)]
     for step in range(1, 60):
-        found = prints(weights, step)
-    assert [step for step, *_ in found.rows] == [30, 40, 50]
+        lane = prints(weights, step)
+    assert [step for step, *_ in lane.rows] == [30, 40, 50]
 
 
 def test_early_on_they_are_taken_at_powers_of_two(prints):
@@ -117,7 +117,7 @@ def test_only_the_same_shapes_shard_and_setting_share_a_lane(prints):
         prints([torch.zeros(11)]), prints([torch.zeros(10).double()]),
         prints([torch.zeros(10)], shard=3), prints([torch.zeros(10)], every=5),
     ]  # fmt: skip
-    assert base not in {found.lane for found in others}
+    assert base not in {lane.lane for lane in others}
 
 
 def test_a_large_shard_goes_in_pieces_and_every_bit_is_in_one(prints, monkeypatch):
@@ -133,8 +133,8 @@ def test_a_large_shard_goes_in_pieces_and_every_bit_is_in_one(prints, monkeypatc
     assert sorted(clean) == [0, 1, 2]
     for place in (0, 2, 600, 1199):
         flip(weights[0], place)
-        found = round_of_three()
-        assert sum(found[part] != clean[part] for part in clean) == 1
+        values = round_of_three()
+        assert sum(values[part] != clean[part] for part in clean) == 1
         flip(weights[0], place)
     assert round_of_three() == clean
 
@@ -157,8 +157,8 @@ def test_a_step_that_comes_again_begins_another_history(prints):
     weights = [torch.randn(10)]
     for step in (10, 20, 30):
         prints(weights, step)
-    found = prints(weights, 20)
-    assert (found.lineage, [step for step, *_ in found.rows]) == (1, [20])
+    lane = prints(weights, 20)
+    assert (lane.lineage, [step for step, *_ in lane.rows]) == (1, [20])
 
 
 def test_a_heal_throws_away_what_was_taken_before_it(prints, reporter, page):
@@ -166,8 +166,8 @@ def test_a_heal_throws_away_what_was_taken_before_it(prints, reporter, page):
     assert prints(weights, 10).lineage == 0
     page.add_time(1, 0.5)  # a checkpoint was loaded
     assert prints(weights, 11) is None
-    found = prints(weights, 20)
-    assert (found.lineage, [step for step, *_ in found.rows]) == (1, [20])
+    lane = prints(weights, 20)
+    assert (lane.lineage, [step for step, *_ in lane.rows]) == (1, [20])
 
 
 def test_in_the_attempt_that_heals_none_is_taken(prints, reporter):
@@ -194,9 +194,9 @@ def test_one_that_costs_too_much_is_taken_half_as_often(prints, monkeypatch):
     monkeypatch.setattr(fingerprint, "time", SimpleNamespace(
         thread_time=lambda: next(clock), monotonic=lambda: 0.0))  # fmt: skip
     for step in range(10, 100, 10):
-        found = prints([torch.randn(10)], step)
+        lane = prints([torch.randn(10)], step)
     # after those of 10 and 20 the distance is 20, after 40 it is 40, after 80 it is 80
-    assert [step for step, *_ in found.rows] == [20, 40, 80]
+    assert [step for step, *_ in lane.rows] == [20, 40, 80]
 
 
 class LateTensor:

@@ -80,14 +80,14 @@ def test_while_gradients_are_finite_the_watch_alone_is_told(manager, state):
 def test_a_rank_that_gives_what_is_not_finite_is_told_at_its_step(manager, state, bad, dtype):
     step(manager, gradient())
     step(manager, gradient(bad, dtype=dtype))
-    found = state().spoilt
-    assert (found.first_step, found.where, found.run) == (1, "local", 1)
+    spell = state().spoilt
+    assert (spell.first_step, spell.where, spell.run) == (1, "local", 1)
 
 
 def test_a_rank_that_gets_what_is_not_finite_says_that_it_came_from_others(manager, state):
     step(manager, gradient(), peer=NAN)
-    found = state().spoilt
-    assert (found.first_step, found.where, found.run) == (0, "exchanged", 1)
+    spell = state().spoilt
+    assert (spell.first_step, spell.where, spell.run) == (0, "exchanged", 1)
 
 
 def test_a_spell_ends_with_a_finite_step(manager, state):

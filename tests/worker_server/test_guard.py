@@ -11,7 +11,7 @@ from worker_server import wire
 from worker_server.rank.settings import Settings
 from worker_server.sidecar.app import ENDPOINTS
 
-READS = ["/nope", *(one.path for one in ENDPOINTS if not one.acts)]
+READS = ["/nope", *(endpoint.path for endpoint in ENDPOINTS if not endpoint.acts)]
 PROFILE = f"{wire.PATH_PROFILE}?duration=1"
 ORDER = {"reason": "test"}
 OPEN_BIND = "0.0.0.0"

@@ -96,10 +96,10 @@ def test_what_the_sidecar_of_a_neighbour_knows_of_its_rank_is_told_for_it(host, 
         (dead, wire.StateReport(PageReader(dead.page).identity, PROCESS, None, ending=ending)),
     ):
         share(files.seen, report, time.monotonic() - 60.0)
-    told = [entry.report for entry in host.entries()]
-    assert 60.0 <= told[0].witness.age_s - 1.0 < 600.0
-    assert (told[0].witness.frame, told[0].ending) == (frame, None)
-    assert (told[1].witness, told[1].ending) == (None, ending)
+    reports = [entry.report for entry in host.entries()]
+    assert 60.0 <= reports[0].witness.age_s - 1.0 < 600.0
+    assert (reports[0].witness.frame, reports[0].ending) == (frame, None)
+    assert (reports[1].witness, reports[1].ending) == (None, ending)
     heads = (wire.GroupHead("nccl:default_pg", 2, 7, 1, "", 1.0, started=7, read_age_s=0.5),)
     report = wire.StateReport(PageReader(alive.page).identity, PROCESS, None, heads)
     assert share(alive.seen, report, time.monotonic() - 5.0)
@@ -118,9 +118,9 @@ def test_every_rank_of_the_run_directory_is_there_in_order(host):
         host.publish(host.add("rg_2", rank), f"http://127.0.0.1:{rank}")
     host.add("rg_10", 0)
     entries = host.entries()
-    assert [one.rank for one in entries] == ["rg_10.0", "rg_2.0", "rg_2.1", "rg_2.2"]
-    assert [one.url for one in entries] == [None, *(f"http://127.0.0.1:{n}" for n in range(3))]
-    assert all(one.report.process.alive for one in entries)
+    assert [entry.rank for entry in entries] == ["rg_10.0", "rg_2.0", "rg_2.1", "rg_2.2"]
+    assert [entry.url for entry in entries] == [None, *(f"http://127.0.0.1:{n}" for n in range(3))]
+    assert all(entry.report.process.alive for entry in entries)
 
 
 def test_a_neighbour_goes_by_its_managers_name_unless_its_own_sidecar_was_refused_it(host):
@@ -200,7 +200,7 @@ def test_a_page_that_cannot_be_read_spoils_its_own_entry_only(host, spoil):
 def test_a_page_that_is_cut_while_it_is_read_spoils_its_own_entry_only(host):
     host.add("rg_1", 0)
     bad = host.add("rg_1", 1)
-    assert all(one.report for one in host.entries())
+    assert all(entry.report for entry in host.entries())
     os.truncate(bad.page, 4096)
     good, spoiled = host.entries()  # reading on would be a SIGBUS
     assert good.report is not None
@@ -229,7 +229,7 @@ def test_ranks_of_another_job_are_not_told(host):
 def test_both_incarnations_of_a_rank_are_told(host):
     host.add(incarnation="aa")
     host.add(incarnation="bb")
-    assert [one.report.identity.incarnation for one in host.entries()] == ["aa", "bb"]
+    assert [entry.report.identity.incarnation for entry in host.entries()] == ["aa", "bb"]
 
 
 def test_ranks_that_come_and_go_leave_no_open_files(host):

@@ -17,7 +17,7 @@ def odd_answers() -> dict[str, Any]:
     plain = json.loads(fleet.answer(fleet.hosts[0], "/rg_0.0/v1/host"))
 
     def changed(**words: Any) -> dict[str, Any]:
-        entries = [dict(one) for one in plain["entries"]]
+        entries = [dict(entry) for entry in plain["entries"]]
         report = entries[3]["report"]
         entries[3]["report"] = {**report, **{k: {**report[k], **v} if isinstance(v, dict) else v
                                              for k, v in words.items()}}  # fmt: skip

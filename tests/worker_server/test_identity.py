@@ -84,8 +84,13 @@ def who(*environs, hostname="box"):
 def test_a_process_is_who_its_innermost_launcher_says_in_the_job_and_on_the_node_of_the_outermost(
     environs, rank, of, job, host
 ):
-    found = who(*environs)
-    assert (found.rank, found.world_size, found.job, found.host) == (rank, of, job, host)
+    identity = who(*environs)
+    assert (identity.rank, identity.world_size, identity.job, identity.host) == (
+        rank,
+        of,
+        job,
+        host,
+    )
 
 
 def test_empty_variables_say_nothing():
@@ -166,13 +171,13 @@ values = st.one_of(st.integers(-1, 9).map(str), st.text("rank-:/ \u00e9", max_si
 def test_whatever_is_set_a_process_is_somebody_or_one_error_says_why(environ):
     is_rank(environ, PYTHON)
     try:
-        found = who(environ)
+        identity = who(environ)
     except SettingError:
         return
-    assert 0 <= found.group_rank < found.world_size
-    assert found.job
-    assert found.group
-    assert found.host
+    assert 0 <= identity.group_rank < identity.world_size
+    assert identity.job
+    assert identity.group
+    assert identity.host
 
 
 @given(st.dictionaries(variables, values))
@@ -184,8 +189,8 @@ def test_a_launcher_further_out_never_changes_the_rank(environ):
 
 @given(st.dictionaries(variables, values))
 def test_what_we_are_told_ourselves_always_wins(environ):
-    found = who(environ, {"RANK": "0", "WORLD_SIZE": "1"}, OURS)
-    assert (found.job, found.group, found.host) == ("mine", "rg_1", "node1")
+    identity = who(environ, {"RANK": "0", "WORLD_SIZE": "1"}, OURS)
+    assert (identity.job, identity.group, identity.host) == ("mine", "rg_1", "node1")
 
 
 UUID = "6c1d3f0e-7f3c-4f6e-8a5e-0a4b8a3a0001"

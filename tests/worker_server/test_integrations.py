@@ -20,28 +20,28 @@ class Optimizer:
 
 
 def test_each_step_of_the_first_optimizer_is_a_step():
-    told = WrittenDown()
-    count, generator, critic = StepCounter(told), Optimizer(), Optimizer()
+    calls = WrittenDown()
+    count, generator, critic = StepCounter(calls), Optimizer(), Optimizer()
     for optimizer in (generator, critic, critic, generator, critic):
         count(optimizer)
-    assert told.said == ["step 0", "step 1"]
+    assert calls.said == ["step 0", "step 1"]
 
 
 def test_another_optimizer_is_counted_when_the_first_is_gone():
-    told = WrittenDown()
-    count, second = StepCounter(told), Optimizer()
+    calls = WrittenDown()
+    count, second = StepCounter(calls), Optimizer()
     count(Optimizer())
     count(second)
-    assert told.said == ["step 0", "step 1"]
+    assert calls.said == ["step 0", "step 1"]
 
 
 def test_another_optimizer_is_counted_when_the_first_has_long_been_silent():
-    told = WrittenDown()
-    count, warm_up, second = StepCounter(told), Optimizer(), Optimizer()
+    calls = WrittenDown()
+    count, warm_up, second = StepCounter(calls), Optimizer(), Optimizer()
     count(warm_up)
     for _ in range(65):
         count(second)
-    assert told.said == ["step 0", "step 1", "step 2"]
+    assert calls.said == ["step 0", "step 1", "step 2"]
 
 
 class Base:
@@ -82,18 +82,18 @@ class Tensor:
 
 @pytest.fixture
 def following():
-    told, ranks = WrittenDown(), []
+    calls, ranks = WrittenDown(), []
 
     def attach(**given):
         ranks.append(given)
-        return told
+        return calls
 
     callback, trainer = CallbackUnderTest(attach), Trainer()
     callback.setup(trainer, None, "fit")
     callback.setup(trainer, None, "validate")
     assert ranks == [{"rank": 3, "world_size": 4}]
-    assert told.take() == ["from lightning"]
-    return callback, trainer, told
+    assert calls.take() == ["from lightning"]
+    return callback, trainer, calls
 
 
 def batch(callback, trainer, loss=None, steps=1):
@@ -107,22 +107,22 @@ def batch(callback, trainer, loss=None, steps=1):
 
 
 def test_a_batch_of_lightning_is_a_step_with_its_phases(following):
-    callback, trainer, told = following
+    callback, trainer, calls = following
     batch(callback, trainer, Tensor(2.5, "cpu"))
-    assert told.take() == [
+    assert calls.take() == [
         "begin 0", "<forward", "forward>", "<backward", "backward>", "<optimizer", "optimizer>",
         "end 0 True 2.5 0", "<data",
     ]  # fmt: skip
     callback.on_train_batch_start(trainer, None, object(), 1)
-    assert told.said == ["data>", "begin 1", "<forward"]
+    assert calls.said == ["data>", "begin 1", "<forward"]
 
 
 def test_batches_that_are_accumulated_are_one_step_and_no_failed_commits(following):
-    callback, trainer, told = following
+    callback, trainer, calls = following
     trainer.accumulate_grad_batches = 2
     batch(callback, trainer, Tensor(1.0, "cpu"), steps=0)
     batch(callback, trainer, Tensor(1.0, "cpu"))
-    steps = [said for said in told.said if said.startswith(("begin", "end"))]
+    steps = [said for said in calls.said if said.startswith(("begin", "end"))]
     assert steps == ["begin 0", "end 0 True 2.0 0"]
 
 
@@ -132,39 +132,39 @@ def test_batches_that_are_accumulated_are_one_step_and_no_failed_commits(followi
     ids=["nothing", "no loss", "gpu", "gpu in a dict", "no tensor"],
 )
 def test_a_loss_that_costs_a_wait_for_the_gpu_is_not_read(following, outputs):
-    callback, trainer, told = following
+    callback, trainer, calls = following
     callback.on_train_batch_start(trainer, None, object(), 0)
     trainer.global_step = 1
     callback.on_train_batch_end(trainer, None, outputs, object(), 0)
-    assert "end 0 True None 0" in told.said
+    assert "end 0 True None 0" in calls.said
     assert not callback.failed
 
 
 def test_evaluation_and_checkpoints_between_batches_are_declared(following):
-    callback, trainer, told = following
+    callback, trainer, calls = following
     batch(callback, trainer)
-    told.take()
+    calls.take()
     callback.on_validation_start(trainer, None)
     callback.on_validation_end(trainer, None)
     trainer.save_checkpoint("a.ckpt", weights_only=True)
-    assert told.said == ["<evaluation", "evaluation>", "<checkpoint", "checkpoint>"]
+    assert calls.said == ["<evaluation", "evaluation>", "<checkpoint", "checkpoint>"]
     assert trainer.saved == [("a.ckpt", True)]
 
 
 def test_a_checkpoint_that_fails_ends_its_phase_and_fails_as_it_fails(following):
-    _, trainer, told = following
+    _, trainer, calls = following
     with pytest.raises(TypeError):
         trainer.save_checkpoint()
-    assert told.said == ["<checkpoint", "checkpoint>"]
+    assert calls.said == ["<checkpoint", "checkpoint>"]
 
 
 def test_a_hook_that_fails_is_one_warning_and_the_end_of_our_hooks(following):
-    callback, _, told = following
+    callback, _, calls = following
     with pytest.warns(RuntimeWarning, match="stopped following Lightning"):
         callback.on_train_batch_start(object())
     callback.on_train_batch_start(object())  # a second warning would be an error here
     callback.on_validation_start()
-    assert told.said == []
+    assert calls.said == []
 
 
 ASK = """

@@ -302,13 +302,16 @@ def test_an_ending_prefers_the_exception_noted_to_the_file_and_the_file_to_stder
     for content in ("", '{"message": "of another form"}', "half"):
         left.error.write_text(content)
         assert left.ending(dead(1)) == wire.Ending("Exited with code 1.", "KeyError: 3", AT[3])
-    told = {"message": "OSError: 2", "extraInfo": {"py_callstack": traceback_of(2, "OSError: 2")}}
-    left.error.write_text(json.dumps({"message": told}))
+    message = {
+        "message": "OSError: 2",
+        "extraInfo": {"py_callstack": traceback_of(2, "OSError: 2")},
+    }
+    left.error.write_text(json.dumps({"message": message}))
     assert left.ending(dead(1)) == wire.Ending("Exited with code 1.", "OSError: 2", AT[2])
     noted = f"the main thread\nValueError: 1\n{traceback_of(1, 'ValueError: 1')}"
     left.page.write_note(layout.NOTE_EXCEPTION, noted)
-    told = "Raised ValueError: 1 and exited with code 1."
-    assert left.ending(dead(1)) == wire.Ending(told, "ValueError: 1", AT[1])
+    message = "Raised ValueError: 1 and exited with code 1."
+    assert left.ending(dead(1)) == wire.Ending(message, "ValueError: 1", AT[1])
 
 
 @pytest.mark.parametrize(
@@ -356,7 +359,7 @@ def test_what_torchft_kept_from_the_program_is_why_it_ended(left, monkeypatch):
     """torchft's DDP asserts, and says nothing of the error that came before."""
     asserts = compile("assert False", "/site/torchft/ddp.py", "exec")
     own = compile("assert False", "/job/train.py", "exec")
-    told = []
+    exceptions = []
     for code in (asserts, own):
         last_words.keep(RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "))
         last_words.keep(RuntimeError("Connection closed by peer"))  # what follows from it
@@ -364,9 +367,11 @@ def test_what_torchft_kept_from_the_program_is_why_it_ended(left, monkeypatch):
             exec(code)
         monkeypatch.setattr(last_words, "_page", left.page)
         last_words._note("the main thread", raised.value)
-        told.append(left.ending(wire.Process(False, None, dead_age_s=0.5, exit_code=1)).exception)
+        exceptions.append(
+            left.ending(wire.Process(False, None, dead_age_s=0.5, exit_code=1)).exception
+        )
         last_words.keep(None)
-    assert told == [
+    assert exceptions == [
         "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.",
         "AssertionError",
     ]

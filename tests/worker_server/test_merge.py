@@ -30,32 +30,32 @@ TRUE_CLOCK = ClockPairs(((0, WALL),))
 
 def entry(number, enter_s, exit_s=None, **kwargs):
     """An entry of the ring that was entered and left so many seconds ago."""
-    known = {"group": "default", "op": "all_reduce", "dtype": "float32",
+    usual = {"group": "default", "op": "all_reduce", "dtype": "float32",
              "sizes_in": ((4,),), "sizes_out": ((4,),)}  # fmt: skip
     return RingEntry(
-        **{**known, **kwargs}, seq=number, id=number, enter_age_s=enter_s, exit_age_s=exit_s
+        **{**usual, **kwargs}, seq=number, id=number, enter_age_s=enter_s, exit_age_s=exit_s
     )
 
 
 def row(number, age_s, **kwargs):
-    known = {"record_id": number, "process_group": ["0", "default_pg"], "pg_id": 0,
+    usual = {"record_id": number, "process_group": ["0", "default_pg"], "pg_id": 0,
              "profiling_name": "gloo:all_reduce", "input_sizes": [[4]], "output_sizes": [[4]],
              "input_dtypes": ["Float"], "output_dtypes": ["Float"], "state": "scheduled",
              "retired": True, "time_created_ns": WALL + NOW - round(age_s * S)}  # fmt: skip
-    return {**known, **kwargs}
+    return {**usual, **kwargs}
 
 
 def merged(ring, rows, clock=TRUE_CLOCK):
     return merge(tuple(ring), {"version": "2.10", "entries": rows}, NOW, clock)
 
 
-def kin(found):
-    return {e.id: e.torch_ids for e in found.ring if e.torch_ids}
+def kin(record):
+    return {e.id: e.torch_ids for e in record.ring if e.torch_ids}
 
 
 def test_an_entry_of_torchs_belongs_to_the_call_in_which_it_was_created():
-    found = merged([entry(1, 3, 2.9), entry(2, 2, 1.9)], [row(0, 2.95), row(1, 1.95)])
-    assert (kin(found), found.torch_only) == ({1: (0,), 2: (1,)}, ())
+    record = merged([entry(1, 3, 2.9), entry(2, 2, 1.9)], [row(0, 2.95), row(1, 1.95)])
+    assert (kin(record), record.torch_only) == ({1: (0,), 2: (1,)}, ())
 
 
 def test_one_call_may_hold_several_of_torchs():
@@ -64,13 +64,13 @@ def test_one_call_may_hold_several_of_torchs():
 
 
 def test_a_second_one_of_torchs_is_somebody_elses():
-    found = merged([entry(1, 3, is_async=True)], [row(0, 2.9), row(1, 1.9)])
-    assert (kin(found), found.torch_only) == ({1: (0,)}, (1,))
+    record = merged([entry(1, 3, is_async=True)], [row(0, 2.9), row(1, 1.9)])
+    assert (kin(record), record.torch_only) == ({1: (0,)}, (1,))
 
 
 def test_what_cpp_does_by_itself_is_torchs_alone():
-    found = merged([entry(1, 3, 2.9)], [row(0, 2.95), row(1, 2.5), row(2, 9.0)])
-    assert (kin(found), found.torch_only) == ({1: (0,)}, (1, 2))
+    record = merged([entry(1, 3, 2.9)], [row(0, 2.95), row(1, 2.5), row(2, 9.0)])
+    assert (kin(record), record.torch_only) == ({1: (0,)}, (1, 2))
 
 
 def test_what_is_older_than_the_ring_reaches_is_nobodys():
@@ -84,8 +84,8 @@ def test_what_is_older_than_the_ring_reaches_is_nobodys():
     ids=lambda odd: next(iter(odd)),
 )  # fmt: skip
 def test_another_kind_size_dtype_or_group_is_not_matched(odd):
-    found = merged([entry(1, 3, 2)], [row(0, 2.5, **odd)])
-    assert (kin(found), found.torch_only) == ({}, (0,))
+    record = merged([entry(1, 3, 2)], [row(0, 2.5, **odd)])
+    assert (kin(record), record.torch_only) == ({}, (0,))
 
 
 def test_of_calls_that_are_open_at_once_the_last_one_entered_is_meant():
@@ -97,8 +97,8 @@ def test_of_calls_that_are_open_at_once_the_last_one_entered_is_meant():
 def test_a_nameless_group_keeps_to_the_group_it_was_first_matched_with():
     calls = [entry(1, 5, 4, group="torchft"), entry(2, 3, 2, group="tp")]
     rows = [row(n, age, process_group=["", ""], pg_id=3) for n, age in ((0, 4.5), (1, 2.5))]
-    found = merged(calls, rows)
-    assert (kin(found), found.torch_only) == ({1: (0,)}, (1,))
+    record = merged(calls, rows)
+    assert (kin(record), record.torch_only) == ({1: (0,)}, (1,))
 
 
 def test_after_the_clock_was_set_older_stamps_are_matched_with_nothing_and_blamed_on_nobody():
@@ -106,8 +106,8 @@ def test_after_the_clock_was_set_older_stamps_are_matched_with_nothing_and_blame
     clock = clock.add(NOW - 10 * S, WALL + NOW - 10 * S - 60 * S)
     clock = clock.add(NOW - 1 * S, WALL + NOW - 1 * S)
     calls = [entry(1, 3, 2.9), entry(2, 0.5, 0.4)]
-    found = merged(calls, [row(0, 2.95), row(1, 0.45)], clock)
-    assert (kin(found), found.torch_only) == ({2: (1,)}, ())
+    record = merged(calls, [row(0, 2.95), row(1, 0.45)], clock)
+    assert (kin(record), record.torch_only) == ({2: (1,)}, ())
 
 
 def test_a_clock_that_was_never_read_matches_nothing():
@@ -194,15 +194,17 @@ def run_job(seed, jumps, calls=60):
 @given(st.integers(0, 2**32), st.booleans())
 def test_nothing_is_matched_with_a_call_that_it_does_not_belong_to(seed, jumps):
     job = run_job(seed, jumps)
-    found = merge(job.ring(), {"entries": job.rows}, job.now, job.clock)
+    merged_record = merge(job.ring(), {"entries": job.rows}, job.now, job.clock)
     right = 0
-    for number, numbers in kin(found).items():
+    for number, numbers in kin(merged_record).items():
         for record in numbers:
             assert job.owner.get(record) == number
             right += 1
     if not jumps:
         assert right == len(job.owner)
-    assert set(found.torch_only).isdisjoint(n for ns in kin(found).values() for n in ns)
+    assert set(merged_record.torch_only).isdisjoint(
+        n for ns in kin(merged_record).values() for n in ns
+    )
 
 
 JSON = st.recursive(
@@ -217,24 +219,24 @@ ODD_ROW = st.fixed_dictionaries({}, optional=dict.fromkeys(row(0, 0), JSON))
 @settings(deadline=None, max_examples=60)
 @given(st.dictionaries(st.just("entries"), st.lists(ODD_ROW | JSON, max_size=5) | JSON))
 def test_an_odd_record_of_torchs_never_breaks_the_answer(torch):
-    found = merge((entry(1, 3),), torch, NOW, TRUE_CLOCK)
-    for part in (found, unfinished(found), newer(found, parse_cursor("0.0.0"), NOW)):
+    record = merge((entry(1, 3),), torch, NOW, TRUE_CLOCK)
+    for part in (record, unfinished(record), newer(record, parse_cursor("0.0.0"), NOW)):
         assert len(part.ring) == 1
-    cursor_of(found, NOW)
+    cursor_of(record, NOW)
 
 
 # -- what is unfinished ------------------------------------------------------------------------
 
 
 def test_what_the_ring_knows_to_be_left_is_left_although_gloo_says_scheduled():
-    found = unfinished(
+    record = unfinished(
         merged([entry(1, 3, 2.9), entry(2, 2)],
                [row(0, 2.95, retired=False), row(1, 1.9, retired=False), row(2, 1, retired=False,
                 profiling_name="gloo:barrier")])
     )  # fmt: skip
-    assert [e.id for e in found.ring] == [2]
-    assert [r["record_id"] for r in found.torch["entries"]] == [1, 2]
-    assert found.torch_only == (2,)
+    assert [e.id for e in record.ring] == [2]
+    assert [r["record_id"] for r in record.torch["entries"]] == [1, 2]
+    assert record.torch_only == (2,)
 
 
 def test_a_launched_call_that_nobody_waits_for_is_over_when_torch_retired_it():
@@ -253,16 +255,16 @@ def test_a_cursor_gives_what_was_entered_or_left_since_and_what_is_unfinished():
     later = NOW + 2 * S
     ring = (entry(1, 11), entry(2, 7, 1.0), entry(3, 6, 5.9), entry(4, 1.5, 1.4))
     rows = [row(0, 8.9), row(1, 4.9), row(2, -0.55)]
-    found = newer(merge(ring, {"entries": rows}, later, TRUE_CLOCK), cursor, later)
-    assert [e.id for e in found.ring] == [1, 2, 4]
-    assert [r["record_id"] for r in found.torch["entries"]] == [0, 1, 2]
+    record = newer(merge(ring, {"entries": rows}, later, TRUE_CLOCK), cursor, later)
+    assert [e.id for e in record.ring] == [1, 2, 4]
+    assert [r["record_id"] for r in record.torch["entries"]] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("cursor", ["99.0.0", "1.99.0", "1.0.99999999"])
 def test_a_cursor_from_the_future_is_another_incarnations_and_gives_everything(cursor):
-    found = merged([entry(1, 9, 8), entry(2, 5, 4)], [row(0, 8.5)])
-    everything, behind = select(found, NOW, since=parse_cursor(cursor))
-    assert (everything, behind.ring, behind.torch) == (found, 2, 0)
+    record = merged([entry(1, 9, 8), entry(2, 5, 4)], [row(0, 8.5)])
+    everything, behind = select(record, NOW, since=parse_cursor(cursor))
+    assert (everything, behind.ring, behind.torch) == (record, 2, 0)
 
 
 @pytest.mark.parametrize(
@@ -287,14 +289,14 @@ def test_a_bad_cursor_is_told_in_one_sentence(text):
 
 
 def test_a_cursor_stays_where_it_was_while_torch_cannot_be_asked():
-    found = merge((entry(5, 9, 8),), None, NOW, TRUE_CLOCK)
-    part, behind = select(found, NOW, since=parse_cursor("5.3.4999000"))
+    record = merge((entry(5, 9, 8),), None, NOW, TRUE_CLOCK)
+    part, behind = select(record, NOW, since=parse_cursor("5.3.4999000"))
     assert (part.ring, behind.ring, behind.torch) == ((), 5, 3)
 
 
 def test_newer_and_unfinished_go_together():
-    found = merged([entry(1, 9, 8), entry(2, 5), entry(3, 2, 1), entry(4, 1)], [])
-    part, behind = select(found, NOW, only_active=True, since=parse_cursor("3.-1.4999500"))
+    record = merged([entry(1, 9, 8), entry(2, 5), entry(3, 2, 1), entry(4, 1)], [])
+    part, behind = select(record, NOW, only_active=True, since=parse_cursor("3.-1.4999500"))
     assert ([e.id for e in part.ring], behind.ring) == ([2, 4], 4)
 
 

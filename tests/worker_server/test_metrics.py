@@ -128,8 +128,8 @@ def test_a_bound_belongs_to_its_bucket(rank, duration_ns, bound):
     rank.reporter.begin_step(1)
     attempt(rank.page, 1, duration_ns)
     bounds = [*(str(b) for b in BUCKETS_S), "+Inf"]
-    found = [rank.value("lightkeeper_rank_step_seconds_bucket", le=le) for le in bounds]
-    assert found == [float(n >= bounds.index(bound)) for n in range(len(bounds))]
+    counts = [rank.value("lightkeeper_rank_step_seconds_bucket", le=le) for le in bounds]
+    assert counts == [float(n >= bounds.index(bound)) for n in range(len(bounds))]
 
 
 def test_an_attempt_whose_beginning_nobody_knows_has_no_duration(rank):

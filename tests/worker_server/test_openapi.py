@@ -64,8 +64,8 @@ def test_real_answers_follow_their_schema(path, method, operation):
 )  # fmt: skip
 def test_a_schema_names_every_field_of_its_type_and_no_other(name, kind):
     described = set(DOCUMENT["components"]["schemas"][name]["properties"]) - {"schema"}
-    known = structs.fields(kind) if issubclass(kind, Struct) else dataclasses.fields(kind)
-    assert described == {field.name for field in known}
+    fields = structs.fields(kind) if issubclass(kind, Struct) else dataclasses.fields(kind)
+    assert described == {field.name for field in fields}
 
 
 def test_an_answer_that_lacks_a_key_is_found_out():

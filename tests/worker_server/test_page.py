@@ -102,10 +102,14 @@ def test_a_collective_is_inside_until_it_is_left_and_carries_its_error(page, rea
     row = page.group_row("default", 2, (0, 1))
     first, _second = enter(page, row), enter(page, row, "barrier", shapes=b"")
     page.leave(row, *first, page.intern("RuntimeError: no", is_error=True))
-    one, two = reader.ring(NOW)[0]
-    assert (one.op, one.error, one.exit_age_s is None) == ("all_reduce", "RuntimeError: no", False)
+    oldest, two = reader.ring(NOW)[0]
+    assert (oldest.op, oldest.error, oldest.exit_age_s is None) == (
+        "all_reduce",
+        "RuntimeError: no",
+        False,
+    )
     assert (two.op, two.error, two.exit_age_s) == ("barrier", None, None)
-    assert (one.sizes_in, two.sizes_in) == (((4,),), ())
+    assert (oldest.sizes_in, two.sizes_in) == (((4,),), ())
     (head,) = reader.heads(NOW)
     assert (head.enqueued, head.completed, head.op, head.size) == (2, 1, "barrier", 2)
     assert reader.members() == {"default": (0, 1)}

@@ -28,8 +28,8 @@ def test_a_fresh_page_has_no_note_and_then_the_last_one(page, reader, kind):
     assert reader.note(kind, NOW) is None
     for text in ("first", "", "a longer one\0with ünïcode", "short"):
         page.write_note(kind, text)
-        found, age_s = reader.note(kind, NOW)
-        assert found == text
+        note, age_s = reader.note(kind, NOW)
+        assert note == text
         assert age_s > 0
 
 

@@ -25,12 +25,12 @@ def numbers(rows):
 def test_an_attempt_is_read_as_it_was_written(page, reader):
     attempt(page, 1)
     attempt(page, 2, committed=False)
-    (one, two), dropped = reader.steps(0, time.monotonic_ns())
+    (first, two), dropped = reader.steps(0, time.monotonic_ns())
     assert dropped == 0
-    assert [(r.attempt, r.step, r.committed) for r in (one, two)] == [(1, 0, True), (2, 1, False)]
-    assert set(one.seconds) == {"init", "forward", "other"}
+    assert [(r.attempt, r.step, r.committed) for r in (first, two)] == [(1, 0, True), (2, 1, False)]
+    assert set(first.seconds) == {"init", "forward", "other"}
     assert set(two.seconds) == {"forward", "other"}
-    assert 0 < two.duration_s < one.end_age_s < 10
+    assert 0 < two.duration_s < first.end_age_s < 10
 
 
 def test_seconds_are_what_lies_between_two_ends_to_the_nanosecond(page, reader):
@@ -76,9 +76,9 @@ def test_a_poll_a_second_misses_nothing_at_a_thousand_steps_a_second(page, reade
     assert seen == list(range(1, last + 1))
     state = reader.step_state(NOW)
     running = (page._words[layout.STEPS_WORD + last % layout.STEPS_SLOTS * 24 + 3]) * 1e-9
-    told = sum(state.seconds.values())
+    told_s = sum(state.seconds.values())
     began = NOW * 1e-9 - state.phase_age_s
-    assert spent == pytest.approx(told + running - began, abs=1e-4)
+    assert spent == pytest.approx(told_s + running - began, abs=1e-4)
 
 
 def test_an_attempt_that_is_being_written_is_lost_with_its_successor(page, reader):

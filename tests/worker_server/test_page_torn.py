@@ -129,9 +129,9 @@ class Reading:
         self.dropped += dropped
 
     def check_note(self, kind, now_ns):
-        found = self.reader.note(kind, now_ns)
-        if found is not None:
-            text, age_s = found
+        note = self.reader.note(kind, now_ns)
+        if note is not None:
+            text, age_s = note
             n = int(text.split(" ")[0])
             assert text == note_text(n)
             assert n % 2 == kind
@@ -205,9 +205,9 @@ class Interrupted:
 
     def __getitem__(self, where):
         if not isinstance(where, slice) or where.stop - where.start < 16:
-            found = self.memory[where]
+            word = self.memory[where]
             self.turn()
-            return found
+            return word
         half = (where.start + where.stop) // 16 * 8  # at a word: those are never torn
         first = bytes(self.memory[where.start : half])
         self.turn()

@@ -47,10 +47,10 @@ def test_a_batch_script_of_slurm_names_no_step():
 def test_a_pod_that_its_manifest_told_nothing_still_finds_name_namespace_and_uid():
     files = {"/proc/self/mountinfo": HOSTS_FILE}
     files["/var/run/secrets/kubernetes.io/serviceaccount/namespace"] = "train\n"
-    found = place(
+    pod = place(
         {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, lambda path: files.get(path, ""), "job-1-worker-0"
     )
-    assert found == {"pod": "job-1-worker-0", "namespace": "train", "pod_uid": UID}
+    assert pod == {"pod": "job-1-worker-0", "namespace": "train", "pod_uid": UID}
 
 
 def test_what_the_manifest_says_wins_over_the_files():
@@ -100,14 +100,14 @@ PROCESS = wire.Process(alive=True, state="S")
 
 def test_the_place_travels_with_the_state_and_an_empty_one_takes_no_room():
     placed = replace(WHO, place={"slurm_job_id": "1"})
-    told = wire.to_json(wire.StateReport(placed, PROCESS, None))
-    assert wire.parse_state(json.loads(json.dumps(told))).identity == placed
+    body = wire.to_json(wire.StateReport(placed, PROCESS, None))
+    assert wire.parse_state(json.loads(json.dumps(body))).identity == placed
     assert "place" not in wire.to_json(wire.StateReport(WHO, PROCESS, None))["identity"]
 
 
 def test_an_old_sidecar_that_tells_no_place_is_understood():
-    told = wire.to_json(wire.StateReport(WHO, PROCESS, None))
-    assert wire.parse_state(told).identity.place == {}
+    body = wire.to_json(wire.StateReport(WHO, PROCESS, None))
+    assert wire.parse_state(body).identity.place == {}
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_an_old_sidecar_that_tells_no_place_is_understood():
     ids=["too many", "too long", "long key", "a number", "a list", "two lines"],
 )  # fmt: skip
 def test_a_place_out_of_bounds_is_refused(odd):
-    told = wire.to_json(wire.StateReport(WHO, PROCESS, None))
-    told["identity"]["place"] = odd
+    body = wire.to_json(wire.StateReport(WHO, PROCESS, None))
+    body["identity"]["place"] = odd
     with pytest.raises(wire.WireError, match=r"place|'k'"):
-        wire.parse_state(told)
+        wire.parse_state(body)

@@ -101,7 +101,7 @@ def recorders(tmp_path):
 
     def read(max_age_s: float = 0.0) -> dict[str, object]:
         made.refresh(max_age_s, 1)
-        return {name: one.error or one.record for name, one in made.kept.items()}
+        return {name: recorder.error or recorder.record for name, recorder in made.kept.items()}
 
     read.made = made
     return read
@@ -210,7 +210,7 @@ def test_the_answer_has_each_recorders_entries_and_says_whose_an_entrys_are(page
     box = a_box(tmp_path)
     record = wire.parse_flight_record(json.loads(json.dumps(wire.to_json(box.flight_record()))))
     assert record.torch == GLOO
-    assert {name: one.record for name, one in record.recorders.items()} == {
+    assert {name: recorder.record for name, recorder in record.recorders.items()} == {
         "fr_trace_json?backend=nccl": nccl, "torchcomms_fr_trace_json": COMMS,
     }  # fmt: skip
     (entry,) = record.ring
@@ -277,7 +277,7 @@ def test_the_state_has_nccls_heads_with_their_age_from_the_header_alone(page, se
     head = wait_for(moved, within_s=10, what="the header is read")
     assert (head.inside, head.enqueued, head.started, head.op) == (4, 4, 4, "all_reduce")
     assert 0 <= head.read_age_s < 10
-    whole = [one for one in plane.asked if one == "dump_nccl_trace_json"]
+    whole = [question for question in plane.asked if question == "dump_nccl_trace_json"]
     assert len(whole) == 1
     assert plane.asked[-1] == "dump_nccl_trace_json?includecollectives=false"
 

@@ -181,9 +181,9 @@ def test_the_last_committed_step_is_unknown_before_the_first(reporter, read):
 def rows(page, reader):
 
     def steps():
-        found, dropped = reader.steps(0, NOW)
+        step_rows, dropped = reader.steps(0, NOW)
         assert dropped == 0
-        return found
+        return step_rows
 
     return steps
 

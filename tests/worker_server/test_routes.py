@@ -62,7 +62,9 @@ def test_parameters_reach_the_box(client, box):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("path", [one.path for one in ENDPOINTS if one.formats == BOTH])
+@pytest.mark.parametrize(
+    "path", [endpoint.path for endpoint in ENDPOINTS if endpoint.formats == BOTH]
+)
 def test_every_answer_in_json_is_a_text_on_request(client, path):
     answer = client.get(f"{path}?format=text&rows=5")
     assert answer.content_type == "text/plain; charset=utf-8"
@@ -70,7 +72,9 @@ def test_every_answer_in_json_is_a_text_on_request(client, path):
 
 
 def test_every_answer_that_is_read_and_no_document_has_a_text():
-    only_json = {one.name for one in ENDPOINTS if one.formats == JSON and not one.acts}
+    only_json = {
+        endpoint.name for endpoint in ENDPOINTS if endpoint.formats == JSON and not endpoint.acts
+    }
     assert only_json == {"openapi"}
 
 
@@ -163,7 +167,7 @@ def test_slow_work_leaves_threads_for_the_state(box, path, places, busy):
             assert app.test_client().get(wire.PATH_STATE).status_code == 200
         finally:
             box.gate.set()
-        assert [one.result(10) for one in under_way] == [200] * places
+        assert [future.result(10) for future in under_way] == [200] * places
     assert ask() == 200
 
 
@@ -198,10 +202,10 @@ def test_metrics_come_in_the_format_that_is_asked_for(client):
 def test_the_help_page_has_a_line_for_every_route(client):
     text = client.get("/", headers={"Accept": "*/*"}).text
     rules = {rule.rule for rule in client.application.url_map.iter_rules()} - {"/"}
-    assert {one.path for one in ENDPOINTS} - {"/"} == rules
-    for one in ENDPOINTS[1:]:
-        assert one.ask in text
-        assert one.what in text
+    assert {listed.path for listed in ENDPOINTS} - {"/"} == rules
+    for endpoint in ENDPOINTS[1:]:
+        assert endpoint.ask in text
+        assert endpoint.what in text
     assert "curl 'http://localhost/v1/state?format=text'  " in text
     assert f"curl 'http://localhost{PROFILE.replace('1.5', '2')}' -H \"Authorization:" in text
 

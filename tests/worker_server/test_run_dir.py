@@ -137,7 +137,7 @@ def test_of_the_logs_of_the_dead_the_newest_are_kept_and_a_living_ranks_whatever
     os.utime(folder / "rg_0.99-dead.log.1", (old, old))
     sweep(folder)
     os.close(fd)
-    left = {one.name for one in folder.glob("*.log*")}
+    left = {kept.name for kept in folder.glob("*.log*")}
     assert left == {files.log.name, f"{files.log.name}.1"} | {
         f"rg_0.{number}-dead.log" for number in range(32)
     }

@@ -35,8 +35,8 @@ def test_while_all_is_finite_nothing_is_said(reporter, spoilt):
 def test_a_figure_that_is_not_finite_is_a_vote_against_the_commit(reporter, spoilt, name, bad):
     reporter.begin_step(7)
     assert reporter.finite(**{name: bad}) is False
-    found = spoilt()
-    assert (found.first_step, found.where, found.run, found.attempts) == (7, "local", 1, 1)
+    spell = spoilt()
+    assert (spell.first_step, spell.where, spell.run, spell.attempts) == (7, "local", 1, 1)
 
 
 def test_what_is_seen_later_in_the_same_attempt_moves_neither_step_nor_place(reporter, spoilt):
@@ -58,8 +58,8 @@ def test_a_spell_keeps_its_first_step_and_counts_its_attempts(reporter, spoilt):
     attempt(reporter, 6)
     for step in (7, 7, 8):
         attempt(reporter, step, committed=False, loss=NAN)
-    found = spoilt()
-    assert (found.first_step, found.run, found.attempts) == (7, 3, 3)
+    spell = spoilt()
+    assert (spell.first_step, spell.run, spell.attempts) == (7, 3, 3)
 
 
 def test_a_finite_attempt_ends_the_spell_and_the_next_one_begins_anew(reporter, spoilt):

@@ -22,19 +22,19 @@ from worker_server.rank.reporter import Reporter
 @pytest.fixture
 def titan():
     """A structured logger as torchtitan has it, with our handler and what it was told."""
-    told, logger = WrittenDown(), logging.Logger("stands for torchtitan's")
-    logger.addHandler(torchtitan.SpanHandler(told, told.close))
+    calls, logger = WrittenDown(), logging.Logger("stands for torchtitan's")
+    logger.addHandler(torchtitan.SpanHandler(calls, calls.close))
 
     def log(name, step=None, *, event=None, value=None, task=None, kind="event"):
         extra = {"log_type": kind, "log_type_name": name, "event_name": event, "step": step,
                  "relative_step": step, "value": value, "task_name": task}  # fmt: skip
         logger.info("text", extra=extra)
 
-    return log, told
+    return log, calls
 
 
 def test_the_spans_of_a_torchtitan_step_are_its_phases(titan):
-    log, told = titan
+    log, calls = titan
     for name in ("training_start", "step_start", "fetching_batch_start", "fetching_batch_end"):
         log(name, 4, kind="instant" if name == "training_start" else "event")
     log("metric_value", 4, event="local_valid_tokens", value=128, kind="instant")
@@ -42,38 +42,38 @@ def test_the_spans_of_a_torchtitan_step_are_its_phases(titan):
                  "fwd_bwd_end", "optim_start", "optim_end", "eval_start", "eval_end",
                  "ModelConfig.build_start", "ModelConfig.build_end", "step_end"):  # fmt: skip
         log(name, 4)
-    assert told.said == [
+    assert calls.said == [
         "begin 4", "<data", "data>", "<forward_backward", "<data", "data>", "forward_backward>",
         "<optimizer", "optimizer>", "<evaluation", "evaluation>", "end 4 True None 128",
     ]  # fmt: skip
 
 
 def test_a_step_that_fails_is_not_committed(titan):
-    log, told = titan
+    log, calls = titan
     for name in ("step_start", "fwd_bwd_start", "fwd_bwd_error", "fwd_bwd_end", "step_error",
                  "step_end", "step_start", "step_end"):  # fmt: skip
         log(name, 4)
-    assert [said for said in told.said if said.startswith("end")] == [
+    assert [said for said in calls.said if said.startswith("end")] == [
         "end 4 False None 0", "end 4 True None 0",
     ]  # fmt: skip
 
 
 def test_the_fault_tolerant_trainer_has_phases_and_leaves_the_steps_to_torchft(titan):
-    log, told = titan
+    log, calls = titan
     for name in ("fwd_bwd_start", "fwd_bwd_end", "optim_start", "optim_end"):
         log(name)
-    assert told.said == [
+    assert calls.said == [
         "<forward_backward", "forward_backward>", "<optimizer", "optimizer>",
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize("trainer", ["Trainer", "FaultTolerantTrainer", "MyTrainer"])
 def test_while_the_trainer_is_made_the_rank_is_in_init(titan, trainer):
-    log, told = titan
+    log, calls = titan
     for name in (f"{trainer}.Config.build_start", "AdamW.Config.build_start",
                  "AdamW.Config.build_end", f"{trainer}.Config.build_end"):  # fmt: skip
         log(name)
-    assert told.said == ["<init", "init>"]
+    assert calls.said == ["<init", "init>"]
 
 
 def test_a_step_of_the_optimizer_for_its_state_alone_is_no_step(page):
@@ -95,19 +95,19 @@ def test_a_step_of_the_optimizer_for_its_state_alone_is_no_step(page):
 
 
 def test_a_training_that_took_its_process_groups_down_is_over(titan):
-    log, told = titan
+    log, calls = titan
     log("torch_distributed_teardown_start")
-    assert not told.closed
+    assert not calls.closed
     log("torch_distributed_teardown_end")
-    assert told.closed
+    assert calls.closed
 
 
 def test_spans_of_asyncio_tasks_and_ends_without_a_beginning_are_left_alone(titan):
-    log, told = titan
+    log, calls = titan
     log("fwd_bwd_start", 1, task="Task-1")
     log("optim_end", 1)
     log("step_start", None)
-    assert told.said == []
+    assert calls.said == []
 
 
 class Metrics:
@@ -124,32 +124,32 @@ class Metrics:
 @pytest.fixture
 def metrics(monkeypatch):
     """Our ears in torchtitan's metrics, and what was heard."""
-    module, told = ModuleType("torchtitan.components.metrics"), WrittenDown()
+    module, heard = ModuleType("torchtitan.components.metrics"), WrittenDown()
     module.MetricsProcessor = type("MetricsProcessor", (Metrics,), {})
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    torchtitan.hear_losses(told.note_loss)
-    return module.MetricsProcessor(), told
+    torchtitan.hear_losses(heard.note_loss)
+    return module.MetricsProcessor(), heard
 
 
 def test_the_loss_is_the_one_that_torchtitans_metrics_are_told(metrics):
-    processor, told = metrics
+    processor, heard = metrics
     assert processor.log(4, 2.5, 2.75, 1.0, extra_metrics={"lr": 0.1}) == "as before"
     assert processor.log(step=5, global_avg_loss=2.25, global_max_loss=2.5, grad_norm=1.0)
-    assert told.said == ["loss 2.5", "loss 2.25"]
+    assert heard.said == ["loss 2.5", "loss 2.25"]
     assert processor.logged == [(4, 2.5, 2.75, 1.0, {"lr": 0.1}), (5, 2.25, 2.5, 1.0, None)]
 
 
 def test_a_sum_of_the_means_of_groups_is_not_taken_for_a_mean(metrics):
-    processor, told = metrics
+    processor, heard = metrics
     processor.log(16, 8.06899, 4.95215, 1.6)  # two groups of two, seen with 0.3.0
-    assert told.said == ["loss 4.95215"]
+    assert heard.said == ["loss 4.95215"]
 
 
 def test_a_loss_that_is_no_number_stays_none(metrics):
-    processor, told = metrics
+    processor, heard = metrics
     processor.log(1, math.nan, 3.0, 1.0)
     processor.log(2, object(), 3.0, 1.0)  # a tensor, or of another version: left alone
-    assert told.said == ["loss nan"]
+    assert heard.said == ["loss nan"]
 
 
 def test_metrics_of_another_version_cost_the_loss_and_nothing_else(monkeypatch):
@@ -161,7 +161,7 @@ def test_metrics_of_another_version_cost_the_loss_and_nothing_else(monkeypatch):
     monkeypatch.setattr("worker_server.rank.attach._attached", None)
     with pytest.warns(RuntimeWarning, match="no loss"):
         torchtitan.handler(structured_logger=logger, rank=0, source="training", output_dir="out")
-    assert [type(one).__name__ for one in logger.handlers] == ["SpanHandler"]
+    assert [type(handler).__name__ for handler in logger.handlers] == ["SpanHandler"]
 
 
 FACTORY = "worker_server.integrations.torchtitan.handler"

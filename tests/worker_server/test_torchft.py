@@ -234,7 +234,7 @@ def test_works_that_nobody_waits_for_are_not_kept_for_ever(gloo, recording):
     for _ in range(3):
         for _ in range(layout.RING_SLOTS):
             gloo.barrier()
-        kept.append(sum(type(one) is torchft_groups.OpenGroupCall for one in gc.get_objects()))
+        kept.append(sum(type(item) is torchft_groups.OpenGroupCall for item in gc.get_objects()))
     assert kept[2] <= kept[0] + 10
 
 
@@ -414,7 +414,7 @@ def test_what_a_version_does_not_have_is_said_at_attach_in_the_state_and_as_a_me
         "Manager.wait_quorum", "ProcessGroup.reconfigure",
     )  # fmt: skip
     assert reader.unhooked == lost
-    assert [str(one.message).partition(", so ")[2] for one in recwarn] == [
+    assert [str(warning.message).partition(", so ")[2] for warning in recwarn] == [
         "new quorums' process groups are not seen there",
         "steps and waits are not seen there",
     ]

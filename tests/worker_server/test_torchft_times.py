@@ -100,8 +100,10 @@ def test_a_donor_stages(clock, times):
 def test_several_managers_that_load_at_once_take_as_long_as_the_longest(clock, times):
     managers = [manager_with(clock, load_s=1.0 + n, mib=1 + n) for n in range(3)]
     threads = [
-        threading.Thread(target=one._checkpoint_transport.recv_checkpoint, args=(0, "", 3, None))
-        for one in managers
+        threading.Thread(
+            target=manager._checkpoint_transport.recv_checkpoint, args=(0, "", 3, None)
+        )
+        for manager in managers
     ]
     for thread in threads:
         thread.start()
@@ -112,10 +114,10 @@ def test_several_managers_that_load_at_once_take_as_long_as_the_longest(clock, t
 
 def test_several_managers_that_heal_in_turn_take_as_long_as_all_of_them(clock, times):
     managers = [manager_with(clock, load_s=1.0, mib=2) for _ in range(3)]
-    for one in managers:
-        one._checkpoint_transport.recv_checkpoint(0, "", 3, None)
-    for one in managers:
-        one._apply_pending_state_dict()
+    for manager in managers:
+        manager._checkpoint_transport.recv_checkpoint(0, "", 3, None)
+    for manager in managers:
+        manager._apply_pending_state_dict()
     assert times() == {
         "load": Took(1, 3.0, 3.0, 6 * MIB, 6 * MIB),
         "apply": Took(1, 0.75, 0.75, 6 * MIB, 6 * MIB),

@@ -149,8 +149,8 @@ def test_a_generator_or_a_lambda_is_told_by_the_function_that_it_stands_in():
         Call("Loader.rows.<locals>.<lambda>", "/job/a.py", 5),
         Call("main.<locals>.helper", "/job/a.py", 6), Call("<module>", "/job/a.py", 7),
     ]  # fmt: skip
-    told = [frame_of(calls, index).function for index in range(len(calls))]
-    assert told == ["Loader.rows", "Loader.rows", "Loader.rows", "helper", "<module>"]
+    functions = [frame_of(calls, index).function for index in range(len(calls))]
+    assert functions == ["Loader.rows", "Loader.rows", "Loader.rows", "helper", "<module>"]
     assert innermost([]) is None
 
 

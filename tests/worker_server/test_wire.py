@@ -111,9 +111,9 @@ def test_a_rank_that_tells_its_committed_step_although_it_is_the_expected_one_is
 def test_what_becomes_part_of_a_sentence_is_one_printable_line_of_bounded_length():
     long = "Value\x1b[31m\nError: " + 1000 * "x"
     state = wire.StateReport(WHO, wire.Process(False, None), None, ending=wire.Ending(long))
-    told = wire.parse_state(wire.to_json(state)).ending.sentence
-    assert told.startswith("Value [31m Error: xxx")
-    assert len(told) == wire.LINE_MAX_CHARS
+    sentence = wire.parse_state(wire.to_json(state)).ending.sentence
+    assert sentence.startswith("Value [31m Error: xxx")
+    assert len(sentence) == wire.LINE_MAX_CHARS
 
 
 def test_what_a_newer_worker_server_calls_a_stack_is_not_known_here():
@@ -165,7 +165,7 @@ def test_a_valid_answer_with_one_part_replaced_parses_or_raises_the_one_error(pa
 
 
 @pytest.mark.parametrize(
-    ("told", "meant"),
+    ("times", "meant"),
     [
         pytest.param(None, {}, id="a rank that does not know them"),
         pytest.param({"load": [2, 1.5, 0.5]}, {"load": wire.Took(2, 1.5, 0.5)}, id="no bytes"),
@@ -177,10 +177,10 @@ def test_a_valid_answer_with_one_part_replaced_parses_or_raises_the_one_error(pa
         ),
     ],
 )
-def test_times_of_other_versions_are_read(told, meant):
+def test_times_of_other_versions_are_read(times, meant):
     answer = wire.to_json(VALID[wire.parse_state])
     assert "times" not in answer["step"]
-    answer["step"]["times"] = told
+    answer["step"]["times"] = times
     assert wire.parse_state(answer).step.times == meant
 
 

@@ -61,21 +61,21 @@ def example(hint: Any, name: str = "") -> Any:
     if name in CHOSEN or kind in leaves:
         return CHOSEN.get(name, leaves.get(kind))
     if origin is tuple:
-        return [example(one) for one in args if one is not ...]
+        return [example(part) for part in args if part is not ...]
     if origin is Mapping:
         return {"k": example(args[1])}
     if issubclass(kind, Enum):
         return list(kind)[-1].value
-    told = {key: example(part, key) for key, part in parts(kind).items()}
-    return list(told.values()) if is_row(kind) else told
+    fields = {key: example(part, key) for key, part in parts(kind).items()}
+    return list(fields.values()) if is_row(kind) else fields
 
 
 def leaves(hint: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any, Any]]:
     """Where what stands: path, type and bounds of every value that is no container."""
     kind, origin, args, bounds = plain(hint)
     if origin is tuple:
-        for at, one in enumerate(one for one in args if one is not ...):
-            yield from leaves(one, (*path, at))
+        for at, element in enumerate(argument for argument in args if argument is not ...):
+            yield from leaves(element, (*path, at))
     elif origin is Mapping:
         yield from leaves(args[1], (*path, "k"))
     elif kind in (int, float, bool, str, Any) or issubclass(kind, Enum):
@@ -174,12 +174,12 @@ def test_null_is_as_good_as_absent(kind):
 )
 def test_a_row_that_a_newer_side_made_longer_is_read_as_far_as_it_is_known(kind, path):
     answer = answer_of(kind)
-    known = PARSERS[kind](answer)
+    parsed = PARSERS[kind](answer)
     row = answer
     for key in path:
         row = row[key]
     row += [{"new": 1}, None]
-    assert PARSERS[kind](answer) == known
+    assert PARSERS[kind](answer) == parsed
 
 
 def test_every_number_of_the_wire_is_bounded():

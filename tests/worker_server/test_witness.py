@@ -156,8 +156,8 @@ def test_samples_in_a_row_agree_until_the_frame_differs_or_the_rank_moves():
     wait = std("threading.py", "wait")
     witness.add(StackSample((wait, USER, MAIN), 100.0), (1,), waits=False)
     witness.add(StackSample((USER, MAIN), 102.5), (1,), waits=False)
-    told = witness.witness((1,), 103.0)
-    assert told == wire.Witness(
+    seen = witness.witness((1,), 103.0)
+    assert seen == wire.Witness(
         wire.Frame("Deadlock.log_step", "train.py", 66), Doing.UNKNOWN, 2, 2.5, 0.5
     )
     assert witness.witness((2,), 103.0) is None

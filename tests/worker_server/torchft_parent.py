@@ -90,7 +90,7 @@ def main(folder):
     silence()
     pid, address = lighthouse()
     pids = [child(rank, folder, name, address, name == "b") for name in ("a", "b")]
-    codes = [os.waitstatus_to_exitcode(os.waitpid(one, 0)[1]) for one in pids]
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child_pid, 0)[1]) for child_pid in pids]
     os.kill(pid, 9)
     os.waitpid(pid, 0)
     print(json.dumps(codes), flush=True)

@@ -177,8 +177,8 @@ def burn(seconds):
 
 def collect():
     rubbish = [[] for _ in range(200_000)]
-    for one in rubbish:
-        one.append(rubbish)
+    for item in rubbish:
+        item.append(rubbish)
     del rubbish
     until = time.monotonic() + 4
     while time.monotonic() < until:

@@ -77,7 +77,7 @@ def _lives(name):
             struck = [json.loads(line) for line in file]
     except OSError:
         return 0
-    return len({one["pid"] for one in struck if one["bug"] == name and one["rank"] == ME})
+    return len({line["pid"] for line in struck if line["bug"] == name and line["rank"] == ME})
 
 
 def _note(name):

@@ -34,7 +34,7 @@ def hook(log: int) -> Any:
 
     def note(event: str, words: tuple[Any, ...]) -> None:
         if told(event, words):
-            said = [one if isinstance(one, (int, str)) else repr(one) for one in words]
+            said = [word if isinstance(word, (int, str)) else repr(word) for word in words]
             if event in _NETWORK:
                 said = list(words[1][:2]) if isinstance(words[1], tuple) else [repr(words[1])]
             os.write(log, json.dumps([event, *said]).encode() + b"\n")

@@ -139,56 +139,60 @@ class Pair(MatrixFleet):
     def after(self) -> list[int]:
         """Commits of each survivor without the sick group."""
         done = [
-            one["rank"] for one in self.steps()
-            if one["event"] == "step" and one["committed"] and one["participants"] == 2
+            line["rank"] for line in self.steps()
+            if line["event"] == "step" and line["committed"] and line["participants"] == 2
         ]  # fmt: skip
         return [done.count("rg_0.0"), done.count("rg_2.0")]
 
     def told(self, rank: str) -> list[str]:
         """Its status lines, less what is a time or a name of this run."""
         return [
-            json.dumps({k: v for k, v in one.items() if k not in ("time", "seconds", "pid")})
-            for one in self.steps()
-            if one["rank"] == rank
+            json.dumps({k: v for k, v in line.items() if k not in ("time", "seconds", "pid")})
+            for line in self.steps()
+            if line["rank"] == rank
         ]
 
     def pids(self) -> dict[str, int]:
         """Rank -> process, of each that ever started; more than one is told as 0."""
-        found: dict[str, int] = {}
-        for one in self.steps():
-            if one["event"] == "started":
-                found[one["rank"]] = 0 if one["rank"] in found else one["pid"]
-        return found
+        by_rank: dict[str, int] = {}
+        for line in self.steps():
+            if line["event"] == "started":
+                by_rank[line["rank"]] = 0 if line["rank"] in by_rank else line["pid"]
+        return by_rank
 
     def fates(self) -> dict[str, str]:
         """What became of every rank: its process as the kernel has it, and its launcher's word."""
-        found = {}
+        by_rank = {}
         for rank, pid in sorted(self.pids().items()):
             lines = status.read(self.folder / "events" / f"{rank.partition('.')[0]}.jsonl")
-            events = [one["event"] for one in lines if one["event"] != "monitor_away"]
-            found[rank] = f"{alive(pid)}, its launcher: {events}"
-        return found
+            events = [line["event"] for line in lines if line["event"] != "monitor_away"]
+            by_rank[rank] = f"{alive(pid)}, its launcher: {events}"
+        return by_rank
 
     def files(self) -> set[str]:
         """Every file of the fleet, numbers in names left out; not the monitor's own."""
         own = {self.folder / "logs" / name for name in ("audit.jsonl", "monitor.log")}
         own.add(self.folder / "secret")
-        found = {
+        paths = {
             Path(folder, name)
             for folder, _, names in os.walk(self.folder) for name in names
             if not Path(folder).is_relative_to(self.keeper_folder)
         }  # fmt: skip
-        return {_NAMES.sub("#", str(one.relative_to(self.folder))) for one in found - own}
+        return {_NAMES.sub("#", str(path.relative_to(self.folder))) for path in paths - own}
 
     def cpu_s(self) -> dict[str, float]:
         """CPU seconds of each rank, and of its WorkerServer."""
-        found = {}
+        by_name = {}
         for rank, pid in self.pids().items():
             group = rank.partition(".")[0]
-            others = [one for one in self._sidecars(group) if one != pid and is_sidecar(one)]
-            found[rank] = used_s(pid)
-            found[f"{rank} sidecar"] = round(sum(map(used_s, others)), 2)
-        return found
+            others = [
+                sidecar
+                for sidecar in self._sidecars(group)
+                if sidecar != pid and is_sidecar(sidecar)
+            ]
+            by_name[rank] = used_s(pid)
+            by_name[f"{rank} sidecar"] = round(sum(map(used_s, others)), 2)
+        return by_name
 
     def audit(self) -> Iterator[list[Any]]:
         """What the monitor's interpreter told of it."""
@@ -232,7 +236,7 @@ def both(folder: Path, stack: ExitStack) -> Two:
     stack.callback(recorder.close)
     hook = stack.enter_context(served(receiver)).rpartition("/")[0]
     two = Two(Pair.made(folder / "o", recorder, hook), Pair.made(folder / "a"), recorder, receiver)
-    for one in (two.observed, two.alone):
-        stack.callback(one.stop)
-        one.start()
+    for pair in (two.observed, two.alone):
+        stack.callback(pair.stop)
+        pair.start()
     return two

@@ -35,7 +35,9 @@ class Requests:
         while not self.lost and b"\r\n\r\n" in self.data:
             head, _, rest = self.data.partition(b"\r\n\r\n")
             line, *fields = head.decode("latin-1").split("\r\n")
-            named = {k.lower(): v.strip() for k, _, v in (one.partition(":") for one in fields)}
+            named = {
+                k.lower(): v.strip() for k, _, v in (header.partition(":") for header in fields)
+            }
             length = named.get("content-length", "0")
             if "transfer-encoding" in named or not length.isdecimal():
                 self.lost = True
@@ -81,10 +83,10 @@ class Recorder:
             except OSError:
                 writer.close()
                 return
-            found = Requests()
+            requests = Requests()
 
             def note(data: bytes) -> None:
-                noted.extend(found.feed(data))
+                noted.extend(requests.feed(data))
 
             await asyncio.gather(_pump(reader, on, note), _pump(back, writer, lambda _: None))
 
@@ -139,10 +141,11 @@ class Registry:
             def do_GET(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 if self.command == "POST" and self.path == PATH_REGISTER:
-                    told = json.loads(body)
-                    rank = f"{told['identity']['group']}.{told['identity']['group_rank']}"
-                    told["url"] = registry.recorder.front(rank, told["url"])
-                    body = json.dumps(told).encode()
+                    registration = json.loads(body)
+                    who = registration["identity"]
+                    rank = f"{who['group']}.{who['group_rank']}"
+                    registration["url"] = registry.recorder.front(rank, registration["url"])
+                    body = json.dumps(registration).encode()
                 kept = {k: v for k, v in self.headers.items() if k == "Authorization"}
                 onward = HTTPConnection(to, timeout=5)
                 try:

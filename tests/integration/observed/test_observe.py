@@ -37,18 +37,18 @@ def over(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Two, dict[s
         two = both(tmp_path_factory.mktemp("observe"), stack)
         pair = (two.observed, two.alone)
         client = stack.enter_context(closing(two.observed.client()))
-        for one in pair:
-            one.ready()
+        for fleet in pair:
+            fleet.ready()
         wait_for(
-            lambda: all(two.recorder.asked.get(one) for one in SERVERS - {"scheduler"}),
+            lambda: all(two.recorder.asked.get(server) for server in SERVERS - {"scheduler"}),
             within_s=30, what="the monitor looks at all there is",
         )  # fmt: skip
-        for one in pair:
-            one.begin()
-        for one in pair:
+        for fleet in pair:
+            fleet.begin()
+        for fleet in pair:
             wait_for(
-                lambda one=one: one.check() or min(one.after()) >= AFTER,
-                within_s=120, what=f"{one.folder.name}: the others commit without {SICK}",
+                lambda side=fleet: side.check() or min(side.after()) >= AFTER,
+                within_s=120, what=f"{fleet.folder.name}: the others commit without {SICK}",
             )  # fmt: skip
         incident = wait_for(lambda: record(client), within_s=30, what="the record, with evidence")
         yield two, incident
@@ -56,10 +56,10 @@ def over(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Two, dict[s
 
 def record(client: Any) -> dict[str, Any] | None:
     """The incident, once it says what would have been done and its evidence is written."""
-    for one in client.incidents():
-        would = any(said["action"] == "would_evict" for said in one["decisions"])
-        if one["kind"] == "not_entered" and would and one["bundle"]:
-            return one
+    for incident in client.incidents():
+        would = any(said["action"] == "would_evict" for said in incident["decisions"])
+        if incident["kind"] == "not_entered" and would and incident["bundle"]:
+            return incident
     return None
 
 
@@ -81,8 +81,8 @@ def test_the_monitor_comes_to_the_fleet_in_no_other_way(over: tuple[Two, Any]) -
     ports = {words[1] for event, *words in seen if event == "socket.connect"}
     assert ports
     assert ports <= two.recorder.ports()
-    assert not [one for one in seen if one[0].startswith(ENDS_OR_STARTS)]
-    assert not [one for one in seen if one[0] in ("socket.sendto", "socket.sendmsg")]
+    assert not [event for event in seen if event[0].startswith(ENDS_OR_STARTS)]
+    assert not [event for event in seen if event[0] in ("socket.sendto", "socket.sendmsg")]
     written = [
         Path(word)
         for event, *words in seen
@@ -98,7 +98,7 @@ def test_the_monitor_comes_to_the_fleet_in_no_other_way(over: tuple[Two, Any]) -
 
 def test_the_record_is_full(over: tuple[Two, Any]) -> None:
     two, incident = over
-    (row,) = [one for one in incident["decisions"] if one["action"] == "would_evict"]
+    (row,) = [decision for decision in incident["decisions"] if decision["action"] == "would_evict"]
     assert (row["guard"], row["reason"]) == ("observe", "observe mode: would evict rg_1")
     assert "start it without --observe" in row["release"]
     assert (row["would"]["group"], row["would"]["quarantine"]) == ("rg_1", [])
@@ -116,10 +116,10 @@ def test_the_record_is_full(over: tuple[Two, Any]) -> None:
 def test_training_goes_on_byte_by_byte_as_without_a_monitor(over: tuple[Two, Any]) -> None:
     two, _ = over
     for rank in RANKS:
-        before, alone = (steps_until(one.told(rank)) for one in (two.observed, two.alone))
+        before, alone = (steps_until(fleet.told(rank)) for fleet in (two.observed, two.alone))
         assert len(before) == 1 + 2 * HANG["step"]  # started; a step and the hash of all weights
         assert before == alone
-        late, alone = (commits_after(one.told(rank)) for one in (two.observed, two.alone))
+        late, alone = (commits_after(fleet.told(rank)) for fleet in (two.observed, two.alone))
         both_made = min(len(late), len(alone))
         assert both_made >= (0 if rank == SICK else 2 * AFTER)
         assert late[:both_made] == alone[:both_made]
@@ -142,4 +142,6 @@ def steps_until(lines: list[str]) -> list[str]:
 
 def commits_after(lines: list[str]) -> list[str]:
     """Those of commits after it: how often an attempt fails before is a matter of timing."""
-    return [one for one in lines[1 + 2 * HANG["step"] :] if json.loads(one).get("committed", True)]
+    return [
+        line for line in lines[1 + 2 * HANG["step"] :] if json.loads(line).get("committed", True)
+    ]

@@ -29,7 +29,7 @@ class FakeGate(FakeServer):
             self.replicas[replica_id] = {"replica_id": replica_id, "group": "rg"}
 
     def refuses(self) -> list[str]:
-        return [f"{one['scope']} {one['name']}" for one in self.denied]
+        return [f"{denial['scope']} {denial['name']}" for denial in self.denied]
 
     def restart(self) -> None:
         self.denied, self.replicas = [], {}
@@ -39,9 +39,9 @@ class FakeGate(FakeServer):
             handler.reply(503, "text/plain", b"down")
         elif method == "GET" and path == "/v1/gate":
             self.denied = [d for d in self.denied if (d["until_s"] or 1e18) > time.time()]
-            told = {"schema": 1, "lighthouse": "http://l", "lighthouse_up": True,
+            answer = {"schema": 1, "lighthouse": "http://l", "lighthouse_up": True,
                     "denied": self.denied, "replicas": list(self.replicas.values())}  # fmt: skip
-            handler.reply(*page(told))
+            handler.reply(*page(answer))
         elif method == "PUT" and path == "/v1/gate/denied":
             if handler.headers.get("Authorization") != f"Bearer {self.token}":
                 handler.reply(*page({"error": "wrong token"}, 401))

@@ -53,7 +53,7 @@ def where(*ticks, born: float | None = None) -> ReplicaHosts:
 
 
 def names(denials: tuple[Denial, ...]) -> list[str]:
-    return [f"{one.scope} {one.name}" for one in denials]
+    return [f"{denial.scope} {denial.name}" for denial in denials]
 
 
 # -- evicted --------------------------------------------------------------------------------------
@@ -84,16 +84,16 @@ def test_one_that_failed_is_refused_once_somebody_was_asked(rungs, refused: int)
 
 
 def test_ten_minutes_after_it_was_gone_and_had_left_it_is_let_go() -> None:
-    one = evicted(asked=-900, gone_s=NOW - LINGER_S - 50, left_quorum_s=NOW - LINGER_S + 1)
-    assert len(deny_list([one], (), (), NOW)) == 1
-    assert deny_list([one], (), (), NOW + 1) == ()
+    eviction = evicted(asked=-900, gone_s=NOW - LINGER_S - 50, left_quorum_s=NOW - LINGER_S + 1)
+    assert len(deny_list([eviction], (), (), NOW)) == 1
+    assert deny_list([eviction], (), (), NOW + 1) == ()
 
 
 @pytest.mark.parametrize("seen_of_it", [{"gone_s": NOW - 5000}, {"left_quorum_s": NOW - 5000}, {}])
 def test_what_was_never_shown_in_full_is_refused_for_a_day(seen_of_it) -> None:
-    one = evicted(asked=-6000, **seen_of_it)
-    assert len(deny_list([one], (), (), NOW + LASTS_S - 6001)) == 1
-    assert deny_list([one], (), (), NOW + LASTS_S - 5999) == ()
+    eviction = evicted(asked=-6000, **seen_of_it)
+    assert len(deny_list([eviction], (), (), NOW + LASTS_S - 6001)) == 1
+    assert deny_list([eviction], (), (), NOW + LASTS_S - 5999) == ()
 
 
 def test_a_group_that_never_joined_has_no_id_to_refuse() -> None:
@@ -133,22 +133,22 @@ def test_the_evicted_group_is_denied_by_name_its_next_life_elsewhere_admitted(
 
 @pytest.mark.parametrize(("after_s", "admitted"), [(1.0, False), (3.5, True)])
 def test_one_of_which_a_rank_is_still_unknown_is_admitted_a_little_later(after_s, admitted) -> None:
-    known = where(
+    hosts = where(
         (-60, seen("rg_1.0", "rg_1:a", "node1", world=2)),
         (0, seen("rg_1.0", "rg_1:b", "node2", world=2)),
     ).all()
-    denials = deny_list([evicted()], [barred()], known, NOW + after_s)
-    group = next(one for one in denials if one.scope == "group")
+    denials = deny_list([evicted()], [barred()], hosts, NOW + after_s)
+    group = next(denial for denial in denials if denial.scope == "group")
     assert ("rg_1:b" in group.admitted) is admitted
 
 
 def test_a_healthy_group_that_ran_there_before_goes_on_and_nobody_else_starts_there() -> None:
     """Two groups share the host of the one that hung: quarantine ends none that runs."""
-    known = where(
+    hosts = where(
         (-60, seen("rg_1.0", "rg_1:a", "node1"), seen("rg_2.0", "rg_2:y", "node1")),
         (0, seen("rg_1.0", "rg_1:b", "node1"), seen("rg_2.0", "rg_2:y", "node1")),
     ).all()
-    denials = deny_list([evicted()], [barred()], known, NOW)
+    denials = deny_list([evicted()], [barred()], hosts, NOW)
     assert names(denials) == ["group rg_1", "replica rg_1:a"]
     # and should it restart there, it is one that came back
     later = where(
@@ -160,33 +160,33 @@ def test_a_healthy_group_that_ran_there_before_goes_on_and_nobody_else_starts_th
 
 
 def test_a_restarted_monitor_takes_who_runs_for_one_who_ran_before() -> None:
-    known = where((0, seen("rg_2.0", "rg_2:y", "node1"))).all()
-    assert deny_list((), [barred(since=-500)], known, NOW) == ()
-    known = where((0, seen("rg_2.0", "rg_2:y", "node1")), born=-100.0).all()
-    assert names(deny_list((), [barred(since=-500)], known, NOW)) == ["group rg_2", "host node1"]
+    hosts = where((0, seen("rg_2.0", "rg_2:y", "node1"))).all()
+    assert deny_list((), [barred(since=-500)], hosts, NOW) == ()
+    hosts = where((0, seen("rg_2.0", "rg_2:y", "node1")), born=-100.0).all()
+    assert names(deny_list((), [barred(since=-500)], hosts, NOW)) == ["group rg_2", "host node1"]
 
 
 def test_a_quarantined_group_goes_on_and_does_not_come_back() -> None:
     entry = replace(barred("rg_2"), scope=QuarantineScope.GROUP)
-    known = where((-60, seen("rg_2.0", "rg_2:y", "node1"))).all()
-    (denial,) = deny_list((), (), known, NOW - 30, [entry])
+    hosts = where((-60, seen("rg_2.0", "rg_2:y", "node1"))).all()
+    (denial,) = deny_list((), (), hosts, NOW - 30, [entry])
     assert (denial.scope, denial.name, denial.reason) == (
         DenialScope.GROUP, "rg_2", "rg_2 is quarantined: hung: no step",
     )  # fmt: skip
     assert (denial.admitted, denial.refused) == ({"rg_2:y"}, frozenset())
-    known = where(
+    hosts = where(
         (-66, seen("rg_2.0", "rg_2:y", "node1")), (0, seen("rg_2.0", "rg_2:z", "node5"))
     ).all()
-    (denial,) = deny_list((), (), known, NOW + 5, [entry])
+    (denial,) = deny_list((), (), hosts, NOW + 5, [entry])
     assert denial.refused == {"rg_2:y", "rg_2:z"}  # the first is gone, the second came back
 
 
 def test_a_quarantined_group_that_had_a_quarantined_host_comes_back_nowhere() -> None:
     entry = replace(barred("rg_1"), scope=QuarantineScope.GROUP)
-    known = where(
+    hosts = where(
         (-60, seen("rg_1.0", "rg_1:a", "node1")), (0, seen("rg_1.0", "rg_1:b", "node2"))
     ).all()
-    denials = deny_list([evicted()], [barred()], known, NOW, [entry])
+    denials = deny_list([evicted()], [barred()], hosts, NOW, [entry])
     assert names(denials) == ["group rg_1", "host node1", "replica rg_1:a"]
     assert (denials[0].admitted, denials[0].refused) == (frozenset(), {"rg_1:a", "rg_1:b"})
 
@@ -198,17 +198,17 @@ def test_who_is_dead_silent_or_nameless_is_nowhere() -> None:
     silent = replace(
         seen("rg_3.0", "rg_3:a", "h"), outcome=Unreachable(Failure.TIMEOUT, "no answer")
     )
-    known = where(
+    hosts = where(
         (0, silent, seen("rg_1.0", None, "h"), seen("rg_2.0", "rg_2:a", "h", alive=False))
     )
-    assert known.all() == ()
+    assert hosts.all() == ()
 
 
 def test_who_was_not_seen_for_a_day_is_forgotten() -> None:
-    known = where((0, seen("rg_1.0", "rg_1:a", "h")), (LASTS_S - 1,))
-    assert len(known.all()) == 1
-    known.saw((), NOW + LASTS_S + 1)
-    assert known.all() == ()
+    hosts = where((0, seen("rg_1.0", "rg_1:a", "h")), (LASTS_S - 1,))
+    assert len(hosts.all()) == 1
+    hosts.saw((), NOW + LASTS_S + 1)
+    assert hosts.all() == ()
 
 
 # -- the list as a whole --------------------------------------------------------------------------
@@ -220,19 +220,19 @@ def test_who_was_not_seen_for_a_day_is_forgotten() -> None:
     st.lists(st.sampled_from(["n1", "n2", "n\n3"]), max_size=3, unique=True),
 )
 def test_every_list_is_one_that_a_gate_takes_and_stays_the_same(lives, gone, hosts) -> None:
-    known = ReplicaHosts()
+    replica_hosts = ReplicaHosts()
     for number, (name, host) in enumerate(lives):
-        known.saw([seen("rg_1.0", f"rg_1:{name}", host)], NOW - 60 + 10 * number)
+        replica_hosts.saw([seen("rg_1.0", f"rg_1:{name}", host)], NOW - 60 + 10 * number)
     evictions = [
         replace(evicted(f"rg_1:{name}"), incident_id=IncidentId(f"i{number}"))
         for number, name in enumerate(gone)
     ]
     entries = [barred(host, since=-30.0) for host in hosts]
-    denials = deny_list(evictions, entries, known.all(), NOW)
+    denials = deny_list(evictions, entries, replica_hosts.all(), NOW)
     assert parse_denials(denials_json(denials)) == denials
-    assert deny_list(evictions[::-1], entries[::-1], known.all(), NOW) == denials
-    for one in denials:
-        assert not one.admitted & one.refused
-        assert one.until_s is not None
-    refused = {one.name for one in denials if one.scope is DenialScope.REPLICA}
+    assert deny_list(evictions[::-1], entries[::-1], replica_hosts.all(), NOW) == denials
+    for denial in denials:
+        assert not denial.admitted & denial.refused
+        assert denial.until_s is not None
+    refused = {of_replica.name for of_replica in denials if of_replica.scope is DenialScope.REPLICA}
     assert refused == {f"rg_1:{name}" for name in gone}

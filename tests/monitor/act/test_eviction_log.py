@@ -51,25 +51,28 @@ def test_a_group_that_two_looks_see_leave_has_left_once_and_at_the_first() -> No
     clock.advance(0.2)
     book.post(eviction.key, LEFT)
     book.post(eviction.key, Probed(look_at(dict.fromkeys(RANKS, "gone"), VIEW)))
-    (told,) = book.progress()
-    assert (told.left_quorum_s, told.state) == (left_s, EvictionState.CONFIRMED)
-    assert (told.confirmed or "").startswith(
+    (progress,) = book.progress()
+    assert (progress.left_quorum_s, progress.state) == (left_s, EvictionState.CONFIRMED)
+    assert (progress.confirmed or "").startswith(
         "it left the quorum; every known process of it is gone"
     )
-    assert records[-1] == told
+    assert records[-1] == progress
 
 
 def test_a_group_whose_eviction_is_under_way_is_handed_over_once_until_that_has_ended() -> None:
     book, _ = log()
     first = begun(book)
     second = begun(book, incident_id="inc-2")
-    (told,) = (one for one in book.all() if one.key == second.key)
-    assert (told.state, told.outcome) == ("abandoned", "its group is being evicted already")
+    (handed_over,) = (eviction for eviction in book.all() if eviction.key == second.key)
+    assert (handed_over.state, handed_over.outcome) == (
+        "abandoned",
+        "its group is being evicted already",
+    )
     asked(book, first)
     book.post(first.key, Probed(look_at(dict.fromkeys(RANKS, "gone"), VIEW)))
     third = begun(book, incident_id="inc-3")
-    (told,) = (one for one in book.all() if one.key == third.key)
-    assert told.under_way
+    (handed_over,) = (eviction for eviction in book.all() if eviction.key == third.key)
+    assert handed_over.under_way
 
 
 def test_what_another_monitor_left_open_is_not_under_way_here() -> None:
@@ -78,9 +81,14 @@ def test_what_another_monitor_left_open_is_not_under_way_here() -> None:
     done = Eviction("b", "g", None, now_s - 20, (), gone_s=now_s, state=EvictionState.CONFIRMED)
     old = replace(done, incident_id="c", asked_s=now_s - 7200)
     book, records = log()
-    assert [one.incident_id for one in book.take_over([old, done, left_open])] == ["b", "a"]
-    assert [one.incident_id for one in book.progress()] == ["b"]
-    assert [(one.incident_id, str(one.state)) for one in records] == [("a", "interrupted")]
+    assert [eviction.incident_id for eviction in book.take_over([old, done, left_open])] == [
+        "b",
+        "a",
+    ]
+    assert [eviction.incident_id for eviction in book.progress()] == ["b"]
+    assert [(eviction.incident_id, str(eviction.state)) for eviction in records] == [
+        ("a", "interrupted")
+    ]
 
 
 def test_of_two_without_an_end_about_one_incident_the_later_goes_on() -> None:
@@ -89,7 +97,7 @@ def test_of_two_without_an_end_about_one_incident_the_later_goes_on() -> None:
     later = decided(EVICT, accused(), now_s)
     book, records = log()
     book.take_over([later, older])
-    assert {one.of_s: (one.state, one.outcome) for one in book.all()} == {
+    assert {eviction.of_s: (eviction.state, eviction.outcome) for eviction in book.all()} == {
         older.of_s: (EvictionState.ABANDONED, "decided again"),
         later.of_s: (EvictionState.INTERRUPTED, ""),
     }
@@ -108,9 +116,9 @@ def test_what_changed_is_told_once() -> None:
 def test_who_stands_by_shows_what_another_does_and_moves_nothing() -> None:
     book, records = log()
     eviction = begun(book)
-    known = book.all()
-    book.follow(known)
-    assert book.progress() == known
+    evictions = book.all()
+    book.follow(evictions)
+    assert book.progress() == evictions
     assert book.post(eviction.key, LEFT) == ()
-    assert (book.all(), book.get(eviction.key)) == (known, None)
+    assert (book.all(), book.get(eviction.key)) == (evictions, None)
     assert len(records) == 2

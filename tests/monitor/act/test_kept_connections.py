@@ -53,12 +53,12 @@ def asked(*answers, times=1, within_s=5.0, max_bytes=1000):
     """Replies (or errors) to so many questions, and the server that answered."""
 
     async def run():
-        told, kept = [], KeptConnections()
+        replies, kept = [], KeptConnections()
         async with Server(*answers) as server:
             for _ in range(times):
                 end = asyncio.get_running_loop().time() + within_s
                 try:
-                    told.append(
+                    replies.append(
                         await kept.get(
                             address_of(server.url),
                             b"X-A: b\r\n",
@@ -67,16 +67,16 @@ def asked(*answers, times=1, within_s=5.0, max_bytes=1000):
                         )
                     )
                 except (BadAnswerError, OSError) as exc:
-                    told.append(exc)
+                    replies.append(exc)
             kept.close()
-        return told, server
+        return replies, server
 
     return asyncio.run(run())
 
 
 def test_a_connection_is_kept_and_the_request_is_plain():
-    told, server = asked(OK, OK, OK, times=3)
-    assert [(one.status, bytes(one.body)) for one in told] == [(200, b"ok")] * 3
+    replies, server = asked(OK, OK, OK, times=3)
+    assert [(reply.status, bytes(reply.body)) for reply in replies] == [(200, b"ok")] * 3
     assert server.connections == 1
     first = server.requests[0].split(b"\r\n")
     assert first[0] == b"GET /v1/host?a=b HTTP/1.1"
@@ -106,8 +106,8 @@ def test_a_connection_of_no_use_is_not_asked_again(answers, old, monkeypatch):
     if old:
         monkeypatch.setattr("monitor.act.http.KEPT_S", -1.0)
         monkeypatch.setattr("monitor.act.http._LOOK_EVERY_S", 0.0)
-    told, server = asked(*answers, times=2)
-    assert [bytes(one.body) for one in told] == [b"ok", b"ok"]
+    replies, server = asked(*answers, times=2)
+    assert [bytes(reply.body) for reply in replies] == [b"ok", b"ok"]
     assert server.connections == 2
 
 
@@ -136,8 +136,8 @@ def test_what_is_no_answer_ends_its_own_request(said, why):
 
 def test_who_says_nothing_costs_its_own_time():
     began_s = time.monotonic()
-    (told,), _ = asked(b"HTTP/1.1 200 OK\r\nContent-", within_s=0.1)
-    assert isinstance(told, TimeoutError)
+    (reply,), _ = asked(b"HTTP/1.1 200 OK\r\nContent-", within_s=0.1)
+    assert isinstance(reply, TimeoutError)
     assert time.monotonic() - began_s < 4
 
 

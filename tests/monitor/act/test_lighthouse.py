@@ -67,9 +67,9 @@ def test_reads_the_pages_of_other_versions(version: str) -> None:
 
 
 def test_a_lighthouse_of_several_rooms_is_not_read_as_one() -> None:
-    one = (CASES / "lighthouse_status_torchft_0.1.1.html").read_text()
+    html = (CASES / "lighthouse_status_torchft_0.1.1.html").read_text()
     with pytest.raises(PageError, match=r"2 rooms \(room, other\)"):
-        parse_status(one + one.replace("Room Status: room", "Room Status: other"))
+        parse_status(html + html.replace("Room Status: room", "Room Status: other"))
 
 
 @pytest.mark.parametrize(

@@ -41,11 +41,11 @@ def test_reads_kills_and_sees_the_restart_of(
         groups.join(fleet.url, "rg_0:one", ODD)
         view = looked(light)
         assert view.quorum_id == 1
-        assert [(one.replica_id, one.step, one.world_size) for one in view.members] == [
+        assert [(member.replica_id, member.step, member.world_size) for member in view.members] == [
             ("rg_0:one", 7, 2),
             (ODD, 7, 2),
         ]
-        assert {one.address for one in view.members} == {fleet.url}
+        assert {member.address for member in view.members} == {fleet.url}
         assert sorted(view.heartbeat_ages_s) == ["rg_0:one", ODD, "rg_9:stranger"]
         assert max(view.heartbeat_ages_s.values()) < 60
         record = record.after(empty, 0.0).after(view, 1.0)

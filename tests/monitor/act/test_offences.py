@@ -26,7 +26,7 @@ class Told:
     def tick(self, snapshot: Snapshot) -> TickResult:
         result = self.pipeline.tick(snapshot)
         self.events += accusations(result.changed, self.known, snapshot)
-        self.known.update({one.id: one for one in result.changed})
+        self.known.update({incident.id: incident for incident in result.changed})
         self.events += evictions(result.decisions, self.known.get, snapshot)
         return result
 
@@ -40,7 +40,7 @@ def told(fleet: SimFleet, ticks: int, config: KeeperConfig | None = None) -> Tol
 
 def test_a_hang_accuses_the_host_of_its_culprit_once_and_its_eviction_too() -> None:
     events = told(SimFleet(3, 1, [at(20, hang("rg_1.0"))]), 60).events
-    assert [(one.change, one.name, one.kind) for one in events] == [
+    assert [(event.change, event.name, event.kind) for event in events] == [
         (Change.ACCUSED, "host-rg_1", "not_entered"), (Change.EVICTED, "host-rg_1", "not_entered"),
     ]  # fmt: skip
     first = events[0]
@@ -53,7 +53,7 @@ def test_a_hang_accuses_the_host_of_its_culprit_once_and_its_eviction_too() -> N
 def test_in_observe_mode_hosts_are_accused_and_nobody_is_evicted() -> None:
     fleet = SimFleet(3, 1, [at(20, hang("rg_1.0"))])
     events = told(fleet, 40, KeeperConfig(observe=True)).events
-    assert [one.change for one in events] == [Change.ACCUSED]
+    assert [event.change for event in events] == [Change.ACCUSED]
 
 
 def test_a_straggler_and_a_death_accuse_their_hosts() -> None:
@@ -66,16 +66,18 @@ def test_a_straggler_and_a_death_accuse_their_hosts() -> None:
 def test_a_verdict_that_cannot_tell_accuses_no_host() -> None:
     listening = told(SimFleet(3, 2, [at(20, mismatch("rg_1.1"))]), 60)
     unsure = {
-        one.id for one in listening.known.values()
-        if one.verdict.confidence is Confidence.UNSURE
+        incident.id for incident in listening.known.values()
+        if incident.verdict.confidence is Confidence.UNSURE
     }  # fmt: skip
-    assert not [one for one in listening.events if one.incident_id in unsure]
+    assert not [event for event in listening.events if event.incident_id in unsure]
 
 
 def test_a_pod_whose_node_nobody_knows_is_no_host() -> None:
     fleet = SimFleet(3, 1, [at(20, hang("rg_1.0"))])
     in_pods = observed(
-        lambda one: replace(one, identity=replace(one.identity, host=f"pod:{one.rank}"))
+        lambda observation: replace(
+            observation, identity=replace(observation.identity, host=f"pod:{observation.rank}")
+        )
     )
     drive = Drive(fleet, alter=in_pods)
     drive.pipeline = listening = Told(drive.pipeline)
@@ -86,7 +88,9 @@ def test_a_pod_whose_node_nobody_knows_is_no_host() -> None:
 
 def test_findings_are_one_line_of_bounded_length() -> None:
     listening = told(SimFleet(3, 1, [at(20, hang("rg_1.0"))]), 40)
-    (incident,) = [one for one in listening.known.values() if one.culprits]
+    (incident,) = [
+        known_incident for known_incident in listening.known.values() if known_incident.culprits
+    ]
     verdict = replace(incident.verdict, evidence={"a": "x\ny", "b": "z" * 1000})
     line = findings_of(replace(incident, verdict=verdict))
     assert line.startswith("a: x y; b: zzz")

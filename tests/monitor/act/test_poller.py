@@ -73,7 +73,7 @@ def test_bad_targets_are_named_for_what_they_do_and_share_one_deadline(
     began = time.monotonic()
     sweep = Poller(fetcher).sweep([rank.target() for rank in [*ranks, good]], deadline_s=DEADLINE_S)
     assert time.monotonic() - began < DEADLINE_S + 2.0
-    assert [outcome(one) for one in sweep.observations] == [
+    assert [outcome(observation) for observation in sweep.observations] == [
         *(failure for _, failure in BAD.values()),
         "report",
     ]
@@ -152,6 +152,6 @@ def test_a_record_of_millions_of_empty_lists_is_not_unpacked(
     liar = fleet.add()
     liar.record = FlightRecord(liar.identity, True, {}, (), 0, {"x": [[]] * 600_000})
     sweep = Poller(fetcher).sweep([liar.target()], deadline_s=3.0, wanted=(liar.identity.rank,))
-    told = sweep.records[liar.identity.rank]
-    assert isinstance(told, Unreachable)
-    assert (told.reason, "containers" in told.detail) == (Failure.GARBAGE, True)
+    record = sweep.records[liar.identity.rank]
+    assert isinstance(record, Unreachable)
+    assert (record.reason, "containers" in record.detail) == (Failure.GARBAGE, True)

@@ -21,7 +21,7 @@ DEADLINE_S = 2.0
 
 def host_page(*knows: FakeRank):
     """What a WorkerServer says that knows these."""
-    entries = tuple(HostEntry(one.identity.rank, one.url, one.report()) for one in knows)
+    entries = tuple(HostEntry(rank.identity.rank, rank.url, rank.report()) for rank in knows)
     return page(to_json(HostReport(knows[0].identity.host, entries)))
 
 
@@ -43,9 +43,9 @@ class Eyes:
         return dict(Counter(path.partition("/")[2] for path in paths))
 
     def of(self, path: str) -> list[str]:
-        told = ((one.identity.rank, path) for one in self.fleet.ranks.values()
-                for path, _ in one.asked)  # fmt: skip
-        return sorted(rank for rank, asked in told if asked == f"v1/{path}")
+        asked_of = ((rank.identity.rank, path) for rank in self.fleet.ranks.values()
+                for path, _ in rank.asked)  # fmt: skip
+        return sorted(rank for rank, asked in asked_of if asked == f"v1/{path}")
 
 
 @pytest.fixture
@@ -58,19 +58,26 @@ def add(fleet: FakeFleet, *numbers: int, host: str = "node0", **more) -> list[Fa
 
 
 def reports(sweep: Sweep) -> dict[str, bool]:
-    return {one.rank: isinstance(one.outcome, StateReport) for one in sweep.observations}
+    return {
+        observation.rank: isinstance(observation.outcome, StateReport)
+        for observation in sweep.observations
+    }
 
 
 def test_one_worker_server_tells_of_all_ranks_of_its_host(fleet: FakeFleet, eyes: Eyes) -> None:
     ranks = add(fleet, 0, 1, 2) + add(fleet, 3, 4, host="node1")
     fleet.host_page = lambda asked: host_page(
-        *(one for one in ranks if one.identity.host == asked.identity.host)
+        *(rank for rank in ranks if rank.identity.host == asked.identity.host)
     )
     for _ in range(2):
         sweep = eyes.sweep()
         assert all(reports(sweep).values())
-        assert [one.rank for one in sweep.observations] == [f"rg_0.{n}" for n in range(5)]
-        assert [one.url for one in sweep.observations] == [rank.url for rank in ranks]
+        assert [observation.rank for observation in sweep.observations] == [
+            f"rg_0.{n}" for n in range(5)
+        ]
+        assert [observation.url for observation in sweep.observations] == [
+            rank.url for rank in ranks
+        ]
         assert eyes.asked == {"host": 2}
 
 
@@ -106,7 +113,7 @@ def test_a_sweep_leaves_nothing_for_the_collector_of_cycles(fleet: FakeFleet, ey
         assert all(reports(sweep).values())
         del sweep
         eyes.sweep(watched=["rg_0.1"])  # the event loop lets go of the one before
-        kept = [one for one in gc.get_objects() if type(one) is Observation]
+        kept = [item for item in gc.get_objects() if type(item) is Observation]
     finally:
         gc.enable()
     assert len(kept) <= len(ranks)
@@ -161,10 +168,10 @@ def test_nobody_speaks_for_a_host_at_another_address(fleet: FakeFleet, eyes: Eye
     lie = replace(victim, phase="never")
     fleet.host_page = lambda _: host_page(liar, lie)
     sweep = eyes.sweep()
-    (_, told) = sweep.observations
-    assert isinstance(told.outcome, StateReport)
-    assert told.outcome.step is not None
-    assert told.outcome.step.phase == "forward"
+    (_, second) = sweep.observations
+    assert isinstance(second.outcome, StateReport)
+    assert second.outcome.step is not None
+    assert second.outcome.step.phase == "forward"
     assert eyes.asked == {"state": 2}
 
 
@@ -175,8 +182,8 @@ def test_whose_turn_does_not_come_is_among_the_next_sweeps_first(
     for n in range(4):
         add(fleet, n, host=f"node{n}", answer=hangs if n < 2 else None)
     first = eyes.sweep(0.4)
-    why = {one.rank: one.outcome.reason for one in first.observations
-           if isinstance(one.outcome, Unreachable)}  # fmt: skip
+    why = {observation.rank: observation.outcome.reason for observation in first.observations
+           if isinstance(observation.outcome, Unreachable)}  # fmt: skip
     assert why == {
         "rg_0.0": Failure.TIMEOUT, "rg_0.1": Failure.TIMEOUT,
         "rg_0.2": Failure.UNASKED, "rg_0.3": Failure.UNASKED,
@@ -190,14 +197,14 @@ def test_whose_turn_does_not_come_is_among_the_next_sweeps_first(
 def test_a_worker_server_tells_who_the_others_at_its_address_are(
     fleet: FakeFleet, fetcher: Fetcher
 ) -> None:
-    known, listed, elsewhere, another = add(fleet, 0, 1, 2, 3)
-    urls = [known.url, listed.url, "http://127.9.9.9:1/rg_0.2", "http://unlisted:1"]
+    teller, listed, elsewhere, another = add(fleet, 0, 1, 2, 3)
+    urls = [teller.url, listed.url, "http://127.9.9.9:1/rg_0.2", "http://unlisted:1"]
     entries = tuple(
         HostEntry(rank.identity.rank, url, rank.report())
-        for rank, url in zip((known, listed, elsewhere, another), urls, strict=True)
+        for rank, url in zip((teller, listed, elsewhere, another), urls, strict=True)
     )
-    fleet.host_page = lambda _: page(to_json(HostReport(known.identity.host, entries)))
-    sweep = Poller(fetcher).sweep([known.target()], deadline_s=DEADLINE_S, unidentified=urls[1:3])
+    fleet.host_page = lambda _: page(to_json(HostReport(teller.identity.host, entries)))
+    sweep = Poller(fetcher).sweep([teller.target()], deadline_s=DEADLINE_S, unidentified=urls[1:3])
     assert dict(sweep.identified) == {listed.url: listed.identity}
 
 
@@ -207,13 +214,13 @@ def test_of_thousands_that_nobody_knows_one_at_an_address_is_asked_first(
     monkeypatch.setattr(polling, "_AT_ONCE", 2)
     ranks = add(fleet, *range(5))
     fleet.host_page = lambda _: host_page(*ranks[:4])  # the last is of another container
-    urls, poller, known = [rank.url for rank in ranks], Poller(fetcher), []
+    urls, poller, registered = [rank.url for rank in ranks], Poller(fetcher), []
     for expected in (1, 4, 5):
         sweep = poller.sweep(
-            [rank.target() for rank in known],
+            [rank.target() for rank in registered],
             deadline_s=DEADLINE_S,
-            unidentified=[url for url in urls if url not in {rank.url for rank in known}],
+            unidentified=[url for url in urls if url not in {rank.url for rank in registered}],
         )
-        told = {url for url, _ in sweep.identified}
-        known += [rank for rank in ranks if rank.url in told and rank not in known]
-        assert len(known) == expected
+        identified = {url for url, _ in sweep.identified}
+        registered += [rank for rank in ranks if rank.url in identified and rank not in registered]
+        assert len(registered) == expected

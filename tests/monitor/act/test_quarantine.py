@@ -25,11 +25,11 @@ class Scene:
     def accuse(self, host: str = NODE, kind: str = "not_entered") -> IncidentId:
         self.incidents += 1
         incident = IncidentId(f"inc-{self.incidents}")
-        told = QuarantineEvent(
+        accusation = QuarantineEvent(
             self.clock.now_s(), Change.ACCUSED, host, "hung", incident_id=incident, kind=kind,
             findings="phase: data for 9 s", signature=f"{kind}:{host}",
         )  # fmt: skip
-        self.list.take([told])
+        self.list.take([accusation])
         return incident
 
     def evict(self, host: str = NODE) -> QuarantineEntry:
@@ -55,7 +55,7 @@ class Scene:
 
     def restarted(self) -> Quarantine:
         again = Quarantine(self.clock, self.memory)
-        events = sorted(self.memory.events.values(), key=lambda one: one.at_s)
+        events = sorted(self.memory.events.values(), key=lambda event: event.at_s)
         again.take_over(tuple(self.memory.quarantine.values()), events)
         return again
 
@@ -157,10 +157,10 @@ def test_the_entry_carries_the_evidence_of_its_incident(scene: Scene) -> None:
 
 def test_what_an_incident_says_of_a_host_is_told_once(scene: Scene) -> None:
     scene.accuse()
-    (told,) = scene.list.history(NODE)
+    (accusation,) = scene.list.history(NODE)
     scene.clock.advance(60)
-    scene.list.take([told, told])
-    scene.restarted().take([told])
+    scene.list.take([accusation, accusation])
+    scene.restarted().take([accusation])
     assert len(scene.list.history(NODE)) == len(scene.memory.events) == 1
 
 

@@ -180,8 +180,8 @@ class Scene:
             self.gatekeeper.start(evictors.progress)
         self.stack.callback(evictors.close)
         accused = tuple(
-            Accused(one.name, (i := self.registry.get(one.name)).identity.incarnation, i.url)
-            for one in self.ranks
+            Accused(rank.name, (i := self.registry.get(rank.name)).identity.incarnation, i.url)
+            for rank in self.ranks
         )
         evict = Evict(IncidentId("inc-1"), GroupName("rg_1"), ID, (Host("node1"),), "a test")
         now_s = self.clock.now_s()
@@ -213,7 +213,7 @@ def scene(make: Callable[..., Scene]) -> Scene:
 
 
 def results(progress: Eviction) -> dict[Rung, RungResult | None]:
-    return {one.rung: one.result for one in progress.rungs if one.rung is not Rung.QUARANTINE}
+    return {rung.rung: rung.result for rung in progress.rungs if rung.rung is not Rung.QUARANTINE}
 
 
 def detail(progress: Eviction, rung: Rung) -> str:

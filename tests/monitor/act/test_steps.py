@@ -89,8 +89,8 @@ def test_nobody_is_waited_for(silent: World) -> None:
 def test_who_crashes_when_asked_has_answered_so(rung: Rung) -> None:
     asker = World("crashes").asker()
     at_once = asker.ask(fresh(), rung, WHOM[rung])
-    told = [at_once] if at_once is not None else list(asker.answers(wait_s=5.0))
-    assert told == [Answered(rung, WHOM[rung], "crashed: RuntimeError: boom", done=False)]
+    answers = [at_once] if at_once is not None else list(asker.answers(wait_s=5.0))
+    assert answers == [Answered(rung, WHOM[rung], "crashed: RuntimeError: boom", done=False)]
 
 
 @pytest.mark.parametrize(
@@ -104,13 +104,13 @@ def test_who_crashes_when_asked_has_answered_so(rung: Rung) -> None:
     ids=["alive", "stopped", "GIL held", "dead"],
 )
 def test_a_look_says_how_each_of_the_accused_is(rank: dict, life: Liveness, detail: str) -> None:
-    told: Future[Any] = Future()
-    told.set_result(FakeRank(identity("rg_1", 0), **rank).report())
+    answer: Future[Any] = Future()
+    answer.set_result(FakeRank(identity("rg_1", 0), **rank).report())
 
     class Answers:
         def submit(self, request: Any) -> Future[Any]:
             request.close()
-            return told
+            return answer
 
     clock = HandClock()
     registry, quarantine = Registry(clock, Memory()), Quarantine(clock, Memory())
@@ -123,23 +123,23 @@ def test_evidence_that_crashes_stops_no_eviction() -> None:
     def crash() -> str:
         raise RuntimeError("a bug")
 
-    told = Answered(Rung.EVIDENCE, "", "failed: RuntimeError: a bug", done=False)
-    assert save_evidence(crash) == told
+    answer = Answered(Rung.EVIDENCE, "", "failed: RuntimeError: a bug", done=False)
+    assert save_evidence(crash) == answer
 
 
 @pytest.mark.parametrize("rung", WHOM, ids=str)
 def test_who_may_not_be_asked_is_not(rung: Rung) -> None:
     world = World("does it")
-    told = world.asker().ask(fresh(), rung, WHOM[rung], "the lease is lost")
-    assert told == Answered(rung, WHOM[rung], "not asked: the lease is lost")
+    answer = world.asker().ask(fresh(), rung, WHOM[rung], "the lease is lost")
+    assert answer == Answered(rung, WHOM[rung], "not asked: the lease is lost")
     assert world.asked == []
 
 
 def test_the_threads_of_schedulers_end_and_tell() -> None:
     asker = World("does it").asker()
     asker.ask(fresh(), Rung.SCHEDULER, "slurm")
-    (told,) = asker.answers(wait_s=5.0)
-    assert told == Answered(Rung.SCHEDULER, "slurm", "2 places", done=True)
+    (answer,) = asker.answers(wait_s=5.0)
+    assert answer == Answered(Rung.SCHEDULER, "slurm", "2 places", done=True)
     wait_until(
         lambda: not any(t.name.startswith("remove by") for t in threading.enumerate()),
         what="the thread ends",

@@ -216,8 +216,8 @@ class TestLeases:
         stored = list(self.memory.targets.values())
         again = Registry(self.clock, Memory())
         assert again.restore(stored) == 1
-        assert [(one.identity, one.url) for one in again.targets()] == [
-            (one.identity, one.url) for one in self.registry.targets()
+        assert [(target.identity, target.url) for target in again.targets()] == [
+            (target.identity, target.url) for target in self.registry.targets()
         ]
         assert again.register(registration("one")) is Registered.SUPERSEDED
         self.clock.advance(15.0)
@@ -309,8 +309,8 @@ def test_who_has_not_the_token_is_told_for_a_minute_and_no_table_grows() -> None
     assert list(registry.troubles()) == []
     for host in range(2_000):
         registry.refuse(f"10.0.{host // 250}.{host % 250}")
-    [told] = registry.troubles()
-    assert told.startswith(
+    [trouble] = registry.troubles()
+    assert trouble.startswith(
         "ranks that are not shown want to register from 10.0.7.247, 10.0.7.248, 10.0.7.249 and "
         "997 more: their token is wrong or missing"
     )

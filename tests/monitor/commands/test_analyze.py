@@ -50,10 +50,10 @@ def test_no_fault_is_status_0(sound: Path, command: Command) -> None:
 
 
 def test_json_and_text_accuse_the_same(dumps: Path, command: Command) -> None:
-    told = command.json("analyze", str(dumps), status=1)
-    (culprit,) = told["culprits"]
+    report = command.json("analyze", str(dumps), status=1)
+    (culprit,) = report["culprits"]
     assert f"caused by rank {culprit}\n" in command("analyze", str(dumps), status=1)
-    assert told["ranks_expected"] == 8
+    assert report["ranks_expected"] == 8
 
 
 def test_files_folders_and_zips_give_the_same(
@@ -63,13 +63,13 @@ def test_files_folders_and_zips_give_the_same(
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as bundle:
         for path in files:
             bundle.write(path, Path(path).name)
-    told = [
+    reports = [
         command.json("analyze", *paths, status=1)
         for paths in ([str(dumps)], files, list(reversed(files)), [str(tmp_path / "all.zip")])
     ]
-    assert "when the records were taken" in told[3].pop("notes")[0]  # a zip has no dates
-    assert told[0].pop("notes") == told[1].pop("notes") == told[2].pop("notes") == []
-    assert told[0] == told[1] == told[2] == told[3]
+    assert "when the records were taken" in reports[3].pop("notes")[0]  # a zip has no dates
+    assert reports[0].pop("notes") == reports[1].pop("notes") == reports[2].pop("notes") == []
+    assert reports[0] == reports[1] == reports[2] == reports[3]
 
 
 def test_the_page_is_written_beside_the_text(dumps: Path, tmp_path: Path, command: Command) -> None:
@@ -86,8 +86,8 @@ def test_detail_comes_on_demand(words: list[str], dumps: Path, command: Command)
 
 
 def test_a_rank_without_a_dump_is_told_and_counts(dumps: Path, command: Command) -> None:
-    told = command.json("analyze", str(dumps), "--world-size", "9", status=1)
-    assert (told["ranks_expected"], told["ranks_silent"]) == (9, [8])
+    report = command.json("analyze", str(dumps), "--world-size", "9", status=1)
+    assert (report["ranks_expected"], report["ranks_silent"]) == (9, [8])
 
 
 def test_one_bad_dump_spoils_its_rank_only(sound: Path, tmp_path: Path, command: Command) -> None:

@@ -36,13 +36,13 @@ def test_a_test_reaches_every_sink_and_its_answer_is_shown(
     words = ["--notify-webhook", f"{receiver.url}/hook", "--notify-slack-file", str(slack),
              "--notify-alertmanager", receiver.url]  # fmt: skip
     assert main(["check", "notify", *words, "--format", "json"]) == 1
-    told = json.loads(capsys.readouterr().out)["sinks"]
-    assert [(one["sink"], one["ok"], one["said"]) for one in told] == [
+    sinks = json.loads(capsys.readouterr().out)["sinks"]
+    assert [(sink["sink"], sink["ok"], sink["said"]) for sink in sinks] == [
         ("webhook", True, "answered 200: ok"),
         ("slack", False, 'answered 403: {"no": 1}'),
         ("alertmanager", True, "answered 200: ok"),
     ]
-    assert {one["url"] for one in told} == {receiver.url}
+    assert {sink["url"] for sink in sinks} == {receiver.url}
     assert [path for path, _, _ in receiver.posts] == [
         "/hook", "/services/T0/B0/XYZ", "/api/v2/alerts",
     ]  # fmt: skip
@@ -69,16 +69,16 @@ def test_secrets_come_from_files_or_the_environment(
     monkeypatch.setenv("LIGHTKEEPER_NOTIFY_WEBHOOK_SECRET", "from-env")
     monkeypatch.setenv("LIGHTKEEPER_NOTIFY_SLACK", "https://hooks.slack.com/services/X")
     monkeypatch.setenv("LIGHTKEEPER_NOTIFY_ALERTMANAGER_AUTH_FILE", str(secret))
-    found = options("--notify-webhook", "http://h/x", "--notify-alertmanager", "http://am:9093",
+    sinks = options("--notify-webhook", "http://h/x", "--notify-alertmanager", "http://am:9093",
                     "--notify-label", "cluster=a").sinks  # fmt: skip
-    assert found == (
+    assert sinks == (
         Webhook("webhook", "http://h/x", "from-env"),
         Slack("slack", "https://hooks.slack.com/services/X"),
         Alertmanager("alertmanager", "http://am:9093", "from-a-file", {"cluster": "a"}),
     )
     monkeypatch.setenv("LIGHTKEEPER_NOTIFY_WEBHOOK", "http://h/y")
-    found = options("--notify-webhook-secret-file", str(secret)).sinks
-    assert found[0] == Webhook("webhook", "http://h/y", "from-a-file")
+    sinks = options("--notify-webhook-secret-file", str(secret)).sinks
+    assert sinks[0] == Webhook("webhook", "http://h/y", "from-a-file")
 
 
 BAD = {
@@ -131,8 +131,8 @@ def test_a_public_address_is_checked() -> None:
 
 def test_from_a_tick_to_the_sink_and_over_a_restart(receiver: Receiver, tmp_path: Path) -> None:
     sinks = (Webhook("webhook", receiver.url),)
-    told = api.options(tmp_path, sinks=sinks, public_url="https://keeper.example")
-    with Service(told) as service:
+    settings = api.options(tmp_path, sinks=sinks, public_url="https://keeper.example")
+    with Service(settings) as service:
         fires = Script([{"incidents": (incident(),), "changed": (incident(),)}])
         api.Api(service).judged_by(fires)
         service.keeper.tick()
@@ -141,10 +141,10 @@ def test_from_a_tick_to_the_sink_and_over_a_restart(receiver: Receiver, tmp_path
             lambda: service.keeper._components.store.remembered().notices, 10, "it is stored"
         )
     assert receiver.bodies[0]["url"] == "https://keeper.example/incidents/inc-1"
-    with Service(told) as service:
+    with Service(settings) as service:
         service.keeper.tick()  # its ranks have never been registered here
         wait_until(lambda: len(receiver.posts) == 2, 10, "the end of it")
         service.keeper.tick()
-    assert [(one["status"], one["resolution"]) for one in receiver.bodies] == [
+    assert [(body["status"], body["resolution"]) for body in receiver.bodies] == [
         ("firing", None), ("resolved", "its ranks are registered no more"),
     ]  # fmt: skip

@@ -27,7 +27,7 @@ def test_the_check_of_a_good_webhook_succeeds_and_shows_no_path(monkeypatch, cap
 
 
 @pytest.mark.parametrize(
-    ("told", "said"),
+    ("words", "said"),
     [
         (["--scheduler", "pbs"],
          "--scheduler is 'pbs', expected slurm, kubernetes or webhook=URL"),
@@ -46,8 +46,8 @@ def test_the_check_of_a_good_webhook_succeeds_and_shows_no_path(monkeypatch, cap
     ],
     ids=["unknown", "no-secret", "plain-http", "no-url", "grace", "primus", "none"],
 )  # fmt: skip
-def test_a_bad_option_is_one_line(told, said, capsys):
-    assert main([*CHECK, *told]) == 2
+def test_a_bad_option_is_one_line(words, said, capsys):
+    assert main([*CHECK, *words]) == 2
     assert capsys.readouterr().err == f"error: {said}\n"
 
 

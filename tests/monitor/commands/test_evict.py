@@ -52,8 +52,8 @@ class Evicting(FakeMonitor):
             handler.reply(200, "application/json", b'{"incident_id": "manual-7"}')
             return
         if path.startswith("/v1/incidents"):
-            one = self.states.pop(0) if len(self.states) > 1 else self.states[0]
-            self.recent = [{"id": "manual-7", "evictions": [one]}]
+            eviction = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+            self.recent = [{"id": "manual-7", "evictions": [eviction]}]
         super().serve(handler, method, path, body)
 
 

@@ -70,8 +70,8 @@ def test_the_unit_of_systemd_leaves_the_worker_alone_and_starts_again() -> None:
 
 def test_in_kubernetes_there_is_one_gate_and_its_ports_are_those_it_is_told() -> None:
     path = EXAMPLES / "kubernetes" / "gate" / "gate.yaml"
-    found = yaml.safe_load_all(path.read_text(encoding="utf-8"))
-    parts = {one["kind"]: one["spec"] for one in found}
+    documents = yaml.safe_load_all(path.read_text(encoding="utf-8"))
+    parts = {document["kind"]: document["spec"] for document in documents}
     assert parts["Deployment"]["replicas"] == 1
     assert parts["Deployment"]["strategy"] == {"type": "Recreate"}
     [container] = parts["Deployment"]["template"]["spec"]["containers"]

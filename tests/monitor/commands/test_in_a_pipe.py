@@ -44,15 +44,15 @@ def test_json_is_what_the_monitor_said_filtered_and_sorted(
 ) -> None:
     body = command.json("get", what, "--host", "node1")
     assert body["schema"] == 1
-    assert {one.get("host", one.get("name")) for one in body[what]} == {"node1"}
+    assert {row.get("host", row.get("name")) for row in body[what]} == {"node1"}
     assert body["more"] == 0
 
 
 def test_a_group_is_shown_by_the_name_that_commands_take(
     monitor: FakeMonitor, command: Command
 ) -> None:
-    known = {**monitor.body["groups"][0], "group": "my_0", "launched_as": "0"}
-    monitor.body = {**monitor.body, "groups": [known]}
+    group = {**monitor.body["groups"][0], "group": "my_0", "launched_as": "0"}
+    monitor.body = {**monitor.body, "groups": [group]}
     assert command("get", "groups").splitlines()[1].split()[0] == "my_0"
 
 

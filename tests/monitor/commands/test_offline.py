@@ -98,9 +98,9 @@ def test_analyze_that_is_not_done_accuses_nobody(dumps, monkeypatch, capsys) -> 
     assert said.err == f"error: cannot tell: {why}; all 8 files were read, and none was weighed\n"
     assert said.out == ""
     assert main([*words, "--format", "json"]) == 3
-    told = json.loads(capsys.readouterr().out)
-    assert told["cannot_tell"] == {"reason": why, "files_read": 8, "files": 8}
-    assert told["culprits"] == told["verdicts"] == []
+    report = json.loads(capsys.readouterr().out)
+    assert report["cannot_tell"] == {"reason": why, "files_read": 8, "files": 8}
+    assert report["culprits"] == report["verdicts"] == []
 
 
 def test_more_than_is_ever_read_is_not_judged_in_part(dumps, monkeypatch, capsys) -> None:
@@ -144,7 +144,7 @@ def test_a_member_that_cannot_be_unpacked_spoils_its_rank_only(dumps, tmp_path) 
     path.write_bytes(raw)
     job = analyze.load([path])
     assert sorted(job.ranks) == [0, 1, 2, 4, 5, 6, 7]
-    assert any(one.rank == 3 and "broken zip" in one.reason for one in job.problems)
+    assert any(problem.rank == 3 and "broken zip" in problem.reason for problem in job.problems)
 
 
 def test_a_manifest_that_cannot_be_unpacked_is_none(dumps, tmp_path) -> None:

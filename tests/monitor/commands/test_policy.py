@@ -112,7 +112,9 @@ def test_a_hangup_reads_the_file_again_and_a_bad_one_is_logged(tmp_path: Path, f
         monitor.process.send_signal(signal.SIGHUP)
 
         def told() -> bool:
-            return any("the policy was not" in one for one in monitor.get("/healthz")["degraded"])
+            return any(
+                "the policy was not" in trouble for trouble in monitor.get("/healthz")["degraded"]
+            )
 
         wait_until(told, 10, "the trouble")
         assert monitor.get("/v1/policy")["guards"]["budget_per_hour"]["value"] == 3

@@ -51,8 +51,8 @@ def test_as_json_it_is_for_programs(live: Path, capsys) -> None:
     assert main(["replay", str(live), "--format", "json", "--ticks"]) == 0
     body = json.loads(capsys.readouterr().out)
     assert (body["schema"], body["ticks"], body["same"]) == (1, 60, True)
-    assert [one["state"] for one in body["incidents"]] == ["resolved"]
-    assert [(one["action"], one["group"], one["tick"]) for one in body["decisions"]] == [
+    assert [row["state"] for row in body["incidents"]] == ["resolved"]
+    assert [(row["action"], row["group"], row["tick"]) for row in body["decisions"]] == [
         ("evict", "rg_1", 28)
     ]
     assert len(body["timeline"]) == 60
@@ -100,7 +100,7 @@ def test_a_span_shows_what_was_still_open_in_it(live: Path, capsys) -> None:
     assert main(["replay", str(live), *span, "--format", "json"]) == 0
     body = json.loads(capsys.readouterr().out)
     assert (body["from_s"], body["to_s"], body["ticks"]) == (START_S + 30, START_S + 40, 11)
-    assert [one["id"] for one in body["incidents"]] == ["not_entered-rg_1.0-1000026000"]
+    assert [row["id"] for row in body["incidents"]] == ["not_entered-rg_1.0-1000026000"]
     assert body["decisions"] == []
 
 

@@ -52,13 +52,13 @@ def test_of_the_recorded_jobs_exactly_the_slow_rank_is_named(
 ) -> None:
     assert REAL is not None
     words = ["--meta", str(REAL / f"meta-{job}.yaml")] if described else []
-    told = command.json("stragglers", str(REAL / f"trace-{job}.parquet"), *words, status=status)
-    assert told["schema"] == 1
-    assert told["culprits"] == culprits
-    assert [one["culprits"] for one in told["verdicts"]] == [culprits] * len(culprits)
-    for one in told["verdicts"]:
-        assert one["ratio"] == pytest.approx(2.3, abs=0.1)
-        assert one["steps"] == {"slow": 44, "seen": 44, "of": 44}
+    report = command.json("stragglers", str(REAL / f"trace-{job}.parquet"), *words, status=status)
+    assert report["schema"] == 1
+    assert report["culprits"] == culprits
+    assert [row["culprits"] for row in report["verdicts"]] == [culprits] * len(culprits)
+    for verdict in report["verdicts"]:
+        assert verdict["ratio"] == pytest.approx(2.3, abs=0.1)
+        assert verdict["steps"] == {"slow": 44, "seen": 44, "of": 44}
 
 
 # -- the answer -----------------------------------------------------------------------------------
@@ -75,21 +75,25 @@ def test_no_fault_is_status_0(sound: Path, command: Command) -> None:
 
 
 def test_a_verdict_has_all_that_a_program_needs(sick: Path, command: Command) -> None:
-    told = command.json("stragglers", str(sick), status=1)
-    (one,) = told["verdicts"]
-    assert (one["kind"], one["class"], one["confidence"]) == ("straggler", "S1", "likely")
-    assert (one["group"], one["stage"], one["dp_rank"]) == ("stage 1", 1, 2)
-    assert one["culprits"] == told["culprits"] == [12]
-    assert (one["since_step"], one["until_step"]) == (10, 43)
-    assert one["reason"].startswith("Rank 12 (stage 1, data-parallel rank 2) takes 1.5")
-    assert {"source", "resolution"} <= set(one["evidence"])
-    assert told["table"]["ranks"] == len(told["ranks"]) == 8
+    report = command.json("stragglers", str(sick), status=1)
+    (verdict,) = report["verdicts"]
+    assert (verdict["kind"], verdict["class"], verdict["confidence"]) == (
+        "straggler",
+        "S1",
+        "likely",
+    )
+    assert (verdict["group"], verdict["stage"], verdict["dp_rank"]) == ("stage 1", 1, 2)
+    assert verdict["culprits"] == report["culprits"] == [12]
+    assert (verdict["since_step"], verdict["until_step"]) == (10, 43)
+    assert verdict["reason"].startswith("Rank 12 (stage 1, data-parallel rank 2) takes 1.5")
+    assert {"source", "resolution"} <= set(verdict["evidence"])
+    assert report["table"]["ranks"] == len(report["ranks"]) == 8
 
 
 def test_parquet_and_csv_give_the_same(sick: Path, tmp_path: Path, command: Command) -> None:
     csv = write_csv(tmp_path / "sick.csv", SICK.columns())
-    told = command.json("stragglers", str(sick), status=1)
-    assert command.json("stragglers", str(csv), status=1) == told
+    report = command.json("stragglers", str(sick), status=1)
+    assert command.json("stragglers", str(csv), status=1) == report
 
 
 def test_text_columns_and_missing_values_of_parquet_are_read(
@@ -104,9 +108,9 @@ def test_text_columns_and_missing_values_of_parquet_are_read(
         held[name][::9] = [None] * len(held[name][::9])
     held["step"] = [float(step) for step in held["step"]]  # as pandas has whole numbers with gaps
     pyarrow.parquet.write_table(pyarrow.table(held), tmp_path / "t.parquet")
-    told = command.json("stragglers", str(tmp_path / "t.parquet"), status=1)
-    assert told["culprits"] == [12]
-    assert re.match(r"\d+ of 1,\d+ rows left out", told["notes"][0])
+    report = command.json("stragglers", str(tmp_path / "t.parquet"), status=1)
+    assert report["culprits"] == [12]
+    assert re.match(r"\d+ of 1,\d+ rows left out", report["notes"][0])
 
 
 def test_sizes_are_checked_and_name_the_tensor_parallel_peers(
@@ -114,10 +118,10 @@ def test_sizes_are_checked_and_name_the_tensor_parallel_peers(
 ) -> None:
     meta = tmp_path / "meta.yaml"
     meta.write_text("trial_name: J1\ndp_size: 5\npp_size: 2\ntp_size: 2\nworld_size: 20\n")
-    told = command.json("stragglers", str(sick), "--meta", str(meta), status=1)
-    assert told["table"]["job"] == "J1"
-    assert told["verdicts"][0]["stands_for"] == [12, 13]
-    assert "rows of 8 ranks, expected 10 (dp_size x pp_size)" in told["notes"]
+    report = command.json("stragglers", str(sick), "--meta", str(meta), status=1)
+    assert report["table"]["job"] == "J1"
+    assert report["verdicts"][0]["stands_for"] == [12, 13]
+    assert "rows of 8 ranks, expected 10 (dp_size x pp_size)" in report["notes"]
 
 
 # -- unusable input: one line, status 2 -----------------------------------------------------------
@@ -186,9 +190,9 @@ def bad(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_lines_of_another_length_are_left_out_and_said(tmp_path: Path, command: Command) -> None:
     path = write_csv(tmp_path / "t.csv", SICK.columns())
     path.write_text("\ufeff" + path.read_text(encoding="utf-8") + "1,2\n1,2,3\n", encoding="utf-8")
-    told = command.json("stragglers", str(path), status=1)
-    assert told["culprits"] == [12]
-    assert told["notes"] == ["2 lines left out: not as many fields as the first line"]
+    report = command.json("stragglers", str(path), status=1)
+    assert report["culprits"] == [12]
+    assert report["notes"] == ["2 lines left out: not as many fields as the first line"]
 
 
 # -- as a process ---------------------------------------------------------------------------------

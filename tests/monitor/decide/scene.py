@@ -51,11 +51,11 @@ FACTS = FleetFacts(
 
 def hang(**changes: Any) -> Incident:
     """Resolved, evicted, everything seen."""
-    one = incident("inc-1")
-    one = replace(
-        one,
+    made = incident("inc-1")
+    made = replace(
+        made,
         state=State.RESOLVED,
-        verdict=replace(one.verdict, since_s=100.0),
+        verdict=replace(made.verdict, since_s=100.0),
         milestones=MARKS,
         story=(
             Transition(105.0, "pending", "seen"),
@@ -66,24 +66,24 @@ def hang(**changes: Any) -> Incident:
         last_seen_s=112.0,
         resolution="evicted: left the quorum",
     )
-    return replace(one, **changes)
+    return replace(made, **changes)
 
 
-def case(one: Incident | None = None, **changes: Any) -> AuditedIncident:
+def case(subject: Incident | None = None, **changes: Any) -> AuditedIncident:
     """The hang with all that belongs to it, long after."""
     made = AuditedIncident(
-        one or hang(), 2000.0, decisions=ROWS, evictions=(EVICTION,), facts=FACTS
+        subject or hang(), 2000.0, decisions=ROWS, evictions=(EVICTION,), facts=FACTS
     )
     return replace(made, **changes)
 
 
-def unevicted(one: Incident, **marks: Any) -> AuditedIncident:
+def unevicted(hung: Incident, **marks: Any) -> AuditedIncident:
     """The same fault, nobody having done anything about it."""
-    before = replace(one.milestones, evict_asked_s=None, left_quorum_s=None, rejoined_s=None)
-    return case(replace(one, milestones=replace(before, **marks)), decisions=(), evictions=())
+    before = replace(hung.milestones, evict_asked_s=None, left_quorum_s=None, rejoined_s=None)
+    return case(replace(hung, milestones=replace(before, **marks)), decisions=(), evictions=())
 
 
 def of_kind(kind: Kind, lost_s: float = 0.0) -> Incident:
     """The same times, another fault."""
-    one = hang()
-    return replace(one, kind=kind, verdict=replace(one.verdict, kind=kind, lost_s=lost_s))
+    made = hang()
+    return replace(made, kind=kind, verdict=replace(made.verdict, kind=kind, lost_s=lost_s))

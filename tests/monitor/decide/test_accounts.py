@@ -68,16 +68,16 @@ def bounds(amount: Amount) -> tuple[float | None, float | None]:
 
 def test_the_parts_of_an_incident_follow_one_another_and_add_up() -> None:
     parts = intervals(case())
-    assert [(one.until, one.seconds) for one in parts] == [
+    assert [(part.until, part.seconds) for part in parts] == [
         ("seen", 5.0), ("firing", 1.0), ("decided", 4.5), ("asked", 0.5), ("gone", 4.0),
         ("left", 1.0), ("survivors", 1.0), ("rejoined", 19.0),
     ]  # fmt: skip
-    assert sum(one.seconds for one in parts) == 136.0 - 100.0
+    assert sum(part.seconds for part in parts) == 136.0 - 100.0
 
 
 def test_what_follows_the_request_comes_in_its_own_order() -> None:
     marks = replace(MARKS, survivor_commit_s=111.5)  # of a straggler: the others never stood
-    names = [one.until for one in intervals(case(hang(milestones=marks)))]
+    names = [part.until for part in intervals(case(hang(milestones=marks)))]
     assert names[-4:] == ["survivors", "gone", "left", "rejoined"]
 
 
@@ -88,14 +88,14 @@ def test_a_clock_that_jumped_back_makes_a_part_empty_and_is_said() -> None:
 
 
 def test_guards_are_told_with_how_long_they_held_and_a_change_of_words_is_no_new_one() -> None:
-    assert [(one.guard, one.seconds, one.reason) for one in hold_spans(case())] == [
+    assert [(span.guard, span.seconds, span.reason) for span in hold_spans(case())] == [
         ("cool_down", 2.0, "too soon"), ("budget", 2.5, "4 an hour are used up, still"),
     ]  # fmt: skip
 
 
 def test_a_guard_that_still_holds_has_no_end() -> None:
-    one = hang(state=State.FIRING, resolution=None, story=())
-    (held,) = hold_spans(case(one, decisions=ROWS[:1], evictions=()))
+    firing = hang(state=State.FIRING, resolution=None, story=())
+    (held,) = hold_spans(case(firing, decisions=ROWS[:1], evictions=()))
     assert (held.guard, held.seconds) == ("cool_down", None)
 
 
@@ -108,20 +108,20 @@ def test_a_guard_held_until_the_incident_was_over() -> None:
 
 
 def test_a_hang_costs_what_waited_and_saves_what_torchfts_timeouts_would_have_cost() -> None:
-    one = account(case())
-    assert bounds(one.lost_by_others) == (4 * 17.0, 4 * 17.0)
-    assert bounds(one.lost_by_own) == (2 * 36.0, 2 * 36.0)
-    assert bounds(one.lost) == (140.0, 140.0)
-    assert bounds(one.without_us) == (6 * 61.0, 6 * 145.0)
-    assert bounds(one.saved) == (366.0 - 140.0, 870.0 - 140.0)
-    assert (one.outcome, one.decided_by) == ("evicted", "lightkeeper")
-    assert (one.ran_on, one.back_on, one.final) == (("node1",), ("node4",), True)
+    costs = account(case())
+    assert bounds(costs.lost_by_others) == (4 * 17.0, 4 * 17.0)
+    assert bounds(costs.lost_by_own) == (2 * 36.0, 2 * 36.0)
+    assert bounds(costs.lost) == (140.0, 140.0)
+    assert bounds(costs.without_us) == (6 * 61.0, 6 * 145.0)
+    assert bounds(costs.saved) == (366.0 - 140.0, 870.0 - 140.0)
+    assert (costs.outcome, costs.decided_by) == ("evicted", "lightkeeper")
+    assert (costs.ran_on, costs.back_on, costs.final) == (("node1",), ("node4",), True)
 
 
 def test_the_jobs_own_timeouts_are_taken_as_told() -> None:
-    one = account(case(config=KeeperConfig(job_timeout_s=600.0)))
-    assert bounds(one.without_us) == (6 * 601.0, 6 * 1225.0)
-    assert "600 s each" in one.without_us.words
+    costs = account(case(config=KeeperConfig(job_timeout_s=600.0)))
+    assert bounds(costs.without_us) == (6 * 601.0, 6 * 1225.0)
+    assert "600 s each" in costs.without_us.words
 
 
 def test_an_eviction_that_took_longer_than_the_timeouts_saved_less_than_nothing() -> None:
@@ -130,32 +130,32 @@ def test_an_eviction_that_took_longer_than_the_timeouts_saved_less_than_nothing(
 
 
 def test_a_straggler_is_reckoned_by_what_it_lost_a_second_over_a_stated_horizon() -> None:
-    one = account(case(of_kind(Kind.STRAGGLER, lost_s=5.5)))  # in 11 s: half a second a second
-    assert bounds(one.lost_by_others) == (4 * 5.5, 4 * 5.5)
-    assert bounds(one.lost_by_own) == (2 * 25.0, 2 * 25.0)
-    assert bounds(one.without_us) == (22.0 + 4 * 0.5 * 11, 22.0 + 4 * 0.5 * 3600)
-    assert "as long again as it had lasted (11 s), or for 3600 s" in one.without_us.words
-    assert bounds(one.saved) == (44.0 - 72.0, 7222.0 - 72.0)
+    costs = account(case(of_kind(Kind.STRAGGLER, lost_s=5.5)))  # in 11 s: half a second a second
+    assert bounds(costs.lost_by_others) == (4 * 5.5, 4 * 5.5)
+    assert bounds(costs.lost_by_own) == (2 * 25.0, 2 * 25.0)
+    assert bounds(costs.without_us) == (22.0 + 4 * 0.5 * 11, 22.0 + 4 * 0.5 * 3600)
+    assert "as long again as it had lasted (11 s), or for 3600 s" in costs.without_us.words
+    assert bounds(costs.saved) == (44.0 - 72.0, 7222.0 - 72.0)
 
 
 def test_a_crash_is_restarted_by_its_launcher_so_that_an_eviction_saves_nothing() -> None:
-    one = account(case(of_kind(Kind.DEAD)))
-    assert bounds(one.lost) == (140.0, 140.0)
-    assert bounds(one.saved) == (0.0, 0.0)
-    assert "launcher" in one.saved.words
+    costs = account(case(of_kind(Kind.DEAD)))
+    assert bounds(costs.lost) == (140.0, 140.0)
+    assert bounds(costs.saved) == (0.0, 0.0)
+    assert "launcher" in costs.saved.words
 
 
 @pytest.mark.parametrize("kind", [Kind.STATE_CORRUPT, Kind.REPLICA_LAG])
 def test_what_cannot_be_told_is_no_zero(kind: Kind) -> None:
-    one = account(case(of_kind(kind)))
-    assert bounds(one.saved) == bounds(one.without_us) == bounds(one.lost) == (None, None)
-    assert one.saved.words.startswith("cannot tell: ")
+    costs = account(case(of_kind(kind)))
+    assert bounds(costs.saved) == bounds(costs.without_us) == bounds(costs.lost) == (None, None)
+    assert costs.saved.words.startswith("cannot tell: ")
 
 
 def test_without_the_number_of_ranks_nothing_can_be_told() -> None:
-    one = account(case(facts=None))
-    assert bounds(one.lost) == bounds(one.saved) == (None, None)
-    assert account_to_json(one)["lost"] == {
+    costs = account(case(facts=None))
+    assert bounds(costs.lost) == bounds(costs.saved) == (None, None)
+    assert account_to_json(costs)["lost"] == {
         "low": None, "high": None,
         "words": "cannot tell: nobody counted the ranks when it fired; "
         "cannot tell: nobody counted the ranks when it fired",
@@ -163,18 +163,18 @@ def test_without_the_number_of_ranks_nothing_can_be_told() -> None:
 
 
 def test_nobody_evicted_means_nothing_saved_and_nothing_spent() -> None:
-    one = account(unevicted(hang()))
-    assert bounds(one.saved) == (0.0, 0.0)
-    assert bounds(one.lost_by_own) == (2 * 12.0, None)  # seen standing until 112
-    assert one.outcome == "passed"
+    costs = account(unevicted(hang()))
+    assert bounds(costs.saved) == (0.0, 0.0)
+    assert bounds(costs.lost_by_own) == (2 * 12.0, None)  # seen standing until 112
+    assert costs.outcome == "passed"
 
 
 def test_who_is_still_away_costs_at_least_what_it_has_cost_so_far() -> None:
     marks = replace(MARKS, rejoined_s=None)
-    one = account(case(hang(milestones=marks), now_s=151.0))
-    assert bounds(one.lost_by_own) == (2 * 51.0, None)
-    assert bounds(one.saved) == (None, 870.0 - (68.0 + 102.0))
-    assert one.final is False
+    costs = account(case(hang(milestones=marks), now_s=151.0))
+    assert bounds(costs.lost_by_own) == (2 * 51.0, None)
+    assert bounds(costs.saved) == (None, 870.0 - (68.0 + 102.0))
+    assert costs.final is False
     late = account(case(hang(milestones=marks)))  # nobody looks for it any more
     assert bounds(late.lost_by_own) == (2 * 611.0, None)
     assert late.final is True
@@ -182,17 +182,17 @@ def test_who_is_still_away_costs_at_least_what_it_has_cost_so_far() -> None:
 
 def test_survivors_that_still_wait_are_counted_so_far_and_those_never_seen_are_unknown() -> None:
     marks = replace(MARKS, survivor_commit_s=None, rejoined_s=None)
-    one = hang(milestones=marks, state=State.EVICTING, resolution=None, story=())
-    assert bounds(account(case(one, now_s=121.0)).lost_by_others) == (4 * 21.0, None)
+    waiting = hang(milestones=marks, state=State.EVICTING, resolution=None, story=())
+    assert bounds(account(case(waiting, now_s=121.0)).lost_by_others) == (4 * 21.0, None)
     assert bounds(account(case(hang(milestones=marks))).lost_by_others) == (None, None)
 
 
 def test_a_lighthouse_that_is_away_costs_everybody_until_it_is_back() -> None:
-    one = of_kind(Kind.LIGHTHOUSE_AWAY)
-    one = replace(one, groups=(), culprits=())
-    found = account(unevicted(one, survivor_commit_s=None))
-    assert bounds(found.lost) == (4 * 12.0, 4 * 16.0)
-    assert bounds(found.lost_by_own) == (0.0, 0.0)
+    away = of_kind(Kind.LIGHTHOUSE_AWAY)
+    away = replace(away, groups=(), culprits=())
+    costs = account(unevicted(away, survivor_commit_s=None))
+    assert bounds(costs.lost) == (4 * 12.0, 4 * 16.0)
+    assert bounds(costs.lost_by_own) == (0.0, 0.0)
 
 
 def test_an_eviction_that_failed_is_said() -> None:
@@ -203,18 +203,18 @@ def test_an_eviction_that_failed_is_said() -> None:
 def test_observe_mode_is_told_as_what_would_have_been() -> None:
     would = DecisionRow(ID, 107.0, "would_evict", "observe", "would evict rg_1",
                         body={"release": "start it without --observe"})  # fmt: skip
-    one = account(replace(unevicted(hang()), decisions=(*ROWS[:1], would)))
-    assert (one.outcome, one.decided_by) == ("observed", "nobody")
-    assert [(held.guard, held.seconds, held.release) for held in one.holds] == [
+    costs = account(replace(unevicted(hang()), decisions=(*ROWS[:1], would)))
+    assert (costs.outcome, costs.decided_by) == ("observed", "nobody")
+    assert [(held.guard, held.seconds, held.release) for held in costs.holds] == [
         ("cool_down", 1.0, None), ("observe", 9.0, "start it without --observe"),
     ]  # fmt: skip
-    assert bounds(one.saved) == (0.0, 0.0)
+    assert bounds(costs.saved) == (0.0, 0.0)
 
 
 def test_who_held_and_why_is_the_answer_when_nobody_was_evicted() -> None:
-    one = account(replace(unevicted(hang()), decisions=ROWS[:2]))
-    assert (one.outcome, one.decided_by) == ("held", "nobody")
-    assert one.why == "held by budget: 4 an hour are used up"
+    costs = account(replace(unevicted(hang()), decisions=ROWS[:2]))
+    assert (costs.outcome, costs.decided_by) == ("held", "nobody")
+    assert costs.why == "held by budget: 4 an hour are used up"
 
 
 # -- totals ----------------------------------------------------------------------------------------
@@ -245,14 +245,14 @@ TIMES = st.none() | TIME
 def cases(draw: st.DrawFn) -> AuditedIncident:
     marks = Milestones(draw(TIME), *(draw(TIMES) for _ in fields(Milestones)[1:]))
     kind = draw(st.sampled_from(Kind))
-    one = of_kind(kind, lost_s=draw(st.floats(allow_nan=True, allow_infinity=True)))
-    one = replace(
-        one,
+    made = of_kind(kind, lost_s=draw(st.floats(allow_nan=True, allow_infinity=True)))
+    made = replace(
+        made,
         milestones=marks,
-        verdict=replace(one.verdict, since_s=draw(TIME)),
+        verdict=replace(made.verdict, since_s=draw(TIME)),
         last_seen_s=draw(TIME),
         state=draw(st.sampled_from(State)),
-        groups=one.groups if draw(st.booleans()) else (),
+        groups=made.groups if draw(st.booleans()) else (),
     )
     rows = [
         DecisionRow(ID, draw(TIME), draw(st.sampled_from(["evict", "hold", "?"])), guard, "why")
@@ -268,32 +268,32 @@ def cases(draw: st.DrawFn) -> AuditedIncident:
     audit = IncidentAudit(
         facts={ID: FACTS} if draw(st.booleans()) else {}, evictions={ID: evictions}
     )
-    return audit.case(one, rows, draw(st.floats(0, 1e6)))
+    return audit.case(made, rows, draw(st.floats(0, 1e6)))
 
 
 @given(cases())
 def test_no_part_is_negative_and_all_add_up_whatever_the_moments_say(
-    found: AuditedIncident,
+    audited: AuditedIncident,
 ) -> None:
-    parts = intervals(found)
-    assert all(one.seconds >= 0 for one in parts)
+    parts = intervals(audited)
+    assert all(part.seconds >= 0 for part in parts)
     assert all(a.end_s == b.start_s for a, b in pairwise(parts))
     if parts:
-        whole = parts[-1].end_s - found.began_s
-        assert sum(one.seconds for one in parts) == pytest.approx(whole)
+        whole = parts[-1].end_s - audited.began_s
+        assert sum(part.seconds for part in parts) == pytest.approx(whole)
 
 
 @given(cases())
-def test_an_account_never_raises_and_is_json(found: AuditedIncident) -> None:
-    one = account(found)
-    body = account_to_json(one)
+def test_an_account_never_raises_and_is_json(audited: AuditedIncident) -> None:
+    costs = account(audited)
+    body = account_to_json(costs)
     json.dumps(body, allow_nan=False)
-    json.dumps(to_plain(span_costs([found, case()], None, 1.0)), allow_nan=False)
+    json.dumps(to_plain(span_costs([audited, case()], None, 1.0)), allow_nan=False)
     for key in ("lost", "saved", "without_us"):
         low, high = body[key]["low"], body[key]["high"]
         assert low is None or high is None or low <= high
-    if one.lost.bounded:
-        assert all(bound is None or bound >= 0 for bound in bounds(one.lost))
+    if costs.lost.bounded:
+        assert all(bound is None or bound >= 0 for bound in bounds(costs.lost))
 
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf, 1e300, -1e300, "soon"], ids=str)
@@ -312,8 +312,8 @@ def remembered(part: str, body: Any) -> IncidentAudit:
 
 @pytest.mark.parametrize("body", ["text", None, [], {"own": "2"}, {"own": 1}, {"survivors_s": "x"}])
 def test_notes_that_are_none_are_forgotten(body: Any) -> None:
-    found = remembered("facts", body), remembered("aftermath", [body]), remembered("other", {})
-    assert not any(one.facts or one.aftermaths for one in found)
+    notes = remembered("facts", body), remembered("aftermath", [body]), remembered("other", {})
+    assert not any(note.facts or note.aftermaths for note in notes)
 
 
 def test_notes_are_kept_as_they_are() -> None:
@@ -340,14 +340,14 @@ def test_what_is_no_span_is_said(text: str) -> None:
 
 
 def test_the_beginning_of_an_id_is_enough_if_no_other_begins_so() -> None:
-    known = [incident("dead-rg_0.0-1"), incident("dead-rg_0.0-12"), incident("hang-rg_1.0-3")]
-    assert find(known, "hang").id == "hang-rg_1.0-3"
-    assert find(known, "dead-rg_0.0-1").id == "dead-rg_0.0-1"
+    incidents = [incident("dead-rg_0.0-1"), incident("dead-rg_0.0-12"), incident("hang-rg_1.0-3")]
+    assert find(incidents, "hang").id == "hang-rg_1.0-3"
+    assert find(incidents, "dead-rg_0.0-1").id == "dead-rg_0.0-1"
     with pytest.raises(ChoiceError, match=r"^2 incidents begin with dead: dead-rg_0\.0-1, dead-"):
-        find(known, "dead")
+        find(incidents, "dead")
     for nothing in ("x", ""):
         with pytest.raises(NoSuchIncidentError):
-            find(known, nothing)
+            find(incidents, nothing)
 
 
 def test_incidents_are_chosen_by_time_kind_and_group() -> None:

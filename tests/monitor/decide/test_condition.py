@@ -29,21 +29,21 @@ HELD = DecisionRow(
 )  # fmt: skip
 
 
-def altered(one: Observation, **changes: Any) -> Observation:
-    assert isinstance(one.outcome, StateReport)
-    return replace(one, outcome=replace(one.outcome, **changes))
+def altered(observation: Observation, **changes: Any) -> Observation:
+    assert isinstance(observation.outcome, StateReport)
+    return replace(observation, outcome=replace(observation.outcome, **changes))
 
 
-def dead(one: Observation, ending: Ending | None = None, **how: Any) -> Observation:
+def dead(observation: Observation, ending: Ending | None = None, **how: Any) -> Observation:
     process = Process(alive=False, state=None, dead_age_s=4.0, **how)
-    return altered(one, process=process, ending=ending)
+    return altered(observation, process=process, ending=ending)
 
 
 RAISED = Ending("Raised", "RuntimeError: shape mismatch", FRAME)
 
 
 @pytest.mark.parametrize(
-    ("one", "rows", "then"),
+    ("shown", "rows", "then"),
     [
         (hang(), (), "It is over: evicted: left the quorum"),
         (hang(**OPEN), (), ""),
@@ -59,23 +59,25 @@ RAISED = Ending("Raised", "RuntimeError: shape mismatch", FRAME)
     ids=["over", "undecided", "held", "nobody", "evicting", "pending"],
 )  # fmt: skip
 def test_after_the_verdicts_sentence_comes_what_happens_next(
-    one: Incident, rows: tuple[DecisionRow, ...], then: str
+    shown: Incident, rows: tuple[DecisionRow, ...], then: str
 ) -> None:
-    face = face_of(one, rows, one.last_seen_s)
-    assert face.says == one.verdict.reason
+    face = face_of(shown, rows, shown.last_seen_s)
+    assert face.says == shown.verdict.reason
     assert face.next.startswith(then) if then else face.next == ""
 
 
 def test_a_sentence_that_is_older_than_the_tick_says_how_long_it_stands_by_now() -> None:
-    one = hang(**OPEN)
-    assert face_of(one, (), 160.0).says == f"{one.verdict.reason} (60 s by now)"
-    assert face_of(hang(), (), 160.0).says == one.verdict.reason
+    open_incident = hang(**OPEN)
+    assert face_of(open_incident, (), 160.0).says == f"{open_incident.verdict.reason} (60 s by now)"
+    assert face_of(hang(), (), 160.0).says == open_incident.verdict.reason
 
 
 def test_gone_victims_are_not_counted_as_waiting() -> None:
-    one = replace(hang(**OPEN), verdict=replace(hang().verdict, victims=("rg_0.0", "rg_2.0")))
+    open_incident = replace(
+        hang(**OPEN), verdict=replace(hang().verdict, victims=("rg_0.0", "rg_2.0"))
+    )
     health = {RankName("rg_0.0"): RankHealth.WAITING, RankName("rg_2.0"): RankHealth.DEAD}
-    assert report_to_json(view(health=health).report(one))["waiting"] == 1
+    assert report_to_json(view(health=health).report(open_incident))["waiting"] == 1
 
 
 def test_a_dead_rank_says_its_exception_and_its_line() -> None:
@@ -102,14 +104,14 @@ def test_a_rank_that_stands_says_where_by_its_stacks() -> None:
     )
 
 
-def traced(one: Observation) -> Observation:
-    return altered(one, process=Process(alive=True, state="t", tracer=Tracer(4242, "gdb")))
+def traced(observation: Observation) -> Observation:
+    return altered(observation, process=Process(alive=True, state="t", tracer=Tracer(4242, "gdb")))
 
 
-def spoilt(one: Observation) -> Observation:
-    assert isinstance(one.outcome, StateReport)
-    assert one.outcome.step is not None
-    return altered(one, step=replace(one.outcome.step, loss_finite=False))
+def spoilt(observation: Observation) -> Observation:
+    assert isinstance(observation.outcome, StateReport)
+    assert observation.outcome.step is not None
+    return altered(observation, step=replace(observation.outcome.step, loss_finite=False))
 
 
 TEMPO = {RankName("rg_0.0"): Tempo(9.0, 1.0, 1.1)}
@@ -173,7 +175,9 @@ def test_a_group_that_is_gone_while_others_train_is_a_warning() -> None:
 
 
 def test_a_launchers_name_is_said_once_beside_the_managers() -> None:
-    one = seen("my_0")
-    known = replace(one, identity=replace(one.identity, launched_as=GroupName("0")))
-    (group,) = [found for found in groups_of(view(known)) if found.ranks]
+    observation = seen("my_0")
+    launched = replace(
+        observation, identity=replace(observation.identity, launched_as=GroupName("0"))
+    )
+    (group,) = [row for row in groups_of(view(launched)) if row.ranks]
     assert (group.group, group.launched_as) == ("my_0", "0")

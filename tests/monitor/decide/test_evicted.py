@@ -18,7 +18,9 @@ from tests.monitor.fleet import START_S, Drive, SimFleet, at, crash, hang, light
 
 def told(change: Callable[[Eviction], Eviction]) -> Callable[[Snapshot], Snapshot]:
     """What the evictor says, changed before the monitor hears it."""
-    return lambda seen: replace(seen, evictions=tuple(change(one) for one in seen.evictions))
+    return lambda seen: replace(
+        seen, evictions=tuple(change(eviction) for eviction in seen.evictions)
+    )
 
 
 def hung(alter: Callable[[Snapshot], Snapshot] = lambda seen: seen, **options) -> Drive:
@@ -26,7 +28,9 @@ def hung(alter: Callable[[Snapshot], Snapshot] = lambda seen: seen, **options) -
 
 
 def states(drive: Drive) -> list[str]:
-    (incident,) = (one for one in drive.seen.values() if one.kind == "not_entered")
+    (incident,) = (
+        candidate for candidate in drive.seen.values() if candidate.kind == "not_entered"
+    )
     return [line.to for line in incident.story]
 
 
@@ -43,7 +47,7 @@ def test_gone_and_still_in_the_quorum_is_not_evicted() -> None:
     fleet._leave = lambda group: None  # type: ignore[method-assign]
     drive = Drive(fleet).run(120)
     assert drive.fleet.evictions
-    assert all(one.gone_s is not None for one in drive.fleet.evictions.values())
+    assert all(eviction.gone_s is not None for eviction in drive.fleet.evictions.values())
     assert drive.incident("not_entered").state is State.EVICTING
 
 
@@ -51,9 +55,9 @@ def test_left_and_its_process_alive_is_not_evicted_and_fails_at_its_deadline() -
     """A stopped process: its heartbeat is dead, and it keeps its devices."""
     fleet = SimFleet(3, 1, [at(20, stop("rg_1.0"))])
     fleet.evictor_works = False
-    drive = Drive(fleet, alter=told(lambda one: replace(one, left_quorum_s=one.asked_s + 5))).run(
-        60
-    )
+    drive = Drive(
+        fleet, alter=told(lambda eviction: replace(eviction, left_quorum_s=eviction.asked_s + 5))
+    ).run(60)
     incident = drive.incident("not_entered")
     assert incident.state is State.EVICTING
     assert incident.milestones.left_quorum_s is not None  # that much is seen, and said
@@ -64,8 +68,8 @@ def test_left_and_its_process_alive_is_not_evicted_and_fails_at_its_deadline() -
 
 
 def test_a_host_out_of_sight_counts_with_its_heartbeat_dead_and_is_recorded_so() -> None:
-    def unseen(one: Eviction) -> Eviction:
-        return replace(one, gone_s=None, unseen_s=one.gone_s)
+    def unseen(eviction: Eviction) -> Eviction:
+        return replace(eviction, gone_s=None, unseen_s=eviction.gone_s)
 
     incident = hung(told(unseen)).run(45).incident("not_entered")
     assert incident.state is State.RESOLVED
@@ -79,25 +83,25 @@ def test_without_a_new_quorum_it_stays_open_for_ten_minutes_and_holds_nobody_up(
     fleet = SimFleet(4, 1, script, relaunch=False)
 
     def unanswered(seen: Snapshot) -> Snapshot:
-        return told(lambda one: replace(one, left_quorum_s=None))(seen)
+        return told(lambda eviction: replace(eviction, left_quorum_s=None))(seen)
 
     drive = Drive(fleet, config, alter=unanswered).run(100)
     assert sorted(drive.evicted()) == ["rg_1", "rg_2"]
     (first_s, _), (second_s, _) = drive.evicts
     assert second_s - first_s <= 3
-    assert {one.state for one in drive.seen.values() if one.kind == "not_entered"} == {
-        State.EVICTING
-    }
+    assert {
+        incident.state for incident in drive.seen.values() if incident.kind == "not_entered"
+    } == {State.EVICTING}
     drive.run(600)
-    assert {one.resolution for one in drive.seen.values() if one.kind == "not_entered"} == {
-        "evicted: all its processes are gone; no quorum was formed since"
-    }
+    assert {
+        incident.resolution for incident in drive.seen.values() if incident.kind == "not_entered"
+    } == {"evicted: all its processes are gone; no quorum was formed since"}
 
 
 def test_while_the_lighthouse_is_away_it_waits_for_its_word_though_the_deadline_passes() -> None:
     drive = hung(relaunch=False).run(28)
     away = LighthouseAway("connection refused")
-    drive.alter = lambda seen: told(lambda one: replace(one, left_quorum_s=None))(
+    drive.alter = lambda seen: told(lambda eviction: replace(eviction, left_quorum_s=None))(
         replace(seen, lighthouse=away)
     )
     drive.run(150)
@@ -112,15 +116,15 @@ def test_while_the_lighthouse_is_away_it_waits_for_its_word_though_the_deadline_
 def put_out_by_hand(seen: Snapshot) -> Snapshot:
     """A person evicted rg_1 at 20 s."""
     asked_s = seen.now_s if seen.tick < 20 else seen.now_s - (seen.tick - 20)
-    one = Eviction(IncidentId("manual-1"), GroupName("rg_1"), None, asked_s, ())
-    return replace(seen, evictions=(*seen.evictions, one)) if seen.tick >= 20 else seen
+    eviction = Eviction(IncidentId("manual-1"), GroupName("rg_1"), None, asked_s, ())
+    return replace(seen, evictions=(*seen.evictions, eviction)) if seen.tick >= 20 else seen
 
 
 def test_a_group_that_a_person_put_out_is_not_accused_of_its_death() -> None:
     fleet = SimFleet(3, 1, [at(21, crash("rg_1.0"))], relaunch=False)
     assert not Drive(fleet, alter=put_out_by_hand).run(60).seen
     again = SimFleet(3, 1, [at(21, crash("rg_1.0"))], relaunch=False)
-    assert {one.kind for one in Drive(again).run(60).seen.values()} == {Kind.DEAD}
+    assert {incident.kind for incident in Drive(again).run(60).seen.values()} == {Kind.DEAD}
 
 
 @pytest.mark.integration  # no processes, but 1 s of CPU

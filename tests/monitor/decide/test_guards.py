@@ -281,7 +281,7 @@ def test_what_would_have_been_counts_for_what_would_be_and_for_nothing_else() ->
 def test_what_would_have_been_is_said_once_whatever_comes_after() -> None:
     seen = fleet(would=(PastEviction(IncidentId("one"), GroupName("rg_1"), NOW_S - 1),))
     first, again = (
-        decide(KeeperConfig(observe=True), one, [incident()]) for one in (fleet(), seen)
+        decide(KeeperConfig(observe=True), snapshot, [incident()]) for snapshot in (fleet(), seen)
     )
     assert again == (replace(first[0], would=None),)
 
@@ -306,9 +306,14 @@ def of_group(name: str) -> Incident:
 
 
 def test_two_groups_that_share_a_dead_host_go_together() -> None:
-    found = decide(KeeperConfig(breaker_share=0.0), shared(), [of_group("rg_1"), of_group("rg_2")])
-    assert [(type(one), one.group) for one in found] == [(Evict, "rg_1"), (Evict, "rg_2")]
-    assert [one.quarantine for one in found] == [(Host("rack"),)] * 2
+    decisions = decide(
+        KeeperConfig(breaker_share=0.0), shared(), [of_group("rg_1"), of_group("rg_2")]
+    )
+    assert [(type(decision), decision.group) for decision in decisions] == [
+        (Evict, "rg_1"),
+        (Evict, "rg_2"),
+    ]
+    assert [decision.quarantine for decision in decisions] == [(Host("rack"),)] * 2
 
 
 def test_the_second_of_them_still_needs_budget_and_healthy_groups() -> None:

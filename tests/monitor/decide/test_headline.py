@@ -65,7 +65,7 @@ def died(code: int | None, signal: str | None = None) -> Process:
 
 def stopped(*processes: Process) -> View:
     """As `ended`, without an exception."""
-    gone = (replace(one, ending=None) for one in ended(*processes).departures)
+    gone = (replace(departure, ending=None) for departure in ended(*processes).departures)
     return crowd(0, 1, departures=tuple(gone))
 
 
@@ -122,8 +122,8 @@ def stopped(*processes: Process) -> View:
     ],
 )  # fmt: skip
 def test_the_headline_of(view: Callable[[], View], state: str, said: str) -> None:
-    told = headline_of(view())
-    assert (told.state, str(told)) == (state, said)
+    headline = headline_of(view())
+    assert (headline.state, str(headline)) == (state, said)
 
 
 @pytest.mark.parametrize(
@@ -148,8 +148,8 @@ def without_steps(view: View) -> View:
 
 
 def test_ranks_that_report_no_steps_are_watched_and_not_said_to_train() -> None:
-    told = headline_of(without_steps(crowd(2, 2)))
-    assert str(told) == "Watching: no rank reports its steps"
+    headline = headline_of(without_steps(crowd(2, 2)))
+    assert str(headline) == "Watching: no rank reports its steps"
     hung = headline_of(without_steps(crowd(2, 2, incidents=(incident("i"),))))
     assert str(hung) == "Not training: rg_1.1 is not_entered"
 
@@ -185,12 +185,12 @@ def test_no_rank_is_green_while_the_next_commit_is_late(age_s: float) -> None:
 
 def told(sim: Simulated, ticks: int) -> list[tuple[int, str, str]]:
     """At which tick the headline became another: its state, and what comes next."""
-    found: list[tuple[int, str, str]] = []
+    changes: list[tuple[int, str, str]] = []
     for tick in range(1, ticks + 1):
         now = headline_of(sim.tick())
-        if not found or found[-1][1:] != (now.state, now.next):
-            found.append((tick, now.state, now.next))
-    return found
+        if not changes or changes[-1][1:] != (now.state, now.next):
+            changes.append((tick, now.state, now.next))
+    return changes
 
 
 def test_a_rank_that_stops_is_late_then_named_then_its_group_is_evicted() -> None:
@@ -227,5 +227,5 @@ def test_a_job_that_reports_no_steps_is_watched_until_it_stands() -> None:
 )
 def test_the_headline_says_who_where_and_how_many_wait(fault, said: str) -> None:
     sim = Simulated(SimFleet(2, 2, [at(30, fault)]))
-    told = [str(headline_of(sim.tick())) for _ in range(40)]
-    assert f"Not training: {said}. rg_1 is being evicted" in told, "\n".join(told)
+    headlines = [str(headline_of(sim.tick())) for _ in range(40)]
+    assert f"Not training: {said}. rg_1 is being evicted" in headlines, "\n".join(headlines)

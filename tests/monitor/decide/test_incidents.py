@@ -92,12 +92,12 @@ def test_to_ask_again_after_a_restart_is_the_same_eviction_in_budget_and_cool_do
     fleet, evict = drive.fleet, drive.fleet.evict
     fleet.evictor_works = False
     drive.run(30)
-    (decided_s,) = [one.asked_s for one in fleet.evictions.values()]
+    (decided_s,) = [eviction.asked_s for eviction in fleet.evictions.values()]
 
     def go_on(decision) -> None:
         evict(decision)
-        for key, one in fleet.evictions.items():
-            fleet.evictions[key] = replace(one, decided_s=decided_s, attempt=2)
+        for key, eviction in fleet.evictions.items():
+            fleet.evictions[key] = replace(eviction, decided_s=decided_s, attempt=2)
 
     fleet.evict = go_on
     for _ in range(restarts):
@@ -116,15 +116,15 @@ def test_an_eviction_that_was_abandoned_before_says_nothing_of_the_one_cut_short
     None
 ):
     before = under_eviction()
-    ((key, one),) = before.fleet.evictions.items()
+    ((key, eviction),) = before.fleet.evictions.items()
     earlier = replace(
-        one,
-        asked_s=one.asked_s - 5,
+        eviction,
+        asked_s=eviction.asked_s - 5,
         failed="abandoned: not seen",
-        ended_s=one.asked_s,
+        ended_s=eviction.asked_s,
         state=EvictionState.ABANDONED,
     )
-    before.fleet.evictions = {"earlier": earlier, key: one}
+    before.fleet.evictions = {"earlier": earlier, key: eviction}
     after = restarted(before)
     after.fleet.evictions = {"earlier": earlier}
     after.fleet.evictor_works = True
@@ -150,17 +150,17 @@ def test_a_standby_decides_nothing_and_goes_on_where_the_active_one_was() -> Non
     fleet.evictor_works = False
     for _ in range(30):
         active.step()
-        told = standby.tick(fleet.snapshot())
-        assert told.decisions == ()
+        result = standby.tick(fleet.snapshot())
+        assert result.decisions == ()
         standby.go_on(active.last.incidents, tuple(fleet.evictions.values()), deciding=False)
-    (known,) = active.last.incidents
-    assert known.state is State.EVICTING
+    (incident,) = active.last.incidents
+    assert incident.state is State.EVICTING
     standby.go_on(active.last.incidents, tuple(fleet.evictions.values()))
     fleet.evictions.clear()  # its evictor died with it
     fleet.run_to(fleet.now_s + 1.0)
     first = standby.tick(fleet.snapshot())
-    assert [one.incident_id for one in first.decisions] == [known.id]
-    assert [(one.id, one.state) for one in first.incidents] == [(known.id, State.FIRING)]
+    assert [decision.incident_id for decision in first.decisions] == [incident.id]
+    assert [(later.id, later.state) for later in first.incidents] == [(incident.id, State.FIRING)]
     assert len(standby._past) == 1
 
 

@@ -82,8 +82,8 @@ def test_the_budget_of_what_would_have_been_is_used_up_as_it_would_have_been() -
 def test_a_restarted_monitor_knows_what_it_would_have_done() -> None:
     fleet = SimFleet(3, 1, [at(20, hang("rg_1.0"))])
     before = Drive(fleet, OBSERVE).run(40)
-    (one,) = [hold.would for _, hold in before.holds if hold.would]
-    would = (PastEviction(one.incident_id, one.group, START_S + 27),)
+    (eviction,) = [hold.would for _, hold in before.holds if hold.would]
+    would = (PastEviction(eviction.incident_id, eviction.group, START_S + 27),)
     after = Drive(fleet, OBSERVE, pipeline=Pipeline(OBSERVE, before.last.incidents, would=would))
     after.run(40)
     assert observed(after) == []

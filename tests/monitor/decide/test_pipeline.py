@@ -40,8 +40,8 @@ def test_a_crashed_detector_means_unknown_its_incident_neither_ends_nor_acts() -
     pipeline = Pipeline(config, detectors=crashing(Kind.NOT_ENTERED, after_ticks=27))
     fleet = SimFleet(3, 1, [at(20, hang("rg_1.0"))])
     drive = Drive(fleet, config, pipeline=pipeline, may_crash=True).run(60)
-    known = [i.state for i in drive.last.incidents if i.kind is Kind.NOT_ENTERED]
-    assert known == ["pending"]
+    states = [i.state for i in drive.last.incidents if i.kind is Kind.NOT_ENTERED]
+    assert states == ["pending"]
     assert not drive.evicts
 
 
@@ -69,7 +69,7 @@ def test_a_look_is_asked_for_when_a_hang_is_due_and_soon_after_it_was_first_seen
     before, seen, settled = drive.results[first - 1 : first + 2]
     assert before.now_s < before.look_again_s <= seen.now_s + 0.1
     assert 0 < seen.look_again_s - seen.now_s < 0.5
-    assert [one.state for one in settled.changed] == ["firing"]
+    assert [incident.state for incident in settled.changed] == ["firing"]
     assert all(result.look_again_s == math.inf for result in drive.results[: first - 5])
 
 

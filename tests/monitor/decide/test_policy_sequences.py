@@ -191,8 +191,8 @@ class Sequence:
         """Another monitor, which knows what the store has kept, through JSON."""
         self.restarts += 1
         self.fleet.end_evictor()
-        kept = [incident_from_json(json.loads(json.dumps(incident_to_json(one))))
-                for one in self.drive.seen.values()]  # fmt: skip
+        kept = [incident_from_json(json.loads(json.dumps(incident_to_json(incident))))
+                for incident in self.drive.seen.values()]  # fmt: skip
         past = (*self.fleet.evictions.values(), *self.fleet.left.values())
         self.drive.pipeline = Pipeline(self.config, kept, past, policy=self.policy)
 
@@ -229,17 +229,21 @@ class Sequence:
         # groups for which the same ones stand still go together: no quorum forms before
         shared = shared or all(fleet.sick(other) for other in others)
         self.pairs += bool(others)
-        left = [one for one in fleet.groups if one not in going | {evict.group} and fleet.able(one)]
+        left = [
+            group
+            for group in fleet.groups
+            if group not in going | {evict.group} and fleet.able(group)
+        ]
         least = max(config.min_replicas, fleet.lighthouse_min or 0)
         self.check(len(left) >= least, f"{evict.group}: {len(left)} left, {least} must be")
         self.check(fleet.sick(evict.group), f"{evict.group} is well")
         self.check(not others or shared, f"{evict.group} beside {sorted(others)}")
-        of_hour = [one for at_s, one in self.asked if now_s - at_s < 3600]
+        of_hour = [asked for at_s, asked in self.asked if now_s - at_s < 3600]
         self.check(len(of_hour) < config.budget_per_hour, "over the budget")
-        mine = [one for one in of_hour if one.group == evict.group]
+        mine = [asked for asked in of_hour if asked.group == evict.group]
         of_group = config.budget_per_group or config.budget_per_hour
         self.check(len(mine) < of_group, f"over the budget of {evict.group}")
-        lately = {one.group for at_s, one in self.asked if now_s - at_s < config.cool_down_s}
+        lately = {asked.group for at_s, asked in self.asked if now_s - at_s < config.cool_down_s}
         cooled = not lately or shared or lately <= others
         self.check(cooled or self._shares(evict.group, lately), "too soon")
         self.check(paused is None or fleet.pause is None, "paused")
@@ -295,6 +299,6 @@ def test_no_sequence_of_faults_and_heals_breaks_a_guard(seed) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("guard", TOLD)
 def test_a_monitor_without_one_of_its_guards_is_found_out(guard, monkeypatch) -> None:
-    rest = tuple(one for one in deciding.GUARDS if one[0] is not guard)
+    rest = tuple(guard_row for guard_row in deciding.GUARDS if guard_row[0] is not guard)
     monkeypatch.setattr(deciding, "GUARDS", rest)
     assert any(sequence(seed).broken for seed in range(60))

@@ -186,11 +186,11 @@ def test_reports_that_come_a_tick_late_never_add_an_eviction_of_a_sound_group(
 
     def delayed(snapshot: Snapshot) -> Snapshot:
         seen = []
-        for one in snapshot.observations:
-            old = before.get(one.rank)
-            same = old is not None and old.identity.incarnation == one.identity.incarnation
-            seen.append(old if old is not None and same and dice.random() < share else one)
-            before[one.rank] = one
+        for observation in snapshot.observations:
+            old = before.get(observation.rank)
+            same = old is not None and old.identity.incarnation == observation.identity.incarnation
+            seen.append(old if old is not None and same and dice.random() < share else observation)
+            before[observation.rank] = observation
         return replace(snapshot, observations=tuple(seen))
 
     fleet = SimFleet(groups, size, script, seed=1, **telling)
@@ -205,21 +205,21 @@ def renamed(snapshot: Snapshot, groups: dict[str, str], order: list[int]) -> Sna
         group, _, uuid = name.partition(":")
         return ReplicaId(f"{groups[group]}:{uuid}")
 
-    def identity(known: Identity) -> Identity:
-        return replace(
-            known, group=GroupName(groups[known.group]), group_rank=order[known.group_rank]
-        )
+    def identity(old: Identity) -> Identity:
+        return replace(old, group=GroupName(groups[old.group]), group_rank=order[old.group_rank])
 
-    def seen(one: Observation) -> Observation:
-        who, report = identity(one.identity), one.report
+    def seen(observation: Observation) -> Observation:
+        who, report = identity(observation.identity), observation.report
         if report is None:
-            return replace(one, identity=who)
+            return replace(observation, identity=who)
         if report.step is None:
-            return replace(one, identity=who, outcome=replace(report, identity=who))
+            return replace(observation, identity=who, outcome=replace(report, identity=who))
         step = replace(report.step, replica_id=replica(report.step.replica_id))
-        return replace(one, identity=who, outcome=replace(report, identity=who, step=step))
+        return replace(observation, identity=who, outcome=replace(report, identity=who, step=step))
 
-    observations = sorted(map(seen, snapshot.observations), key=lambda one: one.rank)
+    observations = sorted(
+        map(seen, snapshot.observations), key=lambda observation: observation.rank
+    )
     records = {
         identity(record.identity).rank: replace(record, identity=identity(record.identity))
         for record in snapshot.records.values()
@@ -276,8 +276,8 @@ def test_renaming_groups_and_ranks_never_changes_a_verdict(
             )
             for v in before.verdicts
         }
-        found = {(v.kind, v.culprits, v.confidence, v.lost_s, v.victims) for v in after.verdicts}
-        assert found == expected
+        verdicts = {(v.kind, v.culprits, v.confidence, v.lost_s, v.victims) for v in after.verdicts}
+        assert verdicts == expected
         assert {other_name(r): h for r, h in before.rank_health.items()} == after.rank_health
         said += len(after.verdicts)
     without_effect = size == 1 and kind in ("mismatch", "extra", "abort", "jam")  # needs a peer

@@ -67,7 +67,7 @@ def test_the_lighthouses_flag_is_remembered_while_its_page_does_not_name_it() ->
 
 def test_what_an_eviction_costs_is_learned_from_those_that_were() -> None:
     drive = driven(80, KeeperConfig())
-    (marks,) = [one.milestones for one in drive.last.incidents]
+    (marks,) = [incident.milestones for incident in drive.last.incidents]
     stall_s = marks.survivor_commit_s - marks.evict_asked_s
     away_s = marks.rejoined_s - marks.evict_asked_s
     learned = drive.last.learned

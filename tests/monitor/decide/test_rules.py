@@ -32,26 +32,26 @@ def problems(text: str) -> list[str]:
 
 
 def test_an_empty_file_is_the_default() -> None:
-    found = read("")
-    assert (found.policy, dict(found.options)) == (DEFAULT, {})
+    rules = read("")
+    assert (rules.policy, dict(rules.options)) == (DEFAULT, {})
 
 
 def test_the_example_has_every_option_with_its_default() -> None:
     text = policy_example.PATH.read_text(encoding="utf-8")
     assert text == policy_example.example(), "run python -m tests.monitor.policy_example"
-    found = read(text)
-    assert found.policy == DEFAULT
-    assert dict(found.options).keys() == {*GUARDS, *THRESHOLDS, "observe"}
-    assert KeeperConfig.from_options(found.options) == KeeperConfig()
+    rules = read(text)
+    assert rules.policy == DEFAULT
+    assert dict(rules.options).keys() == {*GUARDS, *THRESHOLDS, "observe"}
+    assert KeeperConfig.from_options(rules.options) == KeeperConfig()
 
 
 def test_the_windows_of_the_example_are_windows() -> None:
     text = policy_example.PATH.read_text(encoding="utf-8")
     begun = text.index("# [[maintenance]]")
-    found = read(
+    rules = read(
         "\n".join(line.removeprefix("# ").rstrip("#") for line in text[begun:].split("\n"))
     )
-    assert [one.name for one in found.policy.windows] == ["storage upgrades", "power test"]
+    assert [window.name for window in rules.policy.windows] == ["storage upgrades", "power test"]
 
 
 def test_one_action_holds_for_all_severities_and_a_table_for_some() -> None:
@@ -60,7 +60,7 @@ def test_one_action_holds_for_all_severities_and_a_table_for_some() -> None:
         dead = "page"
         straggler = { info = "observe", critical = "page" }
     """).policy
-    assert {policy.action(Kind.DEAD, one) for one in Severity} == {PolicyAction.PAGE}
+    assert {policy.action(Kind.DEAD, severity) for severity in Severity} == {PolicyAction.PAGE}
     assert policy.action(Kind.STRAGGLER, Severity.INFO) is PolicyAction.OBSERVE
     assert policy.action(Kind.STRAGGLER, Severity.WARNING) is PolicyAction.EVICT_AND_QUARANTINE
     assert policy.action(Kind.STRAGGLER, Severity.CRITICAL) is PolicyAction.PAGE

@@ -32,7 +32,7 @@ def test_a_victim_that_went_on_and_dies_later_is_a_fault_of_its_own() -> None:
 def test_a_victim_that_dies_waiting_is_none_also_when_the_monitor_restarts_meanwhile() -> None:
     script = [at(30, hang("rg_1.0")), at(90, crash("rg_0.0")), at(100, crash("rg_2.0"))]
     drive = Drive(SimFleet(4, 1, script), KeeperConfig(observe=True)).run(80)
-    stored = [incident_from_json(incident_to_json(one)) for one in drive.seen.values()]
+    stored = [incident_from_json(incident_to_json(incident)) for incident in drive.seen.values()]
     drive.pipeline = Pipeline(drive.config, stored)
     drive.run(60)
     assert accused(drive) == {("not_entered", "rg_1")}
@@ -100,12 +100,12 @@ def test_whatever_two_faults_strike_together_the_innocent_are_left_alone(seed: i
     for tick in range(80):
         drive.step()
         if tick == 30 + dice.randrange(20):
-            known = list(drive.seen.values())
-            drive.pipeline = Pipeline(QUICK, known, list(drive.fleet.evictions.values()))
+            incidents = list(drive.seen.values())
+            drive.pipeline = Pipeline(QUICK, incidents, list(drive.fleet.evictions.values()))
     guilty = {f"rg_{g}" for g in struck}
     assert {group for _, group in accused(drive)} == guilty
     assert set(drive.evicted()) <= guilty
     for key in drive.fired:
-        found = drive.seen[key]
-        if found.verdict.confidence == "certain":
-            assert set(found.culprits) <= set(ranks)
+        incident = drive.seen[key]
+        if incident.verdict.confidence == "certain":
+            assert set(incident.culprits) <= set(ranks)

@@ -18,9 +18,9 @@ from tests.monitor.samples import ENTRY, EVICTION, incident, seen, view
 def test_a_group_is_as_sick_as_its_worst_rank() -> None:
     health = {RankName("rg_0.0"): RankHealth.WAITING, RankName("rg_0.1"): RankHealth.STALLED}
     (group,) = [
-        one
-        for one in groups_of(view(seen("rg_0"), seen("rg_0", 1), health=health))
-        if one.group == "rg_0"
+        row
+        for row in groups_of(view(seen("rg_0"), seen("rg_0", 1), health=health))
+        if row.group == "rg_0"
     ]
     assert group.health == "stalled"
 
@@ -46,8 +46,8 @@ def test_a_second_life_of_a_group_that_beats_is_a_group_of_its_own(beats_s, name
         {ReplicaId("rg_0:a"): 0.1, ReplicaId("rg_0:bcdefghijk"): beats_s}, "fine",
     )  # fmt: skip
     groups = groups_of(view(seen("rg_0", replica_id="rg_0:a"), lighthouse=twice))
-    assert [one.group for one in groups] == names
-    assert [one.replica_id for one in groups[1:]] == ["rg_0:bcdefghijk"][: len(names) - 1]
+    assert [row.group for row in groups] == names
+    assert [row.replica_id for row in groups[1:]] == ["rg_0:bcdefghijk"][: len(names) - 1]
 
 
 def test_without_a_lighthouse_membership_is_unknown_and_not_no() -> None:
@@ -85,16 +85,16 @@ def test_an_incident_carries_its_decisions_and_its_eviction() -> None:
     assert body["eviction"]["rungs"][0]["rung"] == "lighthouse_kill"
     assert body["milestones"]["firing_s"] == 102.0
     whole = snapshot_to_json(shown)
-    assert [one["id"] for one in whole["incidents"]] == ["inc-1"]
-    assert [one["host"] for one in whole["quarantine"]] == ["node1"]
-    assert {one.group: one.eviction for one in whole["groups"]} == {
+    assert [listed["id"] for listed in whole["incidents"]] == ["inc-1"]
+    assert [entry["host"] for entry in whole["quarantine"]] == ["node1"]
+    assert {group.group: group.eviction for group in whole["groups"]} == {
         "rg_0": None, "rg_9": "evicting",
     }  # fmt: skip
 
 
 def test_an_incident_tells_what_the_job_lost_and_how_many_trained_before() -> None:
-    one = replace(incident(), before=Strength((4,), 3), lost_steps=2)
-    body = report_to_json(view(incidents=(one,)).report(one))
+    struck = replace(incident(), before=Strength((4,), 3), lost_steps=2)
+    body = report_to_json(view(incidents=(struck,)).report(struck))
     assert (body["lost_steps"], body["before"]) == (2, {"quorums": (4,), "participants": 3})
     bare = report_to_json(view().report(incident()))
     assert (bare["lost_steps"], bare["before"]) == (None, None)

@@ -63,8 +63,8 @@ def test_a_collective_that_a_death_ended_teaches_nothing() -> None:
     script += [at(120, jam("rg_1"))]
     config = KeeperConfig(observe=True)
     drive = Drive(SimFleet(3, 2, script), config).run(160)
-    found = [drive.fired[i.id] for i in drive.seen.values() if i.kind == "deadlock"]
-    assert found == [38.0, 138.0]
+    fired_s = [drive.fired[i.id] for i in drive.seen.values() if i.kind == "deadlock"]
+    assert fired_s == [38.0, 138.0]
 
 
 def test_a_job_in_which_all_wait_across_groups_is_told_until_they_commit_again() -> None:

@@ -207,10 +207,10 @@ def test_an_evaluation_that_nobody_declared_has_longer_and_is_told_before() -> N
     script = at(20, stands("rg_1.0", "evaluate", 80, Doing.EVALUATE))
     drive = Drive(field(3, 1, script)).run(60)
     assert not drive.accused()
-    told = drive.incident("deadlock")
-    assert told.culprits == ()
-    assert "the job stands for 3" in told.story[0].reason
-    assert "rg_1.0 is in evaluate (train.py:80), evaluating" in told.verdict.reason
+    incident = drive.incident("deadlock")
+    assert incident.culprits == ()
+    assert "the job stands for 3" in incident.story[0].reason
+    assert "rg_1.0 is in evaluate (train.py:80), evaluating" in incident.verdict.reason
     drive.run(40)
     assert drive.accused() == {"rg_1.0"}
 
@@ -225,9 +225,9 @@ def test_who_is_seen_at_work_is_told_and_not_evicted_for_ten_minutes(doing, move
     drive = Drive(fleet).run(500)
     assert not drive.evicts
     assert not drive.accused()
-    told = drive.incident("not_entered")
-    assert told.culprits == ("rg_1.0",)
-    assert drive.fired[told.id] <= 70
+    incident = drive.incident("not_entered")
+    assert incident.culprits == ("rg_1.0",)
+    assert drive.fired[incident.id] <= 70
     assert "the kernel sees rg_1.0 at work there" in drive.holds[-1][1].reason
     drive.run(150)
     assert drive.accused() == {"rg_1.0"}
@@ -281,10 +281,10 @@ def test_all_of_them_blocked_on_a_file_server_that_is_away_is_told_and_nobody_ac
     drive = Drive(field(3, 1, *both("rg_0.0", "rg_1.0", "rg_2.0"))).run(110)
     assert not drive.accused()
     assert not drive.evicts
-    told = drive.incident("deadlock").verdict.reason
-    assert "the job stands for" in told
+    reason = drive.incident("deadlock").verdict.reason
+    assert "the job stands for" in reason
     where = "are in read_shard (train.py:12), blocked on a file, a pipe or a socket"
-    assert f"rg_0.0, rg_1.0 and rg_2.0 {where}" in told
+    assert f"rg_0.0, rg_1.0 and rg_2.0 {where}" in reason
 
 
 def test_a_rank_that_hangs_in_its_first_steps_after_a_restart_is_named_before_the_others_end() -> (
@@ -369,7 +369,7 @@ def test_a_second_life_of_a_group_is_told_and_harms_nobody() -> None:
 
 def test_an_orphan_that_hangs_is_the_root_by_elimination_and_it_alone_is_put_out() -> None:
     drive = Drive(field(3, 1, at(20, second_life("rg_1")), at(60, ghosts_hang))).run(110)
-    (evict,) = [one for _, one in drive.evicts]
+    (evict,) = [decision for _, decision in drive.evicts]
     assert evict.group == "rg_1~uuid0"
     assert evict.replica_id == "rg_1:uuid0"
     assert drive.accused() == {"rg_1~uuid0.0"}
@@ -380,10 +380,12 @@ def test_ids_that_beat_before_their_ranks_are_registered_or_tell_them_are_nobody
     def late(snapshot: Snapshot) -> Snapshot:
         if snapshot.tick > 40:
             return snapshot
-        told = () if snapshot.tick < 12 else snapshot.observations
+        observations = () if snapshot.tick < 12 else snapshot.observations
         untold = tuple(
-            replace(one, outcome=replace(one.report, step=None)) if one.report else one
-            for one in told
+            replace(observation, outcome=replace(observation.report, step=None))
+            if observation.report
+            else observation
+            for observation in observations
         )
         return replace(snapshot, observations=untold)
 
@@ -394,12 +396,12 @@ def test_ids_that_beat_before_their_ranks_are_registered_or_tell_them_are_nobody
 
 
 def test_a_death_says_its_exception_and_where_it_was_raised() -> None:
-    told = "RuntimeError: shape mismatch: expected 65, got 64"
-    drive = Drive(field(3, 1, at(20, raises("rg_2.0", told)))).run(25)
+    error = "RuntimeError: shape mismatch: expected 65, got 64"
+    drive = Drive(field(3, 1, at(20, raises("rg_2.0", error)))).run(25)
     incident = drive.incident("dead")
     assert drive.fired[incident.id] <= 21
     assert "rank rg_2.0 just died: " in incident.story[0].reason
-    assert f"{told} in train_step (train.py:88)" in incident.story[0].reason
+    assert f"{error} in train_step (train.py:88)" in incident.story[0].reason
     assert incident.signature == "dead:RuntimeError@train.py:88:train_step"
 
 
@@ -422,7 +424,9 @@ def test_survivors_that_end_because_a_peer_died_are_victims_though_launchers_are
     fleet.relaunch = False
     drive = Drive(fleet).run(60)
     assert drive.accused() == {"rg_1.0"}
-    resolutions = [one.resolution for one in drive.seen.values() if one.kind == "dead"]
+    resolutions = [
+        incident.resolution for incident in drive.seen.values() if incident.kind == "dead"
+    ]
     assert "the job ended" not in resolutions
 
 
@@ -463,14 +467,14 @@ def test_two_different_bugs_of_one_rank_are_not_the_same() -> None:
     script = [at(20, stands("rg_1.0", "log_step", 66)), at(80, stands("rg_1.0", "save_plot", 9))]
     drive = Drive(field(3, 1, *script)).run(130)
     assert drive.evicted() == ["rg_1", "rg_1"]
-    assert [one.keep_out for _, one in drive.evicts] == [(), ()]
+    assert [decision.keep_out for _, decision in drive.evicts] == [(), ()]
     assert drive.evicts[1][1].quarantine == ("host-rg_1",)
 
 
 def test_the_same_bug_again_keeps_its_group_out_and_the_others_train_on() -> None:
     script = [at(second, stands("rg_1.0", "log_step", 66)) for second in (20, 80)]
     drive = Drive(field(3, 1, *script)).run(200)
-    assert [one.keep_out for _, one in drive.evicts] == [(), ("rg_1",)]
-    assert not any(one.quarantine for _, one in drive.evicts)
+    assert [decision.keep_out for _, decision in drive.evicts] == [(), ("rg_1",)]
+    assert not any(decision.quarantine for _, decision in drive.evicts)
     assert drive.fleet.rank("rg_0.0").commits > 250
     assert not drive.fleet.rank("rg_1.0").alive

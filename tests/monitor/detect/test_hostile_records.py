@@ -69,12 +69,12 @@ def lying(rank, worst):
     changes = {}
 
     def alter(snapshot):
-        one = snapshot.records.get(rank)
-        if not isinstance(one, FlightRecord):
+        record = snapshot.records.get(rank)
+        if not isinstance(record, FlightRecord):
             return snapshot
         if not changes:
-            changes.update(worst(one))
-        records = {**snapshot.records, rank: dataclasses.replace(one, **changes)}
+            changes.update(worst(record))
+        records = {**snapshot.records, rank: dataclasses.replace(record, **changes)}
         return dataclasses.replace(snapshot, records=records)
 
     return alter

@@ -80,8 +80,8 @@ def test_who_waits_in_vain_for_a_lighthouse_that_came_back_is_its_victim(away_s,
     assert drive.fired[incident.id] == {0.0: 27.0, 4.0: 27.0, 8.0: 29.0, 15.0: 31.0}[away_s]
     assert incident.severity is Severity.CRITICAL
     assert len(incident.verdict.victims) == 3 * size
-    told = "nobody commits" if away_s > 10 else "nobody has committed since"
-    assert told in incident.verdict.reason
+    reason = "nobody commits" if away_s > 10 else "nobody has committed since"
+    assert reason in incident.verdict.reason
     drive.run(90)  # they die one after another, and all groups start again
     assert drive.kinds() == ["lighthouse_away"]
     assert drive.incident("lighthouse_away").resolution == "the Lighthouse answers again"

@@ -192,8 +192,8 @@ def gap(ended_s: float, span_s: float, step: int | None = None) -> Gap:
 
 def learned(gaps: list[Gap], now_s: float, step: int | None = None):
     habits = Habits(KeeperConfig())
-    for one in gaps:
-        habits.take(one)
+    for interval in gaps:
+        habits.take(interval)
     return habits.learned(0, "other", now_s, step)
 
 
@@ -222,8 +222,8 @@ def test_one_short_pause_is_no_habit_three_are() -> None:
     ],
 )
 def test_a_rhythm_needs_three_intervals_that_agree(steps, every) -> None:
-    found = learned([gap(100.0 * n, 20.0, step) for n, step in enumerate(steps)], 400)
-    assert found.every == every
+    rhythm = learned([gap(100.0 * n, 20.0, step) for n, step in enumerate(steps)], 400)
+    assert rhythm.every == every
 
 
 def test_pauses_of_peers_at_the_same_time_are_one_event() -> None:
@@ -315,7 +315,7 @@ def test_a_phase_that_is_always_long_is_no_pause() -> None:
         StepRow(51, 51, True, 100.0, 23.0, {"forward": 3.0, "other": 20.0}),
     )
     log = StepLog(SimFleet(1, 1).ranks()[0].identity, True, rows, 0)
-    found = pauses_of(log, step, 1000.0, first=4)
-    assert [(gap.phase, gap.span_s, gap.ended_s, gap.step) for gap in found] == [
+    gaps = pauses_of(log, step, 1000.0, first=4)
+    assert [(gap.phase, gap.span_s, gap.ended_s, gap.step) for gap in gaps] == [
         ("other", 20.0, 900.0, 51)
     ]

@@ -23,7 +23,11 @@ def tick(n: int = 0, lateness_s: float = 0.0, **vitals) -> Snapshot:
 
 def lose(seen: Snapshot, ranks: list[str]) -> Snapshot:
     gone = Unreachable(Failure.TIMEOUT, "no answer")
-    return observed(lambda one: replace(one, outcome=gone) if one.rank in ranks else one)(seen)
+    return observed(
+        lambda observation: (
+            replace(observation, outcome=gone) if observation.rank in ranks else observation
+        )
+    )(seen)
 
 
 def with_vitals(alter):
@@ -67,8 +71,10 @@ def test_silent_targets_of_one_host_are_that_hosts_sickness() -> None:
 def test_targets_that_answer_nonsense_are_heard_and_are_the_sick_ones() -> None:
     seen = lose(tick(), ALL)
     nonsense = Unreachable(Failure.GARBAGE, "no JSON")
-    told = tuple(replace(one, outcome=nonsense) for one in seen.observations)
-    assert SelfHealth(KeeperConfig()).push(replace(seen, observations=told)) == Health()
+    observations = tuple(
+        replace(observation, outcome=nonsense) for observation in seen.observations
+    )
+    assert SelfHealth(KeeperConfig()).push(replace(seen, observations=observations)) == Health()
 
 
 def test_the_score_rises_with_bad_ticks_is_bounded_and_decays_with_clean_ones() -> None:

@@ -72,9 +72,9 @@ class Drive:
 
     def incident(self, kind: str) -> Incident:
         """The one fired incident of a kind."""
-        found = [i for i in self.seen.values() if i.kind == kind and i.id in self.fired]
-        assert len(found) == 1, [(i.id, i.state, i.resolution) for i in self.seen.values()]
-        return found[0]
+        incidents = [i for i in self.seen.values() if i.kind == kind and i.id in self.fired]
+        assert len(incidents) == 1, [(i.id, i.state, i.resolution) for i in self.seen.values()]
+        return incidents[0]
 
     def kinds(self) -> list[str]:
         """Of those that fired, sorted."""

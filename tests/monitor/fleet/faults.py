@@ -74,10 +74,10 @@ def leaves_vote(*ranks: str) -> Fault:
 
     def do(fleet: SimFleet) -> None:
         group = fleet.rank(ranks[0]).group
-        for one in fleet.ranks():
-            if one.group == group:
-                one.hung = True
-                one.waits_in = WAIT_QUORUM if one.name in ranks else WAIT_COMMIT
+        for rank in fleet.ranks():
+            if rank.group == group:
+                rank.hung = True
+                rank.waits_in = WAIT_QUORUM if rank.name in ranks else WAIT_COMMIT
 
     return do
 
@@ -87,8 +87,8 @@ def leaves_out(*ranks: str) -> Fault:
 
     def do(fleet: SimFleet) -> None:
         for name in ranks:
-            one = fleet.rank(name)
-            one.hung, one.waits_in = True, WAIT_QUORUM
+            rank = fleet.rank(name)
+            rank.hung, rank.waits_in = True, WAIT_QUORUM
 
     return do
 

@@ -92,8 +92,8 @@ class Seen(Quorum):
                 GroupHead(ACROSS, size, rank.across, int(bool(inside)), "all_reduce", age_s, held),
             )
         still_s = now_s - max(rank.head_since_s, rank.begun_s, rank.phase_since_s)
-        told = not self.on_nccl or still_s >= self.nccl_heads_after_s
-        if rank.world_size > 1 and rank.enqueued and told:
+        has_heads = not self.on_nccl or still_s >= self.nccl_heads_after_s
+        if rank.world_size > 1 and rank.enqueued and has_heads:
             by_recorder = (self._started(rank), 0.4) if self.on_nccl else (None, None)
             heads = (
                 *heads,
@@ -154,7 +154,7 @@ class Seen(Quorum):
     def _step(self, rank: SimRank, now_s: float) -> StepState | None:
         if self.source is None:
             return None
-        told = StepState(
+        state = StepState(
             step=rank.step,
             attempt=rank.attempt,
             progress=rank.progress,
@@ -183,9 +183,9 @@ class Seen(Quorum):
             prints=Prints(7, rank.lineage, tuple(rank.prints)) if rank.prints else None,
         )
         if self.source == SOURCE_REPORTER:
-            return told
+            return state
         return replace(
-            told,
+            state,
             step=rank.step + (rank.attempt > rank.commits),
             source=self.source,
             phase="other",

@@ -26,8 +26,8 @@ from tests.waiting import wait_for
 def torchft() -> Any:
     """TorchFT's compiled part alone: importing the package costs torch's six seconds."""
     for folder in map(Path, sys.path):
-        for found in folder.glob("torchft/_torchft*.so"):
-            loader = importlib.machinery.ExtensionFileLoader("torchft._torchft", str(found))
+        for library in folder.glob("torchft/_torchft*.so"):
+            loader = importlib.machinery.ExtensionFileLoader("torchft._torchft", str(library))
             spec = importlib.util.spec_from_loader("torchft._torchft", loader)
             assert spec is not None
             module = importlib.util.module_from_spec(spec)

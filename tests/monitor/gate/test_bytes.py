@@ -51,13 +51,13 @@ def test_frames_are_the_same_however_their_bytes_arrive(
 def test_arbitrary_bytes_are_frames_or_the_one_error(data: bytes, cuts: list[int]) -> None:
     def read(parts: list[bytes]) -> object:
         reader = FrameReader()
-        found = []
+        frames = []
         try:
             for part in parts:
-                found += reader.feed(part)
+                frames += reader.feed(part)
         except Http2Error as exc:
             return exc.code
-        return found, reader.rest
+        return frames, reader.rest
 
     whole_result, cut_result = read([data]), read(cut(data, cuts))
     assert (whole_result == cut_result) or isinstance(whole_result, int)
@@ -167,7 +167,7 @@ def test_a_refusal_is_plain_ascii_whatever_its_reason() -> None:
 @given(st.integers(0, 70_000))
 def test_a_header_block_of_any_size_fits_into_frames(size: int) -> None:
     block = bytes(size)
-    found = list(FrameReader().feed(http2.headers(5, block, end=True)))
-    assert b"".join(payload for _, _, _, payload in found) == block
-    assert [bool(flags & http2.END_HEADERS) for _, flags, _, _ in found][-1]
-    assert found[0][1] & http2.END_STREAM
+    frames = list(FrameReader().feed(http2.headers(5, block, end=True)))
+    assert b"".join(payload for _, _, _, payload in frames) == block
+    assert [bool(flags & http2.END_HEADERS) for _, flags, _, _ in frames][-1]
+    assert frames[0][1] & http2.END_STREAM

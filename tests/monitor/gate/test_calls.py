@@ -363,9 +363,9 @@ def test_a_call_that_a_client_cancels_is_cancelled_at_the_lighthouse() -> None:
 def test_a_new_worker_asks_for_no_quorum_until_the_others_have_beaten() -> None:
     with bench() as gate:
         gate.core.lighthouse.inherited(2)
-        one, other = gate.client(), gate.client()
-        one.ask("rg_0:x")
-        one.beat("rg_0:x")
+        first, other = gate.client(), gate.client()
+        first.ask("rg_0:x")
+        first.beat("rg_0:x")
         gate.carried[0].answer_all()
         assert len(gate.carried[0].calls()) == 1
         other.beat("rg_1:x")
@@ -423,7 +423,9 @@ def test_a_new_worker_goes_on_with_the_connections_of_one_that_died(watched: Wat
         watched.told()
         with bench() as new:
             new.core.successor = gate.core.successor
-            assert [one.number for one in watched.state.open_requests(client.side.key)] == [ask]
+            assert [request.number for request in watched.state.open_requests(client.side.key)] == [
+                ask
+            ]
             watched.adopt(new, client)
             assert client.reset(beat), "its manager would wait for ever"
             late = client.ask("rg_0:y")
@@ -542,24 +544,24 @@ def test_an_attempt_that_failed_is_looked_after_though_others_are_connected() ->
 
 def formed(number: int, *members: str) -> bytes:
     """The Lighthouse's answer: who is in the quorum of that number."""
-    inner = field(1, number) + b"".join(field(2, field(1, one.encode())) for one in members)
+    inner = field(1, number) + b"".join(field(2, field(1, member.encode())) for member in members)
     return grpc(field(1, inner + field(3, field(1, 1_000 + number))))
 
 
 def test_who_is_in_a_quorum_is_told_so_though_the_lighthouse_dies_over_it() -> None:
     """The other members wait for it in a collective; the next quorum would wait for them."""
     with bench() as gate:
-        told, untold, new = gate.client(), gate.client(), gate.client()
-        asks = [told.ask("rg_0:x"), untold.ask("rg_1:x"), new.ask("rg_2:x")]
+        answered, untold, new = gate.client(), gate.client(), gate.client()
+        asks = [answered.ask("rg_0:x"), untold.ask("rg_1:x"), new.ask("rg_2:x")]
         gate.carried[0].calls()
         gate.carried[0].answer(asks[0], formed(7, "rg_0:x", "rg_1:x"))
         gate.away()
         gate.returns()
-        for client in (told, untold, new):
+        for client in (answered, untold, new):
             client.beat("any")
         gate.sleep(3)
         assert untold.status(asks[1]) == ("0", "")
-        assert untold.body(asks[1]) == told.body(asks[0])
+        assert untold.body(asks[1]) == answered.body(asks[0])
         assert gate.core.counts.told_again == 1
         assert new.status(asks[2]) is None, "it is no member: it waits for the next quorum"
         again = untold.ask("rg_1:x")
@@ -582,8 +584,8 @@ def test_the_lighthouses_own_answer_comes_first() -> None:
 
 def test_a_member_that_is_denied_meanwhile_is_not_told() -> None:
     with bench() as gate:
-        told, other = gate.client(), gate.client()
-        asks = [told.ask("rg_0:x"), other.ask("rg_1:x")]
+        answered, other = gate.client(), gate.client()
+        asks = [answered.ask("rg_0:x"), other.ask("rg_1:x")]
         gate.carried[0].calls()
         gate.carried[0].answer(asks[0], formed(7, "rg_0:x", "rg_1:x"))
         gate.do(gate.core.deny, [Denial(DenialScope.REPLICA, "rg_1:x", "hang")])
@@ -612,7 +614,9 @@ def test_the_next_worker_tells_of_a_quorum_who_had_asked_before_and_asks_for_oth
             assert clients[1].status(asks[1]) == ("0", "")
             assert clients[1].body(asks[1]) == first_body == formed(7, *names)
             assert clients[0].status(late) is None
-            assert [body for one in new.carried for _, _, body in one.calls()] == [quorum("rg_0:x")]
+            assert [body for carried in new.carried for _, _, body in carried.calls()] == [
+                quorum("rg_0:x")
+            ]
 
 
 def test_what_a_supervisor_knows_of_the_newest_quorum_goes_on_to_every_worker() -> None:

@@ -155,9 +155,9 @@ class Meter:
         def count_fields(decoder: hpack.Decoder, data: bytes, raw: bool = False) -> Any:
             nonlocal fields
             fields = 256  # where it is given up
-            found = decode(decoder, data, raw=raw)
-            fields = max(len(found), len(data) // 4 if data[0] == 0x20 else 0)
-            return found
+            decoded = decode(decoder, data, raw=raw)
+            fields = max(len(decoded), len(data) // 4 if data[0] == 0x20 else 0)
+            return decoded
 
         monkeypatch.setattr(Connection, "_frame", count_frame)
         monkeypatch.setattr(HeaderReader, "read", count_block)

@@ -111,8 +111,8 @@ def test_a_quarantined_group_stays_out_and_its_new_incarnation_waits_to_be_admit
 
 
 def _seen(gate: Gate, replica_id: str) -> Any:
-    found = [s for s in gate.view()["replicas"] if s["replica_id"] == replica_id]
-    return found[0] if found else {"asking_for_s": None}
+    rows = [s for s in gate.view()["replicas"] if s["replica_id"] == replica_id]
+    return rows[0] if rows else {"asking_for_s": None}
 
 
 def test_the_lighthouses_page_and_kill_button_work_through_the_gate(
@@ -189,7 +189,7 @@ def await_a_step(groups: list[Group]) -> None:
 
     def there() -> bool:
         now_s = time.monotonic()
-        return all(not one.asking and now_s - one.committed_s[-1] < 0.15 for one in groups)
+        return all(not member.asking and now_s - member.committed_s[-1] < 0.15 for member in groups)
 
     wait_for(there, within_s=10, what="all begin a step")
 

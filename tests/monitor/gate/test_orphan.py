@@ -50,8 +50,8 @@ def quorum_id(gate: Gate, replica_id: str) -> int:
     """
     client = torchft().LighthouseClient(gate.url, timedelta(seconds=30))
     with beating(gate, replica_id):
-        found: Any = client.quorum(replica_id, timedelta(seconds=30), address="http://node-1:1")
-    return int(found.quorum_id)
+        quorum: Any = client.quorum(replica_id, timedelta(seconds=30), address="http://node-1:1")
+    return int(quorum.quorum_id)
 
 
 @contextmanager
@@ -112,14 +112,14 @@ def test_no_quorum_id_comes_again_when_gate_and_lighthouse_were_both_killed(
             after = [quorum_id(gate, f"rg_{number}:b") for number in range(2)]
             assert min(after) > max(before)
             assert len(set(after)) == 2
-            assert [one["name"] for one in gate.view()["denied"]] == ["rg_9:a"]
+            assert [denial["name"] for denial in gate.view()["denied"]] == ["rg_9:a"]
             before = after
             known(state, before)
 
 
-def known(state: Path, told: list[int]) -> None:
+def known(state: Path, ids: list[int]) -> None:
     """Wait until the disk is ahead of what was told."""
-    wait_for(lambda: _reserved(state) > max(told), within_s=10, what="the disk knows")
+    wait_for(lambda: _reserved(state) > max(ids), within_s=10, what="the disk knows")
 
 
 def _reserved(state: Path) -> int:
@@ -160,7 +160,7 @@ def test_the_next_gate_finds_the_worker_however_the_address_is_written(host: str
         gate.start()
         gone(worker)
         assert "the keeper is gone" not in healthz(gate)
-        assert [one["name"] for one in gate.view()["denied"]] == ["rg_9:a"]
+        assert [denial["name"] for denial in gate.view()["denied"]] == ["rg_9:a"]
 
 
 def test_the_admin_port_moves_with_the_next_gate(rig: Gate) -> None:

@@ -146,7 +146,7 @@ EVENTS = st.lists(
 def test_no_number_is_told_for_two_different_quorums(events: list[tuple[bool, int, bool]]):
     """A Lighthouse and a gate that restart at any time, members that come and go."""
     ids, number, made, last = QuorumIds(), 0, 100.0, None
-    told: dict[int, frozenset[str]] = {}
+    members_by_id: dict[int, frozenset[str]] = {}
     reserved = 0
     for restarts, more, gate_restarts in events:
         if gate_restarts:
@@ -160,4 +160,4 @@ def test_no_number_is_told_for_two_different_quorums(events: list[tuple[bool, in
         ids.passed(reply(number, made, *sorted(members)))
         now = number + ids.offset
         assert now <= reserved < now + 2 * RESERVE
-        assert told.setdefault(now, members) == members
+        assert members_by_id.setdefault(now, members) == members

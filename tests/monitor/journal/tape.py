@@ -74,10 +74,10 @@ class Tape:
             replay, ticks = replay_file(texts)
             start = number * self.turn_every
             assert len(ticks) == min(self.turn_every, len(self.snapshots) - start)
-            for place, one in enumerate(ticks, start):
-                assert one.tick.snapshot == self.snapshots[place]
-                assert one.difference() is None
-                assert one.result == self.results[place]
+            for place, replayed in enumerate(ticks, start):
+                assert replayed.tick.snapshot == self.snapshots[place]
+                assert replayed.difference() is None
+                assert replayed.result == self.results[place]
             expected = dict(self.pipeline.memory())
             if number < last:
                 told_next = json.loads(self.files[number + 1][0])["memory"]

@@ -138,7 +138,7 @@ def test_any_json_in_a_sound_line_raises_only_the_one_error(
     where, value = lines[number], data.draw(odd)
     for _ in range(data.draw(st.integers(0, 5))):
         inner = where.values() if isinstance(where, dict) else where
-        nested = [one for one in inner if isinstance(one, dict | list) and one]
+        nested = [part for part in inner if isinstance(part, dict | list) and part]
         if not nested:
             break
         where = data.draw(st.sampled_from(nested))

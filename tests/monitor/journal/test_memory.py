@@ -32,18 +32,18 @@ def through(value):
     ids=repr,
 )  # fmt: skip
 def test_what_a_pipeline_may_remember_comes_back(value) -> None:
-    found = through(value)
-    assert found == value
-    assert type(found) is type(value)
+    copy = through(value)
+    assert copy == value
+    assert type(copy) is type(value)
     if isinstance(value, deque):
-        assert found.maxlen == value.maxlen
+        assert copy.maxlen == value.maxlen
 
 
 def test_an_object_met_twice_is_one_object_again() -> None:
     track = RankTrack(SimFleet(1, 1).ranks()[0].identity, 1.0, 2.0)
-    found = through({"tracks": {"a": track}, "groups": ((track,),)})
-    assert found["tracks"]["a"] == track
-    assert found["groups"][0][0] is found["tracks"]["a"]
+    copy = through({"tracks": {"a": track}, "groups": ((track,),)})
+    assert copy["tracks"]["a"] == track
+    assert copy["groups"][0][0] is copy["tracks"]["a"]
 
 
 def test_what_changes_after_the_freeze_is_not_written() -> None:
@@ -53,8 +53,12 @@ def test_what_changes_after_the_freeze_is_not_written() -> None:
     track.seen_s = 99.0
     held["list"].append(2)
     held["new"] = 1
-    found = memory.read(json.loads(memory.write(frozen, CONFIG)), CONFIG)
-    assert (found["tracks"]["a"].seen_s, found["list"], "new" in found) == (2.0, [1], False)
+    memories = memory.read(json.loads(memory.write(frozen, CONFIG)), CONFIG)
+    assert (memories["tracks"]["a"].seen_s, memories["list"], "new" in memories) == (
+        2.0,
+        [1],
+        False,
+    )
 
 
 def test_the_configuration_is_the_one_of_the_replay() -> None:

@@ -39,9 +39,9 @@ def taped(
 def accounts(tape: Tape, number: int = 0, **changes) -> tuple[Account, Account]:
     """What was decided live, and what the replay decides."""
     live, now = Account(), Account()
-    for one in replay_file(tape.files[number], **changes)[1]:
-        live.take(one.tick.outcome, one.tick.snapshot.tick, one.now_s)
-        now.take(one.again, one.tick.snapshot.tick, one.now_s)
+    for replayed in replay_file(tape.files[number], **changes)[1]:
+        live.take(replayed.tick.outcome, replayed.tick.snapshot.tick, replayed.now_s)
+        now.take(replayed.again, replayed.tick.snapshot.tick, replayed.now_s)
     return live, now
 
 
@@ -78,7 +78,7 @@ def test_files_that_follow_each_other_are_one_journey_and_a_missing_one_is_bridg
 def test_a_restarted_monitor_is_replayed_with_what_its_store_held() -> None:
     before = taped([at(20, hang("rg_1.0"))], 24, config=KeeperConfig(observe=True))
     kept = before.results[-1].incidents
-    assert [one.state for one in kept] == [State.PENDING] or kept == ()
+    assert [incident.state for incident in kept] == [State.PENDING] or kept == ()
     head = Head(before.config, "1", "again", began_s=2.0, incidents=kept)
     again, live = Replay(), Pipeline(before.config, kept)
     again.begin(head)
@@ -96,7 +96,7 @@ def test_a_head_comes_back_with_what_observe_mode_had_held_back() -> None:
 def test_a_result_that_is_not_as_live_is_told_with_tick_and_path() -> None:
     tape = taped([at(20, hang("rg_1.0"))], 30)
     _, ticks = replay_file(tape.files[0])
-    (evicted,) = [one for one in ticks if one.again.decisions]
+    (evicted,) = [replayed for replayed in ticks if replayed.again.decisions]
     live = [{**dict(evicted.again.decisions[0]), "group": "rg_2"}]
     other = replace(
         evicted, tick=replace(evicted.tick, outcome=replace(evicted.tick.outcome, decisions=live))
@@ -165,7 +165,7 @@ def test_a_milder_ratio_would_have_accused_whom_nobody_accused() -> None:
     tape = taped([at(40, slow("rg_1.0", 2.0))], 150, config=config)
     live, now = accounts(tape, straggler_ratio=1.5)
     pairs = compared(live, now)
-    assert [(one.culprits, one.live, one.now is not None) for one in pairs] == [
+    assert [(pair.culprits, pair.live, pair.now is not None) for pair in pairs] == [
         (("rg_1.0",), None, True)
     ]
 
@@ -173,7 +173,7 @@ def test_a_milder_ratio_would_have_accused_whom_nobody_accused() -> None:
 def test_the_same_fault_twice_is_two_pairs() -> None:
     tape = taped([at(20, hang("rg_1.0")), at(80, hang("rg_1.0"))], 130)
     pairs = compared(*accounts(tape))
-    assert [(one.culprits, one.same) for one in pairs] == [(("rg_1.0",), True)] * 2
+    assert [(pair.culprits, pair.same) for pair in pairs] == [(("rg_1.0",), True)] * 2
 
 
 def test_a_change_that_is_out_of_range_is_refused() -> None:
@@ -205,10 +205,10 @@ def test_a_pipeline_that_crashes_is_replayed_as_the_loop_does_it() -> None:
     replay.begin(head_from_json(json.loads(tape.files[0][0])))
     assert replay.pipeline is not None
     replay.pipeline._tracker = None  # type: ignore[assignment]
-    one = replay.tick(Tick(tape.snapshots[0], outcome_of(tape.results[0])))
-    assert one.again.crash is not None
-    assert one.result.decisions == ()
-    assert "crash was nothing live" in (one.difference() or "")
+    replayed = replay.tick(Tick(tape.snapshots[0], outcome_of(tape.results[0])))
+    assert replayed.again.crash is not None
+    assert replayed.result.decisions == ()
+    assert "crash was nothing live" in (replayed.difference() or "")
 
 
 @pytest.mark.integration
@@ -225,6 +225,11 @@ def test_another_process_with_another_hash_seed_gives_the_same(tmp_path: Path) -
     assert (done.returncode, done.stderr) == (0, "")
     body = json.loads(done.stdout)
     assert (body["schema"], body["ticks"], body["same"]) == (1, 120, True)
-    assert [one["action"] for one in body["decisions"]].count("evict") == len(
-        [1 for result in tape.results for one in result.decisions if hasattr(one, "quarantine")]
+    assert [decision["action"] for decision in body["decisions"]].count("evict") == len(
+        [
+            1
+            for result in tape.results
+            for decision in result.decisions
+            if hasattr(decision, "quarantine")
+        ]
     )

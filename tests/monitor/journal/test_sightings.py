@@ -72,7 +72,11 @@ def described(value: Any) -> Any:
 def with_the_rest(value: Any) -> Any:
     """The same with a value in every field that the wire has since these tests were written."""
     hints = typing.get_type_hints(type(value))
-    usual = [one.name for one in described(value) if getattr(value, one.name) == one.default]
+    usual = [
+        attribute.name
+        for attribute in described(value)
+        if getattr(value, attribute.name) == attribute.default
+    ]
     return replace(value, **{n: filled(hints[n]) for n in usual if n != "committed_step"})
 
 
@@ -114,7 +118,7 @@ RECORD = with_the_rest(RECORD)
 )
 def test_the_examples_have_a_value_of_their_own_in_every_field(value: Any) -> None:
     """A field that the wire adds is filled by itself, and survives the journal or is noticed."""
-    usual = {one.name: one.default for one in described(value)}
+    usual = {attribute.name: attribute.default for attribute in described(value)}
     odd = [name for name, default in usual.items() if getattr(value, name) == default]
     assert set(odd) <= {"committed_step"}  # None is the odd value: another one is expected
 
@@ -152,8 +156,10 @@ def test_every_field_of_a_step_comes_back(name: str) -> None:
 def test_rows_of_an_older_version_are_read_by_the_names_that_they_came_with() -> None:
     columns = {**COLUMNS, "step": [*COLUMNS["step"][:6], "forgotten", *COLUMNS["step"][6:]]}
     process, step, heads = through(report_row(StateReport(IDENTITY, PROCESS, STEP, HEADS)))
-    told = report_from_row([process, [*step[:6], 7, *step[6:]], heads], through(IDENTITY), columns)
-    assert told.step == STEP
+    report = report_from_row(
+        [process, [*step[:6], 7, *step[6:]], heads], through(IDENTITY), columns
+    )
+    assert report.step == STEP
 
 
 def test_the_order_of_phases_is_kept_for_sums_depend_on_it() -> None:

@@ -36,8 +36,8 @@ class Monitor(Api):
             self.components.registry.register(rank.registration())
 
     def tick(self, *incidents: Incident, decisions: Any = ()) -> None:
-        told = {"incidents": incidents, "changed": incidents, "decisions": tuple(decisions)}
-        self.results.append(told)
+        result = {"incidents": incidents, "changed": incidents, "decisions": tuple(decisions)}
+        self.results.append(result)
         super().tick()
 
 
@@ -66,19 +66,23 @@ def monitor(options: Options, fleet: FakeFleet) -> Iterator[Monitor]:
 def moments(now_s: float, **changes: Any) -> Incident:
     """The hang of the scene, now."""
     marks = Milestones(first_seen_s=now_s - 10, firing_s=now_s - 9)
-    one = hang(state=State.FIRING, resolution=None, story=hang().story[:2], milestones=marks,
+    made = hang(state=State.FIRING, resolution=None, story=hang().story[:2], milestones=marks,
                last_seen_s=now_s)  # fmt: skip
-    one = replace(one, verdict=replace(one.verdict, since_s=now_s - 15))
-    return replace(one, **changes)
+    made = replace(made, verdict=replace(made.verdict, since_s=now_s - 15))
+    return replace(made, **changes)
 
 
-def over(one: Incident, now_s: float) -> Incident:
+def over(open_incident: Incident, now_s: float) -> Incident:
     marks = replace(
-        one.milestones, evict_asked_s=now_s - 5, left_quorum_s=now_s - 3,
+        open_incident.milestones, evict_asked_s=now_s - 5, left_quorum_s=now_s - 3,
         survivor_commit_s=now_s - 2, rejoined_s=now_s,
     )  # fmt: skip
     return replace(
-        one, state=State.RESOLVED, milestones=marks, resolution="evicted", story=hang().story
+        open_incident,
+        state=State.RESOLVED,
+        milestones=marks,
+        resolution="evicted",
+        story=hang().story,
     )
 
 
@@ -111,7 +115,7 @@ def test_the_whole_account_of_an_eviction(monitor: Monitor) -> None:
     assert [held["guard"] for held in account["holds"]] == ["cool_down"]
     assert [part["until"] for part in account["intervals"]][:2] == ["seen", "firing"]
     assert (account["ran_on"], account["back_on"]) == (["node1"], ["node1"])
-    assert [len(one["rungs"]) > 0 for one in body["evictions"]] == [True]
+    assert [len(row["rungs"]) > 0 for row in body["evictions"]] == [True]
     assert body["journal"] is None
     assert monitor.get("/v1/incidents")["incidents"][0]["account"] == account
     total = monitor.get("/v1/audit?since=1h")
@@ -139,8 +143,8 @@ def test_the_log_has_a_line_for_all_that_was_done(monitor: Monitor, options: Opt
     auditor = monitor.components.auditor
     assert auditor is not None
     wait_until(lambda: not auditor.lines_waiting, 10, "its thread has written the lines")
-    told = log_lines(options)
-    found = [(line["event"], line["by"], line["what"]) for line in told]
+    written = log_lines(options)
+    events = [(line["event"], line["by"], line["what"]) for line in written]
     expected = [
         ("incident", "lightkeeper", "not_entered rg_1 firing"),
         ("decision", "lightkeeper", "hold rg_1"),
@@ -151,9 +155,9 @@ def test_the_log_has_a_line_for_all_that_was_done(monitor: Monitor, options: Opt
         ("incident", "lightkeeper", "not_entered rg_1 resolved"),
         ("quarantine", "a person", "quarantine node1 released"),
     ]
-    assert [one for one in found if one[0] != "rung"] == expected
-    assert ("rung", "lightkeeper", "worker_evict rg_1 ended") in found
-    assert all(line["why"] for line in told)
+    assert [event for event in events if event[0] != "rung"] == expected
+    assert ("rung", "lightkeeper", "worker_evict rg_1 ended") in events
+    assert all(line["why"] for line in written)
 
 
 def settled(monitor: Monitor) -> None:
@@ -163,8 +167,8 @@ def settled(monitor: Monitor) -> None:
 
 def by_hand(monitor: Monitor, **body: str) -> str:
     """Evict rg_1; the id under which it is known."""
-    told = {"reason": "its fans scream", **body}
-    answer = monitor.call("POST", "/v1/groups/rg_1/evict", json=told, headers=TOKEN)
+    fields = {"reason": "its fans scream", **body}
+    answer = monitor.call("POST", "/v1/groups/rg_1/evict", json=fields, headers=TOKEN)
     assert answer.status_code == 200
     return str(answer.json()["incident_id"])
 
@@ -264,7 +268,9 @@ def test_a_log_that_takes_no_lines_is_a_trouble_and_the_monitor_goes_on(
 
     def told() -> bool:  # its thread tries when it comes to it
         monitor.tick()
-        return any("takes no lines" in one for one in monitor.get("/v1/snapshot")["troubles"])
+        return any(
+            "takes no lines" in trouble for trouble in monitor.get("/v1/snapshot")["troubles"]
+        )
 
     wait_for(told, within_s=20, what="the trouble to be told")
     assert monitor.get("/v1/incidents/inc-1")["account"]["outcome"] == "held"
@@ -306,10 +312,10 @@ def test_people_read_list_and_story(monitor: Monitor, capsys: pytest.CaptureFixt
     listed = said(capsys, "list", *at)
     assert "1 eviction; 1 incident fired" in listed
     assert "inc-1" in listed
-    told = said(capsys, "show", "inc", *at)
+    text = said(capsys, "show", "inc", *at)
     for part in ("What happened", "What was done", "How long each part took", "What it cost",
                  "What to do next", "blamed          rg_1.0 on node1 (likely)"):  # fmt: skip
-        assert part in told
+        assert part in text
     assert as_json(capsys, "list", "--kind", "dead", *at)["incidents"] == []
 
 

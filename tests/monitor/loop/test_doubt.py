@@ -47,10 +47,10 @@ def test_a_well_monitor_says_so(api: Api) -> None:
     assert (body["ok"], body["status"], body["degraded"]) == (True, "ok", [])
     assert body["self_health"] == WELL
     assert api.get("/v1/snapshot")["unknown"] == []
-    told = samples(api)
-    assert 'lightkeeper_self_health{state="well"} 1.0' in told
-    assert "lightkeeper_self_health_scale 1.0" in told
-    ups = [line for line in told if line.startswith("lightkeeper_detector_up{")]
+    metrics = samples(api)
+    assert 'lightkeeper_self_health{state="well"} 1.0' in metrics
+    assert "lightkeeper_self_health_scale 1.0" in metrics
+    ups = [line for line in metrics if line.startswith("lightkeeper_detector_up{")]
     assert len(ups) == len(DETECTORS)
     assert {line.rpartition(" ")[2] for line in ups} == {"1.0"}
 
@@ -62,10 +62,10 @@ def test_a_detector_that_raises_is_unknown_on_the_page_in_metrics_and_in_the_hea
     why = "detector dead crashed: ZeroDivisionError: a bug"
     snapshot = api.get("/v1/snapshot")
     assert snapshot["unknown"] == [{"kind": "dead", "why": why}]
-    told = samples(api)
-    assert 'lightkeeper_detector_up{detector="dead"} 0.0' in told
-    assert 'lightkeeper_detector_up{detector="not_entered"} 1.0' in told
-    assert 'lightkeeper_detector_failures_total{detector="dead"} 1.0' in told
+    metrics = samples(api)
+    assert 'lightkeeper_detector_up{detector="dead"} 0.0' in metrics
+    assert 'lightkeeper_detector_up{detector="not_entered"} 1.0' in metrics
+    assert 'lightkeeper_detector_failures_total{detector="dead"} 1.0' in metrics
     body = api.get("/healthz")  # 200: a restart would mend nothing
     assert (body["status"], body["degraded"]) == ("degraded", [f"unknown: dead: {why}"])
     assert api.get("/readyz")["degraded"] == [f"unknown: dead: {why}"]
@@ -97,9 +97,9 @@ def test_a_store_that_does_not_write_is_said_everywhere(api: Api) -> None:
     signs = VitalSigns((lambda: "disk is full", lambda: None))
     keeper._observing._components = replace(keeper._components, vitals=signs)
     api.tick()
-    told = api.get("/healthz")["self_health"]
-    assert told["state"] == "cannot_write"
-    assert told["hold"] == (
+    health = api.get("/healthz")["self_health"]
+    assert health["state"] == "cannot_write"
+    assert health["hold"] == (
         "this monitor could not remember it: its disk takes no writes: disk is full"
     )
     assert 'lightkeeper_self_health{state="cannot_write"} 1.0' in samples(api)

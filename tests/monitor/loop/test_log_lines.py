@@ -35,13 +35,13 @@ def test_a_job_of_one_host_is_told_before_anything_happens_what_an_eviction_cost
         api.register(ranks[1])
         for _ in range(3):
             api.tick()
-    told = [r.getMessage() for r in caplog.records if "quarantine" in r.getMessage()]
+    messages = [r.getMessage() for r in caplog.records if "quarantine" in r.getMessage()]
     warning = (
         "all 2 groups run on host vm: an eviction that blames the host (a straggler, a wait in the "
         "kernel) puts it in quarantine, and nothing may start there until "
         "`lightkeeper quarantine release vm`"
     )
-    assert told == ([warning] if len(set(hosts)) == 1 else [])
+    assert messages == ([warning] if len(set(hosts)) == 1 else [])
 
 
 @pytest.mark.parametrize("observe", [False, True], ids=["acts", "observes"])
@@ -69,8 +69,8 @@ def test_firing_held_evicting_evicted_and_over_are_lines(
             def state() -> str | None:
                 if not api.tick_in_turn():
                     return None
-                found = api.get("/v1/incidents")["incidents"]
-                return found[0]["state"] if found else None
+                incidents = api.get("/v1/incidents")["incidents"]
+                return incidents[0]["state"] if incidents else None
 
             if observe:
                 wait_until(lambda: state() == "firing", 20, "it fires")
@@ -85,6 +85,6 @@ def test_firing_held_evicting_evicted_and_over_are_lines(
     wanted = ["WARNING critical incident ", "WARNING nobody is evicted for ", " is over: "]
     if not observe:
         wanted[1:] = ["WARNING evict rg_1: ", ": rg_1 is being evicted", " is over: evicted: left "]
-    at = [next((n for n, one in enumerate(lines) if part in one), None) for part in wanted]
+    at = [next((n for n, line in enumerate(lines) if part in line), None) for part in wanted]
     assert None not in at, (wanted, lines)
     assert at == sorted(at), lines

@@ -170,7 +170,11 @@ def test_one_snapshot_a_tick_sorted_by_rank_with_the_lighthouse(
     bench.keeper.tick()
     bench.keeper.tick()
     first, second = bench.judge.seen
-    assert [one.rank for one in first.observations] == ["rg_0.0", "rg_1.0", "rg_2.0"]
+    assert [observation.rank for observation in first.observations] == [
+        "rg_0.0",
+        "rg_1.0",
+        "rg_2.0",
+    ]
     assert isinstance(first.lighthouse, LighthouseView)
     assert (first.tick, second.tick) == (1, 2)
     assert second.now_s > first.now_s
@@ -268,12 +272,12 @@ def test_a_decision_that_could_not_be_written_for_long_is_decided_again_and_is_o
 
 
 @pytest.mark.parametrize(
-    ("told", "killed"), [("rg_1:uuid-rg_1", "rg_1:uuid-rg_1"), ("rg_0:other", None)], ids=str
+    ("claimed", "killed"), [("rg_1:uuid-rg_1", "rg_1:uuid-rg_1"), ("rg_0:other", None)], ids=str
 )
 def test_a_group_that_claims_anothers_replica_id_is_evicted_without_it(
-    bench: Bench, doomed: FakeRank, told: str, killed: str | None
+    bench: Bench, doomed: FakeRank, claimed: str, killed: str | None
 ) -> None:
-    doomed.replica_id = told
+    doomed.replica_id = claimed
     bench.keeper.tick()
     bench.keeper.tick()
     bench.keeper.evict_by_hand(GroupName("rg_1"), "moving")
@@ -353,7 +357,7 @@ def test_a_crash_of_the_judge_keeps_incidents_and_decides_nothing(bench: Bench) 
     bench.judge.say = crash
     bench.keeper.tick()
     assert bench.view.snapshot.tick == 2
-    assert [one.state for one in bench.view.incidents] == [State.FIRING]
+    assert [shown.state for shown in bench.view.incidents] == [State.FIRING]
     assert bench.view.troubles == ("decide failed: RuntimeError: a bug",)
     assert bench.value("lightkeeper_part_failures_total", part="decide") == 1
     bench.judge.say = lambda s: TickResult(s.now_s)
@@ -368,7 +372,7 @@ def test_a_crash_of_the_reckoning_leaves_the_page_as_fresh_as_ever(
     monkeypatch.setattr(bench.keeper, "_rank_seconds", None)
     bench.keeper.tick()
     assert bench.view.snapshot.tick == 2
-    assert [one.partition(":")[0] for one in bench.view.troubles] == ["goodput failed"]
+    assert [trouble.partition(":")[0] for trouble in bench.view.troubles] == ["goodput failed"]
 
 
 @pytest.mark.parametrize(
@@ -432,7 +436,9 @@ def test_a_listed_target_is_found_and_followed_through_a_restart(
     bench.with_components(targets_file=TargetsFile(listed))
     bench.keeper.tick()
     bench.keeper.tick()
-    assert [one.report is not None for one in bench.judge.seen[-1].observations] == [True]
+    assert [
+        observation.report is not None for observation in bench.judge.seen[-1].observations
+    ] == [True]
     rank.restart("two")
     for _ in range(3):
         bench.keeper.tick()
@@ -516,9 +522,11 @@ def test_every_tick_that_was_judged_is_journalled_and_a_crash_of_the_judge_with_
     bench.judge.say = crash
     bench.keeper.tick()
     journal.close()
-    ticks = [one for one in events(find_journals([tmp_path / "j"])[0]) if isinstance(one, Tick)]
-    assert [one.snapshot for one in ticks] == bench.judge.seen
-    assert [one.outcome.crash for one in ticks] == [None, "ZeroDivisionError: a bug"]
+    ticks = [
+        event for event in events(find_journals([tmp_path / "j"])[0]) if isinstance(event, Tick)
+    ]
+    assert [tick.snapshot for tick in ticks] == bench.judge.seen
+    assert [tick.outcome.crash for tick in ticks] == [None, "ZeroDivisionError: a bug"]
 
 
 def test_a_journal_that_cannot_be_written_is_a_trouble_on_the_page(

@@ -52,8 +52,8 @@ def test_in_observe_mode_nobody_is_asked_to_do_anything_and_the_record_is_full(
         def would() -> list[dict]:
             if not api.tick_in_turn():
                 return []
-            found = api.get("/v1/incidents")["incidents"]
-            rows = [row for one in found for row in one["decisions"]]
+            incidents = api.get("/v1/incidents")["incidents"]
+            rows = [row for item in incidents for row in item["decisions"]]
             return [row for row in rows if row["action"] == "would_evict"]
 
         for _ in range(5):
@@ -93,6 +93,6 @@ def test_a_pause_in_the_middle_of_an_eviction_leaves_the_other_rungs_alone(
     api.evictions_end()
     (progress,) = api.components.evictors.progress()
     assert progress.failed == "paused by alice: stop it: its other rungs are not climbed"
-    assert Rung.WORKER_EVICT not in [one.rung for one in progress.rungs]
+    assert Rung.WORKER_EVICT not in [rung.rung for rung in progress.rungs]
     assert rank.alive
     assert len(pressed) == 1

@@ -41,10 +41,10 @@ def accused(incarnation: str = "one") -> tuple[Accused, ...]:
 def look_at(
     lives: Mapping[RankName, Any], lighthouse: LighthouseView | LighthouseAway = VIEW, **more: Any
 ) -> ProbeResult:
-    found = {rank: Liveness(life) for rank, life in lives.items()}
+    liveness = {rank: Liveness(life) for rank, life in lives.items()}
     more = {"current": frozenset(RANKS), **more}
     seen = LighthouseSeen(lighthouse, more.pop("refused_for_s", None))
-    return ProbeResult(found, {rank: str(life) for rank, life in found.items()}, seen, **more)
+    return ProbeResult(liveness, {rank: str(life) for rank, life in liveness.items()}, seen, **more)
 
 
 def asked_of(instruction: Instruction) -> tuple[Rung, str] | None:

@@ -16,24 +16,24 @@ spans = st.floats(0.001, 1000.0)
 @settings(deadline=None)
 @given(st.lists(spans, min_size=2, max_size=9))
 def test_the_reference_of_a_member_is_the_median_of_the_others(values) -> None:
-    found = cohort.usual(np.array(values))
+    references = cohort.usual(np.array(values))
     for place in range(len(values)):
-        assert found[place] == median(values[:place] + values[place + 1 :])
+        assert references[place] == median(values[:place] + values[place + 1 :])
 
 
 @settings(deadline=None)
 @given(st.lists(st.one_of(spans, st.just(NAN)), min_size=2, max_size=9))
 def test_members_without_a_value_are_as_if_they_were_not_there(values) -> None:
-    found = cohort.usual(np.array([values]))[0]
+    references = cohort.usual(np.array([values]))[0]
     there = [value for value in values if value == value]
     for place, value in enumerate(values):
         others = list(there)
         if value == value:
             others.remove(value)
         if value != value or not others:
-            assert np.isnan(found[place])
+            assert np.isnan(references[place])
         else:
-            assert found[place] == median(others)
+            assert references[place] == median(others)
 
 
 @settings(deadline=None)
@@ -62,17 +62,17 @@ def test_peers_that_all_take_nothing_have_no_score() -> None:
     ids=["slow", "no score", "few need no score", "alone", "too little", "no value"],
 )
 def test_slow_needs_ratio_cost_and_score(value, members, score, slow) -> None:
-    found = cohort.slower(
+    is_slower = cohort.slower(
         value, 1.0, step=2.0, score=score, members=members, ratio=1.1, share=0.05, least_score=5.0
     )
-    assert bool(found) is slow
+    assert bool(is_slower) is slow
 
 
 def test_what_costs_a_small_share_of_the_step_is_not_slow() -> None:
-    found = cohort.slower(
+    is_slower = cohort.slower(
         2.0, 1.0, step=50.0, score=99.0, members=8, ratio=1.1, share=0.05, least_score=5.0
     )
-    assert not found
+    assert not is_slower
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,9 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 def outcome(eviction: Eviction, rung: Rung):
-    return next((one for one in eviction.rungs if one.rung is rung), None)
+    return next(
+        (rung_outcome for rung_outcome in eviction.rungs if rung_outcome.rung is rung), None
+    )
 
 
 # -- every rung ----------------------------------------------------------------------------------
@@ -75,11 +77,11 @@ def test_whoever_never_answers_is_asked_once(rung: Rung) -> None:
 def test_every_rung_has_its_deadline_and_records_how_it_ended(rung: Rung, kind: str) -> None:
     play = Play(kind, rung).begin().play(60.0)
     assert not play.eviction.open
-    told = outcome(play.eviction, rung)
-    assert told is not None
-    assert told.deadline_s == DEADLINES[rung]
-    assert told.started_s <= (told.finished_s or 0.0) <= play.now_s
-    assert (told.result is RungResult.WORKED) is (kind == "does it")
+    ended = outcome(play.eviction, rung)
+    assert ended is not None
+    assert ended.deadline_s == DEADLINES[rung]
+    assert ended.started_s <= (ended.finished_s or 0.0) <= play.now_s
+    assert (ended.result is RungResult.WORKED) is (kind == "does it")
 
 
 def test_it_ends_with_what_was_seen(rung: Rung, kind: str) -> None:
@@ -120,8 +122,8 @@ def test_a_scheduler_that_refuses_is_asked_again_within_its_time() -> None:
 
 def test_a_gate_that_was_away_is_still_asked_after_its_deadline_and_may_work_late() -> None:
     play = Play().begin().play(10.0)
-    told = outcome(play.eviction, Rung.GATE)
-    assert (told.result, told.detail) == (RungResult.FAILED, "the gate is away")
+    ended = outcome(play.eviction, Rung.GATE)
+    assert (ended.result, ended.detail) == (RungResult.FAILED, "the gate is away")
     play.more |= {"refused_for_s": 0.1}
     play.play(1.0)
     assert outcome(play.eviction, Rung.GATE).result is RungResult.WORKED
@@ -149,8 +151,8 @@ def test_a_kill_that_cannot_work_is_skipped_and_the_workers_are_asked(change, wo
     play = Play().begin()
     vars(play).update(change)
     play.look()
-    told = outcome(play.eviction, Rung.LIGHTHOUSE_KILL)
-    assert (told.result, words in told.detail) == (RungResult.SKIPPED, True)
+    ended = outcome(play.eviction, Rung.LIGHTHOUSE_KILL)
+    assert (ended.result, words in ended.detail) == (RungResult.SKIPPED, True)
     assert play.asks(Rung.LIGHTHOUSE_KILL) == []
     assert len(play.asks(Rung.WORKER_EVICT)) == 2
 
@@ -191,9 +193,9 @@ def test_who_outlives_the_kill_is_asked_before_its_time_is_over() -> None:
 
 
 def test_a_failure_pages_and_says_whom() -> None:
-    told = [outcome(Play(deps=deps).begin().play(60.0).eviction, Rung.PAGE)
+    pages = [outcome(Play(deps=deps).begin().play(60.0).eviction, Rung.PAGE)
             for deps in (ALL, EvictionDeps())]  # fmt: skip
-    assert [(one.detail, one.result) for one in told] == [
+    assert [(page.detail, page.result) for page in pages] == [
         ("handed to pager", RungResult.WORKED),
         ("nobody is told: no --notify sink", RungResult.SKIPPED),
     ]
@@ -252,7 +254,10 @@ def test_a_pause_ends_it_and_what_was_asked_is_unknown() -> None:
     play.look()
     assert play.post(Revoked("paused by a person")) == ()
     assert play.eviction.failed == "paused by a person"
-    assert {one.result for one in play.eviction.rungs} == {RungResult.UNKNOWN, RungResult.WORKED}
+    assert {rung_outcome.result for rung_outcome in play.eviction.rungs} == {
+        RungResult.UNKNOWN,
+        RungResult.WORKED,
+    }
     assert play.look() == ()
 
 

@@ -139,9 +139,9 @@ class Account:
 
     def post(self, event: Event) -> tuple[Instruction, ...]:
         before = self.eviction
-        self.eviction, told = handle(before, event, self.now_s, self.having)
-        asked = [one for one in map(asked_of, told) if one is not None]
-        self.asked += [(before.attempt, *one) for one in asked]
+        self.eviction, instructions = handle(before, event, self.now_s, self.having)
+        asked = [asking for asking in map(asked_of, instructions) if asking is not None]
+        self.asked += [(before.attempt, *asking) for asking in asked]
         kills = [attempt for attempt, rung, _ in self.asked if rung is Rung.LIGHTHOUSE_KILL]
         assert len(kills) == len(set(kills))
         if before.state in ENDS:  # one that was confirmed may prove a failure: somebody beats on
@@ -152,10 +152,10 @@ class Account:
         for rung, whom in asked:
             self._named_by_a_look(event, rung, whom)
         # what is not under way asks for nothing, and what is goes on
-        assert bool(told) <= self.eviction.under_way
-        if told:
-            assert isinstance(told[-1], Begin | Probe) or len(told) == 1
-        return told
+        assert bool(instructions) <= self.eviction.under_way
+        if instructions:
+            assert isinstance(instructions[-1], Begin | Probe) or len(instructions) == 1
+        return instructions
 
     def _named_by_a_look(self, event: Event, rung: Rung, whom: str) -> None:
         assert isinstance(event, Probed)
@@ -221,8 +221,8 @@ def test_a_lost_event_adds_no_kill(eviction, having, history) -> None:
 
 @LONG
 @given(starts, deps, histories, histories)
-def test_what_was_stored_goes_on_as_if_nothing_had_happened(eviction, having, one, two) -> None:
-    first = played(eviction, having, one)
+def test_what_was_stored_goes_on_as_if_nothing_had_happened(eviction, having, before, two) -> None:
+    first = played(eviction, having, before)
     read = Account(eviction_from_json(to_plain(first.eviction)), having)
     read.now_s = first.now_s
     for event, later_s in two:

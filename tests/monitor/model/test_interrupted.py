@@ -15,7 +15,7 @@ from tests.monitor.model.escalations import EVICT, fresh
 from tests.monitor.samples import incident
 
 NOW_S = 200.0
-ACCUSED = tuple(one for one in fresh().accused if one.rank == "rg_1.0")
+ACCUSED = tuple(accused for accused in fresh().accused if accused.rank == "rg_1.0")
 ASKED = fresh(
     state=EvictionState.INTERRUPTED, decided_s=100.0, asked_s=101.0, interrupted_s=190.0,
     accused=ACCUSED, taken_up=True, quarantine=(Host("node1"),), epoch=1,
@@ -27,27 +27,31 @@ BY_HAND = replace(ASKED, incident_id=IncidentId("manual-rg_1-7-100"), author="a 
 def seen(incarnation: str = "one", *, alive: bool = True, away: bool = False) -> Snapshot:
     rank = FakeRank(identity("rg_1", incarnation=incarnation, host="node1"), alive=alive)
     outcome = Unreachable(Failure.TIMEOUT, "") if away else rank.report()
-    one = Observation(rank.identity, rank.url, outcome, 0.01)
-    return Snapshot(NOW_S, 7, 0.0, (one,), LighthouseAway("none configured"))
+    observation = Observation(rank.identity, rank.url, outcome, 0.01)
+    return Snapshot(NOW_S, 7, 0.0, (observation,), LighthouseAway("none configured"))
 
 
-def after(eviction: Eviction, snapshot: Snapshot, known: Incident | None = None) -> Eviction:
-    event = Reviewed(snapshot, known, "budget: used up", patience_s=30.0, ack_s=5.0)
+def after(
+    eviction: Eviction, snapshot: Snapshot, open_incident: Incident | None = None
+) -> Eviction:
+    event = Reviewed(snapshot, open_incident, "budget: used up", patience_s=30.0, ack_s=5.0)
     moved, instructions = handle(eviction, event, NOW_S, EvictionDeps())
     assert instructions == ()
     return moved
 
 
 def over(why: str, left_s: float | None = None) -> Incident:
-    one = incident(state=State.RESOLVED)
-    return replace(one, resolution=why, milestones=replace(one.milestones, left_quorum_s=left_s))
+    ended = incident(state=State.RESOLVED)
+    return replace(
+        ended, resolution=why, milestones=replace(ended.milestones, left_quorum_s=left_s)
+    )
 
 
 OPEN = incident()
 
 
 @pytest.mark.parametrize(
-    ("eviction", "snapshot", "known", "state", "words"),
+    ("eviction", "snapshot", "known_incident", "state", "words"),
     [
         pytest.param(ASKED, seen("two"), OPEN, "confirmed", "are gone", id="it has restarted"),
         pytest.param(ASKED, seen(alive=False), OPEN, "confirmed", "are gone", id="it is dead"),
@@ -60,15 +64,17 @@ OPEN = incident()
         pytest.param(BY_HAND, seen("two"), None, "confirmed", "are gone", id="by hand, gone"),
     ],
 )  # fmt: skip
-def test_what_the_fleet_shows_ends_it(eviction, snapshot, known, state: str, words: str) -> None:
-    told = after(eviction, snapshot, known)
-    assert (told.state, told.ended_s) == (state, NOW_S)
-    assert words in told.outcome
-    assert row_of(told).state == state
+def test_what_the_fleet_shows_ends_it(
+    eviction, snapshot, known_incident, state: str, words: str
+) -> None:
+    ended = after(eviction, snapshot, known_incident)
+    assert (ended.state, ended.ended_s) == (state, NOW_S)
+    assert words in ended.outcome
+    assert row_of(ended).state == state
 
 
 @pytest.mark.parametrize(
-    ("eviction", "snapshot", "known"),
+    ("eviction", "snapshot", "known_incident"),
     [
         pytest.param(ASKED, seen(), OPEN, id="the pipeline may decide it again"),
         pytest.param(ASKED, seen(away=True), OPEN, id="it cannot be seen"),
@@ -76,16 +82,18 @@ def test_what_the_fleet_shows_ends_it(eviction, snapshot, known, state: str, wor
         pytest.param(replace(BY_HAND, accused=()), seen(), None, id="nobody is named"),
     ],
 )
-def test_it_waits_for_what_is_not_known_yet_and_not_for_ever(eviction, snapshot, known) -> None:
-    assert after(eviction, snapshot, known) == eviction
-    told = after(replace(eviction, interrupted_s=169.0), snapshot, known)
-    assert told.state is EvictionState.ABANDONED
-    assert told.outcome == "not asked again within 30 s: budget: used up"
+def test_it_waits_for_what_is_not_known_yet_and_not_for_ever(
+    eviction, snapshot, known_incident
+) -> None:
+    assert after(eviction, snapshot, known_incident) == eviction
+    ended = after(replace(eviction, interrupted_s=169.0), snapshot, known_incident)
+    assert ended.state is EvictionState.ABANDONED
+    assert ended.outcome == "not asked again within 30 s: budget: used up"
 
 
 def test_what_a_person_asked_for_goes_on_while_the_same_processes_run() -> None:
-    told = after(BY_HAND, seen())
-    assert (told.state, told.attempt, told.key) == ("decided", 2, BY_HAND.key)
+    ended = after(BY_HAND, seen())
+    assert (ended.state, ended.attempt, ended.key) == ("decided", 2, BY_HAND.key)
     assert after(BY_HAND, seen(), OPEN) == BY_HAND  # an incident has its own rules
 
 
@@ -117,5 +125,5 @@ def test_what_the_disk_does_not_take_has_to_be_decided_again() -> None:
 
 def test_a_restart_leaves_what_has_ended_as_it_ended() -> None:
     ended = after(ASKED, seen("two"), OPEN)
-    told, _ = handle(ended, Interrupted(), NOW_S + 9, EvictionDeps())
-    assert told == replace(ended, interrupted_s=None)
+    after_restart, _ = handle(ended, Interrupted(), NOW_S + 9, EvictionDeps())
+    assert after_restart == replace(ended, interrupted_s=None)

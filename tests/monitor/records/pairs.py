@@ -21,36 +21,36 @@ KNOWN: Final = frozenset({
 })  # fmt: skip
 
 
-def agree(one: Payload, other: Payload, size: int = UNKNOWN_SIZE) -> bool | None:
+def agree(this: Payload, other: Payload, size: int = UNKNOWN_SIZE) -> bool | None:
     """Whether two members may have called these in the same collective.
 
     None: undecided. all_to_all may be split as it likes, of an op that nobody here knows the
     sizes mean nothing, and one record may say no sizes at all.
     """
-    left, right = (signature_of(payload, size) for payload in (one, other))
+    left, right = (signature_of(payload, size) for payload in (this, other))
     if left.op != right.op:
         return False
     left, right = _comparable(left, right, size)
-    if left != right or not (possible(one, size) and possible(other, size)):
+    if left != right or not (possible(this, size) and possible(other, size)):
         return False
     if left.counts or left.op in SIZELESS:
         return True
     free = left.op in UNDECIDED or left.op not in KNOWN
-    return None if free or _sized(one) or _sized(other) else True
+    return None if free or _sized(this) or _sized(other) else True
 
 
-def _comparable(one: Signature, other: Signature, size: int) -> tuple[Signature, Signature]:
+def _comparable(this: Signature, other: Signature, size: int) -> tuple[Signature, Signature]:
     """The same, without what one of them does not say."""
     blank: dict[str, Any] = {
         name: None
         for name in ("dtype", "reduce_op", "root")
-        if None in (getattr(one, name), getattr(other, name))
+        if None in (getattr(this, name), getattr(other, name))
     }
-    if not (one.counts and other.counts):
+    if not (this.counts and other.counts):
         blank |= {"counts": (), "out": ()}
-    elif size == UNKNOWN_SIZE and not (one.out and other.out):
+    elif size == UNKNOWN_SIZE and not (this.out and other.out):
         blank["out"] = ()
-    return replace(one, **blank), replace(other, **blank)
+    return replace(this, **blank), replace(other, **blank)
 
 
 def possible(payload: Payload, size: int = UNKNOWN_SIZE) -> bool:

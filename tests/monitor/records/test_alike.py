@@ -29,36 +29,36 @@ def as_torch(value) -> bytes:
     """Bytes as torch's C++ pickler writes them: only texts are numbered, all lists are filled."""
     out, texts = bytearray(b"\x80\x02"), {}
 
-    def text(one) -> None:
-        if one in texts:
-            number = texts[one]
+    def text(string) -> None:
+        if string in texts:
+            number = texts[string]
             out.extend(b"h" + bytes([number]) if number < 256 else b"j" + struct.pack("<I", number))
             return
-        coded = one.encode("utf-8", "surrogatepass")
+        coded = string.encode("utf-8", "surrogatepass")
         out.extend(b"X" + struct.pack("<I", len(coded)) + coded)
-        number = texts[one] = len(texts)
+        number = texts[string] = len(texts)
         out.extend(b"q" + bytes([number]) if number < 256 else b"r" + struct.pack("<I", number))
 
-    def put(one) -> None:
-        if isinstance(one, str):
-            text(one)
-        elif isinstance(one, dict):
+    def put(item) -> None:
+        if isinstance(item, str):
+            text(item)
+        elif isinstance(item, dict):
             out.extend(b"}(")
-            for key, inner in one.items():
+            for key, inner in item.items():
                 put(key)
                 put(inner)
             out.extend(b"u")
-        elif isinstance(one, list):
+        elif isinstance(item, list):
             out.extend(b"](")
-            for inner in one:
+            for inner in item:
                 put(inner)
             out.extend(b"e")
-        elif isinstance(one, tuple) and len(one) == 2:
-            put(one[0])
-            put(one[1])
+        elif isinstance(item, tuple) and len(item) == 2:
+            put(item[0])
+            put(item[1])
             out.extend(b"\x86")
         else:
-            out.extend(pickle.dumps(one, protocol=2)[2:-1])
+            out.extend(pickle.dumps(item, protocol=2)[2:-1])
 
     put(value)
     return bytes(out + b".")
@@ -84,18 +84,18 @@ def many(count=60):
 
 def alike(data: bytes, fewest=1):
     """What reading at once gives, which is what the other way gives, or None."""
-    found = dump.read_alike(data, fewest)
-    if found is not None:
-        assert_same(found, dump.read(dump.decode(data)))
-    return found
+    record = dump.read_alike(data, fewest)
+    if record is not None:
+        assert_same(record, dump.read(dump.decode(data)))
+    return record
 
 
-def assert_same(one, other) -> None:
-    for name in one.__dataclass_fields__:
+def assert_same(record, other) -> None:
+    for name in record.__dataclass_fields__:
         if name != "columns":
-            assert getattr(one, name) == getattr(other, name), name
-    assert list(one.columns) == list(other.columns)
-    for name, column in one.columns.items():
+            assert getattr(record, name) == getattr(other, name), name
+    assert list(record.columns) == list(other.columns)
+    for name, column in record.columns.items():
         assert column.dtype == other.columns[name].dtype, name
         assert column.tolist() == other.columns[name].tolist(), name
 
@@ -115,8 +115,8 @@ def test_the_benchmarks_dumps_are_read_at_once(tmp_path, mix) -> None:
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_every_protocol_gives_the_same(protocol) -> None:
-    found = alike(as_pickle(many(1001), protocol))
-    assert (found is None) == (protocol > 3)
+    record = alike(as_pickle(many(1001), protocol))
+    assert (record is None) == (protocol > 3)
 
 
 @pytest.mark.parametrize("layout", ["DP", "TPxPPxDP", "FSDP", "EP"])
@@ -143,14 +143,14 @@ def test_captures_of_gloo_give_the_same(tmp_path) -> None:
 
 def agrees(data: bytes) -> None:
     """Both ways end alike: in the same record, or the one way leaves it to the other."""
-    found = dump.read_alike(data, 1)
+    record = dump.read_alike(data, 1)
     try:
         read = dump.read(dump.decode(data))
     except FlightRecordError:
-        assert found is None
+        assert record is None
     else:
-        if found is not None:
-            assert_same(found, read)
+        if record is not None:
+            assert_same(record, read)
 
 
 CANONICAL = [as_torch(many(30)), as_pickle(many(30)), as_pickle(many(3))]

@@ -29,19 +29,19 @@ def read(value, write=as_pickle):
     return dump.read(dump.decode(write(value)))
 
 
-def states(found):
-    return [CollectiveState(state).name.lower() for state in found.columns["state"]]
+def states(record):
+    return [CollectiveState(state).name.lower() for state in record.columns["state"]]
 
 
-def column(found, name):
-    return found.columns[name].tolist()
+def column(record, name):
+    return record.columns[name].tolist()
 
 
 @pytest.mark.parametrize("write", [as_pickle, as_json], ids=["pickle", "json"])
 def test_an_nccl_entry_has_all_its_columns(write) -> None:
-    found = read(nccl(entry(7, 12, pg_id=0)), write)
-    assert (found.backend, found.version, found.dropped) == (Backend.NCCL, "2.10", 7)
-    assert {name: values.tolist() for name, values in found.columns.items()} == {
+    record = read(nccl(entry(7, 12, pg_id=0)), write)
+    assert (record.backend, record.version, record.dropped) == (Backend.NCCL, "2.10", 7)
+    assert {name: values.tolist() for name, values in record.columns.items()} == {
         "group": [0],
         "seq": [12],
         "op_id": [12],
@@ -55,15 +55,15 @@ def test_an_nccl_entry_has_all_its_columns(write) -> None:
         "started_ns": [CREATED + 8],
         "completed_ns": [CREATED + 9],
     }
-    payload = found.payloads[0]
+    payload = record.payloads[0]
     assert (payload.op, payload.recorded) == ("all_reduce", "nccl:all_reduce")
     assert (payload.sizes_in, payload.dtypes_out) == (((8, 4),), ("float32",))
-    assert found.groups[0].members == (0, 1, 2, 3)
-    assert found.status == {0: GroupStatus(1, 1, 1)}
+    assert record.groups[0].members == (0, 1, 2, 3)
+    assert record.status == {0: GroupStatus(1, 1, 1)}
 
 
 def test_the_states_of_nccl_are_real_and_a_retired_unfinished_one_has_timed_out() -> None:
-    found = read(
+    record = read(
         nccl(
             entry(0, 1),
             entry(1, 2, state="started", retired=False),
@@ -72,26 +72,26 @@ def test_the_states_of_nccl_are_real_and_a_retired_unfinished_one_has_timed_out(
             pending(4, 5, state="dreaming"),
         )
     )
-    assert states(found) == ["completed", "started", "scheduled", "failed", "unknown"]
+    assert states(record) == ["completed", "started", "scheduled", "failed", "unknown"]
 
 
 def test_gloo_says_only_what_is_over_and_counts_sends_too() -> None:
-    found = read(gloo(entry(0, 1), pending(1, 2)), as_json)
-    assert found.backend is Backend.GLOO
-    assert states(found) == ["completed", "unknown"]
-    assert column(found, "started_ns") == [-1, -1]
-    assert found.status == {}
+    record = read(gloo(entry(0, 1), pending(1, 2)), as_json)
+    assert record.backend is Backend.GLOO
+    assert states(record) == ["completed", "unknown"]
+    assert column(record, "started_ns") == [-1, -1]
+    assert record.status == {}
 
 
 def test_sends_have_their_own_sequence_and_a_peer_in_the_group() -> None:
-    found = read(nccl(send(0, 5), send(1, 6, "nccl:recv 3<-0"), entry(2, 9)))
-    assert column(found, "seq") == [5, 6, 9]
-    assert column(found, "peer") == [1, 0, -1]
-    assert column(found, "p2p") == [True, True, False]
+    record = read(nccl(send(0, 5), send(1, 6, "nccl:recv 3<-0"), entry(2, 9)))
+    assert column(record, "seq") == [5, 6, 9]
+    assert column(record, "peer") == [1, 0, -1]
+    assert column(record, "p2p") == [True, True, False]
 
 
 def test_the_parts_of_a_coalesced_operation_get_the_state_of_the_whole() -> None:
-    found = read(
+    record = read(
         nccl(
             send(0, 1, op_id=1),
             send(1, 1, "nccl:recv 0<-1", op_id=2),
@@ -101,25 +101,25 @@ def test_the_parts_of_a_coalesced_operation_get_the_state_of_the_whole() -> None
             send(4, 2, "nccl:coalesced", op_id=3, input_sizes=[], output_sizes=[]),
         )
     )  # fmt: skip
-    assert states(found) == ["completed"] * 3 + ["scheduled"] * 2
-    assert column(found, "op_id") == [2, 2, 2, 3, 3]
+    assert states(record) == ["completed"] * 3 + ["scheduled"] * 2
+    assert column(record, "op_id") == [2, 2, 2, 3, 3]
 
 
 def test_parts_of_finished_batches_are_over_although_the_whole_was_left_out() -> None:
     whole = {"input_sizes": [], "output_sizes": []}
-    found = read(
+    record = read(
         nccl(
             send(10, 3), send(11, 4), send(13, 5), send(14, 5, "nccl:coalesced", **whole),
             pg_status=status(p0=(5, -1, 4)),
         )
     )  # fmt: skip
-    assert found.only_active
-    assert states(found) == ["completed", "completed", "scheduled", "scheduled"]
+    assert record.only_active
+    assert states(record) == ["completed", "completed", "scheduled", "scheduled"]
 
 
 def test_sends_that_are_not_batched_stay_unfinished_whatever_came_after() -> None:
-    found = read(nccl(send(10, 3), send(12, 5), pg_status=status(p0=(5, -1, 4))))
-    assert states(found) == ["scheduled", "scheduled"]
+    record = read(nccl(send(10, 3), send(12, 5), pg_status=status(p0=(5, -1, 4))))
+    assert states(record) == ["scheduled", "scheduled"]
 
 
 @pytest.mark.parametrize(
@@ -133,8 +133,8 @@ def test_sends_that_are_not_batched_stay_unfinished_whatever_came_after() -> Non
     ids=["status but no entries", "gaps", "all there is", "completed ones too"],
 )
 def test_tells_a_dump_of_unfinished_entries_only(entries, active) -> None:
-    found = read(nccl(*entries))
-    assert found.only_active is active
+    record = read(nccl(*entries))
+    assert record.only_active is active
 
 
 def test_a_wrapped_buffer_says_how_many_are_gone() -> None:
@@ -142,8 +142,8 @@ def test_a_wrapped_buffer_says_how_many_are_gone() -> None:
 
 
 def test_entries_are_put_into_the_order_of_their_calls() -> None:
-    found = read(nccl(entry(5, 3), entry(3, 1), entry(4, 2)))
-    assert column(found, "seq") == [1, 2, 3]
+    record = read(nccl(entry(5, 3), entry(3, 1), entry(4, 2)))
+    assert column(record, "seq") == [1, 2, 3]
 
 
 def test_the_nearest_frame_of_the_program_is_the_site() -> None:
@@ -152,9 +152,9 @@ def test_the_nearest_frame_of_the_program_is_the_site() -> None:
         {"name": "sync", "filename": "/home/u/job/train.py", "line": 88},
         {"name": "<module>", "filename": "/home/u/job/train.py", "line": 9},
     ]
-    found = read(nccl(entry(0, 1, frames=frames), entry(1, 2, frames=frames[:1]), entry(2, 3)))
-    assert found.sites == ("train.py:88 sync", "c.py:3 all_reduce")
-    assert column(found, "site") == [0, 1, -1]
+    record = read(nccl(entry(0, 1, frames=frames), entry(1, 2, frames=frames[:1]), entry(2, 3)))
+    assert record.sites == ("train.py:88 sync", "c.py:3 all_reduce")
+    assert column(record, "site") == [0, 1, -1]
 
 
 THREE = config(**{"0": ("default_pg", range(4)), "5": ("TP", (0, 1)), "11": ("DP", (0, 2))})
@@ -166,7 +166,7 @@ OF_5 = entry(1, 1, pg_id=3, process_group=("5", "TP"))
 
 
 @pytest.mark.parametrize(
-    ("entries", "groups", "heads", "found", "unplaced"),
+    ("entries", "groups", "heads", "expected", "unplaced"),
     [
         pytest.param([], THREE, HEADS, {"0": 9, "5": 7, "11": 6}, 0,
                      id="by the order in which groups were made"),
@@ -177,10 +177,10 @@ OF_5 = entry(1, 1, pg_id=3, process_group=("5", "TP"))
         pytest.param([], NOT_NUMBERS, HEADS, {"0": 9}, 2, id="names that are no numbers"),
     ],
 )  # fmt: skip
-def test_a_status_finds_its_group(entries, groups, heads, found, unplaced) -> None:
+def test_a_status_finds_its_group(entries, groups, heads, expected, unplaced) -> None:
     dumped = read(nccl(entry(0, 1), *entries, pg_config=groups, pg_status=heads))
     placed = {dumped.groups[index].name: head.enqueued for index, head in dumped.status.items()}
-    assert (placed, dumped.unplaced) == (found, unplaced)
+    assert (placed, dumped.unplaced) == (expected, unplaced)
 
 
 def old(row, *gone, **more):
@@ -200,18 +200,18 @@ OLD = {
 
 @pytest.mark.parametrize("version", OLD)
 def test_reads_what_other_schemas_have_in_common(version) -> None:
-    found = read(nccl(OLD[version], version=version))
-    assert found.version == version
-    assert column(found, "seq") == [4]
-    assert found.groups[0].name == "0"
+    record = read(nccl(OLD[version], version=version))
+    assert record.version == version
+    assert column(record, "seq") == [4]
+    assert record.groups[0].name == "0"
 
 
 def test_nothing_recorded_is_no_error() -> None:
     value = nccl()
     del value["entries"], value["pg_status"]
-    found = read(value)
-    assert not len(found.columns["seq"])
-    assert not found.only_active
+    record = read(value)
+    assert not len(record.columns["seq"])
+    assert not record.only_active
 
 
 BROKEN = {
@@ -293,8 +293,8 @@ def test_keys_that_only_later_entries_have_are_seen() -> None:
 
 def test_payloads_that_come_in_turns_keep_their_numbers() -> None:
     many = [entry(n, n + 1) | {"input_sizes": [[n % 20]]} for n in range(100)]
-    found = dump.read(nccl(*many))
-    assert [found.payloads[one].sizes_in for one in found.columns["payload"]] == [
+    record = dump.read(nccl(*many))
+    assert [record.payloads[number].sizes_in for number in record.columns["payload"]] == [
         ((n % 20,),) for n in range(100)
     ]
-    assert len(found.payloads) == 20
+    assert len(record.payloads) == 20

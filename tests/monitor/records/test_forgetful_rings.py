@@ -54,7 +54,7 @@ def ring_call(row: dict[str, Any], number: int, taken_ns: int) -> dict[str, Any]
 
 def answers(labelled: Labelled, kept: random.Random, *, frames: bool) -> list[RankRecord]:
     """The same records as answers, each ring with a number of calls of its own."""
-    found = []
+    records = []
     for rank, document, at in labelled.documents:
         taken_ns = EPOCH_NS + int(at * 1e6)
         calls = [ring_call(row, n, taken_ns) for n, row in enumerate(document["entries"], 1)]
@@ -68,10 +68,10 @@ def answers(labelled: Labelled, kept: random.Random, *, frames: bool) -> list[Ra
             {key: value for key, value in row.items() if key != "frames"}
             for row in document["entries"]
         ]}  # fmt: skip
-        told = answer(*some, rank=rank, size=labelled.world, torch=torch, members=members,
+        ring_answer = answer(*some, rank=rank, size=labelled.world, torch=torch, members=members,
                       dropped=len(calls) - len(some))  # fmt: skip
-        found.append(ring.read(parse_flight_record(told), taken_ns=taken_ns))
-    return found
+        records.append(ring.read(parse_flight_record(ring_answer), taken_ns=taken_ns))
+    return records
 
 
 def culprits_of_dumps(labelled: Labelled) -> tuple[int, ...]:
@@ -98,5 +98,5 @@ def test_the_culprits_are_those_of_the_dumps(kind, dumps, layout, frames) -> Non
     if labelled is None:
         pytest.skip("such a job has no place for such a fault")
     kept = random.Random(zlib.crc32(case.name.encode()))
-    found = analyse(from_answers(answers(labelled, kept, frames=frames)))
-    assert found.culprits == culprits_of_dumps(labelled)
+    analysis = analyse(from_answers(answers(labelled, kept, frames=frames)))
+    assert analysis.culprits == culprits_of_dumps(labelled)

@@ -18,78 +18,78 @@ from worker_server.wire import parse_flight_record
 
 
 def job(*answers, **options):
-    return from_answers([ring_rows.read(parse_flight_record(one)) for one in answers], **options)
+    return from_answers([ring_rows.read(parse_flight_record(body)) for body in answers], **options)
 
 
-def rows(found, *names):
-    columns = [found.columns[name].tolist() for name in names]
+def rows(records, *names):
+    columns = [records.columns[name].tolist() for name in names]
     return list(zip(*columns, strict=True))
 
 
-def states(found):
-    return [CollectiveState(state).name.lower() for state in found.columns["state"]]
+def states(records):
+    return [CollectiveState(state).name.lower() for state in records.columns["state"]]
 
 
 INSIDE = {"exit_age_s": None}
 
 
 def test_ranks_are_numbered_by_replica_group_and_group_rank() -> None:
-    found = job(
+    records = job(
         answer(call(), group="rg_1", rank=1), answer(call(), group="rg_0"),
         expected=[RankName("rg_2.0")],
     )  # fmt: skip
-    assert dict(found.names) == {
+    assert dict(records.names) == {
         0: "rg_0.0", 1: "rg_0.1", 2: "rg_1.0", 3: "rg_1.1", 4: "rg_2.0",
     }  # fmt: skip
-    assert tuple(found.ranks) == (0, 3)
-    assert found.silent == (1, 2, 4)
-    assert found.hosts[3] == "host-rg_1"
-    assert found.ranks[0].backend is Backend.RING
+    assert tuple(records.ranks) == (0, 3)
+    assert records.silent == (1, 2, 4)
+    assert records.hosts[3] == "host-rg_1"
+    assert records.ranks[0].backend is Backend.RING
 
 
 def test_each_replica_group_has_groups_of_its_own() -> None:
-    found = job(answer(call(), group="rg_0"), answer(call(), group="rg_1"))
-    assert {group.name: group.members for group in found.groups} == {
+    records = job(answer(call(), group="rg_0"), answer(call(), group="rg_1"))
+    assert {group.name: group.members for group in records.groups} == {
         "rg_0/default": (0, 1), "rg_1/default": (2, 3),
     }  # fmt: skip
-    assert not any(group.inferred for group in found.groups)
+    assert not any(group.inferred for group in records.groups)
 
 
 def test_the_ring_tells_exits_errors_and_who_is_inside() -> None:
-    found = job(answer(call(1, 1), call(2, 2, error="boom"), call(3, 3, **INSIDE), torch=None))
-    assert states(found) == ["completed", "failed", "unknown"]
-    payload = found.payloads[0]
+    records = job(answer(call(1, 1), call(2, 2, error="boom"), call(3, 3, **INSIDE), torch=None))
+    assert states(records) == ["completed", "failed", "unknown"]
+    payload = records.payloads[0]
     assert (payload.op, payload.reduce_op, payload.dtypes_in) == ("all_reduce", "sum", ("float32",))
-    assert found.sites == ("train.py:12",)
+    assert records.sites == ("train.py:12",)
 
 
 def test_a_dead_rank_is_known_to_be_dead() -> None:
-    found = job(answer(call(), alive=False), answer(call(), rank=1))
-    assert [info.alive for info in found.ranks.values()] == [False, True]
+    records = job(answer(call(), alive=False), answer(call(), rank=1))
+    assert [info.alive for info in records.ranks.values()] == [False, True]
 
 
 def test_roots_and_peers_are_global_ranks() -> None:
-    found = job(
+    records = job(
         answer(call(1, 1, op="broadcast", root=1), call(2, 2, op="irecv", root=0), rank=1),
         answer(call(1, 1, op="broadcast", root=1), group="rg_1"),
     )
-    assert [payload.root for payload in found.payloads] == [1, None, 3]
-    assert rows(found, "rank", "p2p", "peer") == [(1, False, -1), (1, True, 0), (2, False, -1)]
-    assert found.payloads[1].op == "recv"
+    assert [payload.root for payload in records.payloads] == [1, None, 3]
+    assert rows(records, "rank", "p2p", "peer") == [(1, False, -1), (1, True, 0), (2, False, -1)]
+    assert records.payloads[1].op == "recv"
 
 
 def test_sends_do_not_put_the_members_collectives_out_of_step() -> None:
-    found = job(
+    records = job(
         answer(call(1, 1), call(2, 2, op="send", root=1), call(3, 3)),
         answer(call(1, 1), call(2, 2), rank=1),
     )
-    assert rows(found, "rank", "p2p", "seq") == [
+    assert rows(records, "rank", "p2p", "seq") == [
         (0, False, 1), (0, True, 1), (0, False, 2), (1, False, 1), (1, False, 2),
     ]  # fmt: skip
 
 
 def test_torch_numbers_a_ring_that_has_forgotten_how_many_sends_there_were() -> None:
-    found = job(
+    records = job(
         answer(
             call(7, 7, torch_ids=[5]), call(8, 8, op="send", root=1), dropped=6,
             torch=gloo(entry(4, 4), entry(5, 5)),
@@ -97,26 +97,26 @@ def test_torch_numbers_a_ring_that_has_forgotten_how_many_sends_there_were() -> 
         answer(call(1, 4, torch_ids=[3]), call(2, 5, torch_ids=[4]), rank=1,
                torch=gloo(entry(3, 4), entry(4, 5))),
     )  # fmt: skip
-    collectives = [row[:2] for row in rows(found, "rank", "seq", "p2p") if not row[2]]
+    collectives = [row[:2] for row in rows(records, "rank", "seq", "p2p") if not row[2]]
     assert collectives == [(0, 4), (0, 5), (1, 4), (1, 5)]
 
 
 def test_on_gloo_the_ring_is_taken_where_it_has_everything() -> None:
-    found = job(answer(call(1, 1, torch_ids=[0]), call(2, 2, torch_ids=[1], **INSIDE),
+    records = job(answer(call(1, 1, torch_ids=[0]), call(2, 2, torch_ids=[1], **INSIDE),
                        torch=gloo(entry(0, 1), pending(1, 2))))  # fmt: skip
-    assert states(found) == ["completed", "unknown"]
-    assert rows(found, "record") == [(1,), (2,)]
+    assert states(records) == ["completed", "unknown"]
+    assert rows(records, "record") == [(1,), (2,)]
 
 
 def test_what_ddps_reducer_does_is_torchs_to_tell_and_the_ring_adds_sites_and_roots() -> None:
     ring = (call(1, 1, op="broadcast", root=0, torch_ids=[0]),)
     torch = gloo(entry(0, 1, profiling_name="nccl:broadcast"), entry(1, 2), pending(2, 3))
     whole = answer(*ring, torch=torch, torch_only=[1, 2])
-    found = job(whole, answer(*ring, rank=1, torch=torch, torch_only=[1, 2]))
-    assert rows(found, "rank", "seq") == [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3)]
-    assert states(found)[:3] == ["completed", "completed", "unknown"]
-    assert found.payloads[0].root == 0
-    assert found.sites == ("train.py:12",)
+    records = job(whole, answer(*ring, rank=1, torch=torch, torch_only=[1, 2]))
+    assert rows(records, "rank", "seq") == [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3)]
+    assert states(records)[:3] == ["completed", "completed", "unknown"]
+    assert records.payloads[0].root == 0
+    assert records.sites == ("train.py:12",)
 
 
 def partly(rank, first, *, op, size=8, reduce_op=None, root=None):
@@ -135,8 +135,8 @@ def partly(rank, first, *, op, size=8, reduce_op=None, root=None):
     "said", [{"op": "broadcast", "root": 0}, {"op": "all_reduce", "reduce_op": "SUM"}], ids=str
 )
 def test_nobody_differs_because_its_ring_has_forgotten_more_than_its_peers(said) -> None:
-    found = job(*(partly(rank, 4 if rank == 0 else 2, **said) for rank in range(4)))
-    assert not analyse(found).findings
+    records = job(*(partly(rank, 4 if rank == 0 else 2, **said) for rank in range(4)))
+    assert not analyse(records).findings
 
 
 def test_what_all_tell_is_compared_whatever_some_have_forgotten() -> None:
@@ -150,11 +150,11 @@ def test_what_all_tell_is_compared_whatever_some_have_forgotten() -> None:
 
 def test_a_group_is_counted_by_torch_on_all_ranks_or_on_none() -> None:
     torch = gloo(entry(0, 1), entry(1, 2))
-    found = job(
+    records = job(
         answer(call(1, 1, torch_ids=[0]), torch=torch, torch_only=[1]),
         answer(call(1, 1), rank=1, torch=None),
     )
-    assert rows(found, "rank", "seq") == [(0, 1), (1, 1)]
+    assert rows(records, "rank", "seq") == [(0, 1), (1, 1)]
 
 
 def test_with_nccl_states_and_statuses_are_torchs() -> None:
@@ -162,9 +162,9 @@ def test_with_nccl_states_and_statuses_are_torchs() -> None:
         entry(0, 1), pending(1, 2), pg_config=config(**{"0": ("default_pg", range(2))}),
         pg_status=status(p0=(2, 1, 1)),
     )  # fmt: skip
-    found = job(answer(call(1, 1, torch_ids=[0]), call(2, 2, torch_ids=[1]), torch=torch))
-    assert states(found) == ["completed", "scheduled"]
-    assert found.ranks[0].status == {0: GroupStatus(2, 1, 1)}
+    records = job(answer(call(1, 1, torch_ids=[0]), call(2, 2, torch_ids=[1]), torch=torch))
+    assert states(records) == ["completed", "scheduled"]
+    assert records.ranks[0].status == {0: GroupStatus(2, 1, 1)}
 
 
 def test_torchfts_groups_are_of_a_quorum_and_a_group_rank() -> None:
@@ -172,61 +172,63 @@ def test_torchfts_groups_are_of_a_quorum_and_a_group_rank() -> None:
         calls = [call(n, 4, group="torchft", quorum=n) for n in range(4, quorum + 1)]
         return answer(*calls, group=group, rank=rank, torch=None)
 
-    found = job(one("rg_0", 0, 5), one("rg_0", 1, 5), one("rg_1", 0, 5), one("rg_2", 0, 4))
-    seen = {(group.name, group.generation): group.members for group in found.groups}
+    records = job(one("rg_0", 0, 5), one("rg_0", 1, 5), one("rg_1", 0, 5), one("rg_2", 0, 4))
+    seen = {(group.name, group.generation): group.members for group in records.groups}
     assert seen == {
         ("torchft/0", 5): (0, 2),
         ("torchft/0@4", 4): (0, 2, 4),
         ("torchft/1", 5): (1, 3),
         ("torchft/1@4", 4): (1, 3, 5),
     }
-    assert all(group.inferred for group in found.groups)
+    assert all(group.inferred for group in records.groups)
 
 
 def test_the_rank_beside_one_that_was_in_the_quorum_was_in_it_too() -> None:
-    found = job(
+    records = job(
         answer(call(1, 1, group="torchft", quorum=5), group="rg_0", torch=None),
         answer(call(1, 1, group="torchft", quorum=5), group="rg_1", rank=1, torch=None),
     )
-    assert [group.members for group in found.groups] == [(0, 2), (1, 3)]
+    assert [group.members for group in records.groups] == [(0, 2), (1, 3)]
 
 
 def test_sequences_that_begin_again_are_of_another_group() -> None:
-    found = job(answer(call(1, 1), call(2, 2), call(3, 1, **INSIDE), torch=None))
-    first, second, third = found.columns["group"].tolist()
+    records = job(answer(call(1, 1), call(2, 2), call(3, 1, **INSIDE), torch=None))
+    first, second, third = records.columns["group"].tolist()
     assert first == second != third
 
 
 def test_a_work_that_nobody_waited_for_is_over_when_a_later_one_is() -> None:
-    found = job(answer(call(1, 1, is_async=True, **INSIDE), call(2, 2),
+    records = job(answer(call(1, 1, is_async=True, **INSIDE), call(2, 2),
                        call(3, 3, is_async=True, **INSIDE), torch=None))  # fmt: skip
-    assert states(found) == ["completed", "completed", "unknown"]
+    assert states(records) == ["completed", "completed", "unknown"]
 
 
 def test_torchs_retired_entry_ends_a_work_that_nobody_waited_for() -> None:
-    found = job(answer(call(1, 1, is_async=True, torch_ids=[0], **INSIDE), torch=gloo(entry(0, 1))))
-    assert states(found) == ["completed"]
+    records = job(
+        answer(call(1, 1, is_async=True, torch_ids=[0], **INSIDE), torch=gloo(entry(0, 1)))
+    )
+    assert states(records) == ["completed"]
 
 
 def test_torchs_stamps_tell_when_the_ages_begin() -> None:
-    found = job(answer(call(1, 1, enter_age_s=2.0, exit_age_s=1.5, torch_ids=[0]),
+    records = job(answer(call(1, 1, enter_age_s=2.0, exit_age_s=1.5, torch_ids=[0]),
                        torch=gloo(entry(0, 1))))  # fmt: skip
-    assert found.ranks[0].taken_ns == CREATED + 2_000_000_000
-    assert rows(found, "created_ns", "completed_ns") == [(CREATED, CREATED + 500_000_000)]
+    assert records.ranks[0].taken_ns == CREATED + 2_000_000_000
+    assert rows(records, "created_ns", "completed_ns") == [(CREATED, CREATED + 500_000_000)]
 
 
 def test_without_any_stamp_the_times_are_unknown_unless_the_caller_knows() -> None:
     record = parse_flight_record(answer(call(1, 1, enter_age_s=2.0), torch=None))
-    found = from_answers([ring_rows.read(record)])
-    assert found.columns["created_ns"].tolist() == [-1]
-    found = from_answers([ring_rows.read(record, taken_ns=CREATED)])
-    assert found.columns["created_ns"].tolist() == [CREATED - 2_000_000_000]
+    records = from_answers([ring_rows.read(record)])
+    assert records.columns["created_ns"].tolist() == [-1]
+    records = from_answers([ring_rows.read(record, taken_ns=CREATED)])
+    assert records.columns["created_ns"].tolist() == [CREATED - 2_000_000_000]
 
 
 def test_torchs_part_that_cannot_be_read_is_a_problem_and_the_ring_counts() -> None:
-    found = job(answer(call(), torch={"version": "2.10", "entries": 7}))
-    assert len(found) == 1
-    assert [problem.reason for problem in found.problems] == [
+    records = job(answer(call(), torch={"version": "2.10", "entries": 7}))
+    assert len(records) == 1
+    assert [problem.reason for problem in records.problems] == [
         "torch's part: entries are a list, not a int"
     ]
 
@@ -247,8 +249,8 @@ def test_a_world_without_end_raises_the_one_error() -> None:
 
 
 def test_an_answer_of_unfinished_calls_only_is_told_by_its_numbers() -> None:
-    found = job(answer(call(7, 3, **INSIDE), call(9, 4, **INSIDE), torch=None))
-    assert found.ranks[0].only_active
+    records = job(answer(call(7, 3, **INSIDE), call(9, 4, **INSIDE), torch=None))
+    assert records.ranks[0].only_active
 
 
 # -- several recorders --------------------------------------------------------------------------
@@ -274,8 +276,8 @@ def test_nccls_records_are_diagnosed_live_as_they_are_from_dumps(name: str, kind
             answer(rank=int(path.name[6:]), size=16, ring=[], members={}, recorders=parts,
                    torch={"version": "2.10", "pg_config": {}})
         )  # fmt: skip
-    found = analyse(job(*answers))
-    assert (found.culprits, {one.kind for one in found.findings}) == ((9, 14), {kind})
+    analysis = analyse(job(*answers))
+    assert (analysis.culprits, {finding.kind for finding in analysis.findings}) == ((9, 14), {kind})
 
 
 def test_each_recorder_counts_for_itself_and_gives_the_states_of_its_own_entries() -> None:
@@ -284,21 +286,23 @@ def test_each_recorder_counts_for_itself_and_gives_the_states_of_its_own_entries
         call(2, 1, group="fsdp", torch_ids=[0], recorder="dump_nccl_trace_json"),
     )
     parts = recorders(dump_nccl_trace_json=nccl(pending(0, 1, pg="7", desc="fsdp")))
-    found = job(*(answer(*calls, rank=r, torch=gloo(entry(0, 1)), recorders=parts) for r in (0, 1)))
-    group = [found.groups[at].name for at in found.columns["group"]]
-    assert list(zip(group, states(found), strict=True)) == [
+    records = job(
+        *(answer(*calls, rank=r, torch=gloo(entry(0, 1)), recorders=parts) for r in (0, 1))
+    )
+    group = [records.groups[at].name for at in records.columns["group"]]
+    assert list(zip(group, states(records), strict=True)) == [
         ("default", "completed"), ("fsdp", "scheduled"),
     ] * 2  # fmt: skip
 
 
 def test_a_group_that_two_backends_serve_is_two() -> None:
     parts = recorders(dump_nccl_trace_json=nccl(entry(0, 1), entry(1, 2)))
-    found = job(*(
+    records = job(*(
         answer(rank=r, ring=[], torch=gloo(entry(0, 1)), torch_only=[0], recorders=parts)
         for r in (0, 1)
     ))  # fmt: skip
-    assert sorted(group.name for group in found.groups) == ["default", "default.nccl"]
-    assert sorted(row for row in rows(found, "rank", "seq") if row[0] == 0) == [
+    assert sorted(group.name for group in records.groups) == ["default", "default.nccl"]
+    assert sorted(row for row in rows(records, "rank", "seq") if row[0] == 0) == [
         (0, 1), (0, 1), (0, 2),
     ]  # fmt: skip
 
@@ -306,9 +310,9 @@ def test_a_group_that_two_backends_serve_is_two() -> None:
 def test_one_that_could_not_be_read_is_a_problem_and_the_others_count() -> None:
     parts = recorders(torchcomms_fr_trace_json={"entries": 3, "version": "2.10"})
     parts["dump_nccl_trace_json"] = {"error": "dump_nccl_trace_json: no answer within 2 s"}
-    found = job(answer(recorders=parts))
-    assert found.problems[0].reason == (
+    records = job(answer(recorders=parts))
+    assert records.problems[0].reason == (
         "torch's part of torchcomms_fr_trace_json: entries are a list, not a int; "
         "dump_nccl_trace_json: no answer within 2 s"
     )
-    assert len(found.columns["seq"]) == 3
+    assert len(records.columns["seq"]) == 3

@@ -92,7 +92,7 @@ AG, RS = "nccl:_all_gather_base", "nccl:_reduce_scatter_base"
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "verdict"),
+    ("this", "other", "verdict"),
     [
         pytest.param(call("nccl:all_reduce", 6), call("nccl:all_reduce", 6), True, id="same"),
         pytest.param(call("nccl:all_reduce", 6), call("nccl:all_reduce", 7), False, id="size"),
@@ -144,9 +144,9 @@ AG, RS = "nccl:_all_gather_base", "nccl:_reduce_scatter_base"
                      id="unknown op and another"),
     ],
 )  # fmt: skip
-def test_two_members_agree_when_the_semantics_let_them(one, other, verdict) -> None:
-    assert agree(one, other, 4) is verdict
-    assert agree(other, one, 4) is verdict
+def test_two_members_agree_when_the_semantics_let_them(this, other, verdict) -> None:
+    assert agree(this, other, 4) is verdict
+    assert agree(other, this, 4) is verdict
 
 
 def test_without_the_groups_size_nothing_follows_from_it() -> None:
@@ -194,8 +194,8 @@ def test_same_bytes_of_another_dtype_are_silent() -> None:
 
 
 def test_another_reduce_op_is_silent() -> None:
-    one, other = (signature_of(call("all_reduce", 6, reduce_op=op)) for op in ("SUM", "MAX"))
-    assert differs_silently(one, other)
+    by_sum, other = (signature_of(call("all_reduce", 6, reduce_op=op)) for op in ("SUM", "MAX"))
+    assert differs_silently(by_sum, other)
 
 
 COUNTS = st.lists(st.integers(0, 3), max_size=3)
@@ -209,11 +209,11 @@ PAYLOADS = st.builds(
 
 
 @given(PAYLOADS, PAYLOADS, st.integers(0, 3))
-def test_agreement_has_no_direction(one, other, size) -> None:
-    assert agree(one, other, size) is agree(other, one, size)
+def test_agreement_has_no_direction(this, other, size) -> None:
+    assert agree(this, other, size) is agree(other, this, size)
 
 
 @given(PAYLOADS, st.integers(1, 4))
-def test_what_all_do_alike_is_odd_only_where_the_whole_does_not_add_up(one, size) -> None:
-    sides = odd_whole(dict.fromkeys(range(size), one), size)
-    assert not sides or one.op in ("all_to_all", "gather", "scatter")
+def test_what_all_do_alike_is_odd_only_where_the_whole_does_not_add_up(payload, size) -> None:
+    sides = odd_whole(dict.fromkeys(range(size), payload), size)
+    assert not sides or payload.op in ("all_to_all", "gather", "scatter")

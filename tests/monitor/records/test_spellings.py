@@ -35,12 +35,12 @@ def hung(*mine, head=(2, 2, 1), **changes):
 def test_who_does_not_come_is_named_whoever_wrote_it(tmp_path, recorded, as_pickle):
     inside = hung(entry(0, 1, profiling_name=recorded), pending(1, 2, profiling_name=recorded))
     behind = hung(entry(0, 1, profiling_name=recorded), head=(1, 1, 1))
-    found = write(tmp_path, as_pickle, r0=inside, r1=inside, r2=behind)
-    assert not found.problems
-    assert {info.backend for info in found.ranks.values()} == {Backend.NCCL}
-    (one,) = analyse(found).findings
-    assert (one.culprits, one.victims) == ((2,), (0, 1))
-    assert one.kind in (Fault.NOT_ENTERED, Fault.NOT_ENQUEUING)
+    records = write(tmp_path, as_pickle, r0=inside, r1=inside, r2=behind)
+    assert not records.problems
+    assert {info.backend for info in records.ranks.values()} == {Backend.NCCL}
+    (finding,) = analyse(records).findings
+    assert (finding.culprits, finding.victims) == ((2,), (0, 1))
+    assert finding.kind in (Fault.NOT_ENTERED, Fault.NOT_ENQUEUING)
 
 
 def test_spellings_of_one_operation_are_no_mismatch_and_pieces_may_be_uneven(tmp_path):
@@ -55,17 +55,17 @@ def test_spellings_of_one_operation_are_no_mismatch_and_pieces_may_be_uneven(tmp
         )
 
     whole, base = one("all_to_all_single", 8, 6), one("alltoall_base", 4, 8)
-    found = write(tmp_path, r0=whole, r1=base, r2=one("all_to_all_single", 6, 4))
-    assert not analyse(found).findings
+    records = write(tmp_path, r0=whole, r1=base, r2=one("all_to_all_single", 6, 4))
+    assert not analyse(records).findings
 
 
 def test_a_receive_from_nobody_knows_whom_waits_and_accuses_nobody(tmp_path):
     waits = hung(send(0, 1, "nccl2:recv 0<-?"), head=(1, 1, 0))
     others = hung(entry(0, 1), head=(1, 1, 1))
-    found = write(tmp_path, r0=waits, r1=others, r2=others)
-    assert not found.problems
-    assert not analyse(found).culprits
-    assert bool(found.columns["p2p"][found.columns["rank"] == 0].all())
+    records = write(tmp_path, r0=waits, r1=others, r2=others)
+    assert not records.problems
+    assert not analyse(records).culprits
+    assert bool(records.columns["p2p"][records.columns["rank"] == 0].all())
 
 
 def test_entries_that_do_not_say_whether_they_are_sends(tmp_path):
@@ -74,14 +74,14 @@ def test_entries_that_do_not_say_whether_they_are_sends(tmp_path):
 
     inside = hung(silent(entry(0, 1)), silent(pending(1, 2)))
     behind = hung(silent(entry(0, 1)), head=(1, 1, 1))
-    found = write(tmp_path, r0=inside, r1=behind, r2=inside)
-    assert analyse(found).culprits == (1,)
+    records = write(tmp_path, r0=inside, r1=behind, r2=inside)
+    assert analyse(records).culprits == (1,)
 
 
 def test_the_dump_of_an_abort_keeps_what_was_under_way(tmp_path):
     """Aborted: its work is retired, and never completed."""
     aborted = hung(entry(0, 1), pending(1, 2, state="started", retired=True), head=(2, 2, 1))
     behind = hung(entry(0, 1), head=(1, 1, 1))
-    found = write(tmp_path, True, r0=aborted, r1=aborted, r2=behind)
-    (one,) = analyse(found).findings
-    assert one.culprits == (2,)
+    records = write(tmp_path, True, r0=aborted, r1=aborted, r2=behind)
+    (finding,) = analyse(records).findings
+    assert finding.culprits == (2,)

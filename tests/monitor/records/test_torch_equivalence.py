@@ -33,8 +33,8 @@ def event(name, given, got, dtypes="Float", dtypes_out=None, *, state="scheduled
     }  # fmt: skip
 
 
-def torch_says(one, other):
-    return Op(one, MEMBERS, "0").match(Op(other, MEMBERS, "0")).state
+def torch_says(this, other):
+    return Op(this, MEMBERS, "0").match(Op(other, MEMBERS, "0")).state
 
 
 def payload(entry):
@@ -45,8 +45,8 @@ def payload(entry):
     )  # fmt: skip
 
 
-def ours_says(one, other):
-    return agree(payload(one), payload(other), SIZE)
+def ours_says(this, other):
+    return agree(payload(this), payload(other), SIZE)
 
 
 def as_ours(state):
@@ -91,12 +91,12 @@ def test_same_answer_for_every_size_and_dtype(kind) -> None:
         for (given, got), pair in product(sizes_of(kind), dtypes)
     ]
     answers = set()
-    for one, other in product(entries, entries):
-        theirs, ours = as_ours(torch_says(one, other)), ours_says(one, other)
+    for this, other in product(entries, entries):
+        theirs, ours = as_ours(torch_says(this, other)), ours_says(this, other)
         if theirs is True and ours is False and kind not in CHECKED:
-            assert not possible(payload(one), SIZE)  # torch does not check this op
+            assert not possible(payload(this), SIZE)  # torch does not check this op
             continue
-        assert ours is theirs, f"{one}\n{other}"
+        assert ours is theirs, f"{this}\n{other}"
         answers.add(ours)
     assert answers, "nothing was compared"
 
@@ -105,11 +105,11 @@ def test_same_answer_for_every_two_ops_of_different_families() -> None:
     kinds = sorted(COLLECTIVES | {"coalesced"})
     compared = 0
     for left, right in combinations(kinds, 2):
-        one, other = (event(f"nccl:{kind}", [[5]], [[5]]) for kind in (left, right))
-        if payload(one).op == payload(other).op:
+        this, other = (event(f"nccl:{kind}", [[5]], [[5]]) for kind in (left, right))
+        if payload(this).op == payload(other).op:
             continue
-        assert torch_says(one, other) not in YES
-        assert ours_says(one, other) is False
+        assert torch_says(this, other) not in YES
+        assert ours_says(this, other) is False
         compared += 1
     assert compared > 300
 
@@ -181,22 +181,22 @@ DIFFERENCES = [
 DECISIONS = Path(__file__).parents[3] / "docs" / "decisions.md"
 
 
-@pytest.mark.parametrize(("name", "one", "other", "theirs", "ours"), DIFFERENCES)
-def test_a_difference_is_known_and_told_in_the_decisions(name, one, other, theirs, ours) -> None:
+@pytest.mark.parametrize(("name", "this", "other", "theirs", "ours"), DIFFERENCES)
+def test_a_difference_is_known_and_told_in_the_decisions(name, this, other, theirs, ours) -> None:
     if isinstance(theirs, type):
         with pytest.raises(theirs):
-            torch_says(one, other)
+            torch_says(this, other)
     else:
-        assert torch_says(one, other) is theirs
-    assert ours_says(one, other) is ours
+        assert torch_says(this, other) is theirs
+    assert ours_says(this, other) is ours
     assert f"**{name}**" in DECISIONS.read_text()
 
 
 def test_states_are_all_that_keeps_equal_payloads_apart() -> None:
     for kind in sorted(COLLECTIVES - set(SIZELESS)):
         for given, got in sizes_of(kind):
-            one, other = (event(f"nccl:{kind}", given, got, state=state)
+            this, other = (event(f"nccl:{kind}", given, got, state=state)
                           for state in ("completed", "scheduled"))  # fmt: skip
-            if as_ours(torch_says(one, one)) is not False:
-                assert torch_says(one, other) is STATE
-                assert ours_says(one, other) is ours_says(one, one)
+            if as_ours(torch_says(this, this)) is not False:
+                assert torch_says(this, other) is STATE
+                assert ours_says(this, other) is ours_says(this, this)

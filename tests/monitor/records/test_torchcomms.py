@@ -77,15 +77,17 @@ PAIRED = {"world": (0, 1, 2), "pair": (0, 1)}
 def test_calls_are_counted_group_by_group(read):
     """Rank 2 is in no pair, so that the common count of the others runs ahead of its own."""
     both = comms(calls("world", "pair", "pair", "world"), PAIRED)
-    found = read(both, both, comms(calls("world", "world"), WORLD))
-    groups = [found.groups[at].name for at in found.columns["group"]]
-    listed = zip(found.columns["rank"].tolist(), groups, found.columns["seq"].tolist(), strict=True)
+    records = read(both, both, comms(calls("world", "world"), WORLD))
+    groups = [records.groups[at].name for at in records.columns["group"]]
+    listed = zip(
+        records.columns["rank"].tolist(), groups, records.columns["seq"].tolist(), strict=True
+    )
     assert sorted(listed) == [
         (0, "pair", 1), (0, "pair", 2), (0, "world", 1), (0, "world", 2),
         (1, "pair", 1), (1, "pair", 2), (1, "world", 1), (1, "world", 2),
         (2, "world", 1), (2, "world", 2),
     ]  # fmt: skip
-    assert not analyse(found).findings
+    assert not analyse(records).findings
 
 
 @pytest.mark.parametrize("device", [True, False])
@@ -93,10 +95,10 @@ def test_calls_are_counted_group_by_group(read):
 def test_who_does_not_come_is_named(read, device):
     stuck = [*calls("world", "pair", "pair", "world"), ("world", "all_reduce", "started")]
     both = comms(stuck, PAIRED, device=device)
-    found = read(both, both, comms(calls("world", "world"), WORLD, device=device))
-    (one,) = analyse(found).findings
-    assert one.culprits == (2,)
-    assert one.kind in (Fault.NOT_ENTERED, Fault.NOT_ENQUEUING)
+    records = read(both, both, comms(calls("world", "world"), WORLD, device=device))
+    (finding,) = analyse(records).findings
+    assert finding.culprits == (2,)
+    assert finding.kind in (Fault.NOT_ENTERED, Fault.NOT_ENQUEUING)
 
 
 def test_what_is_retired_is_over_and_without_events_the_rest_is_unknown():
@@ -117,8 +119,8 @@ def test_sends_count_by_themselves():
         [*calls("world"), *calls("world", op="send"), *calls("world", op="recv"), *calls("world")],
         WORLD,
     )
-    found = job(said)
-    columns = zip(found.columns["p2p"].tolist(), found.columns["seq"].tolist(), strict=True)
+    records = job(said)
+    columns = zip(records.columns["p2p"].tolist(), records.columns["seq"].tolist(), strict=True)
     assert list(columns) == [(False, 1), (True, 1), (True, 2), (False, 2)]
 
 
@@ -126,10 +128,10 @@ def test_overwritten_records_of_ranks_that_make_the_same_calls_are_compared():
     long = calls(*["world", "pair"] * 20)
     groups = {"world": (0, 1), "pair": (0, 1)}
     stuck = [*long, ("world", "all_reduce", "started")]
-    found = job(comms(stuck, groups, left=8), comms(long, groups, left=7))
-    (one,) = analyse(found).findings
-    assert one.culprits == (1,)
-    assert not found.problems
+    records = job(comms(stuck, groups, left=8), comms(long, groups, left=7))
+    (finding,) = analyse(records).findings
+    assert finding.culprits == (1,)
+    assert not records.problems
 
 
 def test_overwritten_records_are_compared_in_time_by_their_number(monkeypatch):
@@ -145,11 +147,11 @@ def test_overwritten_records_are_compared_in_time_by_their_number(monkeypatch):
 def test_overwritten_records_of_ranks_that_do_not_accuse_nobody_and_it_is_said(read):
     ahead = [*calls("pair"), *calls(*["world", "pair"] * 20), ("world", "all_reduce", "started")]
     groups = {"world": (0, 1), "pair": (0, 1)}
-    found = read(
+    records = read(
         comms(ahead, groups, left=9), comms(calls(*["world", "pair"] * 20), groups, left=8)
     )
-    assert not analyse(found).culprits
-    assert any(UNCOUNTED in one.reason for one in found.problems)
+    assert not analyse(records).culprits
+    assert any(UNCOUNTED in problem.reason for problem in records.problems)
 
 
 def test_torchs_own_records_are_none_of_them():

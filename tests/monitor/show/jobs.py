@@ -43,12 +43,15 @@ def job_of(
     status: Mapping[int, Mapping[int, GroupStatus]] | None = None,
     **more: Any,
 ) -> Job:
-    rows = sorted(entries, key=lambda one: one["rank"])
+    rows = sorted(entries, key=lambda row: row["rank"])
     there = tuple(ranks)
-    told = status or {}
+    statuses = status or {}
     return Job(
         tuple(there if expected is None else expected),
-        {rank: RankInfo(rank, status=told.get(rank, {}), path=f"dump_{rank}") for rank in there},
+        {
+            rank: RankInfo(rank, status=statuses.get(rank, {}), path=f"dump_{rank}")
+            for rank in there
+        },
         groups,
         more.pop("payloads", (REDUCE, GATHER, SEND)),
         more.pop("sites", ("train.py:158 step", "train.py:160 step")),

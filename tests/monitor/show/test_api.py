@@ -56,8 +56,8 @@ def test_before_the_first_tick_it_lives_and_is_not_ready(api: Api) -> None:
 def test_who_names_no_html_gets_the_status_as_text_and_a_browser_the_page(
     api: Api, fleet: FakeFleet
 ) -> None:
-    one = fleet.add("rg_0", 0, host="node0")
-    api.register(one)
+    rank = fleet.add("rg_0", 0, host="node0")
+    api.register(rank)
     api.tick()
     said = api.call("GET", "/", headers={"Accept": "*/*"})  # curl, wget, requests
     assert said.headers["Content-Type"] == "text/plain; charset=utf-8"
@@ -73,10 +73,10 @@ def test_the_snapshot_shows_groups_ranks_and_the_lighthouse(
     api: Api, fleet: FakeFleet, lighthouse: FakeLighthouse
 ) -> None:
     lighthouse.form("rg_0:a")
-    one = fleet.add("rg_0", 0, replica_id="rg_0:a", host="node0")
+    good = fleet.add("rg_0", 0, replica_id="rg_0:a", host="node0")
     two = fleet.add("rg_1", 0, replica_id="rg_1:b", host="node1")
     two.answer = lambda _: page({}, 500)
-    api.register(one, two)
+    api.register(good, two)
     api.tick()
     body = api.get("/v1/snapshot")
     assert body["lighthouse"] == {
@@ -86,7 +86,7 @@ def test_the_snapshot_shows_groups_ranks_and_the_lighthouse(
         "members": [{"replica_id": "rg_0:a", "group": "rg_0", "step": 10}],
         "heartbeat_ages_s": {"rg_0:a": 0.1},
     }
-    assert [(one["group"], one["host"], one["in_quorum"]) for one in body["groups"]] == [
+    assert [(group["group"], group["host"], group["in_quorum"]) for group in body["groups"]] == [
         ("rg_0", "node0", True),
         ("rg_1", "node1", False),
     ]
@@ -116,7 +116,7 @@ def test_the_lighthouse_is_told_as_json_also_while_it_is_away(
             "heartbeat_age_s": 0.1,
         }
     ]  # fmt: skip
-    assert [one["replica_id"] for one in body["others"]] == ["rg_1:old"]
+    assert [member["replica_id"] for member in body["others"]] == ["rg_1:old"]
     lighthouse.down = True
     api.tick()
     body = api.get("/v1/lighthouse")
@@ -146,7 +146,9 @@ def test_a_gate_is_kept_taught_and_its_absence_is_a_trouble(
 
             def troubled() -> bool:
                 api.tick()
-                return any("the gate is away" in one for one in api.get("/v1/snapshot")["troubles"])
+                return any(
+                    "the gate is away" in trouble for trouble in api.get("/v1/snapshot")["troubles"]
+                )
 
             wait_until(troubled, what="the gate is missed")
     finally:
@@ -191,8 +193,10 @@ def test_every_change_needs_the_token(unmoved: Api, method: str, path: str, head
 def test_a_rank_with_a_wrong_token_is_told_on_the_page_and_counted(api: Api) -> None:
     api.call("POST", "/v1/register", json={}, headers={"Authorization": "Bearer wrong"})
     api.tick()
-    [told] = api.get("/v1/snapshot")["troubles"]
-    assert told.startswith("ranks that are not shown want to register from 127.0.0.1: their token")
+    [trouble] = api.get("/v1/snapshot")["troubles"]
+    assert trouble.startswith(
+        "ranks that are not shown want to register from 127.0.0.1: their token"
+    )
     assert 'registrations_refused_total{reason="token"} 1.0' in api.call("GET", "/metrics").text
 
 
@@ -359,7 +363,7 @@ def test_a_group_is_held_out_until_it_is_released(api: Api) -> None:
     assert api.get(admission + "rg_1")["reason"] == "group rg_1 is quarantined by ann: bad shard"
     assert api.get(admission + "rg_2")["admit"] is True
     listed = api.get("/v1/quarantine")
-    assert (listed["quarantine"], [one["group"] for one in listed["groups"]]) == ([], ["rg_1"])
+    assert (listed["quarantine"], [row["group"] for row in listed["groups"]]) == ([], ["rg_1"])
     api.tick()
     assert api.get("/v1/snapshot")["quarantine_groups"] == listed["groups"]
     assert api.call("DELETE", "/v1/quarantine/rg_1", headers=TOKEN).status_code == 404
@@ -374,9 +378,9 @@ def test_a_host_tells_its_history_newest_first(api: Api) -> None:
     body = {"author": "ann", "reason": "DIMM changed"}
     released = api.call("DELETE", "/v1/quarantine/node1", json=body, headers=TOKEN)
     assert released.json()["reset"] == "node1 may come back"
-    told = api.get("/v1/quarantine/node1")
-    assert (told["entry"], told["record"]["quarantines"]) == (None, 1)
-    assert [(line["change"], line["author"], line["reason"]) for line in told["history"]] == [
+    host = api.get("/v1/quarantine/node1")
+    assert (host["entry"], host["record"]["quarantines"]) == (None, 1)
+    assert [(line["change"], line["author"], line["reason"]) for line in host["history"]] == [
         ("released", "ann", "DIMM changed"), ("added", "a person", "ECC"),
     ]  # fmt: skip
     assert api.get("/v1/quarantine/node2")["history"] == []
@@ -393,8 +397,8 @@ def test_hosts_are_listed_with_their_ranks_and_counters_worst_first(
     assert (second["host"], second["quarantined"], second["incidents"]) == ("node0", False, {})
     api.tick()
     metrics = api.call("GET", "/metrics").text
-    told = 'lightkeeper_host_offences{host="node1",signal="quarantines"} 1.0'
-    assert told in metrics
+    quarantined = 'lightkeeper_host_offences{host="node1",signal="quarantines"} 1.0'
+    assert quarantined in metrics
     assert 'host="node0"' not in metrics
 
 
@@ -523,5 +527,5 @@ def test_the_page_brings_everything_from_here(api: Api, fleet: FakeFleet) -> Non
         for dangerous in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write",
                           "eval(", "DOMParser", "localStorage"):  # fmt: skip
             # it takes in the page itself, as the monitor wrote it and escaped all texts
-            known = (module.name, dangerous) == ("sections.js", "DOMParser")
-            assert known or dangerous not in script, module
+            expected = (module.name, dangerous) == ("sections.js", "DOMParser")
+            assert expected or dangerous not in script, module

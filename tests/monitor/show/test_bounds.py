@@ -45,10 +45,10 @@ def told(view: View, bounds: Bounds, name: str) -> set[str]:
     """Ranks, or groups, that have a series of this metric."""
     text = generate_latest(registry_of(view, bounds)).decode()
     return {
-        ".".join(filter(None, (one.labels["replica_group"], one.labels.get("rank"))))
+        ".".join(filter(None, (sample.labels["replica_group"], sample.labels.get("rank"))))
         for family in families(text)
-        for one in family.samples
-        if one.name == name
+        for sample in family.samples
+        if sample.name == name
     }
 
 
@@ -97,7 +97,7 @@ def test_two_scrapes_of_one_tick_cost_one_and_the_next_tick_is_told_anew():
 
     def step() -> str:
         page, _ = exposition.page(made.registry, "")
-        return next(one for one in page.decode().splitlines() if one.startswith(STEP))
+        return next(line for line in page.decode().splitlines() if line.startswith(STEP))
 
     first = step()
     assert step() == first == f"{STEP} 10.0"
@@ -166,10 +166,10 @@ def test_what_is_written_by_hand_reads_as_the_librarys(hostile, accept, library,
 
     def read(text: str) -> dict:
         return {
-            (one.name, *sorted(one.labels.items())): one.value
+            (sample.name, *sorted(sample.labels.items())): sample.value
             for family in parse(text)
-            for one in family.samples
-            if not one.name.startswith("process_")
+            for sample in family.samples
+            if not sample.name.startswith("process_")
         }
 
     mine, theirs = read(page.decode()), read(library(registry).decode())

@@ -46,7 +46,9 @@ def test_a_job_that_began_anew_made_no_negative_steps() -> None:
 
 def test_where_nobody_looked_the_line_is_broken() -> None:
     before = points(0, 30, 60)
-    after = [replace(one, at_s=one.at_s + 600.0, step=(one.step or 0) + 900) for one in before]
+    after = [
+        replace(point, at_s=point.at_s + 600.0, step=(point.step or 0) + 900) for point in before
+    ]
     _, commits = sparks([*before, *after], [])
     assert len(commits.lines) == 2
     pace, _ = sparks([*points(0, 30, 60, step_s=None), *after], [])
@@ -69,8 +71,8 @@ def test_incidents_are_marked_where_they_were_and_an_open_one_to_the_end() -> No
         state = State.FIRING if ended_s is None else State.RESOLVED
         return replace(hang(), state=state, story=story, milestones=Milestones(first_s))
 
-    told = [incident(15.0, 30.0), incident(45.0, None), incident(-50.0, -20.0)]
-    spark, _ = sparks(points(0, 30, 60, 90, 120), told)
-    assert [(one.x, one.width) for one in spark.marks] == [
+    incidents = [incident(15.0, 30.0), incident(45.0, None), incident(-50.0, -20.0)]
+    spark, _ = sparks(points(0, 30, 60, 90, 120), incidents)
+    assert [(mark.x, mark.width) for mark in spark.marks] == [
         (CHART_WIDTH / 4, CHART_WIDTH / 4), (3 * CHART_WIDTH / 4, CHART_WIDTH / 4),
     ]  # fmt: skip

@@ -36,27 +36,27 @@ HELD = replace(ROWS[0], body={"release": "60 s more"})
 
 def report(**changes: Any) -> IncidentReport:
     """The incident of the scene."""
-    one = changes.pop("one", hang())
+    incident = changes.pop("incident", hang())
     evictions = changes.pop("evictions", (replace(EVICTION, rungs=RUNGS),))
     rows = changes.pop("rows", (HELD, *ROWS[1:]))
     view = View(
         snapshot=Snapshot(2000.0, 1, 0.0, (), LighthouseAway("no")),
         result=TickResult(2000.0),
         observe=False,
-        incidents=(one,),
+        incidents=(incident,),
         decisions={ID: rows},
         audit=IncidentAudit(facts={ID: FACTS}, evictions={ID: evictions}),
     )
-    return replace(view.report(one), **changes)
+    return replace(view.report(incident), **changes)
 
 
-def page(told: IncidentReport, **more: Any) -> str:
-    return incident_page(told, **{"now_s": 2000.0, **more})
+def page(shown: IncidentReport, **more: Any) -> str:
+    return incident_page(shown, **{"now_s": 2000.0, **more})
 
 
-def listing(found: list[IncidentReport], asked: dict[str, str] | None = None, **more: Any) -> str:
-    told = {"total": len(found), "remembered": len(found), "totals": None, **more}
-    return incidents_page(found, now_s=2000.0, asked=asked or {}, **told)
+def listing(reports: list[IncidentReport], asked: dict[str, str] | None = None, **more: Any) -> str:
+    counts = {"total": len(reports), "remembered": len(reports), "totals": None, **more}
+    return incidents_page(reports, now_s=2000.0, asked=asked or {}, **counts)
 
 
 class Cells(HTMLParser):
@@ -88,9 +88,9 @@ def rows(text: str) -> list[list[str]]:
 
 
 def test_every_rung_tells_its_result_its_seconds_and_its_deadline() -> None:
-    told = rows(page(report()))
-    at = told.index(["rung", "result", "began", "took", "deadline", "what it says"])
-    assert told[at + 1 : at + 6] == [
+    cells = rows(page(report()))
+    at = cells.index(["rung", "result", "began", "took", "deadline", "what it says"])
+    assert cells[at + 1 : at + 6] == [
         ["gate refuses it", "✓ worked", "+11.0 s", "0.2 s", "5.0 s", "refused"],
         ["Lighthouse kill", "? unknown", "+11.1 s", "2.0 s", "2.0 s", "no answer"],
         ["WorkerServers", "… under way", "+13.1 s", "-", "9.0 s", "asked"],
@@ -102,32 +102,36 @@ def test_every_rung_tells_its_result_its_seconds_and_its_deadline() -> None:
 def test_who_decided_on_what_and_what_released_a_hold() -> None:
     text = page(report())
     assert "Decided by lightkeeper: not_entered is evicted when it fires" in text
-    told = rows(text)
+    cells = rows(text)
     heads = ["guard", "held for", "why", "would be released by", "what released it"]
-    at = told.index(heads)
-    assert told[at + 1 : at + 3] == [
+    at = cells.index(heads)
+    assert cells[at + 1 : at + 3] == [
         ["cool down", "2.0 s", "too soon", "60 s more", "budget held instead"],
         ["budget", "2.5 s", "4 an hour are used up, still", "nothing is said",
          "it was decided to evict"],
     ]  # fmt: skip
-    assert ["+10.5 s", "evict", "", "lightkeeper", "not_entered: hung", "held"] in told
+    assert ["+10.5 s", "evict", "", "lightkeeper", "not_entered: hung", "held"] in cells
 
 
 def test_a_hold_that_stands_says_so_and_nobody_was_evicted() -> None:
-    one = hang(state="firing", resolution=None)
-    text = page(report(one=one, evictions=(), rows=(HELD,)))
+    incident = hang(state="firing", resolution=None)
+    text = page(report(incident=incident, evictions=(), rows=(HELD,)))
     assert ["cool down", "still", "too soon", "60 s more", "it holds"] in rows(text)
     assert "Nobody was evicted." in text
 
 
 def test_nothing_on_it_runs_and_names_of_others_are_no_markup() -> None:
     evil = "<script>alert(1)</script>"
-    one = hang(resolution=evil)
-    one = replace(one, verdict=replace(one.verdict, reason=evil, evidence={evil: evil}))
+    incident = hang(resolution=evil)
+    incident = replace(
+        incident, verdict=replace(incident.verdict, reason=evil, evidence={evil: evil})
+    )
     row = DecisionRow(ID, 110.0, "evict", None, evil, state=DecisionState.DECIDED, author=evil)
     rungs = (RungOutcome(Rung.GATE, 1.0, 2.0, evil, RungResult.FAILED),)
-    told = report(one=one, rows=(row,), evictions=(replace(EVICTION, rungs=rungs, failed=evil),))
-    for text in (page(told), listing([told])):
+    hostile = report(
+        incident=incident, rows=(row,), evictions=(replace(EVICTION, rungs=rungs, failed=evil),)
+    )
+    for text in (page(hostile), listing([hostile])):
         assert text.count("<script") <= 1  # ours, a file
         assert "<script>" not in text
         assert re.search(r"\son[a-z]+=", text) is None
@@ -138,13 +142,13 @@ BUNDLE = BundleView(2048, 1.0)
 
 
 def test_its_evidence_is_neither_shown_nor_linked_where_that_needs_the_token() -> None:
-    told = report(bundle=BUNDLE)
+    bundled = report(bundle=BUNDLE)
     stacks = BundleStacks("<p>a secret</p>", stamp="1-1")
-    open_to_all = page(told, stacks=stacks)
+    open_to_all = page(bundled, stacks=stacks)
     assert '<a href="/v1/incidents/inc-1/bundle"' in open_to_all
     assert "a secret" in open_to_all
     withheld = Access(False, "They need the token.", "http://m/v1/b", "http://m/incidents/inc-1")
-    guarded = page(told, stacks=stacks, access=withheld)
+    guarded = page(bundled, stacks=stacks, access=withheld)
     assert 'href="/v1/incidents/inc-1/bundle"' not in guarded
     assert "a secret" not in guarded
     assert "They need the token." in guarded
@@ -160,13 +164,13 @@ def test_why_there_are_no_stacks_is_told_and_the_rest_of_the_page_is_there() -> 
 
 def test_ten_thousand_victims_are_counted_and_few_told_by_name() -> None:
     victims = tuple(f"rg_{n // 8}.{n % 8}" for n in range(10_000))
-    one = hang()
-    few = replace(one, verdict=replace(one.verdict, victims=victims[:3]))
-    assert '<a href="/ranks/rg_0.2">rg_0.2</a>' in page(report(one=few))
-    told = report(one=replace(one, verdict=replace(one.verdict, victims=victims)))
-    told_json = report_to_json(told)
+    incident = hang()
+    few = replace(incident, verdict=replace(incident.verdict, victims=victims[:3]))
+    assert '<a href="/ranks/rg_0.2">rg_0.2</a>' in page(report(incident=few))
+    crowded = report(incident=replace(incident, verdict=replace(incident.verdict, victims=victims)))
+    told_json = report_to_json(crowded)
     assert (len(told_json["victims"]), told_json["victim_count"]) == (64, 10_000)
-    many = page(told)
+    many = page(crowded)
     assert '<a href="/ranks/rg_0.2">rg_0.2</a>' in many
     assert "and 9,976 more" in many
     assert len(many) < 60_000
@@ -181,9 +185,9 @@ def test_names_of_ranks_groups_and_hosts_lead_to_their_pages() -> None:
 def test_earlier_ones_are_linked_with_what_they_have_in_common() -> None:
     other = of_kind(Kind.STRAGGLER)
     other = replace(other, milestones=replace(other.milestones, first_seen_s=50.0))
-    told = rows(page(report(), earlier=[Earlier(other, "evicted", "host node1")]))
+    cells = rows(page(report(), earlier=[Earlier(other, "evicted", "host node1")]))
     heads = ["kind", "when", "first seen", "what", "the same"]
-    assert told[told.index(heads) + 1] == [
+    assert cells[cells.index(heads) + 1] == [
         "straggler", "32 min ago", "1970-01-01 00:00:50 UTC",
         f"evicted, resolved: {other.verdict.reason}", "host node1",
     ]  # fmt: skip
@@ -192,10 +196,10 @@ def test_earlier_ones_are_linked_with_what_they_have_in_common() -> None:
 def test_all_of_them_newest_first_each_with_its_page() -> None:
     text = listing([report()])
     assert '<a href="/incidents/inc-1">' in text
-    told = rows(text)[1]
-    assert told[0] == "✓ resolved (was critical)"
-    assert told[1].startswith("rg_1.0: hang")
-    assert told[4].startswith("✓ evictedrg_1, by lightkeeper")
+    cells = rows(text)[1]
+    assert cells[0] == "✓ resolved (was critical)"
+    assert cells[1].startswith("rg_1.0: hang")
+    assert cells[4].startswith("✓ evictedrg_1, by lightkeeper")
 
 
 def test_an_empty_list_explains_itself() -> None:

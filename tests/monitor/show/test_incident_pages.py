@@ -18,9 +18,12 @@ STACKS = BundleStacks(f"<p>{SECRET}</p>", stamp="1-2")
 
 
 def older(**changes: Any):
-    one = hang(**changes)
+    incident = hang(**changes)
     return replace(
-        one, id="inc-0", milestones=replace(one.milestones, first_seen_s=50.0), last_seen_s=60.0
+        incident,
+        id="inc-0",
+        milestones=replace(incident.milestones, first_seen_s=50.0),
+        last_seen_s=60.0,
     )
 
 
@@ -78,7 +81,7 @@ def test_earlier_ones_on_the_same_host_or_group_are_linked(fleet, fetcher) -> No
 
 
 @pytest.mark.parametrize(
-    ("query", "found"),
+    ("query", "expected"),
     [
         ("", ["inc-1", "inc-0"]),
         ("kind=&group=&state=&since=", ["inc-1", "inc-0"]),
@@ -91,12 +94,16 @@ def test_earlier_ones_on_the_same_host_or_group_are_linked(fleet, fetcher) -> No
         ("since=1s", ["inc-1"]),
     ],
 )
-def test_the_form_asks_as_the_api_does(query, found, fleet, fetcher) -> None:
+def test_the_form_asks_as_the_api_does(query, expected, fleet, fetcher) -> None:
     made = client(fleet, fetcher, hang(state=State.FIRING), older())
     page = text(made.get(f"/incidents?{query}"))
     listed = made.get(f"/v1/incidents?{query}").json["incidents"]
-    assert [one["id"] for one in listed] == found
-    assert [one for one in ("inc-1", "inc-0") if f'href="/incidents/{one}"' in page] == found
+    assert [row["id"] for row in listed] == expected
+    assert [
+        incident_id
+        for incident_id in ("inc-1", "inc-0")
+        if f'href="/incidents/{incident_id}"' in page
+    ] == expected
 
 
 def test_a_filter_that_means_nothing_is_told_above_the_form(fleet, fetcher) -> None:

@@ -25,7 +25,7 @@ BEFORE = replace(
 
 def told(**changes: Any) -> dict[str, tuple[str, str, str]]:
     made = report(**changes)
-    return {one.name: (one.word, one.more, one.tone) for one in facts(made, 160.0)}
+    return {fact.name: (fact.word, fact.more, fact.tone) for fact in facts(made, 160.0)}
 
 
 def test_five_facts_answer_what_is_asked_first() -> None:
@@ -39,12 +39,12 @@ def test_five_facts_answer_what_is_asked_first() -> None:
 
 
 def test_while_it_fires_and_is_held_the_job_stands() -> None:
-    one = hang(**OPEN, milestones=BEFORE)
-    found = told(one=one, evictions=(), rows=(HELD,))
-    assert found["done"] == ("nothing: held back", "by cool down", "away")
-    assert found["over"] == ("no", "for 60 s by now", "bad")
-    assert found["training"][0] == "no"
-    assert found["training"][1] == "the job stands"
+    incident = hang(**OPEN, milestones=BEFORE)
+    answers = told(incident=incident, evictions=(), rows=(HELD,))
+    assert answers["done"] == ("nothing: held back", "by cool down", "away")
+    assert answers["over"] == ("no", "for 60 s by now", "bad")
+    assert answers["training"][0] == "no"
+    assert answers["training"][1] == "the job stands"
 
 
 def test_a_title_is_who_and_what() -> None:
@@ -53,29 +53,29 @@ def test_a_title_is_who_and_what() -> None:
 
 
 def test_others_that_commit_do_so_without_the_group_that_is_away() -> None:
-    one = hang(milestones=replace(MARKS, rejoined_s=None))
-    assert told(one=one)["training"] == (
+    incident = hang(milestones=replace(MARKS, rejoined_s=None))
+    assert told(incident=incident)["training"] == (
         "yes, without rg_1", "the other groups train since 00:01:57 UTC, without rg_1 so far",
         "wait",
     )  # fmt: skip
 
 
 def test_that_nobody_saw_a_commit_is_not_taken_for_training() -> None:
-    assert told(one=hang(milestones=BEFORE), evictions=())["training"][0] == "not known"
+    assert told(incident=hang(milestones=BEFORE), evictions=())["training"][0] == "not known"
 
 
 @pytest.mark.parametrize("kind", list(Kind), ids=str)
 def test_every_kind_has_a_title_that_needs_no_manual(kind: Kind) -> None:
-    one = hang()
-    one = replace(one, kind=kind, verdict=replace(one.verdict, kind=kind))
-    for culprits in (one.culprits, ()):
-        words = title(report(one=replace(one, culprits=culprits)).incident)
+    incident = hang()
+    incident = replace(incident, kind=kind, verdict=replace(incident.verdict, kind=kind))
+    for culprits in (incident.culprits, ()):
+        words = title(report(incident=replace(incident, culprits=culprits)).incident)
         assert "_" not in words.replace("rg_1", "")
         assert words[0].isupper() or words.startswith("rg_1")
 
 
 def test_the_course_has_a_row_for_all_that_happened_in_its_order() -> None:
-    assert [(one.label, one.start_s, one.end_s) for one in events(report())] == [
+    assert [(event.label, event.start_s, event.end_s) for event in events(report())] == [
         ("not seen yet", 100.0, 105.0),
         ("first seen", 105.0, 106.0),
         ("firing", 106.0, 111.0),
@@ -96,10 +96,10 @@ def test_the_course_has_a_row_for_all_that_happened_in_its_order() -> None:
 
 def course(made: IncidentReport, now_s: float) -> str:
     """That section of the page."""
-    (found,) = re.findall(
+    (section,) = re.findall(
         r'<section id="course".*?</section>', incident_page(made, now_s=now_s), re.DOTALL
     )
-    return found
+    return section
 
 
 def text_of(markup: str) -> str:
@@ -107,41 +107,43 @@ def text_of(markup: str) -> str:
 
 
 def test_above_the_rows_stands_what_the_job_did() -> None:
-    told = text_of(course(report(), 2000.0))
-    assert "the job stands 17 s" in told
-    assert "a group short 19 s" in told
+    words = text_of(course(report(), 2000.0))
+    assert "the job stands 17 s" in words
+    assert "a group short 19 s" in words
 
 
 def test_where_nobody_was_evicted_no_group_is_said_to_be_short() -> None:
-    one = hang(milestones=replace(BEFORE, survivor_commit_s=117.0), severity=Severity.WARNING)
-    told = text_of(course(report(one=one, evictions=(), rows=()), 2000.0))
-    assert "the job is disturbed 17 s" in told
-    assert "a group short" not in told
+    incident = hang(milestones=replace(BEFORE, survivor_commit_s=117.0), severity=Severity.WARNING)
+    words = text_of(course(report(incident=incident, evictions=(), rows=()), 2000.0))
+    assert "the job is disturbed 17 s" in words
+    assert "a group short" not in words
 
 
 def test_an_eviction_by_hand_is_no_fault() -> None:
-    one = hang()
-    one = replace(one, kind=Kind.BY_HAND, verdict=replace(one.verdict, kind=Kind.BY_HAND))
-    assert title(replace(one, culprits=())) == "rg_1: evicted by hand"
-    assert events(report(one=one))[0].label == "held: cool down"
+    incident = hang()
+    incident = replace(
+        incident, kind=Kind.BY_HAND, verdict=replace(incident.verdict, kind=Kind.BY_HAND)
+    )
+    assert title(replace(incident, culprits=())) == "rg_1: evicted by hand"
+    assert events(report(incident=incident))[0].label == "held: cool down"
 
 
 def test_an_open_incident_is_told_up_to_now() -> None:
-    one = hang(**OPEN, milestones=BEFORE)
-    told = text_of(course(report(one=one, evictions=(), rows=(HELD,)), 160.0))
-    assert "54 s so far" in told
-    assert "the job stands 60 s" in told
+    incident = hang(**OPEN, milestones=BEFORE)
+    words = text_of(course(report(incident=incident, evictions=(), rows=(HELD,)), 160.0))
+    assert "54 s so far" in words
+    assert "the job stands 60 s" in words
 
 
 def test_what_the_others_lost_is_told_apart_from_how_long_the_group_was_away() -> None:
     """It died by itself, cost the others 5 s, and its launcher took a minute to bring it back."""
     marks = replace(BEFORE, firing_s=101.0, survivor_commit_s=105.0, rejoined_s=162.0)
-    made = report(one=hang(kind=Kind.DEAD, milestones=marks), evictions=(), rows=())
+    made = report(incident=hang(kind=Kind.DEAD, milestones=marks), evictions=(), rows=())
     lines = [line.plain.split() for line in story(made, "") if line.plain.startswith("  ")]
-    told = {" ".join(words[:2]): words[2] for words in lines if len(words) > 2}
+    figures = {" ".join(words[:2]): words[2] for words in lines if len(words) > 2}
     others, own = made.account.lost_by_others, made.account.lost_by_own
     assert (others.words.split(" waited ")[1], own.words.split(" away ")[1]) == (
         "5.0 s, until they committed again", "62.0 s, until it committed again",
     )  # fmt: skip
-    assert float(told["others lost"].rstrip(":")) == others.low
-    assert not any("67" in value for value in told.values())
+    assert float(figures["others lost"].rstrip(":")) == others.low
+    assert not any("67" in value for value in figures.values())

@@ -38,8 +38,8 @@ class Maker:
 def test_many_who_ask_at_once_get_one_value_that_is_made_once() -> None:
     latest, view, maker = Latest[str](), crowd(1, 1), Maker()
     with ThreadPoolExecutor(16) as pool:
-        told = set(pool.map(lambda _: latest.get(view, "page", maker), range(64)))
-    assert (told, maker.made) == ({"view 1 after None"}, [1])
+        values = set(pool.map(lambda _: latest.get(view, "page", maker), range(64)))
+    assert (values, maker.made) == ({"view 1 after None"}, [1])
 
 
 def test_who_asks_while_it_is_made_gets_the_one_before() -> None:
@@ -68,7 +68,7 @@ def test_nobody_gets_one_that_is_older_than_that() -> None:
         waiting = [pool.submit(latest.get, third, "page", maker) for _ in range(2)]
         assert maker.began.wait(10)
         maker.goes_on.set()
-        assert {one.result(10) for one in waiting} == {"view 3 after view 1 after None"}
+        assert {future.result(10) for future in waiting} == {"view 3 after view 1 after None"}
 
 
 def test_each_thing_that_is_asked_for_is_made_by_itself_and_few_are_kept() -> None:
@@ -85,8 +85,8 @@ def test_what_nobody_asks_for_any_more_is_forgotten() -> None:
     latest, maker = Latest[str](), Maker()
     latest.get(crowd(1, 1), "once", maker)
     for tick in range(40):
-        told = latest.get(crowd(1, 1, tick=tick), "page", maker)
-    assert told.startswith("view 41 after view 40")
+        value = latest.get(crowd(1, 1, tick=tick), "page", maker)
+    assert value.startswith("view 41 after view 40")
     assert latest.get(crowd(1, 1, tick=40), "once", maker) == "view 42 after None"
 
 
@@ -103,8 +103,8 @@ def test_who_asks_for_what_is_much_work_gets_the_one_before_and_soon_the_new_one
     monkeypatch.setattr(making, "LONG_S", -1.0)
     second = crowd(1, 1, tick=101)
     maker.goes_on.clear()
-    told = [latest.get(second, "page", maker) for _ in range(3)]
-    assert told == ["view 1 after None"] * 3
+    values = [latest.get(second, "page", maker) for _ in range(3)]
+    assert values == ["view 1 after None"] * 3
     maker.goes_on.set()
     wait_for(
         lambda: latest.get(second, "page", maker) == "view 2 after view 1 after None",
@@ -138,9 +138,9 @@ def test_a_page_of_ten_thousand_ranks_is_answered_from_what_was_made(
             spent[number].append(1e3 * (time.thread_time() - began_s))
         made = pages.latest(view, HERE)
     assert len(body) < 4000, "only the step has moved"
-    first, again, told = spent
+    first, again, news = spent
     print(
         f"\n10,000 ranks: page {first[0]:.0f} ms of CPU, then {min(first[1:]):.0f} a tick, again "
-        f"{min(again):.2f}; what is new {min(told[1:]):.2f}"
+        f"{min(again):.2f}; what is new {min(news[1:]):.2f}"
     )
     assert min(again) < min(first) / 20

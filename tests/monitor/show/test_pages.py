@@ -56,31 +56,31 @@ def test_what_a_template_does_not_know_is_an_error() -> None:
 
 def test_a_tick_in_which_only_the_step_moved_changes_no_cell() -> None:
     before, after = fleet(crowd(125, 8)), fleet(crowd(125, 8, tick=101))
-    told = changes(before, after)
-    assert list(told["parts"]) == ["pulse"]
-    assert told["items"] == {}
-    assert "order" not in told
-    assert len(json.dumps(told)) < 2000
+    news = changes(before, after)
+    assert list(news["parts"]) == ["pulse"]
+    assert news["items"] == {}
+    assert "order" not in news
+    assert len(json.dumps(news)) < 2000
 
 
 def test_one_sick_rank_changes_one_cell() -> None:
-    told = changes(fleet(crowd(125, 8)), fleet(crowd(125, 8, STALLED, tick=101)))
-    assert list(told["items"]) == ["rg_1"]
-    assert sorted(told["parts"]) == ["attention", "fleet", "pulse"]
+    news = changes(fleet(crowd(125, 8)), fleet(crowd(125, 8, STALLED, tick=101)))
+    assert list(news["items"]) == ["rg_1"]
+    assert sorted(news["parts"]) == ["attention", "fleet", "pulse"]
 
 
 def test_a_group_that_leaves_and_one_that_comes_are_told_by_the_new_order() -> None:
     before = fleet(crowd(0, 60, names=["rg_1", "rg_2"]))
-    told = changes(before, fleet(crowd(0, 60, names=["rg_10", "rg_2"])))
-    assert (list(told["items"]), told["order"]) == (["rg_10"], ["rg_2", "rg_10"])
+    news = changes(before, fleet(crowd(0, 60, names=["rg_10", "rg_2"])))
+    assert (list(news["items"]), news["order"]) == (["rg_10"], ["rg_2", "rg_10"])
 
 
 def test_the_whole_state_holds_every_part_and_item_in_order() -> None:
     page = fleet(crowd(12, 8))
-    told = json.loads(PageVersion(1, "a", page).news("of another monitor"))
-    assert told["order"] == list(told["items"]) == [f"rg_{n}" for n in range(12)]
-    assert told["facts"]["ranks"] == {"healthy": 96}
-    assert list(told["parts"]) == [
+    news = json.loads(PageVersion(1, "a", page).news("of another monitor"))
+    assert news["order"] == list(news["items"]) == [f"rg_{n}" for n in range(12)]
+    assert news["facts"]["ranks"] == {"healthy": 96}
+    assert list(news["parts"]) == [
         "chips",
         "pulse",
         "trend",
@@ -169,7 +169,7 @@ def test_what_holds_and_is_no_fault_is_a_word_in_the_header_and_no_banner(more, 
 
 def test_parts_with_nothing_to_say_are_words_of_one_line() -> None:
     page = fleet(crowd(2, 2))
-    assert [page.sections[one] for one in ("attention", "incidents", "quarantine")] == [
+    assert [page.sections[name] for name in ("attention", "incidents", "quarantine")] == [
         '<section id="attention" class="quiet">No rank is sick. </section>',
         '<section id="incidents" class="quiet">No incident so far.</section>',
         '<section id="quarantine" class="quiet">Nothing is quarantined.</section>',
@@ -214,10 +214,10 @@ def test_names_are_sorted_as_people_count() -> None:
 
 
 def test_times_are_put_as_people_say_them() -> None:
-    assert [span(one) for one in (None, 0.44, 43.2, 700, 9000, 400_000, float("nan"))] == [
+    assert [span(seconds) for seconds in (None, 0.44, 43.2, 700, 9000, 400_000, float("nan"))] == [
         "\N{EN DASH}", "0.4 s", "43 s", "12 min", "2 h", "5 days", "\N{EN DASH}",
     ]  # fmt: skip
-    assert [ago(one) for one in (3, 100, 9000)] == ["just now", "60 s ago", "2 h ago"]
+    assert [ago(seconds) for seconds in (3, 100, 9000)] == ["just now", "60 s ago", "2 h ago"]
 
 
 def test_what_stands_beside_a_link_keeps_its_distance() -> None:

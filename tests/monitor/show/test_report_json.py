@@ -37,32 +37,32 @@ def test_a_fault_is_told_with_the_keys_of_schema_1():
 
 
 def test_a_tie_has_no_culprits_and_both_sides():
-    told = report(*tie())
-    assert told["culprits"] == told["verdicts"][0]["culprits"] == []
-    assert told["verdicts"][0]["cannot_tell_between"] == [[0, 1], [2, 3]]
-    assert told["verdicts"][0]["confidence"] == "unsure"
+    body = report(*tie())
+    assert body["culprits"] == body["verdicts"][0]["culprits"] == []
+    assert body["verdicts"][0]["cannot_tell_between"] == [[0, 1], [2, 3]]
+    assert body["verdicts"][0]["confidence"] == "unsure"
 
 
 def test_a_healthy_job_has_no_verdicts():
-    told = report(*healthy())
-    assert (told["verdicts"], told["culprits"]) == ([], [])
+    body = report(*healthy())
+    assert (body["verdicts"], body["culprits"]) == ([], [])
 
 
 def test_unread_files_and_silent_ranks_are_told():
     job, analysis = hang(expected=range(6), problems=(Problem("a_4", "cut off", 4),))
-    told = report(job, analysis)
-    assert (told["ranks_expected"], told["ranks_silent"]) == (6, [4, 5])
-    assert told["problems"] == [{"path": "a_4", "rank": 4, "reason": "cut off"}]
+    body = report(job, analysis)
+    assert (body["ranks_expected"], body["ranks_silent"]) == (6, [4, 5])
+    assert body["problems"] == [{"path": "a_4", "rank": 4, "reason": "cut off"}]
 
 
 def test_names_and_hosts_stand_by_rank():
-    told = report(*hang(names={1: "rg_0.1", 0: "rg_0.0"}, hosts={1: "node1"}))
-    assert told["names"] == {"0": "rg_0.0", "1": "rg_0.1"}
-    assert told["hosts"] == {"1": "node1"}
+    body = report(*hang(names={1: "rg_0.1", 0: "rg_0.0"}, hosts={1: "node1"}))
+    assert body["names"] == {"0": "rg_0.0", "1": "rg_0.1"}
+    assert body["hosts"] == {"1": "node1"}
 
 
 @pytest.mark.parametrize("make", [hang, tie, healthy, lambda: megatron(4)])
 def test_everything_is_plain_json(make):
     """No numpy number, no enum, no tuple as a key gets through."""
-    told = report(*make())
-    assert json.loads(json.dumps(told, allow_nan=False)) == told
+    body = report(*make())
+    assert json.loads(json.dumps(body, allow_nan=False)) == body

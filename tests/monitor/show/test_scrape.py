@@ -28,12 +28,12 @@ RECOVERED = {
 }
 
 
-def with_times(one: Observation, times, failures: int = 0) -> Observation:
-    report = one.outcome
+def with_times(observation: Observation, times, failures: int = 0) -> Observation:
+    report = observation.outcome
     assert isinstance(report, wire.StateReport)
     assert report.step is not None
     step = replace(report.step, times=times, commit_failures=failures)
-    return replace(one, outcome=replace(report, step=step))
+    return replace(observation, outcome=replace(report, step=step))
 
 
 FULL = view(

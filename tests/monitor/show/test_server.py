@@ -50,9 +50,9 @@ def test_a_crowd_that_says_nothing_keeps_nobody_from_an_answer(server, descripto
     with contextlib.ExitStack() as crowd:
         for _ in range(CROWD):
             address = ("127.0.0.1", server.port)
-            one = crowd.enter_context(socket.create_connection(address, timeout=10))
-            one.sendall(said)
-        assert one.fileno() > 1024
+            client = crowd.enter_context(socket.create_connection(address, timeout=10))
+            client.sendall(said)
+        assert client.fileno() > 1024
         assert get(server) == b"here"
     assert get(server) == b"here"
 

@@ -11,7 +11,7 @@ from tests.monitor.show.jobs import OPEN, entry, hang, healthy, job_of, megatron
 
 def test_victims_of_one_collective_are_one_crowd():
     made = crowds(*hang(), at_most=24)
-    assert [(one.ranks, one.role, one.waits_for) for one in made] == [
+    assert [(group.ranks, group.role, group.waits_for) for group in made] == [
         ((1,), Role.CULPRIT, ()),
         ((0, 2, 3), Role.VICTIM, (1,)),
     ]
@@ -19,15 +19,15 @@ def test_victims_of_one_collective_are_one_crowd():
 
 def test_sides_of_a_tie_stay_apart_and_are_suspects():
     made = crowds(*tie(), at_most=24)
-    assert [(one.ranks, one.role) for one in made] == [
+    assert [(group.ranks, group.role) for group in made] == [
         ((0, 1), Role.SUSPECT),
         ((2, 3), Role.SUSPECT),
     ]
 
 
 def test_in_a_healthy_job_everybody_is_free():
-    (one,) = crowds(*healthy(), at_most=24)
-    assert (one.ranks, one.role, one.unfinished) == ((0, 1, 2, 3), Role.FREE, 0)
+    (everybody,) = crowds(*healthy(), at_most=24)
+    assert (everybody.ranks, everybody.role, everybody.unfinished) == ((0, 1, 2, 3), Role.FREE, 0)
 
 
 def test_a_rank_without_a_record_is_silent_unless_it_is_accused():
@@ -40,7 +40,7 @@ def test_a_rank_without_a_record_is_silent_unless_it_is_accused():
 
 def test_a_thousand_ranks_are_three_crowds():
     made = crowds(*megatron(128), at_most=24)
-    assert [len(one.ranks) for one in made] == [1, 1016, 7]
+    assert [len(group.ranks) for group in made] == [1, 1016, 7]
 
 
 def test_equal_groups_fold_when_there_are_too_many():
@@ -70,7 +70,7 @@ def test_folding_keeps_those_apart_who_wait_for_somebody_else():
     waits = tuple(Wait(r, (r - 1,), r - 1, 1, "recv", r - 1) for r in range(1, 40))
     finding = Finding(Fault.NOT_ENTERED, "0", (0,), victims=tuple(range(1, 40)))
     made = crowds(job, Analysis((finding,), waits), at_most=10)
-    assert [one.ranks for one in made] == [(0,), (1,), tuple(range(2, 40))]
+    assert [group.ranks for group in made] == [(0,), (1,), tuple(range(2, 40))]
 
 
 def test_more_kinds_than_rows_fold_by_role():
@@ -82,7 +82,7 @@ def test_more_kinds_than_rows_fold_by_role():
     waits = tuple(Wait(r, (59,), r, r, "all_reduce", r) for r in range(59))
     finding = Finding(Fault.GPU_BEHIND, "59", (59,), victims=tuple(range(59)))
     made = crowds(job, Analysis((finding,), waits), at_most=24)
-    assert [one.role for one in made] == [Role.CULPRIT, Role.VICTIM]
+    assert [group.role for group in made] == [Role.CULPRIT, Role.VICTIM]
 
 
 def test_the_order_of_waits_changes_nothing():

@@ -32,8 +32,8 @@ from tests.monitor.bodies import (
 
 
 def screen(seen: StatusFacts, groups: int = 10, width: int | None = None) -> str:
-    def link(one: IncidentReport) -> str:
-        return "" if one.bundle is None else f"http://m:1{bundle_url(one.incident.id)}"
+    def link(shown: IncidentReport) -> str:
+        return "" if shown.bundle is None else f"http://m:1{bundle_url(shown.incident.id)}"
 
     lines = short(seen, groups, width, link)
     assert width is None or all(
@@ -117,7 +117,7 @@ CRASH = "rg_0.0 exit code 1, RuntimeError: no; 0 of 2 ranks left"
 
 
 @pytest.mark.parametrize(
-    ("told", "word", "text"),
+    ("headline_said", "word", "text"),
     [
         (headline("waiting", "none has registered yet", **NO_STEPS), "no",
          "none has registered yet"),
@@ -137,14 +137,14 @@ CRASH = "rg_0.0 exit code 1, RuntimeError: no; 0 of 2 ranks left"
         (headline("finished", "0 of 2 ranks left", at_s=NOW_S - 5), "finished",
          "5.0s ago: 0 of 2 ranks left"),
     ],
-    ids=lambda one: one["state"] if isinstance(one, dict) else "",
+    ids=lambda value: value["state"] if isinstance(value, dict) else "",
 )  # fmt: skip
 def test_whether_it_trains_is_what_the_headline_says(
-    told: dict[str, Any], word: str, text: str
+    headline_said: dict[str, Any], word: str, text: str
 ) -> None:
-    seen = asked(snapshot(headline=told))
-    found = training(seen.fleet)
-    assert (found.word, found.text) == (word, text)
+    seen = asked(snapshot(headline=headline_said))
+    answer = training(seen.fleet)
+    assert (answer.word, answer.text) == (word, text)
     assert answers_to_json(seen)["headline"] == str(seen.fleet.headline)
 
 
@@ -183,8 +183,8 @@ STANDBY = {"role": "standby", "holder": "head2", "url": None}
 def test_the_keeper_says_when_it_does_not_act(
     more: dict[str, Any], words: dict[str, str], says: tuple[str, str]
 ) -> None:
-    found = keeper(asked(snapshot(**more), **words))
-    assert (found.word, found.text) == says
+    answer = keeper(asked(snapshot(**more), **words))
+    assert (answer.word, answer.text) == says
 
 
 def test_what_the_keeper_did_and_what_it_holds() -> None:
@@ -226,8 +226,8 @@ def test_what_the_keeper_did_and_what_it_holds() -> None:
 def test_a_doubt_in_the_monitor_is_said(
     more: dict[str, Any], words: dict[str, str], doubt: str
 ) -> None:
-    found = trust(asked(snapshot(**more), **words))
-    assert (found.word, found.text) == ("doubtful", doubt)
+    answer = trust(asked(snapshot(**more), **words))
+    assert (answer.word, answer.text) == ("doubtful", doubt)
 
 
 def test_a_monitor_that_was_given_no_lighthouse_is_trusted() -> None:
@@ -255,11 +255,16 @@ def test_programs_get_words_and_numbers() -> None:
     assert body["held_back_by"]["incidents"][0]["culprits"] == ["rg_1.1"]
     assert body["groups"] == {"all": 2, "evicting": 1, "waiting": 1}
     assert body["ranks"] == {"all": 4, "stalled": 1, "waiting": 3}
-    assert [one.word for one in answers(asked(hung()))] == ["no", "named", "acting", "trusted"]
+    assert [answer.word for answer in answers(asked(hung()))] == [
+        "no",
+        "named",
+        "acting",
+        "trusted",
+    ]
 
 
 def test_a_victim_of_an_older_incident_is_never_among_who_holds_it_back() -> None:
     root = incident(since_s=NOW_S - 30)
     after = incident("dead-rg_0.0-9", kind="dead", culprits=["rg_0.0"], since_s=NOW_S - 2)
-    found = held_back(asked(snapshot(incidents=[after, root])).fleet)
-    assert found.text == "rg_1.1 (not_entered, dead)"
+    answer = held_back(asked(snapshot(incidents=[after, root])).fleet)
+    assert answer.text == "rg_1.1 (not_entered, dead)"

@@ -39,7 +39,7 @@ def events(answer: requests.Response) -> Iterator[tuple[str, dict]]:
         if line:
             lines.append(line)
             continue
-        fields = dict(one.split(": ", 1) for one in lines if not one.startswith(":"))
+        fields = dict(text.split(": ", 1) for text in lines if not text.startswith(":"))
         lines = []
         if "data" in fields:
             yield fields["id"], json.loads(fields["data"])
@@ -48,12 +48,12 @@ def events(answer: requests.Response) -> Iterator[tuple[str, dict]]:
 def test_a_stream_tells_all_first_and_then_what_changed(monitor: Stage) -> None:
     with follow(monitor) as answer:
         assert answer.headers["Content-Type"].startswith("text/event-stream")
-        told = events(answer)
-        _, first = next(told)
+        stream = events(answer)
+        _, first = next(stream)
         assert first["full"] is True
         assert first["order"] == ["rg_0", "rg_1", "rg_2"]
         monitor.show(crowd(3, 2, STALLED, tick=101))
-        _, second = next(told)
+        _, second = next(stream)
         assert (second["full"], second["facts"]["ranks"]) == (False, {"stalled": 1, "healthy": 5})
 
 
@@ -80,22 +80,22 @@ def test_who_polls_is_told_the_same(monitor: Stage) -> None:
 
 def test_one_page_is_followed_by_its_path(monitor: Stage) -> None:
     with follow(monitor, "?page=/ranks/rg_1.1") as answer:
-        _, told = next(events(answer))
-    assert told["title"] == "rank rg_1.1"
+        _, event = next(events(answer))
+    assert event["title"] == "rank rg_1.1"
 
 
 def test_more_streams_than_there_may_be_are_refused_and_the_api_still_answers(
     monitor: Stage,
 ) -> None:
     open_ones = [follow(monitor) for _ in range(STREAMS)]
-    assert {one.status_code for one in open_ones} == {200}
+    assert {stream.status_code for stream in open_ones} == {200}
     refused = follow(monitor)
     assert (refused.status_code, refused.headers["Retry-After"]) == (503, "30")
     assert "poll /v1/fleet" in refused.json()["error"]
     assert monitor.desk.streams.open == STREAMS
     assert requests.get(f"{monitor.url}/healthz", timeout=5).status_code == 200
-    for one in open_ones:
-        one.close()
+    for answer in open_ones:
+        answer.close()
 
     def freed() -> bool:
         monitor.show(crowd(3, 2, tick=monitor.view.snapshot.tick + 1))
@@ -106,10 +106,10 @@ def test_more_streams_than_there_may_be_are_refused_and_the_api_still_answers(
 
 def test_streams_end_when_the_monitor_does(monitor: Stage) -> None:
     with follow(monitor) as answer:
-        told = events(answer)
-        next(told)
+        stream = events(answer)
+        next(stream)
         monitor.desk.streams.close()
-        assert list(told) == []
+        assert list(stream) == []
     assert follow(monitor).status_code == 503
     wait_until(lambda: monitor.desk.streams.open == 0, what="its place is given back")
 

@@ -69,13 +69,13 @@ def test_what_is_not_known_comes_last(ranks, order: str, reverse: bool, names: l
     ids=["all", "group", "host", "unhealthy", "health"],
 )
 def test_filters(wanted: RowFilter, names: list[str]) -> None:
-    assert [one.rank for one in RANKS if wanted.rank(one)] == names
+    assert [row.rank for row in RANKS if wanted.rank(row)] == names
 
 
 def test_groups_by_heartbeat() -> None:
     groups = groups_of([group("rg_0", heartbeat_age_s=None), group("rg_1", heartbeat_age_s=1.0),
                         group("rg_2", heartbeat_age_s=9.0)])  # fmt: skip
-    assert [one.group for one in sorted_groups(groups, "heartbeat")] == ["rg_2", "rg_1", "rg_0"]
+    assert [row.group for row in sorted_groups(groups, "heartbeat")] == ["rg_2", "rg_1", "rg_0"]
 
 
 def test_a_table_whole() -> None:
@@ -94,7 +94,7 @@ def test_where_it_is_narrow_the_least_needed_columns_go_first() -> None:
         width: text_of(table(rank_columns(wide=False), RANKS, width)[0]).split()
         for width in (100, 84, 70, 46)
     }
-    assert names[100] == [one.name for one in rank_columns(wide=False)]
+    assert names[100] == [column.name for column in rank_columns(wide=False)]
     assert "host" not in names[84]
     assert "s/step" not in names[70]
     assert names[46] == ["rank", "health", "for", "busy", "trouble"]

@@ -84,7 +84,7 @@ def test_no_fault_in_half_of_the_records_is_not_no_fault():
 
 
 @pytest.mark.parametrize(
-    ("reason", "told"),
+    ("reason", "expected"),
     [
         ("ranks 9 and 14 stopped.", "Ranks 9 and 14 stopped."),
         ("rg_1.0 stopped.", "rg_1.0 stopped."),
@@ -92,13 +92,13 @@ def test_no_fault_in_half_of_the_records_is_not_no_fault():
         ("", ""),
     ],
 )
-def test_a_reason_begins_as_a_sentence_and_a_name_stays_as_it_is(reason, told):
-    assert sentence(reason) == told
+def test_a_reason_begins_as_a_sentence_and_a_name_stays_as_it_is(reason, expected):
+    assert sentence(reason) == expected
 
 
 def test_the_headline_counts_what_the_records_do_not_tell():
-    job, known = hang()
-    both = known.findings + tie()[1].findings
+    job, analysis = hang()
+    both = analysis.findings + tie()[1].findings
     assert headline(job, both, (1,)) == (
         "2 faults found, caused by rank 1; the records do not tell who caused 1 of them"
     )

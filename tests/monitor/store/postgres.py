@@ -22,8 +22,8 @@ PASSWORD = "open-sesame-17"
 def binaries() -> Path | None:
     """Where `initdb` is; Debian keeps it out of PATH."""
     debian = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    found = str(debian[-1]) if debian else shutil.which("initdb")
-    return None if found is None else Path(found).parent
+    initdb = str(debian[-1]) if debian else shutil.which("initdb")
+    return None if initdb is None else Path(initdb).parent
 
 
 def user() -> str | None:

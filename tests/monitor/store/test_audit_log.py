@@ -35,8 +35,8 @@ def whats(path: Path) -> list[str]:
 
 
 def test_a_decision_says_who_what_and_why() -> None:
-    (told,) = lines.decision(ROWS[0], "rg_1")
-    assert told == {
+    (written,) = lines.decision(ROWS[0], "rg_1")
+    assert written == {
         "at": "1970-01-01T00:01:46.000Z", "at_s": 106.0, "event": "decision", "by": "lightkeeper",
         "what": "hold rg_1", "why": "too soon", "incident": "inc-1", "guard": "cool_down",
         "attempt": 1,
@@ -52,12 +52,12 @@ def test_a_decision_says_who_what_and_why() -> None:
 def test_each_rung_is_told_when_it_begins_and_when_it_ends() -> None:
     began = replace(EVICTION, rungs=(replace(EVICTION.rungs[1], finished_s=None),), gone_s=None,
                     left_quorum_s=None)  # fmt: skip
-    told = list(lines.rungs(None, began, 120.0))
-    assert [(line["at_s"], line["what"]) for line in told] == [
+    rungs = list(lines.rungs(None, began, 120.0))
+    assert [(line["at_s"], line["what"]) for line in rungs] == [
         (111.1, "lighthouse_kill rg_1 began")
     ]
-    told = list(lines.rungs(began, EVICTION, 120.0))
-    assert [(line["at_s"], line["what"]) for line in told] == [
+    rungs = list(lines.rungs(began, EVICTION, 120.0))
+    assert [(line["at_s"], line["what"]) for line in rungs] == [
         (111.0, "quarantine rg_1 ended"), (114.1, "lighthouse_kill rg_1 ended"),
         (115.0, "worker_evict rg_1 ended"), (115.0, "rg_1 gone"), (116.0, "rg_1 left"),
     ]  # fmt: skip
@@ -68,8 +68,8 @@ def test_each_rung_is_told_when_it_begins_and_when_it_ends() -> None:
 
 
 def test_incidents_that_fire_and_end_are_told_once() -> None:
-    told = list(lines.moves(None, hang()))
-    assert [line["what"] for line in told] == [
+    moves = list(lines.moves(None, hang()))
+    assert [line["what"] for line in moves] == [
         "not_entered rg_1 firing", "not_entered rg_1 resolved",
     ]  # fmt: skip
     assert list(lines.moves(hang(), hang())) == []
@@ -93,8 +93,8 @@ def test_the_big_red_switch_says_who_pressed_it_and_who_let_go() -> None:
     assert (line["at_s"], line["by"], line["what"], line["why"]) == (
         100.0, "ann", "paused", "maintenance",
     )  # fmt: skip
-    told = [lines.paused(pause, None, now_s) for now_s in (150.0, 200.0)]
-    assert [next(line)["by"] for line in told] == ["a person", "lightkeeper"]
+    resumed = [lines.paused(pause, None, now_s) for now_s in (150.0, 200.0)]
+    assert [next(line)["by"] for line in resumed] == ["a person", "lightkeeper"]
     assert list(lines.paused(pause, pause, 150.0)) == []
 
 
@@ -189,10 +189,10 @@ def test_more_lines_than_memory_holds_are_counted_and_said(tmp_path: Path) -> No
     disk.room = 10_000_000
     wait_until(lambda: log.trouble is None and log.flush(0.1), 20, "it goes on")
     log.close()
-    told = whats(path)
-    assert "5 lines were lost" in told
-    assert told[-1] == f"evict rg_{WAITING + 4}"
-    assert len(told) == WAITING + 1
+    written = whats(path)
+    assert "5 lines were lost" in written
+    assert written[-1] == f"evict rg_{WAITING + 4}"
+    assert len(written) == WAITING + 1
 
 
 def test_closing_on_a_dead_disk_waits_for_nobody(tmp_path: Path) -> None:

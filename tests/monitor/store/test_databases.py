@@ -53,9 +53,9 @@ def test_everything_comes_back(place: str, store: Store) -> None:
     store.drop_target(RankName("rg_1.0"))
     store.save_switch("pause", None)
     assert store.flush()
-    found = store.remembered()
-    assert (found.quarantine, found.switches) == ((GROUP_ENTRY,), {})
-    assert (found.quarantine_events, found.targets) == ((), ())
+    remembered = store.remembered()
+    assert (remembered.quarantine, remembered.switches) == ((GROUP_ENTRY,), {})
+    assert (remembered.quarantine_events, remembered.targets) == ((), ())
 
 
 def test_of_two_that_write_only_the_one_with_the_lease_does(place: str, store: Store) -> None:

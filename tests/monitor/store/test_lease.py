@@ -57,9 +57,9 @@ class Row:
         self.before()
         if self.away:
             raise StoreError("connection refused")
-        found = act()
+        result = act()
         self.after()
-        return found
+        return result
 
 
 @dataclass
@@ -76,8 +76,8 @@ class World:
         """A turn of each every second."""
         for _ in range(int(seconds)):
             self.now_s += 1.0
-            for one in monitors:
-                one.turn()
+            for monitor in monitors:
+                monitor.turn()
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def world() -> World:
 
 
 def may(*monitors: Lease) -> list[bool]:
-    return [one.why_not() is None for one in monitors]
+    return [monitor.why_not() is None for monitor in monitors]
 
 
 def test_the_first_has_it_and_the_second_knows_who(world: World) -> None:
@@ -121,8 +121,8 @@ def test_a_silent_holder_stops_acting_before_another_one_begins(world: World) ->
         world.now_s += 0.1
         b.turn()
         acting.append((world.now_s - stopped, *may(a, b)))
-    assert all(not (one and other) for _, one, other in acting)
-    assert max(at for at, one, _ in acting if one) == pytest.approx(4.0, abs=0.11)
+    assert all(not (first and other) for _, first, other in acting)
+    assert max(at for at, first, _ in acting if first) == pytest.approx(4.0, abs=0.11)
     assert acting[-1][0] == pytest.approx(5.0, abs=0.11)
 
 
@@ -226,7 +226,7 @@ def test_never_two_may_act_at_one_moment(steps) -> None:
     acted: set[int] = set()
 
     def check() -> None:
-        acting = [n for n, one in enumerate(monitors) if one.why_not() is None]
+        acting = [n for n, monitor in enumerate(monitors) if monitor.why_not() is None]
         assert len(acting) <= 1, (world.now_s, acting)
         acted.update(acting)
 
@@ -263,7 +263,7 @@ def test_never_two_may_act_at_one_moment(steps) -> None:
         for n in range(len(monitors)):
             turn(n, 0.0, 0.0)
     check()
-    assert len([one for one in monitors if one.why_not() is None]) == 1
+    assert len([monitor for monitor in monitors if monitor.why_not() is None]) == 1
 
 
 # -- who a process is ------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ def test_a_damaged_row_does_not_hide_the_others(path: Path, store: Store) -> Non
     with sqlite3.connect(path) as db:
         db.execute("UPDATE incidents SET body = '{\"id\": 3}' WHERE id = 'inc-2'")
     db.close()
-    assert [one.id for one in reopened(path).incidents] == ["inc-1"]
+    assert [stored.id for stored in reopened(path).incidents] == ["inc-1"]
 
 
 # -- a sick disk ----------------------------------------------------------------------------------

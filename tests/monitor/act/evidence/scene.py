@@ -30,19 +30,22 @@ REAL = Path(__file__).parent / "cases" / "gil-held-real-fleet.zip"
 
 def mirror(sim: SimFleet, http: FakeFleet) -> None:
     """Every rank of `sim` answers over HTTP what it would say at this moment."""
-    for one in sim.ranks():
-        known = http.ranks.get(one.name)
-        if known is None:
-            known = http.add(one.group, one.index)
-        known.identity = one.identity
-        state, record = to_json(sim._report(one)), sim._record(one.name)
-        known.answer = lambda _, state=state: page(state)
-        known.record = record if isinstance(record, FlightRecord) else None
+    for rank in sim.ranks():
+        server = http.ranks.get(rank.name)
+        if server is None:
+            server = http.add(rank.group, rank.index)
+        server.identity = rank.identity
+        state, record = to_json(sim._report(rank)), sim._record(rank.name)
+        server.answer = lambda _, state=state: page(state)
+        server.record = record if isinstance(record, FlightRecord) else None
 
 
 def over_http(snapshot: Snapshot, http: FakeFleet) -> Snapshot:
     """The same snapshot with URLs at which somebody answers."""
-    seen = [replace(one, url=http.ranks[one.rank].url) for one in snapshot.observations]
+    seen = [
+        replace(observation, url=http.ranks[observation.rank].url)
+        for observation in snapshot.observations
+    ]
     return replace(snapshot, observations=tuple(seen))
 
 
@@ -89,8 +92,8 @@ class Bench:
             path = self.evidence.bundles.path(incident_id)
             if path is None:
                 return None
-            found = Bundle(path)
-            return found if set(moments) <= set(found.moments) else None
+            bundle = Bundle(path)
+            return bundle if set(moments) <= set(bundle.moments) else None
 
         return wait_until(there, 10, f"the bundle of {incident_id} with {moments}")
 
@@ -105,16 +108,16 @@ class Bundle:
             self.files = {name: opened.read(name) for name in opened.namelist()}
         assert len(self.files) == len(set(self.files))
         self.manifest = json.loads(self.files["manifest.json"])
-        self.moments = {one["moment"]: one for one in self.manifest["moments"]}
+        self.moments = {moment["moment"]: moment for moment in self.manifest["moments"]}
 
     def part(self, rank: str, part: str, moment: str = "firing") -> dict:
         parts = self.moments[moment]["parts"]
-        (found,) = (one for one in parts if (one["rank"], one["part"]) == (rank, part))
-        return found
+        (row,) = (entry for entry in parts if (entry["rank"], entry["part"]) == (rank, part))
+        return row
 
     def statuses(self, rank: str, moment: str = "firing") -> dict[str, str]:
         parts = self.moments[moment]["parts"]
-        return {one["part"]: one["status"] for one in parts if one["rank"] == rank}
+        return {entry["part"]: entry["status"] for entry in parts if entry["rank"] == rank}
 
 
 def until_firing(
@@ -122,7 +125,11 @@ def until_firing(
 ) -> Incident:
     """Runs the fleet until an incident fires; `each`: after every tick before."""
     for _ in range(ticks):
-        firing = [one for one in drive.step().incidents if one.milestones.firing_s is not None]
+        firing = [
+            incident
+            for incident in drive.step().incidents
+            if incident.milestones.firing_s is not None
+        ]
         if firing:
             return firing[0]
         each()

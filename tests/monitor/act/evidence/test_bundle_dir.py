@@ -102,9 +102,9 @@ def test_no_name_leads_out_of_the_folder(name: str, tmp_path: Path) -> None:
 
 
 @given(st.text(max_size=400), st.text(max_size=400))
-def test_two_names_are_two_files(one: str, other: str) -> None:
-    assert (safe_name(one) == safe_name(other)) == (one == other)
-    assert len(safe_name(one)) <= 150
+def test_two_names_are_two_files(name: str, other: str) -> None:
+    assert (safe_name(name) == safe_name(other)) == (name == other)
+    assert len(safe_name(name)) <= 150
 
 
 JSON = st.recursive(

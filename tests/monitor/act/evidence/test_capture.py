@@ -42,8 +42,8 @@ def fleet_of(http: FakeFleet, groups: int = 3, size: int = 1) -> Snapshot:
 
 def snapshot(http: FakeFleet, now_s: float = 1_000_000.0) -> Snapshot:
     seen = tuple(
-        Observation(one.identity, one.url, one.report(), 0.01)
-        for _, one in sorted(http.ranks.items())
+        Observation(rank.identity, rank.url, rank.report(), 0.01)
+        for _, rank in sorted(http.ranks.items())
     )
     return Snapshot(now_s, 7, 0.0, seen, LighthouseAway("none configured"))
 
@@ -107,12 +107,13 @@ def test_the_fleet_as_last_seen_is_there_with_those_who_are_silent_now(bench, ht
     bench.take(first)
     gone = Unreachable(Failure.TIMEOUT, "no answer")
     seen = tuple(
-        replace(one, outcome=gone) if one.rank == "rg_2.0" else one for one in first.observations
+        replace(observation, outcome=gone) if observation.rank == "rg_2.0" else observation
+        for observation in first.observations
     )
     bench.take(replace(first, now_s=first.now_s + 5, observations=seen), incident())
     bundle = bench.bundle("inc-1", "firing")
     fleet = json.loads(bundle.files["firing/fleet.json"])
-    rows = {one["rank"]: one for one in fleet["ranks"]}
+    rows = {row["rank"]: row for row in fleet["ranks"]}
     assert sorted(rows) == ["rg_0.0", "rg_1.0", "rg_2.0"]
     assert rows["rg_2.0"]["seen_s"] == first.now_s
     assert rows["rg_2.0"]["state"]["step"]["step"] == 10
@@ -197,9 +198,9 @@ def test_a_full_bundle_names_what_it_left_out(make, http, seen) -> None:
     rank_of(http, "rg_0.0").stacks = b"y" * 1_000_000
     bench.take(seen, incident())
     bundle = bench.bundle("inc-1", "firing")
-    found = [bundle.part(rank, "stacks") for rank in ("rg_1.0", "rg_0.0")]
-    assert sorted(one["status"] for one in found) == ["ok", "too_large"]
-    (left_out,) = (one for one in found if one["status"] == "too_large")
+    parts = [bundle.part(rank, "stacks") for rank in ("rg_1.0", "rg_0.0")]
+    assert sorted(part["status"] for part in parts) == ["ok", "too_large"]
+    (left_out,) = (part for part in parts if part["status"] == "too_large")
     assert (left_out["error"], left_out["file"]) == ("the bundle is full", None)
 
 
@@ -217,9 +218,9 @@ def test_the_culprits_group_comes_first_then_of_each_group_a_victim(
 ) -> None:
     bench: Bench = make(evidence_ranks=6)
     seen = fleet_of(http, groups=5, size=2)
-    known = incident()
+    firing = incident()
     victims = tuple(RankName(f"rg_{g}.{r}") for g in (0, 2, 3, 4) for r in (0, 1))
-    bench.take(seen, replace(known, kind=kind, verdict=replace(known.verdict, victims=victims)))
+    bench.take(seen, replace(firing, kind=kind, verdict=replace(firing.verdict, victims=victims)))
     moment = bench.bundle("inc-1", "firing").moments["firing"]
     assert (moment["ranks"], moment["left_out_ranks"]) == (ranks, left_out)
     assert bench.counted(moment="firing", outcome="partial") == bool(left_out)

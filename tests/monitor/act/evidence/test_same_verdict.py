@@ -49,16 +49,16 @@ def test_the_verdict_offline_is_the_one_online(name, make, http, capsys) -> None
     incident, bundle = fired(sim, make, http)
     assert (incident.kind, list(incident.culprits)) == (kind, culprits)
     status, report = offline(bundle.path, capsys)
-    told = report["monitor"]
+    verdict = report["monitor"]
     assert status == 1
-    assert (told["kind"], told["culprits"]) == (kind, culprits)
-    assert (told["confidence"], told["reason"]) == (
+    assert (verdict["kind"], verdict["culprits"]) == (kind, culprits)
+    assert (verdict["confidence"], verdict["reason"]) == (
         incident.verdict.confidence, incident.verdict.reason,
     )  # fmt: skip
     if incident.verdict.confidence != "unsure":
         assert [report["names"][str(rank)] for rank in report["culprits"]] == culprits
     if records_say is not None:
-        assert told["records_say"] == records_say
+        assert verdict["records_say"] == records_say
 
 
 def test_the_page_and_the_text_give_the_monitors_verdict_first(
@@ -79,9 +79,9 @@ def test_records_are_dated_by_the_manifest(make, http, capsys) -> None:
     _, bundle = fired(sim, make, http)
     job = load([bundle.path])
     taken = {
-        one["rank"]: int(one["taken_s"] * 1e9)
-        for one in bundle.moments["firing"]["parts"]
-        if one["part"] == "flight_recorder"
+        part["rank"]: int(part["taken_s"] * 1e9)
+        for part in bundle.moments["firing"]["parts"]
+        if part["part"] == "flight_recorder"
     }
     assert {job.names[rank]: info.taken_ns for rank, info in job.ranks.items()} == taken
     assert (job.columns["created_ns"] > 0).all()
@@ -99,7 +99,7 @@ def test_where_nobody_answers_any_more(
     bench = make(evidence_deadline_s=0.5)
     drive, last = snapshot_of(Drive(sim))
     incident = until_firing(drive, each=lambda: bench.take(last()))
-    nobody = [replace(one, url="http://127.0.0.1:9") for one in last().observations]
+    nobody = [replace(observation, url="http://127.0.0.1:9") for observation in last().observations]
     bench.take(replace(last(), observations=tuple(nobody)), incident)
     bundle = bench.bundle(incident.id, *moments)
     (culprit,) = incident.culprits
@@ -119,12 +119,14 @@ def test_where_nobody_answers_any_more(
 def test_the_bundle_of_a_real_fleet_in_which_a_rank_held_the_gil(capsys) -> None:
     # saved by `lightkeeper demo --groups 2 --ranks-per-group 2 --fault gil`, 2026-11-21
     status, report = offline(REAL, capsys)
-    told = report["monitor"]
+    verdict = report["monitor"]
     assert status == 1
-    assert (told["kind"], told["culprits"], told["records_say"]) == (
+    assert (verdict["kind"], verdict["culprits"], verdict["records_say"]) == (
         "not_entered", ["rg_1.1"], "same",
     )  # fmt: skip
-    assert [one["culprits"] for one in report["verdicts"]] == [report["culprits"]]
+    assert [offline_verdict["culprits"] for offline_verdict in report["verdicts"]] == [
+        report["culprits"]
+    ]
 
 
 def test_of_two_bundles_the_later_is_read_and_nothing_is_mixed(

@@ -26,8 +26,8 @@ URL = "/v1/incidents/inc-1/bundle"
 
 def fires(*decisions: Evict) -> Script:
     """An incident fires, and its group goes once."""
-    known = {"incidents": (incident(),), "changed": (incident(),)}
-    return Script([{**known, "decisions": decisions}, known])
+    still_firing = {"incidents": (incident(),), "changed": (incident(),)}
+    return Script([{**still_firing, "decisions": decisions}, still_firing])
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_an_eviction_is_preceded_by_its_evidence(
         ["v1/flight_recorder", "v1/last_words", "v1/stacks", "v1/state", "v1/steps"]
     ]
     (progress,) = evictors.progress()
-    rungs = {one.rung: one.detail for one in progress.rungs}
+    rungs = {rung.rung: rung.detail for rung in progress.rungs}
     assert rungs[Rung.EVIDENCE].startswith("10 of 10 parts of 2 ranks in ")
     assert progress.gone_s is not None
     with zipfile.ZipFile(io.BytesIO(bundle_of(api).content)) as opened:
@@ -118,8 +118,8 @@ def test_the_bundle_is_linked_where_the_incident_is_shown_and_its_page_has_the_s
     assert answer.headers["Cache-Control"] == "no-store"
     assert "filename=inc-1.zip" in answer.headers["Content-Disposition"]
     api.tick()
-    told = api.get("/v1/incidents/inc-1")["bundle"]
-    assert (told["url"], told["bytes"]) == (URL, len(answer.content))
+    bundle = api.get("/v1/incidents/inc-1")["bundle"]
+    assert (bundle["url"], bundle["bytes"]) == (URL, len(answer.content))
     assert main(["incidents", "show", "inc-1", "--monitor", api.url]) == 0
     assert f"evidence        {api.url}{URL} " in capsys.readouterr().out
     assert main(["status", "--monitor", api.url]) == 0
@@ -151,7 +151,7 @@ def test_a_trouble_of_the_folder_is_on_the_page(tmp_path: Path) -> None:
         api = Api(made)
         api.tick()
         troubles = api.get("/v1/snapshot")["troubles"]
-    assert any(one.startswith("no evidence can be kept in ") for one in troubles)
+    assert any(trouble.startswith("no evidence can be kept in ") for trouble in troubles)
 
 
 # -- who may read it: as with pages of ranks ------------------------------------------------------

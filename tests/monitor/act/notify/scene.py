@@ -75,15 +75,15 @@ class Bench:
         assert self.counted(sink, "sent") == number
 
 
-def over(one: Incident, why: str = "recovered by itself", at_s: float = 200.0) -> Incident:
+def over(fired: Incident, why: str = "recovered by itself", at_s: float = 200.0) -> Incident:
     """The same incident, resolved."""
     line = Transition(at_s, "resolved", why)
-    return replace(one, state=State.RESOLVED, story=(*one.story, line), resolution=why)
+    return replace(fired, state=State.RESOLVED, story=(*fired.story, line), resolution=why)
 
 
 def another(name: str, fingerprint: str | None = None) -> Incident:
     return replace(incident(name), fingerprint=fingerprint or f"fingerprint of {name}")
 
 
-def held(one: Incident, guard: str = "unsure", at_s: float = NOW_S - 60) -> dict:
-    return {one.id: (DecisionRow(one.id, at_s, "hold", guard, "cannot tell which of them"),)}
+def held(firing: Incident, guard: str = "unsure", at_s: float = NOW_S - 60) -> dict:
+    return {firing.id: (DecisionRow(firing.id, at_s, "hold", guard, "cannot tell which of them"),)}

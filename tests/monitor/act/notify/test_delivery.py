@@ -23,7 +23,7 @@ FAILED = Eviction(
 
 
 def said(receiver: Receiver) -> list[tuple[str, str, str]]:
-    return [(one["event"], one["status"], one["key"]) for one in receiver.bodies]
+    return [(body["event"], body["status"], body["key"]) for body in receiver.bodies]
 
 
 def webhook(receiver: Receiver) -> Webhook:
@@ -58,7 +58,7 @@ def test_an_incident_is_told_once_and_so_is_its_end(bench, receiver) -> None:
 def test_two_incidents_with_one_fingerprint_are_one_message(bench, receiver) -> None:
     bench.tell(another("a", "same"), another("b", "same"), another("c"))
     bench.sent("webhook", 2)
-    assert sorted(one["key"] for one in receiver.bodies) == ["fingerprint of c", "same"]
+    assert sorted(body["key"] for body in receiver.bodies) == ["fingerprint of c", "same"]
 
 
 def test_an_incident_that_names_others_by_now_is_a_new_message(bench, receiver) -> None:
@@ -78,31 +78,31 @@ def test_an_incident_that_got_worse_is_told_again_and_one_that_got_better_is_not
     bench: Bench = make(webhook(receiver))
     sure = incident()
     unsure = replace(sure, severity=Severity.WARNING)
-    for one in (unsure, unsure, sure, sure, unsure):
-        bench.tell(one)
+    for version in (unsure, unsure, sure, sure, unsure):
+        bench.tell(version)
         wait_until(lambda: receiver.posts, 10, "the first")
-        if one is sure:
+        if version is sure:
             bench.sent("webhook", 2)
     bench.tell(over(sure))
     bench.sent("webhook", 3)
-    told = [(one["status"], one["severity"]) for one in receiver.bodies]
-    assert told == [("firing", "warning"), ("firing", "critical"), ("resolved", "critical")]
-    assert len({one["id"] for one in receiver.bodies}) == 3
+    states = [(body["status"], body["severity"]) for body in receiver.bodies]
+    assert states == [("firing", "warning"), ("firing", "critical"), ("resolved", "critical")]
+    assert len({body["id"] for body in receiver.bodies}) == 3
 
 
 def test_a_guard_that_needs_a_person_pages_after_a_while(make, receiver) -> None:
     bench: Bench = make(webhook(receiver), hold_s=10.0)
-    one = incident()
-    bench.tell(one, decisions=held(one, at_s=NOW_S - 9))
+    firing = incident()
+    bench.tell(firing, decisions=held(firing, at_s=NOW_S - 9))
     bench.sent("webhook", 1)
-    bench.tell(one, decisions=held(one, at_s=NOW_S - 11))
+    bench.tell(firing, decisions=held(firing, at_s=NOW_S - 11))
     bench.sent("webhook", 2)
     body = receiver.bodies[-1]
     assert (body["event"], body["labels"]["guard"]) == ("held", "unsure")
     assert body["title"] == "rg_1: nobody is evicted, a person has to decide"
-    bench.tell(one)  # the guard is lifted for a moment
-    bench.tell(one, decisions=held(one))
-    bench.tell(over(one))
+    bench.tell(firing)  # the guard is lifted for a moment
+    bench.tell(firing, decisions=held(firing))
+    bench.tell(over(firing))
     bench.sent("webhook", 3)
     assert said(receiver)[-1][:2] == ("incident", "resolved")
 
@@ -131,7 +131,7 @@ def test_an_eviction_that_failed_is_told_once_each_time(make, receiver) -> None:
     for _ in range(3):
         bench.tell(incident(), evictions=[FAILED])
     bench.sent("webhook", 2)
-    body = next(one for one in receiver.bodies if one["event"] == "eviction_failed")
+    body = next(posted for posted in receiver.bodies if posted["event"] == "eviction_failed")
     assert (body["title"], body["text"], body["severity"]) == (
         "rg_1: its eviction failed", "not gone after 25 s", "critical",
     )  # fmt: skip
@@ -168,16 +168,16 @@ def test_an_eviction_by_hand_that_failed_is_told_though_there_is_no_incident(
 
 
 def test_a_restart_sends_nothing_twice(make, receiver) -> None:
-    one = incident()
+    firing = incident()
     by_hand = replace(FAILED, incident_id=IncidentId("manual-1"))
     first: Bench = make(webhook(receiver), hold_s=0.0)
-    first.tell(one, decisions=held(one), evictions=[FAILED, by_hand])
+    first.tell(firing, decisions=held(firing), evictions=[FAILED, by_hand])
     first.sent("webhook", 4)
     first.notifier.close()
     again: Bench = make(webhook(receiver))
-    again.tell(one, decisions=held(one), evictions=[FAILED, by_hand])
-    again.tell(one, another("new"), decisions=held(one), evictions=[FAILED, by_hand])
-    again.tell(one, another("new"), evictions=[FAILED, by_hand], now_s=NOW_S + 20)
+    again.tell(firing, decisions=held(firing), evictions=[FAILED, by_hand])
+    again.tell(firing, another("new"), decisions=held(firing), evictions=[FAILED, by_hand])
+    again.tell(firing, another("new"), evictions=[FAILED, by_hand], now_s=NOW_S + 20)
     again.sent("webhook", 1)
     assert receiver.bodies[-1]["incident"]["id"] == "new"
 
@@ -206,7 +206,7 @@ def test_what_was_not_delivered_before_the_restart_is_delivered_after_it(make, r
     again: Bench = make(webhook(receiver))
     again.tell(incident())
     again.sent("webhook", 1)
-    assert len({one["id"] for one in receiver.bodies}) == 1  # the same idempotency key
+    assert len({body["id"] for body in receiver.bodies}) == 1  # the same idempotency key
 
 
 def test_rows_of_a_sink_that_is_gone_and_rows_that_cannot_be_read_are_forgotten(
@@ -317,10 +317,10 @@ def test_an_alert_is_sent_again_before_it_would_expire(make, receiver) -> None:
     bench.tell(incident())
     wait_until(lambda: bench.counted("alertmanager", "sent") >= 3, 20, "it is sent again")
     bodies = receiver.bodies
-    assert {len(one) for one in bodies} == {1}
-    assert len({tuple(sorted(one[0]["labels"].items())) for one in bodies}) == 1
-    assert len({one[0]["endsAt"] for one in bodies}) == len(bodies)
-    assert len({one[0]["startsAt"] for one in bodies}) == 1
+    assert {len(body) for body in bodies} == {1}
+    assert len({tuple(sorted(body[0]["labels"].items())) for body in bodies}) == 1
+    assert len({body[0]["endsAt"] for body in bodies}) == len(bodies)
+    assert len({body[0]["startsAt"] for body in bodies}) == 1
 
 
 def test_one_bad_alert_takes_no_other_along(make, receiver) -> None:

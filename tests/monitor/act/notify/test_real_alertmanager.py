@@ -72,9 +72,9 @@ def alerts(url: str) -> list[dict]:
 
 def paged(receiver: Receiver) -> set[tuple[str, str]]:
     return {
-        (one["labels"]["alertname"], one["status"])
+        (alert["labels"]["alertname"], alert["status"])
         for body in receiver.bodies
-        for one in body["alerts"]
+        for alert in body["alerts"]
     }
 
 
@@ -83,10 +83,10 @@ def test_a_real_alertmanager_pages_and_hears_the_end(
 ) -> None:
     bench: Bench = make(Alertmanager("alertmanager", alertmanager, expire_s=4.0))
     now_s = time.time()
-    one = incident(first_seen_s=now_s - 30)
-    bench.tell(one, now_s=now_s, decisions=held(one, at_s=now_s - 20))
-    found = wait_until(lambda: len(alerts(alertmanager)) == 2 and alerts(alertmanager), 10, "both")
-    by_name = {alert["labels"]["alertname"]: alert for alert in found}
+    firing = incident(first_seen_s=now_s - 30)
+    bench.tell(firing, now_s=now_s, decisions=held(firing, at_s=now_s - 20))
+    fired = wait_until(lambda: len(alerts(alertmanager)) == 2 and alerts(alertmanager), 10, "both")
+    by_name = {alert["labels"]["alertname"]: alert for alert in fired}
     fires = by_name["LightkeeperIncident"]
     assert fires["labels"] == {
         "alertname": "LightkeeperIncident", "severity": "critical", "kind": "not_entered",
@@ -104,7 +104,7 @@ def test_a_real_alertmanager_pages_and_hears_the_end(
         )
 
     wait_until(sent_again, 10, "it is sent again before it expires")
-    bench.tell(over(one, at_s=time.time()), now_s=time.time())
+    bench.tell(over(firing, at_s=time.time()), now_s=time.time())
     wait_until(
         lambda: ("LightkeeperIncident", "resolved") in paged(receiver), 15, "the end is paged"
     )

@@ -141,8 +141,8 @@ def test_alertmanagers_alert_and_its_end() -> None:
 
 @pytest.mark.parametrize("severity", list(Severity))
 def test_as_loud_as_the_incident(severity: Severity) -> None:
-    one = replace(incident(), severity=severity)
-    (made,) = notices(NoticeFacts(NOW_S, (one,), {}, ()), url="", hold_s=0.0).values()
+    firing = replace(incident(), severity=severity)
+    (made,) = notices(NoticeFacts(NOW_S, (firing,), {}, ()), url="", hold_s=0.0).values()
     assert made.severity == severity.value
 
 

@@ -235,14 +235,14 @@ class Conformance:
         place = world.start("rg_1.0", NODE)
         getattr(world, how)()
         began = time.monotonic()
-        one = world.scheduler
+        scheduler = world.scheduler
         outcomes = (
-            one.cordon(NODE, REASON, INCIDENT, SHORT_S),
-            one.uncordon(NODE, "released", SHORT_S),
-            one.remove(RG_1, [place], REASON, INCIDENT, SHORT_S),
+            scheduler.cordon(NODE, REASON, INCIDENT, SHORT_S),
+            scheduler.uncordon(NODE, "released", SHORT_S),
+            scheduler.remove(RG_1, [place], REASON, INCIDENT, SHORT_S),
         )
-        assert one.cordoned(SHORT_S) is None
-        assert any(not check.ok for check in one.checks(SHORT_S))
+        assert scheduler.cordoned(SHORT_S) is None
+        assert any(not check.ok for check in scheduler.checks(SHORT_S))
         assert not any(outcome.done for outcome in outcomes)
         assert all(is_one_line(outcome) for outcome in outcomes)
         assert time.monotonic() - began < 5 * (SHORT_S + 2.0)

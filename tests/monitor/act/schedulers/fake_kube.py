@@ -138,25 +138,27 @@ class FakeKube:
         return {"kind": "SelfSubjectAccessReview", "status": {"allowed": ok}}
 
     def _find(self, resource: str, namespace: str, name: str) -> Body:
-        found = self.nodes.get(name) if resource == "nodes" else self.pods.get((namespace, name))
-        if found is None:
+        item = self.nodes.get(name) if resource == "nodes" else self.pods.get((namespace, name))
+        if item is None:
             raise Refused(404, f'{resource} "{name}" not found')
-        return copy.deepcopy(found)
+        return copy.deepcopy(item)
 
     def _list(self, resource: str, namespace: str, query: Mapping[str, str]) -> Body:
-        found = list(self.nodes.values()) if resource == "nodes" else [
+        items = list(self.nodes.values()) if resource == "nodes" else [
             pod for (where, _), pod in self.pods.items() if where == namespace
         ]  # fmt: skip
         for pair in filter(None, query.get("labelSelector", "").split(",")):
             key, equals, value = pair.partition("=")
-            labels = [(one, one["metadata"].get("labels", {})) for one in found]
-            found = [one for one, has in labels if key in has and (not equals or has[key] == value)]
+            labels = [(item, item["metadata"].get("labels", {})) for item in items]
+            items = [
+                item for item, has in labels if key in has and (not equals or has[key] == value)
+            ]
         field = query.get("fieldSelector", "")
         if field:
             assert field.startswith("spec.nodeName=")
             node = field.partition("=")[2]
-            found = [one for one in found if one["spec"].get("nodeName") == node]
-        return {"kind": "List", "items": copy.deepcopy(found)}
+            items = [item for item in items if item["spec"].get("nodeName") == node]
+        return {"kind": "List", "items": copy.deepcopy(items)}
 
     def _patch(self, name: str, sub: str, body: Body, kind: str) -> Body:
         if self.before_patch:
@@ -171,9 +173,9 @@ class FakeKube:
         if sub == "status":
             assert kind == STRATEGIC, kind
             assert set(body) == {"status"}
-            for one in body["status"]["conditions"]:
-                rest = [c for c in node["status"]["conditions"] if c["type"] != one["type"]]
-                node["status"]["conditions"] = [*rest, one]
+            for condition in body["status"]["conditions"]:
+                rest = [c for c in node["status"]["conditions"] if c["type"] != condition["type"]]
+                node["status"]["conditions"] = [*rest, condition]
         else:
             assert kind == MERGE, kind
             assert "status" not in body  # ignored by a real server: nodes has a status subresource

@@ -22,7 +22,7 @@ class FakeNode:
         reason = (
             f"   Reason={self.reason} [{self.who}@2026-11-22T02:14:39]\n" if self.reason else ""
         )
-        state = "+".join(sorted(self.states, key=lambda one: one == "DRAIN"))
+        state = "+".join(sorted(self.states, key=lambda flag: flag == "DRAIN"))
         return (
             f"NodeName={self.name} Arch=x86_64 CoresPerSocket=1 \n"
             f"   State={state} ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A\n"
@@ -102,22 +102,22 @@ class FakeSlurm:
             case ["scancel", *options, name]:
                 return self._cancel(name, kill="--signal=KILL" in options)
             case ["sinfo", "-h", "-N", "-o", "%N|%E"]:
-                lines = [f"{one.name}|{one.reason or 'none'}" for one in self.nodes.values()]
+                lines = [f"{node.name}|{node.reason or 'none'}" for node in self.nodes.values()]
                 return Ran(0, "\n".join(lines * 2) + "\n", "")  # once a partition
         raise AssertionError(argv)
 
     def _show_node(self, name: str) -> Ran:
         if name.upper() == "ALL":
-            return Ran(0, "".join(one.text() for one in self.nodes.values()), "")
+            return Ran(0, "".join(node.text() for node in self.nodes.values()), "")
         if name not in self.nodes:
             return Ran(1, f"Node {name} not found\n", "")
         return Ran(0, self.nodes[name].text(), "")
 
     def _show_job(self, number: str) -> Ran:
-        found = [one for one in self.jobs.values() if number in (one.number, one.array)]
-        if not found:
+        jobs = [job for job in self.jobs.values() if number in (job.number, job.array)]
+        if not jobs:
             return Ran(1, "", "slurm_load_jobs error: Invalid job id specified\n")
-        return Ran(0, "".join(one.text() for one in found), "")
+        return Ran(0, "".join(job.text() for job in jobs), "")
 
     def _show_step(self, name: str) -> Ran:
         job, step = self._step(name)
@@ -130,9 +130,9 @@ class FakeSlurm:
         return self._named(head), step
 
     def _named(self, name: str) -> FakeJob | None:
-        for one in self.jobs.values():
-            if name in (f"{one.array}_{one.task}" if one.array else "", one.number):
-                return one
+        for job in self.jobs.values():
+            if name in (f"{job.array}_{job.task}" if job.array else "", job.number):
+                return job
         return None
 
     def _update(self, words: dict[str, str]) -> Ran:
@@ -166,11 +166,11 @@ class FakeSlurm:
             if kill or step not in job.deaf:
                 job.steps.discard(step)
             return Ran(0, "", "")
-        for one in self.jobs.values():  # the number of an array ends all of its tasks
-            if name in (one.number, one.array, f"{one.array}_{one.task}") and (
-                one.array is None or name != one.number or one.number == one.array
+        for task in self.jobs.values():  # the number of an array ends all of its tasks
+            if name in (task.number, task.array, f"{task.array}_{task.task}") and (
+                task.array is None or name != task.number or task.number == task.array
             ):
-                one.state, one.steps = "CANCELLED", set()
+                task.state, task.steps = "CANCELLED", set()
         return Ran(0, "", "")
 
 

@@ -30,13 +30,13 @@ class KubeWorld(World):
 
         configuration = client.Configuration(host=self.url)
         configuration.retries = False
-        one = Kubernetes(KubeApi(configuration), self.everyone, lambda: owner, options)
-        self._open.append(one)
-        return one
+        scheduler = Kubernetes(KubeApi(configuration), self.everyone, lambda: owner, options)
+        self._open.append(scheduler)
+        return scheduler
 
     def close(self) -> None:
-        for one in self._open:
-            one.close()
+        for scheduler in self._open:
+            scheduler.close()
 
     def start(self, rank: str, host: str, beside: Place | None = None) -> Place:
         if beside is None:
@@ -63,7 +63,7 @@ class KubeWorld(World):
 
     def admits(self, host: str) -> bool:
         spec = self.kube.nodes[host]["spec"]
-        kept_out = any(one["effect"] == "NoSchedule" for one in spec.get("taints", []))
+        kept_out = any(taint["effect"] == "NoSchedule" for taint in spec.get("taints", []))
         return not spec.get("unschedulable") and not kept_out
 
     def admin_keeps_out(self, host: str) -> None:
@@ -75,7 +75,7 @@ class KubeWorld(World):
 
     def by_admin(self, host: str) -> bool:
         node = self.kube.nodes[host]
-        keys = [one["key"] for one in node["spec"].get("taints", [])]
+        keys = [taint["key"] for taint in node["spec"].get("taints", [])]
         noted = node["metadata"]["annotations"].get("note") == "bad DIMM"
         return noted and node["spec"]["unschedulable"] is True and "example.com/broken" in keys
 

@@ -64,8 +64,8 @@ class Cluster:
 
     def reason(self, node: str) -> str:
         text = self.ask("scontrol", "show", "node", node)
-        found = [line for line in text.splitlines() if line.strip().startswith("Reason=")]
-        return found[0].strip().removeprefix("Reason=") if found else ""
+        reasons = [line for line in text.splitlines() if line.strip().startswith("Reason=")]
+        return reasons[0].strip().removeprefix("Reason=") if reasons else ""
 
     def submit(self, script: str, *options: str) -> str:
         """The number of a new job."""

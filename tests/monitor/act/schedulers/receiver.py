@@ -23,9 +23,9 @@ DOC = Path(__file__).parents[4] / "docs/deploy.md"
 def _sample() -> Callable[..., bool]:
     """What the docs give to people who write a receiver."""
     (code,) = re.findall(r"```python\n(.*?)```", DOC.read_text(encoding="utf-8"), re.DOTALL)
-    known: dict[str, Any] = {}
-    exec(code, known)
-    return known["verify"]
+    sample: dict[str, Any] = {}
+    exec(code, sample)
+    return sample["verify"]
 
 
 verify = _sample()

@@ -44,7 +44,7 @@ def remove(world, *places, group=RG_1, timeout_s=SOON_S, scheduler=None):
 
 def without(place, label):
     return place_of(
-        place.rank, place.host, {key: told for key, told in place.labels.items() if key != label}
+        place.rank, place.host, {key: value for key, value in place.labels.items() if key != label}
     )
 
 
@@ -95,7 +95,7 @@ def test_a_change_by_somebody_else_in_between_is_kept_and_ours_is_computed_again
     kube = kube_world.kube
     kube.before_patch = [lambda: kube.by_hand(NODE, {"taints": [taint]})]
     assert cordon(kube_world).done
-    keys = [one["key"] for one in kube.nodes[NODE]["spec"]["taints"]]
+    keys = [condition["key"] for condition in kube.nodes[NODE]["spec"]["taints"]]
     assert keys == ["late", KEY]
 
 
@@ -179,8 +179,8 @@ def primus(kube_world):
 
 
 def conditions(world, host=NODE):
-    found = world.kube.nodes[host]["status"]["conditions"]
-    return {one["type"]: one["status"] for one in found}
+    listed = world.kube.nodes[host]["status"]["conditions"]
+    return {condition["type"]: condition["status"] for condition in listed}
 
 
 def test_primus_safe_is_told_by_a_condition_and_others_conditions_stay(kube_world, primus):
@@ -189,7 +189,9 @@ def test_primus_safe_is_told_by_a_condition_and_others_conditions_stay(kube_worl
     made = kube_world.kube.nodes[NODE]["status"]["conditions"][-1]
     assert made["message"].startswith(f"lightkeeper[a1b2c3]: incident {INCIDENT}: rg_1.0 stands")
     assert primus.cordon(NODE, REASON, INCIDENT, SOON_S).done
-    patches = [one for one in kube_world.kube.requests if one.resource == "nodes/status"]
+    patches = [
+        request for request in kube_world.kube.requests if request.resource == "nodes/status"
+    ]
     assert len(patches) == 1
     assert primus.uncordon(NODE, "released", SOON_S).done
     assert conditions(kube_world)["primus-safe.901"] == "False"
@@ -197,15 +199,15 @@ def test_primus_safe_is_told_by_a_condition_and_others_conditions_stay(kube_worl
 
 def test_without_primus_safe_no_status_is_touched(kube_world):
     cordon(kube_world)
-    assert {one.resource for one in kube_world.kube.requests} == {"nodes"}
+    assert {request.resource for request in kube_world.kube.requests} == {"nodes"}
 
 
 def labelled_pod(world, number, host, group="1"):
     """A pod of a workload of Primus-SaFE; its rank's place."""
     labels = {"primus-safe.workload.id": "w1", "primus-safe.workload.group.id": group}
     uid = world.kube.add_pod(NAMESPACE, f"w1-{number}", host, **labels)
-    told = {"pod": f"w1-{number}", "namespace": NAMESPACE, "pod_uid": uid, "node": host}
-    return place_of(f"rg_{number}.0", host, told)
+    labels_of_pod = {"pod": f"w1-{number}", "namespace": NAMESPACE, "pod_uid": uid, "node": host}
+    return place_of(f"rg_{number}.0", host, labels_of_pod)
 
 
 def test_in_primus_safe_all_pods_of_the_replica_group_go_also_those_that_told_nothing(
@@ -235,7 +237,7 @@ def test_in_primus_safe_a_group_whose_label_takes_in_another_group_is_left_alone
 def test_a_pod_is_deleted_with_its_uid_as_precondition_and_a_short_grace(kube_world):
     place = kube_world.start("rg_1.0", NODE)
     assert remove(kube_world, place).detail == "deleted pod train/job-worker-0"
-    (deleted,) = [one for one in kube_world.kube.requests if one.verb == "delete"]
+    (deleted,) = [request for request in kube_world.kube.requests if request.verb == "delete"]
     assert deleted.body["preconditions"] == {"uid": place.labels["pod_uid"]}
     assert deleted.body["gracePeriodSeconds"] == 5
 

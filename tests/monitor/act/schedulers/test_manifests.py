@@ -25,13 +25,13 @@ def documents(*names):
 
 def granted(*names):
     """(namespace or empty, resource, verb) that the service account gets."""
-    found = list(documents(*names))
-    roles = {(one["kind"], one["metadata"]["name"]): one for one in found}
+    manifests = list(documents(*names))
+    roles = {(manifest["kind"], manifest["metadata"]["name"]): manifest for manifest in manifests}
     rules = set()
-    for binding in found:
+    for binding in manifests:
         if not binding["kind"].endswith("RoleBinding"):
             continue
-        assert [(one["kind"], one["name"]) for one in binding["subjects"]] == [
+        assert [(subject["kind"], subject["name"]) for subject in binding["subjects"]] == [
             ("ServiceAccount", "lightkeeper")
         ]
         role = roles[binding["roleRef"]["kind"], binding["roleRef"]["name"]]
@@ -64,9 +64,9 @@ def exercise(world, scheduler):
     assert scheduler.cordoned(SOON_S) is not None
     kinds = {"create"}
     return {
-        (one.namespace, one.resource, one.verb)
-        for one in world.kube.requests
-        if one.verb not in kinds
+        (request.namespace, request.resource, request.verb)
+        for request in world.kube.requests
+        if request.verb not in kinds
     }
 
 
@@ -101,8 +101,8 @@ def test_the_check_asks_for_exactly_these_rules(kube_world):
             rule["resource"] + (f"/{rule['subresource']}" if "subresource" in rule else ""),
             rule["verb"],
         )
-        for one in kube_world.kube.requests
-        for rule in [one.body["spec"]["resourceAttributes"]]
+        for request in kube_world.kube.requests
+        for rule in [request.body["spec"]["resourceAttributes"]]
     }
     assert asked == rules
     under(kube_world.kube, rules - {(NAMESPACE, "pods", "delete")})
@@ -113,5 +113,5 @@ def test_the_check_asks_for_exactly_these_rules(kube_world):
 @pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(FOLDER)) for path in FILES])
 def test_a_manifest_follows_kubernetes_own_schema(path):
     validate = pytest.importorskip("kubernetes_validate")
-    for one in yaml.safe_load_all(path.read_text(encoding="utf-8")):
-        validate.validate(one, "1.31", strict=True)
+    for manifest in yaml.safe_load_all(path.read_text(encoding="utf-8")):
+        validate.validate(manifest, "1.31", strict=True)

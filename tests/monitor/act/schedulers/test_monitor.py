@@ -142,7 +142,7 @@ def test_a_group_that_nobody_else_can_end_is_ended_by_its_real_step_and_no_other
         monitor = start(*words, "--lighthouse", lighthouse.url, "--scheduler", "slurm", **env)
         monitor.register(*fleet.ranks.values())
         until(lambda: len(monitor.get("/v1/ranks")["ranks"]) == 3, "three ranks")
-        shown = {one["rank"]: one["place"] for one in monitor.get("/v1/ranks")["ranks"]}
+        shown = {row["rank"]: row["place"] for row in monitor.get("/v1/ranks")["ranks"]}
         assert shown["rg_1.0"]["slurm_step_id"] == "1"
         said = monitor.call("POST", "/v1/groups/rg_1/evict", json={"reason": "by hand"})
         assert said.status_code == 200, said.text

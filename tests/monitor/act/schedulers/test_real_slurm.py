@@ -143,8 +143,8 @@ def test_a_rank_under_srun_tells_its_step_and_one_in_the_batch_script_none(clust
         "print(json.dumps(place_from(os.environ, lambda: str())))"
     )
     root = Path(__file__).parents[4]
-    told = f"cd {root}; {sys.executable} -c '{code}'; srun -n1 {sys.executable} -c '{code}'"
-    job = cluster.submit(told, "-w", OTHER)
+    script = f"cd {root}; {sys.executable} -c '{code}'; srun -n1 {sys.executable} -c '{code}'"
+    job = cluster.submit(script, "-w", OTHER)
     out = cluster.folder / f"job-{job}.out"
     wait_for(
         lambda: out.exists() and out.read_text().count("}") == 2, within_s=IN_TIME_S, what="both"

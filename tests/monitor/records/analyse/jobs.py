@@ -125,7 +125,7 @@ def job(
             }
             for name, value in row.items():
                 columns[name].append(value)
-    known = status or {}
+    statuses = status or {}
     taken_ns = NONE if waited_s is None else int((1 + waited_s) * SECOND_NS)
     return Job(
         expected=tuple(everyone),
@@ -134,7 +134,7 @@ def job(
                 rank,
                 backend,
                 only_active=only_active,
-                status={names.index(g): s for g, s in known.get(rank, {}).items()},
+                status={names.index(g): s for g, s in statuses.get(rank, {}).items()},
                 taken_ns=taken_ns,
             )
             for rank in sorted(called)

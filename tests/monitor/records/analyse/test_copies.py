@@ -27,8 +27,8 @@ def copied(case: Case, folder: Path, after_s: int) -> Analysis:
 
 
 def test_whom_the_date_of_a_copy_accuses_is_accused_with_that_reservation(tmp_path) -> None:
-    found = copied(RUNNING, tmp_path, 1800)
-    assert not found.culprits or "known from the files' dates alone" in found.notes[0]
+    analysis = copied(RUNNING, tmp_path, 1800)
+    assert not analysis.culprits or "known from the files' dates alone" in analysis.notes[0]
 
 
 @pytest.mark.parametrize("after_s", [0, 86_400])
@@ -38,6 +38,6 @@ def test_the_records_of_a_running_job_accuse_nobody(after_s, tmp_path) -> None:
 
 @pytest.mark.parametrize("after_s", [0, 1800])
 def test_whom_the_records_accuse_needs_no_date(after_s, tmp_path) -> None:
-    found = copied(SKIPPED, tmp_path, after_s)
-    assert found.culprits
-    assert not any("dates alone" in one for one in found.notes)
+    analysis = copied(SKIPPED, tmp_path, after_s)
+    assert analysis.culprits
+    assert not any("dates alone" in note for note in analysis.notes)

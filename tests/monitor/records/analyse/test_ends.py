@@ -56,9 +56,11 @@ def job(rows_of, ranks, **more):
     """The same where `rows_of` says what each rank has."""
     dumps = [nccl(*rows_of(rank), **more) for rank in range(ranks)]
     began_s = time.process_time()
-    found = assemble(Record(rank, dump.read(one)) for rank, one in enumerate(dumps))
-    infos = {rank: replace(info, taken_ns=CREATED + HOUR_NS) for rank, info in found.ranks.items()}
-    analyse(replace(found, ranks=infos))
+    records = assemble(Record(rank, dump.read(value)) for rank, value in enumerate(dumps))
+    infos = {
+        rank: replace(info, taken_ns=CREATED + HOUR_NS) for rank, info in records.ranks.items()
+    }
+    analyse(replace(records, ranks=infos))
     return time.process_time() - began_s
 
 
@@ -147,8 +149,10 @@ def test_who_waits_is_counted_once_though_it_also_sends_to_somebody_unknown():
     """A send of which the peer is not recorded is no place at which the others wait."""
     rows = [send(i, i, "nccl:coalesced", op_id=i) for i in range(3)]
     dumps = [nccl(*rows, pending(9, 5)), nccl(pending(0, 5)), nccl(entry(0, 4))]
-    found = assemble(Record(rank, dump.read(one)) for rank, one in enumerate(dumps))
-    infos = {rank: replace(info, taken_ns=CREATED + HOUR_NS) for rank, info in found.ranks.items()}
-    said = " ".join(one.reason for one in analyse(replace(found, ranks=infos)).findings)
+    records = assemble(Record(rank, dump.read(value)) for rank, value in enumerate(dumps))
+    infos = {
+        rank: replace(info, taken_ns=CREATED + HOUR_NS) for rank, info in records.ranks.items()
+    }
+    said = " ".join(finding.reason for finding in analyse(replace(records, ranks=infos)).findings)
     assert "0, 0" not in said
     assert "0 and 0" not in said

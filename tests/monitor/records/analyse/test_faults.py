@@ -375,12 +375,12 @@ SKEWED = [
     [*ABSENT, *BEHIND, *DIFFERENT, *QUEUED, *SEVERAL, *SILENT, *SKEWED],
 )
 def test_all_that_is_said_of_a_job(records: Job, findings: tuple[dict[str, Any], ...]) -> None:
-    found = analyse(records).findings
-    assert [(one.kind, one.culprits) for one in found] == [
+    reported = analyse(records).findings
+    assert [(result.kind, result.culprits) for result in reported] == [
         (finding["kind"], finding["culprits"]) for finding in findings
     ]
-    for one, finding in zip(found, findings, strict=True):
-        assert {name: getattr(one, name) for name in finding} == finding
+    for actual, finding in zip(reported, findings, strict=True):
+        assert {name: getattr(actual, name) for name in finding} == finding
 
 
 OLD, NEW = Call("quorum1"), Call("quorum2")
@@ -457,8 +457,8 @@ def test_who_is_accused(records: Job, culprits: tuple[int, ...]) -> None:
 def test_each_rank_that_waits_says_for_whom() -> None:
     calls = {0: [Call("tp0"), DP], 1: [Call("tp0"), DP, Call("tp0").open()],
              **each((2, 3), Call("tp1"), DP, Call("tp1"), DP.open())}  # fmt: skip
-    found = analyse(job(calls, {**TP_PAIRS, "dp": (1, 2, 3)}))
-    assert {wait.rank: wait.waits_for for wait in found.waits} == {1: (0,), 2: (1,), 3: (1,)}
+    analysis = analyse(job(calls, {**TP_PAIRS, "dp": (1, 2, 3)}))
+    assert {wait.rank: wait.waits_for for wait in analysis.waits} == {1: (0,), 2: (1,), 3: (1,)}
 
 
 def test_parts_of_batches_that_are_over_hold_up_nobody() -> None:
@@ -466,9 +466,11 @@ def test_parts_of_batches_that_are_over_hold_up_nobody() -> None:
     called = {0: [send(2, "pp0"), send(2, "pp0"), OPEN], 1: [send(3, "pp1")],
               2: [recv(0, "pp0"), recv(0, "pp0"), OPEN],
               3: [recv(1, "pp1"), OPEN, send(1, "pp1"), whole("pp1")]}  # fmt: skip
-    found = job(called, {"pp0": (0, 2), "pp1": (1, 3)}, only_active=True)
-    described = tuple(replace(g, desc="" if g.name == WORLD else "PIPELINE") for g in found.groups)
-    assert analyse(replace(found, groups=described)).culprits == (1,)
+    records = job(called, {"pp0": (0, 2), "pp1": (1, 3)}, only_active=True)
+    described = tuple(
+        replace(g, desc="" if g.name == WORLD else "PIPELINE") for g in records.groups
+    )
+    assert analyse(replace(records, groups=described)).culprits == (1,)
 
 
 def test_the_last_one_inside_a_broadcast_may_wait_for_one_that_nobody_hears_of() -> None:
@@ -477,13 +479,13 @@ def test_the_last_one_inside_a_broadcast_may_wait_for_one_that_nobody_hears_of()
 
 
 def test_a_silent_rank_is_a_note_where_another_explains_the_wait() -> None:
-    found = analyse(job({**each((0, 1), DONE, OPEN), 2: [DONE]}, silent=[3]))
-    assert (found.culprits, found.notes[1:]) == ((2,), ("No record of rank 3.",))
+    analysis = analyse(job({**each((0, 1), DONE, OPEN), 2: [DONE]}, silent=[3]))
+    assert (analysis.culprits, analysis.notes[1:]) == ((2,), ("No record of rank 3.",))
 
 
 def test_whose_peers_completed_what_it_had_not_enqueued_went_on() -> None:
-    found = analyse(job({0: many(3), **each((1, 2), *many(5), OPEN)}))
-    assert found.findings == ()
-    assert [note.partition(". ")[0] for note in found.notes] == [
+    analysis = analyse(job({0: many(3), **each((1, 2), *many(5), OPEN)}))
+    assert analysis.findings == ()
+    assert [note.partition(". ")[0] for note in analysis.notes] == [
         "The records do not show one moment: rank 0 moved on after it"
     ]

@@ -58,12 +58,16 @@ def test_a_gap_in_the_numbers_is_a_rank_without_a_dump(
     missing: int, form: str, zipped: bool, tmp_path: Path
 ) -> None:
     some = [rank for rank in range(4) if rank != missing]
-    found = loaded(tmp_path, named(some, form), zipped=zipped)
-    assert (found.expected, found.silent, found.gaps) == ((0, 1, 2, 3), (missing,), (missing,))
-    analysis = analyse(found)
-    (one,) = analysis.findings
-    assert (one.kind, one.confidence) == (Fault.SILENT, Confidence.LIKELY)
-    assert (one.culprits, one.victims) == ((missing,), tuple(some))
+    records = loaded(tmp_path, named(some, form), zipped=zipped)
+    assert (records.expected, records.silent, records.gaps) == (
+        (0, 1, 2, 3),
+        (missing,),
+        (missing,),
+    )
+    analysis = analyse(records)
+    (finding,) = analysis.findings
+    assert (finding.kind, finding.confidence) == (Fault.SILENT, Confidence.LIKELY)
+    assert (finding.culprits, finding.victims) == ((missing,), tuple(some))
     assert any(f"Rank {missing} left no dump" in note for note in analysis.notes)
 
 
@@ -108,13 +112,15 @@ def in_tp(dump: Dump) -> Dump:
     ],
 )  # fmt: skip
 def test_who_left_no_dump(dumps, silent, gaps, findings, tmp_path: Path) -> None:
-    found = loaded(tmp_path, dumps)
-    assert (found.silent, found.gaps) == (silent, gaps)
-    analysis = analyse(found)
-    assert [(one.kind, one.culprits, one.between) for one in analysis.findings] == findings
+    records = loaded(tmp_path, dumps)
+    assert (records.silent, records.gaps) == (silent, gaps)
+    analysis = analyse(records)
+    assert [
+        (finding.kind, finding.culprits, finding.between) for finding in analysis.findings
+    ] == findings
     notes = " ".join(analysis.notes)
     assert all(f"Rank {rank} left no dump" in notes for rank in gaps)
-    tied = [one.reason for one in analysis.findings if one.between == ((2,),)]
+    tied = [finding.reason for finding in analysis.findings if finding.between == ((2,),)]
     assert all("nothing tells whether the others wait for it" in reason for reason in tied)
 
 

@@ -35,44 +35,46 @@ jobs = st.fixed_dictionaries({}, optional=dict.fromkeys(range(5), records)).map(
 )
 
 
-def _renamed(one: Job, to: list[int]) -> Job:
+def _renamed(recorded: Job, to: list[int]) -> Job:
     """The same job with its ranks numbered otherwise."""
-    columns = {name: column.copy() for name, column in one.columns.items()}
+    columns = {name: column.copy() for name, column in recorded.columns.items()}
     table = np.array([*to, -1])  # -1 stays -1
     for name in ("rank", "peer"):
         columns[name] = table[columns[name]].astype(columns[name].dtype)
     order = np.argsort(columns["rank"], kind="stable")
-    ranks = sorted(to[r] for r in one.ranks)
+    ranks = sorted(to[r] for r in recorded.ranks)
     return replace(
-        one,
-        expected=tuple(sorted(to[r] for r in one.expected)),
-        ranks={r: replace(one.ranks[to.index(r)], rank=r) for r in ranks},
-        groups=tuple(replace(g, members=tuple(to[r] for r in g.members)) for g in one.groups),
+        recorded,
+        expected=tuple(sorted(to[r] for r in recorded.expected)),
+        ranks={r: replace(recorded.ranks[to.index(r)], rank=r) for r in ranks},
+        groups=tuple(replace(g, members=tuple(to[r] for r in g.members)) for g in recorded.groups),
         columns={name: column[order] for name, column in columns.items()},
     )  # fmt: skip
 
 
 @settings(max_examples=120, deadline=None)
 @given(jobs, st.permutations(range(5)))
-def test_numbering_the_ranks_otherwise_changes_no_verdict(one: Job, to: list[int]) -> None:
-    before, after = analyse(one), analyse(_renamed(one, to))
+def test_numbering_the_ranks_otherwise_changes_no_verdict(recorded: Job, to: list[int]) -> None:
+    before, after = analyse(recorded), analyse(_renamed(recorded, to))
     assert sorted(to[r] for r in before.culprits) == list(after.culprits)
-    kinds = [sorted((f.kind, f.confidence) for f in found.findings) for found in (before, after)]
+    kinds = [
+        sorted((f.kind, f.confidence) for f in analysis.findings) for analysis in (before, after)
+    ]
     assert kinds[0] == kinds[1]
 
 
 @settings(max_examples=120, deadline=None)
 @given(jobs)
-def test_findings_are_well_formed(one: Job) -> None:
-    found = analyse(one)
-    for finding in found.findings:
+def test_findings_are_well_formed(recorded: Job) -> None:
+    analysis = analyse(recorded)
+    for finding in analysis.findings:
         assert (finding.confidence is Confidence.UNSURE) == (not finding.culprits)
-        assert not set(finding.victims) & set(found.culprits)
+        assert not set(finding.victims) & set(analysis.culprits)
         assert list(finding.culprits) == sorted(set(finding.culprits))
         assert list(finding.between) == sorted(finding.between)
         assert finding.reason.endswith(".")
-    assert [wait.rank for wait in found.waits] == sorted({wait.rank for wait in found.waits})
-    assert analyse(one) == found
+    assert [wait.rank for wait in analysis.waits] == sorted({wait.rank for wait in analysis.waits})
+    assert analyse(recorded) == analysis
 
 
 @given(st.lists(st.integers(0, 9), min_size=3, max_size=6), st.integers(0, 3))
@@ -95,9 +97,9 @@ def test_an_empty_job_is_no_fault() -> None:
     ("name", "kind"), [("gpu_error_2nd", Fault.GPU_BEHIND), ("lock_gil_1st", Fault.NOT_ENQUEUING)]
 )
 def test_real_records_name_the_ranks_into_which_the_fault_was_put(name: str, kind: Fault) -> None:
-    found = analyse(load([REAL / name]))
-    assert (found.culprits, {one.kind for one in found.findings}) == ((9, 14), {kind})
-    victims = {rank for one in found.findings for rank in one.victims}
+    analysis = analyse(load([REAL / name]))
+    assert (analysis.culprits, {finding.kind for finding in analysis.findings}) == ((9, 14), {kind})
+    victims = {rank for finding in analysis.findings for rank in finding.victims}
     assert victims == set(range(16)) - {9, 14}
 
 
@@ -105,5 +107,7 @@ def test_real_records_name_the_ranks_into_which_the_fault_was_put(name: str, kin
 @pytest.mark.parametrize("name", ["gpu_error_2nd", "lock_gil_1st"])
 @pytest.mark.parametrize("lost", [(9, 14), (0,), (3, 12), (8, 10, 11)])
 def test_real_records_without_some_ranks_accuse_no_victim(name: str, lost: tuple[int, ...]) -> None:
-    found = analyse(load([p for p in (REAL / name).glob("_dump_*") if int(p.name[6:]) not in lost]))
-    assert found.culprits == (9, 14)
+    analysis = analyse(
+        load([p for p in (REAL / name).glob("_dump_*") if int(p.name[6:]) not in lost])
+    )
+    assert analysis.culprits == (9, 14)

@@ -51,8 +51,11 @@ def analysed(
     return analyse(load([folder], workers=1))
 
 
-def accused(found: Analysis) -> list[tuple[Fault, Confidence, tuple[int, ...], tuple[int, ...]]]:
-    return [(one.kind, one.confidence, one.culprits, one.victims) for one in found.findings]
+def accused(analysis: Analysis) -> list[tuple[Fault, Confidence, tuple[int, ...], tuple[int, ...]]]:
+    return [
+        (finding.kind, finding.confidence, finding.culprits, finding.victims)
+        for finding in analysis.findings
+    ]
 
 
 NEVER_CAME = [(Fault.NOT_ENTERED, Confidence.LIKELY, (3,), (0, 1, 2))]
@@ -108,9 +111,9 @@ def test_who_never_came_is_named_where_the_dates_prove_it(
     findings: list[Any],
     tmp_path: Path,
 ) -> None:
-    found = analysed(tmp_path, dumps, taken_s)
-    assert accused(found) == findings
-    assert all(one.sequence == 4 for one in found.findings)
+    analysis = analysed(tmp_path, dumps, taken_s)
+    assert accused(analysis) == findings
+    assert all(finding.sequence == 4 for finding in analysis.findings)
 
 
 def test_who_hangs_in_another_group_is_no_culprit_of_what_its_peers_left(tmp_path: Path) -> None:
@@ -121,9 +124,9 @@ def test_who_hangs_in_another_group_is_no_culprit_of_what_its_peers_left(tmp_pat
     dumps[3] = nccl(*(entry(i, i + 1) for i in range(3)), stuck, pg_config=groups)
     dumps[7] = nccl(tp, pg_config=groups)
     dumps |= {r: nccl(pg_config=groups) for r in (4, 5, 6)}
-    found = analysed(tmp_path, dumps)
-    assert found.culprits == (7,)
-    assert found.findings[0].victims == (0, 1, 2, 3)
+    analysis = analysed(tmp_path, dumps)
+    assert analysis.culprits == (7,)
+    assert analysis.findings[0].victims == (0, 1, 2, 3)
 
 
 @pytest.mark.parametrize("error", [None, "Timed out waiting 30000ms for recv operation"])

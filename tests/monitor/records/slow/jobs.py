@@ -85,7 +85,7 @@ class Recorded:
     @property
     def culprits(self) -> list[int]:
         """Ranks that are slow by themselves."""
-        return sorted(self.rank(one.stage, one.replica) for one in self.slow)
+        return sorted(self.rank(place.stage, place.replica) for place in self.slow)
 
     def columns(self) -> dict[str, NDArray]:
         """The table, rank by rank."""
@@ -108,11 +108,11 @@ class _Recorder:
         shape = (job.steps, job.dp)
         self.load = np.exp(self.rng.normal(0, job.long_sequences, (*shape, job.microbatches)))
         self.factor = np.ones((job.pp, *shape))
-        for one in job.slow:
-            hit = self.rng.random(job.steps) < one.share
-            hit[: one.first] = False
-            hit[one.last + 1 :] = False
-            self.factor[one.stage, hit, one.replica] *= one.factor
+        for place in job.slow:
+            hit = self.rng.random(job.steps) < place.share
+            hit[: place.first] = False
+            hit[place.last + 1 :] = False
+            self.factor[place.stage, hit, place.replica] *= place.factor
         self.offset = self.rng.normal(0, job.clock_offsets_s, (job.pp, job.dp)) + (
             0.0 if not job.clock_offsets_s else 1000.0
         )
@@ -154,9 +154,9 @@ class _Recorder:
 
     def transfer(self, lower: int) -> NDArray:
         took = self.noisy(0.001)
-        for one in self.job.links:
-            if one.stage == lower:
-                took[:, one.replica] += one.seconds
+        for link in self.job.links:
+            if link.stage == lower:
+                took[:, link.replica] += link.seconds
         return took
 
     def columns(self) -> dict[str, NDArray]:

@@ -43,7 +43,9 @@ def two(factor: float) -> Callable[[Recorded, int], Recorded]:
     def make(job: Recorded, seed: int) -> Recorded:
         rng = np.random.default_rng(seed + 2000)
         a, b = rng.choice(job.pp * job.dp, 2, replace=False).tolist()
-        return replace(job, slow=tuple(Slow(one // job.dp, one % job.dp, factor) for one in (a, b)))
+        return replace(
+            job, slow=tuple(Slow(rank // job.dp, rank % job.dp, factor) for rank in (a, b))
+        )
 
     return make
 

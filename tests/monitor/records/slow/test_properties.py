@@ -45,9 +45,9 @@ def test_other_numbers_of_ranks_change_only_names(case, seed) -> None:
     was = build(columns, OPS)
     expected = sorted(names[rank] for rank in was.ranks[list(before.culprits)].tolist())
     assert sorted(table.ranks[list(report.culprits)].tolist()) == expected
-    assert sorted((one.kind, one.ratio, one.lost_s) for one in report.verdicts) == sorted(
-        (one.kind, one.ratio, one.lost_s) for one in before.verdicts
-    )
+    assert sorted(
+        (verdict.kind, verdict.ratio, verdict.lost_s) for verdict in report.verdicts
+    ) == sorted((verdict.kind, verdict.ratio, verdict.lost_s) for verdict in before.verdicts)
 
 
 @settings(max_examples=10, deadline=None)
@@ -57,5 +57,5 @@ def test_leaving_rows_out_never_names_a_healthy_rank(case, seed, share) -> None:
     if not kept.any():
         return
     table = build({name: held[kept] for name, held in COLUMNS[case].items()}, OPS)
-    found = set(table.ranks[list(judge(table).culprits)].tolist())
-    assert found <= set(JOBS[case].culprits)
+    blamed = set(table.ranks[list(judge(table).culprits)].tolist())
+    assert blamed <= set(JOBS[case].culprits)
