@@ -102,7 +102,7 @@ _NAME_MAX: Final = 150
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How much is kept; the oldest go first."""
+    """How much is kept; newer bundles take precedence."""
 
     count: int
     age_s: float
@@ -201,7 +201,7 @@ class BundleDir:
         return stat.st_size
 
     def tidy(self, now_s: float) -> None:
-        """Delete bundles over the age or size limit, oldest first, never the newest.
+        """Delete bundles over the limits of age, count or size; the newest only for its age.
 
         Raises:
             OSError: one of them cannot be removed.

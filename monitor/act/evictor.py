@@ -399,7 +399,7 @@ class EvictionLog:
         return tuple(evictions)
 
     def progress(self) -> tuple[Eviction, ...]:
-        """The last hour's evictions that an evictor has or had, without those to decide again."""
+        """The last hour's evictions that an evictor has or had, but not those to decide again."""
         since_s, acting = self._clock.now_s() - PROGRESS_KEPT_S, self._acting
         return tuple(
             eviction
@@ -523,7 +523,7 @@ class Evictors:
                 self.log.post(eviction.key, seen)
 
     def progress(self) -> tuple[Eviction, ...]:
-        """See `EvictionLog.progress`; oldest first."""
+        """Evictions of the last hour, oldest first: see `EvictionLog.progress`."""
         return self.log.progress()
 
     def active(self) -> tuple[Eviction, ...]:

@@ -2,7 +2,7 @@
 
 When an incident fires, and again right before an eviction, all ranks concerned are asked for
 everything at once, with one deadline. The evictor waits for the answers; nothing waits for the
-disk. What the monitor already has (states, and the records behind the verdict) is saved too.
+disk. What the monitor had already (states, and the records behind the verdict) is saved too.
 """
 
 from __future__ import annotations
@@ -310,7 +310,7 @@ class EvidenceMetrics:
 
 
 class Evidence:
-    """Takes evidence in its own threads; no method waits for a rank or for the disk.
+    """Takes evidence in its own threads; callers wait for no rank, and for the disk only at start.
 
     Call `take` from the tick's thread only, the rest from any. Close it when done.
     """

@@ -38,8 +38,8 @@ from monitor.model.plain import from_plain
 # Which replica id ran on which host, according to its ranks' reports.
 
 LASTS_S: Final = 24 * 3600.0
-"""How long a denial lasts that is never seen to have become needless. A replica id that is not seen
-for this long is dead."""
+"""How long a denial lasts if nothing shows that it is no longer needed. A replica id that is not
+seen for this long is dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +347,7 @@ SAME_S: Final = 2.0
 
 
 class Gatekeeper:
-    """Safe to use from any thread. Close it when done."""
+    """Keeps one gate's list up to date. Safe to use from any thread. Close it when done."""
 
     def __init__(
         self,
@@ -408,7 +408,7 @@ class Gatekeeper:
         return isinstance(self.view, GateView)
 
     def trouble(self) -> str | None:
-        """Why the gate cannot be looked at or taught; None while it can."""
+        """Why the gate cannot be looked at or does not take its list; None while all is well."""
         view, crash = self.view, self._worker.crash
         if isinstance(view, GateAway):
             return f"the gate is away: {view.reason}"

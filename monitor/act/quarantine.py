@@ -348,7 +348,7 @@ def evictions(
     incident: Callable[[IncidentId], Incident | None],
     snapshot: Snapshot,
 ) -> Iterator[QuarantineEvent]:
-    """An event for each host of a culprit whose incident's group is evicted; none if by hand."""
+    """Events for the hosts of culprits whose eviction was decided; by hand, nobody is accused."""
     hosts = hosts_of(snapshot) if decisions else {}
     for decision in decisions:
         blamed = incident(decision.incident_id) if isinstance(decision, Evict) else None
@@ -404,7 +404,7 @@ SWITCH: Final = "pause"
 
 
 class PauseSwitch:
-    """Safe to use from any thread."""
+    """Holds the pause, if there is one. Safe to use from any thread."""
 
     def __init__(self, clock: Clock, store: Store) -> None:
         self._clock = clock

@@ -59,7 +59,7 @@ DRIVERS: Final = (
 
 
 def driver_of(text: str) -> tuple[Driver, str] | None:
-    """The driver that `slurm` or `webhook=URL` names, and the URL; None: nothing of the kind."""
+    """The driver that `slurm` or `webhook=URL` names, and the URL; None if it names no driver."""
     name, at, url = text.partition("=")
     driver = next((driver for driver in DRIVERS if driver.name == name), None)
     return None if driver is None or bool(at) != driver.at_url else (driver, url)

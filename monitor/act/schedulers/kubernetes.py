@@ -628,7 +628,7 @@ class Kubernetes(Scheduler):
         condition: Condition,
         deadline: Deadline,
     ) -> Outcome:
-        """Read, compute, write; again if somebody else wrote in between, or the error may pass."""
+        """Read, compute, write; repeated if somebody else wrote meanwhile or the error may pass."""
         name = _node_name(host)
 
         def change() -> NodeChange:

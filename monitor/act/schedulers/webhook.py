@@ -2,7 +2,7 @@
 
 docs/deploy.md says what the receiver must do; in short: check the signature, do the action unless
 it is done already, and answer `{"done": true, "detail": "..."}`. A request is repeated, with the
-same Idempotency-Key, if there is no answer, or a 5xx (but 501) or 429.
+same Idempotency-Key, if it gets no answer, a 5xx (except 501) or a 429.
 """
 
 from __future__ import annotations
