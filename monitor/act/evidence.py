@@ -310,7 +310,7 @@ class EvidenceMetrics:
 
 
 class Evidence:
-    """Takes evidence in its own threads; callers wait for no rank, and for the disk only at start.
+    """Takes evidence in its own threads; no method waits for a rank, only `__init__` for the disk.
 
     Call `take` from the tick's thread only, the rest from any. Close it when done.
     """
