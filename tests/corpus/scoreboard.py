@@ -225,12 +225,12 @@ class Board:
                 "no answer (error)"]  # fmt: skip
         rows = []
         for tool in self.tools():
-            t = self.tallies[tool, "all", ""]
+            tally = self.tallies[tool, "all", ""]
             rows.append([
-                tool, str(len(t.marks)), str(len(t.tellable)), percent(t.exact),
-                percent(t.abstained), percent(t.wrong), percent(t.innocents),
-                f"{t.wrong_untold} of {len(t.untellable)}",
-                percent(t.kinds) if tool == OURS else "-", str(t.unusable),
+                tool, str(len(tally.marks)), str(len(tally.tellable)), percent(tally.exact),
+                percent(tally.abstained), percent(tally.wrong), percent(tally.innocents),
+                f"{tally.wrong_untold} of {len(tally.untellable)}",
+                percent(tally.kinds) if tool == OURS else "-", str(tally.unusable),
             ])  # fmt: skip
         quiet = f"\n\nIn {self.alarms[0]} of {self.alarms[1]} healthy cases lightkeeper reports "
         return table(head, rows) + quiet + "something (accusing somebody or not)."

@@ -113,7 +113,9 @@ def test_where_no_monitor_is_scraped_that_is_what_is_said(serve, capsys) -> None
     ],
     ids=["a page", "404", "a list"],
 )
-def test_who_is_no_prometheus_is_told_in_one_line(serve, capsys, answer, why: str) -> None:
+def test_a_server_that_is_no_prometheus_is_one_line_of_error(
+    serve, capsys, answer, why: str
+) -> None:
     assert check(serve(answer)) == 1
     error = capsys.readouterr().err
     assert why in error

@@ -56,7 +56,7 @@ def test_a_grafana_that_stores_it_in_other_words_gets_no_version_for_nothing(gra
     assert grafana.versions("one") == [1, 2, 3]
 
 
-def test_what_somebody_saved_between_our_look_and_our_push_is_not_overwritten(grafana):
+def test_a_change_saved_between_plan_and_push_is_not_overwritten(grafana):
     push(grafana, BOARD)
     pushing = publisher(grafana)
     plan = pushing.plan([{**BOARD, "refresh": "5s"}, OTHER])
@@ -83,7 +83,7 @@ def test_a_dashboard_read_from_a_file_is_told_and_the_others_go_on(grafana):
     assert push(grafana, BOARD) == [("unchanged", "provisioned from a file")]
 
 
-def test_a_refusal_to_save_a_provisioned_one_is_understood_too(grafana):
+def test_a_refusal_to_save_a_provisioned_dashboard_is_understood_too(grafana):
     push(grafana, BOARD)
     pushing = publisher(grafana)
     plan = pushing.plan([{**BOARD, "refresh": "5s"}])

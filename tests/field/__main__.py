@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made = True
     with ThreadPoolExecutor(args.lanes) as lanes:
         try:
-            for ok in lanes.map(lambda case_of_run: _one(*case_of_run, args=args), left):
+            for ok in lanes.map(lambda case_and_number: _one(*case_and_number, args=args), left):
                 made &= ok
         except KeyboardInterrupt:
             ENDING.set()

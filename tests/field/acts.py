@@ -241,7 +241,7 @@ class Actor:
         """Other work on the same cores."""
         words = ["sh", "-c", "while :; do :; done"]
         hogs = [subprocess.Popen(words) for _ in range(2)]
-        self.undo += [busy.kill for busy in hogs]
+        self.undo += [process.kill for process in hogs]
         time.sleep(act.seconds or 10)
         for hog in hogs:
             hog.kill()

@@ -172,7 +172,7 @@ def test_whom_nobody_may_evict() -> None:
     assert judge(gdb)[0] == Verdict.EVICTED
 
 
-def test_who_is_looked_at_may_be_named_as_that_only() -> None:
+def test_a_traced_rank_may_be_named_as_traced_and_as_nothing_else() -> None:
     case = CASES["gdb-10s"]
     looked_at = record(
         case, evicted={}, accused=[["1.0", "certain", "traced", "gdb (pid 9) traces 1.0"]]
@@ -214,7 +214,7 @@ def test_a_culprit_is_named_each_time() -> None:
     assert judge({**once, "incidents": twice})[0] == Verdict.EXACT
 
 
-def test_what_nobody_is_blamed_for_has_to_be_said() -> None:
+def test_a_fault_without_a_culprit_has_to_be_reported() -> None:
     case = CASES["orphans"]
     quiet = record(case, evicted={}, accused=[], incidents=[])
     assert judge(quiet) == (Verdict.MISSED, "its cause was not said")

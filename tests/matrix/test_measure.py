@@ -66,7 +66,7 @@ def test_the_group_is_back_when_a_process_that_started_after_the_fault_commits()
     assert (result["to_back"], result["host_back"]) == (15.0, "spare-2")
 
 
-def test_who_else_ended_is_told():
+def test_other_groups_that_ended_are_in_the_row():
     exits = {"rg_1": [{"time": 223.4, "event": "left", "rc": 1}]}
     result = row(ALONE, HEALTHY, exits)
     assert result["crashed"] == {"rg_1": 123.4}

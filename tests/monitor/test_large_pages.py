@@ -51,7 +51,7 @@ print(before, large(), held[-1])
 
 
 @pytest.mark.integration
-def test_what_is_there_moves_into_them_and_stays_what_it_is() -> None:
+def test_memory_moves_into_large_pages_and_keeps_its_contents() -> None:
     setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     release = tuple(int(part) for part in re.findall(r"\d+", Path("/proc/version").read_text())[:2])
     if not setting.exists() or "[never]" in setting.read_text() or release < (6, 1):

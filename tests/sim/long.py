@@ -215,11 +215,13 @@ def _go_on(rank: SimRank, steps: int, by_s: float) -> None:
     if len(rank.log) > 1:
         first, last = rank.log[0], rank.log[-1]
         made = len(rank.log) - 1
-        spent = {phase: (s - first[3].get(phase, 0.0)) / made for phase, s in last[3].items()}
-    spent = {phase: s for phase, s in spent.items() if phase in _PHASES}
+        spent = {
+            phase: (took_s - first[3].get(phase, 0.0)) / made for phase, took_s in last[3].items()
+        }
+    spent = {phase: took_s for phase, took_s in spent.items() if phase in _PHASES}
     known_s = sum(spent.values()) or 1.0
-    for phase, s in spent.items():  # they fill the time exactly
-        rank.seconds[phase] += s * by_s / known_s
+    for phase, took_s in spent.items():  # they fill the time exactly
+        rank.seconds[phase] += took_s * by_s / known_s
     commits = max(1, rank.commits)
     rank.held_s += rank.held_s / commits * steps
     rank.waited_s += rank.waited_s / commits * steps

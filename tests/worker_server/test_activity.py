@@ -85,7 +85,7 @@ def test_what_we_write_ourselves_is_counted(tmp_path):
 
 
 @pytest.mark.integration
-def test_two_that_share_one_core_wait_for_it_in_turn():
+def test_two_processes_on_one_core_wait_for_it_in_turn():
     core = {min(os.sched_getaffinity(0))}
     spin = "import os, sys\nos.sched_setaffinity(0, eval(sys.argv[1]))\nwhile True: pass"
     busy = [subprocess.Popen([sys.executable, "-c", spin, str(core)]) for _ in range(2)]

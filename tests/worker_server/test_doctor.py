@@ -249,7 +249,7 @@ def test_the_command_says_the_worst_first_and_fails_where_something_does(
     assert {check["state"] for check in checks} >= {"ok", "failed", "warning"}
 
 
-def test_what_holds_of_many_ranks_is_said_once():
+def test_a_check_with_one_result_on_many_ranks_is_shown_once():
     checks = [doctor.DoctorCheck("token", f"rg_{n}.0").ok("set") for n in range(5)]
     assert list(doctor.together(checks)) == [
         (doctor.DoctorCheck("token", "").ok("set"), [f"rg_{n}.0" for n in range(5)])

@@ -125,7 +125,7 @@ TREE = {  # pid: parent, group, session
 }  # fmt: skip
 
 
-def test_a_family_is_whoever_descends_from_the_rank_and_its_group_and_session_if_it_leads_them():
+def test_a_family_is_the_ranks_descendants_and_the_group_and_session_that_it_leads():
     assert found(TREE, leads=(AGENT, RANK, RANK)) == {11, 12, 13, 14}
     assert found(TREE, leads=(AGENT, AGENT, AGENT)) == {11, 12}
 

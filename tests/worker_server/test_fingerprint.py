@@ -188,7 +188,7 @@ def test_what_cannot_be_hashed_ends_in_one_warning(prints):
     assert prints([torch.randn(10)]) is None
 
 
-def test_one_that_costs_too_much_is_taken_half_as_often(prints, monkeypatch):
+def test_a_fingerprint_that_costs_too_much_is_taken_half_as_often(prints, monkeypatch):
     clock = iter(range(0, 10**6, 5))  # each takes 5 s of CPU
     monkeypatch.setattr(fingerprint, "_SHARE", 1e-3)
     monkeypatch.setattr(fingerprint, "time", SimpleNamespace(

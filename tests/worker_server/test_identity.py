@@ -81,7 +81,7 @@ def who(*environs, hostname="box"):
                      id="indexed-job-torchrun-ours"),
     ],
 )  # fmt: skip
-def test_a_process_is_who_its_innermost_launcher_says_in_the_job_and_on_the_node_of_the_outermost(
+def test_rank_and_size_come_from_the_innermost_launcher_job_and_host_from_the_outermost(
     environs, rank, of, job, host
 ):
     identity = who(*environs)
@@ -188,7 +188,7 @@ def test_a_launcher_further_out_never_changes_the_rank(environ):
 
 
 @given(st.dictionaries(variables, values))
-def test_what_we_are_told_ourselves_always_wins(environ):
+def test_our_own_variables_always_win(environ):
     identity = who(environ, {"RANK": "0", "WORLD_SIZE": "1"}, OURS)
     assert (identity.job, identity.group, identity.host) == ("mine", "rg_1", "node1")
 

@@ -121,7 +121,7 @@ def test_what_a_dead_rank_left_is_swept(gone):
     assert not files.page.exists()
 
 
-def test_of_the_logs_of_the_dead_the_newest_are_kept_and_a_living_ranks_whatever_their_age(gone):
+def test_the_newest_logs_of_dead_ranks_are_kept_and_all_logs_of_living_ranks(gone):
     files, _ = gone
     fd = hold(files.page)
     folder = files.page.parent

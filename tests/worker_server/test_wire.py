@@ -108,7 +108,7 @@ def test_a_rank_that_tells_its_committed_step_although_it_is_the_expected_one_is
     assert wire.parse_state(answer).step == step
 
 
-def test_what_becomes_part_of_a_sentence_is_one_printable_line_of_bounded_length():
+def test_text_for_a_sentence_is_one_printable_line_of_bounded_length():
     long = "Value\x1b[31m\nError: " + 1000 * "x"
     state = wire.StateReport(WHO, wire.Process(False, None), None, ending=wire.Ending(long))
     sentence = wire.parse_state(wire.to_json(state)).ending.sentence

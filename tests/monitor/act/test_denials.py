@@ -132,7 +132,7 @@ def test_the_evicted_group_is_denied_by_name_its_next_life_elsewhere_admitted(
 
 
 @pytest.mark.parametrize(("after_s", "admitted"), [(1.0, False), (3.5, True)])
-def test_one_of_which_a_rank_is_still_unknown_is_admitted_a_little_later(after_s, admitted) -> None:
+def test_a_group_with_an_unknown_rank_is_admitted_a_little_later(after_s, admitted) -> None:
     hosts = where(
         (-60, seen("rg_1.0", "rg_1:a", "node1", world=2)),
         (0, seen("rg_1.0", "rg_1:b", "node2", world=2)),
@@ -194,7 +194,7 @@ def test_a_quarantined_group_that_had_a_quarantined_host_comes_back_nowhere() ->
 # -- replica hosts --------------------------------------------------------------------------------
 
 
-def test_who_is_dead_silent_or_nameless_is_nowhere() -> None:
+def test_a_dead_silent_or_nameless_rank_has_no_host() -> None:
     silent = replace(
         seen("rg_3.0", "rg_3:a", "h"), outcome=Unreachable(Failure.TIMEOUT, "no answer")
     )

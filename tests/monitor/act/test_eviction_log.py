@@ -75,7 +75,7 @@ def test_a_group_whose_eviction_is_under_way_is_handed_over_once_until_that_has_
     assert handed_over.under_way
 
 
-def test_what_another_monitor_left_open_is_not_under_way_here() -> None:
+def test_an_eviction_that_another_monitor_left_open_is_not_under_way_here() -> None:
     now_s = HandClock().now_s()
     left_open = Eviction("a", "g", None, now_s - 10, ())
     done = Eviction("b", "g", None, now_s - 20, (), gone_s=now_s, state=EvictionState.CONFIRMED)
@@ -113,7 +113,7 @@ def test_what_changed_is_told_once() -> None:
     assert book.take_changes() == ()
 
 
-def test_who_stands_by_shows_what_another_does_and_moves_nothing() -> None:
+def test_a_standby_shows_the_evictions_of_the_active_monitor_and_moves_none() -> None:
     book, records = log()
     eviction = begun(book)
     evictions = book.all()

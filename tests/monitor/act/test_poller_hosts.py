@@ -175,7 +175,7 @@ def test_nobody_speaks_for_a_host_at_another_address(fleet: FakeFleet, eyes: Eye
     assert eyes.asked == {"state": 2}
 
 
-def test_whose_turn_does_not_come_is_among_the_next_sweeps_first(
+def test_a_rank_that_was_not_asked_for_lack_of_time_is_asked_first_in_the_next_sweep(
     fleet: FakeFleet, eyes: Eyes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(polling, "_AT_ONCE", 2)
@@ -208,7 +208,7 @@ def test_a_worker_server_tells_who_the_others_at_its_address_are(
     assert dict(sweep.identified) == {listed.url: listed.identity}
 
 
-def test_of_thousands_that_nobody_knows_one_at_an_address_is_asked_first(
+def test_of_thousands_of_unknown_targets_one_an_address_is_asked_first(
     fleet: FakeFleet, fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(polling, "_AT_ONCE", 2)

@@ -155,7 +155,7 @@ def test_the_entry_carries_the_evidence_of_its_incident(scene: Scene) -> None:
     assert (line.kind, line.until_s) == ("not_entered", entry.until_s)
 
 
-def test_what_an_incident_says_of_a_host_is_told_once(scene: Scene) -> None:
+def test_an_accusation_of_a_host_counts_once(scene: Scene) -> None:
     scene.accuse()
     (accusation,) = scene.list.history(NODE)
     scene.clock.advance(60)

@@ -86,7 +86,7 @@ def test_nobody_is_waited_for(silent: World) -> None:
 
 
 @pytest.mark.parametrize("rung", WHOM, ids=str)
-def test_who_crashes_when_asked_has_answered_so(rung: Rung) -> None:
+def test_a_crash_of_whoever_is_asked_counts_as_its_answer(rung: Rung) -> None:
     asker = World("crashes").asker()
     at_once = asker.ask(fresh(), rung, WHOM[rung])
     answers = [at_once] if at_once is not None else list(asker.answers(wait_s=5.0))
@@ -128,7 +128,7 @@ def test_evidence_that_crashes_stops_no_eviction() -> None:
 
 
 @pytest.mark.parametrize("rung", WHOM, ids=str)
-def test_who_may_not_be_asked_is_not(rung: Rung) -> None:
+def test_nobody_is_asked_once_the_lease_is_lost(rung: Rung) -> None:
     world = World("does it")
     answer = world.asker().ask(fresh(), rung, WHOM[rung], "the lease is lost")
     assert answer == Answered(rung, WHOM[rung], "not asked: the lease is lost")

@@ -303,7 +303,7 @@ class TestFileSd:
             TargetsFile(tmp_path / "none.json").changed()
 
 
-def test_who_has_not_the_token_is_told_for_a_minute_and_no_table_grows() -> None:
+def test_hosts_refused_for_their_token_are_a_trouble_for_a_minute_and_no_table_grows() -> None:
     clock = HandClock()
     registry = Registry(clock, Memory())
     assert list(registry.troubles()) == []

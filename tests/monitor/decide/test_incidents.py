@@ -112,9 +112,7 @@ def test_to_ask_again_after_a_restart_is_the_same_eviction_in_budget_and_cool_do
     assert len(drive.pipeline._past) == 1
 
 
-def test_an_eviction_that_was_abandoned_before_says_nothing_of_the_one_cut_short_by_a_restart() -> (
-    None
-):
+def test_an_earlier_abandoned_eviction_does_not_explain_one_cut_short_by_a_restart() -> None:
     before = under_eviction()
     ((key, eviction),) = before.fleet.evictions.items()
     earlier = replace(

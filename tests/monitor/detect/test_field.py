@@ -326,9 +326,7 @@ def test_a_group_with_a_hung_rank_is_not_evicted_while_another_of_its_ranks_is_t
     assert drive.fired, "somebody has to be told"
 
 
-def test_who_may_wait_in_cpp_for_one_of_its_group_that_is_given_time_is_not_accused_meanwhile() -> (
-    None
-):
+def test_a_rank_that_may_wait_in_cpp_for_an_evaluating_peer_is_not_accused() -> None:
     """rg_0.0 evaluates; rg_0.1 is in a backward pass, whose wait looks like work."""
     script = [
         at(20, stands("rg_0.0", "evaluate", 206, Doing.EVALUATE)),
@@ -376,7 +374,7 @@ def test_an_orphan_that_hangs_is_the_root_by_elimination_and_it_alone_is_put_out
     assert drive.fleet.rank("rg_1.0").alive
 
 
-def test_ids_that_beat_before_their_ranks_are_registered_or_tell_them_are_nobodys_second_life():
+def test_ids_that_beat_before_their_ranks_report_them_are_no_second_life():
     def late(snapshot: Snapshot) -> Snapshot:
         if snapshot.tick > 40:
             return snapshot

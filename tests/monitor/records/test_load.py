@@ -123,7 +123,7 @@ def test_a_file_larger_than_any_record_is_a_problem(tmp_path, monkeypatch) -> No
     assert reasons(load([tmp_path])) == [("d_0", "more than 100 bytes", 0)]
 
 
-def test_of_two_records_of_a_rank_the_one_that_speaks_of_later_moments_counts(tmp_path) -> None:
+def test_of_two_records_of_a_rank_the_newer_counts(tmp_path) -> None:
     write(tmp_path, a_0=nccl(entry(5, 9)), b_0=nccl(entry(1, 2)))
     records = load([tmp_path])
     assert records.columns["seq"].tolist() == [9]

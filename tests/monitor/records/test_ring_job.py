@@ -108,7 +108,7 @@ def test_on_gloo_the_ring_is_taken_where_it_has_everything() -> None:
     assert rows(records, "record") == [(1,), (2,)]
 
 
-def test_what_ddps_reducer_does_is_torchs_to_tell_and_the_ring_adds_sites_and_roots() -> None:
+def test_torch_records_what_ddps_reducer_does_and_the_ring_adds_sites_and_roots() -> None:
     ring = (call(1, 1, op="broadcast", root=0, torch_ids=[0]),)
     torch = gloo(entry(0, 1, profiling_name="nccl:broadcast"), entry(1, 2), pending(2, 3))
     whole = answer(*ring, torch=torch, torch_only=[1, 2])

@@ -59,7 +59,7 @@ def test_spellings_of_one_operation_are_no_mismatch_and_pieces_may_be_uneven(tmp
     assert not analyse(records).findings
 
 
-def test_a_receive_from_nobody_knows_whom_waits_and_accuses_nobody(tmp_path):
+def test_a_receive_from_an_unknown_peer_waits_and_accuses_nobody(tmp_path):
     waits = hung(send(0, 1, "nccl2:recv 0<-?"), head=(1, 1, 0))
     others = hung(entry(0, 1), head=(1, 1, 1))
     records = write(tmp_path, r0=waits, r1=others, r2=others)

@@ -144,7 +144,7 @@ def test_overwritten_records_are_compared_in_time_by_their_number(monkeypatch):
 
 
 @pytest.mark.parametrize("read", [offline, live])
-def test_overwritten_records_of_ranks_that_do_not_accuse_nobody_and_it_is_said(read):
+def test_overwritten_records_of_ranks_that_make_other_calls_accuse_nobody_and_say_so(read):
     ahead = [*calls("pair"), *calls(*["world", "pair"] * 20), ("world", "all_reduce", "started")]
     groups = {"world": (0, 1), "pair": (0, 1)}
     records = read(

@@ -53,7 +53,7 @@ def test_before_the_first_tick_it_lives_and_is_not_ready(api: Api) -> None:
     assert api.get("/readyz")["ready"] is True
 
 
-def test_who_names_no_html_gets_the_status_as_text_and_a_browser_the_page(
+def test_a_client_that_asks_for_no_html_gets_text_and_a_browser_the_page(
     api: Api, fleet: FakeFleet
 ) -> None:
     rank = fleet.add("rg_0", 0, host="node0")

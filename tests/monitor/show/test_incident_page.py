@@ -120,7 +120,7 @@ def test_a_hold_that_stands_says_so_and_nobody_was_evicted() -> None:
     assert "Nobody was evicted." in text
 
 
-def test_nothing_on_it_runs_and_names_of_others_are_no_markup() -> None:
+def test_no_foreign_script_runs_on_the_page_and_foreign_names_are_no_markup() -> None:
     evil = "<script>alert(1)</script>"
     incident = hang(resolution=evil)
     incident = replace(
@@ -182,7 +182,7 @@ def test_names_of_ranks_groups_and_hosts_lead_to_their_pages() -> None:
         assert f'<a href="{path}">' in text
 
 
-def test_earlier_ones_are_linked_with_what_they_have_in_common() -> None:
+def test_earlier_incidents_are_linked_with_what_they_have_in_common() -> None:
     other = of_kind(Kind.STRAGGLER)
     other = replace(other, milestones=replace(other.milestones, first_seen_s=50.0))
     cells = rows(page(report(), earlier=[Earlier(other, "evicted", "host node1")]))
@@ -193,7 +193,7 @@ def test_earlier_ones_are_linked_with_what_they_have_in_common() -> None:
     ]  # fmt: skip
 
 
-def test_all_of_them_newest_first_each_with_its_page() -> None:
+def test_the_list_has_all_incidents_newest_first_each_with_its_page() -> None:
     text = listing([report()])
     assert '<a href="/incidents/inc-1">' in text
     cells = rows(text)[1]

@@ -81,7 +81,7 @@ def test_each_thing_that_is_asked_for_is_made_by_itself_and_few_are_kept() -> No
     assert len(maker.made) == 41
 
 
-def test_what_nobody_asks_for_any_more_is_forgotten() -> None:
+def test_a_value_that_nobody_asks_for_any_more_is_forgotten() -> None:
     latest, maker = Latest[str](), Maker()
     latest.get(crowd(1, 1), "once", maker)
     for tick in range(40):
@@ -95,7 +95,7 @@ def test_json_is_json_also_of_a_path_that_is_not_utf_8() -> None:
     assert dump({"path": "\N{SNOWMAN}"}) == '{"path":"\N{SNOWMAN}"}\n'.encode()
 
 
-def test_who_asks_for_what_is_much_work_gets_the_one_before_and_soon_the_new_one(
+def test_a_value_that_takes_long_to_make_is_answered_with_the_previous_one_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     latest, maker = Latest[str](), Maker()

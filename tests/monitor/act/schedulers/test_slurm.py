@@ -154,7 +154,7 @@ def test_a_job_that_is_no_number_is_refused_and_slurm_is_not_asked(world, odd):
     [("gpu-a100-7", True), ("n1.cluster.example", True), ("ALL", False), ("n[1-3]", False),
      ("a,b", False), ("-x", False), ("", False)],
 )  # fmt: skip
-def test_what_can_be_one_node(name, valid):
+def test_what_names_a_single_node(name, valid):
     assert is_node(name) is valid
 
 
