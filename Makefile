@@ -8,8 +8,9 @@ STAMP  := $(VENV)/.lightkeeper-setup
 # go together (the fleets do, two at a time).
 UNIT        := -n 4 --dist worksteal -m 'not integration'
 INTEGRATION := -n 4 --dist loadscope -m integration
-# The unit part writes thousands of small files, into memory where 1 GB of it is free: on a disk it takes 5 s more.
-MEMORY := $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 1000000 ] 2>/dev/null && echo TMPDIR=/dev/shm)
+# The unit part writes thousands of small files: into memory where that has 1 GB and may hold programs; a disk takes 5 s more.
+MEMORY := $(shell ! grep -qs ' /dev/shm [^ ]* [^ ]*noexec' /proc/mounts \
+  && [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 1000000 ] 2>/dev/null && echo TMPDIR=/dev/shm)
 # compiled tests are kept, whatever the environment says
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 # `make test` leaves nothing to chance; what explores does: SEED=number draws the same again
