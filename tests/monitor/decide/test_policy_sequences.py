@@ -239,12 +239,13 @@ class Sequence:
         self.check(fleet.sick(evict.group), f"{evict.group} is well")
         self.check(not others or shared, f"{evict.group} beside {sorted(others)}")
         of_hour = [asked for at_s, asked in self.asked if now_s - at_s < 3600]
-        self.check(len(of_hour) < config.budget_per_hour, "over the budget")
+        again = bool(evict.keep_out)  # a program that fails again: no budget, no cool-down
+        self.check(again or len(of_hour) < config.budget_per_hour, "over the budget")
         mine = [asked for asked in of_hour if asked.group == evict.group]
         of_group = config.budget_per_group or config.budget_per_hour
-        self.check(len(mine) < of_group, f"over the budget of {evict.group}")
+        self.check(again or len(mine) < of_group, f"over the budget of {evict.group}")
         lately = {asked.group for at_s, asked in self.asked if now_s - at_s < config.cool_down_s}
-        cooled = not lately or shared or lately <= others
+        cooled = again or lately <= others or all(map(fleet.sick, lately))
         self.check(cooled or self._shares(evict.group, lately), "too soon")
         self.check(paused is None or fleet.pause is None, "paused")
         self.check(self.policy.window(now_s) is None, "in a maintenance window")
@@ -301,4 +302,4 @@ def test_no_sequence_of_faults_and_heals_breaks_a_guard(seed) -> None:
 def test_a_monitor_without_one_of_its_guards_is_found_out(guard, monkeypatch) -> None:
     rest = tuple(guard_row for guard_row in deciding.GUARDS if guard_row[0] is not guard)
     monkeypatch.setattr(deciding, "GUARDS", rest)
-    assert any(sequence(seed).broken for seed in range(60))
+    assert any(sequence(seed).broken for seed in range(300))
