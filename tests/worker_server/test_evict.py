@@ -170,9 +170,15 @@ def child(then):
         then()
         os.write(1, b"%d\\n" % os.getpid())  # whole, among others that write
         time.sleep(1000)
+def orphan():
+    parent = os.getpid()
+    if os.fork():
+        os._exit(0)
+    while os.getppid() == parent:  # who is counted has no parent any more
+        time.sleep(0.001)
 child(lambda: None)
 child(os.setsid)
-child(lambda: os.fork() and os._exit(0))
+child(orphan)
 time.sleep(1000)
 """
 
