@@ -9,7 +9,7 @@ STAMP  := $(VENV)/.lightkeeper-setup
 UNIT        := -n 4 --dist worksteal -m 'not integration'
 INTEGRATION := -n 4 --dist loadscope -m integration
 # The unit part writes thousands of small files: into memory where that has 1 GB and may hold programs; a disk takes 5 s more.
-MEMORY := $(shell ! grep -qs ' /dev/shm [^ ]* [^ ]*noexec' /proc/mounts \
+MEMORY = $(shell ! grep -qs ' /dev/shm [^ ]* [^ ]*noexec' /proc/mounts \
   && [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 1000000 ] 2>/dev/null && echo TMPDIR=/dev/shm)
 # compiled tests are kept, whatever the environment says
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest

@@ -23,6 +23,7 @@ from monitor.rulebook import standing
 from monitor.service import Options, Service
 from monitor.show.answers import AppContext
 from monitor.show.server import create_app
+from tests.monitor.act.evictions import BRISK
 from tests.monitor.doubles import HandClock, Memory
 from tests.monitor.fakes import wait_until
 from worker_server.wire import to_json
@@ -30,8 +31,8 @@ from worker_server.wire import to_json
 TOKEN: Final = {"Authorization": "Bearer secret"}
 FAST: Final = {"tick_s": 0.2, "stall_floor_s": 0.5, "warm_up_commits": 0, "warm_up_budget_s": 0.0}
 """A hang is seen at once."""
-BRISK: Final = Timeouts(kill_s=0.4, grace_s=0.1, look_s=0.5, pause_s=0.05, ask_again_s=0.5)
-"""Of evictions whose ranks answer at once."""
+TIMEOUTS: Final = replace(BRISK, confirm_s=Timeouts().confirm_s)
+"""Of evictions whose ranks answer at once, by a whole monitor on a busy host."""
 READERS: Final = [
     ({"loopback": True}, {"Host": "127.0.0.1"}, 200),
     ({"loopback": True}, {"Host": "evil.example"}, 401),
@@ -48,7 +49,7 @@ def options(
     folder: Path, lighthouse: str | None = None, *, token: str | None = "secret", **more: Any
 ) -> Options:
     config = more.pop("config", KeeperConfig())
-    more.setdefault("timeouts", BRISK)
+    more.setdefault("timeouts", TIMEOUTS)
     return Options(config, "127.0.0.1:0", folder / "m.db", lighthouse, token=token, **more)
 
 

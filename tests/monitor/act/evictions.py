@@ -24,7 +24,7 @@ from tests.monitor.fakes import FakeFleet, FakeLighthouse, FakeRank, Page, wait_
 
 REPLICA = ReplicaId("rg_1:uuid1")
 
-FAST = Timeouts(kill_s=0.5, grace_s=0.1, confirm_s=2.0, look_s=0.5, pause_s=0.05, ask_again_s=0.5)
+BRISK = Timeouts(kill_s=0.5, grace_s=0.1, confirm_s=2.0, look_s=0.5, pause_s=0.05, ask_again_s=0.5)
 
 
 EVICT = Evict(IncidentId("inc-1"), GroupName("rg_1"), REPLICA, (Host("node1"),), "hung: no step")
@@ -37,7 +37,7 @@ class Bench:
     fleet: FakeFleet
     lighthouse: FakeLighthouse
     fetcher: Fetcher
-    timeouts: Timeouts = FAST
+    timeouts: Timeouts = BRISK
     token: str | None = "secret"
     recorded: list[Eviction] = field(default_factory=list)
     permit: Callable[[], str | None] = lambda: None

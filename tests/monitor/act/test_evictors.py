@@ -21,8 +21,8 @@ from monitor.model.names import GroupName, Host, IncidentId
 from tests.changed import replace
 from tests.http_server import Hang
 from tests.monitor.act.evictions import (
+    BRISK,
     EVICT,
-    FAST,
     REPLICA,
     Bench,
     answer,
@@ -104,7 +104,7 @@ def test_what_a_worker_did_is_believed_by_looking(name: str, bench: Bench) -> No
     else:
         said = "not gone after 2 s: rg_1.0 alive (state S)"
         assert (progress.failed or "").startswith(said)
-        assert time.monotonic() - began < FAST.confirm_s + 2
+        assert time.monotonic() - began < BRISK.confirm_s + 2
         assert len(bench.ranks[0].evictions) > 1 or name == "hangs"  # asked again
 
 
@@ -185,7 +185,7 @@ class FakeSlurm:
 def test_the_scheduler_ends_what_the_workerservers_could_not(
     fleet: FakeFleet, lighthouse: FakeLighthouse, fetcher: Fetcher
 ) -> None:
-    slurm, soon = FakeSlurm(), replace(FAST, worker_s=1.0)
+    slurm, soon = FakeSlurm(), replace(BRISK, worker_s=1.0)
     with closing(Bench(fleet, lighthouse, fetcher, soon, schedulers=(slurm,))) as bench:
         bench.group(2)
         slurm.ranks = bench.ranks

@@ -12,14 +12,6 @@ from tests.monitor.fleet.rank import SLICE_S, START_S, WAITS, SimRank
 from tests.monitor.fleet.seen import Seen
 
 
-def _is_inside(ranks: Iterable[SimRank]) -> bool:
-    """Whether one of them is in a collective; asked 20 times a second, as a loop it is quickest."""
-    for rank in ranks:  # noqa: SIM110
-        if rank.enqueued > rank.completed:
-            return True
-    return False
-
-
 class SimFleet(Seen):
     """G groups of W ranks under one Lighthouse, and the clock."""
 
@@ -35,7 +27,7 @@ class SimFleet(Seen):
                         if rank.left_s <= 0:
                             self._advance(rank)
             for ranks in self.groups.values():
-                if len(ranks) > 1 and _is_inside(ranks):
+                if len(ranks) > 1:
                     self._collectives(ranks)
             self._barrier()
             self._lighthouse()

@@ -93,6 +93,8 @@ class Program(FleetState):
 
     def _collectives(self, ranks: list[SimRank]) -> None:
         """A collective is released once every member is in it, with the same signature."""
+        if not any(rank.enqueued > rank.completed for rank in ranks):  # by far the most
+            return
         name = ranks[0].group
         for place in ("gather", "reduce"):
             inside = [r for r in ranks if r.place == place and r.enqueued > r.completed]

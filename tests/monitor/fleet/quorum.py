@@ -14,7 +14,7 @@ class Quorum(Program):
     def _barrier(self) -> None:
         if self.now_s < self.no_quorum_until_s:
             return
-        if self.ghosts and any(self.ghosts.values()):
+        if any(self.ghosts.values()):
             return
         if not self.quorum & self.groups.keys():
             self.quorum = {name for name in self.groups if self._inside(name)}
@@ -36,10 +36,7 @@ class Quorum(Program):
         ranks = self.groups.get(group)
         if ranks is None or self.now_s < self.outside.get(group, 0.0):
             return False
-        for rank in ranks:  # noqa: SIM110 - quickest as a loop
-            if rank.place != "cross" or not rank.alive:
-                return False
-        return True
+        return all(rank.place == "cross" and rank.alive for rank in ranks)
 
     def _commit(self, step: int, joining: set[str]) -> None:
         """An attempt of all groups of the quorum ends."""

@@ -28,7 +28,6 @@ from monitor.loop.auditor import Auditor
 from monitor.loop.components import Components, LeaderComponents, VitalSigns
 from monitor.loop.loop import Keeper
 from monitor.model.config import KeeperConfig
-from monitor.model.escalation import Timeouts
 from monitor.model.eviction import Guard, Hold
 from monitor.model.incident import State
 from monitor.model.names import GroupName, IncidentId, RankName
@@ -40,6 +39,7 @@ from monitor.show.metrics_upkeep import Live
 from monitor.store.lease import Lease, process_name
 from monitor.store.store import Store
 from tests.changed import replace
+from tests.monitor.act.evictions import BRISK
 from tests.monitor.doubles import Broken
 from tests.monitor.fakes import FakeFleet, FakeLighthouse, FakeRank, wait_until
 from tests.monitor.samples import EVICT, incident
@@ -99,7 +99,7 @@ class Bench:
             registry=self.registry,
             quarantine=self.quarantine,
             lighthouse=self.light,
-            timeouts=Timeouts(kill_s=0.2, grace_s=0.1, pause_s=0.05, confirm_s=5.0),
+            timeouts=replace(BRISK, confirm_s=5.0),
         )
         self.evictors = Evictors(parties, record=self.store.save_eviction)
         self.components = Components(
