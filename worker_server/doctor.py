@@ -320,7 +320,11 @@ def _get(url: str, environ: Mapping[str, str]) -> Any:
 
 
 def _short(exc: Exception) -> str:
-    return f"{type(exc).__name__}: {exc}"[:160]
+    """What the system said, if it did: requests wraps it three times."""
+    cause: BaseException = exc
+    while (inner := cause.__cause__ or cause.__context__) is not None:
+        cause = inner
+    return getattr(cause, "strerror", None) or f"{type(exc).__name__}: {exc}"[:160]
 
 
 # -- the monitor and the Lighthouse ----------------------------------------------------------------

@@ -9,6 +9,7 @@ from email.utils import formatdate
 import pytest
 
 from tests.http_server import FakeServer
+from tests.ports import free_port
 from tests.worker_server.boxes import HEADS, IDENTITY, PROCESS, STEP
 from worker_server import doctor, run_dir, wire
 from worker_server.doctor import FAILED, OK, UNKNOWN, WARNING, RankHere
@@ -171,6 +172,9 @@ def test_a_torchft_that_is_not_hooked_and_a_recorder_that_is_not_read(server):
 def test_a_monitor_that_is_not_set_or_away(server):
     assert told(doctor.of_monitors([rank()])) == [("monitor", FAILED)]
     assert told(doctor.of_monitors([rank(LIGHTKEEPER_MONITOR=server.url)])) == [("monitor", FAILED)]
+    nobody = f"http://127.0.0.1:{free_port()}"
+    (finding,) = doctor.of_monitors([rank(LIGHTKEEPER_MONITOR=nobody)])
+    assert (finding.state, finding.said) == (FAILED, f"{nobody}: Connection refused")
 
 
 @pytest.mark.parametrize(
