@@ -228,7 +228,9 @@ class Doing(StrEnum):
     IO = "io"  # reads, writes or opens a file, a pipe or a socket
     DATA = "data"  # waits for the next batch of a data loader
     PROCESS = "process"  # waits for another process
-    COLLECTIVE = "collective"  # waits for other ranks: a collective, a store, a quorum
+    COLLECTIVE = "collective"  # waits for other ranks: a collective, a transfer, a quorum
+    STORE = "store"  # waits for a key of a store, or for the store itself
+    GROUP = "group"  # creates a process group: waits for its other members
     COMPILE = "compile"
     SAVE = "save"  # writes or reads a checkpoint
     EVALUATE = "evaluate"
@@ -253,6 +255,12 @@ class Witness:
     """From the first of these samples to the last."""
     age_s: Seconds
     """Since the last sample."""
+    call: str | None = None
+    """The function that this frame calls, such as `new_group` or `acquire`, if Python shows it."""
+
+    def __post_init__(self) -> None:
+        if self.call is not None:
+            object.__setattr__(self, "call", one_line(self.call))
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +273,9 @@ class Ending:
     """`RuntimeError: shape mismatch: expected 65, got 64`; None: no exception is known."""
     frame: Frame | None = None
     """Where it was raised: the innermost frame of the user's code."""
+    of_peers: bool | None = None
+    """Whether it was raised by what waits for other ranks (torch.distributed, TorchFT, gloo, NCCL),
+    by its frames and its type, and not by the rank's own code. None: that is not known."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sentence", one_line(self.sentence))
@@ -509,6 +520,51 @@ class GroupHead(Struct, array_like=True, frozen=True, gc=False):
         return self.enqueued if self.unfinished else 0
 
 
+class TransferHead(Struct, array_like=True, frozen=True, gc=False):
+    """Where a rank stands in its sends to one peer, or in its receives from it; travels as a row.
+
+    Sends and receives are counted by (group, peer, tag), which both sides count alike. The numbers
+    of a group's collectives say nothing about them.
+    """
+
+    group: str
+    peer: Whole
+    """Rank in the replica group; -1: a receive from any."""
+    tag: Whole
+    sends: Annotated[int, Meta(ge=0, le=1)]
+    """1: sends to the peer; 0: receives from it."""
+    posted: Count
+    """How many the rank has begun with this peer and tag."""
+    unfinished: Count
+    """How many up to the last one are unfinished."""
+    age_s: Seconds
+    """Since the last one was begun (while unfinished) or left."""
+    held: Count = 0
+    """The one that holds the rank's thread now: a batched or asynchronous one only while the rank
+    waits for its work. 0: none."""
+
+    def __post_init__(self) -> None:
+        if max(self.unfinished, self.held) > self.posted:
+            raise WireError(f"transfers: {self.unfinished} or {self.held} of {self.posted}")
+
+
+class Forming(Struct, frozen=True, gc=False):
+    """A process group that the rank is creating now; it waits for the other members meanwhile."""
+
+    call: str
+    """`init_process_group`, `new_group` ..."""
+    nth: Count
+    """Which group of this process it is, counted from 1 over its calls of `new_group`; 0 for
+    `init_process_group`. Ranks that create the same groups in the same order have equal numbers."""
+    age_s: Seconds
+    ranks: tuple[Count, ...] = ()
+    """Members asked for; empty: all."""
+    store: str | None = None
+    """Address of the store in which the members meet, `HOST:PORT`."""
+    site: str | None = None
+    """Call site in the user's code, `file.py:line`."""
+
+
 class StateReport(Struct, frozen=True, gc=False):
     """Where the rank stands: the answer of `GET /v1/state`."""
 
@@ -518,12 +574,22 @@ class StateReport(Struct, frozen=True, gc=False):
     """None when the rank has attached but never reported a step."""
     heads: tuple[GroupHead, ...] = ()
     witness: Witness | None = None
-    """None while it makes progress, and if no stacks could be taken."""
+    """None while it makes progress, and if no stacks could be taken. Of a dead rank the last one
+    before its end, if it did not move after it."""
     ending: Ending | None = None
     """None while it lives."""
     unhooked: tuple[str, ...] = ()
     """Functions missing from this version of TorchFT, such as `Manager.start_quorum`: what they
     did is not seen. Left out if there are none."""
+    transfers: tuple[TransferHead, ...] = ()
+    """Sends and receives, by peer and tag; left out if there are none."""
+    forming: Forming | None = None
+    """None: it is creating no process group."""
+    timeouts: Mapping[str, Seconds] = {}
+    """What ends a wait by itself -> after how long, as the program configured it: `collective`
+    (the shortest of its process groups), `quorum`, `commit`. Only what is known."""
+    lighthouse: str | None = None
+    """Address of the Lighthouse that this rank's Manager asks, `HOST:PORT`. None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -562,6 +628,11 @@ class RingEntry:
     quorum."""
     recorder: str | None = None
     """Key in `FlightRecord.recorders` that `torch_ids` refer to; None: `torch`."""
+    thread: Whole | None = None
+    """Native id of the thread that called it. Autograd's own threads, which run hooks while the
+    training thread waits for them, count as that one."""
+    tag: Whole | None = None
+    """Of a send or receive; its `seq` counts those of this group with this peer and tag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -810,8 +881,9 @@ class _StateCells(StateReport, frozen=True, gc=False):
         if step is not None and step.committed_step is None:  # not shared yet: safe to set
             structs.force_setattr(step, "committed_step", expected_committed_step(step))
         return StateReport(
-            identity, self.process, step, self.heads, self.witness, self.ending, self.unhooked
-        )
+            identity, self.process, step, self.heads, self.witness, self.ending, self.unhooked,
+            self.transfers, self.forming, self.timeouts, self.lighthouse,
+        )  # fmt: skip
 
 
 class _EntryCells(Struct, gc=False):
@@ -941,7 +1013,7 @@ Answer = StateReport | StepLog | FlightRecord | LastWords | HostReport | Registr
 
 LEFT_OUT: Final[Mapping[type, Mapping[str, Any]]] = {
     Identity: {"place": {}},
-    StateReport: {"unhooked": ()},
+    StateReport: {"unhooked": (), "transfers": (), "timeouts": {}},
     StepState: {
         "healing": False, "errored": False, "loss_finite": True, "commit_failures": 0, "tags": (),
         "counters": {}, "source": SOURCE_REPORTER, "times": {}, "gradients_watched": False,
@@ -999,6 +1071,9 @@ def _plain(value: Any, digits: int) -> Any:  # noqa: PLR0911  one case each
                     _plain(value.seconds, digits)]  # fmt: skip
         case GroupHead():
             return _head_row(value)
+        case TransferHead():
+            return [value.group, value.peer, value.tag, value.sends, value.posted,
+                    value.unfinished, round(value.age_s, 2), value.held]  # fmt: skip
         case str():
             return value
         case _:

@@ -47,8 +47,19 @@ def head(draw):
     )  # fmt: skip
 
 
+@st.composite
+def transfers(draw):
+    unfinished, posted = sorted((draw(COUNTS), draw(COUNTS)))
+    return wire.TransferHead(
+        group=draw(st.text()), peer=draw(st.integers(-1, 99)), tag=draw(st.integers(0, 9)),
+        sends=draw(st.integers(0, 1)), posted=posted, unfinished=unfinished,
+        age_s=draw(st.integers(0, 10**9)) / 100, held=draw(st.integers(0, posted)),
+    )  # fmt: skip
+
+
 CHOSEN = {
     wire.Identity: st.sampled_from([WHO, PLACED]), wire.Took: took(), wire.GroupHead: head(),
+    wire.TransferHead: transfers(), "call": LINES,
     float: SECONDS, bool: st.booleans(), str: st.text(max_size=8),
     Any: st.integers() | st.text(max_size=8),
     "url": st.just("http://h:1"), "rank": st.just(WHO.rank),
