@@ -35,6 +35,7 @@ from monitor.records.findings import (
     victims_of,
 )
 from monitor.records.job import NONE, Backend, CollectiveState, Job
+from monitor.records.threads import explained, shared_groups, two_threads
 from monitor.records.waits import (
     SYNCHRONISING,
     Graph,
@@ -628,13 +629,18 @@ def _analysis(job: Job) -> Analysis:
     calls = calls_of(job)
     pasts = RankPasts(job, calls)
     diverging = with_hanging(graph, calls, divergences(graph.index, calls, pasts))
+    shared = shared_groups(job)
+    odd = [divergence for divergence in diverging if divergence.group in shared]
+    diverging = tuple(divergence for divergence in diverging if divergence.group not in shared)
     different = {rank for divergence in diverging for rank in divergence.culprits}
-    candidates = (
+    roots = (
         *absent(graph, pasts, different),
         *inside(graph),
         *_inverted(graph, pasts),
         *doubled(graph, calls, pasts),
     )
+    of_threads = [root for root in roots if explained(shared, root)]
+    candidates = [root for root in roots if root not in of_threads]
     of_group: dict[int, list[Divergence]] = {}
     for divergence in diverging:
         of_group.setdefault(divergence.group, []).append(divergence)
@@ -657,6 +663,11 @@ def _analysis(job: Job) -> Analysis:
             if settled(graph, root.scene, ()) and not young(graph, root.scene)
         ]
     findings = [mismatch(graph, divergence) for divergence in diverging] + still
+    for number, group in shared.items():
+        here = [divergence for divergence in odd if divergence.group == number]
+        others = [root for root in of_threads if explained({number}, root)]
+        if here or any(not young(graph, root.scene) for root in others):
+            findings.append(two_threads(graph, group, here, others))
     return Analysis(
         findings=_sorted(findings),
         waits=tuple(_waits(graph)),

@@ -86,6 +86,8 @@ def read_entries(rows: Sequence[Any] | EntryRows) -> Entries:
         "peer": np.where(
             p2p, _by_payload(payload, [_peer(item) for item in payloads], np.int32), NONE
         ),
+        "thread": table.spread(np.array(threads_of(table), np.int64)),
+        "blocking": np.zeros(len(p2p), np.bool_),
         "created_ns": _times(table, "time_created_ns"),
         "started_ns": _times(table, "time_discovered_started_ns"),
         "completed_ns": _times(table, "time_discovered_completed_ns"),
@@ -96,6 +98,22 @@ def read_entries(rows: Sequence[Any] | EntryRows) -> Entries:
         order = np.argsort(record, kind="stable")
         columns = {name: column[order] for name, column in columns.items()}
     return columns, groups, payloads, sites.texts
+
+
+_HELPERS: Final = ("pt_autograd",)
+"""Threads of autograd: they run FSDP's and DDP's hooks while the training thread waits for them."""
+
+
+def threads_of(table: EntryRows) -> list[int]:
+    """A number for each entry's thread, from 0; NONE if it is not recorded, or a helper's."""
+    numbers: dict[str, int] = {}
+    names = (table.column("thread_name"), table.column("thread_id"))
+    return [
+        NONE
+        if not isinstance(thread, str) or (isinstance(name, str) and name.startswith(_HELPERS))
+        else numbers.setdefault(thread, len(numbers))
+        for name, thread in zip(*names, strict=True)
+    ]
 
 
 def spread_coalesced(columns: Mapping[str, NDArray[Any]], payloads: Sequence[Payload]) -> None:

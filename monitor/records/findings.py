@@ -29,6 +29,7 @@ class Fault(StrEnum):
     ORDER_INVERSION = "order_inversion"  # H2: a cycle of collectives, each waiting for the other
     POINT_TO_POINT = "point_to_point"  # H1 or H2: a send or recv whose peer does not answer
     TIMED_OUT = "timed_out"  # H3: ended everywhere by its timeout or an error
+    TWO_THREADS = "two_threads"  # H2: two threads of a rank use one group in no order; nobody's
     # Add a kind only where none above fits; each is explained in docs/offline.md.
 
 

@@ -62,6 +62,8 @@ class Payload:
     reduce_op: str | None = None
     root: int | None = None
     """Global rank; None where it is not recorded, or where the op has none."""
+    tag: int = 0
+    """Of a send or receive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,8 @@ copied records of a running job look like a hang."""
 COLUMNS: Final[Mapping[str, Any]] = {
     "rank": np.int32,       # global rank
     "group": np.int32,      # index into Job.groups
-    "seq": np.int64,        # collective_seq_id; of a point-to-point op p2p_seq_id
+    "seq": np.int64,        # collective_seq_id; of a point-to-point op p2p_seq_id, which is private
+                            # to a rank in torch's records, and counts peer and tag in the ring
     "op_id": np.int64,      # torch's op_id: equal for the parts of one coalesced operation
     "record": np.int64,     # record_id; per process, means nothing on another rank
     "payload": np.int32,    # index into Job.payloads
@@ -147,6 +150,8 @@ COLUMNS: Final[Mapping[str, Any]] = {
     "state": np.int8,       # CollectiveState
     "p2p": np.bool_,        # point-to-point: waits for `peer` only
     "peer": np.int32,       # global rank of the other side of a send or recv, or NONE
+    "thread": np.int64,     # thread that called it; autograd's are no other one; NONE if unknown
+    "blocking": np.bool_,   # the call returns only when it is complete (the ring alone knows)
     "created_ns": np.int64,    # enqueued: Unix time of that rank's clock, or NONE
     "started_ns": np.int64,    # found started (NCCL: watchdog's poll, about 100 ms), or NONE
     "completed_ns": np.int64,  # found completed, or NONE

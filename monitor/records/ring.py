@@ -2,9 +2,9 @@
 
 Theory of operation. An answer holds the rank's ring and torch's own record. For each process group
 one of the two is used, the same on all ranks, because they count differently. Torch's is used where
-only it is complete (NCCL; collectives called from C++, as by DDP's reducer; a ring that no longer
-knows how many sends it counted) and every rank has it. Otherwise the ring is used, which on gloo
-knows what torch does not: exits, errors, roots, point-to-point, TorchFT's quorums.
+only it is complete (NCCL; collectives called from C++, as by DDP's reducer) and every rank has it.
+Otherwise the ring is used, which on gloo knows what torch does not: exits, errors, roots, threads,
+point-to-point, TorchFT's quorums.
 
 Ranks are named by replica group and group rank, and numbered in that order.
 """
@@ -126,6 +126,8 @@ class RingRow:
     site: str | None = None
     p2p: bool = False
     peer: int = NONE
+    thread: int = NONE
+    blocking: bool = False
     created_ns: int = NONE
     started_ns: int = NONE
     completed_ns: int = NONE
@@ -161,6 +163,11 @@ def rows_of_dump(
 ) -> tuple[RingRow, ...]:
     """Torch's rows in the ring's groups, with what only the ring knows about them."""
     columns = {name: column.tolist() for name, column in dump.columns.items()}
+    threads = {
+        columns["thread"][at]: owners[record].thread
+        for at, record in enumerate(columns["record"])
+        if record in owners
+    }
     found_rows = []
     for at, record in enumerate(columns["record"]):
         own, number = owners.get(record), columns["site"][at]
@@ -185,6 +192,10 @@ def rows_of_dump(
                 site=site,
                 p2p=columns["p2p"][at],
                 peer=_torch_place(columns["peer"][at], dump, columns["group"][at]),
+                thread=threads.get(columns["thread"][at], NONE)
+                if threads
+                else columns["thread"][at],
+                blocking=own is not None and own.blocking,
                 created_ns=columns["created_ns"][at],
                 started_ns=columns["started_ns"][at],
                 completed_ns=columns["completed_ns"][at],
@@ -347,25 +358,20 @@ def _taken(ring: Iterable[RingEntry], dumps: Iterable[Dump], otherwise: int) -> 
 def _ring_rows(record: FlightRecord, dumps: Iterable[Dump], taken_ns: int) -> tuple[RingRow, ...]:
     over = {number: state for dump in dumps for number, state in _torch_states(dump).items()}
     rows = [_ring_row(entry, key, taken_ns, over) for entry, key in _keyed(record)]
-    rows = _close_unwaited(rows, record.ring)
-    return _renumbered(rows) if is_whole(record) else tuple(rows)
-
-
-def is_whole(record: FlightRecord) -> bool:
-    """Whether the ring has every call of that process."""
-    return all(entry.id == number for number, entry in enumerate(record.ring, 1))
+    return tuple(_batched(_close_unwaited(rows, record.ring), record.ring))
 
 
 def _keyed(record: FlightRecord) -> Iterable[tuple[RingEntry, GroupKey]]:
-    """Entries with their groups; sequence ids that start again make a new group."""
+    """Entries with their groups; collectives whose sequence ids start again make a new group."""
     last: dict[tuple[str, int | None], int] = {}
     begun: Counter[tuple[str, int | None]] = Counter()
     epochs = []
     for entry in record.ring:
         name = entry.group, entry.quorum
-        if entry.seq <= last.get(name, -1):
-            begun[name] += 1
-        last[name] = entry.seq
+        if entry.op not in POINT_TO_POINT:
+            if entry.seq <= last.get(name, -1):
+                begun[name] += 1
+            last[name] = entry.seq
         epochs.append(begun[name])
     for entry, epoch in zip(record.ring, epochs, strict=True):
         age = begun[entry.group, entry.quorum] - epoch
@@ -388,6 +394,8 @@ def _ring_row(
         reduce_op=entry.reduce_op,
         root=None if p2p or key.across else entry.root,
     )
+    if p2p:
+        payload = replace(payload, tag=entry.tag or 0)
     state = _state(entry, over)
     dated = taken_ns != NONE
     ended = dated and entry.exit_age_s is not None and state is CollectiveState.COMPLETED
@@ -401,6 +409,8 @@ def _ring_row(
         site=entry.site,
         p2p=p2p,
         peer=entry.root if p2p and entry.root is not None and not key.across else NONE,
+        thread=NONE if entry.thread is None else entry.thread,
+        blocking=not entry.is_async,
         created_ns=taken_ns - int(entry.enter_age_s * _NS) if dated else NONE,
         completed_ns=taken_ns - int((entry.exit_age_s or 0) * _NS) if ended else NONE,
         torch_ids=entry.torch_ids,
@@ -437,36 +447,48 @@ def _close_unwaited(rows: Sequence[RingRow], ring: Sequence[RingEntry]) -> list[
 
     Its missing exit may only mean that nobody called wait(); a group's work is done in order.
     """
-    last: dict[GroupKey, int] = {}
+    last: dict[_Stream, int] = {}
     for row in rows:
         if row.state is CollectiveState.COMPLETED:
-            last[row.group] = max(row.seq, last.get(row.group, 0))
+            last[_stream(row)] = max(row.seq, last.get(_stream(row), 0))
     return [
         replace(row, state=CollectiveState.COMPLETED)
         if entry.is_async
         and row.state is CollectiveState.UNKNOWN
-        and row.seq < last.get(row.group, 0)
+        and row.seq < last.get(_stream(row), 0)
         else row
         for row, entry in zip(rows, ring, strict=True)
     ]
 
 
-def _renumbered(rows: Iterable[RingRow]) -> tuple[RingRow, ...]:
-    """Sequence ids that count collectives and point-to-point separately, as torch's do.
+_Stream = tuple[GroupKey, str, int, int]
 
-    The ring counts both together, so members with different sends would seem out of step. Needs
-    a whole ring.
+
+def _stream(row: RingRow) -> _Stream:
+    """What is counted together: a group's collectives, or its transfers of one kind with one peer
+    and tag.
     """
-    counts: Counter[tuple[GroupKey, bool]] = Counter()
-    mixed = {row.group for row in rows if row.p2p}
-    renumbered = []
-    for row in rows:
-        if row.group in mixed:
-            counts[row.group, row.p2p] += 1
-            renumbered.append(replace(row, seq=counts[row.group, row.p2p]))
-        else:
-            renumbered.append(row)
-    return tuple(renumbered)
+    return row.group, row.payload.op if row.p2p else "", row.peer, row.payload.tag
+
+
+def _batched(rows: Sequence[RingRow], ring: Sequence[RingEntry]) -> Iterable[RingRow]:
+    """Transfers that one line posts one after the other get the op id of the first: they are one
+    operation, such as `batch_isend_irecv`, and the rank waits for all of them.
+    """
+    before: RingEntry | None = None
+    op_id = NONE
+    for row, entry in zip(rows, ring, strict=True):
+        posted = row.p2p and entry.is_async
+        same = (
+            posted
+            and before is not None
+            and (before.group, before.site, before.thread, before.attempt)
+            == (entry.group, entry.site, entry.thread, entry.attempt)
+            and entry.id == (before.id or 0) + 1
+        )
+        op_id = op_id if same else row.op_id
+        before = entry if posted else None
+        yield replace(row, op_id=op_id) if same else row
 
 
 # -- bounds ------------------------------------------------------------------------------------
@@ -521,10 +543,12 @@ def _newest_calls(ring: tuple[RingEntry, ...]) -> tuple[RingEntry, ...]:
     begun = 0
     for place, entry in enumerate(reversed(ring)):
         key = entry.group, entry.quorum
-        begun += entry.seq >= first.get(key, 0)
+        collective = entry.op not in POINT_TO_POINT
+        begun += collective and entry.seq >= first.get(key, 0)
         if place == _RING or begun > _GROUPS:
             return ring[len(ring) - place :]
-        first[key] = entry.seq
+        if collective:
+            first[key] = entry.seq
     return ring
 
 
@@ -548,7 +572,8 @@ def _few(groups: Any) -> None:
 # -- the job of many answers -------------------------------------------------------------------
 
 _AS_THEY_ARE: Final = (
-    "seq", "op_id", "record", "state", "p2p", "created_ns", "started_ns", "completed_ns",
+    "seq", "op_id", "record", "state", "p2p", "thread", "blocking", "created_ns", "started_ns",
+    "completed_ns",
 )  # fmt: skip
 _WORLD: Final = "default"
 """The ring's name for a replica group's own world."""
@@ -648,12 +673,10 @@ def _groups_by_torch(answers: Sequence[RankRecord]) -> frozenset[tuple[str, Grou
         torch = {row.group for row in answer.torch}
         nccl = {key for dump, keys in answer.dumps for key in keys if dump.backend is Backend.NCCL}
         unexplained = {row.group for row in answer.torch if row.record in answer.alone}
-        mixed = {row.group for row in answer.ring if row.p2p}
-        mixed = set() if is_whole(answer.record) else mixed
         for key in {row.group for row in answer.ring if not row.p2p} | torch:
             where = _scope(answer, key)
             ring[where] = ring.get(where, True) and key in torch
-            if key in nccl or key in unexplained or key in mixed:
+            if key in nccl or key in unexplained:
                 wanted.add(where)
     return frozenset(where for where in wanted if ring[where])
 

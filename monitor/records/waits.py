@@ -45,7 +45,7 @@ def live(job: Job) -> Bools:
     unfinished = np.isin(
         state, (CollectiveState.UNKNOWN, CollectiveState.SCHEDULED, CollectiveState.STARTED)
     )
-    unfinished &= ~(_counted_out(job) | _parts_of_the_past(job))
+    unfinished &= ~(_counted_out(job) | _parts_of_the_past(job) | _received(job))
     failed = np.flatnonzero(state == CollectiveState.FAILED)
     if len(failed):
         done = np.flatnonzero(state == CollectiveState.COMPLETED)
@@ -55,6 +55,28 @@ def live(job: Job) -> Bools:
             [r for r, k in zip(failed.tolist(), keys, strict=True) if r > last.get(k, -1)]
         ] = 1
     return np.asarray(unfinished, dtype=np.bool_)
+
+
+def _received(job: Job) -> Bools:
+    """Sends that their receiver has completed, by the ring's counts of each pair and tag.
+
+    A rank that never waits for an `isend` leaves it unfinished in its own record.
+    """
+    columns = job.columns
+    ring = [rank for rank, info in job.ranks.items() if info.backend is Backend.RING]
+    rows = np.flatnonzero(columns["p2p"] & np.isin(columns["rank"], ring))
+    over = np.zeros(len(job), dtype=np.bool_)
+    received: set[tuple[int, ...]] = set()
+    sent: list[tuple[int, tuple[int, ...]]] = []
+    for row in rows.tolist():
+        payload = job.payloads[int(columns["payload"][row])]
+        rank, peer, group, seq = (int(columns[c][row]) for c in ("rank", "peer", "group", "seq"))
+        if payload.op == "send":
+            sent.append((row, (group, rank, peer, payload.tag, seq)))
+        elif columns["state"][row] == CollectiveState.COMPLETED:
+            received.add((group, peer, rank, payload.tag, seq))
+    over[[row for row, key in sent if key in received]] = True
+    return over
 
 
 def _counted_out(job: Job) -> Bools:
@@ -131,18 +153,21 @@ def collective_heads(job: Job, chosen: Bools) -> dict[tuple[int, int], int]:
 
 def transfer_heads(job: Job, chosen: Bools) -> list[int]:
     """Rows of the first unfinished send and the first unfinished recv of each pair and group."""
-    heads: dict[tuple[int, int, int, str], int] = {}
+    heads: dict[tuple[int, int, int, str, int], int] = {}
     columns = job.columns
     for row in np.flatnonzero(chosen).tolist():
-        op = job.payloads[int(columns["payload"][row])].op
-        key = (int(columns["rank"][row]), int(columns["group"][row]), int(columns["peer"][row]), op)
-        heads.setdefault(key, row)
+        payload = job.payloads[int(columns["payload"][row])]
+        rank, group, peer = (int(columns[name][row]) for name in ("rank", "group", "peer"))
+        heads.setdefault((rank, group, peer, payload.op, payload.tag), row)
     return list(heads.values())
 
 
 def front_of(job: Job, heads: list[int]) -> tuple[int, ...]:
-    """The first head, with the other parts of its coalesced transfer, if it is part of one."""
-    columns, first = job.columns, heads[0]
+    """What a thread is stuck in: the blocking call that it is inside, if the record knows it, else
+    the first head, with the other parts of its coalesced transfer, if it is part of one.
+    """
+    columns = job.columns
+    first = next((row for row in reversed(heads) if columns["blocking"][row]), heads[0])
     if not columns["p2p"][first] or columns["op_id"][first] == NONE:
         return (first,)
     same = ("group", "op_id", "p2p")
@@ -200,6 +225,7 @@ class Transfers:
     group: int
     source: int
     target: int
+    tag: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +301,8 @@ class Index:
         if peer == NONE:
             return None
         source, target = (rank, peer) if self.sends(row) else (peer, rank)
-        return Transfers(int(columns["group"][row]), source, target)
+        tag = self.job.payloads[int(columns["payload"][row])].tag
+        return Transfers(int(columns["group"][row]), source, target, tag)
 
     def place(self, row: int) -> Transfers | tuple[int, int] | None:
         """Where an entry meets its peers': a stream of transfers, or (group, sequence)."""
@@ -789,7 +816,7 @@ def _stuck_all(index: Index) -> Iterable[StuckCollective]:
             collectives.setdefault(place, []).append(row)
     for (group, sequence), rows in sorted(collectives.items()):
         yield _collective(index, group, sequence, rows)
-    for stream in sorted(transfers, key=lambda s: (s.group, s.source, s.target)):
+    for stream in sorted(transfers, key=lambda s: (s.group, s.source, s.target, s.tag)):
         yield _transfer(index, stream, transfers[stream])
 
 

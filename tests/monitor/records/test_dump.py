@@ -51,6 +51,8 @@ def test_an_nccl_entry_has_all_its_columns(write) -> None:
         "state": [CollectiveState.COMPLETED],
         "p2p": [False],
         "peer": [-1],
+        "thread": [0],
+        "blocking": [False],
         "created_ns": [CREATED + 7],
         "started_ns": [CREATED + 8],
         "completed_ns": [CREATED + 9],

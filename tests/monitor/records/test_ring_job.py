@@ -78,27 +78,30 @@ def test_roots_and_peers_are_global_ranks() -> None:
     assert records.payloads[1].op == "recv"
 
 
-def test_sends_do_not_put_the_members_collectives_out_of_step() -> None:
+def test_sends_are_no_new_group_though_each_pair_counts_from_one() -> None:
     records = job(
-        answer(call(1, 1), call(2, 2, op="send", root=1), call(3, 3)),
+        answer(call(1, 1), call(2, 1, op="send", root=1), call(3, 1, op="recv", root=1, tag=4),
+               call(4, 2)),
         answer(call(1, 1), call(2, 2), rank=1),
-    )
+    )  # fmt: skip
     assert rows(records, "rank", "p2p", "seq") == [
-        (0, False, 1), (0, True, 1), (0, False, 2), (1, False, 1), (1, False, 2),
+        (0, False, 1), (0, True, 1), (0, True, 1), (0, False, 2), (1, False, 1), (1, False, 2),
     ]  # fmt: skip
+    assert len(records.groups) == 1
+    assert {payload.op: payload.tag for payload in records.payloads} == {
+        "all_reduce": 0, "send": 0, "recv": 4,
+    }  # fmt: skip
 
 
-def test_torch_numbers_a_ring_that_has_forgotten_how_many_sends_there_were() -> None:
+def test_transfers_that_one_line_posts_are_one_operation() -> None:
+    posted = {"op": "isend", "is_async": True, "site": "pipe.py:7", **INSIDE}
     records = job(
         answer(
-            call(7, 7, torch_ids=[5]), call(8, 8, op="send", root=1), dropped=6,
-            torch=gloo(entry(4, 4), entry(5, 5)),
+            call(1, 1, root=1, **posted), call(2, 1, root=2, **posted),
+            call(3, 1, root=3, **{**posted, "site": "pipe.py:9"}), call(4, 1),
         ),
-        answer(call(1, 4, torch_ids=[3]), call(2, 5, torch_ids=[4]), rank=1,
-               torch=gloo(entry(3, 4), entry(4, 5))),
     )  # fmt: skip
-    collectives = [row[:2] for row in rows(records, "rank", "seq", "p2p") if not row[2]]
-    assert collectives == [(0, 4), (0, 5), (1, 4), (1, 5)]
+    assert rows(records, "op_id") == [(1,), (1,), (3,), (4,)]
 
 
 def test_on_gloo_the_ring_is_taken_where_it_has_everything() -> None:

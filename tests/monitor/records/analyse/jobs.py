@@ -41,6 +41,7 @@ class Call:
     site: str = ""
     peer: int = NONE
     root: int | None = None
+    thread: int = NONE
 
     def open(self) -> Call:
         return replace(self, state=OPEN)
@@ -119,6 +120,8 @@ def job(
                 "state": call.state,
                 "p2p": p2p,
                 "peer": call.peer,
+                "thread": call.thread,
+                "blocking": False,
                 "created_ns": SECOND_NS + number,
                 "started_ns": NONE,
                 "completed_ns": NONE,

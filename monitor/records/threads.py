@@ -1,0 +1,105 @@
+"""One process group that two threads of a rank use in no fixed order.
+
+Theory of operation. The members of a group must make the same calls in the same order, and nothing
+orders two threads. So where two threads of a rank take turns in one group, every difference there
+follows from that: another op, a call too many, another order. Whoever is in the minority has done
+nothing wrong, so nobody is accused; a group of its own for one of the threads mends it. A group
+that one thread hands over to another once has an order, and so has one whose second thread runs
+autograd's hooks while the first one waits for them (those threads are not recorded as others).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from monitor.model.wording import listed, plural
+from monitor.records import findings as wording
+from monitor.records.divergence import Divergence
+from monitor.records.findings import Fault, Finding, victims_of
+from monitor.records.job import NONE, CollectiveState, Job
+from monitor.records.waits import Graph, Index, by_stream
+
+_EXPLAINED = frozenset({Fault.ORDER_INVERSION, Fault.EXTRA, Fault.SKIPPED, Fault.STUCK_INSIDE})
+"""Faults of a shared group that follow from its threads, as does any that accuses nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedGroup:
+    """A group that several threads of a rank use in turns."""
+
+    group: int
+    calls: Mapping[int, tuple[int, ...]]
+    """Rank -> the row of the latest call of each of its threads, in call order."""
+
+
+def shared_groups(job: Job) -> dict[int, SharedGroup]:
+    """The groups in which calls of two threads alternate or overlap, by index."""
+    columns = job.columns
+    rows = np.flatnonzero(~columns["p2p"] & (columns["thread"] != NONE))
+    calls: dict[int, dict[int, tuple[int, ...]]] = {}
+    for (rank, group), own in by_stream(job, rows).items():
+        threads = columns["thread"][own]
+        turns = np.flatnonzero(np.diff(threads)) + 1
+        if len(turns) > 1 or (len(turns) and _overlaps(job, own, int(turns[0]))):
+            last = {int(thread): int(row) for thread, row in zip(threads, own, strict=True)}
+            calls.setdefault(group, {})[rank] = tuple(sorted(last.values()))
+    return {group: SharedGroup(group, by_rank) for group, by_rank in sorted(calls.items())}
+
+
+def _overlaps(job: Job, rows: Sequence[int], turn: int) -> bool:
+    """Whether the first thread was still inside its last call when the second one called."""
+    state, left_ns = (job.columns[name][rows[turn - 1]] for name in ("state", "completed_ns"))
+    called_ns = job.columns["created_ns"][rows[turn]]
+    if state != CollectiveState.COMPLETED:
+        return True
+    return bool(NONE not in (left_ns, called_ns) and left_ns > called_ns)
+
+
+def explained(shared: Collection[int], finding: Finding) -> bool:
+    """Whether a fault follows from the threads of one of these groups."""
+    here = any(stuck.group in shared for stuck in finding.scene) or finding.group in shared
+    return here and (finding.kind in _EXPLAINED or not finding.culprits)
+
+
+def two_threads(
+    graph: Graph, group: SharedGroup, divergences: Sequence[Divergence], others: Sequence[Finding]
+) -> Finding:
+    """The finding of one shared group, in place of all that follows from it."""
+    index, job = graph.index, graph.index.job
+    said = [
+        f"rank {job.name(rank)} calls {listed([_call(index, row) for row in rows[-3:]])}"
+        for rank, rows in list(group.calls.items())[:4]
+    ]
+    label = job.groups[group.group].label
+    threads = plural(group.calls, "of the rank", "of each of these ranks")
+    scene = tuple(s for s in graph.stuck if s.group == group.group and s.transfer is None)
+    nodes = [graph.front_node(graph.stuck.index(stuck)) for stuck in scene]
+    involved = {
+        *group.calls,
+        *(rank for divergence in divergences for side in divergence.sides for rank in side),
+        *(rank for finding in others for side in finding.between for rank in side),
+    }
+    latest = max(row for rows in group.calls.values() for row in rows)
+    return Finding(
+        kind=Fault.TWO_THREADS,
+        reason=f"two threads use {label} in no fixed order: {'; '.join(said)}. Their calls meet "
+        f"those of peers in whatever order the threads {threads} happen to run: it is the "
+        "program, and no rank. Give one of the threads a process group of its own (new_group).",
+        victims=tuple(sorted(set(victims_of(graph, nodes, ())) | involved)),
+        group=group.group,
+        sequence=int(job.columns["seq"][latest]),
+        op=index.op(latest),
+        evidence={
+            f"rank {job.name(rank)}, thread {int(job.columns['thread'][row])}": _call(index, row)
+            for rank, rows in list(group.calls.items())[:4]
+            for row in rows[-3:]
+        },
+        scene=scene,
+    )
+
+
+def _call(index: Index, row: int) -> str:
+    return f"{index.op(row)}{wording.site(index, row)}"
