@@ -20,7 +20,7 @@ from monitor.records import findings as wording
 from monitor.records.divergence import Divergence
 from monitor.records.findings import Fault, Finding, victims_of
 from monitor.records.job import NONE, CollectiveState, Job
-from monitor.records.waits import Graph, Index, by_stream
+from monitor.records.waits import Graph, Index, Ints, by_stream
 
 _EXPLAINED = frozenset({Fault.ORDER_INVERSION, Fault.EXTRA, Fault.SKIPPED, Fault.STUCK_INSIDE})
 """Faults of a shared group that follow from its threads, as does any that accuses nobody."""
@@ -49,7 +49,7 @@ def shared_groups(job: Job) -> dict[int, SharedGroup]:
     return {group: SharedGroup(group, by_rank) for group, by_rank in sorted(calls.items())}
 
 
-def _overlaps(job: Job, rows: Sequence[int], turn: int) -> bool:
+def _overlaps(job: Job, rows: Ints, turn: int) -> bool:
     """Whether the first thread was still inside its last call when the second one called."""
     state, left_ns = (job.columns[name][rows[turn - 1]] for name in ("state", "completed_ns"))
     called_ns = job.columns["created_ns"][rows[turn]]

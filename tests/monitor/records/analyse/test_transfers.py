@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from monitor.records.analyse import analyse
@@ -48,7 +50,7 @@ class Rank:
                 enter_age_s=100.5 - number,
                 exit_age_s=exit_age_s,
                 **{"thread": 1, **facts},
-            )  # fmt: skip
+            )
         )
         return self
 
@@ -63,10 +65,10 @@ def stages(count: int, steps: int = STEPS) -> list[Rank]:
     """A pipeline that has trained: activations go up, gradients down, then all reduce."""
     ranks = [Rank(number) for number in range(count)]
     for _ in range(steps):
-        for low, high in zip(ranks, ranks[1:], strict=False):
+        for low, high in itertools.pairwise(ranks):
             low.transfer("send", high.number)
             high.transfer("recv", low.number)
-        for low, high in reversed(list(zip(ranks, ranks[1:], strict=False))):
+        for low, high in reversed(list(itertools.pairwise(ranks))):
             high.transfer("send", low.number)
             low.transfer("recv", high.number)
         for rank in ranks:
@@ -81,7 +83,7 @@ def test_a_pipeline_that_trains_is_silent() -> None:
 @pytest.mark.parametrize("count", [3, 5])
 def test_a_stage_that_comes_to_no_transfer_is_named_and_its_neighbours_are_not(count) -> None:
     ranks = stages(count)
-    for low, high in zip(ranks, ranks[1:], strict=False):
+    for low, high in itertools.pairwise(ranks):
         if low.number != 1:
             high.transfer("recv", low.number, done=high.number == 1)
     ranks[0].transfer("send", 1)
@@ -107,7 +109,8 @@ def test_both_sending_first_is_a_circle_and_nobody_is_accused() -> None:
     ranks[2].collective("barrier", done=False)
     (finding,) = findings(*ranks)
     assert (finding.kind, finding.culprits) == (Fault.POINT_TO_POINT, ())
-    assert "pipe.py:11" in finding.reason and "pipe.py:21" in finding.reason
+    assert "pipe.py:11" in finding.reason
+    assert "pipe.py:21" in finding.reason
     assert {rank for side in finding.between for rank in side} == {0, 1}
 
 
@@ -168,7 +171,8 @@ def test_two_threads_in_one_group_are_the_program_whoever_is_in_the_minority() -
             rank.collective(op, thread=thread, at=line, done=False)
     (finding,) = findings(*ranks)
     assert (finding.kind, finding.culprits) == (Fault.TWO_THREADS, ())
-    assert "train.py:9" in finding.reason and "ckpt.py:58" in finding.reason
+    assert "train.py:9" in finding.reason
+    assert "ckpt.py:58" in finding.reason
     assert finding.victims == (0, 1, 2)
 
 
