@@ -20,7 +20,9 @@ from worker_server.wire import LONG_PHASES, WAITING_PHASE, Doing
 
 LASTS = frozenset({Doing.COMPILE, Doing.SAVE, Doing.EVALUATE, Doing.START})
 """What may keep a healthy rank at one line for long while others wait."""
-_BLOCKS = frozenset({Doing.LOCK, Doing.IO, Doing.SLEEP, Doing.PROCESS})
+FOR_OTHERS = frozenset({Doing.COLLECTIVE, Doing.STORE, Doing.GROUP})
+"""Waits for other ranks: whoever stands there is no root, whatever counters say."""
+_BLOCKS = frozenset({Doing.LOCK, Doing.IO, Doing.SLEEP, Doing.PROCESS, Doing.DATA})
 _WORKS_CORES = 0.05
 """A wait in TorchFT uses 0.007, and moves 2 kB a second (seen in the field suite)."""
 _WORKS_BYTES_S = 1e6

@@ -20,12 +20,14 @@ from worker_server.wire import (
     SOURCE_REPORTER,
     WAITING_PHASE,
     Ending,
+    Forming,
     GroupHead,
     Identity,
     Process,
     StateReport,
     StepState,
     Tracer,
+    TransferHead,
     Witness,
 )
 
@@ -101,6 +103,8 @@ class RankTrack:
     """Heads of the rank's own ring: its threads moved them, and they are in every report."""
     inside: tuple[GroupHead, ...] = ()
     """Heads of the collectives it is inside, by the latest report."""
+    held: tuple[TransferHead, ...] = ()
+    """Sends and receives that hold its thread, by the latest report."""
     stall_s: float = 0.0
     """Least time without progress, at the latest report."""
     participating: bool = False
@@ -157,8 +161,29 @@ class RankTrack:
 
     @property
     def inside_s(self) -> float:
-        """Seconds that it has been inside a collective; 0 if in none."""
-        return max(head.age_s for head in self.inside) if self.inside else 0.0
+        """Seconds that it has been inside a collective or a transfer; 0 if in none."""
+        return max((head.age_s for head in (*self.inside, *self.held)), default=0.0)
+
+    @property
+    def forming(self) -> Forming | None:
+        """The process group that it is creating, in the latest tick."""
+        return None if self.fresh is None else self.fresh.forming
+
+    def gives_up_s(self) -> float:
+        """Seconds until its own timeout ends what it waits in now; infinite if not known.
+
+        Negative once it should have ended: a timeout counts from the call, and may be late.
+        """
+        report = self.report
+        if report is None or not report.timeouts:
+            return math.inf
+        if self.waits_in is not None:
+            limit_s, spent_s = report.timeouts.get(self.waits_in), self.stall_s
+        elif self.inside or self.held:
+            limit_s, spent_s = report.timeouts.get("collective"), self.inside_s
+        else:
+            return math.inf
+        return math.inf if limit_s is None else limit_s - spent_s
 
     @property
     def state(self) -> str | None:
@@ -199,18 +224,20 @@ class RankTrack:
 
     @property
     def inside_own(self) -> bool:
-        """Whether it is inside a collective of its own replica group, in the latest tick."""
-        return self.inside_any and any(of_own_group(head, self) for head in self.inside)
+        """Whether it is inside a collective or a transfer of its own replica group, now."""
+        if self.fresh is None:
+            return False
+        return bool(self.held) or any(of_own_group(head, self) for head in self.inside)
 
     @property
     def inside_any(self) -> bool:
-        """Whether it is inside any collective, of its own group or across groups."""
-        return self.fresh is not None and bool(self.inside)
+        """Whether it is inside a collective or a transfer, of its own group or across groups."""
+        return self.fresh is not None and bool(self.inside or self.held)
 
     @property
     def inside_across(self) -> bool:
         """Whether it is inside a collective that spans replica groups, in the latest tick."""
-        return self.inside_any and any(head.name.startswith(ACROSS) for head in self.inside)
+        return self.fresh is not None and any(h.name.startswith(ACROSS) for h in self.inside)
 
     @property
     def only_whole(self) -> bool:
@@ -264,7 +291,7 @@ class RankTrack:
                 self.first_commit_s = self.last_commit_s
 
     def _take_heads(self, report: StateReport) -> tuple[int, float]:
-        """Number of head movements so far, and the least of their ages."""
+        """Number of movements so far, of heads and transfers, and the least of their ages."""
         moves, least_s = 0, math.inf
         ring, inside = [], []
         for head in report.heads:
@@ -275,6 +302,10 @@ class RankTrack:
             if head.read_age_s is None:
                 ring.append(head)
                 moves += head.enqueued + head.completed
+        for transfer in report.transfers:
+            least_s = min(least_s, transfer.age_s)
+            moves += 2 * transfer.posted - transfer.unfinished
+        self.held = tuple(transfer for transfer in report.transfers if transfer.held)
         self.ring_heads = report.heads if len(ring) == len(report.heads) else tuple(ring)
         self.inside = tuple(inside)
         return moves, least_s

@@ -21,12 +21,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from operator import itemgetter
 from typing import Final
 
 from monitor.detect.history import History
 from monitor.detect.intake import HEARTBEAT_TIMEOUT_S
-from monitor.detect.patience import Allowance, allowance, undeclared
+from monitor.detect.forming import Team, forming_waits
+from monitor.detect.patience import FOR_OTHERS, Allowance, allowance, undeclared
 from monitor.detect.recorded import missed_by_records, quiet_groups
 from monitor.detect.track import RankTrack, of_own_group
 from monitor.model.names import GroupName, RankName, split_rank_name
@@ -36,17 +38,41 @@ from worker_server.wire import (
     WAIT_COMMIT,
     WAIT_QUORUM,
     WAITING_PHASE,
-    Doing,
     GroupHead,
     StepState,
+    TransferHead,
 )
 
 # -- stuck -------------------------------------------------------------------------------------
 
 
+class By(StrEnum):
+    """The witness of a wait."""
+
+    COLLECTIVE = "collective"
+    """Heads: inside a collective that others have not entered."""
+    TRANSFER = "transfer"
+    """Inside a send or receive that the peer has not posted."""
+    GROUP = "group"
+    """Creates a process group whose other members do not."""
+    ACROSS = "across"
+    """In a quorum, a commit vote or a collective across replica groups."""
+    RECORDS = "records"
+    """Flight records alone show the wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Edges of the graph: each of the waiters waits for each of the holders."""
+
+    waiters: tuple[RankName, ...]
+    holders: tuple[RankName, ...]
+    by: By
+
+
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """An unfinished collective of one replica group's process group."""
+    """An unfinished collective, or a transfer, of one replica group's process group."""
 
     group: GroupName
     process_group: str
@@ -64,6 +90,9 @@ class Stuck:
     """Least time without a move by anyone inside: an older record shows another moment."""
     recorded: bool = False
     """From heads of torch's recorder: no ring has its entries."""
+    transfer: bool = False
+    """A send or receive between two of them: only its two ends are members, and `seq` counts those
+    of this pair and tag."""
 
     @property
     def complete(self) -> bool:
@@ -109,6 +138,46 @@ def stuck_in(
         )
 
 
+def transfers_in(
+    group: GroupName, members: tuple[RankTrack, ...], standing: Mapping[RankName, RankStanding]
+) -> Iterable[Stuck]:
+    """Each send and receive that holds a member of the group; the two ends count alike.
+
+    A receive from any sender waits for nobody in particular, so it is no edge.
+    """
+    tracks = {track.identity.group_rank: track for track in members}
+    for track in members:
+        if standing[track.rank] is not RankStanding.HELD:
+            continue
+        for own in track.held:
+            peer = tracks.get(own.peer)
+            if peer is None or peer is track:
+                continue
+            there = _counterpart(own, track, peer)
+            both = there is not None and there.held == own.held
+            if both and peer.identity.group_rank < track.identity.group_rank:
+                continue  # yielded as the peer's
+            posted = there is not None and there.posted >= own.held
+            yield Stuck(
+                group=group,
+                process_group=own.group,
+                seq=own.held,
+                size=2,
+                joined=(track.rank, peer.rank) if both else (track.rank,),
+                absent=() if posted else (peer.rank,),
+                ops=("send" if own.sends else "recv",),
+                stall_s=min(track.stall_s, peer.stall_s) if both else track.stall_s,
+                transfer=True,
+            )
+
+
+def _counterpart(own: TransferHead, track: RankTrack, peer: RankTrack) -> TransferHead | None:
+    """The peer's side of the same stream of transfers."""
+    sides = () if peer.report is None else peer.report.transfers
+    key = (own.group, track.identity.group_rank, own.tag, own.sends)
+    return next((t for t in sides if (t.group, t.peer, t.tag, not t.sends) == key), None)
+
+
 # -- outside -----------------------------------------------------------------------------------
 # Who is missing, where phases do not show it: by the heads of the process groups.
 #
@@ -130,7 +199,7 @@ def missed(
     history: History,
     tracks: Sequence[RankTrack],
     standing: Mapping[RankName, RankStanding],
-    stuck: Iterable[Stuck],
+    stuck: Iterable[Stuck | Team],
 ) -> dict[RankName, tuple[RankName, ...]]:
     """Ranks that may be in no collective -> those waiting for them there; both sorted.
 
@@ -325,6 +394,9 @@ class WaitGraph:
     """Seconds until the next suspect has stood still for longer than allowed."""
     by_records: frozenset[RankName] = frozenset()
     """Ranks missing somewhere by their group's records alone."""
+    waits: tuple[Wait, ...] = ()
+    """The edges that name who is waited for. A rank that waits across replica groups also waits for
+    all of its lane and of its own group: those are followed in `victims`, and not listed."""
     _stalled: frozenset[RankName] = frozenset()
     _held_by: Mapping[RankName, Sequence[RankName]] = field(default_factory=dict)
     _lanes: Mapping[int, Sequence[RankName]] = field(default_factory=dict)
@@ -348,7 +420,7 @@ class WaitGraph:
         return frozenset(
             rank
             for collective in self.stuck
-            if collective.complete and not collective.completed
+            if collective.complete and not collective.completed and not collective.transfer
             for rank in collective.joined
             if rank in self._stalled
         )
@@ -380,14 +452,16 @@ def build(history: History) -> WaitGraph:
     tracks = history.present()
     standing = {track.rank: _standing(history, track) for track in tracks}
     stuck = tuple(
-        collective
+        stuck
         for group, members in history.groups().items()
-        for collective in stuck_in(group, members, standing)
+        for find in (stuck_in, transfers_in)
+        for stuck in find(group, members, standing)
     )
     for collective in stuck:
         if collective.complete and collective.completed:
             standing.update(dict.fromkeys(collective.joined, RankStanding.LEFT))
-    missing = missed(history, tracks, standing, stuck)
+    forming = forming_waits(history)
+    missing = missed(history, tracks, standing, (*stuck, *forming))
     outside = (rank for rank in missing if standing[rank] is not RankStanding.TRACED)
     standing.update(dict.fromkeys(outside, RankStanding.OUTSIDE))
     quiet = quiet_groups(history, standing)
@@ -408,13 +482,23 @@ def build(history: History) -> WaitGraph:
         if standing[track.rank] is RankStanding.WAITING:
             lanes.setdefault(track.identity.group_rank, []).append(track.rank)
             groups.setdefault(track.group, []).append(track.rank)
+    waits = (
+        *(
+            Wait(one.joined, one.absent, By.TRANSFER if one.transfer else By.COLLECTIVE)
+            for one in stuck
+            if one.absent
+        ),
+        *(Wait(team.joined, team.absent, By.GROUP) for team in forming),
+        *(
+            Wait(waiting, (rank,), By.RECORDS if rank in recorded else By.ACROSS)
+            for rank, waiting in missing.items()
+        ),
+    )
     held_by: dict[RankName, list[RankName]] = {}
-    for collective in stuck:
-        for rank in collective.absent:
-            held_by.setdefault(rank, []).extend(collective.joined)
-    for rank, waiting in missing.items():
-        holders = held_by.setdefault(rank, [])
-        holders.extend(waiter for waiter in waiting if waiter not in holders)
+    for wait in waits:
+        for rank in wait.holders:
+            waiting = held_by.setdefault(rank, [])
+            waiting.extend(waiter for waiter in wait.waiters if waiter not in waiting)
     graph = WaitGraph(
         standing=standing,
         roots=(),
@@ -427,6 +511,7 @@ def build(history: History) -> WaitGraph:
         fleet_pauses=_fleet_pauses(tracks, standing, stalled),
         quiet=quiet,
         by_records=frozenset(recorded),
+        waits=waits,
         _stalled=stalled,
         _held_by=held_by,
         _lanes=lanes,
@@ -512,14 +597,14 @@ def _standing(history: History, track: RankTrack) -> RankStanding:  # noqa: PLR0
     at_least_s = history.config.stall_floor_s
     if frozen_s is not None and frozen_s >= at_least_s and frozen_s >= history.hang_after_s(track):
         return RankStanding.FROZEN
-    if track.inside and track.inside_own:
+    if (track.inside or track.held) and track.inside_own:
         return RankStanding.HELD
     waits_in = None if track.step is None else track.step.waits_in
-    if waits_in is not None or (track.inside and track.inside_across):
+    if waits_in is not None or track.forming or (track.inside and track.inside_across):
         return RankStanding.WAITING
     if not track.phased:  # what a framework calls a phase may include waiting
         witness = track.witness
-        waits = witness is not None and witness.doing is Doing.COLLECTIVE
+        waits = witness is not None and witness.doing in FOR_OTHERS
         return RankStanding.WAITING if waits else RankStanding.UNKNOWN
     waits = track.doing in (WAITING_PHASE, _QUORUM_PHASE)
     return RankStanding.WAITING if waits else RankStanding.ALONE
