@@ -38,20 +38,53 @@ _THE_GROUPS: Final = (
     Fault.STUCK_INSIDE, Fault.TIMED_OUT, Fault.POINT_TO_POINT, Fault.ORDER_INVERSION,
 )  # fmt: skip
 """Reported for a group if none of its ranks can be named."""
+_CIRCLES: Final = (Fault.ORDER_INVERSION, Fault.POINT_TO_POINT)
 _EXCUSES: Final = (RankStanding.DEAD, RankStanding.SILENT)
 
 
 def deadlock(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     """At most one verdict for each replica group, on the flight records at hand."""
-    if graph.suspects or any(standing in _EXCUSES for standing in graph.standing.values()):
-        return ()
     verdicts: dict[GroupName, Verdict] = {}
+    for circle in graph.circles:
+        group = history.tracks[circle[0]].group
+        if group not in verdicts and (verdict := _circle(history, graph, circle)) is not None:
+            verdicts[group] = verdict
+    if graph.suspects or any(standing in _EXCUSES for standing in graph.standing.values()):
+        return tuple(verdicts.values())
     for stuck in graph.stuck:
         if stuck.group not in verdicts and _patient(history, stuck):
             verdict = _judge(history, graph, stuck)
             if verdict is not None:
                 verdicts[stuck.group] = verdict
     return tuple(verdicts.values())
+
+
+def circle_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
+    """Ranks whose records would show the calls of a circle: all of their groups; sorted."""
+    groups = sorted({history.tracks[rank].group for circle in graph.circles for rank in circle})
+    return tuple(
+        track.rank
+        for group in groups
+        for track in history.groups().get(group, ())
+        if track.fresh is not None
+        and history.record_age_s(track.rank) > min(track.stall_s, history.config.record_repeat_s)
+    )
+
+
+def _circle(history: History, graph: WaitGraph, circle: tuple[RankName, ...]) -> Verdict | None:
+    """A circle that the records of its group confirm; None: not now."""
+    tracks = [history.tracks[rank] for rank in circle]
+    still_s = min(track.stall_s for track in tracks)
+    if still_s < max(history.hang_after_s(track) for track in tracks):
+        return None
+    said = opinion(history, tracks[0].group, within_s=still_s)
+    for finding in () if said is None else said.findings:
+        if said is None or finding.kind not in _CIRCLES:
+            continue
+        if set(said.involved(finding)) & set(circle):
+            stuck = next(s for s in graph.stuck if set(s.joined) & set(circle))
+            return _verdict(history, graph, stuck, said, finding)
+    return None
 
 
 def _patient(history: History, stuck: Stuck) -> bool:

@@ -8,7 +8,14 @@ from typing import Final
 
 from monitor.detect.corrupt import corrupt
 from monitor.detect.dead import dead, lighthouse_away
-from monitor.detect.deadlock import STANDSTILL, across_records, all_wait, deadlock, standstill
+from monitor.detect.deadlock import (
+    STANDSTILL,
+    across_records,
+    all_wait,
+    circle_records,
+    deadlock,
+    standstill,
+)
 from monitor.detect.hang import left_out, not_entered, unphased, unphased_records, unseen
 from monitor.detect.history import History
 from monitor.detect.lag import replica_lag
@@ -68,6 +75,7 @@ def wanted_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
         *torn_records(history),
         *late_records(history),
         *across_records(history, graph),
+        *circle_records(history, graph),
     }
     return tuple(sorted(suspected)) or sampled_records(history, graph)
 

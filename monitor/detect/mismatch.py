@@ -133,9 +133,17 @@ def _patience_s(history: History, stuck: Stuck) -> float:
 
 
 def _crossed(graph: WaitGraph, stuck: Stuck) -> bool:
-    """Whether the absent wait elsewhere and no rank anywhere is seen alone."""
+    """Whether the absent wait elsewhere and no rank anywhere is seen alone.
+
+    Who waits for absent ranks that wait for each other is their victim.
+    """
     elsewhere = (RankStanding.WAITING, RankStanding.HELD)
-    return not graph.suspects and all(graph.standing[r] in elsewhere for r in stuck.absent)
+    apart = any(
+        set(stuck.absent) & set(circle) and not set(stuck.joined) & set(circle)
+        for circle in graph.circles
+    )
+    waits = all(graph.standing[rank] in elsewhere for rank in stuck.absent)
+    return waits and not apart and not graph.suspects
 
 
 def _passed(track: RankTrack, stuck: Stuck) -> bool:
@@ -436,11 +444,37 @@ def mismatch(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     for stuck in (*_suspicious(history, graph), *_of_the_dead(history, graph)):
         if stuck.group in verdicts:
             continue
-        judge = _by_torchs_records if stuck.recorded else _by_the_ring
-        verdict = judge(history, graph, stuck)
+        verdict = two_threads(history, stuck)
+        if verdict is None:
+            judge = _by_torchs_records if stuck.recorded else _by_the_ring
+            verdict = judge(history, graph, stuck)
         if verdict is not None:
             verdicts[stuck.group] = verdict
     return tuple(verdicts[group] for group in sorted(verdicts))
+
+
+def two_threads(history: History, stuck: Stuck) -> Verdict | None:
+    """Two threads that use one process group, if the records of its ranks show it.
+
+    Nothing orders their calls, so whatever differs is the program's, whoever is in the minority.
+    """
+    said = opinion(history, stuck.group)
+    findings = () if said is None else said.findings
+    finding = next((each for each in findings if each.kind is Fault.TWO_THREADS), None)
+    if said is None or finding is None:
+        return None
+    victims = said.names(finding.victims)
+    return Verdict(
+        kind=Kind.MISMATCH,
+        culprits=(),
+        groups=(stuck.group,),
+        reason=finding.reason,
+        confidence=Confidence.UNSURE,
+        since_s=began_s(history, victims or stuck.members),
+        victims=victims,
+        evidence=dict(finding.evidence),
+        signature=f"mismatch:two threads:{stuck.process_group}",
+    )
 
 
 def _by_the_ring(history: History, graph: WaitGraph, stuck: Stuck) -> Verdict | None:

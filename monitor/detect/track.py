@@ -162,7 +162,8 @@ class RankTrack:
     @property
     def inside_s(self) -> float:
         """Seconds that it has been inside a collective or a transfer; 0 if in none."""
-        return max((head.age_s for head in (*self.inside, *self.held)), default=0.0)
+        ages_s = [head.age_s for head in self.inside] + [head.age_s for head in self.held]
+        return max(ages_s, default=0.0)
 
     @property
     def forming(self) -> Forming | None:

@@ -25,14 +25,15 @@ from enum import StrEnum
 from operator import itemgetter
 from typing import Final
 
+from monitor.detect.forming import Team, forming_waits
 from monitor.detect.history import History
 from monitor.detect.intake import HEARTBEAT_TIMEOUT_S
-from monitor.detect.forming import Team, forming_waits
 from monitor.detect.patience import FOR_OTHERS, Allowance, allowance, undeclared
 from monitor.detect.recorded import missed_by_records, quiet_groups
 from monitor.detect.track import RankTrack, of_own_group
 from monitor.model.names import GroupName, RankName, split_rank_name
 from monitor.model.verdict import RankStanding
+from monitor.records.waits import components
 from worker_server.wire import (
     ACROSS,
     WAIT_COMMIT,
@@ -394,6 +395,9 @@ class WaitGraph:
     """Seconds until the next suspect has stood still for longer than allowed."""
     by_records: frozenset[RankName] = frozenset()
     """Ranks missing somewhere by their group's records alone."""
+    circles: tuple[tuple[RankName, ...], ...] = ()
+    """Ranks that stand still, wait for each other and for nobody else, each circle sorted: by what
+    their threads are in, so that records have to confirm it where a rank has several threads."""
     waits: tuple[Wait, ...] = ()
     """The edges that name who is waited for. A rank that waits across replica groups also waits for
     all of its lane and of its own group: those are followed in `victims`, and not listed."""
@@ -511,6 +515,7 @@ def build(history: History) -> WaitGraph:
         fleet_pauses=_fleet_pauses(tracks, standing, stalled),
         quiet=quiet,
         by_records=frozenset(recorded),
+        circles=_circles(waits, stalled),
         waits=waits,
         _stalled=stalled,
         _held_by=held_by,
@@ -526,6 +531,29 @@ def build(history: History) -> WaitGraph:
         roots=tuple(rank for rank, span_s in left_s.items() if span_s <= 0),
         next_root_s=min((span_s for span_s in left_s.values() if span_s > 0), default=math.inf),
     )
+
+
+def _circles(
+    waits: Sequence[Wait], stalled: frozenset[RankName]
+) -> tuple[tuple[RankName, ...], ...]:
+    """Strongly connected parts that no edge leaves, of more ranks than one, all standing still."""
+    inside = {rank for wait in waits for rank in wait.waiters}
+    if not any(rank in inside for wait in waits for rank in wait.holders):
+        return ()
+    ranks = sorted({rank for wait in waits for rank in (*wait.waiters, *wait.holders)})
+    place = {rank: node for node, rank in enumerate(ranks)}
+    edges: list[list[int]] = [[] for _ in range(len(ranks) + len(waits))]
+    for node, wait in enumerate(waits, len(ranks)):
+        for rank in wait.waiters:
+            edges[place[rank]].append(node)
+        edges[node] = [place[rank] for rank in wait.holders]
+    circles = []
+    for part in components(edges):
+        members = sorted(ranks[node] for node in part if node < len(ranks))
+        closed = all(target in part for node in part for target in edges[node])
+        if len(members) > 1 and closed and stalled.issuperset(members):
+            circles.append(tuple(members))
+    return tuple(sorted(circles))
 
 
 def _stood_s(history: History, graph: WaitGraph, rank: RankName) -> float:

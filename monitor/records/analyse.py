@@ -53,6 +53,8 @@ from monitor.records.waits import (
 
 _MOST = 64
 """Collectives of one cycle that are compared with each other."""
+_SHOWN = 8
+"""Transfers of one circle that are named."""
 _STEPS = 16
 """Calls of a rank before the one it is stuck in that are checked against its past."""
 
@@ -79,7 +81,9 @@ def cycles(graph: Graph, pasts: RankPasts) -> Iterable[Finding]:
 def _cycle(graph: Graph, pasts: RankPasts, nodes: tuple[int, ...]) -> Finding:
     sides = _sides(graph, nodes)
     if all(side.stuck.transfer is not None for side in sides):
-        return _cycle_finding(graph, nodes, Fault.POINT_TO_POINT, sides, ())
+        return _cycle_finding(
+            graph, nodes, Fault.POINT_TO_POINT, sides, (), reason=_circle(graph, sides)
+        )
     collectives = [side for side in sides if side.stuck.transfer is None][:_MOST]
     culprits: set[int] = set()
     for left, right in combinations(collectives, 2):
@@ -89,6 +93,24 @@ def _cycle(graph: Graph, pasts: RankPasts, nodes: tuple[int, ...]) -> Finding:
         culprits.update(_out_of_habit(graph, pasts, sides))
         kind = Fault.POINT_TO_POINT if culprits else kind
     return _cycle_finding(graph, nodes, kind, sides, tuple(sorted(culprits)))
+
+
+def _circle(graph: Graph, sides: Sequence[_Side]) -> str:
+    """Each transfer of a circle with its line, each rank after the one that waits for it."""
+    job, rows = graph.index.job, {side.ranks[0]: side.stuck.row for side in sides}
+    peers = {rank: int(job.columns["peer"][row]) for rank, row in rows.items()}
+    rank, said = min(peers), list[str]()
+    while rank in peers and len(said) < _SHOWN:
+        row, peer = rows[rank], peers.pop(rank)
+        where = graph.index.op(row) + wording.site(graph.index, row)
+        waits = "waits for" if not said else "for"
+        said.append(f"rank {job.name(rank)} {waits} rank {job.name(peer)} ({where})")
+        rank = peer
+    more = f" and {len(peers)} more" if peers else ""
+    return (
+        f"{listed(said, len(said))}{more}: a circle of sends and receives, so none of them ends. "
+        "The order of the program's transfers cannot work, and no rank is to blame."
+    )
 
 
 def _out_of_habit(graph: Graph, pasts: RankPasts, sides: Sequence[_Side]) -> tuple[int, ...]:
@@ -165,6 +187,8 @@ def _cycle_finding(
     kind: Fault,
     sides: Sequence[_Side],
     culprits: tuple[int, ...],
+    *,
+    reason: str = "",
 ) -> Finding:
     job = graph.index.job
     scene = tuple(dict.fromkeys(side.stuck for side in sides))
@@ -175,16 +199,15 @@ def _cycle_finding(
         for side in blamed[:4]
     ]
     who = wording.ranks_listed(job, culprits) if culprits else ""
-    reason = f"{listed(said)}, and each waits for the other"
-    match kind:
-        case Fault.POINT_TO_POINT if culprits:
-            reason += f": {who} never called that at this place before."
-        case Fault.POINT_TO_POINT:
-            reason += ": the sends and receives are in an order that cannot work."
-        case _ if culprits:
-            reason += f": {who} took them in another order than the others."
-        case _:
-            reason += ": the records cannot tell whose order is wrong."
+    if not reason:
+        reason = f"{listed(said)}, and each waits for the other: "
+        match kind:
+            case Fault.POINT_TO_POINT:
+                reason += f"{who} never called that at this place before."
+            case _ if culprits:
+                reason += f"{who} took them in another order than the others."
+            case _:
+                reason += "the records cannot tell whose order is wrong."
     involved = {rank for node in nodes if (rank := graph.rank_of(node)) is not None}
     return at_scene(
         graph,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from monitor.records import fast_pickle, safe_pickle
 from monitor.records.job import (
     COLUMNS,
+    MAIN_THREAD,
     NONE,
     Backend,
     CollectiveState,
@@ -105,15 +107,25 @@ _HELPERS: Final = ("pt_autograd",)
 
 
 def threads_of(table: EntryRows) -> list[int]:
-    """A number for each entry's thread, from 0; NONE if it is not recorded, or a helper's."""
+    """A number for each entry's thread; NONE if it is not recorded.
+
+    `MAIN_THREAD` is the one that calls most; a helper's entries count as its own.
+    """
     numbers: dict[str, int] = {}
-    names = (table.column("thread_name"), table.column("thread_id"))
-    return [
-        NONE
-        if not isinstance(thread, str) or (isinstance(name, str) and name.startswith(_HELPERS))
-        else numbers.setdefault(thread, len(numbers))
-        for name, thread in zip(*names, strict=True)
-    ]
+    threads: list[int | None] = []  # None: a helper's
+    for name, thread in zip(table.column("thread_name"), table.column("thread_id"), strict=True):
+        if not isinstance(thread, str):
+            threads.append(NONE)
+        elif isinstance(name, str) and name.startswith(_HELPERS):
+            threads.append(None)
+        else:
+            threads.append(numbers.setdefault(thread, len(numbers)))
+    callers = Counter(thread for thread in threads if thread is not None and thread != NONE)
+    main = max(callers, key=callers.__getitem__, default=NONE)
+    if main == NONE:
+        return [NONE] * len(threads)
+    swapped = {MAIN_THREAD: main, main: MAIN_THREAD}
+    return [MAIN_THREAD if thread is None else swapped.get(thread, thread) for thread in threads]
 
 
 def spread_coalesced(columns: Mapping[str, NDArray[Any]], payloads: Sequence[Payload]) -> None:

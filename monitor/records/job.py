@@ -24,6 +24,10 @@ NONE: Final = -1
 """Does not exist or was not recorded; for ranks, indices, sequence ids and times."""
 
 
+MAIN_THREAD: Final = 0
+"""The thread that trains. Autograd's own threads, which run hooks meanwhile, count as this one."""
+
+
 class CollectiveState(IntEnum):
     """How far a collective got, as far as its writer knows."""
 
@@ -150,7 +154,7 @@ COLUMNS: Final[Mapping[str, Any]] = {
     "state": np.int8,       # CollectiveState
     "p2p": np.bool_,        # point-to-point: waits for `peer` only
     "peer": np.int32,       # global rank of the other side of a send or recv, or NONE
-    "thread": np.int64,     # thread that called it; autograd's are no other one; NONE if unknown
+    "thread": np.int64,     # thread that called it: MAIN_THREAD or another number; NONE if unknown
     "blocking": np.bool_,   # the call returns only when it is complete (the ring alone knows)
     "created_ns": np.int64,    # enqueued: Unix time of that rank's clock, or NONE
     "started_ns": np.int64,    # found started (NCCL: watchdog's poll, about 100 ms), or NONE

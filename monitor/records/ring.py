@@ -33,6 +33,7 @@ from monitor.records.dump import (
 from monitor.records.dump import read as read_dump
 from monitor.records.job import (
     COLUMNS,
+    MAIN_THREAD,
     NONE,
     Backend,
     CollectiveState,
@@ -301,7 +302,7 @@ def read(record: FlightRecord, path: str = "", taken_ns: int = NONE) -> RankReco
         alone.update(number + first[name] for number in part.only)
     entries = tuple(_numbered(entry, first) for entry in record.ring) if dumps[1:] else record.ring
     taken_ns = _taken(entries, dumps, taken_ns)
-    ring = _ring_rows(replace(record, ring=entries), dumps, taken_ns)
+    ring = _ring_rows(replace(record, ring=_with_main_thread(entries, record)), dumps, taken_ns)
     homes = split_by_backend([matched_groups(dump, ring, record.members) for dump in dumps], dumps)
     return RankRecord(
         record=record,
@@ -311,6 +312,22 @@ def read(record: FlightRecord, path: str = "", taken_ns: int = NONE) -> RankReco
         taken_ns=taken_ns,
         problem="; ".join(problems) or None,
         alone=frozenset(alone),
+    )
+
+
+def _with_main_thread(
+    entries: tuple[RingEntry, ...], record: FlightRecord
+) -> tuple[RingEntry, ...]:
+    """The entries with `MAIN_THREAD` for the main thread, whose native id is the process's; where
+    it calls nothing, for the one that calls most.
+    """
+    callers = Counter(entry.thread for entry in entries if entry.thread is not None)
+    pid = record.identity.pid
+    main = pid if pid in callers else max(callers, key=callers.__getitem__, default=None)
+    if main is None:
+        return entries
+    return tuple(
+        replace(entry, thread=MAIN_THREAD) if entry.thread == main else entry for entry in entries
     )
 
 

@@ -29,7 +29,15 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from monitor.records.job import COPIED_NS, MOMENTS, NONE, Backend, CollectiveState, Job
+from monitor.records.job import (
+    COPIED_NS,
+    MAIN_THREAD,
+    MOMENTS,
+    NONE,
+    Backend,
+    CollectiveState,
+    Job,
+)
 from monitor.records.signature import closes_coalesced
 
 Ints = NDArray[np.int64]
@@ -172,6 +180,14 @@ def front_of(job: Job, heads: list[int]) -> tuple[int, ...]:
         return (first,)
     same = ("group", "op_id", "p2p")
     return tuple(r for r in heads if all(columns[c][r] == columns[c][first] for c in same))
+
+
+def _fronts_of(job: Job, heads: list[int]) -> tuple[int, ...]:
+    """What each thread of a rank is stuck in, of all its heads."""
+    by_thread: dict[int, list[int]] = {}
+    for row in heads:
+        by_thread.setdefault(int(job.columns["thread"][row]), []).append(row)
+    return tuple(sorted(row for rows in by_thread.values() for row in front_of(job, rows)))
 
 
 def highest(job: Job, chosen: Bools) -> dict[tuple[int, int], int]:
@@ -330,7 +346,7 @@ def build_index(job: Job) -> Index:
         rank, group, seq = (int(columns[name][row]) for name in ("rank", "group", "seq"))
         heads.setdefault(rank, []).append(row)
         head_rows.setdefault((rank, group, seq), []).append(row)
-    front = {rank: front_of(job, rows) for rank, rows in heads.items()}
+    front = {rank: _fronts_of(job, rows) for rank, rows in heads.items()}
     return Index(
         job=job,
         live=unfinished,
@@ -678,8 +694,9 @@ class Graph:
     index: Index
     stuck: tuple[StuckCollective, ...]
     edges: tuple[tuple[int, ...], ...]
-    """By node; nodes are ranks by place in `ranks`, then front and later of each `stuck`."""
+    """By node; nodes are threads by place in `ranks`, then front and later of each `stuck`."""
     ranks: tuple[int, ...]
+    """Of each thread: a rank has one, unless several of its threads are known to call groups."""
     roots: tuple[tuple[int, ...], ...]
     """Nodes of each component that no edge leaves; ranks that nobody waits for are left out."""
     knots: tuple[tuple[int, ...], ...]
@@ -716,11 +733,11 @@ class Graph:
             seen.update(new)
             count += sum(node < len(self.ranks) for node in new)
             todo += new
-        return tuple(sorted(self.ranks[node] for node in seen if node < len(self.ranks)))
+        return tuple(sorted({self.ranks[node] for node in seen if node < len(self.ranks)}))
 
     def nodes_of(self, ranks: Iterable[int]) -> tuple[int, ...]:
-        place = {rank: node for node, rank in enumerate(self.ranks)}
-        return tuple(place[rank] for rank in ranks if rank in place)
+        chosen = set(ranks)
+        return tuple(node for node, rank in enumerate(self.ranks) if rank in chosen)
 
 
 def build_graph(index: Index) -> Graph:
@@ -731,27 +748,10 @@ def build_graph(index: Index) -> Graph:
         for collective in stuck
         for rank in (*collective.absent, *collective.held, *collective.silent)
     }
-    ranks = tuple(sorted({*index.job.expected, *index.job.ranks, *index.heads, *involved}))
-    place = {rank: node for node, rank in enumerate(ranks)}
-    edges: list[list[int]] = [[] for _ in range(len(ranks) + 2 * len(stuck))]
+    threads = _Threads(index, {*index.job.expected, *index.job.ranks, *index.heads, *involved})
+    ranks = threads.ranks
     behind, late = lost(index), unbegun(index)
-    alone = late.union(behind)
-    for number, collective in enumerate(stuck):
-        front = len(ranks) + 2 * number
-        for rank in set(collective.front) - alone:
-            edges[place[rank]].append(front)
-        for rank in set(collective.later) - alone:
-            edges[place[rank]].append(front + 1)
-        edges[front] = [
-            place[r] for r in (*collective.absent, *collective.held, *collective.silent)
-        ]
-        edges[front + 1] = (
-            [place[r] for r in (*collective.absent, *collective.silent)] if collective.later else []
-        )
-    # a later head that nobody holds up means nothing: its ranks' fronts explain the wait
-    empty = {n for n in range(len(ranks) + 1, len(edges), 2) if not edges[n]}
-    empty |= {n for n in range(len(ranks), len(edges), 2) if not stuck[(n - len(ranks)) // 2].front}
-    pointing = [tuple(t for t in targets if t not in empty) for targets in edges]
+    pointing = _edges(stuck, threads, late.union(behind))
     waited = {target for targets in pointing for target in targets}
     parts = components(pointing)
     leaving = {
@@ -788,6 +788,77 @@ def build_graph(index: Index) -> Graph:
         collectives={group: tuple(places) for group, places in of_group.items()},
         lost=behind,
     )
+
+
+def _edges(
+    stuck: Sequence[StuckCollective], threads: _Threads, alone: frozenset[int]
+) -> list[tuple[int, ...]]:
+    """Node -> the nodes it waits for: threads, then front and later of each collective.
+
+    `alone`: ranks that nobody holds up. A later head that nobody holds up means nothing, because
+    its ranks' fronts explain the wait. An idle helper may wait for its task from a main thread that
+    is stuck itself.
+    """
+    count = len(threads.ranks)
+    edges: list[list[int]] = [[] for _ in range(count + 2 * len(stuck))]
+    for number, collective in enumerate(stuck):
+        front = count + 2 * number
+        for inside, target in ((collective.front, front), (collective.later, front + 1)):
+            for rank in set(inside) - alone:
+                for node in threads.inside(rank, collective):
+                    edges[node].append(target)
+        missing = [threads.caller(r, collective) for r in (*collective.absent, *collective.silent)]
+        edges[front] = missing + [threads.caller(r, collective) for r in collective.held]
+        edges[front + 1] = missing if collective.later else []
+    for node, main in threads.helpers.items():
+        if edges[main] and not edges[node]:
+            edges[node].append(main)
+    empty = {n for n in range(count + 1, len(edges), 2) if not edges[n]}
+    empty |= {n for n in range(count, len(edges), 2) if not stuck[(n - count) // 2].front}
+    return [tuple(t for t in targets if t not in empty) for targets in edges]
+
+
+class _Threads:
+    """The nodes of ranks: one for each thread that is stuck, or that calls what others wait in.
+
+    Two threads of a rank wait for different things, and neither explains the other's wait.
+    """
+
+    def __init__(self, index: Index, ranks: Iterable[int]) -> None:
+        self._index = index
+        columns = index.job.columns
+        self._usual: dict[tuple[int, int], int] = {}
+        """(rank, group) -> the thread that called it last."""
+        known = np.flatnonzero(columns["thread"] != NONE)
+        for stream, rows in by_stream(index.job, known).items():
+            self._usual[stream] = int(columns["thread"][rows[-1]])
+        of_rank: dict[int, set[int]] = {}
+        for (rank, _), thread in self._usual.items():
+            of_rank.setdefault(rank, set()).add(thread)
+        lanes = [(r, t) for r in sorted(ranks) for t in sorted(of_rank.get(r, ())) or (NONE,)]
+        self.ranks = tuple(rank for rank, _ in lanes)
+        self._node = {lane: node for node, lane in enumerate(lanes)}
+        self._first = {rank: node for node, rank in reversed(list(enumerate(self.ranks)))}
+        self.helpers = {
+            node: self._node[rank, MAIN_THREAD]
+            for (rank, thread), node in self._node.items()
+            if thread != MAIN_THREAD and (rank, MAIN_THREAD) in self._node
+        }
+        """Node of a helper thread -> that of its rank's main thread, which may owe it its task."""
+
+    def inside(self, rank: int, stuck: StuckCollective) -> tuple[int, ...]:
+        """Threads of a rank for which it is the head of a stream."""
+        place = stuck.transfer or (stuck.group, stuck.sequence)
+        rows = (row for row in self._index.heads[rank] if self._index.place(row) == place)
+        threads = {int(self._index.job.columns["thread"][row]) for row in rows}
+        return tuple(sorted({self._at(rank, thread) for thread in threads}))
+
+    def caller(self, rank: int, stuck: StuckCollective) -> int:
+        """The thread of a rank that would call it: the one that called that group last."""
+        return self._at(rank, self._usual.get((rank, stuck.group), NONE))
+
+    def _at(self, rank: int, thread: int) -> int:
+        return self._node.get((rank, thread), self._first[rank])
 
 
 def _sorted(parts: Iterable[frozenset[int]]) -> tuple[tuple[int, ...], ...]:

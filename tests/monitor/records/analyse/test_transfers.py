@@ -13,6 +13,8 @@ from tests.monitor.records.answers import answer, call
 from worker_server.wire import parse_flight_record
 
 STEPS = 5
+MAIN = 7
+"""Native id of the main thread: the process's."""
 
 
 class Rank:
@@ -33,8 +35,8 @@ class Rank:
         )  # fmt: skip
 
     def collective(
-        self, op: str = "all_reduce", *, done: bool = True, at: str = "train.py:7", thread: int = 1,
-        group: str = "default", **facts,
+        self, op: str = "all_reduce", *, done: bool = True, at: str = "train.py:7",
+        thread: int = MAIN, group: str = "default", **facts,
     ) -> Rank:  # fmt: skip
         self.counts[group] = self.counts.get(group, 0) + 1
         return self._add(self.counts[group], op, done, site=at, thread=thread, group=group, **facts)
@@ -49,7 +51,7 @@ class Rank:
                 op=op,
                 enter_age_s=100.5 - number,
                 exit_age_s=exit_age_s,
-                **{"thread": 1, **facts},
+                **{"thread": MAIN, **facts},
             )
         )
         return self
@@ -164,7 +166,7 @@ def test_two_threads_in_one_group_are_the_program_whoever_is_in_the_minority() -
             rank.collective()
             if step == 2:
                 rank.collective("all_gather", thread=2, at="ckpt.py:58")
-        first, second = ("barrier", 1, "train.py:9"), ("all_gather", 2, "ckpt.py:58")
+        first, second = ("barrier", MAIN, "train.py:9"), ("all_gather", 2, "ckpt.py:58")
         if rank.number == 2:
             first, second = second, first
         for op, thread, line in (first, second):
@@ -189,7 +191,19 @@ def test_a_group_that_one_thread_hands_to_another_has_an_order() -> None:
     ranks = [Rank(number) for number in range(3)]
     for rank in ranks:
         for step in range(2 * STEPS):
-            rank.collective(thread=1 + (step >= STEPS))
+            rank.collective(thread=2 if step >= STEPS else MAIN)
         rank.collective("all_gather" if rank.number == 1 else "barrier", thread=2, done=False)
     (finding,) = findings(*ranks)
     assert (finding.kind, finding.culprits) == (Fault.MISMATCH, (1,))
+
+
+def test_a_thread_that_waits_for_its_next_task_explains_no_wait_of_another() -> None:
+    ranks = [Rank(number) for number in range(2)]
+    for rank in ranks:
+        for _ in range(STEPS):
+            rank.collective()
+            rank.collective("all_gather", thread=2, at="ckpt.py:58", group="saving")
+    ranks[0].collective("all_gather", thread=2, at="ckpt.py:58", group="saving", done=False)
+    ranks[1].collective(done=False)  # rank 0's main thread stands in a file
+    (finding,) = findings(*ranks)
+    assert (finding.kind, finding.culprits) == (Fault.NOT_ENTERED, (0,))
