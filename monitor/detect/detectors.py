@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from monitor.detect.corrupt import corrupt
-from monitor.detect.dead import dead, lighthouse_away
+from monitor.detect.dead import dead
 from monitor.detect.deadlock import (
     STANDSTILL,
     across_records,
@@ -20,6 +20,7 @@ from monitor.detect.hang import left_out, not_entered, unphased, unphased_record
 from monitor.detect.history import History
 from monitor.detect.lag import replica_lag
 from monitor.detect.late_comer import late_comer, late_records
+from monitor.detect.lighthouse import lighthouse_away
 from monitor.detect.mismatch import (
     differing_across,
     mismatch,

@@ -1,0 +1,140 @@
+"""The Lighthouse as seen from here and by the ranks: away, back too late, or another one.
+
+Accuses no rank. A Lighthouse that does not answer this monitor: the job goes on (only this monitor
+cannot reach it), or the job stands too (nobody commits, and ranks wait where they wait for a
+quorum: without a Lighthouse none forms, and TorchFT ends the ranks when their quorum timeout
+passes, 60 s by default), or it is unknown which. A standstill with another visible reason is not
+blamed on the Lighthouse.
+
+A Lighthouse that is back does not free the waiting ranks: with TorchFT 0.2.0 a quorum request in
+progress when it went is lost, nobody repeats it, and all ranks end after the quorum timeout (seen
+in every run of the campaign, evidence/campaign.md).
+"""
+
+from __future__ import annotations
+
+from monitor.detect.history import History
+from monitor.detect.track import RankTrack
+from monitor.detect.waits import WaitGraph
+from monitor.model.names import RankName
+from monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
+from monitor.model.wording import listed, plural, seconds
+
+
+def lighthouse_away(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
+    """At most one verdict, without culprits; its victims are the ranks that stand still for it."""
+    since_s, away = history.away_since_s, history.away
+    if since_s is None or away is None:
+        return _in_vain(history, graph)
+    if history.now_s - since_s < history.config.lighthouse_away_s:
+        return ()
+    victims = _standing(history, graph, since_s)
+    commit_s = _last_commit_s(history)
+    reason = (
+        f"the Lighthouse does not answer for {seconds(history.now_s - since_s)}"
+        f" ({away.reason}); {_effect(history, graph, victims)}"
+    )
+    evidence = {
+        "Lighthouse": away.reason,
+        "last commit": "none seen"
+        if commit_s is None
+        else f"{seconds(max(0.0, history.now_s - commit_s))} ago",
+    }
+    return (_away_verdict(history, reason, since_s, victims, evidence),)
+
+
+def _in_vain(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
+    """It is back, and all ranks still wait for requests from before."""
+    over = history.unfollowed()
+    if over is None or graph.roots:
+        return ()
+    waiting = tuple(t.rank for t in history.present() if _waits(history, graph, t))
+    if not waiting or len(waiting) < len(history.present()):
+        return ()
+    away_s, back_s = over.until_s - over.since_s, history.now_s - over.until_s
+    absence = f"away for {seconds(away_s)}" if away_s > 0 else "started anew"
+    reason = (
+        f"the Lighthouse was {absence} and is back for {seconds(back_s)}, but nobody has "
+        f"committed since: {listed(waiting)} {plural(waiting, 'waits', 'wait')} for a quorum "
+        "asked for before, which TorchFT does not ask for again: it ends them at their quorum "
+        "timeout, 60 s by default"
+    )
+    evidence = {"Lighthouse": "it counts its quorums anew" if over.anew else "it answers again"}
+    return (_away_verdict(history, reason, over.since_s, waiting, evidence),)
+
+
+def _away_verdict(
+    history: History,
+    reason: str,
+    since_s: float,
+    victims: tuple[RankName, ...],
+    evidence: dict[str, str],
+) -> Verdict:
+    """Accuses nobody; that it stops the job is likely at best."""
+    ranks = f"{_answering(history)} of {len(history.present())} answer this monitor"
+    return Verdict(
+        kind=Kind.LIGHTHOUSE_AWAY,
+        culprits=(),
+        groups=(),
+        reason=reason,
+        confidence=Confidence.LIKELY if victims else Confidence.CERTAIN,
+        since_s=since_s,
+        victims=victims,
+        evidence=evidence | {"ranks": ranks},
+        signature="lighthouse_away",
+    )
+
+
+def _answering(history: History) -> int:
+    return sum(track.fresh is not None for track in history.present())
+
+
+def _last_commit_s(history: History) -> float | None:
+    commits = (track.last_commit_s for track in history.present())
+    return max((at_s for at_s in commits if at_s is not None), default=None)
+
+
+def _goes_on(history: History) -> bool:
+    """Whether the last commit is more recent than the longest limit for standing still."""
+    commit_s = _last_commit_s(history)
+    spans = (history.hang_after_s(track) for track in history.present())
+    most_s = max(spans, default=history.config.stall_floor_s)
+    return commit_s is not None and history.now_s - commit_s < most_s
+
+
+def _standing(history: History, graph: WaitGraph, since_s: float) -> tuple[RankName, ...]:
+    """Ranks that wait for a quorum, or ended waiting, in a job that nothing else holds up."""
+    if _goes_on(history) or graph.roots:
+        return ()
+    waiting = tuple(t.rank for t in history.present() if _waits(history, graph, t))
+    ended = tuple(
+        track.rank
+        for track in history.present()
+        if graph.standing[track.rank] is RankStanding.DEAD
+        and track.died_s is not None
+        and track.died_s > since_s
+    )
+    if not waiting and len(ended) < len(history.present()):
+        return ()
+    return tuple(sorted({*waiting, *ended}))
+
+
+def _waits(history: History, graph: WaitGraph, track: RankTrack) -> bool:
+    """Whether a rank stands where it may wait for a quorum, as far as its phases show."""
+    may_wait = graph.standing[track.rank] in (RankStanding.WAITING, RankStanding.UNKNOWN)
+    return may_wait and track.stall_s >= history.hang_after_s(track)
+
+
+def _effect(history: History, graph: WaitGraph, victims: tuple[RankName, ...]) -> str:
+    if victims:
+        return (
+            f"the job stands: nobody commits, and {listed(victims)} "
+            f"{plural(victims, 'waits', 'wait')} for a quorum"
+        )
+    if not _answering(history):
+        return "nor does any rank: this monitor may be cut off"
+    if _goes_on(history):
+        return "the job goes on: only this monitor cannot reach it"
+    if graph.roots:
+        return f"whether the job needs it cannot be told: {listed(graph.roots)} stands still itself"
+    return "whether the job can do without it cannot be told yet"
