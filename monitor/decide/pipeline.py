@@ -593,6 +593,7 @@ class Pipeline:
         if graph is not None:
             self._history.pausing, self._history.inside = graph.pausing, graph.all_in
             self._history.left_s = graph.left_since(self._history)
+            self._history.held = graph.held_since(self._history)
             records = _guarded("records", failures, lambda: wanted_records(self._history, graph))
         return TickResult(
             now_s=snapshot.now_s,

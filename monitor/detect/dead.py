@@ -1,10 +1,19 @@
-"""Dead processes, lost hosts (class D), and a Lighthouse that does not answer.
+"""Dead processes and lost hosts (class D), and hangs that ended in deaths.
 
-Theory of operation. A death may follow from another one: torchft's DDP ends survivors when a peer
-dies inside an all-reduce, and TorchFT's timeouts end ranks that wait. So a group that has not
-committed since a rank of another group died, and that shows no reason of its own for its end, died
-of that: it is a victim, and the first death is blamed, even once all are gone. A job is taken for
-finished, and nothing is reported, when all ranks end at about the same time and alike.
+Theory of operation. The dead keep their edges: whom a rank waited for when it was last seen
+(`History.held`), how it ended (`endings`), where it stood, and what its records show. A rank that
+gave up on others died of the one that it waited for, whoever ended first. If that one stood still
+by itself, until its launcher ended it or to this day, the hang is the fault and the deaths are its
+consequence. If it had left its collectives behind and ended with exit code 0, it left early. Only a
+rank with an end of its own is blamed for its death.
+
+A death may also follow from one in another group: torchft's DDP ends survivors when a peer dies
+inside an all-reduce, and TorchFT's timeouts end ranks that wait. So a group that has not committed
+since a rank of another group died, and that shows no reason of its own for its end, died of that:
+it is a victim, and the first death is blamed, even once all are gone.
+
+A job in which all ranks end at about the same time is reported without an accusation if they ended
+alike, by an error; it is over, and nothing is reported, if all are done or were asked to end.
 
 A WorkerServer that cannot be reached is no dead rank: the server itself may be gone. A process is
 dead when its WorkerServer says so. Hosts count as lost only when every WorkerServer there is silent
@@ -14,50 +23,308 @@ answer, the Manager must have been on a silent one, and all that answer stand st
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Final
 
-from monitor.detect.history import History
-from monitor.detect.patience import allowance
-from monitor.detect.track import FINISHED_PHASE, RankTrack, inside_own_group
+from monitor.detect.endings import End, end_of, finished, gave_up, how_it_ended, is_gone
+from monitor.detect.history import Held, History
+from monitor.detect.patience import LASTS, allowance
+from monitor.detect.recorded import MISSING, opinion, sure
+from monitor.detect.track import RankTrack, inside_own_group
 from monitor.detect.waits import WaitGraph
-from monitor.detect.wording import named as ranks_named
-from monitor.detect.wording import of_death, of_peers, waits_for, why_it_died
+from monitor.detect.wording import (
+    named as ranks_named,
+)
+from monitor.detect.wording import (
+    of_death,
+    of_hang,
+    stood_in,
+    waits_for,
+    waits_in,
+    why_it_died,
+)
 from monitor.model.names import GroupName, RankName
-from monitor.model.observation import stopped
-from monitor.model.verdict import Confidence, Kind, Verdict
+from monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
 from monitor.model.wording import listed, plural, seconds
 
-_OWN_SIGNALS: Final = frozenset({"SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE"})
 _SHOWN: Final = 8
 _SEEN_LATE_S: Final = 1.0
 """How much later than another WorkerServer one on a busy host may see a death: it exceeded
 `death_slack_s` at a load of 8 on two cores (2026-11-24). Launchers wait longer between SIGTERM and
 SIGKILL."""
+_KEPT_S: Final = 5.0
+"""An edge seen this long before a death is what the rank died in: a few polls."""
+_BY_ITSELF: Final = frozenset({End.OWN, End.KILLED})
+_NOT_ITS_OWN: Final = frozenset({End.PEERS, End.ASKED})
 
 
 def dead(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
-    """One verdict for each replica group that lost a process; culprits are the first to die."""
+    """One verdict for each replica group that lost a process."""
     lost = {
         group: gone
         for group, members in history.groups().items()
         if (gone := [t for t in members if _lost_for_good(t, members)])
     }
-    if _ended_alike(history):
-        return _for_all(history, lost)
+    early = [
+        verdict
+        for group, members in history.groups().items()
+        if (verdict := _left_early(history, graph, group, members)) is not None
+    ]
+    if not early and _over_together(history):
+        return _alike(history)
     follows = _followers(history, lost)
+    told = {group for verdict in early for group in verdict.groups}
     verdicts = [
-        _verdict(history, graph, group, gone, follows)
+        _ended_hang(history, graph, group, gone) or _verdict(history, graph, group, gone, follows)
         for group, gone in lost.items()
-        if group not in follows
+        if group not in follows and group not in told
     ]
     verdicts += [
         _lost(history, graph, group, away)
         for group, members in history.groups().items()
         if group not in lost and (away := _on_lost_hosts(history, group, members))
     ]
-    return tuple(verdicts)
+    return (*early, *verdicts)
+
+
+def over(history: History) -> frozenset[RankName]:
+    """Ranks that ended without a fault: work done, or the whole job was asked to end."""
+    gone = [track for track in history.present() if is_gone(track)]
+    asked = bool(gone) and _over_together(history) and not _alike(history)
+    return frozenset(t.rank for t in gone if finished(t) or (asked and end_of(t) is End.ASKED))
+
+
+# -- the whole job -----------------------------------------------------------------------------
+
+
+def _over_together(history: History) -> bool:
+    """Whether all ranks ended at about the same time, and alike: nobody is to blame."""
+    tracks = [track for track in history.present() if track.report is not None]
+    died_s = [track.died_s for track in tracks if track.died_s is not None]
+    if not tracks or len(died_s) < len(tracks):
+        return False
+    if max(died_s) - min(died_s) > history.config.job_end_s:
+        return False
+    ends = {end_of(track) for track in tracks}
+    if ends <= {End.DONE, End.ASKED} or any(map(_interrupted, tracks)):
+        return not ends & _BY_ITSELF
+    silent = all(_without_a_word(track) for track in tracks)
+    return silent or _one_error(tracks) or ends == {End.KILLED}
+
+
+def _interrupted(track: RankTrack) -> bool:
+    """Whether Ctrl-C ended it: a person's doing."""
+    process = None if track.report is None else track.report.process
+    by_signal = process is not None and process.exit_signal == "SIGINT"
+    return end_of(track) is End.ASKED and (by_signal or _exception(track) == "KeyboardInterrupt")
+
+
+def _exception(track: RankTrack) -> str:
+    ending = track.ending
+    text = "" if ending is None or ending.exception is None else ending.exception
+    return text.partition(":")[0]
+
+
+def _without_a_word(track: RankTrack) -> bool:
+    """Whether nothing is known of its end, or it is done."""
+    process = None if track.report is None else track.report.process
+    known = process is not None and (process.exit_code or process.exit_signal)
+    return not known and not _exception(track)
+
+
+def _one_error(tracks: Sequence[RankTrack]) -> bool:
+    """Whether several ranks raised the same error at the same place, and none another."""
+    own = [track for track in tracks if end_of(track) is End.OWN]
+    rest = {end_of(track) for track in tracks} - {End.OWN}
+    same = {of_death(track) for track in own}
+    return len(own) > 1 and len(same) == 1 and "" not in same and rest <= _NOT_ITS_OWN
+
+
+def _alike(history: History) -> tuple[Verdict, ...]:
+    """The end of a job that ended as a whole, if it was no fault of a rank but no good end."""
+    gone = sorted((t for t in history.present() if is_gone(t)), key=attrgetter("death_s"))
+    bad = [track for track in gone if end_of(track) in _BY_ITSELF]
+    if not bad or any(map(_interrupted, gone)):
+        return ()
+    first_s = gone[0].death_s
+    span = seconds(gone[-1].death_s - first_s)
+    ago = seconds(history.now_s - first_s)
+    own = [track for track in bad if end_of(track) is End.OWN]
+    same = f"{listed([t.rank for t in own])} raised the same error, " if own else ""
+    reason = f"all {len(gone)} ranks of the job ended within {span}, {ago} ago: {same}"
+    reason += why_it_died(bad[0]) + (": the program, and no rank" if own else "")
+    return (
+        Verdict(
+            kind=Kind.DEAD,
+            culprits=(),
+            groups=(),
+            reason=reason,
+            confidence=Confidence.UNSURE,
+            since_s=first_s,
+            victims=tuple(sorted(track.rank for track in gone)),
+            evidence={t.rank: why_it_died(t) or "how is not known" for t in gone[:_SHOWN]},
+            signature=of_death(bad[0]),
+            settled=True,
+        ),
+    )
+
+
+# -- a hang that ended -------------------------------------------------------------------------
+
+
+def _edge(history: History, track: RankTrack) -> Held | None:
+    """Whom a rank waited for when it ended, if that was seen."""
+    held = history.held.get(track.rank)
+    return held if held is not None and track.death_s - held.seen_s <= _KEPT_S else None
+
+
+def _ended_hang(
+    history: History, graph: WaitGraph, group: GroupName, gone: list[RankTrack]
+) -> Verdict | None:
+    """The hang for which ranks of the group gave up; None if there was none.
+
+    Who stood still did so until its launcher ended it, or still stands. One that ended by an error
+    of its own, or in another group, has a verdict of its own.
+    """
+    ends = {track.rank: end_of(track) for track in gone}
+    waiters = [t for t in gone if ends[t.rank] is End.PEERS and _edge(history, t) is not None]
+    if not waiters:
+        return _never_entered(history, group, gone) if End.PEERS in ends.values() else None
+    first_s = min(track.death_s for track in waiters)
+    holders = {r for t in waiters if (held := _edge(history, t)) for r in held.holders}
+    tracks = [history.tracks[rank] for rank in sorted(holders) if rank in history.tracks]
+    stood = [t for t in tracks if t.group == group and _stood_until(t, first_s)]
+    if not stood or any(End.OWN is end for end in ends.values()):
+        return None
+    culprits = tuple(track.rank for track in stood)
+    victims = {t.rank for t in gone} | set(graph.victims(culprits)) | {t.rank for t in waiters}
+    at_work = all(_lasting(track) for track in stood)
+    held_s = [held.since_s for t in waiters if (held := _edge(history, t)) is not None]
+    clauses = [stood_in(stood, [how_it_ended(t, True) if is_gone(t) else "" for t in stood])]
+    clauses += [
+        f"{gave_up(track, track.death_s - held.since_s)} for {plural(stood, 'it', 'them')}"
+        f"{waits_in(history, [track.rank])}"
+        for track in waiters[:_SHOWN]
+        if (held := _edge(history, track)) is not None
+    ]
+    if at_work:
+        clauses.append(f"the timeout is shorter than what {listed(culprits)} did")
+    return Verdict(
+        kind=Kind.NOT_ENTERED,
+        culprits=culprits,
+        groups=(group,),
+        reason="; ".join(clauses),
+        brief=clauses[0],
+        confidence=Confidence.UNSURE if at_work else Confidence.LIKELY,
+        since_s=min(held_s),
+        victims=tuple(sorted(victims - set(culprits))),
+        evidence={t.rank: why_it_died(t) or "how is not known" for t in gone[:_SHOWN]}
+        | {"source": "whom they waited for when they were last seen"},
+        signature=of_hang(stood),
+        settled=True,
+    )
+
+
+def _stood_until(track: RankTrack, first_s: float) -> bool:
+    """Whether it stood still when the first of its waiters gave up: it lives without a move since,
+    or it was ended then, and by somebody else.
+    """
+    if is_gone(track):
+        ended = end_of(track) in (End.ASKED, End.KILLED, End.UNKNOWN)
+        return ended and track.death_s >= first_s - _SEEN_LATE_S
+    return track.moved_s is None or track.moved_s < first_s
+
+
+def _lasting(track: RankTrack) -> bool:
+    """Whether its last stack shows work that is known to last."""
+    seen = None if track.report is None else track.report.witness
+    return seen is not None and seen.doing in LASTS
+
+
+def _never_entered(history: History, group: GroupName, gone: list[RankTrack]) -> Verdict | None:
+    """The rank that the records of the dead show missing, where no poll has seen the wait."""
+    since_s = history.now_s - min(track.death_s for track in gone)
+    said = opinion(history, group, within_s=since_s)
+    finding = next(
+        (f for f in (() if said is None else said.findings) if sure(f) and f.kind in MISSING), None
+    )
+    if said is None or finding is None:
+        return None
+    culprits = said.names(finding.culprits)
+    ends = {track.rank: end_of(track) for track in gone}
+    if any(ends.get(rank) is End.OWN for rank in culprits):
+        return None
+    gone_ranks = {track.rank for track in gone}
+    return Verdict(
+        kind=Kind.NOT_ENTERED,
+        culprits=culprits,
+        groups=(group,),
+        reason=f"{finding.reason} {listed(sorted(gone_ranks - set(culprits)))} gave up and ended",
+        confidence=Confidence.LIKELY,
+        since_s=min(track.death_s for track in gone),
+        victims=tuple(sorted((gone_ranks | set(said.names(finding.victims))) - set(culprits))),
+        evidence=dict(finding.evidence) | {"source": "flight records of the dead"},
+        signature=of_hang([history.tracks[rank] for rank in culprits if rank in history.tracks]),
+        settled=True,
+    )
+
+
+# -- left early --------------------------------------------------------------------------------
+
+
+def _left_early(
+    history: History, graph: WaitGraph, group: GroupName, members: tuple[RankTrack, ...]
+) -> Verdict | None:
+    """Ranks that ended with exit code 0 while others of their group were inside a collective.
+
+    Those wait for ever, or have given up by now.
+    """
+    done = [t for t in members if is_gone(t) and end_of(t) is End.DONE]
+    if not done or len(done) == len(members):
+        return None
+    names = {track.rank for track in done}
+    waiting = [
+        t
+        for t in members
+        if t.rank in graph.victims(names)
+        and graph.standing[t.rank] is RankStanding.HELD
+        and t.stall_s >= history.hang_after_s(t)
+    ]
+    ended = [t for t in members if is_gone(t) and end_of(t) is End.PEERS]
+    for_them = [t for t in ended if (held := _edge(history, t)) and names & set(held.holders)]
+    others = {end_of(t) for t in members if is_gone(t)} - {End.DONE, End.PEERS, End.ASKED}
+    quick = [t for t in ended if t not in for_them] if not others else []
+    first_s = min(track.death_s for track in done)
+    quick = [t for t in quick if t.death_s >= first_s - _SEEN_LATE_S and _edge(history, t) is None]
+    left_behind = [*waiting, *for_them, *quick]
+    if not left_behind:
+        return None
+    seen = [*waiting, *for_them]
+    ranks = [track.rank for track in left_behind]
+    end = f"{listed(sorted(names))} ended with exit code 0"
+    if seen:
+        where = waits_in(history, [track.rank for track in seen])
+        reason = f"{end} while {listed(ranks)} {plural(ranks, 'was', 'were')} still{where}"
+        reason += f", which {plural(done, 'it', 'they')} never entered: left early"
+    else:
+        reason = f"{end}; {listed(ranks)} lost {plural(done, 'it', 'them')} and ended after that: "
+        reason += why_it_died(left_behind[0])
+    return Verdict(
+        kind=Kind.DEAD,
+        culprits=tuple(sorted(names)),
+        groups=(group,),
+        reason=reason,
+        confidence=Confidence.LIKELY if seen else Confidence.UNSURE,
+        since_s=first_s,
+        victims=tuple(sorted(ranks)),
+        evidence={t.rank: how_it_ended(t) for t in done[:_SHOWN]},
+        signature="dead:left early",
+        settled=True,
+    )
+
+
+# -- dead --------------------------------------------------------------------------------------
 
 
 def _followers(
@@ -70,70 +337,10 @@ def _followers(
             continue
         for group, gone in lost.items():
             died_s = min(track.death_s for track in gone)
-            own = any(_on_its_own(t) or (t.last_commit_s or 0.0) > first_s for t in gone)
+            own = any(end_of(t) in _BY_ITSELF or (t.last_commit_s or 0.0) > first_s for t in gone)
             if group != root and group not in follows and first_s < died_s and not own:
                 follows[group] = root
     return follows
-
-
-def _on_its_own(track: RankTrack) -> bool:
-    """Whether its end shows a cause of its own, and not a peer that is gone."""
-    ending = track.ending
-    if ending is not None and ending.exception is not None:
-        return not (of_peers(ending.exception) or _stopped(track))
-    return _signal(track) in _OWN_SIGNALS
-
-
-def over(history: History) -> frozenset[RankName]:
-    """Ranks that ended without a fault: work done, or the whole job was asked to end."""
-    gone = [track for track in history.present() if _gone(track)]
-    alike = bool(gone) and _ended_alike(history)
-    return frozenset(t.rank for t in gone if _finished(t) or (alike and _stopped(t)))
-
-
-def _gone(track: RankTrack) -> bool:
-    return track.fresh is not None and not track.fresh.process.alive
-
-
-def _finished(track: RankTrack) -> bool:
-    """Whether a rank had reported the end of its training; without phases, by its exit status."""
-    if track.doing == FINISHED_PHASE:
-        return True
-    return not track.phased and track.report is not None and track.report.process.exit_code == 0
-
-
-def _ended_alike(history: History) -> bool:
-    """Whether all ranks ended at about the same time, all with a reason of their own or none."""
-    tracks = [track for track in history.present() if track.report is not None]
-    died_s = [track.died_s for track in tracks if track.died_s is not None]
-    if len(died_s) < len(tracks) or not tracks:
-        return False
-    own = sum(map(_on_its_own, tracks))
-    return own in (0, len(tracks)) and max(died_s) - min(died_s) <= history.config.job_end_s
-
-
-def _for_all(history: History, lost: Mapping[GroupName, list[RankTrack]]) -> tuple[Verdict, ...]:
-    """Reported without accusing anybody if the job raised; an end without an error is no fault."""
-    gone = sorted((t for tracks in lost.values() for t in tracks), key=attrgetter("death_s"))
-    raised = [track for track in gone if of_death(track)]
-    if not raised:
-        return ()
-    first_s = gone[0].death_s
-    return (
-        Verdict(
-            kind=Kind.DEAD,
-            culprits=(),
-            groups=(),
-            reason=f"all {len(gone)} ranks of the job ended within "
-            f"{seconds(gone[-1].death_s - first_s)}, {seconds(history.now_s - first_s)} "
-            f"ago: {raised[0].rank} by {why_it_died(raised[0])}",
-            confidence=Confidence.UNSURE,
-            since_s=first_s,
-            victims=tuple(sorted(track.rank for track in gone)),
-            evidence={t.rank: why_it_died(t) or "how is not known" for t in gone[:_SHOWN]},
-            signature=of_death(raised[0]),
-        ),
-    )
 
 
 def _verdict(
@@ -143,33 +350,19 @@ def _verdict(
     gone: list[RankTrack],
     follows: Mapping[GroupName, GroupName],
 ) -> Verdict:
-    own = [track for track in gone if not _waited_for_another(track, gone)] or gone
-    first_s = min(track.death_s for track in own)
-    slack_s = history.config.death_slack_s
-    first = [track for track in own if track.death_s - first_s <= slack_s]
-    late, named = _seen_late(own, first), first
-    if late:
-        named = late
-    elif not all(map(_asked_to_end, first)):
-        # a launcher's SIGTERM took them along: the order alone is too close to decide
-        named = [track for track in first if not _asked_to_end(track)]
+    first_s, named, late = _first(history, gone)
     culprits = tuple(track.rank for track in named)
     died = [track.rank for track in gone if track.rank not in culprits]
     died += [
         track.rank
         for other, root in follows.items() if root == group
-        for track in history.groups()[other] if _gone(track)
+        for track in history.groups()[other] if is_gone(track)
     ]  # fmt: skip
     waiting = tuple(rank for rank in graph.victims(culprits) if rank not in died)
-    alive = [t for t in history.groups()[group] if t.fresh is not None and not _gone(t)]
+    alive = [t for t in history.groups()[group] if t.fresh is not None and not is_gone(t)]
     still = "runs" if len(alive) == 1 else "run"
     # a job that is asked to end is gone by then: ranks that are left wait forever
     stranded = bool(alive and waiting) and history.now_s - first_s >= history.config.job_end_s
-    confidence = Confidence.LIKELY if late else Confidence.CERTAIN
-    if (all(map(_asked_to_end, gone)) and not stranded) or all(map(_gave_up, named)):
-        confidence = Confidence.UNSURE
-    if "SIGKILL" in map(_signal, late):  # a launcher may have sent it after seeing the first
-        confidence = Confidence.UNSURE
     clauses = [_died(history, named, first_s)]
     if alive:
         clauses.append(f"{listed([t.rank for t in alive])} of its group still {still}")
@@ -183,14 +376,52 @@ def _verdict(
         groups=(group,),
         reason="; ".join(clauses),
         brief=clauses[0],
-        confidence=confidence,
+        confidence=_confidence(gone, named, late, stranded=stranded),
         since_s=first_s,
         victims=tuple(sorted({*waiting, *died})),
         evidence={"host": ", ".join(history.hosts(culprits))}
         | {t.rank: f"pid {t.identity.pid} on {t.identity.host} is gone" for t in gone},
         signature=of_death(named[0]),
-        settled=any(map(_on_its_own, named)),
+        settled=any(end_of(track) is not End.UNKNOWN for track in named),
     )
+
+
+def _first(
+    history: History, gone: list[RankTrack]
+) -> tuple[float, list[RankTrack], list[RankTrack]]:
+    """When the first of a group's ranks died, whom to name for it, and those of them that were seen
+    to die after it.
+
+    A rank with an end of its own comes before any that lost a peer or was asked to end, within the
+    time by which a busy host may see a death late.
+    """
+    own = [track for track in gone if not _waited_for_another(track, gone)] or gone
+    first_s = min(track.death_s for track in own)
+    slack_s = history.config.death_slack_s
+    first = [track for track in own if track.death_s - first_s <= slack_s]
+    if late := _seen_late(own, first):
+        return first_s, late, late
+    by_others = [track for track in first if end_of(track) is not End.ASKED]
+    return first_s, by_others or first, []
+
+
+def _confidence(
+    gone: Sequence[RankTrack],
+    named: Sequence[RankTrack],
+    late: Sequence[RankTrack],
+    *,
+    stranded: bool,
+) -> Confidence:
+    """Unsure where somebody else may have ended it, or where it only lost a peer."""
+    ends = {end_of(track) for track in named}
+    if ends == {End.PEERS} or (ends == {End.ASKED} and not stranded):
+        return Confidence.UNSURE
+    if any(end_of(track) is End.KILLED for track in late):
+        return Confidence.UNSURE  # a launcher may have sent it after seeing the first
+    aborted = {_signal(track) for track in named} == {"SIGABRT"}
+    if aborted and len(gone) > 1 and End.OWN not in ends:
+        return Confidence.UNSURE  # C++ does that about a peer's doing as well
+    return Confidence.LIKELY if late else Confidence.CERTAIN
 
 
 def _seen_late(gone: list[RankTrack], first: list[RankTrack]) -> list[RankTrack]:
@@ -200,10 +431,10 @@ def _seen_late(gone: list[RankTrack], first: list[RankTrack]) -> list[RankTrack]
     itself right after. A launcher that ends the rest of a group mostly uses SIGTERM, and waits long
     enough.
     """
-    if not all(_gave_up(track) or _asked_to_end(track) for track in first):
+    if not all(end_of(track) in _NOT_ITS_OWN for track in first):
         return []
     until_s = min(track.death_s for track in first) + _SEEN_LATE_S
-    return [t for t in gone if _on_its_own(t) and t.death_s <= until_s]
+    return [t for t in gone if end_of(t) in _BY_ITSELF and t.death_s <= until_s]
 
 
 def _died(history: History, tracks: list[RankTrack], first_s: float) -> str:
@@ -218,12 +449,12 @@ def _died(history: History, tracks: list[RankTrack], first_s: float) -> str:
     return f"{sentence},{phase} how is not known"
 
 
-def _lost_for_good(track: RankTrack, members: tuple[RankTrack, ...]) -> bool:
+def _lost_for_good(track: RankTrack, members: Iterable[RankTrack]) -> bool:
     """Whether it died and its group has not restarted since: no successor is on the way."""
     died_s = track.died_s
     return (
-        _gone(track)
-        and not _finished(track)
+        is_gone(track)
+        and not finished(track)
         and died_s is not None
         and not any(
             other.predecessor is not None and other.first_seen_s > died_s for other in members
@@ -242,24 +473,11 @@ def _waited_for_another(track: RankTrack, gone: list[RankTrack]) -> bool:
     )
 
 
-def _gave_up(track: RankTrack) -> bool:
-    """Whether its own exception says that it waited for a rank that did not come, or is gone."""
-    ending = track.ending
-    return ending is not None and ending.exception is not None and of_peers(ending.exception)
-
-
-def _asked_to_end(track: RankTrack) -> bool:
-    """Whether SIGTERM or Ctrl-C ended it, as far as known; the sender is unknown."""
-    return _signal(track) == "SIGTERM" or _stopped(track)
-
-
-def _stopped(track: RankTrack) -> bool:
-    """Whether it was asked to end and had raised nothing before."""
-    return track.report is not None and stopped(track.report.process, track.report.ending)
-
-
 def _signal(track: RankTrack) -> str | None:
     return None if track.report is None else track.report.process.exit_signal
+
+
+# -- lost hosts --------------------------------------------------------------------------------
 
 
 def _on_lost_hosts(
@@ -276,13 +494,13 @@ def _on_lost_hosts(
         if track.silent_since_s is not None
         and history.now_s - track.silent_since_s >= limit_s
         and track.report is not None
-        and not _finished(track)
+        and not finished(track)
     )
     lost = {track.rank for track in silent}
     others = [track for track in members if track.rank not in lost]
     stands = all(
         track.fresh is not None
-        and not _finished(track)
+        and not finished(track)
         and track.stall_s >= allowance(history, track).span_s
         for track in others
     )

@@ -84,6 +84,16 @@ class Unproven:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """Whom a rank waited for when it was last seen to wait: the edge that a dead rank keeps."""
+
+    holders: tuple[RankName, ...]
+    """The ends of its chain of waits, sorted: they wait for nobody."""
+    since_s: float
+    seen_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Absence:
     """A period without answers from the Lighthouse, as this monitor's ticks saw it."""
 
@@ -128,6 +138,8 @@ class History:
     """Long collectives that may have ended by an error."""
     left_s: dict[RankName, float] = field(default_factory=dict)
     """Ranks in a collective that a peer has left, by the wait-for graph -> since when."""
+    held: dict[RankName, Held] = field(default_factory=dict)
+    """Ranks that wait, or that ended waiting -> for whom, by the wait-for graph."""
     fallen_s: dict[GroupName, float] = field(default_factory=dict)
     """Groups that recently lost a process, by any cause -> when its first one died."""
     unseen_s: dict[ReplicaId, float] = field(default_factory=dict)

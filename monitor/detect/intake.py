@@ -63,6 +63,7 @@ def _push_rank(history: History, observation: Observation) -> None:
         track = RankTrack(identity, now_s, now_s, predecessor)
         history.habits.forget(identity.rank)
         history.unproven.pop(identity.rank, None)
+        history.held.pop(identity.rank, None)
         history.begin(track)
     track.see(observation)
     track.seen_s = now_s

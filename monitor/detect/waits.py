@@ -26,7 +26,7 @@ from operator import itemgetter
 from typing import Final
 
 from monitor.detect.forming import Team, forming_waits
-from monitor.detect.history import History
+from monitor.detect.history import Held, History
 from monitor.detect.intake import HEARTBEAT_TIMEOUT_S
 from monitor.detect.patience import FOR_OTHERS, Allowance, allowance, undeclared
 from monitor.detect.recorded import missed_by_records, quiet_groups
@@ -374,6 +374,8 @@ SELF_HELD = frozenset(
         RankStanding.OUTSIDE,
     }
 )
+_ENDS = frozenset({RankStanding.DEAD, RankStanding.TRACED, RankStanding.UNKNOWN})
+"""Of ranks that others wait for: no wait of their own is seen."""
 _PAUSING = frozenset({RankStanding.FROZEN, RankStanding.ALONE, RankStanding.OUTSIDE})
 
 
@@ -417,6 +419,22 @@ class WaitGraph:
         before = {r: at_s for r, at_s in history.left_s.items() if self.standing.get(r) in apart}
         now = (rank for rank, standing in self.standing.items() if standing is RankStanding.LEFT)
         return dict.fromkeys(now, history.now_s) | before
+
+    def held_since(self, history: History) -> dict[RankName, Held]:
+        """Ranks that wait -> for whom in the end; those that ended keep what was seen before."""
+        gone = (RankStanding.DEAD, RankStanding.SILENT)
+        held = {
+            rank: before for rank, before in history.held.items() if self.standing.get(rank) in gone
+        }
+        holders: dict[RankName, list[RankName]] = {}
+        ends = {*self.suspects, *(r for r in self._held_by if self.standing[r] in _ENDS)}
+        for end in sorted(ends):
+            for waiter in self.victims((end,)):
+                holders.setdefault(waiter, []).append(end)
+        for waiter, of in holders.items():
+            since_s = history.now_s - history.tracks[waiter].stall_s
+            held[waiter] = Held(tuple(of), since_s, history.now_s)
+        return held
 
     @property
     def all_in(self) -> frozenset[RankName]:

@@ -115,6 +115,23 @@ def _held_by(track: RankTrack, standing: Mapping[RankName, RankStanding]) -> Ran
     return hold
 
 
+def stood_in(roots: Sequence[RankTrack], ends: Sequence[str]) -> str:
+    """`rank job.0 stood in flush (train.py:22), waiting for a lock, until it was ended by its
+    launcher (SIGTERM)`; an empty end: it still stands there.
+    """
+    places: dict[tuple[str, str], list[RankName]] = {}
+    for track, end in zip(roots, ends, strict=True):
+        place = _place(track, lasts=True)
+        places.setdefault((place, end), []).append(track.rank)
+    return " and ".join(
+        f"{named(ranks)} stood{place or ' outside of any collective'} until "
+        f"{plural(ranks, 'it', 'each')} {end}"
+        if end
+        else f"{named(ranks)} {plural(ranks, 'stands', 'stand')}{place}".rstrip(",")
+        for (place, end), ranks in places.items()
+    )
+
+
 def waits_for(history: History, victims: Sequence[RankName], culprits: Sequence[RankName]) -> str:
     """`rg_0.0 and rg_2.0 wait for it in the quorum`."""
     if not victims:
@@ -149,6 +166,8 @@ def why_it_died(track: RankTrack) -> str:
     if ending is not None and ending.exception is not None:
         where = "" if ending.frame is None else f" in {ending.frame}"
         return f"{ending.exception}{where}"
+    if process.exit_signal in ("SIGTERM", "SIGINT"):
+        return f"asked to end by {process.exit_signal}"
     if process.exit_signal is not None:
         return f"ended by {process.exit_signal}" + _sentence_of(ending, process.exit_signal)
     if process.exit_code is not None:
@@ -187,7 +206,7 @@ def _verb(track: RankTrack) -> tuple[str, str]:
 
 def _place(track: RankTrack, bare: bool = False, *, lasts: bool = False) -> str:
     """` in log_step (train.py:66), waiting for a lock,`: by its stacks, else by its phase."""
-    seen = None if track.fresh is None else track.fresh.witness
+    seen = None if track.report is None else track.report.witness
     if seen is not None:
         if (seen.frame.file, seen.frame.function) == ("threading.py", "_shutdown"):
             return " at its end: its program is over, and a thread that is no daemon keeps it,"
@@ -222,7 +241,7 @@ _OF_PEERS: Final = (
 """Words of exceptions that mean that a peer is gone, in lower case."""
 
 
-def of_peers(exception: str) -> bool:
+def of_peers_words(exception: str) -> bool:
     """Whether an exception says that a peer is gone."""
     text = exception.lower()
     kind, _, message = text.partition(":")
@@ -248,7 +267,7 @@ def of_death(track: RankTrack) -> str:
     ending = track.ending
     if track.report is None or ending is None or ending.exception is None:
         return ""
-    if of_peers(ending.exception) or stopped(track.report.process, ending):
+    if ending.of_peers is True or stopped(track.report.process, ending):
         return ""
     kind = ending.exception.partition(":")[0]
     return f"dead:{kind}@{_at(ending.frame)}" if ending.frame is not None else f"dead:{kind}"

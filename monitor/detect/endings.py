@@ -1,0 +1,79 @@
+"""How a rank ended, and whose doing that was. Pure.
+
+An exception is a rank's own unless it was raised by what waits for other ranks: the WorkerServer
+decides that by its frames and its type (`Ending.of_peers`). A signal says less. SIGTERM and SIGINT
+come from a person or a launcher; SIGKILL from anybody, the kernel too; SIGABRT is what C++ does
+about an error of its own or of a peer, so without words it says nothing.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from monitor.detect.track import FINISHED_PHASE, RankTrack
+from monitor.model.observation import stopped
+from monitor.model.wording import seconds
+
+_OWN_SIGNALS: Final = frozenset({"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE"})
+
+
+class End(StrEnum):
+    """How a rank ended."""
+
+    DONE = "done"  # its work is over: exit code 0, or it said so
+    OWN = "own"  # by an error of its own
+    PEERS = "peers"  # it gave up on other ranks, or lost one
+    ASKED = "asked"  # SIGTERM or Ctrl-C
+    KILLED = "killed"  # SIGKILL
+    UNKNOWN = "unknown"
+
+
+def is_gone(track: RankTrack) -> bool:
+    """Whether its process is known to have ended."""
+    return track.fresh is not None and not track.fresh.process.alive
+
+
+def finished(track: RankTrack) -> bool:
+    """Whether it had reported the end of its training; without phases, by its exit code."""
+    if track.doing == FINISHED_PHASE:
+        return True
+    return not track.phased and track.report is not None and track.report.process.exit_code == 0
+
+
+def end_of(track: RankTrack) -> End:
+    """How an ended rank ended, as far as its WorkerServer knows."""
+    report = track.report
+    if report is None:
+        return End.UNKNOWN
+    process, ending = report.process, report.ending
+    if finished(track):
+        return End.DONE
+    if stopped(process, ending):
+        return End.ASKED
+    if ending is not None and ending.exception is not None:
+        if ending.of_peers is None:
+            return End.UNKNOWN
+        return End.PEERS if ending.of_peers else End.OWN
+    if process.exit_signal == "SIGKILL":
+        return End.KILLED
+    return End.OWN if process.exit_signal in _OWN_SIGNALS else End.UNKNOWN
+
+
+def how_it_ended(track: RankTrack, launcher: bool = False) -> str:
+    """`gave up after 8 s of waiting`, `was ended by its launcher (SIGTERM)`, `ended with exit code
+    0`; `launcher`: a peer's end came first.
+    """
+    report = track.report
+    process = None if report is None else report.process
+    signal = None if process is None else process.exit_signal
+    if signal is not None:
+        return f"was ended by its launcher ({signal})" if launcher else f"was ended by {signal}"
+    if process is not None and process.exit_code is not None:
+        return f"ended with exit code {process.exit_code}"
+    return "ended"
+
+
+def gave_up(track: RankTrack, waited_s: float) -> str:
+    """`job.1 gave up after 8 s of waiting`."""
+    return f"{track.rank} gave up after {seconds(waited_s)} of waiting"
