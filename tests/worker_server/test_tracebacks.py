@@ -80,7 +80,7 @@ SyntaxError: invalid syntax
          "train (train.py:12)"),
         ("noise\n" + "".join(f"[rank1]: {line}\n" for line in PLAIN.splitlines()),
          "RuntimeError: shape mismatch: expected 65, got 64", "Net.forward (model.py:7)"),
-        (IN_QUEUE, "_queue.Empty", "get (queue.py:2)"),
+        (IN_QUEUE, "_queue.Empty", "a (a.py:1)"),
         (SYNTAX, "SyntaxError: invalid syntax",
          "<module> (a.py:3)"),
     ],
@@ -131,11 +131,11 @@ def test_what_a_cpp_runtime_and_faulthandler_print_is_read():
         ("/usr/lib/python3/dist-packages/numpy/core.py", Origin.INSTALLED),
         ("/venv/lib/python3.11/site-packages/torchft/manager.py", Origin.MACHINERY),
         ("torchft/manager.py", Origin.MACHINERY),
-        ("threading.py", Origin.MACHINERY),
-        ("<frozen runpy>", Origin.MACHINERY),
-        ("<eval_with_key>.3", Origin.MACHINERY),
-        ("/tmp/torchinductor_me/ab/cab.py", Origin.MACHINERY),
-        (os.__file__, Origin.MACHINERY),
+        ("threading.py", Origin.STANDARD),
+        ("<frozen runpy>", Origin.STANDARD),
+        ("<eval_with_key>.3", Origin.STANDARD),
+        ("/tmp/torchinductor_me/ab/cab.py", Origin.STANDARD),
+        (os.__file__, Origin.STANDARD),
         (last_words.__file__, Origin.MACHINERY),
     ],
 )
@@ -152,6 +152,16 @@ def test_a_generator_or_a_lambda_is_told_by_the_function_that_it_stands_in():
     functions = [frame_of(calls, index).function for index in range(len(calls))]
     assert functions == ["Loader.rows", "Loader.rows", "Loader.rows", "helper", "<module>"]
     assert innermost([]) is None
+
+
+def test_in_a_pool_the_librarys_frame_tells_more_than_the_pools():
+    pool = [
+        Call("Condition.wait", f"{STDLIB}/threading.py", 3),
+        Call("save", "/venv/lib/python3.11/site-packages/torch/distributed/checkpoint/s.py", 2),
+        Call("_WorkItem.run", f"{STDLIB}/concurrent/futures/thread.py", 58),
+    ]
+    assert innermost(pool) == 1
+    assert innermost([*pool, Call("f", "/venv/lib/python3.11/site-packages/pools/p.py", 1)]) == 3
 
 
 class Deadlock:
