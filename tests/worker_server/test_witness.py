@@ -22,6 +22,7 @@ from worker_server.sidecar.stacks import (
     StandstillWitness,
     doing_of,
 )
+from worker_server.sidecar.text import render
 from worker_server.wire import Doing
 
 SITE = "/venv/lib/python3.11/site-packages"
@@ -278,6 +279,26 @@ def test_a_state_tells_where_a_rank_stands_and_no_more_once_it_has_moved(page, b
     bench.process.state = "S"
     bench.box.tick()
     assert not (tmp_path / "a.seen").exists()
+
+
+def test_a_dead_rank_keeps_where_it_stood_and_what_it_waited_in(page, bench):
+    enter(page, page.group_row("default", 2))
+    page.begin_wait(layout.WAIT_COMMIT)
+    bench.process.state = "T"
+    bench.box.tick()
+    bench.process.dead = True
+    state = bench.box.state()
+    assert (str(state.witness.frame), state.witness.samples) == ("main (train.py:1)", 1)
+    assert ([head.inside for head in state.heads], state.step.waits_in) == ([2], "commit")
+    assert "stood at" in render(state, 20)
+
+
+def test_a_rank_that_moved_before_its_end_did_not_stand_there(page, bench):
+    bench.process.state = "T"
+    bench.box.tick()
+    page.change_phase(page.phase_id("forward"))
+    bench.process.dead = True
+    assert bench.box.state().witness is None
 
 
 def test_where_py_spy_cannot_look_what_the_beat_wrote_since_is_the_sample(page, bench):
