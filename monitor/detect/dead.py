@@ -23,7 +23,7 @@ from monitor.detect.patience import allowance
 from monitor.detect.track import FINISHED_PHASE, RankTrack, inside_own_group
 from monitor.detect.waits import WaitGraph
 from monitor.detect.wording import named as ranks_named
-from monitor.detect.wording import of_death, of_peers, waits_for, why_it_died
+from monitor.detect.wording import of_death, waits_for, why_it_died
 from monitor.model.names import GroupName, RankName
 from monitor.model.observation import stopped
 from monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
@@ -80,7 +80,7 @@ def _on_its_own(track: RankTrack) -> bool:
     """Whether its end shows a cause of its own, and not a peer that is gone."""
     ending = track.ending
     if ending is not None and ending.exception is not None:
-        return not (of_peers(ending.exception) or _stopped(track))
+        return not (ending.of_peers is True or _stopped(track))
     return _signal(track) in _OWN_SIGNALS
 
 
@@ -243,9 +243,8 @@ def _waited_for_another(track: RankTrack, gone: list[RankTrack]) -> bool:
 
 
 def _gave_up(track: RankTrack) -> bool:
-    """Whether its own exception says that it waited for a rank that did not come, or is gone."""
-    ending = track.ending
-    return ending is not None and ending.exception is not None and of_peers(ending.exception)
+    """Whether a wait for a rank that did not come, or is gone, ended it."""
+    return track.ending is not None and track.ending.of_peers is True
 
 
 def _asked_to_end(track: RankTrack) -> bool:

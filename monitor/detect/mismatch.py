@@ -19,7 +19,6 @@ from monitor.detect.history import History, Reading
 from monitor.detect.recorded import Opinion, lane, opinion, opinion_across, sure, unread
 from monitor.detect.track import RankTrack
 from monitor.detect.waits import Stuck, WaitGraph
-from monitor.detect.wording import of_peers
 from monitor.model.names import GroupName, RankName
 from monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
 from monitor.model.wording import groups_of, listed, plural
@@ -329,9 +328,8 @@ def _torn(history: History) -> Iterable[RankTrack]:
         report = track.report
         if report is None or report.process.alive or report.ending is None:
             continue
-        said = report.ending.exception
         others = len(lane(history, track.identity.group_rank))
-        if said is not None and of_peers(said) and 1 < others <= _MOST:
+        if report.ending.of_peers is True and 1 < others <= _MOST:
             yield track
 
 
