@@ -233,24 +233,6 @@ def _waits_in(track: RankTrack) -> str:
 # The innermost frame of the user's code, with its line, or the exception with it. The rank is not
 # included: a bug moves with the program. Empty if unknown: then no recurrence can be recognized.
 
-_OF_PEERS: Final = (
-    "connection", "timed out", "timeout", "gloo", "nccl", "socket", "peer", "abort", "broken pipe",
-    "quorum", "lighthouse", "transport", "unavailable", "cancelled", "rendezvous", "store",
-    "distbackend", "closed", "disconnected",
-)  # fmt: skip
-"""Words of exceptions that mean that a peer is gone, in lower case."""
-
-
-def of_peers_words(exception: str) -> bool:
-    """Whether an exception says that a peer is gone."""
-    text = exception.lower()
-    kind, _, message = text.partition(":")
-    if kind == "assertionerror" and not message.strip():
-        return True  # torchft's DDP says only this about a peer that died in an all-reduce
-    if "dataloader worker" in text:
-        return False  # its own child, whatever killed it
-    return any(word in text for word in _OF_PEERS)
-
 
 def of_hang(roots: Sequence[RankTrack]) -> str:
     """For ranks that stand still: by their stacks, else by the phase that the loop declares."""

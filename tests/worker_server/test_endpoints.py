@@ -54,8 +54,13 @@ def test_a_healthy_rank_moves_on_and_all_that_it_answers_follows_the_document(st
     eventually(lambda: not children.read_text().split(), "the launcher is reaped")
 
 
-@pytest.mark.parametrize(("action", "phase"), [("hang", "forward"), ("gil", "backward")])
-def test_where_a_rank_hangs_is_told_by_two_samples_also_after_its_death(start_rank, action, phase):
+@pytest.mark.parametrize(
+    ("action", "phase", "signum"),
+    [("hang", "forward", signal.SIGTERM), ("gil", "backward", signal.SIGKILL)],
+)
+def test_where_a_rank_hangs_is_told_by_two_samples_also_after_its_death(
+    start_rank, action, phase, signum
+):
     rank = start_rank(action)
     rank.says("ready")
     eventually(lambda: rank.state().step.phase == phase, f"the rank is in {phase}")
@@ -74,9 +79,11 @@ def test_where_a_rank_hangs_is_told_by_two_samples_also_after_its_death(start_ra
     assert state.witness.doing is (wire.Doing.SLEEP if _SYSCALLS else wire.Doing.UNKNOWN)
     status, stacks = rank.ask(wire.PATH_STACKS)
     assert (status, "main (" in stacks, "rank_script.py" in stacks) == (200, True, True)
-    rank.kill()
+    rank.kill(signum)
     rank.process.wait(10)
     state = eventually(lambda: not (now := rank.state()).process.alive and now, "death is seen")
+    assert (state.witness.frame, state.witness.samples >= 2) == (frame, True)
+    assert state.ending.of_peers is None
     assert state.process.state is None
     assert state.process.dead_age_s < 10
     assert (state.step.phase, state.step.commits) == (phase, 3)

@@ -91,16 +91,19 @@ def test_what_the_sidecar_of_a_neighbour_knows_of_its_rank_is_told_for_it(host, 
     frame = wire.Frame("Deadlock.log_step", "train.py", 66)
     witness = wire.Witness(frame, wire.Doing.LOCK, 3, 7.0, 1.0)
     ending = wire.Ending("Exited with code 1.", "KeyError: 3", frame)
+    heads = (wire.GroupHead("nccl:default_pg", 2, 7, 1, "", 1.0, started=7, read_age_s=0.5),)
     for files, report in (
         (alive, wire.StateReport(PageReader(alive.page).identity, PROCESS, None, (), witness)),
-        (dead, wire.StateReport(PageReader(dead.page).identity, PROCESS, None, ending=ending)),
-    ):
+        (dead, wire.StateReport(
+            PageReader(dead.page).identity, PROCESS, None, heads, witness, ending,
+        )),
+    ):  # fmt: skip
         share(files.seen, report, time.monotonic() - 60.0)
     reports = [entry.report for entry in host.entries()]
-    assert 60.0 <= reports[0].witness.age_s - 1.0 < 600.0
-    assert (reports[0].witness.frame, reports[0].ending) == (frame, None)
-    assert (reports[1].witness, reports[1].ending) == (None, ending)
-    heads = (wire.GroupHead("nccl:default_pg", 2, 7, 1, "", 1.0, started=7, read_age_s=0.5),)
+    assert all(60.0 <= report.witness.age_s - 1.0 < 600.0 for report in reports)
+    assert [report.witness.frame for report in reports] == [frame, frame]
+    assert [report.ending for report in reports] == [None, ending]
+    assert [head.inside for head in reports[1].heads] == [7]  # as it was at its end
     report = wire.StateReport(PageReader(alive.page).identity, PROCESS, None, heads)
     assert share(alive.seen, report, time.monotonic() - 5.0)
     (head,) = host.entries()[0].report.heads

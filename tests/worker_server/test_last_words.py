@@ -22,6 +22,7 @@ from worker_server.rank.page.writer import PageWriter
 from worker_server.run_dir import start_ticks
 from worker_server.sidecar.last_words import Remains, StderrTail, how_it_ended
 from worker_server.sidecar.process import OomWatch, decode_status, wait_status
+from worker_server.sidecar.text import render
 
 RAISED = ("ValueError: bad", wire.Trace("Traceback ...", "uncaught in the main thread", 1.0))
 IN_THREAD = ("KeyError: 1", wire.Trace("Traceback ...", 'uncaught in the thread "loader"', 1.0))
@@ -301,17 +302,58 @@ def test_an_ending_prefers_the_exception_noted_to_the_file_and_the_file_to_stder
     left.stderr.write_text(traceback_of(3, "KeyError: 3"))
     for content in ("", '{"message": "of another form"}', "half"):
         left.error.write_text(content)
-        assert left.ending(dead(1)) == wire.Ending("Exited with code 1.", "KeyError: 3", AT[3])
+        ending = wire.Ending("Exited with code 1.", "KeyError: 3", AT[3], of_peers=False)
+        assert left.ending(dead(1)) == ending
     message = {
         "message": "OSError: 2",
         "extraInfo": {"py_callstack": traceback_of(2, "OSError: 2")},
     }
     left.error.write_text(json.dumps({"message": message}))
-    assert left.ending(dead(1)) == wire.Ending("Exited with code 1.", "OSError: 2", AT[2])
+    ending = wire.Ending("Exited with code 1.", "OSError: 2", AT[2], of_peers=False)
+    assert left.ending(dead(1)) == ending
     noted = f"the main thread\nValueError: 1\n{traceback_of(1, 'ValueError: 1')}"
     left.page.write_note(layout.NOTE_EXCEPTION, noted)
     message = "Raised ValueError: 1 and exited with code 1."
-    assert left.ending(dead(1)) == wire.Ending(message, "ValueError: 1", AT[1])
+    assert left.ending(dead(1)) == wire.Ending(message, "ValueError: 1", AT[1], of_peers=False)
+
+
+GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553]"
+ENFORCED = (
+    "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n"
+    f"  what():  [enforce fail at {GLOO[1:-1]}] op.preamble.length <= op.nbytes. 8 vs 4.\n"
+)
+LISTENER = "torch.distributed.DistNetworkError: no port, code: -98, name: EADDRINUSE"
+
+
+@pytest.mark.parametrize(
+    ("said", "process", "of_peers", "sentence"),
+    [
+        (traceback_of(3, f"RuntimeError: {GLOO} closed"), dead(1), True,
+         "Exited with code 1. RuntimeError comes from other ranks, or from a wait for them."),
+        (traceback_of(3, "KeyError: 3"), dead(1), False,
+         "Exited with code 1. KeyError comes from its own code."),
+        (traceback_of(3, LISTENER), dead(1), False,
+         "Exited with code 1. torch.distributed.DistNetworkError comes from its own code."),
+        (ENFORCED, dead(None, "SIGABRT"), True,
+         "Killed by SIGABRT. gloo::EnforceNotMet comes from other ranks, or from a wait for them."),
+        ("terminate called without an active exception\n", dead(None, "SIGABRT"), None,
+         "Killed by SIGABRT."),
+        ("Fatal Python error: Aborted\n", dead(None, "SIGABRT"), None, "Killed by SIGABRT."),
+        ("Fatal Python error: Segmentation fault\n", dead(None, "SIGSEGV"), False,
+         "Killed by SIGSEGV."),
+        ("", dead(1), None, "Exited with code 1."),
+        ("", dead(None, "SIGKILL"), None, "Killed by SIGKILL."),
+    ],
+    ids=["gloo", "own", "own address", "C++", "no words", "aborted", "crashed", "silent", "killed"],
+)  # fmt: skip
+def test_an_ending_says_whether_its_exception_is_of_its_peers(
+    left, said, process, of_peers, sentence
+):
+    left.stderr.write_text(said)
+    assert left.ending(process).of_peers is of_peers
+    words = left.remains.words(process)
+    assert words.ended == sentence
+    assert sentence in render(words, 5)
 
 
 @pytest.mark.parametrize(
@@ -367,11 +409,23 @@ def test_what_torchft_kept_from_the_program_is_why_it_ended(left, monkeypatch):
             exec(code)
         monkeypatch.setattr(last_words, "_page", left.page)
         last_words._note("the main thread", raised.value)
-        exceptions.append(
-            left.ending(wire.Process(False, None, dead_age_s=0.5, exit_code=1)).exception
-        )
+        ending = left.ending(dead(1))
+        exceptions.append((ending.exception, ending.of_peers))
         last_words.keep(None)
     assert exceptions == [
-        "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.",
-        "AssertionError",
+        ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.", None),
+        ("AssertionError", False),
     ]
+
+
+@pytest.mark.parametrize(
+    ("hidden", "whose"),
+    [("RuntimeError: no such thing", None), (f"RuntimeError: {GLOO} closed", True),
+     ("TimeoutError: future did not complete within 0:01:00", True),
+     ("torch.OutOfMemoryError: CUDA out of memory", False)],
+)  # fmt: skip
+def test_whose_an_exception_is_that_torchft_hid_is_told_by_its_type(left, hidden, whose):
+    asserts = traceback_of(1, "AssertionError").replace("/job/train.py", "/site/torchft/ddp.py")
+    left.page.write_note(layout.NOTE_EXCEPTION, f"the main thread\n{hidden}\n{asserts}")
+    ending = left.ending(dead(1))
+    assert (ending.exception, ending.of_peers) == (hidden, whose)

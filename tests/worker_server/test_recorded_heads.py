@@ -63,6 +63,9 @@ def test_an_old_reading_tells_nothing():
     heads.take(ASKED, dump(entry(0, 1)), 10.0, 10.0)
     assert heads.by_now(40.0, 10.0)
     assert not heads.by_now(40.1, 10.0)
+    (head,) = heads.by_now(500.0, 10.0, ended_s=40.0)  # of a dead rank: as it was at its end
+    assert (head.age_s, head.read_age_s) == (490.0, 490.0)
+    assert not heads.by_now(500.0, 10.0, ended_s=40.1)
 
 
 def test_what_was_aborted_is_left_out_once_its_rank_has_gone_on_for_long():

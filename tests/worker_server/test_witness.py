@@ -12,6 +12,7 @@ from tests.worker_server.doubles import Bench
 from tests.worker_server.pages import enter, write_step
 from worker_server import wire
 from worker_server.rank.page import layout
+from worker_server.sidecar import stacks
 from worker_server.sidecar.host import with_shared
 from worker_server.sidecar.stacks import (
     _SYSCALLS,
@@ -21,6 +22,7 @@ from worker_server.sidecar.stacks import (
     StandstillWitness,
     doing_of,
 )
+from worker_server.sidecar.text import render
 from worker_server.wire import Doing
 
 SITE = "/venv/lib/python3.11/site-packages"
@@ -32,8 +34,8 @@ INSIDE = (wire.GroupHead("default", 2, 5, 1, "all_reduce", 6.0),)
 BETWEEN = (wire.GroupHead("default", 2, 5, 0, "all_reduce", 6.0),)
 
 
-def step(phase="other", progress=4):
-    return wire.StepState(1, 1, progress, phase, 6.0, 0)
+def step(phase="other", progress=4, age_s=6.0):
+    return wire.StepState(1, 1, progress, phase, age_s, 0)
 
 
 def looks(*seen, until_s=200, watch=None):
@@ -43,34 +45,73 @@ def looks(*seen, until_s=200, watch=None):
 
 
 @pytest.mark.parametrize(
-    ("seen", "first_s"),
+    ("seen", "first"),
     [
-        ((RUNS, step(), ()), 5),
-        ((RUNS, None, BETWEEN), 5),
-        ((RUNS, None, INSIDE), 5),
-        ((RUNS, step("compile"), INSIDE), 5),
-        ((RUNS, step("checkpoint"), BETWEEN), 30),
-        ((RUNS, None, ()), 30),
-        ((STOPPED, step(), ()), 0),
-        ((DEAF, step(), ()), 0),
+        ((RUNS, step(), ()), [3, 5, 7, 12]),
+        ((RUNS, None, BETWEEN), [3, 5, 7, 12]),
+        ((RUNS, None, INSIDE), [3, 5, 7, 12]),
+        ((RUNS, step("compile"), INSIDE), [3, 5, 7, 12]),
+        ((RUNS, step("checkpoint"), BETWEEN), [30, 32, 37, 42]),
+        ((RUNS, None, ()), [30, 32, 37, 42]),
+        ((STOPPED, step(), ()), [0, 2, 7, 12]),
+        ((DEAF, step(), ()), [0, 2, 7, 12]),
     ],
     ids=["phase", "no steps", "inside", "waits at something long", "long phase", "starts",
          "stopped", "deaf"],
 )  # fmt: skip
-def test_a_rank_that_stands_still_is_looked_at_twice_soon_and_then_ever_more_seldom(seen, first_s):
+def test_a_rank_that_stands_still_is_looked_at_soon_again_and_then_ever_more_seldom(seen, first):
     looked = looks(*seen)
-    assert looked[:4] == [first_s, first_s + 2, first_s + 7, first_s + 12]
-    pauses = [after - before for before, after in pairwise(looked[12:])]
-    assert looked[12] <= first_s + 65
-    assert set(pauses[1:]) <= {30}
+    assert looked[:4] == first
+    later = [second for second in looked if second >= first[0] + 60]
+    assert later[0] <= first[0] + 65
+    assert {after - before for before, after in pairwise(later)} == {30}
 
 
 def test_a_rank_that_moves_is_never_looked_at():
     watch = HangWatch()
     for second in range(100):
-        assert not watch.due(RUNS, step(progress=second // 4), BETWEEN, float(second))
+        assert not watch.due(RUNS, step("other", second // 3, 0.0), BETWEEN, float(second))
         assert not watch.hanging
-    assert looks(RUNS, step(progress=25), BETWEEN, watch=watch, until_s=20) == [5, 7, 12, 17]
+    assert looks(RUNS, step("other", 50, 0.0), BETWEEN, watch=watch, until_s=20) == [
+        3,
+        5,
+        7,
+        12,
+        17,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("step_s", "an_hour"), [(2, 0), (4, 6), (5, 6), (10, 726), (30, 726)], ids=lambda n: f"{n}"
+)
+def test_early_looks_cost_a_healthy_rank_six_an_hour_at_most(step_s, an_hour):
+    """With steps of 10 s it is looked at twice in each, with steps of 30 s six times."""
+    watch = HangWatch()
+    seconds = range(1000, 4600)
+    looked = [
+        watch.due(RUNS, step("other", s // step_s, s % step_s), BETWEEN, float(s)) for s in seconds
+    ]
+    assert abs(sum(looked) - an_hour) <= 6
+
+
+def test_early_looks_that_found_a_rank_passing_are_left_out_for_ten_minutes():
+    watch = HangWatch()
+    assert looks(RUNS, step(progress=1), BETWEEN, watch=watch, until_s=4) == [3]
+    for progress, first_s in ((2, 5), (3, 5)):
+        seen = (RUNS, step("other", progress, 0.0), BETWEEN)
+        began = [s for s in range(300) if watch.due(*seen, 1010.0 + 300 * progress + s)]
+        assert began[0] == first_s
+    seen = (RUNS, step("other", 4, 0.0), BETWEEN)
+    assert next(s for s in range(20) if watch.due(*seen, 2300.0 + s)) == 3
+
+
+def test_a_rank_stands_since_its_last_move_and_not_since_that_was_seen():
+    watch = HangWatch()
+    watch.due(RUNS, step("other", 1, 0.0), (), 1000.0)
+    watch.due(RUNS, step("other", 2, 0.75), (), 1001.0)
+    assert watch.since_s == 1000.25
+    watch.due(RUNS, step("other", 3, 6.0), (), 1002.0)  # moved by what has no age
+    assert watch.since_s == 1001.0
 
 
 def test_a_rank_that_is_traced_is_left_alone():
@@ -89,6 +130,9 @@ def std(path, name="f"):
     return Call(name, f"{STDLIB}/{path}", 1)
 
 
+C10D, MESH = "torch/distributed/distributed_c10d.py", "torch/distributed/device_mesh.py"
+
+
 @pytest.mark.parametrize(
     ("inside", "does"),
     [
@@ -99,6 +143,18 @@ def std(path, name="f"):
         ([std("threading.py"), std("queue.py"), lib("torch/utils/data/dataloader.py")], Doing.DATA),
         ([std("socket.py"), std("http/client.py")], Doing.IO),
         ([lib("torch/distributed/distributed_c10d.py")], Doing.COLLECTIVE),
+        ([lib(C10D, "barrier"), lib(C10D, "_new_group_with_tag"), lib(C10D, "new_group")],
+         Doing.GROUP),
+        ([lib(C10D, "_store_based_barrier"), lib(C10D, "init_process_group")], Doing.GROUP),
+        ([lib("torch/distributed/rendezvous.py", "_create_c10d_store"),
+          lib(C10D, "init_process_group"), lib("torch/distributed/c10d_logger.py", "wrapper")],
+         Doing.STORE),
+        ([lib(MESH, "DeviceMesh._setup"), lib(MESH, "DeviceMesh.__init__")], Doing.GROUP),
+        ([lib(MESH, "DeviceMesh.get_group")], Doing.COLLECTIVE),
+        ([lib("torchft/process_group.py", "create_store_client"),
+          lib("torchft/process_group.py", "ProcessGroupWrapper.configure")], Doing.STORE),
+        ([lib("torchft/process_group.py", "ProcessGroupWrapper.configure")], Doing.GROUP),
+        ([lib("torchft/manager.py", "Manager.__init__")], Doing.COLLECTIVE),
         ([std("threading.py"), std("concurrent/futures/_base.py"), lib("torchft/manager.py")],
          Doing.COLLECTIVE),
         ([lib("torch/distributed/distributed_c10d.py"),
@@ -121,6 +177,26 @@ def std(path, name="f"):
 def test_the_calls_inside_of_the_users_tell_what_it_does(inside, does):
     calls = [*inside, USER, MAIN]
     assert doing_of(calls, len(inside), None, waits=False) is does
+
+
+@pytest.mark.parametrize(
+    ("inside", "name"),
+    [
+        ([], None),
+        ([std("threading.py", "Condition.wait"), std("queue.py", "Queue.get")], "get"),
+        ([lib(C10D, "barrier"), lib("torch/distributed/c10d_logger.py", "_log.<locals>.wrapper")],
+         "barrier"),
+        ([lib(C10D, "new_group"), Call("Forming.<locals>.wrapper", stacks.__file__, 3)],
+         "new_group"),
+        ([lib("torch/_tensor.py", "Tensor.backward")], "backward"),
+        ([std("contextlib.py", "ContextDecorator.__call__.<locals>.inner")], None),
+    ],
+    ids=["C", "stdlib", "torch's decorator", "ours", "method", "only a decorator"],
+)  # fmt: skip
+def test_a_witness_names_the_function_that_the_users_line_calls(inside, name):
+    witness = StandstillWitness()
+    witness.add(StackSample((*inside, USER, MAIN), 100.0), (1,), waits=False)
+    assert witness.witness((1,), 100.0).call == name
 
 
 @pytest.mark.parametrize(
@@ -205,13 +281,33 @@ def test_a_state_tells_where_a_rank_stands_and_no_more_once_it_has_moved(page, b
     assert not (tmp_path / "a.seen").exists()
 
 
+def test_a_dead_rank_keeps_where_it_stood_and_what_it_waited_in(page, bench):
+    enter(page, page.group_row("default", 2))
+    page.begin_wait(layout.WAIT_COMMIT)
+    bench.process.state = "T"
+    bench.box.tick()
+    bench.process.dead = True
+    state = bench.box.state()
+    assert (str(state.witness.frame), state.witness.samples) == ("main (train.py:1)", 1)
+    assert ([head.inside for head in state.heads], state.step.waits_in) == ([2], "commit")
+    assert "stood at" in render(state, 20)
+
+
+def test_a_rank_that_moved_before_its_end_did_not_stand_there(page, bench):
+    bench.process.state = "T"
+    bench.box.tick()
+    page.change_phase(page.phase_id("forward"))
+    bench.process.dead = True
+    assert bench.box.state().witness is None
+
+
 def test_where_py_spy_cannot_look_what_the_beat_wrote_since_is_the_sample(page, bench):
     bench.stacks.error = "py-spy failed: Permission denied"
     bench.process.state = "T"
     bench.box.tick()
     assert bench.box.state().witness is None
     bench.box._hangs = HangWatch()
-    bench.box._hangs.due(RUNS, *bench.box._stand(), 0.0)
+    bench.box._hangs.due(RUNS, *bench.box._stand(RUNS), 0.0)
     page.write_note(layout.NOTE_STACKS, 'Thread 7: "MainThread"\n    A.run (train.py:7)\n')
     bench.box.tick()
     assert str(bench.box.state().witness.frame) == "A.run (train.py:7)"

@@ -195,14 +195,13 @@ class BlackBox:
     def state(self) -> wire.StateReport:
         """The answer of `GET /v1/state`."""
         process = self.process()
-        step, heads = self._stand()
-        witness = self._standstill.witness(mark_of(step, heads), time.monotonic())
+        step, heads = self._stand(process)
         return wire.StateReport(
             identity=self.identity,
             process=process,
             step=step,
             heads=heads,
-            witness=witness if process.alive else None,
+            witness=self._standstill.witness(mark_of(step, heads), time.monotonic()),
             ending=None if process.alive else self._remains.ending(process),
             unhooked=self._page.unhooked,
         )
@@ -321,7 +320,7 @@ class BlackBox:
     def _look_at_hang(self) -> None:
         """Take the stacks of a rank without progress, without stopping it."""
         process = self.process()
-        step, heads = self._stand()
+        step, heads = self._stand(process)
         due = self._hangs.due(process, step, heads, time.monotonic())
         mark = mark_of(step, heads)
         recorded = any(head.read_age_s is not None for head in heads)
@@ -333,7 +332,7 @@ class BlackBox:
         if (
             sample is None
             or sample.taken_s < self._hangs.since_s
-            or mark != mark_of(*self._stand())
+            or mark != mark_of(*self._stand(process))
         ):
             return
         waits = any(head.inside for head in heads)
@@ -341,9 +340,13 @@ class BlackBox:
         self._standstill.add(sample, mark, waits=waits)
         self._share()
 
-    def _stand(self) -> tuple[wire.StepState | None, tuple[wire.GroupHead, ...]]:
+    def _stand(
+        self, process: wire.Process
+    ) -> tuple[wire.StepState | None, tuple[wire.GroupHead, ...]]:
         now_ns = time.monotonic_ns()
-        recorded = self.recorders.heads.by_now(now_ns * 1e-9, self._hangs.since_s)
+        now_s, dead_s = now_ns * 1e-9, process.dead_age_s
+        ended_s = None if dead_s is None else now_s - dead_s
+        recorded = self.recorders.heads.by_now(now_s, self._hangs.since_s, ended_s)
         return self._page.step_state(now_ns), self._page.heads(now_ns) + recorded
 
     def _sample(self, process: wire.Process) -> StackSample | None:

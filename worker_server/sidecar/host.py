@@ -64,22 +64,27 @@ def with_shared(path: Path, report: wire.StateReport, now_s: float) -> wire.Stat
     if kept is None or kept.identity.incarnation != report.identity.incarnation:
         return report
     late_s = max(0.0, now_s - written_s)
-    if not report.process.alive:
-        process, then = report.process, kept.process
-        if process.dead_age_s is None and then.dead_age_s is not None:  # it died before we looked
-            process = structs.replace(then, dead_age_s=then.dead_age_s + late_s)
-        return structs.replace(report, process=process, ending=kept.ending)
+    witness = kept.witness
+    if witness is not None:
+        witness = replace(witness, age_s=witness.age_s + late_s)
+    process, then = report.process, kept.process
+    unseen = not process.alive and process.dead_age_s is None  # it died before we looked
+    if unseen and then.dead_age_s is not None:
+        process = structs.replace(then, dead_age_s=then.dead_age_s + late_s)
     heads = (
         structs.replace(
             head, age_s=head.age_s + late_s, read_age_s=(head.read_age_s or 0.0) + late_s
         )
         for head in _recorded(kept)
-        if late_s <= _STALE_S
+        if late_s <= _STALE_S or not process.alive
     )
-    witness = kept.witness
-    if witness is not None:
-        witness = replace(witness, age_s=witness.age_s + late_s)
-    return structs.replace(report, witness=witness, heads=(*report.heads, *heads))
+    return structs.replace(
+        report,
+        process=process,
+        witness=witness,
+        heads=(*report.heads, *heads),
+        ending=None if process.alive else kept.ending,
+    )
 
 
 def _recorded(report: wire.StateReport) -> tuple[wire.GroupHead, ...]:

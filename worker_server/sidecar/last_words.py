@@ -7,16 +7,16 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from worker_server import wire
 from worker_server.rank.page import layout
 from worker_server.rank.page.reader import PageReader
 from worker_server.run_dir import parent_of
 from worker_server.sidecar.process import OomWatch, PidfdProcess
-from worker_server.sidecar.stacks import Call, frame_of, innermost, origin
+from worker_server.sidecar.stacks import Call, Origin, frame_of, innermost, origin, short
 
 # The tail of the rank's stderr, if that is a file.
 #
@@ -144,7 +144,12 @@ def _kind(mode: int, path: str) -> str:
 
 _RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
 """torch.distributed's prefix for the lines of an uncaught exception."""
-_HEAD = re.compile(r"^.{0,40}Traceback \(most recent call last\)")
+_HEAD = re.compile(
+    r"^(?:.{0,40}Traceback \(most recent call last\)(?:: \(RANK (\d+)\)$)?|\.\.\. cut$)"
+)
+"""A traceback's first line, or what the rank put in its place. The exceptions of torch's
+checkpoints show those of all ranks that raised, on every rank."""
+_CAUSED = "The above exception was the direct cause of the following exception:"
 _FILE = re.compile(r'^\s+File "(.+)", line (\d+)(?:,? in (.+))?$')
 _TERMINATE = re.compile(
     r"terminate called after throwing an instance of '([^']+)'\s+what\(\):\s*(.*)"
@@ -161,6 +166,8 @@ class Raised(NamedTuple):
 
     exception: str
     frame: wire.Frame | None
+    of_peers: bool | None = None
+    """As `wire.Ending` has it."""
     lines_after: int = 0
     """Lines written since."""
 
@@ -169,40 +176,124 @@ class _Block(NamedTuple):
     exception: str
     calls: list[Call]
     end: int
+    more: str
+    """The next lines, which may be the exception's."""
+    caused: bool
+    """Whether the block before is its cause: `raise ... from` that one."""
+    raiser: int | None
+    """Rank of the group that raised it; None: this one."""
 
 
-def last_raised(text: str) -> Raised | None:
-    """The last exception in a text that may hold several: a chain of causes, or one from a worker
-    process ("Original Traceback"). None: there is no complete traceback.
+def last_raised(text: str, rank: int | None = None) -> Raised | None:
+    """The last exception in a text that may hold several: a chain of causes, one from a worker
+    process ("Original Traceback"), or those of several ranks, of which `rank` is this one.
+    None: there is no complete traceback.
     """
     text = _RANK.sub("", text)
     lines = text.splitlines()
     blocks = list(_blocks(lines))
     if not blocks:
         return None
-    last = blocks[-1]
-    exception = last.exception
+    end = blocks[-1].end
+    own = [block for block in blocks if block.raiser in (None, rank)]
+    if own and own[-1].raiser is not None:
+        blocks = own
+    exception = blocks[-1].exception
     if _LOADER_LOST in exception and (killed := _LOADER_KILLED.search(text)):
         exception = f"{exception.partition(':')[0]}: {killed[0]}"
     best = min(reversed(blocks), key=_weight)
-    return Raised(_one_line(exception), _frame(best.calls), len(lines) - last.end)
+    whose = _whose(blocks) if blocks[-1].raiser in (None, rank) else True
+    return Raised(_one_line(exception), _frame(best.calls), whose, len(lines) - end)
 
 
 def _blocks(lines: list[str]) -> Iterator[_Block]:
     calls: list[Call] | None = None
+    caused, raiser = False, None
     for number, line in enumerate(lines, 1):
-        if _HEAD.match(line):
-            calls = []
+        if head := _HEAD.match(line):
+            calls, raiser = [], None if head[1] is None else int(head[1])
         elif calls is not None and (at := _FILE.match(line)):
             calls.insert(0, Call(at[3] or "<module>", at[1], int(at[2])))
         elif calls is not None and line and not line.startswith(" "):
-            yield _Block(line, calls, number)
-            calls = None
+            more = "\n".join(lines[number : number + _MORE])
+            yield _Block(line, calls, number, more, caused, raiser)
+            calls, caused = None, False
+        elif line == _CAUSED:
+            caused = True
 
 
 def _weight(block: _Block) -> int:
     index = innermost(block.calls)
     return 9 if index is None else origin(block.calls[index].path)
+
+
+# Whose an exception is: raised by what waits for other ranks, or by the rank's own code.
+#
+# Where it was raised and its type decide, never what it says. Most waits are in C++, which has no
+# Python frame: gloo puts its own source file first into the text, and torch has types for what its
+# stores, connections and backends raise. A RuntimeError of torch.distributed with neither may be
+# about a wrong argument or about what others did: not known. What TorchFT raises is about others,
+# except for wrong arguments; its DDP asserts no more than that a peer's numbers have come.
+#
+# Tried with torch 2.13 and gloo: peers that die, come too late, or call something else, in twelve
+# collectives, DDP, stores and groups, and wrong arguments to these. Sizes that differ end either
+# side: who raised it did not necessarily cause it.
+
+_MORE: Final = 3
+"""Lines of an exception after its first; monitored_barrier names gloo's file in its third."""
+_GLOO: Final = re.compile(
+    r"^\s*([\w.:]+: )?\[(enforce fail at )?\S*\bgloo/(transport|rendezvous)/\S+:\d+\]",
+    re.MULTILINE,
+)
+_C10D: Final = re.compile(
+    r"(torch\.distributed\.|c10::)(Dist(Backend|Network|Store)?|QueueEmpty)Error:"
+)
+_OWN_ADDRESS: Final = re.compile(r"\bname: (EADDRINUSE|EADDRNOTAVAIL|EACCES)\b")
+"""This host refuses its store's server an address."""
+_WAITS: Final = re.compile(r"torchft/|torch/distributed/(\w+\.py|elastic/utils/)")
+"""Files, as `short` has them, that wait for other ranks. What is built on them, such as DDP, FSDP
+and DTensor, raises errors about the program."""
+_BARRIER: Final = re.compile(r"(\w+_)?barrier")
+"""Functions without arguments that could be wrong."""
+_PROGRAM: Final = re.compile(
+    r"(Attribute|Import|Index|Key|Lookup|Memory|ModuleNotFound|Name|NotImplemented|Recursion|Type"
+    r"|UnboundLocal|Value|torch\.(cuda\.)?OutOfMemory|torch\.Accelerator)Error"
+    r"|KeyboardInterrupt|SystemExit"
+)
+"""Types for wrong arguments, and for what no peer can do."""
+
+
+def of_peers(exception: str, calls: Sequence[Call]) -> bool | None:
+    """Whether what waits for other ranks raised this, as `wire.Ending` has it.
+
+    Args:
+        exception: its lines, `TYPE: TEXT` first.
+        calls: where it was raised, newest first; empty: not known.
+    """
+    if _C10D.match(exception):
+        return _OWN_ADDRESS.search(exception.partition("\n")[0]) is None
+    if _GLOO.search(exception):
+        return True
+    paths = (short(call.path) for call in calls if origin(call.path) is not Origin.STANDARD)
+    path = next((path for path in paths if not path.startswith("worker_server/")), None)
+    if path is None:
+        return None
+    kind = re.split(r"[:\n]", exception, maxsplit=1)[0].strip()
+    if not _WAITS.match(path) or _PROGRAM.fullmatch(kind):
+        return False
+    in_torch = path.startswith("torch/")
+    if in_torch and kind == "RuntimeError" and not _BARRIER.fullmatch(calls[0].function):
+        return None
+    return not (in_torch and kind == "AssertionError")
+
+
+def _whose(blocks: Sequence[_Block]) -> bool | None:
+    """By the last one, or by what it says was its cause."""
+    *causes, last = blocks
+    whose = of_peers(f"{last.exception}\n{last.more}", last.calls)
+    if causes and last.caused and not whose:
+        return _whose(causes) or whose
+    return whose
 
 
 def terminated(text: str) -> str | None:
@@ -236,6 +327,7 @@ _LAUNCHER = "torch.distributed.elastic."
 _FATAL_SIGNALS = frozenset({"SIGABRT", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL"})
 _ENDED_BY_S = 60.0
 """An uncaught exception ends its process within this time, or did not end it."""
+_IN_A_WAIT: Final = (Call("wait", "torch/distributed/distributed_c10d.py", 0),)
 
 
 class Remains:
@@ -284,10 +376,11 @@ class Remains:
             self._stderr.look()
         stderr, stderr_error = self._stderr.read()
         exception = self.exception()
+        whose = "" if process.alive else _whose_it_is(self.ending(process))
         return wire.LastWords(
             identity=self._page.identity,
             process=process,
-            ended=self._ended(process),
+            ended=self._ended(process) + whose,
             exception=exception[1] if exception else None,
             crash=self.crash(),
             error_file=self._elastic(),
@@ -307,21 +400,37 @@ class Remains:
 
     def ending(self, process: wire.Process) -> wire.Ending:
         """How a dead rank ended, in short, at once; `learn` adds what files say."""
-        raised = self._raised or _noted(process, self.exception())
-        return wire.Ending(
-            _one_line(self._ended(process)),
-            raised.exception if raised else None,
-            raised.frame if raised else None,
-        )
+        raised = self._raised or self._noted(process)
+        sentence = _one_line(self._ended(process))
+        if raised is None:
+            return wire.Ending(sentence)
+        return wire.Ending(sentence, raised.exception, raised.frame, raised.of_peers)
 
     def learn(self, process: wire.Process) -> None:
         """Find the exception that ended the rank; may wait for a file server."""
         self._raised = (
-            _noted(process, self.exception())
+            self._noted(process)
             or self._from_elastic(process)
             or self._from_fatal(process)
             or self._from_stderr(process)
         )
+
+    def _noted(self, process: wire.Process) -> Raised | None:
+        """What the rank wrote down itself."""
+        exception = self.exception()
+        summary = _raised(process, exception)
+        if summary is None or exception is None or process.exit_code == 0:
+            return None
+        text = exception[1].text
+        raised = self._last_raised(text) or Raised(_one_line(summary), None)
+        if summary in text:
+            return raised
+        # TorchFT hid it from the program, in a wait of its own: the traceback is not this one's
+        whose = of_peers(summary, _IN_A_WAIT)
+        return raised._replace(exception=_one_line(summary), of_peers=whose)
+
+    def _last_raised(self, text: str) -> Raised | None:
+        return last_raised(text, self._page.identity.group_rank)
 
     def _from_elastic(self, process: wire.Process) -> Raised | None:
         """What torchelastic's `@record` wrote if an exception ended its function."""
@@ -331,7 +440,7 @@ class Remains:
             if not error:
                 return None
             stack = error["extraInfo"]["py_callstack"]
-            return last_raised(stack) or Raised(_one_line(error["message"]), None)
+            return self._last_raised(stack) or Raised(_one_line(error["message"]), None)
         except (ValueError, KeyError, TypeError):
             return None
 
@@ -342,11 +451,13 @@ class Remains:
         crash = crashed(own.text if own else said)
         exception = terminated(said)
         if exception is not None:
-            return Raised(exception, crash.frame if crash else None)
-        return crash
+            return Raised(exception, crash.frame if crash else None, of_peers(exception, ()))
+        if crash is not None and process.exit_signal != "SIGABRT":
+            return crash._replace(of_peers=False)
+        return crash  # whoever aborted, in C, has said nothing that is understood
 
     def _from_stderr(self, process: wire.Process) -> Raised | None:
-        raised = last_raised(self._last_said(process)) if process.exit_code else None
+        raised = self._last_raised(self._last_said(process)) if process.exit_code else None
         if raised is None or raised.lines_after > _LINES_AFTER:
             return None
         return None if raised.exception.startswith(_LAUNCHER) else raised
@@ -432,13 +543,13 @@ def _raised(process: wire.Process, exception: tuple[str, wire.Trace] | None) -> 
     return summary if lived_on_s < _ENDED_BY_S else None
 
 
-def _noted(process: wire.Process, exception: tuple[str, wire.Trace] | None) -> Raised | None:
-    summary = _raised(process, exception)
-    if summary is None or exception is None or process.exit_code == 0:
-        return None
-    raised = last_raised(exception[1].text) or Raised(_one_line(summary), None)
-    # an error that TorchFT hid from the program is not in the traceback
-    return raised if summary in exception[1].text else raised._replace(exception=_one_line(summary))
+def _whose_it_is(ending: wire.Ending) -> str:
+    """` ValueError comes from its own code.`; empty: not known, or no exception."""
+    kind = (ending.exception or "").partition(": ")[0].rstrip(":")
+    if ending.of_peers is None or not kind or " " in kind:
+        return ""
+    source = "other ranks, or from a wait for them" if ending.of_peers else "its own code"
+    return f" {kind} comes from {source}."
 
 
 def _one_line(text: str) -> str:

@@ -155,7 +155,7 @@ class ControlPlane:
 # Pure; what is not understood is ignored.
 
 _STALE_S: Final = 30.0
-"""An older reading gives no heads."""
+"""An older reading gives no heads; of a dead rank, one older than its death by so much."""
 _ABANDONED_S: Final = 60.0
 _MOST: Final = 10**18
 _DIGITS: Final = re.compile(r"\d{1,18}", re.ASCII)
@@ -213,12 +213,15 @@ class RecordedHeads:
             heads[question, number] = _Head(group, counts, since_s, now_s)
         self._heads = heads
 
-    def by_now(self, now_s: float, moved_s: float) -> tuple[GroupHead, ...]:
-        """The heads; `moved_s`: when anything else of the rank last moved."""
+    def by_now(
+        self, now_s: float, moved_s: float, ended_s: float | None = None
+    ) -> tuple[GroupHead, ...]:
+        """The heads; `moved_s`: when anything else of the rank last moved, `ended_s`: it died."""
+        last_s = now_s if ended_s is None else ended_s
         by_name = {
             head.group.name: _on_the_wire(head, now_s)
             for _, head in sorted(self._heads.items())
-            if now_s - head.read_s <= _STALE_S
+            if last_s - head.read_s <= _STALE_S
             and not (_unfinished(head) and moved_s - head.since_s > _ABANDONED_S)
         }
         return tuple(by_name.values())

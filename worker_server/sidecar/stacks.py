@@ -50,24 +50,26 @@ class Origin(IntEnum):
 
     USER = 0
     INSTALLED = 1  # a package: a training framework, perhaps
-    MACHINERY = 2  # the standard library, torch, torchft, ours
+    MACHINERY = 2  # torch, torchft, ours
+    STANDARD = 3  # the standard library, generated code
 
 
 @lru_cache(4096)
 def origin(path: str) -> Origin:
     if path.startswith("<"):
-        return Origin.USER if path in _TYPED else Origin.MACHINERY
+        return Origin.USER if path in _TYPED else Origin.STANDARD
     for mark in _INSTALLED:
         before, _, below = path.rpartition(mark)
         if before:
             machinery = below.partition("/")[0] in _PARTS
             return Origin.MACHINERY if machinery else Origin.INSTALLED
     if os.path.isabs(path):
-        ours = path.startswith(_roots()) or "/torchinductor_" in path
-        return Origin.MACHINERY if ours else Origin.USER
+        standard = path.startswith(_roots()) or "/torchinductor_" in path
+        ours = path.startswith(_ours())
+        return Origin.MACHINERY if ours else Origin.STANDARD if standard else Origin.USER
     top = path.partition("/")[0].removesuffix(".py")
     if top in _PARTS or top in sys.stdlib_module_names:
-        return Origin.MACHINERY
+        return Origin.MACHINERY if top in _PARTS else Origin.STANDARD
     installed = (sysconfig.get_path(name) for name in ("purelib", "platlib"))
     return Origin.INSTALLED if any(Path(i, path).exists() for i in installed) else Origin.USER
 
@@ -76,8 +78,13 @@ def origin(path: str) -> Origin:
 def _roots() -> tuple[str, ...]:
     paths = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
     # in a virtual environment both are those of its base interpreter
-    paths |= {str(Path(__file__).parents[1]), os.path.dirname(os.path.realpath(os.__file__))}
+    paths |= {os.path.dirname(os.path.realpath(os.__file__))}
     return tuple(f"{path}/" for path in sorted(paths))
+
+
+@lru_cache(1)
+def _ours() -> str:
+    return f"{Path(__file__).parents[1]}/"
 
 
 @lru_cache(4096)
@@ -87,6 +94,8 @@ def short(path: str) -> str:
         before, _, below = path.rpartition(mark)
         if before:
             return below
+    if path.startswith(_ours()):
+        return f"worker_server/{path.removeprefix(_ours())}"
     root = next((root for root in _roots() if path.startswith(root)), "")
     return path.removeprefix(root)
 
@@ -94,7 +103,7 @@ def short(path: str) -> str:
 def innermost(calls: Sequence[Call]) -> int | None:
     """Index of the innermost call of the user's code; `calls` are newest first.
 
-    If none is the user's: the innermost of an installed package, else of all.
+    If none is the user's: the innermost of an installed package, else of torch, else of all.
     """
     if not calls:
         return None
@@ -109,6 +118,20 @@ def frame_of(calls: Sequence[Call], index: int) -> wire.Frame:
         outer = (_plain_name(c.function) for c in calls[index + 1 :] if c.path == call.path)
         name = next((around for around in outer if not around.startswith("<")), name)
     return wire.Frame(name, call.path.rpartition("/")[2], call.line)
+
+
+_DECORATORS: Final = re.compile(
+    r"worker_server/|torch/distributed/c10d_logger\.py|torch/utils/_contextlib\.py"
+    r"|(contextlib|functools)\.py|<"
+)
+"""Files, as `short` has them, whose functions stand between a call and the function called."""
+
+
+def called_by(calls: Sequence[Call], index: int) -> str | None:
+    """The function that `calls[index]` calls, without its class; None: a C function, or none."""
+    inward = (call for call in reversed(calls[:index]) if not _DECORATORS.match(short(call.path)))
+    names = (_plain_name(call.function).rpartition(".")[2] for call in inward)
+    return next((name for name in names if not name.startswith("<")), None)
 
 
 def _plain_name(function: str) -> str:
@@ -305,12 +328,19 @@ def calls_of(text: str) -> tuple[Call, ...]:
 #
 # A look reads the process while it runs and stops nothing. It takes 9 ms of a CPU that is not the
 # rank's (py-spy 0.4.3, torch 2.13): 0.2 % of a core early in a stall, 0.03 % later. The first look
-# comes after 5 s; the second, 2 s later, shows whether the rank stands or was only passing. A rank
-# that is known to do something long, or has not begun its first step, is left alone for longer.
+# comes after 3 s; the second, 2 s later, shows whether the rank stands or was only passing. If it
+# was only passing, such pauses are usual here: for the next ten minutes the first look comes after
+# 5 s. A healthy rank whose steps take 3 to 5 s costs 6 looks an hour that way; one whose steps take
+# longer 720, early looks or not. A rank that is known to do something long, or has not begun its
+# first step, is left alone for longer.
 
+_SOON_S = 3.0
 _STALL_S = 5.0
-"""If longer, evidence may come after the kill. If shorter, slow steps would look like hangs."""
+"""From then on the rank hangs, for those who ask it for more than a look: torch's record takes it
+18 ms. If longer, evidence may come after the kill."""
 _LONG_STALL_S = 30.0
+_PASSING_S = 600.0
+"""No early looks for so long after one at a rank that then went on."""
 _AGAIN_S, _OFTEN_S, _SELDOM_S = 2.0, 5.0, 30.0
 _OFTEN_FOR_S = 60.0
 
@@ -328,6 +358,14 @@ def mark_of(step: wire.StepState | None, heads: Sequence[wire.GroupHead]) -> Mar
     return (moves, step.progress, step.attempt, step.commits, step.waits_in, counts)
 
 
+def _moved_age_s(step: wire.StepState | None, heads: Sequence[wire.GroupHead]) -> float:
+    """Since the last move that has an age."""
+    ages = [head.age_s for head in heads if head.read_age_s is None]
+    if step is not None:
+        ages += [step.phase_age_s, *([] if step.waits_s is None else [step.waits_s])]
+    return min(ages, default=0.0)
+
+
 class HangWatch:
     """Follows one rank; call `due` about once a second."""
 
@@ -337,9 +375,13 @@ class HangWatch:
         self._mark: Mark | None = None
         self.since_s = 0.0
         """When it last moved."""
+        self._called_s: float | None = None
         self._first_s: float | None = None
         self._last_s = 0.0
         self._looks = 0
+        self._early = False
+        """Whether the first look was one that a hang alone would not have made yet."""
+        self._passing_until_s = 0.0
 
     def due(
         self,
@@ -351,19 +393,28 @@ class HangWatch:
         """Whether the rank makes no progress and it is time to look; True counts as a look."""
         mark = mark_of(step, heads)
         if mark != self._mark:
-            self._mark, self.since_s, self._first_s, self._looks = mark, now_s, None, 0
-        self.hanging = _held(process) or now_s - self.since_s >= _patience_s(step, heads)
-        if not self.hanging or process.tracer is not None:
+            if self._early:
+                self._passing_until_s = now_s + _PASSING_S
+            called_s = now_s if self._called_s is None else self._called_s
+            self.since_s = max(called_s, now_s - _moved_age_s(step, heads))
+            self._mark, self._first_s, self._looks, self._early = mark, None, 0, False
+        self._called_s = now_s
+        still_s, patience_s = now_s - self.since_s, _patience_s(step, heads)
+        self.hanging = _held(process) or still_s >= patience_s
+        soon_s = _SOON_S if now_s >= self._passing_until_s else _STALL_S
+        early = not self.hanging and soon_s <= still_s and patience_s == _STALL_S
+        if not (self.hanging or early) or process.tracer is not None:
             return False
-        if self._first_s is not None and now_s - self._last_s < self._pause_s():
+        if self._first_s is None:
+            self._first_s, self._early = now_s, early
+        elif now_s - self._last_s < self._pause_s():
             return False
-        self._first_s = now_s if self._first_s is None else self._first_s
         self._last_s = now_s
         self._looks += 1
         return True
 
     def _pause_s(self) -> float:
-        if self._looks == 1:
+        if self._looks < (3 if self._early else 2):
             return _AGAIN_S
         return _OFTEN_S if self._last_s - (self._first_s or 0.0) < _OFTEN_FOR_S else _SELDOM_S
 
@@ -391,6 +442,15 @@ _FILES: Final = {
         "torch/serialization", "torch/distributed/checkpoint/", "torchft/checkpointing/",
         "safetensors/", r"pickle\.py", "orbax/",
     ),
+    Doing.STORE: (
+        r"torch/distributed/rendezvous\.py", "torch/distributed/elastic/(rendezvous/|utils/store)",
+        r"torchft/process_group\.py:create_store_client",
+    ),
+    Doing.GROUP: (
+        r"torch/distributed/distributed_c10d\.py:_?(init_process|new_\w*group|(split|shrink)_group)",
+        r"torch/distributed/device_mesh\.py:(\w+\.)?(__init__|init_device_mesh)$",
+        r"torchft/process_group\.py:(\w+\.)?(re)?configure$",
+    ),
     Doing.COLLECTIVE: ("torchft/", "torch/distributed/", "torch/nn/parallel/distributed"),
     Doing.COMPILE: (
         "torch/_dynamo/(?!eval_frame|external_utils|decorators)", "triton/compiler/",
@@ -411,8 +471,9 @@ _FILES: Final = {
         "pandas/io/", "fsspec/", "s3fs/", "boto",
     ),
 }  # fmt: skip
-"""Paths relative to sys.path; a file has the first kind that matches. Running compiled code is
-not compiling."""
+"""`PATH:FUNCTION`, with paths relative to sys.path; a call has the first kind that matches. Running
+compiled code is not compiling. The wait for a store itself is C++, so only callers that wait for
+nothing else count: TorchFT's `Manager.__init__` waits for the Lighthouse as well."""
 _TABLE: Final = tuple((kind, re.compile("|".join(files))) for kind, files in _FILES.items())
 _CALLS_A_MODULE: Final = "torch/nn/modules/module.py"
 _KEPT: Final = "checkpoint|ckpt|state|model|weights"
@@ -428,8 +489,8 @@ _NAMES: Final = (
 )
 """The user's functions around it."""
 _ORDER: Final = (
-    Doing.START, Doing.COLLECTIVE, Doing.SAVE, Doing.COMPILE, Doing.EVALUATE, Doing.DATA,
-    Doing.PROCESS, Doing.LOCK, Doing.SLEEP, Doing.IO,
+    Doing.START, Doing.STORE, Doing.GROUP, Doing.COLLECTIVE, Doing.SAVE, Doing.COMPILE,
+    Doing.EVALUATE, Doing.DATA, Doing.PROCESS, Doing.LOCK, Doing.SLEEP, Doing.IO,
 )  # fmt: skip
 
 _X86: Final = {
@@ -481,7 +542,8 @@ def _kinds(calls: Iterable[Call]) -> Iterable[Doing]:
     for call in calls:
         path = short(call.path)
         computes = computes or path == _CALLS_A_MODULE
-        kind = next((kind for kind, files in _TABLE if files.match(path)), None)
+        place = f"{path}:{_plain_name(call.function)}"
+        kind = next((kind for kind, places in _TABLE if places.match(place)), None)
         if kind is not None and not (computes and kind is Doing.COLLECTIVE):
             yield kind  # DDP and FSDP wrap modules: running those is not a collective
 
@@ -499,6 +561,7 @@ class _Stand(NamedTuple):
     mark: Mark
     frame: wire.Frame
     innermost: Call
+    call: str | None
     doing: wire.Doing
     samples: int
     first_s: float
@@ -521,18 +584,19 @@ class StandstillWitness:
             return  # the beat's note, already seen
         frame = frame_of(sample.calls, index)
         doing = doing_of(sample.calls, index, sample.syscall, waits=waits)
-        below = (call for call in sample.calls if origin(call.path) is not Origin.MACHINERY)
+        below = (call for call in sample.calls if origin(call.path) <= Origin.INSTALLED)
         at = next(below, sample.calls[0])
         first_s, samples = sample.taken_s, 1
         if stand is not None and (stand.frame, stand.innermost) == (frame, at):
             first_s, samples = stand.first_s, stand.samples + 1
-        self._stand = _Stand(mark, frame, at, doing, samples, first_s, sample.taken_s)
+        call = called_by(sample.calls, index)
+        self._stand = _Stand(mark, frame, at, call, doing, samples, first_s, sample.taken_s)
 
     def witness(self, mark: Mark, now_s: float) -> wire.Witness | None:
-        """The witness of a rank with this mark now; None once it has moved."""
+        """The witness of a rank with this mark now, or at its end; None once it has moved."""
         stand = self._stand
         if stand is None or stand.mark != mark:
             return None
         same_s = stand.last_s - stand.first_s
         age_s = max(0.0, now_s - stand.last_s)
-        return wire.Witness(stand.frame, stand.doing, stand.samples, same_s, age_s)
+        return wire.Witness(stand.frame, stand.doing, stand.samples, same_s, age_s, stand.call)

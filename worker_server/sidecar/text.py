@@ -135,7 +135,7 @@ def _state(report: StateReport) -> Iterator[tuple[str, str]]:
     if report.step is not None:
         yield from _step(report.step)
     if report.witness is not None:
-        yield "stands at", _stands(report.witness)
+        yield "stands at" if report.process.alive else "stood at", _stands(report.witness)
     for head in report.heads:
         yield "collectives", _head(head)
     process = report.process
@@ -171,7 +171,8 @@ def _step(step: StepState) -> Iterator[tuple[str, str]]:
 def _stands(witness: Witness) -> str:
     frame = witness.frame
     place = f"{frame.file}:{frame.line} in {frame.function}"
-    return f"{place} ({witness.doing}) for {_duration(witness.same_s)}"
+    calls = "" if witness.call is None else f", calls {witness.call}"
+    return f"{place}{calls} ({witness.doing}) for {_duration(witness.same_s)}"
 
 
 def _head(head: GroupHead) -> str:

@@ -87,7 +87,9 @@ RESET = "RuntimeError: Read error [127.0.0.1]:25986: Connection reset by peer"
     [("SIGSEGV", Confidence.LIKELY), ("SIGKILL", Confidence.UNSURE)],  # launchers kill as well
 )
 @pytest.mark.parametrize(
-    "victim", [raises("rg_1.0", RESET), ended_by("rg_1.0", "SIGTERM")], ids=["lost it", "SIGTERM"]
+    "victim",
+    [raises("rg_1.0", RESET, of_peers=True), ended_by("rg_1.0", "SIGTERM")],
+    ids=["lost it", "SIGTERM"],
 )
 def test_who_died_of_a_peers_end_was_not_the_first_though_the_peers_end_is_seen_later(
     victim, signal, confidence
@@ -104,12 +106,12 @@ def test_who_died_of_a_peers_end_was_not_the_first_though_the_peers_end_is_seen_
     [
         at(20.4, ended_by("rg_1.1", "SIGTERM")),  # by the launcher, as soon as it saw the first
         at(22.4, ended_by("rg_1.1", "SIGKILL")),  # the same, once its patience was over
-        at(20.4, raises("rg_1.1", RESET)),
+        at(20.4, raises("rg_1.1", RESET, of_peers=True)),
     ],
     ids=["taken along", "killed later", "died of the same"],
 )
 def test_what_a_launcher_may_have_ended_is_not_blamed_for_the_first_death(second) -> None:
-    script = [at(20.1, raises("rg_1.0", RESET)), second]
+    script = [at(20.1, raises("rg_1.0", RESET, of_peers=True)), second]
     verdict = Drive(SimFleet(2, 2, script)).run(28).incident("dead").verdict
     assert "rg_1.0" in verdict.culprits
     assert verdict.confidence is Confidence.UNSURE
@@ -217,7 +219,10 @@ def test_a_host_on_which_one_rank_still_answers_is_not_lost() -> None:
         (RankHealth.FINISHED, [ended_by("rg_0.0", "SIGINT"), ended_by("rg_0.1", "SIGINT")]),
         (RankHealth.FINISHED, [ended_by("rg_0.0", "SIGTERM"), ended_by("rg_0.1", "SIGTERM")]),
         (RankHealth.FINISHED, [raises(f"rg_0.{n}", "KeyboardInterrupt") for n in range(2)]),
-        (RankHealth.FINISHED, [raises("rg_0.0", "KeyboardInterrupt"), raises("rg_0.1", RESET)]),
+        (
+            RankHealth.FINISHED,
+            [raises("rg_0.0", "KeyboardInterrupt"), raises("rg_0.1", RESET, of_peers=True)],
+        ),
     ],
     ids=["without a word", "SIGINT", "SIGTERM", "KeyboardInterrupt", "its peer lost it"],
 )

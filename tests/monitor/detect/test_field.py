@@ -168,8 +168,10 @@ GLOO = "gloo::EnforceNotMet: 21848 vs 668. Received data size doesn't match expe
 @pytest.mark.parametrize("dies", ["rg_1.0", "rg_2.0"])
 def test_who_gave_something_else_across_groups_is_named_whoever_dies_of_it(dies):
     script = [
-        at(20, gives_across("rg_1.0", 7)), at(20, jam_across(12)), at(22, raises(dies, GLOO)),
-    ]  # fmt: skip
+        at(20, gives_across("rg_1.0", 7)),
+        at(20, jam_across(12)),
+        at(22, raises(dies, GLOO, of_peers=True)),
+    ]
     drive = Drive(field(3, 1, *script)).run(32)
     incident = drive.incident("mismatch")
     assert drive.accused() == {"rg_1.0"}
@@ -179,7 +181,9 @@ def test_who_gave_something_else_across_groups_is_named_whoever_dies_of_it(dies)
 
 
 def test_a_death_of_a_peers_word_where_all_gave_the_same_accuses_nobody_of_a_mismatch():
-    drive = Drive(field(3, 1, at(20, jam_across(12)), at(22, raises("rg_2.0", GLOO)))).run(32)
+    drive = Drive(
+        field(3, 1, at(20, jam_across(12)), at(22, raises("rg_2.0", GLOO, of_peers=True)))
+    ).run(32)
     assert {i.kind for i in drive.seen.values()} == {"dead"}
 
 
@@ -413,8 +417,8 @@ def test_survivors_that_end_because_a_peer_died_are_victims_though_launchers_are
         at(20, no_quorum),
         at(20, ended_by("rg_1.0", "SIGKILL")),
         at(21, restart("rg_1")),
-        at(22, raises("rg_0.0", "AssertionError")),
-        at(23, raises("rg_2.0", "RuntimeError: [gloo] Connection closed by peer [127.0.0.1]")),
+        at(22, raises("rg_0.0", "AssertionError", of_peers=True)),
+        at(23, raises("rg_2.0", "RuntimeError: [gloo] Connection closed", of_peers=True)),
         at(34, restart("rg_0")),
         at(35, restart("rg_2")),
     ]
@@ -447,7 +451,7 @@ def test_a_job_that_raises_everywhere_is_told_and_nobody_is_accused() -> None:
 @pytest.mark.parametrize(
     "end",
     [
-        raises("rg_1.0", 'TimeoutError: status: Cancelled, message: "Timeout expired"'),
+        raises("rg_1.0", "TimeoutError: status: Cancelled", of_peers=True),
         ended_by("rg_1.0", "SIGTERM"),
     ],
     ids=["who gave up waiting says so itself", "an operator ended it"],

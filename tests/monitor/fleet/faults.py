@@ -109,12 +109,12 @@ def let_go(rank: str) -> Fault:
     return do
 
 
-def raises(rank: str, exception: str, line: int = 88) -> Fault:
-    """An exception that nobody caught ends it, and its sidecar knows which."""
+def raises(rank: str, exception: str, line: int = 88, *, of_peers: bool = False) -> Fault:
+    """An exception that nobody caught ends it, and its sidecar knows which and whose."""
 
     def do(fleet: SimFleet) -> None:
         frame = Frame("train_step", "train.py", line)
-        fleet.rank(rank).ending = Ending(f"Raised {exception}.", exception, frame)
+        fleet.rank(rank).ending = Ending(f"Raised {exception}.", exception, frame, of_peers)
         fleet.kill(fleet.rank(rank))
 
     return do
