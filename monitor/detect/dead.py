@@ -53,6 +53,9 @@ _SEEN_LATE_S: Final = 1.0
 """How much later than another WorkerServer one on a busy host may see a death: it exceeded
 `death_slack_s` at a load of 8 on two cores (2026-11-24). Launchers wait longer between SIGTERM and
 SIGKILL."""
+_TOGETHER_S: Final = 1.0
+"""A death younger than this in the only group is seen once more before it counts: the whole job
+may be ending."""
 _KEPT_S: Final = 5.0
 """An edge seen this long before a death is what the rank died in: a few polls."""
 _BY_ITSELF: Final = frozenset({End.OWN, End.KILLED})
@@ -252,8 +255,8 @@ def _never_entered(history: History, group: GroupName, gone: list[RankTrack]) ->
     if said is None or finding is None:
         return None
     culprits = said.names(finding.culprits)
-    ends = {track.rank: end_of(track) for track in gone}
-    if any(ends.get(rank) is End.OWN for rank in culprits):
+    first_s = min(track.death_s for track in gone if end_of(track) is End.PEERS)
+    if not all(_stood_until(history.tracks[rank], first_s) for rank in culprits):
         return None
     gone_ranks = {track.rank for track in gone}
     return Verdict(
@@ -382,7 +385,8 @@ def _verdict(
         evidence={"host": ", ".join(history.hosts(culprits))}
         | {t.rank: f"pid {t.identity.pid} on {t.identity.host} is gone" for t in gone},
         signature=of_death(named[0]),
-        settled=any(end_of(track) is not End.UNKNOWN for track in named),
+        settled=(len(history.groups()) > 1 or history.now_s - first_s >= _TOGETHER_S)
+        and any(end_of(track) is not End.UNKNOWN for track in named),
     )
 
 

@@ -15,9 +15,6 @@ from monitor.detect.track import FINISHED_PHASE, RankTrack
 from monitor.model.observation import stopped
 from monitor.model.wording import seconds
 
-_OWN_SIGNALS: Final = frozenset({"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE"})
-
-
 class End(StrEnum):
     """How a rank ended."""
 
@@ -27,6 +24,13 @@ class End(StrEnum):
     ASKED = "asked"  # SIGTERM or Ctrl-C
     KILLED = "killed"  # SIGKILL
     UNKNOWN = "unknown"
+
+
+_BY_ORIGIN: Final = {True: End.PEERS, False: End.OWN, None: End.UNKNOWN}
+_BY_SIGNAL: Final = {
+    "SIGKILL": End.KILLED, "SIGSEGV": End.OWN, "SIGBUS": End.OWN, "SIGILL": End.OWN,
+    "SIGFPE": End.OWN,
+}  # fmt: skip
 
 
 def is_gone(track: RankTrack) -> bool:
@@ -44,20 +48,14 @@ def finished(track: RankTrack) -> bool:
 def end_of(track: RankTrack) -> End:
     """How an ended rank ended, as far as its WorkerServer knows."""
     report = track.report
-    if report is None:
-        return End.UNKNOWN
+    if report is None or finished(track):
+        return End.UNKNOWN if report is None else End.DONE
     process, ending = report.process, report.ending
-    if finished(track):
-        return End.DONE
     if stopped(process, ending):
         return End.ASKED
     if ending is not None and ending.exception is not None:
-        if ending.of_peers is None:
-            return End.UNKNOWN
-        return End.PEERS if ending.of_peers else End.OWN
-    if process.exit_signal == "SIGKILL":
-        return End.KILLED
-    return End.OWN if process.exit_signal in _OWN_SIGNALS else End.UNKNOWN
+        return _BY_ORIGIN[ending.of_peers]
+    return _BY_SIGNAL.get(process.exit_signal or "", End.UNKNOWN)
 
 
 def how_it_ended(track: RankTrack, launcher: bool = False) -> str:

@@ -215,7 +215,6 @@ def test_a_host_on_which_one_rank_still_answers_is_not_lost() -> None:
 @pytest.mark.parametrize(
     ("health", "ends"),
     [
-        (RankHealth.DEAD, [crash("rg_0.0"), crash("rg_0.1")]),
         (RankHealth.FINISHED, [ended_by("rg_0.0", "SIGINT"), ended_by("rg_0.1", "SIGINT")]),
         (RankHealth.FINISHED, [ended_by("rg_0.0", "SIGTERM"), ended_by("rg_0.1", "SIGTERM")]),
         (RankHealth.FINISHED, [raises(f"rg_0.{n}", "KeyboardInterrupt") for n in range(2)]),
@@ -224,7 +223,7 @@ def test_a_host_on_which_one_rank_still_answers_is_not_lost() -> None:
             [raises("rg_0.0", "KeyboardInterrupt"), raises("rg_0.1", RESET, of_peers=True)],
         ),
     ],
-    ids=["without a word", "SIGINT", "SIGTERM", "KeyboardInterrupt", "its peer lost it"],
+    ids=["SIGINT", "SIGTERM", "KeyboardInterrupt", "its peer lost it"],
 )
 def test_a_job_that_ends_as_a_whole_is_no_fault(health, ends) -> None:
     drive = Drive(SimFleet(1, 2, [at(20.1 + n / 10, end) for n, end in enumerate(ends)])).run(28)

@@ -1,0 +1,126 @@
+"""How jobs end: the root is named, not its victims, and every bad end is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from monitor.model.verdict import Confidence
+from tests.monitor.fleet import Drive
+from tests.monitor.fleet.plain import PlainJob
+from worker_server.wire import Doing
+
+TIMED_OUT = "RuntimeError: Timed out waiting 8000ms for recv operation to complete"
+LOST = "RuntimeError: Connection closed by peer"
+
+
+def locks(job: PlainJob) -> None:
+    job.stand(0, "flush", 22, Doing.LOCK, "acquire")
+
+
+def ended_at(at_s: float, signal: str = "SIGTERM") -> list:
+    """Rank 1 gives up, and the launcher ends rank 0 for it."""
+    return [
+        (at_s, lambda job: job.end(1, TIMED_OUT, of_peers=True)),
+        (at_s + 0.1, lambda job: job.end(0, signal=signal)),
+    ]
+
+
+@pytest.mark.parametrize("timeout_s", [8, 20])
+@pytest.mark.parametrize("signal", ["SIGTERM", "SIGKILL"])
+def test_a_hang_that_the_peers_timeout_ended_names_who_stood_and_says_who_gave_up(
+    timeout_s, signal
+) -> None:
+    end_s = 20.5 + timeout_s
+    job = PlainJob(2, (20, locks), *ended_at(end_s, signal), timeout_s=timeout_s)
+    drive = Drive(job).run(int(end_s) + 15)
+    incident = drive.incident("not_entered")
+    assert incident.culprits == ("job.0",)
+    assert drive.accused() == {"job.0"}
+    assert incident.open
+    [incident] = [shown for shown in drive.last.incidents if shown.id == incident.id]
+    reason = incident.verdict.reason
+    assert "stood in flush (train.py:22), waiting for a lock," in reason
+    assert f"ended by its launcher ({signal})" in reason
+    assert f"job.1 gave up after {timeout_s}" in reason
+    assert len(drive.fired) == 1
+
+
+def test_who_stands_on_when_its_waiter_has_given_up_is_still_the_culprit() -> None:
+    job = PlainJob(2, (20, locks), ended_at(28.5)[0], timeout_s=8)
+    drive = Drive(job).run(50)
+    assert drive.accused() == {"job.0"}
+    assert "job.1 gave up after 8" in drive.incident("not_entered").verdict.reason
+
+
+def test_a_save_that_outlasts_the_timeout_is_no_hang_but_the_timeout_is_told() -> None:
+    def saves(job: PlainJob) -> None:
+        job.stand(0, "save_checkpoint", 31, Doing.SAVE)
+
+    job = PlainJob(2, (20, saves), *ended_at(40.5), timeout_s=20)
+    drive = Drive(job).run(55)
+    assert not drive.accused()
+    said = [drive.seen[key].verdict.reason for key in drive.fired]
+    assert any("the timeout is shorter than what job.0 did" in reason for reason in said)
+
+
+def test_a_rank_that_leaves_with_0_while_others_are_inside_left_early() -> None:
+    drive = Drive(PlainJob(3, (20, lambda job: job.end(2, code=0)))).run(40)
+    incident = drive.incident("dead")
+    assert incident.culprits == ("job.2",)
+    assert "exit code 0" in incident.verdict.reason
+    assert incident.verdict.victims == ("job.0", "job.1")
+
+
+def test_ranks_that_finish_one_after_the_other_are_done() -> None:
+    def finish(number: int):
+        return 20 + number / 4, lambda job: job.end(number, code=0)
+
+    drive = Drive(PlainJob(3, *map(finish, range(3)))).run(40)
+    assert not drive.seen
+
+
+def test_a_peer_that_lost_who_left_with_0_is_no_culprit() -> None:
+    drive = Drive(
+        PlainJob(
+            2,
+            (20.1, lambda job: job.end(0, code=0)),
+            (20.4, lambda job: job.end(1, LOST, of_peers=True)),
+        )
+    ).run(35)
+    assert not drive.accused()
+    [incident] = [drive.seen[key] for key in drive.fired]
+    assert incident.verdict.reason.startswith("job.0 ended with exit code 0; job.1 lost it")
+
+
+def test_an_error_of_its_own_is_certain_whatever_words_it_has() -> None:
+    raises = (20.1, lambda job: job.end(0, "ReadTimeout: Read timed out", of_peers=False))
+    follows = (20.3, lambda job: job.end(1, LOST, of_peers=True))
+    drive = Drive(PlainJob(2, raises, follows)).run(35)
+    incident = drive.incident("dead")
+    assert (incident.culprits, incident.verdict.confidence) == (("job.0",), Confidence.CERTAIN)
+
+
+def test_the_same_error_at_one_place_on_all_ranks_is_the_program() -> None:
+    raises = [
+        (20 + n / 5, lambda job, n=n: job.end(n, "ValueError: no data", of_peers=False))
+        for n in range(3)
+    ]
+    drive = Drive(PlainJob(3, *raises)).run(35)
+    incident = drive.incident("dead")
+    assert incident.culprits == ()
+    assert "ValueError: no data in main (train.py:9)" in incident.verdict.reason
+
+
+def test_a_job_killed_as_a_whole_is_told_and_accuses_nobody() -> None:
+    kills = [(20 + n / 20, lambda job, n=n: job.end(n, signal="SIGKILL")) for n in range(3)]
+    drive = Drive(PlainJob(3, *kills)).run(35)
+    assert not drive.accused()
+    assert "SIGKILL" in drive.incident("dead").verdict.reason
+
+
+def test_a_rank_that_aborts_without_a_word_is_no_proof_of_its_own_fault() -> None:
+    aborts = (20.1, lambda job: job.end(0, signal="SIGABRT"))
+    asked = (20.3, lambda job: job.end(1, signal="SIGTERM"))
+    drive = Drive(PlainJob(2, aborts, asked)).run(35)
+    assert not drive.accused()
+    assert "SIGABRT" in drive.incident("dead").verdict.reason
