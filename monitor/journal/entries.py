@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass, fields
 from enum import StrEnum
 from operator import attrgetter
 from typing import Any, Final
 
-from msgspec import structs, to_builtins
+from msgspec import NODEFAULT, structs, to_builtins
 from msgspec.json import encode
 
 from monitor.decide.guards import PastEviction
@@ -66,12 +67,12 @@ class LineError(ValueError):
     """A journal cannot be read any further; the message is one line."""
 
 
-def dumped(value: Any) -> str:
-    """Compact JSON text; wire types are allowed in `value`."""
-    try:
-        return encode(value).decode()
-    except UnicodeEncodeError:  # a lone surrogate in a record from torch
-        return json.dumps(to_builtins(value), separators=(",", ":"))
+def dumped(value: Any, *, odd: bool = False) -> str:
+    """Compact JSON text; wire types are allowed in `value`. `odd`: it may hold infinite numbers."""
+    if not odd:
+        with suppress(UnicodeEncodeError):  # a lone surrogate in a sentence on a record from torch
+            return encode(value).decode()
+    return json.dumps(to_builtins(value), separators=(",", ":"))
 
 
 class Packer:
@@ -186,7 +187,7 @@ COLUMNS: Final[Mapping[str, Sequence[str]]] = {
 }
 """Names of the numbers in a row."""
 _MORE: Final = tuple(
-    (part.name, part.default)
+    (part.name, part.default if part.default_factory is NODEFAULT else part.default_factory())
     for part in structs.fields(StateReport)
     if part.name not in ("identity", "process", "step", "heads")
 )
@@ -554,7 +555,7 @@ def tick_text(sighting: Mapping[str, Any], outcome: TickOutcome) -> str:
     plain = {"kind": "tick", **sighting}
     if result := outcome_to_json(outcome):
         plain["told"] = result
-    return dumped(plain)
+    return dumped(plain, odd="records" in plain)  # torch's own records: whatever JSON can spell
 
 
 def head_text(head: Head, remembered: str | None) -> str:

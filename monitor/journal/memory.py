@@ -4,9 +4,10 @@ Theory of operation. A journal file in the middle of a run begins with everythin
 remembers. `freeze` runs between two ticks and must be quick: it copies what changes (lists, dicts,
 deques, sets, mutable dataclasses) and keeps what is frozen. `write` may be slow: it runs in another
 thread. An object that occurs twice is written once and then referred to by number, so that `read`
-restores the same graph. `read` makes only dataclasses and enums of this project that are already
-loaded, without calling their code; a class with other fields than those written is an error. The
-configuration is not written: the reader supplies it, since a what-if replay has another one.
+restores the same graph. `read` makes only dataclasses, structs, named tuples and enums of this
+project that are already loaded, and calls no code of theirs but a struct's own checks; a class with
+other fields than those written is an error. The configuration is not written: the reader supplies
+it, since a what-if replay has another one.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from monitor.model.config import KeeperConfig
 ATOMS: Final = frozenset({type(None), bool, int, float, str})
 OURS: Final = ("monitor.", "worker_server.wire")
 _SETS: Final = {set: "s", frozenset: "z"}
+_UNUSABLE: Final = (LookupError, TypeError, ValueError, AttributeError, RecursionError)
 _dumps: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -76,23 +78,30 @@ class _Layouts(dict[type, Any]):
 _layouts: Final = _Layouts()
 
 
-def names_of(kind: type) -> tuple[str, ...]:
-    """The fields of one of our dataclasses or msgspec structs.
+def names_of(kind: type[Any]) -> tuple[str, ...]:
+    """The fields of one of our dataclasses, msgspec structs or named tuples.
 
     Raises:
-        MemoryFormatError: it is neither.
+        MemoryFormatError: it is none of these.
     """
     if issubclass(kind, Struct):
         return kind.__struct_fields__
+    if _is_named_tuple(kind):
+        names: tuple[str, ...] = kind._fields
+        return names
     if not is_dataclass(kind):
         raise MemoryFormatError(f"{kind.__module__}.{kind.__qualname__} cannot be journalled")
     return tuple(part.name for part in fields(kind))
 
 
-def _is_frozen(kind: Any) -> bool:
-    """Whether it is a frozen dataclass or struct."""
+def _is_frozen(kind: type[Any]) -> bool:
+    """Whether it is a named tuple, or a frozen dataclass or struct."""
     params = getattr(kind, "__dataclass_params__", None) or getattr(kind, "__struct_config__", None)
-    return params is not None and bool(params.frozen)
+    return bool(params.frozen) if params is not None else _is_named_tuple(kind)
+
+
+def _is_named_tuple(kind: type) -> bool:
+    return issubclass(kind, tuple) and hasattr(kind, "_fields")
 
 
 def freeze(value: Any) -> Any:
@@ -221,7 +230,12 @@ def write(frozen: Any, config: KeeperConfig) -> str:
         MemoryFormatError: it holds something that cannot be written.
     """
     writer = Writer(config)
-    body = writer.text(frozen)
+    try:
+        body = writer.text(frozen)
+    except MemoryFormatError:
+        raise
+    except _UNUSABLE as exc:
+        raise MemoryFormatError(f"cannot be journalled: {type(exc).__name__}: {exc}") from exc
     return f'{{"classes":{writer.classes()},"value":{body}}}'
 
 
@@ -238,7 +252,7 @@ def read(data: Any, config: KeeperConfig) -> Any:
         return _Reader([_class(*row) for row in data["classes"]], config).read(data["value"])
     except MemoryFormatError:
         raise
-    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as exc:
+    except _UNUSABLE as exc:
         raise MemoryFormatError(f"no memory of a pipeline: {type(exc).__name__}: {exc}") from exc
 
 
@@ -305,11 +319,13 @@ class _Reader:
             raise MemoryFormatError(
                 f"{kind.__qualname__} has {len(names)} fields, {len(values)} given"
             )
-        if issubclass(kind, Struct):  # they are complete when made, and hold plain values
+        if issubclass(kind, Struct | tuple):  # they are complete when made: nothing refers back
             at = len(self._objects)
             self._objects.append(None)
-            self._objects[at] = kind(*map(self.read, values))
-            return self._objects[at]
+            parts = map(self.read, values)
+            made = tuple.__new__(kind, parts) if issubclass(kind, tuple) else kind(*parts)
+            self._objects[at] = made
+            return made
         instance: Any = object.__new__(kind)
         self._objects.append(instance)
         for name, value in zip(names, values, strict=True):

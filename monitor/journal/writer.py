@@ -1,11 +1,14 @@
 """The journal of a running monitor: written in its own thread, so that it never delays a tick.
 
 Theory of operation. `take` puts a tick into a bounded queue and returns; the thread turns ticks
-into lines and lines into files. When a file is full or old, the thread asks for a new one; the
-next `take` adds the pipeline's memory, with which that file begins. When the disk refuses or
-hangs, ticks are lost: the queue is bounded, and what is on disk stays readable up to there. Since
-a lost tick changed the memory, the journal continues with a new file and the memory of that moment.
-The loop notices only `problem`.
+into lines and lines into files. When a file is full or old, the thread asks for a new one; before
+the next tick, `before_tick` adds the pipeline's memory, with which that file begins. When the disk
+refuses or hangs, ticks are lost: the queue is bounded, and what is on disk stays readable up to
+there. Since a lost tick changed the memory, the journal continues with a new file and the memory of
+that moment. A tick that cannot be written for another reason is lost in the same way, and with it
+those that already wait behind it: usually none. A memory that cannot be written costs no tick: the
+file begins without it, and can be replayed only after those before it. The loop notices only
+`troubles`.
 """
 
 from __future__ import annotations
@@ -105,7 +108,7 @@ def _size(path: Path) -> int | None:
 log = logging.getLogger(__name__)
 
 RETRY_S: Final = 10.0
-"""Pause between two attempts on a failing disk. A shorter one copies the memory (10 ms at 1,000
+"""Pause between two new files after lost ticks. A shorter one copies the memory (10 ms at 1,000
 ranks) more often for nothing; a longer one loses more ticks."""
 _QUEUED_RANKS: Final = 20_000
 """Observations that may wait for the disk; 5 KB of memory each."""
@@ -168,10 +171,16 @@ class Journal:
         self._lock = threading.Lock()
         self._queue: deque[_Turn | _Seen] = deque()
         self._stats = Stats()
+        self._last_tick = after_tick or 0
+        """The last tick that the pipeline has judged."""
         self._turn_asked = False
         self._broken = False
         """Whether a tick was lost, so that only a new file can follow."""
         self._retry_s = 0.0
+        """When the next file may begin after a lost tick, on the monotonic clock."""
+        self._resumed_s = -RETRY_S
+        """When a file last began for this reason."""
+        self._room = _QUEUED_TICKS
         self._file: BinaryIO | None = None
         self._path: Path | None = None
         self._packer = Packer()
@@ -182,7 +191,7 @@ class Journal:
         self._opened_s = 0.0
         first = _Turn(self._head)
         if after_tick is not None:
-            first = self._turn(self._head.began_s, after_tick)
+            first = self._turn(self._head.began_s)
         self._queue.append(first)
         self._worker = BackgroundWorker(
             "journal", self._write_waiting, after_crash_s=RETRY_S, to_the_end=True
@@ -207,7 +216,9 @@ class Journal:
     def take(self, snapshot: Snapshot, result: TickResult, crash: str | None = None) -> None:
         """Record a tick that the pipeline has just judged; returns at once."""
         with self._lock:
-            full = len(self._queue) >= _room(snapshot)
+            self._last_tick = snapshot.tick
+            self._room = _room(snapshot)
+            full = len(self._queue) >= self._room
             if full or self._broken:
                 self._lose(1)
                 self._broken = True
@@ -217,15 +228,19 @@ class Journal:
             else:
                 self._queue.append(_Seen(snapshot, result, crash))
                 self._worker.wake()
-            turn = self._turn_asked or (self._broken and time.monotonic() >= self._retry_s)
-            if full or not turn:
-                return
-        self._put_turn(snapshot.now_s, snapshot.tick)
 
-    def reconfigure(
-        self, config: KeeperConfig, policy: Policy, *, after_tick: int, now_s: float
-    ) -> None:
-        """Begin a new file, whose head has the policy of the ticks after `after_tick`.
+    def before_tick(self, now_s: float) -> None:
+        """Begin a new file if it is time to; call it before the pipeline judges a tick."""
+        with self._lock:
+            again = self._broken and time.monotonic() >= self._retry_s
+            if not (again or self._turn_asked) or len(self._queue) >= self._room:
+                return
+            if again:
+                self._resumed_s = time.monotonic()
+        self._put_turn(now_s)
+
+    def reconfigure(self, config: KeeperConfig, policy: Policy, *, now_s: float) -> None:
+        """Begin a new file, whose head has the policy of the ticks that follow.
 
         Call it once the pipeline has taken the policy, between two ticks.
         """
@@ -233,16 +248,16 @@ class Journal:
             self._head = replace(self._head, config=config, policy=policy)
             if self._broken:
                 return  # nothing is written until a new file begins anyway
-        self._put_turn(now_s, after_tick)
+        self._put_turn(now_s)
 
-    def _put_turn(self, now_s: float, tick: int) -> None:
-        turn = self._turn(now_s, tick)
+    def _put_turn(self, now_s: float) -> None:
+        turn = self._turn(now_s)
         with self._lock:
             self._turn_asked = self._broken = False
             self._queue.append(turn)
         self._worker.wake()
 
-    def _turn(self, now_s: float, tick: int) -> _Turn:
+    def _turn(self, now_s: float) -> _Turn:
         """The start of the next file: the pipeline's memory now."""
         frozen, problem = None, None
         try:
@@ -251,14 +266,13 @@ class Journal:
             problem = str(exc)
         with self._lock:
             lost = self._stats.lost
-            self._stats = replace(self._stats, incomplete=problem)
         head = replace(
             self._head,
             began_s=now_s,
             incidents=(),
             evictions=(),
             would=(),
-            after_tick=tick,
+            after_tick=self._last_tick,
             no_memory=problem,
             lost=lost,
         )
@@ -281,6 +295,7 @@ class Journal:
                 self._fail(item, exc.strerror or str(exc))
             except Exception as exc:
                 log.exception("the journal cannot write a tick")
+                self._end_file()
                 self._fail(item, f"{type(exc).__name__}: {exc}")
         if self._worker.closing:
             self._end_file()
@@ -313,16 +328,23 @@ class Journal:
 
     def _begin(self, turn: _Turn) -> None:
         self._end_file()
-        text = None if turn.frozen is None else memory.write(turn.frozen, turn.head.config)
+        head, text = turn.head, None
+        if turn.frozen is not None:
+            try:
+                text = memory.write(turn.frozen, head.config)
+            except memory.MemoryFormatError as exc:
+                head = replace(head, no_memory=str(exc))
         number = self._stats.files + 1
         self._path, self._file = self._dir.new(time.time(), number, self._full_bytes)
         self._packer, self._sightings = Packer(), SnapshotWriter()
         self._size, self._opened_s = 0, time.monotonic()
-        self._put(head_text(replace(turn.head, number=number), text))
+        self._put(head_text(replace(head, number=number), text))
         self._head_size = self._size
         with self._lock:
             problem = self._stats.problem
-            self._stats = replace(self._stats, files=number, problem=None)
+            self._stats = replace(
+                self._stats, files=number, problem=None, incomplete=head.no_memory
+            )
             self._turn_asked = False  # ticks that waited for this file may have set it
         if problem is not None:
             log.warning("the journal is written again, %s", self._path)
@@ -339,7 +361,7 @@ class Journal:
             self._stats = replace(self._stats, bytes=self._stats.bytes + len(data))
 
     def _fail(self, item: _Turn | _Seen, problem: str) -> None:
-        """End the file and drop what waits."""
+        """End the file and drop what waits: it cannot be replayed without the lost tick."""
         file, self._file = self._file, None
         if file is not None:
             with contextlib.suppress(OSError):  # what could be written has been
@@ -350,7 +372,7 @@ class Journal:
             self._lose(len(lost))
             before, self._stats = self._stats.problem, replace(self._stats, problem=problem)
             self._broken, self._turn_asked = True, False
-            self._retry_s = time.monotonic() + RETRY_S
+            self._retry_s = self._resumed_s + RETRY_S
         if before != problem:
             log.warning("the journal is not written: %s", problem)
 

@@ -334,6 +334,9 @@ class Keeper:
             self.take_part()
         with self._errors.part("targets"):
             self._observing.refresh_targets()
+        with self._errors.part("journal file"):
+            if (journal := self._leadership.components.journal) is not None:
+                journal.before_tick(began_s)
         snapshot = None
         with self._errors.part("sweep"):
             snapshot = self._observing.look(
@@ -395,12 +398,7 @@ class Keeper:
         components.judge.reconfigure(fresh.config, fresh.policy)
         journal = self._leadership.components.journal
         if journal is not None:
-            journal.reconfigure(
-                fresh.config,
-                fresh.policy,
-                after_tick=self._tick - 1,
-                now_s=components.clock.now_s(),
-            )
+            journal.reconfigure(fresh.config, fresh.policy, now_s=components.clock.now_s())
         log.warning("from now on the policy of %s holds (load %d)", fresh.path, fresh.number)
 
     # -- decide -------------------------------------------------------------------------------

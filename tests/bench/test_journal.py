@@ -126,6 +126,8 @@ def slowed(snapshots: list[Snapshot], config: KeeperConfig, folder: Path) -> Non
     for snapshot in snapshots[:20]:
         for kind, pipeline in pipelines.items():
             began = time.perf_counter()
+            if kind == "with":
+                journal.before_tick(snapshot.now_s)
             result = pipeline.tick(snapshot)
             judged = time.perf_counter()
             if kind == "with":

@@ -4,91 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
-from dataclasses import replace
-from enum import Enum
-from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.worker_server.test_wire_bounds import PARSERS, parts, plain
+from tests.worker_server.wire_values import PARSERS, WHO, values
 from worker_server import wire
 from worker_server.sidecar.queries import in_json
 
-WHO = wire.Identity("job", wire.GroupName("rg_1"), 0, 2, wire.Host("h"), 7, "abc")
-PLACED = replace(WHO, place={"node": "a"}, launched_as=wire.GroupName("0"))
 PLAIN_JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner),
     max_leaves=20,
 )
-SECONDS = st.integers(0, 10**9).map(lambda n: n / 1000)
-COUNTS = st.integers(0, 2**53)
-LINES = st.sampled_from(["Deadlock.log_step", "train.py", "RuntimeError: shape 65, got 64"])
-
-
-@st.composite
-def took(draw):
-    """What a rank measured; without bytes where there are none, or they cannot be counted."""
-    sum_bytes = draw(st.just(0) | COUNTS)
-    last_bytes = draw(COUNTS) if sum_bytes else 0
-    return wire.Took(draw(COUNTS), draw(SECONDS), draw(SECONDS), sum_bytes, last_bytes)
-
-
-@st.composite
-def head(draw):
-    unfinished, enqueued = sorted((draw(COUNTS), draw(COUNTS)))
-    return wire.GroupHead(
-        name=draw(st.text()), size=draw(COUNTS), enqueued=enqueued, unfinished=unfinished,
-        op=draw(st.text()), age_s=draw(st.integers(0, 10**9)) / 100,
-        held=draw(st.integers(0, enqueued)),
-    )  # fmt: skip
-
-
-@st.composite
-def transfers(draw):
-    unfinished, posted = sorted((draw(COUNTS), draw(COUNTS)))
-    return wire.TransferHead(
-        group=draw(st.text()), peer=draw(st.integers(-1, 99)), tag=draw(st.integers(0, 9)),
-        sends=draw(st.integers(0, 1)), posted=posted, unfinished=unfinished,
-        age_s=draw(st.integers(0, 10**9)) / 100, held=draw(st.integers(0, posted)),
-    )  # fmt: skip
-
-
-CHOSEN = {
-    wire.Identity: st.sampled_from([WHO, PLACED]), wire.Took: took(), wire.GroupHead: head(),
-    wire.TransferHead: transfers(), "call": LINES,
-    float: SECONDS, bool: st.booleans(), str: st.text(max_size=8),
-    Any: st.integers() | st.text(max_size=8),
-    "url": st.just("http://h:1"), "rank": st.just(WHO.rank),
-    "loss": st.integers(-99999, 99999).map(lambda n: n / 1000),
-    "function": LINES, "file": LINES, "sentence": LINES, "exception": LINES,
-}  # fmt: skip
-"""By type or key: what may not be anything, or is rounded on its way."""
-
-
-def values(hint, key=""):
-    """What may stand where this is meant."""
-    kind, origin, args, bounds = plain(hint)
-    if type(None) in get_args(hint):
-        return st.none() | values(get_args(hint)[0], key)
-    if (key in CHOSEN and kind is str) or key == "loss":
-        return CHOSEN[key]
-    if kind in CHOSEN:
-        return CHOSEN[kind]
-    if kind is int:
-        return st.integers(bounds.ge, bounds.le)
-    if origin is tuple and ... in args:
-        return st.lists(values(args[0]), max_size=3).map(tuple)
-    if origin is tuple:
-        return st.tuples(*map(values, args))
-    if origin is Mapping:
-        return st.dictionaries(st.text(max_size=8), values(args[1]), max_size=3)
-    if issubclass(kind, Enum):
-        return st.sampled_from(kind)
-    return st.builds(kind, **{name: values(part, name) for name, part in parts(kind).items()})
 
 
 @pytest.mark.parametrize("kind", list(PARSERS)[:-1], ids=lambda kind: kind.__name__)

@@ -8,50 +8,25 @@ from __future__ import annotations
 
 import json
 import math
-import typing
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from functools import cache
-from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Any
 
 import msgspec
 import pytest
 
+from tests.worker_server.wire_values import PARSERS, parts, plain
 from worker_server import wire
 
-PARSERS = {
-    wire.StateReport: wire.parse_state,
-    wire.StepLog: wire.parse_steps,
-    wire.FlightRecord: wire.parse_flight_record,
-    wire.LastWords: wire.parse_last_words,
-    wire.HostReport: wire.parse_host,
-    wire.Registration: wire.parse_registration,
-    wire.Identity: wire.parse_identity,
-}
 CHOSEN = {"group_rank": 0, "url": "http://h:1", "rank": "rg_1.0"}
 HUGE = 10**400
-
-
-@cache
-def parts(kind: Any) -> dict[str, Any]:
-    return typing.get_type_hints(kind, include_extras=True)
 
 
 def is_row(kind: Any) -> bool:
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return kind.__struct_config__.array_like
     return isinstance(kind, type) and issubclass(kind, tuple)
-
-
-def plain(hint: Any) -> tuple[Any, Any, tuple[Any, ...], msgspec.Meta | None]:
-    """What a hint comes to: type, origin, arguments, bounds."""
-    bounds = None
-    while get_origin(hint) in (Annotated, Union, UnionType) or hasattr(hint, "__supertype__"):
-        for meta in getattr(hint, "__metadata__", ()):
-            bounds = meta
-        hint = getattr(hint, "__supertype__", None) or get_args(hint)[0]
-    return hint, get_origin(hint), get_args(hint), bounds
 
 
 def example(hint: Any, name: str = "") -> Any:

@@ -7,6 +7,8 @@ from collections import Counter, deque
 from dataclasses import dataclass
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from monitor.detect.track import RankTrack
 from monitor.journal import memory
@@ -14,6 +16,7 @@ from monitor.journal.memory import MemoryFormatError
 from monitor.model.config import KeeperConfig
 from monitor.model.verdict import RankHealth
 from tests.monitor.fleet import SimFleet
+from tests.worker_server.wire_values import PARSERS, values
 
 CONFIG = KeeperConfig()
 
@@ -37,6 +40,15 @@ def test_what_a_pipeline_may_remember_comes_back(value) -> None:
     assert type(copy) is type(value)
     if isinstance(value, deque):
         assert copy.maxlen == value.maxlen
+
+
+@pytest.mark.parametrize("kind", PARSERS, ids=lambda kind: kind.__name__)
+@given(data=st.data())
+def test_whatever_the_wire_carries_can_be_remembered(kind, data) -> None:
+    value = data.draw(values(kind))
+    copy = through({"rank": value})["rank"]
+    assert copy == value
+    assert repr(copy) == repr(value)  # a row is no longer a plain tuple, the order is the same
 
 
 def test_an_object_met_twice_is_one_object_again() -> None:

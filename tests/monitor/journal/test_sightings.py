@@ -7,18 +7,23 @@ import typing
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import StrEnum
+from math import inf
 from typing import Any
 
 import pytest
+from hypothesis import given
 from msgspec import Struct, structs
 
 from monitor.journal.entries import (
     COLUMNS,
     SnapshotReader,
     SnapshotWriter,
+    TickOutcome,
     dumped,
     report_from_row,
     report_row,
+    tick_from_json,
+    tick_text,
 )
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Eviction, Rung, RungOutcome
@@ -33,6 +38,7 @@ from monitor.model.observation import (
     Unreachable,
 )
 from tests.changed import replace
+from tests.worker_server.wire_values import values
 from worker_server.wire import (
     FlightRecord,
     GroupHead,
@@ -40,6 +46,7 @@ from worker_server.wire import (
     Process,
     RingEntry,
     StateReport,
+    StepLog,
     StepState,
     Took,
     to_json,
@@ -48,7 +55,7 @@ from worker_server.wire import (
 
 def filled(hint: Any) -> Any:
     """A value of a type that is nobody's default."""
-    plain = {bool: True, int: 3, float: 1 / 3, str: "x"}
+    plain = {bool: True, int: 1, float: 1 / 3, str: "x", Any: "x"}
     if hint in plain:
         return plain[hint]
     if isinstance(hint, typing.NewType):
@@ -65,24 +72,24 @@ def filled(hint: Any) -> Any:
     return filled(next(of for of in args if of is not type(None)))
 
 
-def described(value: Any) -> Any:
-    return structs.fields(value) if isinstance(value, Struct) else fields(value)
+def usual(value: Any) -> dict[str, Any]:
+    """The fields of its class, each with its default; with nothing that a value equals, if none."""
+    described = structs.fields(value) if isinstance(value, Struct) else fields(value)
+    factories = {part.name: part.default_factory for part in described}
+    return {
+        part.name: factories[part.name]() if callable(factories[part.name]) else part.default
+        for part in described
+    }
 
 
 def with_the_rest(value: Any) -> Any:
     """The same with a value in every field that the wire has since these tests were written."""
     hints = typing.get_type_hints(type(value))
-    usual = [
-        attribute.name
-        for attribute in described(value)
-        if getattr(value, attribute.name) == attribute.default
-    ]
-    return replace(value, **{n: filled(hints[n]) for n in usual if n != "committed_step"})
+    rest = [name for name, default in usual(value).items() if getattr(value, name) == default]
+    return replace(value, **{n: filled(hints[n]) for n in rest if n != "committed_step"})
 
 
-IDENTITY = Identity(
-    "job", GroupName("rg_1"), 1, 2, "node1", 4711, "two", launched_as=GroupName("1")
-)
+IDENTITY = with_the_rest(Identity("job", GroupName("rg_1"), 1, 2, "node1", 4711, "two"))
 PROCESS = with_the_rest(Process(True, "S", 40, 2_000_000_001, 0.1234567, 3, "SIGKILL", 1 / 3))
 STEP = StepState(
     step=7, attempt=9, progress=31, phase="forward", phase_age_s=1 / 7, commits=8,
@@ -118,8 +125,7 @@ RECORD = with_the_rest(RECORD)
 )
 def test_the_examples_have_a_value_of_their_own_in_every_field(value: Any) -> None:
     """A field that the wire adds is filled by itself, and survives the journal or is noticed."""
-    usual = {attribute.name: attribute.default for attribute in described(value)}
-    odd = [name for name, default in usual.items() if getattr(value, name) == default]
+    odd = [name for name, default in usual(value).items() if getattr(value, name) == default]
     assert set(odd) <= {"committed_step"}  # None is the odd value: another one is expected
 
 
@@ -169,9 +175,11 @@ def test_the_order_of_phases_is_kept_for_sums_depend_on_it() -> None:
     assert list(step.seconds.items()) == list(seconds.items())
 
 
-def test_half_a_surrogate_pair_is_journalled_too() -> None:
-    record = replace(RECORD, torch={"x": "\ud800"})
-    assert recorded(record)[0] == record
+@pytest.mark.parametrize("odd", ["\ud800", inf, 1 << 99], ids=ascii)
+def test_what_only_torchs_own_records_may_hold_is_journalled_too(odd: Any) -> None:
+    record = replace(RECORD, torch={"x": odd})
+    given = Snapshot(1.0, 1, 0.0, (), VIEW, {IDENTITY.rank: record})
+    assert ticked(given) == given
 
 
 @pytest.mark.parametrize(
@@ -193,6 +201,12 @@ def test_a_flight_record_comes_back_whole_and_is_read_by_the_wires_own_parser() 
     read, written = recorded(RECORD)
     assert read == RECORD
     assert written.keys() == to_json(RECORD).keys()
+
+
+def ticked(snapshot: Snapshot) -> Snapshot:
+    """As the line of its tick gives it back."""
+    line = tick_text(SnapshotWriter().write(snapshot), TickOutcome())
+    return tick_from_json(json.loads(line), SnapshotReader(), KeeperConfig()).snapshot
 
 
 def observation(outcome: Any = REPORT, **changes: Any) -> Observation:
@@ -227,9 +241,21 @@ def test_whatever_a_fleet_goes_through_comes_back_as_it_was() -> None:
     ]
     writer, reader = SnapshotWriter(), SnapshotReader()
     for number, look in enumerate(looks):
-        usual = {"lighthouse": VIEW, "lateness_s": 1 / 3, "now_s": 1e9 / 7, "tick": number}
-        given = Snapshot(**{**usual, **look})
+        plain = {"lighthouse": VIEW, "lateness_s": 1 / 3, "now_s": 1e9 / 7, "tick": number}
+        given = Snapshot(**{**plain, **look})
         assert reader.read(through(writer.write(given)), KeeperConfig()) == given
+
+
+@given(values(StateReport), values(FlightRecord), values(StepLog))
+def test_whatever_the_wire_carries_comes_back_in_a_snapshot(
+    report: StateReport, record: FlightRecord, steps: StepLog
+) -> None:
+    rank = IDENTITY.rank
+    seen = Observation(IDENTITY, "http://node1:1", report, 0.1)
+    snapshot = Snapshot(1.0, 1, 0.0, (seen,), VIEW, {rank: record}, steps={rank: steps})
+    read = ticked(snapshot)
+    assert read == snapshot
+    assert repr(read) == repr(snapshot)
 
 
 def test_a_clock_that_jumped_is_told_as_it_was_seen() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,10 +18,13 @@ from monitor.journal.entries import End, Head, Tick
 from monitor.journal.replay import Closed, Opened, Replay, events, find_journals
 from monitor.journal.writer import Journal, JournalDir, Limits, files
 from monitor.model.config import KeeperConfig
+from monitor.model.observation import Pause
 from tests.monitor.fakes import wait_until
 from tests.monitor.fleet import SimFleet, at, hang
 
 CONFIG = KeeperConfig()
+ODD = Pause(object(), "a bug", 0.0, None)  # type: ignore[arg-type]
+"""Frozen, so that it is looked into only when it is written."""
 
 
 @dataclass
@@ -66,12 +69,16 @@ class Run:
         self.pipeline = Pipeline(CONFIG)
         self.journal = Journal(journal_dir, Head(CONFIG, "1.2.3"), self.pipeline.memory)
         self.results: dict[int, TickResult] = {}
+        self.odd: Container[int] = ()
+        """Ticks that the journal gets with something that it cannot write."""
 
     def tick(self, number: int = 1) -> None:
         for _ in range(number):
             snapshot = self.fleet.snapshot()
+            self.journal.before_tick(snapshot.now_s)
             self.results[snapshot.tick] = result = self.pipeline.tick(snapshot)
-            self.journal.take(snapshot, result)
+            odd = snapshot.tick in self.odd
+            self.journal.take(replace(snapshot, pause=ODD) if odd else snapshot, result)
 
     def slowly(self, number: int) -> None:
         """Tick by tick, each one written or lost before the next."""
@@ -247,6 +254,50 @@ def test_a_memory_that_cannot_be_written_is_told_and_the_ticks_are_kept(
         == "files of the journal need those before them: builtins.object cannot be journalled"
     )
     assert ticks_of(tmp_path, run.results) == [1, 2, 3, 4]
+
+
+def test_a_memory_that_turns_out_unwritable_in_the_thread_costs_no_tick(
+    tmp_path: Path, start: Start
+) -> None:
+    run = start(JournalDir(tmp_path, Limits(file_s=0.0)))
+    remember, run.journal._remember = run.journal._remember, lambda: {"odd": ODD}
+    run.slowly(6)
+    run.journal._remember = remember
+    run.slowly(3)
+    run.close()
+    assert run.journal.stats.lost == 0
+    assert not list(run.journal.troubles())
+    assert ticks_of(tmp_path, run.results) == list(range(1, 10))
+    heads = [file.head for file in find_journals([tmp_path])[0]]
+    assert [head.no_memory for head in heads[1:3]] == 2 * ["builtins.object cannot be journalled"]
+    assert heads[-1].no_memory is None
+
+
+def test_a_tick_that_cannot_be_written_costs_that_tick_alone(tmp_path: Path, start: Start) -> None:
+    run = start(JournalDir(tmp_path, Limits()), [at(20, hang("rg_1.0"))])
+    run.odd = {25}
+    run.slowly(25)
+    (trouble,) = run.journal.troubles()
+    assert "builtins.object cannot be journalled" in trouble
+    run.slowly(15)
+    run.close()
+    assert not list(run.journal.troubles())
+    assert run.journal.stats.lost == 1
+    first, second = files(tmp_path)  # in the middle of the hang, and yet as live
+    assert ticks_of(tmp_path, run.results) == [*range(1, 25), *range(26, 41)]
+    assert list(events(find_journals([first])[0]))[-1] == Closed(first, End.WHOLE)
+    assert ticks_of(second, run.results) == list(range(26, 41))
+
+
+def test_while_no_tick_can_be_written_the_memory_is_not_copied_at_each(
+    tmp_path: Path, start: Start
+) -> None:
+    run = start(JournalDir(tmp_path, Limits()))
+    run.odd = range(5, 100)
+    run.slowly(40)
+    run.close()
+    assert run.journal.stats.files == 2
+    assert run.journal.stats.lost == 36
 
 
 def test_foreign_files_in_the_folder_are_left_alone(tmp_path: Path, start: Start) -> None:

@@ -529,6 +529,21 @@ def test_every_tick_that_was_judged_is_journalled_and_a_crash_of_the_judge_with_
     assert [tick.outcome.crash for tick in ticks] == [None, "ZeroDivisionError: a bug"]
 
 
+def test_a_full_file_of_the_journal_is_followed_by_another(
+    bench: Bench, fleet: FakeFleet, tmp_path: Path
+) -> None:
+    journal_dir = JournalDir(tmp_path / "j", Limits(file_s=0.0))
+    journal = Journal(journal_dir, Head(KeeperConfig(), "1"), dict)
+    bench.with_journal(journal)
+    bench.registry.register(fleet.add().registration())
+    for number in (1, 2, 3):
+        bench.keeper.tick()
+        wait_until(lambda number=number: journal.stats.ticks == number, 5, "the tick is written")
+    journal.close()
+    heads = [file.head for file in find_journals([tmp_path / "j"])[0]]
+    assert [head.after_tick for head in heads] == [None, 1, 2]
+
+
 def test_a_journal_that_cannot_be_written_is_a_trouble_on_the_page(
     bench: Bench, fleet: FakeFleet, tmp_path: Path
 ) -> None:
