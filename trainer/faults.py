@@ -74,6 +74,10 @@ class Variant(StrEnum):
     SLEEP = "sleep"
     BUSY = "busy"
     """Python loops instead of sleeping."""
+    LOCK = "lock"
+    """Takes a lock that it holds already."""
+    FILE = "file"
+    """Reads from a pipe that nobody writes to."""
 
     OP = "op"
     """all_gather where the others call all_reduce."""
@@ -91,6 +95,8 @@ class Variant(StrEnum):
     """Leaves a collective out."""
     RECEIVE = "receive"
     """Waits for a message that nobody sends."""
+    FEWER = "fewer"
+    """A stage of a pipeline neither sends nor receives the last micro-batch of a step."""
 
     DECLARED = "declared"
     """Sleeps in phase `compile`."""
@@ -102,9 +108,9 @@ class Variant(StrEnum):
 
 _V = Variant
 VARIANTS: Final[Mapping[FaultKind, tuple[Variant, ...]]] = {
-    FaultKind.HANG: (_V.SLEEP, _V.BUSY),
+    FaultKind.HANG: (_V.SLEEP, _V.BUSY, _V.LOCK, _V.FILE),
     FaultKind.MISMATCH: (
-        _V.OP, _V.SIZE, _V.DTYPE, _V.ROOT, _V.ORDER, _V.EXTRA, _V.SKIP, _V.RECEIVE,
+        _V.OP, _V.SIZE, _V.DTYPE, _V.ROOT, _V.ORDER, _V.EXTRA, _V.SKIP, _V.RECEIVE, _V.FEWER,
     ),
     FaultKind.PAUSE: (_V.SLEEP, _V.DECLARED, _V.BUSY, _V.GIL, _V.GC),
 }  # fmt: skip

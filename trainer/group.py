@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from worker_server.wire import rank_name
 
+STAGE = "stage"
 SHARD = "shard"
 TENSOR = "tensor"
 
@@ -75,12 +76,14 @@ class Intra:
     """
 
     mesh: DeviceMesh
-    """Dimensions `shard` (FSDP2) and `tensor` (tensor parallel), in this order."""
+    """Dimensions `stage` (pipeline), `shard` (FSDP2), `tensor` (tensor parallel), in this order."""
     norms: dist.ProcessGroup
     metrics: dist.ProcessGroup
 
 
-def join_group(place: RankPlace, timeout_s: float, tensor_parallel: int) -> Intra | None:
+def join_group(
+    place: RankPlace, timeout_s: float, pipeline: int, tensor_parallel: int
+) -> Intra | None:
     """Join the other ranks of this replica group; None when this rank is the whole group.
 
     `init_process_group` also starts the store in which TorchFT's Manager writes its address.
@@ -88,16 +91,16 @@ def join_group(place: RankPlace, timeout_s: float, tensor_parallel: int) -> Intr
     timeout = timedelta(seconds=timeout_s)
     backend = "gloo" if place.device.type == "cpu" else "cpu:gloo,cuda:nccl"
     dist.init_process_group(backend, timeout=timeout)
+    if place.world_size % (pipeline * tensor_parallel):
+        sys.exit(
+            f"trainer: --pipeline {pipeline} times --tensor-parallel {tensor_parallel} does not "
+            f"divide the {place.world_size} ranks of {place.group}"
+        )
     if place.world_size == 1:
         return None
-    if place.world_size % tensor_parallel:
-        sys.exit(
-            f"trainer: --tensor-parallel {tensor_parallel} does not divide the "
-            f"{place.world_size} ranks of {place.group}"
-        )
-    shape = (place.world_size // tensor_parallel, tensor_parallel)
+    shape = (pipeline, place.world_size // pipeline // tensor_parallel, tensor_parallel)
     return Intra(
-        mesh=init_device_mesh(place.device.type, shape, mesh_dim_names=(SHARD, TENSOR)),
+        mesh=init_device_mesh(place.device.type, shape, mesh_dim_names=(STAGE, SHARD, TENSOR)),
         norms=dist.new_group(timeout=timeout, group_desc="intra"),
         metrics=dist.new_group(timeout=timeout, group_desc="metrics"),
     )

@@ -13,13 +13,14 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -45,7 +46,12 @@ from trainer.group import Intra
 from trainer.model import local
 from worker_server.wire import split_rank_name
 
+if TYPE_CHECKING:
+    from torch.distributed.pipelining import PipelineStage
+
 Act = Callable[[PlannedFault], object]
+Transfers = Callable[[int], list[dist.P2POp]]
+"""What a stage sends or receives of a micro-batch."""
 
 
 class InjectedError(RuntimeError):
@@ -54,8 +60,20 @@ class InjectedError(RuntimeError):
 
 def _hang(fault: PlannedFault) -> NoReturn:
     while True:
-        if fault.how is not Variant.BUSY:
-            time.sleep(1.0)
+        match fault.how:
+            case Variant.BUSY:
+                pass
+            case Variant.LOCK:
+                lock = threading.Lock()
+                lock.acquire()
+                with lock:
+                    pass
+            case Variant.FILE:
+                reader, _writer = os.pipe()
+                with open(reader, "rb") as file:
+                    file.read()
+            case _:
+                time.sleep(1.0)
 
 
 def _hold_gil(_fault: PlannedFault) -> NoReturn:
@@ -111,6 +129,7 @@ class Injector:
         rank: str,
         *,
         world_size: int,
+        stages: int = 1,
         host: str | None = None,
         file: Path | None = None,
         acts: Mapping[FaultKind, Act] = ACTS,
@@ -125,6 +144,7 @@ class Injector:
         """Whether this rank's gradient must hold a NaN."""
         self._rank = rank
         self._world_size = world_size
+        self._stages = stages
         self._host = host or socket.gethostname()
         self._file = file
         self._acts = acts
@@ -193,6 +213,8 @@ class Injector:
         refused = None
         if fault.kind is FaultKind.MISMATCH and self._world_size < 2:
             refused = "a mismatch needs a replica group of at least 2 ranks"
+        elif fault.how is Variant.FEWER and self._stages < 2:
+            refused = "only a stage of a pipeline (--pipeline) has micro-batches to send"
         marker = Marker(
             fault.id, fault.kind, self._rank, self._host, self._step, self._clock(), fault.factor,
             refused, fault.phase, fault.how,
@@ -328,8 +350,12 @@ def throttle(slowness: float) -> None:
 
 # -- wrong ----------------------------------------------------------------------------------
 
-REDUCTIONS: Final = tuple(v for v in VARIANTS[FaultKind.MISMATCH] if v is not Variant.ROOT)
-"""Mismatches of `reduce_wrongly`; a wrong root needs a broadcast."""
+REDUCTIONS: Final = tuple(
+    variant
+    for variant in VARIANTS[FaultKind.MISMATCH]
+    if variant not in (Variant.ROOT, Variant.FEWER)
+)
+"""Mismatches of `reduce_wrongly`; a wrong root needs a broadcast, the other one a pipeline."""
 
 
 def reduce_wrongly(squares: Tensor, loss: Tensor, intra: Intra, variant: Variant) -> None:
@@ -356,6 +382,16 @@ def reduce_wrongly(squares: Tensor, loss: Tensor, intra: Intra, variant: Variant
         case _:  # SKIP: the other ranks wait for a call that never comes
             pass
     dist.all_reduce(loss, group=metrics)
+
+
+def leave_out_last_micro_batch(stage: PipelineStage) -> None:
+    """From now on the stage transfers no last micro-batch, as if its steps had one less."""
+
+    def without_last(transfers: Transfers) -> Transfers:
+        return lambda chunk: transfers(chunk) if chunk + 1 < (stage.chunks or 0) else []
+
+    for name in ("get_fwd_recv_ops", "get_fwd_send_ops", "get_bwd_recv_ops", "get_bwd_send_ops"):
+        setattr(stage, name, without_last(getattr(stage, name)))
 
 
 def flip_bit(network: nn.Module) -> None:

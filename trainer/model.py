@@ -2,7 +2,7 @@
 
 The vocabulary is the 256 byte values, so there is no tokenizer. With its defaults it has
 475,776 parameters and a step takes 25 to 30 ms of one core. Inside a replica group it is split by
-FSDP2 and tensor parallelism.
+FSDP2, tensor parallelism and into the stages of a pipeline.
 
 It reads the Python standard library's own source: real text that is on every machine, with nothing
 to download or ship. The sampler has no state. A batch is a function of (seed, step, replica group,
@@ -30,7 +30,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from trainer.group import SHARD, TENSOR, Intra
+from trainer.group import SHARD, STAGE, TENSOR, Intra
 from trainer.options import TrainOptions
 
 VOCABULARY: Final = 256
@@ -79,22 +79,34 @@ class ByteTransformer(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.embed = nn.Embedding(VOCABULARY, config.width)
-        self.position = nn.Embedding(config.context, config.width)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
-        self.norm = nn.RMSNorm(config.width)
-        self.head = nn.Linear(config.width, VOCABULARY, bias=False)
+        self.embed: nn.Embedding | None = nn.Embedding(VOCABULARY, config.width)
+        self.position: nn.Embedding | None = nn.Embedding(config.context, config.width)
+        self.blocks = nn.ModuleDict({str(n): Block(config) for n in range(config.layers)})
+        self.norm: nn.RMSNorm | None = nn.RMSNorm(config.width)
+        self.head: nn.Linear | None = nn.Linear(config.width, VOCABULARY, bias=False)
         for table in (self.embed, self.position):
             nn.init.normal_(table.weight, std=0.02)
+        self.parameter_count = len(list(self.parameters()))
+        """Parameters of the whole model, also where this rank holds one stage of it."""
 
-    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross entropy in nats per byte; both arguments are (batch, context) of int64."""
-        x = self.embed(inputs) + self.position.weight[: inputs.shape[1]]
-        for block in self.blocks:
+    def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
+        """The logits of bytes, (batch, context) of int64; with `targets`, their mean loss.
+
+        A stage of a pipeline takes what the stage before it gives, and gives what its last block
+        does.
+        """
+        if self.embed is not None and self.position is not None:
+            x = self.embed(x) + self.position.weight[: x.shape[1]]
+        for block in self.blocks.values():
             x = block(x)
-        logits = self.head(self.norm(x))
-        loss: Tensor = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-        return loss
+        if self.norm is not None and self.head is not None:
+            x = self.head(self.norm(x))
+        return x if targets is None else loss_of(x, targets)
+
+
+def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross entropy in nats per byte."""
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 def build(config: ModelConfig, seed: int) -> ByteTransformer:
@@ -109,21 +121,24 @@ def build(config: ModelConfig, seed: int) -> ByteTransformer:
 def split(network: ByteTransformer, intra: Intra | None, opt: TrainOptions) -> None:
     """Give this rank its part of the model, in place, in the same order as torchtitan.
 
-    Tensor parallel first (whole attention heads and columns of the MLP), then compile, then FSDP2
-    around each block and around all.
+    Stages of a pipeline first, then tensor parallel (whole attention heads and columns of the MLP),
+    then compile, then FSDP2 around each block and around all.
     """
     check_divisible(network, opt)
+    if intra is not None and opt.pipeline > 1:
+        _keep_stage(network, intra.mesh[STAGE].get_local_rank(), opt.pipeline)
+    blocks = list(network.blocks.values())
     if intra is not None and opt.tensor_parallel > 1:
-        for block in network.blocks:
+        for block in blocks:
             _parallelize(block, intra)
     if opt.compile:
-        for block in network.blocks:
+        for block in blocks:
             block.compile()
     if intra is not None and intra.mesh[SHARD].size() > 1:
         from torch.distributed.fsdp import fully_shard  # noqa: PLC0415 - 8 s of CPU to import
 
         mesh = intra.mesh[SHARD]
-        for block in network.blocks:
+        for block in blocks:
             fully_shard(block, mesh=mesh)
         fully_shard(network, mesh=mesh)
 
@@ -137,6 +152,18 @@ def check_divisible(network: nn.Module, opt: TrainOptions) -> None:
                 f"trainer: {name} has {parameter.shape[0]} rows, which do not fall into {parts} "
                 "equal parts (--pieces times --tensor-parallel): choose another --width"
             )
+
+
+def _keep_stage(network: ByteTransformer, stage: int, stages: int) -> None:
+    """Drop what other stages hold: the first embeds, the last predicts, each has its blocks."""
+    layers = len(network.blocks)
+    for layer in range(layers):
+        if layer * stages // layers != stage:
+            del network.blocks[str(layer)]
+    if stage > 0:
+        network.embed = network.position = None
+    if stage < stages - 1:
+        network.norm = network.head = None
 
 
 def _parallelize(block: nn.Module, intra: Intra) -> None:
@@ -216,7 +243,7 @@ class Batches:
     opt: TrainOptions
     group_index: int
     reader: int
-    """Number of the reader in its group; tensor parallel ranks share one."""
+    """Number of the reader in its group; tensor parallel ranks and stages share one."""
 
     def draw(self, step: int, micro: int) -> tuple[Tensor, Tensor]:
         """Batch number `micro` of the try of `step`."""

@@ -78,8 +78,8 @@ def number(kind: type[int] | type[float], least: float, most: float) -> Callable
 _DESCRIPTION: Final = """\
 One rank of a fault-tolerant training job: a byte-level transformer on the Python standard
 library's own source. Ranks of one replica group start together under torchrun and split the
-model (FSDP2); replica groups find each other through the TorchFT Lighthouse, average their
-gradients, and may come and go.
+model (FSDP2, tensor parallel, stages of a pipeline); replica groups find each other through the
+TorchFT Lighthouse, average their gradients, and may come and go.
 """
 
 _EPILOG: Final = """\
@@ -126,6 +126,12 @@ class TrainOptions:
         choices=("cpu", "cuda"),
         title="inside a group",
     )
+    pipeline: int = option(
+        "stages that pass the step's batches on: its micro-batches are those of --accumulate",
+        1,
+        least=1,
+    )
+    schedule: str = option("of a pipeline", "1f1b", choices=("1f1b", "gpipe"))
     tensor_parallel: int = option(
         "ranks that share each layer; FSDP2 splits the model over the others", 1, least=1
     )
@@ -202,5 +208,12 @@ def parse(arguments: Sequence[str] | None = None) -> TrainOptions:
     if opt.heads % opt.tensor_parallel:
         top.error(
             f"--heads {opt.heads} do not divide among --tensor-parallel {opt.tensor_parallel} ranks"
+        )
+    if opt.layers < opt.pipeline:
+        top.error(f"--layers {opt.layers} do not fill the stages of --pipeline {opt.pipeline}")
+    if opt.accumulate < opt.pipeline:
+        top.error(
+            f"--pipeline {opt.pipeline} needs a micro-batch for each stage: --accumulate "
+            f"{opt.pipeline} or more"
         )
     return opt

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from trainer.group import RankPlace
-from trainer.model import is_tensor_parallel, local
+from trainer.model import ByteTransformer, is_tensor_parallel, local
 from trainer.options import TrainOptions
 
 
@@ -38,11 +38,11 @@ class Cut:
 def cut_of(place: RankPlace, opt: TrainOptions) -> Cut:
     """Which pieces of the model this rank holds.
 
-    Pieces are numbered along FSDP2's dimension first; the tensor parallel ranks of one part are
-    consecutive.
+    Pieces are numbered stage by stage, then along FSDP2's dimension; the tensor parallel ranks of
+    one part are consecutive.
     """
-    tensor = opt.tensor_parallel
-    shards = place.world_size // tensor
+    stages, tensor = opt.pipeline, opt.tensor_parallel
+    shards = place.world_size // stages // tensor
     parts = opt.pieces or shards  # of FSDP2's dimension
     if parts % shards:
         sys.exit(f"trainer: --pieces {parts} do not divide among {shards} shards of {place.group}")
@@ -50,7 +50,7 @@ def cut_of(place: RankPlace, opt: TrainOptions) -> Cut:
         sys.exit("trainer: --pieces: tensor parallel and semi-synchronous groups are of one size")
     count = parts // shards
     return Cut(
-        total=parts * tensor,
+        total=stages * parts * tensor,
         first=place.group_rank * count,
         count=count,
         leads=place.group_rank % tensor == 0,
@@ -66,8 +66,11 @@ class Pieces:
     TorchFT lets no checkpoint be read.
     """
 
-    def __init__(self, network: nn.Module, optimizer: torch.optim.Optimizer, cut: Cut) -> None:
+    def __init__(
+        self, network: ByteTransformer, optimizer: torch.optim.Optimizer, cut: Cut
+    ) -> None:
         self.cut = cut
+        self._columns = network.parameter_count
         self._parameters = list(network.named_parameters())
         self.gradient = self._flatten_gradient()
         """All gradients of this rank; each parameter's `.grad` is a view of it."""
@@ -150,7 +153,7 @@ class Pieces:
         One row per piece, which `norm` adds in a fixed order, so that groups of different sizes
         get the same norm to the last bit.
         """
-        squares = torch.zeros(self.cut.total, len(self._parameters), device=self.gradient.device)
+        squares = torch.zeros(self.cut.total, self._columns, device=self.gradient.device)
         for index in range(self.cut.count):
             row = squares[self.cut.first + index]
             for column, view in enumerate(self._packed(index)):

@@ -5,10 +5,11 @@ Run it under torchrun, one torchrun per replica group (`--help` has a session to
     REPLICA_GROUP=rg_1 torchrun --standalone --nproc-per-node 2 -m trainer.train --steps 100
 
 Two levels of data parallelism. Inside a replica group the ranks depend on each other: FSDP2
-splits the model over them; when one fails, the group fails and its launcher restarts it. Groups do
-not depend on each other: at every step TorchFT agrees on which take part (the quorum), averages
-their gradients, and votes on whether the step counts (the commit). A group that comes back fetches
-the weights of one that stayed, over HTTP, while the others continue.
+splits the model over them, or they are the stages of a pipeline; when one fails, the group fails
+and its launcher restarts it. Groups do not depend on each other: at every step TorchFT agrees on
+which take part (the quorum), averages their gradients, and votes on whether the step counts (the
+commit). A group that comes back fetches the weights of one that stayed, over HTTP, while the others
+continue.
 
 Waiting for other groups happens only in phase "communication". Waiting inside the group happens
 there and in FSDP2's collectives, whose ranks the flight recorder knows. So an observer can
@@ -45,11 +46,20 @@ from trainer import group, model, options, status
 from trainer.exchange import Exchange, SemiSync, connect
 from trainer.faults import FaultKind, Variant
 from trainer.group import SHARD, Intra, RankPlace
-from trainer.injector import REDUCTIONS, Injector, WorkStretcher, flip_bit, reduce_wrongly, throttle
+from trainer.injector import (
+    REDUCTIONS,
+    Injector,
+    WorkStretcher,
+    flip_bit,
+    leave_out_last_micro_batch,
+    reduce_wrongly,
+    throttle,
+)
 from trainer.pieces import Pieces, cut_of, norm, tensors_of
 
 if TYPE_CHECKING:
     from trainer.options import TrainOptions
+    from trainer.pipeline import Pipeline
     from worker_server.rank.reporter import Reporter
 
 
@@ -97,6 +107,8 @@ class Rank:
     """None: this rank is its whole group."""
     batches: model.Batches
     network: model.ByteTransformer
+    pipeline: Pipeline | None
+    """None: this rank holds all layers."""
     optimizer: torch.optim.Optimizer
     pieces: Pieces
     printed: dict[str, Tensor]
@@ -117,15 +129,21 @@ def start(opt: TrainOptions, reporter: Reporter) -> Rank:
     injector = Injector(
         place.name,
         world_size=place.world_size,
+        stages=opt.pipeline,
         host=place.host,
         file=opt.fault_file,
         declare=reporter.phase,
     )
-    intra = group.join_group(place, opt.group_timeout_s, opt.tensor_parallel)
+    intra = group.join_group(place, opt.group_timeout_s, opt.pipeline, opt.tensor_parallel)
 
     shape = model.ModelConfig(opt.layers, opt.width, opt.heads, opt.context)
     network = model.build(shape, opt.seed).to(place.device)
     model.split(network, intra, opt)
+    pipeline = None
+    if intra is not None and opt.pipeline > 1:
+        from trainer.pipeline import Pipeline  # noqa: PLC0415 - 3 s of CPU to import
+
+        pipeline = Pipeline(network, intra, opt, injector, reporter)
     optimizer = torch.optim.AdamW(network.parameters(), lr=opt.learning_rate)
     cut = cut_of(place, opt)
     pieces = Pieces(network, optimizer, cut)
@@ -148,7 +166,7 @@ def start(opt: TrainOptions, reporter: Reporter) -> Rank:
         step=exchange.current_step(),
         corpus_sha256=corpus.sha256,
     )
-    # Tensor parallel ranks work on the same batch.
+    # Tensor parallel ranks and the stages of a pipeline work on the same batch.
     reader = place.group_rank if intra is None else intra.mesh[SHARD].get_local_rank()
     return Rank(
         opt=opt,
@@ -156,6 +174,7 @@ def start(opt: TrainOptions, reporter: Reporter) -> Rank:
         intra=intra,
         batches=model.Batches(corpus, opt, model.group_index(place.group), reader),
         network=network,
+        pipeline=pipeline,
         optimizer=optimizer,
         pieces=pieces,
         printed=pieces.weights_of(0),
@@ -245,6 +264,8 @@ def accumulate(rank: Rank, step: int) -> tuple[Tensor, bool]:
 
     Here FSDP2 gathers weights and scatters gradients within the group.
     """
+    if rank.pipeline is not None:
+        return run_stage(rank, rank.pipeline, step)
     reporter, injector, pace, count = rank.reporter, rank.injector, rank.pace, rank.opt.accumulate
     total, finite = torch.zeros((), device=rank.place.device), True
     for micro in range(count):
@@ -276,6 +297,30 @@ def accumulate(rank: Rank, step: int) -> tuple[Tensor, bool]:
     return total, finite
 
 
+def run_stage(rank: Rank, pipeline: Pipeline, step: int) -> tuple[Tensor, bool]:
+    """The same by this rank's stage: the last stage has the loss, the others zero.
+
+    It does not ask whether a number is finite: a NaN of one stage is soon in all of them.
+    """
+    reporter, injector, pace = rank.reporter, rank.injector, rank.pace
+    with reporter.phase("data"):
+        injector.poll(step)
+        pace.load_data(injector.slowness[FaultKind.SLOW_DATA])
+        drawn = [rank.batches.draw(step, micro) for micro in range(rank.opt.accumulate)]
+        device = rank.place.device
+        batches = [(inputs.to(device), targets.to(device)) for inputs, targets in drawn]
+    with reporter.phase("forward"):
+        pace.begin_work(injector.slow_factor)
+    with reporter.phase("communication"):  # but for each micro-batch's forward and backward
+        if injector.take_mismatch(Variant.FEWER):
+            leave_out_last_micro_batch(pipeline.stage)
+        loss = pipeline.step(batches)
+    pace.end_work()
+    if injector.nan:
+        rank.pieces.gradient.fill_(math.nan)
+    return loss, True
+
+
 def sum_in_group(rank: Rank, squares: Tensor, loss: Tensor) -> None:
     """Sum `squares` and average `loss` over the group, in place."""
     if rank.intra is None:
@@ -286,7 +331,7 @@ def sum_in_group(rank: Rank, squares: Tensor, loss: Tensor) -> None:
     else:
         dist.all_reduce(squares, group=rank.intra.norms)
         dist.all_reduce(loss, group=rank.intra.metrics)
-    loss /= rank.place.world_size  # gloo sums; it has no average
+    loss /= rank.place.world_size // rank.opt.pipeline  # gloo sums; it has no average
 
 
 def clip(gradients: Sequence[Tensor], squares: Tensor, most: float) -> None:
@@ -392,10 +437,11 @@ def write_fingerprint(rank: Rank, step: int) -> None:
 def evaluate(rank: Rank) -> float:
     """Mean loss over text drawn with another seed, the same on all ranks."""
     total, device = 0.0, rank.place.device
+    measure = rank.network if rank.pipeline is None else rank.pipeline.evaluate
     with torch.no_grad():
         for number in range(rank.opt.evaluate_batches):
             inputs, targets = rank.batches.draw_unseen(number)
-            total += float(rank.network(inputs.to(device), targets.to(device)))
+            total += float(measure(inputs.to(device), targets.to(device)))
     return total / rank.opt.evaluate_batches
 
 

@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         dest="shapes",
         choices=sorted(SHAPES),
-        help="only those of the runs that are in fleets of this shape, repeatable (default: both)",
+        help="only those of the runs that are in fleets of this shape, repeatable (default: all)",
     )
     add(
         "--plain",

@@ -6,10 +6,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-SHAPES: Final[Mapping[str, tuple[int, int]]] = {"3x1": (3, 1), "2x2": (2, 2)}
-"""Replica groups x ranks in each."""
+
+class Shape(NamedTuple):
+    """Of a fleet."""
+
+    groups: int
+    ranks: int
+    """In each group."""
+    options: tuple[str, ...] = ()
+    """Of the trainer."""
+
+
+SHAPES: Final[Mapping[str, Shape]] = {
+    "3x1": Shape(3, 1),
+    "2x2": Shape(2, 2),
+    "2x2-pipeline": Shape(2, 2, ("--pipeline", "2", "--accumulate", "4")),
+}
 
 OWN_PHASES: Final = ("data", "forward", "backward", "optimizer")
 """Phases in which a rank waits for nobody."""
@@ -73,6 +87,12 @@ def _hang(phase: str) -> Callable[[Random], Fault]:
     }  # fmt: skip
 
 
+def _in_pass(variant: str) -> Callable[[Random], Fault]:
+    return lambda random: {
+        "kind": "hang", "variant": variant, "phase": random.choice(("forward", "backward")),
+    }  # fmt: skip
+
+
 def _slow(kind: str) -> Callable[[Random], Fault]:
     return lambda random: {"kind": kind, "factor": random.choice((3.0, 5.0, 8.0))}
 
@@ -84,6 +104,7 @@ _TANGLED = frozenset({"mismatch", "deadlock"})
 _SLOW = frozenset({"straggler"})
 _CORRUPT = frozenset({"state_corrupt"})
 _PAIRS = ("2x2",)
+_STAGES = ("2x2-pipeline",)
 
 _CLASSES: Final = (
     FaultClass("crash", "SIGKILL", _plain("crash"), _DEAD),
@@ -155,6 +176,20 @@ _CLASSES: Final = (
         "corrupt", "one bit of one weight flips", lambda random: {"kind": "corrupt"}, _CORRUPT,
         ("3x1",),  # of two groups that hold a shard each, who is right cannot be told
     ),
+    *(
+        FaultClass(
+            f"stage-{variant}", f"a stage {what}, in the pass of its first micro-batch",
+            _in_pass(variant), _HUNG, _STAGES,
+        )
+        for variant, what in (
+            ("lock", "takes a lock twice"), ("file", "reads a pipe that nobody writes to"),
+        )
+    ),
+    FaultClass("stage-killed", "a stage gets SIGKILL", _plain("crash"), _DEAD, _STAGES),
+    FaultClass(
+        "stage-fewer", "a stage has one micro-batch less than its neighbour",
+        _mismatch("fewer"), _TANGLED, _STAGES, limit_s=90.0,
+    ),
     FaultClass(
         "host-killed", "all processes of a group and their WorkerServers SIGKILLed at once",
         lambda random: {"kind": "host-killed"}, _DEAD, limit_s=90.0,
@@ -206,7 +241,7 @@ class Run:
     def hit(self) -> tuple[str, ...]:
         """Ranks that get the fault."""
         if self.kind.everybody or self.kind.whom is Whom.GROUP:
-            return tuple(f"{self.group}.{n}" for n in range(SHAPES[self.shape][1]))
+            return tuple(f"{self.group}.{n}" for n in range(SHAPES[self.shape].ranks))
         return (self.rank,)
 
     @property
@@ -225,9 +260,8 @@ def plan(names: list[str], runs: int, seed: int, shapes: list[str]) -> list[Run]
             shape = fault_class.shapes[number % len(fault_class.shapes)]
             if shape not in shapes:
                 continue
-            groups, ranks = SHAPES[shape]
-            group = f"rg_{random.randrange(groups)}"
-            rank = f"{group}.{random.randrange(ranks)}"
+            group = f"rg_{random.randrange(SHAPES[shape].groups)}"
+            rank = f"{group}.{random.randrange(SHAPES[shape].ranks)}"
             in_steps = random.randint(3, 25)
             runs_of_all.append(
                 Run(name, number, seed, shape, rank, group, in_steps, fault_class.make(random))

@@ -59,12 +59,12 @@ class Fleet:
     @property
     def groups(self) -> int:
         """Replica groups."""
-        return SHAPES[self.shape][0]
+        return SHAPES[self.shape].groups
 
     @property
     def ranks_per_group(self) -> int:
         """Ranks in each."""
-        return SHAPES[self.shape][1]
+        return SHAPES[self.shape].ranks
 
     @property
     def ranks(self) -> list[str]:
@@ -145,7 +145,8 @@ class Fleet:
             "--steps", "0", "--step-time", str(STEP_TIME_S), "--log-every", "1",
             "--status-file", str(self.folder / "steps.jsonl"),
             "--min-replicas", str(self.min_replicas),
-            "--fault-file", str(self.fault_file), *self.trainer_options,
+            "--fault-file", str(self.fault_file),
+            *SHAPES[self.shape].options, *self.trainer_options,
         ]  # fmt: skip
         groups = [
             {

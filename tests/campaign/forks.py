@@ -301,6 +301,7 @@ def zygote(config: Path) -> None:
     import torch
     import torch._dynamo  # AdamW imports it at its first step
     import torch.distributed.fsdp  # and a group of several ranks this
+    import torch.distributed.pipelining
     import torchft  # noqa: F401
 
     from trainer import train  # noqa: F401

@@ -218,7 +218,7 @@ def parser() -> argparse.ArgumentParser:
     add = top.add_argument
     add("--minutes", type=float, default=30.0, help="for each shape (default 30)")
     add("--seed", type=int, default=5, help="of what is done when (default 5)")
-    add("--shape", action="append", dest="shapes", choices=sorted(SHAPES), help="default: both")
+    add("--shape", action="append", dest="shapes", choices=sorted(SHAPES), help="default: all")
     add("--out", type=Path, default=Path("evidence/soak.jsonl"), help="default evidence/soak.jsonl")
     add(
         "--page",

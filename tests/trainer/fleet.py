@@ -57,6 +57,7 @@ def preload():
     import torch._dynamo  # AdamW imports it at its first step
     import torch.distributed.checkpoint
     import torch.distributed.fsdp
+    import torch.distributed.pipelining
     import torch.distributed.tensor.parallel
     import torchft.local_sgd  # noqa: F401
 
@@ -129,6 +130,10 @@ class Forks:
             for line in status.read(self.status_file)
             if line["event"] == event and rank in {None, line["rank"]}
         ]
+
+    def losses(self, event, rank="rg_0.0"):
+        """Step -> the loss of that event."""
+        return {line["step"]: line["loss"] for line in self.events(event, rank)}
 
     def prints(self):
         """Step -> piece -> the fingerprints that were recorded of it, with who recorded them."""

@@ -1,11 +1,12 @@
 import json
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
 from trainer import faults
 from trainer.faults import FaultError, FaultKind, PlannedFault, Variant
-from trainer.injector import ACTS, Injector
+from trainer.injector import ACTS, Injector, leave_out_last_micro_batch
 
 pytestmark = pytest.mark.integration  # torch
 
@@ -24,6 +25,7 @@ def wanted(kind, step=None, *, rank="rg_1.0", **more):
         ("slow:2.5", PlannedFault("one", FaultKind.SLOW, "rg_1.0", factor=2.5)),
         ("mismatch:size", PlannedFault("one", FaultKind.MISMATCH, "rg_1.0", variant=Variant.SIZE)),
         ("hang:busy", PlannedFault("one", FaultKind.HANG, "rg_1.0", variant=Variant.BUSY)),
+        ("hang:lock", PlannedFault("one", FaultKind.HANG, "rg_1.0", variant=Variant.LOCK)),
         ("pause:8.5", PlannedFault("one", FaultKind.PAUSE, "rg_1.0", seconds=8.5)),
         ("pause:gc", PlannedFault("one", FaultKind.PAUSE, "rg_1.0", variant=Variant.GC)),
     ],
@@ -47,8 +49,8 @@ def test_a_kind_may_carry_its_argument(kind, expected):
         pytest.param({"kind": "slow:nan"}, "factor nan is not above 1", id="factor-nan"),
         pytest.param({"kind": "stop:3"}, "stop knows no variant '3' (known: none)",
                      id="argument-of-none"),
-        pytest.param({"kind": "hang:3"}, "hang knows no variant '3' (known: sleep, busy)",
-                     id="variant"),
+        pytest.param({"kind": "hang:3"}, "hang knows no variant '3' (known: sleep, busy, lock, "
+                     "file)", id="variant"),
         pytest.param({"phase": "lunch"}, "unknown phase 'lunch' (known: data, forward, backward, "
                      "communication, optimizer)", id="phase"),
         pytest.param({"kind": "slow:2", "phase": "forward"}, "slow takes no phase",
@@ -264,14 +266,32 @@ def test_a_mismatch_is_handed_out_once_in_a_group_of_two(tmp_path):
     assert [rank.injector.take_mismatch() for _ in range(2)] == [Variant.SIZE, None]
 
 
-def test_a_mismatch_in_a_group_of_one_is_refused_in_log_and_marker(tmp_path):
-    rank = Rank(tmp_path, world_size=1, planned=[wanted("mismatch", 5)])
+@pytest.mark.parametrize(
+    ("kind", "size", "refused"),
+    [
+        ("mismatch", 1, "a mismatch needs a replica group of at least 2 ranks"),
+        ("mismatch:fewer", 2, "only a stage of a pipeline (--pipeline) has micro-batches to send"),
+    ],
+)
+def test_a_mismatch_that_cannot_be_is_refused_in_log_and_marker(tmp_path, kind, size, refused):
+    rank = Rank(tmp_path, world_size=size, planned=[wanted(kind, 5)])
     rank.poll(5, 6)
 
-    refused = "a mismatch needs a replica group of at least 2 ranks"
     assert rank.injector.take_mismatch() is None
     assert rank.said == [f"rg_1.0: error: fault 'one' refused: {refused}"]
     assert [marker.refused for marker in faults.markers(rank.file)] == [refused]
+
+
+def test_a_stage_with_one_micro_batch_less_transfers_the_others():
+    transfers = ["get_fwd_recv_ops", "get_fwd_send_ops", "get_bwd_recv_ops", "get_bwd_send_ops"]
+    stage = SimpleNamespace(
+        chunks=3, **{name: lambda chunk, name=name: [(name, chunk)] for name in transfers}
+    )
+
+    leave_out_last_micro_batch(stage)
+
+    for name in transfers:
+        assert [getattr(stage, name)(chunk) for chunk in range(3)] == [[(name, 0)], [(name, 1)], []]
 
 
 def test_gradients_are_nan_until_the_process_ends_and_for_whoever_comes_to_that_host(tmp_path):

@@ -1,5 +1,7 @@
 """What a fleet of real ranks agrees on, and what it says of itself."""
 
+import shutil
+
 import pytest
 
 from tests.trainer.fleet import Forks, lighthouse, shared, unequal, until
@@ -8,6 +10,7 @@ from trainer import faults
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 OFTEN = ("--log-every", "1", "--fingerprint-every", "1")
+STAGES = ("--pipeline", "2")
 
 
 def test_a_group_that_joins_late_heals_and_then_equals_the_others_bit_for_bit(tmp_path):
@@ -67,6 +70,7 @@ SHAPES = {
     "FSDP2": ((2, 2), ("--clip", "0.5", "--accumulate", "2")),
     "groups of 2 and 1 ranks": ((2, 1), ("--pieces", "2", "--clip", "0.5")),
     "tensor parallel": ((2, 2), ("--tensor-parallel", "2", "--clip", "0.5")),
+    "stages of a pipeline": ((2, 2), (*STAGES, "--accumulate", "3", "--clip", "0.5")),
 }
 
 
@@ -87,6 +91,64 @@ def test_groups_hold_equal_weights_from_the_first_step_on(tmp_path, sizes, argum
     assert shared(prints) == 12
     assert unequal(prints) == []
     assert losses[-1] < losses[0] - 1.0
+
+
+def test_sharded_stages_hold_equal_weights_in_groups_of_different_sizes(tmp_path):
+    stages = (*STAGES, "--accumulate", "2", "--pieces", "2", "--clip", "0.5")
+    fleet = Forks(tmp_path, *OFTEN, "--steps", "4", "--min-replicas", "2", *stages)
+    fleet.add("rg_0", 4).add("rg_1", 2)
+    with lighthouse(fleet):
+        fleet.start_all()
+        codes = fleet.exit_codes()
+        prints = fleet.prints()
+
+    assert codes == [0] * 6
+    assert {tuple(sorted(pieces)) for pieces in prints.values()} == {(0, 1, 2, 3)}
+    assert shared(prints) == 16
+    assert unequal(prints) == []
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_stages_learn_what_one_rank_learns_and_read_what_it_wrote(tmp_path, schedule):
+    disk = ("--checkpoint-dir", str(tmp_path / "disk"), "--checkpoint-every", "4")
+    same = (*OFTEN, "--accumulate", "4", "--evaluate-every", "2", "--evaluate-batches", "2", *disk)
+    whole = Forks(tmp_path / "whole", *same, "--steps", "8").add("rg_0", 1)
+    stages = Forks(tmp_path / "stages", *same, "--steps", "4", *STAGES, "--schedule", schedule)
+    stages.add("rg_0", 2)
+    again = Forks(tmp_path / "again", *same, "--steps", "8", "--resume").add("rg_0", 1)
+    with lighthouse(whole, stages, again):
+        whole.start_all()
+        assert whole.exit_codes() == [0]
+        shutil.rmtree(tmp_path / "disk")
+        stages.start_all()
+        assert stages.exit_codes() == [0, 0]
+        again.start_all()
+        assert again.exit_codes() == [0]
+        wanted, unseen = whole.losses("step"), whole.losses("evaluation")
+        passed_on, measured = stages.losses("step"), stages.losses("evaluation")
+        resumed = again.losses("step")
+        held = [event["held"] for event in stages.events("started")]
+        parameters = whole.events("started")[0]["parameters"]
+
+    assert sum(held) == parameters
+    assert min(held) > 0
+    assert sorted(passed_on | resumed) == list(range(1, 9))
+    assert passed_on | resumed == pytest.approx(wanted, rel=1e-3)
+    assert measured == pytest.approx({step: unseen[step] for step in (2, 4)}, rel=1e-3)
+
+
+def test_a_stage_tells_when_it_computes_and_when_it_waits(tmp_path):
+    fleet = Forks(tmp_path, "--steps", "1", *STAGES, "--accumulate", "3").add("rg_0", 2)
+    with lighthouse(fleet):
+        fleet.start_all()
+        assert fleet.exit_codes() == [0, 0]
+        first, last = fleet.told("rg_0.0"), fleet.told("rg_0.1")
+
+    f, b = "forward", "backward"
+    before = ["communication", "data", f, "communication"]
+    after = ["communication", "optimizer", ("end", 0, True, 192), "closed"]
+    assert first[first.index(("begin", 0)) + 1 :] == [*before, f, f, b, f, b, b, *after]
+    assert last[last.index(("begin", 0)) + 1 :] == [*before, f, b, f, b, f, b, *after]
 
 
 def test_a_sharded_group_that_was_killed_heals_from_one_of_another_size(tmp_path):

@@ -71,6 +71,7 @@ def test_the_norm_is_the_same_to_the_last_bit_however_many_pieces_a_rank_holds()
     for number in range(4):  # four ranks of one piece each, as FSDP2 cuts them
         alone = Pieces.__new__(Pieces)
         alone.cut = Cut(total=4, first=number, count=1, leads=True)
+        alone._columns = whole._columns
         alone._parameters = [
             (name, torch.empty(p.shape[0] // 4, *p.shape[1:])) for name, p in whole._parameters
         ]
@@ -112,6 +113,8 @@ def test_pieces_share_memory_with_the_model_and_cover_it():
         (2, ["--pieces", "4"], [(4, 0, 2, True), (4, 2, 2, True)]),
         (4, ["--tensor-parallel", "2"],
          [(4, 0, 1, True), (4, 1, 1, False), (4, 2, 1, True), (4, 3, 1, False)]),
+        (2, ["--pipeline", "2", "--accumulate", "2", "--pieces", "2"],
+         [(4, 0, 2, True), (4, 2, 2, True)]),
     ],
 )  # fmt: skip
 def test_every_piece_of_the_model_has_one_holder(size, arguments, cuts):
@@ -129,6 +132,7 @@ def test_every_piece_of_the_model_has_one_holder(size, arguments, cuts):
     [
         (2, ["--pieces", "3"], "3 do not divide among 2 shards of rg_0"),
         (2, ["--tensor-parallel", "2", "--pieces", "2"], "are of one size"),
+        (4, ["--pipeline", "2", "--accumulate", "2", "--pieces", "3"], "3 do not divide among 2"),
         (1, ["--algorithm", "diloco", "--pieces", "2"], "are of one size"),
     ],
 )

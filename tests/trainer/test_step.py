@@ -22,7 +22,7 @@ def alone(*arguments):
     pieces.gradient.zero_()
     corpus = model.Corpus(bytes(range(256)) * 4)
     return SimpleNamespace(
-        opt=opt, place=place(0, 1), intra=None, network=network, optimizer=optimizer,
+        opt=opt, place=place(0, 1), intra=None, pipeline=None, network=network, optimizer=optimizer,
         pieces=pieces, batches=model.Batches(corpus, opt, 0, 0), reporter=NullReporter(),
         injector=Injector("rg_0.0", world_size=1), pace=WorkStretcher(),
     )  # fmt: skip
