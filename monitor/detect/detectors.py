@@ -16,6 +16,7 @@ from monitor.detect.deadlock import (
     deadlock,
     standstill,
 )
+from monitor.detect.forming import forming
 from monitor.detect.hang import left_out, not_entered, unphased, unphased_records, unseen
 from monitor.detect.history import History
 from monitor.detect.lag import replica_lag
@@ -49,6 +50,7 @@ class Detector:
 DETECTORS: Final = (
     Detector("mismatch", Kind.MISMATCH, mismatch),
     Detector("left_out", Kind.MISMATCH, left_out),
+    Detector("forming", Kind.MISMATCH, lambda history, _: forming(history)),
     Detector("differing_across", Kind.MISMATCH, lambda history, _: differing_across(history)),
     Detector("dead", Kind.DEAD, dead),
     Detector("not_entered", Kind.NOT_ENTERED, not_entered),

@@ -15,6 +15,7 @@ from monitor.detect.track import FINISHED_PHASE, RankTrack
 from monitor.model.observation import stopped
 from monitor.model.wording import seconds
 
+
 class End(StrEnum):
     """How a rank ended."""
 

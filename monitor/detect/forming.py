@@ -11,11 +11,16 @@ others create a group that it has not.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from monitor.detect.history import History
 from monitor.detect.track import RankTrack
 from monitor.model.names import GroupName, RankName
+from monitor.model.verdict import Confidence, Kind, Verdict
+from monitor.model.wording import listed, plural, seconds
 from worker_server.wire import Forming
+
+_SHOWN: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +57,105 @@ def forming_waits(history: History) -> tuple[Team, ...]:
                 )
             )
     return tuple(teams)
+
+
+_STARTS_S: Final = 30.0
+"""Ranks of one job come to `init_process_group` this far apart in a healthy start: each imports
+torch first (16 CPU s, facts/trainer.md). Only then is a store that all wait for reported."""
+
+
+def forming(history: History) -> tuple[Verdict, ...]:
+    """Ranks that create different process groups, or all wait for one store; a verdict a group."""
+    teams: dict[GroupName, list[Team]] = {}
+    for team in forming_waits(history):
+        teams.setdefault(team.group, []).append(team)
+    judged = (_judge(history, group, of_group) for group, of_group in teams.items())
+    return tuple(verdict for verdict in judged if verdict is not None)
+
+
+def _judge(history: History, group: GroupName, teams: list[Team]) -> Verdict | None:
+    members = history.groups()[group]
+    stands_s = min(team.stall_s for team in teams)
+    ranks = [rank for team in teams for rank in team.joined]
+    apart = [t for t in members if t.rank not in ranks and _past(t)]
+    if len(teams) > 1 or apart:
+        if stands_s < max(history.hang_after_s(history.tracks[rank]) for rank in ranks):
+            return None
+        return _differ(history, group, teams, apart, stands_s)
+    alone = len(ranks) < len(members) or len(members) < members[0].identity.world_size
+    if alone or stands_s < _STARTS_S:
+        return None
+    return _all_wait(history.now_s, group, teams[0], stands_s)
+
+
+def _past(track: RankTrack) -> bool:
+    """Whether it has gone on to collectives, and waits in one for those that create a group."""
+    return track.inside_own
+
+
+def _differ(
+    history: History,
+    group: GroupName,
+    teams: list[Team],
+    apart: list[RankTrack],
+    stands_s: float,
+) -> Verdict:
+    """Sides that do not mean the same group: the smaller one has left a call out, if one is."""
+    size = history.groups()[group][0].identity.world_size
+    sides = [team.joined for team in teams] + ([tuple(t.rank for t in apart)] if apart else [])
+    largest = max(sides, key=len)
+    odd = tuple(sorted(rank for side in sides if side is not largest for rank in side))
+    clear = 2 * len(largest) > size
+    said = [
+        f"{listed(team.joined)} {plural(team.joined, 'is', 'are')} in {_call(team.forming)}"
+        for team in teams
+    ]
+    if apart:
+        names = [track.rank for track in apart]
+        said.append(f"{listed(names)} {plural(names, 'has', 'have')} gone on to a collective")
+    reason = f"{'; '.join(said)}, for {seconds(stands_s)}. Every rank has to call new_group for "
+    reason += "every group, in the same order, also for groups that it is no member of: "
+    reason += (
+        f"{listed(odd)} left one out" if clear else "one side left a call out, or makes one more"
+    )
+    everyone = tuple(sorted(rank for side in sides for rank in side))
+    culprits = odd if clear else everyone
+    return Verdict(
+        kind=Kind.MISMATCH,
+        culprits=culprits,
+        groups=(group,),
+        reason=reason,
+        confidence=Confidence.LIKELY if clear else Confidence.UNSURE,
+        since_s=history.now_s - stands_s,
+        victims=tuple(rank for rank in everyone if not clear or rank not in culprits),
+        evidence={rank: _call(team.forming) for team in teams for rank in team.joined[:_SHOWN]},
+        signature="mismatch:new_group",
+    )
+
+
+def _all_wait(now_s: float, group: GroupName, team: Team, stands_s: float) -> Verdict:
+    """All are in the same call, and it does not end: the store, or the network between them."""
+    store = team.forming.store
+    where = f" for the store at {store}" if store is not None else ""
+    return Verdict(
+        kind=Kind.DEADLOCK,
+        culprits=(),
+        groups=(),
+        reason=f"all {len(team.joined)} ranks of {group} wait in {_call(team.forming)}{where} for "
+        f"{seconds(stands_s)}, and nobody is missing: the store does not answer, or they do not "
+        "reach each other",
+        confidence=Confidence.UNSURE,
+        since_s=now_s - stands_s,
+        victims=team.joined,
+        evidence={} if store is None else {"store": store},
+        signature="deadlock:forming",
+    )
+
+
+def _call(forming: Forming) -> str:
+    """`its 1st new_group, of ranks 1 and 2 (train.py:10)`."""
+    site = f" ({forming.site})" if forming.site is not None else ""
+    if not forming.nth:
+        return f"{forming.call}{site}"
+    of = f", of ranks {listed([str(rank) for rank in forming.ranks])}" if forming.ranks else ""
+    return f"call {forming.nth} of {forming.call}{of or ', of all ranks'}{site}"

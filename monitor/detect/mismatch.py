@@ -115,8 +115,8 @@ def _before_death(history: History, track: RankTrack) -> bool:
 
 def _suspicious(history: History, graph: WaitGraph) -> Iterable[Stuck]:
     for stuck in graph.stuck:
-        if stuck.transfer:
-            continue  # its two ends need not call the same
+        if stuck.transfer or any(history.tracks[rank].forming for rank in stuck.absent):
+            continue  # its two ends need not call the same; `forming` says who left a group out
         enough = stuck.stall_s >= _patience_s(history, stuck)
         if enough and stuck.complete:  # ranks that got out of it are members too
             passed = (t.rank for t in history.groups()[stuck.group] if _passed(t, stuck))

@@ -23,6 +23,11 @@ LASTS = frozenset({Doing.COMPILE, Doing.SAVE, Doing.EVALUATE, Doing.START})
 FOR_OTHERS = frozenset({Doing.COLLECTIVE, Doing.STORE, Doing.GROUP})
 """Waits for other ranks: whoever stands there is no root, whatever counters say."""
 _BLOCKS = frozenset({Doing.LOCK, Doing.IO, Doing.SLEEP, Doing.PROCESS, Doing.DATA})
+_BEFORE_THEY_GIVE_UP = 0.75
+"""Share of its waiters' own timeout after which a blocked rank is called hung: the rest is for the
+second look, and for the eviction that is to come before the timeout."""
+_NOT_STARTED = "init"
+"""The page's own name for the time before the first step: no declaration of the loop."""
 _WORKS_CORES = 0.05
 """A wait in TorchFT uses 0.007, and moves 2 kB a second (seen in the field suite)."""
 _WORKS_BYTES_S = 1e6
@@ -60,7 +65,7 @@ def allowance(history: History, track: RankTrack) -> Allowance:
     if track.doing == FINISHED_PHASE:
         return Allowance(inf, "it has finished")
     best = max(_reasons(history, track), key=lambda reason: reason.span_s)
-    if track.running and track.doing not in LONG_PHASES:
+    if track.running and not (track.doing in LONG_PHASES and _declares(track)):
         config, usual = history.config, _ordinary(history, track)
         longer = usual.times(config.running_factor, "its main thread runs")
         if longer.span_s > max(usual.span_s, config.lasting_floor_s):
@@ -75,7 +80,7 @@ def undeclared(history: History, track: RankTrack) -> Allowance | None:
 
     Two stacks that agree shorten it, unless they show work that is known to last.
     """
-    if track.doing not in (OUTSIDE, UNDECLARED, WAITING_PHASE):
+    if _declares(track) or track.doing == FINISHED_PHASE:
         return None
     config, witness = history.config, track.witness
     lasting = _lasting(track)
@@ -89,6 +94,26 @@ def undeclared(history: History, track: RankTrack) -> Allowance | None:
     if witness.doing is Doing.DATA:
         return Allowance.flat(config.data_floor_s, f"to wait for data, {by_stacks}")
     return Allowance.flat(config.witnessed_floor_s, f"at one place, {by_stacks}")
+
+
+def _declares(track: RankTrack) -> bool:
+    """Whether its phase says what it does."""
+    if track.doing == _NOT_STARTED:
+        return track.phased
+    return track.doing not in (OUTSIDE, UNDECLARED, WAITING_PHASE)
+
+
+def before_they_give_up(track: RankTrack, waiters: Iterable[RankTrack]) -> Allowance | None:
+    """The allowance of a blocked rank whose waiters have timeouts of their own; None: they have
+    none that is known, or it is not seen to be blocked.
+    """
+    if not blocked(track):
+        return None
+    limits = [(limit_s, waiter.rank) for waiter in waiters if (limit_s := waiter.limit_s) < inf]
+    if not limits:
+        return None
+    limit_s, rank = min(limits)
+    return Allowance(_BEFORE_THEY_GIVE_UP * limit_s, f"{rank} gives up after {seconds(limit_s)}")
 
 
 def works(track: RankTrack) -> bool:
@@ -125,14 +150,14 @@ def _reasons(history: History, track: RankTrack) -> Iterable[Allowance]:
     yield _ordinary(history, track)
     for tag in () if step is None else sorted(LONG_PHASES.intersection(step.tags)):
         yield Allowance.flat(config.long_phase_budget_s, f"for {tag}, by its tag")
-    if track.doing in LONG_PHASES:
+    if track.doing in LONG_PHASES and _declares(track):
         yield _declared(history, track)
     else:
         yield from _learned(history, track)
-    if step is not None and step.healing and not _blocked(track):  # reported at an attempt's end
+    if step is not None and step.healing and not blocked(track):  # reported at an attempt's end
         yield Allowance(config.healing_budget_s, f"{seconds(config.healing_budget_s)} to heal")
     if history.starting(track):
-        if _blocked(track):
+        if blocked(track):
             yield Allowance.flat(config.undeclared_floor_s, "at one place in its first steps")
         elif track.healed_commits is None:
             yield Allowance.flat(config.warm_up_budget_s, "to start")
@@ -140,10 +165,12 @@ def _reasons(history: History, track: RankTrack) -> Iterable[Allowance]:
             yield Allowance.flat(config.healing_budget_s, "for first steps after heal")
 
 
-def _blocked(track: RankTrack) -> bool:
-    """Whether it has committed in this life and stacks show it blocked: that is no slow start."""
+def blocked(track: RankTrack) -> bool:
+    """Whether two stacks show it in a lock, file, socket, child or loader, and nothing moves there:
+    that is no slow start and no long download.
+    """
     witness = track.witness
-    return track.commits > 0 and witness is not None and witness.doing in _BLOCKS
+    return witness is not None and witness.doing in _BLOCKS and not _active(track)
 
 
 def _declared(history: History, track: RankTrack) -> Allowance:

@@ -170,21 +170,13 @@ class RankTrack:
         """The process group that it is creating, in the latest tick."""
         return None if self.fresh is None else self.fresh.forming
 
-    def gives_up_s(self) -> float:
-        """Seconds until its own timeout ends what it waits in now; infinite if not known.
-
-        Negative once it should have ended: a timeout counts from the call, and may be late.
-        """
-        report = self.report
-        if report is None or not report.timeouts:
-            return math.inf
+    @property
+    def limit_s(self) -> float:
+        """Seconds after which its own timeout ends what it waits in now; infinite if not known."""
+        timeouts = {} if self.report is None else self.report.timeouts
         if self.waits_in is not None:
-            limit_s, spent_s = report.timeouts.get(self.waits_in), self.stall_s
-        elif self.inside or self.held:
-            limit_s, spent_s = report.timeouts.get("collective"), self.inside_s
-        else:
-            return math.inf
-        return math.inf if limit_s is None else limit_s - spent_s
+            return timeouts.get(self.waits_in, math.inf)
+        return timeouts.get("collective", math.inf) if self.inside or self.held else math.inf
 
     @property
     def state(self) -> str | None:
@@ -274,6 +266,9 @@ class RankTrack:
         else:
             self.still_sweeps += 1
             self.running_sweeps += report.process.state in RUNNING
+        witness = report.witness
+        if least_s == math.inf and witness is not None and witness.samples >= 2:
+            least_s = witness.same_s + witness.age_s  # it has done nothing yet that has an age
         aged = least_s < math.inf
         self.stall_s = max(0.0, min(least_s, now_s - self.progress_since_s)) if aged else 0.0
 

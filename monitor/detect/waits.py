@@ -28,7 +28,13 @@ from typing import Final
 from monitor.detect.forming import Team, forming_waits
 from monitor.detect.history import Held, History
 from monitor.detect.intake import HEARTBEAT_TIMEOUT_S
-from monitor.detect.patience import FOR_OTHERS, Allowance, allowance, undeclared
+from monitor.detect.patience import (
+    FOR_OTHERS,
+    Allowance,
+    allowance,
+    before_they_give_up,
+    undeclared,
+)
 from monitor.detect.recorded import missed_by_records, quiet_groups
 from monitor.detect.track import RankTrack, of_own_group
 from monitor.model.names import GroupName, RankName, split_rank_name
@@ -604,7 +610,11 @@ def patience(history: History, graph: WaitGraph, track: RankTrack) -> Allowance:
         budget_s = history.config.long_phase_budget_s
         if budget_s > allowed.span_s:
             return Allowance.flat(budget_s, "when all pause at once")
-    if graph.victims((track.rank,)):
+    if waiters := graph.victims((track.rank,)):
+        sooner = before_they_give_up(track, (history.tracks[rank] for rank in waiters))
+        if sooner is not None and sooner.span_s < allowed.span_s:
+            floor_s = max(sooner.span_s, history.config.stall_floor_s)
+            return replace(sooner, span_s=floor_s)
         return allowed
     return allowed.times(longer, "nobody is seen waiting")
 

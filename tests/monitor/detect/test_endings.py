@@ -49,7 +49,8 @@ def test_who_stands_on_when_its_waiter_has_given_up_is_still_the_culprit() -> No
     job = PlainJob(2, (20, locks), ended_at(28.5)[0], timeout_s=8)
     drive = Drive(job).run(50)
     assert drive.accused() == {"job.0"}
-    assert "job.1 gave up after 8" in drive.incident("not_entered").verdict.reason
+    [incident] = drive.last.incidents
+    assert "job.1 gave up after 8" in incident.verdict.reason
 
 
 def test_a_save_that_outlasts_the_timeout_is_no_hang_but_the_timeout_is_told() -> None:

@@ -196,7 +196,8 @@ class PlainJob:
         witness = None
         if rank.place is not None and stands_s >= 7:
             frame, doing, call = rank.place
-            witness = Witness(frame, doing, 2 + int(stands_s - 7) // 5, 2.0, 0.5, call)
+            same_s = 2.0 + (stands_s - 7) // 5 * 5
+            witness = Witness(frame, doing, 2 + int(stands_s - 7) // 5, same_s, 0.5, call)
         heads, transfers = [], []
         for key, count in sorted(rank.counts.items(), key=str):
             own = [entry for entry in rank.ring if entry["key"] == key]
