@@ -318,10 +318,17 @@ Mark = tuple[object, ...]
 """Stays equal while a rank makes no progress."""
 
 
-def mark_of(step: wire.StepState | None, heads: Sequence[wire.GroupHead]) -> Mark:
+def mark_of(
+    step: wire.StepState | None,
+    heads: Sequence[wire.GroupHead],
+    transfers: Sequence[wire.TransferHead] = (),
+) -> Mark:
     """Changes with any visible progress of the rank's own threads."""
     ring = (head for head in heads if head.read_age_s is None)
-    moves = tuple((head.enqueued, head.completed, head.inside) for head in ring)
+    moves = (
+        *((head.enqueued, head.completed, head.inside) for head in ring),
+        *((row.peer, row.tag, row.posted, row.unfinished, row.held) for row in transfers),
+    )
     if step is None:
         return (moves,)
     counts = tuple(step.counters.values())
@@ -347,12 +354,13 @@ class HangWatch:
         step: wire.StepState | None,
         heads: Sequence[wire.GroupHead],
         now_s: float,
+        transfers: Sequence[wire.TransferHead] = (),
     ) -> bool:
         """Whether the rank makes no progress and it is time to look; True counts as a look."""
-        mark = mark_of(step, heads)
+        mark = mark_of(step, heads, transfers)
         if mark != self._mark:
             self._mark, self.since_s, self._first_s, self._looks = mark, now_s, None, 0
-        self.hanging = _held(process) or now_s - self.since_s >= _patience_s(step, heads)
+        self.hanging = _held(process) or now_s - self.since_s >= _patience_s(step, heads, transfers)
         if not self.hanging or process.tracer is not None:
             return False
         if self._first_s is not None and now_s - self._last_s < self._pause_s():
@@ -373,10 +381,14 @@ def _held(process: wire.Process) -> bool:
     return process.stopped or (age_s is not None and age_s > DEAF_S)
 
 
-def _patience_s(step: wire.StepState | None, heads: Sequence[wire.GroupHead]) -> float:
-    if any(head.enqueued > head.completed for head in heads):
+def _patience_s(
+    step: wire.StepState | None,
+    heads: Sequence[wire.GroupHead],
+    transfers: Sequence[wire.TransferHead],
+) -> float:
+    if any(head.unfinished for head in heads) or any(row.unfinished for row in transfers):
         return _STALL_S
-    starting = not heads if step is None else step.phase in wire.LONG_PHASES
+    starting = not (heads or transfers) if step is None else step.phase in wire.LONG_PHASES
     return _LONG_STALL_S if starting else _STALL_S
 
 
