@@ -554,11 +554,13 @@ class Forming(Struct, frozen=True, gc=False):
     call: str
     """`init_process_group`, `new_group` ..."""
     nth: Count
-    """Which group of this process it is, counted from 1 over its calls of `new_group`; 0 for
-    `init_process_group`. Ranks that create the same groups in the same order have equal numbers."""
+    """Which group of this process it is, counted from 1 over its calls of `new_group` and
+    `split_group`. Ranks that create the same groups in the same order have equal numbers. 0: it is
+    not counted, as `init_process_group`, and groups that only their members create
+    (`use_local_synchronization=True`)."""
     age_s: Seconds
     ranks: tuple[Count, ...] = ()
-    """Members asked for; empty: all."""
+    """Members asked for; empty: all, or more than 256."""
     store: str | None = None
     """Address of the store in which the members meet, `HOST:PORT`."""
     site: str | None = None
@@ -594,10 +596,12 @@ class StateReport(Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class RingEntry:
-    """One collective as the rank's own ring saw it."""
+    """One collective, send or receive as the rank's own ring saw it."""
 
     group: str
     seq: Count
+    """Counts the collectives of this group from 1; those of this direction with this peer and tag,
+    if it is a send or a receive."""
     op: str
     """Name in torch.distributed: all_reduce, all_gather, broadcast, send, barrier ..."""
     sizes_in: Shapes = ()
@@ -605,11 +609,12 @@ class RingEntry:
     dtype: str | None = None
     reduce_op: str | None = None
     root: Whole | None = None
-    """Root of a rooted collective, or the peer of a point-to-point operation."""
+    """Root of a rooted collective, or the peer of a point-to-point operation; None: none, or a
+    receive from any."""
     step: Whole | None = None
     attempt: Whole | None = None
     nth: Count | None = None
-    """Position among the collectives of this group in this attempt of the step, from 0."""
+    """Position among those that `seq` counts, in this attempt of the step, from 0."""
     site: str | None = None
     """Call site in the user's code, `file.py:line`."""
     enter_age_s: Seconds = field(kw_only=True)
@@ -632,7 +637,7 @@ class RingEntry:
     """Native id of the thread that called it. Autograd's own threads, which run hooks while the
     training thread waits for them, count as that one."""
     tag: Whole | None = None
-    """Of a send or receive; its `seq` counts those of this group with this peer and tag."""
+    """Of a send or receive."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,7 @@ def test_a_ring_entry(page):
     row = page.group_row("default", 2, (0, 1))
 
     def entry():
-        page.leave(row, *page.enter(row, 2, 3, 4, 0, 1, 1, 5, False, b"1000>1000"))
+        page.leave(row, *page.enter(row, 2, 3, 4, 0, 1, 1, 5, False, 1, 0, b"1000>1000"))
 
     assert show("ring entry, enter + leave (page only)", per_call_us(entry)) < 40
 
@@ -157,7 +157,7 @@ def test_reading_the_page(page, tmp_path):
     reader = PageReader(tmp_path / "a.page")
     row = page.group_row("default", 2, (0, 1))
     for _ in range(1024):
-        page.leave(row, *page.enter(row, 2, 3, 4, 0, 1, 1, 5, False, b"1000>1000"))
+        page.leave(row, *page.enter(row, 2, 3, 4, 0, 1, 1, 5, False, 1, 0, b"1000>1000"))
     page.change_phase(1)
     state = per_call_us(lambda: (reader.step_state(10**15), reader.heads(10**15)), 50, 20)
     show("step state + heads, read", state)

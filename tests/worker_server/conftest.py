@@ -68,9 +68,10 @@ def reporter(page: PageWriter) -> Reporter:
 @pytest.fixture
 def recording(reporter: Reporter) -> Iterator[Reporter]:
     """The same, with TorchFT and all collectives recorded."""
-    from worker_server.rank import collectives, torchft  # they need torch
+    from worker_server.rank import collectives, process_groups, torchft  # they need torch
 
     collectives.install(reporter)
+    process_groups.install()
     torchft.install(reporter)
     yield reporter
     collectives._stop()

@@ -26,6 +26,9 @@ def write_step(page, n, loss_kind=layout.LOSS_FINITE):
     page.write_step(facts)
 
 
-def enter(page, row, op="all_reduce", *, shapes=b"4>4", attempt=1, is_async=False):
+def enter(
+    page, row, op="all_reduce", *, shapes=b"4>4", attempt=1, is_async=False, thread=1,
+    root=layout.NONE, tag=layout.NONE,
+):  # fmt: skip
     op_id, site = page.intern(op), page.intern("a.py:1")
-    return page.enter(row, op_id, 0, 0, layout.NONE, 7, attempt, site, is_async, shapes)
+    return page.enter(row, op_id, 0, 0, root, 7, attempt, site, is_async, thread, tag, shapes)

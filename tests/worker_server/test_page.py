@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -150,6 +151,161 @@ def test_the_ring_wraps_and_counts_what_it_lost(page, reader):
     assert dropped == 10
     assert [entry.seq for entry in entries] == list(range(11, layout.RING_SLOTS + 11))
     assert all(entry.exit_age_s is not None for entry in entries)
+
+
+# -- sends and receives ---------------------------------------------------------------------------
+
+
+def send(page, group, peer, *, tag=0, sends=True, is_async=False):
+    """Enters one; what `leave` takes."""
+    row = page.transfer_row(group, peer, tag, sends=sends)
+    op = "send" if sends else "recv"
+    return row, *enter(page, row, op, root=peer, tag=tag, is_async=is_async)
+
+
+def rows(reader):
+    """(peer, tag, sends) -> posted, unfinished, held."""
+    return {
+        (row.peer, row.tag, row.sends): (row.posted, row.unfinished, row.held)
+        for row in reader.transfers(NOW)
+    }
+
+
+def test_sends_and_receives_are_counted_by_peer_tag_and_direction_and_not_with_collectives(
+    page, reader
+):
+    group = page.group_row("default", 3, (0, 1, 2))
+    page.leave(group, *enter(page, group))
+    for peer, tag, sends in ((1, 0, True), (1, 0, True), (2, 0, True), (1, 7, True), (1, 0, False)):
+        page.leave(*send(page, group, peer, tag=tag, sends=sends))
+    enter(page, group)
+    open_send = send(page, group, 1)
+    assert rows(reader) == {
+        (1, 0, 1): (3, 1, 3), (2, 0, 1): (1, 0, 0), (1, 7, 1): (1, 0, 0), (1, 0, 0): (1, 0, 0),
+    }  # fmt: skip
+    (head,) = reader.heads(NOW)
+    assert (head.enqueued, head.completed, head.inside) == (2, 1, 2)
+    page.leave(*open_send)
+    assert (reader.heads(NOW)[0].completed, rows(reader)[1, 0, 1]) == (1, (3, 0, 0))
+    seen = [(e.op, e.seq, e.root, e.tag) for e in reader.ring(NOW)[0]]
+    assert seen == [
+        ("all_reduce", 1, None, None), ("send", 1, 1, 0), ("send", 2, 1, 0), ("send", 1, 2, 0),
+        ("send", 1, 1, 7), ("recv", 1, 1, 0), ("all_reduce", 2, None, None), ("send", 3, 1, 0),
+    ]  # fmt: skip
+    assert {row.group for row in reader.transfers(NOW)} == {"default"}
+    assert reader.entered == 8
+
+
+def test_a_launched_transfer_holds_the_rank_only_while_it_waits(page, reader):
+    group = page.group_row("default", 2)
+    first, second = (send(page, group, 1, is_async=True) for _ in range(2))
+    launched = rows(reader)
+    page.hold(first[0], first[2])
+    waiting = rows(reader)
+    page.leave(*first)
+    page.leave(*second)
+    seen = [state[1, 0, 1] for state in (launched, waiting, rows(reader))]
+    assert seen == [(2, 2, 0), (2, 2, 1), (2, 0, 0)]
+
+
+def test_time_inside_of_transfers_counts_as_held(page, reader):
+    group = page.group_row("default", 2)
+    entered = send(page, group, 1)
+    entered[0].held_since -= 3 * 10**9
+    page.leave(*entered)
+    assert 3.0 <= reader.held_s() < 4.0
+
+
+MANY = layout.MAX_TRANSFERS
+
+
+def test_of_more_peers_than_there_are_rows_the_one_unused_for_longest_has_no_head(page, reader):
+    group = page.group_row("default", 2)
+    still_open = send(page, group, 0)
+    for tag in range(1, MANY + 2):
+        page.leave(*send(page, group, 1, tag=tag))
+    assert rows(reader) == {
+        (0, 0, 1): (1, 1, 1), **{(1, tag, 1): (1, 0, 0) for tag in range(3, MANY + 2)},
+    }  # fmt: skip
+    page.leave(*send(page, group, 1, tag=1))  # counts on
+    assert rows(reader)[1, 1, 1] == (2, 0, 0)
+    assert (1, 3, 1) not in rows(reader)
+    assert reader.ring(NOW)[0][-1].seq == 2
+    page.leave(*still_open)
+    assert rows(reader)[0, 0, 1] == (1, 0, 0)
+
+
+def test_an_open_transfer_that_lost_its_row_no_longer_moves_it(page, reader):
+    group = page.group_row("default", 2)
+    opened = [send(page, group, peer) for peer in range(MANY + 1)]
+    newest = MANY, 0, 1
+    assert (0, 0, 1) not in rows(reader)
+    page.leave(*opened[0])
+    assert rows(reader)[newest] == (1, 1, 1)
+    assert reader.ring(NOW)[0][0].exit_age_s is not None
+    page.leave(*opened[-1])
+    assert rows(reader)[newest] == (1, 0, 0)
+
+
+def test_a_group_that_is_formed_anew_counts_its_transfers_from_one(page, reader):
+    group, other = page.group_row("torchft", 2), page.group_row("tp", 2)
+    old = send(page, group, 1)
+    page.leave(*send(page, other, 1))
+    fresh = page.restart_group(group, 2)
+    assert [row.group for row in reader.transfers(NOW)] == ["tp"]
+    page.leave(*old)
+    now = send(page, fresh, 1)
+    page.leave(*now)
+    assert now[2] == 1
+    assert [(r.group, r.posted, r.unfinished) for r in reader.transfers(NOW)] == [
+        ("torchft", 1, 0), ("tp", 1, 0)]  # fmt: skip
+
+
+def test_an_entry_has_its_thread(page, reader):
+    group = page.group_row("default", 2)
+    for thread in (4321, 4322):
+        enter(page, group, thread=thread)
+    assert [entry.thread for entry in reader.ring(NOW)[0]] == [4321, 4322]
+
+
+# -- groups that are made, timeouts, the Lighthouse ---------------------------------------------
+
+
+def forming(**changes):
+    usual = {"call": "new_group", "nth": 3, "ranks": [0, 1], "store": "h:1", "site": 0}
+    return json.dumps({**usual, **changes})
+
+
+def test_a_group_is_forming_until_its_note_is_cleared(page, reader):
+    assert reader.forming(NOW) is None
+    page.write_note(layout.NOTE_FORMING, forming(site=page.intern("train.py:7")))
+    seen = reader.forming(NOW)
+    assert (seen.call, seen.nth, seen.ranks, seen.store, seen.site) == (
+        "new_group", 3, (0, 1), "h:1", "train.py:7")  # fmt: skip
+    assert seen.age_s > 0
+    page.write_note(layout.NOTE_FORMING, "")
+    assert reader.forming(NOW) is None
+
+
+@pytest.mark.parametrize(
+    "note",
+    ["{", "[]", "7", '{"site": 0}', forming(ranks=[-1]), forming(nth="x"), forming(site="x"),
+     "[" * 4000],
+)  # fmt: skip
+def test_a_note_that_was_written_over_is_no_group(page, reader, note):
+    page.write_note(layout.NOTE_FORMING, note)
+    assert reader.forming(NOW) is None
+
+
+def test_timeouts_and_the_lighthouse_are_told_once_they_are_known(page, reader):
+    assert (reader.timeouts, reader.lighthouse) == ({}, None)
+    page.write_timeout(layout.W_TIMEOUT_QUORUM, 60)
+    page.write_timeout(layout.W_TIMEOUT_COLLECTIVE, 1e300)
+    page.write_text(layout.W_LIGHTHOUSE, "10.0.0.1:29510")
+    assert reader.timeouts == {"quorum": 60.0, "collective": 1e9}
+    assert reader.lighthouse == "10.0.0.1:29510"
+    report = reader.report(wire.Process(True), NOW)
+    assert wire.parse_state(json.loads(json.dumps(wire.to_json(report)))) == report
 
 
 def test_groups_of_one_name_with_other_members_are_told_apart(page, reader):

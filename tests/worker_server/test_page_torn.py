@@ -19,6 +19,13 @@ from worker_server.rank.page.reader import PageReader
 from worker_server.rank.page.writer import PageWriter, StepFacts
 
 KINDS = (layout.NOTE_STACKS, layout.NOTE_EXCEPTION)
+PEERS = 2
+
+
+@pytest.fixture(autouse=True)
+def few_transfers(monkeypatch):
+    """So that in each round a row changes hands."""
+    monkeypatch.setattr(layout, "MAX_TRANSFERS", PEERS)
 
 
 def note_text(n):
@@ -45,6 +52,10 @@ class Everything:
                           layout.LOSS_FINITE, n, n, n)  # fmt: skip
         page.write_step(facts)
         page.leave(self.row, *enter(page, self.row, attempt=n))
+        peer = n % (PEERS + 1)
+        row = page.transfer_row(self.row, peer, peer, sends=peer % 2 == 1)
+        for _ in range(1 + peer):
+            page.leave(row, *enter(page, row, "send", root=peer, tag=peer, attempt=n))
         page.end_attempt(n, n, begin_ns, time.monotonic_ns(), n % 3 != 0)
         page.write_note(KINDS[n % 2], note_text(n))
         page.add_time(layout.TIME_QUORUM, 1.0, 7)
@@ -90,6 +101,12 @@ class Reading:
             assert (prints.lineage, prints.rows) == (n, ((n, n, n),))
         for head in self.reader.heads(now_ns):
             assert 0 <= head.enqueued - head.completed <= 1
+        for row in self.reader.transfers(now_ns):
+            assert (row.tag, row.sends) == (row.peer, row.peer % 2)
+            rounds = len(range(row.peer or PEERS + 1, self.step, PEERS + 1))
+            assert row.posted >= rounds * (1 + row.peer)
+            assert row.unfinished <= 1
+            assert row.held in {0, row.posted}
 
     def check_step(self, now_ns):
         state = self.reader.step_state(now_ns)
@@ -178,7 +195,7 @@ def stores_of_a_round(path, rounds, life):
     return left[0]
 
 
-@pytest.mark.parametrize("rounds", [0, 1, 2])
+@pytest.mark.parametrize("rounds", [0, 1, 2, 5])
 def test_a_writer_may_die_at_any_store_and_what_is_read_is_whole(tmp_path, rounds):
     for life in itertools.count():
         path = tmp_path / f"{life}.page"
@@ -257,9 +274,11 @@ def test_a_writer_may_get_on_at_any_load_and_what_is_read_is_whole(tmp_path, rou
 FULL_SPEED = """
 import sys
 from pathlib import Path
+from worker_server.rank.page import layout
 from worker_server.rank.page.writer import PageWriter
 from tests.worker_server.pages import identity
-from tests.worker_server.test_page_torn import Everything
+from tests.worker_server.test_page_torn import PEERS, Everything
+layout.MAX_TRANSFERS = PEERS
 everything = Everything(PageWriter.create(Path(sys.argv[1]), identity(), 1))
 print("go", flush=True)
 while True:
@@ -293,4 +312,4 @@ def test_reads_under_a_writer_at_full_speed_stopped_and_dead_are_whole(tmp_path)
     reading.check()
     entries, _ = reading.reader.ring(time.monotonic_ns())
     assert len(entries) >= layout.RING_SLOTS - 1
-    assert all(entry.seq == entry.attempt for entry in entries)
+    assert all(entry.seq == entry.attempt for entry in entries if entry.tag is None)

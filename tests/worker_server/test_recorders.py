@@ -195,7 +195,7 @@ def test_the_answer_has_each_recorders_entries_and_says_whose_an_entrys_are(page
     page.write_text(layout.W_BACKENDS, "gloo,nccl")
     op = page.intern("all_gather")
     before_ns = time.time_ns()
-    page.enter(row, op, 0, 0, layout.NONE, 0, 0, 0, False, b"")
+    page.enter(row, op, 0, 0, layout.NONE, 0, 0, 0, False, 1, layout.NONE, b"")
     nccl = {"version": "2.10", "entries": [
         {"record_id": 0, "time_created_ns": time.time_ns(), "state": "started",
          "profiling_name": "nccl:all_gather", "process_group": ["0", "default_pg"]},

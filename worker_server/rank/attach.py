@@ -305,9 +305,14 @@ def _hook_torch(reporter: Reporter, files: run_dir.RankFiles) -> None:
     """What has to wait for torch. Never raises: it may run inside an import."""
 
     def exchanges() -> None:
-        from worker_server.rank import collectives, torchft  # noqa: PLC0415  torch.distributed
+        from worker_server.rank import (  # noqa: PLC0415  they import torch.distributed
+            collectives,
+            process_groups,
+            torchft,
+        )
 
         collectives.install(reporter)
+        process_groups.install()
         torchft.install(reporter)
         if files.socket_fits:
             torch_hooks.start_control_plane(files.socket)

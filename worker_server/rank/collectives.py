@@ -1,4 +1,4 @@
-"""Writes torch.distributed's public collectives into the page's ring.
+"""Writes torch.distributed's public collectives, sends and receives into the page's ring.
 
 Each function is replaced by a thin wrapper of the same signature, in `torch.distributed` and in
 `torch.distributed.distributed_c10d`. FSDP2, `torch.distributed.nn`, the `*_object` functions and
@@ -11,6 +11,9 @@ with fake tensors), symmetric memory, and calls by a name that user code importe
 (`from torch.distributed import all_reduce`): methods of a C++ class cannot be replaced, and
 swapping a function's code would change what torch.compile inlines. With `LIGHTKEEPER_ATTACH=1` or
 `python -m worker_server` the attach comes before any such import.
+
+Sends and receives have numbers of their own, one count for each peer and tag and direction: which
+collectives a rank has called says nothing about them, and the other side counts the same ones.
 
 An entry is written before the call and completed after it, so a call that never returns, or that
 kills the process, is on record. `async_op=True` completes when the returned work's `wait()`
@@ -25,6 +28,7 @@ import contextlib
 import functools
 import os
 import sys
+import sysconfig
 import threading
 import weakref
 from collections.abc import Callable
@@ -36,7 +40,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from worker_server.rank.page import layout
-from worker_server.rank.page.writer import GroupRow, PageWriter
+from worker_server.rank.page.writer import CallRow, GroupRow, PageWriter, serves_training
 from worker_server.rank.reporter import Reporter
 from worker_server.rank.warn_once import warn
 
@@ -52,7 +56,10 @@ _recorded_elsewhere: tuple[type, ...] = ()
 
 _NOWHERE = 99
 _ALWAYS_ASYNC = frozenset({"isend", "irecv"})
-_POINT_TO_POINT = frozenset({"send", "recv", "isend", "irecv"})
+_ANY = -1
+"""The peer of a receive from any."""
+_TAG_MOST = 2**31
+"""Torch passes tags as C's int."""
 
 
 class _Op:
@@ -60,7 +67,7 @@ class _Op:
 
     __slots__ = (
         "always_async", "async_op", "group", "group_root", "input", "name", "order", "output",
-        "reduce_op", "root", "same",
+        "reduce_op", "root", "same", "sends", "tag",
     )  # fmt: skip
 
     def __init__(self, name: str, parameters: str, sent: str = "", received: str = "") -> None:
@@ -74,6 +81,8 @@ class _Op:
         self.output = self._place(received)
         self.same = sent == received
         self.reduce_op = self._place("op")
+        self.tag = self._place("tag")  # of sends and receives alone
+        self.sends = bool(sent)
         root = next((word for word in ("src", "dst") if word in self.order), "")
         self.root = self._place(root)  # a global rank
         self.group_root = self._place(f"group_{root}")  # a rank of the group
@@ -160,9 +169,9 @@ def end_wait(kind: int = layout.WAIT_COLLECTIVE) -> None:
 
 def leave_to(kind: type, folder: str) -> None:
     """Groups of this kind record themselves; frames of files in this folder are no call sites."""
-    global _recorded_elsewhere, _plumbing_folders  # noqa: PLW0603
+    global _recorded_elsewhere, _torch_folders  # noqa: PLW0603
     _recorded_elsewhere = (*_recorded_elsewhere, kind)
-    _plumbing_folders = (*_plumbing_folders, folder + os.sep)
+    _torch_folders = (*_torch_folders, folder + os.sep)
     if _recorder is not None:
         _recorder.forget_sites()
 
@@ -227,16 +236,16 @@ def _wrap(op: _Op, original: Callable[..., Any]) -> Callable[..., Any]:
     return recorded
 
 
-_Entered = tuple[GroupRow, int, int, bool]
+_Entered = tuple[CallRow, int, int, bool]
 """Row, ticket, sequence id, and whether the call returns a work to wait for."""
 
 
 class OpenCall:
-    """A collective in flight, until it is waited for or fails; `complete` ends it once."""
+    """A call in flight, until it is waited for or fails; `complete` ends it once."""
 
     __slots__ = ("_open", "_row", "_seq", "_ticket", "recorder")
 
-    def __init__(self, recorder: Recorder, row: GroupRow, ticket: int, seq: int) -> None:
+    def __init__(self, recorder: Recorder, row: CallRow, ticket: int, seq: int) -> None:
         self.recorder = recorder
         self._row = row
         self._ticket = ticket
@@ -324,9 +333,14 @@ for _name in dir(dist.Work):
 
 
 class _Inside(threading.local):
-    """Whether this thread is inside a recorded call: torch's functions call each other."""
+    """Whether a thread is inside a recorded call: torch's functions call each other."""
 
     depth = 0
+
+    def __init__(self) -> None:
+        """Once in each thread."""
+        self.thread = 0 if serves_training() else threading.get_native_id()
+        """Its native id; 0: it counts as the training thread."""
 
 
 _Shapes = tuple[Any, Any, Any]
@@ -358,7 +372,7 @@ class Recorder:
         self._on = False
         warn(f"lightkeeper lost the collectives: {why!r}", stacklevel=5)
 
-    def enter(  # noqa: C901, PLR0912
+    def enter(  # noqa: C901, PLR0912, PLR0915
         self, at: _Op, args: tuple[Any, ...] | list[Any], kwargs: dict[str, Any]
     ) -> _Entered | None:
         """Write the entry; None when this call is not recorded.
@@ -398,7 +412,13 @@ class Recorder:
                     dtype = dtype or dtype_out
             what = sizes_in, sizes_out, dtype
             shapes = self._shapes.get(what) or self._shape_text(what)
-            root = layout.NONE if at.root == _NOWHERE else _root(at, args, group)
+            root = tag = layout.NONE
+            counted: CallRow = row
+            if at.root != _NOWHERE:
+                root = _root(at, args, group)
+                if at.tag != _NOWHERE:
+                    tag = int(args[at.tag] or 0) if count > at.tag else 0
+                    counted = self.transfer_row(row, root, tag, sends=at.sends)
         except Exception:  # noqa: BLE001  wrong arguments: torch will report them
             return None
         try:
@@ -412,34 +432,36 @@ class Recorder:
                 frame = None
             facts = self._facts
             ticket, seq = self.page.enter(
-                row,
+                counted,
                 self._texts.get(at.name) or self._text(at.name),
                 shapes[1],
                 reduce_op,
                 root,
                 facts.step,
                 facts.attempt,
-                self._site(frame),
+                self.site(frame),
                 is_async,
+                self.inside.thread or self.page.training_thread,
+                tag,
                 shapes[0],
             )
         except Exception as exc:  # noqa: BLE001  nothing may reach training
             self.disable(exc)
             return None
-        return row, ticket, seq, is_async
+        return counted, ticket, seq, is_async
 
     def enter_read(  # noqa: PLR0917
-        self, row: GroupRow, flags: int, op: str, what: _Shapes, reduce_op: int, root: int
+        self, row: CallRow, flags: int, op: str, what: _Shapes, reduce_op: int, root: int, tag: int
     ) -> tuple[int, int] | None:
         """Write the entry of a call already read by the caller; None if it is not recorded."""
         if not self._on:
             return None
         try:
             shapes, dtype = self._shape_text(what)
-            facts, site = self._facts, self._site(sys._getframe(1))
+            facts, site = self._facts, self.site(sys._getframe(1))
             return self.page.enter(
                 row, self._text(op), dtype, reduce_op, root, facts.step, facts.attempt, site, flags,
-                shapes,
+                self.inside.thread or self.page.training_thread, tag, shapes,
             )  # fmt: skip
         except Exception as exc:  # noqa: BLE001  nothing may reach training
             self.disable(exc)
@@ -466,6 +488,18 @@ class Recorder:
         # asked for its size, a group of torchft's waits for the quorum
         size = len(members) or (group.size() if type(group) is dist.ProcessGroup else 0)
         return self.page.group_row(name, size, tuple(sorted(members)))
+
+    def transfer_row(self, group: GroupRow, peer: int, tag: int, *, sends: bool) -> CallRow:
+        """What counts the sends to this peer (`layout.NONE`: any), or the receives from it.
+
+        Raises:
+            ValueError: torch will not take this tag.
+        """
+        if not -_TAG_MOST <= tag < _TAG_MOST:
+            raise ValueError(f"tag {tag}")
+        return self.page.transfer_row(
+            group, _ANY if peer == layout.NONE else peer, tag, sends=sends
+        )
 
     # -- what ----------------------------------------------------------------------------------
 
@@ -503,9 +537,12 @@ class Recorder:
 
     # -- where ----------------------------------------------------------------------------------
 
-    def _site(self, frame: FrameType | None) -> int:
-        """The nearest frame outside of torch, torchft and this package."""
-        sites = self._sites
+    def site(self, frame: FrameType | None) -> int:
+        """The nearest frame of the program or of a package it uses, as `file.py:line`.
+
+        A pool's thread may have none: then torch's own frame that says most.
+        """
+        sites, innermost = self._sites, frame
         while frame is not None:
             code = frame.f_code
             cached = sites.get((id(code), frame.f_lasti))
@@ -514,17 +551,37 @@ class Recorder:
             if cached[1] != _PLUMBING:
                 return cached[1]
             frame = frame.f_back
-        return layout.NO_STRING
+        return self._site_in_plumbing(innermost)
 
     def _new_site(self, code: CodeType, frame: FrameType) -> tuple[CodeType, int]:
-        if code.co_filename.startswith(_plumbing_folders):
-            number = _PLUMBING
-        else:
-            number = self.page.intern(f"{_short(code.co_filename)}:{frame.f_lineno}")
+        path = code.co_filename
+        number = _PLUMBING if _is_plumbing(path) else self._number(path, frame.f_lineno)
         if len(self._sites) >= _MAX_CACHED:
             self._sites.clear()
         cached = self._sites[id(code), frame.f_lasti] = code, number
         return cached
+
+    def _site_in_plumbing(self, frame: FrameType | None) -> int:
+        """The outermost frame of torch's that was not only handed something to call; else the
+        standard library's nearest, which handed it a function of torch's.
+        """
+        outermost = nearest = None
+        while frame is not None:
+            path = frame.f_code.co_filename
+            if path.startswith(_torch_folders):
+                outermost = outermost if path.endswith(_CALLING) else frame
+            elif nearest is None and path.startswith(_STDLIB):
+                nearest = frame
+            frame = frame.f_back
+        said = outermost or nearest
+        return (
+            layout.NO_STRING
+            if said is None
+            else self._number(said.f_code.co_filename, said.f_lineno)
+        )
+
+    def _number(self, path: str, line: int) -> int:
+        return self.page.intern(f"{_short(path)}:{line}")
 
     def forget_sites(self) -> None:
         """The plumbing folders changed."""
@@ -532,12 +589,29 @@ class Recorder:
 
 
 _PLUMBING = -1
-_plumbing_folders: tuple[str, ...] = (
-    "<",
-    os.path.dirname(torch.__file__) + os.sep,
-    os.path.dirname(os.path.dirname(__file__)) + os.sep,
-    contextlib.__file__,  # a profiler's range around a function of torchft's
+_torch_folders: tuple[str, ...] = (os.path.dirname(torch.__file__) + os.sep,)
+"""Torch's, and TorchFT's."""
+_OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_STDLIB = tuple(
+    {
+        folder + os.sep
+        for file in (threading.__file__, os.path.realpath(threading.__file__))
+        for folder in (os.path.dirname(file), sysconfig.get_path("stdlib"))
+    }
 )
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+"""Within the standard library's folder, and no part of it."""
+_CALLING = (
+    "torch/distributed/c10d_logger.py", "torch/utils/_contextlib.py", "torch/autograd/function.py",
+    "torch/nn/modules/module.py",
+)  # fmt: skip
+"""Decorators and hooks, which call what they are given."""
+
+
+def _is_plumbing(path: str) -> bool:
+    if path.startswith(("<", _OURS, *_torch_folders)):
+        return True
+    return path.startswith(_STDLIB) and not any(part in path for part in _INSTALLED)
 
 
 def _short(path: str) -> str:
@@ -571,5 +645,5 @@ def _root(at: _Op, args: tuple[Any, ...] | list[Any], group: Any) -> int:
         return int(root)
     local = args[at.group_root] if count > at.group_root else None
     if local is None:
-        return layout.NONE if at.name in _POINT_TO_POINT else 0
+        return 0 if at.tag == _NOWHERE else layout.NONE
     return int(c10d.get_global_rank(group, local))

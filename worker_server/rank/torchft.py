@@ -37,6 +37,7 @@ which makes an Inf on purpose. `StepState.gradients_watched` says whether gradie
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import sys
 import threading
@@ -44,14 +45,16 @@ import weakref
 from collections.abc import Callable, Iterable
 from time import monotonic, perf_counter_ns, thread_time_ns
 from typing import Any, Concatenate, Final, ParamSpec, TypeGuard
+from urllib.parse import urlsplit
 
 import torch
 import torch.distributed as dist
 
-from worker_server.rank import collectives, last_words, torchft_groups
+from worker_server.rank import collectives, last_words, process_groups, torchft_groups
 from worker_server.rank.loop import LOCAL, Soundness
 from worker_server.rank.page import layout
 from worker_server.rank.page.writer import PageWriter
+from worker_server.rank.process_groups import to_seconds
 from worker_server.rank.reporter import Reporter
 from worker_server.rank.torch_hooks import when_imported
 from worker_server.rank.torchft_groups import this_thread
@@ -208,6 +211,7 @@ def _patch_manager(module: Any) -> None:
 def _observed_init(original: Method, self: Any, args: Any, kwargs: Any) -> None:
     original(self, *args, **kwargs)
     tell(Observer.observe, self)
+    tell(lambda seen: seen.note_lighthouse(_named_in(original, self, args, kwargs)))
 
 
 def _speaks(manager: object) -> bool:
@@ -321,6 +325,21 @@ def _error_of(manager: Any) -> BaseException | None:
     return original if isinstance(original, BaseException) else None
 
 
+def _named_in(original: Method, self: Any, args: Any, kwargs: Any) -> str | None:
+    """The Lighthouse named when a Manager was made; else TorchFT asks the environment's."""
+    named = inspect.signature(original).bind(self, *args, **kwargs).arguments
+    return named.get("lighthouse_addr") or os.environ.get("TORCHFT_LIGHTHOUSE")
+
+
+def _host_and_port(address: str) -> str:
+    """Of a URL or of `HOST:PORT`; empty if it is neither."""
+    try:
+        parts = urlsplit(address if "://" in address else f"//{address}")
+        return parts.netloc.rpartition("@")[2] if parts.port else ""
+    except ValueError:
+        return ""
+
+
 def _named(names: tuple[str, ...], args: tuple[Any, ...], kwargs: Any) -> dict[str, Any]:
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
@@ -390,18 +409,42 @@ class Observer:
         self._steps = reporter.from_source("torchft")
         self._lock = threading.RLock()
         self._episodes = [Episodes() for _ in range(layout.MAX_TIMES)]
+        self._timeouts_of = 0
+        """The Manager, by its id, whose timeouts are published."""
         self._loaded: dict[int, tuple[float, int]] = {}
         """Transport -> when its last load was over, and its bytes; until it is applied."""
 
     def observe(self, manager: object) -> None:
         self.reporter.observe_manager(manager)
         self.page.tell_waits()
+        self._note_timeouts(manager)
+
+    def _note_timeouts(self, manager: Any) -> None:
+        """Publish after how long the Manager gives up."""
+        self._timeouts_of = id(manager)
+        usual = getattr(manager, "_timeout", None)
+        for word, timeout in (
+            (layout.W_TIMEOUT_QUORUM, getattr(manager, "_quorum_timeout", None)),
+            (layout.W_TIMEOUT_COMMIT, usual),
+        ):
+            if (seconds := to_seconds(timeout)) is not None:
+                self.page.write_timeout(word, seconds)
+        # `Manager.allreduce` gives up after the usual one, whatever its group's is
+        process_groups.limit("torchft", [usual, torchft_groups.timeout_of(manager)])
+
+    def note_lighthouse(self, address: str | None) -> None:
+        """Publish the address that the Manager's group asks for a quorum."""
+        if address:
+            self.page.write_text(layout.W_LIGHTHOUSE, _host_and_port(address))
 
     def begin_step(self, manager: Any) -> None:
         """The Manager asks for a quorum."""
         last_words.keep(None)
         time_transport(getattr(manager, "_checkpoint_transport", None))
         if _speaks(manager):
+            if self._timeouts_of != id(manager):  # made before the attach
+                self._note_timeouts(manager)
+                self.note_lighthouse(os.environ.get("TORCHFT_LIGHTHOUSE"))
             self._steps.begin_step(manager._step)
 
     def end_step(self, manager: Any, committed: bool) -> None:

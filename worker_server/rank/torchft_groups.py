@@ -30,7 +30,7 @@ import torch.distributed as dist
 from worker_server.rank import collectives
 from worker_server.rank.collectives import OpenCall, Recorder
 from worker_server.rank.page import layout
-from worker_server.rank.page.writer import GroupRow
+from worker_server.rank.page.writer import CallRow, GroupRow
 from worker_server.wire import ACROSS
 
 _HUNG: Final = "_lightkeeper_entries"
@@ -106,7 +106,7 @@ class OpenGroupCall(OpenCall):
     __slots__ = ("_open_entries",)
 
     def __init__(
-        self, recorder: Recorder, row: GroupRow, ticket: int, seq: int, group: _Group
+        self, recorder: Recorder, row: CallRow, ticket: int, seq: int, group: _Group
     ) -> None:
         super().__init__(recorder, row, ticket, seq)
         self._open_entries = group.open_entries
@@ -239,24 +239,27 @@ def _enter(
             next((tensor.dtype for tensor in (*sent, *received)), None),
         )
         opts = values.get("opts")
-        root = getattr(opts, "rootRank", None) if method.name == "broadcast" else None
-        if method.peer:
-            root = values[method.peer]
-        root = layout.NONE if root is None else int(root)
         reduce_op = layout.NO_STRING
         if method.name in _REDUCING:
             reduce_op = recorder.reduce_op(getattr(opts, "reduceOp", opts))
+        root = getattr(opts, "rootRank", None) if method.name == "broadcast" else None
+        root = layout.NONE if root is None else int(root)
+        if group is None:
+            return None
+        row: CallRow = group.row
+        tag = layout.NONE
+        if method.peer:
+            root, tag = int(values[method.peer]), int(values["tag"])
+            row = recorder.transfer_row(group.row, root, tag, sends=bool(method.inputs))
     except Exception:  # noqa: BLE001  wrong arguments: torchft will report them
         return None
-    if group is None:
-        return None
-    ticket_and_seq = recorder.enter_read(group.row, group.flags, method.op, what, reduce_op, root)
+    ticket_and_seq = recorder.enter_read(row, group.flags, method.op, what, reduce_op, root, tag)
     if ticket_and_seq is None:
         return None
     if len(group.open_entries) >= layout.RING_SLOTS:  # never waited for, and gone from the ring
         with contextlib.suppress(RuntimeError):  # another thread changed it: at the next call
             group.open_entries.pop(next(iter(group.open_entries), -1), None)
-    return OpenGroupCall(recorder, group.row, *ticket_and_seq, group)
+    return OpenGroupCall(recorder, row, *ticket_and_seq, group)
 
 
 def is_native(pg: Any) -> bool:
@@ -277,6 +280,11 @@ def _innermost(pg: Any) -> Any:
     while _kind is not None and isinstance(inner, _kind):
         pg, inner = inner, getattr(inner, "_pg", None)
     return pg
+
+
+def timeout_of(manager: Any) -> Any:
+    """After how long the Manager's group gives up; None: it does not say."""
+    return getattr(_innermost(getattr(manager, "_pg", None)), "_timeout", None)
 
 
 def _group(recorder: Recorder, pg: Any) -> _Group | None:

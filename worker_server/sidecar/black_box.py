@@ -140,6 +140,9 @@ _STANDS_EVERY_S, _STANDS_DUTY = 5.0, 0.05
 _WITHOUT = "What there is: /v1/state has the phase and its age, /v1/flight_recorder the call sites."
 
 
+_Stand = tuple[wire.StepState | None, tuple[wire.GroupHead, ...], tuple[wire.TransferHead, ...]]
+
+
 class BlackBox:
     """Answers for one rank, alive or dead."""
 
@@ -195,15 +198,15 @@ class BlackBox:
     def state(self) -> wire.StateReport:
         """The answer of `GET /v1/state`."""
         process = self.process()
-        step, heads = self._stand(process)
-        return wire.StateReport(
-            identity=self.identity,
-            process=process,
-            step=step,
+        now_ns = time.monotonic_ns()
+        report = self._page.report(process, now_ns)
+        heads = report.heads + self._recorded(process, now_ns)
+        mark = mark_of(report.step, heads, report.transfers)
+        return structs.replace(
+            report,
             heads=heads,
-            witness=self._standstill.witness(mark_of(step, heads), time.monotonic()),
+            witness=self._standstill.witness(mark, now_ns * 1e-9),
             ending=None if process.alive else self._remains.ending(process),
-            unhooked=self._page.unhooked,
         )
 
     def learn_ending(self) -> None:
@@ -320,9 +323,9 @@ class BlackBox:
     def _look_at_hang(self) -> None:
         """Take the stacks of a rank without progress, without stopping it."""
         process = self.process()
-        step, heads = self._stand(process)
-        due = self._hangs.due(process, step, heads, time.monotonic())
-        mark = mark_of(step, heads)
+        step, heads, transfers = self._stand(process)
+        due = self._hangs.due(process, step, heads, time.monotonic(), transfers)
+        mark = mark_of(step, heads, transfers)
         recorded = any(head.read_age_s is not None for head in heads)
         if recorded or (self._shares and self._standstill.witness(mark, 0.0) is None):
             self._share()
@@ -335,19 +338,21 @@ class BlackBox:
             or mark != mark_of(*self._stand(process))
         ):
             return
-        waits = any(head.inside for head in heads)
+        waits = any(head.inside for head in heads) or any(row.held for row in transfers)
         waits = waits or (step is not None and step.waits_in is not None)
         self._standstill.add(sample, mark, waits=waits)
         self._share()
 
-    def _stand(
-        self, process: wire.Process
-    ) -> tuple[wire.StepState | None, tuple[wire.GroupHead, ...]]:
+    def _stand(self, process: wire.Process) -> _Stand:
         now_ns = time.monotonic_ns()
+        heads = self._page.heads(now_ns) + self._recorded(process, now_ns)
+        return self._page.step_state(now_ns), heads, self._page.transfers(now_ns)
+
+    def _recorded(self, process: wire.Process, now_ns: int) -> tuple[wire.GroupHead, ...]:
+        """Heads of torch's recorders."""
         now_s, dead_s = now_ns * 1e-9, process.dead_age_s
         ended_s = None if dead_s is None else now_s - dead_s
-        recorded = self.recorders.heads.by_now(now_s, self._hangs.since_s, ended_s)
-        return self._page.step_state(now_ns), self._page.heads(now_ns) + recorded
+        return self.recorders.heads.by_now(now_s, self._hangs.since_s, ended_s)
 
     def _sample(self, process: wire.Process) -> StackSample | None:
         """By py-spy, else from the beat."""

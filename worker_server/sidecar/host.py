@@ -48,8 +48,10 @@ def share(path: Path, report: wire.StateReport, now_s: float) -> bool:
     if report.witness is None and report.ending is None and not heads:
         path.unlink(missing_ok=True)
         return False
-    answer = wire.to_json(structs.replace(report, step=None, heads=heads))
-    run_dir.write_json(path, {"written_s": now_s, "report": answer})
+    unseen = wire.StateReport(
+        report.identity, report.process, heads=heads, witness=report.witness, ending=report.ending
+    )
+    run_dir.write_json(path, {"written_s": now_s, "report": wire.to_json(unseen)})
     return True
 
 
@@ -129,13 +131,7 @@ class _Neighbour:
                     f"run for {beat_age_s:.1f} s: ask its own WorkerServer"
                 )
             process = wire.Process(alive=True, state=None, interpreter_age_s=beat_age_s)
-        report = wire.StateReport(
-            identity=self._page.identity,
-            process=process,
-            step=self._page.step_state(now_ns),
-            heads=self._page.heads(now_ns),
-            unhooked=self._page.unhooked,
-        )
+        report = self._page.report(process, now_ns)
         return with_shared(self._files.seen, report, time.monotonic())
 
     def url(self) -> str | None:

@@ -111,7 +111,8 @@ _COPY: Final = re.compile(r"#\d+$")
 SOURCES: Final[Mapping[str, str]] = {
     "ring": "the rank's own ring: what Python called through torch.distributed and TorchFT. It does"
     " not see what C++ starts by itself (DDP's reducer), nor calls by a name imported before the "
-    "attach; with NCCL an exit means that the host went on, not that the GPU is done",
+    "attach; with NCCL an exit means that the host went on, not that the GPU is done. Sends and "
+    "receives are counted by group, direction, peer and tag, which NCCL's record does not do",
     "torch": "torch's own Flight Recorder (fr_trace_json: gloo's), untouched. On gloo `state` is "
     "always 'scheduled', `retired` also comes after a failure, and there are no roots, no point-to-"
     "point and no members; TorchFT's Baby process groups run elsewhere and have no entries",

@@ -348,10 +348,17 @@ Mark = tuple[object, ...]
 """Stays equal while a rank makes no progress."""
 
 
-def mark_of(step: wire.StepState | None, heads: Sequence[wire.GroupHead]) -> Mark:
+def mark_of(
+    step: wire.StepState | None,
+    heads: Sequence[wire.GroupHead],
+    transfers: Sequence[wire.TransferHead] = (),
+) -> Mark:
     """Changes with any visible progress of the rank's own threads."""
     ring = (head for head in heads if head.read_age_s is None)
-    moves = tuple((head.enqueued, head.completed, head.inside) for head in ring)
+    moves = (
+        *((head.enqueued, head.completed, head.inside) for head in ring),
+        *((row.peer, row.tag, row.posted, row.unfinished, row.held) for row in transfers),
+    )
     if step is None:
         return (moves,)
     counts = tuple(step.counters.values())
@@ -389,9 +396,10 @@ class HangWatch:
         step: wire.StepState | None,
         heads: Sequence[wire.GroupHead],
         now_s: float,
+        transfers: Sequence[wire.TransferHead] = (),
     ) -> bool:
         """Whether the rank makes no progress and it is time to look; True counts as a look."""
-        mark = mark_of(step, heads)
+        mark = mark_of(step, heads, transfers)
         if mark != self._mark:
             if self._early:
                 self._passing_until_s = now_s + _PASSING_S
@@ -399,7 +407,7 @@ class HangWatch:
             self.since_s = max(called_s, now_s - _moved_age_s(step, heads))
             self._mark, self._first_s, self._looks, self._early = mark, None, 0, False
         self._called_s = now_s
-        still_s, patience_s = now_s - self.since_s, _patience_s(step, heads)
+        still_s, patience_s = now_s - self.since_s, _patience_s(step, heads, transfers)
         self.hanging = _held(process) or still_s >= patience_s
         soon_s = _SOON_S if now_s >= self._passing_until_s else _STALL_S
         early = not self.hanging and soon_s <= still_s and patience_s == _STALL_S
@@ -424,10 +432,14 @@ def _held(process: wire.Process) -> bool:
     return process.stopped or (age_s is not None and age_s > DEAF_S)
 
 
-def _patience_s(step: wire.StepState | None, heads: Sequence[wire.GroupHead]) -> float:
-    if any(head.enqueued > head.completed for head in heads):
+def _patience_s(
+    step: wire.StepState | None,
+    heads: Sequence[wire.GroupHead],
+    transfers: Sequence[wire.TransferHead],
+) -> float:
+    if any(head.unfinished for head in heads) or any(row.unfinished for row in transfers):
         return _STALL_S
-    starting = not heads if step is None else step.phase in wire.LONG_PHASES
+    starting = not (heads or transfers) if step is None else step.phase in wire.LONG_PHASES
     return _LONG_STALL_S if starting else _STALL_S
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 from worker_server.sidecar.recorders import WORLD, TorchEntry, numbered, read
 from worker_server.wire import (
     FlightRecord,
+    Forming,
     GroupHead,
     HostEntry,
     HostReport,
@@ -24,12 +25,15 @@ from worker_server.wire import (
     StateReport,
     StepLog,
     StepState,
+    TransferHead,
     Witness,
 )
 
 _WIDTH: Final = 120
 _SITE: Final = 16
 """Minimum width of a call site."""
+_TRANSFERS: Final = 8
+"""Rows of a state: those that hold the rank first, then the unfinished, then the newest."""
 _NS: Final = 1e-9
 _COLUMNS: Final = {
     "age": 8, "group": 14, "seq": 7, "op": 20, "sizes": 16, "dtype": 8, "root": 4, "step": 7,
@@ -136,8 +140,15 @@ def _state(report: StateReport) -> Iterator[tuple[str, str]]:
         yield from _step(report.step)
     if report.witness is not None:
         yield "stands at" if report.process.alive else "stood at", _stands(report.witness)
+    if report.forming is not None:
+        yield "creates", _forming(report.forming)
     for head in report.heads:
         yield "collectives", _head(head)
+    by_interest = sorted(report.transfers, key=lambda row: (-row.held, -row.unfinished, row.age_s))
+    for row in by_interest[:_TRANSFERS]:
+        yield "transfers", _transfer(row)
+    if len(by_interest) > _TRANSFERS:
+        yield "transfers", f"and {len(by_interest) - _TRANSFERS} more"
     process = report.process
     if process.alive:
         yield "process", ", ".join(_uses(process))
@@ -180,6 +191,23 @@ def _head(head: GroupHead) -> str:
     unfinished = f", {head.unfinished} not complete" if head.unfinished else ""
     group = f"{head.name} ({head.size} ranks): {head.enqueued}"
     return f"{group}, {state} {_duration(head.age_s)} ago{unfinished}"
+
+
+def _transfer(row: TransferHead) -> str:
+    peer = "any rank" if row.peer < 0 else f"rank {row.peer}"
+    what = f"{'sends to' if row.sends else 'receives from'} {peer} in {row.group}"
+    tag = f", tag {row.tag}" if row.tag else ""
+    unfinished = f", {row.unfinished} not complete" if row.unfinished else ""
+    state = f"inside of {row.held}" if row.held else "last"
+    return f"{what}{tag}: {row.posted}, {state} {_duration(row.age_s)} ago{unfinished}"
+
+
+def _forming(forming: Forming) -> str:
+    nth = f" (number {forming.nth})" if forming.nth else ""
+    ranks = f" of ranks {', '.join(map(str, forming.ranks))}" if forming.ranks else ""
+    store = f", members meet at {forming.store}" if forming.store else ""
+    site = f" at {forming.site}" if forming.site else ""
+    return f"{forming.call}{nth}{ranks} for {_duration(forming.age_s)}{site}{store}"
 
 
 def _uses(process: Process) -> Iterator[str]:
@@ -365,7 +393,10 @@ def _ring_state(entry: RingEntry) -> tuple[str, str | None]:
     if entry.exit_age_s is not None:
         return "done", None
     inside = _duration(entry.enter_age_s)
-    what = f"{entry.op} {entry.seq} of {entry.group}"
+    peer = ""
+    if entry.tag is not None and entry.root is not None:
+        peer = f" {'to' if 'send' in entry.op else 'from'} rank {entry.root}"
+    what = f"{entry.op} {entry.seq}{peer} of {entry.group}"
     where = f" at {entry.site}" if entry.site else ""
     if entry.is_async:
         return f"open {inside}", f"{what}, launched {inside} ago{where} and not waited for"

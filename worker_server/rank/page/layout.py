@@ -14,6 +14,8 @@ words are read together as follows:
   Attempt n lies in slot n % STEPS_SLOTS; every attempt ends exactly once, so none is left out.
 - *Counters* and *tag bits* are single words, each stored and read whole.
 - Names are strings in an append-only table; the count is stored after the bytes.
+- A row of the *transfers* is given to another peer by storing 0 into its first word, then the rest,
+  then the first word. Two equal loads of a row are whole.
 
 The order of stores is the program's on x86-64. On a CPU with weaker ordering (aarch64) a reader may
 see a mix for some nanoseconds; values are bounds-checked, so the cost is one wrong reading.
@@ -23,10 +25,11 @@ from __future__ import annotations
 
 import functools
 import struct
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 MAGIC: Final = int.from_bytes(b"LKPAGE01", "little")
-VERSION: Final = 6
+VERSION: Final = 7
 WORD: Final = 8
 
 
@@ -92,6 +95,12 @@ W_BACKENDS: Final = W_GRADIENTS + 1
 """String number of the backends of all process groups: `gloo,nccl`."""
 W_UNHOOKED: Final = W_BACKENDS + 1
 """String number of the names to hook that this version of a library lacks."""
+W_TIMEOUT_COLLECTIVE: Final = W_UNHOOKED + 1
+"""Nanoseconds after which a wait ends by itself, as the program configured it; 0: not known."""
+W_TIMEOUT_QUORUM: Final = W_TIMEOUT_COLLECTIVE + 1
+W_TIMEOUT_COMMIT: Final = W_TIMEOUT_QUORUM + 1
+W_LIGHTHOUSE: Final = W_TIMEOUT_COMMIT + 1
+"""String number of the address of the Lighthouse that the TorchFT Manager asks."""
 
 IDENTITY_OFFSET: Final = 256
 IDENTITY_BYTES: Final = 1792
@@ -176,7 +185,7 @@ GROUP_NAME_BYTES: Final = 64
 GROUP_MEMBERS_BYTES: Final = 384
 GROUP_HEAD_OFFSET: Final = GROUP_NAME_BYTES + GROUP_MEMBERS_BYTES
 """size, enqueued, completed, op, entered, left, inside, held: nanoseconds spent inside collectives
-while no phase said that the rank waits."""
+while no phase said that the rank waits. Sends and receives do not count here."""
 GROUP_HEAD_WORDS: Final = 8
 
 
@@ -185,10 +194,24 @@ def group_head(index: int) -> int:
     return (GROUP_OFFSET + index * GROUP_BYTES + GROUP_HEAD_OFFSET) // WORD
 
 
+# -- sends and receives -----------------------------------------------------------------------
+MAX_TRANSFERS: Final = 128
+"""Rows; beyond that, the one unused for longest is given to another peer."""
+TRANSFER_COUNT_WORD: Final = (GROUP_OFFSET + MAX_GROUPS * GROUP_BYTES) // WORD
+TRANSFER_HEAD_WORDS: Final = 11
+"""group + 1 (0: the row changes hands), then as in a group's head, then peer, tag, sends."""
+_TRANSFER_STRIDE: Final = 16
+
+
+def transfer_head(index: int) -> int:
+    """The word at which this row begins; row `MAX_TRANSFERS` belongs to those without one."""
+    return TRANSFER_COUNT_WORD + (1 + index) * _TRANSFER_STRIDE
+
+
 # -- strings --------------------------------------------------------------------------------
 MAX_STRINGS: Final = 1024
 STRING_BYTES: Final = 160
-STRING_OFFSET: Final = GROUP_OFFSET + MAX_GROUPS * GROUP_BYTES
+STRING_OFFSET: Final = transfer_head(MAX_TRANSFERS + 1) * WORD
 MAX_ERRORS: Final = 256
 """Strings that errors may take, so that they never crowd out op names and call sites."""
 FIRST_STRINGS: Final = ("", "(name table full)")
@@ -200,10 +223,11 @@ RING_SLOTS: Final = 1024
 RING_SLOT_BYTES: Final = 256
 RING_OFFSET: Final = STRING_OFFSET + MAX_STRINGS * STRING_BYTES
 RING_SHAPES_BYTES: Final = 112
-RING_BODY: Final = struct.Struct(f"@14q{RING_SHAPES_BYTES}sq")
+RING_BODY: Final = struct.Struct(f"@16q{RING_SHAPES_BYTES}sq")
 """group, seq, op, dtype, reduce op, root, step, attempt, nth, site, enter, exit, error, async,
-shapes, last stamp. The first stamp is the ticket + 1; 0 means never used. Bit 0 of async is the
-flag itself; the rest is 1 + the quorum id for which TorchFT configured the group, or 0."""
+thread, tag, shapes, last stamp. The first stamp is the ticket + 1; 0 means never used. Bit 0 of
+async is the flag itself; the rest is 1 + the quorum id for which TorchFT configured the group, or
+0."""
 RING_QUORUM_SHIFT: Final = 1
 RING_EXIT_WORD: Final = 12
 RING_ERROR_WORD: Final = 13
@@ -222,17 +246,22 @@ STEPS_LAST_WORD: Final = STEPS_SPENT_WORD + MAX_PHASES
 # -- notes: texts that the rank leaves ---------------------------------------------------------
 NOTE_STACKS: Final = 0
 NOTE_EXCEPTION: Final = 1
+NOTE_FORMING: Final = 2
+"""The process group that is being created, as JSON; empty: none."""
 NOTE_HEADER_BYTES: Final = 32
 """first stamp, time, bytes of text, last stamp; the text follows."""
-NOTE_SLOT_BYTES: Final = (32 * 1024, 8 * 1024)
-NOTE_OFFSETS: Final = (
-    STEPS_WORD * WORD + STEPS_SLOTS * STEPS_SLOT_WORDS * WORD,
-    STEPS_WORD * WORD + STEPS_SLOTS * STEPS_SLOT_WORDS * WORD + 2 * NOTE_SLOT_BYTES[NOTE_STACKS],
+NOTE_SLOT_BYTES: Final = (32 * 1024, 8 * 1024, 4 * 1024)
+_NOTES_END: Final = tuple(
+    accumulate(
+        (2 * size for size in NOTE_SLOT_BYTES),
+        initial=(STEPS_WORD + STEPS_SLOTS * STEPS_SLOT_WORDS) * WORD,
+    )
 )
+NOTE_OFFSETS: Final = _NOTES_END[:-1]
 NOTE_CUT: Final = "\n... cut"
 """Ends a note that was too long."""
 
-TOTAL_BYTES: Final = NOTE_OFFSETS[NOTE_EXCEPTION] + 2 * NOTE_SLOT_BYTES[NOTE_EXCEPTION]
+TOTAL_BYTES: Final = _NOTES_END[-1]
 
 
 _LARGEST: Final = 2**63 - 1

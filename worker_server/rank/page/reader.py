@@ -7,10 +7,12 @@ import math
 import mmap
 import os
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
+
+from msgspec import convert
 
 from worker_server import wire
 from worker_server.rank.identity import name_in_replica_id, renamed
@@ -28,6 +30,12 @@ _NO_ATTEMPT = (0,) * (layout.STEPS_LAST_WORD + 1)
 """Precedes the first attempt: no time was spent yet."""
 _RING_SLOT = struct.Struct("@q" + layout.RING_BODY.format[1:])
 _RING_TAIL_WORD = _RING_SLOT.size // layout.WORD - 1
+_TRANSFER = struct.Struct(f"@{layout.TRANSFER_HEAD_WORDS}q")
+_TIMEOUTS = {
+    "collective": layout.W_TIMEOUT_COLLECTIVE,
+    "quorum": layout.W_TIMEOUT_QUORUM,
+    "commit": layout.W_TIMEOUT_COMMIT,
+}
 _WAITS = {
     layout.WAIT_QUORUM: wire.WAIT_QUORUM,
     layout.WAIT_HEAL: wire.WAIT_HEAL,
@@ -161,6 +169,17 @@ class PageReader:
         """What the hooks did not find in this version of a library."""
         return self._listed(layout.W_UNHOOKED)
 
+    @property
+    def timeouts(self) -> dict[str, float]:
+        """As `wire.StateReport.timeouts`."""
+        words = ((name, self._words[word]) for name, word in _TIMEOUTS.items())
+        return {name: ns / 1e9 for name, ns in words if ns > 0}
+
+    @property
+    def lighthouse(self) -> str | None:
+        """Address of the Lighthouse that the rank's Manager asks."""
+        return self._string(self._words[layout.W_LIGHTHOUSE]) or None
+
     def _listed(self, word: int) -> tuple[str, ...]:
         return tuple(filter(None, self._string(self._words[word]).split(",")))
 
@@ -168,6 +187,20 @@ class PageReader:
         """Seconds since a Python thread of the rank last ran, as far as the page shows."""
         _, (_, since) = self._pair(layout.PHASE)
         return max(0, now_ns - max(self._words[layout.W_BEAT], since)) * NS
+
+    def report(self, process: wire.Process, now_ns: int) -> wire.StateReport:
+        """All that the page says of the rank."""
+        return wire.StateReport(
+            identity=self.identity,
+            process=process,
+            step=self.step_state(now_ns),
+            heads=self.heads(now_ns),
+            unhooked=self.unhooked,
+            transfers=self.transfers(now_ns),
+            forming=self.forming(now_ns),
+            timeouts=self.timeouts,
+            lighthouse=self.lighthouse,
+        )
 
     # -- step -----------------------------------------------------------------------------
 
@@ -360,8 +393,7 @@ class PageReader:
 
     def held_s(self) -> float:
         """Seconds spent inside collectives while no phase said that the rank waits."""
-        heads = map(layout.group_head, range(self._group_count()))
-        times = (self._words[head + layout.GROUP_HEAD_WORDS - 1] for head in heads)
+        times = (self._words[head + 7] for head in self._counted())
         return sum(max(0, ns) for ns in times) * NS  # the rank may have written over it
 
     # -- process groups -------------------------------------------------------------------
@@ -402,6 +434,57 @@ class PageReader:
 
         return self._retry(read) or load()
 
+    def transfers(self, now_ns: int) -> tuple[wire.TransferHead, ...]:
+        """Where the rank stands in its sends to each peer, and in its receives from it."""
+        heads = []
+        for index in range(self._transfer_count()):
+            row = self._transfer(layout.transfer_head(index))
+            group, posted, completed, _, entered, left, inside, _, peer, tag, sends = row
+            if not 0 < group <= self._group_count() or posted <= 0:
+                continue
+            unfinished = posted - min(max(0, completed), posted)
+            since = entered if unfinished else max(entered, left)
+            heads.append(
+                wire.TransferHead(
+                    group=self._group(group - 1)[0],
+                    peer=peer,
+                    tag=tag,
+                    sends=int(sends == 1),
+                    posted=posted,
+                    unfinished=unfinished,
+                    age_s=max(0, now_ns - since) * NS if since else 0.0,
+                    held=min(max(0, inside), posted),
+                )
+            )
+        return tuple(heads)
+
+    def _transfer(self, word: int) -> tuple[int, ...]:
+        def read() -> bytes | None:
+            row = self._copy(word, _TRANSFER.size)
+            return row if row == self._copy(word, _TRANSFER.size) else None
+
+        return _TRANSFER.unpack(self._retry(read) or self._copy(word, _TRANSFER.size))
+
+    def _transfer_count(self) -> int:
+        return min(max(0, self._words[layout.TRANSFER_COUNT_WORD]), layout.MAX_TRANSFERS)
+
+    def _counted(self) -> Iterator[int]:
+        """Where the heads of groups and transfers begin."""
+        yield from map(layout.group_head, range(self._group_count()))
+        yield from map(layout.transfer_head, range(self._transfer_count()))
+
+    def forming(self, now_ns: int) -> wire.Forming | None:
+        """The process group that the rank is creating now."""
+        note = self.note(layout.NOTE_FORMING, now_ns)
+        if note is None or not note[0]:
+            return None
+        try:
+            content = json.loads(note[0])
+            site = self._string(content.pop("site")) or None
+            return convert({**content, "age_s": note[1], "site": site}, wire.Forming)
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            return None  # a stray write of the rank's went over it
+
     def members(self) -> dict[str, tuple[int, ...]]:
         """Members of every process group whose members are known, as group ranks."""
         groups = (self._group(index) for index in range(self._group_count()))
@@ -423,11 +506,11 @@ class PageReader:
 
     @property
     def entered(self) -> int:
-        """Collectives entered so far, over all process groups."""
-        return sum(self._words[layout.group_head(n) + 1] for n in range(self._group_count()))
+        """Collectives, sends and receives entered so far; fewer once a group was formed anew."""
+        return sum(self._words[head + 1] for head in self._counted())
 
     def ring(self, now_ns: int) -> tuple[tuple[wire.RingEntry, ...], int]:
-        """The collectives, oldest first, and how many the ring has overwritten.
+        """The calls, oldest first, and how many the ring has overwritten.
 
         A slot that is being written right now is left out.
         """
@@ -444,7 +527,7 @@ class PageReader:
 
     def _entry(self, number: int, row: tuple[Any, ...], now_ns: int) -> wire.RingEntry:
         (group, seq, op, dtype, reduce_op, root, step, attempt, nth, site, entered, left, error,
-         flags, shapes) = row  # fmt: skip
+         flags, thread, tag, shapes) = row  # fmt: skip
         quorum = flags >> layout.RING_QUORUM_SHIFT
         text = bytes(shapes).split(b"\0", 1)[0].decode(errors="replace")
         sizes_in, sizes_out = layout.decode_shapes(text)
@@ -467,6 +550,8 @@ class PageReader:
             is_async=bool(flags & 1),
             id=number,
             quorum=quorum - 1 if quorum > 0 else None,
+            thread=thread or None,
+            tag=_or_none(tag),
         )
 
 

@@ -16,9 +16,9 @@ import mmap
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from threading import get_ident
+from threading import get_ident, get_native_id
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _pack_step = layout.STEP_BODY.pack_into
 _pack_attempt = layout.STEPS_HEAD.pack_into
+_pack_call = layout.RING_BODY.pack_into
 _PHASE_WORD, _PHASE_STRIDE, _ = layout.PHASE
 _BEGUN_WORD, _BEGUN_STRIDE, _ = layout.BEGUN
 _WAITS_WORD, _WAITS_STRIDE, _ = layout.WAITS
@@ -55,24 +56,36 @@ class StepFacts:
     failures: int = 0
 
 
-@dataclass(slots=True, eq=False)
-class GroupRow:
-    """One process group as this rank counts it."""
+@dataclass(slots=True, eq=False, kw_only=True)
+class CallRow:
+    """What this rank counts as one: the collectives of a group, or its transfers with one peer."""
 
     index: int
-    name: str
-    members: tuple[int, ...]
+    """Of the process group."""
+    word: int
+    """Where its head begins."""
     enqueued: int = 0
     completed: int = 0
     attempt: int = -1
     nth: int = 0
     held: int = 0
     held_since: int = 0
-    word: int = field(init=False)
-    """Where its head begins."""
 
-    def __post_init__(self) -> None:
-        self.word = layout.group_head(self.index)
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class GroupRow(CallRow):
+    """The collectives of one process group."""
+
+    name: str
+    members: tuple[int, ...]
+
+
+_TIMEOUT_MOST_S = 1e9
+"""Some programs say "never" with the largest number there is."""
+_Transfers = tuple[int, int, int, bool]
+"""Group's index, peer, tag, and whether they are sends."""
+_POSTED_MOST = 16_384
+"""Peers and tags without a row of which the count is kept."""
 
 
 class PageWriter:
@@ -89,6 +102,9 @@ class PageWriter:
         self._error_count = 0
         self._numbers: dict[layout.NameTable, dict[bytes, int]] = {}
         self._rows: dict[tuple[str, tuple[int, ...]], GroupRow] = {}
+        self._transfers: dict[_Transfers, CallRow] = {}
+        self._posted: dict[_Transfers, int] = {}
+        """How many there were of those that lost their row."""
         self._tickets = itertools.count()
         self._owner = [-1] * layout.RING_SLOTS
         self._spent = [0] * layout.MAX_PHASES
@@ -107,6 +123,8 @@ class PageWriter:
         self.heals = 0
         """Checkpoints loaded from other groups so far, each part counted."""
         self._trains = threading.main_thread().ident
+        self.training_thread = os.getpid()  # the main thread's; stale in `threading` after a fork
+        """Native id of the thread that trains."""
         self._waits_stamp = 0
         self._waits: list[int] = []
         """What the training thread waits in, innermost last."""
@@ -186,6 +204,10 @@ class PageWriter:
     def write_text(self, word: int, text: str) -> None:
         """Store a text: put its string number into this word of the header."""
         self._words[word] = self.intern(text)
+
+    def write_timeout(self, word: int, seconds: float) -> None:
+        """Publish after how long a wait ends by itself; `word` says which."""
+        self._words[word] = int(min(seconds, _TIMEOUT_MOST_S) * 1e9)
 
     # -- phases -----------------------------------------------------------------------------
 
@@ -307,7 +329,12 @@ class PageWriter:
             index = len(self._rows)
             if index >= layout.MAX_GROUPS:
                 return None
-            row = GroupRow(index, self._unique_group_name(name), members)
+            row = GroupRow(
+                index=index,
+                word=layout.group_head(index),
+                name=self._unique_group_name(name),
+                members=members,
+            )
             self._write_row(row, size)
             self._rows[name, members] = row
             self._words[layout.W_GROUPS] = index + 1
@@ -316,20 +343,69 @@ class PageWriter:
     def restart_group(self, row: GroupRow, size: int) -> GroupRow:
         """The group is recreated under the same name: its sequence ids restart at 1.
 
-        Works of the old group may still complete; they no longer move the head.
+        Works of the old group may still complete; they no longer move the head. Nor do its sends
+        and receives, which begin at 1 too.
         """
-        fresh = GroupRow(row.index, row.name, row.members)
-        fresh.held = row.held
-        row.completed = layout.RETIRED
-        words = self._words
-        words[row.word + 6] = 0
-        words[row.word + 1] = 0
-        words[row.word + 2] = 0
-        words[row.word] = size
+        fresh = replace(row, enqueued=0, completed=0, attempt=-1, nth=0)
         with self._lock:
+            self._retire(row)
+            self._words[row.word] = size
             key = next(key for key, other in self._rows.items() if other.index == row.index)
             self._rows[key] = fresh
+            for at, transfers in self._transfers.items():
+                if at[0] == row.index:
+                    self._transfers[at] = replace(transfers, enqueued=0, completed=0, nth=0)
+                    self._retire(transfers)
+            self._posted = {at: n for at, n in self._posted.items() if at[0] != row.index}
         return fresh
+
+    def _retire(self, row: CallRow) -> None:
+        row.completed = layout.RETIRED
+        for word in (6, 1, 2):
+            self._words[row.word + word] = 0
+
+    def transfer_row(self, group: GroupRow, peer: int, tag: int, *, sends: bool) -> CallRow:
+        """The row of the sends to this peer with this tag, or of the receives from it."""
+        key = group.index, peer, tag, sends
+        row = self._transfers.get(key)
+        return self._new_transfer_row(key) if row is None else row
+
+    def _new_transfer_row(self, key: _Transfers) -> CallRow:
+        words = self._words
+        with self._lock:
+            row = self._transfers.get(key)
+            if row is not None:
+                return row
+            index, held = len(self._transfers), 0
+            word = layout.transfer_head(index)
+            if index == layout.MAX_TRANSFERS:
+                word, held = self._take_row()
+            posted = self._posted.pop(key, 0)
+            row = CallRow(index=key[0], word=word, enqueued=posted, completed=posted, held=held)
+            words[word] = 0
+            for n, value in ((1, posted), (2, posted), (4, 0), (5, 0), (6, 0), (8, key[1]),
+                             (9, key[2]), (10, key[3]), (0, key[0] + 1)):  # fmt: skip
+                words[word + n] = value
+            self._transfers[key] = row
+            words[layout.TRANSFER_COUNT_WORD] = len(self._transfers)
+        return row
+
+    def _take_row(self) -> tuple[int, int]:
+        """Where the row unused for longest lies, and its `held`; a finished one if there is one.
+
+        What is still open of it no longer moves a head.
+        """
+        words = self._words
+        key, row = min(
+            self._transfers.items(),
+            key=lambda item: (item[1].completed < item[1].enqueued, words[item[1].word + 4]),
+        )
+        del self._transfers[key]
+        if len(self._posted) >= _POSTED_MOST:
+            del self._posted[next(iter(self._posted))]
+        self._posted[key] = row.enqueued
+        word, row.word = row.word, layout.transfer_head(layout.MAX_TRANSFERS)
+        return word, row.held
 
     def _unique_group_name(self, name: str) -> str:
         """As it will be read: long names that differ only at the end must stay two."""
@@ -352,7 +428,7 @@ class PageWriter:
 
     def enter(  # noqa: PLR0917
         self,
-        row: GroupRow,
+        row: CallRow,
         op: int,
         dtype: int,
         reduce_op: int,
@@ -361,9 +437,11 @@ class PageWriter:
         attempt: int,
         site: int,
         is_async: int,
+        thread: int,
+        tag: int,
         shapes: bytes,
     ) -> tuple[int, int]:
-        """Record that a collective is entered; pass the result to `leave`.
+        """Record that a collective or transfer is entered; pass the result to `leave`.
 
         `is_async`: bit 0, and the quorum id + 1 of TorchFT's groups above it.
         """
@@ -380,10 +458,10 @@ class PageWriter:
         self._owner[index] = ticket
         at = layout.RING_OFFSET + index * layout.RING_SLOT_BYTES
         words[at >> 3] = ticket + 1
-        layout.RING_BODY.pack_into(
+        _pack_call(
             self._buffer, at + layout.WORD,
             row.index, seq, op, dtype, reduce_op, root, step, attempt, nth, site, now, 0, 0,
-            is_async, shapes, ticket + 1,
+            is_async, thread, tag, shapes, ticket + 1,
         )  # fmt: skip
         word = row.word
         words[word + 3] = op
@@ -394,12 +472,12 @@ class PageWriter:
         words[word + 1] = seq
         return ticket, seq
 
-    def hold(self, row: GroupRow, seq: int) -> None:
+    def hold(self, row: CallRow, seq: int) -> None:
         """Record that the thread waits for a collective that was launched earlier."""
         self._words[row.word + 6] = seq
         row.held_since = monotonic_ns()
 
-    def leave(self, row: GroupRow, ticket: int, seq: int, error: int = layout.NO_STRING) -> None:
+    def leave(self, row: CallRow, ticket: int, seq: int, error: int = layout.NO_STRING) -> None:
         """Record that the collective was left, by return or by exception."""
         words = self._words
         now = monotonic_ns()
@@ -496,6 +574,7 @@ class PageWriter:
         with self._lock:
             if self._trains != get_ident():
                 self._trains = get_ident()
+                self.training_thread = get_native_id()
                 self._waits.clear()
 
     def tell_waits(self) -> None:
@@ -505,7 +584,7 @@ class PageWriter:
 
     def begin_wait(self, kind: int) -> None:
         """Report that the training thread waits for others; nested waits count once."""
-        if self._trains != get_ident() and not _serves_training():
+        if self._trains != get_ident() and not serves_training():
             return
         with self._lock:
             now = monotonic_ns()
@@ -519,7 +598,7 @@ class PageWriter:
 
     def end_wait(self, kind: int) -> None:
         """End the waits of this kind and those within: an interrupt may have left one."""
-        if not self._waits or (self._trains != get_ident() and not _serves_training()):
+        if not self._waits or (self._trains != get_ident() and not serves_training()):
             return
         with self._lock:
             if kind not in self._waits:
@@ -568,7 +647,7 @@ class PageWriter:
             self._counters[counter] = total
 
 
-def _serves_training() -> bool:
+def serves_training() -> bool:
     """Whether this is not a Python thread: autograd runs hooks in its own threads, while the
     training thread waits for them in `backward`.
     """

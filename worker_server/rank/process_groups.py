@@ -1,0 +1,215 @@
+"""Process groups while they are made: which one the rank is creating, where its members meet, and
+after how long it gives up.
+
+`init_process_group`, `new_group` and `split_group` are replaced by wrappers that leave a note in
+the page while a call runs: a rank that stands in one waits for the other members, and the note says
+for which. All ranks call `new_group` in the same order, also for groups that they are not in, so
+the outermost calls are counted; two ranks in different ones have left one out. `new_subgroups` and
+DeviceMesh call these functions.
+
+A group's timeout is read from its backend's options, in the thread that created the group or has
+changed its timeout. Calls by a name that user code imported before the attach are not seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import itertools
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterable
+from datetime import timedelta
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from worker_server.rank import collectives
+from worker_server.rank.collectives import Recorder
+from worker_server.rank.page import layout
+from worker_server.rank.warn_once import warn
+
+_INIT: Final = "init_process_group"
+_SPLIT: Final = "split_group"
+_CALLS: Final = (_INIT, "new_group", _SPLIT)
+_SET_TIMEOUT: Final = "_set_pg_timeout"
+"""What torchtitan calls after its first step."""
+_RANKS_MOST: Final = 256
+"""Of a larger group no members are listed."""
+
+
+class _Here(threading.local):
+    """Whether this thread is inside of such a call: they call each other."""
+
+    inside = False
+
+
+_here = _Here()
+_numbers = itertools.count(1)
+_timeouts_s: dict[str, float] = {}
+"""The shortest one, by whose groups they are: torch's or TorchFT's."""
+_originals: dict[str, Callable[..., Any]] = {}
+
+
+def install() -> None:
+    """Note into the page of the current recorder from now on; repeated calls patch only once."""
+    global _numbers  # noqa: PLW0603  the wrappers outlive any one attach
+    _numbers = itertools.count(1)
+    _timeouts_s.clear()
+    _note_timeouts()
+    if _originals:
+        return
+    mesh = sys.modules.get("torch.distributed.device_mesh")  # it has imported these by name
+    for name in (*_CALLS, _SET_TIMEOUT):
+        original = getattr(c10d, name, None)
+        if original is None:
+            continue  # another torch
+        _originals[name] = original
+        wrapper = _resetting(original) if name == _SET_TIMEOUT else _noted(name, original)
+        for module in (c10d, dist, mesh):
+            if getattr(module, name, None) is original:
+                setattr(module, name, wrapper)
+
+
+def _noted(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def creating(*args: Any, **kwargs: Any) -> Any:
+        recorder = collectives.current()
+        if recorder is None or _here.inside or torch.compiler.is_dynamo_compiling():
+            return original(*args, **kwargs)
+        try:
+            _here.inside = True
+            _begin(recorder, name, signature, args, kwargs)
+            group = original(*args, **kwargs)
+        finally:
+            _here.inside = False
+            _write(recorder, "")
+        _note_timeouts(None if name == _INIT else group)
+        return group
+
+    return creating
+
+
+def _resetting(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def resetting(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        _note_timeouts()
+        return result
+
+    return resetting
+
+
+# -- the note -------------------------------------------------------------------------------------
+
+
+def _begin(
+    recorder: Recorder, name: str, signature: inspect.Signature, args: Any, kwargs: Any
+) -> None:
+    """Never raises: wrong arguments are torch's concern."""
+    try:
+        values = signature.bind(*args, **kwargs).arguments
+        # not all ranks call it then
+        alone = bool(values.get("use_local_synchronization"))
+        nth = 0 if name == _INIT or alone else next(_numbers)
+        note = {
+            "call": name,
+            "nth": nth,
+            "ranks": () if name == _INIT else _members(name, values),
+            "store": _first_address(values) if name == _INIT else _address(_default_store()),
+            "site": recorder.site(sys._getframe(2)),
+        }
+        _write(recorder, json.dumps(note, separators=(",", ":")))
+    except Exception:  # noqa: BLE001  torch goes on without a note
+        return
+
+
+def _write(recorder: Recorder, note: str) -> None:
+    try:
+        recorder.page.write_note(layout.NOTE_FORMING, note)
+    except Exception as exc:  # noqa: BLE001  nothing may reach training
+        warn(f"lightkeeper does not see new process groups: {exc!r}", stacklevel=5)
+
+
+def _members(name: str, values: dict[str, Any]) -> tuple[int, ...]:
+    """The members asked for, in the default group's ranks."""
+    ranks = values.get("ranks")
+    if name == _SPLIT:
+        parent = values.get("parent_pg") or _default_group()
+        mine = (ranks for ranks in values["split_ranks"] if parent.rank() in ranks)
+        ranks = [c10d.get_global_rank(parent, rank) for rank in next(mine, ())]
+    if not isinstance(ranks, Collection) or len(ranks) > _RANKS_MOST:
+        return ()  # reading an iterator would use it up
+    return tuple(sorted(map(int, ranks)))
+
+
+def _first_address(values: dict[str, Any]) -> str | None:
+    """Where the ranks of the job meet."""
+    if values.get("store") is not None:
+        return _address(values["store"])
+    method = urlsplit(values.get("init_method") or "env://")
+    host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    if method.scheme == "env":
+        return f"{host}:{port}" if host and port else None
+    return method.netloc or None
+
+
+def _default_group() -> Any:
+    return c10d._world.default_pg
+
+
+def _default_store() -> Any:
+    return c10d._world.pg_map[_default_group()][1]
+
+
+def _address(store: Any) -> str | None:
+    while isinstance(store, c10d.PrefixStore):
+        store = store.underlying_store
+    host, port = getattr(store, "host", None), getattr(store, "port", None)  # a TCPStore's
+    return f"{host}:{port}" if host and port else None
+
+
+# -- timeouts -------------------------------------------------------------------------------------
+
+
+def limit(whose: str, timeouts: Iterable[Any]) -> None:
+    """Collectives of these groups end by themselves after the shortest of these timeouts."""
+    recorder = collectives.current()
+    known = [seconds for seconds in map(to_seconds, timeouts) if seconds is not None]
+    if recorder is not None and known:
+        _timeouts_s[whose] = min(known)
+        shortest_s = min(_timeouts_s.values())
+        recorder.page.write_timeout(layout.W_TIMEOUT_COLLECTIVE, shortest_s)
+
+
+def to_seconds(timeout: Any) -> float | None:
+    """Of a timedelta or a number; None: it is neither, or never ends anything."""
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    return float(seconds) if isinstance(seconds, int | float) and seconds > 0 else None
+
+
+def _note_timeouts(new: Any = None) -> None:
+    """Of a new group, or of all groups anew. Never raises."""
+    with contextlib.suppress(Exception):
+        if new is None:
+            timeouts = [timeout for group in c10d._world.pg_map for timeout in _timeouts_of(group)]
+        else:
+            timeouts = [*_timeouts_of(new), _timeouts_s.get("torch")]
+        limit("torch", timeouts)
+
+
+def _timeouts_of(group: Any) -> Iterable[Any]:
+    """Of its backends; nothing is created for it."""
+    for device in getattr(group, "_device_types", ()):
+        options = None
+        with contextlib.suppress(Exception):  # a backend of somebody else's
+            options = group._get_backend(device).options
+        yield getattr(options, "_timeout", None)
