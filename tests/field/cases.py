@@ -61,7 +61,7 @@ class Case:
     """One row.
 
     A pattern is looked for in any case of letters. `@name` in it stands for the file and the line
-    of a script that ends with the comment `# @name`, `@elsewhere` for the second Lighthouse's port.
+    of a script that ends with the comment `# @name`; see `Fleet.marks` for some other names.
     """
 
     name: str

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tests.field.cases import SCRIPTS, Case, Launch
+from tests.field.cases import SCRIPTS, Case, Launch, lines
 from tests.harness import prepare
 from tests.ports import free_port
 from trainer.supervisor import MARK, marked
@@ -105,6 +105,8 @@ class Fleet:
     monitor_port: int = field(default_factory=free_port)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     tails: dict[str, Tail] = field(default_factory=dict)
+    master_port: int = field(default_factory=free_port)
+    """Of a plain job."""
     _ports: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -183,14 +185,15 @@ class Fleet:
             [
                 _program("lightkeeper"), "run", "--", "torchrun", "--nnodes=1",
                 f"--nproc-per-node={self.case.ranks}", "--master-addr=127.0.0.1",
-                f"--master-port={self._master_port()}", self.script,
+                f"--master-port={self.master_port}", self.script,
             ],
             **self._surroundings("job"),
         )  # fmt: skip
 
     def _start_bare(self) -> None:
         """The ranks without a launcher: variables by hand."""
-        port = self._master_port()
+        if self.case.port_taken:
+            self._spawn("listener", [sys.executable, "-c", _LISTENER, str(self.master_port)])
         for rank in range(self.case.ranks):
             name = f"group-job.{rank}"
             self.tails[f"job.{rank}"] = Tail(self._log(name), RANK_STEP.format(rank=rank))
@@ -201,15 +204,9 @@ class Fleet:
                 LOCAL_RANK=str(rank),
                 WORLD_SIZE=str(self.case.ranks),
                 MASTER_ADDR="127.0.0.1",
-                MASTER_PORT=str(port),
+                MASTER_PORT=str(self.master_port),
                 **self._surroundings("job"),
             )
-
-    def _master_port(self) -> int:
-        port = free_port()
-        if self.case.port_taken:
-            self._spawn("listener", [sys.executable, "-c", _LISTENER, str(port)])
-        return port
 
     @property
     def script(self) -> str:
@@ -354,6 +351,16 @@ class Fleet:
             case _:
                 pass
         raise ValueError(f"nobody is called {whom!r}")
+
+    def marks(self) -> dict[str, str]:
+        """What `@name` stands for in the truth of this run."""
+        listener = self.processes.get("listener")
+        return {
+            **lines(),
+            "elsewhere": str(self.elsewhere_port),
+            "master_port": str(self.master_port),
+            "listener": "-" if listener is None else str(listener.pid),
+        }
 
     # -- what happens --------------------------------------------------------------------
 

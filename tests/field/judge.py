@@ -16,7 +16,7 @@ END_TOLD_WITHIN_S: Final = 20.0
 """How long after a job's end an incident may take to say so."""
 _LIFE: Final = re.compile(r"~[0-9a-f]+")
 """A second life of a group, as the monitor tells it from the first."""
-_SCRIPTS_NAMES: Final = re.compile(r"^(?:train_ddp_|fsdp_|my_|rg_)(?=\d)")
+_SCRIPTS_NAMES: Final = re.compile(r"^(?:train_ddp_|train_|fsdp_|my_|rg_|diloco_)(?=\d)")
 _MARK: Final = re.compile(r"@(\w+)")
 
 
@@ -91,14 +91,16 @@ def said(record: Record) -> bool | None:
 
 
 def _patterns(record: Record, key: str) -> list[str]:
-    """Those of the truth, with the lines that the scripts had then."""
+    """Those of the truth, with the lines, ports and pids of that run."""
     asked = record["truth"].get(key) or []
     patterns = [asked] if isinstance(asked, str) else asked
-    return [_MARK.sub(lambda mark: _place(record, mark[1]), pattern) for pattern in patterns]
+    marks = record.get("marks", {})
+    return [_MARK.sub(lambda mark: _literally(marks.get(mark[1])), text) for text in patterns]
 
 
-def _place(record: Record, name: str) -> str:
-    return rf"{re.escape(record['lines'][name])}\b"
+def _literally(text: str | None) -> str:
+    """As a pattern; one that nothing matches for a line that the scripts did not have then."""
+    return "(?!)" if text is None else rf"\b{re.escape(text)}\b"
 
 
 def _in_any(pattern: str, texts: Iterable[str]) -> bool:

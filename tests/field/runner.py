@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.field import acts, judge
-from tests.field.cases import Case, Fate, lines
+from tests.field.cases import Case, Fate
 from tests.field.fleet import Fleet
 from tests.field.watch import Seen, Watch
 from tests.harness import code
@@ -209,7 +209,7 @@ def _facts(case: Case, fleet: Fleet, watch: Watch, since_s: float) -> dict[str, 
     return {
         "bug": case.bug,
         "truth": case.truth(),
-        "lines": {**lines(), "elsewhere": str(fleet.elsewhere_port)},
+        "marks": fleet.marks(),
         "struck": [
             [strike["bug"], strike["rank"], round(float(str(strike["time"])) - begun_s, 1)]
             for strike in struck

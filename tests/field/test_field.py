@@ -20,6 +20,7 @@ from tests.field.judge import Verdict, is_, judge, main_incident, said
 from tests.field.runner import untold
 
 LOCK = CASES["lock"]
+_OTHER_MARKS = {"elsewhere", "master_port", "listener"}
 
 
 def incident(
@@ -82,7 +83,7 @@ def test_a_row_can_be_made(case: Case) -> None:
     patterns += [pattern for key in PATTERNS for pattern in getattr(case, key)]
     for pattern in patterns:
         re.compile(pattern)
-        assert set(re.findall(r"@(\w+)", pattern)) <= {*lines(), "elsewhere"}
+        assert set(re.findall(r"@(\w+)", pattern)) <= {*lines(), *_OTHER_MARKS}
     bugs = [text for text in case.bug.split(";") if text]
     armed = [bug for bug in bugs if not bug.endswith("*start")]
     assert len(armed) == sum(act.verb == "arm" for act in deeds), "each bug is armed once"
@@ -292,7 +293,7 @@ def report(**more: Any) -> dict[str, Any]:
         record(RING)
         | {
             "truth": truth,
-            "lines": LINES,
+            "marks": LINES,
             "struck": [["skip_first", "job.0", 0.0]],
             "accused": [],
             "evicted": {},
@@ -341,15 +342,16 @@ def test_a_group_may_go_although_nobody_in_it_is_to_blame() -> None:
 
 
 def test_a_place_is_the_line_that_the_script_had_then() -> None:
-    moved = report(lines={**LINES, "sends_skip": "pipeline.py:77"})
-    assert judge(moved) == (Verdict.POOR, r"'pipeline\\.py:77\\b' is not shown")
-    assert judge(report(lines={**LINES, "sends_skip": "pipeline.py:70"}))[0] is Verdict.POOR
+    moved = report(marks={**LINES, "sends_skip": "pipeline.py:77"})
+    assert judge(moved) == (Verdict.POOR, r"'\\bpipeline\\.py:77\\b' is not shown")
+    assert judge(report(marks={**LINES, "sends_skip": "pipeline.py:70"}))[0] is Verdict.POOR
+    assert judge(report(marks={}))[0] is Verdict.POOR
 
 
 @pytest.mark.parametrize(
     ("missing", "because"),
     [
-        ({"evidence": []}, r"'pipeline\\.py:8\\b' is not shown; 'p\\.py:9\\b' is not shown"),
+        ({"evidence": []}, r"'\\bpipeline\\.py:8\\b' is not shown; '\\bp\\.py:9\\b' is not shown"),
         ({"severity": "info"}, "severity: info"),
         ({"bundle": None}, "no bundle of evidence"),
     ],
