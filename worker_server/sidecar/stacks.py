@@ -130,8 +130,9 @@ _DECORATORS: Final = re.compile(
 def called_by(calls: Sequence[Call], index: int) -> str | None:
     """The function that `calls[index]` calls, without its class; None: a C function, or none."""
     inward = (call for call in reversed(calls[:index]) if not _DECORATORS.match(short(call.path)))
-    names = (_plain_name(call.function).rpartition(".")[2] for call in inward)
-    return next((name for name in names if not name.startswith("<")), None)
+    call = next(inward, None)
+    name = "<" if call is None else _plain_name(call.function).rpartition(".")[2]
+    return None if name.startswith("<") else name  # a module that is imported
 
 
 def _plain_name(function: str) -> str:
