@@ -341,7 +341,7 @@ _STALL_S = 5.0
 18 ms. If longer, evidence may come after the kill."""
 _LONG_STALL_S = 30.0
 _PASSING_S = 600.0
-"""No early looks for so long after one at a rank that then went on."""
+"""For so long after an early look at a rank that then continued, there is none."""
 _AGAIN_S, _OFTEN_S, _SELDOM_S = 2.0, 5.0, 30.0
 _OFTEN_FOR_S = 60.0
 
