@@ -130,8 +130,9 @@ _DECORATORS: Final = re.compile(
 def called_by(calls: Sequence[Call], index: int) -> str | None:
     """The function that `calls[index]` calls, without its class; None: a C function, or none."""
     inward = (call for call in reversed(calls[:index]) if not _DECORATORS.match(short(call.path)))
-    names = (_plain_name(call.function).rpartition(".")[2] for call in inward)
-    return next((name for name in names if not name.startswith("<")), None)
+    call = next(inward, None)
+    name = "<" if call is None else _plain_name(call.function).rpartition(".")[2]
+    return None if name.startswith("<") else name  # a module that is imported
 
 
 def _plain_name(function: str) -> str:
@@ -340,7 +341,7 @@ _STALL_S = 5.0
 18 ms. If longer, evidence may come after the kill."""
 _LONG_STALL_S = 30.0
 _PASSING_S = 600.0
-"""No early looks for so long after one at a rank that then went on."""
+"""For so long after an early look at a rank that then continued, there is none."""
 _AGAIN_S, _OFTEN_S, _SELDOM_S = 2.0, 5.0, 30.0
 _OFTEN_FOR_S = 60.0
 
@@ -365,9 +366,14 @@ def mark_of(
     return (moves, step.progress, step.attempt, step.commits, step.waits_in, counts)
 
 
-def _moved_age_s(step: wire.StepState | None, heads: Sequence[wire.GroupHead]) -> float:
+def _moved_age_s(
+    step: wire.StepState | None,
+    heads: Sequence[wire.GroupHead],
+    transfers: Sequence[wire.TransferHead],
+) -> float:
     """Since the last move that has an age."""
     ages = [head.age_s for head in heads if head.read_age_s is None]
+    ages += [transfer.age_s for transfer in transfers]
     if step is not None:
         ages += [step.phase_age_s, *([] if step.waits_s is None else [step.waits_s])]
     return min(ages, default=0.0)
@@ -404,7 +410,7 @@ class HangWatch:
             if self._early:
                 self._passing_until_s = now_s + _PASSING_S
             called_s = now_s if self._called_s is None else self._called_s
-            self.since_s = max(called_s, now_s - _moved_age_s(step, heads))
+            self.since_s = max(called_s, now_s - _moved_age_s(step, heads, transfers))
             self._mark, self._first_s, self._looks, self._early = mark, None, 0, False
         self._called_s = now_s
         still_s, patience_s = now_s - self.since_s, _patience_s(step, heads, transfers)
