@@ -145,12 +145,14 @@ def _bad() -> list[Any]:
                 ColumnStyle("rank", links=rank_links(series=False), width=70),
                 ColumnStyle("host"),
                 ColumnStyle("kind"),
+                ColumnStyle("role"),
             ],
             hidden=("Value",),
             width=6,
-            empty="nobody is accused",
-            says="Culprits of open incidents; victims are not among them. Click the rank for its "
-            "page, stacks and flight record, through the monitor.",
+            empty="nobody is suspected",
+            says="Culprits of open incidents, and candidates where no culprit can be named; "
+            "victims are not among them. Click the rank for its page, stacks and flight record, "
+            "through the monitor.",
         ),
         tile(
             "Slowest rank",

@@ -1,6 +1,6 @@
 """The bundle of one incident: whose evidence is in it, the zip, and the folder of all bundles.
 
-First, which ranks to ask: all of the culprits' groups, then the victims that show most. Second, the
+First, which ranks to ask: all of the suspects' groups, then the victims that show most. Second, the
 folder: file names, atomic writes, how long bundles are kept. Third, the zip: a manifest, and a
 folder for each moment, with a folder for each rank in it.
 """
@@ -59,17 +59,17 @@ def concerned(
     seen: Sequence[Observation],
     limit: int,
 ) -> Whom:
-    """Choose at most `limit` ranks: culprits, their groups, ranks in the evidence, victims.
+    """Choose at most `limit` ranks: suspects, their groups, ranks in the evidence, victims.
 
     A straggler's victims still work: a few show the pace, and py-spy need not stop the others. Each
     group gives one victim before any gives a second: ranks that wait look alike within a group, but
     not across groups.
     """
     by_rank = {observation.rank: observation for observation in seen}
-    culprits: tuple[RankName, ...] = () if incident is None else incident.culprits
-    accused = {*groups, *(() if incident is None else incident.groups)}
-    members = [rank for rank, state in by_rank.items() if state.identity.group in accused]
-    ranks = [*culprits, *members]
+    suspects: tuple[RankName, ...] = () if incident is None else incident.suspects
+    concerns = {*groups, *(() if incident is None else incident.groups)}
+    members = [rank for rank, state in by_rank.items() if state.identity.group in concerns]
+    ranks = [*suspects, *members]
     if incident is not None:
         verdict = incident.verdict
         ranks += [RankName(name) for name in sorted(verdict.evidence) if name in by_rank]

@@ -20,7 +20,7 @@ from monitor.model.eviction import DecisionRow, Eviction, Guard
 from monitor.model.incident import Incident, State, oldest_first
 from monitor.model.names import IncidentId
 from monitor.model.plain import from_plain, readable
-from monitor.model.wording import face_of, rfc3339
+from monitor.model.wording import face_of, listed, rfc3339, who
 
 # -- notices -----------------------------------------------------------------------------------
 
@@ -130,7 +130,7 @@ def _fires(incident: Incident, facts: NoticeFacts, url: str) -> Notice:
         event=Event.INCIDENT,
         incident_id=incident.id,
         severity=incident.severity.value,
-        title=f"{_names(incident.culprits[:8])}: {incident.kind.replace('_', ' ')}",
+        title=_title(incident),
         text=str(face_of(incident, facts.decisions.get(incident.id, ()), incident.last_seen_s)),
         since_s=incident.milestones.firing_s or incident.milestones.first_seen_s,
         labels=_labels(incident),
@@ -152,7 +152,7 @@ def _held(fires: Notice, incident: Incident, facts: NoticeFacts, hold_s: float) 
         key=f"held {row.guard} {incident.fingerprint}",
         event=Event.HELD,
         severity=max(fires.severity, "warning", key=LOUDNESS.index),
-        title=f"{_names(incident.groups)}: nobody is evicted, a person has to decide",
+        title=f"{listed(incident.groups, 8)}: nobody is evicted, a person has to decide",
         since_s=row.at_s,
         labels={**fires.labels, "guard": str(row.guard)},
     )
@@ -191,8 +191,10 @@ def page_of(url: str, incident_id: str) -> str:
     return f"{url}/incidents/{quote(incident_id, safe='')}" if url else ""
 
 
-def _names(culprits: Sequence[str]) -> str:
-    return ", ".join(culprits) or "lightkeeper"
+def _title(incident: Incident) -> str:
+    """`rg_1.0: not entered`, `mismatch, cannot tell: job.0 or job.1`."""
+    kind, whose = incident.kind.replace("_", " "), who(incident, 8)
+    return f"{kind}, {whose}" if incident.candidates else f"{whose or 'lightkeeper'}: {kind}"
 
 
 def _labels(incident: Incident) -> dict[str, str]:
@@ -204,6 +206,7 @@ def _incident_facts(incident: Incident) -> dict[str, Any]:
         "id": incident.id,
         "kind": str(incident.kind),
         "culprits": list(incident.culprits),
+        "candidates": list(incident.candidates),
         "groups": list(incident.groups),
         "victims": list(incident.verdict.victims[:100]),
         "confidence": str(incident.verdict.confidence),

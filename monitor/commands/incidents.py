@@ -47,6 +47,7 @@ from monitor.model.names import IncidentId
 from monitor.model.observation import LighthouseAway, Snapshot
 from monitor.model.plain import from_plain
 from monitor.model.verdict import Kind, Severity
+from monitor.model.wording import who
 from monitor.show.status import incidents_screen
 from monitor.show.tables import Line
 from monitor.show.wording import clean, counted, plain, sentence
@@ -70,7 +71,7 @@ _PARTS: Final = {
     "rejoined": "until it was back",
 }
 _NAMES: Final = 12
-"""Most culprits or victims named."""
+"""Most suspects or victims named."""
 
 
 def story(report: IncidentReport, monitor: str, journal: str | None = None) -> Iterator[Text]:
@@ -109,8 +110,9 @@ def _happened(report: IncidentReport) -> Iterator[Text]:
     if incident.kind is Kind.BY_HAND:  # nobody is accused of anything
         yield from _row("group", f"{_list(incident.groups)}{where}")
     else:
-        blamed = _list(incident.culprits) or "nobody"
-        yield from _row("blamed", f"{blamed}{where} ({incident.verdict.confidence})")
+        label = "candidates" if incident.candidates else "blamed"
+        names = _list(incident.suspects) or "nobody"
+        yield from _row(label, f"{names}{where} ({incident.verdict.confidence})")
     if report.victims:
         more = report.victim_count - len(report.victims)
         yield from _row("waited", _list(report.victims) + (f" and {more:,} more" if more else ""))
@@ -443,7 +445,7 @@ def _draw(look: LatestAnswer[list[IncidentReport]], width: int, height: int) -> 
 
 def show_list(incidents: Sequence[IncidentReport]) -> None:
     shown = Sheet(
-        "incidents", "id", "since", "kind", "state", "severity", "culprits", "outcome", "saved",
+        "incidents", "id", "since", "kind", "state", "severity", "who", "outcome", "saved",
         "what",
     )  # fmt: skip
     for report in incidents:
@@ -454,7 +456,7 @@ def show_list(incidents: Sequence[IncidentReport]) -> None:
             cell(incident.kind),
             word(incident.state),
             word(incident.severity),
-            cell(list(incident.culprits)),
+            cell(who(incident, _NAMES)),
             cell(report.account.outcome),
             cell(report.account.saved),
             cell(report.face.says),

@@ -47,6 +47,7 @@ from monitor.journal.replay import (
 )
 from monitor.model.config import ConfigError, KeeperConfig
 from monitor.model.incident import incident_to_json
+from monitor.model.wording import suspects
 from monitor.rulebook import read_policy
 
 # How a replay is reported: as text, stories first, or as JSON.
@@ -229,11 +230,11 @@ def _print_what_if(out: Console, journey: Journey) -> None:
         out.print(text("nobody was accused live, and nobody would have been", style="green"))
         return
     columns = ("live: fired", "evicted", "over", "what if: fired", "evicted", "over")
-    side_by_side = Sheet("side by side", "fault", "culprits", *columns, "")
+    side_by_side = Sheet("side by side", "fault", "who", *columns, "")
     for pair in pairs:
         side_by_side.add_row(
             cell(pair.kind),
-            cell(list(pair.culprits)),
+            cell(suspects(pair.culprits, pair.candidates)),
             *map(cell, _side(pair.live)),
             *map(cell, _side(pair.now)),
             _verdict(pair),
@@ -286,7 +287,12 @@ def print_tick(
         return
     snapshot, result = replayed.tick.snapshot, replayed.result
     verdicts = [
-        {"kind": v.kind.value, "culprits": list(v.culprits), "reason": v.reason}
+        {
+            "kind": v.kind.value,
+            "culprits": list(v.culprits),
+            "candidates": list(v.candidates),
+            "reason": v.reason,
+        }
         for v in result.verdicts
     ]
     body = {
@@ -313,7 +319,10 @@ def _tick_line(body: Mapping[str, Any]) -> str:
     silent = f", silent: {', '.join(body['silent'])}" if body["silent"] else ""
     late = f", {body['lateness_s']:.1f} s late" if body["lateness_s"] >= 0.1 else ""
     parts = [f"{moment(body['now_s'])} tick {body['tick']}: {body['ranks']} ranks{silent}{late}"]
-    parts += [f"{verdict['kind']} {', '.join(verdict['culprits'])}" for verdict in body["verdicts"]]
+    parts += [
+        f"{verdict['kind']} {suspects(verdict['culprits'], verdict['candidates'])}"
+        for verdict in body["verdicts"]
+    ]
     parts += [
         f"evict {decision['group']}"
         if decision["action"] == "evict"

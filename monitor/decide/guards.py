@@ -131,7 +131,8 @@ class GroupFacts:
 
     group: GroupName
     healthy: bool
-    """All its ranks are there and alive, contribute or wait to join, and it is not accused."""
+    """All its ranks are there and alive, contribute or wait to join, and no fired incident that
+    stops ranks is about it, not even an unsure one."""
     alive: tuple[RankName, ...]
     """Ranks whose processes were seen alive in this tick."""
     replica_id: ReplicaId | None = None
@@ -168,7 +169,7 @@ class DecisionFacts:
     now_s: float
     groups: Mapping[GroupName, GroupFacts]
     accused: frozenset[GroupName]
-    """Groups with a firing or evicting incident."""
+    """Groups with a firing or evicting incident that is sure."""
     doubt: str | None
     """Why the monitor does not trust itself in this tick (`self_health`); None if it does."""
     lighthouse_away: str | None
@@ -274,15 +275,15 @@ def hosts_of(fleet: DecisionFacts, group: GroupName) -> frozenset[Host]:
 
 def unsure(case: Case) -> Objection | None:
     """The verdict cannot tell which rank is to blame."""
-    culprits = case.incident.culprits
+    candidates = case.incident.candidates
     if case.incident.verdict.confidence is not Confidence.UNSURE:
         return None
     return Objection(
         case.incident.verdict.spare
         or (
-            f"cannot tell which of {listed(culprits)} is to blame"
-            if len(culprits) > 1
-            else f"it is not certain that {listed(culprits)} is to blame"
+            f"cannot tell: {listed(candidates, last='or')}"
+            if len(candidates) > 1
+            else f"it is not certain that it is {listed(candidates)}"
         ),
         f"It is evicted once the evidence names one. {case.by_hand}",
     )

@@ -131,7 +131,8 @@ def rank_health(
     Args:
         history: with this tick in it.
         graph: None when it could not be built.
-        incidents: open ones, oldest first: a culprit is never called healthy.
+        incidents: open ones, oldest first: a culprit is never called healthy. A candidate is judged
+            by what it does, like any other rank.
         victims: those of open incidents that have not moved on.
     """
     blamed: dict[RankName, RankHealth] = {}
@@ -276,7 +277,7 @@ def missing_without(history: History, snapshot: Snapshot, incident: Incident) ->
     unseen = [track.rank for track in members if track.fresh is None]
     if snapshot.gate_up or (members and not unseen):
         return None
-    return f"nor {listed(tuple(unseen) or incident.culprits)}: nobody could confirm an eviction"
+    return f"nor {listed(tuple(unseen) or incident.suspects)}: nobody could confirm an eviction"
 
 
 def _explained(history: History, incident: Incident) -> str | None:
@@ -285,7 +286,7 @@ def _explained(history: History, incident: Incident) -> str | None:
         case Kind.DEAD | Kind.MISMATCH | Kind.DEADLOCK | Kind.STATE_CORRUPT:
             return None
         case Kind.NOT_ENTERED:
-            waits = [rank for rank in incident.culprits if not _by_itself(history, incident, rank)]
+            waits = [rank for rank in incident.suspects if not _by_itself(history, incident, rank)]
             return f"{listed(tuple(waits))} may wait for it" if waits else None
         case _:
             return "the pace of a job without quorums says nothing"
@@ -335,15 +336,11 @@ def fleet_of(
         doubt: why the monitor does not trust itself; None if it does.
         experience: from earlier evictions and the Lighthouse.
     """
-    accused = frozenset(
-        group
-        for incident in tracker.open()
-        if incident.state is not State.PENDING and _accuses(incident.verdict)
-        for group in incident.groups
-    )
+    fired = [incident for incident in tracker.open() if incident.state is not State.PENDING]
+    accused = frozenset(g for i in fired if _accuses(i.verdict) for g in i.groups)
+    suspected = accused.union(*(i.groups for i in fired if _suspects(i.verdict)))
     shields = tracker.shielded(snapshot.now_s)
     away = snapshot.lighthouse
-    fired = [i for i in tracker.incidents.values() if i.milestones.firing_s is not None]
     return DecisionFacts(
         now_s=snapshot.now_s,
         groups={
@@ -351,7 +348,7 @@ def fleet_of(
                 history,
                 group,
                 members,
-                well=group not in accused and _anew(members, shields.get(group)),
+                well=group not in suspected and _anew(members, shields.get(group)),
             )
             for group, members in history.groups().items()
         }
@@ -374,7 +371,7 @@ def fleet_of(
         in_flight=_in_flight(tracker, snapshot, config),
         would=tuple(experience.would),
         lessons=experience.all(),
-        faults=_faults(fired),
+        faults=_faults(tracker.incidents.values()),
         waited_for=frozenset(
             group
             for incident in tracker.open()
@@ -389,11 +386,12 @@ def fleet_of(
     )
 
 
-def _faults(fired: Iterable[Incident]) -> dict[Host, list[Incident]]:
-    """Faults that are over, by the hosts of their culprits."""
+def _faults(incidents: Iterable[Incident]) -> dict[Host, list[Incident]]:
+    """Faults that have fired and are over, by the hosts of their culprits."""
     by_host: dict[Host, list[Incident]] = {}
-    for incident in fired:
-        if not incident.open and incident.kind in _OF_HOSTS and incident.groups:
+    for incident in incidents:
+        fired = incident.milestones.firing_s is not None
+        if fired and not incident.open and incident.kind in _OF_HOSTS and incident.culprits:
             for host in incident.hosts:
                 by_host.setdefault(host, []).append(incident)
     return by_host
@@ -435,11 +433,15 @@ def _in_flight(tracker: Tracker, snapshot: Snapshot, config: KeeperConfig) -> tu
 
 
 def _accuses(verdict: Verdict) -> bool:
-    """Whether a verdict accuses its groups. One that only asks for a person does not, and must not
-    prevent the eviction of another group that hangs.
+    """Whether a verdict accuses its groups. An unsure one, and one that only asks for a person, do
+    not, and must not prevent the eviction of another group that hangs.
     """
-    unsure = verdict.kind in SLOWS_ONLY and verdict.confidence is Confidence.UNSURE
-    return not (unsure or verdict.spare)
+    return verdict.confidence is not Confidence.UNSURE and not verdict.spare
+
+
+def _suspects(verdict: Verdict) -> bool:
+    """Whether its groups may stand still, so that none of them is counted on as healthy."""
+    return verdict.kind not in SLOWS_ONLY and not verdict.spare
 
 
 def _view(
@@ -704,7 +706,7 @@ class Pipeline:
             blamed=blamed,
             ending=giving_up(self._history, blamed),
             stalled=bool(faults) or any(verdict.stops for verdict in verdicts),
-            named=any(fault.culprits for fault in faults),
+            named=any(fault.suspects for fault in faults),
         )
         return standing, reasons
 

@@ -1,7 +1,7 @@
 """The state machine of incidents over ticks.
 
 Theory of operation. A verdict belongs to the open incident of the same kind on the same
-group; otherwise it opens one. An incident seen in enough consecutive sweeps with the same culprits
+group; otherwise it opens one. An incident seen in enough consecutive sweeps with the same suspects
 fires. An eviction that the evictor reports makes it `evicting`; when the culprit's replica id has
 left the quorum it is resolved. A pending incident is dropped the first time it is not seen. A
 firing one ends only on positive evidence: the rank moved, is another process, or is gone. Being
@@ -49,13 +49,13 @@ def why_over(history: History, incident: Incident, config: KeeperConfig) -> str 
 
 
 def restarted(history: History, incident: Incident) -> bool:
-    """Whether one of its culprits is another process now."""
-    tracks = _culprit_tracks(history, incident)
+    """Whether one of its suspects is another process now."""
+    tracks = _suspect_tracks(history, incident)
     return any(track.identity.incarnation not in incident.incarnations for track in tracks)
 
 
 def other_processes(history: History, incident: Incident) -> str:
-    """Why it is over once its culprits are other processes: evicted if it left the quorum."""
+    """Why it is over once its suspects are other processes: evicted if it left the quorum."""
     asked = incident.milestones.evict_asked_s is not None
     out = incident.milestones.left_quorum_s is not None or out_of_quorum(history, incident)
     evicted = asked and (out or not incident.replica_ids)
@@ -72,7 +72,7 @@ def processes_gone(history: History, incident: Incident) -> bool:
         track.died_s is not None
         or (
             track.identity.incarnation not in incident.incarnations
-            if track.rank in incident.culprits
+            if track.rank in incident.suspects
             else track.first_seen_s > asked_s
         )
         for group in incident.groups
@@ -91,12 +91,12 @@ def out_of_quorum(history: History, incident: Incident) -> bool:
 def _passed(  # noqa: C901, PLR0911, PLR0912 - one reason a line
     history: History, incident: Incident, config: KeeperConfig
 ) -> str | None:
-    tracks = _culprit_tracks(history, incident)
+    tracks = _suspect_tracks(history, incident)
     unseen_s = history.now_s - incident.last_seen_s
     asked = incident.milestones.evict_asked_s is not None
     if restarted(history, incident):
         return other_processes(history, incident)
-    if not incident.culprits:
+    if not incident.suspects:
         return _passed_for_all(history, incident, config)
     if not tracks:
         return "its ranks are registered no more" if unseen_s >= config.clear_s else None
@@ -164,7 +164,7 @@ def _ending(history: History, incident: Incident, config: KeeperConfig) -> bool:
 
 
 def _passed_for_all(history: History, incident: Incident, config: KeeperConfig) -> str | None:
-    """Why a fault without culprits is over: the job trains again, or all keep pace."""
+    """Why a fault without suspects is over: the job trains again, or all keep pace."""
     if incident.kind is Kind.STRAGGLER:
         return _keeps_pace(history, incident, dead=False)
     last_s = incident.last_seen_s
@@ -179,7 +179,7 @@ def _keeps_pace(history: History, incident: Incident, *, dead: bool) -> str | No
         return "its process ended"
     config = history.config
     quiet = history.now_s - history.disturbed_s >= config.restart_quiet_s
-    tracks = _culprit_tracks(history, incident)
+    tracks = _suspect_tracks(history, incident)
     if len(history.groups()) == 1 or any(not track.paced for track in tracks):
         calm_s = max(history.arrivals.calm_s.values(), default=incident.last_seen_s)
         judged = calm_s > incident.last_seen_s
@@ -191,8 +191,8 @@ def _keeps_pace(history: History, incident: Incident, *, dead: bool) -> str | No
     return "keeps pace again" if passed else None
 
 
-def _culprit_tracks(history: History, incident: Incident) -> list[RankTrack]:
-    tracks = (history.tracks.get(rank) for rank in incident.culprits)
+def _suspect_tracks(history: History, incident: Incident) -> list[RankTrack]:
+    tracks = (history.tracks.get(rank) for rank in incident.suspects)
     return [track for track in tracks if track is not None and track.observation is not None]
 
 
@@ -279,7 +279,14 @@ def differs(before: Incident | None, after: Incident) -> bool:
 
 
 _TOLD: Final = attrgetter(
-    "state", "culprits", "milestones", "story", "verdict.confidence", "severity", "lost_steps"
+    "state",
+    "culprits",
+    "candidates",
+    "milestones",
+    "story",
+    "verdict.confidence",
+    "severity",
+    "lost_steps",
 )
 
 
@@ -340,7 +347,7 @@ def _resuming(history: History, incident: Incident, since_s: float) -> Incident:
 
 
 def _rejoined_s(history: History, incident: Incident) -> float | None:
-    """When its groups committed again, with culprits replaced and all ranks alive."""
+    """When its groups committed again, with suspects replaced and all ranks alive."""
     first_s: list[float] = []
     for group in incident.groups:
         members = history.groups().get(group, ())
@@ -351,7 +358,7 @@ def _rejoined_s(history: History, incident: Incident) -> float | None:
             if fresh is None or not fresh.process.alive or track.commits < 1:
                 return None
             if (
-                track.rank in incident.culprits
+                track.rank in incident.suspects
                 and track.identity.incarnation in incident.incarnations
             ):
                 return None
@@ -468,7 +475,8 @@ def resolved_by_eviction(
 
 def opened(history: History, verdict: Verdict, taken: Container[IncidentId]) -> Incident:
     now_s = history.now_s
-    subject = (*verdict.culprits, *verdict.groups, "job")[0]
+    accused = (*verdict.culprits, *verdict.groups)
+    subject = "job" if not verdict.culprits and len(accused) > 1 else (*accused, "job")[0]
     name = f"{verdict.kind.value}-{subject}-{int(now_s * 1000)}"
     names = (IncidentId(name if number == 1 else f"{name}-{number}") for number in count(1))
     replica_ids = (history.replica_id(group) for group in verdict.groups)
@@ -479,30 +487,32 @@ def opened(history: History, verdict: Verdict, taken: Container[IncidentId]) -> 
         signature=verdict.signature,
         state=State.PENDING,
         culprits=verdict.culprits,
+        candidates=verdict.candidates,
         groups=verdict.groups,
         replica_ids=tuple(replica for replica in replica_ids if replica is not None),
-        incarnations=_incarnations(history, verdict.culprits),
+        incarnations=_incarnations(history, verdict.suspects),
         verdict=verdict,
         milestones=Milestones(first_seen_s=now_s),
         story=(Transition(now_s, State.PENDING.value, verdict.reason),),
         last_seen_s=now_s,
         severity=severity_of(verdict, history.config.eviction_cost_s),
-        hosts=history.hosts(verdict.culprits),
+        hosts=history.hosts(verdict.suspects),
         before=strength(history),
     )
 
 
 def seen_again(history: History, incident: Incident, verdict: Verdict) -> Incident:
-    """The incident as seen now; if its culprits changed, so do their processes."""
-    same = incident.culprits == verdict.culprits
+    """The incident as seen now; if its suspects changed, so do their processes."""
+    same = incident.suspects == verdict.suspects
     return replace(
         incident,
         culprits=verdict.culprits,
+        candidates=verdict.candidates,
         groups=verdict.groups,
         fingerprint=_fingerprint(verdict),
         signature=verdict.signature,
-        incarnations=incident.incarnations if same else _incarnations(history, verdict.culprits),
-        hosts=incident.hosts if same else history.hosts(verdict.culprits),
+        incarnations=incident.incarnations if same else _incarnations(history, verdict.suspects),
+        hosts=incident.hosts if same else history.hosts(verdict.suspects),
         verdict=replace(verdict, victims=_victims(incident, verdict)),
         last_seen_s=history.now_s,
     )
@@ -522,15 +532,15 @@ def weighed(incident: Incident, verdict: Verdict, now_s: float, eviction_cost_s:
 def _victims(incident: Incident, verdict: Verdict) -> tuple[RankName, ...]:
     """All that ever waited, even those that TorchFT's timeout has ended since."""
     everyone = {*incident.verdict.victims, *verdict.victims}
-    return tuple(sorted(everyone - set(verdict.culprits)))
+    return tuple(sorted(everyone - set(verdict.suspects)))
 
 
 def _fingerprint(verdict: Verdict) -> str:
-    return f"{verdict.kind.value}:{','.join(verdict.culprits or verdict.groups)}"
+    return f"{verdict.kind.value}:{','.join(verdict.suspects or verdict.groups)}"
 
 
-def _incarnations(history: History, culprits: Iterable[str]) -> tuple[str, ...]:
-    return tuple(t.identity.incarnation for t in history.tracks.values() if t.rank in culprits)
+def _incarnations(history: History, ranks: Iterable[str]) -> tuple[str, ...]:
+    return tuple(t.identity.incarnation for t in history.tracks.values() if t.rank in ranks)
 
 
 # -- tracker -----------------------------------------------------------------------------------
@@ -691,7 +701,7 @@ class Tracker:
         if incident is None:
             incident = opened(history, verdict, self.incidents)
             self._sightings[incident.id] = 0
-        same = incident.culprits == verdict.culprits
+        same = incident.suspects == verdict.suspects
         sightings = self._sightings.get(incident.id, 0) + 1 if same else 1
         self._sightings[incident.id] = sightings
         self._waited_s.update(((incident.id, rank), history.now_s) for rank in verdict.victims)

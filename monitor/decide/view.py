@@ -360,7 +360,7 @@ class View:
         case, victims = self.case(incident), incident.verdict.victims
         troubles = {
             rank: trouble_of(self.by_rank[rank])
-            for rank in sorted(incident.culprits)
+            for rank in incident.suspects
             if rank in self.by_rank
         }
         return IncidentReport(
@@ -411,7 +411,7 @@ class IncidentReport:
     waiting: int = 0
     """Victims that wait now."""
     seen: Mapping[RankName, str] = field(default_factory=dict)
-    """What is wrong with culprits now."""
+    """What is wrong with the suspects now."""
     victims: Sequence[RankName] = ()
     """At most `VICTIMS_TOLD`."""
     victim_count: int = 0

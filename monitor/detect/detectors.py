@@ -123,7 +123,7 @@ def inhibit(
     for verdict in verdicts:
         why = _why(
             verdict, shielded, mismatched, dead, blamed=blamed, ending=ending, stalled=stalled,
-            named=named or any(v.stops and v.culprits for v in verdicts)
+            named=named or any(v.stops and v.suspects for v in verdicts)
             or (tie and verdict.signature == STANDSTILL),
         )  # fmt: skip
         lags = verdict.kind is Kind.REPLICA_LAG
@@ -160,12 +160,12 @@ def _why(  # noqa: PLR0911 - one reason a line
     over = {Kind.DEAD: blamed, Kind.NOT_ENTERED: ending}.get(verdict.kind, ())
     if verdict.kind is Kind.DEAD and verdict.signature:
         over = ()  # it raised an error of its own, whatever it waited for
-    if verdict.culprits and all(rank in over for rank in verdict.culprits):
-        causes = sorted({blamed[rank] for rank in verdict.culprits} - groups)
+    if verdict.suspects and all(rank in over for rank in verdict.suspects):
+        causes = sorted({blamed[rank] for rank in verdict.suspects} - groups)
         if causes:
             ends = "ended" if verdict.kind is Kind.DEAD else "gave up"
             return f"{ends} while waiting for {', '.join(causes)}"
-    if verdict.kind is Kind.DEADLOCK and not verdict.culprits and named:
+    if verdict.kind is Kind.DEADLOCK and not verdict.suspects and named:
         return ""
     if verdict.kind is Kind.STRAGGLER and stalled:
         return ""

@@ -523,20 +523,20 @@ def _with_second_opinion(history: History, verdict: Verdict, group: GroupName) -
         return None
     findings = [finding for finding in said.findings if finding.kind in _KINDS]
     named = {rank for finding in findings if sure(finding) for rank in said.names(finding.culprits)}
-    if not named or named == set(verdict.culprits):
+    if not named or named == set(verdict.suspects):
         return verdict
-    if unsure and named < set(verdict.culprits):
+    if unsure and named < set(verdict.suspects):
         first = next(finding for finding in findings if sure(finding))
         return replace(
             verdict,
             culprits=tuple(sorted(named)),
-            victims=tuple(sorted({*verdict.victims, *verdict.culprits} - named)),
+            victims=tuple(sorted({*verdict.victims, *verdict.suspects} - named)),
             confidence=first.confidence,
             reason=first.reason,
         )
-    if named & set(verdict.culprits):
+    if named & set(verdict.suspects):
         return verdict
-    both = tuple(sorted(named | set(verdict.culprits)))
+    both = tuple(sorted(named | set(verdict.suspects)))
     return replace(
         verdict,
         culprits=both,

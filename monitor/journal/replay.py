@@ -370,6 +370,7 @@ class Pair:
 
     kind: str
     culprits: tuple[str, ...]
+    candidates: tuple[str, ...]
     live: Side | None
     now: Side | None
     conjecture: bool = False
@@ -390,7 +391,7 @@ class Pair:
 def compared(live: Account, now: Account) -> list[Pair]:
     """Faults of both accounts side by side, in order of time.
 
-    The same fault has the same kind, shares a culprit and overlaps in time. If several do, the one
+    The same fault has the same kind, shares a suspect and overlaps in time. If several do, the one
     that began nearest in time counts.
     """
     unmatched = {str(incident["id"]): incident for incident in now.lasting()}
@@ -422,16 +423,20 @@ def _nearest(
         (abs(_began_s(other) - _began_s(incident)), other)
         for other in others
         if other["kind"] == incident["kind"]
-        and _share(other["culprits"], incident["culprits"])
+        and _share(_suspects(other), _suspects(incident))
         and _began_s(other) <= _ended_s(incident)
         and _began_s(incident) <= _ended_s(other)
     ]
     return min(near, key=lambda item: item[0])[1] if near else None
 
 
-def _share(culprits: Sequence[str], others: Sequence[str]) -> bool:
-    """Whether both blame a common rank, or both nobody."""
-    return bool(set(culprits) & set(others)) or not (culprits or others)
+def _suspects(incident: Mapping[str, Any]) -> Sequence[str]:
+    return [*incident["culprits"], *incident["candidates"]]
+
+
+def _share(ranks: Sequence[str], others: Sequence[str]) -> bool:
+    """Whether both suspect a common rank, or both nobody."""
+    return bool(set(ranks) & set(others)) or not (ranks or others)
 
 
 def _began_s(incident: Mapping[str, Any]) -> float:
@@ -457,6 +462,7 @@ def _pair(
     return Pair(
         kind=str(incident["kind"]),
         culprits=tuple(incident["culprits"]),
+        candidates=tuple(incident["candidates"]),
         live=None if live is None else _side(live, live_account),
         now=None if now is None else _side(now, now_account),
     )
@@ -482,6 +488,7 @@ def pairs_to_json(pairs: Sequence[Pair]) -> Iterator[dict[str, Any]]:
         yield {
             "kind": pair.kind,
             "culprits": list(pair.culprits),
+            "candidates": list(pair.candidates),
             "same": pair.same,
             "conjecture": pair.conjecture,
             "live": None if pair.live is None else asdict(pair.live),

@@ -77,15 +77,16 @@ class Incident:
     id: IncidentId
     kind: Kind
     fingerprint: str
-    """Same kind, same culprits: same incident while it is open."""
+    """Same kind, same suspects: same incident while it is open."""
     signature: str
     state: State
     culprits: tuple[RankName, ...]
+    """Of the latest verdict; nobody while it is unsure."""
     groups: tuple[GroupName, ...]
     replica_ids: tuple[ReplicaId, ...]
     """Replica ids of `groups` when it was first seen: what an eviction removes."""
     incarnations: tuple[str, ...]
-    """Incarnations of the culprits when it was first seen: a restarted rank has another."""
+    """Incarnations of the suspects when it was first seen: a restarted rank has another."""
     verdict: Verdict
     """The latest."""
     milestones: Milestones
@@ -96,12 +97,19 @@ class Incident:
     severity: Severity = Severity.WARNING
     """Of the latest verdict."""
     hosts: tuple[Host, ...] = ()
-    """Of the culprits when they were first seen, sorted."""
+    """Of the suspects when they were first seen, sorted."""
     before: Strength | None = None
     """When it was first seen; None in a job without TorchFT."""
     lost_steps: int | None = None
     """At least this many attempts of the other groups did not commit until the job was whole again.
     None where that cannot be known."""
+    candidates: tuple[RankName, ...] = ()
+    """Of the latest verdict, if it is unsure."""
+
+    @property
+    def suspects(self) -> tuple[RankName, ...]:
+        """The culprits, or the candidates."""
+        return self.culprits or self.candidates
 
     @property
     def open(self) -> bool:

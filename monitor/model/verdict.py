@@ -107,17 +107,16 @@ class Verdict:
 
     kind: Kind
     culprits: tuple[RankName, ...]
-    """Sorted. The candidates, when `confidence` is UNSURE and none can be singled out; empty when
-    the fault is no rank's."""
+    """Sorted; empty when it is no rank's fault, or while it is unknown whose (`candidates`)."""
     groups: tuple[GroupName, ...]
-    """Replica groups of the culprits, sorted; if empty, nobody can be evicted for it."""
+    """Replica groups of the suspects, sorted; if empty, nobody can be evicted for it."""
     reason: str
     """One English sentence that a tired person understands."""
     confidence: Confidence
     since_s: float
     """Unix time at which the fault began, as nearly as can be known."""
     victims: tuple[RankName, ...] = ()
-    """Ranks that wait for the culprits."""
+    """Ranks that wait for the suspects."""
     evidence: Mapping[str, str] = field(default_factory=dict)
     """What it rests on: source -> observation."""
     lost_s: float = 0.0
@@ -132,6 +131,24 @@ class Verdict:
 
     settled: bool = field(default=False, compare=False)
     """It has happened, and stays true without lasting: a death whose cause is known."""
+    candidates: tuple[RankName, ...] = ()
+    """Sorted; one of them may be to blame. A detector need not fill it in: the culprits of an
+    UNSURE verdict become candidates."""
+
+    def __post_init__(self) -> None:
+        """An UNSURE verdict blames nobody: it has candidates, and any other has culprits."""
+        unsure = self.confidence is Confidence.UNSURE
+        if unsure and self.culprits:
+            object.__setattr__(self, "candidates", self.culprits)
+            object.__setattr__(self, "culprits", ())
+        elif self.candidates and not unsure:
+            object.__setattr__(self, "culprits", self.culprits or self.candidates)
+            object.__setattr__(self, "candidates", ())
+
+    @property
+    def suspects(self) -> tuple[RankName, ...]:
+        """The culprits, or the candidates: for what follows the same ranks from tick to tick."""
+        return self.culprits or self.candidates
 
     @property
     def stops(self) -> bool:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from monitor.model.eviction import DecisionRow, DecisionState
 from monitor.model.incident import Incident, State
 from monitor.model.names import GroupName, RankName, group_of
-from monitor.model.verdict import Severity
+from monitor.model.verdict import Severity, Verdict
 
 
 def rfc3339(at_s: float) -> str:
@@ -18,13 +18,28 @@ def rfc3339(at_s: float) -> str:
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def listed(ranks: Sequence[str], at_most: int = 4) -> str:
+def listed(ranks: Sequence[str], at_most: int = 4, last: str = "and") -> str:
     """`a`, `a and b`, `a, b and c`, or `a, b, c, d and 12 more`."""
     if len(ranks) > at_most:
-        return f"{', '.join(ranks[:at_most])} and {len(ranks) - at_most} more"
+        return f"{', '.join(ranks[:at_most])} {last} {len(ranks) - at_most} more"
     if len(ranks) < 2:
         return "".join(ranks)
-    return f"{', '.join(ranks[:-1])} and {ranks[-1]}"
+    return f"{', '.join(ranks[:-1])} {last} {ranks[-1]}"
+
+
+def suspects(culprits: Sequence[str], candidates: Sequence[str], at_most: int = 4) -> str:
+    """The culprits: `a and b`. Without any the candidates: `cannot tell: a or b`, and a single one:
+    `perhaps a`. Empty: no rank is suspected.
+    """
+    if not candidates:
+        return listed(culprits, at_most)
+    names = listed(candidates, at_most, "or")
+    return f"perhaps {names}" if len(candidates) == 1 else f"cannot tell: {names}"
+
+
+def who(fault: Incident | Verdict, at_most: int = 4) -> str:
+    """Whose fault it is, or may be."""
+    return suspects(fault.culprits, fault.candidates, at_most)
 
 
 def plural(ranks: Sized, single: str, many: str) -> str:

@@ -181,7 +181,7 @@ def histogram(
 
 # -- One view with what several exporters use, each computed once; and which have their own series -
 # Ranks and groups are bounded: a job may have 100,000 of them, one page should not. Exported first
-# are culprits of open incidents, then the unwell, then the ranks that work longest and the groups
+# are suspects of open incidents, then the unwell, then the ranks that work longest and the groups
 # first by name. Aggregates (`lightkeeper_ranks`, `fleet_busy_seconds` ...) always cover all.
 
 RANK_SERIES: Final = 4096
@@ -231,14 +231,14 @@ class ScrapeView:
         view = self.view
         if len(view.tempos) <= self.bounds.ranks:
             return tuple(sorted(view.tempos))
-        accused = {
-            rank for incident in view.incidents if incident.open for rank in incident.culprits
+        suspects = {
+            rank for incident in view.incidents if incident.open for rank in incident.suspects
         }
         worst = nsmallest(
             self.bounds.ranks,
             view.tempos,
             key=lambda rank: (
-                rank not in accused,
+                rank not in suspects,
                 view.result.rank_health.get(rank) is RankHealth.HEALTHY,
                 -view.tempos[rank].busy_s,
                 rank,

@@ -16,7 +16,7 @@ from monitor.decide.view import IncidentReport, bundle_url
 from monitor.model.eviction import Eviction, Rung, RungOutcome, RungResult
 from monitor.model.incident import Incident, State
 from monitor.model.verdict import MEANINGS, Kind, Severity
-from monitor.model.wording import listed
+from monitor.model.wording import listed, who
 from monitor.show.templating import document, sections
 from monitor.show.wording import clean, counted, plain, span, time_of_day
 
@@ -32,19 +32,21 @@ class Fact:
 
 
 def title(incident: Incident) -> str:
-    """Who and what, as short as possible: `rg_1.1: hang`."""
+    """Who and what, as short as possible: `rg_1.1: hang`, `Hang, cannot tell: rg_0.0 or rg_1.0`."""
     kind = MEANINGS[incident.kind].title or plain(incident.kind)
-    who = _names(incident.culprits) or _names(incident.groups)
-    return f"{who}: {kind}" if who else kind[:1].upper() + kind[1:]
+    whose = clean(who(incident, 3), 240) or _names(incident.groups)
+    if whose and not incident.candidates:
+        return f"{whose}: {kind}"
+    return kind[:1].upper() + kind[1:] + (f", {whose}" if whose else "")
 
 
 def facts(report: IncidentReport, now_s: float) -> Iterator[Fact]:
     incident, account = report.incident, report.account
     nobody = "the Lighthouse" if incident.kind is Kind.LIGHTHOUSE_AWAY else "nobody"
-    who = _names(incident.culprits) or _names(incident.groups) or nobody
+    whose = clean(who(incident, 3), 240) or _names(incident.groups) or nobody
     accused = incident.kind not in (Kind.BY_HAND, Kind.LIGHTHOUSE_AWAY)
     sure = str(incident.verdict.confidence) if accused else ""
-    yield Fact("who", who, ", ".join(filter(None, (_names(account.ran_on), sure))), "idle")
+    yield Fact("who", whose, ", ".join(filter(None, (_names(account.ran_on), sure))), "idle")
     first_s, last_s = report.began_s, incident.ended_s
     yield Fact("since", time_of_day(first_s), f"{span(max(0.0, now_s - first_s))} ago", "idle")
     word, tone = _DONE.get(account.outcome, (account.outcome, "idle"))
@@ -321,7 +323,7 @@ def incident_page(
 
 
 def _observed(report: IncidentReport) -> Iterator[tuple[str, str]]:
-    """The culprits now, and what the detector saw."""
+    """The suspects now, and what the detector saw."""
     for rank, detail in report.seen.items():
         yield f"{rank} now", detail
     evidence = list(report.incident.verdict.evidence.items())

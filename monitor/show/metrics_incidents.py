@@ -29,13 +29,15 @@ OPEN = gauge(
 FIRST_SEEN = gauge(
     "incident_first_seen_timestamp_seconds",
     "Unix time at which an incident was first seen: open ones and those of the last hour, the 50 "
-    "newest. The group is the first of those accused.",
+    "newest. The group is that of its culprits or candidates, if they are of one.",
     ("incident", "kind", "severity", "state", "replica_group"),
     series="at most 50", absent="none is open or of the last hour",
 )  # fmt: skip
 SUSPECT = gauge(
-    "rank_suspect", "1 for each culprit of an open incident, 100 at most.",
-    (*RANK, "host", "kind"), series="at most 100", absent="nobody is accused",
+    "rank_suspect",
+    "1 for each culprit of an open incident, and for each candidate of one that is unsure, 100 at "
+    "most. The role is culprit or candidate.",
+    (*RANK, "host", "kind", "role"), series="at most 100", absent="nobody is suspected",
 )  # fmt: skip
 TRANSITIONS = counter(
     "incident_transitions", "Incidents that entered a state.", ("kind", "to"),
@@ -82,21 +84,23 @@ def _incidents(scene: ScrapeView) -> Iterator[Metric]:
 
 
 def _labels(incident: Incident) -> tuple[str, ...]:
-    group = str(incident.groups[0]) if incident.groups else ""
+    group = str(incident.groups[0]) if len(incident.groups) == 1 else ""
     return incident.id, str(incident.kind), str(incident.severity), str(incident.state), group
 
 
 def _suspects(scene: ScrapeView) -> list[tuple[str, ...]]:
-    accused: dict[tuple[RankName, str], Host] = {}
+    hosts: dict[tuple[RankName, str, str], Host] = {}
     for incident in scene.view.incidents:
-        for rank in incident.culprits if incident.open else ():
+        role = "culprit" if incident.culprits else "candidate"
+        for rank in incident.suspects if incident.open else ():
             host = incident.hosts[0] if len(incident.hosts) == 1 else Host("")
-            accused[rank, str(incident.kind)] = host
+            hosts[rank, str(incident.kind), role] = host
     suspects: list[tuple[str, ...]] = []
-    for (rank, kind), host in sorted(accused.items())[:SUSPECTS_TOLD]:
+    for (rank, kind, role), host in sorted(hosts.items())[:SUSPECTS_TOLD]:
         group, number = split_rank_name(rank)
         seen = scene.view.by_rank.get(rank)
-        suspects.append((group, str(number), host if seen is None else seen.identity.host, kind))
+        at = host if seen is None else seen.identity.host
+        suspects.append((group, str(number), at, kind, role))
     return suspects
 
 

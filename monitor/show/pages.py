@@ -280,7 +280,7 @@ def facts_of(fleet: FleetIndex, counts: Counter[str]) -> dict[str, Any]:
 
 
 def _sick(fleet: FleetIndex) -> tuple[list[Observation], dict[RankName, Face]]:
-    """Sick ranks, and the incident of each rank that an open one names."""
+    """Sick ranks, and the incident of each rank that an open one blames."""
     view, healths = fleet.view, fleet.view.result.rank_health
     blamed = {rank: face for incident, face in reversed(fleet.faces) for rank in incident.culprits}
     sick = [seen for seen in view.snapshot.observations if healths.get(seen.rank) in SICK]
@@ -526,7 +526,7 @@ def rank_page(context: Context) -> Page:
     incidents = [
         incident
         for incident in view.incidents
-        if name in incident.culprits or name in incident.verdict.victims
+        if name in incident.suspects or name in incident.verdict.victims
     ]
     state = UNKNOWN if seen is None else context.fleet.states[seen.rank]
     return made_of(

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from monitor.model.incident import Incident, IncidentError, incident_from_json
 from monitor.model.verdict import Confidence
+from monitor.model.wording import who
 from monitor.records.files import Bundle
 from monitor.records.findings import Analysis, Finding, Wait
 from monitor.records.job import Job
@@ -391,8 +392,8 @@ class MonitorVerdict:
     """The moment whose flight records were read, or why none were."""
     agreement: str
     """One of `same`, `none` (the records show no fault), `unsure`, `other`."""
-    culprits: tuple[int, ...]
-    """Global ranks of the culprits that have one."""
+    suspects: tuple[int, ...]
+    """Global ranks of the culprits or candidates, if they have one."""
 
     @property
     def sure(self) -> bool:
@@ -411,14 +412,14 @@ def monitor_verdict(job: Job, analysis: Analysis, bundle: Bundle | None) -> Moni
     records_of = "no flight record was to be had"
     if bundle.moment is not None:
         records_of = f"{bundle.moment.name}, {moment(int(bundle.moment.began_s * 1e9))} UTC"
-    accused = sorted(number[name] for name in incident.culprits if name in number)
+    suspects = sorted(number[name] for name in incident.suspects if name in number)
     agreement = _agreement(job, analysis, incident)
-    return MonitorVerdict(bundle.path, incident, records_of, agreement, tuple(accused))
+    return MonitorVerdict(bundle.path, incident, records_of, agreement, tuple(suspects))
 
 
 def culprits(analysis: Analysis, live: MonitorVerdict | None) -> tuple[int, ...]:
     """Whom the report accuses: the monitor's culprits if it was sure, else the records'."""
-    return live.culprits if live is not None and live.sure else analysis.culprits
+    return live.suspects if live is not None and live.sure else analysis.culprits
 
 
 def _agreement(job: Job, analysis: Analysis, incident: Incident) -> str:
@@ -442,19 +443,16 @@ _SAID = {
 
 def lines(job: Job, live: MonitorVerdict) -> tuple[str, list[tuple[str, str]]]:
     incident = live.incident
-    who = clean(", ".join(incident.culprits), 300) or "nobody"
-    between = "" if live.sure else "cannot tell between "
-    heading = (
-        f"the monitor's verdict: {between}{who} ({incident.kind}, {incident.verdict.confidence})"
-    )
+    whose = clean(who(incident, 12), 300) or "nobody"
+    heading = f"the monitor's verdict: {whose} ({incident.kind}, {incident.verdict.confidence})"
     facts = [
         ("", sentence(incident.verdict.reason)),
         ("incident", f"{clean(incident.id, 200)}, {incident.state}"),
         ("records of", live.records_of),
         ("second look", _SAID[live.agreement]),
     ]
-    if live.culprits and not live.sure:
-        facts.insert(1, ("ranks", rank_list(job, live.culprits)))
+    if live.suspects and not live.sure:
+        facts.insert(1, ("ranks", rank_list(job, live.suspects)))
     return heading, facts
 
 
@@ -466,7 +464,9 @@ def to_json(live: MonitorVerdict) -> dict[str, Any]:
         "kind": str(incident.kind),
         "state": str(incident.state),
         "culprits": list(incident.culprits),
-        "culprit_ranks": list(live.culprits),
+        "candidates": list(incident.candidates),
+        "culprit_ranks": list(live.suspects) if live.sure else [],
+        "candidate_ranks": [] if live.sure else list(live.suspects),
         "groups": list(incident.groups),
         "confidence": str(incident.verdict.confidence),
         "reason": incident.verdict.reason,

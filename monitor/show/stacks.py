@@ -1,11 +1,11 @@
-"""Stacks of the ranks of one moment: culprits first, victims with equal stacks together.
+"""Stacks of the ranks of one moment: suspects first, victims with equal stacks together.
 
 Reads what py-spy prints (`Thread ID (idle): "MainThread"` and frames below it) and the same format
 from WorkerServers; other text is shown as it is. Two ranks are alike if their main threads are at
 the same lines: helper threads wait at different ones.
 
 A bundle's stacks are read when the page of its incident is requested: in the thread of
-the request, with bounds on bytes and time, the culprits' first, one bundle at a time; cached
+the request, with bounds on bytes and time, the suspects' first, one bundle at a time; cached
 while the bundle does not change. Flight records are not read here: their
 analysis takes seconds of CPU, which the tick needs (`lightkeeper analyze` has its own process).
 """
@@ -86,26 +86,31 @@ class MomentStacks:
     """Why none came, and from whom."""
 
 
-def by_moment(moments: Mapping[str, Sequence[RankStacks]], culprits: Sequence[str]) -> str:
-    """All moments, oldest first; unfolded where the culprits moved since the previous one."""
+def by_moment(
+    moments: Mapping[str, Sequence[RankStacks]], suspects: Sequence[str], role: str = "culprit"
+) -> str:
+    """All moments, oldest first; unfolded where the suspects moved since the previous one.
+
+    `role`: of the suspects, `culprit` or `candidate`.
+    """
     parts, before = [], None
     for moment, taken in moments.items():
         now = {stacks.rank: _standing(_threads(stacks.text)) for stacks in taken
-               if stacks.text is not None and stacks.rank in culprits}  # fmt: skip
-        heading = moment if before is None or now != before else f"{moment}: the culprits as before"
+               if stacks.text is not None and stacks.rank in suspects}  # fmt: skip
+        heading = moment if before is None or now != before else f"{moment}: the {role}s as before"
         if taken:
-            parts.append(_stand(heading, taken, culprits, opened=now != before))
+            parts.append(_stand(heading, taken, suspects, role, opened=now != before))
         before = now
     return render("stacks.html", stands=parts, named=_NAMED, frames=_FRAMES, others=_THREADS)
 
 
 def _stand(
-    moment: str, taken: Sequence[RankStacks], culprits: Sequence[str], *, opened: bool
+    moment: str, taken: Sequence[RankStacks], suspects: Sequence[str], role: str, *, opened: bool
 ) -> MomentStacks:
-    accused = [stacks for stacks in taken if stacks.rank in culprits]
-    others = [stacks for stacks in taken if stacks.rank not in culprits]
-    first, left = _crowds(accused, "culprit", opened=opened)
-    then, more = _crowds(others, "waits", opened=opened and not accused)
+    own = [stacks for stacks in taken if stacks.rank in suspects]
+    others = [stacks for stacks in taken if stacks.rank not in suspects]
+    first, left = _crowds(own, role, opened=opened)
+    then, more = _crowds(others, "waits", opened=opened and not own)
     by_why: dict[str, list[str]] = {}
     for stacks in taken:
         if stacks.text is None:
@@ -237,20 +242,21 @@ def _read(bundle: Path, stamp: str, nbytes: int) -> BundleStacks:
     if manifest is None:
         why = "is damaged" if nbytes <= _BUNDLE_MAX else "is too large for a page"
         return BundleStacks(why=f"the bundle {why}", stamp=stamp)
-    culprits = [str(name) for name in manifest.incident.get("culprits", ())][:1000]
+    role = "culprit" if manifest.incident.get("culprits") else "candidate"
+    suspects = [str(name) for name in manifest.incident.get(f"{role}s", ())][:1000]
     try:
         with zipfile.ZipFile(bundle) as opened:
-            taken = _taken(opened, manifest, frozenset(culprits))
+            taken = _taken(opened, manifest, frozenset(suspects))
     except _BROKEN as exc:
         return BundleStacks(why=f"the bundle is damaged: {clean(str(exc), 200)}", stamp=stamp)
-    markup = by_moment(taken, culprits)
+    markup = by_moment(taken, suspects, role)
     if len(markup) > _PAGE_MAX:
         return BundleStacks(why="so many stacks are too much for a page", stamp=stamp)
     return BundleStacks(markup, stamp=stamp)
 
 
 def _taken(
-    opened: zipfile.ZipFile, manifest: Manifest, culprits: frozenset[str]
+    opened: zipfile.ZipFile, manifest: Manifest, suspects: frozenset[str]
 ) -> dict[str, list[RankStacks]]:
     budget = _Budget()
     by_heading: dict[str, list[RankStacks]] = {}
@@ -258,7 +264,7 @@ def _taken(
         name = _MOMENTS.get(moment.name)
         if name is not None:
             at = time_of_day(int(moment.began_s * 1e9))
-            by_heading[f"{name}, {at} UTC"] = list(_of_moment(opened, moment, culprits, budget))
+            by_heading[f"{name}, {at} UTC"] = list(_of_moment(opened, moment, suspects, budget))
     return by_heading
 
 
@@ -272,10 +278,10 @@ class _Budget:
 
 
 def _of_moment(
-    opened: zipfile.ZipFile, moment: SavedMoment, culprits: frozenset[str], budget: _Budget
+    opened: zipfile.ZipFile, moment: SavedMoment, suspects: frozenset[str], budget: _Budget
 ) -> Iterator[RankStacks]:
     parts = [part for part in moment.parts if part.part == "stacks"]
-    parts.sort(key=lambda part: part.rank not in culprits)  # stable: otherwise in their order
+    parts.sort(key=lambda part: part.rank not in suspects)  # stable: otherwise in their order
     for part in parts:
         if part.file is None:
             yield RankStacks(part.rank, None, part.error or part.status)

@@ -19,6 +19,7 @@ from monitor.model.incident import Incident, State
 from monitor.model.observation import NO_LIGHTHOUSE
 from monitor.model.plain import to_plain
 from monitor.model.verdict import Kind
+from monitor.model.wording import who
 from monitor.show.tables import (
     GROUP_COLUMNS,
     STYLES,
@@ -143,7 +144,7 @@ def _quorum(fleet: Fleet) -> str:
 
 
 def held_back(fleet: Fleet) -> StatusAnswer:
-    """Whom the open incidents name; never ranks that wait for these."""
+    """Whom the open incidents blame, never ranks that wait for these; else the candidates."""
     about = "held back by"
     oldest = sorted(fleet.incidents, key=lambda report: report.incident.verdict.since_s)
     firing = [report for report in oldest if report.incident.state is not State.PENDING]
@@ -171,6 +172,7 @@ def _brief(report: IncidentReport) -> dict[str, Any]:
         "state": incident.state,
         "severity": incident.severity,
         "culprits": list(incident.culprits),
+        "candidates": list(incident.candidates),
         "groups": list(incident.groups),
         "since_s": incident.verdict.since_s,
         "reason": incident.verdict.reason,
@@ -185,8 +187,9 @@ def _named(incidents: Sequence[Incident]) -> str:
         waits = {victim for earlier in incidents[:at] for victim in earlier.verdict.victims}
         names += [name for name in incident.culprits if name not in waits and name not in names]
     kinds = list(dict.fromkeys(incident.kind for incident in incidents))
-    who = listed(names, _SHOWN) if names else "it cannot be told who"
-    return f"{who} ({listed(kinds, _SHOWN)})"
+    doubts = (clean(who(incident, _SHOWN), 240) for incident in incidents)
+    whose = listed(names, _SHOWN) or next(filter(None, doubts), "it cannot be told who")
+    return f"{whose} ({listed(kinds, _SHOWN)})"
 
 
 def _reasons(reports: Sequence[IncidentReport]) -> Iterator[str]:
@@ -256,12 +259,12 @@ def _done(fleet: Fleet, evicted: Sequence[IncidentReport]) -> Iterator[str]:
     for report in evicted[:_SHOWN]:
         account, incident = report.account, report.incident
         asked_s = incident.last_seen_s if report.latest is None else report.latest.asked_s
-        who = f"{_HOW[account.outcome]} {listed(incident.groups, _SHOWN)}"
+        what = f"{_HOW[account.outcome]} {listed(incident.groups, _SHOWN)}"
         tail = f", back on {listed(account.back_on, _SHOWN)}" if account.back_on else ""
         why = f"{incident.kind} of {listed(incident.culprits, _SHOWN) or 'nobody named'}"
         if incident.kind is Kind.BY_HAND:
             why = "by hand"
-        yield clean(f"{who} {age(max(0.0, fleet.now_s - asked_s))} ago: {why}{tail}", 300)
+        yield clean(f"{what} {age(max(0.0, fleet.now_s - asked_s))} ago: {why}{tail}", 300)
     if len(evicted) > _SHOWN:
         yield f"and {len(evicted) - _SHOWN:,} more evictions in the last hour"
 
@@ -445,7 +448,7 @@ _INCIDENT_COLUMNS: Final = (
     Column("state", lambda report: styled(report.incident.state), least=8),
     Column("severity", lambda report: styled(report.incident.severity), spare=2),
     Column("kind", lambda report: report.incident.kind),
-    Column("culprits", lambda report: listed(report.incident.culprits, 2) or "-"),
+    Column("who", lambda report: clean(who(report.incident, 2), 240) or "-"),
     Column("outcome", lambda report: report.account.outcome, spare=1, least=8),
     Column("what", lambda report: report.face.says, spare=3),
 )

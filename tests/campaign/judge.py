@@ -30,7 +30,7 @@ def main_incident(run: Run, seen: Iterable[Seen]) -> Mapping[str, Any] | None:
     return min(
         fired,
         key=lambda incident: (
-            not set(incident["culprits"]) & set(run.guilty),
+            not set(_named(incident)) & set(run.guilty),
             incident["kind"] not in run.kind.kinds,
             float(incident["milestones"]["firing_s"]),
         ),
@@ -63,7 +63,7 @@ def judge(
         **struck,
         "detected": incident is not None,
         "kind": None if incident is None else incident["kind"],
-        "culprits": [] if incident is None else list(incident["culprits"]),
+        "culprits": _named(incident),
         "confidence": None if incident is None else incident["confidence"],
         "reason": None if incident is None else incident["reason"],
         "resolution": None if incident is None else incident["resolution"],
@@ -78,11 +78,16 @@ def judge(
     accused = any(
         accusation["state"] == "firing" and not accusation["unsure"] for accusation in wrong
     )
-    culprits = [] if incident is None else sorted(incident["culprits"])
     result["kind_right"] = incident is not None and incident["kind"] in run.kind.kinds
-    result["exact"] = culprits == sorted(run.guilty) and result["kind_right"] and not accused
+    exact = _named(incident) == sorted(run.guilty)
+    result["exact"] = exact and result["kind_right"] and not accused
     result["incidents"] = [_short(sighting) for sighting in everything]
     return result
+
+
+def _named(incident: Mapping[str, Any] | None) -> list[str]:
+    """Culprits, or the candidates of an unsure incident, sorted."""
+    return [] if incident is None else incident["culprits"] or incident["candidates"]
 
 
 def _wrong(run: Run, seen: list[Seen]) -> list[dict[str, Any]]:
@@ -126,7 +131,7 @@ def _short(incident: Seen) -> dict[str, Any]:
         "id": latest["id"],
         "kind": latest["kind"],
         "state": latest["state"],
-        "culprits": latest["culprits"],
+        "culprits": _named(latest),
         "accused": incident.accused,
         "confidence": latest["confidence"],
         "reason": latest["reason"],

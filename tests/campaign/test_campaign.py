@@ -27,6 +27,7 @@ def incident(*culprits, kind="not_entered", first=101.0, firing=102.0, **more):
         "kind": kind,
         "state": "firing" if firing else "pending",
         "culprits": list(culprits),
+        "candidates": [],
         "groups": sorted({rank.rpartition(".")[0] for rank in culprits}),
         "confidence": "certain",
         "reason": "because",
@@ -119,6 +120,7 @@ def test_a_culprit_that_was_taken_back_later_stays_on_record():
 
 def test_an_incident_that_cannot_tell_accuses_nobody_and_names_nobody_exactly():
     tie = {**incident("rg_0.0", "rg_0.1", kind="deadlock"), "confidence": "unsure"}
+    tie |= {"culprits": [], "candidates": tie["culprits"]}
 
     line = judge(a_run(), seen(tie, incident("rg_1.0")), STRUCK)
 

@@ -17,13 +17,13 @@ class Seen:
     accused: dict[str, str] = field(default_factory=dict)
     """Rank -> the furthest state in which it stood accused: pending or firing."""
     unsure: set[str] = field(default_factory=set)
-    """Ranks that were named only as `cannot tell between`."""
+    """Ranks that were named only as candidates."""
 
     def look(self, incident: dict[str, Any]) -> None:
         """Take in what it says now."""
         self.latest = incident
         fired = incident["milestones"].get("firing_s") is not None
-        for rank in incident["culprits"]:
+        for rank in (*incident["culprits"], *incident["candidates"]):
             if incident["state"] == "pending" and self.accused.get(rank) != "firing":
                 self.accused[rank] = "pending"
             elif fired:

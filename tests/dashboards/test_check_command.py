@@ -91,7 +91,7 @@ def test_a_refused_query_and_an_empty_panel_are_found_and_a_quiet_one_is_not(ser
     by_name = {f"{query['board']}: {query['where']}": query for query in report["queries"]}
     states = {name: (query["found"], query["said"]) for name, query in by_name.items()}
     assert states["fleet: panel Since the last commit/A"] == ("EMPTY", "")
-    assert states["fleet: panel Suspects/A"] == ("quiet", "nobody is accused")
+    assert states["fleet: panel Suspects/A"] == ("quiet", "nobody is suspected")
     assert states["fleet: panel Groups in the quorum/A"] == (
         "FAILED", "parse error: no such thing",
     )  # fmt: skip

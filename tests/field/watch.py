@@ -38,7 +38,7 @@ class Seen:
         """Take in what it says now; whether it says something new."""
         self.latest = incident
         fired = incident["milestones"].get("firing_s") is not None
-        for rank in incident["culprits"]:
+        for rank in (*incident["culprits"], *incident["candidates"]):
             if not fired:
                 self.pending.add(rank)
             elif _RANKING.get(incident["confidence"], 0) >= _RANKING.get(
@@ -125,7 +125,8 @@ class Watch:
         """Whether it says something new."""
         seen = self.seen.setdefault(incident["id"], Seen(now_s, incident))
         changed = seen.look(incident, now_s)
-        digest = json.dumps([incident["state"], incident["culprits"], incident["confidence"],
+        named = incident["culprits"] + incident["candidates"]
+        digest = json.dumps([incident["state"], named, incident["confidence"],
                            len(incident["story"]), len(incident["decisions"])])  # fmt: skip
         if self._told.get(incident["id"]) == digest:
             return changed

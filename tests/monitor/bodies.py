@@ -55,7 +55,7 @@ def incident(name: str = "not_entered-rg_1.1-7", **more: Any) -> dict[str, Any]:
     return {
         "id": name, "kind": "not_entered", "state": "firing", "severity": "critical",
         "fingerprint": "", "signature": "", "replica_ids": [], "incarnations": [], "story": [],
-        "culprits": ["rg_1.1"], "groups": ["rg_1"], "since_s": NOW_S - 20,
+        "culprits": ["rg_1.1"], "candidates": [], "groups": ["rg_1"], "since_s": NOW_S - 20,
         "reason": "rg_1.1 stands still in 'data'", "says": "rg_1.1 stands still in 'data'",
         "next": "rg_1 is being evicted", "seen": {}, "waiting": 1, "confidence": "likely",
         "last_seen_s": NOW_S, "bundle": None, "evidence": {}, "lost_s": 0.0, "for_s": 20.0,

@@ -509,7 +509,7 @@ class Weeks:
         fires = incident.state in (State.FIRING, State.EVICTING)
         if not fires or incident.id in self._certain:
             return
-        if not incident.culprits:
+        if not incident.suspects:
             self._certain.add(incident.id)
             self.account.nobody += 1
             return

@@ -101,7 +101,7 @@ mute = steps(lambda step: replace(step, loss=None, spoilt=None), "rg_0.0")
 
 
 @pytest.mark.parametrize(
-    ("script", "alter", "culprits", "says"),
+    ("script", "alter", "candidates", "says"),
     [
         pytest.param(
             [at(20, nan("rg_0.0")), at(20, nan("rg_1.0"))], None, ("rg_0.0", "rg_1.0"),
@@ -121,11 +121,11 @@ mute = steps(lambda step: replace(step, loss=None, spoilt=None), "rg_0.0")
         ),
     ],
 )  # fmt: skip
-def test_where_it_cannot_be_told_who_was_first_nobody_is_evicted(script, alter, culprits, says):
+def test_where_it_cannot_be_told_who_was_first_nobody_is_evicted(script, alter, candidates, says):
     drive = run(script=script, alter=alter)
     incident = drive.incident("state_corrupt")
     assert incident.verdict.confidence is Confidence.UNSURE
-    assert incident.culprits == culprits
+    assert incident.candidates == candidates
     assert says in incident.verdict.reason
     assert drive.evicts == []
     assert Guard.UNSURE in held(drive)
@@ -201,7 +201,7 @@ def test_where_nobody_is_outvoted_they_are_told_and_nobody_is_evicted(groups, sc
     incident = drive.incident("state_corrupt")
     assert incident.verdict.confidence is Confidence.UNSURE
     assert says in incident.verdict.reason
-    assert {"rg_0.0", "rg_1.0"} <= {*incident.culprits}
+    assert {"rg_0.0", "rg_1.0"} <= {*incident.candidates}
     assert drive.evicts == []
 
 

@@ -74,7 +74,7 @@ def test_of_ranks_that_die_in_one_moment_the_one_that_got_sigterm_was_taken_alon
 )  # fmt: skip
 def test_who_died_first_is_the_culprit_as_far_as_it_can_be_told(script, culprits) -> None:
     incident = Drive(SimFleet(2, 2, script)).run(28).incident("dead")
-    assert incident.culprits == culprits
+    assert incident.suspects == culprits
     others = {"rg_1.0", "rg_1.1"} - {*culprits}
     assert others <= {*incident.verdict.victims}
 
@@ -97,7 +97,7 @@ def test_who_died_of_a_peers_end_was_not_the_first_though_the_peers_end_is_seen_
     """Both die between two ticks; the WorkerServer of the one that was first is late."""
     script = [at(20.15, victim), at(20.2, ended_by("rg_1.1", signal))]
     incident = Drive(SimFleet(2, 2, script)).run(28).incident("dead")
-    assert (incident.culprits, incident.verdict.confidence) == (("rg_1.1",), confidence)
+    assert (incident.suspects, incident.verdict.confidence) == (("rg_1.1",), confidence)
     assert "rg_1.0" in incident.verdict.victims
 
 
@@ -113,7 +113,7 @@ def test_who_died_of_a_peers_end_was_not_the_first_though_the_peers_end_is_seen_
 def test_what_a_launcher_may_have_ended_is_not_blamed_for_the_first_death(second) -> None:
     script = [at(20.1, raises("rg_1.0", RESET, of_peers=True)), second]
     verdict = Drive(SimFleet(2, 2, script)).run(28).incident("dead").verdict
-    assert "rg_1.0" in verdict.culprits
+    assert "rg_1.0" in verdict.candidates
     assert verdict.confidence is Confidence.UNSURE
 
 
@@ -247,7 +247,7 @@ def test_who_died_by_itself_is_named_though_its_launcher_ends_the_others(first, 
 
 def test_one_rank_that_gets_ctrl_c_while_its_group_stands_is_dead() -> None:
     drive = Drive(SimFleet(2, 2, [at(20, ended_by("rg_1.1", "SIGINT"))])).run(45)
-    assert drive.incident("dead").culprits == ("rg_1.1",)
+    assert drive.incident("dead").candidates == ("rg_1.1",)
     assert drive.last.rank_health["rg_1.1"] is RankHealth.DEAD
 
 

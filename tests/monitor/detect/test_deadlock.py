@@ -14,7 +14,7 @@ def test_a_group_in_which_all_are_inside_the_same_thing_is_told_and_goes_after_4
     drive = Drive(SimFleet(3, 2, [at(20, jam("rg_1", 60.0))])).run(60)
     incident = drive.incident("deadlock")
     assert incident.groups == ("rg_1",)
-    assert incident.culprits == ("rg_1.0", "rg_1.1")
+    assert incident.candidates == ("rg_1.0", "rg_1.1")
     assert drive.fired[incident.id] == 38.0
     assert incident.verdict.confidence is Confidence.UNSURE
     assert "nobody is missing" in incident.verdict.reason

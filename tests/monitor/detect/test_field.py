@@ -93,7 +93,7 @@ def test_of_two_groups_it_cannot_be_told_who_left_one_out():
     drive = Drive(field(2, 1, at(20, leaves_out("rg_1.0")), launched=True)).run(60)
     assert not drive.accused()
     assert not drive.evicts
-    assert drive.incident("mismatch").culprits == ("rg_0.0", "rg_1.0")
+    assert drive.incident("mismatch").candidates == ("rg_0.0", "rg_1.0")
 
 
 def test_who_goes_on_after_an_error_of_its_own_is_told_in_doubt():
@@ -230,7 +230,7 @@ def test_who_is_seen_at_work_is_told_and_not_evicted_for_ten_minutes(doing, move
     assert not drive.evicts
     assert not drive.accused()
     incident = drive.incident("not_entered")
-    assert incident.culprits == ("rg_1.0",)
+    assert incident.candidates == ("rg_1.0",)
     assert drive.fired[incident.id] <= 70
     assert "the kernel sees rg_1.0 at work there" in drive.holds[-1][1].reason
     drive.run(150)

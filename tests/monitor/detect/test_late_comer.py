@@ -158,5 +158,5 @@ def test_a_verdict_between_two_ranks_of_one_group_is_unsure() -> None:
     script = [at(40, slow("rg_0.2", 3.4)), at(40, slow("rg_0.3", 3.4))]
     drive = Drive(attached(1, 6, *script), WATCHING).run(140)
     incident = drive.incident("straggler")
-    assert incident.culprits == ("rg_0.2", "rg_0.3")
+    assert incident.candidates == ("rg_0.2", "rg_0.3")
     assert incident.verdict.confidence is Confidence.UNSURE

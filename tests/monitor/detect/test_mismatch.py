@@ -84,7 +84,7 @@ def test_of_two_members_without_a_past_nobody_is_accused_and_both_are_named() ->
     drive = Drive(SimFleet(2, 2, [at(20, mismatch("rg_1.1"))]), alter=forgotten).run(36)
     incident = drive.incident("mismatch")
     assert incident.verdict.confidence is Confidence.UNSURE
-    assert incident.culprits == ("rg_1.0", "rg_1.1")
+    assert incident.candidates == ("rg_1.0", "rg_1.1")
     assert "cannot tell which of them is wrong" in incident.verdict.reason
     assert not drive.evicts
     assert [hold.guard for _, hold in drive.holds] == [Guard.UNSURE]

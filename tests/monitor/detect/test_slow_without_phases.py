@@ -269,7 +269,7 @@ NOISY = [(0.13, 0.22, 0.14), (0.18, 0.21, 0.17), (0.10, 0.20, 0.09), (0.14, 0.25
 
 
 @pytest.mark.parametrize(
-    ("course", "low", "culprits"),
+    ("course", "low", "candidates"),
     [
         pytest.param(4 * NOISY, 0.6, {"rg_1.0"}, id="the slowest in nearly every window"),
         pytest.param(3 * NOISY, 0.6, set(), id="not yet for long enough"),
@@ -280,9 +280,9 @@ NOISY = [(0.13, 0.22, 0.14), (0.18, 0.21, 0.17), (0.10, 0.20, 0.09), (0.14, 0.25
     ],
 )
 def test_where_each_window_is_noisy_only_who_is_steadily_slow_is_named(
-    course, low, culprits
+    course, low, candidates
 ) -> None:
-    assert {rank for verdict in verdicts(course, low) for rank in verdict.culprits} == culprits
+    assert {rank for verdict in verdicts(course, low) for rank in verdict.candidates} == candidates
 
 
 # -- ready to run, and no core ----------------------------------------------------------------

@@ -131,7 +131,10 @@ CONTRACT = [
     'lightkeeper_group_busy_seconds{replica_group="rg_0"} 0.3',
     'lightkeeper_group_wait_seconds{replica_group="rg_0"} 0.30000000000000004',
     'lightkeeper_group_busy_skew_ratio{replica_group="rg_0"} 1.4999999999999998',
-    'lightkeeper_rank_suspect{host="",kind="not_entered",rank="0",replica_group="rg_1"} 1.0',
+    (
+        'lightkeeper_rank_suspect{host="",kind="not_entered",rank="0",replica_group="rg_1",'
+        'role="culprit"} 1.0'
+    ),
     FIRST_SEEN,
     'lightkeeper_holding{guard="budget"} 1.0',
     'lightkeeper_holding{guard="cool_down"} 0.0',

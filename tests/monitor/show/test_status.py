@@ -268,3 +268,9 @@ def test_a_victim_of_an_older_incident_is_never_among_who_holds_it_back() -> Non
     after = incident("dead-rg_0.0-9", kind="dead", culprits=["rg_0.0"], since_s=NOW_S - 2)
     answer = held_back(asked(snapshot(incidents=[after, root])).fleet)
     assert answer.text == "rg_1.1 (not_entered, dead)"
+
+
+def test_candidates_of_an_unsure_incident_are_no_names() -> None:
+    tie = incident(culprits=[], candidates=["job.0", "job.1"], confidence="unsure", kind="mismatch")
+    answer = held_back(asked(snapshot(incidents=[tie])).fleet)
+    assert (answer.word, answer.text) == ("unknown", "cannot tell: job.0 or job.1 (mismatch)")

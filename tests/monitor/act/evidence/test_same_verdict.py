@@ -47,11 +47,12 @@ def test_the_verdict_offline_is_the_one_online(name, make, http, capsys) -> None
     fault, kind, culprits, records_say = FAULTS[name]
     sim = SimFleet(groups=3, world_size=3, script=[at(8, fault)])
     incident, bundle = fired(sim, make, http)
-    assert (incident.kind, list(incident.culprits)) == (kind, culprits)
+    assert (incident.kind, list(incident.suspects)) == (kind, culprits)
     status, report = offline(bundle.path, capsys)
     verdict = report["monitor"]
     assert status == 1
-    assert (verdict["kind"], verdict["culprits"]) == (kind, culprits)
+    assert (verdict["kind"], verdict["culprits"]) == (kind, list(incident.culprits))
+    assert verdict["candidates"] == list(incident.candidates)
     assert (verdict["confidence"], verdict["reason"]) == (
         incident.verdict.confidence, incident.verdict.reason,
     )  # fmt: skip

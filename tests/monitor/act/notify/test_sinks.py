@@ -66,6 +66,7 @@ def test_the_webhooks_message() -> None:
             "id": "inc-1",
             "kind": "not_entered",
             "culprits": ["rg_1.0"],
+            "candidates": [],
             "groups": ["rg_1"],
             "victims": ["rg_0.0"],
             "confidence": "likely",
