@@ -23,10 +23,10 @@ from monitor.detect.patience import allowance
 from monitor.detect.recorded import Opinion, opinion, opinion_across, sure
 from monitor.detect.track import INSIDE, RankTrack
 from monitor.detect.waits import Stuck, WaitGraph
-from monitor.detect.wording import waits_in, what_they_do
+from monitor.detect.wording import what_they_do, where_they_wait
 from monitor.model.names import GroupName, RankName
 from monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
-from monitor.model.wording import groups_of, listed, plural, seconds
+from monitor.model.wording import groups_of, listed, seconds
 from monitor.records.findings import Fault, Finding
 from worker_server.wire import LONG_PHASES, Doing
 
@@ -139,8 +139,10 @@ def _verdict(
     history: History, graph: WaitGraph, stuck: Stuck, said: Opinion, finding: Finding
 ) -> Verdict:
     members = tuple(track.rank for track in history.groups()[stuck.group])
-    culprits = said.involved(finding) or members
-    track = history.tracks[culprits[0]]
+    circle = finding.kind is Fault.POINT_TO_POINT and not finding.culprits
+    involved = said.involved(finding) or members
+    culprits = () if circle else involved
+    track = history.tracks[involved[0]]
     confidence, reason = finding.confidence if sure(finding) else Confidence.UNSURE, finding.reason
     if not sure(finding) and finding.kind in _THE_GROUPS and _group_alone(history, graph, stuck):
         confidence, culprits = Confidence.LIKELY, members
@@ -155,7 +157,10 @@ def _verdict(
         reason=reason,
         confidence=confidence,
         since_s=(history.now_s if track.report_s is None else track.report_s) - stuck.stall_s,
-        victims=tuple(sorted({*graph.victims(culprits), *members} - set(culprits))),
+        brief=""
+        if culprits
+        else f"{listed(involved)} wait for each other in a circle of sends and receives",
+        victims=tuple(sorted({*graph.victims(involved), *members} - set(culprits))),
         evidence=dict(finding.evidence)
         | {"source": f"flight records, found by heads at {history.config.tick_s:g} s polls"},
         signature=f"deadlock:{finding.kind}:{stuck.process_group}:{'/'.join(stuck.ops)}",
@@ -310,9 +315,8 @@ def standstill(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     if history.now_s - committed_s < still_s or any(_excused(history, t, trained) for t in others):
         return ()
     ranks = tuple(track.rank for track in waiting)
-    clauses = [f"{listed(ranks)} {plural(ranks, 'waits', 'wait')}{waits_in(history, ranks)}"]
-    does = what_they_do(others)
-    clauses = (clauses if waiting else []) + does[:_SHOWN]
+    does = where_they_wait(waiting) + what_they_do(others)
+    clauses = does[:_SHOWN]
     if len(does) > _SHOWN:
         clauses.append("and others elsewhere")
     since_s = history.now_s - max(track.stall_s for track in standing)

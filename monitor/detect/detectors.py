@@ -21,7 +21,7 @@ from monitor.detect.hang import left_out, not_entered, unphased, unphased_record
 from monitor.detect.history import History
 from monitor.detect.lag import replica_lag
 from monitor.detect.late_comer import late_comer, late_records
-from monitor.detect.lighthouse import lighthouse_away
+from monitor.detect.lighthouse import apart, lighthouse_away
 from monitor.detect.mismatch import (
     differing_across,
     mismatch,
@@ -64,6 +64,7 @@ DETECTORS: Final = (
     Detector("slow_transfer", Kind.STRAGGLER, lambda history, _: slow_transfer(history)),
     Detector("late_comer", Kind.STRAGGLER, lambda history, _: late_comer(history)),
     Detector("replica_lag", Kind.REPLICA_LAG, replica_lag),
+    Detector("apart", Kind.REPLICA_LAG, lambda history, _: apart(history)),
     Detector("unseen", Kind.UNSEEN, unseen),
     Detector("standstill", Kind.DEADLOCK, standstill),
     Detector("lighthouse_away", Kind.LIGHTHOUSE_AWAY, lighthouse_away),

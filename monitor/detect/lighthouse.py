@@ -13,12 +13,16 @@ in every run of the campaign, evidence/campaign.md).
 
 from __future__ import annotations
 
+from typing import Final
+
 from monitor.detect.history import History
+from monitor.detect.intake import HEARTBEAT_TIMEOUT_S
 from monitor.detect.track import RankTrack
 from monitor.detect.waits import WaitGraph
-from monitor.model.names import RankName
+from monitor.model.names import GroupName, RankName
 from monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
 from monitor.model.wording import listed, plural, seconds
+from worker_server.wire import WAIT_QUORUM
 
 
 def lighthouse_away(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
@@ -41,6 +45,69 @@ def lighthouse_away(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
         else f"{seconds(max(0.0, history.now_s - commit_s))} ago",
     }
     return (_away_verdict(history, reason, since_s, victims, evidence),)
+
+
+_APART_S: Final = 10.0
+"""Without a heartbeat for this long a group is not known to this Lighthouse: twice its timeout."""
+
+
+def apart(history: History) -> tuple[Verdict, ...]:
+    """Groups whose ranks answer, and which the Lighthouse does not hear: one verdict each.
+
+    One that commits on trains by itself, under another Lighthouse. One that waits for its quorum
+    gets no answer, while the others train on without it.
+    """
+    if history.lighthouse is None:
+        return ()
+    judged = (_judge_apart(history, group) for group in history.groups())
+    return tuple(verdict for verdict in judged if verdict is not None)
+
+
+def _judge_apart(history: History, group: GroupName) -> Verdict | None:
+    members = history.groups()[group]
+    age_s = history.heartbeat_age_s(group)
+    unheard_s = history.now_s - max(track.first_seen_s for track in members)
+    unheard_s = unheard_s if age_s is None else min(age_s, unheard_s)
+    if history.replica_id(group) is None or unheard_s < _APART_S:
+        return None
+    if any(t.fresh is None or not _runs(t) for t in members):
+        return None
+    commit_s = max((t.last_commit_s or 0.0 for t in members), default=0.0)
+    waits_s = min((t.stall_s for t in members if t.waits_in == WAIT_QUORUM), default=0.0)
+    others = max(
+        (t.last_commit_s or 0.0 for t in history.present() if t.group != group), default=0.0
+    )
+    theirs = next((t.report.lighthouse for t in members if t.report and t.report.lighthouse), None)
+    said = f"; it asks the Lighthouse at {theirs}" if theirs is not None else ""
+    if history.now_s - commit_s < unheard_s and history.now_s - commit_s < _APART_S:
+        reason = f"{group} trains alone: it commits, and this Lighthouse has not heard of it for "
+        reason += f"{seconds(unheard_s)}{said}. Its weights drift apart from the others'"
+        spare = "it follows another Lighthouse: an eviction would not bring it to this one"
+    elif waits_s >= _APART_S and others > history.now_s - waits_s:
+        reason = f"{group} gets no answer from the Lighthouse for {seconds(waits_s)}, and the "
+        reason += f"others train on without it{said}"
+        spare = "its ranks are well: what is between them and the Lighthouse is not"
+    else:
+        return None
+    return Verdict(
+        kind=Kind.REPLICA_LAG,
+        culprits=(),
+        groups=(group,),
+        reason=reason,
+        confidence=Confidence.CERTAIN,
+        since_s=history.now_s - unheard_s,
+        evidence={"Lighthouse": f"no heartbeat of {group} for {seconds(unheard_s)}"},
+        spare=spare,
+        signature="apart",
+    )
+
+
+def _runs(track: RankTrack) -> bool:
+    """Whether its process lives, and no signal, tracer or held GIL stops it."""
+    process = None if track.fresh is None else track.fresh.process
+    if process is None or not process.alive or process.stopped or process.tracer is not None:
+        return False
+    return (process.interpreter_age_s or 0.0) < HEARTBEAT_TIMEOUT_S
 
 
 def _in_vain(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:

@@ -549,6 +549,8 @@ def _with_second_opinion(history: History, verdict: Verdict, group: GroupName) -
 
 # -- silent mismatch ---------------------------------------------------------------------------
 
+_SILENT: Final = (Fault.SILENT_MISMATCH, Fault.SKIPPED, Fault.EXTRA)
+"""Differences with which a group may train on."""
 LARGEST: Final = 8
 """Ranks of a group that is sampled: a tick parses and compares some 4,096 calls of each."""
 _TOLD_TICKS: Final = 3.5
@@ -634,7 +636,7 @@ def _judge_silent(history: History, group: GroupName) -> Verdict | None:
     if said is None:
         return None
     for finding in said.findings:
-        since_s = _since_s(said, finding) if finding.kind is Fault.SILENT_MISMATCH else None
+        since_s = _since_s(said, finding) if finding.kind in _SILENT else None
         if since_s is not None and history.now_s - since_s <= 2 * history.config.sample_s:
             return _silent_verdict(group, said, finding, since_s)
     return None

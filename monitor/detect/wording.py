@@ -152,6 +152,20 @@ def waits_in(history: History, ranks: Iterable[RankName]) -> str:
     return f" in {places.most_common(1)[0][0]}" if places else ""
 
 
+def where_they_wait(tracks: Iterable[RankTrack]) -> list[str]:
+    """`job.0 and job.2 wait in barrier at main (train.py:31)`, one clause for each place."""
+    places: dict[tuple[str, str], list[RankName]] = {}
+    for track in tracks:
+        seen = None if track.report is None else track.report.witness
+        call = _waits_in(track) or ("" if seen is None else seen.call or "")
+        at = "" if seen is None else f" at {seen.frame}"
+        places.setdefault((f" in {call}" if call else "", at), []).append(track.rank)
+    return [
+        f"{listed(ranks)} {plural(ranks, 'waits', 'wait')}{call}{at}"
+        for (call, at), ranks in places.items()
+    ]
+
+
 def looks(tracer: Tracer) -> str:
     """`gdb (pid 4711)`."""
     return f"{tracer.name} (pid {tracer.pid})"
@@ -221,9 +235,14 @@ def _place(track: RankTrack, bare: bool = False, *, lasts: bool = False) -> str:
 def _waits_in(track: RankTrack) -> str:
     if track.waits_in is not None:
         return _WAITS.get(track.waits_in, track.waits_in)
+    if track.held:
+        transfer = max(track.held, key=lambda head: head.age_s)
+        return f"{'a send to' if transfer.sends else 'a receive from'} rank {transfer.peer}"
     inside = [h for h in track.heads if h.inside > 0 or h.enqueued > h.completed]
     if inside:
         return max(inside, key=lambda head: head.age_s).op
+    if track.forming is not None:
+        return track.forming.call
     return f"phase {track.doing!r}" if track.phased and track.doing == WAITING_PHASE else ""
 
 

@@ -23,6 +23,7 @@ from monitor.records.divergence import (
     doubled,
     mismatch,
     orders,
+    silent_slips,
     with_hanging,
 )
 from monitor.records.findings import (
@@ -655,6 +656,8 @@ def _analysis(job: Job) -> Analysis:
     shared = shared_groups(job)
     odd = [divergence for divergence in diverging if divergence.group in shared]
     diverging = tuple(divergence for divergence in diverging if divergence.group not in shared)
+    known = {*shared, *(divergence.group for divergence in diverging)}
+    diverging += silent_slips(graph.index, calls, pasts, known)
     different = {rank for divergence in diverging for rank in divergence.culprits}
     roots = (
         *absent(graph, pasts, different),

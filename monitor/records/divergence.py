@@ -8,7 +8,7 @@ says what it looks for and why that accuses somebody.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
@@ -491,10 +491,12 @@ def _end(divergence: Divergence) -> str:
     match divergence.kind:
         case _ if not divergence.culprits:
             return "the records cannot tell which of them is wrong."
-        case Fault.SKIPPED:
-            return f"from there on {does} what the others do one call later, so one was left out."
-        case Fault.EXTRA:
-            return f"from there on {does} what the others do one call sooner: one call too many."
+        case Fault.SKIPPED | Fault.EXTRA:
+            later = divergence.kind is Fault.SKIPPED
+            end = f"from there on {does} what the others do one call "
+            end += "later, so one was left out." if later else "sooner: one call too many."
+            silent = " Sizes agree, so nothing hangs: the numbers of different places mix."
+            return end if divergence.live else end + silent
         case Fault.SILENT_MISMATCH:
             return "nothing hangs, but the numbers are wrong."
         case _ if divergence.live:
@@ -581,6 +583,97 @@ def _begin(own: _Places, theirs: _Places, by: int) -> int | None:
     pairs = [(own[s][0], theirs[s + by][0]) for s in own if s >= first and s + by in theirs]
     fits = bool(pairs) and all(a == b != NONE for a, b in pairs)
     return begin if fits else None
+
+
+_SHIFT_LEAST: Final = 6
+"""Calls that have to fit, before a silent slip and after it. Lower: lines of one role look like a
+slip. Higher: it is found later."""
+_SHIFT_GROUPS: Final = 64
+_SHIFT_RANKS: Final = 64
+
+
+def silent_slips(
+    index: Index, calls: Calls, pasts: RankPasts, known: Collection[int]
+) -> tuple[Divergence, ...]:
+    """Slips that hang nothing: signatures agree everywhere, and from one call on the lines of some
+    ranks are their peers' lines moved by one call.
+
+    A rank that leaves out one of several equal calls gets its peers' numbers of another place: the
+    values mix, until the job ends. `known`: groups with a divergence, which are left out.
+    """
+    new = np.ones(len(calls.group), dtype=np.bool_)
+    new[1:] = (np.diff(calls.group) != 0) | (np.diff(calls.sequence) != 0)
+    starts = np.flatnonzero(new)
+    if not len(starts):
+        return ()
+    sites = [reduce.reduceat(calls.site, starts) for reduce in (np.minimum, np.maximum)]
+    odd = calls.group[starts][(sites[0] != sites[1]) & (sites[0] != NONE)]
+    groups, counts = np.unique(odd, return_counts=True)
+    chosen = groups[counts >= _SHIFT_LEAST].tolist()
+    chosen = [g for g in chosen if g not in known and g not in index.retired][:_SHIFT_GROUPS]
+    slips = (_silent_slip(index, calls, pasts, group) for group in chosen)
+    return tuple(slip for slip in slips if slip is not None)
+
+
+def _silent_slip(index: Index, calls: Calls, pasts: RankPasts, group: int) -> Divergence | None:
+    begin, end = calls.place[group]
+    ranks = np.unique(calls.rank[begin:end]).tolist()[:_SHIFT_RANKS]
+    places = {rank: _places(calls, group, rank) for rank in ranks}
+    first = ranks[0]
+    same, moved = [first], dict[int, list[int]]()
+    starts: set[int] = set()
+    for rank in ranks[1:]:
+        start, by = _moved(places[rank], places[first])
+        if by:
+            moved.setdefault(by, []).append(rank)
+            starts.add(start)
+        elif not start:
+            same.append(rank)
+        else:
+            return None  # lines differ in another way: roles
+    if len(moved) != 1 or len(starts) != 1:
+        return None
+    (by, few), many = next(iter(moved.items())), same
+    sequence = starts.pop()
+    if len(few) > len(many):
+        few, many, by = many, few, -by
+    rows = places[many[0]][sequence][1], places[few[0]][sequence][1]
+    clear = 2 * len(many) > max(len(ranks), len(index.job.groups[group].members))
+    if not clear:
+        habits = [pasts.of((row,)) for row in rows]
+        clear = set(habits) == {Habit.USUAL, Habit.UNUSUAL}
+        if habits[0] is Habit.UNUSUAL:
+            few, many, by, rows = many, few, -by, rows[::-1]
+    return Divergence(
+        kind=Fault.SKIPPED if by > 0 else Fault.EXTRA,
+        group=group,
+        sequence=sequence,
+        sides=(tuple(many), tuple(few)),
+        rows=rows,
+        said=tuple(str(calls.signatures[int(calls.by_row[row])]) for row in rows),
+        culprits=tuple(few) if clear else (),
+        live=False,
+    )
+
+
+def _moved(own: _Places, theirs: _Places) -> tuple[int, int]:
+    """Where one rank's lines begin to be another's, moved by one call, and by which way: 1 if it
+    left one out, -1 if it made one more. (0, 0): all lines agree; (1, 0): they differ otherwise.
+    """
+    both = sorted(own.keys() & theirs.keys())
+    differ = [s for s in both if own[s][0] != theirs[s][0]]
+    if not differ:
+        return 0, 0
+    begin = differ[0]
+    if both.index(begin) < _SHIFT_LEAST:
+        return 1, 0
+    for by in (1, -1):
+        pairs = [(own[s][0], theirs[s + by][0]) for s in both if s >= begin and s + by in theirs]
+        pairs = pairs if by > 0 else pairs[1:]
+        enough = len(pairs) >= _SHIFT_LEAST and len(set(pairs)) > 1
+        if enough and all(a == b != NONE for a, b in pairs):
+            return begin, by
+    return 1, 0
 
 
 _WHOLE = frozenset({"all_to_all", "gather", "scatter"})

@@ -207,3 +207,27 @@ def test_a_thread_that_waits_for_its_next_task_explains_no_wait_of_another() -> 
     ranks[1].collective(done=False)  # rank 0's main thread stands in a file
     (finding,) = findings(*ranks)
     assert (finding.kind, finding.culprits) == (Fault.NOT_ENTERED, (0,))
+
+
+def test_a_call_left_out_among_equal_ones_shows_by_the_lines_though_nothing_hangs() -> None:
+    lines = ["train.py:5", "train.py:9", "train.py:9", "train.py:14"]
+    ranks = [Rank(number) for number in range(3)]
+    for rank in ranks:
+        for step in range(12):
+            for place, line in enumerate(lines):
+                if (rank.number, step, place) != (1, 7, 1):
+                    rank.collective(at=line)
+    ranks[1].collective(at=lines[0])  # it is that much further, and nothing hangs
+    (finding,) = findings(*ranks)
+    assert (finding.kind, finding.culprits) == (Fault.SKIPPED, (1,))
+    assert "numbers of different places mix" in finding.reason
+
+
+def test_lines_of_roles_are_no_slip() -> None:
+    ranks = [Rank(number) for number in range(3)]
+    for rank in ranks:
+        for _ in range(12):
+            rank.collective(at="train.py:5")
+            rank.collective(at="train.py:20" if rank.number == 0 else "train.py:30")
+            rank.collective(at="train.py:9")
+    assert findings(*ranks) == ()
