@@ -75,6 +75,8 @@ _DOES: Final = {
     Doing.DATA: "waiting for its data loader",
     Doing.PROCESS: "waiting for another process",
     Doing.COLLECTIVE: "waiting for other ranks",
+    Doing.STORE: "waiting for a store",
+    Doing.GROUP: "creating a process group",
     Doing.COMPILE: "compiling",
     Doing.SAVE: "at a checkpoint",
     Doing.EVALUATE: "evaluating",

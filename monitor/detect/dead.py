@@ -204,7 +204,7 @@ def _ended_hang(
     victims = {t.rank for t in gone} | set(graph.victims(culprits)) | {t.rank for t in waiters}
     at_work = all(_lasting(track) for track in stood)
     held_s = [held.since_s for t in waiters if (held := _edge(history, t)) is not None]
-    clauses = [stood_in(stood, [how_it_ended(t, True) if is_gone(t) else "" for t in stood])]
+    clauses = [_stood(stood)]
     clauses += [
         f"{gave_up(track, track.death_s - held.since_s)} for {plural(stood, 'it', 'them')}"
         f"{waits_in(history, [track.rank])}"
@@ -259,18 +259,37 @@ def _never_entered(history: History, group: GroupName, gone: list[RankTrack]) ->
     if not all(_stood_until(history.tracks[rank], first_s) for rank in culprits):
         return None
     gone_ranks = {track.rank for track in gone}
+    stood = [history.tracks[rank] for rank in culprits]
+    waiters = [t for t in gone if end_of(t) is End.PEERS]
+    clauses = [_stood(stood)] + [_lost_patience(track) for track in waiters[:_SHOWN]]
+    placed = any(t.report is not None and t.report.witness is not None for t in stood)
+    reason = "; ".join(clauses if placed else [finding.reason.rstrip("."), *clauses[1:]])
     return Verdict(
         kind=Kind.NOT_ENTERED,
         culprits=culprits,
         groups=(group,),
-        reason=f"{finding.reason} {listed(sorted(gone_ranks - set(culprits)))} gave up and ended",
+        reason=reason,
+        brief=clauses[0] if placed else "",
         confidence=Confidence.LIKELY,
         since_s=min(track.death_s for track in gone),
         victims=tuple(sorted((gone_ranks | set(said.names(finding.victims))) - set(culprits))),
         evidence=dict(finding.evidence) | {"source": "flight records of the dead"},
-        signature=of_hang([history.tracks[rank] for rank in culprits if rank in history.tracks]),
+        signature=of_hang(stood),
         settled=True,
     )
+
+
+def _stood(tracks: Sequence[RankTrack]) -> str:
+    """Where they stood, and until when."""
+    return stood_in(tracks, [how_it_ended(t, launcher=True) if is_gone(t) else "" for t in tracks])
+
+
+def _lost_patience(track: RankTrack) -> str:
+    """`job.1 gave up waiting after its timeout of 8.0 s: RuntimeError: ...`."""
+    timeouts = {} if track.report is None else track.report.timeouts
+    limit_s = timeouts.get("collective")
+    after = "" if limit_s is None else f" after its timeout of {seconds(limit_s)}"
+    return f"{track.rank} gave up waiting{after}: {why_it_died(track)}"
 
 
 # -- left early --------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from monitor.detect.history import AROUND_S, History
-from monitor.detect.patience import works
+from monitor.detect.patience import FOR_OTHERS, works
 from monitor.detect.recorded import MISSING, Opinion, opinion, sure, unread
 from monitor.detect.track import RankTrack
 from monitor.detect.waits import SELF_HELD, WaitGraph, heads_across, patience
@@ -336,7 +336,7 @@ def _stands(track: RankTrack) -> bool:
     in a backward pass, and the Python stack looks the same.
     """
     witness = track.witness
-    return witness is not None and witness.doing not in (Doing.UNKNOWN, Doing.COLLECTIVE)
+    return witness is not None and witness.doing not in (Doing.UNKNOWN, *FOR_OTHERS)
 
 
 def _told(

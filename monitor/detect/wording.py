@@ -37,6 +37,8 @@ _DOING: Final[Mapping[Doing, str]] = {
     Doing.DATA: "waiting for its data loader",
     Doing.PROCESS: "waiting for another process",
     Doing.COLLECTIVE: "waiting for other ranks",
+    Doing.STORE: "waiting for a store",
+    Doing.GROUP: "creating a process group",
     Doing.COMPILE: "compiling",
     Doing.SAVE: "saving or loading a checkpoint",
     Doing.EVALUATE: "evaluating",
