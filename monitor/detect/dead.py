@@ -154,6 +154,8 @@ def _alike(history: History) -> tuple[Verdict, ...]:
     span = seconds(gone[-1].death_s - first_s)
     ago = seconds(history.now_s - first_s)
     own = [track for track in bad if end_of(track) is End.OWN]
+    if not own and (history.away is not None or history.unfollowed() is not None):
+        return ()  # all waited for the Lighthouse: `lighthouse_away` says so
     same = f"{listed([t.rank for t in own])} raised the same error, " if own else ""
     reason = f"all {len(gone)} ranks of the job ended within {span}, {ago} ago: {same}"
     reason += why_it_died(bad[0]) + (": the program, and no rank" if own else "")

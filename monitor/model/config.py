@@ -50,9 +50,9 @@ class KeeperConfig:
     after which the others give up; lower finds hangs there sooner and accuses such a pause the
     first time it comes."""
     witnessed_floor_s: Annotated[float, Range(0, DAY)] = 7.0
-    """The same where two stacks from outside, at 3 and 5 s, show the main thread at the same line of
-    user code, in nothing known to last: a verdict within 9 s. Lower accuses a file or a lock that
-    is slow once; at `undeclared_floor_s` stacks make no difference."""
+    """The same where two stacks from outside, at 3 and 5 s, show the main thread at the same line
+    of user code, in nothing known to last: a verdict within 9 s. Lower accuses a file or a lock
+    that is slow once; at `undeclared_floor_s` stacks make no difference."""
     data_floor_s: Annotated[float, Range(0, DAY)] = 20.0
     """The same where stacks show it waiting for its data and nothing moves; `undeclared_floor_s`
     while cores or bytes show that a data worker is busy. A slow store answers after 10 to 15 s."""
