@@ -591,7 +591,8 @@ class StateReport(Struct, frozen=True, gc=False):
     """What ends a wait by itself -> after how long, as the program configured it: `collective`
     (the shortest of its process groups), `quorum`, `commit`. Only what is known."""
     lighthouse: str | None = None
-    """Address of the Lighthouse that this rank's Manager asks, `HOST:PORT`. None: not known."""
+    """Address of the Lighthouse that this rank's Manager asks, `HOST:PORT`. None: it asks none, as
+    rank 0 asks for its whole group, or it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -1033,10 +1034,10 @@ _EXACT: Final = frozenset({str, int, bool, type(None)})
 def to_json(value: Answer) -> dict[str, Any]:
     """Plain JSON types with `"schema"`; None is left out.
 
-    The state of a rank with 8 groups has to fit into 1 KiB: group heads travel as rows,
-    durations are rounded to milliseconds (in heads to 10 ms, in `times` to microseconds), and
-    flags with their usual value are left out, as is an expected `committed_step`. Other answers
-    have microseconds, and torch's records unchanged.
+    The state of a rank with 8 groups has to fit into 1 KiB, a Manager's timeouts and Lighthouse
+    into 96 bytes more: heads travel as rows, durations are rounded to milliseconds (in heads to
+    10 ms, in `times` to microseconds), and flags with their usual value are left out, as is an
+    expected `committed_step`. Other answers have microseconds, and torch's records unchanged.
     """
     return {"schema": SCHEMA, **_object_of(value)}
 

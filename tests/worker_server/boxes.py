@@ -56,6 +56,12 @@ HEADS = (
     wire.GroupHead("default", 2, 5, 0, "all_reduce", 0.25),
     wire.GroupHead("intra", 2, 8, 2, "all_gather", 1.25, held=7),
 )
+TRANSFERS = (
+    wire.TransferHead("default", 1, 0, 1, 4, 0, 2.0),
+    wire.TransferHead("default", -1, 7, 0, 3, 2, 1.5, 2),
+)
+FORMING = wire.Forming("new_group", 3, 12.25, (0, 1), "10.0.0.1:29500", "app/train.py:9")
+TIMEOUTS = {"collective": 600.0, "quorum": 60.0, "commit": 60.0}
 ENTRY = wire.RingEntry(
     group="intra",
     seq=8,
@@ -76,6 +82,8 @@ ENTRY = wire.RingEntry(
     id=13,
     torch_ids=(21, 22),
     quorum=2,
+    thread=77,
+    tag=0,
 )
 TRACE = wire.Trace("ValueError: no", "sys.excepthook", 3.5)
 
@@ -105,7 +113,10 @@ class FakeBox:
 
     def state(self) -> wire.StateReport:
         self._note("state")
-        return wire.StateReport(IDENTITY, PROCESS, STEP, HEADS)
+        return wire.StateReport(
+            IDENTITY, PROCESS, STEP, HEADS, transfers=TRANSFERS, forming=FORMING,
+            timeouts=TIMEOUTS, lighthouse="10.0.0.1:29510",
+        )  # fmt: skip
 
     def steps(self, since: int = 0) -> wire.StepLog:
         self._note("steps", since)

@@ -37,6 +37,23 @@ def test_a_record_has_the_ring_and_torchs_part_side_by_side(page, bench):
     assert record.members == {"default": (0, 1)}
 
 
+def test_a_state_has_all_that_the_page_says(page, bench):
+    group = page.group_row("default", 2, (0, 1))
+    enter(page, page.transfer_row(group, 1, 7, sends=True), "send", root=1, tag=7)
+    page.write_note(
+        layout.NOTE_FORMING,
+        json.dumps({"call": "new_group", "nth": 2, "ranks": [0], "store": None, "site": 0}),
+    )
+    page.write_timeout(layout.W_TIMEOUT_COMMIT, 30.0)
+    page.write_text(layout.W_LIGHTHOUSE, "head:29510")
+    state = bench.box.state()
+    assert [(row.peer, row.tag, row.held) for row in state.transfers] == [(1, 7, 1)]
+    assert (state.forming.call, state.forming.nth, state.forming.ranks) == ("new_group", 2, (0,))
+    assert (state.timeouts, state.lighthouse) == ({"commit": 30.0}, "head:29510")
+    (entry,) = bench.box.flight_record().ring
+    assert (entry.op, entry.seq, entry.root, entry.tag, entry.thread) == ("send", 1, 1, 7, 1)
+
+
 def test_only_active_leaves_out_what_was_left(page, bench):
     row = page.group_row("default", 2)
     page.leave(row, *enter(page, row))

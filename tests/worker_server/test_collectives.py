@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import _thread
+import contextlib
 import gc
 import inspect
 import pickle
 import sys
+import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ from tests.waiting import wait_for
 
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
+from torch.distributed import checkpoint  # noqa: E402
 from torch.distributed import distributed_c10d as c10d  # noqa: E402
 
 from tests.worker_server.pages import NOW  # noqa: E402
@@ -170,10 +174,12 @@ def test_the_argument_table_agrees_with_torch(op):
     collectives_of_torch = collectives._originals.get(op.name, getattr(c10d, op.name))
     names = list(inspect.signature(collectives_of_torch).parameters)
     assert list(op.order) == names[: len(op.order)]
-    places = {op.input, op.output, op.group, op.root, op.group_root, op.reduce_op} - {99}
+    places = {op.input, op.output, op.group, op.root, op.group_root, op.reduce_op, op.tag} - {99}
     assert places <= set(range(len(names)))
     assert (op.root == 99) == (op.group_root == 99) == ({"src", "dst"}.isdisjoint(names))
     assert (op.reduce_op != 99) == ("op" in names)
+    assert (op.tag != 99) == ("tag" in names) == (op.name.removeprefix("i") in ("send", "recv"))
+    assert op.tag == 99 or op.sends == ("dst" in names)
 
 
 def test_a_failure_inside_the_recording_never_reaches_the_caller(
@@ -200,6 +206,80 @@ def test_a_thread_that_calls_a_collective_and_nothing_else_is_recorded(reporter,
     wait_for(lambda: ring() and ring()[-1].exit_age_s is not None, within_s=10, what="a record")
     dist.all_reduce(t(4))
     assert [entry.site is None for entry in ring()] == [True, False]
+
+
+# -- which thread, and where ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def pool():
+    with ThreadPoolExecutor(1) as executor:
+        yield executor
+
+
+def test_calls_of_two_threads_are_told_apart(reporter, ring, world, pool):
+    dist.barrier()
+    for _ in range(2):
+        pool.submit(dist.barrier).result()
+    threads = [entry.thread for entry in ring()]
+    assert threads == [
+        threading.get_native_id(),
+        *[pool.submit(threading.get_native_id).result()] * 2,
+    ]
+    assert len(set(threads)) == 2
+
+
+def test_threads_that_are_not_pythons_count_as_the_training_thread_whichever_that_is(
+    reporter, ring, world, pool
+):
+    """Autograd's, which run hooks while the training thread waits for them in `backward`."""
+
+    def call_in_a_thread_of_its_own():
+        before = len(ring())
+        _thread.start_new_thread(dist.barrier, ())
+        wait_for(lambda: len(ring()) > before, within_s=10, what="a record")
+
+    call_in_a_thread_of_its_own()
+    pool.submit(reporter.page.trains_here).result()
+    call_in_a_thread_of_its_own()
+    trains = pool.submit(threading.get_native_id).result()
+    assert [entry.thread for entry in ring()] == [threading.get_native_id(), trains]
+
+
+def test_a_call_from_a_pool_names_the_line_of_the_program(reporter, ring, world, pool):
+    def call():
+        dist.barrier()
+
+    pool.submit(call).result()
+    line = call.__code__.co_firstlineno + 1
+    assert ring()[0].site == f"worker_server/test_collectives.py:{line}"
+
+
+def test_the_standard_library_is_no_call_site_where_it_calls_back(reporter, ring, world):
+    with contextlib.ExitStack() as stack:
+        stack.callback(dist.barrier)
+        line = inspect.currentframe().f_lineno + 1
+        stack.close()
+    assert ring()[0].site == f"worker_server/test_collectives.py:{line}"
+
+
+def test_where_the_program_is_not_on_the_stack_torchs_own_line_is_told(
+    reporter, ring, world, pool, tmp_path
+):
+    """As in a checkpoint that torch saves in a thread of its own."""
+    checkpoint.async_save({"w": t(4)}, checkpoint_id=tmp_path).result()
+    saves = {(entry.site.partition(":")[0], entry.thread) for entry in ring()}
+    assert len(saves) == 1
+    assert saves.pop()[0] == "checkpoint/_async_thread_executor.py"
+    pool.submit(dist.all_gather_object, [None], 1).result()
+    assert ring()[-1].site.startswith("distributed/distributed_c10d.py:")
+
+
+def test_a_function_of_torchs_that_a_pool_calls_itself_is_told_by_the_pools_line(
+    reporter, ring, world, pool
+):
+    pool.submit(dist.barrier).result()
+    assert ring()[0].site.startswith("futures/thread.py:")
 
 
 def interrupted_at(nth, act):

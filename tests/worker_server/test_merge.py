@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.changed import replace
 from worker_server.sidecar.merge import (
     ClockPairs,
     Merged,
@@ -66,6 +67,33 @@ def test_one_call_may_hold_several_of_torchs():
 def test_a_second_one_of_torchs_is_somebody_elses():
     record = merged([entry(1, 3, is_async=True)], [row(0, 2.9), row(1, 1.9)])
     assert (kin(record), record.torch_only) == ({1: (0,)}, (1,))
+
+
+def nccl(number, age_s, name, p2p_seq, sizes=((4,),)):
+    """As NCCL records a send or receive: its number counts all of them in the process group."""
+    return row(number, age_s, profiling_name=f"nccl:{name}", is_p2p=True, p2p_seq_id=p2p_seq,
+               collective_seq_id=9, input_sizes=sizes, output_sizes=sizes)  # fmt: skip
+
+
+def test_sends_and_receives_are_matched_by_time_and_direction_and_not_by_their_numbers():
+    both = {"sizes_out": (), "tag": 0}
+    calls = [
+        entry(1, 5.0, 4.9, op="send", root=1, **both),
+        entry(1, 4.0, 3.9, op="recv", root=1, tag=0, sizes_in=()),
+        entry(2, 3.0, 2.0, op="isend", root=1, is_async=True, **both),
+        entry(1, 2.95, 2.0, op="isend", root=2, is_async=True, **both),
+        entry(2, 2.90, None, op="irecv", root=2, is_async=True, tag=0, sizes_in=()),
+    ]
+    calls = [replace(call, id=number) for number, call in enumerate(calls, 1)]
+    rows = [
+        nccl(0, 4.95, "send 0->1", 1), nccl(1, 3.95, "recv 0<-1", 2),
+        nccl(2, 2.99, "send 0->1", 3), nccl(3, 2.94, "send 0->2", 3),
+        nccl(4, 2.89, "recv 0<-2", 3), nccl(5, 2.88, "coalesced", 3, ()),
+        nccl(6, 1.0, "send 0->1", 4),
+    ]  # fmt: skip
+    record = merged(calls, rows)
+    assert kin(record) == {1: (0,), 2: (1,), 3: (2,), 4: (3,), 5: (4,)}
+    assert record.torch_only == (5, 6)
 
 
 def test_what_cpp_does_by_itself_is_torchs_alone():

@@ -116,14 +116,37 @@ loss         2.5
 tokens       4,096
 spent        forward 3.2 s, communication 1.0 s
 says it does warmup
+creates      new_group (number 3) of ranks 0, 1 for 12.2 s at app/train.py:9, by 10.0.0.1:29500
 collectives  default (2 ranks): 5, last all_reduce 250.0 ms ago
              intra (2 ranks): 8, inside of all_gather 1.2 s ago, 2 not complete
+transfers    receives from any rank in default, tag 7: 3, inside of 2 1.5 s ago, 2 not complete
+             sends to rank 1 in default: 4, last 2.0 s ago
 process      9 threads, 0.2 GiB, its interpreter ran 250.0 ms ago
 """
 
 
 def test_a_state_reads_from_who_it_is_to_what_it_uses():
     assert render(FakeBox().state(), 20) == STATE
+
+
+def test_of_many_transfers_those_that_hold_the_rank_and_the_newest_are_shown():
+    rows = (*(wire.TransferHead("default", peer, 0, 1, 1, 0, 9.0 - peer) for peer in range(9)),
+            wire.TransferHead("default", 9, 0, 0, 1, 1, 100.0, 1))  # fmt: skip
+    lines = render(replace(FakeBox().state(), transfers=rows), 20).splitlines()
+    shown = [line.split(" rank ")[1][0] for line in lines if " in default: 1" in line]
+    assert shown == list("98765432")
+    assert "             and 2 more" in lines
+
+
+def test_a_transfer_that_is_open_is_told_with_its_peer():
+    calls = (
+        wire.RingEntry("default", 3, "irecv", root=2, tag=0, is_async=True, enter_age_s=4.0),
+        wire.RingEntry("default", 5, "send", root=1, tag=0, enter_age_s=3.0, site="train.py:4"),
+    )
+    assert render(record(calls), 20).splitlines()[2] == (
+        "unfinished: send 5 to rank 1 of default, inside for 3.0 s at train.py:4; "
+        "irecv 3 from rank 2 of default, launched 4.0 s ago and not waited for"
+    )
 
 
 def test_the_state_of_a_dead_rank_says_how_it_ended():

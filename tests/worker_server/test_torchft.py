@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import types
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
@@ -68,6 +69,8 @@ def job(request, tmp_path_factory):
     steps, codes = (json.loads(line) for line in done.stdout.splitlines() if line[:1] in "{[")
     assert codes == [0, 9]
     pages = {name: PageReader(folder / f"{name}.page") for name in "ab"}
+    for page in pages.values():
+        assert page.lighthouse == steps["lighthouse"].removeprefix("http://")
     return pages, steps["a"]
 
 
@@ -165,6 +168,17 @@ def test_donor_and_healer_tell_what_the_heal_took(job):
 
 
 @pytest.mark.integration
+def test_the_managers_timeouts_are_told(job):
+    timeout_s = torchft_parent.TIMEOUT_S
+    for page in job[0].values():
+        assert page.timeouts == {
+            "collective": timeout_s,
+            "quorum": torchft_parent.QUORUM_TIMEOUT_S,
+            "commit": timeout_s,
+        }
+
+
+@pytest.mark.integration
 def test_a_rank_with_a_manager_for_each_piece_of_its_model_tells_one_heal(tmp_path):
     env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
@@ -193,10 +207,12 @@ def store():
     return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
-def configure(group, store, quorum):
+def configure(group, store, quorum, rank=0, size=1):
     if FORMS == "configure":
         address = f"127.0.0.1:{store.port}/{quorum}"
-        group.configure(address, "rg_0", 0, 1, quorum_id=quorum)
+        group.configure(address, f"rg_{rank}", rank, size, quorum_id=quorum)
+    elif size > 1:
+        pytest.skip("one process has both sides here: up to TorchFT 0.2.0")
     else:
         opts = torchft_groups_module.ReconfigureOptions()
         opts.uuid, opts.handles = quorum, [group.get_reconfigure_handle()]
@@ -384,6 +400,97 @@ def test_transports_of_the_users_own_are_timed(recording, reader):
     torchft.time_transport(Transport())
     assert Transport().send_checkpoint([1], 2, {}, None) == "sent"
     assert reader.times()["staging"].done == 1
+
+
+def test_sends_and_receives_are_counted_by_peer_and_tag_and_anew_with_each_quorum(
+    recording, reader, store, ring
+):
+    """Between two groups of two, each with a thread of its own."""
+    groups = [ProcessGroupGloo(timeout=timedelta(seconds=30)) for _ in range(2)]
+
+    def exchange(rank, quorum):
+        configure(groups[rank], store, quorum, rank, 2)
+        if rank == 0:
+            groups[0].send([t(3)], 1, 5).wait()
+            groups[0].send([t(3)], 1, 5).wait()
+        else:
+            groups[1].recv([t(3)], 0, 5).wait()
+            groups[1].recv([t(3)], 0, 5).wait()
+
+    with ThreadPoolExecutor(2) as pool:
+        for quorum in (4, 5):
+            for future in [pool.submit(exchange, rank, quorum) for rank in (0, 1)]:
+                future.result()
+    sends = [(e.quorum, e.seq, e.root, e.tag) for e in ring() if e.op == "send"]
+    receives = [(e.quorum, e.seq, e.root, e.tag) for e in ring() if e.op == "recv"]
+    assert sends == [(4, 1, 1, 5), (4, 2, 1, 5), (5, 1, 1, 5), (5, 2, 1, 5)]
+    assert receives == [(4, 1, 0, 5), (4, 2, 0, 5), (5, 1, 0, 5), (5, 2, 0, 5)]
+    assert {(r.peer, r.tag, r.sends, r.posted, r.unfinished) for r in reader.transfers(NOW)} == {
+        (1, 5, 1, 2, 0), (0, 5, 0, 2, 0)}  # fmt: skip
+    assert [head.enqueued for head in reader.heads(NOW)] == [0, 0]
+    for group in groups:
+        group.shutdown()
+
+
+class Timed:
+    """As much of a Manager as is read of it."""
+
+    _step = 0
+
+    def __init__(self, pg=None, **timeouts):
+        self._pg = pg
+        vars(self).update(timeouts)
+
+
+@pytest.mark.parametrize(
+    ("manager", "timeouts"),
+    [
+        (Timed(), {}),
+        (Timed(_timeout=timedelta(seconds=30)), {"collective": 30.0, "commit": 30.0}),
+        (Timed(_quorum_timeout=timedelta(minutes=2)), {"quorum": 120.0}),
+        (Timed(_timeout=timedelta(seconds=30), pg=Timed(_timeout=timedelta(seconds=5))),
+         {"collective": 5.0, "commit": 30.0}),
+        (Timed(_timeout=timedelta(seconds=30), pg=Timed(_timeout=60.0)),
+         {"collective": 30.0, "commit": 30.0}),
+        (Timed(_timeout="soon", _quorum_timeout=-1), {}),
+    ],
+    ids=["nothing", "usual", "quorum", "a shorter group", "a longer group", "odd ones"],
+)  # fmt: skip
+def test_what_a_manager_has_of_timeouts_is_told(recording, reader, manager, timeouts):
+    torchft.tell(torchft.Observer.observe, manager)
+    assert reader.timeouts == timeouts
+
+
+def test_a_manager_from_before_the_attach_is_read_with_its_first_step(
+    recording, reader, monkeypatch
+):
+    monkeypatch.setenv("TORCHFT_LIGHTHOUSE", "http://head:29510")
+    manager = Timed(_timeout=timedelta(seconds=30))
+    recording.observe_manager(manager)
+    assert (reader.timeouts, reader.lighthouse) == ({}, None)
+    torchft.tell(torchft.Observer.begin_step, manager)
+    assert reader.timeouts == {"collective": 30.0, "commit": 30.0}
+    assert reader.lighthouse == "head:29510"
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("http://10.0.0.1:29510", "10.0.0.1:29510"),
+        ("head:29510", "head:29510"),
+        ("http://[::1]:29510/", "[::1]:29510"),
+        ("http://user:secret@head:29510", "head:29510"),
+        ("http://head", None),
+        ("http://head:many", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_a_lighthouse_is_told_by_host_and_port(recording, reader, address, told):
+    torchft.tell(torchft.Observer.note_lighthouse, Timed(_group_rank=1), address)
+    assert reader.lighthouse is None  # rank 0 asks for the whole group
+    torchft.tell(torchft.Observer.note_lighthouse, Timed(_group_rank=0), address)
+    assert reader.lighthouse == told
 
 
 # -- a TorchFT that nobody here knows --------------------------------------------------------------

@@ -148,8 +148,24 @@ TIMES = {
     [(None, {}, 1024), (PRINTS, {}, 1152), (PRINTS, TIMES, 1408)],
     ids=["bare", "with prints", "with prints and times"],
 )
+@pytest.mark.parametrize(
+    ("torchft", "more"),
+    [
+        ({}, 0),
+        (
+            {
+                "timeouts": {"collective": 600.0, "quorum": 60.0, "commit": 60.0},
+                "lighthouse": "10.0.117.12:29510",
+            },
+            96,
+        ),
+    ],
+    ids=["without a Manager", "with one"],
+)
 @pytest.mark.parametrize("committed", [123_455, 123_456], ids=["in a step", "between two steps"])
-def test_a_state_with_eight_groups_fits_into_a_kibibyte(committed, prints, times, room):
+def test_a_state_with_eight_groups_fits_into_a_kibibyte(
+    committed, torchft, more, prints, times, room
+):
     unfinished = committed < 123_456
     seconds = {  # a day and a half of training
         "init": 27.12345, "other": 312.12345, "data": 512.12345, "forward": 31234.12345,
@@ -169,9 +185,10 @@ def test_a_state_with_eight_groups_fits_into_a_kibibyte(committed, prints, times
             wire.GroupHead(f"mesh_{n}", 64, 12_345_678, int(unfinished), "all_gather", 0.12)
             for n in range(8)
         ),
+        **torchft,
     )  # fmt: skip
     size = len(in_json(wire.to_json(state)).data)
-    assert size <= room
+    assert size <= room + more
 
 
 def registration_at(url):

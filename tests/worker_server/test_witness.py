@@ -114,6 +114,23 @@ def test_a_rank_stands_since_its_last_move_and_not_since_that_was_seen():
     assert watch.since_s == 1001.0
 
 
+def transfer(posted, unfinished=0, held=0):
+    return (wire.TransferHead("default", 1, 0, 1, posted, unfinished, 0.0, held),)
+
+
+def test_a_rank_that_sends_and_receives_moves():
+    watch = HangWatch()
+    for second in range(100):
+        assert not watch.due(RUNS, step(), BETWEEN, float(second), transfer(second // 4))
+    assert watch.due(RUNS, step(), BETWEEN, 102.0, transfer(24))
+
+
+def test_a_rank_inside_of_its_first_transfer_is_looked_at_soon():
+    watch = HangWatch()
+    inside = transfer(1, 1, 1)
+    assert [s for s in range(10) if watch.due(RUNS, None, (), float(s), inside)] == [5, 7]
+
+
 def test_a_rank_that_is_traced_is_left_alone():
     assert looks(replace(STOPPED, tracer=wire.Tracer(9, "gdb")), step(), ()) == []
 

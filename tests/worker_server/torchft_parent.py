@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -18,13 +19,14 @@ from tests.forks import child
 from tests.torchft_groups import lighthouse, manager_of, silence
 from tests.worker_server.pages import identity
 from worker_server import wire
-from worker_server.rank import collectives, torchft
+from worker_server.rank import collectives, process_groups, torchft
 from worker_server.rank.page.writer import PageWriter
 from worker_server.rank.reporter import Reporter
 
 WEIGHTS = 2**20
 """Floats of the state that heals."""
 NATIVE = False
+TIMEOUT_S, QUORUM_TIMEOUT_S = 5, 61
 TOGETHER = 3
 """Steps with both, before `b` dies."""
 
@@ -33,6 +35,7 @@ def reporter_of(folder, name):
     who = identity(world_size=1, group=wire.GroupName(name))
     made = Reporter(PageWriter.create(Path(folder) / f"{name}.page", who, 1))
     collectives.install(made)
+    process_groups.install()
     torchft.install(made)
     return made
 
@@ -59,7 +62,10 @@ def rank(folder, name, address, joins):
         time.sleep(0.01)
     weights = torch.zeros(WEIGHTS)
     own = native(folder) if NATIVE else None
-    manager, _store = manager_of(name, address, weights, 5, process_group=own)
+    manager, _store = manager_of(
+        name, address, weights, TIMEOUT_S, process_group=own,
+        quorum_timeout=timedelta(seconds=QUORUM_TIMEOUT_S),
+    )  # fmt: skip
     across = ManagedProcessGroup(manager)
     seen = []
     together = 0
@@ -82,7 +88,7 @@ def rank(folder, name, address, joins):
         if name == "a" and manager.current_step() == 2:
             joined.touch()
         time.sleep(0.02)
-    print(json.dumps({name: seen}), flush=True)
+    print(json.dumps({name: seen, "lighthouse": address}), flush=True)
     os._exit(0)
 
 

@@ -211,7 +211,7 @@ def _patch_manager(module: Any) -> None:
 def _observed_init(original: Method, self: Any, args: Any, kwargs: Any) -> None:
     original(self, *args, **kwargs)
     tell(Observer.observe, self)
-    tell(lambda seen: seen.note_lighthouse(_named_in(original, self, args, kwargs)))
+    tell(lambda seen: seen.note_lighthouse(self, _named_in(original, self, args, kwargs)))
 
 
 def _speaks(manager: object) -> bool:
@@ -432,9 +432,9 @@ class Observer:
         # `Manager.allreduce` gives up after the usual one, whatever its group's is
         process_groups.limit("torchft", [usual, torchft_groups.timeout_of(manager)])
 
-    def note_lighthouse(self, address: str | None) -> None:
-        """Publish the address that the Manager's group asks for a quorum."""
-        if address:
+    def note_lighthouse(self, manager: object, address: str | None) -> None:
+        """Publish the address that the Manager asks for a quorum: rank 0 of a group alone does."""
+        if address and getattr(manager, "_group_rank", 0) == 0:
             self.page.write_text(layout.W_LIGHTHOUSE, _host_and_port(address))
 
     def begin_step(self, manager: Any) -> None:
@@ -444,7 +444,7 @@ class Observer:
         if _speaks(manager):
             if self._timeouts_of != id(manager):  # made before the attach
                 self._note_timeouts(manager)
-                self.note_lighthouse(os.environ.get("TORCHFT_LIGHTHOUSE"))
+                self.note_lighthouse(manager, os.environ.get("TORCHFT_LIGHTHOUSE"))
             self._steps.begin_step(manager._step)
 
     def end_step(self, manager: Any, committed: bool) -> None:

@@ -205,7 +205,7 @@ def _transfer(row: TransferHead) -> str:
 def _forming(forming: Forming) -> str:
     nth = f" (number {forming.nth})" if forming.nth else ""
     ranks = f" of ranks {', '.join(map(str, forming.ranks))}" if forming.ranks else ""
-    store = f", members meet at {forming.store}" if forming.store else ""
+    store = f", by {forming.store}" if forming.store else ""
     site = f" at {forming.site}" if forming.site else ""
     return f"{forming.call}{nth}{ranks} for {_duration(forming.age_s)}{site}{store}"
 
