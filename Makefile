@@ -62,11 +62,12 @@ explore: setup  ## new random cases and another order: not the same twice (DEEP=
 	$(EXPLORE) $(UNIT) $(ARGS)
 	$(EXPLORE) $(INTEGRATION) $$(grep -rlE 'import .*\b(given|DEEP)\b|test_schemathesis' --include='test_*.py' tests) $(ARGS)
 
-check: lint types contracts  ## lint, types, import contracts
+check: lint types contracts  ## lint (complexity, too), types, import contracts
 
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tests.complexity
 
 types: setup
 	$(BIN)/mypy

@@ -118,27 +118,27 @@ def _freeze(value: Any, nodes: dict[int, _Node]) -> Any:  # noqa: PLR0911 - one 
     if kind in ATOMS or kind is bytes or isinstance(value, Enum) or kind is KeeperConfig:
         return value
     if kind is tuple:
-        return tuple(_freeze(item, nodes) for item in value)
+        return _each(value, nodes)
     if kind is dict or kind is Counter:
-        items = ((_freeze(k, nodes), _freeze(v, nodes)) for k, v in value.items())
-        return _Items("d" if kind is dict else "c", tuple(items))
+        flat = chain.from_iterable(value.items())
+        return _Items("d" if kind is dict else "c", _each(flat, nodes))
     if kind is list:
-        return _Items("l", tuple(_freeze(item, nodes) for item in value))
+        return _Items("l", _each(value, nodes))
     if kind is deque:
-        return _Items("q", (value.maxlen, *(_freeze(item, nodes) for item in value)))
+        return _Items("q", (value.maxlen, *_each(value, nodes)))
     if kind in _SETS:
-        return _Items(_SETS[kind], tuple(_freeze(item, nodes) for item in _sorted(value)))
+        return _Items(_SETS[kind], _each(sorted(value, key=repr), nodes))
     if _is_frozen(kind):
         return value
     node = nodes.get(id(value))
     if node is None:
         node = nodes[id(value)] = _Node(kind)
-        node.values = tuple(_freeze(item, nodes) for item in _layouts[kind](value))
+        node.values = _each(_layouts[kind](value), nodes)
     return node
 
 
-def _sorted(values: Iterable[Any]) -> list[Any]:
-    return sorted(values, key=repr)
+def _each(values: Iterable[Any], nodes: dict[int, _Node]) -> tuple[Any, ...]:
+    return tuple([_freeze(item, nodes) for item in values])
 
 
 class Writer:
@@ -176,8 +176,7 @@ class Writer:
         elif kind is tuple:
             self._listed("t", value)
         elif kind is _Items:
-            pairs = value.tag in "dc"
-            self._listed(value.tag, chain.from_iterable(value.values) if pairs else value.values)
+            self._listed(value.tag, value.values)
         elif kind is bytes:
             self._out.append(f'["b","{b64encode(value).decode()}"]')
         elif kind is KeeperConfig:

@@ -1,0 +1,133 @@
+"""`python -m tests.complexity`: no function of the product is more complex than `MOST`.
+
+Complexity is 1, plus 1 for each branch, loop, `except`, `case` and conditional expression, for each
+`and` and `or`, and for each `for` of a comprehension; that of inner functions is counted with the
+outer one. ruff's C901 counts neither boolean operators nor comprehensions.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[1]
+PRODUCT: Final = ("lightkeeper", "monitor", "worker_server", "trainer", "dashboards")
+MOST: Final = 15
+OVER: Final[Mapping[str, int]] = {
+    "monitor/act/poller.py:Poller._observe": 20,
+    "monitor/act/targets.py:Registry._admit": 16,
+    "monitor/commands/policy.py:_print": 17,
+    "monitor/commands/replay.py:replay": 16,
+    "monitor/decide/audit.py:rungs": 16,
+    "monitor/decide/pipeline.py:missing_without": 16,
+    "monitor/decide/tracker.py:_passed": 25,
+    "monitor/decide/tracker.py:resolved_by_eviction": 17,
+    "monitor/decide/view.py:warnings_of": 17,
+    "monitor/detect/corrupt.py:_culprit": 16,
+    "monitor/detect/dead.py:_on_lost_hosts": 19,
+    "monitor/detect/dead.py:_verdict": 28,
+    "monitor/detect/deadlock.py:standstill": 36,
+    "monitor/detect/detectors.py:_why": 23,
+    "monitor/detect/detectors.py:inhibit": 27,
+    "monitor/detect/hang.py:_judge": 29,
+    "monitor/detect/hang.py:_judge_left_out": 18,
+    "monitor/detect/hang.py:_silent": 16,
+    "monitor/detect/hang.py:_unphased_verdict": 20,
+    "monitor/detect/hang.py:left_out": 28,
+    "monitor/detect/lag.py:_fails": 23,
+    "monitor/detect/mismatch.py:suspicious_records": 16,
+    "monitor/detect/straggler.py:_by": 17,
+    "monitor/detect/straggler.py:_steady": 31,
+    "monitor/detect/straggler.py:_verdict": 32,
+    "monitor/detect/waits.py:_by_elimination": 16,
+    "monitor/detect/waits.py:_standing": 18,
+    "monitor/detect/waits.py:build": 26,
+    "monitor/detect/waits.py:stuck_in": 20,
+    "monitor/model/escalation.py:_gate": 18,
+    "monitor/model/escalation.py:_kill": 19,
+    "monitor/model/escalation.py:_reviewed": 19,
+    "monitor/model/escalation.py:_schedulers": 26,
+    "monitor/model/escalation.py:_workers": 25,
+    "monitor/model/quarantine.py:_record": 21,
+    "monitor/records/analyse.py:_analysis": 19,
+    "monitor/records/analyse.py:_follows": 19,
+    "monitor/records/analyse.py:absent": 23,
+    "monitor/records/analyse.py:silent": 20,
+    "monitor/records/divergence.py:_judge": 22,
+    "monitor/records/files.py:open_bundles": 16,
+    "monitor/records/ring.py:_record": 17,
+    "monitor/records/waits.py:_standings": 17,
+    "monitor/records/waits.py:build_graph": 30,
+    "trainer/options.py:add_options": 17,
+    "worker_server/__main__.py:_options": 17,
+    "worker_server/rank/collectives.py:Recorder.enter": 28,
+    "worker_server/run_dir.py:sweep": 20,
+}
+"""Functions that are more complex, each with its complexity now. The list may only shrink: make a
+function simpler, put its new number here or take it out."""
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+_BRANCHES: Final = (
+    ast.If, ast.IfExp, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.match_case,
+    ast.comprehension,
+)  # fmt: skip
+
+
+def complexity(function: ast.AST) -> int:
+    count = 1
+    for node in ast.walk(function):
+        if isinstance(node, ast.BoolOp):
+            count += len(node.values) - 1
+        else:
+            count += isinstance(node, _BRANCHES)
+    return count
+
+
+def functions(tree: ast.AST, at: str = "") -> Iterator[tuple[str, _Function]]:
+    """All functions, inner ones and methods too, by their qualified names."""
+    for node in ast.iter_child_nodes(tree):
+        named = isinstance(node, _Function | ast.ClassDef)
+        name = f"{at}{node.name}" if named else ""
+        if isinstance(node, _Function):
+            yield name, node
+        yield from functions(node, f"{name}." if named else at)
+
+
+def complexities(root: Path) -> dict[str, int]:
+    """`path:function` -> complexity, of the whole product; of equal names the highest."""
+    by_name: dict[str, int] = {}
+    for package in PRODUCT:
+        for path in sorted((root / package).rglob("*.py")):
+            for name, function in functions(ast.parse(path.read_text("utf-8"))):
+                key = f"{path.relative_to(root)}:{name}"
+                by_name[key] = max(complexity(function), by_name.get(key, 0))
+    return by_name
+
+
+def problems(by_name: Mapping[str, int], over: Mapping[str, int]) -> Iterator[str]:
+    """What is wrong with the product's functions or with the list, a line each."""
+    for name, count in sorted(by_name.items()):
+        listed = over.get(name)
+        if listed is None and count > MOST:
+            yield f"{name} has complexity {count}; at most {MOST}"
+        elif listed is not None and count > listed:
+            yield f"{name} has complexity {count}, it had {listed}: it may only become simpler"
+        elif listed is not None and MOST < count < listed:
+            yield f"{name} has complexity {count} now: write so in OVER"
+        elif listed is not None and count <= MOST:
+            yield f"{name} has complexity {count} now: take it out of OVER"
+    for name in sorted(over.keys() - by_name.keys()):
+        yield f"{name} is gone: take it out of OVER"
+
+
+def main() -> int:
+    lines = list(problems(complexities(ROOT), OVER))
+    print(*lines, sep="\n", end="\n" if lines else "")
+    return bool(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
