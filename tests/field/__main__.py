@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cases = chosen(args.only)
     if args.list:
         for case in cases:
-            print(f"{case.name:28} {case.groups}x{case.ranks} {case.script:8} {case.what}")
+            print(f"{case.name:28} {case.shape:8} {case.script:14} {case.what}")
         return 0
     if args.page_only:
         page.write(args.page, args.out)

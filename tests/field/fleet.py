@@ -1,4 +1,6 @@
-"""A job as people run it: Lighthouse, monitor, and a launch loop around torchrun for each group."""
+"""A job as people run it, and its monitor: TorchFT with a Lighthouse and a launch loop around each
+group's torchrun, or ranks of one torchrun, or bare processes.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tests.field.cases import Case
+from tests.field.cases import SCRIPTS, Case, Launch, lines
 from tests.harness import prepare
 from tests.ports import free_port
 from trainer.supervisor import MARK, marked
 
-SCRIPTS: Final = Path(__file__).with_name("scripts")
-_LOSS: Final = re.compile(r"\[(\d+)\] loss = (\S+), participants = (\d+)")
+GROUP_STEP: Final = r"\[(?P<step>\d+)\] loss = \S+, participants = (?P<participants>\d+)"
+RANK_STEP: Final = r"\brank {rank} step (?P<step>\d+)\b"
+_LISTENER: Final = """\
+import socket, sys, time
+server = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+time.sleep(1e6)
+"""
 _GRACE_S: Final = 10.0
 
 
@@ -37,6 +44,11 @@ class Process:
     environ: dict[str, str]
 
     @property
+    def group(self) -> str:
+        """The replica group that its launcher gave it; of a plain job `job`."""
+        return self.environ.get("REPLICA_GROUP_ID", "job")
+
+    @property
     def is_sidecar(self) -> bool:
         """Whether it is a WorkerServer."""
         return "worker_server.sidecar" in self.command or "worker_server/sidecar" in self.command
@@ -44,14 +56,17 @@ class Process:
 
 @dataclass
 class Tail:
-    """What a group printed: when it made which step."""
+    """What a group, or a rank of a plain job, printed: when it made which step."""
 
     path: Path
+    pattern: str = GROUP_STEP
+    mates: int | None = None
+    """Groups that train together, itself among them; None in a plain job."""
     at: int = 0
     step: int = 0
     steps: int = 0
     """Lines of a step so far."""
-    participants: int = 0
+    participants: int | None = None
     moved_s: float = 0.0
 
     def look(self, now_s: float) -> bool:
@@ -64,11 +79,12 @@ class Tail:
             return False
         whole = data[: data.rfind(b"\n") + 1]
         self.at += len(whole)
-        lines = _LOSS.findall(whole.decode(errors="replace"))
+        lines = list(re.finditer(self.pattern, whole.decode(errors="replace")))
         if not lines:
             return False
-        before = self.step
-        self.step, self.participants = int(lines[-1][0]), int(lines[-1][2])
+        before, last = self.step, lines[-1].groupdict()
+        self.step = int(last["step"])
+        self.participants = int(last["participants"]) if "participants" in last else None
         self.steps += len(lines)
         if self.step == before:
             return False
@@ -84,20 +100,24 @@ class Fleet:
     folder: Path
     mark: str = field(default_factory=lambda: f"field-{uuid.uuid4().hex[:12]}")
     lighthouse_port: int = field(default_factory=free_port)
+    elsewhere_port: int = field(default_factory=free_port)
+    """Of the second Lighthouse, where there is one."""
     monitor_port: int = field(default_factory=free_port)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     tails: dict[str, Tail] = field(default_factory=dict)
+    master_port: int = field(default_factory=free_port)
+    """Of a plain job."""
     _ports: dict[str, int] = field(default_factory=dict)
 
     @property
     def monitor_url(self) -> str:
         """Where the monitor is."""
-        return f"http://127.0.0.1:{self.monitor_port}"
+        return _url(self.monitor_port)
 
     @property
     def lighthouse_url(self) -> str:
         """Where the Lighthouse is."""
-        return f"http://127.0.0.1:{self.lighthouse_port}"
+        return _url(self.lighthouse_port)
 
     # -- processes -----------------------------------------------------------------------
 
@@ -105,59 +125,118 @@ class Fleet:
         """Start everything but the groups that come late; returns at once."""
         token = prepare(self.folder, "logs", "output")
         os.mkfifo(self.folder / "dead")
-        bin_ = Path(sys.executable).parent
-        self._spawn(
-            "lighthouse",
-            [
-                str(bin_ / "torchft_lighthouse"),
-                "--bind", f"[::]:{self.lighthouse_port}", "--min_replicas", "1",
-            ],
-        )  # fmt: skip
+        lighthouse: tuple[str, ...] = ()
+        if self.case.launch is Launch.GROUPS:
+            lighthouse = ("--lighthouse", self.lighthouse_url)
+            self._start_lighthouse("lighthouse", self.lighthouse_port)
+        if self.case.elsewhere:
+            self._start_lighthouse("elsewhere", self.elsewhere_port)
         self._spawn(
             "monitor",
             [
-                str(bin_ / "lightkeeper"), "monitor",
-                "--lighthouse", self.lighthouse_url,
+                _program("lightkeeper"), "monitor", *lighthouse,
                 "--bind", f"127.0.0.1:{self.monitor_port}",
                 "--store", str(self.folder / "monitor.db"),
                 "--token-file", str(token),
                 *self.case.monitor,
             ],
         )  # fmt: skip
-        for group in range(self.case.groups):
-            if group not in self.case.late:
-                self.start_group(str(group))
+        match self.case.launch:
+            case Launch.GROUPS:
+                for group in range(self.case.groups):
+                    if group not in self.case.late:
+                        self.start_group(str(group))
+            case Launch.TORCHRUN:
+                self._start_torchrun()
+            case Launch.BARE:
+                self._start_bare()
+
+    def _start_lighthouse(self, name: str, port: int) -> None:
+        self._spawn(
+            name,
+            [_program("torchft_lighthouse"), "--bind", f"[::]:{port}", "--min_replicas", "1"],
+        )
 
     def start_group(self, group: str) -> None:
         """One launch loop."""
-        port = self._ports.setdefault(group, free_port())
-        self.tails.setdefault(group, Tail(self.folder / "logs" / f"group-{group}.log"))
-        script = SCRIPTS / f"train_{self.case.script}.py"
-        extra = {**self.case.env, **self.case.group_env.get(group, {})}
+        port, case = self._ports.setdefault(group, free_port()), self.case
+        away = int(group) in case.elsewhere
+        mates = len(case.elsewhere) if away else case.groups - len(case.late) - len(case.elsewhere)
+        self.tails.setdefault(group, Tail(self._log(f"group-{group}"), mates=mates))
         self._spawn(
             f"group-{group}",
-            ["sh", str(SCRIPTS / "launch.sh"), str(self.case.ranks), str(port), str(script)],
+            ["sh", str(SCRIPTS / "launch.sh"), str(case.ranks), str(port), self.script],
             REPLICA_GROUP_ID=group,
-            NUM_REPLICA_GROUPS=str(self.case.groups),
+            NUM_REPLICA_GROUPS=str(case.groups),
             MIN_REPLICAS="1",
             LIGHTKEEPER_HOST=f"host-{group}",
-            OUTPUT=str(self.folder / "output"),
-            DEAD_FILE=str(self.folder / "dead"),
-            LOCKED_FILE=str(self.folder / "locked"),
-            FROZEN_FOLDER=str(self.folder / "disk"),
-            OTHER_ID=str(self.folder / "other_id"),
-            BUG=self.case.bug,
-            BUG_GO=str(self.folder / "go"),
-            BUG_STRUCK=str(self.folder / "struck.jsonl"),
-            **extra,
+            TORCHFT_LIGHTHOUSE=_url(self.elsewhere_port) if away else self.lighthouse_url,
+            **self._surroundings(group),
         )
 
+    def _start_torchrun(self) -> None:
+        """`lightkeeper run -- torchrun ...`, as one types it."""
+        for rank in range(self.case.ranks):
+            self.tails[f"job.{rank}"] = Tail(
+                self._log("group-job"), RANK_STEP.format(rank=rank)
+            )  # fmt: skip
+        self._spawn(
+            "group-job",
+            [
+                _program("lightkeeper"), "run", "--", "torchrun", "--nnodes=1",
+                f"--nproc-per-node={self.case.ranks}", "--master-addr=127.0.0.1",
+                f"--master-port={self.master_port}", self.script,
+            ],
+            **self._surroundings("job"),
+        )  # fmt: skip
+
+    def _start_bare(self) -> None:
+        """The ranks without a launcher: variables by hand."""
+        if self.case.port_taken:
+            self._spawn("listener", [sys.executable, "-c", _LISTENER, str(self.master_port)])
+        for rank in range(self.case.ranks):
+            name = f"group-job.{rank}"
+            self.tails[f"job.{rank}"] = Tail(self._log(name), RANK_STEP.format(rank=rank))
+            self._spawn(
+                name,
+                [_program("lightkeeper"), "run", "--", "python", self.script],
+                RANK=str(rank),
+                LOCAL_RANK=str(rank),
+                WORLD_SIZE=str(self.case.ranks),
+                MASTER_ADDR="127.0.0.1",
+                MASTER_PORT=str(self.master_port),
+                **self._surroundings("job"),
+            )
+
+    @property
+    def script(self) -> str:
+        """Path of the script that ranks run."""
+        return str(SCRIPTS / f"{self.case.script}.py")
+
+    def _surroundings(self, group: str) -> dict[str, str]:
+        """What a script finds in its environment."""
+        return {
+            "OUTPUT": str(self.folder / "output"),
+            "DEAD_FILE": str(self.folder / "dead"),
+            "LOCKED_FILE": str(self.folder / "locked"),
+            "FROZEN_FOLDER": str(self.folder / "disk"),
+            "OTHER_ID": str(self.folder / "other_id"),
+            "BUG": self.case.bug,
+            "BUG_GO": str(self.folder / "go"),
+            "BUG_STRUCK": str(self.folder / "struck.jsonl"),
+            **self.case.env,
+            **self.case.group_env.get(group, {}),
+        }
+
+    def _log(self, name: str) -> Path:
+        return self.folder / "logs" / f"{name}.log"
+
     def _spawn(self, name: str, command: list[str], **extra: str) -> None:
+        inherited = {key: value for key, value in os.environ.items() if key not in _NOT_OURS}
         environment = {
-            **os.environ,
+            **inherited,
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "LIGHTKEEPER_RUN_DIR": str(self.folder / "run"),
-            "TORCHFT_LIGHTHOUSE": self.lighthouse_url,
             "LIGHTKEEPER_MONITOR": self.monitor_url,
             "LIGHTKEEPER_TOKEN_FILE": str(self.folder / "token"),
             "LIGHTKEEPER_JOB": "field",
@@ -168,7 +247,7 @@ class Fleet:
             **extra,
         }
         stdin = self._stdin() if self.case.terminal else subprocess.DEVNULL
-        with (self.folder / "logs" / f"{name}.log").open("ab") as log:
+        with self._log(name).open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "TERM", *command],
                 stdin=stdin,
@@ -221,8 +300,8 @@ class Fleet:
             pid
             for pid, process in processes.items()
             if process.environ.get("RANK") == rank
-            and process.environ.get("REPLICA_GROUP_ID") == group
-            and "/train_" in process.command
+            and process.group == group
+            and self.script in process.command
             and not process.is_sidecar
             and (process.parent not in processes or "RANK" not in processes[process.parent].environ)
         )
@@ -250,21 +329,21 @@ class Fleet:
                 return [
                     pid for pid, process in processes.items()
                     if process.is_sidecar and process.environ.get("RANK") == rank
-                    and process.environ.get("REPLICA_GROUP_ID") == group
+                    and process.group == group
                 ]  # fmt: skip
             case "agent":
                 return [
                     pid for pid, process in processes.items()
                     if "torchrun" in process.command and "launch.sh" not in process.command
                     and "RANK" not in process.environ
-                    and process.environ.get("REPLICA_GROUP_ID") == group
+                    and process.group == group
                 ]  # fmt: skip
             case "launcher":
                 return [self.processes[f"group-{group}"].pid]
             case "group":
                 return [
                     pid for pid, process in processes.items()
-                    if process.environ.get("REPLICA_GROUP_ID") == group
+                    if process.group == group
                     and "launch.sh" not in process.command
                 ]  # fmt: skip
             case "all":
@@ -272,6 +351,16 @@ class Fleet:
             case _:
                 pass
         raise ValueError(f"nobody is called {whom!r}")
+
+    def marks(self) -> dict[str, str]:
+        """What `@name` stands for in the truth of this run."""
+        listener = self.processes.get("listener")
+        return {
+            **lines(),
+            "elsewhere": str(self.elsewhere_port),
+            "master_port": str(self.master_port),
+            "listener": "-" if listener is None else str(listener.pid),
+        }
 
     # -- what happens --------------------------------------------------------------------
 
@@ -289,9 +378,34 @@ class Fleet:
 
     def ended(self) -> Iterator[str]:
         """Processes of ours that must live and do not."""
-        for name in ("lighthouse", "monitor"):
-            if self.processes[name].poll() is not None:
-                yield f"{name} ended with {self.processes[name].returncode}"
+        for name in ("lighthouse", "elsewhere", "monitor", "listener"):
+            process = self.processes.get(name)
+            if process is not None and process.poll() is not None:
+                yield f"{name} ended with {process.returncode}"
+
+    def exit_status(self) -> int | None:
+        """A plain job's, the first that is not 0 where it has several processes; None while any
+        of them runs, and in a job whose groups are launched again.
+        """
+        if self.case.launch is Launch.GROUPS:
+            return None
+        statuses = [
+            process.poll() for name, process in self.processes.items() if name.startswith("group-")
+        ]
+        if None in statuses:
+            return None
+        return next((status for status in statuses if status), 0)
+
+
+_NOT_OURS: Final = {"TORCHFT_LIGHTHOUSE", "REPLICA_GROUP_ID", "REPLICA_GROUP", "RANK", "WORLD_SIZE"}
+
+
+def _url(port: int) -> str:
+    return f"http://127.0.0.1:{port}"
+
+
+def _program(name: str) -> str:
+    return str(Path(sys.executable).parent / name)
 
 
 def _process(pid: int) -> Process | None:

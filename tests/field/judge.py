@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Final
 
@@ -12,9 +12,12 @@ Record = Mapping[str, Any]
 RANKING: Final = ["unsure", "likely", "certain"]
 AGAIN_S: Final = 40.0
 """What is left of a run for the monitor to name a culprit once more."""
+END_TOLD_WITHIN_S: Final = 20.0
+"""How long after a job's end an incident may take to say so."""
 _LIFE: Final = re.compile(r"~[0-9a-f]+")
 """A second life of a group, as the monitor tells it from the first."""
-_SCRIPTS_NAMES: Final = re.compile(r"^(?:train_ddp_|fsdp_|my_|rg_)(?=\d)")
+_SCRIPTS_NAMES: Final = re.compile(r"^(?:train_ddp_|train_|fsdp_|my_|rg_|diloco_)(?=\d)")
+_MARK: Final = re.compile(r"@(\w+)")
 
 
 class Verdict(StrEnum):
@@ -24,12 +27,18 @@ class Verdict(StrEnum):
     """The bug did not strike, or a deed failed: to be run again."""
     EVICTED = "healthy evicted"
     ACCUSED = "healthy accused"
+    MISLED = "misleading"
+    """It says, or shows, what is not so."""
     SILENT = "silent"
-    """The job stood for over a minute and no incident said so."""
+    """The job stood for long, or ended, and no incident said so."""
     MISSED = "missed"
     """A culprit was not named, or only among others, as unsure."""
+    LATE = "late"
+    """Named, or said, when it was of less use."""
     NOT_OUT = "not out"
     """Named, but its group was not put out, and the others did not train on."""
+    POOR = "poor words"
+    """The right one, without what a person needs to hear."""
     EXACT = "exact"
 
 
@@ -56,31 +65,64 @@ def is_(truth: str, name: str) -> bool:
 
 def judge(record: Record) -> tuple[str, str]:
     """The verdict, and why in a few words."""
-    for verdict, because in (
-        (Verdict.INVALID, _invalid(record)),
-        (Verdict.EVICTED, _evicted(record)),
-        (Verdict.ACCUSED, _accused(record)),
-        (Verdict.SILENT, _silent(record)),
-        (Verdict.MISSED, _missed(record)),
-        (Verdict.NOT_OUT, _not_out(record)),
+    for verdict, reason_of in (
+        (Verdict.INVALID, _invalid),
+        (Verdict.EVICTED, _evicted),
+        (Verdict.ACCUSED, _accused),
+        (Verdict.MISLED, _misled),
+        (Verdict.SILENT, _silent),
+        (Verdict.MISSED, _missed),
+        (Verdict.LATE, _late),
+        (Verdict.NOT_OUT, _not_out),
+        (Verdict.POOR, _poor),
     ):
-        if because:
+        if because := reason_of(record):
             return verdict, because
     return Verdict.EXACT, ""
 
 
 def said(record: Record) -> bool | None:
-    """Whether a sentence of a fired incident names the cause; None where none is asked for."""
-    pattern = record["truth"]["says"]
-    if not pattern:
+    """Whether sentences of fired incidents name the cause; None where none is asked for."""
+    patterns = _patterns(record, "says")
+    if not patterns:
         return None
-    texts = [
-        text
-        for incident in record["incidents"]
-        if "firing_s" in incident["milestones"]
-        for _, text in incident["sentences"]
-    ]
+    texts = _sentences(record)
+    return all(_in_any(pattern, texts) for pattern in patterns)
+
+
+def _patterns(record: Record, key: str) -> list[str]:
+    """Those of the truth, with the lines, ports and pids of that run."""
+    asked = record["truth"].get(key) or []
+    patterns = [asked] if isinstance(asked, str) else asked
+    marks = record.get("marks", {})
+    return [_MARK.sub(lambda mark: _literally(marks.get(mark[1])), text) for text in patterns]
+
+
+def _literally(text: str | None) -> str:
+    """As a pattern; one that nothing matches for a line that the scripts did not have then."""
+    return "(?!)" if text is None else rf"\b{re.escape(text)}\b"
+
+
+def _in_any(pattern: str, texts: Iterable[str]) -> bool:
     return any(re.search(pattern, text, re.IGNORECASE | re.DOTALL) for text in texts)
+
+
+def _fired(record: Record) -> list[Mapping[str, Any]]:
+    return [incident for incident in record["incidents"] if "firing_s" in incident["milestones"]]
+
+
+def _sentences(record: Record) -> list[str]:
+    return [text for incident in _fired(record) for _, text in incident["sentences"]]
+
+
+def _telling(record: Record) -> list[Mapping[str, Any]]:
+    """Fired incidents that name a culprit; all that fired, where there is none."""
+    truth = record["truth"]["culprits"]
+    return [
+        incident
+        for incident in _fired(record)
+        if not truth or any(is_(culprit, name) for culprit in truth for name in incident["accused"])
+    ]
 
 
 def main_incident(record: Record) -> Mapping[str, Any] | None:
@@ -99,7 +141,12 @@ def main_incident(record: Record) -> Mapping[str, Any] | None:
 def _invalid(record: Record) -> str:
     if record["failed"]:
         return "; ".join(record["failed"])
-    return "" if record["struck"] or not record.get("bug") else "the bug did not strike"
+    if record.get("bug") and not record["struck"]:
+        return "the bug did not strike"
+    status, at_s = record.get("exit") or (None, 0.0)
+    if record["truth"].get("ends"):
+        return "" if status else "the job did not end with an error"
+    return f"the job ended with {status} at {at_s} s" if status else ""
 
 
 def _guilty(record: Record) -> list[str]:
@@ -118,6 +165,12 @@ def _evicted(record: Record) -> str:
 
 def _accused(record: Record) -> str:
     truth = record["truth"]
+    if truth.get("nobody"):
+        return ", ".join(
+            f"{rank} ({confidence}, {kind})"
+            for rank, confidence, kind, _ in record["accused"]
+            if confidence != "pending"
+        )
     wrong = []
     for rank, confidence, kind, says in record["accused"]:
         if confidence not in ("likely", "certain"):
@@ -132,8 +185,45 @@ def _accused(record: Record) -> str:
     return ", ".join(wrong)
 
 
+def _misled(record: Record) -> str:
+    truth = record["truth"]
+    last = _last_headline(record)
+    texts = [*_sentences(record), last]
+    wrong = [
+        f"says {pattern!r}" for pattern in _patterns(record, "says_not") if _in_any(pattern, texts)
+    ]
+    health = record.get("health", {})
+    wrong += [
+        f"calls {rank} {health[rank]}"
+        for rank, pattern in truth.get("health_not", {}).items()
+        if re.fullmatch(pattern, health.get(rank, ""))
+    ]
+    if pattern := truth.get("headline_not"):
+        wrong += [
+            f"headline at {at_s} s: {text}"
+            for at_s, text in record["headlines"]
+            if _in_any(pattern, [text])
+        ][:1]
+    if truth.get("strict") and record["hosts"]:
+        wrong.append(f"quarantined: {', '.join(record['hosts'])}")
+    return "; ".join(wrong)
+
+
+def _last_headline(record: Record) -> str:
+    headlines = record.get("headlines")
+    return headlines[-1][1] if headlines else ""
+
+
 def _silent(record: Record) -> str:
-    return ", ".join(f"from {a} to {b} s" for a, b in record["stood_untold"])
+    if record["stood_untold"]:
+        return ", ".join(f"from {a} to {b} s" for a, b in record["stood_untold"])
+    if not record["truth"].get("ends"):
+        return ""
+    end_s = record["exit"][1]
+    told_s = min(
+        (incident["milestones"]["firing_s"] for incident in _fired(record)), default=float("inf")
+    )
+    return "" if told_s <= end_s + END_TOLD_WITHIN_S else f"it ended at {end_s} s"
 
 
 def _missed(record: Record) -> str:
@@ -176,7 +266,76 @@ def _sureness(culprit: str, record: Record) -> str:
     return max(sure, key=RANKING.index, default="not named")
 
 
+def _late(record: Record) -> str:
+    within_s = record["truth"].get("within_s")
+    if within_s is None:
+        return ""
+    culprits = record["truth"]["culprits"]
+    times = {name: _named_s(record, name) for name in culprits} or {"it": _said_s(record)}
+    return ", ".join(
+        f"{name} at {at_s} s of {within_s} s" for name, at_s in times.items() if at_s > within_s
+    )
+
+
+def _named_s(record: Record, culprit: str) -> float:
+    return min(
+        (
+            incident["milestones"]["firing_s"]
+            for incident in _fired(record)
+            for name, sure in incident["accused"].items()
+            if is_(culprit, name) and sure != RANKING[0]
+        ),
+        default=float("inf"),
+    )
+
+
+def _said_s(record: Record) -> float:
+    """When sentences had all that is asked for."""
+    times = [
+        min(
+            (
+                max(at_s, incident["milestones"]["firing_s"])
+                for incident in _fired(record)
+                for at_s, text in incident["sentences"]
+                if _in_any(pattern, [text])
+            ),
+            default=float("inf"),
+        )
+        for pattern in _patterns(record, "says") or [""]
+    ]
+    return max(times)
+
+
 def _not_out(record: Record) -> str:
     if record["truth"]["fate"] != "out" or record["to_commit"] is not None:
         return ""
     return "the others do not train again"
+
+
+def _poor(record: Record) -> str:
+    """What a person would miss; asked only where the truth says so."""
+    truth, telling = record["truth"], _telling(record)
+    sentences, last = _sentences(record), _last_headline(record)
+    evidence = [text for incident in _fired(record) for text in incident.get("evidence", ())]
+    missing = []
+    if truth.get("strict"):
+        asked = [("said", pattern, sentences) for pattern in _patterns(record, "says")]
+        asked += [("shown", pattern, [*sentences, *evidence])
+                  for pattern in _patterns(record, "shows")]  # fmt: skip
+        asked += [("in the headline", pattern, [last]) for pattern in _patterns(record, "headline")]
+        missing = [
+            f"{pattern!r} is not {where}"
+            for where, pattern, texts in asked
+            if not _in_any(pattern, texts)
+        ]
+    for key in ("kind", "severity"):
+        if not truth.get(key):
+            continue
+        have = sorted({incident[key] for incident in telling})
+        if not any(re.fullmatch(truth[key], word) for word in have):
+            missing.append(f"{key}: {', '.join(have) or 'none'}")
+    if truth.get("kept") and all(incident["state"] == "resolved" for incident in telling):
+        missing.append("its incident is closed")
+    if truth.get("bundle") and not any(incident.get("bundle") for incident in telling):
+        missing.append("no bundle of evidence")
+    return "; ".join(missing)

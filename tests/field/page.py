@@ -18,20 +18,22 @@ _HEAD: Final = """\
 # Field suite
 
 Written by `make field`; do not edit. Scripts after TorchFT's, torchtitan's and PyTorch's own
-examples (`tests/field/scripts`), with nothing of ours but `worker_server.attach()`: no phases, no
-reports. Bugs as people write them, made by the script or from outside (signals, gdb, strace,
-cgroups). Each run is a job of its own on loopback: a Lighthouse and a monitor with their defaults,
-each replica group a real torchrun in a shell's `until` loop behind `lightkeeper run`. TorchFT's
-timeouts are its defaults (60 s), too. The cases with their truth: `tests/field/cases.toml`.
+examples (`tests/field/scripts`), with nothing of ours but `worker_server.attach()`, or not even
+that: no phases, no reports. Bugs as people write them, made by the script or from outside (signals,
+gdb, strace, cgroups). Each run is a job of its own on loopback. With TorchFT it has a Lighthouse
+and a monitor with their defaults, and each replica group is a real torchrun in a shell's `until`
+loop behind `lightkeeper run`; TorchFT's timeouts are its defaults (60 s), too. Without TorchFT it
+is one torchrun behind `lightkeeper run`. The cases with their truth: `tests/field/table`.
 """
 
 _LEGEND: Final = """\
 *Exact*: who caused it was named by an incident that fired, as likely or certain (where the evidence
 cannot tell between two, both); nobody else was; no other group was evicted; no stand of over a
-minute went untold; where the group has to go, the others train on. *Cause*: a sentence held the
-function, the exception or the signal. *Firing* and *trains*: seconds from the bug to the first
-incident that fired, and to the next step of any group (0: it never stood for 5 s), medians. What
-was said is of the latest run."""
+minute went untold; where the group has to go, the others train on. In public reports sentences,
+evidence and headline held the lines of the script as well, and no stand of over half a minute and
+no end went untold. *Cause*: a sentence held the function, the exception or the signal. *Firing* and
+*trains*: seconds from the bug to the first incident that fired, and to the next step of any group
+(0: it never stood for 5 s), medians. What was said is of the latest run."""
 
 
 def write(page: Path, out: Path) -> None:
@@ -124,7 +126,7 @@ def _row(case: Case, mine: Sequence[Record]) -> str:
     causes = [cause for record in mine if (cause := said(record)) is not None]
     out = Counter(", ".join(record["evicted"]) or "-" for record in mine)
     cells = [
-        f"`{case.name}` {case.groups}x{case.ranks} {case.script}: {case.what}",
+        f"`{case.name}` {case.shape} {case.script}: {case.what}",
         ", ".join(case.culprits) or "nobody",
         _share(_count(mine, Verdict.EXACT), len(mine)),
         f"{sum(causes)}/{len(causes)}" if causes else "-",

@@ -25,7 +25,10 @@ STEADY_STEPS: Final = 60
 SETTLE_S: Final = 12.0
 """How long the monitor may still say something wrong when the truth is decided."""
 STANDS_S: Final = 60.0
-TOLD_WITHIN_S: Final = 75.0
+"""A stand longer than this has to be told, a quarter of it later at the latest."""
+STRICT_STANDS_S: Final = 30.0
+"""The same of a strict case."""
+AFTER_END_S: Final = judge.END_TOLD_WITHIN_S
 _OF_A_DECISION: Final = ("action", "guard", "reason", "release")
 _STATUS_S: Final = (8.0, 30.0, 62.0)
 
@@ -58,7 +61,7 @@ def run(case: Case, number: int, folder: Path) -> dict[str, Any]:
 
 
 def _until_steady(case: Case, fleet: Fleet, watch: Watch) -> None:
-    groups = case.groups - len(case.late)
+    ranks = (case.groups - len(case.late)) * case.ranks - _unseen(case)
     deadline, calm = time.monotonic() + START_LIMIT_S, 0
     why: str | None = None
     while time.monotonic() < deadline:
@@ -69,11 +72,13 @@ def _until_steady(case: Case, fleet: Fleet, watch: Watch) -> None:
             if watch.snapshot is not None:
                 return
         else:
-            problem = watch.steady(groups, STEADY_STEPS, groups * case.ranks - _unseen(case))
+            problem = watch.steady(STEADY_STEPS, ranks)
             why = problem or why
             calm = calm + 1 if problem is None else 0
             if calm >= 6:
                 return
+            if fleet.exit_status() is not None:
+                raise CaseError(f"the job ended before it trained ({fleet.folder})")
         if ENDING.wait(LOOK_S):
             raise CaseError("ended from outside")
     raise CaseError(f"the job does not train: {why} ({fleet.folder})")
@@ -114,10 +119,12 @@ def _play(case: Case, fleet: Fleet, watch: Watch, actor: acts.Actor, since_s: fl
             threading.Thread(target=_tell_status, args=(fleet, line), daemon=True).start()
         if at_s >= case.watch_s:
             return "its time was up"
+        if watch.exit is not None and now_s - watch.exit[1] >= AFTER_END_S and not left:
+            return "the job had ended"
         if (
             not case.healthy
             and at_s >= max(busy_s, case.least_s)
-            and _decided(case, watch, since_s)
+            and _decided(case, fleet, watch, since_s)
         ):
             decided_s = decided_s or now_s
             if now_s - decided_s >= SETTLE_S:
@@ -128,8 +135,10 @@ def _play(case: Case, fleet: Fleet, watch: Watch, actor: acts.Actor, since_s: fl
             raise CaseError("ended from outside")
 
 
-def _decided(case: Case, watch: Watch, since_s: float) -> bool:
+def _decided(case: Case, fleet: Fleet, watch: Watch, since_s: float) -> bool:
     """All culprits were named, and the others train (or nothing more is to come of it)."""
+    if case.strict:
+        return judge.judge(_facts(case, fleet, watch, since_s))[0] is judge.Verdict.EXACT
     if not case.culprits:
         return False
     named = {name for seen in watch.fired for name in seen.accused}
@@ -162,6 +171,27 @@ def status(fleet: Fleet) -> str:
 def _record(
     case: Case, number: int, fleet: Fleet, watch: Watch, actor: acts.Actor, since_s: float
 ) -> dict[str, Any]:
+    return {
+        "key": f"{case.name}#{number}",
+        "case": case.name,
+        "number": number,
+        "family": str(case.family),
+        "shape": case.shape,
+        "script": case.script,
+        "healthy": case.healthy,
+        **_facts(case, fleet, watch, since_s),
+        "failed": [line for line in actor.done if line.startswith("FAILED")],
+        "statuses": watch.statuses,
+        "lateness_s": round(watch.lateness_s, 1),
+        "away": watch.away,
+        "load": round(os.getloadavg()[0], 1),
+        "code": code(),
+        "folder": str(fleet.folder),
+    }
+
+
+def _facts(case: Case, fleet: Fleet, watch: Watch, since_s: float) -> dict[str, Any]:
+    """What the judge goes by."""
     now_s = time.time()
     struck = fleet.struck()
     begun_s = min((float(str(strike["time"])) for strike in struck), default=since_s)
@@ -171,42 +201,42 @@ def _record(
     for seen in watch.seen.values():
         for progress in seen.latest.get("evictions") or ():
             evicted.setdefault(progress["group"], round(progress["asked_s"] - begun_s, 1))
+    until_s = now_s if watch.exit is None else watch.exit[1]
     stands = [
-        [round(a - begun_s, 1), round(b - begun_s, 1)] for a, b in watch.stood(begun_s, now_s)
+        [round(a - begun_s, 1), round(b - begun_s, 1)] for a, b in watch.stood(begun_s, until_s)
     ]
-    failed = [line for line in actor.done if line.startswith("FAILED")]
+    spans = [_span(incident, begun_s) for incident in fired]
     return {
-        "key": f"{case.name}#{number}",
-        "case": case.name,
-        "number": number,
-        "family": str(case.family),
-        "shape": f"{case.groups}x{case.ranks}",
-        "script": case.script,
-        "healthy": case.healthy,
         "bug": case.bug,
         "truth": case.truth(),
+        "marks": fleet.marks(),
         "struck": [
             [strike["bug"], strike["rank"], round(float(str(strike["time"])) - begun_s, 1)]
             for strike in struck
         ],
-        "failed": failed,
+        "failed": [],
         "accused": _accused(watch),
         "evicted": evicted,
         "quarantined": sorted(watch.quarantined),
+        "hosts": sorted(watch.hosts),
         "to_firing": _first(fired, begun_s),
         "to_commit": _trains_again(watch, stands),
         "stands": stands,
-        "stood_untold": untold(stands, [_span(incident, begun_s) for incident in fired]),
+        "stood_untold": untold(stands, spans, STRICT_STANDS_S if case.strict else STANDS_S),
         "incidents": [_short(incident, begun_s) for incident in watch.seen.values()],
-        "statuses": watch.statuses,
-        "lateness_s": round(watch.lateness_s, 1),
-        "away": watch.away,
+        "headlines": _headlines(watch, begun_s),
+        "health": watch.health,
+        "exit": None if watch.exit is None else [watch.exit[0], round(until_s - begun_s, 1)],
         "took_s": round(now_s - since_s, 1),
         "at_s": round(begun_s, 1),
-        "load": round(os.getloadavg()[0], 1),
-        "code": code(),
-        "folder": str(fleet.folder),
-    }  # fmt: skip
+    }
+
+
+def _headlines(watch: Watch, begun_s: float) -> list[list[Any]]:
+    """From the one that stood when it began."""
+    lines_of = [[round(at_s - begun_s, 1), text] for at_s, text in watch.headlines]
+    first = sum(at_s < 0 for at_s, _ in lines_of) - 1
+    return lines_of[max(first, 0) :]
 
 
 def _accused(watch: Watch) -> list[list[str]]:
@@ -237,13 +267,15 @@ def _span(seen: Seen, begun_s: float) -> tuple[float, float]:
     return latest["milestones"]["firing_s"] - begun_s, end_s - begun_s
 
 
-def untold(stands: list[list[float]], spans: list[tuple[float, float]]) -> list[list[float]]:
-    """Stands of over a minute of which no incident told in time."""
+def untold(
+    stands: list[list[float]], spans: list[tuple[float, float]], limit_s: float = STANDS_S
+) -> list[list[float]]:
+    """Stands longer than the limit of which no incident told in time."""
     return [
         [a, b]
         for a, b in stands
-        if b - a > STANDS_S
-        and not any(begin <= a + TOLD_WITHIN_S and end >= a for begin, end in spans)
+        if b - a > limit_s
+        and not any(begin <= a + 1.25 * limit_s and end >= a for begin, end in spans)
     ]
 
 
@@ -268,6 +300,8 @@ def _short(seen: Seen, begun_s: float) -> dict[str, Any]:
         "milestones": milestones,
         "resolution": latest["resolution"],
         "signature": latest["signature"],
+        "evidence": list(latest["evidence"].values()),
+        "bundle": (latest["bundle"] or {}).get("bytes"),
         "decisions": [
             [round(d["at_s"] - begun_s, 1), *(d.get(key) for key in _OF_A_DECISION)]
             for d in latest["decisions"]

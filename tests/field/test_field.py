@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 from tests.field import acts, page
-from tests.field.cases import CASES, Case, Family, Fate
-from tests.field.fleet import SCRIPTS, Tail
+from tests.field.cases import CASES, PATTERNS, SCRIPTS, Case, Family, Fate, Launch, lines
+from tests.field.fleet import RANK_STEP, Tail
 from tests.field.judge import Verdict, is_, judge, main_incident, said
 from tests.field.runner import untold
 
 LOCK = CASES["lock"]
+_OTHER_MARKS = {"elsewhere", "master_port", "listener"}
 
 
 def incident(
@@ -72,21 +73,30 @@ def test_there_are_enough_bugs_and_habits() -> None:
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_a_row_can_be_made(case: Case) -> None:
     deeds = [acts.parse(text) for text in case.acts]
-    ranks = {f"{group}.{rank}" for group in range(case.groups) for rank in range(case.ranks)}
+    ranks = set(case.names)
     groups = {rank.partition(".")[0] for rank in ranks}
     assert set(case.culprits) <= ranks | groups
-    assert set(case.also) <= ranks
-    re.compile(case.says)
-    re.compile(case.also_if)
-    script = SCRIPTS / f"train_{case.script}.py"
-    bugs = [text.partition("@")[0].strip() for text in case.bug.split(";") if text]
-    assert len(bugs) == sum(act.verb == "arm" for act in deeds), "each bug is armed once"
-    code = "".join((SCRIPTS / name).read_text() for name in (script.name, "tools.py", "corpus.py"))
+    assert set(case.also) <= ranks | (groups if case.nobody else set())
+    assert set(case.health_not) <= ranks
+    assert {str(group) for group in case.elsewhere} < groups or not case.elsewhere
+    patterns = [case.also_if, case.headline_not, case.kind, case.severity]
+    patterns += [pattern for key in PATTERNS for pattern in getattr(case, key)]
+    for pattern in patterns:
+        re.compile(pattern)
+        assert set(re.findall(r"@(\w+)", pattern)) <= {*lines(), *_OTHER_MARKS}
+    bugs = [text for text in case.bug.split(";") if text]
+    armed = [bug for bug in bugs if not bug.endswith("*start")]
+    assert len(armed) == sum(act.verb == "arm" for act in deeds), "each bug is armed once"
+    files = (f"{case.script}.py", "tools.py", "corpus.py")
+    code = "".join((SCRIPTS / name).read_text() for name in files)
     for bug in bugs:
-        assert f'now("{bug}")' in code
+        assert f'now("{bug.partition("@")[0].strip()}")' in code
     assert max(act.end_s for act in deeds) < case.watch_s
     assert case.least_s < case.watch_s
     assert not case.healthy or (not case.culprits and case.fate is Fate.STAY)
+    assert not (case.nobody and case.culprits)
+    assert not case.strict or case.says, "a report is of use only if it is worded"
+    assert case.launch is Launch.GROUPS or (case.groups == 1 and case.fate is Fate.STAY)
 
 
 def test_scripts_hold_nothing_of_ours_but_the_attach() -> None:
@@ -262,6 +272,178 @@ def test_stands_of_over_a_minute_have_to_be_told(
     assert untold(stands, spans) == left
 
 
+# -- the judge of reports ------------------------------------------------------------------------
+
+RING = CASES["report-15b"]
+LINES = {
+    "sends_skip": "pipeline.py:7",
+    "middle_receives": "pipeline.py:8",
+    "last_receives": "p.py:9",
+}
+
+
+def report(**more: Any) -> dict[str, Any]:
+    """Of a run of RING in which everything was right; `truth` changes what was asked for."""
+    truth = {**RING.truth(), "says": ["circle"], "headline": ["circle"], **more.pop("truth", {})}
+    says = "a circle: job.0 waits in skip (pipeline.py:7) for job.2, which waits for job.1"
+    told = {**incident("", says, fired=6.0), "culprits": [], "accused": {}, "kind": "deadlock"}
+    told |= {"severity": "critical", "state": "firing", "bundle": 900, "sentences": [[6.0, says]]}
+    told |= {"evidence": ["job.1 at scripts/pipeline.py:8", "job.2 at p.py:9"]}
+    return (
+        record(RING)
+        | {
+            "truth": truth,
+            "marks": LINES,
+            "struck": [["skip_first", "job.0", 0.0]],
+            "accused": [],
+            "evicted": {},
+            "hosts": [],
+            "stands": [[0.0, 40.0]],
+            "incidents": [told],
+            "headlines": [
+                [-9.0, "Training: all is well"],
+                [6.0, "Not training: a circle of three"],
+            ],
+            "health": {"job.0": "waiting", "job.2": "waiting"},
+            "exit": None,
+        }
+        | more
+    )
+
+
+def changed(**more: Any) -> dict[str, Any]:
+    """The report with another incident."""
+    right = report()
+    return {**right, "incidents": [{**right["incidents"][0], **more}]}
+
+
+ENDED = {"ends": True, "says": ["circle"], "headline": []}
+
+
+def test_nobody_is_to_blame_and_everything_is_said() -> None:
+    assert judge(report()) == (Verdict.EXACT, "")
+
+
+@pytest.mark.parametrize(
+    ("confidence", "verdict"),
+    [("unsure", Verdict.ACCUSED), ("likely", Verdict.ACCUSED), ("pending", Verdict.EXACT)],
+)
+def test_where_nobody_is_to_blame_nobody_is_named_in_doubt_neither(
+    confidence: str, verdict: Verdict
+) -> None:
+    assert judge(report(accused=[["job.2", confidence, "deadlock", "s"]]))[0] is verdict
+
+
+def test_a_group_may_go_although_nobody_in_it_is_to_blame() -> None:
+    truth = {"fate": "may", "also": ["1"]}
+    assert judge(report(evicted={"train_1": 9.0}))[0] is Verdict.EVICTED
+    assert judge(report(evicted={"1": 9.0}, truth=truth))[0] is Verdict.EXACT
+    assert judge(report(evicted={"0": 9.0}, truth=truth))[0] is Verdict.EVICTED
+
+
+def test_a_place_is_the_line_that_the_script_had_then() -> None:
+    moved = report(marks={**LINES, "sends_skip": "pipeline.py:77"})
+    assert judge(moved) == (Verdict.POOR, r"'\\bpipeline\\.py:77\\b' is not shown")
+    assert judge(report(marks={**LINES, "sends_skip": "pipeline.py:70"}))[0] is Verdict.POOR
+    assert judge(report(marks={}))[0] is Verdict.POOR
+
+
+@pytest.mark.parametrize(
+    ("missing", "because"),
+    [
+        ({"evidence": []}, r"'\\bpipeline\\.py:8\\b' is not shown; '\\bp\\.py:9\\b' is not shown"),
+        ({"severity": "info"}, "severity: info"),
+        ({"bundle": None}, "no bundle of evidence"),
+    ],
+    ids=["evidence", "severity", "bundle"],
+)
+def test_poor_words(missing: dict[str, Any], because: str) -> None:
+    assert judge(changed(**missing)) == (Verdict.POOR, because)
+
+
+def test_an_incident_that_says_nothing_of_the_cause_has_missed_it() -> None:
+    wrong = changed(sentences=[[6.0, "no progress for 31 s"]])
+    assert judge(wrong) == (Verdict.MISSED, "its cause was not said")
+
+
+def test_the_last_headline_counts() -> None:
+    late = report(headlines=[[6.0, "Not training: a circle"], [9.0, "Training: all is well"]])
+    assert judge(late) == (Verdict.POOR, "'circle' is not in the headline")
+
+
+def test_another_kind() -> None:
+    assert judge(report(truth={"kind": "mismatch"})) == (Verdict.POOR, "kind: deadlock")
+    assert judge(report(truth={"kind": "mismatch|deadlock"}))[0] is Verdict.EXACT
+
+
+def test_an_incident_that_closes_while_its_fault_lasts() -> None:
+    kept = {"truth": {**RING.truth(), "kept": True}}
+    assert judge(changed(state="resolved") | kept)[1].endswith("its incident is closed")
+    assert "closed" not in judge(report() | kept)[1]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"truth": {"says_not": ["waits for job.1"]}},
+        {"truth": {"says_not": ["of three"]}},
+        {"truth": {"headline_not": "all is well"}},
+        {"truth": {"health_not": {"job.2": "waiting|finished"}}},
+        {"hosts": ["host-1"]},
+    ],
+    ids=["sentence", "last headline", "any headline", "health", "host"],
+)
+def test_what_must_not_be_said(wrong: dict[str, Any]) -> None:
+    assert judge(report(**wrong))[0] is Verdict.MISLED
+
+
+def test_a_sentence_about_somebody_else_misleads_nobody() -> None:
+    truth = {"says_not": ["job.9"], "headline_not": "Stalling", "health_not": {"job.1": "dead"}}
+    assert judge(report(truth=truth))[0] is Verdict.EXACT
+
+
+def test_it_has_to_be_said_in_time() -> None:
+    assert judge(report(truth={"within_s": 5.0})) == (Verdict.LATE, "it at 6.0 s of 5.0 s")
+    assert judge(report(truth={"within_s": 6.0}))[0] is Verdict.EXACT
+    suspicion = changed(sentences=[[2.0, "a circle"]])
+    assert judge(suspicion | {"truth": {**suspicion["truth"], "within_s": 5.0}})[0] is Verdict.LATE
+
+
+def test_a_culprit_has_to_be_named_in_time() -> None:
+    late = record(truth={**LOCK.truth(), "within_s": 11.0})
+    assert judge(late) == (Verdict.LATE, "1.0 at 12.0 s of 11.0 s")
+    assert judge(record(truth={**LOCK.truth(), "within_s": 60.0}))[0] is Verdict.EXACT
+
+
+def test_a_job_that_ends_has_to_end_with_a_word() -> None:
+    quiet = report(truth=ENDED, exit=[1, 9.0], incidents=[])
+    assert judge(quiet) == (Verdict.SILENT, "it ended at 9.0 s")
+    assert judge(report(truth=ENDED, exit=[1, 9.0]))[0] is Verdict.EXACT
+    late = changed(milestones={"firing_s": 30.0}) | {"exit": [1, 9.0]}
+    assert judge(late | {"truth": {**late["truth"], **ENDED}})[0] is Verdict.SILENT
+
+
+@pytest.mark.parametrize("ended", [None, [0, 9.0]], ids=["runs on", "status 0"])
+def test_a_job_that_was_to_end_with_an_error_and_did_not_judges_nobody(ended: Any) -> None:
+    assert judge(report(truth=ENDED, exit=ended))[0] is Verdict.INVALID
+
+
+def test_a_job_that_ends_with_an_error_unasked_judges_nobody() -> None:
+    assert judge(report(exit=[1, 9.0])) == (Verdict.INVALID, "the job ended with 1 at 9.0 s")
+    assert judge(report(exit=[0, 9.0]))[0] is Verdict.EXACT
+
+
+def test_records_of_before_the_reports_are_judged_as_they_were() -> None:
+    truth = {"culprits": ["1.0"], "also": [], "also_if": "", "says": "log_step", "fate": "out"}
+    assert judge(record(truth=truth)) == (Verdict.EXACT, "")
+    assert said(record(truth=truth)) is True
+
+
+def test_a_strict_case_has_half_the_time_to_tell_a_stand() -> None:
+    assert untold([[0.0, 40.0]], [(39.0, 40.0)], 30.0) == [[0.0, 40.0]]
+    assert untold([[0.0, 40.0]], [(33.0, 40.0)], 30.0) == []
+
+
 # -- page, logs, switch ------------------------------------------------------------------------
 
 
@@ -284,7 +466,7 @@ def test_the_page_has_the_sentence_and_every_miss() -> None:
 
 def test_a_tail_tells_who_moves(tmp_path: Path) -> None:
     path = tmp_path / "group-0.log"
-    tail = Tail(path)
+    tail = Tail(path, mates=3)
     assert not tail.look(1.0)
     path.write_text("x [7] loss = 5.5000, participants = 3\n[8] loss = 5.4, par")
     assert tail.look(2.0)
@@ -294,6 +476,15 @@ def test_a_tail_tells_who_moves(tmp_path: Path) -> None:
         file.write("ticipants = 2\n")
     assert tail.look(4.0)
     assert (tail.step, tail.participants, tail.steps) == (8, 2, 2)
+
+
+def test_ranks_of_one_torchrun_are_told_apart_in_its_log(tmp_path: Path) -> None:
+    path = tmp_path / "group-job.log"
+    first, tenth = (Tail(path, RANK_STEP.format(rank=rank)) for rank in (1, 10))
+    path.write_text("train rank 1 step 4 loss 0.1train rank 10 step 9 loss 0.1\n\n")
+    assert first.look(1.0)
+    assert tenth.look(2.0)
+    assert (first.step, tenth.step, first.participants) == (4, 9, None)
 
 
 def test_a_bug_strikes_once_where_and_when_it_is_armed(
@@ -323,3 +514,16 @@ def test_a_bug_strikes_once_where_and_when_it_is_armed(
         "lock",
         "queue",
     ]
+
+
+def test_a_bug_of_the_start_strikes_at_once_and_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("REPLICA_GROUP_ID", raising=False)
+    for key, value in {
+        "BUG": "left_out@job.0*start", "BUG_GO": str(tmp_path / "go"),
+        "BUG_STRUCK": str(tmp_path / "struck.jsonl"), "RANK": "0",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(key, value)
+    now = runpy.run_path(str(SCRIPTS / "trouble.py"))["now"]
+    assert [now("left_out"), now("left_out")] == [True, False]

@@ -36,6 +36,8 @@ class Corpus(Dataset):
             time.sleep(self.seconds)
         if trouble.now("dead_disk"):
             self.read_shard(os.environ["DEAD_FILE"])
+        if trouble.now("read_timed_out"):
+            self.fetch("https://data.example.org/shards/17")
         if trouble.now("slow_loader"):
             time.sleep(0.5)
         if trouble.now("hiccup"):
@@ -59,6 +61,9 @@ class Corpus(Dataset):
     def read_shard(self, path):
         with open(path, "rb") as file:
             return file.read()
+
+    def fetch(self, url):
+        raise ConnectionError(f"{url}: Read timed out. (read timeout=60)")  # @fetches
 
     def parse(self, line):
         if not line.startswith(b"{"):

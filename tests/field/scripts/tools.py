@@ -93,6 +93,11 @@ class Metrics:
             return connection.recv(4096)
 
 
+def log_step(rank, step, loss=0.0):
+    """Of a job without TorchFT, each rank for itself."""
+    logger.info("rank %s step %s loss %.4f", rank, step, loss)
+
+
 def compute(seconds=None):
     """What the device would do meanwhile."""
     time.sleep(STEP_S if seconds is None else seconds)

@@ -1,6 +1,7 @@
 """FSDP2 inside a replica group and TorchFT across, in the style of torchtitan's trainer."""
 
 import os
+from datetime import timedelta
 
 import tools
 import torch
@@ -23,6 +24,8 @@ class Trainer:
         torch.set_num_threads(1)
         torch.manual_seed(0)
         self.group = os.environ["REPLICA_GROUP_ID"]
+        timeout = timedelta(seconds=float(os.environ.get("GROUP_TIMEOUT_S", "1800")))
+        dist.init_process_group("gloo", timeout=timeout)
         mesh = init_device_mesh(
             "cpu", (int(os.environ["WORLD_SIZE"]),), mesh_dim_names=("dp_shard",)
         )

@@ -49,6 +49,7 @@ def train_step(model, batch, manager, optimizer):
 def main():
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    tools.compute(float(os.environ.get("SLOW_START_S", "0")))
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     network = NextByte()

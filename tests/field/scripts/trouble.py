@@ -1,7 +1,8 @@
 """When a bug of these scripts strikes, and whom; what it does stands where people write it.
 
-BUG         "lock@1.0;dead_disk@1.0,2.0*always": name, ranks (GROUP.RANK), how often: once; *2: once
-            each in two processes; ~3: three times in one, 8 s apart; *always
+BUG         "lock@1.0;dead_disk@1.0,2.0*always": name, ranks (GROUP.RANK; without groups job.RANK), how
+            often: once; *2: once each in two processes; ~3: three times in one, 8 s apart; *always;
+            *start: once, at the first chance, not armed
 BUG_GO      a file; it holds how many of them may strike by now, and perhaps the only pid
 BUG_STRUCK  a file; a line for each that has
 """
@@ -12,7 +13,7 @@ import time
 
 BEGAN = time.monotonic()
 GRACE_S = 5.0
-ME = f"{os.environ.get('REPLICA_GROUP_ID', '?')}.{os.environ.get('RANK', '?')}"
+ME = f"{os.environ.get('REPLICA_GROUP_ID', 'job')}.{os.environ.get('RANK', '?')}"
 
 
 def _entries():
@@ -24,8 +25,9 @@ def _entries():
             yield (
                 index,
                 name,
-                float("inf") if times == "always" else int(times or 1),
+                {"always": float("inf"), "start": 1}.get(times) or int(times or 1),
                 int(repeats or 1),
+                times == "start",
             )
 
 
@@ -36,8 +38,8 @@ APART_S = 8.0
 
 def now(name):
     """Whether it is time for this bug, here; then it is written down."""
-    for index, mine, times, repeats in MINE:
-        if mine == name and _may(index) and _count(name, times, repeats):
+    for index, mine, times, repeats, at_once in MINE:
+        if mine == name and (at_once or _may(index)) and _count(name, times, repeats):
             return True
     return False
 
