@@ -57,7 +57,7 @@ def train(rank, model, after_step=lambda step: None):
         tools.compute()
         loss = loss_of(model(batch[:, :-1]), batch)  # @sharded_forward
         if not trouble.now("skips_backward"):  # "all of its targets are padding"
-            loss.backward()
+            loss.backward()  # @sharded_backward
         tools.after_backward(step)
         optimizer.step()
         optimizer.zero_grad()
