@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 SCRIPTS: Final = Path(__file__).with_name("scripts")
-_TABLE: Final = ("torchft", "reports", "habits")
+_TABLE: Final = ("torchft", "reports", "habits", "shapes")
 """The files of `table`, in the order of the page."""
 _MARK: Final = re.compile(r"# @(\w+)$", re.MULTILINE)
 
@@ -31,6 +31,7 @@ class Family(StrEnum):
     VALUES = "values and names"
     SHARDED = "FSDP2 inside the group"
     REPORTS = "public reports"
+    SHAPES = "shapes of jobs without TorchFT"
     HEALTHY = "healthy habits"
 
 
@@ -135,7 +136,7 @@ class Case:
     @property
     def strict(self) -> bool:
         """Whether words count too, and a stand of half a minute."""
-        return self.family is Family.REPORTS
+        return self.family in (Family.REPORTS, Family.SHAPES)
 
     @property
     def shape(self) -> str:
