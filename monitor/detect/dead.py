@@ -27,23 +27,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Final
 
-from monitor.detect.endings import End, end_of, finished, gave_up, how_it_ended, is_gone
+from monitor.detect.endings import End, end_of, finished, how_it_ended, is_gone
 from monitor.detect.history import Held, History
-from monitor.detect.patience import LASTS, allowance
+from monitor.detect.patience import allowance, at_work
 from monitor.detect.recorded import MISSING, opinion, sure
 from monitor.detect.track import RankTrack, inside_own_group
 from monitor.detect.waits import WaitGraph
 from monitor.detect.wording import (
-    named as ranks_named,
-)
-from monitor.detect.wording import (
+    gave_up,
     of_death,
     of_hang,
     stood_in,
     waits_for,
     waits_in,
     why_it_died,
+    working,
 )
+from monitor.detect.wording import named as ranks_named
 from monitor.model.names import GroupName, RankName
 from monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
 from monitor.model.wording import listed, plural, seconds
@@ -192,106 +192,75 @@ def _ended_hang(
     Who stood still did so until its launcher ended it, or still stands. One that ended by an error
     of its own, or in another group, has a verdict of its own.
     """
-    ends = {track.rank: end_of(track) for track in gone}
-    waiters = [t for t in gone if ends[t.rank] is End.PEERS and _edge(history, t) is not None]
-    if not waiters:
-        return _never_entered(history, group, gone) if End.PEERS in ends.values() else None
+    waiters = [track for track in gone if end_of(track) is End.PEERS]
+    if not waiters or any(end_of(track) is End.OWN for track in gone):
+        return None
+    edges = {t.rank: held for t in waiters if (held := _edge(history, t)) is not None}
     first_s = min(track.death_s for track in waiters)
-    holders = {r for t in waiters if (held := _edge(history, t)) for r in held.holders}
-    tracks = [history.tracks[rank] for rank in sorted(holders) if rank in history.tracks]
-    stood = [t for t in tracks if t.group == group and _stood_until(t, first_s)]
-    if not stood or any(End.OWN is end for end in ends.values()):
+    names = {rank for held in edges.values() for rank in held.holders}
+    evidence, finding = "whom they waited for when they were last seen", ""
+    if not edges:
+        names, finding = _missing_by_records(history, group, gone)
+        evidence = "flight records of the dead"
+    stood = _stood_among(history, group, names, first_s)
+    if not stood or (finding and len(stood) < len(names)):
         return None
     culprits = tuple(track.rank for track in stood)
-    victims = {t.rank for t in gone} | set(graph.victims(culprits)) | {t.rank for t in waiters}
-    at_work = all(_lasting(track) for track in stood)
-    held_s = [held.since_s for t in waiters if (held := _edge(history, t)) is not None]
-    clauses = [_stood(stood)]
-    clauses += [
-        f"{gave_up(track, track.death_s - held.since_s)} for {plural(stood, 'it', 'them')}"
-        f"{waits_in(history, [track.rank])}"
-        for track in waiters[:_SHOWN]
-        if (held := _edge(history, track)) is not None
-    ]
-    if at_work:
-        clauses.append(f"the timeout is shorter than what {listed(culprits)} did")
+    since_s = min([held.since_s for held in edges.values()] or [first_s])
+    victims = {track.rank for track in gone} | set(graph.victims(culprits))
+    works = [track for track in stood if at_work(track)]
+    what = stood_in(stood, [how_it_ended(t, launcher=True) if is_gone(t) else "" for t in stood])
+    if finding and not any(map(_placed, stood)):
+        what = finding
+    clauses = [what, *(gave_up(t, edges.get(t.rank), culprits) for t in waiters[:_SHOWN])]
+    if works:
+        clauses.append(f"{working(works)}: the timeout is shorter than that work")
     return Verdict(
         kind=Kind.NOT_ENTERED,
         culprits=culprits,
         groups=(group,),
         reason="; ".join(clauses),
-        brief=clauses[0],
-        confidence=Confidence.UNSURE if at_work else Confidence.LIKELY,
-        since_s=min(held_s),
+        brief="" if what == finding else what,
+        confidence=Confidence.UNSURE if works else Confidence.LIKELY,
+        since_s=since_s,
         victims=tuple(sorted(victims - set(culprits))),
         evidence={t.rank: why_it_died(t) or "how is not known" for t in gone[:_SHOWN]}
-        | {"source": "whom they waited for when they were last seen"},
+        | {"source": evidence},
         signature=of_hang(stood),
         settled=True,
     )
 
 
+def _missing_by_records(
+    history: History, group: GroupName, gone: list[RankTrack]
+) -> tuple[set[RankName], str]:
+    """The ranks that the records of a group show missing since its first death, and why."""
+    said = opinion(history, group, within_s=history.now_s - min(track.death_s for track in gone))
+    for finding in () if said is None else said.findings:
+        if said is not None and sure(finding) and finding.kind in MISSING:
+            return set(said.names(finding.culprits)), finding.reason.rstrip(".")
+    return set(), ""
+
+
+def _stood_among(
+    history: History, group: GroupName, names: Iterable[RankName], first_s: float
+) -> list[RankTrack]:
+    """Those of the group that stood still when the first of their waiters gave up."""
+    tracks = [history.tracks[rank] for rank in sorted(names) if rank in history.tracks]
+    return [track for track in tracks if track.group == group and _stood_until(track, first_s)]
+
+
 def _stood_until(track: RankTrack, first_s: float) -> bool:
-    """Whether it stood still when the first of its waiters gave up: it lives without a move since,
-    or it was ended then, and by somebody else.
-    """
+    """Whether it stood still then: it lives without a move since, or somebody else ended it."""
     if is_gone(track):
-        ended = end_of(track) in (End.ASKED, End.KILLED, End.UNKNOWN)
+        ended = end_of(track) in (End.ASKED, End.KILLED)
         return ended and track.death_s >= first_s - _SEEN_LATE_S
     return track.moved_s is None or track.moved_s < first_s
 
 
-def _lasting(track: RankTrack) -> bool:
-    """Whether its last stack shows work that is known to last."""
-    seen = None if track.report is None else track.report.witness
-    return seen is not None and seen.doing in LASTS
-
-
-def _never_entered(history: History, group: GroupName, gone: list[RankTrack]) -> Verdict | None:
-    """The rank that the records of the dead show missing, where no poll has seen the wait."""
-    since_s = history.now_s - min(track.death_s for track in gone)
-    said = opinion(history, group, within_s=since_s)
-    finding = next(
-        (f for f in (() if said is None else said.findings) if sure(f) and f.kind in MISSING), None
-    )
-    if said is None or finding is None:
-        return None
-    culprits = said.names(finding.culprits)
-    first_s = min(track.death_s for track in gone if end_of(track) is End.PEERS)
-    if not all(_stood_until(history.tracks[rank], first_s) for rank in culprits):
-        return None
-    gone_ranks = {track.rank for track in gone}
-    stood = [history.tracks[rank] for rank in culprits]
-    waiters = [t for t in gone if end_of(t) is End.PEERS]
-    clauses = [_stood(stood)] + [_lost_patience(track) for track in waiters[:_SHOWN]]
-    placed = any(t.report is not None and t.report.witness is not None for t in stood)
-    reason = "; ".join(clauses if placed else [finding.reason.rstrip("."), *clauses[1:]])
-    return Verdict(
-        kind=Kind.NOT_ENTERED,
-        culprits=culprits,
-        groups=(group,),
-        reason=reason,
-        brief=clauses[0] if placed else "",
-        confidence=Confidence.LIKELY,
-        since_s=min(track.death_s for track in gone),
-        victims=tuple(sorted((gone_ranks | set(said.names(finding.victims))) - set(culprits))),
-        evidence=dict(finding.evidence) | {"source": "flight records of the dead"},
-        signature=of_hang(stood),
-        settled=True,
-    )
-
-
-def _stood(tracks: Sequence[RankTrack]) -> str:
-    """Where they stood, and until when."""
-    return stood_in(tracks, [how_it_ended(t, launcher=True) if is_gone(t) else "" for t in tracks])
-
-
-def _lost_patience(track: RankTrack) -> str:
-    """`job.1 gave up waiting after its timeout of 8.0 s: RuntimeError: ...`."""
-    timeouts = {} if track.report is None else track.report.timeouts
-    limit_s = timeouts.get("collective")
-    after = "" if limit_s is None else f" after its timeout of {seconds(limit_s)}"
-    return f"{track.rank} gave up waiting{after}: {why_it_died(track)}"
+def _placed(track: RankTrack) -> bool:
+    """Whether stacks show where it stood."""
+    return track.report is not None and track.report.witness is not None
 
 
 # -- left early --------------------------------------------------------------------------------
@@ -307,45 +276,56 @@ def _left_early(
     done = [t for t in members if is_gone(t) and end_of(t) is End.DONE]
     if not done or len(done) == len(members):
         return None
-    names = {track.rank for track in done}
-    waiting = [
-        t
-        for t in members
-        if t.rank in graph.victims(names)
-        and graph.standing[t.rank] is RankStanding.HELD
-        and t.stall_s >= history.hang_after_s(t)
-    ]
-    ended = [t for t in members if is_gone(t) and end_of(t) is End.PEERS]
-    for_them = [t for t in ended if (held := _edge(history, t)) and names & set(held.holders)]
-    others = {end_of(t) for t in members if is_gone(t)} - {End.DONE, End.PEERS, End.ASKED}
-    quick = [t for t in ended if t not in for_them] if not others else []
-    first_s = min(track.death_s for track in done)
-    quick = [t for t in quick if t.death_s >= first_s - _SEEN_LATE_S and _edge(history, t) is None]
-    left_behind = [*waiting, *for_them, *quick]
-    if not left_behind:
+    names = tuple(sorted(track.rank for track in done))
+    seen, lost = _left_behind(history, graph, members, names)
+    behind = [*seen, *lost]
+    if not behind:
         return None
-    seen = [*waiting, *for_them]
-    ranks = [track.rank for track in left_behind]
-    end = f"{listed(sorted(names))} ended with exit code 0"
+    ranks = [track.rank for track in behind]
+    reason = f"{listed(names)} ended with exit code 0"
     if seen:
         where = waits_in(history, [track.rank for track in seen])
-        reason = f"{end} while {listed(ranks)} {plural(ranks, 'was', 'were')} still{where}"
-        reason += f", which {plural(done, 'it', 'they')} never entered: left early"
+        reason += f" while {listed(ranks)} {plural(ranks, 'was', 'were')} still{where}"
+        reason += f", which {plural(names, 'it', 'they')} never entered: left early"
     else:
-        reason = f"{end}; {listed(ranks)} lost {plural(done, 'it', 'them')} and ended after that: "
-        reason += why_it_died(left_behind[0])
+        reason += f"; {listed(ranks)} lost {plural(names, 'it', 'them')} and ended after that: "
+        reason += why_it_died(behind[0])
     return Verdict(
         kind=Kind.DEAD,
-        culprits=tuple(sorted(names)),
+        culprits=names,
         groups=(group,),
         reason=reason,
         confidence=Confidence.LIKELY if seen else Confidence.UNSURE,
-        since_s=first_s,
+        since_s=min(track.death_s for track in done),
         victims=tuple(sorted(ranks)),
         evidence={t.rank: how_it_ended(t) for t in done[:_SHOWN]},
         signature="dead:left early",
         settled=True,
     )
+
+
+def _left_behind(
+    history: History, graph: WaitGraph, members: tuple[RankTrack, ...], names: tuple[RankName, ...]
+) -> tuple[list[RankTrack], list[RankTrack]]:
+    """Ranks that were seen waiting for these, now or until they gave up; and ranks that only lost a
+    peer after these had left, where nobody else is to blame for that.
+    """
+    victims = set(graph.victims(names))
+    waiting = [t for t in members if t.rank in victims and _stands_inside(history, graph, t)]
+    ended = [t for t in members if is_gone(t) and end_of(t) is End.PEERS]
+    edges = {t.rank: _edge(history, t) for t in ended}
+    seen = [t for t in ended if (held := edges[t.rank]) and set(names) & set(held.holders)]
+    others = {end_of(t) for t in members if is_gone(t)}
+    if others - {End.DONE, End.PEERS, End.ASKED}:
+        return [*waiting, *seen], []
+    left_s = min(history.tracks[rank].death_s for rank in names) - _SEEN_LATE_S
+    lost = [t for t in ended if edges[t.rank] is None and t.death_s >= left_s]
+    return [*waiting, *seen], lost
+
+
+def _stands_inside(history: History, graph: WaitGraph, track: RankTrack) -> bool:
+    inside = graph.standing[track.rank] is RankStanding.HELD
+    return inside and track.stall_s >= history.hang_after_s(track)
 
 
 # -- dead --------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from typing import Final
 
 from monitor.detect.track import FINISHED_PHASE, RankTrack
 from monitor.model.observation import stopped
-from monitor.model.wording import seconds
 
 
 class End(StrEnum):
@@ -71,8 +70,3 @@ def how_it_ended(track: RankTrack, launcher: bool = False) -> str:
     if process is not None and process.exit_code is not None:
         return f"ended with exit code {process.exit_code}"
     return "ended"
-
-
-def gave_up(track: RankTrack, waited_s: float) -> str:
-    """`job.1 gave up after 8 s of waiting`."""
-    return f"{track.rank} gave up after {seconds(waited_s)} of waiting"

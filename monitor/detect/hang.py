@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from monitor.detect.history import AROUND_S, History
-from monitor.detect.patience import FOR_OTHERS, works
+from monitor.detect.patience import FOR_OTHERS, at_work
 from monitor.detect.recorded import MISSING, Opinion, opinion, sure, unread
 from monitor.detect.track import RankTrack
 from monitor.detect.waits import SELF_HELD, WaitGraph, heads_across, patience
@@ -275,18 +275,18 @@ def _judge(  # noqa: C901, PLR0911 - one source of evidence after another
     names = tuple(track.rank for track in roots)
     accused = None if said is None else _told(said, names)
     young = still_s < history.config.long_phase_budget_s
-    at_work = tuple(track.rank for track in roots if young and works(track))
+    busy = tuple(track.rank for track in roots if young and at_work(track))
     if accused is not None:
         finding, culprits = accused
-        if finding.kind not in MISSING or not set(culprits) <= set(at_work):
+        if finding.kind not in MISSING or not set(culprits) <= set(busy):
             kind = Kind.MISMATCH if finding.kind in _MISMATCHED else Kind.NOT_ENTERED
             return verdict(culprits, finding.confidence, kind=kind, records=finding)
     if said is not None and _names_another(said, names):
         return None  # it still has time, and these may wait for it
-    if at_work:
+    if busy:
         budget = seconds(history.config.long_phase_budget_s)
-        spare = f"the kernel sees {listed(at_work)} at work there, which may take {budget}"
-        return verdict(at_work, Confidence.UNSURE, spare=spare)
+        spare = f"the kernel sees {listed(busy)} at work there, which may take {budget}"
+        return verdict(busy, Confidence.UNSURE, spare=spare)
     standing = tuple(track.rank for track in roots if _stands(track))
     if standing:
         return verdict(standing, Confidence.LIKELY)

@@ -116,9 +116,16 @@ def before_they_give_up(track: RankTrack, waiters: Iterable[RankTrack]) -> Allow
     return Allowance(_BEFORE_THEY_GIVE_UP * limit_s, f"{rank} gives up after {seconds(limit_s)}")
 
 
-def works(track: RankTrack) -> bool:
-    """Whether stacks show work that is known to last, and the kernel shows activity."""
-    return _lasting(track) is not None and _active(track)
+def at_work(track: RankTrack) -> bool:
+    """Whether its last stack shows work that may last, and the kernel sees it done: a file is
+    written or read, a child is busy, a compiler runs.
+    """
+    seen = None if track.report is None else track.report.witness
+    if seen is None:
+        return False
+    if seen.doing is Doing.IO:
+        return track.used is not None and (track.used.bytes_s or 0.0) >= _WORKS_BYTES_S
+    return (seen.doing in LASTS or seen.doing in _FETCHES) and _active(track)
 
 
 def _lasting(track: RankTrack) -> Doing | None:
@@ -132,7 +139,7 @@ def _lasting(track: RankTrack) -> Doing | None:
 def _active(track: RankTrack) -> bool:
     """Whether the process or a child of it uses cores or moves bytes."""
     process = track.used
-    if track.fresh is None or process is None:
+    if process is None:
         return False
     return (process.cores or 0.0) >= _WORKS_CORES or (process.bytes_s or 0.0) >= _WORKS_BYTES_S
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from monitor.detect.history import History
+from monitor.detect.history import Held, History
 from monitor.detect.patience import LASTS
 from monitor.detect.track import RankTrack
 from monitor.model.names import RankName
@@ -152,6 +152,31 @@ def waits_in(history: History, ranks: Iterable[RankName]) -> str:
         if (track := history.tracks.get(rank)) is not None and (place := _waits_in(track))
     )
     return f" in {places.most_common(1)[0][0]}" if places else ""
+
+
+def gave_up(track: RankTrack, held: Held | None, culprits: Sequence[RankName]) -> str:
+    """`job.1 gave up after 8.2 s of waiting for it in all_reduce (its timeout is 8.0 s): ...`."""
+    timeouts = {} if track.report is None else track.report.timeouts
+    limit_s = timeouts.get("collective")
+    after = "" if held is None else f" after {seconds(track.death_s - held.since_s)} of"
+    own = "" if limit_s is None else f" (its timeout is {seconds(limit_s)})"
+    whom = plural(culprits, "it", "them")
+    where = _waits_in(track)
+    place = f" in {where}" if where else ""
+    return f"{track.rank} gave up{after} waiting for {whom}{place}{own}: {why_it_died(track)}"
+
+
+def working(tracks: Sequence[RankTrack]) -> str:
+    """`job.0 was writing or reading 12 MB/s there`: what the kernel saw of work that lasts."""
+    said = []
+    for track in tracks:
+        used = track.used
+        moved, cores = (0.0, 0.0) if used is None else (used.bytes_s or 0.0, used.cores or 0.0)
+        what = (
+            f"read and wrote {moved / 1e6:.3g} MB/s" if moved >= 1e5 else f"used {cores:.2g} cores"
+        )
+        said.append(f"{track.rank} {what} there")
+    return listed(said)
 
 
 def where_they_wait(tracks: Iterable[RankTrack]) -> list[str]:

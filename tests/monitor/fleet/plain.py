@@ -51,6 +51,8 @@ class PlainRank:
     counts: dict[object, int] = field(default_factory=dict)
     place: tuple[Frame, Doing, str | None] | None = None
     forming: dict | None = None
+    bytes_s: float = 0.0
+    """Read and written by system calls."""
     state: str = "S"
     died_s: float | None = None
     exit_code: int | None = None
@@ -118,11 +120,12 @@ class PlainJob:
 
     def stand(
         self, number: int, function: str, line: int, doing: Doing = Doing.UNKNOWN,
-        call: str | None = None,
+        call: str | None = None, bytes_s: float = 0.0,
     ) -> None:  # fmt: skip
         """Its stacks show it here; outside of any collective unless it has called one."""
         rank = self.ranks[number]
         rank.place = Frame(function, "train.py", line), doing, call
+        rank.bytes_s = bytes_s
         if rank.moves:
             rank.moves, rank.since_s = False, self.now_s
 
@@ -222,6 +225,8 @@ class PlainJob:
                 exit_code=rank.exit_code,
                 exit_signal=rank.exit_signal,
                 interpreter_age_s=None if dead else 0.1,
+                cores=0.0,
+                bytes_s=rank.bytes_s,
             ),
             heads=tuple(heads),
             witness=witness,
