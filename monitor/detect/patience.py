@@ -165,7 +165,7 @@ def _reasons(history: History, track: RankTrack) -> Iterable[Allowance]:
         yield Allowance(config.healing_budget_s, f"{seconds(config.healing_budget_s)} to heal")
     if history.starting(track):
         if blocked(track):
-            yield Allowance.flat(config.undeclared_floor_s, "at one place in its first steps")
+            yield Allowance.flat(config.data_floor_s, "at one place in its first steps")
         elif track.healed_commits is None:
             yield Allowance.flat(config.warm_up_budget_s, "to start")
         else:

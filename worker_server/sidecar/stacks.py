@@ -340,6 +340,8 @@ _STALL_S = 5.0
 """From then on the rank hangs, for those who ask it for more than a look: torch's record takes it
 18 ms. If longer, evidence may come after the kill."""
 _LONG_STALL_S = 30.0
+_START_STALL_S = 10.0
+"""Of a rank that has done nothing yet: it mostly imports, and peers give up after 60 s."""
 _PASSING_S = 600.0
 """For so long after an early look at a rank that then continued, there is none."""
 _AGAIN_S, _OFTEN_S, _SELDOM_S = 2.0, 5.0, 30.0
@@ -445,8 +447,9 @@ def _patience_s(
 ) -> float:
     if any(head.unfinished for head in heads) or any(row.unfinished for row in transfers):
         return _STALL_S
-    starting = not (heads or transfers) if step is None else step.phase in wire.LONG_PHASES
-    return _LONG_STALL_S if starting else _STALL_S
+    if step is None:
+        return _STALL_S if heads or transfers else _START_STALL_S
+    return _LONG_STALL_S if step.phase in wire.LONG_PHASES else _STALL_S
 
 
 # What a stack is known to do: by the calls inside the user's, else by its system call.
