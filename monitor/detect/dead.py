@@ -56,8 +56,6 @@ SIGKILL."""
 _TOGETHER_S: Final = 1.0
 """A death younger than this in the only group is seen once more before it counts: the whole job
 may be ending."""
-_KEPT_S: Final = 5.0
-"""An edge seen this long before a death is what the rank died in: a few polls."""
 _BY_ITSELF: Final = frozenset({End.OWN, End.KILLED})
 _NOT_ITS_OWN: Final = frozenset({End.PEERS, End.ASKED})
 
@@ -81,7 +79,7 @@ def dead(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     verdicts = [
         _ended_hang(history, graph, group, gone) or _verdict(history, graph, group, gone, follows)
         for group, gone in lost.items()
-        if group not in follows and group not in told
+        if group not in follows and group not in told and not _still_hangs(history, graph, gone)
     ]
     verdicts += [
         _lost(history, graph, group, away)
@@ -181,7 +179,8 @@ def _alike(history: History) -> tuple[Verdict, ...]:
 def _edge(history: History, track: RankTrack) -> Held | None:
     """Whom a rank waited for when it ended, if that was seen."""
     held = history.held.get(track.rank)
-    return held if held is not None and track.death_s - held.seen_s <= _KEPT_S else None
+    recent = held is not None and track.death_s - held.seen_s <= history.config.ending_s
+    return held if recent else None
 
 
 def _ended_hang(
@@ -228,6 +227,14 @@ def _ended_hang(
         | {"source": evidence},
         signature=of_hang(stood),
         settled=True,
+    )
+
+
+def _still_hangs(history: History, graph: WaitGraph, gone: list[RankTrack]) -> bool:
+    """Whether all of them gave up on ranks that the graph names now: that hang is the fault."""
+    edges = [_edge(history, track) for track in gone]
+    return all(end_of(track) is End.PEERS for track in gone) and all(
+        held is not None and set(held.holders) & set(graph.roots) for held in edges
     )
 
 

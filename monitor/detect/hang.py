@@ -15,6 +15,7 @@ from monitor.detect.recorded import MISSING, Opinion, opinion, sure, unread
 from monitor.detect.track import RankTrack
 from monitor.detect.waits import SELF_HELD, WaitGraph, heads_across, patience
 from monitor.detect.wording import (
+    gave_up_on,
     hangs,
     hangs_briefly,
     looks,
@@ -104,7 +105,8 @@ def _verdict(
         kind=Kind.NOT_ENTERED,
         culprits=culprits,
         groups=(group,),
-        reason=f"{hangs(history, roots, graph.standing, still_s)}; {waiting}",
+        reason=f"{hangs(history, roots, graph.standing, still_s)}; {waiting}"
+        + gave_up_on(history, culprits),
         brief=hangs_briefly(roots, graph.standing),
         confidence=confidence,
         since_s=min(_since_s(track) for track in roots),
@@ -375,7 +377,7 @@ def _unphased_verdict(
         reason, brief = records.reason, ""
     else:
         reason = f"{hangs(history, tracks, graph.standing, still_s)}; "
-        reason += waits_for(history, waiting, names) + doubt
+        reason += waits_for(history, waiting, names) + doubt + gave_up_on(history, names)
         brief = hangs_briefly(tracks, graph.standing) + doubt
     stacked = records is None and any(_stands(track) for track in tracks)
     allowed = max(

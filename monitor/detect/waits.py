@@ -382,6 +382,8 @@ SELF_HELD = frozenset(
 )
 _ENDS = frozenset({RankStanding.DEAD, RankStanding.TRACED, RankStanding.UNKNOWN})
 """Of ranks that others wait for: no wait of their own is seen."""
+_LEAVES_S: Final = 3.0
+"""A rank that gives up moves once more, seen a poll or two later; one that goes on moves after."""
 _PAUSING = frozenset({RankStanding.FROZEN, RankStanding.ALONE, RankStanding.OUTSIDE})
 
 
@@ -428,9 +430,10 @@ class WaitGraph:
 
     def held_since(self, history: History) -> dict[RankName, Held]:
         """Ranks that wait -> for whom in the end; those that ended keep what was seen before."""
-        gone = (RankStanding.DEAD, RankStanding.SILENT)
         held = {
-            rank: before for rank, before in history.held.items() if self.standing.get(rank) in gone
+            rank: before
+            for rank, before in history.held.items()
+            if rank in self.standing and _still_keeps(history, history.tracks[rank], before)
         }
         holders: dict[RankName, list[RankName]] = {}
         ends = {*self.suspects, *(r for r in self._held_by if self.standing[r] in _ENDS)}
@@ -555,6 +558,17 @@ def build(history: History) -> WaitGraph:
         roots=tuple(rank for rank, span_s in left_s.items() if span_s <= 0),
         next_root_s=min((span_s for span_s in left_s.values() if span_s > 0), default=math.inf),
     )
+
+
+def _still_keeps(history: History, track: RankTrack, held: Held) -> bool:
+    """Whether a rank that is not seen to wait any more may still end for that wait.
+
+    It left it by an error then, and its interpreter takes its time.
+    """
+    if track.died_s is not None or track.fresh is None:
+        return True
+    went_on = track.moved_s is not None and track.moved_s > held.seen_s + _LEAVES_S
+    return not went_on and history.now_s - held.seen_s < history.config.ending_s
 
 
 def _circles(

@@ -44,6 +44,7 @@ _DOING: Final[Mapping[Doing, str]] = {
     Doing.EVALUATE: "evaluating",
     Doing.START: "importing or starting",
 }
+_GAVE_UP_SHOWN: Final = 3
 _HANGS: Final = ("hangs", "hang")
 _HELD: Final[Mapping[RankStanding, tuple[str, str]]] = {
     RankStanding.STOPPED: ("is stopped by a signal (state T)", "are stopped by a signal (state T)"),
@@ -164,6 +165,20 @@ def gave_up(track: RankTrack, held: Held | None, culprits: Sequence[RankName]) -
     where = _waits_in(track)
     place = f" in {where}" if where else ""
     return f"{track.rank} gave up{after} waiting for {whom}{place}{own}: {why_it_died(track)}"
+
+
+def gave_up_on(history: History, culprits: Sequence[RankName]) -> str:
+    """What to add of ranks that gave up on these and ended; empty: none did."""
+    ended = [
+        (track, held)
+        for rank, held in history.held.items()
+        if set(held.holders) & set(culprits)
+        and (track := history.tracks.get(rank)) is not None
+        and track.died_s is not None
+        and track.ending is not None
+        and track.ending.of_peers
+    ]
+    return "".join(f"; {gave_up(track, held, culprits)}" for track, held in ended[:_GAVE_UP_SHOWN])
 
 
 def working(tracks: Sequence[RankTrack]) -> str:
