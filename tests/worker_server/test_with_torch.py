@@ -103,6 +103,7 @@ def test_a_rank_that_holds_the_gil_still_gives_its_ring_and_torchs_record(start_
     assert waiting.exit_age_s is None
     heads = {head.name: head for head in ranks[0].state().heads}
     assert (heads["default"].enqueued, heads["default"].completed) == (4, 3)
+    assert ranks[0].state().timeouts == {"collective": 1800.0}
 
 
 def test_after_gloo_aborts_the_process_the_mismatch_is_on_record(start_gloo):

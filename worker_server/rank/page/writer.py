@@ -106,7 +106,6 @@ class PageWriter:
         self._posted: dict[_Transfers, int] = {}
         """How many there were of those that lost their row."""
         self._tickets = itertools.count()
-        self._owner = [-1] * layout.RING_SLOTS
         self._spent = [0] * layout.MAX_PHASES
         self._progress = 0
         self.phase = layout.PHASE_INIT
@@ -454,9 +453,7 @@ class PageWriter:
         nth = row.nth
         row.nth = nth + 1
         ticket = next(self._tickets)
-        index = ticket % layout.RING_SLOTS
-        self._owner[index] = ticket
-        at = layout.RING_OFFSET + index * layout.RING_SLOT_BYTES
+        at = layout.RING_OFFSET + ticket % layout.RING_SLOTS * layout.RING_SLOT_BYTES
         words[at >> 3] = ticket + 1
         _pack_call(
             self._buffer, at + layout.WORD,
@@ -481,9 +478,8 @@ class PageWriter:
         """Record that the collective was left, by return or by exception."""
         words = self._words
         now = monotonic_ns()
-        index = ticket % layout.RING_SLOTS
-        if self._owner[index] == ticket:
-            at = (layout.RING_OFFSET + index * layout.RING_SLOT_BYTES) >> 3
+        at = layout.RING_OFFSET + ticket % layout.RING_SLOTS * layout.RING_SLOT_BYTES >> 3
+        if words[at] == ticket + 1:  # else a later call has the slot
             if error:
                 words[at + layout.RING_ERROR_WORD] = error
             words[at + layout.RING_EXIT_WORD] = now
