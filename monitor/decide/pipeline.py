@@ -31,12 +31,13 @@ from monitor.decide.rules import DEFAULT, Policy
 from monitor.decide.tracker import GONE_UNCONFIRMED_S, Tracker
 from monitor.detect.dead import over
 from monitor.detect.detectors import DETECTORS, Detector, inhibit, wanted_records
+from monitor.detect.graph import WaitGraph
 from monitor.detect.history import History
 from monitor.detect.intake import push
 from monitor.detect.patience import giving_up
 from monitor.detect.self_health import Health, SelfHealth, scaled
 from monitor.detect.track import FINISHED_PHASE, UNDECLARED, RankTrack
-from monitor.detect.waits import WaitGraph, build
+from monitor.detect.waits import build
 from monitor.detect.wording import looks
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Decision, Evict, Eviction, Guard, Hold

@@ -28,11 +28,11 @@ from operator import attrgetter
 from typing import Final
 
 from monitor.detect.endings import End, end_of, finished, how_it_ended, is_gone
+from monitor.detect.graph import WaitGraph
 from monitor.detect.history import Held, History
 from monitor.detect.patience import allowance, at_work
 from monitor.detect.recorded import MISSING, opinion, sure
 from monitor.detect.track import RankTrack, inside_own_group
-from monitor.detect.waits import WaitGraph
 from monitor.detect.wording import (
     gave_up,
     of_death,

@@ -18,11 +18,11 @@ from __future__ import annotations
 from statistics import median_low
 from typing import Final
 
+from monitor.detect.graph import Stuck, WaitGraph
 from monitor.detect.history import History
 from monitor.detect.patience import allowance
 from monitor.detect.recorded import Opinion, opinion, opinion_across, sure
 from monitor.detect.track import INSIDE, RankTrack
-from monitor.detect.waits import Stuck, WaitGraph
 from monitor.detect.wording import what_they_do, where_they_wait
 from monitor.model.names import GroupName, RankName
 from monitor.model.verdict import Confidence, Kind, RankStanding, Verdict

@@ -17,6 +17,7 @@ from monitor.detect.deadlock import (
     standstill,
 )
 from monitor.detect.forming import forming
+from monitor.detect.graph import WaitGraph
 from monitor.detect.hang import left_out, not_entered, unphased, unphased_records, unseen
 from monitor.detect.history import History
 from monitor.detect.lag import replica_lag
@@ -31,7 +32,6 @@ from monitor.detect.mismatch import (
     torn_records,
 )
 from monitor.detect.straggler import slow_pause, slow_transfer, straggler
-from monitor.detect.waits import WaitGraph
 from monitor.model.names import GroupName, RankName
 from monitor.model.verdict import Kind, Verdict
 

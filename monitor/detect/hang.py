@@ -9,11 +9,13 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final
 
+from monitor.detect.graph import SELF_HELD, WaitGraph
 from monitor.detect.history import AROUND_S, History
+from monitor.detect.outside import heads_across
 from monitor.detect.patience import FOR_OTHERS, at_work
 from monitor.detect.recorded import MISSING, Opinion, opinion, sure, unread
 from monitor.detect.track import RankTrack
-from monitor.detect.waits import SELF_HELD, WaitGraph, heads_across, patience
+from monitor.detect.waits import patience
 from monitor.detect.wording import (
     gave_up_on,
     hangs,

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from monitor.detect.graph import WaitGraph
 from monitor.detect.history import History
 from monitor.detect.quorum_participation import Attended
-from monitor.detect.waits import WaitGraph
 from monitor.model.names import GroupName, RankName
 from monitor.model.verdict import Confidence, Kind, Verdict
 from monitor.model.wording import listed, seconds

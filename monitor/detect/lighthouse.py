@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from monitor.detect.graph import WaitGraph
 from monitor.detect.history import History
 from monitor.detect.intake import HEARTBEAT_TIMEOUT_S
 from monitor.detect.track import RankTrack
-from monitor.detect.waits import WaitGraph
 from monitor.model.names import GroupName, RankName
 from monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
 from monitor.model.wording import listed, plural, seconds

@@ -16,10 +16,10 @@ from typing import Final
 
 from monitor.detect.corrupt import spells
 from monitor.detect.endings import End, end_of
+from monitor.detect.graph import Stuck, WaitGraph
 from monitor.detect.history import History, Reading
 from monitor.detect.recorded import Opinion, lane, opinion, opinion_across, sure, unread
 from monitor.detect.track import RankTrack
-from monitor.detect.waits import Stuck, WaitGraph
 from monitor.model.names import GroupName, RankName
 from monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
 from monitor.model.wording import groups_of, listed, plural

@@ -1,0 +1,222 @@
+"""The wait-for graph: ranks, who waits for whom by which witness, and what follows from that. Pure.
+
+A wait is an edge that says who is waited for; each witness makes its own (`waits` builds them). The
+graph does not know how a wait was seen. Whoever is waited for and waits for nobody is a root; who
+reaches a root is its victim; ranks that wait for each other and for nobody else are a circle, in
+which nobody is to blame. Edges may name too many ranks, never too few: an edge to a rank that moves
+accuses nobody. (Source of the closed form: FT-HSDP, arXiv 2602.00277; Mycroft, SOSP'25.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from monitor.detect.history import Held, History
+from monitor.detect.track import RankTrack
+from monitor.model.names import GroupName, RankName, split_rank_name
+from monitor.model.verdict import RankStanding
+from monitor.records.waits import components
+
+SELF_HELD = frozenset(
+    {
+        RankStanding.STOPPED,
+        RankStanding.FROZEN,
+        RankStanding.LEFT,
+        RankStanding.ALONE,
+        RankStanding.OUTSIDE,
+    }
+)
+_ENDS = frozenset({RankStanding.DEAD, RankStanding.TRACED, RankStanding.UNKNOWN})
+"""Of ranks that others wait for: no wait of their own is seen."""
+_LEAVES_S: Final = 3.0
+"""A rank that gives up moves once more, seen a poll or two later; one that goes on moves after."""
+PAUSING = frozenset({RankStanding.FROZEN, RankStanding.ALONE, RankStanding.OUTSIDE})
+
+
+class By(StrEnum):
+    """The witness of a wait."""
+
+    COLLECTIVE = "collective"
+    """Heads: inside a collective that others have not entered."""
+    TRANSFER = "transfer"
+    """Inside a send or receive that the peer has not posted."""
+    GROUP = "group"
+    """Creates a process group whose other members do not."""
+    ACROSS = "across"
+    """In a quorum, a commit vote or a collective across replica groups."""
+    RECORDS = "records"
+    """Flight records alone show the wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Edges of the graph: each of the waiters waits for each of the holders."""
+
+    waiters: tuple[RankName, ...]
+    holders: tuple[RankName, ...]
+    by: By
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """An unfinished collective, or a transfer, of one replica group's process group."""
+
+    group: GroupName
+    process_group: str
+    seq: int
+    size: int
+    joined: tuple[RankName, ...]
+    """Inside it now."""
+    absent: tuple[RankName, ...] = ()
+    """Known members that have not entered it."""
+    completed: tuple[RankName, ...] = ()
+    """Members that have completed it."""
+    ops: tuple[str, ...] = ()
+    """The operations by which its members entered it, sorted."""
+    stall_s: float = math.inf
+    """Least time without a move by anyone inside: an older record shows another moment."""
+    recorded: bool = False
+    """From heads of torch's recorder: no ring has its entries."""
+    transfer: bool = False
+    """A send or receive between two of them: only its two ends are members, and `seq` counts those
+    of this pair and tag."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether every member is or was inside: nobody is waited for."""
+        return not self.absent
+
+    @property
+    def members(self) -> tuple[RankName, ...]:
+        """Members inside or missing, sorted."""
+        return tuple(sorted((*self.joined, *self.absent)))
+
+
+@dataclass(frozen=True, slots=True)
+class WaitGraph:
+    """The standing of every rank in one tick, and what follows from it."""
+
+    standing: Mapping[RankName, RankStanding]
+    roots: tuple[RankName, ...]
+    """Alone and still for longer than allowed; sorted."""
+    suspects: tuple[RankName, ...]
+    """Alone and still for at least half the stall floor, allowed or not; includes the roots."""
+    stuck: tuple[Stuck, ...]
+    fleet_pauses: bool
+    """Whether most ranks stand still on their own at once and nobody waits."""
+    quiet: tuple[GroupName, ...] = ()
+    """Replica groups that stand still, and only their records can show why; sorted."""
+    next_root_s: float = math.inf
+    """Seconds until the next suspect has stood still for longer than allowed."""
+    by_records: frozenset[RankName] = frozenset()
+    """Ranks missing somewhere by their group's records alone."""
+    circles: tuple[tuple[RankName, ...], ...] = ()
+    """Ranks that stand still, wait for each other and for nobody else, each circle sorted: by what
+    their threads are in, so that records have to confirm it where a rank has several threads."""
+    waits: tuple[Wait, ...] = ()
+    """The edges that name who is waited for. A rank that waits across replica groups also waits for
+    all of its lane and of its own group: those are followed in `victims`, and not listed."""
+    _stalled: frozenset[RankName] = frozenset()
+    _held_by: Mapping[RankName, Sequence[RankName]] = field(default_factory=dict)
+    _lanes: Mapping[int, Sequence[RankName]] = field(default_factory=dict)
+    _groups: Mapping[GroupName, Sequence[RankName]] = field(default_factory=dict)
+
+    @property
+    def pausing(self) -> frozenset[RankName]:
+        """Suspects that may be in a pause of their own; if they continue, it was one."""
+        return frozenset(rank for rank in self.suspects if self.standing[rank] in PAUSING)
+
+    def left_since(self, history: History) -> dict[RankName, float]:
+        """Ranks whose peers have completed the collective that they are in -> first seen so."""
+        apart = (RankStanding.LEFT, RankStanding.SILENT)
+        before = {r: at_s for r, at_s in history.left_s.items() if self.standing.get(r) in apart}
+        now = (rank for rank, standing in self.standing.items() if standing is RankStanding.LEFT)
+        return dict.fromkeys(now, history.now_s) | before
+
+    def held_since(self, history: History) -> dict[RankName, Held]:
+        """Ranks that wait -> for whom in the end; those that ended keep what was seen before."""
+        held = {
+            rank: before
+            for rank, before in history.held.items()
+            if rank in self.standing and _still_keeps(history, history.tracks[rank], before)
+        }
+        holders: dict[RankName, list[RankName]] = {}
+        ends = {*self.suspects, *(r for r in self._held_by if self.standing[r] in _ENDS)}
+        for end in sorted(ends):
+            for waiter in self.victims((end,)):
+                holders.setdefault(waiter, []).append(end)
+        for waiter, of in holders.items():
+            since_s = history.now_s - history.tracks[waiter].stall_s
+            held[waiter] = Held(tuple(of), since_s, history.now_s)
+        return held
+
+    @property
+    def all_in(self) -> frozenset[RankName]:
+        """Ranks in a collective that nobody is missing from."""
+        return frozenset(
+            rank
+            for collective in self.stuck
+            if collective.complete and not collective.completed and not collective.transfer
+            for rank in collective.joined
+            if rank in self._stalled
+        )
+
+    def victims(self, of: Iterable[RankName]) -> tuple[RankName, ...]:
+        """Ranks that stand still because they wait, directly or not, for one of `of`; sorted."""
+        culprits = set(of)
+        victims: set[RankName] = set()
+        frontier = sorted(culprits)
+        lanes: set[int] = set()
+        groups: set[GroupName] = set()
+        while frontier:
+            rank = frontier.pop()
+            waiters = list(self._held_by.get(rank, ()))
+            group, lane = split_rank_name(rank)
+            if lane not in lanes:
+                lanes.add(lane)
+                waiters += self._lanes.get(lane, ())
+            if group not in groups:
+                groups.add(group)
+                waiters += self._groups.get(group, ())
+            new = [w for w in waiters if w not in victims and w not in culprits]
+            victims.update(new)
+            frontier += new
+        return tuple(sorted(victims & self._stalled))
+
+
+def circles_of(
+    waits: Sequence[Wait], stalled: frozenset[RankName]
+) -> tuple[tuple[RankName, ...], ...]:
+    """Strongly connected parts that no edge leaves, of more ranks than one, all standing still."""
+    inside = {rank for wait in waits for rank in wait.waiters}
+    if not any(rank in inside for wait in waits for rank in wait.holders):
+        return ()
+    ranks = sorted({rank for wait in waits for rank in (*wait.waiters, *wait.holders)})
+    place = {rank: node for node, rank in enumerate(ranks)}
+    edges: list[list[int]] = [[] for _ in range(len(ranks) + len(waits))]
+    for node, wait in enumerate(waits, len(ranks)):
+        for rank in wait.waiters:
+            edges[place[rank]].append(node)
+        edges[node] = [place[rank] for rank in wait.holders]
+    circles = []
+    for part in components(edges):
+        members = sorted(ranks[node] for node in part if node < len(ranks))
+        closed = all(target in part for node in part for target in edges[node])
+        if len(members) > 1 and closed and stalled.issuperset(members):
+            circles.append(tuple(members))
+    return tuple(sorted(circles))
+
+
+def _still_keeps(history: History, track: RankTrack, held: Held) -> bool:
+    """Whether a rank that is not seen to wait any more may still end for that wait.
+
+    It left it by an error then, and its interpreter takes its time.
+    """
+    if track.died_s is not None or track.fresh is None:
+        return True
+    went_on = track.moved_s is not None and track.moved_s > held.seen_s + _LEAVES_S
+    return not went_on and history.now_s - held.seen_s < history.config.ending_s
