@@ -548,6 +548,15 @@ class TransferHead(Struct, array_like=True, frozen=True, gc=False):
             raise WireError(f"transfers: {self.unfinished} or {self.held} of {self.posted}")
 
 
+class MadeGroup(Struct, array_like=True, frozen=True, gc=False):
+    """A process group that the rank has created, or was in its turn to; travels as a row."""
+
+    ranks: tuple[Count, ...]
+    """Members asked for; empty: all, or more than are listed."""
+    site: str | None = None
+    """Call site in the user's code, `file.py:line`."""
+
+
 class Forming(Struct, frozen=True, gc=False):
     """A process group that the rank is creating now; it waits for the other members meanwhile."""
 
@@ -565,6 +574,8 @@ class Forming(Struct, frozen=True, gc=False):
     """Address of the store in which the members meet, `HOST:PORT`."""
     site: str | None = None
     """Call site in the user's code, `file.py:line`."""
+    earlier: tuple[MadeGroup, ...] = ()
+    """The last calls of new_group before this one, oldest first: number nth - 1 is the last."""
 
 
 class StateReport(Struct, frozen=True, gc=False):
@@ -1020,6 +1031,7 @@ Answer = StateReport | StepLog | FlightRecord | LastWords | HostReport | Registr
 LEFT_OUT: Final[Mapping[type, Mapping[str, Any]]] = {
     Identity: {"place": {}},
     StateReport: {"unhooked": (), "transfers": (), "timeouts": {}},
+    Forming: {"ranks": (), "earlier": ()},
     StepState: {
         "healing": False, "errored": False, "loss_finite": True, "commit_failures": 0, "tags": (),
         "counters": {}, "source": SOURCE_REPORTER, "times": {}, "gradients_watched": False,
@@ -1077,6 +1089,8 @@ def _plain(value: Any, digits: int) -> Any:  # noqa: PLR0911  one case each
                     _plain(value.seconds, digits)]  # fmt: skip
         case GroupHead():
             return _head_row(value)
+        case MadeGroup():
+            return [list(value.ranks), value.site]
         case TransferHead():
             return [value.group, value.peer, value.tag, value.sends, value.posted,
                     value.unfinished, round(value.age_s, 2), value.held]  # fmt: skip

@@ -102,23 +102,24 @@ def _differ(
 ) -> Verdict:
     """Sides that do not mean the same group: the smaller one has left a call out, if one is."""
     size = history.groups()[group][0].identity.world_size
-    sides = [team.joined for team in teams] + ([tuple(t.rank for t in apart)] if apart else [])
+    gone_on = tuple(track.rank for track in apart)
+    sides = [team.joined for team in teams] + ([gone_on] if gone_on else [])
     largest = max(sides, key=len)
-    odd = tuple(sorted(rank for side in sides if side is not largest for rank in side))
+    odd = tuple(sorted({rank for side in sides for rank in side} - set(largest)))
     clear = 2 * len(largest) > size
     said = [
         f"{listed(team.joined)} {plural(team.joined, 'is', 'are')} in {_call(team.forming)}"
         for team in teams
     ]
-    if apart:
-        names = [track.rank for track in apart]
-        said.append(f"{listed(names)} {plural(names, 'has', 'have')} gone on to a collective")
+    if gone_on:
+        said.append(f"{listed(gone_on)} {plural(gone_on, 'has', 'have')} gone on to a collective")
     reason = f"{'; '.join(said)}, for {seconds(stands_s)}. Every rank has to call new_group for "
     reason += "every group, in the same order, also for groups that it is no member of: "
-    reason += (
-        f"{listed(odd)} left one out" if clear else "one side left a call out, or makes one more"
-    )
-    everyone = tuple(sorted(rank for side in sides for rank in side))
+    if clear:
+        reason += f"{listed(odd)} left out the one {_left_out(teams, largest, odd)}"
+    else:
+        reason += "one side left a call out, or makes one more"
+    everyone = tuple(sorted({*largest, *odd}))
     culprits = odd if clear else everyone
     return Verdict(
         kind=Kind.MISMATCH,
@@ -128,9 +129,33 @@ def _differ(
         confidence=Confidence.LIKELY if clear else Confidence.UNSURE,
         since_s=history.now_s - stands_s,
         victims=tuple(rank for rank in everyone if not clear or rank not in culprits),
-        evidence={rank: _call(team.forming) for team in teams for rank in team.joined[:_SHOWN]},
+        evidence={
+            rank: "; ".join([*_calls(team.forming), _call(team.forming)])
+            for team in teams
+            for rank in team.joined[:_SHOWN]
+        },
         signature="mismatch:new_group",
     )
+
+
+def _left_out(teams: list[Team], right: tuple[RankName, ...], odd: tuple[RankName, ...]) -> str:
+    """The first call of the larger side that the smaller one has not made there."""
+    theirs = next((_numbered(t.forming) for t in teams if t.joined == right), {})
+    ours = next((_numbered(t.forming) for t in teams if set(t.joined) <= set(odd)), {})
+    first = next((n for n in sorted(theirs) if n in ours and theirs[n][0] != ours[n][0]), None)
+    return "for which they wait" if first is None else theirs[first][1]
+
+
+def _numbered(forming: Forming) -> dict[int, tuple[tuple[int, ...], str]]:
+    """Number of a call -> its members and the call for people, the present one included."""
+    made = [(row.ranks, _of(row.ranks, row.site)) for row in forming.earlier]
+    first = forming.nth - len(made)
+    made.append((forming.ranks, _of(forming.ranks, forming.site)))
+    return dict(enumerate(made, first))
+
+
+def _calls(forming: Forming) -> list[str]:
+    return [text for _, text in list(_numbered(forming).values())[:-1]]
 
 
 def _all_wait(now_s: float, group: GroupName, team: Team, stands_s: float) -> Verdict:
@@ -153,9 +178,20 @@ def _all_wait(now_s: float, group: GroupName, team: Team, stands_s: float) -> Ve
 
 
 def _call(forming: Forming) -> str:
-    """`its 1st new_group, of ranks 1 and 2 (train.py:10)`."""
-    site = f" ({forming.site})" if forming.site is not None else ""
+    """`call 1 of new_group, of ranks 1 and 2 (train.py:10)`."""
     if not forming.nth:
-        return f"{forming.call}{site}"
-    of = f", of ranks {listed([str(rank) for rank in forming.ranks])}" if forming.ranks else ""
-    return f"call {forming.nth} of {forming.call}{of or ', of all ranks'}{site}"
+        return f"{forming.call}{_site(forming.site)}"
+    return f"call {forming.nth} of {forming.call}, {_of(forming.ranks, forming.site)}"
+
+
+def _of(ranks: tuple[int, ...], site: str | None) -> str:
+    """`of ranks 1 and 2 (train.py:10)`."""
+    return f"of {_ranks(ranks)}{_site(site)}"
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    return f"ranks {listed([str(rank) for rank in ranks])}" if ranks else "all ranks"
+
+
+def _site(site: str | None) -> str:
+    return "" if site is None else f" ({site})"

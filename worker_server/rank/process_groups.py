@@ -21,6 +21,7 @@ import json
 import os
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
 from typing import Any, Final
@@ -40,6 +41,8 @@ _SPLIT: Final = "split_group"
 _CALLS: Final = (_INIT, "new_group", _SPLIT)
 _SET_TIMEOUT: Final = "_set_pg_timeout"
 """What torchtitan calls after its first step."""
+_EARLIER: Final = 4
+"""Calls that are noted beside the one that runs: which one a rank left out shows there."""
 _RANKS_MOST: Final = 256
 """Of a larger group no members are listed."""
 
@@ -52,6 +55,8 @@ class _Here(threading.local):
 
 _here = _Here()
 _numbers = itertools.count(1)
+_made: deque[tuple[tuple[int, ...], int]] = deque(maxlen=_EARLIER)
+"""Members and site of the last calls that were counted."""
 _timeouts_s: dict[str, float] = {}
 """The shortest one, by whose groups they are: torch's or TorchFT's."""
 _originals: dict[str, Callable[..., Any]] = {}
@@ -61,6 +66,7 @@ def install() -> None:
     """Note into the page of the current recorder from now on; repeated calls patch only once."""
     global _numbers  # noqa: PLW0603  the wrappers outlive any one attach
     _numbers = itertools.count(1)
+    _made.clear()
     _timeouts_s.clear()
     _note_timeouts()
     if _originals:
@@ -120,13 +126,18 @@ def _begin(
         # not all ranks call it then
         alone = bool(values.get("use_local_synchronization"))
         nth = 0 if name == _INIT or alone else next(_numbers)
+        ranks = () if name == _INIT else _members(name, values)
+        site = recorder.site(sys._getframe(2))
         note = {
             "call": name,
             "nth": nth,
-            "ranks": () if name == _INIT else _members(name, values),
+            "ranks": ranks,
             "store": _first_address(values) if name == _INIT else _address(_default_store()),
-            "site": recorder.site(sys._getframe(2)),
+            "site": site,
+            "earlier": tuple(_made),
         }
+        if nth:
+            _made.append((ranks, site))
         _write(recorder, json.dumps(note, separators=(",", ":")))
     except Exception:  # noqa: BLE001  torch goes on without a note
         return

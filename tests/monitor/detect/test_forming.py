@@ -5,21 +5,21 @@ from __future__ import annotations
 from monitor.model.verdict import Confidence
 from tests.monitor.fleet import Drive
 from tests.monitor.fleet.plain import PlainJob
-from worker_server.wire import Doing
+from worker_server.wire import Doing, MadeGroup
 
 
 def test_a_group_that_one_rank_leaves_out_names_it_with_both_lines() -> None:
     def strike(job: PlainJob) -> None:
         for number in (1, 2):
-            job.form(number, 1, (1, 2), line=10)
+            made = (MadeGroup((1, 2), "train.py:10"),)
+            job.form(number, 2, (), line=12, earlier=made)
         job.form(0, 1, (), line=12)
 
     drive = Drive(PlainJob(3, (2, strike))).run(20)
     verdict = drive.incident("mismatch").verdict
     assert (verdict.culprits, verdict.confidence) == (("job.0",), Confidence.LIKELY)
-    assert "train.py:10" in verdict.reason
     assert "train.py:12" in verdict.reason
-    assert "job.0 left one out" in verdict.reason
+    assert verdict.reason.endswith("job.0 left out the one of ranks 1 and 2 (train.py:10)")
 
 
 def test_of_two_ranks_neither_is_accused() -> None:

@@ -481,7 +481,9 @@ class PageReader:
         try:
             content = json.loads(note[0])
             site = self._string(content.pop("site")) or None
-            return convert({**content, "age_s": note[1], "site": site}, wire.Forming)
+            earlier = [[ranks, self._string(at) or None] for ranks, at in content.pop("earlier")]
+            whole = {**content, "age_s": note[1], "site": site, "earlier": earlier}
+            return convert(whole, wire.Forming)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             return None  # a stray write of the rank's went over it
 
