@@ -276,11 +276,14 @@ class Ending:
     of_peers: bool | None = None
     """Whether it was raised by what waits for other ranks (torch.distributed, TorchFT, gloo, NCCL),
     by its frames and its type, and not by the rank's own code. None: that is not known."""
+    detail: str | None = None
+    """What its host adds to the exception: `port 29500 is taken by python3 (pid 4711)`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sentence", one_line(self.sentence))
-        if self.exception is not None:
-            object.__setattr__(self, "exception", one_line(self.exception))
+        for name in ("exception", "detail"):
+            if (text := getattr(self, name)) is not None:
+                object.__setattr__(self, name, one_line(text))
 
 
 class Process(Struct, frozen=True, gc=False):

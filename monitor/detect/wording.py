@@ -221,7 +221,7 @@ def why_it_died(track: RankTrack) -> str:
     ending, process = report.ending, report.process
     if ending is not None and ending.exception is not None:
         where = "" if ending.frame is None else f" in {ending.frame}"
-        return f"{ending.exception}{where}"
+        return f"{ending.exception}{where}" + (f"; {ending.detail}" if ending.detail else "")
     if process.exit_signal in ("SIGTERM", "SIGINT"):
         return f"asked to end by {process.exit_signal}"
     if process.exit_signal is not None:

@@ -15,6 +15,7 @@ from worker_server import wire
 from worker_server.rank.page import layout
 from worker_server.rank.page.reader import PageReader
 from worker_server.run_dir import parent_of
+from worker_server.sidecar.ports import listener
 from worker_server.sidecar.process import OomWatch, PidfdProcess
 from worker_server.sidecar.stacks import Call, Origin, frame_of, innermost, origin, short
 
@@ -248,6 +249,8 @@ _GLOO: Final = re.compile(
 _C10D: Final = re.compile(
     r"(torch\.distributed\.|c10::)(Dist(Backend|Network|Store)?|QueueEmpty)Error:"
 )
+_TAKEN: Final = re.compile(r"\bport: (\d{1,5})\b.*\bname: EADDRINUSE\b")
+"""TCPStore's server socket, as torch's socket.cpp writes it."""
 _OWN_ADDRESS: Final = re.compile(r"\bname: (EADDRINUSE|EADDRNOTAVAIL|EACCES)\b")
 """This host refuses its store's server an address."""
 _WAITS: Final = re.compile(r"torchft/|torch/distributed/(\w+\.py|elastic/utils/)")
@@ -349,6 +352,7 @@ class Remains:
         self._stderr = StderrTail(process.pid)
         self._oom = OomWatch(process.pid)
         self._raised: Raised | None = None
+        self._port_taken: str | None = None
         if not process.wait_death(0):
             self.look()
 
@@ -404,7 +408,9 @@ class Remains:
         sentence = _one_line(self._ended(process))
         if raised is None:
             return wire.Ending(sentence)
-        return wire.Ending(sentence, raised.exception, raised.frame, raised.of_peers)
+        return wire.Ending(
+            sentence, raised.exception, raised.frame, raised.of_peers, self._port_taken
+        )
 
     def learn(self, process: wire.Process) -> None:
         """Find the exception that ended the rank; may wait for a file server."""
@@ -414,6 +420,7 @@ class Remains:
             or self._from_fatal(process)
             or self._from_stderr(process)
         )
+        self._port_taken = None if self._raised is None else _port_taken(self._raised.exception)
 
     def _noted(self, process: wire.Process) -> Raised | None:
         """What the rank wrote down itself."""
@@ -492,6 +499,13 @@ def _file(path: Path, source: str) -> wire.Trace | None:
     text = blob[:_MAX_FILE].decode(errors="replace")
     cut = "\n... cut" if len(blob) > _MAX_FILE else ""
     return wire.Trace(text + cut, source, max(0.0, time.time() - written_s))
+
+
+def _port_taken(exception: str) -> str | None:
+    """Who listens on the port that the exception says is in use."""
+    taken = _TAKEN.search(exception)
+    owner = None if taken is None else listener(int(taken[1]))
+    return None if taken is None or owner is None else f"port {taken[1]} is taken by {owner}"
 
 
 def how_it_ended(
