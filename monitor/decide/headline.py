@@ -177,7 +177,7 @@ def _by_commits(view: View, seen: _Figures) -> JobState:
     if seen.healths[RankHealth.LATE] and not seen.healths[RankHealth.HEALTHY]:
         return JobState.STALLING
     standstill = any(incident.open and incident.verdict.stops for incident in view.incidents)
-    usual_s = seen.step_s or view.spent.usual_s or 0.0
+    usual_s = max(seen.step_s or 0.0, view.spent.usual_s or 0.0)  # a commit may take many steps
     if seen.age_s > max(_HELD_S if standstill else _STILL_S, _STILL_STEPS * usual_s):
         return JobState.STALLING
     late = usual_s > 0 and seen.age_s > max(_LATE_S, _LATE_STEPS * usual_s)

@@ -16,6 +16,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Final, TypeVar
 
+from monitor.decide.commits import missing_after_s
 from monitor.decide.guards import (
     COSTS_KEPT,
     DecisionFacts,
@@ -185,7 +186,7 @@ def _late(history: History, track: RankTrack) -> bool:
     age_s = None if track.step is None else track.step.last_commit_age_s
     if age_s is None or track.doing in LONG_PHASES:
         return False
-    return age_s > history.config.stall_floor_s and age_s > history.hang_after_s(track)
+    return age_s > history.config.stall_floor_s and age_s > missing_after_s(history, track)
 
 
 # -- result ------------------------------------------------------------------------------------
