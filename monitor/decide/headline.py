@@ -143,8 +143,7 @@ def _said(view: View, seen: _Figures) -> _Said:
     if seen.ended is not None:
         state = JobState.INTERRUPTED if seen.ended.stopped else JobState.ENDED
         state = JobState.FINISHED if seen.ended.clean else state
-        lead = lead_of(view)
-        return state, seen.ended.says, "", None if lead is None else lead.id
+        return state, seen.ended.says, "", seen.ended.incident
     state = _by_commits(view, seen)
     late = state in (JobState.LATE, JobState.STALLING)
     lead = lead_of(view, stops=late)  # a fault that only slows the job does not prevent commits
@@ -213,7 +212,8 @@ def lead_of(view: View, *, stops: bool = False) -> Incident | None:
 def _training(view: View, seen: _Figures) -> _Said:
     if wrong := _wrong(view, seen):
         return JobState.DISTURBED, wrong, "", None
-    ranks = len(view.snapshot.observations) - seen.healths[RankHealth.FINISHED]
+    gone = seen.healths[RankHealth.FINISHED] + seen.healths[RankHealth.ENDED]
+    ranks = len(view.snapshot.observations) - gone
     starting = seen.healths[RankHealth.STARTING]
     says = "1 rank is healthy" if ranks == 1 else f"all {ranks:,} ranks are healthy"
     if starting:
