@@ -96,9 +96,10 @@ HEALTH: Final[Mapping[str, str]] = {
     "corrupt": "semi-dark-red",
     "traced": "dark-purple",
     "finished": GREY,
+    "ended": "light-purple",
 }
-"""In the order of `lightkeeper_group_state`: 0 healthy ... 11 finished."""
-_SIGNS: Final = ("●", "◐", "○", "▲", "◇", "✕", "▼", "◔", "◆", "✖", "◉", "✓")
+"""In the order of `lightkeeper_group_state`: 0 healthy ... 12 ended."""
+_SIGNS: Final = ("●", "◐", "○", "▲", "◇", "✕", "▼", "◔", "◆", "✖", "◉", "✓", "■")
 GROUP_STATE: Final[Values] = {
     str(code): (f"{sign} {state}", colour)
     for code, (sign, (state, colour)) in enumerate(zip(_SIGNS, HEALTH.items(), strict=True))

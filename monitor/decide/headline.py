@@ -143,8 +143,7 @@ def _said(view: View, seen: _Figures) -> _Said:
     if seen.ended is not None:
         state = JobState.INTERRUPTED if seen.ended.stopped else JobState.ENDED
         state = JobState.FINISHED if seen.ended.clean else state
-        lead = lead_of(view)
-        return state, seen.ended.says, "", None if lead is None else lead.id
+        return state, seen.ended.says, "", seen.ended.incident
     state = _by_commits(view, seen)
     late = state in (JobState.LATE, JobState.STALLING)
     lead = lead_of(view, stops=late)  # a fault that only slows the job does not prevent commits
@@ -177,7 +176,7 @@ def _by_commits(view: View, seen: _Figures) -> JobState:
     if seen.healths[RankHealth.LATE] and not seen.healths[RankHealth.HEALTHY]:
         return JobState.STALLING
     standstill = any(incident.open and incident.verdict.stops for incident in view.incidents)
-    usual_s = seen.step_s or view.spent.usual_s or 0.0
+    usual_s = max(seen.step_s or 0.0, view.spent.usual_s or 0.0)  # a commit may take many steps
     if seen.age_s > max(_HELD_S if standstill else _STILL_S, _STILL_STEPS * usual_s):
         return JobState.STALLING
     late = usual_s > 0 and seen.age_s > max(_LATE_S, _LATE_STEPS * usual_s)
@@ -213,7 +212,8 @@ def lead_of(view: View, *, stops: bool = False) -> Incident | None:
 def _training(view: View, seen: _Figures) -> _Said:
     if wrong := _wrong(view, seen):
         return JobState.DISTURBED, wrong, "", None
-    ranks = len(view.snapshot.observations) - seen.healths[RankHealth.FINISHED]
+    gone = seen.healths[RankHealth.FINISHED] + seen.healths[RankHealth.ENDED]
+    ranks = len(view.snapshot.observations) - gone
     starting = seen.healths[RankHealth.STARTING]
     says = "1 rank is healthy" if ranks == 1 else f"all {ranks:,} ranks are healthy"
     if starting:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 from typing import Final, TypeVar
 
+from monitor.decide.commits import missing_after_s
 from monitor.decide.guards import (
     COSTS_KEPT,
     DecisionFacts,
@@ -43,7 +44,7 @@ from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Decision, Evict, Eviction, Guard, Hold
 from monitor.model.incident import Incident, State
 from monitor.model.names import MANUAL, GroupName, Host, IncidentId, RankName, group_of, unseen_name
-from monitor.model.observation import LighthouseAway, LighthouseView, Snapshot
+from monitor.model.observation import LighthouseAway, LighthouseView, Snapshot, stopped
 from monitor.model.verdict import (
     FAULTS,
     SLOWS_ONLY,
@@ -146,8 +147,36 @@ def rank_health(
             track = history.tracks.get(rank)
             if track is not None and track.identity.incarnation in incident.incarnations:
                 blamed[rank] = min(looks_so, blamed.get(rank, looks_so), key=WORST_FIRST.index)
-    health = {t.rank: _of(history, graph, t, blamed, victims or {}) for t in history.present()}
-    return health | dict.fromkeys(over(history), RankHealth.FINISHED)
+    tracks = history.present()
+    health = {t.rank: _of(history, graph, t, blamed, victims or {}) for t in tracks}
+    gone = [track for track in tracks if health[track.rank] is RankHealth.DEAD]
+    return health | _ended(gone, over(history), blamed) if gone else health
+
+
+def _ended(
+    gone: Sequence[RankTrack], faultless: Container[RankName], blamed: Container[RankName]
+) -> dict[RankName, RankHealth]:
+    """Of the ranks that are gone those that are no deaths: who had done its work has finished, and
+    who was asked to end has ended, with the whole job or because a peer of its group had failed.
+    """
+    failed_s: dict[GroupName, float] = {}
+    for track in gone:
+        if track.rank not in faultless and not _asked(track):
+            failed_s[track.group] = min(track.death_s, failed_s.get(track.group, math.inf))
+    health: dict[RankName, RankHealth] = {}
+    for track in gone:
+        taken_along = track.death_s >= failed_s.get(track.group, math.inf)
+        asked = _asked(track) and track.doing != FINISHED_PHASE
+        if asked and (track.rank in faultless or taken_along) and track.rank not in blamed:
+            health[track.rank] = RankHealth.ENDED
+        elif track.rank in faultless:
+            health[track.rank] = RankHealth.FINISHED
+    return health
+
+
+def _asked(track: RankTrack) -> bool:
+    """Whether SIGTERM or Ctrl-C ended it."""
+    return track.report is not None and stopped(track.report.process, track.ending)
 
 
 def _of(  # noqa: PLR0911
@@ -186,7 +215,7 @@ def _late(history: History, track: RankTrack) -> bool:
     age_s = None if track.step is None else track.step.last_commit_age_s
     if age_s is None or track.doing in LONG_PHASES:
         return False
-    return age_s > history.config.stall_floor_s and age_s > history.hang_after_s(track)
+    return age_s > history.config.stall_floor_s and age_s > missing_after_s(history, track)
 
 
 # -- result ------------------------------------------------------------------------------------

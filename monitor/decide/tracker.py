@@ -18,6 +18,7 @@ from itertools import count
 from operator import attrgetter
 from typing import Any, Final
 
+from monitor.decide.commits import Commits
 from monitor.detect.history import History
 from monitor.detect.track import RankTrack
 from monitor.model.config import KeeperConfig
@@ -27,6 +28,7 @@ from monitor.model.incident import (
     Milestones,
     State,
     Strength,
+    Training,
     Transition,
     newest_first,
     oldest_first,
@@ -286,6 +288,7 @@ _TOLD: Final = attrgetter(
     "story",
     "verdict.confidence",
     "severity",
+    "training",
     "lost_steps",
 )
 
@@ -495,7 +498,7 @@ def opened(history: History, verdict: Verdict, taken: Container[IncidentId]) -> 
         milestones=Milestones(first_seen_s=now_s),
         story=(Transition(now_s, State.PENDING.value, verdict.reason),),
         last_seen_s=now_s,
-        severity=severity_of(verdict, history.config.eviction_cost_s),
+        severity=severity_of(verdict, costs_s=history.config.eviction_cost_s),
         hosts=history.hosts(verdict.suspects),
         before=strength(history),
     )
@@ -518,14 +521,24 @@ def seen_again(history: History, incident: Incident, verdict: Verdict) -> Incide
     )
 
 
-def weighed(incident: Incident, verdict: Verdict, now_s: float, eviction_cost_s: float) -> Incident:
+def with_training(incident: Incident, commits: Commits) -> Incident:
+    training = commits.since(min(incident.verdict.since_s, incident.milestones.first_seen_s))
+    stood = incident.stood or training is Training.STANDS
+    return replace(incident, training=training, stood=stood)
+
+
+def weighed(
+    incident: Incident, verdict: Verdict, commits: Commits, eviction_cost_s: float
+) -> Incident:
     """The incident with the severity of this verdict; a change is noted in the story."""
-    severity = severity_of(verdict, eviction_cost_s)
+    incident, now_s = with_training(incident, commits), commits.now_s
+    severity = severity_of(verdict, incident.training, eviction_cost_s)
     if severity is incident.severity:
         return incident
     if incident.milestones.firing_s is None:
         return replace(incident, severity=severity)
-    why = f"now {severity.value}: {verdict.reason}"
+    says = {Training.GOES_ON: "the job trains", Training.STANDS: "nobody commits"}
+    why = f"now {severity.value}: {says.get(incident.training, verdict.reason)}"
     return noted(incident, now_s, "severity", why, severity=severity)
 
 
@@ -679,12 +692,8 @@ class Tracker:
     ) -> tuple[Incident, ...]:
         """Take verdicts, after `take_evictions`; returns the changed incidents, oldest first."""
         now_s = history.now_s
-        seen: set[IncidentId] = set()
-        for verdict in verdicts:
-            seen.add(self._see(history, verdict, seen))
-        for incident in self.open():
-            if incident.id not in seen and incident.kind not in unknown:
-                self._miss(history, incident, inhibited or {})
+        if verdicts or self.open():
+            self._take(history, verdicts, unknown, inhibited or {})
         for incident in list(self.incidents.values()):
             self.incidents[incident.id] = followed(history, incident, self.config)
         for incident_id, asked_s in list(self._asked_s.items()):
@@ -696,7 +705,23 @@ class Tracker:
 
     # -- verdicts --------------------------------------------------------------------------
 
-    def _see(self, history: History, verdict: Verdict, taken: Collection[IncidentId]) -> IncidentId:
+    def _take(
+        self,
+        history: History,
+        verdicts: Sequence[Verdict],
+        unknown: frozenset[Kind],
+        inhibited: Mapping[tuple[Kind, GroupName], str],
+    ) -> None:
+        commits, seen = Commits.of(history), set[IncidentId]()
+        for verdict in verdicts:
+            seen.add(self._see(history, verdict, commits, seen))
+        for incident in self.open():
+            if incident.id not in seen and incident.kind not in unknown:
+                self._miss(history, with_training(incident, commits), commits, inhibited)
+
+    def _see(
+        self, history: History, verdict: Verdict, commits: Commits, taken: Collection[IncidentId]
+    ) -> IncidentId:
         incident = self.owner(verdict, taken)
         if incident is None:
             incident = opened(history, verdict, self.incidents)
@@ -707,7 +732,7 @@ class Tracker:
         self._waited_s.update(((incident.id, rank), history.now_s) for rank in verdict.victims)
         self._restored.discard(incident.id)
         incident = seen_again(history, incident, verdict)
-        incident = weighed(incident, verdict, history.now_s, self.config.eviction_cost_s)
+        incident = weighed(incident, verdict, commits, self.config.eviction_cost_s)
         needed = 1 if verdict.settled else self._needed(verdict.kind)
         if incident.state is State.PENDING and sightings >= needed:
             marks = replace(incident.milestones, firing_s=history.now_s)
@@ -734,11 +759,18 @@ class Tracker:
         self,
         history: History,
         incident: Incident,
+        commits: Commits,
         inhibited: Mapping[tuple[Kind, GroupName], str],
     ) -> None:
         self._sightings[incident.id] = 0
+        self.incidents[incident.id] = incident
         if incident.state is State.EVICTING:
             return
+        if incident.training is not Training.UNKNOWN:
+            cost_s = self.config.eviction_cost_s
+            self.incidents[incident.id] = incident = weighed(
+                incident, incident.verdict, commits, cost_s
+            )
         if incident.milestones.evict_asked_s is not None:
             evicted = resolved_by_eviction(history, incident, None, self.config)
             if evicted is not None:

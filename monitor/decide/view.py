@@ -12,7 +12,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
+from itertools import islice, pairwise
 from operator import attrgetter
 from statistics import median
 from textwrap import shorten
@@ -24,7 +24,7 @@ from monitor.decide.audit import IncidentAudit
 from monitor.decide.rank_seconds import Spent
 from monitor.decide.tempo import Tempo, TrendPoint
 from monitor.model.eviction import DecisionRow, Eviction, QuarantineEntry, Remembered
-from monitor.model.incident import BundleView, Incident, newest_first
+from monitor.model.incident import BundleView, Incident, newest_first, oldest_first
 from monitor.model.names import (
     GroupName,
     Host,
@@ -46,7 +46,7 @@ from monitor.model.observation import (
     stopped,
 )
 from monitor.model.quarantine import HostRecord
-from monitor.model.verdict import WORST_FIRST, RankHealth
+from monitor.model.verdict import WORST_FIRST, Kind, RankHealth
 from monitor.model.wording import Face, face_of, listed, seconds
 from worker_server.wire import Doing, Ending, Process, StepState, Witness
 
@@ -545,9 +545,16 @@ class Ended:
     clean: bool
     """Whether all ended with exit code 0."""
     says: str
-    """How, without when."""
+    """Why and how, without when."""
     stopped: bool = False
     """Whether the others were asked to end, by SIGTERM or Ctrl-C."""
+    incident: IncidentId | None = None
+    """The one that tells why."""
+
+
+_APART_S: Final = 60.0
+"""Ranks that end within this of each other end together: launchers send SIGKILL half a minute after
+SIGTERM."""
 
 
 def ended_of(view: View) -> Ended | None:
@@ -562,15 +569,60 @@ def ended_of(view: View) -> Ended | None:
     count, at_s = len(departures), max(departure.at_s for departure in departures)
     if all(departure.clean for departure in departures):
         return Ended(at_s, True, f"{count:,} of {count:,} ranks ended with exit code 0")
-    departures.sort(key=lambda d: (d.clean, d.ending is None or not d.ending.exception, d.at_s))
+    root = _root(view.incidents, departures)
+    says = f"{_ways(root, departures)}; 0 of {count} ranks left"
+    stopped = all(departure.clean or departure.stopped for departure in departures)
+    return Ended(at_s, False, says, stopped, None if root is None else root.id)
+
+
+def _root(incidents: Sequence[Incident], departures: Sequence[Departure]) -> Incident | None:
+    """Why the job ended: of the incidents that stop ranks and were open when its last ranks began
+    to end, the one whose fault is the oldest. It may be resolved by now, since all ended.
+    """
+    ends_s = sorted((departure.at_s for departure in departures), reverse=True)
+    began_s = next((b for b, a in pairwise(ends_s) if b - a > _APART_S), ends_s[-1])
+    roots = [
+        incident
+        for incident in incidents
+        if incident.milestones.firing_s is not None
+        and incident.verdict.stops
+        and incident.verdict.since_s <= ends_s[0]
+        and (incident.ended_s is None or incident.ended_s >= began_s)
+    ]
+    return min(roots, key=lambda i: (i.verdict.since_s, *oldest_first(i)), default=None)
+
+
+def _ways(root: Incident | None, departures: list[Departure]) -> str:
+    """How the ranks ended. First the incident's own sentence and who gave up waiting, or the deaths
+    that it blames, if it knows why; never first a victim that said more.
+    """
+    first = frozenset(() if root is None else root.suspects)
+    own = [departure for departure in departures if departure.rank in first]
+    died = any(not (departure.clean or departure.stopped) for departure in own)
+    if root is not None and not (root.kind is Kind.DEAD and (died or not first)):
+        return f"{root.verdict.brief or root.verdict.reason}{_given_up(root, departures)}"
+    departures.sort(
+        key=lambda d: (
+            d.rank not in first, d.clean, d.ending is None or not d.ending.exception, d.at_s
+        )
+    )  # fmt: skip
     ways: dict[str, list[RankName]] = {}
     for departure in departures:
         ways.setdefault(departure.how, []).append(departure.rank)
     says = [f"{listed(ranks)} {how}" for how, ranks in ways.items()][:_NAMED]
     others = sum(map(len, list(ways.values())[_NAMED:]))
-    more = f" and {others:,} more" if others else ""
-    stopped = all(departure.clean or departure.stopped for departure in departures)
-    return Ended(at_s, False, f"{'; '.join(says)}{more}; 0 of {count} ranks left", stopped)
+    return "; ".join(says) + (f" and {others:,} more" if others else "")
+
+
+def _given_up(root: Incident, departures: Sequence[Departure]) -> str:
+    """`; job.1 gave up after 8.0 s`: victims that ended by themselves."""
+    victims = {*root.verdict.victims}
+    ends = [d for d in departures if d.rank in victims and not (d.clean or d.stopped)]
+    if not ends:
+        return ""
+    first_s = max(0.0, min(departure.at_s for departure in ends) - root.verdict.since_s)
+    ranks = sorted(departure.rank for departure in ends)
+    return f"; {listed(ranks)} gave up after {seconds(first_s)}"
 
 
 def warnings_of(view: View) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ _NOT_STARTED = "init"
 """The page's own name for the time before the first step: no declaration of the loop."""
 _WORKS_CORES = 0.05
 """A wait in TorchFT uses 0.007, and moves 2 kB a second (seen in the field suite)."""
-_WORKS_BYTES_S = 1e6
+_WORKS_BYTES_S = 1e5
 _FETCHES = frozenset({Doing.DATA, Doing.PROCESS})
 _SEEN_OFTEN = 3
 """Declared pauses after which their usual length replaces the budget."""

@@ -15,13 +15,21 @@ from typing import Any, Final
 
 from monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from monitor.model.plain import Moment, from_plain, readable, to_plain
-from monitor.model.verdict import Confidence, Kind, Severity, Verdict
+from monitor.model.verdict import Kind, Severity, Verdict
 
 # -- incident ----------------------------------------------------------------------------------
 
 
 class IncidentError(ValueError):
     """Stored JSON that is not an incident; the message names the key."""
+
+
+class Training(StrEnum):
+    """Whether the job trains since a fault began, by its commits."""
+
+    GOES_ON = "goes_on"  # a commit since, and not long ago
+    STANDS = "stands"  # none for longer than a rank may stand still
+    UNKNOWN = "unknown"  # too soon to say, or a declared pause, or nothing to judge by
 
 
 class State(StrEnum):
@@ -95,7 +103,7 @@ class Incident:
     resolution: str | None = None
     """Why it ended; None while open."""
     severity: Severity = Severity.WARNING
-    """Of the latest verdict."""
+    """Of the latest verdict, by whether the job trains."""
     hosts: tuple[Host, ...] = ()
     """Of the suspects when they were first seen, sorted."""
     before: Strength | None = None
@@ -105,6 +113,10 @@ class Incident:
     None where that cannot be known."""
     candidates: tuple[RankName, ...] = ()
     """Of the latest verdict, if it is unsure."""
+    training: Training = Training.UNKNOWN
+    """When it was last open."""
+    stood: bool = False
+    """Whether the job was seen to stand while it was open."""
 
     @property
     def suspects(self) -> tuple[RankName, ...]:
@@ -172,26 +184,26 @@ STRAGGLER_COSTS_S: Final = 15.0
 """Fleet seconds lost above which a straggler is more than a note: `eviction_cost_s` by default."""
 
 
-def severity_of(verdict: Verdict, costs_s: float = STRAGGLER_COSTS_S) -> Severity:
-    """How soon a person should look, from the latest verdict: by its kind, by who waits, by what it
-    costs. Whether to evict is policy; how sure the verdict is, is confidence.
+def severity_of(
+    verdict: Verdict, training: Training = Training.UNKNOWN, costs_s: float = STRAGGLER_COSTS_S
+) -> Severity:
+    """How soon a person should look: by whether the job trains, by the kind, by who waits. Whether
+    to evict is policy; how sure the verdict is, is confidence.
 
-    Critical: somebody waits for it, so the job (or a part of it) stands; or no rank can end it; or
-    it is certain and cannot end by itself; or the numbers of several groups are corrupt. Info: an
-    unsure verdict that harms nobody, and a straggler that has cost less than `costs_s`, which is
-    what an eviction would.
+    Critical: nobody commits, and this may be why; somebody waits for it, as long as no commit shows
+    that the job goes on; or numbers are corrupt. Info: a straggler that has cost less than
+    `costs_s`, which is what an eviction would.
     """
+    goes_on, stands = training is Training.GOES_ON, training is Training.STANDS
     match verdict.kind:
         case Kind.STRAGGLER:
             return Severity.INFO if verdict.lost_s <= costs_s else Severity.WARNING
-        case Kind.DEAD | Kind.REPLICA_LAG | Kind.LIGHTHOUSE_AWAY | Kind.UNSEEN:
-            return Severity.CRITICAL if verdict.victims else Severity.WARNING
-        case Kind.STATE_CORRUPT if len(verdict.groups) > 1:
-            return Severity.CRITICAL  # whichever was first, the job as a whole is being corrupted
-        case Kind.MISMATCH | Kind.DEADLOCK if verdict.stops:
-            return Severity.CRITICAL  # its ranks wait forever, and none is named as a victim
-        case _:  # hangs, spared mismatches, corrupt state
-            unsure = verdict.confidence is Confidence.UNSURE
-            calm = Severity.INFO if unsure else Severity.WARNING
-            grave = verdict.victims or verdict.confidence is Confidence.CERTAIN
-            return Severity.CRITICAL if grave else calm
+        case Kind.STATE_CORRUPT:
+            grave = bool(verdict.victims) or len(verdict.groups) > 1 or not verdict.spare
+        case Kind.MISMATCH | Kind.DEADLOCK:  # its ranks wait forever, and none is named as a victim
+            grave = verdict.stops and not goes_on
+        case Kind.REPLICA_LAG if not verdict.groups:  # no group's commits go through
+            grave = not goes_on
+        case _:
+            grave = not goes_on and (bool(verdict.victims) or (stands and verdict.stops))
+    return Severity.CRITICAL if grave else Severity.WARNING

@@ -190,11 +190,12 @@ class RankHealth(StrEnum):
     SLOW = "slow"  # to blame for a pace that holds the others up
     CORRUPT = "corrupt"  # to blame for numbers that are wrong
     TRACED = "traced"  # a debugger or profiler holds it
-    FINISHED = "finished"  # ended without a fault
+    ENDED = "ended"  # by SIGTERM or Ctrl-C: with the job, or because a peer had failed
+    FINISHED = "finished"  # its work is done, or it ended with exit code 0
 
 
 WORST_FIRST: Final = (
     RankHealth.DEAD, RankHealth.UNREACHABLE, RankHealth.STALLED, RankHealth.CORRUPT,
     RankHealth.TRACED, RankHealth.SLOW, RankHealth.STARTING, RankHealth.LATE, RankHealth.WAITING,
-    RankHealth.HEALTHY, RankHealth.FINISHED,
+    RankHealth.HEALTHY, RankHealth.ENDED, RankHealth.FINISHED,
 )  # fmt: skip

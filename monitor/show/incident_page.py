@@ -14,8 +14,8 @@ from typing import Final
 from monitor.decide.accounts import OPEN, SpanCosts
 from monitor.decide.view import IncidentReport, bundle_url
 from monitor.model.eviction import Eviction, Rung, RungOutcome, RungResult
-from monitor.model.incident import Incident, State
-from monitor.model.verdict import MEANINGS, Kind, Severity
+from monitor.model.incident import Incident, State, Training
+from monitor.model.verdict import MEANINGS, Kind
 from monitor.model.wording import listed, who
 from monitor.show.templating import document, sections
 from monitor.show.wording import clean, counted, plain, span, time_of_day
@@ -81,7 +81,9 @@ def _who_did(report: IncidentReport) -> str:
 
 
 def _training(report: IncidentReport) -> Fact:
-    """Whether the job trains again, judged only by commits that were seen."""
+    """Whether the job trains, judged only by commits that were seen."""
+    if report.incident.open and report.incident.training is Training.STANDS:
+        return _still(report)
     marks, groups = report.incident.milestones, _names(report.incident.groups)
     if marks.resumed_s is not None:
         after = span(max(0.0, marks.resumed_s - report.began_s))
@@ -103,16 +105,23 @@ def _unseen(report: IncidentReport) -> Fact:
     """No commit was seen since it began."""
     if report.incident.open:
         return _still(report)
-    if report.incident.kind in (Kind.STRAGGLER, Kind.REPLICA_LAG):
+    if report.incident.training is Training.GOES_ON and not report.incident.stood:
         return Fact("training", "yes", "the job was training all the while", "good")
     return Fact("training", "not known", "whether the job trains again was not seen", "away")
 
 
 def _still(report: IncidentReport) -> Fact:
-    if report.incident.severity is not Severity.CRITICAL:
-        return Fact("training", "yes, disturbed", "the job goes on, slower or at a risk", "wait")
     waits = f", {counted(report.waiting, 'rank')} {'waits' if report.waiting == 1 else 'wait'}"
-    return Fact("training", "no", f"the job stands{waits if report.waiting else ''}", "bad")
+    waits = waits if report.waiting else ""
+    match report.incident.training:
+        case Training.GOES_ON:
+            detail = "steps are committed: the job goes on, slower or at a risk"
+            return Fact("training", "yes, disturbed", detail, "wait")
+        case Training.STANDS:
+            return Fact("training", "no", f"the job stands: nobody commits{waits}", "bad")
+        case Training.UNKNOWN:
+            detail = f"no commit was seen since it began, so far{waits}"
+            return Fact("training", "not known yet", detail, "away")
 
 
 def _names(names: Sequence[str]) -> str:
@@ -241,9 +250,7 @@ def _phases(report: IncidentReport, first_s: float, end_s: float) -> Iterator[Ti
 def _suffers(incident: Incident) -> str:
     if incident.kind is Kind.STRAGGLER:
         return "the job is slower"
-    critical = incident.severity is Severity.CRITICAL
-    stands = critical and incident.kind is not Kind.REPLICA_LAG
-    return "the job stands" if stands else "the job is disturbed"
+    return "the job stands" if incident.stood else "the job is disturbed"
 
 
 # The page of one.

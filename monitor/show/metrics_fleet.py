@@ -24,23 +24,23 @@ _NO_STEPS: Final = "no rank of the group answers, or none reports steps"
 STATES: Final = {
     "healthy": 0, "waiting": 1, "starting": 2, "stalled": 3, "unreachable": 4, "dead": 5,
     "evicting": 6, "late": 7, "slow": 8, "corrupt": 9, "traced": 10,
-    "finished": 11,
+    "finished": 11, "ended": 12,
 }  # fmt: skip
 """Health of a group -> value of `lightkeeper_group_state`."""
 
 JOB_INFO = gauge(
     "job_info", "1, with the job's id as its ranks report it.", ("job_id",), absent="no rank",
 )  # fmt: skip
-RANKS = gauge("ranks", "Registered ranks, by health.", ("health",), series="11")
+RANKS = gauge("ranks", "Registered ranks, by health.", ("health",), series="12")
 GROUPS = gauge(
     "groups", "Replica groups, by the health of their worst rank.", ("health",),
-    series="at most 12", absent="healths that no group has",
+    series="at most 13", absent="healths that no group has",
 )  # fmt: skip
 STATE = gauge(
     "group_state",
     "Health of the group's worst rank: 0 healthy, 1 waiting, 2 starting, 3 stalled, "
-    "4 unreachable, 5 dead, 7 late, 8 slow, 9 corrupt, 10 traced, 11 finished; 6 while the "
-    "group is being evicted.",
+    "4 unreachable, 5 dead, 7 late, 8 slow, 9 corrupt, 10 traced, 11 finished, 12 ended; "
+    "6 while the group is being evicted.",
     GROUP, series="G", absent="only the Lighthouse knows the group",
 )  # fmt: skip
 STEP = gauge("group_step", "Step that the group works on.", GROUP, series="G", absent=_NO_STEPS)

@@ -279,7 +279,7 @@ def groups_of(rows: Sequence[Mapping[str, Any]]) -> tuple[GroupView, ...]:
 
 
 _LAST: Final = float("inf")
-_WELL: Final = ("healthy", "waiting", "finished")
+_WELL: Final = ("healthy", "waiting", "ended", "finished")
 """A waiting rank is held up by another."""
 
 
@@ -373,6 +373,7 @@ STYLES: Final = {
     "slow": "bold yellow",
     "corrupt": "bold red",
     "traced": "bold magenta",
+    "ended": "dim",
     "finished": "dim",
     "pending": "yellow",
     "firing": "bold red",

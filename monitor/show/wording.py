@@ -194,7 +194,8 @@ LOOKS: Final = {
     "late": StateLook("◔", "no commit for longer than usual; who holds it up is not known yet"),
     "waiting": StateLook("◐", "it waits for others"),
     "healthy": StateLook("●", "it makes progress"),
-    "finished": StateLook("✓", "it has ended, and that is no fault"),
+    "ended": StateLook("■", "it was asked to end: with the job, or because a peer had failed"),
+    "finished": StateLook("✓", "its work is done"),
     UNKNOWN: StateLook("□", "the Lighthouse knows it, and no rank of it has registered"),
 }
 """Worst first."""
@@ -206,7 +207,7 @@ def state_of(view: View, seen: Observation) -> str:
     health = view.result.rank_health.get(seen.rank)
     if health is None:
         return UNKNOWN
-    over = health in (RankHealth.DEAD, RankHealth.FINISHED)
+    over = health in (RankHealth.DEAD, RankHealth.ENDED, RankHealth.FINISHED)
     if seen.identity.group in view.evicting and not over:
         return EVICTING
     return str(health)

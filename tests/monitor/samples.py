@@ -19,7 +19,7 @@ from monitor.model.eviction import (
     RungOutcome,
     Scope,
 )
-from monitor.model.incident import Incident, Milestones, State, Transition
+from monitor.model.incident import Incident, Milestones, State, Training, Transition
 from monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from monitor.model.observation import (
     Failure,
@@ -93,6 +93,8 @@ def incident(name: str = "inc-1", first_seen_s: float = 100.0, state: State = St
         ),
         last_seen_s=first_seen_s + 3,
         severity=Severity.CRITICAL,
+        training=Training.STANDS,
+        stood=True,
     )
 
 

@@ -35,6 +35,7 @@ _PHASES = {
     RankHealth.SLOW: ("forward", 1.4),
     RankHealth.CORRUPT: ("forward", 0.4),
     RankHealth.TRACED: ("forward", 12.0),
+    RankHealth.ENDED: ("forward", 3.0),
     RankHealth.FINISHED: ("finished", 3.0),
 }
 
@@ -98,8 +99,9 @@ def _observation(
     url = f"http://127.0.0.1:{9000 + index}"
     if health is RankHealth.UNREACHABLE:
         return Observation(identity, url, Unreachable(Failure.TIMEOUT, "no answer in 1 s"), 1.0)
-    dead = health in (RankHealth.DEAD, RankHealth.FINISHED)
-    how = {"exit_signal": "SIGKILL"} if health is RankHealth.DEAD else {"exit_code": 0}
+    dead = health in (RankHealth.DEAD, RankHealth.ENDED, RankHealth.FINISHED)
+    signal = {RankHealth.DEAD: "SIGKILL", RankHealth.ENDED: "SIGTERM"}.get(health)
+    how = {"exit_code": 0} if signal is None else {"exit_signal": signal}
     phase, age_s = _PHASES[health]
     report = StateReport(
         identity=identity,

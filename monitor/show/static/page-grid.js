@@ -3,7 +3,7 @@
 
 import { parse, patch } from "./sections.js";
 
-const STATES = ["dead", "unreachable", "stalled", "corrupt", "traced", "slow", "evicting", "starting", "late", "waiting", "healthy", "finished", "unknown"];
+const STATES = ["dead", "unreachable", "stalled", "corrupt", "traced", "slow", "evicting", "starting", "late", "waiting", "healthy", "ended", "finished", "unknown"];
 
 export class Grid {
   constructor(list, place) {

@@ -10,7 +10,7 @@ from msgspec import structs
 from monitor.decide.headline import JobState, headline_of
 from monitor.decide.rank_seconds import Spent
 from monitor.decide.view import Departure, View
-from monitor.model.incident import Incident, Milestones, State
+from monitor.model.incident import Incident, Milestones, State, Transition
 from monitor.model.names import GroupName, IncidentId, RankName
 from monitor.model.verdict import Confidence, Kind, RankHealth, Severity, Verdict
 from monitor.show.pages import FLEET, Context, FleetIndex, PagePlace
@@ -124,6 +124,78 @@ def stopped(*processes: Process) -> View:
 def test_the_headline_of(view: Callable[[], View], state: str, said: str) -> None:
     headline = headline_of(view())
     assert (headline.state, str(headline)) == (state, said)
+
+
+END_S = NOW_S + 60.0
+GAVE_UP = "RuntimeError: Timed out waiting 8000ms for recv operation to complete"
+HUNG, WAITED = RankName("job.0"), RankName("job.1")
+
+
+def gave_up(*incidents: Incident, says: str = GAVE_UP) -> View:
+    """job.1 waited for job.0 and raised, and the agent ended job.0 with it."""
+    job = GroupName("job")
+    gone = (
+        Departure(HUNG, job, END_S + 1, died(None, "SIGTERM"), Ending("no")),
+        Departure(WAITED, job, END_S, died(1), Ending("no", exception=says)),
+    )
+    return crowd(0, 1, departures=gone, incidents=incidents)
+
+
+def of_the_end(kind: Kind, culprit: RankName, over_s: float | None = None, **more) -> Incident:
+    """Fired 3 s before the end, of a fault that began 8 s before it; a death, with the end."""
+    made = incident("root", kind)
+    since_s = END_S if kind is Kind.DEAD else END_S - 8
+    verdict = replace(
+        made.verdict, culprits=(culprit,), victims=(WAITED,), since_s=since_s,
+        reason="it is so", brief=f"rank {culprit} hangs in flush (train.py:22)", **more,
+    )  # fmt: skip
+    made = replace(
+        made, verdict=verdict, culprits=verdict.culprits, candidates=verdict.candidates,
+        milestones=Milestones(END_S - 4, END_S - 3), last_seen_s=END_S,
+    )  # fmt: skip
+    if over_s is None:
+        return made
+    story = (Transition(over_s, "resolved", "its process ended"),)
+    return replace(made, state=State.RESOLVED, resolution="its process ended", story=story)
+
+
+ROOT = (
+    "The job has ended: rank job.0 hangs in flush (train.py:22); job.1 gave up after 8.0 s; "
+    "0 of 2 ranks left"
+)
+VICTIM_FIRST = f"The job has ended: job.1 exit code 1, {GAVE_UP}; job.0 SIGTERM; 0 of 2 ranks left"
+
+
+@pytest.mark.parametrize(
+    ("incidents", "says"),
+    [
+        pytest.param([of_the_end(Kind.NOT_ENTERED, HUNG)], ROOT, id="a hang, still open"),
+        pytest.param([of_the_end(Kind.NOT_ENTERED, HUNG, END_S + 5)], ROOT,
+                     id="a hang that is over, as its process ended"),
+        pytest.param([of_the_end(Kind.DEAD, WAITED), of_the_end(Kind.NOT_ENTERED, HUNG, END_S + 5)],
+                     ROOT, id="a hang, and the death of its victim"),
+        pytest.param([of_the_end(Kind.NOT_ENTERED, HUNG, END_S - 2)], VICTIM_FIRST,
+                     id="a hang that was over before"),
+        pytest.param([of_the_end(Kind.STRAGGLER, HUNG)], VICTIM_FIRST, id="a slow rank"),
+        pytest.param([], VICTIM_FIRST, id="none"),
+    ],
+)  # fmt: skip
+def test_the_headline_of_an_ended_job_says_why_it_ended(incidents, says) -> None:
+    assert str(headline_of(gave_up(*incidents))) == says
+
+
+def test_a_job_that_ended_by_a_death_names_it_before_victims_that_say_more() -> None:
+    job = GroupName("job")
+    gone = (
+        Departure(HUNG, job, END_S, died(None, "SIGKILL"), None),
+        Departure(WAITED, job, END_S + 1, died(1), Ending("no", exception=GAVE_UP)),
+    )
+    view = crowd(0, 1, departures=gone, incidents=(of_the_end(Kind.DEAD, HUNG),))
+    headline = headline_of(view)
+    assert str(headline) == (
+        f"The job has ended: job.0 SIGKILL; job.1 exit code 1, {GAVE_UP}; 0 of 2 ranks left"
+    )
+    assert headline.incident == "root"
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,7 @@
 """How ranks look: the culprit is never healthy, and who waits is said to wait."""
 
-import pytest
-
 from monitor.model.config import KeeperConfig
-from monitor.model.incident import severity_of
-from monitor.model.verdict import Confidence, Kind, Severity, Verdict
+from monitor.model.verdict import Kind
 from tests.changed import replace
 from tests.monitor.fleet import Drive, SimFleet, at, hang, slow, traced
 from tests.monitor.fleet.told import reports
@@ -53,12 +50,3 @@ def test_a_rank_that_ended_with_exit_code_0_has_finished_while_others_train() ->
     assert {str(rank): str(state) for rank, state in drive.last.rank_health.items()} == {
         "rg_0.0": "healthy", "rg_1.0": "finished", "rg_2.0": "healthy",
     }  # fmt: skip
-
-
-@pytest.mark.parametrize("confidence", list(Confidence))
-@pytest.mark.parametrize("kind", [Kind.MISMATCH, Kind.DEADLOCK])
-def test_a_mismatch_in_which_all_stand_is_critical_however_sure(kind, confidence) -> None:
-    verdict = Verdict(kind, ("rg_0.0", "rg_0.1"), ("rg_0",), "they differ", confidence, 0.0)
-    assert severity_of(verdict) is Severity.CRITICAL
-    if kind is Kind.MISMATCH and confidence is not Confidence.CERTAIN:
-        assert severity_of(replace(verdict, spare="it hangs nobody")) is not Severity.CRITICAL

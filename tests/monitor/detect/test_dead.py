@@ -215,11 +215,11 @@ def test_a_host_on_which_one_rank_still_answers_is_not_lost() -> None:
 @pytest.mark.parametrize(
     ("health", "ends"),
     [
-        (RankHealth.FINISHED, [ended_by("rg_0.0", "SIGINT"), ended_by("rg_0.1", "SIGINT")]),
-        (RankHealth.FINISHED, [ended_by("rg_0.0", "SIGTERM"), ended_by("rg_0.1", "SIGTERM")]),
-        (RankHealth.FINISHED, [raises(f"rg_0.{n}", "KeyboardInterrupt") for n in range(2)]),
+        (RankHealth.ENDED, [ended_by("rg_0.0", "SIGINT"), ended_by("rg_0.1", "SIGINT")]),
+        (RankHealth.ENDED, [ended_by("rg_0.0", "SIGTERM"), ended_by("rg_0.1", "SIGTERM")]),
+        (RankHealth.ENDED, [raises(f"rg_0.{n}", "KeyboardInterrupt") for n in range(2)]),
         (
-            RankHealth.FINISHED,
+            RankHealth.ENDED,
             [raises("rg_0.0", "KeyboardInterrupt"), raises("rg_0.1", RESET, of_peers=True)],
         ),
     ],
@@ -242,7 +242,11 @@ def test_who_died_by_itself_is_named_though_its_launcher_ends_the_others(first, 
     [accused] = [incident for incident in drive.seen.values() if incident.culprits]
     assert accused.culprits == ("rg_0.1",)
     assert accused.id in drive.fired
-    assert set(drive.last.rank_health.values()) == {RankHealth.DEAD}
+    health = {str(rank): state for rank, state in drive.last.rank_health.items()}
+    assert health.pop("rg_0.1") is RankHealth.DEAD
+    assert set(health.values()) == {
+        RankHealth.ENDED if later == "SIGTERM" else RankHealth.DEAD  # nobody knows who sent SIGKILL
+    }
 
 
 def test_one_rank_that_gets_ctrl_c_while_its_group_stands_is_dead() -> None:

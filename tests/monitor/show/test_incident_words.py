@@ -10,8 +10,8 @@ import pytest
 
 from monitor.commands.incidents import story
 from monitor.decide.view import IncidentReport
-from monitor.model.incident import State
-from monitor.model.verdict import Kind, Severity
+from monitor.model.incident import State, Training
+from monitor.model.verdict import Confidence, Kind, Severity
 from monitor.show.incident_page import events, facts, incident_page, title
 from tests.changed import replace
 from tests.monitor.decide.scene import MARKS, hang
@@ -44,7 +44,31 @@ def test_while_it_fires_and_is_held_the_job_stands() -> None:
     assert answers["done"] == ("nothing: held back", "by cool down", "away")
     assert answers["over"] == ("no", "for 60 s by now", "bad")
     assert answers["training"][0] == "no"
-    assert answers["training"][1] == "the job stands"
+    assert answers["training"][1] == "the job stands: nobody commits"
+
+
+@pytest.mark.parametrize(
+    ("training", "word"),
+    [
+        (Training.GOES_ON, "yes, disturbed"),
+        (Training.STANDS, "no"),
+        (Training.UNKNOWN, "not known yet"),
+    ],
+)
+@pytest.mark.parametrize("confidence", list(Confidence))
+@pytest.mark.parametrize("severity", list(Severity))
+def test_whether_the_job_trains_follows_its_commits_alone(
+    training, word, confidence, severity
+) -> None:
+    incident = hang(**OPEN, milestones=BEFORE, training=training, severity=severity)
+    incident = replace(incident, verdict=replace(incident.verdict, confidence=confidence))
+    assert told(incident=incident, evictions=(), rows=())["training"][0] == word
+
+
+def test_a_commit_before_the_job_stood_is_no_sign_that_it_trains() -> None:
+    marks = replace(BEFORE, survivor_commit_s=117.0)
+    incident = hang(**OPEN, milestones=marks, training=Training.STANDS)
+    assert told(incident=incident, evictions=(), rows=())["training"][0] == "no"
 
 
 def test_a_title_is_who_and_what() -> None:
@@ -113,7 +137,7 @@ def test_above_the_rows_stands_what_the_job_did() -> None:
 
 
 def test_where_nobody_was_evicted_no_group_is_said_to_be_short() -> None:
-    incident = hang(milestones=replace(BEFORE, survivor_commit_s=117.0), severity=Severity.WARNING)
+    incident = hang(milestones=replace(BEFORE, survivor_commit_s=117.0), stood=False)
     words = text_of(course(report(incident=incident, evictions=(), rows=()), 2000.0))
     assert "the job is disturbed 17 s" in words
     assert "a group short" not in words

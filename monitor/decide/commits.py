@@ -1,0 +1,88 @@
+"""Does the job train? By its commits alone: for severities, pages and late ranks. Pure.
+
+Theory of operation. A job trains while its ranks commit steps; what a detector is sure of says
+nothing about that. A commit after a fault began, and not long ago, shows that the job goes on. If
+none came for longer than a rank may stand still, or than twice the usual time between two commits
+(local steps: one commit in many steps), the job stands, unless a rank declares a pause. Where no
+commit is known, moves count instead: a phase or a collective entered or left by any rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from monitor.detect.history import History
+from monitor.detect.track import RankTrack
+from monitor.model.incident import Training
+from worker_server.wire import LONG_PHASES
+
+_GAPS: Final = 2.0
+"""Without a commit for this many usual gaps between two commits, one is missing."""
+_SAMPLE: Final = 64
+"""Ranks of a large fleet that are asked what is usual: all step together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commits:
+    """What is known in one tick of the job's commits, or of its moves if it has none."""
+
+    now_s: float
+    last_s: float | None
+    """The latest of any rank; None: no rank is here."""
+    slack_s: float
+    """One that is this much later than the start of a fault did not begin before it."""
+    limit_s: float
+    """If the latest is older, the job stands."""
+    paused: bool
+    """Whether a rank says that it does something long: a checkpoint, an evaluation."""
+
+    @classmethod
+    def of(cls, history: History) -> Commits:
+        tracks = history.present()
+        commits_s = [track.last_commit_s for track in tracks if track.last_commit_s is not None]
+        some = tracks[:: max(1, len(tracks) // _SAMPLE)]
+        gap_s = median([commit_gap_s(track) for track in some] or [0.0])
+        hang_after_s = median([history.hang_after_s(track) for track in some] or [0.0])
+        limit_s = max(hang_after_s, _GAPS * gap_s)
+        moves_s = (track.moved_s or track.first_seen_s for track in tracks)
+        return cls(
+            now_s=history.now_s,
+            last_s=max(commits_s or moves_s, default=None),
+            slack_s=gap_s + history.config.tick_s if commits_s else limit_s,
+            limit_s=limit_s,
+            paused=any(_pauses(track) for track in tracks),
+        )
+
+    def since(self, began_s: float) -> Training:
+        """Whether the job trains since a fault began."""
+        if self.last_s is None:
+            return Training.UNKNOWN
+        lately = self.now_s - self.last_s <= self.limit_s
+        if lately:
+            goes_on = self.last_s > began_s + self.slack_s
+            return Training.GOES_ON if goes_on else Training.UNKNOWN
+        return Training.UNKNOWN if self.paused else Training.STANDS
+
+
+def commit_gap_s(track: RankTrack) -> float:
+    """Mean seconds between two commits of a rank; 0 where that is not known."""
+    first_s, last_s, between = track.first_commit_s, track.last_commit_s, track.commits - 1
+    if first_s is not None and last_s is not None and between > 0:
+        return (last_s - first_s) / between
+    step = track.step
+    if step is None or track.commits < 1:
+        return 0.0
+    return sum(s for phase, s in step.seconds.items() if phase not in LONG_PHASES) / track.commits
+
+
+def missing_after_s(history: History, track: RankTrack) -> float:
+    """Seconds without a commit after which a rank's next one is missing."""
+    return max(history.hang_after_s(track), _GAPS * commit_gap_s(track))
+
+
+def _pauses(track: RankTrack) -> bool:
+    step, alive = track.step, track.died_s is None and track.fresh is not None
+    tagged = step is not None and not LONG_PHASES.isdisjoint(step.tags)
+    return alive and (tagged or track.doing in LONG_PHASES)
