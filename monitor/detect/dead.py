@@ -373,7 +373,9 @@ def _verdict(
     alive = [t for t in history.groups()[group] if t.fresh is not None and not is_gone(t)]
     still = "runs" if len(alive) == 1 else "run"
     # a job that is asked to end is gone by then: ranks that are left wait forever
-    stranded = bool(alive and waiting) and history.now_s - first_s >= history.config.job_end_s
+    end_s = first_s + history.config.job_end_s
+    stranded = bool(alive and waiting) and history.now_s >= end_s
+    stranded = stranded or any(track.death_s >= end_s for track in gone)
     clauses = [_died(history, named, first_s)]
     if alive:
         clauses.append(f"{listed([t.rank for t in alive])} of its group still {still}")

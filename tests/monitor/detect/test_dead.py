@@ -43,7 +43,7 @@ def test_of_ranks_that_die_in_one_moment_the_one_that_got_sigterm_was_taken_alon
     script = [at(20.2, ended_by(first, "SIGABRT")), at(20.15, ended_by(second, "SIGTERM"))]
     config = KeeperConfig(death_slack_s=0.06)
     incident = Drive(SimFleet(2, 2, script), config).run(28).incident("dead")
-    assert incident.culprits == (first,)
+    assert incident.candidates == (first,)  # SIGABRT without a word may be of a peer's doing
     assert second in incident.verdict.victims
 
 
