@@ -441,6 +441,23 @@ class StepState(Struct, frozen=True, gc=False):
         """Steps begun in the life of this process, local ones included."""
         return self.attempt + self.local_steps
 
+    @property
+    def made(self) -> int:
+        """Of these, the commits and the local ones."""
+        return self.commits + self.local_steps
+
+    @property
+    def made_age_s(self) -> float | None:
+        """Seconds since the last commit or local step; None before the first.
+
+        A local step begins a phase. Others begin later, so that this may be too little by the rest
+        of a step, or by the wait for the groups.
+        """
+        ages_s = [self.phase_age_s] if self.local_steps else []
+        if self.last_commit_age_s is not None:
+            ages_s.append(self.last_commit_age_s)
+        return min(ages_s, default=None)
+
 
 def expected_committed_step(step: StepState) -> int | None:
     """The last committed step as the other fields imply it; only a different one is sent.

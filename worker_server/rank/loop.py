@@ -221,6 +221,9 @@ class Loop:
         if self._unread:
             self.facts.step = self.step_of(self.facts.step)
             self._read_first()
+        if self.facts.healing:
+            self.facts.healing = False
+            page.write_step(self.facts)
 
     def note_loss(self, loss: float) -> None:
         """A mean over ranks, reported separately: while its attempt is open, or after its end."""
