@@ -420,6 +420,9 @@ class StepState(Struct, frozen=True, gc=False):
     times: Mapping[str, Took] = {}
     """Time and bytes of TorchFT's parts in the life of this process, by name (staging, load, apply,
     reconfigure); only those that happened."""
+    local_steps: Count = 0
+    """Steps of the optimizer that no vote of their own followed, in the life of this process: with
+    LocalSGD and DiLoCo all but the last of each round. Only grows."""
     waits_in: str | None = None
     """What the rank's main thread waits in now, whatever its phase: `quorum`, `heal` or `commit`.
     Collectives are in the heads. None: in none of these."""
@@ -432,6 +435,28 @@ class StepState(Struct, frozen=True, gc=False):
     gradients_watched: bool = False
     """Gradients are checked before others receive them: unless `spoilt` says otherwise, those of
     the committed steps were finite."""
+
+    @property
+    def steps(self) -> int:
+        """Steps begun in the life of this process, local ones included."""
+        return self.attempt + self.local_steps
+
+    @property
+    def made(self) -> int:
+        """Of these, the commits and the local ones."""
+        return self.commits + self.local_steps
+
+    @property
+    def made_age_s(self) -> float | None:
+        """Seconds since the last commit or local step; None before the first.
+
+        A local step begins a phase. Others begin later, so that this may be too little by the rest
+        of a step, or by the wait for the groups.
+        """
+        ages_s = [self.phase_age_s] if self.local_steps else []
+        if self.last_commit_age_s is not None:
+            ages_s.append(self.last_commit_age_s)
+        return min(ages_s, default=None)
 
 
 def expected_committed_step(step: StepState) -> int | None:
@@ -1038,6 +1063,7 @@ LEFT_OUT: Final[Mapping[type, Mapping[str, Any]]] = {
     StepState: {
         "healing": False, "errored": False, "loss_finite": True, "commit_failures": 0, "tags": (),
         "counters": {}, "source": SOURCE_REPORTER, "times": {}, "gradients_watched": False,
+        "local_steps": 0,
     },
 }  # fmt: skip
 """Fields left out if they have their usual value, the default; None is always left out."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -20,7 +20,7 @@ from monitor.model.incident import Incident, State, oldest_first
 from monitor.model.names import IncidentId
 from monitor.model.verdict import Kind, RankHealth
 from monitor.model.wording import Face, listed, seconds
-from worker_server.wire import LONG_PHASES
+from worker_server.wire import LONG_PHASES, StepState
 
 _LATE_S: Final = 2.0
 _LATE_STEPS: Final = 3.0
@@ -117,6 +117,10 @@ class _Figures:
     step_s: float | None
     age_s: float | None
     """Of the latest commit."""
+    still_s: float | None
+    """Since the last progress: a commit, or a local step; None: before the first."""
+    usual_s: float
+    """How long that usually takes; 0: not known."""
     ended: Ended | None
     healths: Counter[RankHealth]
 
@@ -124,16 +128,39 @@ class _Figures:
 def headline_of(view: View) -> Headline:
     steps = [rank.step for rank in view.snapshot.observations if rank.step is not None]
     ages_s = [step.last_commit_age_s for step in steps if step.last_commit_age_s is not None]
+    age_s, step_s = min(ages_s, default=None), median_step_s(view.tempos)
+    still_s, usual_s = _progress(steps, age_s, step_s, view.spent.usual_s)
     seen = _Figures(
         step=max((step.step for step in steps), default=None),
-        step_s=median_step_s(view.tempos),
-        age_s=min(ages_s, default=None),
+        step_s=step_s,
+        age_s=age_s,
+        still_s=still_s,
+        usual_s=usual_s,
         ended=ended_of(view),
         healths=Counter(view.result.rank_health.values()),
     )
     state, says, next_step, incident = _said(view, seen)
     at_s = None if seen.ended is None else seen.ended.at_s
     return Headline(state, says, next_step, incident, seen.step, seen.step_s, seen.age_s, at_s)
+
+
+def _progress(
+    steps: Sequence[StepState], age_s: float | None, step_s: float | None, commit_s: float | None
+) -> tuple[float | None, float]:
+    """Seconds since the last progress, and how long that usually takes.
+
+    Args:
+        steps: of all ranks.
+        age_s: of the last commit.
+        step_s: usual seconds a step.
+        commit_s: usual seconds a commit.
+    """
+    if not any(step.local_steps for step in steps):
+        return age_s, max(step_s or 0.0, commit_s or 0.0)  # some attempts are not committed
+    made_s = min(s for step in steps if (s := step.made_age_s) is not None)
+    if age_s is not None and commit_s is not None:  # a vote may take longer than a local step
+        made_s = min(made_s, max(0.0, age_s - commit_s))
+    return made_s, step_s or commit_s or 0.0
 
 
 _Said = tuple[JobState, str, str, IncidentId | None]
@@ -171,15 +198,14 @@ def _by_commits(view: View, seen: _Figures) -> JobState:
     """The state by commits alone."""
     if not view.snapshot.observations:
         return JobState.WAITING
-    if seen.age_s is None:
+    if seen.still_s is None:
         return JobState.WATCHING if seen.step is None else JobState.STARTING
     if seen.healths[RankHealth.LATE] and not seen.healths[RankHealth.HEALTHY]:
         return JobState.STALLING
     standstill = any(incident.open and incident.verdict.stops for incident in view.incidents)
-    usual_s = max(seen.step_s or 0.0, view.spent.usual_s or 0.0)  # a commit may take many steps
-    if seen.age_s > max(_HELD_S if standstill else _STILL_S, _STILL_STEPS * usual_s):
+    if seen.still_s > max(_HELD_S if standstill else _STILL_S, _STILL_STEPS * seen.usual_s):
         return JobState.STALLING
-    late = usual_s > 0 and seen.age_s > max(_LATE_S, _LATE_STEPS * usual_s)
+    late = seen.usual_s > 0 and seen.still_s > max(_LATE_S, _LATE_STEPS * seen.usual_s)
     return JobState.LATE if late else JobState.TRAINING
 
 
@@ -225,10 +251,10 @@ def _training(view: View, seen: _Figures) -> _Said:
 
 def _undecided(view: View, seen: _Figures, state: JobState) -> _Said:
     """There are no commits, and no incident says why."""
-    age_s = seen.age_s or 0.0
-    usual_s = view.spent.usual_s
+    still_s, usual_s = seen.still_s or 0.0, view.spent.usual_s
     usual = "" if usual_s is None else f" ({usual_s:.3g} s is usual)"
-    quiet = f"no commit for {seconds(age_s)}{usual}"
+    what = "step" if seen.age_s is None else "commit"
+    quiet = f"no {what} for {seconds(still_s if seen.age_s is None else seen.age_s)}{usual}"
     paused = [
         (seen_rank.rank, seen_rank.step.phase)
         for seen_rank in view.snapshot.observations
@@ -238,17 +264,17 @@ def _undecided(view: View, seen: _Figures, state: JobState) -> _Said:
         phase = Counter(phase for _, phase in paused).most_common(1)[0][0]
         who = listed([rank for rank, does in paused if does == phase])
         return JobState.PAUSING, f"{who} in {phase!r}, {quiet}", "", None
-    return state, quiet, _due(view, age_s, state), None
+    return state, quiet, _due(view, still_s, state), None
 
 
-def _due(view: View, age_s: float, state: JobState) -> str:
+def _due(view: View, still_s: float, state: JobState) -> str:
     """When a verdict is due, even one that blames nobody."""
     if (due_s := _look_again_in_s(view)) is not None:
         return f"Verdict in {seconds(due_s)}"
     if state is JobState.LATE:
         return ""
     config = KeeperConfig() if view.rules is None else view.rules.config
-    most_s = config.standstill_s - age_s
+    most_s = config.standstill_s - still_s
     return f"Verdict in {seconds(most_s)} at most" if most_s > 0 else "Verdict pending"
 
 

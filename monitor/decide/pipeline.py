@@ -211,8 +211,8 @@ def _of(  # noqa: PLR0911
 
 
 def _late(history: History, track: RankTrack) -> bool:
-    """Whether its next commit is overdue by more than a rank may stand still."""
-    age_s = None if track.step is None else track.step.last_commit_age_s
+    """Whether its next step is overdue by more than a rank may stand still."""
+    age_s = None if track.step is None else track.step.made_age_s
     if age_s is None or track.doing in LONG_PHASES:
         return False
     return age_s > history.config.stall_floor_s and age_s > missing_after_s(history, track)

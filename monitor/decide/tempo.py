@@ -45,7 +45,7 @@ class _Mark(Struct, frozen=True, gc=False):
     """A moment at which a step was seen finished."""
 
     at_s: float
-    attempt: int
+    steps: int
     busy_s: float
     wait_s: float
 
@@ -63,7 +63,7 @@ class _Marked(Struct, gc=False):
     def take(self, now_s: float, step: StepState) -> Tempo | None:
         """Take one tick; None: it has not moved within the window."""
         marks, moved = self.marks, False
-        if not marks or marks[-1].attempt != step.attempt:
+        if not marks or marks[-1].steps != step.steps:
             moved, mark = True, _mark(now_s, step)
             if self.tempo is not None and _stood(self.tempo.step_s, marks[-1], mark):
                 marks.clear()
@@ -126,7 +126,7 @@ class TempoBook:
 
 def _stood(pace_s: float, last: _Mark, mark: _Mark) -> bool:
     """Whether there was a standstill since the last mark: a mean over it is no pace."""
-    more_s = mark.at_s - last.at_s - pace_s * (mark.attempt - last.attempt)
+    more_s = mark.at_s - last.at_s - pace_s * (mark.steps - last.steps)
     return more_s > max(STOOD_S, STOOD_STEPS * pace_s)
 
 
@@ -138,11 +138,11 @@ def _mark(now_s: float, step: StepState) -> _Mark:
             busy_s += spent_s
         elif phase == WAITING_PHASE:
             wait_s += spent_s
-    return _Mark(now_s, step.attempt, busy_s - held_s, wait_s + held_s)
+    return _Mark(now_s, step.steps, busy_s - held_s, wait_s + held_s)
 
 
 def _tempo(first: _Mark, last: _Mark) -> Tempo:
-    steps = max(1, last.attempt - first.attempt)
+    steps = max(1, last.steps - first.steps)
     busy_s, wait_s = last.busy_s - first.busy_s, last.wait_s - first.wait_s
     return Tempo(
         (last.at_s - first.at_s) / steps,

@@ -243,6 +243,8 @@ def _still_s(history: History, graph: WaitGraph) -> float | None:
         return None
     if any(graph.standing[track.rank] is not RankStanding.WAITING for track in tracks):
         return None
+    if not all(t.voted for t in tracks):
+        return None
     if any(history.starting(t) or (t.step is not None and t.step.healing) for t in tracks):
         return None
     return min((track.stall_s for track in tracks), default=None)
@@ -310,7 +312,7 @@ def standstill(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     usual_s = max(usual_s, *(usual_inside_s(history, track.rank) for track in standing))
     if still_s < usual_s:
         return ()
-    trained = any(not history.starting(track) for track in standing)
+    trained = any(track.voted and not history.starting(track) for track in standing)
     committed_s = max((t.last_commit_s or 0.0 for t in history.present()), default=0.0)
     if history.now_s - committed_s < still_s or any(_excused(history, t, trained) for t in others):
         return ()

@@ -77,7 +77,8 @@ class Unproven:
     """A gap that may have ended well or badly, and where the rank stood then."""
 
     gap: Gap
-    commits: int
+    made: int
+    """Steps, as `StepState.made`."""
     failures: int
     done: int
     """Collectives completed."""
@@ -190,7 +191,7 @@ class History:
         if track.step is None:
             done = sum(head.completed for head in track.heads)
             return done < COLLECTIVES_A_STEP * warm_up
-        return track.commits - (track.healed_commits or 0) < warm_up
+        return track.step.made - (track.healed_steps or 0) < warm_up
 
     def learned_step_s(self, track: RankTrack) -> float:
         """Seconds a step of this rank: the median of its windows, else the mean of its life."""

@@ -26,7 +26,14 @@ from monitor.detect.track import (
 )
 from monitor.model.names import GroupName
 from monitor.model.observation import Observation, Snapshot
-from worker_server.wire import LONG_PHASES, FlightRecord, StateReport, StepLog, StepState
+from worker_server.wire import (
+    LONG_PHASES,
+    WAIT_QUORUM,
+    FlightRecord,
+    StateReport,
+    StepLog,
+    StepState,
+)
 
 _TRIES: Final = 3
 """How many times a rank's past is requested, at most."""
@@ -208,7 +215,9 @@ def _stays_out(history: History, group: GroupName) -> bool:
 
 
 def _excused(history: History, track: RankTrack) -> bool:
-    """Whether a rank is starting, done, or out of sight: no blame for staying out."""
+    """Whether a rank is starting, done, out of sight, or between two votes: no blame for staying
+    out.
+    """
     config, step = history.config, track.step
     if track.fresh is None or not track.fresh.process.alive or step is None:
         return True
@@ -218,6 +227,7 @@ def _excused(history: History, track: RankTrack) -> bool:
         or _fresh(history, track)
         or (step.healing and phase_s < config.healing_budget_s)
         or (step.phase in LONG_PHASES and phase_s < config.long_phase_budget_s)
+        or (step.local_steps > 0 and step.waits_in != WAIT_QUORUM)
     )
 
 
@@ -298,13 +308,14 @@ def _learn_inside(history: History, track: RankTrack, before: StateReport, since
     if ages_s:
         role, span_s = track.identity.group_rank, max(ages_s) + since_s
         gap = Gap(track.rank, role, INSIDE, span_s, history.now_s)
-        history.unproven[track.rank] = Unproven(gap, track.commits, _failures(track), _done(track))
+        made = 0 if track.step is None else track.step.made
+        history.unproven[track.rank] = Unproven(gap, made, _failures(track), _done(track))
 
 
 def _prove(history: History, track: RankTrack) -> None:
     """Remember the kept collective, once later progress shows that it ended well.
 
-    A peer that dies or is evicted also ends it, by an error: no commit follows then.
+    A peer that dies or is evicted also ends it, by an error: no step follows then.
     """
     unproven = history.unproven.get(track.rank)
     if unproven is None:
@@ -313,7 +324,7 @@ def _prove(history: History, track: RankTrack) -> None:
         well, badly = _done(track) - unproven.done >= COLLECTIVES_A_STEP, False
     else:
         badly = _failures(track) > unproven.failures or track.step.errored
-        well = track.commits > unproven.commits
+        well = track.step.made > unproven.made
     if well or badly:
         del history.unproven[track.rank]
     if well and not badly:

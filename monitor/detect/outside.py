@@ -186,5 +186,7 @@ def _not_entered(head: GroupHead, mate: RankTrack, track: RankTrack) -> bool:
 
 def _place(step: StepState) -> int:
     """Progress of a rank: a completed step lies between two begun ones."""
+    if not step.attempt:  # it makes the local steps before its first vote
+        return 2 * step.step - 1
     over = step.attempt == step.commits + step.commit_failures
     return 2 * step.step + over

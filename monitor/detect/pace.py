@@ -8,7 +8,8 @@ pace in a window is the median of its shares, in seconds of the usual step there
 sometimes descheduled (1 to 3 s is common on a busy host, facts/trainer.md), or that saves now and
 then, has the pace of its other steps, and one that is slow in every third step is slow in every
 sample. Means would accuse a rank for bad luck. A window ends after `window_s` once every rank has
-`window_steps` in it.
+`window_steps` in it. Where groups train alone between votes (LocalSGD, DiLoCo), the faster wait for
+the slower in the vote: there a sample is a round from vote to vote.
 
 A rank that is traced, or whose waits are no longer reported, has no pace in that window.
 
@@ -296,7 +297,12 @@ class _Course:
     @property
     def steps(self) -> int:
         """Steps since its window began."""
-        return self.newest.step.attempt - self.start.step.attempt
+        return self.newest.step.steps - self.start.step.steps
+
+    @property
+    def sampled(self) -> bool:
+        """Whether it has a sample, if its steps need a round for it."""
+        return bool(self.shares) or not _made_local(self.start.step, self.newest.step)
 
     @property
     def calls(self) -> int | None:
@@ -357,7 +363,8 @@ class PaceMeter:
         compared = [
             course for course in self._courses.values() if course.current and not course.traced
         ]
-        if any(course.steps < self.config.window_steps for course in compared):
+        least = self.config.window_steps
+        if any(course.steps < least or not course.sampled for course in compared):
             return
         start_s = now_s if self._start_s is None else self._start_s
         steps_s = sorted(sample_s for course in compared for sample_s in course.steps_s)
@@ -386,12 +393,18 @@ def _advance(course: _Course, reading: Sample | None) -> None:
     if step.phase != WAITING_PHASE and step.phase not in LONG_PHASES:
         course.outside += 1
         course.held += reading.inside
-    if step.attempt <= course.newest.step.attempt:
+    if step.steps <= course.newest.step.steps:
         return
     course.newest = reading
-    before, steps = course.sample, step.attempt - course.sample.step.attempt
+    before, steps = course.sample, step.steps - course.sample.step.steps
     if steps < _SAMPLE_STEPS:
         return
+    if _made_local(before.step, step):
+        if _ended(step) == _ended(before.step):
+            return
+        if before is course.start:  # the rest of a round
+            course.sample = reading.count()
+            return
     whole_s = reading.count().whole_s - before.whole_s
     if whole_s <= 0:
         return
@@ -402,6 +415,15 @@ def _advance(course: _Course, reading: Sample | None) -> None:
         held_s = reading.held_s - before.held_s
         course.alone += (max(0.0, spent_s - held_s) / whole_s,)
     course.sample = reading
+
+
+def _made_local(before: StepState, step: StepState) -> bool:
+    """Whether some of the steps in between were local ones."""
+    return step.local_steps > before.local_steps
+
+
+def _ended(step: StepState) -> int:
+    return step.commits + step.commit_failures
 
 
 def _telling(courses: Sequence[_Course]) -> list[_Course]:
@@ -433,7 +455,7 @@ def _counted(course: _Course) -> tuple[float, ...]:
     if first.held_s is not None and last.held_s is not None:
         held_s = last.held_s - first.held_s
     return (
-        last.step.attempt - first.step.attempt,
+        last.step.steps - first.step.steps,
         last.busy_s - first.busy_s,
         last.whole_s - first.whole_s,
         last.long_s - first.long_s,

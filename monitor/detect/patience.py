@@ -166,7 +166,7 @@ def _reasons(history: History, track: RankTrack) -> Iterable[Allowance]:
     if history.starting(track):
         if blocked(track):
             yield Allowance.flat(config.data_floor_s, "at one place in its first steps")
-        elif track.healed_commits is None:
+        elif track.healed_steps is None:
             yield Allowance.flat(config.warm_up_budget_s, "to start")
         else:
             yield Allowance.flat(config.healing_budget_s, "for first steps after heal")

@@ -74,8 +74,8 @@ class RankTrack:
     """Of these, how many saw the main thread run or wait for the disk."""
     unread: int = 0
     """How often its past may still be requested: it made steps before this monitor saw it."""
-    healed_commits: int | None = None
-    """Commits of this incarnation when it was last seen healing; None: never."""
+    healed_steps: int | None = None
+    """Steps that this incarnation had made when it was last seen healing; None: never."""
     used: Process | None = None
     """The latest report that has its usage: a look may miss it."""
     traced_since_s: float | None = None
@@ -144,9 +144,16 @@ class RankTrack:
     def step_s(self) -> float | None:
         """Mean seconds a step over this incarnation's life, long phases left out."""
         step = self.step
-        if step is None or step.attempt < 1 or not step.seconds:
+        if step is None or step.steps < 1 or not step.seconds:
             return None
-        return sum(s for name, s in step.seconds.items() if name not in LONG_PHASES) / step.attempt
+        return sum(s for name, s in step.seconds.items() if name not in LONG_PHASES) / step.steps
+
+    @property
+    def voted(self) -> bool:
+        """Whether it has committed, as far as anybody reports: its first vote is slow, even where
+        it made local steps before.
+        """
+        return self.step is None or self.commits > 0
 
     @property
     def held_s(self) -> float | None:
@@ -277,7 +284,7 @@ class RankTrack:
         if step is None:
             return
         if step.healing:
-            self.healed_commits = step.commits
+            self.healed_steps = step.made
         if before is not None and step.commit_failures > before.commit_failures:
             self.failed.append((now_s, step.commit_failures - before.commit_failures))
             del self.failed[:-_FAILED_MAX]

@@ -24,6 +24,7 @@ RANK: Final[dict[str, tuple[str, str]]] = {
     "lightkeeper_rank_unhooked_functions": ("1", ""),
     "lightkeeper_rank_info": ("1", ""),
     **{f"lightkeeper_rank_{name}": ("1", _NO_STEPS) for name in _RANK_STEPS},
+    "lightkeeper_rank_local_steps_total": ("1", "every step is voted on"),
     "lightkeeper_rank_committed_step": ("1", "this process has committed nothing yet"),
     "lightkeeper_rank_last_commit_timestamp_seconds": (
         "1",

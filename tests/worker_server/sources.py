@@ -31,6 +31,8 @@ class WrittenDown:
     def step(self, step):
         self.said.append(f"step {step}")
 
+    count_step = step
+
     def note_loss(self, loss):
         self.said.append(f"loss {loss}")
 

@@ -41,8 +41,8 @@ def test_everything_at_once_is_valid(rank, how):
     families = rank.families(how)
     kinds = {name.removeprefix("lightkeeper_rank_"): f.type for name, f in families.items()}
     counters = {
-        "attempts", "commits", "commit_failures", "tokens", "phase_seconds", "user",
-        "communication_seconds", "steps_missed", "nonfinite_attempts", "heals",
+        "attempts", "commits", "commit_failures", "local_steps", "tokens", "phase_seconds",
+        "user", "communication_seconds", "steps_missed", "nonfinite_attempts", "heals",
         "checkpoint_staged_bytes", "checkpoint_loaded_bytes",
     }  # fmt: skip
     assert {name for name, kind in kinds.items() if kind == "counter"} == counters

@@ -254,6 +254,107 @@ def test_steps_inside_of_one_long_phase_are_progress(reporter, read):
         assert (read().phase, read().progress) == ("forward", before.progress + 1)
 
 
+# -- steps between two votes: LocalSGD, DiLoCo --------------------------------------------------
+
+
+def local_steps(reporter, count):
+    """Steps of the optimizer, as its hook reports them."""
+    for _ in range(count):
+        reporter.from_source("optimizer").count_step(0)
+
+
+def vote(reporter, step, *, committed=True):
+    torchft = reporter.from_source("torchft")
+    torchft.begin_step(step)
+    torchft.end_step(step, committed=committed)
+
+
+@pytest.fixture
+def managed(reporter):
+    """A reporter whose rank has a TorchFT Manager."""
+    manager = SimpleNamespace(_step=7, _replica_id="rg_1:x", _quorum_id=-1)
+    reporter.observe_manager(manager)
+    return reporter
+
+
+def test_an_optimizers_steps_are_commits_unless_a_manager_votes(reporter, read):
+    local_steps(reporter, 3)
+    assert (read().commits, read().local_steps, read().source) == (3, 0, "optimizer")
+
+
+def test_a_vote_is_a_commit_and_the_steps_before_it_are_local(managed, read):
+    for step in (7, 8):
+        local_steps(managed, 3)
+        vote(managed, step)
+        local_steps(managed, 1)  # in whose hook the vote was
+    state = read()
+    assert (state.attempt, state.commits, state.local_steps, state.steps) == (2, 2, 6, 8)
+    assert (state.step, state.committed_step, state.source) == (8, 8, "torchft")
+
+
+def test_before_the_first_vote_a_rank_steps_and_has_committed_nothing(managed, read):
+    progress = []
+    for _ in range(3):
+        local_steps(managed, 1)
+        progress.append(read().progress)
+    state = read()
+    assert (state.attempt, state.commits, state.local_steps) == (0, 0, 3)
+    assert (state.last_commit_age_s, state.phase) == (None, "other")
+    assert (state.step, state.replica_id, state.source) == (7, "rg_1:x", "torchft")
+    assert progress == [1, 2, 3]
+
+
+def test_a_job_that_votes_in_every_step_has_no_local_ones(managed, read):
+    for step, committed in ((7, True), (8, False), (8, False), (8, True)):
+        vote(managed, step, committed=committed)
+        local_steps(managed, committed)
+    state = read()
+    assert (state.attempt, state.commits, state.local_steps) == (4, 2, 0)
+
+
+def test_a_step_after_a_vote_that_failed_is_the_votes_own(managed, read):
+    """The inner optimizer's, in whose hook DiLoCo votes."""
+    local_steps(managed, 3)
+    vote(managed, 7, committed=False)
+    local_steps(managed, 1)
+    assert (read().commit_failures, read().local_steps) == (1, 3)
+
+
+def test_steps_while_the_groups_exchange_are_local_too(managed, read):
+    """DiLoCo asks for the quorum some steps before it votes."""
+    torchft = managed.from_source("torchft")
+    local_steps(managed, 3)
+    torchft.begin_step(7)
+    local_steps(managed, 2)
+    torchft.end_step(7)
+    local_steps(managed, 1)
+    assert (read().commits, read().local_steps) == (1, 5)
+
+
+def test_a_round_lasts_from_vote_to_vote(managed, rows):
+    for step in (7, 8):
+        vote(managed, step)
+        local_steps(managed, 3)
+    vote(managed, 9)
+    first, second, third = rows()
+    for before, row in ((first, second), (second, third)):
+        assert row.duration_s == pytest.approx(before.end_age_s - row.end_age_s, abs=1e-8)
+
+
+def test_local_steps_inside_of_the_loops_own_phases_end_init(managed, read):
+    for _ in range(2):
+        with managed.phase("optimizer"):
+            local_steps(managed, 1)
+            assert read().phase == "optimizer"
+        assert read().phase == "other"
+
+
+def test_a_loop_that_reports_its_own_steps_has_no_local_ones(managed, read):
+    managed.step(1)
+    local_steps(managed, 3)
+    assert (read().commits, read().local_steps, read().progress) == (1, 0, 1)
+
+
 # -- tags and counters ------------------------------------------------------------------------
 
 

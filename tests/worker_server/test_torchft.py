@@ -35,7 +35,7 @@ from torchft.process_group import (  # noqa: E402
     ProcessGroupGloo,
 )
 
-from tests.worker_server import pieces_parent, torchft_parent  # noqa: E402
+from tests.worker_server import local_sgd_parent, pieces_parent, torchft_parent  # noqa: E402
 from tests.worker_server.pages import NOW, identity  # noqa: E402
 from worker_server import wire  # noqa: E402
 from worker_server.rank import collectives, torchft, torchft_groups  # noqa: E402
@@ -192,6 +192,30 @@ def test_a_rank_with_a_manager_for_each_piece_of_its_model_tells_one_heal(tmp_pa
     assert (b["apply"].done, b["apply"].sum_bytes) == (1, nbytes)
     assert (a["staging"].done, a["staging"].sum_bytes) == (1, nbytes)
     assert 0 < b["load"].sum_s < 30
+
+
+@pytest.fixture(scope="module")
+def rounds(tmp_path_factory):
+    """The last states of ranks that train alone and meet every few steps."""
+    folder = tmp_path_factory.mktemp("rounds")
+    env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.worker_server.local_sgd_parent", str(folder)],
+        env=env, cwd=ROOT, capture_output=True, text=True, timeout=90, check=False,
+    )  # fmt: skip
+    assert json.loads(done.stdout) == [0] * len(local_sgd_parent.RUNS)
+    return {name: PageReader(folder / f"{name}.page") for name in local_sgd_parent.RUNS}
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", local_sgd_parent.RUNS)
+def test_steps_between_two_votes_are_local_and_votes_are_commits(rounds, name):
+    state = over_the_wire(rounds[name].step_state(NOW))
+    votes, alone = divmod(local_sgd_parent.STEPS, local_sgd_parent.EVERY)
+    assert alone > 0
+    assert (state.source, state.commits, state.attempt) == ("torchft", votes, votes)
+    assert state.steps == local_sgd_parent.STEPS
+    assert (state.committed_step, state.commit_failures) == (votes - 1, 0)
 
 
 # -- groups of one, in this process ------------------------------------------------------------

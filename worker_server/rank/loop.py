@@ -124,11 +124,20 @@ class Loop:
         self._replica = ""
         self._said: str | None = None
         self._open = False
+        self._voted = False
+        """Whether the optimizer's next step is that of the attempt that ended last."""
+        self._begun_locally = False
+        """Whether local steps were made since the last attempt."""
         self._begin_ns = 0
         self._end_ns = 0
         self.heals = 0
         """Attempts in which the Manager healed."""
         self.soundness = Soundness(self)
+
+    @property
+    def begun(self) -> bool:
+        """Whether the first step has begun."""
+        return self.facts.attempt > 0 or self._begun_locally
 
     @property
     def attempt_now(self) -> int:
@@ -157,12 +166,11 @@ class Loop:
         facts.attempt += 1
         self.due = False
         self._open = True
-        self._begin_ns = now
+        self._begin_ns = (self._end_ns or now) if self._begun_locally else now
+        self._begun_locally = False
         page.begin_attempt(facts.attempt, step)
-        if self._unread:  # report the replica id before the first end
-            self._unread = False
-            self._read_manager(self.manager, facts)
-            page.write_step(facts)
+        if self._unread:
+            self._read_first()
 
     def begin_next(self) -> None:
         """A phase begins an attempt: of the next step, or of the same again."""
@@ -190,12 +198,32 @@ class Loop:
             self._take_loss(loss)
         self.soundness.end(loss, self.step_of(step, committed))
         self._open = False
+        self._voted = True
         self._end_ns = now
         if self.manager is not None:
             self._read_manager(self.manager, facts)
             self.heals += facts.healing
         page.end_attempt(facts.attempt, step, self._begin_ns, now, 1 if committed else 0)
         page.write_step(facts)
+
+    def step_locally(self) -> None:
+        """The optimizer made a step. The first after an attempt's end is that attempt's own; any
+        other is one of several before the next vote, as in LocalSGD and DiLoCo.
+        """
+        if self._voted:
+            self._voted = False
+            return
+        page = self.page
+        page.change_phase(page.phase if self.outer else layout.PHASE_OTHER)
+        page.count_local_step()
+        self.due = False
+        self._begun_locally = not self._open
+        if self._unread:
+            self.facts.step = self.step_of(self.facts.step)
+            self._read_first()
+        if self.facts.healing:
+            self.facts.healing = False
+            page.write_step(self.facts)
 
     def note_loss(self, loss: float) -> None:
         """A mean over ranks, reported separately: while its attempt is open, or after its end."""
@@ -209,7 +237,7 @@ class Loop:
 
     def rest(self) -> int:
         """The phase outside all named ones."""
-        return layout.PHASE_OTHER if self.facts.attempt else layout.PHASE_INIT
+        return layout.PHASE_OTHER if self.begun else layout.PHASE_INIT
 
     def disable(self, why: BaseException) -> None:
         """Stop reporting; warns once."""
@@ -235,6 +263,12 @@ class Loop:
                 f"TorchFT Manager: it is shown as {name}",
                 stacklevel=6,
             )
+
+    def _read_first(self) -> None:
+        """Report the replica id before the first attempt ends."""
+        self._unread = False
+        self._read_manager(self.manager, self.facts)
+        self.page.write_step(self.facts)
 
     def _read_manager(self, manager: Any, facts: StepFacts) -> None:
         """Plain attributes only: the Manager's methods wait for the quorum."""

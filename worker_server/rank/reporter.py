@@ -264,7 +264,7 @@ class ReportSource:
         try:
             outer = self._outer
             back = outer.pop() if outer else layout.PHASE_OTHER
-            if not outer and self._loop.facts.attempt:
+            if not outer and self._loop.begun:
                 back = layout.PHASE_OTHER  # the first step began inside a phase
             self._page.change_phase(back)
         except Exception as exc:  # noqa: BLE001
@@ -317,6 +317,24 @@ class ReportSource:
         self.end_step(step, committed=committed, loss=loss, tokens=tokens)
         if self._steps_thread == get_ident():
             self._loop.due = True
+
+    def count_step(self, step: int) -> None:
+        """The optimizer made a step: with a TorchFT Manager a local one, for its votes are commits;
+        else a step that is a commit too.
+        """
+        if self._loop.manager is None:
+            self.step(step)
+        else:
+            self._arbiter.source("torchft").step_locally()
+
+    def step_locally(self) -> None:
+        """The optimizer made a step, before or after a vote."""
+        if self._steps_thread != get_ident() and not self._take_steps():
+            return
+        try:
+            self._loop.step_locally()
+        except Exception as exc:  # noqa: BLE001
+            self.disable(exc)
 
     def note_loss(self, loss: Any) -> None:
         """The latest loss, a mean over ranks, from a hook that gets it apart from the step; ignored
@@ -486,7 +504,7 @@ class NullReporter(Reporter):
     """Does nothing: the attach failed or is switched off."""
 
     url = None
-    count = begin_step = end_step = step = note_loss = _nothing
+    count = begin_step = end_step = step = count_step = step_locally = note_loss = _nothing
     fingerprint = observe_manager = close = _nothing
 
     def __init__(self) -> None:

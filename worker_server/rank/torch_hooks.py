@@ -12,7 +12,8 @@
   global hook after each `Optimizer.step`; ours takes a microsecond. Of several optimizers only the
   first to step is counted (a GAN's critic steps more often than its generator), and another one
   once that is gone or long silent. A step that a GradScaler skips, for an overflow, does not call
-  the optimizer and is not counted.
+  the optimizer and is not counted. With a TorchFT Manager the votes are the commits, and steps
+  between two votes (LocalSGD, DiLoCo) are local ones.
 """
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ class StepCounter:
         self._others = 0
         step = self._steps
         self._steps = step + 1
-        self._source.step(step)
+        self._source.count_step(step)
 
 
 def count_steps(source: ReportSource) -> None:

@@ -153,6 +153,8 @@ _OF_A_STEP: Final[
     (_COUNTER, "commits", "steps committed by this process", lambda step: step.commits),
     (_COUNTER, "commit_failures", "attempts that ended without a commit",
      lambda step: step.commit_failures),
+    (_COUNTER, "local_steps", "steps of the optimizer between two votes: LocalSGD, DiLoCo",
+     lambda step: step.local_steps or None),
     (_COUNTER, "tokens", "tokens trained on by this process", lambda step: step.tokens),
     (_GAUGE, "quorum_id", "TorchFT quorum", lambda step: step.quorum_id),
     (_GAUGE, "participants", "replica groups in the quorum", lambda step: step.participants),

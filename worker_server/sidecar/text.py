@@ -160,7 +160,8 @@ def _step(step: StepState) -> Iterator[tuple[str, str]]:
     ago = "" if step.last_commit_age_s is None else f", {_duration(step.last_commit_age_s)} ago"
     yield "step", f"{step.step}, in {step.phase} for {_duration(step.phase_age_s)}"
     failed = f"; {step.commit_failures} attempts failed" if step.commit_failures else ""
-    yield "commits", f"{step.commits}{ago}{failed}"
+    alone = f"; {step.local_steps} local steps" if step.local_steps else ""
+    yield "commits", f"{step.commits}{ago}{failed}{alone}"
     if step.quorum_id is not None:
         healing = ", heals" if step.healing else ""
         groups = "" if step.participants is None else f", groups: {step.participants}"

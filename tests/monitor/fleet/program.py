@@ -15,10 +15,14 @@ class Program(FleetState):
             self._begin(rank)
 
     def _begin(self, rank: SimRank) -> None:
-        rank.attempt += 1
-        rank.nth = 0
+        if self.vote_every == 1:  # else the vote begins it
+            self._attempt(rank)
         rank.begun_s = self.now_s
         self._work(rank, "data")
+
+    def _attempt(self, rank: SimRank) -> None:
+        rank.attempt += 1
+        rank.nth = 0
 
     def _work(self, rank: SimRank, phase: str) -> None:
         rank.place = phase
@@ -60,8 +64,10 @@ class Program(FleetState):
                 self._work(rank, "backward")
             case "backward" if rank.world_size > 1:
                 self._reduce(rank)
+            case "start" if self.vote_every > 1:
+                self._begin(rank)
             case "backward" | "start":
-                self._cross(rank)
+                self._meet(rank)
             case "optimizer" | "pause":
                 if rank.place == "optimizer":
                     rank.pauses += [
@@ -122,7 +128,20 @@ class Program(FleetState):
             rank.place = "extra"
             rank.enter_collective("all_reduce", self.now_s)
         else:
-            self._cross(rank)
+            self._meet(rank)
+
+    def _meet(self, rank: SimRank) -> None:
+        """The step's exchange across groups, if it is not a local one."""
+        if rank.since_vote + 1 < self.vote_every:
+            rank.since_vote += 1
+            rank.local_steps += 1
+            self._work(rank, "optimizer")
+            return
+        rank.since_vote = 0
+        if self.vote_every > 1:
+            self._attempt(rank)
+            rank.begun_s = self.now_s
+        self._cross(rank)
 
     def _cross(self, rank: SimRank) -> None:
         rank.place = "cross"

@@ -37,6 +37,9 @@ class SimRank:
     """start | data | forward | gather | backward | reduce | cross | optimizer | pause"""
     step: int = 0
     attempt: int = 0
+    local_steps: int = 0
+    since_vote: int = 0
+    """Of these, since the last vote."""
     progress: int = 0
     commits: int = 0
     committed_s: float | None = None

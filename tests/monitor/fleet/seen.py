@@ -170,6 +170,7 @@ class Seen(Quorum):
             healing=now_s < rank.healing_until_s or rank.healed,
             errored=rank.errored,
             commit_failures=rank.failures,
+            local_steps=rank.local_steps,
             committed_step=rank.committed,
             held_s=rank.held_s if self.tells_held else None,
             seconds=dict(rank.seconds),
@@ -190,7 +191,7 @@ class Seen(Quorum):
             source=self.source,
             phase="other",
             phase_age_s=max(0.0, now_s - rank.begun_s),
-            progress=rank.attempt + rank.commits,
+            progress=rank.attempt + rank.commits + rank.local_steps,
             # of what is over, as the page has it
             seconds={"other": max(0.0, rank.begun_s - START_S)},
             waited_s=rank.waited_s if self.tells_waits else None,

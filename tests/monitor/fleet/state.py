@@ -29,6 +29,7 @@ class FleetState:
         pace: float = 1.0,
         source: str | None = SOURCE_REPORTER,
         across: bool = False,
+        vote_every: int = 1,
     ) -> None:
         names = [f"rg_{n}" for n in range(groups)] if isinstance(groups, int) else list(groups)
         self.now_s = START_S
@@ -40,6 +41,8 @@ class FleetState:
         """Who tells the steps; None: nobody does, the ranks only attached."""
         self.across = across
         """Whether heads show the collectives across groups."""
+        self.vote_every = vote_every
+        """Steps from vote to vote: more than one with LocalSGD and DiLoCo."""
         self.random = random.Random(seed)
         self.script = sorted(script, key=lambda line: line.at_s)
         self.groups: dict[str, list[SimRank]] = {}

@@ -29,7 +29,7 @@ from itertools import accumulate
 from typing import Final, NamedTuple
 
 MAGIC: Final = int.from_bytes(b"LKPAGE01", "little")
-VERSION: Final = 7
+VERSION: Final = 8
 WORD: Final = 8
 
 
@@ -117,6 +117,8 @@ STEP_BODY: Final = struct.Struct("@13qdq")
 """step, attempt, commits, last commit, quorum, participants, healing, errored, replica id, tokens,
 loss kind, committed step, failures, loss, last stamp. Written when an attempt ends; one begun later
 is in `BEGUN`."""
+LOCAL_STEPS_WORD: Final = STEP.word + 2 * STEP.stride
+"""Steps of the optimizer that no vote of their own followed."""
 
 SOURCE_PARTIAL: Final = "partial"
 """The loop reports its steps, but never in which phase it waits for others."""

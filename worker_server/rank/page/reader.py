@@ -208,7 +208,8 @@ class PageReader:
         """What the rank reports; None if it never reported anything."""
         begun, (begun_step,) = self._pair(layout.BEGUN)
         written, body = self._pair(layout.STEP)
-        if not (begun or written or any(self._phases_begun())):
+        local_steps = max(0, self._words[layout.LOCAL_STEPS_WORD])
+        if not (begun or written or local_steps or any(self._phases_begun())):
             return None
         (progress, phase_id, since), seconds = self._phase_and_seconds()
         names = self._names(layout.PHASE_NAMES)
@@ -248,6 +249,7 @@ class PageReader:
             spoilt=self.spoilt(now_ns),
             prints=self.prints(),
             times={name: took for name, took in self.times().items() if name in wire.TIMES},
+            local_steps=local_steps,
             waits_in=waits_in,
             waits_s=waits_s,
             waited_s=waited_s,

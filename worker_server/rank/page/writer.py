@@ -257,6 +257,10 @@ class PageWriter:
             facts.loss_kind, facts.committed_step, facts.failures, facts.loss, stamp,
         )  # fmt: skip
 
+    def count_local_step(self) -> None:
+        """Count a step that is no attempt of its own."""
+        self._words[layout.LOCAL_STEPS_WORD] += 1
+
     def end_attempt(
         self, attempt: int, step: int, begin_ns: int, end_ns: int, committed: int
     ) -> None:
