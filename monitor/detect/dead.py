@@ -183,6 +183,15 @@ def _edge(history: History, track: RankTrack) -> Held | None:
     return held if recent else None
 
 
+def _gave_up(history: History, track: RankTrack) -> bool:
+    """Whether it ended because of a rank that did not come, or is gone: its exception says so, or
+    it raised something in C++ (autograd's) while it was seen to wait.
+    """
+    end = end_of(track)
+    raised = end is End.UNKNOWN and bool(_exception(track)) and _signal(track) is None
+    return end is End.PEERS or (raised and _edge(history, track) is not None)
+
+
 def _ended_hang(
     history: History, graph: WaitGraph, group: GroupName, gone: list[RankTrack]
 ) -> Verdict | None:
@@ -191,7 +200,7 @@ def _ended_hang(
     Who stood still did so until its launcher ended it, or still stands. One that ended by an error
     of its own, or in another group, has a verdict of its own.
     """
-    waiters = [track for track in gone if end_of(track) is End.PEERS]
+    waiters = [track for track in gone if _gave_up(history, track)]
     if not waiters or any(end_of(track) is End.OWN for track in gone):
         return None
     edges = {t.rank: held for t in waiters if (held := _edge(history, t)) is not None}
@@ -233,7 +242,7 @@ def _ended_hang(
 def _still_hangs(history: History, graph: WaitGraph, gone: list[RankTrack]) -> bool:
     """Whether all of them gave up on ranks that the graph names now: that hang is the fault."""
     edges = [_edge(history, track) for track in gone]
-    return all(end_of(track) is End.PEERS for track in gone) and all(
+    return all(_gave_up(history, track) for track in gone) and all(
         held is not None and set(held.holders) & set(graph.roots) for held in edges
     )
 
@@ -432,10 +441,17 @@ def _confidence(
         return Confidence.UNSURE
     if any(end_of(track) is End.KILLED for track in late):
         return Confidence.UNSURE  # a launcher may have sent it after seeing the first
-    aborted = {_signal(track) for track in named} == {"SIGABRT"}
-    if aborted and len(gone) > 1 and End.OWN not in ends:
-        return Confidence.UNSURE  # C++ does that about a peer's doing as well
+    if len(gone) > 1 and all(_unclear(track) for track in named):
+        return Confidence.UNSURE
     return Confidence.LIKELY if late else Confidence.CERTAIN
+
+
+def _unclear(track: RankTrack) -> bool:
+    """Whether it ended by an error that may be of its own or of a peer's doing: C++ raises about
+    both, and aborts for both.
+    """
+    error = bool(_exception(track)) or _signal(track) == "SIGABRT"
+    return end_of(track) is End.UNKNOWN and error
 
 
 def _seen_late(gone: list[RankTrack], first: list[RankTrack]) -> list[RankTrack]:

@@ -176,7 +176,8 @@ def gave_up_on(history: History, culprits: Sequence[RankName]) -> str:
         and (track := history.tracks.get(rank)) is not None
         and track.died_s is not None
         and track.ending is not None
-        and track.ending.of_peers
+        and track.ending.of_peers is not False
+        and track.ending.exception is not None
     ]
     return "".join(f"; {gave_up(track, held, culprits)}" for track, held in ended[:_GAVE_UP_SHOWN])
 

@@ -156,7 +156,7 @@ _TERMINATE = re.compile(
     r"terminate called after throwing an instance of '([^']+)'\s+what\(\):\s*(.*)"
 )
 _FATAL = re.compile(r"^Fatal Python error: (.+)$", re.MULTILINE)
-_CURRENT = re.compile(r"^Current thread .*:\n((?: .*\n?)*)", re.MULTILINE)
+_THREAD = re.compile(r"^(?P<current>Current t|T)hread .*:\n(?P<calls>(?: .*\n?)*)", re.MULTILINE)
 _LOADER_LOST = "exited unexpectedly"
 _LOADER_KILLED = re.compile(r"DataLoader worker \(pid \d+\) is killed by signal: \w+")
 """The cause of the DataLoader's last exception, which names the process but not the signal."""
@@ -306,12 +306,18 @@ def terminated(text: str) -> str | None:
 
 
 def crashed(text: str) -> Raised | None:
-    """The fatal error that faulthandler wrote, and where its thread was."""
+    """The fatal error that faulthandler wrote, and where its thread was.
+
+    An error in a thread of C++ (gloo's) has no Python calls: then where the main thread was, which
+    faulthandler writes last.
+    """
     fatal = _FATAL.search(text)
     if fatal is None:
         return None
-    current = _CURRENT.search(text)
-    places = (_FILE.match(line) for line in current[1].splitlines()) if current else ()
+    threads = list(_THREAD.finditer(text))
+    current = next((thread for thread in threads if len(thread["current"]) > 1), None)
+    chosen = current or (threads[-1] if threads else None)
+    places = (_FILE.match(line) for line in chosen["calls"].splitlines()) if chosen else ()
     calls = [Call(at[3] or "?", at[1], int(at[2])) for at in places if at]
     return Raised(_one_line(fatal[0]), _frame(calls))
 

@@ -125,3 +125,29 @@ def test_a_rank_that_aborts_without_a_word_is_no_proof_of_its_own_fault() -> Non
     drive = Drive(PlainJob(2, aborts, asked)).run(35)
     assert not drive.accused()
     assert "SIGABRT" in drive.incident("dead").verdict.reason
+
+
+def test_an_error_of_c_plus_plus_that_nobody_can_place_ends_a_wait_if_the_rank_waited() -> None:
+    pair = "RuntimeError: Application timeout caused pair closure"
+    job = PlainJob(
+        2,
+        (20, locks),
+        (28.5, lambda job: job.end(1, pair, of_peers=None)),
+        (28.6, lambda job: job.end(0, signal="SIGTERM")),
+        timeout_s=8,
+    )
+    drive = Drive(job).run(45)
+    assert drive.accused() == {"job.0"}
+
+
+def test_and_convicts_nobody_if_it_did_not() -> None:
+    pair = "RuntimeError: Application timeout caused pair closure"
+    drive = Drive(
+        PlainJob(
+            2,
+            (20.1, lambda job: job.end(1, pair, of_peers=None)),
+            (20.3, lambda job: job.end(0, signal="SIGTERM")),
+        )
+    ).run(35)
+    assert not drive.accused()
+    assert drive.fired
