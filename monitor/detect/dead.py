@@ -24,6 +24,7 @@ answer, the Manager must have been on a silent one, and all that answer stand st
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
@@ -38,8 +39,8 @@ from monitor.detect.wording import (
     of_death,
     of_hang,
     stood_in,
-    waits_for,
     waits_in,
+    what_followed,
     why_it_died,
     working,
 )
@@ -56,6 +57,8 @@ SIGKILL."""
 _TOGETHER_S: Final = 1.0
 """A death younger than this in the only group is seen once more before it counts: the whole job
 may be ending."""
+_BY_EDGES: Final = "whom they waited for when they were last seen"
+_BY_RECORDS: Final = "flight records of the dead"
 _BY_ITSELF: Final = frozenset({End.OWN, End.KILLED})
 _NOT_ITS_OWN: Final = frozenset({End.PEERS, End.ASKED})
 
@@ -192,6 +195,39 @@ def _gave_up(history: History, track: RankTrack) -> bool:
     return end is End.PEERS or (raised and _edge(history, track) is not None)
 
 
+@dataclass(frozen=True, slots=True)
+class _GivenUp:
+    """Ranks of one group that ended because others did not come, and whom they waited for."""
+
+    waiters: tuple[RankTrack, ...]
+    edges: Mapping[RankName, Held]
+    names: frozenset[RankName]
+    """The ends of their waits, alive or not."""
+    finding: str = ""
+    """What records say of it, where no poll has seen the wait."""
+
+    @property
+    def first_s(self) -> float:
+        return min(track.death_s for track in self.waiters)
+
+    @property
+    def since_s(self) -> float:
+        """When the first of them began to wait, as far as known."""
+        return min((held.since_s for held in self.edges.values()), default=self.first_s)
+
+
+def _given_up(history: History, group: GroupName, gone: list[RankTrack]) -> _GivenUp | None:
+    """None: nobody gave up, or an error of a rank's own explains it."""
+    waiters = tuple(track for track in gone if _gave_up(history, track))
+    if not waiters or any(end_of(track) is End.OWN for track in gone):
+        return None
+    edges = {t.rank: held for t in waiters if (held := _edge(history, t)) is not None}
+    if edges:
+        names = frozenset(rank for held in edges.values() for rank in held.holders)
+        return _GivenUp(waiters, edges, names)
+    return _GivenUp(waiters, edges, *_missing_by_records(history, group, gone))
+
+
 def _ended_hang(
     history: History, graph: WaitGraph, group: GroupName, gone: list[RankTrack]
 ) -> Verdict | None:
@@ -200,43 +236,37 @@ def _ended_hang(
     Who stood still did so until its launcher ended it, or still stands. One that ended by an error
     of its own, or in another group, has a verdict of its own.
     """
-    waiters = [track for track in gone if _gave_up(history, track)]
-    if not waiters or any(end_of(track) is End.OWN for track in gone):
-        return None
-    edges = {t.rank: held for t in waiters if (held := _edge(history, t)) is not None}
-    first_s = min(track.death_s for track in waiters)
-    names = {rank for held in edges.values() for rank in held.holders}
-    evidence, finding = "whom they waited for when they were last seen", ""
-    if not edges:
-        names, finding = _missing_by_records(history, group, gone)
-        evidence = "flight records of the dead"
-    stood = _stood_among(history, group, names, first_s)
-    if not stood or (finding and len(stood) < len(names)):
+    end = _given_up(history, group, gone)
+    stood = [] if end is None else _stood_among(history, group, end.names, end.first_s)
+    if end is None or not stood or (end.finding and len(stood) < len(end.names)):
         return None
     culprits = tuple(track.rank for track in stood)
-    since_s = min([held.since_s for held in edges.values()] or [first_s])
-    victims = {track.rank for track in gone} | set(graph.victims(culprits))
     works = [track for track in stood if at_work(track)]
-    what = stood_in(stood, [how_it_ended(t, launcher=True) if is_gone(t) else "" for t in stood])
-    if finding and not any(map(_placed, stood)):
-        what = finding
-    clauses = [what, *(gave_up(t, edges.get(t.rank), culprits) for t in waiters[:_SHOWN])]
-    if works:
-        clauses.append(f"{working(works)}: the timeout is shorter than that work")
+    victims = {track.rank for track in gone} | set(graph.victims(culprits))
+    placed = not end.finding or any(map(_placed, stood))
+    what = _stood(stood) if placed else end.finding
+    clauses = [what]
+    clauses += [gave_up(t, end.edges.get(t.rank), culprits) for t in end.waiters[:_SHOWN]]
+    clauses += [f"{working(works)}: the timeout is shorter than that work"] if works else []
     return Verdict(
         kind=Kind.NOT_ENTERED,
         culprits=culprits,
         groups=(group,),
         reason="; ".join(clauses),
-        brief="" if what == finding else what,
+        brief=what if placed else "",
         confidence=Confidence.UNSURE if works else Confidence.LIKELY,
-        since_s=since_s,
+        since_s=end.since_s,
         victims=tuple(sorted(victims - set(culprits))),
         evidence={t.rank: why_it_died(t) or "how is not known" for t in gone[:_SHOWN]}
-        | {"source": evidence},
+        | {"source": _BY_RECORDS if end.finding else _BY_EDGES},
         signature=of_hang(stood),
         settled=True,
     )
+
+
+def _stood(tracks: Sequence[RankTrack]) -> str:
+    """Where they stood, and until when."""
+    return stood_in(tracks, [how_it_ended(t, launcher=True) if is_gone(t) else "" for t in tracks])
 
 
 def _still_hangs(history: History, graph: WaitGraph, gone: list[RankTrack]) -> bool:
@@ -249,13 +279,13 @@ def _still_hangs(history: History, graph: WaitGraph, gone: list[RankTrack]) -> b
 
 def _missing_by_records(
     history: History, group: GroupName, gone: list[RankTrack]
-) -> tuple[set[RankName], str]:
+) -> tuple[frozenset[RankName], str]:
     """The ranks that the records of a group show missing since its first death, and why."""
     said = opinion(history, group, within_s=history.now_s - min(track.death_s for track in gone))
     for finding in () if said is None else said.findings:
         if said is not None and sure(finding) and finding.kind in MISSING:
-            return set(said.names(finding.culprits)), finding.reason.rstrip(".")
-    return set(), ""
+            return frozenset(said.names(finding.culprits)), finding.reason.rstrip(".")
+    return frozenset(), ""
 
 
 def _stood_among(
@@ -379,34 +409,37 @@ def _verdict(
         for track in history.groups()[other] if is_gone(track)
     ]  # fmt: skip
     waiting = tuple(rank for rank in graph.victims(culprits) if rank not in died)
-    alive = [t for t in history.groups()[group] if t.fresh is not None and not is_gone(t)]
-    still = "runs" if len(alive) == 1 else "run"
-    # a job that is asked to end is gone by then: ranks that are left wait forever
-    end_s = first_s + history.config.job_end_s
-    stranded = bool(alive and waiting) and history.now_s >= end_s
-    stranded = stranded or any(track.death_s >= end_s for track in gone)
-    clauses = [_died(history, named, first_s)]
-    if alive:
-        clauses.append(f"{listed([t.rank for t in alive])} of its group still {still}")
-    if died:
-        clauses.append(f"{listed(sorted(died))} ended after it")
-    if waiting:
-        clauses.append(waits_for(history, waiting, culprits))
+    alive = [t.rank for t in history.groups()[group] if t.fresh is not None and not is_gone(t)]
+    what = _died(history, named, first_s)
+    stranded = _stranded(history, gone, first_s, waits=bool(alive and waiting))
     return Verdict(
         kind=Kind.DEAD,
         culprits=culprits,
         groups=(group,),
-        reason="; ".join(clauses),
-        brief=clauses[0],
+        reason="; ".join([what, *what_followed(history, culprits, alive, died, waiting)]),
+        brief=what,
         confidence=_confidence(gone, named, late, stranded=stranded),
         since_s=first_s,
         victims=tuple(sorted({*waiting, *died})),
         evidence={"host": ", ".join(history.hosts(culprits))}
         | {t.rank: f"pid {t.identity.pid} on {t.identity.host} is gone" for t in gone},
         signature=of_death(named[0]),
-        settled=(len(history.groups()) > 1 or history.now_s - first_s >= _TOGETHER_S)
-        and any(end_of(track) is not End.UNKNOWN for track in named),
+        settled=_settled(history, named, first_s),
     )
+
+
+def _settled(history: History, named: Sequence[RankTrack], first_s: float) -> bool:
+    """Whether it counts at once: how it ended is known, and the job has other groups or has had the
+    time to end as a whole.
+    """
+    alone = len(history.groups()) == 1 and history.now_s - first_s < _TOGETHER_S
+    return not alone and any(end_of(track) is not End.UNKNOWN for track in named)
+
+
+def _stranded(history: History, gone: list[RankTrack], first_s: float, *, waits: bool) -> bool:
+    """Whether ranks of its group have waited for longer than a job that is asked to end takes."""
+    end_s = first_s + history.config.job_end_s
+    return (waits and history.now_s >= end_s) or any(track.death_s >= end_s for track in gone)
 
 
 def _first(

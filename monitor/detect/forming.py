@@ -101,40 +101,46 @@ def _differ(
     stands_s: float,
 ) -> Verdict:
     """Sides that do not mean the same group: the smaller one has left a call out, if one is."""
-    size = history.groups()[group][0].identity.world_size
     gone_on = tuple(track.rank for track in apart)
-    sides = [team.joined for team in teams] + ([gone_on] if gone_on else [])
+    sides = [side for side in (*(team.joined for team in teams), gone_on) if side]
+    everyone = {rank for side in sides for rank in side}
     largest = max(sides, key=len)
-    odd = tuple(sorted({rank for side in sides for rank in side} - set(largest)))
-    clear = 2 * len(largest) > size
-    said = [
-        f"{listed(team.joined)} {plural(team.joined, 'is', 'are')} in {_call(team.forming)}"
-        for team in teams
-    ]
-    if gone_on:
-        said.append(f"{listed(gone_on)} {plural(gone_on, 'has', 'have')} gone on to a collective")
-    reason = f"{'; '.join(said)}, for {seconds(stands_s)}. Every rank has to call new_group for "
-    reason += "every group, in the same order, also for groups that it is no member of: "
-    if clear:
-        reason += f"{listed(odd)} left out the one {_left_out(teams, largest, odd)}"
-    else:
-        reason += "one side left a call out, or makes one more"
-    everyone = tuple(sorted({*largest, *odd}))
-    culprits = odd if clear else everyone
+    odd = tuple(sorted(everyone - set(largest)))
+    clear = 2 * len(largest) > history.groups()[group][0].identity.world_size
+    culprits = odd if clear else tuple(sorted(everyone))
     return Verdict(
         kind=Kind.MISMATCH,
         culprits=culprits,
         groups=(group,),
-        reason=reason,
+        reason=_said(teams, gone_on, stands_s)
+        + (
+            f"{listed(odd)} left out the one {_left_out(teams, largest, odd)}"
+            if clear
+            else "one side left a call out, or makes one more"
+        ),
         confidence=Confidence.LIKELY if clear else Confidence.UNSURE,
         since_s=history.now_s - stands_s,
-        victims=tuple(rank for rank in everyone if not clear or rank not in culprits),
+        victims=tuple(sorted(everyone - set(odd) if clear else everyone)),
         evidence={
             rank: "; ".join([*_calls(team.forming), _call(team.forming)])
             for team in teams
             for rank in team.joined[:_SHOWN]
         },
         signature="mismatch:new_group",
+    )
+
+
+def _said(teams: list[Team], gone_on: tuple[RankName, ...], stands_s: float) -> str:
+    """Where each side stands, and what the rule is."""
+    said = [
+        f"{listed(team.joined)} {plural(team.joined, 'is', 'are')} in {_call(team.forming)}"
+        for team in teams
+    ]
+    if gone_on:
+        said.append(f"{listed(gone_on)} {plural(gone_on, 'has', 'have')} gone on to a collective")
+    return (
+        f"{'; '.join(said)}, for {seconds(stands_s)}. Every rank has to call new_group for every "
+        "group, in the same order, also for groups that it is no member of: "
     )
 
 

@@ -192,23 +192,25 @@ def circles_of(
     waits: Sequence[Wait], stalled: frozenset[RankName]
 ) -> tuple[tuple[RankName, ...], ...]:
     """Strongly connected parts that no edge leaves, of more ranks than one, all standing still."""
-    inside = {rank for wait in waits for rank in wait.waiters}
-    if not any(rank in inside for wait in waits for rank in wait.holders):
-        return ()
-    ranks = sorted({rank for wait in waits for rank in (*wait.waiters, *wait.holders)})
+    inside = set[RankName]().union(*(wait.waiters for wait in waits))
+    holders = set[RankName]().union(*(wait.holders for wait in waits))
+    if inside.isdisjoint(holders):
+        return ()  # by far the most common
+    ranks = sorted(inside | holders)
     place = {rank: node for node, rank in enumerate(ranks)}
     edges: list[list[int]] = [[] for _ in range(len(ranks) + len(waits))]
     for node, wait in enumerate(waits, len(ranks)):
+        edges[node] = [place[rank] for rank in wait.holders]
         for rank in wait.waiters:
             edges[place[rank]].append(node)
-        edges[node] = [place[rank] for rank in wait.holders]
-    circles = []
-    for part in components(edges):
-        members = sorted(ranks[node] for node in part if node < len(ranks))
-        closed = all(target in part for node in part for target in edges[node])
-        if len(members) > 1 and closed and stalled.issuperset(members):
-            circles.append(tuple(members))
-    return tuple(sorted(circles))
+    closed = (part for part in components(edges) if _closed(part, edges))
+    circles = (tuple(sorted(ranks[n] for n in part if n < len(ranks))) for part in closed)
+    return tuple(sorted(c for c in circles if len(c) > 1 and stalled.issuperset(c)))
+
+
+def _closed(part: frozenset[int], edges: Sequence[Sequence[int]]) -> bool:
+    """Whether no edge leaves it."""
+    return all(target in part for node in part for target in edges[node])
 
 
 def _still_keeps(history: History, track: RankTrack, held: Held) -> bool:

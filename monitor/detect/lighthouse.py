@@ -13,6 +13,8 @@ in every run of the campaign, evidence/campaign.md).
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from monitor.detect.graph import WaitGraph
@@ -65,27 +67,19 @@ def apart(history: History) -> tuple[Verdict, ...]:
 
 def _judge_apart(history: History, group: GroupName) -> Verdict | None:
     members = history.groups()[group]
-    age_s = history.heartbeat_age_s(group)
-    unheard_s = history.now_s - max(track.first_seen_s for track in members)
-    unheard_s = unheard_s if age_s is None else min(age_s, unheard_s)
-    if history.replica_id(group) is None or unheard_s < _APART_S:
+    unheard_s = _unheard_s(history, group, members)
+    if unheard_s < _APART_S or not all(map(_runs, members)):
         return None
-    if any(t.fresh is None or not _runs(t) for t in members):
-        return None
-    commit_s = max((t.last_commit_s or 0.0 for t in members), default=0.0)
+    commit_s = _since_commit_s(history, members)
+    others_s = _since_commit_s(history, [t for t in history.present() if t.group != group])
     waits_s = min((t.stall_s for t in members if t.waits_in == WAIT_QUORUM), default=0.0)
-    others = max(
-        (t.last_commit_s or 0.0 for t in history.present() if t.group != group), default=0.0
-    )
-    theirs = next((t.report.lighthouse for t in members if t.report and t.report.lighthouse), None)
-    said = f"; it asks the Lighthouse at {theirs}" if theirs is not None else ""
-    if history.now_s - commit_s < unheard_s and history.now_s - commit_s < _APART_S:
+    if commit_s < min(unheard_s, _APART_S):
         reason = f"{group} trains alone: it commits, and this Lighthouse has not heard of it for "
-        reason += f"{seconds(unheard_s)}{said}. Its weights drift apart from the others'"
+        reason += f"{seconds(unheard_s)}{_theirs(members)}. Its weights drift from the others'"
         spare = "it follows another Lighthouse: an eviction would not bring it to this one"
-    elif waits_s >= _APART_S and others > history.now_s - waits_s:
+    elif others_s < waits_s and waits_s >= _APART_S:
         reason = f"{group} gets no answer from the Lighthouse for {seconds(waits_s)}, and the "
-        reason += f"others train on without it{said}"
+        reason += f"others train on without it{_theirs(members)}"
         spare = "its ranks are well: what is between them and the Lighthouse is not"
     else:
         return None
@@ -102,12 +96,33 @@ def _judge_apart(history: History, group: GroupName) -> Verdict | None:
     )
 
 
+def _unheard_s(history: History, group: GroupName, members: Sequence[RankTrack]) -> float:
+    """For how long the Lighthouse has not heard of a group; 0 where it has no Manager."""
+    if history.replica_id(group) is None:
+        return 0.0
+    seen_s = history.now_s - max(track.first_seen_s for track in members)
+    age_s = history.heartbeat_age_s(group)
+    return seen_s if age_s is None else min(age_s, seen_s)
+
+
+def _since_commit_s(history: History, tracks: Iterable[RankTrack]) -> float:
+    """Since the last commit of any of them; infinite if there was none."""
+    commits = (track.last_commit_s for track in tracks if track.last_commit_s is not None)
+    return history.now_s - max(commits, default=-math.inf)
+
+
+def _theirs(members: Sequence[RankTrack]) -> str:
+    """`; it asks the Lighthouse at HOST:PORT`, if known."""
+    address = next((t.report.lighthouse for t in members if t.report and t.report.lighthouse), None)
+    return f"; it asks the Lighthouse at {address}" if address is not None else ""
+
+
 def _runs(track: RankTrack) -> bool:
     """Whether its process lives, and no signal, tracer or held GIL stops it."""
     process = None if track.fresh is None else track.fresh.process
-    if process is None or not process.alive or process.stopped or process.tracer is not None:
+    if process is None or not process.alive or process.stopped:
         return False
-    return (process.interpreter_age_s or 0.0) < HEARTBEAT_TIMEOUT_S
+    return process.tracer is None and (process.interpreter_age_s or 0.0) < HEARTBEAT_TIMEOUT_S
 
 
 def _in_vain(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:

@@ -18,7 +18,7 @@ where heads do not move, their records (`recorded`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -72,10 +72,7 @@ def build(history: History) -> WaitGraph:
     waits = (
         *(stuck_wait(each) for each in stuck if each.absent),
         *(Wait(team.joined, team.absent, By.GROUP) for team in forming),
-        *(
-            Wait(waiting, (rank,), By.RECORDS if rank in recorded else By.ACROSS)
-            for rank, waiting in missing.items()
-        ),
+        *missing_waits(missing, recorded),
     )
     still_s = history.still_after_s
     stalled = frozenset(t.rank for t in tracks if t.fresh is not None and t.stall_s >= still_s)
@@ -111,6 +108,14 @@ def _stuck(history: History, standing: Mapping[RankName, RankStanding]) -> tuple
 def stuck_wait(stuck: Stuck) -> Wait:
     """The edges of one collective or transfer: who is inside waits for who has not come."""
     return Wait(stuck.joined, stuck.absent, By.TRANSFER if stuck.transfer else By.COLLECTIVE)
+
+
+def missing_waits(
+    missing: Mapping[RankName, tuple[RankName, ...]], recorded: Container[RankName]
+) -> Iterable[Wait]:
+    """The edges to ranks that are missing somewhere; `recorded`: by records alone."""
+    for rank, waiting in missing.items():
+        yield Wait(waiting, (rank,), By.RECORDS if rank in recorded else By.ACROSS)
 
 
 def _waiters(missing: Mapping[RankName, Iterable[RankName]]) -> set[RankName]:

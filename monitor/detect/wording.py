@@ -195,6 +195,24 @@ def working(tracks: Sequence[RankTrack]) -> str:
     return listed(said)
 
 
+def what_followed(
+    history: History,
+    culprits: Sequence[RankName],
+    alive: Sequence[RankName],
+    died: Sequence[RankName],
+    waiting: Sequence[RankName],
+) -> list[str]:
+    """After a death: who of the group still runs, who ended after it, who waits."""
+    clauses = []
+    if alive:
+        clauses.append(f"{listed(alive)} of its group still {plural(alive, 'runs', 'run')}")
+    if died:
+        clauses.append(f"{listed(sorted(died))} ended after it")
+    if waiting:
+        clauses.append(waits_for(history, waiting, culprits))
+    return clauses
+
+
 def where_they_wait(tracks: Iterable[RankTrack]) -> list[str]:
     """`job.0 and job.2 wait in barrier at main (train.py:31)`, one clause for each place."""
     places: dict[tuple[str, str], list[RankName]] = {}
