@@ -498,7 +498,7 @@ def test_a_manager_from_before_the_attach_is_read_with_its_first_step(
 
 
 @pytest.mark.parametrize(
-    ("address", "told"),
+    ("address", "published"),
     [
         ("http://10.0.0.1:29510", "10.0.0.1:29510"),
         ("head:29510", "head:29510"),
@@ -510,11 +510,11 @@ def test_a_manager_from_before_the_attach_is_read_with_its_first_step(
         (None, None),
     ],
 )
-def test_a_lighthouse_is_told_by_host_and_port(recording, reader, address, told):
+def test_a_lighthouse_is_told_by_host_and_port(recording, reader, address, published):
     torchft.tell(torchft.Observer.note_lighthouse, Timed(_group_rank=1), address)
     assert reader.lighthouse is None  # rank 0 asks for the whole group
     torchft.tell(torchft.Observer.note_lighthouse, Timed(_group_rank=0), address)
-    assert reader.lighthouse == told
+    assert reader.lighthouse == published
 
 
 # -- a TorchFT that nobody here knows --------------------------------------------------------------

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 _pack_step = layout.STEP_BODY.pack_into
 _pack_attempt = layout.STEPS_HEAD.pack_into
 _pack_call = layout.RING_BODY.pack_into
+_WORD = layout.WORD
+_RING_WORD = layout.RING_OFFSET // layout.WORD
+_RING_SLOTS = layout.RING_SLOTS
+_RING_STRIDE = layout.RING_SLOT_BYTES // layout.WORD
 _PHASE_WORD, _PHASE_STRIDE, _ = layout.PHASE
 _BEGUN_WORD, _BEGUN_STRIDE, _ = layout.BEGUN
 _WAITS_WORD, _WAITS_STRIDE, _ = layout.WAITS
@@ -457,10 +461,10 @@ class PageWriter:
         nth = row.nth
         row.nth = nth + 1
         ticket = next(self._tickets)
-        at = layout.RING_OFFSET + ticket % layout.RING_SLOTS * layout.RING_SLOT_BYTES
-        words[at >> 3] = ticket + 1
+        at = _RING_WORD + ticket % _RING_SLOTS * _RING_STRIDE
+        words[at] = ticket + 1
         _pack_call(
-            self._buffer, at + layout.WORD,
+            self._buffer, (at + 1) * _WORD,
             row.index, seq, op, dtype, reduce_op, root, step, attempt, nth, site, now, 0, 0,
             is_async, thread, tag, shapes, ticket + 1,
         )  # fmt: skip
@@ -482,7 +486,7 @@ class PageWriter:
         """Record that the collective was left, by return or by exception."""
         words = self._words
         now = monotonic_ns()
-        at = layout.RING_OFFSET + ticket % layout.RING_SLOTS * layout.RING_SLOT_BYTES >> 3
+        at = _RING_WORD + ticket % _RING_SLOTS * _RING_STRIDE
         if words[at] == ticket + 1:  # else a later call has the slot
             if error:
                 words[at + layout.RING_ERROR_WORD] = error
