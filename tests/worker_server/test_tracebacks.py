@@ -161,6 +161,8 @@ def raised(exception, *places):
         (raised("_pickle.UnpicklingError: invalid load key", USERS, C10D), True),
         (raised("RuntimeError: ProcessGroupGloo::scatter: invalid tensor size at index 0", USERS,
                 C10D), None),
+        (raised("RuntimeError: Application timeout caused pair closure", USERS,
+                f"{SITE}/torch/autograd/graph.py:_engine_run_backward"), None),
         (raised("TypeError: Invalid function argument", USERS, C10D), False),
         (raised("ValueError: Group is not registered", USERS, C10D), False),
         (raised("AssertionError: world_size must be positive", USERS, C10D), False),

@@ -256,6 +256,8 @@ _OWN_ADDRESS: Final = re.compile(r"\bname: (EADDRINUSE|EADDRNOTAVAIL|EACCES)\b")
 _WAITS: Final = re.compile(r"torchft/|torch/distributed/(\w+\.py|elastic/utils/)")
 """Files, as `short` has them, that wait for other ranks. What is built on them, such as DDP, FSDP
 and DTensor, raises errors about the program."""
+_ENGINE: Final = re.compile(r"torch/autograd/graph\.py")
+"""Where all that C++ raises in a backward pass comes out: DDP's reducer waits for peers there."""
 _BARRIER: Final = re.compile(r"(\w+_)?barrier")
 """Functions without arguments that could be wrong."""
 _PROGRAM: Final = re.compile(
@@ -282,6 +284,8 @@ def of_peers(exception: str, calls: Sequence[Call]) -> bool | None:
     if path is None:
         return None
     kind = re.split(r"[:\n]", exception, maxsplit=1)[0].strip()
+    if _ENGINE.match(path) and kind == "RuntimeError":
+        return None
     if not _WAITS.match(path) or _PROGRAM.fullmatch(kind):
         return False
     in_torch = path.startswith("torch/")
