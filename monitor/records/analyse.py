@@ -781,7 +781,7 @@ def _waits(graph: Graph) -> Iterable[Wait]:
     for rank, (row, stuck) in sorted(by_rank.items()):
         yield Wait(
             rank=rank,
-            waits_for=tuple(sorted({*stuck.absent, *stuck.held, *stuck.silent})),
+            waits_for=stuck.holding,
             group=stuck.group,
             sequence=int(columns["seq"][row]),
             op=graph.index.op(row),

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,8 @@ from monitor.records.signature import closes_coalesced
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 
 
 def live(job: Job) -> Bools:
@@ -184,10 +186,16 @@ def front_of(job: Job, heads: list[int]) -> tuple[int, ...]:
 
 def _fronts_of(job: Job, heads: list[int]) -> tuple[int, ...]:
     """What each thread of a rank is stuck in, of all its heads."""
-    by_thread: dict[int, list[int]] = {}
-    for row in heads:
-        by_thread.setdefault(int(job.columns["thread"][row]), []).append(row)
+    by_thread = grouped((int(job.columns["thread"][row]), row) for row in heads)
     return tuple(sorted(row for rows in by_thread.values() for row in front_of(job, rows)))
+
+
+def grouped(pairs: Iterable[tuple[_K, _V]]) -> dict[_K, list[_V]]:
+    """Key -> its values, in order."""
+    values: dict[_K, list[_V]] = {}
+    for key, value in pairs:
+        values.setdefault(key, []).append(value)
+    return values
 
 
 def highest(job: Job, chosen: Bools) -> dict[tuple[int, int], int]:
@@ -686,6 +694,11 @@ class StuckCollective:
         """Members for which it is the head of a stream."""
         return tuple(sorted({*self.front, *self.later}))
 
+    @property
+    def holding(self) -> tuple[int, ...]:
+        """Members that hold it up, or may."""
+        return tuple(sorted({*self.absent, *self.held, *self.silent}))
+
 
 @dataclass(frozen=True, slots=True)
 class Graph:
@@ -704,9 +717,9 @@ class Graph:
     each collective needs all of its members."""
     unbegun: frozenset[int]
     """Ranks whose GPU has not reached where they are stuck, while peers' have: held up by none."""
-    back: Mapping[int, tuple[int, ...]]
+    back: Mapping[int, Sequence[int]]
     """Node -> nodes that point at it."""
-    collectives: Mapping[int, tuple[int, ...]]
+    collectives: Mapping[int, Sequence[int]]
     """Group -> the places in `stuck` of its collectives."""
     lost: Mapping[int, int]
     """Ranks with unfinished collectives that peers completed -> how many. What they are stuck in
@@ -743,49 +756,30 @@ class Graph:
 def build_graph(index: Index) -> Graph:
     """The wait-for graph of a job."""
     stuck = tuple(_stuck_all(index))
-    involved = {
-        rank
-        for collective in stuck
-        for rank in (*collective.absent, *collective.held, *collective.silent)
-    }
-    threads = _Threads(index, {*index.job.expected, *index.job.ranks, *index.heads, *involved})
+    holding = (rank for collective in stuck for rank in collective.holding)
+    threads = _Threads(index, {*index.job.expected, *index.job.ranks, *index.heads, *holding})
     ranks = threads.ranks
     behind, late = lost(index), unbegun(index)
     pointing = _edges(stuck, threads, late.union(behind))
-    waited = {target for targets in pointing for target in targets}
-    parts = components(pointing)
-    leaving = {
-        number
-        for number, nodes in enumerate(parts)
-        if any(target not in nodes for node in nodes for target in pointing[node])
-    }
+    back = grouped((target, node) for node, targets in enumerate(pointing) for target in targets)
     roots = [
         nodes
-        for number, nodes in enumerate(parts)
-        if number not in leaving and (len(nodes) > 1 or next(iter(nodes)) in waited)
+        for nodes in components(pointing)
+        if next(iter(nodes)) in back  # as are all nodes of a cycle
+        and all(nodes.issuperset(pointing[node]) for node in nodes)
     ]
-    fronts = {
-        len(ranks) + 2 * n for n, collective in enumerate(stuck) if collective.transfer is None
-    }
-    knots = _knots(pointing, len(ranks), fronts, set().union(*roots))
-    back: dict[int, list[int]] = {}
-    for node, targets in enumerate(pointing):
-        for target in targets:
-            back.setdefault(target, []).append(node)
-    of_group: dict[int, list[int]] = {}
-    for number, collective in enumerate(stuck):
-        if collective.transfer is None:
-            of_group.setdefault(collective.group, []).append(number)
+    collectives = grouped((s.group, at) for at, s in enumerate(stuck) if s.transfer is None)
+    fronts = {len(ranks) + 2 * at for places in collectives.values() for at in places}
     return Graph(
         index=index,
         stuck=stuck,
         edges=tuple(pointing),
         ranks=ranks,
         roots=_sorted(roots),
-        knots=_sorted(knots),
+        knots=_sorted(_knots(pointing, len(ranks), fronts, set().union(*roots))),
         unbegun=late,
-        back={node: tuple(places) for node, places in back.items()},
-        collectives={group: tuple(places) for group, places in of_group.items()},
+        back=back,
+        collectives=collectives,
         lost=behind,
     )
 
@@ -802,19 +796,18 @@ def _edges(
     count = len(threads.ranks)
     edges: list[list[int]] = [[] for _ in range(count + 2 * len(stuck))]
     for number, collective in enumerate(stuck):
-        front = count + 2 * number
-        for inside, target in ((collective.front, front), (collective.later, front + 1)):
+        front, later = count + 2 * number, count + 2 * number + 1
+        for inside, target in ((collective.front, front), (collective.later, later)):
             for rank in set(inside) - alone:
                 for node in threads.inside(rank, collective):
                     edges[node].append(target)
-        missing = [threads.caller(r, collective) for r in (*collective.absent, *collective.silent)]
-        edges[front] = missing + [threads.caller(r, collective) for r in collective.held]
-        edges[front + 1] = missing if collective.later else []
+        edges[front] = [threads.caller(r, collective) for r in collective.holding]
+        missing = (*collective.absent, *collective.silent)
+        edges[later] = [threads.caller(r, collective) for r in missing]
     for node, main in threads.helpers.items():
         if edges[main] and not edges[node]:
             edges[node].append(main)
     empty = {n for n in range(count + 1, len(edges), 2) if not edges[n]}
-    empty |= {n for n in range(count, len(edges), 2) if not stuck[(n - count) // 2].front}
     return [tuple(t for t in targets if t not in empty) for targets in edges]
 
 
