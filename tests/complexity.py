@@ -59,7 +59,6 @@ OVER: Final[Mapping[str, int]] = {
     "monitor/records/divergence.py:_judge": 22,
     "monitor/records/files.py:open_bundles": 16,
     "monitor/records/ring.py:_record": 17,
-    "monitor/records/waits.py:_standings": 17,
     "trainer/options.py:add_options": 17,
     "worker_server/__main__.py:_options": 17,
     "worker_server/rank/collectives.py:Recorder.enter": 28,

@@ -371,49 +371,39 @@ def build_index(job: Job) -> Index:
 def _standings(
     job: Job, heads: Mapping[tuple[int, int], int], front: Mapping[int, tuple[int, ...]]
 ) -> dict[int, Standings]:
-    collective, sync = ~job.columns["p2p"], synchronising(job)
-    enqueued = highest(job, collective)
-    passed = highest(job, collective & _surely_completed(job) & sync)
-    trusted, whole = _trusted_counters(job, enqueued, heads), _whole(job)
-    buffering = set(np.unique(job.columns["group"][~sync]).tolist())
-
-    def standing(rank: int, group: int) -> tuple[bool, int, int, bool, int]:
-        info, key = job.ranks.get(rank), (rank, group)
-        if info is None:
-            return False, 0, NEVER, False, 0
-        row = heads.get(key)
-        head = NEVER if row is None else int(job.columns["seq"][row])
-        recorded, last = key in enqueued or rank in whole, enqueued.get(key, 0)
-        through = passed.get(key, 0)
-        if info.backend is Backend.NCCL:
-            status = info.status.get(group)
-            if status is not None and group in trusted and key not in enqueued:
-                recorded, last = True, max(status.enqueued, 0)
-            if row is not None and group not in buffering:  # a communicator works in order
-                through = max(through, head - 1 - _UNSEEN)
-        return recorded, last, head, row is not None and row in front[rank], through
-
-    seen: dict[int, list[int]] = {}
-    for rank, group in enqueued:
-        seen.setdefault(group, []).append(rank)
+    seen = highest(job, ~job.columns["p2p"])
+    enqueued = _by_counters(job, seen, heads) | seen
+    passed, whole = _passed(job, heads), _whole(job)
+    head = {stream: int(job.columns["seq"][row]) for stream, row in heads.items()}
+    at_front = {(rank, group) for (rank, group), row in heads.items() if row in front[rank]}
     standings = {}
-    for group, ranks in seen.items():
+    for group, ranks in grouped((group, rank) for rank, group in seen).items():
         members = job.groups[group].members
         if not members or job.groups[group].inferred:
             members = tuple(sorted({*members, *ranks}))
-        recorded, last, head, at_front, through = zip(
-            *(standing(rank, group) for rank in members), strict=True
-        )
+        streams = [(rank, group) for rank in members]
         standings[group] = Standings(
             members=np.array(members, dtype=np.int64),
             read=np.array([rank in job.ranks for rank in members], dtype=np.bool_),
-            recorded=np.array(recorded, dtype=np.bool_),
-            enqueued=np.array(last, dtype=np.int64),
-            head=np.array(head, dtype=np.int64),
-            front=np.array(at_front, dtype=np.bool_),
-            passed=np.array(through, dtype=np.int64),
+            recorded=np.array([s in enqueued or s[0] in whole for s in streams], dtype=np.bool_),
+            enqueued=np.array([enqueued.get(s, 0) for s in streams], dtype=np.int64),
+            head=np.array([head.get(s, NEVER) for s in streams], dtype=np.int64),
+            front=np.array([s in at_front for s in streams], dtype=np.bool_),
+            passed=np.array([passed.get(s, 0) for s in streams], dtype=np.int64),
         )
     return standings
+
+
+def _passed(job: Job, heads: Mapping[tuple[int, int], int]) -> dict[tuple[int, int], int]:
+    """(rank, group) -> highest sequence that it completed and that no rank can complete alone."""
+    columns, sync = job.columns, synchronising(job)
+    passed = highest(job, ~columns["p2p"] & _surely_completed(job) & sync)
+    buffering = set(np.unique(columns["group"][~sync]).tolist())
+    for (rank, group), row in heads.items():  # one of NCCL's communicators works in order
+        if group not in buffering and job.ranks[rank].backend is Backend.NCCL:
+            before = int(columns["seq"][row]) - 1 - _UNSEEN
+            passed[rank, group] = max(before, passed.get((rank, group), 0))
+    return passed
 
 
 def _whole(job: Job) -> frozenset[int]:
@@ -449,17 +439,15 @@ def _surely_completed(job: Job) -> Bools:
     return completed
 
 
-def _trusted_counters(
-    job: Job,
-    enqueued: Mapping[tuple[int, int], int],
-    heads: Mapping[tuple[int, int], int],
-) -> frozenset[int]:
-    """Groups whose `pg_status` counts collectives and nothing else.
+def _by_counters(
+    job: Job, seen: Mapping[tuple[int, int], int], heads: Iterable[tuple[int, int]]
+) -> dict[tuple[int, int], int]:
+    """What ranks enqueued in groups of which NCCL's records have no entry, by their `pg_status`.
 
     torch keeps one counter for collectives and transfers: with a send or recv in the group it
-    differs between ranks (seen in real records: 13998 at collective 194). If the transfers are no
-    longer in the record, an `op_id` other than the sequence reveals them. Gloo's counter includes
-    what it does not record.
+    differs between ranks (seen in real records: 13998 at collective 194) and is not used. If the
+    transfers are no longer in the record, an `op_id` other than the sequence reveals them. Gloo's
+    counter includes what it does not record.
     """
     columns = job.columns
     numbered = (columns["op_id"] != NONE) & ~columns["p2p"]
@@ -469,9 +457,15 @@ def _trusted_counters(
         group
         for (rank, group) in heads
         if (status := job.ranks[rank].status.get(group)) is not None
-        and status.enqueued != enqueued[rank, group]
+        and status.enqueued != seen[rank, group]
     }
-    return frozenset(set(range(len(job.groups))) - transferring - doubtful)
+    return {
+        (rank, group): max(status.enqueued, 0)
+        for rank, info in job.ranks.items()
+        if info.backend is Backend.NCCL
+        for group, status in info.status.items()
+        if group not in transferring and group not in doubtful
+    }
 
 
 def _hidden(job: Job, heads: Mapping[int, list[int]]) -> dict[int, tuple[int, ...]]:
