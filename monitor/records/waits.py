@@ -242,7 +242,7 @@ records have two in a row). Lower: a rank that did not arrive looks like one tha
 Higher: the reverse."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Transfers:
     """The stream of sends from one rank to another."""
 
@@ -335,6 +335,13 @@ class Index:
             return self.transfers(row)
         return int(columns["group"][row]), int(columns["seq"][row])
 
+    def by_place(
+        self, rows_of: Mapping[int, Iterable[int]]
+    ) -> dict[Transfers | tuple[int, int], list[int]]:
+        """Ranks' rows, by where they meet their peers'; without those of unknown peers."""
+        rows = (row for rows in rows_of.values() for row in rows)
+        return grouped((place, row) for row in rows if (place := self.place(row)) is not None)
+
     def sends(self, row: int) -> bool:
         """Whether a point-to-point entry is the sending side."""
         return "send" in self.op(row)
@@ -345,14 +352,12 @@ def build_index(job: Job) -> Index:
     retired, current = generations(job)
     unfinished = live(job) & current
     heads_at = collective_heads(job, unfinished & ~columns["p2p"])
-    rows_of_heads = sorted(
-        [*heads_at.values(), *transfer_heads(job, unfinished & columns["p2p"])],
-    )
-    heads: dict[int, list[int]] = {}
+    transfers = transfer_heads(job, unfinished & columns["p2p"])
+    rows_of_heads = sorted([*heads_at.values(), *transfers])
+    heads = grouped((int(columns["rank"][row]), row) for row in rows_of_heads)
     head_rows: dict[tuple[int, int, int], list[int]] = {}
     for row in rows_of_heads:
         rank, group, seq = (int(columns[name][row]) for name in ("rank", "group", "seq"))
-        heads.setdefault(rank, []).append(row)
         head_rows.setdefault((rank, group, seq), []).append(row)
     front = {rank: _fronts_of(job, rows) for rank, rows in heads.items()}
     return Index(
@@ -575,13 +580,8 @@ def unbegun(index: Index) -> frozenset[int]:
     began = (columns["state"] == CollectiveState.STARTED) | (columns["started_ns"] != NONE)
     if not began.any():
         return frozenset()
-    at_front: dict[Transfers | tuple[int, int], list[int]] = {}
-    for row in (row for rows in index.front.values() for row in rows):
-        place = index.place(row)
-        if place is not None:
-            at_front.setdefault(place, []).append(row)
     late_ranks: set[int] = set()
-    for place, rows in at_front.items():
+    for place, rows in index.by_place(index.front).items():
         states = columns["state"][rows]
         late = [row for row, s in zip(rows, states, strict=True) if s == CollectiveState.SCHEDULED]
         begun = int((states == CollectiveState.STARTED).sum())
@@ -864,18 +864,11 @@ def _knots(
 
 
 def _stuck_all(index: Index) -> Iterable[StuckCollective]:
-    collectives: dict[tuple[int, int], list[int]] = {}
-    transfers: dict[Transfers, list[int]] = {}
-    for row in (row for rows in index.heads.values() for row in rows):
-        place = index.place(row)
-        if isinstance(place, Transfers):
-            transfers.setdefault(place, []).append(row)
-        elif place is not None:
-            collectives.setdefault(place, []).append(row)
-    for (group, sequence), rows in sorted(collectives.items()):
-        yield _collective(index, group, sequence, rows)
-    for stream in sorted(transfers, key=lambda s: (s.group, s.source, s.target, s.tag)):
-        yield _transfer(index, stream, transfers[stream])
+    rows = index.by_place(index.heads)
+    for place in sorted(place for place in rows if not isinstance(place, Transfers)):
+        yield _collective(index, *place, rows[place])
+    for stream in sorted(place for place in rows if isinstance(place, Transfers)):
+        yield _transfer(index, stream, rows[stream])
 
 
 def _split(index: Index, rows: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
