@@ -54,7 +54,6 @@ OVER: Final[Mapping[str, int]] = {
     "monitor/model/quarantine.py:_record": 21,
     "monitor/records/analyse.py:_analysis": 19,
     "monitor/records/analyse.py:_follows": 19,
-    "monitor/records/analyse.py:absent": 23,
     "monitor/records/analyse.py:silent": 20,
     "monitor/records/divergence.py:_judge": 22,
     "monitor/records/files.py:open_bundles": 16,

@@ -43,6 +43,7 @@ from monitor.records.waits import (
     StuckCollective,
     build_graph,
     build_index,
+    grouped,
     lasting,
     moved,
     old,
@@ -235,38 +236,28 @@ def absent(graph: Graph, pasts: RankPasts, different: Collection[int] = ()) -> I
     If at least as many of a group are missing as have arrived, those inside may have called one
     too many. Then their past decides; if it does not, nobody on the larger side is accused.
     """
-    index, alone = graph.index, graph.unbegun.union(graph.lost)
-    still = {
-        rank
-        for nodes in graph.roots
-        if len(nodes) == 1 and (rank := graph.rank_of(nodes[0])) is not None
-        if rank in index.job.ranks and rank not in alone
-    }
-    waited: dict[int, list[StuckCollective]] = {rank: [] for rank in sorted(still)}
-    for stuck in graph.stuck:
-        for rank in still.intersection(stuck.absent if stuck.inside else ()):
-            waited[rank].append(stuck)
+    still = graph.awaited.intersection(graph.index.job.ranks) - graph.unbegun.union(graph.lost)
+    absentees = ((stuck, still.intersection(stuck.absent)) for stuck in graph.stuck)
+    missing = [(stuck, ranks) for stuck, ranks in absentees if ranks]
+    waited = grouped((rank, stuck) for stuck, ranks in missing for rank in ranks)
     doubted = {  # at least as many are missing as have arrived
         stuck: _usual(graph, pasts, stuck, different)
-        for stuck in graph.stuck
-        if still & set(stuck.absent) and len(stuck.absent) >= len(stuck.joined)
+        for stuck, _ in missing
+        if len(stuck.absent) >= len(stuck.joined)
     }
-    guilty = {
-        rank
-        for stuck in graph.stuck
-        if stuck.inside and _blames(stuck, doubted.get(stuck), still)
-        for rank in still.intersection(stuck.absent)
-    }
-    real = {
-        rank: [stuck for stuck in scene if stuck.transfer is None] for rank, scene in waited.items()
-    }
+    blamed = (
+        ranks
+        for stuck, ranks in missing
+        if _blames(stuck, doubted.get(stuck, Habit.UNKNOWN), ranks)
+    )
+    guilty = set[int]().union(*blamed)
+    real = grouped((r, stuck) for stuck, ranks in missing if not stuck.transfer for r in ranks)
     # ranks missing together with a guilty one are guilty too: the collective is real
-    guilty.update(*_linked(guilty, real, waited.keys()))
+    guilty.update(*_linked(guilty, real, still))
     for ranks in sorted(map(sorted, _linked(guilty, waited, guilty)), key=max):
-        scene = _scene(waited, ranks)
-        for kind in sorted({_kind(graph, rank, waited[rank]) for rank in ranks}):
-            of_kind = [rank for rank in ranks if _kind(graph, rank, waited[rank]) is kind]
-            yield _missing(graph, kind, of_kind, _scene(waited, of_kind) or scene)
+        kinds = grouped((_kind(graph, rank, waited[rank]), rank) for rank in ranks)
+        for kind, of_kind in sorted(kinds.items()):
+            yield _missing(graph, kind, of_kind, _scene(waited, of_kind))
     reported = set[tuple[int, ...]]()
     for stuck, usual in doubted.items():
         if not guilty & set(stuck.absent) and stuck.joined not in reported:
@@ -274,13 +265,13 @@ def absent(graph: Graph, pasts: RankPasts, different: Collection[int] = ()) -> I
             yield _ahead(graph, stuck, sure=usual is Habit.UNUSUAL)
 
 
-def _blames(stuck: StuckCollective, usual: Habit | None, still: set[int]) -> bool:
+def _blames(stuck: StuckCollective, usual: Habit, missing: Collection[int]) -> bool:
     """Whether a collective is evidence against the ranks that did not enter it.
 
     Without a past it is, unless they are the larger side; ranks held up elsewhere do not count.
     """
-    if usual is None or usual is Habit.UNKNOWN:
-        return len(still & set(stuck.absent)) <= len(stuck.joined)
+    if usual is Habit.UNKNOWN:
+        return len(missing) <= len(stuck.joined)
     return usual is Habit.USUAL
 
 
@@ -306,7 +297,7 @@ def _linked(
         while todo:
             rank = todo.pop()
             linked.add(rank)
-            new = [stuck for stuck in waited[rank] if id(stuck) not in looked]
+            new = [stuck for stuck in waited.get(rank, ()) if id(stuck) not in looked]
             looked.update(map(id, new))
             more = {r for stuck in new for r in stuck.absent if r in among} - seen - linked
             todo += more
@@ -437,7 +428,7 @@ def inside(graph: Graph) -> Iterable[Finding]:
 
 def _behind(graph: Graph) -> Iterable[Finding]:
     """Ranks whose GPU did not finish, or did not reach, what their peers' GPUs finished."""
-    waited = {graph.rank_of(nodes[0]) for nodes in graph.roots if len(nodes) == 1}
+    waited = graph.awaited
     where = _where_lost(graph)
     accused = {
         rank: stuck

@@ -723,6 +723,12 @@ class Graph:
         """The rank of a node; None if it is a collective."""
         return self.ranks[node] if node < len(self.ranks) else None
 
+    @property
+    def awaited(self) -> frozenset[int]:
+        """Ranks that others wait for, and that wait for nothing themselves."""
+        alone = (self.rank_of(nodes[0]) for nodes in self.roots if len(nodes) == 1)
+        return frozenset(rank for rank in alone if rank is not None)
+
     def stuck_of(self, node: int) -> StuckCollective:
         return self.stuck[(node - len(self.ranks)) // 2]
 
