@@ -40,9 +40,11 @@ from monitor.records.threads import explained, shared_groups, two_threads
 from monitor.records.waits import (
     SYNCHRONISING,
     Graph,
+    Index,
     StuckCollective,
     build_graph,
     build_index,
+    grouped,
     lasting,
     moved,
     old,
@@ -235,38 +237,28 @@ def absent(graph: Graph, pasts: RankPasts, different: Collection[int] = ()) -> I
     If at least as many of a group are missing as have arrived, those inside may have called one
     too many. Then their past decides; if it does not, nobody on the larger side is accused.
     """
-    index, alone = graph.index, graph.unbegun.union(graph.lost)
-    still = {
-        rank
-        for nodes in graph.roots
-        if len(nodes) == 1 and (rank := graph.rank_of(nodes[0])) is not None
-        if rank in index.job.ranks and rank not in alone
-    }
-    waited: dict[int, list[StuckCollective]] = {rank: [] for rank in sorted(still)}
-    for stuck in graph.stuck:
-        for rank in still.intersection(stuck.absent if stuck.inside else ()):
-            waited[rank].append(stuck)
+    still = graph.awaited.intersection(graph.index.job.ranks) - graph.unbegun.union(graph.lost)
+    absentees = ((stuck, still.intersection(stuck.absent)) for stuck in graph.stuck)
+    missing = [(stuck, ranks) for stuck, ranks in absentees if ranks]
+    waited = grouped((rank, stuck) for stuck, ranks in missing for rank in ranks)
     doubted = {  # at least as many are missing as have arrived
         stuck: _usual(graph, pasts, stuck, different)
-        for stuck in graph.stuck
-        if still & set(stuck.absent) and len(stuck.absent) >= len(stuck.joined)
+        for stuck, _ in missing
+        if len(stuck.absent) >= len(stuck.joined)
     }
-    guilty = {
-        rank
-        for stuck in graph.stuck
-        if stuck.inside and _blames(stuck, doubted.get(stuck), still)
-        for rank in still.intersection(stuck.absent)
-    }
-    real = {
-        rank: [stuck for stuck in scene if stuck.transfer is None] for rank, scene in waited.items()
-    }
+    blamed = (
+        ranks
+        for stuck, ranks in missing
+        if _blames(stuck, doubted.get(stuck, Habit.UNKNOWN), ranks)
+    )
+    guilty = set[int]().union(*blamed)
+    real = grouped((r, stuck) for stuck, ranks in missing if not stuck.transfer for r in ranks)
     # ranks missing together with a guilty one are guilty too: the collective is real
-    guilty.update(*_linked(guilty, real, waited.keys()))
+    guilty.update(*_linked(guilty, real, still))
     for ranks in sorted(map(sorted, _linked(guilty, waited, guilty)), key=max):
-        scene = _scene(waited, ranks)
-        for kind in sorted({_kind(graph, rank, waited[rank]) for rank in ranks}):
-            of_kind = [rank for rank in ranks if _kind(graph, rank, waited[rank]) is kind]
-            yield _missing(graph, kind, of_kind, _scene(waited, of_kind) or scene)
+        kinds = grouped((_kind(graph, rank, waited[rank]), rank) for rank in ranks)
+        for kind, of_kind in sorted(kinds.items()):
+            yield _missing(graph, kind, of_kind, _scene(waited, of_kind))
     reported = set[tuple[int, ...]]()
     for stuck, usual in doubted.items():
         if not guilty & set(stuck.absent) and stuck.joined not in reported:
@@ -274,13 +266,13 @@ def absent(graph: Graph, pasts: RankPasts, different: Collection[int] = ()) -> I
             yield _ahead(graph, stuck, sure=usual is Habit.UNUSUAL)
 
 
-def _blames(stuck: StuckCollective, usual: Habit | None, still: set[int]) -> bool:
+def _blames(stuck: StuckCollective, usual: Habit, missing: Collection[int]) -> bool:
     """Whether a collective is evidence against the ranks that did not enter it.
 
     Without a past it is, unless they are the larger side; ranks held up elsewhere do not count.
     """
-    if usual is None or usual is Habit.UNKNOWN:
-        return len(still & set(stuck.absent)) <= len(stuck.joined)
+    if usual is Habit.UNKNOWN:
+        return len(missing) <= len(stuck.joined)
     return usual is Habit.USUAL
 
 
@@ -306,7 +298,7 @@ def _linked(
         while todo:
             rank = todo.pop()
             linked.add(rank)
-            new = [stuck for stuck in waited[rank] if id(stuck) not in looked]
+            new = [stuck for stuck in waited.get(rank, ()) if id(stuck) not in looked]
             looked.update(map(id, new))
             more = {r for stuck in new for r in stuck.absent if r in among} - seen - linked
             todo += more
@@ -437,7 +429,7 @@ def inside(graph: Graph) -> Iterable[Finding]:
 
 def _behind(graph: Graph) -> Iterable[Finding]:
     """Ranks whose GPU did not finish, or did not reach, what their peers' GPUs finished."""
-    waited = {graph.rank_of(nodes[0]) for nodes in graph.roots if len(nodes) == 1}
+    waited = graph.awaited
     where = _where_lost(graph)
     accused = {
         rank: stuck
@@ -549,24 +541,30 @@ _FEW = 4
 ranks. Higher: a dead host is reported as unknown."""
 
 
-def _over(graph: Graph, stuck: StuckCollective) -> bool:
-    """Whether a rank got out of it, which needs all ranks to be in: the silent were in, too.
+def _needs_silent(graph: Graph, stuck: StuckCollective) -> bool:
+    """Whether ranks without a record may be what this waits for.
 
-    What gloo ended with an error looks completed (see `lost`).
+    If a rank got out, which needs all ranks to be in, the silent were in, too. What gloo ended with
+    an error looks completed (see `lost`).
     """
+    if stuck.absent or not stuck.silent:
+        return False
     ranks = graph.index.job.ranks
     through = any(ranks[rank].backend is Backend.NCCL for rank in stuck.done)
-    return through and graph.index.op(stuck.row) in SYNCHRONISING
+    return not (through and graph.index.op(stuck.row) in SYNCHRONISING)
 
 
-def _member(graph: Graph, stuck: StuckCollective, rank: int) -> bool:
-    """Whether a rank without a record is known to be a member of the stuck group.
+def _members(graph: Graph, scene: Iterable[StuckCollective]) -> set[int]:
+    """The ranks without a record that are known to be members of the stuck groups.
 
-    Where members are not recorded, it is if all ranks with a record are members.
+    Where members are not recorded, they are if all ranks with a record are members.
     """
-    job = graph.index.job
-    members = job.groups[stuck.group].members
-    return rank in members or (len(members) > 1 and set(members) >= job.ranks.keys())
+    members, job = set[int](), graph.index.job
+    for stuck in scene:
+        recorded = set(job.groups[stuck.group].members)
+        whole = len(recorded) > 1 and recorded >= job.ranks.keys()
+        members.update(stuck.silent if whole else recorded.intersection(stuck.silent))
+    return members
 
 
 def silent(graph: Graph) -> Iterable[Finding]:
@@ -576,37 +574,27 @@ def silent(graph: Graph) -> Iterable[Finding]:
     also be lost. So silent ranks are accused only if no existing record explains the wait and they
     are few. Of several, those are accused that are the only silent rank of some stuck collective.
     """
-    waiting = [
-        stuck
-        for stuck in graph.stuck
-        if stuck.silent and not stuck.absent and not _over(graph, stuck)
-    ]
-    alone = {stuck.silent[0] for stuck in waiting if len(stuck.silent) == 1}
-    unclear = {r for stuck in waiting if not alone & set(stuck.silent) for r in stuck.silent}
-    accused = tuple(sorted(alone | unclear))
-    if not accused:
+    scene = tuple(stuck for stuck in graph.stuck if _needs_silent(graph, stuck))
+    if not scene:
         return
-    job = graph.index.job
-    scene = tuple(stuck for stuck in waiting if set(accused) & set(stuck.silent))
-    members = set(accused) <= {
-        r for stuck in scene for r in stuck.silent if _member(graph, stuck, r)
-    }
+    job, first = graph.index.job, scene[0]
+    alone = {stuck.silent[0] for stuck in scene if len(stuck.silent) == 1}
+    unclear = {r for stuck in scene if alone.isdisjoint(stuck.silent) for r in stuck.silent}
+    accused = tuple(sorted(alone | unclear))
     few = not unclear and (len(accused) == 1 or _FEW * len(accused) <= len(job.expected))
-    sure, first = few and members, scene[0]
-    reason = f"{wording.ranks_listed(job, accused)} left no record, and "
+    sure = few and _members(graph, scene).issuperset(accused)
     if sure:
-        reason += plural(accused, "it is the only one", "they are the only ones") + " missing"
+        why = plural(accused, "it is the only one", "they are the only ones") + " missing"
     elif few:
-        reason += f"nothing tells whether the others wait for {plural(accused, 'it', 'them')}"
+        why = f"nothing tells whether the others wait for {plural(accused, 'it', 'them')}"
     else:
-        reason += "too many are missing to tell which of them holds up the rest"
-    what = wording.collective(graph.index, first)
-    reason += f": {wording.waiting(graph.index, first, f'in {what}')}."
+        why = "too many are missing to tell which of them holds up the rest"
+    where = wording.waiting(graph.index, first, f"in {wording.collective(graph.index, first)}")
     waiting_for = victims_of(graph, graph.nodes_of(accused), accused)
     yield at_scene(
         graph,
         Fault.SILENT,
-        reason,
+        f"{wording.ranks_listed(job, accused)} left no record, and {why}: {where}.",
         scene,
         culprits=accused if sure else (),
         sides=((rank,) for rank in accused),
@@ -643,21 +631,14 @@ def analyse(job: Job) -> Analysis:
 
 
 def _analysis(job: Job) -> Analysis:
-    index = build_index(job)
-    failed = timed_out(index)
-    if failed:
-        state = job.columns["state"].copy()
-        state[failed] = CollectiveState.FAILED
-        index = build_index(replace(job, columns={**job.columns, "state": state}))
-    graph = build_graph(index)
+    graph = build_graph(_index(job))
     calls = calls_of(job)
     pasts = RankPasts(job, calls)
-    diverging = with_hanging(graph, calls, divergences(graph.index, calls, pasts))
     shared = shared_groups(job)
-    odd = [divergence for divergence in diverging if divergence.group in shared]
-    diverging = tuple(divergence for divergence in diverging if divergence.group not in shared)
-    known = {*shared, *(divergence.group for divergence in diverging)}
-    diverging += silent_slips(graph.index, calls, pasts, known)
+    differing = with_hanging(graph, calls, divergences(graph.index, calls, pasts))
+    known = shared.keys() | {divergence.group for divergence in differing}
+    differing += silent_slips(graph.index, calls, pasts, known)
+    diverging = [divergence for divergence in differing if divergence.group not in shared]
     different = {rank for divergence in diverging for rank in divergence.culprits}
     roots = (
         *absent(graph, pasts, different),
@@ -665,22 +646,9 @@ def _analysis(job: Job) -> Analysis:
         *_inverted(graph, pasts),
         *doubled(graph, calls, pasts),
     )
-    of_threads = [root for root in roots if explained(shared, root)]
-    candidates = [root for root in roots if root not in of_threads]
-    of_group: dict[int, list[Divergence]] = {}
-    for divergence in diverging:
-        of_group.setdefault(divergence.group, []).append(divergence)
-    unexplained = [
-        root
-        for root in candidates
-        if not any(
-            _follows(graph, root, divergence)
-            for group in {stuck.group for stuck in root.scene}
-            for divergence in of_group.get(group, ())
-        )
-        and not young(graph, root.scene)
-    ]
-    culprits = different | {rank for root in unexplained for rank in root.culprits}
+    candidates = [root for root in roots if not explained(shared, root)]
+    unexplained = list(_unexplained(graph, candidates, diverging))
+    culprits = different.union(*(root.culprits for root in unexplained))
     still = [root for root in unexplained if settled(graph, root.scene, culprits)]
     if not still and not any(divergence.live for divergence in diverging):
         still += [
@@ -689,16 +657,36 @@ def _analysis(job: Job) -> Analysis:
             if settled(graph, root.scene, ()) and not young(graph, root.scene)
         ]
     findings = [mismatch(graph, divergence) for divergence in diverging] + still
-    for number, group in shared.items():
-        here = [divergence for divergence in odd if divergence.group == number]
-        others = [root for root in of_threads if explained({number}, root)]
-        if here or any(not young(graph, root.scene) for root in others):
-            findings.append(two_threads(graph, group, here, others))
+    findings += two_threads(graph, shared, differing, roots)
     return Analysis(
         findings=_sorted(findings),
         waits=tuple(_waits(graph)),
         notes=tuple(_notes(graph, skewed=len(still) < len(unexplained), accused=bool(findings))),
     )
+
+
+def _index(job: Job) -> Index:
+    """The index of a job, where what was left by a timeout counts as failed."""
+    index = build_index(job)
+    failed = timed_out(index)
+    if not failed:
+        return index
+    state = job.columns["state"].copy()
+    state[failed] = CollectiveState.FAILED
+    return build_index(replace(job, columns={**job.columns, "state": state}))
+
+
+def _unexplained(
+    graph: Graph, roots: Iterable[Finding], diverging: Iterable[Divergence]
+) -> Iterable[Finding]:
+    """The roots that have lasted and that follow from no divergence."""
+    of_group = grouped((divergence.group, divergence) for divergence in diverging)
+    for root in roots:
+        groups = {stuck.group for stuck in root.scene}
+        near = (divergence for group in groups for divergence in of_group.get(group, ()))
+        follows = any(_follows(graph, root, divergence) for divergence in near)
+        if not follows and not young(graph, root.scene):
+            yield root
 
 
 def _inverted(graph: Graph, pasts: RankPasts) -> Iterable[Finding]:
@@ -711,7 +699,7 @@ def _inverted(graph: Graph, pasts: RankPasts) -> Iterable[Finding]:
     queued = [finding for finding in orders(graph, pasts) if not named & set(finding.culprits)]
     decided = {rank for finding in queued for rank in finding.culprits}
     for root in circles:
-        if root.culprits or not decided & {r for s in root.between for r in s}:
+        if root.culprits or not decided & root.tied:
             yield root
     yield from queued
 
@@ -726,24 +714,18 @@ def _follows(graph: Graph, root: Finding, divergence: Divergence) -> bool:
     """
     if not any(divergence.explains(stuck.group, stuck.sequence) for stuck in root.scene):
         return False
-    culprits = set(root.culprits)
-    own = bool(culprits) and culprits <= set(divergence.culprits)
+    culprits, different = set(root.culprits), set(divergence.culprits)
+    own = culprits <= different
     match root.kind:
         case Fault.GPU_BEHIND:
             here = (root.group, root.sequence) == (divergence.group, divergence.sequence)
             return here and (own or not culprits <= graph.unbegun)
         case Fault.NOT_ENTERED | Fault.NOT_ENQUEUING | Fault.EXTRA:
-            joined = {rank for stuck in root.scene for rank in stuck.joined}
-            slipped = divergence.kind in (Fault.SKIPPED, Fault.EXTRA)
-            return slipped and (own or joined <= set(divergence.culprits))
+            ahead = all(different.issuperset(stuck.joined) for stuck in root.scene)
+            return divergence.slipped and (ahead or (bool(culprits) and own))
         case Fault.ORDER_INVERSION:
             # if it is unknown who differs, it may be one of these, and the order its consequence
-            tied = (
-                set()
-                if divergence.culprits
-                else {rank for side in divergence.sides for rank in side}
-            )
-            return not culprits or own or bool(culprits & tied)
+            return own or (not different and bool(culprits & divergence.involved))
         case _:
             return True
 
@@ -781,7 +763,7 @@ def _waits(graph: Graph) -> Iterable[Wait]:
     for rank, (row, stuck) in sorted(by_rank.items()):
         yield Wait(
             rank=rank,
-            waits_for=tuple(sorted({*stuck.absent, *stuck.held, *stuck.silent})),
+            waits_for=stuck.holding,
             group=stuck.group,
             sequence=int(columns["seq"][row]),
             op=graph.index.op(row),

@@ -299,13 +299,23 @@ class Divergence:
     """Whether somebody is still inside."""
 
     @property
+    def involved(self) -> frozenset[int]:
+        """The ranks of all sides."""
+        return frozenset(rank for side in self.sides for rank in side)
+
+    @property
     def passing(self) -> bool:
         """Whether all continue as before: what follows is not its consequence."""
         return self.kind is Fault.SILENT_MISMATCH
 
+    @property
+    def slipped(self) -> bool:
+        """Whether the culprits' calls are their peers', moved by one."""
+        return self.kind in (Fault.SKIPPED, Fault.EXTRA)
+
     def explains(self, group: int, sequence: int) -> bool:
         """Whether a hang in this collective follows from it."""
-        lasting = self.live or self.kind in (Fault.SKIPPED, Fault.EXTRA)
+        lasting = self.live or self.slipped
         return lasting and group == self.group and sequence >= self.sequence
 
 
@@ -461,13 +471,12 @@ def mismatch(graph: Graph, divergence: Divergence) -> Finding:
     ]
     if divergence.culprits:
         said = [f"{listed(said[1:])} where {said[0]}"]
-    involved = {rank for side in divergence.sides for rank in side}
     nodes = [
         graph.front_node(number)
         for number in graph.collectives.get(divergence.group, ())
         if divergence.explains(divergence.group, graph.stuck[number].sequence)
     ]
-    waiting = set(graph.reaching(nodes)) | involved
+    waiting = divergence.involved | set(graph.reaching(nodes))
     return Finding(
         kind=divergence.kind,
         reason=f"{listed(said)}, in {what}: {_end(divergence)}",

@@ -56,6 +56,11 @@ class Finding:
     """The collectives where the fault shows, the most convincing first."""
 
     @property
+    def tied(self) -> frozenset[int]:
+        """The ranks of all sides in `between`."""
+        return frozenset(rank for side in self.between for rank in side)
+
+    @property
     def confidence(self) -> Confidence:
         """Never certain from records alone; unsure if nobody is accused."""
         return Confidence.LIKELY if self.culprits else Confidence.UNSURE

@@ -10,17 +10,18 @@ autograd's hooks while the first one waits for them (those threads are not recor
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
 from monitor.model.wording import listed, plural
 from monitor.records import findings as wording
 from monitor.records.divergence import Divergence
-from monitor.records.findings import Fault, Finding, victims_of
+from monitor.records.findings import Fault, Finding
 from monitor.records.job import NONE, CollectiveState, Job
-from monitor.records.waits import Graph, Index, Ints, by_stream
+from monitor.records.waits import Graph, Index, Ints, by_stream, young
 
 _EXPLAINED = frozenset({Fault.ORDER_INVERSION, Fault.EXTRA, Fault.SKIPPED, Fault.STUCK_INSIDE})
 """Faults of a shared group that follow from its threads, as does any that accuses nobody."""
@@ -65,39 +66,47 @@ def explained(shared: Collection[int], finding: Finding) -> bool:
 
 
 def two_threads(
-    graph: Graph, group: SharedGroup, divergences: Sequence[Divergence], others: Sequence[Finding]
-) -> Finding:
-    """The finding of one shared group, in place of all that follows from it."""
+    graph: Graph,
+    shared: Mapping[int, SharedGroup],
+    divergences: Sequence[Divergence],
+    roots: Sequence[Finding],
+) -> Iterable[Finding]:
+    """One finding for each shared group in which calls differ or hang, in place of all that."""
+    for number, group in shared.items():
+        here = [divergence for divergence in divergences if divergence.group == number]
+        hanging = [root for root in roots if explained({number}, root)]
+        if here or any(not young(graph, root.scene) for root in hanging):
+            sides = (*(d.involved for d in here), *(root.tied for root in hanging))
+            yield _finding(graph, group, set(group.calls).union(*sides))
+
+
+def _finding(graph: Graph, group: SharedGroup, involved: Collection[int]) -> Finding:
     index, job = graph.index, graph.index.job
+    shown = [(rank, rows[-3:]) for rank, rows in islice(group.calls.items(), 4)]
     said = [
-        f"rank {job.name(rank)} calls {listed([_call(index, row) for row in rows[-3:]])}"
-        for rank, rows in list(group.calls.items())[:4]
+        f"rank {job.name(rank)} calls {listed([_call(index, row) for row in rows])}"
+        for rank, rows in shown
     ]
     label = job.groups[group.group].label
     threads = plural(group.calls, "of the rank", "of each of these ranks")
-    scene = tuple(s for s in graph.stuck if s.group == group.group and s.transfer is None)
-    nodes = [graph.front_node(graph.stuck.index(stuck)) for stuck in scene]
-    involved = {
-        *group.calls,
-        *(rank for divergence in divergences for side in divergence.sides for rank in side),
-        *(rank for finding in others for side in finding.between for rank in side),
-    }
-    latest = max(row for rows in group.calls.values() for row in rows)
+    stuck = graph.collectives.get(group.group, ())
+    waiting = graph.reaching(graph.front_node(number) for number in stuck)
+    latest = max(rows[-1] for rows in group.calls.values())
     return Finding(
         kind=Fault.TWO_THREADS,
         reason=f"two threads use {label} in no fixed order: {'; '.join(said)}. Their calls meet "
         f"those of peers in whatever order the threads {threads} happen to run: it is the "
         "program, and no rank. Give one of the threads a process group of its own (new_group).",
-        victims=tuple(sorted(set(victims_of(graph, nodes, ())) | involved)),
+        victims=tuple(sorted({*waiting, *involved})),
         group=group.group,
         sequence=int(job.columns["seq"][latest]),
         op=index.op(latest),
         evidence={
             f"rank {job.name(rank)}, thread {int(job.columns['thread'][row])}": _call(index, row)
-            for rank, rows in list(group.calls.items())[:4]
-            for row in rows[-3:]
+            for rank, rows in shown
+            for row in rows
         },
-        scene=scene,
+        scene=tuple(graph.stuck[number] for number in stuck),
     )
 
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,8 @@ from monitor.records.signature import closes_coalesced
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 
 
 def live(job: Job) -> Bools:
@@ -184,10 +186,16 @@ def front_of(job: Job, heads: list[int]) -> tuple[int, ...]:
 
 def _fronts_of(job: Job, heads: list[int]) -> tuple[int, ...]:
     """What each thread of a rank is stuck in, of all its heads."""
-    by_thread: dict[int, list[int]] = {}
-    for row in heads:
-        by_thread.setdefault(int(job.columns["thread"][row]), []).append(row)
+    by_thread = grouped((int(job.columns["thread"][row]), row) for row in heads)
     return tuple(sorted(row for rows in by_thread.values() for row in front_of(job, rows)))
+
+
+def grouped(pairs: Iterable[tuple[_K, _V]]) -> dict[_K, list[_V]]:
+    """Key -> its values, in order."""
+    values: dict[_K, list[_V]] = {}
+    for key, value in pairs:
+        values.setdefault(key, []).append(value)
+    return values
 
 
 def highest(job: Job, chosen: Bools) -> dict[tuple[int, int], int]:
@@ -234,7 +242,7 @@ records have two in a row). Lower: a rank that did not arrive looks like one tha
 Higher: the reverse."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Transfers:
     """The stream of sends from one rank to another."""
 
@@ -327,6 +335,13 @@ class Index:
             return self.transfers(row)
         return int(columns["group"][row]), int(columns["seq"][row])
 
+    def by_place(
+        self, rows_of: Mapping[int, Iterable[int]]
+    ) -> dict[Transfers | tuple[int, int], list[int]]:
+        """Ranks' rows, by where they meet their peers'; without those of unknown peers."""
+        rows = (row for rows in rows_of.values() for row in rows)
+        return grouped((place, row) for row in rows if (place := self.place(row)) is not None)
+
     def sends(self, row: int) -> bool:
         """Whether a point-to-point entry is the sending side."""
         return "send" in self.op(row)
@@ -337,14 +352,12 @@ def build_index(job: Job) -> Index:
     retired, current = generations(job)
     unfinished = live(job) & current
     heads_at = collective_heads(job, unfinished & ~columns["p2p"])
-    rows_of_heads = sorted(
-        [*heads_at.values(), *transfer_heads(job, unfinished & columns["p2p"])],
-    )
-    heads: dict[int, list[int]] = {}
+    transfers = transfer_heads(job, unfinished & columns["p2p"])
+    rows_of_heads = sorted([*heads_at.values(), *transfers])
+    heads = grouped((int(columns["rank"][row]), row) for row in rows_of_heads)
     head_rows: dict[tuple[int, int, int], list[int]] = {}
     for row in rows_of_heads:
         rank, group, seq = (int(columns[name][row]) for name in ("rank", "group", "seq"))
-        heads.setdefault(rank, []).append(row)
         head_rows.setdefault((rank, group, seq), []).append(row)
     front = {rank: _fronts_of(job, rows) for rank, rows in heads.items()}
     return Index(
@@ -363,49 +376,39 @@ def build_index(job: Job) -> Index:
 def _standings(
     job: Job, heads: Mapping[tuple[int, int], int], front: Mapping[int, tuple[int, ...]]
 ) -> dict[int, Standings]:
-    collective, sync = ~job.columns["p2p"], synchronising(job)
-    enqueued = highest(job, collective)
-    passed = highest(job, collective & _surely_completed(job) & sync)
-    trusted, whole = _trusted_counters(job, enqueued, heads), _whole(job)
-    buffering = set(np.unique(job.columns["group"][~sync]).tolist())
-
-    def standing(rank: int, group: int) -> tuple[bool, int, int, bool, int]:
-        info, key = job.ranks.get(rank), (rank, group)
-        if info is None:
-            return False, 0, NEVER, False, 0
-        row = heads.get(key)
-        head = NEVER if row is None else int(job.columns["seq"][row])
-        recorded, last = key in enqueued or rank in whole, enqueued.get(key, 0)
-        through = passed.get(key, 0)
-        if info.backend is Backend.NCCL:
-            status = info.status.get(group)
-            if status is not None and group in trusted and key not in enqueued:
-                recorded, last = True, max(status.enqueued, 0)
-            if row is not None and group not in buffering:  # a communicator works in order
-                through = max(through, head - 1 - _UNSEEN)
-        return recorded, last, head, row is not None and row in front[rank], through
-
-    seen: dict[int, list[int]] = {}
-    for rank, group in enqueued:
-        seen.setdefault(group, []).append(rank)
+    seen = highest(job, ~job.columns["p2p"])
+    enqueued = _by_counters(job, seen, heads) | seen
+    passed, whole = _passed(job, heads), _whole(job)
+    head = {stream: int(job.columns["seq"][row]) for stream, row in heads.items()}
+    at_front = {(rank, group) for (rank, group), row in heads.items() if row in front[rank]}
     standings = {}
-    for group, ranks in seen.items():
+    for group, ranks in grouped((group, rank) for rank, group in seen).items():
         members = job.groups[group].members
         if not members or job.groups[group].inferred:
             members = tuple(sorted({*members, *ranks}))
-        recorded, last, head, at_front, through = zip(
-            *(standing(rank, group) for rank in members), strict=True
-        )
+        streams = [(rank, group) for rank in members]
         standings[group] = Standings(
             members=np.array(members, dtype=np.int64),
             read=np.array([rank in job.ranks for rank in members], dtype=np.bool_),
-            recorded=np.array(recorded, dtype=np.bool_),
-            enqueued=np.array(last, dtype=np.int64),
-            head=np.array(head, dtype=np.int64),
-            front=np.array(at_front, dtype=np.bool_),
-            passed=np.array(through, dtype=np.int64),
+            recorded=np.array([s in enqueued or s[0] in whole for s in streams], dtype=np.bool_),
+            enqueued=np.array([enqueued.get(s, 0) for s in streams], dtype=np.int64),
+            head=np.array([head.get(s, NEVER) for s in streams], dtype=np.int64),
+            front=np.array([s in at_front for s in streams], dtype=np.bool_),
+            passed=np.array([passed.get(s, 0) for s in streams], dtype=np.int64),
         )
     return standings
+
+
+def _passed(job: Job, heads: Mapping[tuple[int, int], int]) -> dict[tuple[int, int], int]:
+    """(rank, group) -> highest sequence that it completed and that no rank can complete alone."""
+    columns, sync = job.columns, synchronising(job)
+    passed = highest(job, ~columns["p2p"] & _surely_completed(job) & sync)
+    buffering = set(np.unique(columns["group"][~sync]).tolist())
+    for (rank, group), row in heads.items():  # one of NCCL's communicators works in order
+        if group not in buffering and job.ranks[rank].backend is Backend.NCCL:
+            before = int(columns["seq"][row]) - 1 - _UNSEEN
+            passed[rank, group] = max(before, passed.get((rank, group), 0))
+    return passed
 
 
 def _whole(job: Job) -> frozenset[int]:
@@ -441,17 +444,15 @@ def _surely_completed(job: Job) -> Bools:
     return completed
 
 
-def _trusted_counters(
-    job: Job,
-    enqueued: Mapping[tuple[int, int], int],
-    heads: Mapping[tuple[int, int], int],
-) -> frozenset[int]:
-    """Groups whose `pg_status` counts collectives and nothing else.
+def _by_counters(
+    job: Job, seen: Mapping[tuple[int, int], int], heads: Iterable[tuple[int, int]]
+) -> dict[tuple[int, int], int]:
+    """What ranks enqueued in groups of which NCCL's records have no entry, by their `pg_status`.
 
     torch keeps one counter for collectives and transfers: with a send or recv in the group it
-    differs between ranks (seen in real records: 13998 at collective 194). If the transfers are no
-    longer in the record, an `op_id` other than the sequence reveals them. Gloo's counter includes
-    what it does not record.
+    differs between ranks (seen in real records: 13998 at collective 194) and is not used. If the
+    transfers are no longer in the record, an `op_id` other than the sequence reveals them. Gloo's
+    counter includes what it does not record.
     """
     columns = job.columns
     numbered = (columns["op_id"] != NONE) & ~columns["p2p"]
@@ -461,9 +462,15 @@ def _trusted_counters(
         group
         for (rank, group) in heads
         if (status := job.ranks[rank].status.get(group)) is not None
-        and status.enqueued != enqueued[rank, group]
+        and status.enqueued != seen[rank, group]
     }
-    return frozenset(set(range(len(job.groups))) - transferring - doubtful)
+    return {
+        (rank, group): max(status.enqueued, 0)
+        for rank, info in job.ranks.items()
+        if info.backend is Backend.NCCL
+        for group, status in info.status.items()
+        if group not in transferring and group not in doubtful
+    }
 
 
 def _hidden(job: Job, heads: Mapping[int, list[int]]) -> dict[int, tuple[int, ...]]:
@@ -573,13 +580,8 @@ def unbegun(index: Index) -> frozenset[int]:
     began = (columns["state"] == CollectiveState.STARTED) | (columns["started_ns"] != NONE)
     if not began.any():
         return frozenset()
-    at_front: dict[Transfers | tuple[int, int], list[int]] = {}
-    for row in (row for rows in index.front.values() for row in rows):
-        place = index.place(row)
-        if place is not None:
-            at_front.setdefault(place, []).append(row)
     late_ranks: set[int] = set()
-    for place, rows in at_front.items():
+    for place, rows in index.by_place(index.front).items():
         states = columns["state"][rows]
         late = [row for row, s in zip(rows, states, strict=True) if s == CollectiveState.SCHEDULED]
         begun = int((states == CollectiveState.STARTED).sum())
@@ -686,6 +688,11 @@ class StuckCollective:
         """Members for which it is the head of a stream."""
         return tuple(sorted({*self.front, *self.later}))
 
+    @property
+    def holding(self) -> tuple[int, ...]:
+        """Members that hold it up, or may."""
+        return tuple(sorted({*self.absent, *self.held, *self.silent}))
+
 
 @dataclass(frozen=True, slots=True)
 class Graph:
@@ -704,9 +711,9 @@ class Graph:
     each collective needs all of its members."""
     unbegun: frozenset[int]
     """Ranks whose GPU has not reached where they are stuck, while peers' have: held up by none."""
-    back: Mapping[int, tuple[int, ...]]
+    back: Mapping[int, Sequence[int]]
     """Node -> nodes that point at it."""
-    collectives: Mapping[int, tuple[int, ...]]
+    collectives: Mapping[int, Sequence[int]]
     """Group -> the places in `stuck` of its collectives."""
     lost: Mapping[int, int]
     """Ranks with unfinished collectives that peers completed -> how many. What they are stuck in
@@ -715,6 +722,12 @@ class Graph:
     def rank_of(self, node: int) -> int | None:
         """The rank of a node; None if it is a collective."""
         return self.ranks[node] if node < len(self.ranks) else None
+
+    @property
+    def awaited(self) -> frozenset[int]:
+        """Ranks that others wait for, and that wait for nothing themselves."""
+        alone = (self.rank_of(nodes[0]) for nodes in self.roots if len(nodes) == 1)
+        return frozenset(rank for rank in alone if rank is not None)
 
     def stuck_of(self, node: int) -> StuckCollective:
         return self.stuck[(node - len(self.ranks)) // 2]
@@ -743,49 +756,30 @@ class Graph:
 def build_graph(index: Index) -> Graph:
     """The wait-for graph of a job."""
     stuck = tuple(_stuck_all(index))
-    involved = {
-        rank
-        for collective in stuck
-        for rank in (*collective.absent, *collective.held, *collective.silent)
-    }
-    threads = _Threads(index, {*index.job.expected, *index.job.ranks, *index.heads, *involved})
+    holding = (rank for collective in stuck for rank in collective.holding)
+    threads = _Threads(index, {*index.job.expected, *index.job.ranks, *index.heads, *holding})
     ranks = threads.ranks
     behind, late = lost(index), unbegun(index)
     pointing = _edges(stuck, threads, late.union(behind))
-    waited = {target for targets in pointing for target in targets}
-    parts = components(pointing)
-    leaving = {
-        number
-        for number, nodes in enumerate(parts)
-        if any(target not in nodes for node in nodes for target in pointing[node])
-    }
+    back = grouped((target, node) for node, targets in enumerate(pointing) for target in targets)
     roots = [
         nodes
-        for number, nodes in enumerate(parts)
-        if number not in leaving and (len(nodes) > 1 or next(iter(nodes)) in waited)
+        for nodes in components(pointing)
+        if next(iter(nodes)) in back  # as are all nodes of a cycle
+        and all(nodes.issuperset(pointing[node]) for node in nodes)
     ]
-    fronts = {
-        len(ranks) + 2 * n for n, collective in enumerate(stuck) if collective.transfer is None
-    }
-    knots = _knots(pointing, len(ranks), fronts, set().union(*roots))
-    back: dict[int, list[int]] = {}
-    for node, targets in enumerate(pointing):
-        for target in targets:
-            back.setdefault(target, []).append(node)
-    of_group: dict[int, list[int]] = {}
-    for number, collective in enumerate(stuck):
-        if collective.transfer is None:
-            of_group.setdefault(collective.group, []).append(number)
+    collectives = grouped((s.group, at) for at, s in enumerate(stuck) if s.transfer is None)
+    fronts = {len(ranks) + 2 * at for places in collectives.values() for at in places}
     return Graph(
         index=index,
         stuck=stuck,
         edges=tuple(pointing),
         ranks=ranks,
         roots=_sorted(roots),
-        knots=_sorted(knots),
+        knots=_sorted(_knots(pointing, len(ranks), fronts, set().union(*roots))),
         unbegun=late,
-        back={node: tuple(places) for node, places in back.items()},
-        collectives={group: tuple(places) for group, places in of_group.items()},
+        back=back,
+        collectives=collectives,
         lost=behind,
     )
 
@@ -802,19 +796,18 @@ def _edges(
     count = len(threads.ranks)
     edges: list[list[int]] = [[] for _ in range(count + 2 * len(stuck))]
     for number, collective in enumerate(stuck):
-        front = count + 2 * number
-        for inside, target in ((collective.front, front), (collective.later, front + 1)):
+        front, later = count + 2 * number, count + 2 * number + 1
+        for inside, target in ((collective.front, front), (collective.later, later)):
             for rank in set(inside) - alone:
                 for node in threads.inside(rank, collective):
                     edges[node].append(target)
-        missing = [threads.caller(r, collective) for r in (*collective.absent, *collective.silent)]
-        edges[front] = missing + [threads.caller(r, collective) for r in collective.held]
-        edges[front + 1] = missing if collective.later else []
+        edges[front] = [threads.caller(r, collective) for r in collective.holding]
+        missing = (*collective.absent, *collective.silent)
+        edges[later] = [threads.caller(r, collective) for r in missing]
     for node, main in threads.helpers.items():
         if edges[main] and not edges[node]:
             edges[node].append(main)
     empty = {n for n in range(count + 1, len(edges), 2) if not edges[n]}
-    empty |= {n for n in range(count, len(edges), 2) if not stuck[(n - count) // 2].front}
     return [tuple(t for t in targets if t not in empty) for targets in edges]
 
 
@@ -877,18 +870,11 @@ def _knots(
 
 
 def _stuck_all(index: Index) -> Iterable[StuckCollective]:
-    collectives: dict[tuple[int, int], list[int]] = {}
-    transfers: dict[Transfers, list[int]] = {}
-    for row in (row for rows in index.heads.values() for row in rows):
-        place = index.place(row)
-        if isinstance(place, Transfers):
-            transfers.setdefault(place, []).append(row)
-        elif place is not None:
-            collectives.setdefault(place, []).append(row)
-    for (group, sequence), rows in sorted(collectives.items()):
-        yield _collective(index, group, sequence, rows)
-    for stream in sorted(transfers, key=lambda s: (s.group, s.source, s.target, s.tag)):
-        yield _transfer(index, stream, transfers[stream])
+    rows = index.by_place(index.heads)
+    for place in sorted(place for place in rows if not isinstance(place, Transfers)):
+        yield _collective(index, *place, rows[place])
+    for stream in sorted(place for place in rows if isinstance(place, Transfers)):
+        yield _transfer(index, stream, rows[stream])
 
 
 def _split(index: Index, rows: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
