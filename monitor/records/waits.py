@@ -818,8 +818,13 @@ class _Threads:
     """
 
     def __init__(self, index: Index, ranks: Iterable[int]) -> None:
-        self._index = index
         columns = index.job.columns
+        self._inside: dict[tuple[int, Transfers | tuple[int, int] | None], set[int]] = {}
+        """Rank, and where a head of it meets its peers' -> the threads in it."""
+        for rank, heads in index.heads.items():
+            for row in heads:
+                threads = self._inside.setdefault((rank, index.place(row)), set())
+                threads.add(int(columns["thread"][row]))
         self._usual: dict[tuple[int, int], int] = {}
         """(rank, group) -> the thread that called it last."""
         known = np.flatnonzero(columns["thread"] != NONE)
@@ -842,9 +847,7 @@ class _Threads:
     def inside(self, rank: int, stuck: StuckCollective) -> tuple[int, ...]:
         """Threads of a rank for which it is the head of a stream."""
         place = stuck.transfer or (stuck.group, stuck.sequence)
-        rows = (row for row in self._index.heads[rank] if self._index.place(row) == place)
-        threads = {int(self._index.job.columns["thread"][row]) for row in rows}
-        return tuple(sorted({self._at(rank, thread) for thread in threads}))
+        return tuple(sorted({self._at(rank, thread) for thread in self._inside[rank, place]}))
 
     def caller(self, rank: int, stuck: StuckCollective) -> int:
         """The thread of a rank that would call it: the one that called that group last."""

@@ -191,14 +191,14 @@ def test_a_death_of_a_peers_word_where_all_gave_the_same_accuses_nobody_of_a_mis
 
 
 @pytest.mark.parametrize("launched", [False, True], ids=["quorum", "C++"])
-def test_a_lock_is_named_with_its_place_within_15_s(launched) -> None:
+def test_a_lock_is_named_with_its_place_within_10_s(launched) -> None:
     script = at(20, stands("rg_1.0", "Deadlock.log_step", 66))
     drive = Drive(field(3, 1, script, launched=launched)).run(45)
     incident = drive.incident("not_entered")
-    assert drive.fired[incident.id] <= 35
+    assert drive.fired[incident.id] <= 30
     assert incident.culprits == ("rg_1.0",)
     assert incident.verdict.reason.startswith(
-        "rank rg_1.0 hangs in Deadlock.log_step (train.py:66), waiting for a lock, for 1"
+        "rank rg_1.0 hangs in Deadlock.log_step (train.py:66), waiting for a lock, for "
     )
     assert "rg_0.0 and rg_2.0 wait for it in " in incident.verdict.reason
     assert incident.signature == "not_entered@train.py:66:Deadlock.log_step"
