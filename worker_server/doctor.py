@@ -42,6 +42,8 @@ _CLOCK_S: Final = 2.0
 """Records of two hosts are ordered by their clocks."""
 _NAMED_S: Final = 32.0
 """When the slowest of the usual hangs is named (docs/detection.md); eviction takes 6 s more."""
+_BLOCKED_S: Final = 12.0
+"""When a rank that two stacks show blocked is named: 9 s (docs/detection.md), and some for load."""
 _MARKS: Final = {
     OK: ("●", "green"),
     WARNING: ("▲", "yellow"),
@@ -293,6 +295,7 @@ def of_worker(rank: RankHere) -> Iterator[DoctorFinding]:
             f"it has no {', '.join(unhooked)}",
             "this TorchFT is newer than lightkeeper: upgrade lightkeeper",
         )
+    yield from _as_programmed(rank, state.get("timeouts") or {})
     for name, part in record.parts:
         recorder = name or "fr_trace_json"
         if part.error is None:
@@ -304,6 +307,22 @@ def of_worker(rank: RankHere) -> Iterator[DoctorFinding]:
                 f"{recorder}: {part.error}",
                 "its collectives are known by the rank's own ring alone",
             )
+
+
+def _as_programmed(rank: RankHere, timeouts: Mapping[str, float]) -> Iterator[DoctorFinding]:
+    """Whether a hang can be named before the program's own timeouts end the ranks that wait."""
+    if not timeouts:
+        return
+    check = DoctorCheck("timeouts of the program", rank.name)
+    said = ", ".join(f"{name} {limit_s:g} s" for name, limit_s in sorted(timeouts.items()))
+    if min(timeouts.values()) < _BLOCKED_S:
+        yield check.warns(
+            f"{said}: ranks give up before a rank that blocks is named, and before a save or an "
+            "evaluation of that length is over",
+            f"give process groups and the Manager at least {_BLOCKED_S:g} s",
+        )
+    else:
+        yield check.ok(said)
 
 
 def _get(url: str, environ: Mapping[str, str]) -> Any:

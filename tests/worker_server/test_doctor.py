@@ -166,6 +166,14 @@ def test_a_torchft_that_is_not_hooked_and_a_recorder_that_is_not_read(server):
     assert told(doctor.of_worker(rank(server.url)))[2] == ("flight recorders", UNKNOWN)
 
 
+@pytest.mark.parametrize(("limit_s", "state"), [(8.0, WARNING), (60.0, OK)])
+def test_timeouts_of_the_program_leave_time_to_name_a_hang(server, limit_s, state):
+    server.answers = answers()
+    server.answers[wire.PATH_STATE] |= {"timeouts": {"collective": limit_s, "quorum": 60.0}}
+    checks = list(doctor.of_worker(rank(server.url)))
+    assert told(checks)[1] == ("timeouts of the program", state)
+
+
 # -- the monitor and the Lighthouse ----------------------------------------------------------------
 
 
