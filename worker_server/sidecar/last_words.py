@@ -284,14 +284,17 @@ def of_peers(exception: str, calls: Sequence[Call]) -> bool | None:
     if path is None:
         return None
     kind = re.split(r"[:\n]", exception, maxsplit=1)[0].strip()
-    if _ENGINE.match(path) and kind == "RuntimeError":
+    if kind == "RuntimeError" and _of_either(path, calls[0].function):
         return None
     if not _WAITS.match(path) or _PROGRAM.fullmatch(kind):
         return False
-    in_torch = path.startswith("torch/")
-    if in_torch and kind == "RuntimeError" and not _BARRIER.fullmatch(calls[0].function):
-        return None
-    return not (in_torch and kind == "AssertionError")
+    return not (path.startswith("torch/") and kind == "AssertionError")
+
+
+def _of_either(path: str, function: str) -> bool:
+    """Whether C++ raises there about peers and about the program alike."""
+    waits = path.startswith("torch/") and _WAITS.match(path) and not _BARRIER.fullmatch(function)
+    return bool(waits or _ENGINE.match(path))
 
 
 def _whose(blocks: Sequence[_Block]) -> bool | None:
