@@ -117,6 +117,8 @@ class Incident:
     """When it was last open."""
     stood: bool = False
     """Whether the job was seen to stand while it was open."""
+    gave_up: tuple[RankName, ...] = ()
+    """Victims that ended while they waited, sorted."""
 
     @property
     def suspects(self) -> tuple[RankName, ...]:
