@@ -542,7 +542,7 @@ def weighed(
         return incident
     if incident.milestones.firing_s is None:
         return replace(incident, severity=severity)
-    says = {Training.GOES_ON: "the job trains", Training.STANDS: "nobody commits"}
+    says = {Training.TRAINS: "the job trains", Training.STANDS: "nobody commits"}
     why = f"now {severity.value}: {says.get(incident.training, verdict.reason)}"
     return noted(incident, now_s, "severity", why, severity=severity)
 
