@@ -1,7 +1,7 @@
 """Does the job train? By its commits alone: for severities, pages and late ranks. Pure.
 
 Theory of operation. A job trains while its ranks commit steps; what a detector is sure of says
-nothing about that. A commit after a fault began, and not long ago, shows that the job goes on. If
+nothing about that. A commit after a fault began, and not long ago, shows that the job trains. If
 none came for longer than a rank may stand still, or than twice the usual time between two commits
 (local steps: one commit in many steps), the job stands, unless a rank declares a pause. Where no
 commit is known, moves count instead: a phase or a collective entered or left by any rank.
@@ -61,8 +61,8 @@ class Commits:
             return Training.UNKNOWN
         lately = self.now_s - self.last_s <= self.limit_s
         if lately:
-            goes_on = self.last_s > began_s + self.slack_s
-            return Training.GOES_ON if goes_on else Training.UNKNOWN
+            since = self.last_s > began_s + self.slack_s
+            return Training.TRAINS if since else Training.UNKNOWN
         return Training.UNKNOWN if self.paused else Training.STANDS
 
 

@@ -31,7 +31,7 @@ from monitor.decide.guards import (
 from monitor.decide.rules import DEFAULT, Policy
 from monitor.decide.tracker import GONE_UNCONFIRMED_S, Tracker
 from monitor.detect.dead import over
-from monitor.detect.detectors import DETECTORS, Detector, inhibit, wanted_records
+from monitor.detect.detectors import DETECTORS, Detector, Tick, fired, inhibit, wanted_records
 from monitor.detect.graph import WaitGraph
 from monitor.detect.history import History
 from monitor.detect.intake import push
@@ -126,7 +126,7 @@ def rank_health(
     history: History,
     graph: WaitGraph | None,
     incidents: Iterable[Incident] = (),
-    victims: Mapping[RankName, GroupName] | None = None,
+    victims: Container[RankName] = (),
 ) -> dict[RankName, RankHealth]:
     """The health of every registered rank.
 
@@ -148,7 +148,7 @@ def rank_health(
             if track is not None and track.identity.incarnation in incident.incarnations:
                 blamed[rank] = min(looks_so, blamed.get(rank, looks_so), key=WORST_FIRST.index)
     tracks = history.present()
-    health = {t.rank: _of(history, graph, t, blamed, victims or {}) for t in tracks}
+    health = {t.rank: _of(history, graph, t, blamed, victims) for t in tracks}
     gone = [track for track in tracks if health[track.rank] is RankHealth.DEAD]
     return health | _ended(gone, over(history), blamed) if gone else health
 
@@ -184,7 +184,7 @@ def _of(  # noqa: PLR0911
     graph: WaitGraph | None,
     track: RankTrack,
     blamed: Mapping[RankName, RankHealth],
-    victims: Mapping[RankName, GroupName],
+    victims: Container[RankName],
 ) -> RankHealth:
     report, rank = track.fresh, track.rank
     if report is None:
@@ -366,9 +366,9 @@ def fleet_of(
         doubt: why the monitor does not trust itself; None if it does.
         experience: from earlier evictions and the Lighthouse.
     """
-    fired = [incident for incident in tracker.open() if incident.state is not State.PENDING]
-    accused = frozenset(g for i in fired if _accuses(i.verdict) for g in i.groups)
-    suspected = accused.union(*(i.groups for i in fired if _suspects(i.verdict)))
+    faults = [incident for incident in tracker.open() if incident.state is not State.PENDING]
+    accused = frozenset(g for i in faults if _accuses(i.verdict) for g in i.groups)
+    suspected = accused.union(*(i.groups for i in faults if _suspects(i.verdict)))
     shields = tracker.shielded(snapshot.now_s)
     away = snapshot.lighthouse
     return DecisionFacts(
@@ -420,8 +420,8 @@ def _faults(incidents: Iterable[Incident]) -> dict[Host, list[Incident]]:
     """Faults that have fired and are over, by the hosts of their culprits."""
     by_host: dict[Host, list[Incident]] = {}
     for incident in incidents:
-        fired = incident.milestones.firing_s is not None
-        if fired and not incident.open and incident.kind in _OF_HOSTS and incident.culprits:
+        has_fired = incident.milestones.firing_s is not None
+        if has_fired and not incident.open and incident.kind in _OF_HOSTS and incident.culprits:
             for host in incident.hosts:
                 by_host.setdefault(host, []).append(incident)
     return by_host
@@ -620,6 +620,7 @@ class Pipeline:
         changed = self._tracker.update(
             self._history, verdicts, unknown=unknown, inhibited=inhibited
         )
+        victims = fired(self._tracker.waits(self._history))
         decisions = self._decide(snapshot)
         records: tuple[RankName, ...] | None = ()
         if graph is not None:
@@ -637,9 +638,7 @@ class Pipeline:
             wants_steps=self._history.wanted_steps(),
             watches=() if graph is None else graph.suspects[:_WATCHED],
             look_again_s=snapshot.now_s + self._look_again_s(graph, changed),
-            rank_health=rank_health(
-                self._history, graph, self._tracker.open(), self._tracker.blamed(self._history)
-            ),
+            rank_health=rank_health(self._history, graph, self._tracker.open(), victims),
             detector_failures=failures,
             detectors={
                 detector.name: graph is not None and detector.name not in failures
@@ -720,25 +719,23 @@ class Pipeline:
         self._pardon(
             shields, [v for v in (*firing, *verdicts) if v.stops or v.kind is Kind.STATE_CORRUPT]
         )
-        blamed = self._tracker.blamed(self._history)
-        standing, reasons = inhibit(
-            verdicts,
-            shielded=(
-                {
-                    (kind, group)
-                    for group, incident in shields.items()
-                    for kind in Kind
-                    if kind not in _OF_A_NEW_LIFE or not self._anew(group, incident)
-                }
-                | {(Kind.DEAD, group) for group in self._put_out()}
+        shielded = {
+            (kind, group)
+            for group, incident in shields.items()
+            for kind in Kind
+            if kind not in _OF_A_NEW_LIFE or not self._anew(group, incident)
+        } | {(Kind.DEAD, group) for group in self._put_out()}
+        waits = self._tracker.waits(self._history)
+        return inhibit(
+            Tick(
+                verdicts,
+                shielded=shielded - own,
+                waits=waits,
+                ending=giving_up(self._history, fired(waits)),
+                stalled=bool(faults) or any(verdict.stops for verdict in verdicts),
+                named=any(fault.suspects for fault in faults),
             )
-            - own,
-            blamed=blamed,
-            ending=giving_up(self._history, blamed),
-            stalled=bool(faults) or any(verdict.stops for verdict in verdicts),
-            named=any(fault.suspects for fault in faults),
         )
-        return standing, reasons
 
     def _anew(self, group: GroupName, incident: Incident) -> bool:
         """Whether all its processes started after its eviction: they may hang, too."""

@@ -12,6 +12,7 @@ eviction asked before is finished or asked again, never forgotten.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -19,6 +20,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from monitor.decide.commits import Commits
+from monitor.detect.detectors import Wait
 from monitor.detect.history import History
 from monitor.detect.track import RankTrack
 from monitor.model.config import KeeperConfig
@@ -35,7 +37,9 @@ from monitor.model.incident import (
     severity_of,
 )
 from monitor.model.names import GroupName, IncidentId, RankName
+from monitor.model.observation import stopped
 from monitor.model.verdict import Kind, Verdict
+from monitor.model.wording import listed, seconds
 
 # -- ending ------------------------------------------------------------------------------------
 
@@ -106,6 +110,7 @@ def _passed(  # noqa: C901, PLR0911, PLR0912 - one reason a line
     if len(reports) < len(tracks) or unseen_s < config.clear_s:
         return None
     dead = [track for track in tracks if track.died_s is not None]
+    alive = [track for track in tracks if track.died_s is None]
     if asked and any(history.now_s - t.died_s < GONE_UNCONFIRMED_S for t in dead if t.died_s):
         return None  # our kill worked: the next quorum shows when it left
     match incident.kind:
@@ -114,11 +119,11 @@ def _passed(  # noqa: C901, PLR0911, PLR0912 - one reason a line
         case Kind.DEAD:
             return "its processes are there again"
         case Kind.NOT_ENTERED | Kind.MISMATCH | Kind.DEADLOCK:
-            if dead:
-                return "its process ended"
+            if not alive or (dead and incident.kind is Kind.MISMATCH):  # gloo ends who differs
+                return "its process ended" if len(tracks) == 1 else "its processes ended"
             if not incident.verdict.stops:
                 return "not seen any more" if unseen_s >= 2 * config.sample_s else None
-            moved = all(t.moved_s is not None and t.moved_s > incident.last_seen_s for t in tracks)
+            moved = all(t.moved_s is not None and t.moved_s > incident.last_seen_s for t in alive)
             return "recovered by itself" if moved else None
         case Kind.STATE_CORRUPT:
             return "its process ended" if dead else "its numbers are in order again"
@@ -537,7 +542,7 @@ def weighed(
         return incident
     if incident.milestones.firing_s is None:
         return replace(incident, severity=severity)
-    says = {Training.GOES_ON: "the job trains", Training.STANDS: "nobody commits"}
+    says = {Training.TRAINS: "the job trains", Training.STANDS: "nobody commits"}
     why = f"now {severity.value}: {says.get(incident.training, verdict.reason)}"
     return noted(incident, now_s, "severity", why, severity=severity)
 
@@ -558,9 +563,9 @@ def _incarnations(history: History, ranks: Iterable[str]) -> tuple[str, ...]:
 
 # -- tracker -----------------------------------------------------------------------------------
 
-_LIGHTHOUSE: Final = GroupName("the Lighthouse")
+_LIGHTHOUSE: Final = "the Lighthouse"
 """What victims wait for while the Lighthouse is away."""
-_EACH_OTHER: Final = GroupName("each other")
+_EACH_OTHER: Final = "each other"
 """What victims wait for when all wait and none is missing."""
 
 
@@ -645,24 +650,50 @@ class Tracker:
                 shields.update(dict.fromkeys(incident.groups, incident))
         return shields
 
-    def blamed(self, history: History) -> dict[RankName, GroupName]:
-        """Victim of an open incident -> the group that it waits for (or waited for until it died).
+    def waits(self, history: History) -> dict[RankName, Wait]:
+        """Victim of an incident -> what it waits for, or waited for until it died.
 
         A rank that committed after it was seen waiting is no longer a victim, nor is a process that
-        started since.
+        started since. Of an incident that is over because its suspects ended, the victims that
+        ended with them are still victims.
         """
-        blamed: dict[RankName, GroupName] = {}
-        for incident in self.open():
-            if incident.state is State.PENDING or not incident.verdict.stops:
+        waits: dict[RankName, Wait] = {}
+        for incident in sorted(self.incidents.values(), key=_fired_last):
+            over = not incident.open
+            if not incident.verdict.stops or (over and not _ended_itself(history, incident)):
                 continue
-            for rank in incident.verdict.victims:
-                track = history.tracks.get(rank)
-                waited_s = self._waited_s.get((incident.id, rank), incident.last_seen_s)
-                if track is None or track.first_seen_s > waited_s:
-                    continue
-                if track.last_commit_s is None or track.last_commit_s <= waited_s:
-                    blamed[rank] = _cause(incident)
-        return blamed
+            for rank in _waiting(incident):
+                track = self._same_wait(history, incident, rank)
+                if track is not None and not (over and track.died_s is None):
+                    waits[rank] = _wait(incident, rank)
+        return waits
+
+    def _same_wait(self, history: History, incident: Incident, rank: RankName) -> RankTrack | None:
+        """The victim, if it is the process that was seen waiting, and has not committed since."""
+        track = history.tracks.get(rank)
+        waited_s = self._waited_s.get((incident.id, rank), incident.last_seen_s)
+        if track is None or track.first_seen_s > waited_s:
+            return None
+        return track if (track.last_commit_s or -math.inf) <= waited_s else None
+
+    def _note_ends(self, history: History, incident: Incident) -> Incident:
+        """The incident with a line of its story for the victims that gave up waiting."""
+        if incident.kind not in (Kind.NOT_ENTERED, Kind.DEADLOCK):
+            return incident
+        tracks = (
+            self._same_wait(history, incident, rank)
+            for rank in _waiting(incident)
+            if rank not in incident.gave_up
+        )
+        ends = [track for track in tracks if track is not None and _gave_up(track)]
+        if not ends:
+            return incident
+        at_s, ranks = min(track.death_s for track in ends), tuple(track.rank for track in ends)
+        after = seconds(max(0.0, at_s - incident.verdict.since_s))
+        gave_up = tuple(sorted({*incident.gave_up, *ranks}))
+        return noted(
+            incident, at_s, "gave_up", f"{listed(ranks)} gave up after {after}", gave_up=gave_up
+        )
 
     def owner(self, verdict: Verdict, taken: Collection[IncidentId] = ()) -> Incident | None:
         """The open incident of a verdict: with the same groups, else with some of them.
@@ -713,6 +744,8 @@ class Tracker:
         inhibited: Mapping[tuple[Kind, GroupName], str],
     ) -> None:
         commits, seen = Commits.of(history), set[IncidentId]()
+        for incident in self.open():
+            self.incidents[incident.id] = self._note_ends(history, incident)
         for verdict in verdicts:
             seen.add(self._see(history, verdict, commits, seen))
         for incident in self.open():
@@ -824,8 +857,40 @@ class Tracker:
         }
 
 
-def _cause(incident: Incident) -> GroupName:
-    """What its victims wait for, in words if it is not a group."""
-    if incident.groups:
-        return incident.groups[0]
-    return _LIGHTHOUSE if incident.kind is Kind.LIGHTHOUSE_AWAY else _EACH_OTHER
+def _fired_last(incident: Incident) -> tuple[bool, bool, float, str]:
+    """Of two incidents with one victim the one that is open and has fired counts."""
+    return incident.open, incident.state is not State.PENDING, *oldest_first(incident)
+
+
+def _waiting(incident: Incident) -> Sequence[RankName]:
+    """Its victims; where ranks wait for each other and none can be named, its candidates too."""
+    tie = incident.kind is Kind.DEADLOCK and len(incident.candidates) > 1
+    return (*incident.verdict.victims, *(incident.candidates if tie else ()))
+
+
+def _wait(incident: Incident, rank: RankName) -> Wait:
+    whom = listed(incident.groups, last="or" if incident.candidates else "and")
+    if not incident.groups:
+        whom = _LIGHTHOUSE if incident.kind is Kind.LIGHTHOUSE_AWAY else _EACH_OTHER
+    ranks = tuple(suspect for suspect in incident.suspects if suspect != rank)
+    fired = incident.state is not State.PENDING
+    return Wait(ranks, incident.groups, whom, incident.kind, fired)
+
+
+def _ended_itself(history: History, incident: Incident) -> bool:
+    """Whether it is over because all its suspects ended, and not by an eviction."""
+    marks, tracks = incident.milestones, _suspect_tracks(history, incident)
+    if marks.firing_s is None or marks.evict_asked_s is not None or incident.kind is Kind.DEAD:
+        return False
+    return bool(tracks) and all(
+        track.died_s is not None and track.identity.incarnation in incident.incarnations
+        for track in tracks
+    )
+
+
+def _gave_up(track: RankTrack) -> bool:
+    """Whether it ended, and nobody asked it to."""
+    report = track.report
+    if report is None or report.process.alive or report.process.exit_code == 0:
+        return False
+    return not stopped(report.process, report.ending)

@@ -549,7 +549,7 @@ class Ended:
     stopped: bool = False
     """Whether the others were asked to end, by SIGTERM or Ctrl-C."""
     incident: IncidentId | None = None
-    """The one that tells why."""
+    """The one that says why."""
 
 
 _APART_S: Final = 60.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from monitor.detect.corrupt import corrupt
@@ -34,6 +34,7 @@ from monitor.detect.mismatch import (
 from monitor.detect.straggler import slow_pause, slow_transfer, straggler
 from monitor.model.names import GroupName, RankName
 from monitor.model.verdict import Kind, Verdict
+from monitor.model.wording import listed
 
 # -- roster ------------------------------------------------------------------------------------
 
@@ -85,89 +86,172 @@ def wanted_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
 
 
 # -- inhibit -----------------------------------------------------------------------------------
+# Which verdicts another fault explains, by named rules. The first rule that objects decides.
 
 Reasons = Mapping[tuple[Kind, GroupName], str]
 
 
-def inhibit(
-    verdicts: Sequence[Verdict],
-    *,
-    shielded: Collection[tuple[Kind, GroupName]],
-    blamed: Mapping[RankName, GroupName],
-    ending: Collection[RankName] = (),
-    stalled: bool,
-    named: bool = False,
-) -> tuple[tuple[Verdict, ...], Reasons]:
-    """The verdicts that stand, and why the others do not.
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What a victim of an open incident waits for, or waited for until it died."""
 
-    A mismatch explains the hangs, deaths and deadlocks of its group; a death explains a hang of its
-    group; a fault explains the deaths of its victims (TorchFT's timeouts end them), and their
-    standing still while they end; a fleet that stands still has no pace to compare.
+    ranks: tuple[RankName, ...]
+    """The suspects; empty: nobody is suspected."""
+    groups: tuple[GroupName, ...]
+    whom: str
+    """In words: the group, or what is no group."""
+    kind: Kind
+    """Of the incident."""
+    fired: bool
+    """Whether the incident is more than pending."""
 
-    Args:
-        verdicts: what the detectors found in this tick.
-        shielded: groups under an eviction of ours; a kind is left out where its own incident
-            requested the eviction.
-        blamed: victim -> group of the culprit, of open incidents.
-        ending: victims that gave up waiting and may be about to end.
-        stalled: whether anything but slowness is wrong anywhere.
-        named: whether an open incident names what holds the job up.
+
+def fired(waits: Mapping[RankName, Wait]) -> frozenset[RankName]:
+    """The victims of incidents that are more than pending."""
+    return frozenset(rank for rank, wait in waits.items() if wait.fired)
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """What the rules may look at."""
+
+    verdicts: Sequence[Verdict]
+    """What the detectors found in this tick."""
+    shielded: Collection[tuple[Kind, GroupName]] = ()
+    """Groups under an eviction of ours; a kind is left out where its own incident requested the
+    eviction."""
+    waits: Mapping[RankName, Wait] = field(default_factory=dict)
+    """By victim."""
+    ending: Collection[RankName] = ()
+    """Victims that gave up waiting and may be about to end."""
+    stalled: bool = False
+    """Whether anything but slowness is wrong anywhere."""
+    named: bool = False
+    """Whether an open incident names what holds the job up."""
+
+    def groups(self, kind: Kind) -> set[GroupName]:
+        """Groups in which somebody stands because of a fault of this kind."""
+        return {group for v in self.verdicts if v.kind is kind and v.stops for group in v.groups}
+
+
+Rule = Callable[[Verdict, Tick], str | None]
+"""Why a verdict does not stand; empty: only not now; None: this rule lets it stand."""
+
+
+def own_eviction(verdict: Verdict, tick: Tick) -> str | None:
+    """We put the group out ourselves."""
+    shielded = any((verdict.kind, group) in tick.shielded for group in verdict.groups)
+    return "it is under an eviction" if shielded else None
+
+
+def mismatch_explains(verdict: Verdict, tick: Tick) -> str | None:
+    """A mismatch explains the hangs, deaths and deadlocks of its group."""
+    follows = verdict.kind in (Kind.DEAD, Kind.NOT_ENTERED, Kind.DEADLOCK)
+    explained = follows and not tick.groups(Kind.MISMATCH).isdisjoint(verdict.groups)
+    return "explained by a mismatch in the same group" if explained else None
+
+
+def hanging_mismatch_first(verdict: Verdict, tick: Tick) -> str | None:
+    """Of two mismatches in a group the one that hangs is reported first."""
+    spared = verdict.kind is Kind.MISMATCH and not verdict.stops
+    later = spared and not tick.groups(Kind.MISMATCH).isdisjoint(verdict.groups)
+    return "" if later else None
+
+
+def death_explains(verdict: Verdict, tick: Tick) -> str | None:
+    """A death explains a hang of its group, unless all who died are victims of that hang."""
+    if verdict.kind is not Kind.NOT_ENTERED:
+        return None
+    deaths = [v for v in tick.verdicts if v.kind is Kind.DEAD and {*v.groups} & {*verdict.groups}]
+    explained = any(not _waited_for(verdict, death, tick) for death in deaths)
+    return "explained by a dead process in the same group" if explained else None
+
+
+def _waited_for(hang: Verdict, death: Verdict, tick: Tick) -> bool:
+    """Whether all who died waited for the ranks that hang."""
+    return bool(death.suspects) and all(
+        rank in hang.victims
+        or (rank in tick.waits and not {*hang.suspects}.isdisjoint(tick.waits[rank].ranks))
+        for rank in death.suspects
+    )
+
+
+def victim_of_another(verdict: Verdict, tick: Tick) -> str | None:
+    """A fault of another group explains the deaths of its victims (TorchFT's timeouts end them),
+    and their standing still while they end. An error of its own explains itself.
     """
-    mismatched = {g for v in verdicts if v.kind is Kind.MISMATCH and v.stops for g in v.groups}
-    dead = {g for v in verdicts if v.kind is Kind.DEAD for g in v.groups}
-    others = [v for v in verdicts if v.kind not in (Kind.STRAGGLER, Kind.REPLICA_LAG)]
-    faulty = {g for v in others for g in v.groups}
-    spoilt = any(v.kind is Kind.STATE_CORRUPT for v in others)
-    tie = any(v.kind is Kind.DEADLOCK and v.signature != STANDSTILL for v in verdicts)
+    over = {Kind.DEAD: tick.waits, Kind.NOT_ENTERED: tick.ending}.get(verdict.kind, ())
+    own = verdict.kind is Kind.DEAD and verdict.signature
+    if own or not verdict.suspects or not all(rank in over for rank in verdict.suspects):
+        return None
+    waits = [tick.waits[rank] for rank in verdict.suspects]
+    elsewhere = {w.whom for w in waits if w.fired and not {*w.groups} & {*verdict.groups}}
+    if not elsewhere:
+        return None
+    ends = "ended" if verdict.kind is Kind.DEAD else "gave up"
+    return f"{ends} while waiting for {listed(sorted(elsewhere))}"
+
+
+def victim_of_its_group(verdict: Verdict, tick: Tick) -> str | None:
+    """Ranks that waited for another of their group gave up by their own timeout: that is no fault
+    beside the hang. A signal or an error of its own explains itself.
+    """
+    if verdict.kind is not Kind.DEAD or verdict.signature or verdict.settled:
+        return None
+    seen = (tick.waits.get(rank) for rank in verdict.suspects)
+    waits = [wait for wait in seen if wait is not None and wait.kind is not Kind.DEAD]
+    ranks = {rank for wait in waits for rank in wait.ranks} - {*verdict.suspects}
+    if not ranks or len(waits) < len(verdict.suspects):
+        return None
+    return f"gave up while waiting for {listed(sorted(ranks))}"
+
+
+def somebody_is_named(verdict: Verdict, tick: Tick) -> str | None:
+    """That all stand, and nobody knows why, is no news beside a fault that says more."""
+    if verdict.kind is not Kind.DEADLOCK or verdict.suspects:
+        return None
+    named = tick.named or any(v.stops and v.suspects for v in tick.verdicts)
+    ties = (v for v in tick.verdicts if v.kind is Kind.DEADLOCK and v.signature != STANDSTILL)
+    return "" if named or (verdict.signature == STANDSTILL and any(ties)) else None
+
+
+def no_pace_in_a_standstill(verdict: Verdict, tick: Tick) -> str | None:
+    """A fleet that stands still has no pace to compare."""
+    return "" if verdict.kind is Kind.STRAGGLER and tick.stalled else None
+
+
+def pauses_of_another_fault(verdict: Verdict, tick: Tick) -> str | None:
+    """A loop pauses between its turns: the pauses belong to another fault."""
+    if verdict.kind is not Kind.REPLICA_LAG:
+        return None
+    others = [v for v in tick.verdicts if v.kind not in (Kind.STRAGGLER, Kind.REPLICA_LAG)]
+    if not verdict.groups:
+        return "" if tick.stalled or any(v.kind is Kind.STATE_CORRUPT for v in others) else None
+    return "" if any({*v.groups} & {*verdict.groups} for v in others) else None
+
+
+INHIBITIONS: Final[tuple[Rule, ...]] = (
+    own_eviction,
+    mismatch_explains,
+    hanging_mismatch_first,
+    death_explains,
+    victim_of_another,
+    victim_of_its_group,
+    somebody_is_named,
+    no_pace_in_a_standstill,
+    pauses_of_another_fault,
+)
+
+
+def inhibit(tick: Tick) -> tuple[tuple[Verdict, ...], Reasons]:
+    """The verdicts that stand, and why the others do not."""
     kept: list[Verdict] = []
     reasons: dict[tuple[Kind, GroupName], str] = {}
-    for verdict in verdicts:
-        why = _why(
-            verdict, shielded, mismatched, dead, blamed=blamed, ending=ending, stalled=stalled,
-            named=named or any(v.stops and v.suspects for v in verdicts)
-            or (tie and verdict.signature == STANDSTILL),
-        )  # fmt: skip
-        lags = verdict.kind is Kind.REPLICA_LAG
-        if lags and (faulty & set(verdict.groups) or (not verdict.groups and (stalled or spoilt))):
-            why = why or ""  # a loop pauses between its turns: the pauses belong to another fault
+    for verdict in tick.verdicts:
+        objections = (rule(verdict, tick) for rule in INHIBITIONS)
+        why = next((reason for reason in objections if reason is not None), None)
         if why is None:
             kept.append(verdict)
         elif why:
             reasons.update({(verdict.kind, group): why for group in verdict.groups})
     return tuple(kept), reasons
-
-
-def _why(  # noqa: PLR0911 - one reason a line
-    verdict: Verdict,
-    shielded: Collection[tuple[Kind, GroupName]],
-    mismatched: set[GroupName],
-    dead: set[GroupName],
-    *,
-    blamed: Mapping[RankName, GroupName],
-    ending: Collection[RankName],
-    stalled: bool,
-    named: bool,
-) -> str | None:
-    """Why a verdict does not stand; empty: only not now; None: it stands."""
-    groups = set(verdict.groups)
-    if any((verdict.kind, group) in shielded for group in groups):
-        return "it is under an eviction"
-    if groups & mismatched and verdict.kind in (Kind.DEAD, Kind.NOT_ENTERED, Kind.DEADLOCK):
-        return "explained by a mismatch in the same group"
-    if groups & mismatched and verdict.kind is Kind.MISMATCH and not verdict.stops:
-        return ""  # the one that hangs is reported first
-    if groups & dead and verdict.kind is Kind.NOT_ENTERED:
-        return "explained by a dead process in the same group"
-    over = {Kind.DEAD: blamed, Kind.NOT_ENTERED: ending}.get(verdict.kind, ())
-    if verdict.kind is Kind.DEAD and verdict.signature:
-        over = ()  # it raised an error of its own, whatever it waited for
-    if verdict.suspects and all(rank in over for rank in verdict.suspects):
-        causes = sorted({blamed[rank] for rank in verdict.suspects} - groups)
-        if causes:
-            ends = "ended" if verdict.kind is Kind.DEAD else "gave up"
-            return f"{ends} while waiting for {', '.join(causes)}"
-    if verdict.kind is Kind.DEADLOCK and not verdict.suspects and named:
-        return ""
-    if verdict.kind is Kind.STRAGGLER and stalled:
-        return ""
-    return None

@@ -27,7 +27,7 @@ class IncidentError(ValueError):
 class Training(StrEnum):
     """Whether the job trains since a fault began, by its commits."""
 
-    GOES_ON = "goes_on"  # a commit since, and not long ago
+    TRAINS = "trains"  # a commit since, and not long ago
     STANDS = "stands"  # none for longer than a rank may stand still
     UNKNOWN = "unknown"  # too soon to say, or a declared pause, or nothing to judge by
 
@@ -117,6 +117,8 @@ class Incident:
     """When it was last open."""
     stood: bool = False
     """Whether the job was seen to stand while it was open."""
+    gave_up: tuple[RankName, ...] = ()
+    """Victims that ended while they waited, sorted."""
 
     @property
     def suspects(self) -> tuple[RankName, ...]:
@@ -191,19 +193,19 @@ def severity_of(
     to evict is policy; how sure the verdict is, is confidence.
 
     Critical: nobody commits, and this may be why; somebody waits for it, as long as no commit shows
-    that the job goes on; or numbers are corrupt. Info: a straggler that has cost less than
+    that the job trains; or numbers are corrupt. Info: a straggler that has cost less than
     `costs_s`, which is what an eviction would.
     """
-    goes_on, stands = training is Training.GOES_ON, training is Training.STANDS
+    trains, stands = training is Training.TRAINS, training is Training.STANDS
     match verdict.kind:
         case Kind.STRAGGLER:
             return Severity.INFO if verdict.lost_s <= costs_s else Severity.WARNING
         case Kind.STATE_CORRUPT:
             grave = bool(verdict.victims) or len(verdict.groups) > 1 or not verdict.spare
         case Kind.MISMATCH | Kind.DEADLOCK:  # its ranks wait forever, and none is named as a victim
-            grave = verdict.stops and not goes_on
+            grave = verdict.stops and not trains
         case Kind.REPLICA_LAG if not verdict.groups:  # no group's commits go through
-            grave = not goes_on
+            grave = not trains
         case _:
-            grave = not goes_on and (bool(verdict.victims) or (stands and verdict.stops))
+            grave = not trains and (bool(verdict.victims) or (stands and verdict.stops))
     return Severity.CRITICAL if grave else Severity.WARNING

@@ -105,7 +105,7 @@ def _unseen(report: IncidentReport) -> Fact:
     """No commit was seen since it began."""
     if report.incident.open:
         return _still(report)
-    if report.incident.training is Training.GOES_ON and not report.incident.stood:
+    if report.incident.training is Training.TRAINS and not report.incident.stood:
         return Fact("training", "yes", "the job was training all the while", "good")
     return Fact("training", "not known", "whether the job trains again was not seen", "away")
 
@@ -114,7 +114,7 @@ def _still(report: IncidentReport) -> Fact:
     waits = f", {counted(report.waiting, 'rank')} {'waits' if report.waiting == 1 else 'wait'}"
     waits = waits if report.waiting else ""
     match report.incident.training:
-        case Training.GOES_ON:
+        case Training.TRAINS:
             detail = "steps are committed: the job goes on, slower or at a risk"
             return Fact("training", "yes, disturbed", detail, "wait")
         case Training.STANDS:

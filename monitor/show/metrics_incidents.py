@@ -41,7 +41,7 @@ SUSPECT = gauge(
 )  # fmt: skip
 TRANSITIONS = counter(
     "incident_transitions", "Incidents that entered a state.", ("kind", "to"),
-    series=f"at most {len(FAULTS)} x 9", absent="none did since this monitor started",
+    series=f"at most {len(FAULTS)} x 10", absent="none did since this monitor started",
 )  # fmt: skip
 STAGES = histogram(
     "incident_stage_seconds",

@@ -107,7 +107,7 @@ class FakeRank:
                 phase=self.phase,
                 phase_age_s=self.phase_age_s,
                 commits=self.step,
-                last_commit_age_s=0.2,
+                last_commit_age_s=self.phase_age_s + 0.1,
                 replica_id=None if self.replica_id is None else ReplicaId(self.replica_id),
                 quorum_id=3,
                 participants=3,

@@ -43,8 +43,8 @@ def test_what_may_be_why_nobody_commits_is_critical(kind) -> None:
 
 @pytest.mark.parametrize("kind", [*STOPS, Kind.REPLICA_LAG, Kind.UNSEEN, Kind.LIGHTHOUSE_AWAY])
 def test_while_the_job_commits_nothing_but_corrupt_numbers_is_critical(kind) -> None:
-    assert severities(kind, Training.GOES_ON, victims=(A,)) == {Severity.WARNING}
-    assert severities(Kind.STATE_CORRUPT, Training.GOES_ON) == {Severity.CRITICAL}
+    assert severities(kind, Training.TRAINS, victims=(A,)) == {Severity.WARNING}
+    assert severities(Kind.STATE_CORRUPT, Training.TRAINS) == {Severity.CRITICAL}
 
 
 @pytest.mark.parametrize("kind", [Kind.MISMATCH, Kind.DEADLOCK])
@@ -56,7 +56,7 @@ def test_ranks_that_wait_for_each_other_are_critical_before_a_commit_is_missing(
 
 
 def test_a_loss_that_jumps_in_one_group_is_a_warning() -> None:
-    assert severities(Kind.STATE_CORRUPT, Training.GOES_ON, spare="one group's data") == {
+    assert severities(Kind.STATE_CORRUPT, Training.TRAINS, spare="one group's data") == {
         Severity.WARNING
     }
 
@@ -78,13 +78,13 @@ def test_while_a_rank_hangs_the_job_stands_and_once_it_moves_the_job_goes_on(sou
     assert (incident.severity, incident.training) == (Severity.CRITICAL, Training.STANDS)
     drive.run(30)
     after = drive.seen[incident.id]
-    assert (after.training, after.stood) == (Training.GOES_ON, True)
+    assert (after.training, after.stood) == (Training.TRAINS, True)
 
 
 def test_a_death_that_the_others_train_through_is_a_warning() -> None:
     fleet = SimFleet(3, 1, [at(20, crash("rg_1.0"))], relaunch=False)
     incident = Drive(fleet, WATCH).run(34).incident("dead")
-    assert (incident.severity, incident.training) == (Severity.WARNING, Training.GOES_ON)
+    assert (incident.severity, incident.training) == (Severity.WARNING, Training.TRAINS)
 
 
 def commits(**changes) -> Commits:
@@ -97,7 +97,7 @@ def commits(**changes) -> Commits:
 @pytest.mark.parametrize(
     ("seen", "began_s", "training"),
     [
-        pytest.param(commits(), 90.0, Training.GOES_ON, id="a commit since"),
+        pytest.param(commits(), 90.0, Training.TRAINS, id="a commit since"),
         pytest.param(commits(), 98.0, Training.UNKNOWN, id="of a step that began before"),
         pytest.param(commits(last_s=94.0), 96.0, Training.STANDS, id="none since"),
         pytest.param(commits(last_s=94.0), 50.0, Training.STANDS, id="none any more"),

@@ -50,7 +50,7 @@ def test_while_it_fires_and_is_held_the_job_stands() -> None:
 @pytest.mark.parametrize(
     ("training", "word"),
     [
-        (Training.GOES_ON, "yes, disturbed"),
+        (Training.TRAINS, "yes, disturbed"),
         (Training.STANDS, "no"),
         (Training.UNKNOWN, "not known yet"),
     ],

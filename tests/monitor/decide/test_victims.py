@@ -1,0 +1,78 @@
+"""A right incident is never closed by the death of its own victim, and the victim is not blamed."""
+
+from __future__ import annotations
+
+import pytest
+
+from monitor.model.config import KeeperConfig
+from monitor.model.incident import State
+from tests.monitor.fleet import Drive, SimFleet, at, crash, ended_by, hang, raises, stop
+
+WATCH = KeeperConfig(observe=True)
+TIMEOUT = "RuntimeError: Timed out waiting 20000ms for recv operation to complete"
+
+
+def fired(drive: Drive) -> set[tuple[str, tuple[str, ...]]]:
+    return {(drive.seen[key].kind, drive.seen[key].suspects) for key in drive.fired}
+
+
+def story(drive: Drive, kind: str) -> list[tuple[str, str]]:
+    return [(line.to, line.reason) for line in drive.incident(kind).story]
+
+
+def test_a_stopped_rank_stays_to_blame_when_its_peer_gives_up_waiting() -> None:
+    script = [at(20, stop("rg_1.0")), at(40, raises("rg_1.1", TIMEOUT))]
+    drive = Drive(SimFleet(2, 2, script), WATCH).run(90)
+    incident = drive.incident("not_entered")
+    assert (incident.state, incident.culprits) == (State.FIRING, ("rg_1.0",))
+    assert ("gave_up", "rg_1.1 gave up after 20 s") in story(drive, "not_entered")
+    assert incident.gave_up == ("rg_1.1",)
+    assert fired(drive) == {("not_entered", ("rg_1.0",))}
+
+
+@pytest.mark.parametrize("signal", ["SIGTERM", "SIGKILL"])
+def test_once_it_ends_too_the_hang_is_over_and_its_victim_is_still_not_blamed(signal) -> None:
+    script = [
+        at(20, stop("rg_1.0")),
+        at(40, raises("rg_1.1", TIMEOUT)),
+        at(50, ended_by("rg_1.0", signal)),
+    ]
+    drive = Drive(SimFleet(2, 2, script, relaunch=False), WATCH).run(90)
+    assert drive.incident("not_entered").resolution == "its process ended"
+    assert not [suspects for _, suspects in fired(drive) if "rg_1.1" in suspects]
+
+
+def test_a_peer_that_gives_up_before_it_is_sure_takes_nothing_away() -> None:
+    """A timeout of 5 s: the hang was seen once."""
+    script = [at(20, stop("rg_1.0")), at(25.4, raises("rg_1.1", TIMEOUT))]
+    drive = Drive(SimFleet(2, 2, script), WATCH).run(60)
+    assert fired(drive) == {("not_entered", ("rg_1.0",))}
+
+
+@pytest.mark.parametrize(
+    "end", [raises("rg_1.1", "ValueError: bad batch"), ended_by("rg_1.1", "SIGSEGV")]
+)
+def test_a_victim_that_ends_by_a_fault_of_its_own_is_a_second_incident(end) -> None:
+    drive = Drive(SimFleet(2, 2, [at(20, stop("rg_1.0")), at(40, end)]), WATCH).run(60)
+    assert fired(drive) == {("not_entered", ("rg_1.0",)), ("dead", ("rg_1.1",))}
+    assert drive.incident("not_entered").open
+
+
+def test_a_death_still_explains_that_the_rest_of_its_group_stands() -> None:
+    drive = Drive(SimFleet(2, 2, [at(20, crash("rg_1.0"))], relaunch=False), WATCH).run(60)
+    assert fired(drive) == {("dead", ("rg_1.0",))}
+
+
+def test_victims_of_other_groups_that_give_up_are_a_line_of_the_story() -> None:
+    script = [at(20, hang("rg_1.0")), *(at(80, raises(f"rg_{n}.0", TIMEOUT)) for n in (0, 2))]
+    drive = Drive(SimFleet(3, 1, script, relaunch=False), WATCH).run(100)
+    assert ("gave_up", "rg_0.0 and rg_2.0 gave up after 60 s") in story(drive, "not_entered")
+    assert fired(drive) == {("not_entered", ("rg_1.0",))}
+    assert drive.incident("not_entered").open
+
+
+def test_victims_that_an_agent_ends_did_not_give_up() -> None:
+    script = [at(20, stop("rg_1.0")), at(40, ended_by("rg_1.1", "SIGTERM"))]
+    drive = Drive(SimFleet(2, 2, script), WATCH).run(60)
+    assert not [line for line in story(drive, "not_entered") if line[0] == "gave_up"]
+    assert drive.incident("not_entered").open
