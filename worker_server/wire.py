@@ -447,6 +447,16 @@ class StepState(Struct, frozen=True, gc=False):
         return self.commits + self.local_steps
 
     @property
+    def trained_s(self) -> float:
+        """Seconds in the life of this process, long phases left out; finished phases only."""
+        return sum(s for phase, s in self.seconds.items() if phase not in LONG_PHASES)
+
+    @property
+    def step_s(self) -> float | None:
+        """Mean seconds a step; None before the first."""
+        return self.trained_s / self.steps if self.steps else None
+
+    @property
     def made_age_s(self) -> float | None:
         """Seconds since the last commit or local step; None before the first.
 

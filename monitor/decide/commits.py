@@ -2,9 +2,11 @@
 
 Theory of operation. A job trains while its ranks commit steps; what a detector is sure of says
 nothing about that. A commit after a fault began, and not long ago, shows that the job trains. If
-none came for longer than a rank may stand still, or than twice the usual time between two commits
-(local steps: one commit in many steps), the job stands, unless a rank declares a pause. Where no
-commit is known, moves count instead: a phase or a collective entered or left by any rank.
+none came for longer than a rank may stand still, or than twice the usual time between two commits,
+the job stands, unless a rank declares a pause. Between two votes (LocalSGD, DiLoCo) a local step
+promises a commit: it counts like one that came a usual round earlier, and a job whose round is over
+stands as soon as a rank that does may be called hung. Where no commit is known, moves count
+instead: a phase or a collective entered or left by any rank.
 """
 
 from __future__ import annotations
@@ -45,11 +47,12 @@ class Commits:
         some = tracks[:: max(1, len(tracks) // _SAMPLE)]
         gap_s = median([commit_gap_s(track) for track in some] or [0.0])
         hang_after_s = median([history.hang_after_s(track) for track in some] or [0.0])
-        limit_s = max(hang_after_s, _GAPS * gap_s)
+        made_s = [at_s - gap_s for track in tracks if (at_s := _made_s(track)) is not None]
+        limit_s = gap_s + hang_after_s if made_s else max(hang_after_s, _GAPS * gap_s)
         moves_s = (track.moved_s or track.first_seen_s for track in tracks)
         return cls(
             now_s=history.now_s,
-            last_s=max(commits_s or moves_s, default=None),
+            last_s=max(commits_s + made_s if commits_s else moves_s, default=None),
             slack_s=gap_s + history.config.tick_s if commits_s else limit_s,
             limit_s=limit_s,
             paused=any(_pauses(track) for track in tracks),
@@ -72,13 +75,21 @@ def commit_gap_s(track: RankTrack) -> float:
     if first_s is not None and last_s is not None and between > 0:
         return (last_s - first_s) / between
     step = track.step
-    if step is None or track.commits < 1:
-        return 0.0
-    return sum(s for phase, s in step.seconds.items() if phase not in LONG_PHASES) / track.commits
+    return 0.0 if step is None or track.commits < 1 else step.trained_s / track.commits
+
+
+def _made_s(track: RankTrack) -> float | None:
+    """When it made its last local step; None: it makes none."""
+    step = track.step
+    if step is None or track.report_s is None or not step.local_steps:
+        return None
+    return track.report_s - (step.made_age_s or 0.0)
 
 
 def missing_after_s(history: History, track: RankTrack) -> float:
-    """Seconds without a commit after which a rank's next one is missing."""
+    """Seconds without a commit or a local step after which a rank's next one is missing."""
+    if track.step is not None and track.step.local_steps:
+        return history.hang_after_s(track)
     return max(history.hang_after_s(track), _GAPS * commit_gap_s(track))
 
 

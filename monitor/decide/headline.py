@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from statistics import median
 from typing import Final
 
 from monitor.decide.tempo import median_step_s
@@ -158,9 +159,11 @@ def _progress(
     if not any(step.local_steps for step in steps):
         return age_s, max(step_s or 0.0, commit_s or 0.0)  # some attempts are not committed
     made_s = min(s for step in steps if (s := step.made_age_s) is not None)
-    if age_s is not None and commit_s is not None:  # a vote may take longer than a local step
+    commit_s = commit_s or median([step.trained_s / max(1, step.attempt) for step in steps])
+    step_s = step_s or median([step.step_s or 0.0 for step in steps])
+    if age_s is not None:  # a vote may take longer than a local step
         made_s = min(made_s, max(0.0, age_s - commit_s))
-    return made_s, step_s or commit_s or 0.0
+    return made_s, step_s
 
 
 _Said = tuple[JobState, str, str, IncidentId | None]
@@ -198,15 +201,17 @@ def _by_commits(view: View, seen: _Figures) -> JobState:
     """The state by commits alone."""
     if not view.snapshot.observations:
         return JobState.WAITING
-    if seen.still_s is None:
-        return JobState.WATCHING if seen.step is None else JobState.STARTING
+    if seen.step is None:
+        return JobState.WATCHING
+    late_s = max(_LATE_S, _LATE_STEPS * seen.usual_s) if seen.usual_s else _STILL_S
+    if seen.still_s is None or (seen.age_s is None and seen.still_s > late_s):
+        return JobState.STARTING  # the first vote may take long, even after local steps
     if seen.healths[RankHealth.LATE] and not seen.healths[RankHealth.HEALTHY]:
         return JobState.STALLING
     standstill = any(incident.open and incident.verdict.stops for incident in view.incidents)
     if seen.still_s > max(_HELD_S if standstill else _STILL_S, _STILL_STEPS * seen.usual_s):
         return JobState.STALLING
-    late = seen.usual_s > 0 and seen.still_s > max(_LATE_S, _LATE_STEPS * seen.usual_s)
-    return JobState.LATE if late else JobState.TRAINING
+    return JobState.LATE if seen.still_s > late_s else JobState.TRAINING
 
 
 def _with_incident(state: JobState, lead: Incident) -> JobState:
@@ -253,8 +258,7 @@ def _undecided(view: View, seen: _Figures, state: JobState) -> _Said:
     """There are no commits, and no incident says why."""
     still_s, usual_s = seen.still_s or 0.0, view.spent.usual_s
     usual = "" if usual_s is None else f" ({usual_s:.3g} s is usual)"
-    what = "step" if seen.age_s is None else "commit"
-    quiet = f"no {what} for {seconds(still_s if seen.age_s is None else seen.age_s)}{usual}"
+    quiet = f"no commit for {seconds(seen.age_s or 0.0)}{usual}"
     paused = [
         (seen_rank.rank, seen_rank.step.phase)
         for seen_rank in view.snapshot.observations

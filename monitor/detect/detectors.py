@@ -211,8 +211,8 @@ def somebody_is_named(verdict: Verdict, tick: Tick) -> str | None:
     if verdict.kind is not Kind.DEADLOCK or verdict.suspects:
         return None
     named = tick.named or any(v.stops and v.suspects for v in tick.verdicts)
-    ties = (v for v in tick.verdicts if v.kind is Kind.DEADLOCK and v.signature != STANDSTILL)
-    return "" if named or (verdict.signature == STANDSTILL and any(ties)) else None
+    more = any(v.stops and v.signature != STANDSTILL for v in tick.verdicts)
+    return "" if named or (verdict.signature == STANDSTILL and more) else None
 
 
 def no_pace_in_a_standstill(verdict: Verdict, tick: Tick) -> str | None:

@@ -16,7 +16,6 @@ from monitor.model.names import GroupName, RankName
 from monitor.model.observation import Observation
 from worker_server.wire import (
     ACROSS,
-    LONG_PHASES,
     SOURCE_REPORTER,
     WAITING_PHASE,
     Ending,
@@ -143,10 +142,7 @@ class RankTrack:
     @property
     def step_s(self) -> float | None:
         """Mean seconds a step over this incarnation's life, long phases left out."""
-        step = self.step
-        if step is None or step.steps < 1 or not step.seconds:
-            return None
-        return sum(s for name, s in step.seconds.items() if name not in LONG_PHASES) / step.steps
+        return None if self.step is None or not self.step.seconds else self.step.step_s
 
     @property
     def voted(self) -> bool:

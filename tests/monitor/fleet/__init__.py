@@ -35,6 +35,7 @@ from tests.monitor.fleet.faults import (
     stop,
     tokens,
     traced,
+    trains_alone,
 )
 from tests.monitor.fleet.fleet import SimFleet
 from tests.monitor.fleet.rank import (

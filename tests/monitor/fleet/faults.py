@@ -200,3 +200,12 @@ def runs(rank: str, state: str = "R") -> Fault:
         fleet.rank(rank).state = state
 
     return do
+
+
+def trains_alone(rank: str, steps: int) -> Fault:
+    """So many more local steps before its next vote."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.rank(rank).since_vote -= steps
+
+    return do
