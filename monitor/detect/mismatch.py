@@ -636,7 +636,9 @@ def _judge_silent(history: History, group: GroupName) -> Verdict | None:
     if said is None:
         return None
     for finding in said.findings:
-        since_s = _since_s(said, finding) if finding.kind in _SILENT else None
+        if finding.live or finding.kind not in _SILENT:
+            continue  # where ranks wait, those judge that know how long they may
+        since_s = _since_s(said, finding)
         if since_s is not None and history.now_s - since_s <= 2 * history.config.sample_s:
             return _silent_verdict(group, said, finding, since_s)
     return None

@@ -492,6 +492,7 @@ def mismatch(graph: Graph, divergence: Divergence) -> Finding:
                 divergence.sides[:8], divergence.said, divergence.rows, strict=False
             )
         },
+        live=divergence.live,
     )
 
 

@@ -54,6 +54,8 @@ class Finding:
     """Supporting observations, in order: subject -> observation."""
     scene: tuple[StuckCollective, ...] = field(default=(), compare=False, repr=False)
     """The collectives where the fault shows, the most convincing first."""
+    live: bool = field(default=False, compare=False, repr=False)
+    """Whether ranks still wait in it."""
 
     @property
     def tied(self) -> frozenset[int]:
@@ -227,6 +229,7 @@ def at_scene(
         op=index.op(first.row if row is None else row),
         evidence=evidence,
         scene=scene,
+        live=True,
     )
 
 

@@ -163,6 +163,14 @@ def test_a_silent_mismatch_explains_no_hang_of_its_group() -> None:
     assert drive.evicted() == ["rg_1"]
 
 
+@pytest.mark.parametrize("began_s", [23, 24])
+def test_a_sample_says_nothing_about_a_call_in_which_a_rank_still_waits(began_s) -> None:
+    """Its peer may write a checkpoint, for which the rank waits at a new place."""
+    drive = Drive(SimFleet(2, 2, [at(began_s, mismatch("rg_1.1", "extra"))]), OFTEN).run(40)
+    signatures = [incident.signature for incident in drive.seen.values()]
+    assert signatures == ["mismatch:intra:all_reduce/nothing"]
+
+
 def test_sampling_can_be_switched_off() -> None:
     config = KeeperConfig(sample_s=0)
     drive = Drive(SimFleet(2, 2, [at(40, mismatch("rg_1.1", "dtype"))]), config).run(80)
