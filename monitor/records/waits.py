@@ -679,6 +679,11 @@ class StuckCollective:
     transfer: Transfers | None = None
 
     @property
+    def place(self) -> Transfers | tuple[int, int]:
+        """See `Index.place`."""
+        return self.transfer or (self.group, self.sequence)
+
+    @property
     def joined(self) -> tuple[int, ...]:
         """Members known to have enqueued it."""
         return tuple(sorted({*self.front, *self.later, *self.held, *self.done}))
@@ -818,8 +823,12 @@ class _Threads:
     """
 
     def __init__(self, index: Index, ranks: Iterable[int]) -> None:
-        self._index = index
         columns = index.job.columns
+        self._inside = grouped(
+            ((rank, index.place(row)), int(columns["thread"][row]))
+            for rank, rows in index.heads.items()
+            for row in rows
+        )
         self._usual: dict[tuple[int, int], int] = {}
         """(rank, group) -> the thread that called it last."""
         known = np.flatnonzero(columns["thread"] != NONE)
@@ -841,10 +850,7 @@ class _Threads:
 
     def inside(self, rank: int, stuck: StuckCollective) -> tuple[int, ...]:
         """Threads of a rank for which it is the head of a stream."""
-        place = stuck.transfer or (stuck.group, stuck.sequence)
-        rows = (row for row in self._index.heads[rank] if self._index.place(row) == place)
-        threads = {int(self._index.job.columns["thread"][row]) for row in rows}
-        return tuple(sorted({self._at(rank, thread) for thread in threads}))
+        return tuple(sorted({self._at(rank, thread) for thread in self._inside[rank, stuck.place]}))
 
     def caller(self, rank: int, stuck: StuckCollective) -> int:
         """The thread of a rank that would call it: the one that called that group last."""
