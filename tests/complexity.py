@@ -52,7 +52,6 @@ OVER: Final[Mapping[str, int]] = {
     "monitor/model/escalation.py:_schedulers": 26,
     "monitor/model/escalation.py:_workers": 25,
     "monitor/model/quarantine.py:_record": 21,
-    "monitor/records/divergence.py:_judge": 22,
     "monitor/records/files.py:open_bundles": 16,
     "monitor/records/ring.py:_record": 17,
     "trainer/options.py:add_options": 17,
