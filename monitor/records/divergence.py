@@ -147,6 +147,13 @@ class Calls:
         return {sequence: each.pop() for sequence, each in given.items() if len(each) == 1}
 
 
+def _begins(group: NDArray[Any], sequence: NDArray[Any]) -> Bools:
+    """By place: whether a (group, sequence) begins there."""
+    begins = np.ones(len(group), dtype=np.bool_)
+    begins[1:] = (np.diff(group) != 0) | (np.diff(sequence) != 0)
+    return begins
+
+
 def past(job: Job, calls: Calls, row: int) -> list[Hashable]:
     """Calls of a row's rank up to and including the row, in any group, oldest first."""
     columns = job.columns
@@ -220,8 +227,7 @@ def calls_of(job: Job) -> Calls:
     group, sequence, rank = (columns[name][rows] for name in ("group", "seq", "rank"))
     order = np.lexsort((rank, sequence, group))
     rows, group, sequence, rank = rows[order], group[order], sequence[order], rank[order]
-    begins = np.ones(len(rows), dtype=np.bool_)
-    begins[1:] = (np.diff(group) != 0) | (np.diff(sequence) != 0)
+    begins = _begins(group, sequence)
     in_past = _as_all_tell(signatures, by_row, rows, begins)
     new = begins.copy()
     new[1:] |= np.diff(rank) != 0
@@ -373,10 +379,8 @@ def _differing(calls: Calls) -> Iterable[tuple[int, int]]:
     """Ranges of calls of one (group, sequence) that are not all the same."""
     if not len(calls.group):
         return
-    new = np.ones(len(calls.group), dtype=np.bool_)
-    new[1:] = (np.diff(calls.group) != 0) | (np.diff(calls.sequence) != 0)
-    starts = np.flatnonzero(new)
-    ends = np.append(starts[1:], len(new))
+    starts = np.flatnonzero(_begins(calls.group, calls.sequence))
+    ends = np.append(starts[1:], len(calls.group))
     low = np.minimum.reduceat(calls.given, starts)
     high = np.maximum.reduceat(calls.given, starts)
     for at in np.flatnonzero(low != high).tolist():
@@ -624,9 +628,7 @@ def silent_slips(
     A rank that leaves out one of several equal calls gets its peers' numbers of another place: the
     values mix, until the job ends. `known`: groups with a divergence, which are left out.
     """
-    new = np.ones(len(calls.group), dtype=np.bool_)
-    new[1:] = (np.diff(calls.group) != 0) | (np.diff(calls.sequence) != 0)
-    starts = np.flatnonzero(new)
+    starts = np.flatnonzero(_begins(calls.group, calls.sequence))
     if not len(starts):
         return ()
     sites = [reduce.reduceat(calls.site, starts) for reduce in (np.minimum, np.maximum)]
