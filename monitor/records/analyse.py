@@ -24,6 +24,7 @@ from monitor.records.divergence import (
     mismatch,
     orders,
     silent_slips,
+    the_only,
     with_hanging,
 )
 from monitor.records.findings import (
@@ -126,9 +127,8 @@ def _out_of_habit(graph: Graph, pasts: RankPasts, sides: Sequence[_Side]) -> tup
     if any(row is None for rows in first for row in rows):
         return ()
     habits = [pasts.of(row for row in rows if row is not None) for rows in first]
-    if habits.count(Habit.UNUSUAL) != 1 or habits.count(Habit.USUAL) != len(habits) - 1:
-        return ()
-    return sides[habits.index(Habit.UNUSUAL)].ranks
+    odd = the_only(habits, Habit.UNUSUAL)
+    return () if odd is None else sides[odd].ranks
 
 
 def _conflict(graph: Graph, pasts: RankPasts, left: _Side, right: _Side) -> tuple[int, ...]:
@@ -146,9 +146,8 @@ def _conflict(graph: Graph, pasts: RankPasts, left: _Side, right: _Side) -> tupl
         _habit(graph, pasts, ranks, mine.stuck.group, theirs.stuck.group)
         for mine, theirs, ranks in zip((left, right), (right, left), sides, strict=True)
     ]
-    if set(habits) == {Habit.USUAL, Habit.UNUSUAL}:
-        return sides[habits.index(Habit.UNUSUAL)]
-    return ()
+    odd = the_only(habits, Habit.UNUSUAL)
+    return () if odd is None else sides[odd]
 
 
 def _habit(graph: Graph, pasts: RankPasts, ranks: Sequence[int], own: int, theirs: int) -> Habit:
@@ -174,12 +173,12 @@ def _way(graph: Graph, head: int, group: int) -> Iterable[int]:
 
 def _sides(graph: Graph, nodes: tuple[int, ...]) -> list[_Side]:
     """The ranks of a cycle, grouped by what they are stuck in first."""
-    own, sides = set(nodes), dict[int, list[int]]()
-    for node in nodes:
-        rank = graph.rank_of(node)
-        if rank is not None:
-            into = min(target for target in graph.edges[node] if target in own)
-            sides.setdefault(into, []).append(rank)
+    own = set(nodes)
+    sides = grouped(
+        (min(target for target in graph.edges[node] if target in own), rank)
+        for node in nodes
+        if (rank := graph.rank_of(node)) is not None
+    )
     stuck_sides = [_Side(tuple(sorted(r)), graph.stuck_of(into)) for into, r in sides.items()]
     return sorted(stuck_sides, key=lambda side: side.ranks)
 

@@ -38,6 +38,7 @@ from monitor.records.waits import (
     Ints,
     StuckCollective,
     by_stream,
+    grouped,
     lasting,
 )
 
@@ -51,6 +52,13 @@ class Habit(Enum):
     USUAL = "usual"
     UNUSUAL = "unusual"
     UNKNOWN = "unknown"
+
+
+def the_only(habits: Sequence[Habit], odd: Habit) -> int | None:
+    """The place of the only habit that is `odd`, if all others are the contrary."""
+    contrary = Habit.UNUSUAL if odd is Habit.USUAL else Habit.USUAL
+    alone = habits.count(odd) == 1 and habits.count(contrary) == len(habits) - 1
+    return habits.index(odd) if alone else None
 
 
 def habit(calls: Sequence[Hashable]) -> Habit:
@@ -139,6 +147,13 @@ class Calls:
         return {sequence: each.pop() for sequence, each in given.items() if len(each) == 1}
 
 
+def _begins(group: NDArray[Any], sequence: NDArray[Any]) -> Bools:
+    """By place: whether a (group, sequence) begins there."""
+    begins = np.ones(len(group), dtype=np.bool_)
+    begins[1:] = (np.diff(group) != 0) | (np.diff(sequence) != 0)
+    return begins
+
+
 def past(job: Job, calls: Calls, row: int) -> list[Hashable]:
     """Calls of a row's rank up to and including the row, in any group, oldest first."""
     columns = job.columns
@@ -212,8 +227,7 @@ def calls_of(job: Job) -> Calls:
     group, sequence, rank = (columns[name][rows] for name in ("group", "seq", "rank"))
     order = np.lexsort((rank, sequence, group))
     rows, group, sequence, rank = rows[order], group[order], sequence[order], rank[order]
-    begins = np.ones(len(rows), dtype=np.bool_)
-    begins[1:] = (np.diff(group) != 0) | (np.diff(sequence) != 0)
+    begins = _begins(group, sequence)
     in_past = _as_all_tell(signatures, by_row, rows, begins)
     new = begins.copy()
     new[1:] |= np.diff(rank) != 0
@@ -365,54 +379,58 @@ def _differing(calls: Calls) -> Iterable[tuple[int, int]]:
     """Ranges of calls of one (group, sequence) that are not all the same."""
     if not len(calls.group):
         return
-    new = np.ones(len(calls.group), dtype=np.bool_)
-    new[1:] = (np.diff(calls.group) != 0) | (np.diff(calls.sequence) != 0)
-    starts = np.flatnonzero(new)
-    ends = np.append(starts[1:], len(new))
+    starts = np.flatnonzero(_begins(calls.group, calls.sequence))
+    ends = np.append(starts[1:], len(calls.group))
     low = np.minimum.reduceat(calls.given, starts)
     high = np.maximum.reduceat(calls.given, starts)
     for at in np.flatnonzero(low != high).tolist():
         yield int(starts[at]), int(ends[at])
 
 
+_Side = list[tuple[int, int]]
+"""(rank, row) of each rank that gave the same."""
+
+
 def _judge(index: Index, calls: Calls, pasts: RankPasts, here: slice) -> Divergence:
-    sides: dict[int, list[tuple[int, int]]] = {}
-    ranks, rows = calls.rank[here].tolist(), calls.row[here].tolist()
-    for rank, row, given in zip(ranks, rows, calls.given[here].tolist(), strict=True):
-        sides.setdefault(given, []).append((rank, row))
-    ordered = sorted(sides.values(), key=lambda side: (-len(side), side))
+    ranks, rows, given = (each[here].tolist() for each in (calls.rank, calls.row, calls.given))
+    by_given = grouped(zip(given, zip(ranks, rows, strict=True), strict=True))
     group, sequence = int(calls.group[here][0]), int(calls.sequence[here][0])
-    joined = sum(len(side) for side in ordered)
-    size = max(joined, len(index.job.groups[group].members))
-    culprits: list[int] = []
-    if 2 * len(ordered[0]) > size:
-        culprits = sorted(rank for side in ordered[1:] for rank, _ in side)
-    else:
-        habits = [pasts.of(row for _, row in side) for side in ordered]
-        if habits.count(Habit.USUAL) == 1 and habits.count(Habit.UNUSUAL) == len(habits) - 1:
-            ordered.insert(0, ordered.pop(habits.index(Habit.USUAL)))
-            culprits = sorted(rank for side in ordered[1:] for rank, _ in side)
-    shown = [calls.signatures[int(calls.by_row[side[0][1]])] for side in ordered]
-    kind = (
-        Fault.SILENT_MISMATCH
-        if all(differs_silently(signature, shown[0]) for signature in shown[1:])
-        else Fault.MISMATCH
-    )
-    if culprits and kind is Fault.MISMATCH:
-        kind = _slip(calls, group, sequence, [rank for rank, _ in ordered[0]], culprits)
+    size = max(len(ranks), len(index.job.groups[group].members))
+    sides, decided = _right_first(by_given.values(), size, pasts)
+    ranks_of = [tuple(rank for rank, _ in side) for side in sides]
+    culprits = sorted(rank for ranks in ranks_of[1:] for rank in ranks) if decided else []
+    shown = [calls.signatures[int(calls.by_row[side[0][1]])] for side in sides]
+    kind = Fault.MISMATCH
+    if all(differs_silently(signature, shown[0]) for signature in shown[1:]):
+        kind = Fault.SILENT_MISMATCH
+    elif decided:
+        kind = _slip(calls, group, sequence, ranks_of[0], culprits)
     return Divergence(
         kind=kind,
         group=group,
         sequence=sequence,
-        sides=tuple(tuple(rank for rank, _ in side) for side in ordered),
-        rows=tuple(side[0][1] for side in ordered),
+        sides=tuple(ranks_of),
+        rows=tuple(side[0][1] for side in sides),
         said=tuple(str(signature) for signature in shown),
         culprits=tuple(culprits),
         live=bool(index.live[calls.row[here]].any()),
     )
 
 
-def _slip(calls: Calls, group: int, sequence: int, right: list[int], culprits: list[int]) -> Fault:
+def _right_first(sides: Iterable[_Side], size: int, pasts: RankPasts) -> tuple[list[_Side], bool]:
+    """The sides, the largest first, and whether it is right; or the only usual one, if all tie."""
+    ordered = sorted(sides, key=lambda side: (-len(side), side))
+    if 2 * len(ordered[0]) > size:
+        return ordered, True
+    usual = the_only([pasts.of(row for _, row in side) for side in ordered], Habit.USUAL)
+    if usual is not None:
+        ordered.insert(0, ordered.pop(usual))
+    return ordered, usual is not None
+
+
+def _slip(
+    calls: Calls, group: int, sequence: int, right: Sequence[int], culprits: Sequence[int]
+) -> Fault:
     """Whether the culprits' calls from here on are their peers', moved by one call."""
     last = sequence + _WINDOW
     theirs = calls.common(group, right, sequence - _BEFORE, last + 1)
@@ -611,9 +629,7 @@ def silent_slips(
     A rank that leaves out one of several equal calls gets its peers' numbers of another place: the
     values mix, until the job ends. `known`: groups with a divergence, which are left out.
     """
-    new = np.ones(len(calls.group), dtype=np.bool_)
-    new[1:] = (np.diff(calls.group) != 0) | (np.diff(calls.sequence) != 0)
-    starts = np.flatnonzero(new)
+    starts = np.flatnonzero(_begins(calls.group, calls.sequence))
     if not len(starts):
         return ()
     sites = [reduce.reduceat(calls.site, starts) for reduce in (np.minimum, np.maximum)]
@@ -772,9 +788,7 @@ def orders(graph: Graph, pasts: RankPasts) -> Iterable[Finding]:
 
 def _inversions(graph: Graph) -> Iterable[Inversion]:
     queues = _queues(graph)
-    of_rank: dict[int, list[int]] = {}
-    for rank, group in queues:
-        of_rank.setdefault(rank, []).append(group)
+    of_rank = grouped(queues)
     shared = _shared(graph.index.job)
     budget = max(_ORDERS_LOOKED_AT[0], _ORDERS_LOOKED_AT[1] * len(queues))
     for stuck in graph.stuck:

@@ -444,6 +444,20 @@ class Bundle:
     manifest: Manifest
     moment: SavedMoment | None
 
+    @property
+    def records(self) -> dict[str | None, SavedPart]:
+        """Member of the zip -> the flight record in it."""
+        return {} if self.moment is None else {p.file: p for p in reversed(self.moment.records)}
+
+    @property
+    def lost(self) -> Iterator[Read]:
+        """Ranks that were asked for a flight record in the chosen moment and gave none."""
+        if self.moment is not None:
+            for part in self.moment.lost:
+                path = f"{self.path}/{self.moment.name}/{part.rank}"
+                problem = f"no flight record: {part.error or part.status}"
+                yield Read(DumpFile(path, self.path, whose=part.rank), problem=problem)
+
 
 @dataclass(frozen=True, slots=True)
 class OpenedBundles:
@@ -469,44 +483,33 @@ def open_bundles(sources: Sequence[DumpFile]) -> OpenedBundles:
     with its peers' of another.
     """
     named = dict.fromkeys(source.file for source in sources if source.member == NAME)
-    manifests = [(file, read_manifest(file)) for file in named]
     bundles = [
         Bundle(file, manifest, manifest.chosen())
-        for file, manifest in manifests
-        if manifest is not None
+        for file in named
+        if (manifest := read_manifest(file)) is not None
     ]
     if not bundles:
         return OpenedBundles(list(sources))
     latest = max(bundles, key=lambda bundle: (bundle.manifest.latest_s, bundle.path))
     chosen: list[DumpFile] = []
-    files = {bundle.path for bundle in bundles}
+    files, records = {bundle.path for bundle in bundles}, latest.records
     for source in sources:
         if source.file not in files:
             chosen.append(source)
-        elif source.file == latest.path and latest.moment is not None:
-            part = next(
-                (bundle for bundle in latest.moment.records if bundle.file == source.member), None
-            )
-            if part is not None:
-                taken_ns = None if part.taken_s is None else int(part.taken_s * 1e9)
-                chosen.append(replace(source, whose=part.rank, taken_ns=taken_ns))
-    lost = () if latest.moment is None else latest.moment.lost
+        elif source.file == latest.path and source.member in records:
+            part = records[source.member]
+            taken_ns = None if part.taken_s is None else int(part.taken_s * 1e9)
+            chosen.append(replace(source, whose=part.rank, taken_ns=taken_ns))
     return OpenedBundles(
         chosen,
         latest,
-        tuple(_lost(latest, bundle) for bundle in lost),
+        tuple(latest.lost),
         tuple(
             Problem(bundle.path, f"left out: {latest.path} is of a later incident")
             for bundle in bundles
             if bundle is not latest
         ),
     )
-
-
-def _lost(bundle: Bundle, part: SavedPart) -> Read:
-    moment = "" if bundle.moment is None else bundle.moment.name
-    where = DumpFile(f"{bundle.path}/{moment}/{part.rank}", bundle.path, whose=part.rank)
-    return Read(where, problem=f"no flight record: {part.error or part.status}")
 
 
 # -- load --------------------------------------------------------------------------------------

@@ -148,7 +148,7 @@ def waiting(index: Index, stuck: StuckCollective, where: str = "there") -> str:
         row
         for rank in stuck.inside
         for row in _heads(index, stuck, rank)
-        if index.place(row) == (stuck.transfer or (stuck.group, stuck.sequence))
+        if index.place(row) == stuck.place
     ]
     failed = [row for row in rows if columns["state"][row] == CollectiveState.FAILED]
     inside = [row for row in rows if columns["state"][row] != CollectiveState.FAILED]

@@ -400,38 +400,44 @@ def _keyed(record: FlightRecord) -> Iterable[tuple[RingEntry, GroupKey]]:
 def _ring_row(
     entry: RingEntry, key: GroupKey, taken_ns: int, over: Mapping[int, CollectiveState]
 ) -> RingRow:
-    p2p = entry.op in POINT_TO_POINT
+    p2p, state = entry.op in POINT_TO_POINT, _state(entry, over)
+    completed = state is CollectiveState.COMPLETED
     dtypes = () if dtype_name(entry.dtype) is None else (str(entry.dtype),)
-    payload = payload_of(
-        entry.op,
-        entry.sizes_in,
-        entry.sizes_out,
-        dtypes_in=dtypes * len(entry.sizes_in),
-        dtypes_out=dtypes * len(entry.sizes_out),
-        reduce_op=entry.reduce_op,
-        root=None if p2p or key.across else entry.root,
-    )
-    if p2p:
-        payload = replace(payload, tag=entry.tag or 0)
-    state = _state(entry, over)
-    dated = taken_ns != NONE
-    ended = dated and entry.exit_age_s is not None and state is CollectiveState.COMPLETED
+    root = None if key.across else entry.root
     return RingRow(
         group=key,
         seq=entry.seq,
-        payload=payload,
+        payload=payload_of(
+            entry.op,
+            entry.sizes_in,
+            entry.sizes_out,
+            dtypes_in=dtypes * len(entry.sizes_in),
+            dtypes_out=dtypes * len(entry.sizes_out),
+            reduce_op=entry.reduce_op,
+            root=None if p2p else root,
+            tag=entry.tag or 0 if p2p else 0,
+        ),
         state=state,
-        op_id=NONE if entry.id is None else entry.id,
-        record=NONE if entry.id is None else entry.id,
+        op_id=_number(entry.id),
+        record=_number(entry.id),
         site=entry.site,
         p2p=p2p,
-        peer=entry.root if p2p and entry.root is not None and not key.across else NONE,
-        thread=NONE if entry.thread is None else entry.thread,
+        peer=_number(root) if p2p else NONE,
+        thread=_number(entry.thread),
         blocking=not entry.is_async,
-        created_ns=taken_ns - int(entry.enter_age_s * _NS) if dated else NONE,
-        completed_ns=taken_ns - int((entry.exit_age_s or 0) * _NS) if ended else NONE,
+        created_ns=_moment(taken_ns, entry.enter_age_s),
+        completed_ns=_moment(taken_ns, entry.exit_age_s if completed else None),
         torch_ids=entry.torch_ids,
     )
+
+
+def _number(value: int | None) -> int:
+    return NONE if value is None else value
+
+
+def _moment(taken_ns: int, age_s: float | None) -> int:
+    """The time of something of this age, if both are known."""
+    return NONE if age_s is None or taken_ns == NONE else taken_ns - int(age_s * _NS)
 
 
 def _state(entry: RingEntry, over: Mapping[int, CollectiveState]) -> CollectiveState:
@@ -723,24 +729,22 @@ def _record(
     status = _status(answer, by_torch)
     group, groups = numbered([*(row.group for row in rows), *status])
     payload, payloads = numbered(_with_root(row.payload, answer, ranks) for row in rows)
-    sites = tuple(dict.fromkeys(row.site for row in rows if row.site is not None))
-    site: dict[str | None, int] = {None: NONE, **{text: at for at, text in enumerate(sites)}}
+    site, sites = numbered([None, *(row.site for row in rows)])
     columns: dict[str, Iterable[Any]] = {
         name: [getattr(row, name) for row in rows] for name in _AS_THEY_ARE
     }
     columns |= {
         "group": group[: len(rows)],
         "payload": payload,
-        "site": [site[row.site] for row in rows],
+        "site": site[1:] - 1,  # NONE if there is none
         "peer": [ranks.number.get((identity.group, row.peer), NONE) for row in rows],
     }
-    backends = [dump.backend for dump, _ in answer.dumps] or [Backend.RING]
-    backend = Backend.NCCL if Backend.NCCL in backends else backends[0]
+    backends = [dump.backend for dump, _ in answer.dumps if not answer.ring] or [Backend.RING]
     return Record(
         rank=ranks.number[identity.group, identity.group_rank],
         path=answer.path,
         dump=Dump(
-            backend=Backend.RING if answer.ring else backend,
+            backend=Backend.NCCL if Backend.NCCL in backends else backends[0],
             version="" if not answer.dumps else answer.dumps[0][0].version,
             only_active=_only_active(answer, rows),
             dropped=answer.record.dropped,
@@ -748,7 +752,7 @@ def _record(
             status={groups.index(key): head for key, head in status.items()},
             unplaced=0,
             payloads=payloads,
-            sites=sites,
+            sites=sites[1:],
             columns={name: np.array(listed, COLUMNS[name]) for name, listed in columns.items()},
             global_peers=True,
         ),

@@ -262,6 +262,7 @@ def payload_of(
     dtypes_out: Iterable[str] = (),
     reduce_op: str | None = None,
     root: int | None = None,
+    tag: int = 0,
 ) -> Payload:
     """A payload with all names in normal form, from recorded values."""
     return Payload(
@@ -274,6 +275,7 @@ def payload_of(
         # `ReduceOp.SUM`, `<RedOpType.SUM: 0>` and `sum` are the same
         reduce_op=reduce_op and reduce_op.rpartition(".")[2].strip("<>: ").lower(),
         root=root,
+        tag=tag,
     )
 
 

@@ -679,6 +679,11 @@ class StuckCollective:
     transfer: Transfers | None = None
 
     @property
+    def place(self) -> Transfers | tuple[int, int]:
+        """See `Index.place`."""
+        return self.transfer or (self.group, self.sequence)
+
+    @property
     def joined(self) -> tuple[int, ...]:
         """Members known to have enqueued it."""
         return tuple(sorted({*self.front, *self.later, *self.held, *self.done}))
@@ -819,12 +824,11 @@ class _Threads:
 
     def __init__(self, index: Index, ranks: Iterable[int]) -> None:
         columns = index.job.columns
-        self._inside: dict[tuple[int, Transfers | tuple[int, int] | None], set[int]] = {}
-        """Rank, and where a head of it meets its peers' -> the threads in it."""
-        for rank, heads in index.heads.items():
-            for row in heads:
-                threads = self._inside.setdefault((rank, index.place(row)), set())
-                threads.add(int(columns["thread"][row]))
+        self._inside = grouped(
+            ((rank, index.place(row)), int(columns["thread"][row]))
+            for rank, rows in index.heads.items()
+            for row in rows
+        )
         self._usual: dict[tuple[int, int], int] = {}
         """(rank, group) -> the thread that called it last."""
         known = np.flatnonzero(columns["thread"] != NONE)
@@ -846,8 +850,7 @@ class _Threads:
 
     def inside(self, rank: int, stuck: StuckCollective) -> tuple[int, ...]:
         """Threads of a rank for which it is the head of a stream."""
-        place = stuck.transfer or (stuck.group, stuck.sequence)
-        return tuple(sorted({self._at(rank, thread) for thread in self._inside[rank, place]}))
+        return tuple(sorted({self._at(rank, thread) for thread in self._inside[rank, stuck.place]}))
 
     def caller(self, rank: int, stuck: StuckCollective) -> int:
         """The thread of a rank that would call it: the one that called that group last."""
