@@ -452,11 +452,6 @@ class StepState(Struct, frozen=True, gc=False):
         return sum(s for phase, s in self.seconds.items() if phase not in LONG_PHASES)
 
     @property
-    def step_s(self) -> float | None:
-        """Mean seconds a step; None before the first."""
-        return self.trained_s / self.steps if self.steps else None
-
-    @property
     def made_age_s(self) -> float | None:
         """Seconds since the last commit or local step; None before the first.
 

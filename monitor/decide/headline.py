@@ -160,10 +160,9 @@ def _progress(
         return age_s, max(step_s or 0.0, commit_s or 0.0)  # some attempts are not committed
     made_s = min(s for step in steps if (s := step.made_age_s) is not None)
     commit_s = commit_s or median([step.trained_s / max(1, step.attempt) for step in steps])
-    step_s = step_s or median([step.step_s or 0.0 for step in steps])
     if age_s is not None:  # a vote may take longer than a local step
         made_s = min(made_s, max(0.0, age_s - commit_s))
-    return made_s, step_s
+    return made_s, step_s or 0.0
 
 
 _Said = tuple[JobState, str, str, IncidentId | None]

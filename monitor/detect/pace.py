@@ -397,14 +397,14 @@ def _advance(course: _Course, reading: Sample | None) -> None:
         return
     course.newest = reading
     before, steps = course.sample, step.steps - course.sample.step.steps
-    if steps < _SAMPLE_STEPS:
-        return
     if _made_local(before.step, step):
         if _ended(step) == _ended(before.step):
             return
         if before is course.start:  # the rest of a round
             course.sample = reading.count()
             return
+    if steps < _SAMPLE_STEPS:
+        return
     whole_s = reading.count().whole_s - before.whole_s
     if whole_s <= 0:
         return

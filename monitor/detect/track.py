@@ -142,7 +142,10 @@ class RankTrack:
     @property
     def step_s(self) -> float | None:
         """Mean seconds a step over this incarnation's life, long phases left out."""
-        return None if self.step is None or not self.step.seconds else self.step.step_s
+        step = self.step
+        if step is None or step.steps < 1 or not step.seconds:
+            return None
+        return step.trained_s / step.steps
 
     @property
     def voted(self) -> bool:

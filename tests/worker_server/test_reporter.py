@@ -331,6 +331,15 @@ def test_steps_while_the_groups_exchange_are_local_too(managed, read):
     assert (read().commits, read().local_steps) == (1, 5)
 
 
+def test_a_heal_is_over_with_the_first_local_step(managed, read):
+    managed.loop.manager._healing = True
+    vote(managed, 7)
+    local_steps(managed, 1)
+    assert read().healing
+    local_steps(managed, 1)
+    assert not read().healing
+
+
 def test_a_round_lasts_from_vote_to_vote(managed, rows):
     for step in (7, 8):
         vote(managed, step)

@@ -10,8 +10,10 @@ import pytest
 
 from monitor.decide.headline import Headline, JobState, headline_of
 from monitor.decide.rank_seconds import RankSeconds
+from monitor.detect.pace import PaceMeter, Sample
 from monitor.model.config import KeeperConfig
 from monitor.model.incident import Incident, Training
+from monitor.model.names import RankName
 from monitor.model.observation import Snapshot
 from monitor.model.verdict import RankHealth
 from tests.changed import replace
@@ -19,6 +21,8 @@ from tests.monitor.fleet import (
     Drive,
     SimFleet,
     at,
+    jam,
+    jam_across,
     recover,
     restart,
     shut_out,
@@ -29,6 +33,7 @@ from tests.monitor.fleet import (
 )
 from tests.monitor.fleet.rank import START_S
 from tests.page.views import Simulated
+from worker_server.wire import StepState
 
 WATCH = KeeperConfig(observe=True)
 QUICK = 1 / 3
@@ -106,8 +111,8 @@ def test_groups_before_their_first_vote_do_not_stay_out_of_the_quorum() -> None:
 
 def test_a_group_that_trains_alone_while_the_others_vote_does_not_stay_out() -> None:
     """It came later, and its own first vote is ten minutes away."""
-    script = [at(30, restart("rg_1", 3.0)), at(40, trains_alone("rg_1.0", 6000))]
-    drive = Drive(rounds(*script), WATCH).run(450)
+    script = [at(30, restart("rg_1", 3.0)), at(35, trains_alone("rg_1.0", 6000))]
+    drive = Drive(rounds(*script), WATCH).run(520)
     assert not drive.seen
 
 
@@ -116,6 +121,21 @@ def test_a_group_that_asks_for_a_quorum_in_vain_stays_out() -> None:
     drive = Drive(rounds(at(30, shut_out("rg_1")), pace=QUICK), WATCH).run(200)
     assert drive.kinds() == ["replica_lag"]
     assert drive.incident("replica_lag").groups == ("rg_1",)
+
+
+def test_a_group_that_starts_late_holds_nobody_up() -> None:
+    """The others made their local steps, and wait for it in their first vote."""
+    script = [at(0, jam_across(115.0)), at(1, restart("rg_2", 100.0))]
+    drive = Drive(rounds(*script), WATCH).run(150)
+    assert not drive.fired
+
+
+def test_a_collective_that_takes_long_in_a_local_step_is_a_lesson_in_the_same_round() -> None:
+    script = [at(20, jam("rg_1", 14.0)), at(60, jam("rg_1", 25.0))]
+    drive = Drive(rounds(*script, every=6000, size=2), WATCH).run(100)
+    assert not drive.fired
+    first = Drive(rounds(*script[1:], every=6000, size=2), WATCH).run(100)
+    assert first.kinds() == ["deadlock"]
 
 
 # -- a rank that stands --------------------------------------------------------------------------
@@ -137,6 +157,15 @@ def test_a_lock_in_a_local_step_is_named_before_the_waiters_give_up(
     assert "log_step (train.py:45), waiting for a lock" in incident.verdict.reason
     step = "0.1" if pace == QUICK else "0.5"
     assert f"a step takes {step} s" in incident.verdict.reason
+
+
+def test_in_the_first_round_a_group_that_waits_shows_who_holds_it_while_another_still_steps() -> (
+    None
+):
+    script = [at(3, LOCKED), at(0, slow("rg_2.0", 10.0))]
+    fired_s, incident = named(Drive(rounds(*script), WATCH).run(40))
+    assert fired_s <= 15
+    assert incident.verdict.victims == ("rg_0.0",)
 
 
 def test_while_a_rank_stands_its_incident_is_open_and_the_job_does_not_train() -> None:
@@ -161,7 +190,36 @@ def test_the_job_trains_until_the_others_have_ended_their_round() -> None:
     assert str(stopped).startswith("Not training: rank rg_1.0 hangs in log_step (train.py:45)")
 
 
+def test_the_job_stands_as_soon_as_the_round_of_the_others_is_over() -> None:
+    drive = Drive(rounds(at(70, LOCKED), pace=SLOW), WATCH).run(103)
+    assert named(drive)[1].training is Training.STANDS
+
+
 def test_a_slow_rank_in_local_steps_is_a_straggler() -> None:
     drive = Drive(rounds(at(20, slow("rg_1.0", 2.0))), WATCH).run(240)
     assert drive.kinds() == ["straggler"]
     assert drive.accused() == {"rg_1.0"}
+
+
+# -- paces ---------------------------------------------------------------------------------------
+
+
+def alone(rank: str, at_s: int, waits_s: float) -> Sample:
+    """A rank that makes a step a second, votes with every tenth, and waits then."""
+    votes = at_s // 10
+    step = StepState(
+        votes, votes, at_s, "other", 0.0, votes, local_steps=at_s - votes, source="torchft",
+        seconds={"other": float(at_s)},
+    )  # fmt: skip
+    return Sample(RankName(rank), "one", step, inside=False, waited_s=votes * waits_s)
+
+
+def test_a_pace_is_that_of_whole_rounds() -> None:
+    """A window begins 2 s before a vote: half of them are a wait, and a tenth of a round."""
+    meter = PaceMeter(KeeperConfig())
+    for at_s in range(8, 30):
+        meter.push(at_s, [alone("rg_0.0", at_s, 0.2), alone("rg_1.0", at_s, 1.0)])
+    (window,) = meter.windows
+    busy_s = {rank: round(pace.busy_s, 3) for rank, pace in window.paces.items()}
+    assert busy_s == {"rg_0.0": 0.98, "rg_1.0": 0.9}
+    assert (window.start_s, window.end_s) == (8, 20)

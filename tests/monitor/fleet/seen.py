@@ -187,7 +187,7 @@ class Seen(Quorum):
             return state
         return replace(
             state,
-            step=rank.step + (rank.attempt > rank.commits),
+            step=self._numbered(rank),
             source=self.source,
             phase="other",
             phase_age_s=max(0.0, now_s - rank.begun_s),
@@ -199,6 +199,11 @@ class Seen(Quorum):
             if self.tells_waits and rank.place == "cross"
             else None,
         )
+
+    def _numbered(self, rank: SimRank) -> int:
+        """The step by TorchFT's count."""
+        begun = rank.attempt > rank.commits
+        return rank.step + begun if self.vote_every == 1 else max(0, rank.step - (not begun))
 
     def _record(self, name: RankName) -> FlightRecord | Unreachable:
         rank = self.rank(name)
