@@ -202,11 +202,18 @@ class DecisionFacts:
 
 @dataclass(frozen=True, slots=True)
 class Objection:
-    """Why not, and what would lift it."""
+    """Why not, and what would lift it, both without a full stop at the end."""
 
     reason: str
     release: str
-    """What a person can do, or what happens by itself, in full sentences."""
+    """What happens by itself, and what a person can do."""
+
+
+NOBODY_LEFT: Final = "Nobody is left to evict"
+BY_SCHEDULER: Final = (
+    "End the rank or the job by its scheduler. With TorchFT, give the monitor the Lighthouse: "
+    "--lighthouse URL"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,11 +227,52 @@ class Case:
     group: GroupName
 
     @property
+    def no_lighthouse(self) -> bool:
+        """Whether nobody is ever evicted in this job: no other group would train without it."""
+        missing = self.fleet.without_lighthouse.get(self.incident.id, "")
+        return self.fleet.lighthouse_away == NO_LIGHTHOUSE and missing is not None
+
+    @property
+    def left(self) -> list[GroupName]:
+        """Its groups that can still be evicted: not all their processes are seen to be gone, or
+        their heartbeat continues without them.
+        """
+        views = ((group, self.fleet.groups.get(group)) for group in self.incident.groups)
+        return [group for group, view in views if view is not None and not self.gone(view)]
+
+    def gone(self, view: GroupFacts) -> bool:
+        """Whether all processes of a group are gone, and its heartbeat has ended with them."""
+        age_s, dead_s = view.heartbeat_age_s, view.dead_for_s
+        if view.alive or dead_s is None:
+            return False
+        beats = age_s is not None and age_s + self.config.heartbeat_grace_s < dead_s
+        return not (beats and view.in_quorum)
+
+    @property
     def by_hand(self) -> str:
-        """What a person can always do."""
-        first, *others = [shlex.quote(group) for group in self.incident.groups] or [self.group]
+        """What a person can do."""
+        if not self.left:
+            return ""
+        if self.no_lighthouse:
+            return BY_SCHEDULER
+        first, *others = map(shlex.quote, self.left)
         alternatives = f" (or {', '.join(others[:3])})" if others else ""
         return f"To evict it yourself: lightkeeper evict {first}{alternatives}"
+
+    def then(self, promise: str) -> str:
+        """What happens next, and what a person can do.
+
+        `promise`: what happens in a job in which this group may be evicted at all.
+        """
+        if not self.left:
+            promise = NOBODY_LEFT
+        elif self.no_lighthouse:
+            promise = "This job has no Lighthouse, so nobody is evicted in it"
+        elif self.action is PolicyAction.PAGE:
+            promise = f"The policy never evicts for {self.incident.kind}"
+        elif self.only_observed:
+            promise = "Nobody is evicted in observe mode"
+        return _said(promise, self.by_hand)
 
     @property
     def view(self) -> GroupFacts | None:
@@ -262,6 +310,10 @@ class Case:
         return bool(self.fleet.dead_hosts.intersection(*hosts)) or same_stand
 
 
+def _said(*sentences: str) -> str:
+    return ". ".join(filter(None, sentences))
+
+
 def hosts_of(fleet: DecisionFacts, group: GroupName) -> frozenset[Host]:
     view = fleet.groups.get(group)
     return frozenset() if view is None else frozenset(view.hosts.values())
@@ -281,26 +333,26 @@ def unsure(case: Case) -> Objection | None:
     return Objection(
         case.incident.verdict.spare
         or (
-            f"cannot tell: {listed(candidates, last='or')}"
+            f"cannot tell whether it is {listed(candidates, last='or')}"
             if len(candidates) > 1
             else f"it is not certain that it is {listed(candidates)}"
         ),
-        f"It is evicted once the evidence names one. {case.by_hand}",
+        case.then("A group may be evicted once the evidence names a rank"),
     )
 
 
 def spared(case: Case) -> Objection | None:
     """The verdict itself says why an eviction would not fix it."""
     why = case.incident.verdict.spare
-    return Objection(why, f"An eviction would not mend it. {case.by_hand}") if why else None
+    return Objection(why, case.then("An eviction would not fix it")) if why else None
 
 
 def already_gone(case: Case) -> Objection | None:
     """The group left by itself."""
     view, incident = case.view, case.incident
-    nothing = "Nothing is to be done: nobody is left to evict."
+    nothing = "Nothing is to be done: nobody is left to evict"
     if view is None:
-        return Objection(f"{case.group} is registered no more", nothing)
+        return Objection(f"{case.group} is no longer registered", nothing)
     if (
         incident.replica_ids
         and view.replica_id is not None
@@ -308,19 +360,15 @@ def already_gone(case: Case) -> Objection | None:
     ):
         return Objection(f"{case.group} is another process by now", nothing)
     dies = incident.kind in (Kind.DEAD, Kind.MISMATCH)  # gloo ends ranks at a mismatch
-    if not dies or view.alive or case.fleet.lighthouse_away is not None:
-        return None
-    if again(case):
-        return None  # it is gone, and must not come back
-    age_s, dead_s = view.heartbeat_age_s, view.dead_for_s
-    beats = (
-        age_s is not None and dead_s is not None and age_s + case.config.heartbeat_grace_s < dead_s
-    )
-    if beats and view.in_quorum:
-        return None
+    away = case.fleet.lighthouse_away is not None and not case.no_lighthouse
+    if not dies or away or not case.gone(view) or again(case):
+        return None  # its heartbeat may continue, or it is gone and must not come back
+    reason = f"every process of {case.group} is gone"
+    if case.no_lighthouse:
+        return Objection(reason, NOBODY_LEFT)
     return Objection(
-        f"every process of {case.group} is gone and its heartbeat has ended with them",
-        "Nothing is to be done: it is evicted if its heartbeat goes on after all.",
+        f"{reason} and its heartbeat has ended with them",
+        "Nothing is to be done: it may be evicted if its heartbeat continues after all",
     )
 
 
@@ -334,8 +382,10 @@ def not_worth_it(case: Case) -> Objection | None:
     measured = f", measured on {price.evictions}" if price.evictions else ""
     return Objection(
         f"it has cost less than an eviction would ({seconds(price.seconds)}{measured})",
-        f"It is evicted once it has cost more than {seconds(price.seconds)} (eviction_cost_s). "
-        f"{case.by_hand}",
+        case.then(
+            f"It may be evicted once it has cost more than {seconds(price.seconds)} "
+            "(eviction_cost_s)"
+        ),
     )
 
 
@@ -346,15 +396,19 @@ def wants_person(case: Case) -> Objection | None:
     kind, severity = case.incident.kind, case.incident.severity
     return Objection(
         f"the policy pages for {kind} of severity {severity} and never evicts",
-        f"A person decides. {case.by_hand}. To let lightkeeper do it: change actions.{kind} in the "
-        "policy file",
-    )
+        _said(
+            "A person decides",
+            case.by_hand,
+            "" if case.no_lighthouse else
+            f"To let lightkeeper do it: change actions.{kind} in the policy file",
+        ),
+    )  # fmt: skip
 
 
 def traced(case: Case) -> Objection | None:
     """Somebody traces one of its ranks: that may be what holds it up."""
     why = "" if case.view is None else case.view.traced
-    return Objection(why, f"It goes on when they let go. {case.by_hand}") if why else None
+    return Objection(why, case.then("It may be evicted once they let go")) if why else None
 
 
 def crash_loop(case: Case) -> Objection | None:
@@ -364,9 +418,10 @@ def crash_loop(case: Case) -> Objection | None:
         return None
     return Objection(
         why,
-        f"A person mends the program, or it is evicted after "
-        f"{seconds(case.config.crash_loop_memory_s)} without it (crash_loop_memory_s). "
-        f"{case.by_hand}",
+        case.then(
+            "A person fixes the program, or it may be evicted after "
+            f"{seconds(case.config.crash_loop_memory_s)} without this fault (crash_loop_memory_s)"
+        ),
     )
 
 
@@ -422,7 +477,7 @@ def self_doubt(case: Case) -> Objection | None:
     why = case.fleet.doubt
     if why is None:
         return None
-    return Objection(why, f"It goes on by itself once the monitor is well again. {case.by_hand}")
+    return Objection(why, case.then("It may be evicted once the monitor is well again"))
 
 
 def lighthouse_away(case: Case) -> Objection | None:
@@ -433,15 +488,12 @@ def lighthouse_away(case: Case) -> Objection | None:
     missing = case.fleet.without_lighthouse.get(case.incident.id, "")
     if missing is None:
         return None
-    if why == NO_LIGHTHOUSE:
-        return Objection(
-            "this job has no Lighthouse, so no other group would go on without it",
-            "Stop the job, or the rank, by its scheduler. With TorchFT, tell the monitor of the "
-            "Lighthouse: --lighthouse URL.",
-        )
+    if case.no_lighthouse:
+        why = "this job has no Lighthouse, so no other group would train without it"
+        return Objection(why, case.by_hand or NOBODY_LEFT)
     return Objection(
         f"cannot see the quorum: {why}" + (f"; {missing}" if missing else ""),
-        "Start the Lighthouse again: it goes on by itself once it answers.",
+        case.then("Start the Lighthouse again: it may be evicted once that answers"),
     )
 
 
@@ -462,8 +514,10 @@ def breaker(case: Case) -> Objection | None:
         return None
     return Objection(
         f"{len(causes)} of {len(fleet.groups)} groups are accused at once, {allowed} at most",
-        "Look at what they have in common: network, storage, a new version. It goes on by itself "
-        f"when at most {allowed} is accused (breaker_share). {case.by_hand}",
+        case.then(
+            "Look at what they have in common: network, storage, a new version. It may be evicted "
+            f"when at most {allowed} is accused (breaker_share)"
+        ),
     )
 
 
@@ -475,9 +529,13 @@ def min_replicas(case: Case) -> Objection | None:
     if healthy >= least:
         return None
     source = "the Lighthouse's own --min_replicas" if flag == least else "min_replicas"
+    others = "another group is" if least == 1 else f"{least} other groups are"
+    promise = f"It may be evicted once {others} healthy"
+    if len(case.fleet.groups) == 1:
+        promise = f"{case.group} is the only group: an eviction would end the job"
     return Objection(
         f"{healthy} healthy groups would remain, at least {least} must ({source})",
-        f"It is evicted once {least} other groups are healthy. {case.by_hand}",
+        case.then(promise),
     )
 
 
@@ -487,7 +545,7 @@ def in_flight(case: Case) -> Objection | None:
     if not going or case.goes_with(going):
         return None
     return Objection(
-        f"{listed(going)} is being evicted", "Its turn comes when that eviction is over."
+        f"{listed(going)} is being evicted", "Its turn comes when that eviction is over"
     )
 
 
@@ -514,9 +572,9 @@ def _used_up(
         return None
     free = "It needs a larger budget"
     if limit:
-        free = f"It goes on at {moment(recent_s[-limit] + HOUR_S)}"
+        free = f"It may be evicted from {moment(recent_s[-limit] + HOUR_S)} on"
     reason = f"{limit} evictions an hour{whose} are used up"
-    return Objection(reason, f"{free} ({option}). {case.by_hand}")
+    return Objection(reason, case.then(f"{free} ({option})"))
 
 
 def cool_down(case: Case) -> Objection | None:
@@ -529,7 +587,7 @@ def cool_down(case: Case) -> Objection | None:
     last_s = max(eviction.asked_s for eviction in lately)
     return Objection(
         f"the last eviction is less than {seconds(wait_s)} ago",
-        f"It goes on at {moment(last_s + wait_s)} (cool_down_s). {case.by_hand}",
+        case.then(f"It may be evicted from {moment(last_s + wait_s)} on (cool_down_s)"),
     )
 
 
@@ -541,7 +599,7 @@ def maintenance(case: Case) -> Objection | None:
     window, until_s = open_now
     return Objection(
         f"maintenance window '{window.name}': would evict {case.group}",
-        f"It goes on when the window ends, at {moment(until_s)}. {case.by_hand}",
+        case.then(f"It may be evicted when the window ends, at {moment(until_s)}"),
     )
 
 
@@ -550,10 +608,10 @@ def paused(case: Case) -> Objection | None:
     pause = case.fleet.pause
     if pause is None:
         return None
-    ends = "" if pause.until_s is None else f"It goes on at {moment(pause.until_s)}. "
+    ends = "" if pause.until_s is None else f"The pause ends at {moment(pause.until_s)}. "
     return Objection(
         f"paused by {pause.author} ({pause.reason}): would evict {case.group}",
-        f"{ends}To let it go on now: lightkeeper resume. {case.by_hand}",
+        case.then(f"{ends}To end it now: lightkeeper resume"),
     )
 
 
@@ -562,8 +620,11 @@ def observe(case: Case) -> Objection | None:
     if case.config.observe:
         return Objection(
             f"observe mode: would evict {case.group}",
-            "To let lightkeeper evict: start it without --observe, or set [policy] mode = 'act' "
-            f"and reload. {case.by_hand}",
+            _said(
+                "To let lightkeeper evict: start it without --observe, or set [policy] mode = "
+                "'act' and reload",
+                case.by_hand,
+            ),
         )
     if case.action is not PolicyAction.OBSERVE:
         return None
@@ -571,7 +632,7 @@ def observe(case: Case) -> Objection | None:
     return Objection(
         f"the policy only observes {kind} of severity {case.incident.severity}: "
         f"would evict {case.group}",
-        f"To let lightkeeper evict: change actions.{kind} in the policy file. {case.by_hand}",
+        _said(f"To let lightkeeper evict: change actions.{kind} in the policy file", case.by_hand),
     )
 
 

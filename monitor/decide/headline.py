@@ -16,11 +16,11 @@ from typing import Final
 
 from monitor.decide.tempo import median_step_s
 from monitor.decide.view import Ended, View, ended_of
-from monitor.model.config import KeeperConfig
 from monitor.model.incident import Incident, State, oldest_first
 from monitor.model.names import IncidentId
+from monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway
 from monitor.model.verdict import Kind, RankHealth
-from monitor.model.wording import Face, listed, seconds
+from monitor.model.wording import Face, after, listed, seconds
 from worker_server.wire import LONG_PHASES, StepState
 
 _LATE_S: Final = 2.0
@@ -179,12 +179,21 @@ def _said(view: View, seen: _Figures) -> _Said:
     if lead is not None and state is not JobState.WAITING:
         face = view.face(lead)
         next_step, due_s = face.next, _look_again_in_s(view)
-        if lead.state is State.PENDING and lead.groups and due_s is not None:
-            next_step = f"Decision on evicting {listed(lead.groups)} in {seconds(due_s)}"
+        if lead.state is State.PENDING and due_s is not None:
+            next_step = after(lead.remedy, f"{_decision(view, lead)} in {seconds(due_s)}")
         return _with_incident(state, lead), _briefly(lead, face), next_step, lead.id
     if state in _BEFORE:
         return state, _BEFORE[state], "", None
     return _undecided(view, seen, state) if late else _training(view, seen)
+
+
+def _decision(view: View, lead: Incident) -> str:
+    """What is due about a pending incident: about an eviction only where there can be one."""
+    lighthouse = view.snapshot.lighthouse
+    nowhere = isinstance(lighthouse, LighthouseAway) and lighthouse.reason == NO_LIGHTHOUSE
+    if nowhere or view.observe or not lead.groups or lead.candidates:
+        return "Verdict"
+    return f"Decision on evicting {listed(lead.groups)}"
 
 
 def _briefly(lead: Incident, face: Face) -> str:
@@ -255,7 +264,7 @@ def _training(view: View, seen: _Figures) -> _Said:
 
 def _undecided(view: View, seen: _Figures, state: JobState) -> _Said:
     """There are no commits, and no incident says why."""
-    still_s, usual_s = seen.still_s or 0.0, view.spent.usual_s
+    usual_s = view.spent.usual_s
     usual = "" if usual_s is None else f" ({usual_s:.3g} s is usual)"
     quiet = f"no commit for {seconds(seen.age_s or 0.0)}{usual}"
     paused = [
@@ -267,18 +276,16 @@ def _undecided(view: View, seen: _Figures, state: JobState) -> _Said:
         phase = Counter(phase for _, phase in paused).most_common(1)[0][0]
         who = listed([rank for rank, does in paused if does == phase])
         return JobState.PAUSING, f"{who} in {phase!r}, {quiet}", "", None
-    return state, quiet, _due(view, still_s, state), None
+    return state, quiet, _due(view, state), None
 
 
-def _due(view: View, still_s: float, state: JobState) -> str:
-    """When a verdict is due, even one that blames nobody."""
+def _due(view: View, state: JobState) -> str:
+    """When a verdict is due, as far as that is known, and where to look meanwhile."""
     if (due_s := _look_again_in_s(view)) is not None:
         return f"Verdict in {seconds(due_s)}"
     if state is JobState.LATE:
         return ""
-    config = KeeperConfig() if view.rules is None else view.rules.config
-    most_s = config.standstill_s - still_s
-    return f"Verdict in {seconds(most_s)} at most" if most_s > 0 else "Verdict pending"
+    return "No rank can be named yet. What each one does: lightkeeper get ranks"
 
 
 def _look_again_in_s(view: View) -> float | None:

@@ -23,6 +23,7 @@ from monitor.decide.commits import Commits
 from monitor.detect.detectors import Wait
 from monitor.detect.history import History
 from monitor.detect.track import RankTrack
+from monitor.detect.wording import looks
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Eviction
 from monitor.model.incident import (
@@ -36,7 +37,7 @@ from monitor.model.incident import (
     oldest_first,
     severity_of,
 )
-from monitor.model.names import GroupName, IncidentId, RankName
+from monitor.model.names import GroupName, Host, IncidentId, RankName
 from monitor.model.observation import stopped
 from monitor.model.verdict import Kind, Verdict
 from monitor.model.wording import listed, seconds
@@ -294,6 +295,7 @@ _TOLD: Final = attrgetter(
     "verdict.confidence",
     "severity",
     "training",
+    "remedy",
     "lost_steps",
 )
 
@@ -506,6 +508,7 @@ def opened(history: History, verdict: Verdict, taken: Container[IncidentId]) -> 
         severity=severity_of(verdict, costs_s=history.config.eviction_cost_s),
         hosts=history.hosts(verdict.suspects),
         before=strength(history),
+        remedy=remedy_of(history, verdict),
     )
 
 
@@ -523,7 +526,34 @@ def seen_again(history: History, incident: Incident, verdict: Verdict) -> Incide
         hosts=incident.hosts if same else history.hosts(verdict.suspects),
         verdict=replace(verdict, victims=_victims(incident, verdict)),
         last_seen_s=history.now_s,
+        remedy=remedy_of(history, verdict),
     )
+
+
+_COMMANDS: Final = 16
+"""Most processes in one command."""
+
+
+def remedy_of(history: History, verdict: Verdict) -> str:
+    """What lets the ranks continue that a signal has stopped, or that somebody traces."""
+    ranks = verdict.suspects or [RankName(name) for name in sorted(verdict.evidence)]
+    tracks = [track for rank in ranks if (track := history.tracks.get(rank)) is not None]
+    stopped_on: dict[Host, list[RankTrack]] = {}
+    for track in tracks:
+        if history.stopped(track):
+            stopped_on.setdefault(track.identity.host, []).append(track)
+    says = []
+    for host, stopped_tracks in stopped_on.items():
+        some = stopped_tracks[:_COMMANDS]
+        pids = " ".join(str(track.identity.pid) for track in some)
+        names = listed([track.rank for track in some])
+        says.append(f"To let {names} continue: kill -CONT {pids} on host {host}")
+    says += [
+        f"{track.rank} continues once {looks(track.tracer)} on host {track.identity.host} lets go"
+        for track in tracks[:_COMMANDS]
+        if track.tracer is not None
+    ]
+    return ". ".join(says)
 
 
 def with_training(incident: Incident, commits: Commits) -> Incident:

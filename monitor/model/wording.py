@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Final
 
 from monitor.model.eviction import DecisionRow, DecisionState
 from monitor.model.incident import Incident, State
@@ -85,16 +86,26 @@ def face_of(incident: Incident, rows: Sequence[DecisionRow], now_s: float) -> Fa
     return Face(verdict.reason + by_now, _next(incident, rows[-1] if rows else None))
 
 
+_IN_VAIN: Final = (DecisionState.FAILED, DecisionState.ABANDONED)
+
+
 def _next(incident: Incident, last: DecisionRow | None) -> str:
     match incident.state:
         case State.RESOLVED:
             return f"It is over: {incident.resolution or 'nobody knows how'}"
         case State.PENDING:
-            return "It is not certain yet, and nothing is done"
+            return after(incident.remedy, "It is not certain yet, and nothing is done")
         case State.EVICTING:
             return f"{listed(incident.groups)} is being evicted"
         case State.FIRING:
-            return _decided(incident, last)
+            going = last is not None and last.guard is None and last.state not in _IN_VAIN
+            remedy = "" if going and incident.groups else incident.remedy
+            return after(remedy, _decided(incident, last))
+
+
+def after(remedy: str, then: str) -> str:
+    """What a person can do at once comes first."""
+    return f"{remedy}. {then}" if remedy and then else remedy or then
 
 
 def _decided(incident: Incident, last: DecisionRow | None) -> str:
@@ -106,6 +117,6 @@ def _decided(incident: Incident, last: DecisionRow | None) -> str:
     if last.guard is not None:
         why = f"nobody is evicted: {last.reason}" if last.action == "hold" else last.reason
         return f"{why[:1].upper()}{why[1:]}. {last.body.get('release', '')}".rstrip()
-    if last.state in (DecisionState.FAILED, DecisionState.ABANDONED):
+    if last.state in _IN_VAIN:
         return f"The eviction of {listed(incident.groups)} failed: {last.outcome}"
     return f"{listed(incident.groups)} is being evicted"

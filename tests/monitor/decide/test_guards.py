@@ -19,7 +19,7 @@ from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Evict, Guard, Hold
 from monitor.model.incident import Incident, Milestones, State
 from monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
-from monitor.model.observation import Pause
+from monitor.model.observation import NO_LIGHTHOUSE, Pause
 from monitor.model.verdict import Confidence, Kind, Severity, Verdict
 
 NOW_S = 10_000.0
@@ -221,7 +221,7 @@ def test_never_two_groups_at_once() -> None:
         IncidentId("two"),
         Guard.IN_FLIGHT,
         "rg_1 is being evicted",
-        "Its turn comes when that eviction is over.",
+        "Its turn comes when that eviction is over",
     )  # fmt: skip
 
 
@@ -249,11 +249,89 @@ def test_nobody_is_evicted_within_a_maintenance_window() -> None:
     (hold,) = decide(KeeperConfig(), fleet(), [incident()], rules)
     assert (hold.guard, hold.reason, hold.release) == (
         Guard.MAINTENANCE, "maintenance window 'storage': would evict rg_1",
-        ("It goes on when the window ends, at 1970-01-01T02:46:50Z. To evict it yourself: "
+        ("It may be evicted when the window ends, at 1970-01-01T02:46:50Z. To evict it yourself: "
         "lightkeeper evict rg_1"),
     )  # fmt: skip
     (evict,) = decide(KeeperConfig(), fleet(now_s=NOW_S + 10), [incident()], rules)
     assert isinstance(evict, Evict)
+
+
+# -- promises that hold --------------------------------------------------------------------------
+
+
+def released(seen: DecisionFacts, case: Incident, **options) -> str:
+    (hold,) = decide(KeeperConfig(**options), seen, [case])
+    assert isinstance(hold, Hold)
+    return hold.release
+
+
+UNSURE = incident(confidence=Confidence.UNSURE)
+EVERY = pytest.mark.parametrize(
+    ("options", "seen", "case"),
+    [c[1:] for c in CASES],
+    ids=[f"{n}-{c[0]}" for n, c in enumerate(CASES)],
+)
+
+
+@EVERY
+def test_in_a_job_without_a_lighthouse_no_eviction_is_promised(options, seen, case) -> None:
+    plain = replace(seen, lighthouse_away=NO_LIGHTHOUSE)
+    says = released(plain, case, **options)
+    assert "may be evicted" not in says
+    assert "lightkeeper evict" not in says
+
+
+def test_an_unsure_incident_of_such_a_job_says_what_a_person_can_do() -> None:
+    assert released(fleet(lighthouse_away=NO_LIGHTHOUSE), UNSURE) == (
+        "This job has no Lighthouse, so nobody is evicted in it. End the rank or the job by its "
+        "scheduler. With TorchFT, give the monitor the Lighthouse: --lighthouse URL"
+    )
+
+
+@EVERY
+def test_in_observe_mode_no_eviction_is_promised(options, seen, case) -> None:
+    says = released(seen, case, **{**options, "observe": True})
+    assert "may be evicted" not in says or "heartbeat continues after all" in says
+
+
+def test_an_unsure_incident_of_other_jobs_waits_for_evidence() -> None:
+    assert released(fleet(), UNSURE) == (
+        "A group may be evicted once the evidence names a rank. "
+        "To evict it yourself: lightkeeper evict rg_1"
+    )
+
+
+def test_where_all_processes_of_the_group_are_gone_nobody_is_left_to_evict() -> None:
+    gone = with_group(alive=(), heartbeat_age_s=9.0, dead_for_s=9.0)
+    assert released(gone, UNSURE) == "Nobody is left to evict"
+
+
+@pytest.mark.parametrize("kind", [Kind.DEAD, Kind.NOT_ENTERED, Kind.MISMATCH])
+@pytest.mark.parametrize("confidence", list(Confidence))
+def test_in_a_job_without_a_lighthouse_that_is_gone_nothing_is_left_to_end(
+    kind, confidence
+) -> None:
+    gone = replace(with_group(alive=(), dead_for_s=9.0), lighthouse_away=NO_LIGHTHOUSE)
+    gone = replace(gone, groups={
+        name: replace(seen, heartbeat_age_s=None, in_quorum=None, replica_id=None)
+        for name, seen in gone.groups.items()
+    })  # fmt: skip
+    assert released(gone, incident(kind, confidence)) == "Nobody is left to evict"
+
+
+def test_a_group_that_nobody_sees_can_be_evicted_by_the_lighthouse() -> None:
+    name = GroupName("rg_1~1f0c2d3e")
+    orphan = GroupFacts(name, healthy=False, alive=(), replica_id=ReplicaId("rg_1:1f0c2d3e"))
+    seen = fleet(groups={**fleet().groups, name: orphan}, doubt="it runs late by 3.0 s")
+    assert released(seen, replace(incident(), groups=(name,), replica_ids=())) == (
+        "It may be evicted once the monitor is well again. "
+        "To evict it yourself: lightkeeper evict 'rg_1~1f0c2d3e'"
+    )
+
+
+def test_the_only_group_is_said_to_be_the_only_one() -> None:
+    alone = fleet(groups={GroupName("rg_1"): view("rg_1")})
+    assert released(alone, incident()).startswith("rg_1 is the only group: an eviction would end")
 
 
 # -- what only observe mode holds back -----------------------------------------------------------

@@ -12,6 +12,7 @@ from monitor.decide.rank_seconds import Spent
 from monitor.decide.view import Departure, View
 from monitor.model.incident import Incident, Milestones, State, Transition
 from monitor.model.names import GroupName, IncidentId, RankName
+from monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway
 from monitor.model.verdict import Confidence, Kind, RankHealth, Severity, Verdict
 from monitor.show.pages import FLEET, Context, FleetIndex, PagePlace
 from monitor.show.paging import make
@@ -63,6 +64,9 @@ def died(code: int | None, signal: str | None = None) -> Process:
     return Process(alive=False, state=None, exit_code=code, exit_signal=signal)
 
 
+WHERE = "No rank can be named yet. What each one does: lightkeeper get ranks"
+
+
 def stopped(*processes: Process) -> View:
     """As `ended`, without an exception."""
     gone = (replace(departure, ending=None) for departure in ended(*processes).departures)
@@ -94,9 +98,9 @@ def stopped(*processes: Process) -> View:
         (lambda: aged(crowd(4, 2, spent=Spent(usual_s=1.25)), 5.4), "late",
          "Late: no commit for 5.4 s (1.25 s is usual)"),
         (lambda: aged(crowd(4, 2, rest=RankHealth.LATE), 6.0), "stalling",
-         "Stalling: no commit for 6.0 s. Verdict in 24 s at most"),
+         f"Stalling: no commit for 6.0 s. {WHERE}"),
         (lambda: aged(crowd(4, 2), 60.0), "stalling",
-         "Stalling: no commit for 60 s. Verdict pending"),
+         f"Stalling: no commit for 60 s. {WHERE}"),
         (lambda: aged(crowd(2, 2), 60.0, "checkpoint"), "pausing",
          "Pausing: rg_0.0, rg_0.1, rg_1.0 and rg_1.1 in 'checkpoint', no commit for 60 s"),
         (lambda: aged(crowd(4, 2, incidents=(incident("i"),)), 14.0), "stopped",
@@ -238,7 +242,7 @@ def test_who_only_slows_the_job_is_not_blamed_for_its_standstill() -> None:
     pending = incident("hang", state=State.PENDING)
     assert str(headline_of(crowd(4, 2, incidents=(slow,)))) == "Training, but rg_1.1 is straggler"
     stands = headline_of(aged(crowd(4, 2, incidents=(slow,)), 20.0))
-    assert str(stands) == "Stalling: no commit for 20 s. Verdict in 10 s at most"
+    assert str(stands) == f"Stalling: no commit for 20 s. {WHERE}"
     assert stands.incident is None
     unseen = headline_of(aged(crowd(4, 2, incidents=(incident("u", Kind.UNSEEN),)), 20.0))
     assert str(unseen) == "Not training: rg_1.1 is unseen"
@@ -265,6 +269,9 @@ def told(sim: Simulated, ticks: int) -> list[tuple[int, str, str]]:
     return changes
 
 
+LET_IT = "To let rg_1.1 continue: kill -CONT 1001 on host host-rg_1"
+
+
 def test_a_rank_that_stops_is_late_then_named_then_its_group_is_evicted() -> None:
     assert told(Simulated(SimFleet(2, 2, [at(30, stop("rg_1.1"))])), 80) == [
         (1, "starting", ""),
@@ -272,7 +279,7 @@ def test_a_rank_that_stops_is_late_then_named_then_its_group_is_evicted() -> Non
         (33, "late", ""),
         (34, "late", "Verdict in 2.0 s"),
         (35, "late", "Verdict in 1.0 s"),
-        (36, "stopped", "Decision on evicting rg_1 in 0.3 s"),
+        (36, "stopped", f"{LET_IT}. Decision on evicting rg_1 in 0.3 s"),
         (37, "stopped", "rg_1 is being evicted"),
         (41, "training", ""),
     ]
@@ -301,3 +308,36 @@ def test_the_headline_says_who_where_and_how_many_wait(fault, said: str) -> None
     sim = Simulated(SimFleet(2, 2, [at(30, fault)]))
     headlines = [str(headline_of(sim.tick())) for _ in range(40)]
     assert f"Not training: {said}. rg_1 is being evicted" in headlines, "\n".join(headlines)
+
+
+def due(view: View, **changes) -> View:
+    """Something is decided in 2 s."""
+    at_s = view.snapshot.now_s + 2.0
+    return replace(view, result=replace(view.result, look_again_s=at_s), **changes)
+
+
+def without_lighthouse(view: View) -> View:
+    return replace(view, snapshot=replace(view.snapshot, lighthouse=LighthouseAway(NO_LIGHTHOUSE)))
+
+
+def pending(**changes) -> View:
+    return due(
+        aged(crowd(4, 2, incidents=(replace(incident("i", state=State.PENDING), **changes),)), 14.0)
+    )
+
+
+RANK = (RankName("rg_1.1"),)
+
+
+@pytest.mark.parametrize(
+    ("view", "says"),
+    [
+        pytest.param(pending(), "Decision on evicting rg_1 in 2.0 s", id="it may be evicted"),
+        pytest.param(without_lighthouse(pending()), "Verdict in 2.0 s", id="no Lighthouse"),
+        pytest.param(replace(pending(), observe=True), "Verdict in 2.0 s", id="observe mode"),
+        pytest.param(pending(culprits=(), candidates=RANK), "Verdict in 2.0 s", id="unsure"),
+        pytest.param(pending(culprits=(), groups=()), "Verdict in 2.0 s", id="nobody accused"),
+    ],
+)
+def test_an_eviction_is_announced_only_where_there_can_be_one(view, says) -> None:
+    assert headline_of(view).next == says

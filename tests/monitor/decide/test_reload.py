@@ -48,7 +48,7 @@ def test_a_pause_holds_until_it_is_over() -> None:
         (27.0, Guard.PAUSED, "paused by alice (rack 7): would evict rg_1")
     ]
     assert drive.holds[0][1].release == (
-        "It goes on at 1970-01-12T13:47:40Z. To let it go on now: lightkeeper resume. "
+        "The pause ends at 1970-01-12T13:47:40Z. To end it now: lightkeeper resume. "
         "To evict it yourself: lightkeeper evict rg_1"
     )
     assert drive.evicts[0][0] == 60.0

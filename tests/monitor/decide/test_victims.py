@@ -6,7 +6,8 @@ import pytest
 
 from monitor.model.config import KeeperConfig
 from monitor.model.incident import State
-from tests.monitor.fleet import Drive, SimFleet, at, crash, ended_by, hang, raises, stop
+from monitor.model.wording import face_of
+from tests.monitor.fleet import Drive, SimFleet, at, crash, ended_by, hang, raises, stop, traced
 
 WATCH = KeeperConfig(observe=True)
 TIMEOUT = "RuntimeError: Timed out waiting 20000ms for recv operation to complete"
@@ -76,3 +77,26 @@ def test_victims_that_an_agent_ends_did_not_give_up() -> None:
     drive = Drive(SimFleet(2, 2, script), WATCH).run(60)
     assert not [line for line in story(drive, "not_entered") if line[0] == "gave_up"]
     assert drive.incident("not_entered").open
+
+
+# -- what a person can do at once ----------------------------------------------------------------
+
+
+def test_a_stopped_rank_comes_with_the_command_that_lets_it_continue() -> None:
+    drive = Drive(SimFleet(2, 2, [at(20, stop("rg_1.0"))]), WATCH).run(40)
+    incident = drive.incident("not_entered")
+    assert incident.remedy == "To let rg_1.0 continue: kill -CONT 1000 on host host-rg_1"
+    assert face_of(incident, (), drive.last.now_s).next.startswith(incident.remedy)
+
+
+def test_a_traced_rank_comes_with_who_traces_it_and_where() -> None:
+    drive = Drive(SimFleet(2, 2, [at(20, traced("rg_1.0"))]), WATCH).run(60)
+    incident = drive.incident("not_entered")
+    assert incident.culprits == ()
+    assert incident.remedy.startswith("rg_1.0 continues once gdb (pid ")
+    assert incident.remedy.endswith(") on host host-rg_1 lets go")
+
+
+def test_a_rank_that_hangs_in_its_program_has_no_such_command() -> None:
+    drive = Drive(SimFleet(2, 2, [at(20, hang("rg_1.0"))]), WATCH).run(40)
+    assert drive.incident("not_entered").remedy == ""
