@@ -22,7 +22,7 @@ def story(drive: Drive, kind: str) -> list[tuple[str, str]]:
 
 
 def test_a_stopped_rank_stays_to_blame_when_its_peer_gives_up_waiting() -> None:
-    script = [at(20, stop("rg_1.0")), at(40, raises("rg_1.1", TIMEOUT))]
+    script = [at(20, stop("rg_1.0")), at(40, raises("rg_1.1", TIMEOUT, of_peers=True))]
     drive = Drive(SimFleet(2, 2, script), WATCH).run(90)
     incident = drive.incident("not_entered")
     assert (incident.state, incident.culprits) == (State.FIRING, ("rg_1.0",))
@@ -32,20 +32,22 @@ def test_a_stopped_rank_stays_to_blame_when_its_peer_gives_up_waiting() -> None:
 
 
 @pytest.mark.parametrize("signal", ["SIGTERM", "SIGKILL"])
-def test_once_it_ends_too_the_hang_is_over_and_its_victim_is_still_not_blamed(signal) -> None:
+def test_once_it_ends_too_the_sentence_says_so_and_its_victim_is_still_not_blamed(signal) -> None:
     script = [
         at(20, stop("rg_1.0")),
-        at(40, raises("rg_1.1", TIMEOUT)),
+        at(40, raises("rg_1.1", TIMEOUT, of_peers=True)),
         at(50, ended_by("rg_1.0", signal)),
     ]
     drive = Drive(SimFleet(2, 2, script, relaunch=False), WATCH).run(90)
-    assert drive.incident("not_entered").resolution == "its process ended"
-    assert not [suspects for _, suspects in fired(drive) if "rg_1.1" in suspects]
+    incident = drive.incident("not_entered")
+    said = f"rg_1.0 stood in phase 'backward' until it was ended by its launcher ({signal})"
+    assert said in incident.verdict.reason
+    assert fired(drive) == {("not_entered", ("rg_1.0",))}
 
 
 def test_a_peer_that_gives_up_before_it_is_sure_takes_nothing_away() -> None:
     """A timeout of 5 s: the hang was seen once."""
-    script = [at(20, stop("rg_1.0")), at(25.4, raises("rg_1.1", TIMEOUT))]
+    script = [at(20, stop("rg_1.0")), at(25.4, raises("rg_1.1", TIMEOUT, of_peers=True))]
     drive = Drive(SimFleet(2, 2, script), WATCH).run(60)
     assert fired(drive) == {("not_entered", ("rg_1.0",))}
 
@@ -65,7 +67,10 @@ def test_a_death_still_explains_that_the_rest_of_its_group_stands() -> None:
 
 
 def test_victims_of_other_groups_that_give_up_are_a_line_of_the_story() -> None:
-    script = [at(20, hang("rg_1.0")), *(at(80, raises(f"rg_{n}.0", TIMEOUT)) for n in (0, 2))]
+    script = [
+        at(20, hang("rg_1.0")),
+        *(at(80, raises(f"rg_{n}.0", TIMEOUT, of_peers=True)) for n in (0, 2)),
+    ]
     drive = Drive(SimFleet(3, 1, script, relaunch=False), WATCH).run(100)
     assert ("gave_up", "rg_0.0 and rg_2.0 gave up after 60 s") in story(drive, "not_entered")
     assert fired(drive) == {("not_entered", ("rg_1.0",))}
