@@ -3,10 +3,10 @@
 Theory of operation. A job trains while its ranks commit steps; what a detector is sure of says
 nothing about that. A commit after a fault began, and not long ago, shows that the job trains. If
 none came for longer than a rank may stand still, or than twice the usual time between two commits,
-the job stands, unless a rank declares a pause. Between two votes (LocalSGD, DiLoCo) a local step
-promises a commit: it counts like one that came a usual round earlier, and a job whose round is over
-stands as soon as a rank that does may be called hung. Where no commit is known, moves count
-instead: a phase or a collective entered or left by any rank.
+the job stands, unless a rank declares a pause. With LocalSGD and DiLoCo a local step counts like a
+commit that came a usual round earlier; once the round is over, the job stands after the time for
+which a rank may stand still. Where no commit is known, moves count instead: a phase or a collective
+entered or left by any rank.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ def test_when_it_goes_on_the_incident_is_over_and_the_job_trains() -> None:
     drive = Drive(rounds(at(15, LOCKED), at(60, recover("rg_1.0"))), WATCH).run(90)
     _, incident = named(drive)
     assert incident.resolution == "recovered by itself"
-    assert drive.seen[incident.id].training is Training.GOES_ON
+    assert drive.seen[incident.id].training is Training.TRAINS
 
 
 def test_the_job_trains_until_the_others_have_ended_their_round() -> None:
