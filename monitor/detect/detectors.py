@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -116,6 +117,8 @@ class Tick:
     """Whether anything but slowness is wrong anywhere."""
     named: bool = False
     """Whether an open incident names what holds the job up."""
+    hangs_s: Mapping[RankName, float] = field(default_factory=dict)
+    """Suspect of an open hang -> when that was first seen."""
 
     def groups(self, kind: Kind) -> set[GroupName]:
         """Groups in which somebody stands because of a fault of this kind."""
@@ -147,12 +150,25 @@ def hanging_mismatch_first(verdict: Verdict, tick: Tick) -> str | None:
 
 
 def death_explains(verdict: Verdict, tick: Tick) -> str | None:
-    """A death explains a hang of its group, unless all who died are victims of that hang."""
+    """A death explains a hang of its group, unless the hang was seen before it, or all who died are
+    victims of that hang.
+    """
     if verdict.kind is not Kind.NOT_ENTERED:
         return None
-    deaths = [v for v in tick.verdicts if v.kind is Kind.DEAD and {*v.groups} & {*verdict.groups}]
-    explained = any(not _waited_for(verdict, death, tick) for death in deaths)
+    explained = any(
+        death.kind is Kind.DEAD
+        and {*death.groups} & {*verdict.groups}
+        and not _seen_before(verdict, death, tick)
+        and not _waited_for(verdict, death, tick)
+        for death in tick.verdicts
+    )
     return "explained by a dead process in the same group" if explained else None
+
+
+def _seen_before(hang: Verdict, death: Verdict, tick: Tick) -> bool:
+    return bool(hang.suspects) and all(
+        tick.hangs_s.get(rank, math.inf) <= death.since_s for rank in hang.suspects
+    )
 
 
 def _waited_for(hang: Verdict, death: Verdict, tick: Tick) -> bool:
