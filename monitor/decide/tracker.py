@@ -713,10 +713,11 @@ class Tracker:
             over = not incident.open
             if not incident.verdict.stops or (over and not _ended_itself(history, incident)):
                 continue
+            wait = _wait_for(incident)
             for rank in _waiting(incident):
                 track = self._same_wait(history, incident, rank)
                 if track is not None and not (over and track.died_s is None):
-                    waits[rank] = _wait(incident, rank)
+                    waits[rank] = wait
         return waits
 
     def _same_wait(self, history: History, incident: Incident, rank: RankName) -> RankTrack | None:
@@ -936,13 +937,12 @@ def _waiting(incident: Incident) -> Sequence[RankName]:
     return (*incident.verdict.victims, *(incident.candidates if tie else ()))
 
 
-def _wait(incident: Incident, rank: RankName) -> Wait:
+def _wait_for(incident: Incident) -> Wait:
     whom = listed(incident.groups, last="or" if incident.candidates else "and")
     if not incident.groups:
         whom = _LIGHTHOUSE if incident.kind is Kind.LIGHTHOUSE_AWAY else _EACH_OTHER
-    ranks = tuple(suspect for suspect in incident.suspects if suspect != rank)
     fired = incident.state is not State.PENDING
-    return Wait(ranks, incident.groups, whom, incident.kind, fired)
+    return Wait(incident.suspects, incident.groups, whom, incident.kind, fired)
 
 
 def _ended_itself(history: History, incident: Incident) -> bool:
