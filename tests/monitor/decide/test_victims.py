@@ -11,6 +11,7 @@ from monitor.model.wording import face_of
 from tests.changed import replace
 from tests.monitor.fleet import (
     Drive,
+    Fault,
     SimFleet,
     at,
     crash,
@@ -22,6 +23,7 @@ from tests.monitor.fleet import (
     traced,
 )
 from tests.monitor.fleet.told import reports, steps
+from worker_server.wire import Ending, Frame
 
 WATCH = KeeperConfig(observe=True)
 TIMEOUT = "RuntimeError: Timed out waiting 20000ms for recv operation to complete"
@@ -45,7 +47,18 @@ def test_a_stopped_rank_stays_to_blame_when_its_peer_gives_up_waiting() -> None:
     assert fired(drive) == {("not_entered", ("rg_1.0",))}
 
 
-@pytest.mark.parametrize("end", [raises("rg_0.0", TIMEOUT), ended_by("rg_0.0", "SIGABRT")])
+def gives_up(rank: str) -> Fault:
+    """Its wait for others times out, by the frames of its exception."""
+
+    def do(fleet: SimFleet) -> None:
+        frame = Frame("train_step", "train.py", 88)
+        fleet.rank(rank).ending = Ending(f"Raised {TIMEOUT}.", TIMEOUT, frame, True)
+        fleet.kill(fleet.rank(rank))
+
+    return do
+
+
+@pytest.mark.parametrize("end", [gives_up("rg_0.0"), ended_by("rg_0.0", "SIGABRT")])
 def test_a_peer_that_waits_where_nobody_sees_it_is_a_victim_when_it_gives_up(end) -> None:
     """DDP's reducer waits in C++: neither heads nor steps show it."""
     hidden = reports(lambda report: replace(report, step=None, heads=()), "rg_0.0")
@@ -123,7 +136,7 @@ def uncommitted(seen: Snapshot) -> Snapshot:
 
 def test_a_rank_that_moves_again_only_to_end_has_not_recovered() -> None:
     """A wait that times out is left with an error, and the process ends a few seconds later."""
-    ends = (at(46, raises(f"rg_0.{n}", TIMEOUT)) for n in (0, 1))
+    ends = (at(46, gives_up(f"rg_0.{n}")) for n in (0, 1))
     script = [at(20, stop("rg_0.1")), at(40, recover("rg_0.1")), *ends]
     drive = Drive(SimFleet(1, 2, script, relaunch=False), WATCH, alter=uncommitted).run(45)
     assert drive.incident("not_entered").open
