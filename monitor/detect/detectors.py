@@ -210,6 +210,12 @@ def victim_of_its_group(verdict: Verdict, tick: Tick) -> str | None:
     return f"gave up while waiting for {listed(sorted(ranks))}"
 
 
+def said_already(verdict: Verdict, tick: Tick) -> str | None:
+    """Two detectors that see one fault of one rank make one incident; the first has the word."""
+    same = (v for v in tick.verdicts if v.kind is verdict.kind and v.suspects == verdict.suspects)
+    return "" if verdict.suspects and next(same) is not verdict else None
+
+
 def somebody_is_named(verdict: Verdict, tick: Tick) -> str | None:
     """That all stand, and nobody knows why, is no news beside a fault that says more."""
     if verdict.kind is not Kind.DEADLOCK or verdict.suspects:
@@ -241,6 +247,7 @@ INHIBITIONS: Final[tuple[Rule, ...]] = (
     death_explains,
     victim_of_another,
     victim_of_its_group,
+    said_already,
     somebody_is_named,
     no_pace_in_a_standstill,
     pauses_of_another_fault,

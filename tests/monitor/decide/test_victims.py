@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from monitor.detect.detectors import Tick, inhibit
 from monitor.model.config import KeeperConfig
 from monitor.model.incident import State
+from monitor.model.names import GroupName, RankName
 from monitor.model.observation import Snapshot
+from monitor.model.verdict import Confidence, Kind, Verdict
 from monitor.model.wording import face_of
 from tests.changed import replace
 from tests.monitor.fleet import (
@@ -173,3 +176,14 @@ def test_a_traced_rank_comes_with_who_traces_it_and_where() -> None:
 def test_a_rank_that_hangs_in_its_program_has_no_such_command() -> None:
     drive = Drive(SimFleet(2, 2, [at(20, hang("rg_1.0"))]), WATCH).run(40)
     assert drive.incident("not_entered").remedy == ""
+
+
+def test_what_two_detectors_see_of_one_rank_is_one_incident() -> None:
+    first, second = (
+        Verdict(Kind.NOT_ENTERED, (RankName("rg_0.1"),), (GroupName("rg_0"),), says,
+                Confidence.CERTAIN, 100.0)
+        for says in ("its records show it", "it is stopped")
+    )  # fmt: skip
+    standing, reasons = inhibit(Tick((first, second)))
+    assert standing == (first,)
+    assert reasons == {}
