@@ -55,7 +55,12 @@ class Commits:
             last_s=max(commits_s + made_s if commits_s else moves_s, default=None),
             slack_s=gap_s + history.config.tick_s if commits_s else limit_s,
             limit_s=limit_s,
-            paused=any(_pauses(track) for track in tracks),
+            paused=any(
+                track.died_s is None and track.fresh is not None
+                for track in tracks
+                if track.doing in LONG_PHASES
+                or (track.step is not None and not LONG_PHASES.isdisjoint(track.step.tags))
+            ),
         )
 
     def since(self, began_s: float) -> Training:
@@ -91,9 +96,3 @@ def missing_after_s(history: History, track: RankTrack) -> float:
     if track.step is not None and track.step.local_steps:
         return history.hang_after_s(track)
     return max(history.hang_after_s(track), _GAPS * commit_gap_s(track))
-
-
-def _pauses(track: RankTrack) -> bool:
-    step, alive = track.step, track.died_s is None and track.fresh is not None
-    tagged = step is not None and not LONG_PHASES.isdisjoint(step.tags)
-    return alive and (tagged or track.doing in LONG_PHASES)

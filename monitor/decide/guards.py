@@ -361,7 +361,8 @@ def already_gone(case: Case) -> Objection | None:
         return Objection(f"{case.group} is another process by now", nothing)
     dies = incident.kind in (Kind.DEAD, Kind.MISMATCH)  # gloo ends ranks at a mismatch
     away = case.fleet.lighthouse_away is not None and not case.no_lighthouse
-    if not dies or away or not case.gone(view) or again(case):
+    out_of_sight = not view.alive and view.dead_for_s is None  # its host is lost
+    if not dies or away or not (case.gone(view) or out_of_sight) or again(case):
         return None  # its heartbeat may continue, or it is gone and must not come back
     reason = f"every process of {case.group} is gone"
     if case.no_lighthouse:

@@ -247,7 +247,7 @@ class TickResult:
     changed: tuple[Incident, ...] = ()
     """Incidents that changed in this tick: the store writes them."""
     decisions: tuple[Decision, ...] = ()
-    """A Hold only when its guard or reason changed, not every tick."""
+    """A Hold only when its guard or what it says changed, not every tick."""
     wants_records: tuple[RankName, ...] = ()
     """Ranks whose flight records the next tick should carry."""
     wants_steps: tuple[RankName, ...] = ()
@@ -726,6 +726,7 @@ class Pipeline:
             if kind not in _OF_A_NEW_LIFE or not self._anew(group, incident)
         } | {(Kind.DEAD, group) for group in self._put_out()}
         waits = self._tracker.waits(self._history)
+        hangs = [i for i in self._tracker.open() if i.kind is Kind.NOT_ENTERED]
         return inhibit(
             Tick(
                 verdicts,
@@ -734,6 +735,7 @@ class Pipeline:
                 ending=giving_up(self._history, fired(waits)),
                 stalled=bool(faults) or any(verdict.stops for verdict in verdicts),
                 named=any(fault.suspects for fault in faults),
+                hangs_s={r: i.milestones.first_seen_s for i in hangs for r in i.suspects},
             )
         )
 
@@ -809,7 +811,7 @@ class Pipeline:
                     if decision.would is not None:
                         would = decision.would
                         self._experience.hold_back(would.incident_id, would.group, snapshot.now_s)
-                    why = (decision.guard, decision.reason)
+                    why = (decision.guard, f"{decision.reason}. {decision.release}")
                     if self._holds.get(decision.incident_id) != why:
                         self._holds[decision.incident_id] = why
                         emitted.append(decision)

@@ -23,7 +23,7 @@ from monitor.decide.commits import Commits
 from monitor.detect.detectors import Wait
 from monitor.detect.history import History
 from monitor.detect.track import RankTrack
-from monitor.detect.wording import looks
+from monitor.detect.wording import looks, of_death
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Eviction
 from monitor.model.incident import (
@@ -95,7 +95,7 @@ def out_of_quorum(history: History, incident: Incident) -> bool:
     return bool(members) and members.isdisjoint(incident.replica_ids)
 
 
-def _passed(  # noqa: C901, PLR0911, PLR0912 - one reason a line
+def _passed(  # noqa: C901, PLR0911 - one reason a line
     history: History, incident: Incident, config: KeeperConfig
 ) -> str | None:
     tracks = _suspect_tracks(history, incident)
@@ -111,7 +111,6 @@ def _passed(  # noqa: C901, PLR0911, PLR0912 - one reason a line
     if len(reports) < len(tracks) or unseen_s < config.clear_s:
         return None
     dead = [track for track in tracks if track.died_s is not None]
-    alive = [track for track in tracks if track.died_s is None]
     if asked and any(history.now_s - t.died_s < GONE_UNCONFIRMED_S for t in dead if t.died_s):
         return None  # our kill worked: the next quorum shows when it left
     match incident.kind:
@@ -120,18 +119,40 @@ def _passed(  # noqa: C901, PLR0911, PLR0912 - one reason a line
         case Kind.DEAD:
             return "its processes are there again"
         case Kind.NOT_ENTERED | Kind.MISMATCH | Kind.DEADLOCK:
-            if not alive or (dead and incident.kind is Kind.MISMATCH):  # gloo ends who differs
-                return "its process ended" if len(tracks) == 1 else "its processes ended"
-            if not incident.verdict.stops:
-                return "not seen any more" if unseen_s >= 2 * config.sample_s else None
-            moved = all(t.moved_s is not None and t.moved_s > incident.last_seen_s for t in alive)
-            return "recovered by itself" if moved else None
+            return _standstill_over(history, incident, config, tracks)
         case Kind.STATE_CORRUPT:
             return "its process ended" if dead else "its numbers are in order again"
         case Kind.STRAGGLER:
             return _keeps_pace(history, incident, dead=bool(dead))
         case _:
             return _settled(history, incident, config)
+
+
+def _standstill_over(
+    history: History, incident: Incident, config: KeeperConfig, tracks: Sequence[RankTrack]
+) -> str | None:
+    """Why a hang, a mismatch or a deadlock is over: its suspects ended, or all that live move."""
+    unseen_s = history.now_s - incident.last_seen_s
+    died_s = [track.died_s for track in tracks if track.died_s is not None]
+    alive = [track for track in tracks if track.died_s is None]
+    if not alive or (died_s and incident.kind is Kind.MISMATCH):  # gloo ends who differs
+        if history.now_s - max(died_s) < config.clear_s:
+            return None  # the records of the dead may show it again
+        return "its process ended" if len(tracks) == 1 else "its processes ended"
+    if not incident.verdict.stops:
+        return "not seen any more" if unseen_s >= 2 * config.sample_s else None
+    recovered = all(_recovered(track, incident, config, unseen_s) for track in alive)
+    return "recovered by itself" if recovered else None
+
+
+def _recovered(track: RankTrack, incident: Incident, config: KeeperConfig, unseen_s: float) -> bool:
+    """Whether a suspect moves again, and not only to its end: a wait that times out ends, too."""
+    if track.moved_s is None or track.moved_s <= incident.last_seen_s:
+        return False
+    committed_s = track.last_commit_s
+    if committed_s is None or unseen_s >= config.ending_s:
+        return True
+    return committed_s > incident.last_seen_s
 
 
 def _job_over(history: History, config: KeeperConfig) -> str | None:
@@ -692,10 +713,11 @@ class Tracker:
             over = not incident.open
             if not incident.verdict.stops or (over and not _ended_itself(history, incident)):
                 continue
+            wait = _wait_for(incident)
             for rank in _waiting(incident):
                 track = self._same_wait(history, incident, rank)
                 if track is not None and not (over and track.died_s is None):
-                    waits[rank] = _wait(incident, rank)
+                    waits[rank] = wait
         return waits
 
     def _same_wait(self, history: History, incident: Incident, rank: RankName) -> RankTrack | None:
@@ -707,23 +729,37 @@ class Tracker:
         return track if (track.last_commit_s or -math.inf) <= waited_s else None
 
     def _note_ends(self, history: History, incident: Incident) -> Incident:
-        """The incident with a line of its story for the victims that gave up waiting."""
+        """The incident of a hang with a line of its story for the victims that gave up waiting.
+
+        Not every wait is seen: DDP's reducer waits in C++. So of a rank that certainly hangs each
+        peer that gives up later, by nothing of its own, is a victim, too.
+        """
         if incident.kind not in (Kind.NOT_ENTERED, Kind.DEADLOCK):
             return incident
-        tracks = (
-            self._same_wait(history, incident, rank)
-            for rank in _waiting(incident)
-            if rank not in incident.gave_up
-        )
-        ends = [track for track in tracks if track is not None and _gave_up(track)]
+        noted_before = {*incident.suspects, *incident.gave_up}
+        began_s, waiting = incident.milestones.first_seen_s, {*_waiting(incident)}
+        ends = [
+            track
+            for track in history.present()
+            if track.died_s is not None
+            and track.first_seen_s <= began_s < track.died_s
+            and track.rank not in noted_before
+            and _gave_up(track)
+            and (
+                self._same_wait(history, incident, track.rank) is not None
+                if track.rank in waiting
+                else bool(incident.culprits) and track.group in incident.groups
+            )
+        ]
         if not ends:
             return incident
-        at_s, ranks = min(track.death_s for track in ends), tuple(track.rank for track in ends)
-        after = seconds(max(0.0, at_s - incident.verdict.since_s))
+        at_s, ranks = min(track.death_s for track in ends), [track.rank for track in ends]
+        verdict = incident.verdict
+        after = seconds(max(0.0, at_s - verdict.since_s))
         gave_up = tuple(sorted({*incident.gave_up, *ranks}))
-        return noted(
-            incident, at_s, "gave_up", f"{listed(ranks)} gave up after {after}", gave_up=gave_up
-        )
+        victims = tuple(sorted({*verdict.victims, *ranks}))
+        incident = replace(incident, gave_up=gave_up, verdict=replace(verdict, victims=victims))
+        return noted(incident, at_s, "gave_up", f"{listed(ranks)} gave up after {after}")
 
     def owner(self, verdict: Verdict, taken: Collection[IncidentId] = ()) -> Incident | None:
         """The open incident of a verdict: with the same groups, else with some of them.
@@ -774,8 +810,6 @@ class Tracker:
         inhibited: Mapping[tuple[Kind, GroupName], str],
     ) -> None:
         commits, seen = Commits.of(history), set[IncidentId]()
-        for incident in self.open():
-            self.incidents[incident.id] = self._note_ends(history, incident)
         for verdict in verdicts:
             seen.add(self._see(history, verdict, commits, seen))
         for incident in self.open():
@@ -858,8 +892,13 @@ class Tracker:
     # -- evictions -------------------------------------------------------------------------
 
     def take_evictions(self, history: History, evictions: Sequence[Eviction]) -> None:
-        """Begin a tick: evictions shield their groups from this tick's verdicts."""
+        """Begin a tick: evictions shield their groups from this tick's verdicts, and who gave up
+        waiting is a victim.
+        """
         self._before = dict(self.incidents)
+        if any(track.died_s is not None for track in history.present()):
+            for incident in self.open():
+                self.incidents[incident.id] = self._note_ends(history, incident)
         by_time = sorted(evictions, key=attrgetter("asked_s"))
         latest = {eviction.incident_id: eviction for eviction in by_time}
         for incident in self.open():
@@ -898,13 +937,12 @@ def _waiting(incident: Incident) -> Sequence[RankName]:
     return (*incident.verdict.victims, *(incident.candidates if tie else ()))
 
 
-def _wait(incident: Incident, rank: RankName) -> Wait:
+def _wait_for(incident: Incident) -> Wait:
     whom = listed(incident.groups, last="or" if incident.candidates else "and")
     if not incident.groups:
         whom = _LIGHTHOUSE if incident.kind is Kind.LIGHTHOUSE_AWAY else _EACH_OTHER
-    ranks = tuple(suspect for suspect in incident.suspects if suspect != rank)
     fired = incident.state is not State.PENDING
-    return Wait(ranks, incident.groups, whom, incident.kind, fired)
+    return Wait(incident.suspects, incident.groups, whom, incident.kind, fired)
 
 
 def _ended_itself(history: History, incident: Incident) -> bool:
@@ -919,8 +957,9 @@ def _ended_itself(history: History, incident: Incident) -> bool:
 
 
 def _gave_up(track: RankTrack) -> bool:
-    """Whether it ended, and nobody asked it to."""
+    """Whether it ended, by nothing of its own that is known, and nobody asked it to."""
     report = track.report
     if report is None or report.process.alive or report.process.exit_code == 0:
         return False
-    return not stopped(report.process, report.ending)
+    own = of_death(track) or report.process.exit_signal not in (None, "SIGABRT")
+    return not own and not stopped(report.process, report.ending)

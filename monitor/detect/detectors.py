@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -128,6 +129,8 @@ class Tick:
     """Whether anything but slowness is wrong anywhere."""
     named: bool = False
     """Whether an open incident names what holds the job up."""
+    hangs_s: Mapping[RankName, float] = field(default_factory=dict)
+    """Suspect of an open hang -> when that was first seen."""
 
     def groups(self, kind: Kind) -> set[GroupName]:
         """Groups in which somebody stands because of a fault of this kind."""
@@ -159,12 +162,25 @@ def hanging_mismatch_first(verdict: Verdict, tick: Tick) -> str | None:
 
 
 def death_explains(verdict: Verdict, tick: Tick) -> str | None:
-    """A death explains a hang of its group, unless all who died are victims of that hang."""
+    """A death explains a hang of its group, unless the hang was seen before it, or all who died are
+    victims of that hang.
+    """
     if verdict.kind is not Kind.NOT_ENTERED:
         return None
-    deaths = [v for v in tick.verdicts if v.kind is Kind.DEAD and {*v.groups} & {*verdict.groups}]
-    explained = any(not _waited_for(verdict, death, tick) for death in deaths)
+    explained = any(
+        death.kind is Kind.DEAD
+        and {*death.groups} & {*verdict.groups}
+        and not _seen_before(verdict, death, tick)
+        and not _waited_for(verdict, death, tick)
+        for death in tick.verdicts
+    )
     return "explained by a dead process in the same group" if explained else None
+
+
+def _seen_before(hang: Verdict, death: Verdict, tick: Tick) -> bool:
+    return bool(hang.suspects) and all(
+        tick.hangs_s.get(rank, math.inf) <= death.since_s for rank in hang.suspects
+    )
 
 
 def _waited_for(hang: Verdict, death: Verdict, tick: Tick) -> bool:
@@ -206,6 +222,12 @@ def victim_of_its_group(verdict: Verdict, tick: Tick) -> str | None:
     return f"gave up while waiting for {listed(sorted(ranks))}"
 
 
+def said_already(verdict: Verdict, tick: Tick) -> str | None:
+    """Two detectors that see one fault of one rank make one incident; the first has the word."""
+    same = (v for v in tick.verdicts if v.kind is verdict.kind and v.suspects == verdict.suspects)
+    return "" if verdict.suspects and next(same) is not verdict else None
+
+
 def somebody_is_named(verdict: Verdict, tick: Tick) -> str | None:
     """That all stand, and nobody knows why, is no news beside a fault that says more."""
     if verdict.kind is not Kind.DEADLOCK or verdict.suspects:
@@ -237,6 +259,7 @@ INHIBITIONS: Final[tuple[Rule, ...]] = (
     death_explains,
     victim_of_another,
     victim_of_its_group,
+    said_already,
     somebody_is_named,
     no_pace_in_a_standstill,
     pauses_of_another_fault,

@@ -4,10 +4,29 @@ from __future__ import annotations
 
 import pytest
 
+from monitor.detect.detectors import Tick, inhibit
 from monitor.model.config import KeeperConfig
 from monitor.model.incident import State
+from monitor.model.names import GroupName, RankName
+from monitor.model.observation import Snapshot
+from monitor.model.verdict import Confidence, Kind, Verdict
 from monitor.model.wording import face_of
-from tests.monitor.fleet import Drive, SimFleet, at, crash, ended_by, hang, raises, stop, traced
+from tests.changed import replace
+from tests.monitor.fleet import (
+    Drive,
+    Fault,
+    SimFleet,
+    at,
+    crash,
+    ended_by,
+    hang,
+    raises,
+    recover,
+    stop,
+    traced,
+)
+from tests.monitor.fleet.told import reports, steps
+from worker_server.wire import Ending, Frame
 
 WATCH = KeeperConfig(observe=True)
 TIMEOUT = "RuntimeError: Timed out waiting 20000ms for recv operation to complete"
@@ -29,6 +48,40 @@ def test_a_stopped_rank_stays_to_blame_when_its_peer_gives_up_waiting() -> None:
     assert ("gave_up", "rg_1.1 gave up after 20 s") in story(drive, "not_entered")
     assert incident.gave_up == ("rg_1.1",)
     assert fired(drive) == {("not_entered", ("rg_1.0",))}
+
+
+def gives_up(rank: str) -> Fault:
+    """Its wait for others times out, by the frames of its exception."""
+
+    def do(fleet: SimFleet) -> None:
+        frame = Frame("train_step", "train.py", 88)
+        fleet.rank(rank).ending = Ending(f"Raised {TIMEOUT}.", TIMEOUT, frame, True)
+        fleet.kill(fleet.rank(rank))
+
+    return do
+
+
+@pytest.mark.parametrize("end", [gives_up("rg_0.0"), ended_by("rg_0.0", "SIGABRT")])
+def test_a_peer_that_waits_where_nobody_sees_it_is_a_victim_when_it_gives_up(end) -> None:
+    """DDP's reducer waits in C++: neither heads nor steps show it."""
+    hidden = reports(lambda report: replace(report, step=None, heads=()), "rg_0.0")
+    script = [at(20, stop("rg_0.1")), at(40, end)]
+    drive = Drive(SimFleet(1, 2, script), WATCH, alter=hidden).run(39)
+    assert drive.incident("not_entered").verdict.victims == ()
+    drive.run(40)
+    incident = drive.incident("not_entered")
+    assert (incident.state, incident.gave_up) == (State.FIRING, ("rg_0.0",))
+    assert incident.verdict.victims == ("rg_0.0",)
+    assert fired(drive) == {("not_entered", ("rg_0.1",))}
+
+
+@pytest.mark.parametrize("end", [crash("rg_0.0"), raises("rg_0.0", "ValueError: bad batch")])
+def test_nor_does_its_own_fault_explain_a_hang_that_was_there_before(end) -> None:
+    hidden = reports(lambda report: replace(report, step=None, heads=()), "rg_0.0")
+    script = [at(20, stop("rg_0.1")), at(40, end)]
+    drive = Drive(SimFleet(1, 2, script), WATCH, alter=hidden).run(60)
+    assert drive.incident("not_entered").open
+    assert fired(drive) == {("not_entered", ("rg_0.1",)), ("dead", ("rg_0.0",))}
 
 
 @pytest.mark.parametrize("signal", ["SIGTERM", "SIGKILL"])
@@ -84,6 +137,29 @@ def test_victims_that_an_agent_ends_did_not_give_up() -> None:
     assert drive.incident("not_entered").open
 
 
+def uncommitted(seen: Snapshot) -> Snapshot:
+    """No rank commits after tick 20."""
+    return steps(lambda step: replace(step, last_commit_age_s=max(0.2, seen.tick - 20.0)))(seen)
+
+
+def test_a_rank_that_moves_again_only_to_end_has_not_recovered() -> None:
+    """A wait that times out is left with an error, and the process ends a few seconds later."""
+    ends = (at(46, gives_up(f"rg_0.{n}")) for n in (0, 1))
+    script = [at(20, stop("rg_0.1")), at(40, recover("rg_0.1")), *ends]
+    drive = Drive(SimFleet(1, 2, script, relaunch=False), WATCH, alter=uncommitted).run(45)
+    assert drive.incident("not_entered").open
+    drive.run(20)
+    assert drive.incident("not_entered").resolution == "its process ended"
+
+
+def test_a_rank_that_moves_for_a_minute_has_recovered_though_nobody_commits() -> None:
+    script = [at(20, stop("rg_0.1")), at(40, recover("rg_0.1"))]
+    drive = Drive(SimFleet(1, 2, script), WATCH, alter=uncommitted).run(95)
+    assert drive.incident("not_entered").open
+    drive.run(15)
+    assert drive.incident("not_entered").resolution == "recovered by itself"
+
+
 # -- what a person can do at once ----------------------------------------------------------------
 
 
@@ -105,3 +181,14 @@ def test_a_traced_rank_comes_with_who_traces_it_and_where() -> None:
 def test_a_rank_that_hangs_in_its_program_has_no_such_command() -> None:
     drive = Drive(SimFleet(2, 2, [at(20, hang("rg_1.0"))]), WATCH).run(40)
     assert drive.incident("not_entered").remedy == ""
+
+
+def test_what_two_detectors_see_of_one_rank_is_one_incident() -> None:
+    first, second = (
+        Verdict(Kind.NOT_ENTERED, (RankName("rg_0.1"),), (GroupName("rg_0"),), says,
+                Confidence.CERTAIN, 100.0)
+        for says in ("its records show it", "it is stopped")
+    )  # fmt: skip
+    standing, reasons = inhibit(Tick((first, second)))
+    assert standing == (first,)
+    assert reasons == {}
