@@ -286,9 +286,9 @@ def report(**more: Any) -> dict[str, Any]:
     """Of a run of RING in which everything was right; `truth` changes what was asked for."""
     truth = {**RING.truth(), "says": ["circle"], "headline": ["circle"], **more.pop("truth", {})}
     says = "a circle: job.0 waits in skip (pipeline.py:7) for job.2, which waits for job.1"
-    told = {**incident("", says, fired=6.0), "culprits": [], "accused": {}, "kind": "deadlock"}
-    told |= {"severity": "critical", "state": "firing", "bundle": 900, "sentences": [[6.0, says]]}
-    told |= {"evidence": ["job.1 at scripts/pipeline.py:8", "job.2 at p.py:9"]}
+    circle = {**incident("", says, fired=6.0), "culprits": [], "accused": {}, "kind": "deadlock"}
+    circle |= {"severity": "critical", "state": "firing", "bundle": 900, "sentences": [[6.0, says]]}
+    circle |= {"evidence": ["job.1 at scripts/pipeline.py:8", "job.2 at p.py:9"]}
     return (
         record(RING)
         | {
@@ -299,7 +299,7 @@ def report(**more: Any) -> dict[str, Any]:
             "evicted": {},
             "hosts": [],
             "stands": [[0.0, 40.0]],
-            "incidents": [told],
+            "incidents": [circle],
             "headlines": [
                 [-9.0, "Training: all is well"],
                 [6.0, "Not training: a circle of three"],

@@ -4,8 +4,9 @@ LOCAL=1: each rank tunes an adapter of its own, and only the metrics are shared.
 """
 
 import os
+import subprocess
+import sys
 import threading
-import time
 from datetime import timedelta
 
 import tools
@@ -55,14 +56,13 @@ def summarize():
         return sum(loss for _, loss in HISTORY) / len(HISTORY)
 
 
-def save_all(path, seconds):
-    """Everything, optimizer state and all, to a file system that is slow today."""
-    until = time.monotonic() + seconds
-    with open(path, "wb", buffering=0) as file:
-        while time.monotonic() < until:
-            file.seek(0)
-            file.write(bytes(200_000))
-            os.fsync(file.fileno())  # @writes
+def save_all(seconds):
+    """Everything, optimizer state and all, to a bucket that takes 2 MB a second today."""
+    state = {f"layer{layer}": torch.zeros(250_000) for layer in range(int(2 * seconds))}
+    upload = "import sys, time\nwhile sys.stdin.buffer.read(1_000_000): time.sleep(0.5)"
+    command = [sys.executable, "-c", upload]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0) as uploader:
+        torch.save(state, uploader.stdin)  # @writes
 
 
 def evaluate(model, rank):
@@ -102,7 +102,7 @@ def main():
             meters.update(loss, batch)
         remember(step, loss.item())
         if trouble.now("slow_save"):
-            save_all(os.path.join(os.environ["OUTPUT"], "everything.pt"), SAVE_S)
+            save_all(SAVE_S)
         if EVALUATE_EVERY and step % EVALUATE_EVERY == 0:
             evaluate(network, rank)
         tools.log_step(rank, step, loss.item())
