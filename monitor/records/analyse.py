@@ -325,14 +325,11 @@ def _scene(
 
 def _kind(graph: Graph, rank: int, scene: list[StuckCollective]) -> Fault:
     """The fault of a rank that did not arrive, by how many calls it is behind."""
-    if all(stuck.transfer is not None for stuck in scene) or rank in graph.index.hidden:
+    groups = {stuck.group for stuck in scene if stuck.transfer is None}
+    if not groups or rank in graph.index.hidden:
         return Fault.POINT_TO_POINT
-    collectives = [stuck for stuck in scene if stuck.transfer is None]
-    groups = {stuck.group for stuck in collectives}
-    short = 0
-    for group in groups:
-        at = graph.index.groups[group]
-        short += int(at.enqueued.max()) - int(at.enqueued[at.members == rank][0])
+    standings = [graph.index.groups[group] for group in groups]
+    short = sum(at.enqueued.max() - at.enqueued[at.members == rank][0] for at in standings)
     launched = graph.index.job.ranks[rank].only_active
     return Fault.NOT_ENQUEUING if launched or short > 1 else Fault.NOT_ENTERED
 

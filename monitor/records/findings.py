@@ -237,14 +237,15 @@ def evidence_of(
     index, job = graph.index, graph.index.job
     evidence: dict[str, str] = {}
     for stuck in scene[:4]:
-        inside = f"inside: {ranks_listed(job, stuck.inside)}"
-        if stuck.absent:
-            inside += f"; not come: {ranks_listed(job, stuck.absent)}"
-        if stuck.held:
-            inside += f"; stuck before it: {ranks_listed(job, stuck.held)}"
-        if stuck.silent:
-            inside += f"; without a record: {ranks_listed(job, stuck.silent)}"
-        evidence[collective(index, stuck)] = inside
+        whereabouts = {
+            "inside": stuck.inside,
+            "not come": stuck.absent,
+            "stuck before it": stuck.held,
+            "without a record": stuck.silent,
+        }
+        evidence[collective(index, stuck)] = "; ".join(
+            f"{where}: {ranks_listed(job, there)}" for where, there in whereabouts.items() if there
+        )
     if not scene:
         return evidence
     first = scene[0]

@@ -285,7 +285,7 @@ class Index:
     """Rank -> rows of the heads of its streams, in call order."""
     collective_heads: Mapping[tuple[int, int], int]
     """Rank and group -> the row among them that is not a transfer."""
-    head_rows: Mapping[tuple[int, int, int], tuple[int, ...]]
+    head_rows: Mapping[tuple[int, int, int], Sequence[int]]
     """Rank, group and sequence id -> rows of heads."""
     front: Mapping[int, tuple[int, ...]]
     """Rank -> rows in which it is stuck: one, or the parts of one coalesced operation."""
@@ -354,11 +354,8 @@ def build_index(job: Job) -> Index:
     heads_at = collective_heads(job, unfinished & ~columns["p2p"])
     transfers = transfer_heads(job, unfinished & columns["p2p"])
     rows_of_heads = sorted([*heads_at.values(), *transfers])
-    heads = grouped((int(columns["rank"][row]), row) for row in rows_of_heads)
-    head_rows: dict[tuple[int, int, int], list[int]] = {}
-    for row in rows_of_heads:
-        rank, group, seq = (int(columns[name][row]) for name in ("rank", "group", "seq"))
-        head_rows.setdefault((rank, group, seq), []).append(row)
+    rank, group, seq = (columns[name][rows_of_heads].tolist() for name in ("rank", "group", "seq"))
+    heads = grouped(zip(rank, rows_of_heads, strict=True))
     front = {rank: _fronts_of(job, rows) for rank, rows in heads.items()}
     return Index(
         job=job,
@@ -366,7 +363,7 @@ def build_index(job: Job) -> Index:
         groups=_standings(job, heads_at, front),
         heads={rank: tuple(rows) for rank, rows in sorted(heads.items())},
         collective_heads=heads_at,
-        head_rows={place: tuple(rows) for place, rows in head_rows.items()},
+        head_rows=grouped(zip(zip(rank, group, seq, strict=True), rows_of_heads, strict=True)),
         front=front,
         hidden=_hidden(job, heads),
         retired=retired,
@@ -605,30 +602,21 @@ def timed_out(index: Index) -> list[int]:
     top: dict[int, int] = {}
     for (_, group), last in highest(job, completed & synchronising(job)).items():
         top[group] = max(last, top.get(group, 0))
-    low = np.full(len(job.groups), NEVER)
-    missing: dict[int, list[tuple[int, int]]] = {}
+    low, since = np.full((2, len(job.groups)), NEVER)
+    missing: list[tuple[int, int, int]] = []
     for group in set(top) - index.retired:
         at = index.groups[group]
         short = at.recorded & (at.head == NEVER) & (at.enqueued < top[group])
         for rank, enqueued in zip(at.members[short], at.enqueued[short], strict=True):
-            missing.setdefault(group, []).append((int(rank), int(enqueued) + 1))
+            missing.append((group, int(rank), int(enqueued) + 1))
             low[group] = min(low[group], enqueued + 1)
-    rows = np.flatnonzero(completed & (columns["seq"] >= low[columns["group"]])) if missing else ()
-    by_number: dict[int, dict[int, list[int]]] = {}
-    for row in rows:
-        group, number = int(columns["group"][row]), int(columns["seq"][row])
-        by_number.setdefault(group, {}).setdefault(number, []).append(int(row))
-    ended: list[int] = []
-    for group, candidates in missing.items():
-        numbers = by_number[group]
-        firsts = [
-            first
-            for rank, first in candidates
-            if _never_came(index, rank, numbers.get(first, ()), last=first == top[group])
-        ]
-        since = min(firsts, default=NEVER)
-        ended += sorted(row for number, at in numbers.items() if number >= since for row in at)
-    return ended
+    number = columns["seq"]
+    rows = np.flatnonzero(completed & (number >= low[columns["group"]])).tolist()
+    calls = grouped(((int(columns["group"][row]), int(number[row])), row) for row in rows)
+    for group, rank, first in missing:
+        if _never_came(index, rank, calls.get((group, first), ()), last=first == top[group]):
+            since[group] = min(since[group], first)
+    return list(np.flatnonzero(completed & (number >= since[columns["group"]])).tolist())
 
 
 def _never_came(index: Index, rank: int, rows: Sequence[int], *, last: bool) -> bool:
