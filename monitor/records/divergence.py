@@ -477,15 +477,16 @@ def _following(theirs: Mapping[int, int], sequence: int) -> set[int]:
 
 
 def mismatch(graph: Graph, divergence: Divergence) -> Finding:
-    index, job = graph.index, graph.index.job
+    index, job, sides = graph.index, graph.index.job, divergence.sides
     op = index.op(divergence.rows[0])
     what = f"collective {divergence.sequence} of {job.groups[divergence.group].label}"
+    given = [
+        (side, text + wording.site(index, row))
+        for side, text, row in islice(zip(sides, divergence.said, divergence.rows, strict=True), 8)
+    ]
     said = [
         f"{wording.ranks_listed(job, side)} {plural(side, 'calls', 'call')} {text}"
-        + wording.site(index, row)
-        for side, text, row in zip(
-            divergence.sides[:4], divergence.said, divergence.rows, strict=False
-        )
+        for side, text in given[:4]
     ]
     if divergence.culprits:
         said = [f"{listed(said[1:])} where {said[0]}"]
@@ -499,17 +500,12 @@ def mismatch(graph: Graph, divergence: Divergence) -> Finding:
         kind=divergence.kind,
         reason=f"{listed(said)}, in {what}: {_end(divergence)}",
         culprits=divergence.culprits,
-        between=() if divergence.culprits else tuple(sorted(divergence.sides)),
+        between=() if divergence.culprits else tuple(sorted(sides)),
         victims=tuple(sorted(waiting - set(divergence.culprits))) if divergence.culprits else (),
         group=divergence.group,
         sequence=divergence.sequence,
         op=op,
-        evidence={
-            wording.ranks_listed(job, side): text + wording.site(index, row)
-            for side, text, row in zip(
-                divergence.sides[:8], divergence.said, divergence.rows, strict=False
-            )
-        },
+        evidence={wording.ranks_listed(job, side): text for side, text in given},
     )
 
 

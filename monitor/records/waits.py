@@ -289,8 +289,8 @@ class Index:
     """Rank, group and sequence id -> rows of heads."""
     front: Mapping[int, tuple[int, ...]]
     """Rank -> rows in which it is stuck: one, or the parts of one coalesced operation."""
-    hidden: Mapping[int, tuple[int, ...]]
-    """Rank -> groups in which its counters show unfinished work that its entries do not."""
+    hidden: frozenset[int]
+    """Ranks whose counters show unfinished work that their entries do not."""
     retired: frozenset[int]
     """Groups of generations that a rank has left for a newer one."""
 
@@ -470,19 +470,17 @@ def _by_counters(
     }
 
 
-def _hidden(job: Job, heads: Mapping[int, list[int]]) -> dict[int, tuple[int, ...]]:
+def _hidden(job: Job, heads: Mapping[int, list[int]]) -> frozenset[int]:
     """Ranks without an unfinished entry whose counters show unfinished work.
 
     Gloo's sends and recvs cause this (facts, section 2).
     """
-    hidden = {}
-    for rank, info in job.ranks.items():
-        if rank in heads or info.backend is Backend.NCCL:
-            continue
-        groups = [g for g, s in sorted(info.status.items()) if s.enqueued > max(s.completed, 0)]
-        if groups:
-            hidden[rank] = tuple(groups)
-    return hidden
+    return frozenset(
+        rank
+        for rank, info in job.ranks.items()
+        if rank not in heads and info.backend is not Backend.NCCL
+        if any(status.enqueued > max(status.completed, 0) for status in info.status.values())
+    )
 
 
 _DOUBT_NS: Final = 5_000_000_000
@@ -817,15 +815,11 @@ class _Threads:
             for rank, rows in index.heads.items()
             for row in rows
         )
-        self._usual: dict[tuple[int, int], int] = {}
+        named = by_stream(index.job, np.flatnonzero(columns["thread"] != NONE))
+        self._usual = {stream: int(columns["thread"][rows[-1]]) for stream, rows in named.items()}
         """(rank, group) -> the thread that called it last."""
-        known = np.flatnonzero(columns["thread"] != NONE)
-        for stream, rows in by_stream(index.job, known).items():
-            self._usual[stream] = int(columns["thread"][rows[-1]])
-        of_rank: dict[int, set[int]] = {}
-        for (rank, _), thread in self._usual.items():
-            of_rank.setdefault(rank, set()).add(thread)
-        lanes = [(r, t) for r in sorted(ranks) for t in sorted(of_rank.get(r, ())) or (NONE,)]
+        of_rank = grouped((rank, thread) for (rank, _), thread in self._usual.items())
+        lanes = [(r, t) for r in sorted(ranks) for t in sorted({*of_rank.get(r, ())}) or (NONE,)]
         self.ranks = tuple(rank for rank, _ in lanes)
         self._node = {lane: node for node, lane in enumerate(lanes)}
         self._first = {rank: node for node, rank in reversed(list(enumerate(self.ranks)))}
