@@ -627,8 +627,8 @@ def _analysis(job: Job) -> Analysis:
     pasts = RankPasts(job, calls)
     shared = shared_groups(job)
     differing = with_hanging(graph, calls, divergences(graph.index, calls, pasts))
-    known = shared.keys() | {divergence.group for divergence in differing}
-    differing += silent_slips(graph.index, calls, pasts, known)
+    groups = shared.keys() | {divergence.group for divergence in differing}
+    differing += silent_slips(graph.index, calls, pasts, groups)
     diverging = [divergence for divergence in differing if divergence.group not in shared]
     different = {rank for divergence in diverging for rank in divergence.culprits}
     roots = (

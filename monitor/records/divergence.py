@@ -616,13 +616,13 @@ _SHIFT_RANKS: Final = 64
 
 
 def silent_slips(
-    index: Index, calls: Calls, pasts: RankPasts, known: Collection[int]
+    index: Index, calls: Calls, pasts: RankPasts, differing: Collection[int]
 ) -> tuple[Divergence, ...]:
     """Slips that hang nothing: signatures agree everywhere, and from one call on the lines of some
     ranks are their peers' lines moved by one call.
 
     A rank that leaves out one of several equal calls gets its peers' numbers of another place: the
-    values mix, until the job ends. `known`: groups with a divergence, which are left out.
+    values mix, until the job ends. `differing`: groups with a divergence, which are left out.
     """
     starts = np.flatnonzero(_begins(calls.group, calls.sequence))
     if not len(starts):
@@ -631,7 +631,7 @@ def silent_slips(
     odd = calls.group[starts][(sites[0] != sites[1]) & (sites[0] != NONE)]
     groups, counts = np.unique(odd, return_counts=True)
     chosen = groups[counts >= _SHIFT_LEAST].tolist()
-    chosen = [g for g in chosen if g not in known and g not in index.retired][:_SHIFT_GROUPS]
+    chosen = [g for g in chosen if g not in differing and g not in index.retired][:_SHIFT_GROUPS]
     slips = (_silent_slip(index, calls, pasts, group) for group in chosen)
     return tuple(slip for slip in slips if slip is not None)
 

@@ -183,9 +183,9 @@ def _address(store: Any) -> str | None:
 def limit(whose: str, timeouts: Iterable[Any]) -> None:
     """Collectives of these groups end by themselves after the shortest of these timeouts."""
     recorder = collectives.current()
-    known = [seconds for seconds in map(to_seconds, timeouts) if seconds is not None]
-    if recorder is not None and known:
-        _timeouts_s[whose] = min(known)
+    limits_s = [seconds for seconds in map(to_seconds, timeouts) if seconds is not None]
+    if recorder is not None and limits_s:
+        _timeouts_s[whose] = min(limits_s)
         shortest_s = min(_timeouts_s.values())
         recorder.page.write_timeout(layout.W_TIMEOUT_COLLECTIVE, shortest_s)
 
@@ -197,7 +197,7 @@ def to_seconds(timeout: Any) -> float | None:
 
 
 def _note_timeouts(new: Any = None) -> None:
-    """Of a new group, or of all groups anew. Never raises."""
+    """Of a new group, or of all groups again. Never raises."""
     with contextlib.suppress(Exception):
         if new is None:
             timeouts = [timeout for group in c10d._world.pg_map for timeout in _timeouts_of(group)]

@@ -506,7 +506,7 @@ class PageReader:
 
     @property
     def entered(self) -> int:
-        """Collectives, sends and receives entered so far; fewer once a group was formed anew."""
+        """Collectives, sends and receives entered so far; fewer once a group was formed again."""
         return sum(self._words[head + 1] for head in self._counted())
 
     def ring(self, now_ns: int) -> tuple[tuple[wire.RingEntry, ...], int]:
