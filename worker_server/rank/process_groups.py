@@ -183,9 +183,9 @@ def _address(store: Any) -> str | None:
 def limit(whose: str, timeouts: Iterable[Any]) -> None:
     """Collectives of these groups end by themselves after the shortest of these timeouts."""
     recorder = collectives.current()
-    limits_s = [seconds for seconds in map(to_seconds, timeouts) if seconds is not None]
-    if recorder is not None and limits_s:
-        _timeouts_s[whose] = min(limits_s)
+    in_seconds = [seconds for seconds in map(to_seconds, timeouts) if seconds is not None]
+    if recorder is not None and in_seconds:
+        _timeouts_s[whose] = min(in_seconds)
         shortest_s = min(_timeouts_s.values())
         recorder.page.write_timeout(layout.W_TIMEOUT_COLLECTIVE, shortest_s)
 
