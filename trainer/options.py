@@ -40,23 +40,30 @@ def add_options(parser: argparse.ArgumentParser, described: type) -> None:
         more = dict(each.metadata)
         if not more:
             continue
-        says, kind, default = more.pop("says"), kinds[each.name], each.default
-        least, most = more.pop("least", 0), more.pop("most", math.inf)
         if title := more.pop("title", ""):
             add = parser.add_argument_group(title).add_argument
-        if kind is bool:
-            more = {"action": "store_true", **more}
-        elif kind in (int, float):
-            seconds = each.name.endswith("_s")
-            more = {"metavar": "S" if seconds else "N" if kind is int else "X", **more}
-            more["type"] = number(kind, least, most)
-        elif "choices" not in more and "type" not in more:
-            more["type"] = Path if kind == Path | None else str
-        if "(default" not in says and default is not None and kind is not bool:
-            shown = default if isinstance(default, str) else f"{default:g}"
-            says += " (default)" if "0 = " in says and not default else f" (default {shown})"
+        says, bounds = more.pop("says"), (more.pop("least", 0), more.pop("most", math.inf))
         flag = more.pop("flag", "--" + each.name.removesuffix("_s").replace("_", "-"))
-        add(flag, dest=each.name, default=default, help=says, **more)
+        more = {**_of_kind(kinds[each.name], each.name.endswith("_s"), *bounds), **more}
+        add(flag, dest=each.name, default=each.default, help=_help(says, each.default), **more)
+
+
+def _of_kind(kind: type, seconds: bool, least: float, most: float) -> dict[str, Any]:
+    """The arguments of argparse that follow from a field's type."""
+    if kind is bool:
+        return {"action": "store_true"}
+    if kind not in (int, float):
+        return {"type": Path if kind == Path | None else str}
+    metavar = "S" if seconds else "N" if kind is int else "X"
+    return {"metavar": metavar, "type": number(kind, least, most)}
+
+
+def _help(says: str, default: Any) -> str:
+    if "(default" in says or default is None or isinstance(default, bool):
+        return says
+    if "0 = " in says and not default:
+        return f"{says} (default)"
+    return f"{says} (default {default if isinstance(default, str) else f'{default:g}'})"
 
 
 def number(kind: type[int] | type[float], least: float, most: float) -> Callable[[str], float]:

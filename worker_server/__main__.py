@@ -86,7 +86,6 @@ def _options(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """Settings from the leading options, and the rest: what to run, with its arguments."""
     settings: dict[str, str] = {}
     words = list(argv)
-    variables = {flag: variable for flag, _, variable, _ in _OPTIONS}
     while words and words[0].startswith("-") and words[0] not in ("-m", "-c"):
         flag, equals, value = words.pop(0).partition("=")
         if flag in ("-h", "--help"):
@@ -95,19 +94,25 @@ def _options(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:
             break
         if flag == _NO_TORCH and not equals:
             settings["LIGHTKEEPER_TORCH"] = "0"
-        elif flag == "--token":
-            raise _UsageError(
-                "a token on a command line is no secret: --token-file or LIGHTKEEPER_TOKEN"
-            )
-        elif flag not in variables:
-            raise _UsageError(f"no such option: {flag}")
-        elif not equals and not words:
+            continue
+        variable = _variable_of(flag)
+        if not equals and not words:
             raise _UsageError(f"{flag} needs a value")
-        else:
-            settings[variables[flag]] = value if equals else words.pop(0)
-    if words[:1] in (["-m"], ["-c"]) and len(words) == 1:
+        settings[variable] = value if equals else words.pop(0)
+    if words in (["-m"], ["-c"]):
         raise _UsageError(f"{words[0]} needs {'a module' if words[0] == '-m' else 'code'}")
     return settings, words
+
+
+def _variable_of(flag: str) -> str:
+    if flag == "--token":
+        raise _UsageError(
+            "a token on a command line is no secret: --token-file or LIGHTKEEPER_TOKEN"
+        )
+    for option, _, variable, _ in _OPTIONS:
+        if option == flag:
+            return variable
+    raise _UsageError(f"no such option: {flag}")
 
 
 def _become(words: list[str], flags: list[str]) -> int:

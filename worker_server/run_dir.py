@@ -282,26 +282,9 @@ def sweep(run_dir: Path, now_ns: int | None = None) -> int:
     now_ns = time.monotonic_ns() if now_ns is None else now_ns
     removed = 0
     for path in sorted(run_dir.glob("*.page")):
-        files = RankFiles(path)
-        try:
-            page = PageReader(path)
-        except SharedPageError:
-            continue  # another version's, or another user's: leave it
-        endpoint = files.read_endpoint() or {}
-        sidecar_pid, ticks = endpoint.get("sidecar_pid"), endpoint.get("sidecar_ticks")
-        if start_ticks(page.identity.pid) == page.start_ticks:
-            continue
-        if isinstance(sidecar_pid, int) and ticks and start_ticks(sidecar_pid) == ticks:
-            continue
-        beat_age_s = page.beat_age_s(now_ns)  # 0: from an earlier boot
-        if not endpoint and (_age_s(path) < _COMING_S or 0 < beat_age_s < _COMING_S):
-            continue  # it died at once: its sidecar may still be starting
-        if is_elsewhere(endpoint) and 0 < beat_age_s < _BEATLESS_S:
-            continue
-        if _is_held(path):
-            continue
-        files.remove()
-        removed += 1
+        if _is_over(path, now_ns):
+            RankFiles(path).remove()
+            removed += 1
     logs = ((log, f"{log.name.rpartition('.log')[0]}.page") for log in run_dir.glob("*.log*"))
     dead = [log for log, page in logs if not (run_dir / page).exists()]
     for number, log in enumerate(sorted(dead, key=_age_s)):
@@ -309,6 +292,26 @@ def sweep(run_dir: Path, now_ns: int | None = None) -> int:
             if number >= _LOGS_KEPT or _age_s(log) > _LOG_KEPT_S:
                 log.unlink()
     return removed
+
+
+def _is_over(path: Path, now_ns: int) -> bool:
+    """Whether a page's rank and its sidecar are gone, and no sidecar is still starting."""
+    try:
+        page = PageReader(path)
+    except SharedPageError:
+        return False  # another version's, or another user's: leave it
+    endpoint = RankFiles(path).read_endpoint() or {}
+    sidecar_pid, ticks = endpoint.get("sidecar_pid"), endpoint.get("sidecar_ticks")
+    if start_ticks(page.identity.pid) == page.start_ticks:
+        return False
+    if isinstance(sidecar_pid, int) and ticks and start_ticks(sidecar_pid) == ticks:
+        return False
+    beat_age_s = page.beat_age_s(now_ns)  # 0: from an earlier boot
+    if not endpoint and (_age_s(path) < _COMING_S or 0 < beat_age_s < _COMING_S):
+        return False  # it died at once: its sidecar may still be starting
+    if is_elsewhere(endpoint) and 0 < beat_age_s < _BEATLESS_S:
+        return False
+    return not _is_held(path)
 
 
 def _age_s(path: Path) -> float:

@@ -123,10 +123,9 @@ def _out_of_habit(graph: Graph, pasts: RankPasts, sides: Sequence[_Side]) -> tup
     No rank has to call both a transfer and a collective, so there is no majority to count.
     """
     front = graph.index.front
-    first = [[min(front.get(rank, ()), default=None) for rank in side.ranks] for side in sides]
-    if any(row is None for rows in first for row in rows):
+    if any(rank not in front for side in sides for rank in side.ranks):
         return ()
-    habits = [pasts.of(row for row in rows if row is not None) for rows in first]
+    habits = [pasts.of(min(front[rank]) for rank in side.ranks) for side in sides]
     odd = the_only(habits, Habit.UNUSUAL)
     return () if odd is None else sides[odd].ranks
 
@@ -193,7 +192,6 @@ def _cycle_finding(
     reason: str = "",
 ) -> Finding:
     job = graph.index.job
-    scene = tuple(dict.fromkeys(side.stuck for side in sides))
     blamed = sorted(sides, key=lambda side: not set(side.ranks) & set(culprits))
     said = [
         f"{wording.ranks_listed(job, side.ranks)} {plural(side.ranks, 'is', 'are')} in "
@@ -210,15 +208,14 @@ def _cycle_finding(
                 reason += f"{who} took them in another order than the others."
             case _:
                 reason += "the records cannot tell whose order is wrong."
-    involved = {rank for node in nodes if (rank := graph.rank_of(node)) is not None}
     return at_scene(
         graph,
         kind,
         reason,
-        scene,
+        tuple(dict.fromkeys(side.stuck for side in sides)),
         culprits=culprits,
         sides=sorted(side.ranks for side in sides),
-        victims=tuple(sorted((set(graph.reaching(nodes)) | involved) - set(culprits))),
+        victims=victims_of(graph, nodes, culprits),
         evidence={
             wording.collective(graph.index, side.stuck): wording.ranks_listed(job, side.ranks)
             + wording.site(graph.index, side.stuck.row)
@@ -270,9 +267,8 @@ def _blames(stuck: StuckCollective, usual: Habit, missing: Collection[int]) -> b
 
     Without a past it is, unless they are the larger side; ranks held up elsewhere do not count.
     """
-    if usual is Habit.UNKNOWN:
-        return len(missing) <= len(stuck.joined)
-    return usual is Habit.USUAL
+    few = len(missing) <= len(stuck.joined)
+    return usual is Habit.USUAL or (usual is Habit.UNKNOWN and few)
 
 
 def _usual(
@@ -325,14 +321,11 @@ def _scene(
 
 def _kind(graph: Graph, rank: int, scene: list[StuckCollective]) -> Fault:
     """The fault of a rank that did not arrive, by how many calls it is behind."""
-    if all(stuck.transfer is not None for stuck in scene) or rank in graph.index.hidden:
+    groups = {stuck.group for stuck in scene if stuck.transfer is None}
+    if not groups or rank in graph.index.hidden:
         return Fault.POINT_TO_POINT
-    collectives = [stuck for stuck in scene if stuck.transfer is None]
-    groups = {stuck.group for stuck in collectives}
-    short = 0
-    for group in groups:
-        at = graph.index.groups[group]
-        short += int(at.enqueued.max()) - int(at.enqueued[at.members == rank][0])
+    standings = [graph.index.groups[group] for group in groups]
+    short = sum(at.enqueued.max() - at.enqueued[at.members == rank][0] for at in standings)
     launched = graph.index.job.ranks[rank].only_active
     return Fault.NOT_ENQUEUING if launched or short > 1 else Fault.NOT_ENTERED
 
@@ -618,9 +611,8 @@ def analyse(job: Job) -> Analysis:
     if not analysis.culprits or not by_date:
         return analysis
     undated = {rank: replace(job.ranks[rank], taken_ns=NONE) for rank in by_date}
-    if set(analysis.culprits) <= set(
-        _analysis(replace(job, ranks={**job.ranks, **undated})).culprits
-    ):
+    without_dates = _analysis(replace(job, ranks={**job.ranks, **undated}))
+    if set(analysis.culprits) <= set(without_dates.culprits):
         return analysis
     note = (
         "That the calls stood is known from the files' dates alone: copies of a running job's "
@@ -635,8 +627,8 @@ def _analysis(job: Job) -> Analysis:
     pasts = RankPasts(job, calls)
     shared = shared_groups(job)
     differing = with_hanging(graph, calls, divergences(graph.index, calls, pasts))
-    known = shared.keys() | {divergence.group for divergence in differing}
-    differing += silent_slips(graph.index, calls, pasts, known)
+    groups = shared.keys() | {divergence.group for divergence in differing}
+    differing += silent_slips(graph.index, calls, pasts, groups)
     diverging = [divergence for divergence in differing if divergence.group not in shared]
     different = {rank for divergence in diverging for rank in divergence.culprits}
     roots = (

@@ -477,15 +477,16 @@ def _following(theirs: Mapping[int, int], sequence: int) -> set[int]:
 
 
 def mismatch(graph: Graph, divergence: Divergence) -> Finding:
-    index, job = graph.index, graph.index.job
+    index, job, sides = graph.index, graph.index.job, divergence.sides
     op = index.op(divergence.rows[0])
     what = f"collective {divergence.sequence} of {job.groups[divergence.group].label}"
+    given = [
+        (side, text + wording.site(index, row))
+        for side, text, row in islice(zip(sides, divergence.said, divergence.rows, strict=True), 8)
+    ]
     said = [
         f"{wording.ranks_listed(job, side)} {plural(side, 'calls', 'call')} {text}"
-        + wording.site(index, row)
-        for side, text, row in zip(
-            divergence.sides[:4], divergence.said, divergence.rows, strict=False
-        )
+        for side, text in given[:4]
     ]
     if divergence.culprits:
         said = [f"{listed(said[1:])} where {said[0]}"]
@@ -499,17 +500,12 @@ def mismatch(graph: Graph, divergence: Divergence) -> Finding:
         kind=divergence.kind,
         reason=f"{listed(said)}, in {what}: {_end(divergence)}",
         culprits=divergence.culprits,
-        between=() if divergence.culprits else tuple(sorted(divergence.sides)),
+        between=() if divergence.culprits else tuple(sorted(sides)),
         victims=tuple(sorted(waiting - set(divergence.culprits))) if divergence.culprits else (),
         group=divergence.group,
         sequence=divergence.sequence,
         op=op,
-        evidence={
-            wording.ranks_listed(job, side): text + wording.site(index, row)
-            for side, text, row in zip(
-                divergence.sides[:8], divergence.said, divergence.rows, strict=False
-            )
-        },
+        evidence={wording.ranks_listed(job, side): text for side, text in given},
         live=divergence.live,
     )
 
@@ -621,13 +617,13 @@ _SHIFT_RANKS: Final = 64
 
 
 def silent_slips(
-    index: Index, calls: Calls, pasts: RankPasts, known: Collection[int]
+    index: Index, calls: Calls, pasts: RankPasts, differing: Collection[int]
 ) -> tuple[Divergence, ...]:
     """Slips that hang nothing: signatures agree everywhere, and from one call on the lines of some
     ranks are their peers' lines moved by one call.
 
     A rank that leaves out one of several equal calls gets its peers' numbers of another place: the
-    values mix, until the job ends. `known`: groups with a divergence, which are left out.
+    values mix, until the job ends. `differing`: groups with a divergence, which are left out.
     """
     starts = np.flatnonzero(_begins(calls.group, calls.sequence))
     if not len(starts):
@@ -636,7 +632,7 @@ def silent_slips(
     odd = calls.group[starts][(sites[0] != sites[1]) & (sites[0] != NONE)]
     groups, counts = np.unique(odd, return_counts=True)
     chosen = groups[counts >= _SHIFT_LEAST].tolist()
-    chosen = [g for g in chosen if g not in known and g not in index.retired][:_SHIFT_GROUPS]
+    chosen = [g for g in chosen if g not in differing and g not in index.retired][:_SHIFT_GROUPS]
     slips = (_silent_slip(index, calls, pasts, group) for group in chosen)
     return tuple(slip for slip in slips if slip is not None)
 

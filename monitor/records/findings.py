@@ -11,7 +11,7 @@ import numpy as np
 from monitor.model.verdict import Confidence
 from monitor.model.wording import listed, plural
 from monitor.records.job import CollectiveState, Job
-from monitor.records.waits import Graph, Index, StuckCollective
+from monitor.records.waits import Graph, Index, StuckCollective, grouped
 
 
 class Fault(StrEnum):
@@ -150,20 +150,15 @@ def waiting(index: Index, stuck: StuckCollective, where: str = "there") -> str:
         for row in _heads(index, stuck, rank)
         if index.place(row) == stuck.place
     ]
-    failed = [row for row in rows if columns["state"][row] == CollectiveState.FAILED]
-    inside = [row for row in rows if columns["state"][row] != CollectiveState.FAILED]
+    by_end = grouped((bool(columns["state"][row] == CollectiveState.FAILED), row) for row in rows)
     parts = []
-    for chosen, has_left in ((failed, True), (inside, False)):
-        if not chosen:
-            continue
+    for failed, chosen in sorted(by_end.items(), reverse=True):
         who = [int(columns["rank"][row]) for row in chosen]
-        if has_left:
-            ages = [age for row in chosen if (age := index.stayed_ns(row)) is not None]
-            did, end = "waited", " and left by a timeout or an error"
-        else:
-            ages = [age for row in chosen if (age := _age_ns(index, row)) is not None]
-            did, end = plural(who, "waits", "wait"), ""
-        long = f" for {span(max(ages))}" if ages else ""
+        spans = (index.stayed_ns(row) if failed else _age_ns(index, row) for row in chosen)
+        longest_ns = max((ns for ns in spans if ns is not None), default=None)
+        did = "waited" if failed else plural(who, "waits", "wait")
+        long = "" if longest_ns is None else f" for {span(longest_ns)}"
+        end = " and left by a timeout or an error" if failed else ""
         parts.append(f"{ranks_listed(job, who)} {did} {where}{site(index, chosen[0])}{long}{end}")
     return "; ".join(parts)
 
@@ -240,14 +235,15 @@ def evidence_of(
     index, job = graph.index, graph.index.job
     evidence: dict[str, str] = {}
     for stuck in scene[:4]:
-        inside = f"inside: {ranks_listed(job, stuck.inside)}"
-        if stuck.absent:
-            inside += f"; not come: {ranks_listed(job, stuck.absent)}"
-        if stuck.held:
-            inside += f"; stuck before it: {ranks_listed(job, stuck.held)}"
-        if stuck.silent:
-            inside += f"; without a record: {ranks_listed(job, stuck.silent)}"
-        evidence[collective(index, stuck)] = inside
+        whereabouts = {
+            "inside": stuck.inside,
+            "not come": stuck.absent,
+            "stuck before it": stuck.held,
+            "without a record": stuck.silent,
+        }
+        evidence[collective(index, stuck)] = "; ".join(
+            f"{where}: {ranks_listed(job, there)}" for where, there in whereabouts.items() if there
+        )
     if not scene:
         return evidence
     first = scene[0]

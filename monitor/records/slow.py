@@ -274,16 +274,12 @@ def step_seconds(table: TimingTable, work: Work) -> Floats:
     steps = len(table.steps)
     cells = len(table.ranks) * steps
     key = table.rank.astype(np.int64) * steps + table.step
-    begin = np.full(cells, np.inf)
-    end = np.full(cells, -np.inf)
+    begin, end = np.full(cells, np.inf), np.full(cells, -np.inf)
     np.minimum.at(begin, key, table.start_s)
     np.maximum.at(end, key, table.start_s + table.duration_s)
     spans = (end - begin).reshape(len(table.ranks), steps)
     spans[~np.isfinite(spans)] = np.nan
-    middles = np.array(
-        [np.median(spans_of_step[~np.isnan(spans_of_step)]) for spans_of_step in spans.T]
-    )
-    return np.asarray(np.maximum(middles, least), dtype=np.float64)
+    return np.asarray(np.maximum(column_medians(spans), least), dtype=np.float64)
 
 
 # -- persistent or temporary -------------------------------------------------------------------
@@ -667,7 +663,7 @@ def _suspect(cohort: Cohort, stretch: Stretch) -> Suspect:
         rank=int(cohort.ranks[stretch.member]),
         stretch=stretch,
         ratio=float(np.median(slow)) if len(slow) else 1.0,
-        lost_s=float(np.nansum(np.maximum(lost, 0.0))),
+        lost_s=_lost_s(lost),
         peers=len(cohort.ranks) - 1,
     )
 
@@ -716,8 +712,7 @@ def _stands_out(cohort: Cohort, stretch: Stretch) -> bool:
 
     With long sequences no single step scores high; medians over many steps do.
     """
-    pace_then = cohort.pace[stretch.steps]
-    paces = middle(pace_then.T)[:, 0]
+    paces = column_medians(cohort.pace[stretch.steps])
     pace, peers = paces[stretch.member], usual(paces)[stretch.member]
     return bool(pace > RATIO * peers and z_scores(paces)[stretch.member] > SCORE)
 
@@ -731,7 +726,7 @@ def _alone(cohort: Cohort, raw: Cohort | None, step_s: Floats) -> list[Suspect]:
         return []
     series = cohort.own[rise.at :, 0]
     excess = (series - rise.before) * cohort.seconds[rise.at :, 0]
-    if np.nanmedian(excess) <= SHARE_OF_STEP * np.nanmedian(step_s):
+    if not _noticeable(excess, step_s):
         return []
     slow = series > (rise.before + rise.after) / 2
     stretch = Stretch(
@@ -742,8 +737,17 @@ def _alone(cohort: Cohort, raw: Cohort | None, step_s: Floats) -> list[Suspect]:
         seen=int(np.count_nonzero(~np.isnan(series))),
         chance=0.0,
     )
-    lost_s = float(np.nansum(np.maximum(excess, 0.0)))
-    return [Suspect(int(cohort.ranks[0]), stretch, rise.ratio, lost_s, 0, rise.ratio)]
+    return [Suspect(int(cohort.ranks[0]), stretch, rise.ratio, _lost_s(excess), 0, rise.ratio)]
+
+
+def _noticeable(excess: Floats, step_s: Floats) -> bool:
+    """Whether the seconds by step are enough to delay the job."""
+    return bool(np.nanmedian(excess) > SHARE_OF_STEP * np.nanmedian(step_s))
+
+
+def _lost_s(excess: Floats) -> float:
+    """The sum over the steps that took longer."""
+    return float(np.nansum(np.maximum(excess, 0.0)))
 
 
 # -- late arrival or slow transfer -------------------------------------------------------------
@@ -792,9 +796,8 @@ def collectives(table: TimingTable) -> Iterator[tuple[int, str, NDArray[np.intp]
             ranks = table.ranks_of(stage)
             seconds = inside[ranks].T
             if len(ranks) > 1 and not np.isnan(seconds).all():
-                seconds[np.isnan(seconds).any(axis=1)] = (
-                    np.nan
-                )  # which rank came last is unknown there
+                unclear = np.isnan(seconds).any(axis=1)  # which rank came last is unknown there
+                seconds[unclear] = np.nan
                 yield stage, table.ops[code], ranks, seconds
 
 
@@ -832,10 +835,8 @@ def slow_groups(table: TimingTable, step_s: Floats) -> Iterator[SlowVerdict]:
         if grown is None or grown.ratio < _GROWN:
             continue
         excess = least[grown.at :] - grown.before
-        if np.nanmedian(excess) <= SHARE_OF_STEP * np.nanmedian(step_s):
-            continue
         late_part = float(np.nanmedian(np.nan_to_num(share[grown.at :])))
-        if late_part >= LATE:
+        if late_part >= LATE or not _noticeable(excess, step_s):
             continue
         count = len(table.steps) - grown.at
         yield SlowVerdict(
@@ -848,7 +849,7 @@ def slow_groups(table: TimingTable, step_s: Floats) -> Iterator[SlowVerdict]:
             stretch=Stretch(0, grown.at, len(table.steps) - 1, count, count, 0.0),
             stage=stage,
             ratio=grown.ratio,
-            lost_s=float(np.nansum(np.maximum(excess, 0.0))),
+            lost_s=_lost_s(excess),
             evidence={
                 **_source(f"fastest member of {op}"),
                 "late arrival": f"late share P = {late_part:.2f}",
@@ -909,7 +910,7 @@ def _link(
         replica=replica,
         stretch=stretch,
         ratio=float(np.nanmedian(link_s / of_peers)),
-        lost_s=float(np.nansum(np.maximum(link_s - of_peers, 0.0))),
+        lost_s=_lost_s(link_s - of_peers),
     )
 
 
@@ -1189,27 +1190,14 @@ def judge(table: TimingTable) -> Report:
     done = work(table)
     step_s = step_seconds(table, done)
     tests = len(table.ranks) * len(table.steps)
-    raw: Work | None = None
-    if any(len(cohort.ranks) < SMALL for cohort in done.cohorts):
-        raw = work(table, by_load=False)
+    few = any(len(cohort.ranks) < SMALL for cohort in done.cohorts)
+    raw = work(table, by_load=False) if few else done
     verdicts: list[SlowVerdict] = []
-    for place, cohort in enumerate(done.cohorts):
-        slow = suspects(
-            cohort,
-            step_s,
-            tests,
-            raw=None if raw is None else raw.cohorts[place],
-            elsewhere=None if raw is None else _elsewhere(done, place),
-        )
-        verdicts += [slow_rank(table, cohort, suspect) for suspect in slow if suspect.sure]
-        tied = [suspect for suspect in slow if not suspect.sure and suspect.ratio >= ODD_RATIO]
-        verdicts += [tie(table, cohort, tied)] if tied else []
+    for place in range(len(done.cohorts)):
+        verdicts += _in_stage(table, done, raw, place, step_s)
     explained = _explained(table, verdicts)
-    verdicts += [
-        verdict
-        for verdict in _loads(table, done, step_s, tests)
-        if verdict.replica not in explained
-    ]
+    loads = _loads(table, done, step_s, tests)
+    verdicts += [verdict for verdict in loads if verdict.replica not in explained]
     comers = late(table, step_s, tests)
     links = slow_links(table, step_s, tests)
     verdicts = [_with_transfers(table, verdict, comers, links) for verdict in verdicts]
@@ -1218,17 +1206,26 @@ def judge(table: TimingTable) -> Report:
     verdicts += _late(table, comers, _explained(table, verdicts))
     stages = {verdict.stage for verdict in verdicts}
     verdicts += [verdict for verdict in slow_groups(table, step_s) if verdict.stage not in stages]
+    verdicts.sort(key=lambda v: (v.confidence is Confidence.UNSURE, -v.lost_s, v.culprits))
     return Report(
-        verdicts=tuple(
-            sorted(
-                verdicts,
-                key=lambda v: (v.confidence is Confidence.UNSURE, -v.lost_s, v.culprits),
-            )
-        ),
+        verdicts=tuple(verdicts),
         paces=tuple(_paces(table, done, step_s)),
         step_s=float(np.median(step_s)),
         notes=(*table.notes, *_notes(table, done)),
     )
+
+
+def _in_stage(
+    table: TimingTable, done: Work, raw: Work, place: int, step_s: Floats
+) -> Iterator[SlowVerdict]:
+    """Ranks whose own work is slow: a verdict on each, and one on all that tie with their peers."""
+    cohort, tests = done.cohorts[place], len(table.ranks) * len(table.steps)
+    elsewhere = _elsewhere(done, place) if len(cohort.ranks) < SMALL else None
+    slow = suspects(cohort, step_s, tests, raw=raw.cohorts[place], elsewhere=elsewhere)
+    yield from (slow_rank(table, cohort, suspect) for suspect in slow if suspect.sure)
+    tied = [suspect for suspect in slow if not suspect.sure and suspect.ratio >= ODD_RATIO]
+    if tied:
+        yield tie(table, cohort, tied)
 
 
 def _elsewhere(done: Work, place: int) -> Floats | None:
@@ -1292,10 +1289,9 @@ def _links(table: TimingTable, links: list[SlowLink], sick: set[int]) -> Iterato
     healthy = [link for link in links if link.replica not in sick]
     for replica in sorted({link.replica for link in healthy}):
         of_replica = [link for link in healthy if link.replica == replica]
-        ends = [rank for link in of_replica for rank in link.ranks]
-        shared = sorted({rank for rank in ends if ends.count(rank) > 1})
+        shared = set(of_replica[0].ranks).intersection(*(link.ranks for link in of_replica))
         if len(of_replica) == 2 and len(shared) == 1:
-            yield tell_slow_links(table, of_replica, shared[0])
+            yield tell_slow_links(table, of_replica, shared.pop())
         else:
             for link in of_replica:
                 yield tell_slow_links(table, [link], None)
@@ -1311,7 +1307,7 @@ def _by_own_work(table: TimingTable, done: Work, comer: Late) -> bool:
         for place, rank in enumerate(cohort.ranks.tolist()):
             same = rank == comer.rank or table.replica_of(rank) == table.replica_of(comer.rank)
             spent = excess[comer.stretch.steps, place]
-            if same and np.nansum(np.maximum(spent, 0.0)) > _EXPLAINS * comer.lost_s:
+            if same and _lost_s(spent) > _EXPLAINS * comer.lost_s:
                 return True
     return False
 

@@ -285,12 +285,12 @@ class Index:
     """Rank -> rows of the heads of its streams, in call order."""
     collective_heads: Mapping[tuple[int, int], int]
     """Rank and group -> the row among them that is not a transfer."""
-    head_rows: Mapping[tuple[int, int, int], tuple[int, ...]]
+    head_rows: Mapping[tuple[int, int, int], Sequence[int]]
     """Rank, group and sequence id -> rows of heads."""
     front: Mapping[int, tuple[int, ...]]
     """Rank -> rows in which it is stuck: one, or the parts of one coalesced operation."""
-    hidden: Mapping[int, tuple[int, ...]]
-    """Rank -> groups in which its counters show unfinished work that its entries do not."""
+    hidden: frozenset[int]
+    """Ranks whose counters show unfinished work that their entries do not."""
     retired: frozenset[int]
     """Groups of generations that a rank has left for a newer one."""
 
@@ -354,11 +354,8 @@ def build_index(job: Job) -> Index:
     heads_at = collective_heads(job, unfinished & ~columns["p2p"])
     transfers = transfer_heads(job, unfinished & columns["p2p"])
     rows_of_heads = sorted([*heads_at.values(), *transfers])
-    heads = grouped((int(columns["rank"][row]), row) for row in rows_of_heads)
-    head_rows: dict[tuple[int, int, int], list[int]] = {}
-    for row in rows_of_heads:
-        rank, group, seq = (int(columns[name][row]) for name in ("rank", "group", "seq"))
-        head_rows.setdefault((rank, group, seq), []).append(row)
+    rank, group, seq = (columns[name][rows_of_heads].tolist() for name in ("rank", "group", "seq"))
+    heads = grouped(zip(rank, rows_of_heads, strict=True))
     front = {rank: _fronts_of(job, rows) for rank, rows in heads.items()}
     return Index(
         job=job,
@@ -366,7 +363,7 @@ def build_index(job: Job) -> Index:
         groups=_standings(job, heads_at, front),
         heads={rank: tuple(rows) for rank, rows in sorted(heads.items())},
         collective_heads=heads_at,
-        head_rows={place: tuple(rows) for place, rows in head_rows.items()},
+        head_rows=grouped(zip(zip(rank, group, seq, strict=True), rows_of_heads, strict=True)),
         front=front,
         hidden=_hidden(job, heads),
         retired=retired,
@@ -473,19 +470,17 @@ def _by_counters(
     }
 
 
-def _hidden(job: Job, heads: Mapping[int, list[int]]) -> dict[int, tuple[int, ...]]:
+def _hidden(job: Job, heads: Mapping[int, list[int]]) -> frozenset[int]:
     """Ranks without an unfinished entry whose counters show unfinished work.
 
     Gloo's sends and recvs cause this (facts, section 2).
     """
-    hidden = {}
-    for rank, info in job.ranks.items():
-        if rank in heads or info.backend is Backend.NCCL:
-            continue
-        groups = [g for g, s in sorted(info.status.items()) if s.enqueued > max(s.completed, 0)]
-        if groups:
-            hidden[rank] = tuple(groups)
-    return hidden
+    return frozenset(
+        rank
+        for rank, info in job.ranks.items()
+        if rank not in heads and info.backend is not Backend.NCCL
+        if any(status.enqueued > max(status.completed, 0) for status in info.status.values())
+    )
 
 
 _DOUBT_NS: Final = 5_000_000_000
@@ -605,30 +600,21 @@ def timed_out(index: Index) -> list[int]:
     top: dict[int, int] = {}
     for (_, group), last in highest(job, completed & synchronising(job)).items():
         top[group] = max(last, top.get(group, 0))
-    low = np.full(len(job.groups), NEVER)
-    missing: dict[int, list[tuple[int, int]]] = {}
+    low, since = np.full((2, len(job.groups)), NEVER)
+    missing: list[tuple[int, int, int]] = []
     for group in set(top) - index.retired:
         at = index.groups[group]
         short = at.recorded & (at.head == NEVER) & (at.enqueued < top[group])
         for rank, enqueued in zip(at.members[short], at.enqueued[short], strict=True):
-            missing.setdefault(group, []).append((int(rank), int(enqueued) + 1))
+            missing.append((group, int(rank), int(enqueued) + 1))
             low[group] = min(low[group], enqueued + 1)
-    rows = np.flatnonzero(completed & (columns["seq"] >= low[columns["group"]])) if missing else ()
-    by_number: dict[int, dict[int, list[int]]] = {}
-    for row in rows:
-        group, number = int(columns["group"][row]), int(columns["seq"][row])
-        by_number.setdefault(group, {}).setdefault(number, []).append(int(row))
-    ended: list[int] = []
-    for group, candidates in missing.items():
-        numbers = by_number[group]
-        firsts = [
-            first
-            for rank, first in candidates
-            if _never_came(index, rank, numbers.get(first, ()), last=first == top[group])
-        ]
-        since = min(firsts, default=NEVER)
-        ended += sorted(row for number, at in numbers.items() if number >= since for row in at)
-    return ended
+    number = columns["seq"]
+    rows = np.flatnonzero(completed & (number >= low[columns["group"]])).tolist()
+    calls = grouped(((int(columns["group"][row]), int(number[row])), row) for row in rows)
+    for group, rank, first in missing:
+        if _never_came(index, rank, calls.get((group, first), ()), last=first == top[group]):
+            since[group] = min(since[group], first)
+    return list(np.flatnonzero(completed & (number >= since[columns["group"]])).tolist())
 
 
 def _never_came(index: Index, rank: int, rows: Sequence[int], *, last: bool) -> bool:
@@ -829,15 +815,11 @@ class _Threads:
             for rank, rows in index.heads.items()
             for row in rows
         )
-        self._usual: dict[tuple[int, int], int] = {}
+        named = by_stream(index.job, np.flatnonzero(columns["thread"] != NONE))
+        self._usual = {stream: int(columns["thread"][rows[-1]]) for stream, rows in named.items()}
         """(rank, group) -> the thread that called it last."""
-        known = np.flatnonzero(columns["thread"] != NONE)
-        for stream, rows in by_stream(index.job, known).items():
-            self._usual[stream] = int(columns["thread"][rows[-1]])
-        of_rank: dict[int, set[int]] = {}
-        for (rank, _), thread in self._usual.items():
-            of_rank.setdefault(rank, set()).add(thread)
-        lanes = [(r, t) for r in sorted(ranks) for t in sorted(of_rank.get(r, ())) or (NONE,)]
+        of_rank = grouped((rank, thread) for (rank, _), thread in self._usual.items())
+        lanes = [(r, t) for r in sorted(ranks) for t in sorted({*of_rank.get(r, ())}) or (NONE,)]
         self.ranks = tuple(rank for rank, _ in lanes)
         self._node = {lane: node for node, lane in enumerate(lanes)}
         self._first = {rank: node for node, rank in reversed(list(enumerate(self.ranks)))}

@@ -58,20 +58,27 @@ class Origin(IntEnum):
 def origin(path: str) -> Origin:
     if path.startswith("<"):
         return Origin.USER if path in _TYPED else Origin.STANDARD
+    below = _in_packages(path)
+    if below is not None:
+        return Origin.MACHINERY if below.partition("/")[0] in _PARTS else Origin.INSTALLED
+    top = path.partition("/")[0].removesuffix(".py")
+    if path.startswith(_ours()) or top in _PARTS:
+        return Origin.MACHINERY
+    if path.startswith(_roots()) or top in sys.stdlib_module_names:
+        return Origin.STANDARD
+    if os.path.isabs(path):
+        return Origin.STANDARD if "/torchinductor_" in path else Origin.USER
+    roots = (sysconfig.get_path(name) for name in ("purelib", "platlib"))
+    return Origin.INSTALLED if any(Path(root, path).exists() for root in roots) else Origin.USER
+
+
+def _in_packages(path: str) -> str | None:
+    """The path below the packages' folder, if it is there."""
     for mark in _INSTALLED:
         before, _, below = path.rpartition(mark)
         if before:
-            machinery = below.partition("/")[0] in _PARTS
-            return Origin.MACHINERY if machinery else Origin.INSTALLED
-    if os.path.isabs(path):
-        standard = path.startswith(_roots()) or "/torchinductor_" in path
-        ours = path.startswith(_ours())
-        return Origin.MACHINERY if ours else Origin.STANDARD if standard else Origin.USER
-    top = path.partition("/")[0].removesuffix(".py")
-    if top in _PARTS or top in sys.stdlib_module_names:
-        return Origin.MACHINERY if top in _PARTS else Origin.STANDARD
-    installed = (sysconfig.get_path(name) for name in ("purelib", "platlib"))
-    return Origin.INSTALLED if any(Path(i, path).exists() for i in installed) else Origin.USER
+            return below
+    return None
 
 
 @lru_cache(1)
@@ -90,10 +97,9 @@ def _ours() -> str:
 @lru_cache(4096)
 def short(path: str) -> str:
     """A path relative to its entry of sys.path, if that is an installed one."""
-    for mark in _INSTALLED:
-        before, _, below = path.rpartition(mark)
-        if before:
-            return below
+    below = _in_packages(path)
+    if below is not None:
+        return below
     if path.startswith(_ours()):
         return f"worker_server/{path.removeprefix(_ours())}"
     root = next((root for root in _roots() if path.startswith(root)), "")

@@ -139,6 +139,16 @@ def test_sends_that_nobody_waited_for_hold_nobody_up() -> None:
     assert finding.culprits == (2,)
 
 
+def test_a_rank_whose_sends_have_arrived_does_not_wait_in_them() -> None:
+    ranks = stages(3)
+    ranks[0].transfer("isend", 1, done=False, at="pipe.py:5")  # it stands in a file now
+    ranks[1].transfer("recv", 0)
+    for rank in ranks[1:]:
+        rank.collective(done=False)
+    (finding,) = findings(*ranks)
+    assert (finding.kind, finding.culprits) == (Fault.NOT_ENTERED, (0,))
+
+
 def test_tags_are_streams_of_their_own() -> None:
     ranks = stages(2)
     ranks[0].transfer("send", 1, done=False, tag=7)
