@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum, auto
 from typing import Final
 
 from monitor.detect.history import Held, History
 from monitor.detect.patience import LASTS
 from monitor.detect.track import RankTrack
-from monitor.model.names import RankName
+from monitor.model.names import RankName, ReplicaId, group_of_replica, unseen_name
 from monitor.model.observation import stopped
 from monitor.model.verdict import RankStanding
 from monitor.model.wording import listed, plural, seconds
@@ -287,6 +288,129 @@ def _waits_in(track: RankTrack) -> str:
     if track.forming is not None:
         return track.forming.call
     return f"phase {track.doing!r}" if track.phased and track.doing == WAITING_PHASE else ""
+
+
+# -- hang --------------------------------------------------------------------------------------
+
+UNREAD: Final = "; its records cannot be read, so it may wait where heads do not show it"
+_UNSEEN_SHOWN: Final = 4
+
+
+class Skip(Enum):
+    """Why some ranks are ahead while others wait for them in a call."""
+
+    LEFT_OUT = auto()
+    """Those ahead left the call out."""
+    ONE_MORE = auto()
+    """The others make it once too often."""
+    EITHER = auto()
+
+
+def hang_reason(
+    history: History,
+    roots: Sequence[RankTrack],
+    standing: Mapping[RankName, RankStanding],
+    for_s: float,
+    victims: Sequence[RankName],
+    *,
+    all_pause: bool = False,
+    doubt: str = "",
+) -> str:
+    """`rank rg_1.0 hangs in flush (train.py:22) for 12 s; rg_0.0 waits for it in the quorum`."""
+    ranks = tuple(track.rank for track in roots)
+    waiting = waits_for(history, victims, ranks)
+    if all_pause:
+        waiting = "all pause at once, so it may be the job"
+    given_up = gave_up_on(history, ranks)
+    return f"{hangs(history, roots, standing, for_s)}; {waiting}{doubt}{given_up}"
+
+
+def held_by_tracers(
+    history: History, traced: Sequence[RankTrack], for_s: float, victims: Sequence[RankName]
+) -> str:
+    """`rank rg_1.0 is held by gdb (pid 4711) for 12 s; rg_0.0 waits for it ...`."""
+    ranks = tuple(track.rank for track in traced)
+    tracers = [looks(track.tracer) for track in traced if track.tracer is not None]
+    return (
+        f"{named(ranks)} {plural(ranks, 'is', 'are')} held by {listed(tracers)} for "
+        f"{seconds(for_s)}; {waits_for(history, victims, ranks)}; nobody is evicted while somebody "
+        "looks"
+    )
+
+
+def cannot_be_seen(ranks: Sequence[RankName], waiting: Sequence[RankName], for_s: float) -> str:
+    """For ranks that their own group waits for."""
+    return (
+        f"{listed(ranks)} cannot be seen for {seconds(for_s)}, and {listed(waiting)} of the same "
+        f"group {plural(waiting, 'stands', 'stand')} in a collective that only it has not entered"
+    )
+
+
+def works_there(ranks: Sequence[RankName], budget_s: float) -> str:
+    """Why ranks that stand still are not evicted yet."""
+    return f"the kernel sees {listed(ranks)} at work there, which may take {seconds(budget_s)}"
+
+
+def skipped(
+    early: Sequence[RankName],
+    late: Sequence[RankName],
+    for_s: float,
+    op: str,
+    *,
+    within: tuple[str, str],
+    skip: Skip,
+    after_error: bool,
+) -> str:
+    """`rg_1.0 waits in the quorum of the next step, rg_1.1 in the commit vote of this one, ...`."""
+    if skip is Skip.EITHER:
+        why = f"one left it out, or the other makes one {op} too many"
+    elif after_error:
+        why = f"{listed(early)} went on after an error"
+    elif skip is Skip.LEFT_OUT:
+        why = f"{listed(early)} left it out, as after a branch, a `continue` or a swallowed "
+        why += "exception"
+    else:
+        why = f"{listed(late)} {plural(late, 'calls', 'call')} once more than the others"
+    return (
+        f"{listed(early)} {plural(early, 'waits', 'wait')} in the {within[0]}, {listed(late)} in "
+        f"the {op} of {within[1]}, for {seconds(for_s)}: {why}"
+    )
+
+
+def takes_part(replica_id: ReplicaId, for_s: float, *, twice: bool) -> str:
+    """For a participant that no rank reports; `twice`: beside ranks of its group that do."""
+    name = unseen_name(replica_id)
+    if not twice:
+        return f"{name} takes part for {seconds(for_s)}, and no WorkerServer reports it"
+    return (
+        f"{group_of_replica(replica_id)} trains twice: beside the ranks that are seen {name} takes "
+        f"part for {seconds(for_s)}, a life of it that its launcher has lost"
+    )
+
+
+def unmonitored(participants: Sequence[str]) -> str:
+    """For participants that no rank reports, each by `takes_part`."""
+    more = len(participants) - _UNSEEN_SHOWN
+    return (
+        "; ".join(participants[:_UNSEEN_SHOWN])
+        + (f"; and {more} more" if more > 0 else "")
+        + "; should one hang, only the Lighthouse's kill, a gate or a scheduler can put it out"
+    )
+
+
+def hangs_unseen(
+    history: History,
+    replica_id: ReplicaId,
+    victims: Sequence[RankName],
+    for_s: float,
+    participant: str,
+) -> str:
+    """For the only participant that all visible ranks wait for, by `takes_part`."""
+    return (
+        f"{group_of_replica(replica_id)} hangs where nobody can look: {listed(victims)} "
+        f"{plural(victims, 'waits', 'wait')}{waits_in(history, victims)} for {seconds(for_s)}, and "
+        f"it alone has not come; {participant}"
+    )
 
 
 # -- signature ---------------------------------------------------------------------------------
