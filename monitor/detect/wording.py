@@ -12,9 +12,10 @@ from enum import Enum, auto
 from typing import Final
 
 from monitor.detect.history import Held, History
+from monitor.detect.pace import Blame, Pace
 from monitor.detect.patience import LASTS
 from monitor.detect.track import RankTrack
-from monitor.model.names import RankName, ReplicaId, group_of_replica, unseen_name
+from monitor.model.names import RankName, ReplicaId, group_of, group_of_replica, unseen_name
 from monitor.model.observation import stopped
 from monitor.model.verdict import RankStanding
 from monitor.model.wording import listed, plural, seconds
@@ -410,6 +411,100 @@ def hangs_unseen(
         f"{group_of_replica(replica_id)} hangs where nobody can look: {listed(victims)} "
         f"{plural(victims, 'waits', 'wait')}{waits_in(history, victims)} for {seconds(for_s)}, and "
         f"it alone has not come; {participant}"
+    )
+
+
+# -- slow --------------------------------------------------------------------------------------
+
+_MOSTLY: Final = 0.5
+
+
+def slow_collectives(ranks: Sequence[RankName], busy_s: float, usual_s: float, others: int) -> str:
+    """For a group whose ranks come in time; `others`: the groups compared with."""
+    peers = f"{others} other {'group takes' if others == 1 else 'groups take'}"
+    return (
+        f"the collectives inside the group of {listed(ranks)} are slow: its ranks come in time and "
+        f"take {seconds(busy_s)} a step where {peers} {seconds(usual_s)}"
+    )
+
+
+def slow_work(
+    ranks: Sequence[RankName], slowest: RankName, pace: Pace, busy_s: float, usual_s: float,
+    *, blame: Blame, clear: bool,
+) -> str:  # fmt: skip
+    """`1.0 slows everybody: its own work takes 1.1 s a step where its peers take 0.2 s`.
+
+    `clear`: it shows how long the ranks of its group wait for each other.
+    """
+    peers = "its peer takes" if pace.cohort == 2 else "its peers take"
+    work = f"own work takes {seconds(busy_s)} a step where {peers} {seconds(usual_s)}"
+    if blame.kind is not None:
+        work += f", in {blame.kind} {seconds(blame.own_s)} where they take {seconds(blame.peers_s)}"
+    if pace.stopped >= _MOSTLY:
+        work += f"; a signal had stopped it at {pace.stopped:.0%} of the looks"
+    elif pace.witness is not None:
+        work += f"; it was seen to stand in {pace.witness.frame}"
+    if not clear:
+        return (
+            f"a rank of group {group_of(slowest)} slows everybody, perhaps {' or '.join(ranks)} "
+            "(how long its ranks wait for each other does not show): "
+            f"of {slowest} its {work}"
+        )
+    if len(ranks) > 1:
+        return f"{listed(ranks)} slow everybody: of {slowest}, the slowest, its {work}"
+    return f"{slowest} slows everybody: its {work}"
+
+
+def computes_more(cores: float, peers: float) -> str:
+    """Why a rank is slow: cores in use."""
+    return f"; it uses {cores:.1f} cores, its peers {peers:.1f}: it computes more than they"
+
+
+def lacks_cores(share: float, *, alone: bool) -> str:
+    """The same: `share` of the time without a core, it alone or like others."""
+    if alone:
+        return (
+            f"; for {share:.0%} of the time it was ready to run and got no core: a CPU limit, or "
+            "other programs on its host"
+        )
+    return (
+        f"; it waits for a core for {share:.0%} of the time, and others wait much as long: there "
+        "are too few for all, and chance says who gets less"
+    )
+
+
+def slowness(
+    what: str, cause: str, victims: Sequence[RankName], excess_s: float, for_s: float,
+    *, coarse: bool,
+) -> str:  # fmt: skip
+    """What is slow and why, and what it costs the others a step."""
+    doubt = ", all along or in every few steps: the samples are too coarse to tell"
+    return (
+        f"{what}{doubt if coarse else ''}{cause}; {listed(victims)} "
+        f"{plural(victims, 'waits', 'wait')} {seconds(excess_s)} a step for that, for "
+        f"{seconds(for_s)} now"
+    )
+
+
+def slow_phase(
+    rank: RankName, phase: str, now_s: float, was_s: float, *, times: int, peers: int,
+    peers_s: float | None,
+) -> str:  # fmt: skip
+    """For a declared pause that has become long; None: no peer has such pauses."""
+    beside = "no peer has such pauses, so it may be the storage"
+    if peers_s is not None:
+        beside = f"{peers} {'peer takes' if peers == 1 else 'peers take'} {seconds(peers_s)}"
+    return (
+        f"{rank} is slow in {phase}, {seconds(now_s)} each of the last {times} times where it took "
+        f"{seconds(was_s)} before; {beside}"
+    )
+
+
+def slow_links(now_s: float, usual_s: float) -> str:
+    return (
+        f"communication across groups takes {seconds(now_s)} a step even for the last to arrive, "
+        f"{seconds(usual_s)} before: the network is slow, or somebody's link; phases cannot tell "
+        "whose"
     )
 
 
