@@ -32,7 +32,6 @@ OVER: Final[Mapping[str, int]] = {
     "monitor/detect/deadlock.py:standstill": 36,
     "monitor/detect/detectors.py:_why": 23,
     "monitor/detect/detectors.py:inhibit": 27,
-    "monitor/detect/lag.py:_fails": 23,
     "monitor/detect/mismatch.py:suspicious_records": 16,
     "monitor/detect/waits.py:_by_elimination": 16,
     "monitor/detect/waits.py:_standing": 18,

@@ -15,7 +15,14 @@ from monitor.detect.history import Held, History
 from monitor.detect.pace import Blame, Pace
 from monitor.detect.patience import LASTS
 from monitor.detect.track import RankTrack
-from monitor.model.names import RankName, ReplicaId, group_of, group_of_replica, unseen_name
+from monitor.model.names import (
+    GroupName,
+    RankName,
+    ReplicaId,
+    group_of,
+    group_of_replica,
+    unseen_name,
+)
 from monitor.model.observation import stopped
 from monitor.model.verdict import RankStanding
 from monitor.model.wording import listed, plural, seconds
@@ -505,6 +512,69 @@ def slow_links(now_s: float, usual_s: float) -> str:
         f"communication across groups takes {seconds(now_s)} a step even for the last to arrive, "
         f"{seconds(usual_s)} before: the network is slow, or somebody's link; phases cannot tell "
         "whose"
+    )
+
+
+# -- lag ---------------------------------------------------------------------------------------
+
+NOWHERE: Final = "none goes through anywhere, and only its ranks met an error"
+
+
+def heals_in_a_loop(group: GroupName, heals: int, for_s: float, commits: int, failed: int) -> str:
+    own = f"; {failed} of its own commits failed" if failed else ""
+    return (
+        f"{group} heals in a loop: {heals} times in {seconds(for_s)}, with {commits} commits "
+        f"between; each time all groups form their process groups anew{own}"
+    )
+
+
+def its_commits_fail(group: GroupName, failed: int, commits: int, for_s: float, beside: str) -> str:
+    """For a group that is to blame; `beside`: how the others do."""
+    return (
+        f"{failed} commits of {group} failed in {seconds(for_s)}, {commits} went through, {beside}"
+    )
+
+
+def others_commit(groups: Sequence[GroupName]) -> str:
+    return f"while {listed(groups)} committed"
+
+
+def commits_fail(
+    groups: Sequence[GroupName], for_s: float, attempts: int, *, anywhere: bool
+) -> str:
+    """For groups of which one may be to blame; `anywhere`: those of others go through."""
+    return (
+        f"commits fail in {listed(groups)} since {seconds(for_s)}: {attempts} attempts"
+        f"{'' if anywhere else ', none goes through anywhere'}; who causes it cannot be told"
+    )
+
+
+def comes_and_goes(group: GroupName, times: int, for_s: float, *, restarts: bool) -> str:
+    again = "as a new process each time" if restarts else "and left between"
+    return (
+        f"the quorum flaps: {group} came into it again {times} times in {seconds(for_s)}, {again}"
+    )
+
+
+def come_and_go(groups: Sequence[GroupName], for_s: float) -> str:
+    return (
+        f"the quorum flaps: {listed(groups)} come and go since {seconds(for_s)}; for whose sake "
+        "cannot be told"
+    )
+
+
+def quorums_follow(times: int, for_s: float) -> str:
+    """For quorum after quorum in which nobody is seen to come or go."""
+    return (
+        f"the quorum flaps: its id grew by {times} in {seconds(for_s)}, and no group is seen to "
+        "come or go; for whose sake cannot be told"
+    )
+
+
+def takes_no_part(group: GroupName, for_s: float, commits: int, phases: Sequence[str]) -> str:
+    return (
+        f"{group} sends heartbeats and is in no quorum for {seconds(for_s)}, while the others "
+        f"committed {commits} steps; its ranks are in {listed(phases)}"
     )
 
 
