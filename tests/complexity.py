@@ -26,7 +26,6 @@ OVER: Final[Mapping[str, int]] = {
     "monitor/decide/tracker.py:_passed": 25,
     "monitor/decide/tracker.py:resolved_by_eviction": 17,
     "monitor/decide/view.py:warnings_of": 17,
-    "monitor/detect/corrupt.py:_culprit": 16,
     "monitor/detect/dead.py:_on_lost_hosts": 19,
     "monitor/detect/dead.py:_verdict": 28,
     "monitor/detect/deadlock.py:standstill": 36,

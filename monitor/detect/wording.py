@@ -578,6 +578,91 @@ def takes_no_part(group: GroupName, for_s: float, commits: int, phases: Sequence
     )
 
 
+# -- wrong numbers -----------------------------------------------------------------------------
+
+EXCHANGED: Final = "it came with what was exchanged, and nobody says that it was its own"
+FINITE_AGAIN: Final = "it is finite again: the step was lost and nothing else"
+ONLY_THE_LOSS: Final = "a loss alone evicts nobody: it may be the data of that group"
+
+
+def not_finite_since(ranks: Sequence[RankName], step: int, why: str) -> str:
+    """`why`: what leaves open who was first."""
+    return (
+        f"{listed(ranks)} {plural(ranks, 'is', 'are')} not finite since step {step}, and who was "
+        f"first cannot be told: {why}"
+    )
+
+
+def in_the_same_step(groups: Sequence[GroupName]) -> str:
+    return f"{listed(groups)} were so in the same step: bad data, a learning rate or the program"
+
+
+def not_seen_finite(groups: Sequence[GroupName]) -> str:
+    return f"{listed(groups)} cannot be seen to have been finite then"
+
+
+def earlier_by_the_clock(rank: RankName, step: int) -> str:
+    return f"{rank} was so earlier by the clock, at step {step}"
+
+
+def first_not_finite(
+    ranks: Sequence[RankName], step: int, followers: Sequence[RankName],
+    *, local: bool, shared: bool,
+) -> str:  # fmt: skip
+    """`local`: before any exchange; `shared`: in a sum of theirs."""
+    were = plural(ranks, "was", "were")
+    where = "its own loss or gradient" if local else "the sum of its group"
+    then = "every other group was finite in that step"
+    if followers:
+        then = f"{listed(followers)} followed"
+    whose = "; whose part of the sum it was cannot be told" if shared else ""
+    return (
+        f"{listed(ranks)} {were} the first that {were} not finite, at step {step}, in {where}; "
+        f"{then}{whose}"
+    )
+
+
+def everybody_not_finite(step: int) -> str:
+    return (
+        "every group is not finite by now, which no eviction mends: go back to a checkpoint from "
+        f"before step {step}"
+    )
+
+
+def attempts_needed(run: int, needed: int) -> str:
+    return f"{run} of the {needed} attempts in a row that an eviction needs"
+
+
+def weights_differ(ranks: Sequence[RankName], equal: int, steps: tuple[int, int]) -> str:
+    return (
+        f"the weights of {listed(ranks)} differ from those of {equal} ranks that are equal to each "
+        f"other, after steps {steps[0]} and {steps[1]}: they were equal before"
+    )
+
+
+def weights_tie(
+    sides: Sequence[Sequence[RankName]], steps: tuple[int, int], *, before: bool
+) -> str:
+    """`before`: all were seen to be equal before."""
+    why = "no majority was equal before and is now"
+    if not before:
+        why = (
+            "they were not all seen to be equal before; a heal came between, or they differ by "
+            "design and should take no fingerprints (replicas_equal=False)"
+        )
+    return (
+        f"the weights of {' and '.join(listed(side) for side in sides[:3])} differ after steps "
+        f"{steps[0]} and {steps[1]}, and who is right cannot be told: {why}"
+    )
+
+
+def loss_jumps(ranks: Sequence[RankName], now: float, usual: float, looks: int) -> str:
+    return (
+        f"the loss of {listed(ranks)} is {now:.3g} where it was {usual:.3g}, in the last {looks} "
+        "looks, and that of no other group has risen"
+    )
+
+
 # -- signature ---------------------------------------------------------------------------------
 # Where in the program a fault is: the same place again is the same bug.
 #
