@@ -14,9 +14,24 @@ from typing import Final
 from monitor.detect.history import History
 from monitor.detect.track import RankTrack
 from monitor.detect.weights import LATEST, Dissent
+from monitor.detect.wording import (
+    EXCHANGED,
+    FINITE_AGAIN,
+    ONLY_THE_LOSS,
+    attempts_needed,
+    earlier_by_the_clock,
+    everybody_not_finite,
+    first_not_finite,
+    in_the_same_step,
+    loss_jumps,
+    not_finite_since,
+    not_seen_finite,
+    weights_differ,
+    weights_tie,
+)
 from monitor.model.names import GroupName, RankName, group_of
 from monitor.model.verdict import Confidence, Kind, Verdict
-from monitor.model.wording import groups_of, listed, plural
+from monitor.model.wording import groups_of, listed
 from worker_server.wire import Spoilt
 
 # -- not finite --------------------------------------------------------------------------------
@@ -59,9 +74,7 @@ def spells(history: History) -> tuple[Spell, ...]:
 
 
 def not_finite(history: History, cases: Sequence[Spell]) -> tuple[Verdict, ...]:
-    """At most one verdict: which rank was first, or that this is unknown.
-
-    Not finite (class X): the rank with the first NaN or Inf.
+    """Numbers that are not finite (X): the rank with the first NaN or Inf, or that it is unknown.
 
     TorchFT commits a NaN to all groups, so that a step later nobody is finite. The rank that saw it
     in the earliest step, in its own numbers and before any exchange, is the culprit, and only once
@@ -146,18 +159,14 @@ def _doubt(
     """Why the first seen need not be the first; None: they are."""
     groups = sorted({case.group for case in first})
     if not own:
-        return "it came with what was exchanged, and nobody says that it was its own"
+        return EXCHANGED
     if len(groups) > 1:
-        return (
-            f"{listed(groups)} were so in the same step: bad data, a learning rate or the program"
-        )
+        return in_the_same_step(groups)
     if unknown:
-        return f"{listed(unknown)} cannot be seen to have been finite then"
-    since_s = min(case.since_s for case in first)
-    for case in cases:
-        if case.group not in groups and case.since_s < since_s - _TURN_S:
-            return f"{case.rank} was so earlier by the clock, at step {case.spoilt.first_step}"
-    return None
+        return not_seen_finite(unknown)
+    since_s = min(case.since_s for case in first) - _TURN_S
+    earlier = (c for c in cases if c.group not in groups and c.since_s < since_s)
+    return next((earlier_by_the_clock(c.rank, c.spoilt.first_step) for c in earlier), None)
 
 
 def _cannot_tell(cases: Sequence[Spell], first: Sequence[Spell], why: str) -> Verdict:
@@ -166,8 +175,7 @@ def _cannot_tell(cases: Sequence[Spell], first: Sequence[Spell], why: str) -> Ve
         kind=Kind.STATE_CORRUPT,
         culprits=ranks,
         groups=groups_of(ranks),
-        reason=f"{listed(ranks)} {plural(ranks, 'is', 'are')} not finite since step "
-        f"{min(case.spoilt.first_step for case in first)}, and who was first cannot be told: {why}",
+        reason=not_finite_since(ranks, min(case.spoilt.first_step for case in first), why),
         confidence=Confidence.UNSURE,
         since_s=min(case.since_s for case in first),
         victims=tuple(sorted(case.rank for case in cases if case not in first)),
@@ -183,7 +191,6 @@ def _culprit(history: History, cases: Sequence[Spell], first: Sequence[Spell]) -
     others = [t for t in history.present() if t.group != group and _says(t)]
     poisoned = tuple(sorted(t.rank for t in others if _in_spell(t)))
     local = nearest[0].spoilt.where == "local"
-    where = "its own loss or gradient" if local else "the sum of its group"
     spare = _spare(
         history,
         run=max(case.spoilt.run for case in nearest),
@@ -195,14 +202,7 @@ def _culprit(history: History, cases: Sequence[Spell], first: Sequence[Spell]) -
         kind=Kind.STATE_CORRUPT,
         culprits=ranks,
         groups=(group,),
-        reason=f"{listed(ranks)} {plural(ranks, 'was', 'were')} the first that "
-        f"{plural(ranks, 'was', 'were')} not finite, at step {step}, in {where}; "
-        + (
-            f"{listed(poisoned)} followed"
-            if poisoned
-            else "every other group was finite in that step"
-        )
-        + ("; whose part of the sum it was cannot be told" if shared else ""),
+        reason=first_not_finite(ranks, step, poisoned, local=local, shared=shared),
         confidence=Confidence.UNSURE if shared and spare else Confidence.LIKELY,
         since_s=min(case.since_s for case in nearest),
         victims=poisoned,
@@ -220,25 +220,18 @@ def _seen(spoilt: Spoilt) -> str:
 def _spare(history: History, *, run: int, step: int, everybody: bool) -> str:
     """Why an eviction would not fix it, or is not needed; empty: it is."""
     if everybody:
-        return (
-            "every group is not finite by now, which no eviction mends: go back to a checkpoint "
-            f"from before step {step}"
-        )
+        return everybody_not_finite(step)
     needed = history.config.spoilt_attempts
     if run >= needed:
         return ""
-    if not run:
-        return "it is finite again: the step was lost and nothing else"
-    return f"{run} of the {needed} attempts in a row that an eviction needs"
+    return attempts_needed(run, needed) if run else FINITE_AGAIN
 
 
 # -- unequal -----------------------------------------------------------------------------------
 
 
 def unequal(history: History) -> tuple[Verdict, ...]:
-    """At most one verdict for each replica group.
-
-    Unequal replicas (class X): silent corruption, seen in fingerprints of the weights.
+    """Unequal replicas (X): silent corruption, by fingerprints of the weights. A verdict per group.
 
     The culprit is the odd one out of a lane, at two steps (see `monitor.detect.weights` for who may
     vote). With two sides and no majority it is unknown.
@@ -281,8 +274,7 @@ def _odd_one(group: GroupName, series: Sequence[Dissent]) -> Verdict:
         kind=Kind.STATE_CORRUPT,
         culprits=ranks,
         groups=(group,),
-        reason=f"the weights of {listed(ranks)} differ from those of {len(last.sides[0])} ranks "
-        f"that are equal to each other, after {_steps(series)}: they were equal before",
+        reason=weights_differ(ranks, len(last.sides[0]), _steps(series)),
         confidence=Confidence.CERTAIN,
         since_s=min(dissent.seen_s for dissent in series),
         evidence=_sides(series),
@@ -292,18 +284,11 @@ def _odd_one(group: GroupName, series: Sequence[Dissent]) -> Verdict:
 
 def _unknown(series: Sequence[Dissent]) -> Verdict:
     last, ranks = series[-1], _concerned(series[-1])
-    why = "no majority was equal before and is now"
-    if not last.known:
-        why = (
-            "they were not all seen to be equal before; a heal came between, or they differ by "
-            "design and should take no fingerprints (replicas_equal=False)"
-        )
     return Verdict(
         kind=Kind.STATE_CORRUPT,
         culprits=ranks,
         groups=groups_of(ranks),
-        reason=f"the weights of {' and '.join(listed(side) for side in last.sides[:3])} differ "
-        f"after {_steps(series)}, and who is right cannot be told: {why}",
+        reason=weights_tie(last.sides, _steps(series), before=last.known),
         confidence=Confidence.UNSURE,
         since_s=series[0].seen_s,
         evidence=_sides(series),
@@ -311,9 +296,9 @@ def _unknown(series: Sequence[Dissent]) -> Verdict:
     )
 
 
-def _steps(series: Sequence[Dissent]) -> str:
-    steps = sorted({dissent.step for dissent in series})
-    return f"steps {steps[0]} and {steps[-1]}"
+def _steps(series: Sequence[Dissent]) -> tuple[int, int]:
+    steps = {dissent.step for dissent in series}
+    return min(steps), max(steps)
 
 
 def _sides(series: Sequence[Dissent]) -> dict[str, str]:
@@ -332,7 +317,7 @@ _RISE: Final = 1.3
 
 
 def corrupt(history: History) -> tuple[Verdict, ...]:
-    """At most one verdict for each replica group."""
+    """Wrong numbers (X): not finite, else unequal, else a loss that jumps. A verdict per group."""
     cases = spells(history)
     nan_verdicts = not_finite(history, cases)
     if any(case.spoilt.run for case in cases):
@@ -366,12 +351,11 @@ def _jumps(history: History) -> tuple[Verdict, ...]:
             kind=Kind.STATE_CORRUPT,
             culprits=ranks,
             groups=groups_of(ranks),
-            reason=f"the loss of {listed(ranks)} is {now:.3g} where it was {usual:.3g}, in the "
-            f"last {LATEST} looks, and that of no other group has risen",
+            reason=loss_jumps(ranks, now, usual, LATEST),
             confidence=Confidence.LIKELY,
             since_s=history.now_s,
             evidence={t.rank: f"loss {now:.4g}, usual {usual:.4g}" for t, now, usual in jumps},
             signature="state_corrupt:loss",
-            spare="a loss alone evicts nobody: it may be the data of that group",
+            spare=ONLY_THE_LOSS,
         ),
     )

@@ -5,8 +5,8 @@ A traced rank is reported too, without an accusation: its tracer holds it up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from monitor.detect.graph import SELF_HELD, WaitGraph
@@ -17,25 +17,31 @@ from monitor.detect.recorded import MISSING, Opinion, opinion, sure, unread
 from monitor.detect.track import RankTrack
 from monitor.detect.waits import patience
 from monitor.detect.wording import (
-    gave_up_on,
-    hangs,
+    UNREAD,
+    Skip,
+    cannot_be_seen,
+    hang_reason,
     hangs_briefly,
+    hangs_unseen,
+    held_by_tracers,
     looks,
-    named,
     of_hang,
-    waits_for,
-    waits_in,
+    skipped,
+    takes_part,
+    unmonitored,
+    works_there,
 )
 from monitor.model.names import (
     GroupName,
     RankName,
     ReplicaId,
+    group_of,
     group_of_replica,
     rank_name,
     unseen_name,
 )
 from monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
-from monitor.model.wording import groups_of, listed, plural, seconds
+from monitor.model.wording import groups_of, listed
 from monitor.records.findings import Fault, Finding
 from worker_server.wire import WAIT_COMMIT, WAIT_QUORUM, Doing
 
@@ -43,37 +49,47 @@ from worker_server.wire import WAIT_COMMIT, WAIT_QUORUM, Doing
 
 
 def not_entered(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
-    """One verdict for each replica group that contains a root of the wait-for graph."""
-    by_group: dict[GroupName, list[RankTrack]] = {}
-    for rank in graph.roots:
-        if graph.standing[rank] is RankStanding.OUTSIDE:
-            continue  # its records are read first, see `unphased`
-        track = history.tracks[rank]
-        by_group.setdefault(track.group, []).append(track)
-    verdicts = tuple(_verdict(history, graph, group, roots) for group, roots in by_group.items())
-    traced = _traced(history, graph)
-    return (*verdicts, *traced) if verdicts or traced else _silent(history, graph)
+    """Hangs (H1): the roots of the wait-for graph, one verdict per group.
+
+    Without any, ranks that a tracer holds; else ranks that cannot be seen and that others wait for.
+    """
+    hangs = (_hang(history, graph, roots) for roots in _roots(history, graph, outside=False))
+    return (*hangs, *_traced(history, graph)) or _silent(history, graph)
+
+
+def _roots(history: History, graph: WaitGraph, *, outside: bool) -> Iterable[list[RankTrack]]:
+    """The roots of the wait-for graph, by replica group.
+
+    `outside`: those that report no phases, whose records are read first, see `unphased`.
+    """
+    return _by_group(
+        history.tracks[rank]
+        for rank in graph.roots
+        if (graph.standing[rank] is RankStanding.OUTSIDE) is outside
+    ).values()
+
+
+def _by_group(tracks: Iterable[RankTrack]) -> Mapping[GroupName, list[RankTrack]]:
+    groups: dict[GroupName, list[RankTrack]] = {}
+    for track in tracks:
+        groups.setdefault(track.group, []).append(track)
+    return groups
 
 
 def _traced(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     """Traced ranks that others wait for: one verdict, which accuses nobody."""
-    tracks = [history.tracks[r] for r, s in graph.standing.items() if s is RankStanding.TRACED]
-    waiting = {track.rank: graph.victims((track.rank,)) for track in tracks}
-    blocking = [t for t in tracks if _waited_s(history, waiting[t.rank]) >= history.hang_after_s(t)]
+    tracks = (history.tracks[r] for r, s in graph.standing.items() if s is RankStanding.TRACED)
+    blocking = [t for t in tracks if _waited_s(history, graph, t) >= history.hang_after_s(t)]
     if not blocking:
         return ()
-    ranks = tuple(track.rank for track in blocking)
-    victims = tuple(sorted({rank for traced in ranks for rank in waiting[traced]} - set(ranks)))
-    tracers = [looks(track.tracer) for track in blocking if track.tracer is not None]
+    victims = graph.victims(track.rank for track in blocking)
     since_s = min(track.traced_since_s or history.now_s for track in blocking)
     return (
         Verdict(
             kind=Kind.NOT_ENTERED,
             culprits=(),
             groups=(),
-            reason=f"{named(ranks)} {plural(ranks, 'is', 'are')} held by "
-            f"{listed(tracers)} for {seconds(history.now_s - since_s)}; "
-            f"{waits_for(history, victims, ranks)}; nobody is evicted while somebody looks",
+            reason=held_by_tracers(history, blocking, history.now_s - since_s, victims),
             confidence=Confidence.CERTAIN,
             since_s=since_s,
             victims=victims,
@@ -85,32 +101,27 @@ def _traced(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     )
 
 
-def _waited_s(history: History, victims: tuple[RankName, ...]) -> float:
+def _waited_s(history: History, graph: WaitGraph, track: RankTrack) -> float:
+    """How long others have waited for this rank."""
+    victims = graph.victims((track.rank,))
     return max((history.tracks[rank].stall_s for rank in victims), default=0.0)
 
 
-def _verdict(
-    history: History, graph: WaitGraph, group: GroupName, roots: list[RankTrack]
-) -> Verdict:
+def _hang(history: History, graph: WaitGraph, roots: Sequence[RankTrack]) -> Verdict:
     culprits = tuple(track.rank for track in roots)
     victims = graph.victims(culprits)
     direct = any(graph.standing[rank] is not RankStanding.ALONE for rank in culprits)
-    waiting = waits_for(history, victims, culprits)
-    if graph.fleet_pauses and not direct:
-        waiting, confidence = "all pause at once, so it may be the job", Confidence.UNSURE
-    elif victims or direct:
-        confidence = Confidence.CERTAIN
-    else:
-        confidence = Confidence.LIKELY
-    still_s = min(track.stall_s for track in roots)
+    all_pause = graph.fleet_pauses and not direct
+    shown = Confidence.CERTAIN if victims or direct else Confidence.LIKELY
     return Verdict(
         kind=Kind.NOT_ENTERED,
         culprits=culprits,
-        groups=(group,),
-        reason=f"{hangs(history, roots, graph.standing, still_s)}; {waiting}"
-        + gave_up_on(history, culprits),
+        groups=(roots[0].group,),
+        reason=hang_reason(
+            history, roots, graph.standing, _still_s(roots), victims, all_pause=all_pause
+        ),
         brief=hangs_briefly(roots, graph.standing),
-        confidence=confidence,
+        confidence=Confidence.UNSURE if all_pause else shown,
         since_s=min(_since_s(track) for track in roots),
         victims=victims,
         evidence={track.rank: _evidence(track) for track in roots}
@@ -122,14 +133,23 @@ def _verdict(
     )
 
 
-def _source(history: History, graph: WaitGraph, roots: list[RankTrack]) -> str:
+def _still_s(tracks: Iterable[RankTrack]) -> float:
+    """How long all of them have stood still."""
+    return min(track.stall_s for track in tracks)
+
+
+def _source(history: History, graph: WaitGraph, roots: Sequence[RankTrack]) -> str:
     """What the accusation is based on, and at what resolution."""
     direct = (RankStanding.STOPPED, RankStanding.FROZEN)
     if all(graph.standing[track.rank] in direct for track in roots):
         return "the operating system's view of the process"
     if all(graph.standing[track.rank] is RankStanding.LEFT for track in roots):
-        return f"heads at {history.config.tick_s:g} s polls"
+        return _polls(history)
     return "phases"
+
+
+def _polls(history: History) -> str:
+    return f"heads at {history.config.tick_s:g} s polls"
 
 
 def _evidence(track: RankTrack) -> str:
@@ -157,19 +177,23 @@ def _silent(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     culprit's group to a victim's. For the same reason they are of one group, or of one host, which
     is then lost with all its ranks.
     """
-    if any(graph.standing[rank] in SELF_HELD for rank in graph.suspects):
-        return ()
-    standings = graph.standing.values()
-    if RankStanding.DEAD in standings or RankStanding.SILENT not in standings:
+    if not _nobody_seen_explains_it(graph):
         return ()
     silent = [t for t in history.present() if graph.standing[t.rank] is RankStanding.SILENT]
-    groups = sorted({track.group for track in silent})
+    groups = _by_group(silent)
     if len(groups) > 1 and len({track.identity.host for track in silent}) > 1:
         return ()
     if any(_silence_s(history, track) < history.config.silent_s for track in silent):
         return ()
-    members = ([track for track in silent if track.group == group] for group in groups)
-    return tuple(verdict for lost in members for verdict in _unseen(history, graph, lost))
+    return tuple(
+        verdict for group in sorted(groups) for verdict in _unseen(history, graph, groups[group])
+    )
+
+
+def _nobody_seen_explains_it(graph: WaitGraph) -> bool:
+    """True if no rank is dead, and none that is seen stands still by itself."""
+    held = any(graph.standing[rank] in SELF_HELD for rank in graph.suspects)
+    return not held and RankStanding.DEAD not in graph.standing.values()
 
 
 def _unseen(history: History, graph: WaitGraph, lost: list[RankTrack]) -> tuple[Verdict, ...]:
@@ -184,15 +208,13 @@ def _unseen(history: History, graph: WaitGraph, lost: list[RankTrack]) -> tuple[
             kind=Kind.NOT_ENTERED,
             culprits=culprits,
             groups=(lost[0].group,),
-            reason=f"{listed(culprits)} cannot be seen for {seconds(silence_s)}, and "
-            f"{listed(waiting)} of the same group {plural(waiting, 'stands', 'stand')} in a "
-            "collective that only it has not entered",
+            reason=cannot_be_seen(culprits, waiting, silence_s),
             confidence=Confidence.LIKELY,
             since_s=min(track.silent_since_s or history.now_s for track in lost),
             victims=graph.victims(culprits),
             evidence={track.rank: "unreachable" for track in lost}
             | {
-                "source": f"heads at {history.config.tick_s:g} s polls",
+                "source": _polls(history),
                 "threshold": f"{history.config.silent_s:g} s of silence",
             },
             signature=f"not_entered:{culprits[0]}:silent",
@@ -220,9 +242,8 @@ _MISMATCHED = (Fault.MISMATCH, Fault.SKIPPED, Fault.EXTRA)
 
 
 def unphased(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
-    """At most one verdict for each replica group that misses a rank without phases.
-
-    Hangs that phases do not show (classes H1 and H2): heads point, records decide.
+    """Hangs of ranks that report no phases (H1, H2), one verdict per group: heads raise the
+    suspicion, flight records confirm it.
 
     Theory of operation. Heads at every tick show who is missing (`outside`). They do not show every
     wait: DDP's reducer calls collectives from C++. So the records of the group are requested once
@@ -231,15 +252,16 @@ def unphased(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     head shows a wait: then the records point, see `recorded_wait`. Where they show nothing, because
     the wait lies between replica groups, stacks are the witness: missing ranks that stand at one
     place of their own are accused. Without stacks a single missing rank is accused, and several of
-    one group are "cannot tell".
+    one group are "cannot tell". `_WITNESSES` has them in this order.
     """
-    by_group: dict[GroupName, list[RankTrack]] = {}
-    for rank in graph.roots:
-        if graph.standing[rank] is RankStanding.OUTSIDE:
-            track = history.tracks[rank]
-            by_group.setdefault(track.group, []).append(track)
-    judged = (_judge(history, graph, group, roots) for group, roots in by_group.items())
-    return tuple(verdict for verdict in judged if verdict is not None)
+    verdicts = []
+    for roots in _roots(history, graph, outside=True):
+        case = _case(history, graph, roots)
+        charges = (witness(case) for witness in _WITNESSES)
+        charge = next(charge for charge in charges if charge is not None)
+        if charge is not _NOBODY:
+            verdicts.append(_charged(case, charge))
+    return tuple(verdicts)
 
 
 def unphased_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
@@ -269,72 +291,85 @@ def _has(history: History, track: RankTrack, within_s: float) -> bool:
     return history.reading(track) is not None and history.record_age_s(track.rank) <= within_s
 
 
-def _judge(  # noqa: C901, PLR0911 - one source of evidence after another
-    history: History, graph: WaitGraph, group: GroupName, roots: list[RankTrack]
-) -> Verdict | None:
-    verdict = partial(_unphased_verdict, history, graph, roots)
-    still_s = min(track.stall_s for track in roots)
-    read = all(history.record_age_s(t.rank) <= still_s for t in history.groups()[group])
-    said = opinion(history, group) if read else None
-    names = tuple(track.rank for track in roots)
-    accused = None if said is None else _told(said, names)
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """Missing ranks of one replica group, and what its flight records show."""
+
+    history: History
+    graph: WaitGraph
+    roots: Sequence[RankTrack]
+    ranks: tuple[RankName, ...]
+    """The names of the roots."""
+    still_s: float
+    busy: tuple[RankName, ...]
+    """Roots that the kernel sees at work, while that may still take its time."""
+    said: Opinion | None
+    """None: not every record could be read during the stall."""
+
+    @property
+    def accused(self) -> Iterator[tuple[Finding, tuple[RankName, ...]]]:
+        """What the flight records are sure of, and the ranks that they accuse."""
+        if self.said is not None:
+            for finding in filter(sure, self.said.findings):
+                yield finding, self.said.names(finding.culprits)
+
+
+@dataclass(frozen=True, slots=True)
+class _Charge:
+    """Who is accused, and by which witness."""
+
+    ranks: tuple[RankName, ...]
+    confidence: Confidence = Confidence.UNSURE
+    records: Finding | None = None
+    """What the flight records show, where they are the witness."""
+    kind: Kind = Kind.NOT_ENTERED
+    doubt: str = ""
+    spare: str = ""
+
+
+_NOBODY: Final = _Charge(())
+"""It is too early to accuse anybody."""
+
+
+def _case(history: History, graph: WaitGraph, roots: Sequence[RankTrack]) -> _Case:
+    group, still_s = roots[0].group, _still_s(roots)
+    read = all(history.record_age_s(track.rank) <= still_s for track in history.groups()[group])
     young = still_s < history.config.long_phase_budget_s
-    busy = tuple(track.rank for track in roots if young and at_work(track))
-    if accused is not None:
-        finding, culprits = accused
-        if finding.kind not in MISSING or not set(culprits) <= set(busy):
-            kind = Kind.MISMATCH if finding.kind in _MISMATCHED else Kind.NOT_ENTERED
-            return verdict(culprits, finding.confidence, kind=kind, records=finding)
-    if said is not None and _names_another(said, names):
-        return None  # it still has time, and these may wait for it
-    if busy:
-        budget = seconds(history.config.long_phase_budget_s)
-        spare = f"the kernel sees {listed(busy)} at work there, which may take {budget}"
-        return verdict(busy, Confidence.UNSURE, spare=spare)
-    standing = tuple(track.rank for track in roots if _stands(track))
-    if standing:
-        return verdict(standing, Confidence.LIKELY)
-    if _may_wait_for_others(history, graph, group, names):
-        return None
-    if said is None:
-        patient_s = max(patience(history, graph, track).span_s for track in roots)
-        if still_s < history.config.unwitnessed_factor * patient_s:
-            return None
-        doubt = "; its records cannot be read, so it may wait where heads do not show it"
-        return verdict(names, Confidence.UNSURE, doubt=doubt)
-    if said.findings:
-        between = tuple(r for finding in said.findings for side in finding.between for r in side)
-        culprits = said.names(between) or names
-        return verdict(culprits, Confidence.UNSURE, records=said.findings[0])
-    if any(set(names) & set(stuck.absent) for stuck in graph.stuck):
-        return None  # the records do not show what heads do: something still moves
-    return verdict(names, Confidence.LIKELY if len(names) == 1 else Confidence.UNSURE)
+    return _Case(
+        history, graph, roots, tuple(track.rank for track in roots), still_s,
+        busy=tuple(track.rank for track in roots if young and at_work(track)),
+        said=opinion(history, group) if read else None,
+    )  # fmt: skip
 
 
-def _names_another(said: Opinion, names: tuple[RankName, ...]) -> bool:
-    """Whether the records accuse a rank that is no root (yet)."""
-    accused = (said.names(finding.culprits) for finding in said.findings if sure(finding))
-    return any(set(culprits) - set(names) for culprits in accused)
+def _by_records(case: _Case) -> _Charge | None:
+    """Ranks that called something else, or missing ones that the kernel does not see at work.
 
-
-def _may_wait_for_others(
-    history: History, graph: WaitGraph, group: GroupName, names: tuple[RankName, ...]
-) -> bool:
-    """Whether another rank of the group is also outside the collective it seems to wait in.
-
-    A wait inside a backward pass looks like work: a rank that computes may wait for that one.
+    Nobody, while the records accuse another rank, which still has time: the roots may wait for it.
     """
-    outside = (RankStanding.OUTSIDE, RankStanding.UNKNOWN, RankStanding.TRACED)
-    return any(
-        graph.standing[track.rank] in outside
-        and track.rank not in names
-        and track.stall_s >= history.still_after_s
-        for track in history.groups()[group]
-    )
+    for finding, ranks in case.accused:
+        if finding.kind in _MISMATCHED:
+            return _Charge(ranks, finding.confidence, finding, Kind.MISMATCH)
+        if finding.kind in MISSING and set(ranks) <= set(case.ranks):
+            if not set(ranks) <= set(case.busy):
+                return _Charge(ranks, finding.confidence, finding)
+            break
+    accused = {rank for _, ranks in case.accused for rank in ranks}
+    return _NOBODY if accused.difference(case.ranks) else None
+
+
+def _by_the_kernel(case: _Case) -> _Charge | None:
+    budget_s = case.history.config.long_phase_budget_s
+    return _Charge(case.busy, spare=works_there(case.busy, budget_s)) if case.busy else None
+
+
+def _by_stacks(case: _Case) -> _Charge | None:
+    standing = tuple(track.rank for track in case.roots if _stands(track))
+    return _Charge(standing, Confidence.LIKELY) if standing else None
 
 
 def _stands(track: RankTrack) -> bool:
-    """Whether its stacks show it at one place of its own, waiting for no other rank.
+    """True if its stacks show it at one place of its own, waiting for no other rank.
 
     One that computes is no such witness: another rank of its group may wait for it, or it for them
     in a backward pass, and the Python stack looks the same.
@@ -343,72 +378,94 @@ def _stands(track: RankTrack) -> bool:
     return witness is not None and witness.doing not in (Doing.UNKNOWN, *FOR_OTHERS)
 
 
-def _told(
-    said: Opinion, names: tuple[RankName, ...]
-) -> tuple[Finding, tuple[RankName, ...]] | None:
-    """The ranks that the records accuse; None if none, or if they contradict the heads."""
-    for finding in said.findings:
-        if sure(finding) and finding.kind in (*MISSING, *_MISMATCHED):
-            culprits = said.names(finding.culprits)
-            if finding.kind in _MISMATCHED or set(culprits) <= set(names):
-                return finding, culprits
-    return None
+def _others_outside(case: _Case) -> _Charge | None:
+    """Nobody, while another rank of the group is also outside the collective it seems to wait in.
 
-
-def _unphased_verdict(
-    history: History,
-    graph: WaitGraph,
-    roots: list[RankTrack],
-    culprits: tuple[RankName, ...],
-    confidence: Confidence,
-    *,
-    doubt: str = "",
-    kind: Kind = Kind.NOT_ENTERED,
-    records: Finding | None = None,
-    spare: str = "",
-) -> Verdict:
-    tracks = [history.tracks[rank] for rank in culprits if rank in history.tracks] or roots
-    names = tuple(track.rank for track in tracks)
-    waiting = tuple(
-        rank
-        for rank in graph.victims((*culprits, *(t.rank for t in roots)))
-        if rank not in culprits
+    A wait inside a backward pass looks like work: a rank that computes may wait for that one.
+    """
+    outside = (RankStanding.OUTSIDE, RankStanding.UNKNOWN, RankStanding.TRACED)
+    doubtful = any(
+        case.graph.standing[track.rank] in outside
+        and track.rank not in case.ranks
+        and track.stall_s >= case.history.still_after_s
+        for track in case.history.groups()[case.roots[0].group]
     )
-    still_s = min(track.stall_s for track in roots)
-    if kind is Kind.MISMATCH and records is not None:
+    return _NOBODY if doubtful else None
+
+
+def _unwitnessed(case: _Case) -> _Charge | None:
+    """Records that cannot be read: all roots, after a longer time."""
+    if case.said is not None:
+        return None
+    patient_s = max(patience(case.history, case.graph, track).span_s for track in case.roots)
+    long = case.still_s >= case.history.config.unwitnessed_factor * patient_s
+    return _Charge(case.ranks, doubt=UNREAD) if long else _NOBODY
+
+
+def _by_doubtful_records(case: _Case) -> _Charge | None:
+    """All ranks between which the records cannot decide."""
+    if case.said is None or not case.said.findings:
+        return None
+    sides = (side for finding in case.said.findings for side in finding.between)
+    between = case.said.names(tuple(rank for side in sides for rank in side))
+    return _Charge(between or case.ranks, records=case.said.findings[0])
+
+
+def _by_heads(case: _Case) -> _Charge:
+    """The roots, unless the records do not show what heads do: something still moves then."""
+    if any(set(case.ranks).intersection(stuck.absent) for stuck in case.graph.stuck):
+        return _NOBODY
+    alone = len(case.ranks) == 1
+    return _Charge(case.ranks, Confidence.LIKELY if alone else Confidence.UNSURE)
+
+
+_WITNESSES: Final[tuple[Callable[[_Case], _Charge | None], ...]] = (
+    _by_records, _by_the_kernel, _by_stacks, _others_outside, _unwitnessed, _by_doubtful_records,
+    _by_heads,
+)  # fmt: skip
+"""Asked in this order; the first with an answer decides."""
+
+
+def _charged(case: _Case, charge: _Charge) -> Verdict:
+    history, graph, records = case.history, case.graph, charge.records
+    tracks = [history.tracks[r] for r in charge.ranks if r in history.tracks] or case.roots
+    victims = graph.victims((*charge.ranks, *case.ranks))
+    if charge.kind is Kind.MISMATCH and records is not None:
         reason, brief = records.reason, ""
+        signature = f"mismatch:{charge.ranks[0]}:{case.roots[0].doing}"
     else:
-        reason = f"{hangs(history, tracks, graph.standing, still_s)}; "
-        reason += waits_for(history, waiting, names) + doubt + gave_up_on(history, names)
-        brief = hangs_briefly(tracks, graph.standing) + doubt
-    stacked = records is None and any(_stands(track) for track in tracks)
-    allowed = max(
-        (patience(history, graph, t) for t in roots), key=lambda allowance: allowance.span_s
-    )
-    polls = f"heads at {history.config.tick_s:g} s polls"
-    silent = graph.by_records.issuperset(culprits)
-    how = "read because all of the group stood still" if silent else f"found by {polls}"
-    also = {} if records is None else dict(records.evidence)
+        reason = hang_reason(
+            history, tracks, graph.standing, case.still_s, victims, doubt=charge.doubt
+        )
+        brief, signature = hangs_briefly(tracks, graph.standing) + charge.doubt, of_hang(tracks)
+    allowances = (patience(history, graph, track) for track in case.roots)
     return Verdict(
-        kind=kind,
-        culprits=culprits,
-        groups=(roots[0].group,),
+        kind=charge.kind,
+        culprits=charge.ranks,
+        groups=(case.roots[0].group,),
         reason=reason,
         brief=brief,
-        confidence=confidence,
-        since_s=min((t.report_s or t.seen_s) - t.stall_s for t in roots),
-        victims=waiting,
-        evidence=also
-        | ({} if records is None else {"records": records.reason})
+        confidence=charge.confidence,
+        since_s=min((t.report_s or t.seen_s) - t.stall_s for t in case.roots),
+        victims=victims,
+        evidence=({} if records is None else {**records.evidence, "records": records.reason})
         | {
-            "source": f"flight records, {how}" if records is not None
-            else f"stacks from outside, {how}" if stacked else polls,
-            "threshold": str(allowed),
+            "source": _witness(case, charge, tracks),
+            "threshold": str(max(allowances, key=lambda allowance: allowance.span_s)),
         },
-        signature=f"{kind.value}:{culprits[0]}:{roots[0].doing}"
-        if kind is Kind.MISMATCH else of_hang(tracks),
-        spare=spare,
-    )  # fmt: skip
+        signature=signature,
+        spare=charge.spare,
+    )
+
+
+def _witness(case: _Case, charge: _Charge, tracks: Iterable[RankTrack]) -> str:
+    """What the accusation is based on, and what raised the suspicion."""
+    polls = _polls(case.history)
+    quiet = case.graph.by_records.issuperset(charge.ranks)
+    how = "read because all of the group stood still" if quiet else f"found by {polls}"
+    if charge.records is not None:
+        return f"flight records, {how}"
+    return f"stacks from outside, {how}" if any(map(_stands, tracks)) else polls
 
 
 # -- left out ----------------------------------------------------------------------------------
@@ -418,9 +475,8 @@ _MAY_WAIT = (RankStanding.WAITING, RankStanding.HELD, RankStanding.UNKNOWN)
 
 
 def left_out(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
-    """One verdict for each replica group to blame; one for both sides where they tie.
-
-    A rank that enters the next quorum without the call that others wait in for it (class H2).
+    """A rank skipped a call and is in the next quorum; its peers still wait in that call (H2).
+    One verdict per group to blame, or one for both sides where they tie.
 
     Theory of operation. A rank that waits in TorchFT's next quorum is done with this step. A
     group's Manager answers a commit vote once all of the group's ranks have voted: one of them in
@@ -432,66 +488,99 @@ def left_out(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     ahead is legitimate: then nothing is checked. It also is after a rank's own error: that is
     reported, in doubt.
     """
-    tracks = history.present()
     least_s = history.config.stall_floor_s  # most move: their limits need not be known
-    still = [t for t in tracks if t.stall_s >= least_s and t.stall_s >= history.hang_after_s(t)]
-    verdicts: list[Verdict] = []
-    for group in sorted({track.group for track in still if track.waits_in == WAIT_COMMIT}):
-        verdicts += _unentered(history, graph, [track for track in still if track.group == group])
+    slow = (track for track in history.present() if track.stall_s >= least_s)
+    still = [track for track in slow if track.stall_s >= history.hang_after_s(track)]
     ahead = [track for track in still if track.waits_in == WAIT_QUORUM]
-    if history.unseen_s or any(graph.standing[track.rank] not in _MAY_WAIT for track in tracks):
-        return tuple(verdicts)
-    if not ahead or _comes_or_goes(history, history.now_s - max(t.stall_s for t in ahead)):
-        return tuple(verdicts)
-    for group in sorted({track.group for track in ahead}):
-        early = [track for track in ahead if track.group == group]
-        late = [t for t in still if t.group == group and t.waits_in == WAIT_COMMIT]
-        if late:
-            lacks = len(early) <= len(late)
-            verdicts += _judge_left_out(history, graph, early, late, "commit vote", lacks=lacks)
-    for lane in sorted({track.identity.group_rank for track in ahead}):
-        pairs = [
-            (one_ahead, behind) for one_ahead in ahead for behind in still
-            if one_ahead.identity.group_rank == behind.identity.group_rank == lane
-            and _left(history, one_ahead, behind)
-        ]  # fmt: skip
-        if pairs and not verdicts:
-            sides = zip(*pairs, strict=True)
-            early, late = (list({t.rank: t for t in side}.values()) for side in sides)
-            op = max(heads_across(late[0]), key=lambda head: head.enqueued).op
-            verdicts += _judge_left_out(history, graph, early, late, op)
-    return tuple(verdicts)
+    cases = list(_collectives_left_out(history, still))
+    if ahead and not _may_be_ahead(history, graph, ahead):
+        cases += _votes_left_out(ahead, still)
+        cases = cases or list(_left_out_across(history, ahead, still))
+    return tuple(verdict for case in cases for verdict in _blame(history, graph, case))
 
 
-def _unentered(history: History, graph: WaitGraph, still: Sequence[RankTrack]) -> Iterable[Verdict]:
-    """Ranks of a group in the commit vote that never entered a collective others are in, by
-    records.
+@dataclass(frozen=True, slots=True)
+class _LeftOut:
+    """Ranks that are ahead, and ranks that wait for them in a call."""
+
+    ahead: Sequence[RankTrack]
+    behind: Sequence[RankTrack]
+    skip: Skip
+    op: str = "commit vote"
+    within: tuple[str, str] = ("quorum of the next step", "this one")
+    """Where those ahead wait, and of what the call is a part."""
+
+
+def _collectives_left_out(history: History, still: Sequence[RankTrack]) -> Iterable[_LeftOut]:
+    """Ranks in the commit vote that never entered a collective of their group, by records.
 
     Torch's DDP calls its collectives from C++, where heads do not show them.
     """
-    members = history.groups()[still[0].group]
-    since_s = history.now_s - min(track.stall_s for track in still)
-    said = None if unread(history, members, since_s) else opinion(history, still[0].group)
-    if said is None:
-        return
-    voting = {track.rank for track in still if track.waits_in == WAIT_COMMIT}
-    for finding in said.findings:
-        early, late = said.names(finding.culprits), said.names(finding.victims)
-        if sure(finding) and finding.kind in MISSING and late and voting >= set(early):
-            ahead = [track for track in still if track.rank in early]
-            behind = [track for track in members if track.rank in late]
-            op, within = finding.op or "collective", ("commit vote", "their group")
-            yield from _judge_left_out(history, graph, ahead, behind, op, lacks=True, within=within)
+    for group, voting in sorted(_by_group(_in_vote(still)).items()):
+        members = history.groups()[group]
+        since_s = history.now_s - _still_s(track for track in still if track.group == group)
+        said = None if unread(history, members, since_s) else opinion(history, group)
+        if said is None:
+            continue
+        for finding in filter(sure, said.findings):
+            early, late = said.names(finding.culprits), said.names(finding.victims)
+            if finding.kind in MISSING and late and {t.rank for t in voting}.issuperset(early):
+                yield _LeftOut(
+                    [track for track in voting if track.rank in early],
+                    [track for track in members if track.rank in late],
+                    Skip.LEFT_OUT,
+                    finding.op or "collective",
+                    within=("commit vote", "their group"),
+                )
 
 
-def _comes_or_goes(history: History, since_s: float) -> bool:
-    """Whether a process died or started since, or so shortly before that others are affected."""
-    came_s = max(track.first_seen_s for track in history.present())
-    return came_s > since_s or bool(history.fell_since(since_s))
+def _in_vote(tracks: Iterable[RankTrack]) -> Iterator[RankTrack]:
+    return (track for track in tracks if track.waits_in == WAIT_COMMIT)
+
+
+def _may_be_ahead(history: History, graph: WaitGraph, ahead: Sequence[RankTrack]) -> bool:
+    """True if these may rightly be ahead: a participant is unseen or stands elsewhere, or a
+    process died or started since, or so shortly before that others are affected.
+    """
+    tracks, since_s = history.present(), history.now_s - max(track.stall_s for track in ahead)
+    if history.unseen_s or any(graph.standing[track.rank] not in _MAY_WAIT for track in tracks):
+        return True
+    return max(t.first_seen_s for t in tracks) > since_s or bool(history.fell_since(since_s))
+
+
+def _votes_left_out(ahead: Iterable[RankTrack], still: Iterable[RankTrack]) -> Iterable[_LeftOut]:
+    """Ranks of one group in the quorum, and others still in the vote before it."""
+    behind = _by_group(_in_vote(still))
+    for group, early in sorted(_by_group(ahead).items()):
+        if group in behind:
+            yield _LeftOut(early, behind[group], _minority(early, behind[group]))
+
+
+def _left_out_across(
+    history: History, ahead: Sequence[RankTrack], still: Sequence[RankTrack]
+) -> Iterable[_LeftOut]:
+    """The first lane with ranks in the quorum, and others in a collective before it."""
+    for lane in sorted({track.identity.group_rank for track in ahead}):
+        pairs = [
+            (early, late) for early in ahead for late in still
+            if early.identity.group_rank == late.identity.group_rank == lane
+            and _left(history, early, late)
+        ]  # fmt: skip
+        if pairs:
+            sides = zip(*pairs, strict=True)
+            first, last = (list({track.rank: track for track in side}.values()) for side in sides)
+            op = max(heads_across(last[0]), key=lambda head: head.enqueued).op
+            skip = Skip.EITHER if len(first) == len(last) else _minority(first, last)
+            yield _LeftOut(first, last, skip, op)
+            return
+
+
+def _minority(early: Sequence[RankTrack], late: Sequence[RankTrack]) -> Skip:
+    return Skip.LEFT_OUT if len(early) <= len(late) else Skip.ONE_MORE
 
 
 def _left(history: History, early: RankTrack, late: RankTrack) -> bool:
-    """Whether one is in the first collective across groups that the other never entered.
+    """True if `late` waits in the first collective across groups that `early` never entered.
 
     Later ones do not count: none ends before all have entered it, and numbers further apart began
     at different times. The first of a quorum counts where the Lighthouse has both in it.
@@ -508,38 +597,17 @@ def _left(history: History, early: RankTrack, late: RankTrack) -> bool:
     )
 
 
-def _judge_left_out(
-    history: History,
-    graph: WaitGraph,
-    ahead: Sequence[RankTrack],
-    behind: Sequence[RankTrack],
-    op: str,
-    *,
-    lacks: bool | None = None,
-    within: tuple[str, str] = ("quorum of the next step", "this one"),
-) -> Iterable[Verdict]:
-    """`lacks`: whether the ranks ahead left it out; None: the minority is to blame, if any."""
-    early, late = (tuple(sorted(t.rank for t in side)) for side in (ahead, behind))
-    still_s = min(track.stall_s for track in (*ahead, *behind))
-    reason = (
-        f"{listed(early)} {plural(early, 'waits', 'wait')} in the {within[0]}, "
-        f"{listed(late)} in the {op} of {within[1]}, for {seconds(still_s)}: "
+def _blame(history: History, graph: WaitGraph, case: _LeftOut) -> Iterable[Verdict]:
+    early, late = (tuple(sorted(t.rank for t in side)) for side in (case.ahead, case.behind))
+    still_s = _still_s((*case.ahead, *case.behind))
+    began_s = history.now_s - max(track.stall_s for track in case.ahead)
+    failed = any(t.failed and t.failed[-1][0] > began_s - AROUND_S for t in case.ahead)
+    tie = case.skip is Skip.EITHER
+    blamed = (*early, *late) if tie else early if case.skip is Skip.LEFT_OUT else late
+    reason = skipped(
+        early, late, still_s, case.op, within=case.within, skip=case.skip, after_error=failed
     )
-    began_s = history.now_s - max(track.stall_s for track in ahead)
-    failed = any(t.failed and t.failed[-1][0] > began_s - AROUND_S for t in ahead)
-    tie = lacks is None and len(early) == len(late)
-    first = len(early) <= len(late) if lacks is None else lacks
-    culprits = (*early, *late) if tie else early if first else late
-    if tie:
-        reason += f"one left it out, or the other makes one {op} too many"
-    elif failed:
-        reason += f"{listed(early)} went on after an error"
-    elif first:
-        reason += f"{listed(early)} left it out, as after a branch, a `continue` or a swallowed "
-        reason += "exception"
-    else:
-        reason += f"{listed(late)} {plural(late, 'calls', 'call')} once more than the others"
-    for accused in [culprits] if tie else _by_group(culprits):
+    for accused in [blamed] if tie else _split(blamed):
         yield Verdict(
             kind=Kind.MISMATCH,
             culprits=tuple(sorted(accused)),
@@ -549,26 +617,23 @@ def _judge_left_out(
             since_s=history.now_s - still_s,
             victims=tuple(sorted({*early, *late, *graph.victims(accused)} - set(accused))),
             evidence={"source": "TorchFT's own calls, heads and records of process groups"},
-            signature=f"mismatch:left out:{op}",
+            signature=f"mismatch:left out:{case.op}",
         )
 
 
-def _by_group(ranks: Sequence[RankName]) -> list[tuple[RankName, ...]]:
-    return [
-        tuple(rank for rank in ranks if groups_of([rank]) == (group,)) for group in groups_of(ranks)
-    ]
+def _split(ranks: Sequence[RankName]) -> list[tuple[RankName, ...]]:
+    """The ranks of each group."""
+    return [tuple(r for r in ranks if group_of(r) == group) for group in groups_of(ranks)]
 
 
 # -- unseen ------------------------------------------------------------------------------------
 
 _WAITS: Final = (RankStanding.WAITING, RankStanding.HELD)
-_SHOWN: Final = 4
 
 
 def unseen(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
-    """Participants that no rank reports, in one verdict; another if exactly one is missing.
-
-    Participants that no WorkerServer reports: they take part, and others may wait for them.
+    """Replica groups that send heartbeats but run no WorkerServer: a notice about them, or the hang
+    of a single one, if all ranks that are seen wait for it.
 
     Theory of operation. Every quorum waits for each id that beats at the Lighthouse, seen or not: a
     group without WorkerServers, or a second life of one that is seen (its launcher died and left
@@ -580,7 +645,7 @@ def unseen(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     unseen_ids = history.unseen()
     root = _root(history, graph, unseen_ids)
     others = tuple(replica_id for replica_id in unseen_ids if replica_id != root)
-    verdicts = (_told_unseen(history, others),) if others else ()
+    verdicts = (_unmonitored(history, others),) if others else ()
     return verdicts if root is None else (*verdicts, _missing(history, graph, root))
 
 
@@ -604,15 +669,13 @@ def _root(
     return unseen_ids[0] if waits and across and not complete else None
 
 
-def _told_unseen(history: History, others: tuple[ReplicaId, ...]) -> Verdict:
-    """They take part and harm nobody so far."""
+def _unmonitored(history: History, others: tuple[ReplicaId, ...]) -> Verdict:
+    """A notice: they harm nobody so far."""
     return Verdict(
         kind=Kind.UNSEEN,
         culprits=(),
         groups=(),
-        reason="; ".join(_who(history, replica_id) for replica_id in others[:_SHOWN])
-        + (f"; and {len(others) - _SHOWN} more" if len(others) > _SHOWN else "")
-        + "; should one hang, only the Lighthouse's kill, a gate or a scheduler can put it out",
+        reason=unmonitored([_presence(history, replica_id) for replica_id in others]),
         confidence=Confidence.CERTAIN,
         since_s=min(map(history.unseen_since_s, others)),
         evidence={"Lighthouse": f"{listed(others)} beat, and no rank reports them"},
@@ -620,16 +683,11 @@ def _told_unseen(history: History, others: tuple[ReplicaId, ...]) -> Verdict:
     )
 
 
-def _who(history: History, replica_id: ReplicaId) -> str:
-    group = group_of_replica(replica_id)
-    for_s = seconds(history.now_s - history.unseen_since_s(replica_id))
-    name = unseen_name(replica_id)
-    if any(track.died_s is None for track in history.groups().get(group, ())):
-        return (
-            f"{group} trains twice: beside the ranks that are seen {name} takes part for {for_s}, "
-            "a life of it that its launcher has lost"
-        )
-    return f"{name} takes part for {for_s}, and no WorkerServer reports it"
+def _presence(history: History, replica_id: ReplicaId) -> str:
+    seen = history.groups().get(group_of_replica(replica_id), ())
+    twice = any(track.died_s is None for track in seen)
+    for_s = history.now_s - history.unseen_since_s(replica_id)
+    return takes_part(replica_id, for_s, twice=twice)
 
 
 def _missing(history: History, graph: WaitGraph, replica_id: ReplicaId) -> Verdict:
@@ -640,9 +698,7 @@ def _missing(history: History, graph: WaitGraph, replica_id: ReplicaId) -> Verdi
         kind=Kind.NOT_ENTERED,
         culprits=(rank_name(group, 0),),
         groups=(group,),
-        reason=f"{group_of_replica(replica_id)} hangs where nobody can look: "
-        f"{listed(victims)} {plural(victims, 'waits', 'wait')}{waits_in(history, victims)} for "
-        f"{seconds(still_s)}, and it alone has not come; {_who(history, replica_id)}",
+        reason=hangs_unseen(history, replica_id, victims, still_s, _presence(history, replica_id)),
         confidence=Confidence.LIKELY,
         since_s=history.now_s - still_s,
         victims=victims,

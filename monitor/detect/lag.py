@@ -10,19 +10,33 @@ come and go, and that the cause is unknown.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 
 from monitor.detect.graph import WaitGraph
 from monitor.detect.history import History
 from monitor.detect.quorum_participation import Attended
+from monitor.detect.wording import (
+    NOWHERE,
+    come_and_go,
+    comes_and_goes,
+    commits_fail,
+    heals_in_a_loop,
+    its_commits_fail,
+    others_commit,
+    quorums_follow,
+    takes_no_part,
+)
 from monitor.model.names import GroupName, RankName
 from monitor.model.verdict import Confidence, Kind, Verdict
-from monitor.model.wording import listed, seconds
+from monitor.model.wording import seconds
 
 _SPARE = "a group that lags is left in unless its own ranks show the fault: look at it"
 
 
 def replica_lag(history: History, _: WaitGraph) -> tuple[Verdict, ...]:
-    """One verdict for each group that lags; at most one more, without culprits."""
+    """Groups that cost the fleet quorum after quorum, or join none: one verdict each. If there is
+    none, one without culprits where several may be the cause.
+    """
     logs = {
         group: history.attendance.groups[group]
         for group in history.groups()
@@ -128,11 +142,8 @@ def _heals(history: History, logs: Logs) -> Iterable[Verdict]:
         if any(2 * len(other.heals) > count for other in others):
             continue  # several groups heal: the cause is elsewhere
         began_s = log.heals[0]
-        failed = log.failed(began_s - 1.0)
-        reason = (
-            f"{group} heals in a loop: {count} times in {seconds(history.now_s - began_s)}, with "
-            f"{log.committed(began_s)} commits between; each time all groups form their process "
-            "groups anew" + (f"; {failed} of its own commits failed" if failed else "")
+        reason = heals_in_a_loop(
+            group, count, history.now_s - began_s, log.committed(began_s), log.failed(began_s - 1.0)
         )
         confidence = _heal_confidence(history, log, others)
         yield _lags(history, group, "heals", began_s, reason, confidence=confidence)
@@ -164,32 +175,31 @@ def _fails(history: History, logs: Logs) -> Iterable[Verdict]:
         return
     began_s = min(log.failures[0].at_s for log in failing.values())
     most = max(log.failed() for log in failing.values())
-    well = [
-        group
-        for group, log in logs.items()
-        if group not in failing and log.committed(began_s) > 0 and 5 * log.failed(began_s) <= most
-    ]
-    if well and (len(failing) == 1 or len(failing) < len(well)):
+    well = _well(logs, failing, began_s, most)
+    ranks = {group: _ranks(history, group) for group in failing}
+    only = _only_with_errors(logs, failing)
+    if well and len(failing) < max(2, len(well)):
         for group, log in failing.items():
-            yield _failing(history, group, log, f"while {listed(well)} committed")
-        return
-    shown = [group for group, log in failing.items() if log.errored() >= 3]
-    if (
-        not well
-        and len(shown) == 1
-        and not any(log.errored() for group, log in logs.items() if group != shown[0])
-    ):
-        beside = "none goes through anywhere, and only its ranks met an error"
-        victims = tuple(r for group in failing if group != shown[0] for r in _ranks(history, group))
-        yield _failing(history, shown[0], failing[shown[0]], beside, victims)
-        return
-    reason = (
-        f"commits fail in {listed(sorted(failing))} since {seconds(history.now_s - began_s)}: "
-        f"{most} attempts" + ("" if well else ", none goes through anywhere")
-    )
-    victims = () if well else tuple(r for group in failing for r in _ranks(history, group))
-    reason += "; who causes it cannot be told"
-    yield _somebody_lags(logs, "fails", began_s, reason, victims)
+            yield _failing(history, group, log, others_commit(well))
+    elif only is not None and not well:
+        victims = tuple(chain.from_iterable(ranks[group] for group in failing if group != only))
+        yield _failing(history, only, failing[only], NOWHERE, victims)
+    else:
+        reason = commits_fail(sorted(failing), history.now_s - began_s, most, anywhere=bool(well))
+        victims = () if well else tuple(chain.from_iterable(ranks.values()))
+        yield _somebody_lags(logs, "fails", began_s, reason, victims)
+
+
+def _well(logs: Logs, failing: Logs, since_s: float, most: int) -> list[GroupName]:
+    """Groups whose commits go through, nearly all of them."""
+    committing = (g for g in logs if g not in failing and logs[g].committed(since_s) > 0)
+    return [group for group in committing if 5 * logs[group].failed(since_s) <= most]
+
+
+def _only_with_errors(logs: Logs, failing: Logs) -> GroupName | None:
+    """The failing group whose ranks met errors again and again, if no other group's met any."""
+    met = [group for group, log in logs.items() if log.errored()]
+    return met[0] if len(met) == 1 and met[0] in failing and logs[met[0]].errored() >= 3 else None
 
 
 def _keeps_failing(history: History, log: Attended) -> bool:
@@ -209,9 +219,8 @@ def _failing(
     victims: tuple[RankName, ...] = (),
 ) -> Verdict:
     began_s = log.failures[0].at_s
-    reason = (
-        f"{log.failed()} commits of {group} failed in {seconds(history.now_s - began_s)}, "
-        f"{log.committed(began_s)} went through, {beside}"
+    reason = its_commits_fail(
+        group, log.failed(), log.committed(began_s), history.now_s - began_s, beside
     )
     return _lags(history, group, "fails", began_s, reason, victims=victims)
 
@@ -229,18 +238,14 @@ def _flaps(history: History, logs: Logs) -> Iterable[Verdict]:
         ((group, log),) = flapping.items()
         if any(2 * len(other.entries) > len(log.entries) for other in _others(logs, group)):
             return
-        again = "as a new process each time" if log.restarted_s is not None else "and left between"
-        reason = (
-            f"the quorum flaps: {group} came into it again {len(log.entries)} times in "
-            f"{seconds(history.now_s - log.entries[0])}, {again}"
-        )
+        reason = comes_and_goes(
+            group, len(log.entries), history.now_s - log.entries[0],
+            restarts=log.restarted_s is not None,
+        )  # fmt: skip
         yield _lags(history, group, "flaps", log.entries[0], reason)
     elif flapping:
         began_s = min(log.entries[0] for log in flapping.values())
-        reason = (
-            f"the quorum flaps: {listed(sorted(flapping))} come and go since "
-            f"{seconds(history.now_s - began_s)}; for whose sake cannot be told"
-        )
+        reason = come_and_go(sorted(flapping), history.now_s - began_s)
         yield _somebody_lags(logs, "flaps", began_s, reason)
 
 
@@ -251,10 +256,7 @@ def _restless(history: History, logs: Logs) -> Iterable[Verdict]:
     if count < history.config.lag_quorums or not _recent(history, [at_s for at_s, _ in advances]):
         return
     began_s = advances[0][0]
-    reason = (
-        f"the quorum flaps: its id grew by {count} in {seconds(history.now_s - began_s)}, and no "
-        "group is seen to come or go; for whose sake cannot be told"
-    )
+    reason = quorums_follow(count, history.now_s - began_s)
     yield _somebody_lags(logs, "restless", began_s, reason)
 
 
@@ -274,9 +276,5 @@ def _absent(history: History, logs: Logs) -> Iterable[Verdict]:
         if history.now_s - since_s < max(history.config.lag_absent_s, slowest_s):
             continue
         phases = sorted({t.step.phase for t in history.groups()[group] if t.step is not None})
-        reason = (
-            f"{group} sends heartbeats and is in no quorum for {seconds(history.now_s - since_s)}, "
-            f"while the others committed {log.others_commits} steps; its ranks are in "
-            f"{listed(phases)}"
-        )
+        reason = takes_no_part(group, history.now_s - since_s, log.others_commits, phases)
         yield _lags(history, group, "absent", since_s, reason)

@@ -203,6 +203,20 @@ def side_by_side(
     return Roster(tuple(places), ()), table
 
 
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """Where a rank's excess is, in medians over some windows."""
+
+    kind: str | None
+    """`data loading`, `compute`, or a user's own phase in quotes; None: no phases show it."""
+    own_s: float
+    """Seconds a step that it spends there."""
+    peers_s: float
+    """The same of its peers."""
+    peers_alone_s: float
+    """Seconds a step in which its peers worked: busy, and not held inside collectives."""
+
+
 # -- from samples to windows -----------------------------------------------------------------------
 
 _WINDOWS_KEPT: Final = 120

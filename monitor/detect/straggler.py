@@ -16,7 +16,7 @@ C++), the group is reported, and that the slow rank in it is unknown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
@@ -25,13 +25,22 @@ import numpy as np
 
 from monitor.detect.history import History
 from monitor.detect.learned_pauses import Gap
-from monitor.detect.pace import Pace, Paces, Window, side_by_side
+from monitor.detect.pace import Blame, Pace, Paces, Window, side_by_side
 from monitor.detect.track import RankTrack
+from monitor.detect.wording import (
+    computes_more,
+    lacks_cores,
+    slow_collectives,
+    slow_links,
+    slow_phase,
+    slow_work,
+    slowness,
+)
 from monitor.model import cohort
 from monitor.model.cohort import Floats
 from monitor.model.names import GroupName, RankName, group_of
 from monitor.model.verdict import Confidence, Kind, Verdict
-from monitor.model.wording import listed, plural, seconds
+from monitor.model.wording import seconds
 from worker_server.wire import LONG_PHASES, WAITING_PHASE
 
 # -- slow phase --------------------------------------------------------------------------------
@@ -43,22 +52,6 @@ _KINDS: Final[Mapping[str, str]] = {
     "optimizer": "compute",
 }
 _QUIET: Final = LONG_PHASES | {WAITING_PHASE}
-TRANSFERS: Final = "communication inside its group"
-
-
-@dataclass(frozen=True, slots=True)
-class Blame:
-    """Where a rank's excess is, in medians over some windows."""
-
-    kind: str | None
-    """`data loading`, `compute`, or a user's own phase in quotes; None: no phases show it."""
-    own_s: float
-    """Seconds a step that it spends there."""
-    peers_s: float
-    """The same of its peers."""
-    peers: int
-    peers_alone_s: float
-    """Seconds a step in which its peers worked: busy, and not held inside collectives."""
 
 
 def blame(windows: Sequence[Window], rank: RankName) -> Blame:
@@ -66,14 +59,12 @@ def blame(windows: Sequence[Window], rank: RankName) -> Blame:
     own: dict[str, list[float]] = {}
     theirs: dict[str, list[float]] = {}
     alone: list[float] = []
-    most = 0
     for paces in (window.paces for window in windows):
         place = paces.roster.places.get(rank)
         if place is None:
             continue
         peers = paces.roster.lanes == paces.roster.lanes[place]
         peers[place] = False
-        most = max(most, int(peers.sum()))
         for kind, spent_s in sorted(by_kind(paces).items()):
             if not np.isnan(spent_s[place]) or not np.isnan(spent_s[peers]).all():
                 known_s = np.nan_to_num(spent_s)
@@ -86,7 +77,6 @@ def blame(windows: Sequence[Window], rank: RankName) -> Blame:
         kind=worst,
         own_s=_median(own.get(worst or "", ())),
         peers_s=_median(theirs.get(worst or "", ())),
-        peers=most,
         peers_alone_s=_median(alone),
     )
 
@@ -130,7 +120,6 @@ _PAST = 0.9
 """Its slow windows must exceed this quantile of its own past."""
 _MOSTLY_INSIDE = 0.5
 """Share of the sweeps inside collectives above which a group mainly spends its time there."""
-_MOSTLY = 0.5
 _HELD = 0.2
 """Share of its busy time above which the time held by collectives is judged separately."""
 _OWN_SHARE = 2 / 3
@@ -180,28 +169,48 @@ class _Starved:
 
 @dataclass(frozen=True, slots=True)
 class _Slow:
+    """A rank that is slow by a rule."""
+
     rank: RankName
     rule: _Rule
+    own: Sequence[Pace]
+    """Its paces in the windows of the rule."""
     ratio: float
-    last: Pace
     busy_s: float
     """Medians over the observed windows, like the next."""
     usual_s: float
     since_s: float
     lost_s: float
-    alone_s: float
-    """Seconds a step in which it worked: busy, and not held inside collectives."""
-    held: float
-    """Share of its busy time in which collectives held it."""
-    persistent: bool
     blame: Blame
     starved: _Starved
+    persistent: bool = False
     steady: bool = False
     """Only all of its windows together show it: it may do more work in every few steps."""
 
+    @property
+    def last(self) -> Pace:
+        return self.own[-1]
+
+    @property
+    def alone_s(self) -> float:
+        """Seconds a step in which it worked: busy, and not held inside collectives."""
+        return median([pace.alone_s for pace in self.own])
+
+    @property
+    def held(self) -> float:
+        """Share of its busy time in which collectives held it."""
+        return _mean([pace.held for pace in self.own])
+
+    @property
+    def coarse(self) -> bool:
+        """Whether neither single windows nor the kernel's count confirm it."""
+        return self.steady and not self.starved.alone
+
 
 def straggler(history: History) -> tuple[Verdict, ...]:
-    """One verdict for each replica group with ranks that have been slow for several windows."""
+    """Ranks that have been slow for several windows (S1): one verdict per group, or that the
+    collectives inside a group are slow (S2).
+    """
     windows = list(history.pace.windows)
     if len(windows) < history.config.straggler_windows or history.disturbed:
         return ()
@@ -285,11 +294,45 @@ def _judge(history: History, track: RankTrack, windows: Sequence[Window]) -> _Sl
     )
 
 
+def _by(history: History, track: RankTrack, windows: Sequence[Window], rule: _Rule) -> _Slow | None:
+    """Slow in the last window and in enough of those before; in a small cohort it also has to have
+    become so, or to stay so.
+    """
+    last = _pace(windows[-1], track)
+    if last is None or not _slow(history, last, rule):
+        return None
+    if last.calls is not None and last.cohort < cohort.SMALL:
+        rule = rule.lasting(windows, last.cohort)
+    recent = windows[-rule.windows :]
+    own = _paces(recent, track)
+    slow = [pace for pace in own if _slow(history, pace, rule)]
+    if len(own) < rule.windows or len(slow) < rule.slow:
+        return None
+    start, lost_s = _episode(history, track, windows, rule)
+    persistent = _persistent(history, track, windows, rule)
+    lasts = persistent or _changed(history, track, windows[:start], own)
+    if last.cohort < cohort.SMALL and not lasts:
+        return None
+    return _Slow(
+        rank=track.rank,
+        rule=rule,
+        own=own,
+        ratio=median([pace.busy_s / max(pace.usual_s, 1e-9) for pace in slow]),
+        busy_s=median([pace.busy_s for pace in own]),
+        usual_s=median([pace.usual_s for pace in own]),
+        since_s=windows[start].start_s,
+        lost_s=max(0.0, lost_s),
+        blame=blame(recent, track.rank),
+        starved=_starved(recent, track.rank),
+        persistent=persistent,
+    )
+
+
 def _steady(track: RankTrack, windows: Sequence[Window], rule: _Rule) -> _Slow | None:
     """Slow throughout, where single windows show little: two steps a poll make each noisy.
 
-    One of at least three without phases, whose peers agree: the busiest in nearly every window, by
-    as much as the mild rule asks of one, over this many windows together.
+    A rank without phases and with at least two peers, which agree: the busiest in nearly every
+    window, by as much as the mild rule asks of a rank, over this many windows together.
     """
     last = _pace(windows[-1], track)
     if last is None or last.calls is None or last.cohort < 3:
@@ -298,78 +341,62 @@ def _steady(track: RankTrack, windows: Sequence[Window], rule: _Rule) -> _Slow |
     if not _starved(windows[-count:], track.rank).alone:
         count, least_ahead = _STEADY_WINDOWS, _STEADY_AHEAD
     recent = windows[-count:]
-    present = [p for window in recent if (p := _pace(window, track)) is not None]
-    if len(present) < count:
+    own = _paces(recent, track)
+    if len(own) < count:
         return None
-    busy_s = sum(p.busy_s / p.work for p in present) / len(present)
-    if busy_s <= _least_busy(rule.ratio) * sum(p.usual_s for p in present) / len(present):
+    busy_s = _mean([pace.busy_s / pace.work for pace in own])
+    if busy_s <= _least_busy(rule.ratio) * _mean([pace.usual_s for pace in own]):
         return None  # most: no need to check their peers
-    lane = track.identity.group_rank
-    peers: dict[RankName, list[Pace]] = {}
-    for paces in (window.paces for window in recent):
-        for place in np.flatnonzero(paces.roster.lanes == lane):
-            if (rank := paces.roster.ranks[place]) != track.rank:
-                peers.setdefault(rank, []).append(paces[rank])
-    most_s = [max(p.busy_s for p in paces) for paces in zip(*peers.values(), strict=False)]
-    ahead = sum(p.busy_s > m for p, m in zip(present, most_s, strict=False))
-    means = [sum(p.busy_s for p in paces) / len(paces) for paces in peers.values()]
-    lows = [sum(p.low_s for p in paces) / len(paces) for paces in peers.values()]
-    low_s = sum(p.low_s / p.work for p in present) / len(present)
-    step_s = sum(p.step_s for p in present) / len(present)
-    excess_s = busy_s - max(means)
-    apart = max(means) - min(means) <= excess_s / 2 and busy_s > rule.ratio * max(means)
-    apart = apart and low_s > rule.ratio * max(lows)  # not only in every fifth step
-    if ahead < least_ahead or not apart or excess_s <= _SHARE_OF_STEP * step_s:
+    peers = _peers(recent, track)
+    ahead = _ahead(own, peers)
+    if ahead < least_ahead or not _stands_out(own, peers, rule.ratio):
         return None
+    usual_s = max(_mean([pace.busy_s for pace in paces]) for paces in peers)
     return _Slow(
         rank=track.rank,
         rule=_Rule(rule.ratio, count, ahead, count),
-        ratio=busy_s / max(means),
-        last=present[-1],
+        own=own,
+        ratio=busy_s / usual_s,
         busy_s=busy_s,
-        usual_s=max(means),
+        usual_s=usual_s,
         since_s=recent[0].start_s,
-        lost_s=sum((p.busy_s - p.usual_s) * p.steps for p in present),
-        alone_s=median([pace.alone_s for pace in present]),
-        held=sum(pace.held for pace in present) / len(present),
-        persistent=False,
+        lost_s=sum((pace.busy_s - pace.usual_s) * pace.steps for pace in own),
         blame=blame(recent, track.rank),
         starved=_starved(recent, track.rank),
         steady=True,
     )
 
 
-def _by(history: History, track: RankTrack, windows: Sequence[Window], rule: _Rule) -> _Slow | None:
-    last = _pace(windows[-1], track)
-    if last is not None and last.calls is not None and last.cohort < cohort.SMALL:
-        rule = rule.lasting(windows, last.cohort)
-    present = [p for window in windows[-rule.windows :] if (p := _pace(window, track)) is not None]
-    if len(present) < rule.windows or not _slow(history, present[-1], rule):
-        return None
-    if sum(_slow(history, pace, rule) for pace in present) < rule.slow:
-        return None
-    start, lost_s = _episode(history, track, windows, rule)
-    persistent = _persistent(history, track, windows, rule)
-    if present[-1].cohort < cohort.SMALL and not (
-        _changed(history, track, windows[:start], present) or persistent
-    ):
-        return None
-    held = sum(pace.held for pace in present) / len(present)
-    return _Slow(
-        rank=track.rank,
-        rule=rule,
-        ratio=median([p.busy_s / max(p.usual_s, 1e-9) for p in present if _slow(history, p, rule)]),
-        last=present[-1],
-        busy_s=median([pace.busy_s for pace in present]),
-        usual_s=median([pace.usual_s for pace in present]),
-        since_s=windows[start].start_s,
-        lost_s=max(0.0, lost_s),
-        alone_s=median([pace.alone_s for pace in present]),
-        held=held,
-        persistent=persistent,
-        blame=blame(windows[-rule.windows :], track.rank),
-        starved=_starved(windows[-rule.windows :], track.rank),
-    )
+def _peers(windows: Sequence[Window], track: RankTrack) -> list[list[Pace]]:
+    """The paces of each other rank of its lane."""
+    peers: dict[RankName, list[Pace]] = {}
+    for paces in (window.paces for window in windows):
+        for place in np.flatnonzero(paces.roster.lanes == track.identity.group_rank):
+            if (rank := paces.roster.ranks[place]) != track.rank:
+                peers.setdefault(rank, []).append(paces[rank])
+    return list(peers.values())
+
+
+def _ahead(own: Sequence[Pace], peers: Iterable[Sequence[Pace]]) -> int:
+    """In how many windows it was the busiest."""
+    windows = zip(own, *peers, strict=False)
+    return sum(pace.busy_s > max(peer.busy_s for peer in others) for pace, *others in windows)
+
+
+def _stands_out(own: Sequence[Pace], peers: Sequence[Sequence[Pace]], ratio: float) -> bool:
+    """Whether a rank works longer than its peers, which agree, and not only in every fifth step."""
+    busy_s = _mean([pace.busy_s / pace.work for pace in own])
+    low_s = _mean([pace.low_s / pace.work for pace in own])
+    means_s = [_mean([pace.busy_s for pace in paces]) for paces in peers]
+    lows_s = [_mean([pace.low_s for pace in paces]) for paces in peers]
+    excess_s = busy_s - max(means_s)
+    agree = max(means_s) - min(means_s) <= excess_s / 2
+    longer = busy_s > ratio * max(means_s) and low_s > ratio * max(lows_s)
+    return agree and longer and excess_s > _SHARE_OF_STEP * _mean([pace.step_s for pace in own])
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _waits_longer(windows: Sequence[Window], suspect: _Slow) -> bool:
@@ -407,11 +434,15 @@ def _pace(window: Window, track: RankTrack) -> Pace | None:
     return pace if pace is not None and pace.incarnation == track.identity.incarnation else None
 
 
+def _paces(windows: Sequence[Window], track: RankTrack) -> list[Pace]:
+    return [pace for window in windows if (pace := _pace(window, track)) is not None]
+
+
 def _changed(
     history: History, track: RankTrack, before: Sequence[Window], present: Sequence[Pace]
 ) -> bool:
     """Whether a rank is slower than before its slow period."""
-    past = [pace.busy_s for window in before if (pace := _pace(window, track)) is not None]
+    past = [pace.busy_s for pace in _paces(before, track)]
     if len(past) < _BASELINE_WINDOWS:
         return False
     now_s = median([pace.busy_s for pace in present])
@@ -449,76 +480,91 @@ def _episode(
 def _verdict(history: History, group: GroupName, suspects: list[_Slow]) -> Verdict | None:
     """None when all of them only wait, for one that is not known to be slow yet."""
     transfer = _slow_transfer(history, group, suspects)
-    workers = (
-        suspects if transfer else [suspect for suspect in suspects if not _waits(history, suspect)]
-    )
-    if not workers:
+    slow = suspects if transfer else _by_own_work(history, suspects)
+    if not slow:
         return None
-    most_s = max(worker.alone_s for worker in workers)
-    slow = [worker for worker in workers if transfer or worker.alone_s >= _OWN_SHARE * most_s]
-    waiting = {suspect.rank for suspect in suspects} - {suspect.rank for suspect in slow}
     worst = max(slow, key=lambda worker: (worker.ratio, worker.rank))
     culprits = tuple(worker.rank for worker in slow)
-    doubted = any(worker.steady and not worker.starved.alone for worker in slow)
-    crowded = worst.starved.together
     clear = (
         transfer or all(worker.last.sees_group for worker in slow) or _well(history, worst, slow)
     )
+    coarse = any(worker.coarse for worker in slow)
+    if transfer:
+        what = slow_collectives(culprits, worst.busy_s, worst.usual_s, worst.last.cohort - 1)
+    else:
+        what = slow_work(
+            culprits, worst.rank, worst.last, worst.busy_s, worst.usual_s,
+            blame=worst.blame, clear=clear,
+        )  # fmt: skip
     since_s = min(worker.since_s for worker in slow)
-    victims = tuple(
-        track.rank
-        for track in history.present()
-        if track.rank in waiting or (track.group != group and track.participating)
-    )
-    reason = brief = _transfer(culprits, worst) if transfer else _work(culprits, worst, clear=clear)
-    if doubted:
-        reason += ", all along or in every few steps: the samples are too coarse to tell"
-    uses, others_use = _cores(history, worst.rank)
-    if uses > max(0.5, 1.5 * others_use):
-        reason += (
-            f"; it uses {uses:.1f} cores, its peers {others_use:.1f}: it computes more than they"
-        )
-    elif worst.starved.alone:
-        reason += (
-            f"; for {worst.starved.own:.0%} of the time it was ready to run and got no core: a CPU "
-            "limit, or other programs on its host"
-        )
-    elif crowded:
-        reason += (
-            f"; it waits for a core for {worst.starved.own:.0%} of the time, and others wait much "
-            "as long: there are too few for all, and chance says who gets less"
-        )
+    victims = _victims(history, group, {suspect.rank for suspect in suspects}.difference(culprits))
+    sure = clear and not coarse and not worst.starved.together
     return Verdict(
         kind=Kind.STRAGGLER,
         culprits=culprits,
         groups=(group,),
-        reason=f"{reason}; {listed(victims)} {plural(victims, 'waits', 'wait')} "
-        f"{seconds(max(0.0, worst.busy_s - worst.usual_s))} a step for that, for "
-        f"{seconds(history.now_s - since_s)} now",
-        brief=brief,
-        confidence=Confidence.LIKELY
-        if clear and not doubted and not crowded
-        else Confidence.UNSURE,
+        reason=slowness(
+            what,
+            _cause(history, worst),
+            victims,
+            max(0.0, worst.busy_s - worst.usual_s),
+            history.now_s - since_s,
+            coarse=coarse,
+        ),
+        brief=what,
+        confidence=Confidence.LIKELY if sure else Confidence.UNSURE,
         since_s=since_s,
         victims=victims,
-        evidence={
-            worker.rank: f"busy {worker.last.busy_s:.4f} s a step, peers "
-            f"{worker.last.usual_s:.4f} s, lost {worker.lost_s:.1f} s in "
-            f"{seconds(history.now_s - worker.since_s)}"
-            for worker in slow
-        }
-        | {
-            "slow at": TRANSFERS if transfer else worst.blame.kind or "its own work",
-            "course": _course(slow, worst),
-            "source": f"{'phases' if worst.blame.kind else 'waits that its WorkerServer saw'}, "
-            f"medians over windows of {seconds(history.config.window_s)} and more",
-        },
+        evidence=_evidence(history, slow, worst, transfer=transfer),
         lost_s=max(worker.lost_s for worker in slow),
         signature=f"straggler:{culprits[0]}",
     )
 
 
-def _well(history: History, worst: _Slow, slow: list[_Slow]) -> bool:
+def _by_own_work(history: History, suspects: Iterable[_Slow]) -> list[_Slow]:
+    """The slow ranks of a group that do not only wait for another of them."""
+    workers = [suspect for suspect in suspects if not _waits(history, suspect)]
+    most_s = max((worker.alone_s for worker in workers), default=0.0)
+    return [worker for worker in workers if worker.alone_s >= _OWN_SHARE * most_s]
+
+
+def _victims(history: History, group: GroupName, waiting: Set[RankName]) -> tuple[RankName, ...]:
+    """The other groups, and these ranks of the slow one's own."""
+    return tuple(
+        track.rank
+        for track in history.present()
+        if track.rank in waiting or (track.group != group and track.participating)
+    )
+
+
+def _cause(history: History, worst: _Slow) -> str:
+    """Why it is slow, as far as the kernel shows; empty: no idea."""
+    uses, others_use = _cores(history, worst.rank)
+    if uses > max(0.5, 1.5 * others_use):
+        return computes_more(uses, others_use)
+    if worst.starved.alone or worst.starved.together:
+        return lacks_cores(worst.starved.own, alone=worst.starved.alone)
+    return ""
+
+
+def _evidence(
+    history: History, slow: Sequence[_Slow], worst: _Slow, *, transfer: bool
+) -> dict[str, str]:
+    seen_by = "phases" if worst.blame.kind else "waits that its WorkerServer saw"
+    return {
+        worker.rank: f"busy {worker.last.busy_s:.4f} s a step, peers {worker.last.usual_s:.4f} s, "
+        f"lost {worker.lost_s:.1f} s in {seconds(history.now_s - worker.since_s)}"
+        for worker in slow
+    } | {
+        "slow at": "communication inside its group"
+        if transfer
+        else worst.blame.kind or "its own work",
+        "course": _course(slow, worst),
+        "source": f"{seen_by}, medians over windows of {seconds(history.config.window_s)} and more",
+    }
+
+
+def _well(history: History, worst: _Slow, slow: Sequence[_Slow]) -> bool:
     """Whether it is the only slow rank of a group whose waits show in part.
 
     What does not show looks like work: a rank no busier than its peers is not slow.
@@ -534,7 +580,7 @@ def _well(history: History, worst: _Slow, slow: list[_Slow]) -> bool:
     )
 
 
-def _course(slow: list[_Slow], worst: _Slow) -> str:
+def _course(slow: Sequence[_Slow], worst: _Slow) -> str:
     rule, times = worst.rule, f"{worst.ratio:.1f} times as long as its peers"
     if any(worker.persistent for worker in slow):
         return f"persistent: {times}, slow in each of the last {rule.persistent} windows"
@@ -559,40 +605,6 @@ def _slow_transfer(history: History, group: GroupName, suspects: list[_Slow]) ->
         suspect.held >= _MOSTLY_INSIDE and suspect.alone_s <= ratio * suspect.blame.peers_alone_s
         for suspect in suspects
     )
-
-
-def _transfer(culprits: tuple[RankName, ...], worst: _Slow) -> str:
-    last = worst.last
-    peers = f"{last.cohort - 1} other {'group takes' if last.cohort == 2 else 'groups take'}"
-    return (
-        f"the collectives inside the group of {listed(culprits)} are slow: its ranks come in "
-        f"time and take {seconds(worst.busy_s)} a step where {peers} {seconds(worst.usual_s)}"
-    )
-
-
-def _work(culprits: tuple[RankName, ...], worst: _Slow, *, clear: bool) -> str:
-    """Such as `1.0 slows everybody: its own work takes 1.1 s a step where its peers take 0.2 s`."""
-    last, blamed = worst.last, worst.blame
-    peers = "its peer takes" if last.cohort == 2 else "its peers take"
-    work = f"own work takes {seconds(worst.busy_s)} a step where {peers} {seconds(worst.usual_s)}"
-    where = ""
-    if blamed.kind is not None:
-        where = (
-            f", in {blamed.kind} {seconds(blamed.own_s)} where they take {seconds(blamed.peers_s)}"
-        )
-    if last.stopped >= _MOSTLY:
-        where += f"; a signal had stopped it at {last.stopped:.0%} of the looks"
-    elif last.witness is not None:
-        where += f"; it was seen to stand in {last.witness.frame}"
-    if not clear:
-        return (
-            f"a rank of group {group_of(worst.rank)} slows everybody, perhaps "
-            f"{' or '.join(culprits)} (how long its ranks wait for each other does not show): "
-            f"of {worst.rank} its {work}{where}"
-        )
-    if len(culprits) > 1:
-        return f"{listed(culprits)} slow everybody: of {worst.rank}, the slowest, its {work}{where}"
-    return f"{worst.rank} slows everybody: its {work}{where}"
 
 
 # -- slow pause --------------------------------------------------------------------------------
@@ -626,9 +638,7 @@ class _Change:
 
 
 def slow_pause(history: History) -> tuple[Verdict, ...]:
-    """One verdict for each rank and phase; most ticks none.
-
-    Checkpoints and evaluations that have become slow on one rank.
+    """Checkpoints and evaluations that have become slow on one rank: a verdict for each phase.
 
     Declared long phases are not part of a rank's pace, and by design not alike: often only one
     group saves. So a rank is compared with its own past first, and with ranks of its role that also
@@ -674,19 +684,21 @@ def _judge_pause(
     if any(peer.now_s > _GROWN * peer.was_s for peer in peers):
         return ()  # theirs grow too: the storage
     lost_s = sum(gap.span_s - change.was_s for gap in change.now)
-    beside = (
-        f"{len(peers)} {'peer takes' if len(peers) == 1 else 'peers take'} "
-        f"{seconds(median(peer.now_s for peer in peers))}"
-        if peers
-        else "no peer has such pauses, so it may be the storage"
-    )
+    peers_s = median(peer.now_s for peer in peers) if peers else None
     return (
         Verdict(
             kind=Kind.STRAGGLER,
             culprits=(track.rank,),
             groups=(track.group,),
-            reason=f"{track.rank} is slow in {phase}, {seconds(change.now_s)} each of the last "
-            f"{len(change.now)} times where it took {seconds(change.was_s)} before; {beside}",
+            reason=slow_phase(
+                track.rank,
+                phase,
+                change.now_s,
+                change.was_s,
+                times=len(change.now),
+                peers=len(peers),
+                peers_s=peers_s,
+            ),
             confidence=Confidence.LIKELY if peers else Confidence.UNSURE,
             since_s=change.now[0].ended_s - change.now[0].span_s,
             victims=tuple(t.rank for t in history.present() if t.group != track.group),
@@ -711,9 +723,8 @@ _TRANSFER_SHARE_OF_STEP = 0.2
 
 
 def slow_transfer(history: History) -> tuple[Verdict, ...]:
-    """At most one verdict; it accuses nobody.
-
-    Slow communication across replica groups (class S2): all come in time, and wait longer.
+    """Slow links between groups (S2): every rank is on time and the transfer itself takes longer.
+    Accuses nobody.
 
     Measured: the waiting of the rank that waits least. The last to arrive waits for nobody, so its
     remaining waiting is the transfer itself, with TorchFT's quorum and commit. When that grows in
@@ -743,9 +754,7 @@ def slow_transfer(history: History) -> tuple[Verdict, ...]:
             kind=Kind.STRAGGLER,
             culprits=(),
             groups=(),
-            reason=f"communication across groups takes {seconds(now_s)} a step even for the last "
-            f"to arrive, {seconds(usual_s)} before: the network is slow, or somebody's link; "
-            "phases cannot tell whose",
+            reason=slow_links(now_s, usual_s),
             confidence=Confidence.UNSURE,
             since_s=first.start_s,
             victims=tuple(sorted(windows[-1].paces)),
