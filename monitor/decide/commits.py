@@ -55,12 +55,7 @@ class Commits:
             last_s=max(commits_s + made_s if commits_s else moves_s, default=None),
             slack_s=gap_s + history.config.tick_s if commits_s else limit_s,
             limit_s=limit_s,
-            paused=any(
-                track.died_s is None and track.fresh is not None
-                for track in tracks
-                if track.doing in LONG_PHASES
-                or (track.step is not None and not LONG_PHASES.isdisjoint(track.step.tags))
-            ),
+            paused=any(map(_pauses, tracks)),
         )
 
     def since(self, began_s: float) -> Training:
@@ -81,6 +76,14 @@ def commit_gap_s(track: RankTrack) -> float:
         return (last_s - first_s) / between
     step = track.step
     return 0.0 if step is None or track.commits < 1 else step.trained_s / track.commits
+
+
+def _pauses(track: RankTrack) -> bool:
+    """Whether it lives, and is in a phase that may last."""
+    if track.died_s is not None or track.fresh is None:
+        return False
+    tags = () if track.step is None else track.step.tags
+    return track.doing in LONG_PHASES or not LONG_PHASES.isdisjoint(tags)
 
 
 def _made_s(track: RankTrack) -> float | None:

@@ -719,12 +719,7 @@ class Pipeline:
         self._pardon(
             shields, [v for v in (*firing, *verdicts) if v.stops or v.kind is Kind.STATE_CORRUPT]
         )
-        shielded = {
-            (kind, group)
-            for group, incident in shields.items()
-            for kind in Kind
-            if kind not in _OF_A_NEW_LIFE or not self._anew(group, incident)
-        } | {(Kind.DEAD, group) for group in self._put_out()}
+        shielded = self._shielded(shields) | {(Kind.DEAD, group) for group in self._put_out()}
         waits = self._tracker.waits(self._history)
         hangs = [i for i in self._tracker.open() if i.kind is Kind.NOT_ENTERED]
         return inhibit(
@@ -738,6 +733,15 @@ class Pipeline:
                 hangs_s={r: i.milestones.first_seen_s for i in hangs for r in i.suspects},
             )
         )
+
+    def _shielded(self, shields: Mapping[GroupName, Incident]) -> set[tuple[Kind, GroupName]]:
+        """What is not told of a group that an incident already explains."""
+        return {
+            (kind, group)
+            for group, incident in shields.items()
+            for kind in Kind
+            if kind not in _OF_A_NEW_LIFE or not self._anew(group, incident)
+        }
 
     def _anew(self, group: GroupName, incident: Incident) -> bool:
         """Whether all its processes started after its eviction: they may hang, too."""

@@ -169,7 +169,7 @@ def _alike(history: History) -> tuple[Verdict, ...]:
             confidence=Confidence.UNSURE,
             since_s=first_s,
             victims=tuple(sorted(track.rank for track in gone)),
-            evidence={t.rank: why_it_died(t) or "how is not known" for t in gone[:_SHOWN]},
+            evidence=_how(gone),
             signature=of_death(bad[0]),
             settled=True,
         ),
@@ -228,6 +228,20 @@ def _given_up(history: History, group: GroupName, gone: list[RankTrack]) -> _Giv
     return _GivenUp(waiters, edges, *_missing_by_records(history, group, gone))
 
 
+def _how(gone: Sequence[RankTrack]) -> dict[str, str]:
+    return {t.rank: why_it_died(t) or "how is not known" for t in gone[:_SHOWN]}
+
+
+def _those_waiting(end: _GivenUp, culprits: tuple[RankName, ...]) -> Iterable[str]:
+    """What the first of those that waited say of their end."""
+    return (gave_up(t, end.edges.get(t.rank), culprits) for t in end.waiters[:_SHOWN])
+
+
+def _works(works: Sequence[RankTrack]) -> Iterable[str]:
+    if works:
+        yield f"{working(works)}: the timeout is shorter than that work"
+
+
 def _ended_hang(
     history: History, graph: WaitGraph, group: GroupName, gone: list[RankTrack]
 ) -> Verdict | None:
@@ -245,20 +259,16 @@ def _ended_hang(
     victims = {track.rank for track in gone} | set(graph.victims(culprits))
     placed = not end.finding or any(map(_placed, stood))
     what = _stood(stood) if placed else end.finding
-    clauses = [what]
-    clauses += [gave_up(t, end.edges.get(t.rank), culprits) for t in end.waiters[:_SHOWN]]
-    clauses += [f"{working(works)}: the timeout is shorter than that work"] if works else []
     return Verdict(
         kind=Kind.NOT_ENTERED,
         culprits=culprits,
         groups=(group,),
-        reason="; ".join(clauses),
+        reason="; ".join((what, *_those_waiting(end, culprits), *_works(works))),
         brief=what if placed else "",
         confidence=Confidence.UNSURE if works else Confidence.LIKELY,
         since_s=end.since_s,
         victims=tuple(sorted(victims - set(culprits))),
-        evidence={t.rank: why_it_died(t) or "how is not known" for t in gone[:_SHOWN]}
-        | {"source": _BY_RECORDS if end.finding else _BY_EDGES},
+        evidence=_how(gone) | {"source": _BY_RECORDS if end.finding else _BY_EDGES},
         signature=of_hang(stood),
         settled=True,
     )

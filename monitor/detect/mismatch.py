@@ -9,8 +9,9 @@ group give a second opinion, which may narrow the verdict or make it unsure.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
+from itertools import islice
 from math import inf
 from typing import Final
 
@@ -20,9 +21,10 @@ from monitor.detect.graph import Stuck, WaitGraph
 from monitor.detect.history import History, Reading
 from monitor.detect.recorded import Opinion, lane, opinion, opinion_across, sure, unread
 from monitor.detect.track import RankTrack
+from monitor.detect.wording import HANGS_NOTHING, calls_differ, calls_uneven, records_disagree
 from monitor.model.names import GroupName, RankName
 from monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
-from monitor.model.wording import groups_of, listed, plural
+from monitor.model.wording import groups_of
 from monitor.records.findings import Fault, Finding
 from monitor.records.job import NONE
 from monitor.records.ring import signature_in_ring
@@ -40,7 +42,7 @@ _AGAIN_S = 3.0
 """After this long a record is requested again if it lacks the call its rank reports to be in.
 Shorter: a false one has its group's records judged again in each tick."""
 _COHORT_GROUPS = 2
-"""Other groups whose records are read to learn what the program does at this place."""
+"""Other groups whose records are read."""
 
 
 def suspicious_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
@@ -57,14 +59,18 @@ def suspicious_records(history: History, graph: WaitGraph) -> tuple[RankName, ..
                 t.rank for t in members if _lacks(history, t.rank) or _before_death(history, t)
             )
     if involved:
-        others = [
-            next((t for t in members if graph.standing[t.rank] is not RankStanding.SILENT), None)
-            for group, members in history.groups().items()
-            if group not in involved
-        ]
-        cohort = [track.rank for track in others if track is not None][:_COHORT_GROUPS]
-        wanted.update(rank for rank in cohort if _lacks(history, rank))
+        wanted.update(r for r in _elsewhere(history, graph, involved) if _lacks(history, r))
     return tuple(sorted(r for r in wanted if history.tracks[r].fresh is not None))
+
+
+def _elsewhere(history: History, graph: WaitGraph, involved: Set[GroupName]) -> Iterable[RankName]:
+    """A rank each of a few other groups, to learn what the program does at this place."""
+    groups = (members for group, members in history.groups().items() if group not in involved)
+    firsts = (
+        next((t.rank for t in members if graph.standing[t.rank] is not RankStanding.SILENT), None)
+        for members in groups
+    )
+    return islice(filter(None, firsts), _COHORT_GROUPS)
 
 
 def _victims(graph: WaitGraph, stuck: Stuck, culprits: Iterable[RankName]) -> tuple[RankName, ...]:
@@ -194,9 +200,8 @@ def _unfinished(call: RingEntry) -> bool:
 def differing_call(
     history: History, graph: WaitGraph, stuck: Stuck, records: Mapping[RankName, Reading]
 ) -> Verdict | None:
-    """Which rank called something else than the program does; None: all called the same.
-
-    The rank that differs in a collective that all have entered: phase 2 of a mismatch.
+    """The rank that called something else than the others in a collective that all have entered.
+    None: all called the same.
 
     Signatures of the same (process group, sequence), walked back to the first divergence. A strict
     majority makes the minority the culprits. On a tie the program itself decides, because every
@@ -212,13 +217,32 @@ def differing_call(
     for rank, entry in sorted(entries.items()):
         sides.setdefault(signature_in_ring(entry), []).append(rank)
     right = next((side for side, ranks in sides.items() if 2 * len(ranks) > stuck.size), None)
-    how = "the majority"
+    majority = right is not None
     if right is None:
         right = _expected(history, records, stuck, next(iter(entries.values())))
-        how = "these ranks in earlier attempts and the other groups"
     if right is not None and right not in sides:
         right = None
-    return _verdict(history, graph, stuck, sides=sides, entries=entries, right=right, how=how)
+    odd = (rank for side, ranks in sides.items() for rank in ranks if side != right)
+    culprits = tuple(sorted(odd))
+    return Verdict(
+        kind=Kind.MISMATCH,
+        culprits=culprits,
+        groups=(stuck.group,),
+        reason=calls_differ(
+            stuck,
+            seq,
+            sides,
+            right,
+            culprits=culprits,
+            site=entries[culprits[0]].site,
+            majority=majority,
+        ),
+        confidence=Confidence.UNSURE if right is None else Confidence.LIKELY,
+        since_s=began_s(history, culprits),
+        victims=_victims(graph, stuck, culprits),
+        evidence=_evidence(entries),
+        signature=f"mismatch:{stuck.process_group}:{'/'.join(sorted({s.op for s in sides}))}",
+    )
 
 
 def _first_divergence(records: Mapping[RankName, Reading], stuck: Stuck) -> int | None:
@@ -267,42 +291,6 @@ def _habit(entries: Iterable[RingEntry]) -> Signature | None:
     return counts[0][0]
 
 
-def _verdict(
-    history: History,
-    graph: WaitGraph,
-    stuck: Stuck,
-    *,
-    sides: Mapping[Signature, list[RankName]],
-    entries: Mapping[RankName, RingEntry],
-    right: Signature | None,
-    how: str,
-) -> Verdict:
-    said = "; ".join(
-        f"{listed(ranks)} {plural(ranks, 'calls', 'call')} {side}" for side, ranks in sides.items()
-    )
-    place = f"collective {next(iter(entries.values())).seq} of {stuck.process_group!r}"
-    odd = [rank for side, ranks in sides.items() for rank in ranks if side != right]
-    culprits = tuple(sorted(odd))
-    if right is None:
-        reason = f"in {place} of {stuck.group}, {said}: cannot tell which of them is wrong"
-    else:
-        site = entries[culprits[0]].site
-        where = f" (at {site})" if site is not None else ""
-        reason = f"in {place} of {stuck.group}, {said}: {how} called {right}, so "
-        reason += f"{listed(culprits)} {plural(culprits, 'is', 'are')} wrong{where}"
-    return Verdict(
-        kind=Kind.MISMATCH,
-        culprits=culprits,
-        groups=(stuck.group,),
-        reason=reason,
-        confidence=Confidence.UNSURE if right is None else Confidence.LIKELY,
-        since_s=began_s(history, culprits),
-        victims=_victims(graph, stuck, culprits),
-        evidence=_evidence(entries),
-        signature=f"mismatch:{stuck.process_group}:{'/'.join(sorted({s.op for s in sides}))}",
-    )
-
-
 # -- differing across --------------------------------------------------------------------------
 
 _MOST = 64
@@ -310,9 +298,8 @@ _MOST = 64
 
 
 def differing_across(history: History) -> tuple[Verdict, ...]:
-    """At most one verdict for each lane: its records are read once, however many died of them.
-
-    A rank that died of what another group called (class H2 across replica groups).
+    """A rank killed by a peer's different call across groups (H2). One verdict per lane, whose
+    records are read once.
 
     Gloo ends a rank whose neighbour sends more or less than it expects: the dead rank has met the
     mismatch, but did not necessarily cause it. The records of the ranks that share the process
@@ -374,9 +361,8 @@ def _judge(history: History, dead: RankTrack) -> Verdict | None:
 def uneven_call(
     history: History, graph: WaitGraph, stuck: Stuck, records: Mapping[RankName, Reading]
 ) -> Verdict | None:
-    """Which ranks made a call too many, or left one out; None without a record of it.
-
-    An extra or a skipped call: some are inside a collective that the others have not reached.
+    """Ranks that made a call too many or left one out: some are inside a collective that the others
+    have not reached. None without a record of it.
 
     All wait for each other. The ranks ahead made an extra call unless the program always makes it
     there; then the others skipped theirs.
@@ -387,23 +373,14 @@ def uneven_call(
     if not entries:
         return None
     entry = next(iter(entries.values()))
-    usual, behind = _usual_calls(history, records, stuck, entry), tuple(sorted(stuck.absent))
-    if usual is None:
-        culprits, end = stuck.members, "cannot tell whether the call is extra or was skipped"
-    elif entry.nth is not None and entry.nth >= usual:
-        culprits = stuck.joined
-        end = f"the program makes {usual} calls there in a step, so the call is one too many"
-    else:
-        culprits = behind
-        end = f"the program makes {usual} calls there in a step, so {listed(behind)} left it out"
+    usual = _usual_calls(history, records, stuck, entry)
+    extra = usual is not None and entry.nth is not None and entry.nth >= usual
+    culprits = stuck.members if usual is None else stuck.joined if extra else stuck.absent
     return Verdict(
         kind=Kind.MISMATCH,
         culprits=tuple(sorted(culprits)),
         groups=(stuck.group,),
-        reason=f"{listed(stuck.joined)} {plural(stuck.joined, 'stands', 'stand')} in "
-        f"{signature_in_ring(entry)} (collective {stuck.seq} of {stuck.process_group!r}) that "
-        f"{listed(behind)} {plural(behind, 'has', 'have')} not entered while waiting elsewhere: "
-        + end,
+        reason=calls_uneven(stuck, signature_in_ring(entry), usual, extra=extra),
         confidence=Confidence.UNSURE if usual is None else Confidence.LIKELY,
         since_s=began_s(history, stuck.joined),
         victims=_victims(graph, stuck, culprits),
@@ -438,7 +415,7 @@ _KINDS = (Fault.MISMATCH, Fault.SKIPPED, Fault.EXTRA)
 
 
 def mismatch(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
-    """At most one verdict for each replica group, on the flight records at hand."""
+    """Different collectives in a group (H2), by the flight records at hand. A verdict per group."""
     verdicts: dict[GroupName, Verdict] = {}
     for stuck in (*_suspicious(history, graph), *_of_the_dead(history, graph)):
         if stuck.group in verdicts:
@@ -455,7 +432,7 @@ def mismatch(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
 def two_threads(history: History, stuck: Stuck) -> Verdict | None:
     """Two threads that use one process group, if the records of its ranks show it.
 
-    Nothing orders their calls, so whatever differs is the program's, whoever is in the minority.
+    Nothing orders their calls, so whatever differs is the program's, even if a minority differs.
     """
     said = opinion(history, stuck.group)
     findings = () if said is None else said.findings
@@ -542,8 +519,7 @@ def _with_second_opinion(history: History, verdict: Verdict, group: GroupName) -
         culprits=both,
         victims=tuple(rank for rank in verdict.victims if rank not in both),
         confidence=Confidence.UNSURE,
-        reason=f"{verdict.reason}; but by all their records it is {listed(tuple(sorted(named)))}: "
-        "cannot tell",
+        reason=records_disagree(verdict.reason, sorted(named)),
     )
 
 
@@ -555,15 +531,11 @@ LARGEST: Final = 8
 """Ranks of a group that is sampled: a tick parses and compares some 4,096 calls of each."""
 _TOLD_TICKS: Final = 3.5
 """Ticks for which a fresh reading is used: enough sweeps to fire, few analyses."""
-_SPARE: Final = (
-    "nothing hangs, and a group that is put out would do the same again: look at the call"
-)
 
 
 def silent_mismatch(history: History) -> tuple[Verdict, ...]:
-    """At most one verdict for each replica group whose records were just read.
-
-    Mismatches that hang nothing (class H2): the numbers are wrong and training continues.
+    """Mismatches that hang nothing (H2): the numbers are wrong and training continues. One verdict
+    per group whose records were just read.
 
     Gloo moves bytes: a rank that sums the same bytes as integers where its peers sum floats stops
     nobody (ALGORITHMS.md section 4). Nothing raises a suspicion there, so the records of small
@@ -664,5 +636,5 @@ def _silent_verdict(group: GroupName, said: Opinion, finding: Finding, since_s: 
         since_s=since_s,
         evidence=dict(finding.evidence),
         signature=f"mismatch:silent:{label}:{finding.op}",
-        spare=_SPARE,
+        spare=HANGS_NOTHING,
     )

@@ -417,8 +417,13 @@ def _advance(course: _Course, reading: Sample | None) -> None:
         if before is course.start:  # the rest of a round
             course.sample = reading.count()
             return
-    if steps < _SAMPLE_STEPS:
-        return
+    if steps >= _SAMPLE_STEPS:
+        _measure(course, reading, steps)
+
+
+def _measure(course: _Course, reading: Sample, steps: int) -> None:
+    """One more sample of its pace, over the steps since the last one."""
+    before = course.sample
     whole_s = reading.count().whole_s - before.whole_s
     if whole_s <= 0:
         return

@@ -365,6 +365,7 @@ TITLES: Final[Mapping[Fault, str]] = {
     Fault.SILENT_MISMATCH: "another dtype than its peers: no hang, wrong numbers",
     Fault.ORDER_INVERSION: "deadlock: collectives in different order",
     Fault.POINT_TO_POINT: "a send or recv that nobody answers",
+    Fault.TWO_THREADS: "two threads use one group in no order",
     Fault.TIMED_OUT: "ended by its timeout or an error everywhere",
 }
 """What the culprits of each kind did."""

@@ -408,8 +408,7 @@ class Recorder:
                 if isinstance(value, _Tensor):
                     sizes_out, dtype = (value.shape,), dtype or value.dtype
                 elif value is not None:
-                    sizes_out, dtype_out = _sizes(value)
-                    dtype = dtype or dtype_out
+                    sizes_out, dtype = _sizes(value, dtype)
             what = sizes_in, sizes_out, dtype
             shapes = self._shapes.get(what) or self._shape_text(what)
             root = tag = layout.NONE
@@ -417,7 +416,7 @@ class Recorder:
             if at.root != _NOWHERE:
                 root = _root(at, args, group)
                 if at.tag != _NOWHERE:
-                    tag = int(args[at.tag] or 0) if count > at.tag else 0
+                    tag = _tag(at, args)
                     counted = self.transfer_row(row, root, tag, sends=at.sends)
         except Exception:  # noqa: BLE001  wrong arguments: torch will report them
             return None
@@ -441,7 +440,7 @@ class Recorder:
                 facts.attempt,
                 self.site(frame),
                 is_async,
-                self.inside.thread or self.page.training_thread,
+                self.inside.thread,
                 tag,
                 shapes[0],
             )
@@ -461,7 +460,7 @@ class Recorder:
             facts, site = self._facts, self.site(sys._getframe(1))
             return self.page.enter(
                 row, self._text(op), dtype, reduce_op, root, facts.step, facts.attempt, site, flags,
-                self.inside.thread or self.page.training_thread, tag, shapes,
+                self.inside.thread, tag, shapes,
             )  # fmt: skip
         except Exception as exc:  # noqa: BLE001  nothing may reach training
             self.disable(exc)
@@ -629,12 +628,16 @@ def _group_name(group: Any) -> str:
     return type(group).__name__
 
 
-def _sizes(value: Any) -> tuple[Any, Any]:
-    """Shapes of a list of tensors, and the dtype of the first."""
+def _sizes(value: Any, dtype: Any = None) -> tuple[Any, Any]:
+    """Shapes of a list of tensors, and `dtype` or that of the first."""
     if not isinstance(value, list | tuple):  # reading an iterator would use it up
         raise TypeError(f"{type(value).__name__} is no list of tensors")
     shapes = tuple([item.shape for item in value])
-    return shapes, value[0].dtype if shapes else None
+    return shapes, dtype or (value[0].dtype if shapes else None)
+
+
+def _tag(at: _Op, args: tuple[Any, ...] | list[Any]) -> int:
+    return int(args[at.tag] or 0) if len(args) > at.tag else 0
 
 
 def _root(at: _Op, args: tuple[Any, ...] | list[Any], group: Any) -> int:

@@ -88,7 +88,8 @@ def test_a_ring_that_names_no_thread_counts_sends_among_the_collectives() -> Non
         (0, False, 1), (0, True, 2), (0, False, 2), (1, False, 1), (1, False, 2),
     ]  # fmt: skip
     part = job(
-        answer(call(2, 2, op="send", root=1), call(3, 3)), answer(call(1, 1), call(2, 2), rank=1)
+        answer(call(2, 2, op="send", root=1), call(3, 3), torch=None),
+        answer(call(1, 1), call(2, 2), rank=1),
     )
     assert rows(part, "rank", "seq") == [(1, 1), (1, 2)]
 

@@ -450,7 +450,8 @@ class PageWriter:
     ) -> tuple[int, int]:
         """Record that a collective or transfer is entered; pass the result to `leave`.
 
-        `is_async`: bit 0, and the quorum id + 1 of TorchFT's groups above it.
+        `is_async`: bit 0, and the quorum id + 1 of TorchFT's groups above it. `thread`: a native
+        id; 0: the training thread.
         """
         words = self._words
         now = monotonic_ns()
@@ -466,7 +467,7 @@ class PageWriter:
         _pack_call(
             self._buffer, (at + 1) * _WORD,
             row.index, seq, op, dtype, reduce_op, root, step, attempt, nth, site, now, 0, 0,
-            is_async, thread, tag, shapes, ticket + 1,
+            is_async, thread or self.training_thread, tag, shapes, ticket + 1,
         )  # fmt: skip
         word = row.word
         words[word + 3] = op
