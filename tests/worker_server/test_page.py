@@ -272,7 +272,14 @@ def test_an_entry_has_its_thread(page, reader):
 
 
 def forming(**changes):
-    usual = {"call": "new_group", "nth": 3, "ranks": [0, 1], "store": "h:1", "site": 0}
+    usual = {
+        "call": "new_group",
+        "nth": 3,
+        "ranks": [0, 1],
+        "store": "h:1",
+        "site": 0,
+        "earlier": [],
+    }
     return json.dumps({**usual, **changes})
 
 
