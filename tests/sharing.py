@@ -58,6 +58,7 @@ TOGETHER: Final = {
     "torchft": ("tests/worker_server/test_torchft.py",),
     "recipes": ("tests/examples/test_kubernetes.py",),
     "records": ("tests/worker_server/test_records.py",),
+    "transfers": ("tests/worker_server/test_transfers.py",),
     "attaches": ("tests/worker_server/test_attach.py", "tests/worker_server/test_joining.py"),
     "no code": ("tests/worker_server/test_zero_code.py",),
 }

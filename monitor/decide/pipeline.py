@@ -735,7 +735,7 @@ class Pipeline:
         )
 
     def _shielded(self, shields: Mapping[GroupName, Incident]) -> set[tuple[Kind, GroupName]]:
-        """What is not told of a group that an incident already explains."""
+        """What is not reported of a group that an incident already explains."""
         return {
             (kind, group)
             for group, incident in shields.items()

@@ -2,7 +2,7 @@
 
 Theory of operation. The dead keep their edges: whom a rank waited for when it was last seen
 (`History.held`), how it ended (`endings`), where it stood, and what its records show. A rank that
-gave up on others died of the one that it waited for, whoever ended first. If that one stood still
+gave up on others died of the one that it waited for, even if another ended first. If that one stood still
 by itself, until its launcher ended it or to this day, the hang is the fault and the deaths are its
 consequence. If it had left its collectives behind and ended with exit code 0, it left early. Only a
 rank with an end of its own is blamed for its death.
@@ -78,11 +78,11 @@ def dead(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     if not early and _over_together(history):
         return _alike(history)
     follows = _followers(history, lost)
-    told = {group for verdict in early for group in verdict.groups}
+    reported = {group for verdict in early for group in verdict.groups}
     verdicts = [
         _ended_hang(history, graph, group, gone) or _verdict(history, graph, group, gone, follows)
         for group, gone in lost.items()
-        if group not in follows and group not in told and not _still_hangs(history, graph, gone)
+        if group not in follows and group not in reported and not _still_hangs(history, graph, gone)
     ]
     verdicts += [
         _lost(history, graph, group, away)
@@ -133,8 +133,8 @@ def _exception(track: RankTrack) -> str:
 def _without_a_word(track: RankTrack) -> bool:
     """Whether nothing is known of its end, or it is done."""
     process = None if track.report is None else track.report.process
-    known = process is not None and (process.exit_code or process.exit_signal)
-    return not known and not _exception(track)
+    exit_seen = process is not None and (process.exit_code or process.exit_signal)
+    return not exit_seen and not _exception(track)
 
 
 def _one_error(tracks: Sequence[RankTrack]) -> bool:
@@ -327,7 +327,7 @@ def _left_early(
 ) -> Verdict | None:
     """Ranks that ended with exit code 0 while others of their group were inside a collective.
 
-    Those wait for ever, or have given up by now.
+    Those wait until their timeout, or have given up by now.
     """
     done = [t for t in members if is_gone(t) and end_of(t) is End.DONE]
     if not done or len(done) == len(members):

@@ -1,7 +1,7 @@
 """The wait-for graph: ranks, who waits for whom by which witness, and what follows from that. Pure.
 
 A wait is an edge that says who is waited for; each witness makes its own (`waits` builds them). The
-graph does not know how a wait was seen. Whoever is waited for and waits for nobody is a root; who
+graph does not know how a wait was seen. One that is waited for and waits for nobody is a root; who
 reaches a root is its victim; ranks that wait for each other and for nobody else are a circle, in
 which nobody is to blame. Edges may name too many ranks, never too few: an edge to a rank that moves
 accuses nobody. (Source of the closed form: FT-HSDP, arXiv 2602.00277; Mycroft, SOSP'25.)
@@ -33,7 +33,7 @@ SELF_HELD = frozenset(
 _ENDS = frozenset({RankStanding.DEAD, RankStanding.TRACED, RankStanding.UNKNOWN})
 """Of ranks that others wait for: no wait of their own is seen."""
 _LEAVES_S: Final = 3.0
-"""A rank that gives up moves once more, seen a poll or two later; one that goes on moves after."""
+"""A rank that gives up moves once more, seen a poll or two later; one that continues moves after."""
 PAUSING = frozenset({RankStanding.FROZEN, RankStanding.ALONE, RankStanding.OUTSIDE})
 
 

@@ -21,7 +21,7 @@ from worker_server.wire import LONG_PHASES, WAITING_PHASE, Doing
 LASTS = frozenset({Doing.COMPILE, Doing.SAVE, Doing.EVALUATE, Doing.START})
 """What may keep a healthy rank at one line for long while others wait."""
 FOR_OTHERS = frozenset({Doing.COLLECTIVE, Doing.STORE, Doing.GROUP})
-"""Waits for other ranks: whoever stands there is no root, whatever counters say."""
+"""Waits for other ranks: a rank that stands there is no root, whatever counters say."""
 _BLOCKS = frozenset({Doing.LOCK, Doing.IO, Doing.SLEEP, Doing.PROCESS, Doing.DATA})
 _BEFORE_THEY_GIVE_UP = 0.75
 """Share of its waiters' own timeout after which a blocked rank is called hung: the rest is for the

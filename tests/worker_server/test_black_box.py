@@ -42,7 +42,9 @@ def test_a_state_has_all_that_the_page_says(page, bench):
     enter(page, page.transfer_row(group, 1, 7, sends=True), "send", root=1, tag=7)
     page.write_note(
         layout.NOTE_FORMING,
-        json.dumps({"call": "new_group", "nth": 2, "ranks": [0], "store": None, "site": 0}),
+        json.dumps(
+            {"call": "new_group", "nth": 2, "ranks": [0], "store": None, "site": 0, "earlier": []}
+        ),
     )
     page.write_timeout(layout.W_TIMEOUT_COMMIT, 30.0)
     page.write_text(layout.W_LIGHTHOUSE, "head:29510")

@@ -52,7 +52,7 @@ def looks(*seen, until_s=200, watch=None):
         ((RUNS, None, INSIDE), [3, 5, 7, 12]),
         ((RUNS, step("compile"), INSIDE), [3, 5, 7, 12]),
         ((RUNS, step("checkpoint"), BETWEEN), [30, 32, 37, 42]),
-        ((RUNS, None, ()), [30, 32, 37, 42]),
+        ((RUNS, None, ()), [10, 12, 17, 22]),
         ((STOPPED, step(), ()), [0, 2, 7, 12]),
         ((DEAF, step(), ()), [0, 2, 7, 12]),
     ],
@@ -121,14 +121,14 @@ def transfer(posted, unfinished=0, held=0):
 def test_a_rank_that_sends_and_receives_moves():
     watch = HangWatch()
     for second in range(100):
-        assert not watch.due(RUNS, step(), BETWEEN, float(second), transfer(second // 4))
-    assert watch.due(RUNS, step(), BETWEEN, 102.0, transfer(24))
+        assert not watch.due(RUNS, step(), BETWEEN, float(second), transfer(second // 2))
+    assert watch.due(RUNS, step(), BETWEEN, 102.0, transfer(49))
 
 
 def test_a_rank_inside_of_its_first_transfer_is_looked_at_soon():
     watch = HangWatch()
     inside = transfer(1, 1, 1)
-    assert [s for s in range(10) if watch.due(RUNS, None, (), float(s), inside)] == [5, 7]
+    assert [s for s in range(10) if watch.due(RUNS, None, (), float(s), inside)] == [3, 5, 7]
 
 
 def test_a_rank_that_is_traced_is_left_alone():

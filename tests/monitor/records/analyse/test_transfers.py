@@ -91,9 +91,9 @@ def test_a_stage_that_comes_to_no_transfer_is_named_and_its_neighbours_are_not(c
     ranks[0].transfer("send", 1)
     ranks[0].transfer("recv", 1, done=False)
     ranks[2].transfer("recv", 1, done=False)
-    found = findings(*ranks)
-    assert [finding.culprits for finding in found] == [(1,)]
-    assert set(found[0].victims) == set(range(count)) - {1}
+    judged = findings(*ranks)
+    assert [finding.culprits for finding in judged] == [(1,)]
+    assert set(judged[0].victims) == set(range(count)) - {1}
 
 
 def test_a_first_or_last_stage_may_be_the_one_that_does_not_come() -> None:
