@@ -123,10 +123,7 @@ class Auditor:
                 continue
             self._settled.add(incident.id)
             if incident.id in self._open:
-                kind = str(incident.kind)
-                self._instruments.count_account(
-                    kind, lost=audited.lost.low, saved=audited.saved.low
-                )
+                self._instruments.count_account(str(incident.kind), lost=audited.lost.low)
         self._forget(incidents)
 
     @property

@@ -111,7 +111,6 @@ def test_the_whole_account_of_an_eviction(monitor: Monitor) -> None:
     assert body["id"] == "inc-1"
     assert (account["outcome"], account["final"]) == ("evicted", True)
     assert account["lost"]["low"] == pytest.approx(2 * 13 + 2 * 15, abs=0.2)
-    assert account["without_us"]["low"] == 4 * 61.0
     assert [held["guard"] for held in account["holds"]] == ["cool_down"]
     assert [part["until"] for part in account["intervals"]][:2] == ["seen", "firing"]
     assert (account["ran_on"], account["back_on"]) == (["node1"], ["node1"])
@@ -129,9 +128,7 @@ def test_the_whole_account_of_an_eviction(monitor: Monitor) -> None:
 def test_accounts_are_counted_once_when_they_are_complete(monitor: Monitor) -> None:
     story(monitor)
     lost = monitor.metric("lost_rank_seconds_total", kind="not_entered")
-    saved = monitor.metric("saved_rank_seconds_total", kind="not_entered")
     assert lost == pytest.approx(56, abs=1)
-    assert saved == pytest.approx(244 - 56, abs=1)
     monitor.tick()
     assert monitor.metric("lost_rank_seconds_total", kind="not_entered") == lost
 
@@ -204,8 +201,7 @@ def test_an_eviction_by_hand_has_a_story_like_any_other(
     assert "worker_evict" in [rung["rung"] for rung in body["evictions"][0]["rungs"]]
     assert account["intervals"][0]["until"] == "decided"
     assert {"survivors", "rejoined"} < {part["until"] for part in account["intervals"]}
-    for amount in ("lost", "saved"):
-        assert account[amount]["low"] is account[amount]["high"] is None
+    assert account["lost"]["low"] is account["lost"]["high"] is None
     assert monitor.get("/v1/audit?kind=by_hand")["evictions"] == 1
     at = ["--monitor", monitor.url]
     assert "ann: its fans scream" in said(capsys, "show", "manual", *at)
