@@ -212,8 +212,10 @@ class _GivenUp:
 
     @property
     def since_s(self) -> float:
-        """When the first of them began to wait, as far as known."""
-        return min((held.since_s for held in self.edges.values()), default=self.first_s)
+        """When the first of them began to wait: seen, or its last move."""
+        moved_s = (track.moved_s or self.first_s for track in self.waiters)
+        began_s = (held.since_s for held in self.edges.values()) if self.edges else moved_s
+        return min(self.first_s, *began_s)
 
 
 def _given_up(history: History, group: GroupName, gone: list[RankTrack]) -> _GivenUp | None:
