@@ -28,7 +28,14 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
-from monitor.detect.endings import End, end_of, finished, how_it_ended, is_gone
+from monitor.detect.endings import (
+    End,
+    end_of,
+    finished,
+    how_it_ended,
+    is_gone,
+    perhaps_asked,
+)
 from monitor.detect.graph import WaitGraph
 from monitor.detect.history import Held, History
 from monitor.detect.patience import allowance, at_work
@@ -340,7 +347,7 @@ def _left_early(
     if not behind:
         return None
     ranks = [track.rank for track in behind]
-    reason = f"{listed(names)} ended with exit code 0"
+    reason = f"{listed(names)} left with exit code 0{perhaps_asked(done)}"
     if seen:
         where = waits_in(history, [track.rank for track in seen])
         reason += f" while {listed(ranks)} {plural(ranks, 'was', 'were')} still{where}"
