@@ -23,8 +23,6 @@ OVER: Final[Mapping[str, int]] = {
     "monitor/commands/replay.py:replay": 16,
     "monitor/decide/audit.py:rungs": 16,
     "monitor/decide/pipeline.py:missing_without": 16,
-    "monitor/decide/tracker.py:_passed": 19,
-    "monitor/decide/tracker.py:resolved_by_eviction": 17,
     "monitor/decide/view.py:warnings_of": 17,
     "monitor/model/escalation.py:_gate": 18,
     "monitor/model/escalation.py:_kill": 19,

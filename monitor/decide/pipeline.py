@@ -397,11 +397,11 @@ def fleet_of(
             if isinstance(away, LighthouseAway)
         },
         past=tuple(past),
-        cut_short=frozenset(tracker.cut_short),
+        cut_short=tracker.cut_short(),
         in_flight=_in_flight(tracker, snapshot, config),
         would=tuple(experience.would),
         lessons=experience.all(),
-        faults=_faults(tracker.incidents.values()),
+        faults=_faults(tracker.all()),
         waited_for=frozenset(
             group
             for incident in tracker.open()
@@ -585,10 +585,8 @@ class Pipeline:
         otherwise they were left unfinished. `would`: evictions that observe mode held back.
         """
         before, self._tracker = self._tracker, Tracker(self._config)
-        self._tracker.restore(incidents)
-        self._tracker.warm(before)
-        if deciding:
-            self._tracker.resume([eviction for eviction in evictions if eviction.open])
+        unfinished = [eviction for eviction in evictions if deciding and eviction.open]
+        self._tracker.go_on(incidents, unfinished, before)
         self._deciding, self._past, self._holds = deciding, [], {}
         self._experience = Experience(self._experience.min_replicas, list(would))
         now_s = max((incident.last_seen_s for incident in incidents), default=0.0)
@@ -786,13 +784,9 @@ class Pipeline:
     def _decide(self, snapshot: Snapshot) -> tuple[Decision, ...]:
         if not self._deciding:
             return ()
-        ripe = [
-            incident
-            for incident in self._tracker.ripe(snapshot.now_s)
-            if incident.id not in self._tracker.awaiting()
-        ]
+        ripe = self._tracker.ripe(snapshot.now_s)
         emitted: list[Decision] = []
-        self._experience.take(self._tracker.incidents.values(), snapshot.now_s, self._config)
+        self._experience.take(self._tracker.all(), snapshot.now_s, self._config)
         ruled: Sequence[Decision] = ()
         if ripe:
             fleet = fleet_of(
