@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from monitor.decide.accounts import AuditedIncident, FleetFacts, all_hosts
@@ -286,26 +287,24 @@ def moves(before: Incident | None, after: Incident) -> Iterator[Line]:
 
 def rungs(before: Eviction | None, after: Eviction, now_s: float) -> Iterator[Line]:
     """Rungs that began or ended, and how the eviction ended."""
-    by, incident, group = after.author, after.incident_id, after.group
-    rungs_before = {} if before is None else {(r.rung, r.started_s): r for r in before.rungs}
+    write = partial(line, by=after.author, incident=after.incident_id)
+    earlier = before or Eviction(after.incident_id, after.group, after.replica_id, after.asked_s)
+    began = {(rung.rung, rung.started_s): rung for rung in earlier.rungs}
     for rung in after.rungs:
-        old, over_s = rungs_before.get((rung.rung, rung.started_s)), rung.finished_s
-        if old is not None and (old.finished_s is not None or over_s is None):
-            continue
-        at_s, how = (rung.started_s, "began") if over_s is None else (over_s, "ended")
-        result = None if rung.result is None else str(rung.result)
-        what = f"{rung.rung} {group} {how}"
-        yield line(at_s, "rung", by, what, rung.detail, incident=incident, result=result)
-    for name, what, why in (
-        ("gone_s", "gone", "every accused process is gone"),
-        ("left_quorum_s", "left", "a quorum without it is seen"),
-    ):
-        at_s = getattr(after, name)
-        if at_s is not None and (before is None or getattr(before, name) is None):
-            yield line(at_s, "eviction", by, f"{group} {what}", why, incident=incident)
-    if after.failed is not None and (before is None or before.failed != after.failed):
-        what = f"eviction of {group} failed"
-        yield line(now_s, "eviction", by, what, after.failed, incident=incident)
+        old, over_s = began.get((rung.rung, rung.started_s)), rung.finished_s
+        if old is None or (old.finished_s is None and over_s is not None):
+            at_s, how = (rung.started_s, "began") if over_s is None else (over_s, "ended")
+            what, result = f"{rung.rung} {after.group} {how}", rung.result and str(rung.result)
+            yield write(at_s, "rung", what=what, why=rung.detail, result=result)
+    if after.gone_s is not None and earlier.gone_s is None:
+        what, why = f"{after.group} gone", "every accused process is gone"
+        yield write(after.gone_s, "eviction", what=what, why=why)
+    if after.left_quorum_s is not None and earlier.left_quorum_s is None:
+        what, why = f"{after.group} left", "a quorum without it is seen"
+        yield write(after.left_quorum_s, "eviction", what=what, why=why)
+    if after.failed not in (None, earlier.failed):
+        what, why = f"eviction of {after.group} failed", after.failed
+        yield write(now_s, "eviction", what=what, why=why)
 
 
 def quarantine(event: QuarantineEvent) -> Iterator[Line]:

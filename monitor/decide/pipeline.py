@@ -304,10 +304,15 @@ def missing_without(history: History, snapshot: Snapshot, incident: Incident) ->
     explained = _explained(history, incident)
     if explained is not None:
         return explained
-    unseen = [track.rank for track in members if track.fresh is None]
-    if snapshot.gate_up or (members and not unseen):
+    return None if snapshot.gate_up else _unconfirmed(incident, members)
+
+
+def _unconfirmed(incident: Incident, members: Sequence[RankTrack]) -> str | None:
+    """Whose WorkerServer could not confirm an eviction; None: all of the group's could."""
+    unseen = tuple(track.rank for track in members if track.fresh is None)
+    if members and not unseen:
         return None
-    return f"nor {listed(tuple(unseen) or incident.suspects)}: nobody could confirm an eviction"
+    return f"nor {listed(unseen or incident.suspects)}: nobody could confirm an eviction"
 
 
 def _explained(history: History, incident: Incident) -> str | None:
