@@ -36,7 +36,7 @@ from monitor.decide.accounts import (
     span_costs,
     span_s,
 )
-from monitor.decide.audit import audit_of, with_by_hand
+from monitor.decide.audit import audit_of
 from monitor.decide.pipeline import TickResult
 from monitor.decide.view import SCHEMA, IncidentReport, View, bundle_url
 from monitor.decide.view_json import report_from_json, report_to_json
@@ -325,15 +325,14 @@ def _view(remembered: Remembered) -> View:
     decisions: dict[IncidentId, Sequence[DecisionRow]] = {}
     for row in remembered.decisions:
         decisions[row.incident_id] = (*decisions.get(row.incident_id, ()), row)
-    audit = audit_of(remembered, KeeperConfig())
     return View(
         snapshot=Snapshot(now_s, 0, 0.0, (), LighthouseAway("read from a store")),
         result=TickResult(now_s),
         observe=False,
-        incidents=with_by_hand(remembered.incidents, decisions, audit),
+        incidents=remembered.incidents,
         decisions=decisions,
         evictions={eviction.incident_id: eviction for eviction in remembered.taken_up},
-        audit=audit,
+        audit=audit_of(remembered, KeeperConfig()),
     )
 
 

@@ -595,7 +595,7 @@ class Pipeline:
         self._deciding, self._past, self._holds = deciding, [], {}
         self._experience = Experience(self._experience.min_replicas, list(would))
         now_s = max((incident.last_seen_s for incident in incidents), default=0.0)
-        self._experience.take(incidents, now_s, self._config)
+        self._experience.take(self._tracker.all(), now_s, self._config)
         self._take_past(evictions)
 
     def reconfigure(self, config: KeeperConfig, policy: Policy) -> None:

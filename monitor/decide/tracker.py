@@ -13,7 +13,7 @@ eviction asked before is finished or asked again, never forgotten.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from operator import attrgetter
@@ -26,7 +26,7 @@ from monitor.detect.history import History
 from monitor.detect.track import RankTrack
 from monitor.detect.wording import looks
 from monitor.model.config import KeeperConfig
-from monitor.model.eviction import Eviction
+from monitor.model.eviction import Eviction, EvictionState
 from monitor.model.incident import (
     Incident,
     Milestones,
@@ -39,7 +39,7 @@ from monitor.model.incident import (
     severity_of,
 )
 from monitor.model.names import GroupName, Host, IncidentId, RankName
-from monitor.model.verdict import Kind, Verdict
+from monitor.model.verdict import Confidence, Kind, Severity, Verdict
 from monitor.model.wording import listed, seconds
 
 # -- ending ------------------------------------------------------------------------------------
@@ -366,13 +366,15 @@ def _going_and_coming(history: History, incident: Incident, since_s: float) -> I
     awaited = marks.evict_asked_s is not None and marks.left_quorum_s is None
     if awaited and out_of_quorum(history, incident):
         incident = _reached(incident, history.now_s, "left_quorum", "a quorum without it is seen")
-    if marks.survivor_commit_s is None:
+    by_hand = incident.kind is Kind.BY_HAND
+    out_s = incident.ended_s if by_hand else since_s  # until then the others commit with it
+    if marks.survivor_commit_s is None and out_s is not None:
         commits = (
             track.last_commit_s
             for track in history.present()
             if track.group not in incident.groups and track.last_commit_s is not None
         )
-        at_s = min((at_s for at_s in commits if at_s > since_s), default=None)
+        at_s = min((at_s for at_s in commits if at_s > out_s), default=None)
         if at_s is not None:
             incident = _reached(incident, at_s, "survivor_commit", "another group commits")
     if marks.rejoined_s is None:
@@ -410,12 +412,10 @@ def _rejoined_s(history: History, incident: Incident) -> float | None:
             fresh = track.fresh
             if fresh is None or not fresh.process.alive or track.commits < 1:
                 return None
-            if (
-                track.rank in incident.suspects
-                and track.identity.incarnation in incident.incarnations
-            ):
-                return None
-            if track.identity.incarnation not in incident.incarnations:
+            if track.identity.incarnation in incident.incarnations:
+                if track.rank in incident.suspects or incident.kind is Kind.BY_HAND:
+                    return None
+            else:
                 first_s.append(track.first_commit_s or track.last_commit_s or history.now_s)
     return max(first_s, default=None)
 
@@ -519,6 +519,51 @@ def _gone_without_quorum(
         return "evicted: all its processes are gone; it was in no quorum"
     over = since_s > config.follow_s
     return "evicted: all its processes are gone; no quorum was formed since" if over else None
+
+
+def by_hand(eviction: Eviction) -> Incident:
+    """The incident of an eviction that a person asked for: nobody is accused."""
+    group, at_s = eviction.group, eviction.of_s
+    verdict = Verdict(
+        kind=Kind.BY_HAND,
+        culprits=(),
+        groups=(group,),
+        reason=f"{eviction.author} asked for it: {eviction.reason}",
+        confidence=Confidence.UNSURE,
+        since_s=at_s,
+    )
+    asked = Transition(at_s, "asked", f"by {eviction.author}")
+    began = Transition(eviction.asked_s, State.EVICTING.value, "the evictor began")
+    return Incident(
+        id=eviction.incident_id,
+        kind=Kind.BY_HAND,
+        fingerprint=_fingerprint(verdict),
+        signature="",
+        state=State.EVICTING,
+        culprits=(),
+        groups=(group,),
+        replica_ids=() if eviction.replica_id is None else (eviction.replica_id,),
+        incarnations=tuple(accused.incarnation for accused in eviction.accused),
+        verdict=verdict,
+        milestones=Milestones(at_s, firing_s=at_s, evict_asked_s=eviction.asked_s),
+        story=(asked, began),
+        last_seen_s=at_s,
+        severity=Severity.INFO,
+        hosts=tuple(sorted({accused.host for accused in eviction.accused})),
+    )
+
+
+def progressed(incident: Incident, eviction: Eviction, now_s: float) -> Incident:
+    """The incident of an eviction by hand, which ends as its eviction does."""
+    incident, left_s = being_evicted(incident, eviction), eviction.left_quorum_s
+    if left_s is not None and incident.milestones.left_quorum_s is None:
+        incident = _reached(incident, left_s, "left_quorum", "a quorum without it is seen")
+    if eviction.open:
+        return incident
+    why = f"{eviction.state}: {eviction.outcome}"
+    if eviction.state is EvictionState.CONFIRMED:
+        why = f"evicted: {eviction.confirmed or eviction.outcome}"
+    return resolved(incident, now_s if eviction.ended_s is None else eviction.ended_s, why)
 
 
 # -- sighting ----------------------------------------------------------------------------------
@@ -691,7 +736,10 @@ class TrackedIncident:
     ) -> None:
         """Take the evictor's report on its latest eviction; None: it has none."""
         incident, asked_s = self.incident, self.incident.milestones.evict_asked_s
-        if eviction is not None and eviction.asked_s >= (asked_s or 0.0):
+        if incident.kind is Kind.BY_HAND:
+            if eviction is not None:
+                self.keep(progressed(incident, eviction, history.now_s))
+        elif eviction is not None and eviction.asked_s >= (asked_s or 0.0):
             after = reported(history, incident, eviction, config)
             if after.milestones.evict_asked_s != asked_s:
                 self.asked_s = None
@@ -825,13 +873,18 @@ class Tracker:
                 taken.cut_short = True
                 taken.incident = being_evicted(taken.incident, eviction)
 
-    def all(self) -> tuple[Incident, ...]:
-        return tuple(tracked.incident for tracked in self._tracked.values())
+    def _faults(self) -> Iterator[TrackedIncident]:
+        """All but evictions by hand: those are followed, and judge nothing."""
+        every = self._tracked.values()
+        return (tracked for tracked in every if tracked.incident.kind is not Kind.BY_HAND)
 
     def _open(self) -> list[TrackedIncident]:
-        """Open ones, oldest first."""
-        opened_ones = (tracked for tracked in self._tracked.values() if tracked.open)
-        return sorted(opened_ones, key=lambda tracked: oldest_first(tracked.incident))
+        """Open faults, oldest first."""
+        still = (tracked for tracked in self._faults() if tracked.open)
+        return sorted(still, key=lambda tracked: oldest_first(tracked.incident))
+
+    def all(self) -> tuple[Incident, ...]:
+        return tuple(tracked.incident for tracked in self._faults())
 
     def open(self) -> tuple[Incident, ...]:
         """Open incidents, oldest first."""
@@ -839,7 +892,7 @@ class Tracker:
 
     def shown(self) -> tuple[Incident, ...]:
         """Open ones, and resolved ones that fired, newest first."""
-        shown = (tracked.incident for tracked in self._tracked.values() if tracked.listed)
+        shown = (tracked.incident for tracked in self._faults() if tracked.listed)
         return tuple(sorted(shown, key=newest_first))
 
     def ripe(self, now_s: float) -> tuple[Incident, ...]:
@@ -872,7 +925,7 @@ class Tracker:
         """Groups that we evict or that are coming back: they are not accused again."""
         return {
             group: tracked.incident
-            for tracked in self._tracked.values()
+            for tracked in self._faults()
             if tracked.shields(now_s, self.config)
             for group in tracked.incident.groups
         }
@@ -930,7 +983,10 @@ class Tracker:
                 tracked.note_ends(history)
         by_time = sorted(evictions, key=attrgetter("asked_s"))
         latest = {eviction.incident_id: eviction for eviction in by_time}
-        for tracked in self._open():
+        for key, eviction in latest.items():
+            if eviction.by_hand and key not in self._tracked:
+                self._tracked[key] = TrackedIncident(by_hand(eviction))
+        for tracked in [tracked for tracked in self._tracked.values() if tracked.open]:
             tracked.take_eviction(history, latest.get(tracked.incident.id), self.config)
 
     def update(

@@ -26,7 +26,7 @@ from monitor.decide.accounts import (
     span_costs,
     span_s,
 )
-from monitor.decide.audit import Aftermath, IncidentAudit, audit_of
+from monitor.decide.audit import IncidentAudit, audit_of
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import (
     DecisionRow,
@@ -284,14 +284,12 @@ def remembered(part: str, body: Any) -> IncidentAudit:
 
 @pytest.mark.parametrize("body", ["text", None, [], {"own": "2"}, {"own": 1}, {"survivors_s": "x"}])
 def test_notes_that_are_none_are_forgotten(body: Any) -> None:
-    notes = remembered("facts", body), remembered("aftermath", [body]), remembered("other", {})
-    assert not any(note.facts or note.aftermaths for note in notes)
+    assert not remembered("facts", body).facts
+    assert not remembered("other", {}).facts
 
 
 def test_notes_are_kept_as_they_are() -> None:
-    after = Aftermath(117.0, 136.0)
     assert remembered("facts", to_plain(FACTS)).facts == {ID: FACTS}
-    assert remembered("aftermath", to_plain(after)).aftermaths == {ID: after}
 
 
 # -- which incidents are meant ---------------------------------------------------------------------
