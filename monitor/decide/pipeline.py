@@ -22,7 +22,6 @@ from monitor.decide.guards import (
     DecisionFacts,
     GroupFacts,
     Lesson,
-    PastEviction,
     cost,
     decide,
     lesson_of,
@@ -43,7 +42,7 @@ from monitor.detect.wording import looks
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Decision, Evict, Eviction, Guard, Hold
 from monitor.model.incident import Incident, State
-from monitor.model.names import MANUAL, GroupName, Host, IncidentId, RankName, group_of, unseen_name
+from monitor.model.names import GroupName, Host, IncidentId, RankName, group_of, unseen_name
 from monitor.model.observation import LighthouseAway, LighthouseView, Snapshot, stopped
 from monitor.model.verdict import (
     FAULTS,
@@ -71,7 +70,7 @@ class Experience:
 
     min_replicas: int | None = None
     """The Lighthouse's own flag, as its page last showed it."""
-    would: list[PastEviction] = field(default_factory=list)
+    would: list[Eviction] = field(default_factory=list)
     """Evictions that observe mode held back, kept for the budget's hour and while their incidents
     are open."""
     _lessons: dict[IncidentId, Lesson] = field(default_factory=dict)
@@ -105,7 +104,7 @@ class Experience:
     def hold_back(self, incident_id: IncidentId, group: GroupName, now_s: float) -> None:
         """Note an eviction that only observe mode held back."""
         if not any((past.incident_id, past.group) == (incident_id, group) for past in self.would):
-            self.would.append(PastEviction(incident_id, group, now_s))
+            self.would.append(Eviction(incident_id, group, None, now_s))
 
     def _forget(self, now_s: float, config: KeeperConfig) -> None:
         """Drop lessons, except those recent enough for a crash loop and the latest with a cost."""
@@ -356,7 +355,7 @@ def fleet_of(
     snapshot: Snapshot,
     *,
     config: KeeperConfig,
-    past: Iterable[PastEviction],
+    past: Iterable[Eviction],
     doubt: str | None,
     experience: Experience,
 ) -> DecisionFacts:
@@ -561,7 +560,7 @@ class Pipeline:
         detectors: Sequence[Detector] = DETECTORS,
         *,
         policy: Policy = DEFAULT,
-        would: Sequence[PastEviction] = (),
+        would: Sequence[Eviction] = (),
     ) -> None:
         self._config = config
         self._policy = policy
@@ -571,7 +570,7 @@ class Pipeline:
         self._deciding = True
         self._self_health = SelfHealth(config)
         self._health = Health()
-        self._past: list[PastEviction] = []
+        self._past: list[Eviction] = []
         self._holds: dict[str, tuple[Guard, str]] = {}
         self._experience = Experience()
         self.go_on(incidents, evictions, would=would)
@@ -582,7 +581,7 @@ class Pipeline:
         evictions: Sequence[Eviction],
         *,
         deciding: bool = True,
-        would: Sequence[PastEviction] = (),
+        would: Sequence[Eviction] = (),
     ) -> None:
         """Continue from what the store holds; keep what was seen.
 
@@ -762,7 +761,7 @@ class Pipeline:
             for eviction in self._past
             if all(
                 track.first_seen_s <= eviction.asked_s
-                and (track.died_s is not None or eviction.incident_id.startswith(MANUAL))
+                and (track.died_s is not None or eviction.by_hand)
                 for track in groups.get(eviction.group, ())
             )
         )
@@ -827,11 +826,7 @@ class Pipeline:
 
         One that is decided but not taken up blocks others anyway (`IN_FLIGHT`).
         """
-        past = {(eviction.incident_id, eviction.decided_s): eviction for eviction in self._past}
-        for progress in evictions:
-            past[progress.incident_id, progress.of_s] = PastEviction(
-                progress.incident_id, progress.group, progress.asked_s, progress.of_s
-            )
+        past = {eviction.key: eviction for eviction in (*self._past, *evictions)}
         now_s = self._history.now_s
         self._past = [eviction for eviction in past.values() if now_s - eviction.asked_s < _HOUR_S]
 
