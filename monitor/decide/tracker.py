@@ -199,7 +199,7 @@ def _ending(history: History, incident: Incident, config: KeeperConfig) -> bool:
 def _passed_for_all(history: History, incident: Incident, config: KeeperConfig) -> str | None:
     """Why a fault without suspects is over: the job trains again, or all keep pace.
 
-    A standstill is not over while one of its ranks is seen where it stood, whoever else goes on.
+    A standstill is not over while one of its ranks is seen where it stood.
     """
     if incident.kind is Kind.STRAGGLER:
         return _keeps_pace(history, incident, dead=False)
