@@ -19,7 +19,6 @@ from monitor.journal.entries import (
     Head,
     JournalError,
     LineError,
-    SnapshotReader,
     Tick,
     TickOutcome,
     Unpacker,
@@ -28,7 +27,7 @@ from monitor.journal.entries import (
     outcome_to_json,
     tick_from_json,
 )
-from monitor.journal.memory import read
+from monitor.journal.memory import UNUSABLE, Reader
 from monitor.journal.writer import files
 from monitor.model.config import KeeperConfig
 
@@ -130,15 +129,18 @@ def pipeline_of(head: Head, config: KeeperConfig) -> Pipeline:
         JournalError: the file begins in the middle of a run, without a usable memory.
     """
     if head.after_tick is None:
-        return Pipeline(
-            config, head.incidents, head.evictions, policy=head.policy, would=head.would
-        )
+        try:
+            return Pipeline(
+                config, head.incidents, head.evictions, policy=head.policy, would=head.would
+            )
+        except UNUSABLE as exc:
+            raise JournalError(f"file {head.number} of its run cannot be used: {exc}") from exc
     if head.memory is None:
         why = head.no_memory or "it has none"
         raise JournalError(f"file {head.number} of its run needs those before: {why}")
     pipeline = Pipeline(config, policy=head.policy)
     try:
-        pipeline.remember(read(head.memory, config))
+        pipeline.remember(Reader(config).read(head.memory))
     except ValueError as exc:  # also MemoryFormatError
         raise JournalError(
             f"file {head.number} of its run begins in the middle, and its memory was written by "
@@ -275,14 +277,14 @@ def events(opened: Sequence[Opened]) -> Iterator[Event]:
 
 def _inside(opened: Opened) -> Iterator[Event]:
     path, last = opened.path, opened.head.after_tick
-    unpacker, reader, config = Unpacker(), SnapshotReader(), opened.head.config
+    unpacker, reader = Unpacker(), Reader(opened.head.config)
     try:
         with path.open("rb") as file:
             begun = False
             while data := file.read(_PIECE):
                 for line in unpacker.feed(data):
                     if begun:
-                        tick = tick_from_json(line, reader, config)
+                        tick = tick_from_json(line, reader)
                         last = tick.snapshot.tick
                         yield tick
                     else:

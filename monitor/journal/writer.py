@@ -31,7 +31,7 @@ from monitor.background import BackgroundWorker
 from monitor.decide.pipeline import TickResult
 from monitor.decide.rules import Policy
 from monitor.journal import memory
-from monitor.journal.entries import Head, Packer, SnapshotWriter, head_text, outcome_of, tick_text
+from monitor.journal.entries import Head, Packer, head_text, outcome_of, tick_text
 from monitor.model.config import KeeperConfig
 from monitor.model.observation import Snapshot
 
@@ -184,7 +184,7 @@ class Journal:
         self._file: BinaryIO | None = None
         self._path: Path | None = None
         self._packer = Packer()
-        self._sightings = SnapshotWriter()
+        self._values = memory.Writer(head.config)
         self._size = 0
         self._head_size = 0
         """A large fleet's memory may exceed any limit: the ticks then get as much room again."""
@@ -308,8 +308,8 @@ class Journal:
         if isinstance(item, _Turn):
             self._begin(item)
             return
-        sighting = self._sightings.write(item.snapshot)
-        self._put(tick_text(sighting, outcome_of(item.result, item.crash)))
+        outcome = outcome_of(item.result, item.crash)
+        self._put(tick_text(item.snapshot, outcome, self._values))
         ticks, age_s = self._stats.ticks + 1, time.monotonic() - self._opened_s
         if ticks % _ROOM_EVERY == 0:
             self._dir.check_room()
@@ -328,17 +328,17 @@ class Journal:
 
     def _begin(self, turn: _Turn) -> None:
         self._end_file()
-        head, text = turn.head, None
+        head, remembered = turn.head, None
         if turn.frozen is not None:
             try:
-                text = memory.write(turn.frozen, head.config)
+                remembered = memory.Writer(head.config).plain(turn.frozen)
             except memory.MemoryFormatError as exc:
                 head = replace(head, no_memory=str(exc))
         number = self._stats.files + 1
         self._path, self._file = self._dir.new(time.time(), number, self._full_bytes)
-        self._packer, self._sightings = Packer(), SnapshotWriter()
+        self._packer, self._values = Packer(), memory.Writer(head.config)
         self._size, self._opened_s = 0, time.monotonic()
-        self._put(head_text(replace(head, number=number), text))
+        self._put(head_text(replace(head, number=number), remembered))
         self._head_size = self._size
         with self._lock:
             problem = self._stats.problem
