@@ -21,7 +21,7 @@ from monitor.model.config import ConfigError, KeeperConfig
 from monitor.model.eviction import Decision, Evict, Eviction
 from monitor.model.incident import Incident, incident_to_json
 from monitor.model.observation import Snapshot
-from monitor.model.plain import from_plain, readable
+from monitor.model.plain import from_plain, readable, to_plain
 
 # -- lines -------------------------------------------------------------------------------------
 # Lines of JSON with a checksum each, in one gzip stream. Pure: bytes in, bytes out.
@@ -229,26 +229,14 @@ def outcome_of(result: TickResult, crash: str | None = None) -> TickOutcome:
 
 
 def decision_to_json(decision: Decision) -> dict[str, Any]:
+    """Its fields and its `action`: evict, hold or would_evict."""
+    plain = to_plain(decision)
     if isinstance(decision, Evict):
-        return {
-            "action": "evict",
-            "incident_id": decision.incident_id,
-            "group": decision.group,
-            "replica_id": decision.replica_id,
-            "quarantine": list(decision.quarantine),
-            "reason": decision.reason,
-        }
-    hold = {
-        "action": "hold",
-        "incident_id": decision.incident_id,
-        "guard": decision.guard.value,
-        "reason": decision.reason,
-        "release": decision.release,
-    }
-    if decision.would is None:
-        return hold
-    would = decision_to_json(decision.would)
-    return {**hold, "action": "would_evict", "would": {k: would[k] for k in _WOULD}}
+        return {"action": "evict", **plain}
+    would = plain.pop("would")
+    if would is None:
+        return {"action": "hold", **plain}
+    return {"action": "would_evict", **plain, "would": {key: would[key] for key in _WOULD}}
 
 
 def outcome_to_json(outcome: TickOutcome) -> dict[str, Any]:
