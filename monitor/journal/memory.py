@@ -33,7 +33,9 @@ from worker_server.wire import Identity, StateReport
 ATOMS: Final = frozenset({type(None), bool, int, float, str})
 _WIRE: Final = "worker_server.wire"
 OURS: Final = ("monitor.", _WIRE)
-_TAGS: Final[dict[type, str]] = {tuple: "t", list: "l", set: "s", frozenset: "z"}
+_TAGS: Final[dict[type, str]] = {
+    tuple: "t", list: "l", set: "s", frozenset: "z", deque: "q", dict: "d", Counter: "c",
+}  # fmt: skip
 _MADE: Final = {tag: kind for kind, tag in _TAGS.items()}
 _SCALARS: Final[dict[str, Callable[[Any], Any]]] = {"f": float, "b": b64decode}
 UNUSABLE: Final = (
@@ -46,22 +48,12 @@ class MemoryFormatError(ValueError):
     """A value cannot be written, or another version wrote it; the message is one line."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Items:
-    """A container as it was when frozen."""
-
-    tag: str
-    values: tuple[Any, ...]
-
-
+@dataclass(slots=True, eq=False)
 class _Node:
-    """A mutable dataclass as it was when frozen; one for each object."""
+    """A container or a mutable dataclass as it was when frozen; one for each dataclass object."""
 
-    __slots__ = ("kind", "values")
-
-    def __init__(self, kind: type) -> None:
-        self.kind = kind
-        self.values: tuple[Any, ...] = ()
+    kind: type
+    values: tuple[Any, ...] = ()
 
 
 @cache
@@ -121,20 +113,21 @@ def freeze(value: Any) -> Any:
     return _freeze(value, {})
 
 
-def _freeze(value: Any, nodes: dict[int, _Node]) -> Any:  # noqa: PLR0911 - one type a line
+def _freeze(value: Any, nodes: dict[int, _Node]) -> Any:
     kind = value.__class__
     if kind in ATOMS or kind is bytes or kind is KeeperConfig or isinstance(value, Enum):
         return value
     if kind is tuple:
         return _each(value, nodes)
-    if kind is dict or kind is Counter:
-        flat = chain.from_iterable(value.items())
-        return _Items("d" if kind is dict else "c", _each(flat, nodes))
-    if kind is deque:
-        return _Items("q", (value.maxlen, *_each(value, nodes)))
     if kind in _TAGS:
-        ordered = value if kind is list else sorted(value, key=repr)
-        return _Items(_TAGS[kind], _each(ordered, nodes))
+        items = value
+        if kind is dict or kind is Counter:
+            items = chain.from_iterable(value.items())
+        elif kind is deque:
+            items = (value.maxlen, *value)
+        elif kind is not list:
+            items = sorted(value, key=repr)
+        return _Node(kind, _each(items, nodes))
     if _is_frozen(kind):
         return value
     node = nodes.get(id(value))
@@ -188,8 +181,8 @@ class Writer:
             return value
         if kind is tuple:
             return ["t", *map(self._plain, value)]
-        if kind is _Items:
-            return [value.tag, *map(self._plain, value.values)]
+        if kind is _Node and value.kind in _TAGS:
+            return [_TAGS[value.kind], *map(self._plain, value.values)]
         if kind is bytes:
             return ["b", b64encode(value).decode()]
         if kind is KeeperConfig:
