@@ -28,7 +28,14 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
-from monitor.detect.endings import End, end_of, finished, how_it_ended, is_gone
+from monitor.detect.endings import (
+    End,
+    end_of,
+    finished,
+    how_it_ended,
+    is_gone,
+    perhaps_asked,
+)
 from monitor.detect.graph import WaitGraph
 from monitor.detect.history import Held, History
 from monitor.detect.patience import allowance, at_work
@@ -212,8 +219,10 @@ class _GivenUp:
 
     @property
     def since_s(self) -> float:
-        """When the first of them began to wait, as far as known."""
-        return min((held.since_s for held in self.edges.values()), default=self.first_s)
+        """When the first of them began to wait: seen, or its last move."""
+        moved_s = (track.moved_s or self.first_s for track in self.waiters)
+        began_s = (held.since_s for held in self.edges.values()) if self.edges else moved_s
+        return min(self.first_s, *began_s)
 
 
 def _given_up(history: History, group: GroupName, gone: list[RankTrack]) -> _GivenUp | None:
@@ -338,7 +347,7 @@ def _left_early(
     if not behind:
         return None
     ranks = [track.rank for track in behind]
-    reason = f"{listed(names)} ended with exit code 0"
+    reason = f"{listed(names)} left with exit code 0{perhaps_asked(done)}"
     if seen:
         where = waits_in(history, [track.rank for track in seen])
         reason += f" while {listed(ranks)} {plural(ranks, 'was', 'were')} still{where}"
