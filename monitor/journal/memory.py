@@ -1,7 +1,7 @@
 """Our own values as plain JSON: no pickle, so reading it runs no code. Pure.
 
 Theory of operation. A journal file in the middle of a run begins with everything that the pipeline
-remembers, and goes on with snapshots. `freeze` runs between two ticks and must be quick: it copies
+remembers, and continues with snapshots. `freeze` runs between two ticks and is quick: it copies
 what changes (lists, dicts, deques, sets, mutable dataclasses) and keeps what is frozen. `Writer`
 may be slow: it runs in another thread. An object that occurs twice, or was in the value written
 before, is written once and then referred to by number, so that `Reader` restores the same graph.
