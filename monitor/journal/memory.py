@@ -206,6 +206,9 @@ class Writer:
         self._now[key] = (self._count, value)
         self._count += 1
         kind = value.__class__
+        if kind is StateReport:  # nothing else in it occurs again
+            identity, *rest = structs.astuple(value)
+            return ["o", self._number(kind), self._plain(identity), *rest]
         if kind is _Node:
             return ["o", self._number(value.kind), *map(self._plain, value.values)]
         return ["o", self._number(kind), *map(self._plain, _values_of(kind)(value))]
@@ -295,6 +298,10 @@ class Reader:
         number = self._count
         self._count += 1
         names = names_of(kind)
+        if kind is StateReport:
+            row = dict(zip(names, [self._value(values[0]), *values[1:]], strict=True))
+            self._now[number] = convert(row, kind, str_keys=True)
+            return self._now[number]
         if issubclass(kind, Struct | tuple):  # they are complete when made: nothing refers back
             parts = dict(zip(names, map(self._value, values), strict=True))
             self._now[number] = kind(**parts)
