@@ -63,9 +63,11 @@ def effective(
         before: the policy in force, in a reload.
 
     Raises:
-        PolicyError: every problem of the file.
+        PolicyError: every problem of the file; a reload without a file.
         ConfigError: the command line alone is wrong.
     """
+    if path is None and before is not None:
+        raise PolicyError((NO_FILE,))
     command_line = {name: value for name, value in command_line.items() if value is not None}
     KeeperConfig.from_options(command_line)
     file = PolicyFile() if path is None else read_policy(path)
@@ -117,27 +119,21 @@ class Rulebook:
         Raises:
             PolicyError: why; nothing has changed.
         """
-        try:
-            fresh, seen = self._load(now_s, by)
-        except PolicyError as exc:
-            current = self.current
-            self.on_reload(Reload(now_s, by, current.path, current.number, problems=exc.problems))
-            raise
-        self.on_reload(seen)
-        return fresh
-
-    def _load(self, now_s: float, by: str) -> tuple[Effective, Reload]:
         with self._lock:
+            before = self.current
             try:
-                path = _file_of(self.current)
-                fresh = effective(path, self._command_line, loaded_s=now_s, before=self.current)
+                self.current = self._fresh = effective(
+                    before.path, self._command_line, loaded_s=now_s, before=before
+                )
+                self.problems = ()
             except PolicyError as exc:
                 self.problems = exc.problems
-                raise
-            changed = changes(self.current, fresh)
-            self.problems = ()
-            self.current = self._fresh = fresh
-            return fresh, Reload(now_s, by, fresh.path, fresh.number, changed)
+            current, problems = self.current, self.problems
+        changed = changes(before, current)
+        self.on_reload(Reload(now_s, by, current.path, current.number, changed, problems))
+        if problems:
+            raise PolicyError(problems)
+        return current
 
     def take(self) -> Effective | None:
         """The policy of a reload since the last call, if any."""
@@ -156,12 +152,6 @@ class Rulebook:
         for name, value in sorted(current.waiting.items()):
             old = getattr(current.config, name)
             yield f"the policy says {name} = {value}: {old} holds until the monitor is restarted"
-
-
-def _file_of(effective: Effective) -> Path:
-    if effective.path is None:
-        raise PolicyError((NO_FILE,))
-    return effective.path
 
 
 def standing(config: KeeperConfig) -> Rulebook:

@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from email.utils import parsedate_to_datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -220,8 +221,8 @@ def of_settings(rank: RankHere) -> Iterator[DoctorFinding]:
 def of_buffers(rank: RankHere) -> Iterator[DoctorFinding]:
     """Whether torch's recorders are on."""
     names = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-    name = next((variable for variable in names if variable in rank.environ), None)
-    text = rank.environ.get(name, "") if name else "2000"
+    set_here = [(name, rank.environ[name]) for name in names if name in rank.environ]
+    name, text = set_here[0] if set_here else ("", "2000")
     said = f"{name}={text}" if name else "torch's default"
     entries = int(text) if text.isdigit() else 0
     check = DoctorCheck("flight recorder's size", rank.name)
@@ -289,50 +290,45 @@ def of_worker(rank: RankHere) -> Iterator[DoctorFinding]:
         )
         return
     yield DoctorCheck("WorkerServer", rank.name).ok(rank.url)
-    unhooked = state.get("unhooked") or []
-    if unhooked:
+    if unhooked := state.get("unhooked"):
         yield DoctorCheck("TorchFT's hooks", rank.name).warns(
             f"it has no {', '.join(unhooked)}",
             "this TorchFT is newer than lightkeeper: upgrade lightkeeper",
         )
-    yield from _as_programmed(rank, state.get("timeouts") or {})
+    if timeouts := state.get("timeouts"):
+        yield _as_programmed(rank, timeouts)
+    check = DoctorCheck("flight recorders", rank.name)
     for name, part in record.parts:
         recorder = name or "fr_trace_json"
         if part.error is None:
-            yield DoctorCheck("flight recorders", rank.name).ok(f"{recorder} is read")
+            yield check.ok(f"{recorder} is read")
         elif "torch.distributed is not imported" in part.error:
-            yield DoctorCheck("flight recorders", rank.name).unknown(part.error, "ask again later")
+            yield check.unknown(part.error, "ask again later")
         else:
-            yield DoctorCheck("flight recorders", rank.name).warns(
+            yield check.warns(
                 f"{recorder}: {part.error}",
                 "its collectives are known by the rank's own ring alone",
             )
 
 
-def _as_programmed(rank: RankHere, timeouts: Mapping[str, float]) -> Iterator[DoctorFinding]:
+def _as_programmed(rank: RankHere, timeouts: Mapping[str, float]) -> DoctorFinding:
     """Whether a hang can be named before the program's own timeouts end the ranks that wait."""
-    if not timeouts:
-        return
     check = DoctorCheck("timeouts of the program", rank.name)
     said = ", ".join(f"{name} {limit_s:g} s" for name, limit_s in sorted(timeouts.items()))
-    if min(timeouts.values()) < _BLOCKED_S:
-        yield check.warns(
-            f"{said}: ranks give up before a rank that blocks is named, and before a save or an "
-            "evaluation of that length is over",
-            f"give process groups and the Manager at least {_BLOCKED_S:g} s",
-        )
-    else:
-        yield check.ok(said)
+    if min(timeouts.values()) >= _BLOCKED_S:
+        return check.ok(said)
+    return check.warns(
+        f"{said}: ranks give up before a rank that blocks is named, and before a save or an "
+        "evaluation of that length is over",
+        f"give process groups and the Manager at least {_BLOCKED_S:g} s",
+    )
 
 
 def _get(url: str, environ: Mapping[str, str]) -> Any:
     headers = {}
-    try:
-        token = Settings.from_environ(environ, 0).token
-    except SettingError:
-        token = None
-    if token is not None:
-        headers["Authorization"] = f"Bearer {token}"
+    with suppress(SettingError):
+        if (token := Settings.from_environ(environ, 0).token) is not None:
+            headers["Authorization"] = f"Bearer {token}"
     answer = requests.get(url, headers=headers, timeout=_TIMEOUT_S)
     answer.raise_for_status()
     return answer.json()
@@ -384,23 +380,24 @@ def _of_monitor(url: str, ranks: Sequence[RankHere]) -> Iterator[DoctorFinding]:
     alive = [rank for rank in ranks if rank.url is not None]
     if not alive:
         return
+    sees = "monitor sees the ranks"
     try:
         listed = {row["rank"]: row for row in _get(f"{url}/v1/ranks", alive[0].environ)["ranks"]}
     except (requests.RequestException, ValueError, KeyError, TypeError) as exc:
-        yield DoctorCheck("monitor sees the ranks").unknown(
+        yield DoctorCheck(sees).unknown(
             f"{url}: {_short(exc)}", "give the ranks the monitor's token"
         )
         return
     for rank in alive:
         health = str((listed.get(rank.name) or {}).get("health", "not registered"))
         if health in ("unreachable", "not registered"):
-            yield DoctorCheck("monitor sees the ranks", rank.name).fails(
+            yield DoctorCheck(sees, rank.name).fails(
                 health,
                 f"the monitor must reach {rank.url}: set LIGHTKEEPER_BIND, and open the "
                 "port between the hosts",
             )
         else:
-            yield DoctorCheck("monitor sees the ranks", rank.name).ok(health)
+            yield DoctorCheck(sees, rank.name).ok(health)
 
 
 def _of_clock(date: str | None, here_s: float) -> Iterator[DoctorFinding]:

@@ -9,7 +9,7 @@ import functools
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -19,7 +19,7 @@ import click
 from monitor.act.http import CaError, Fetcher, FetchError, trust_also
 from monitor.act.notices import Alertmanager, Event, Message, Notice, Sink, Slack, Webhook
 from monitor.act.notify import send
-from monitor.act.schedulers.base import Place, Scheduler, owner_name
+from monitor.act.schedulers.base import Place, owner_name
 from monitor.act.schedulers.build import DRIVERS, Driver, SchedulerOptions, driver_of, drivers
 from monitor.act.schedulers.kubernetes import DNS, KubeOptions, KubeUnusableError
 from monitor.act.schedulers.slurm import Removal
@@ -177,10 +177,10 @@ def _try(fetcher: Fetcher, sink: Sink, message: Message) -> dict[str, Any]:
     where = shown_url(sink.post([message]).url)
     try:
         answer = send(fetcher, sink, [message])
+        ok, said = 200 <= answer.status < 300, answer.summary
     except FetchError as exc:
-        return {"sink": sink.name, "url": where, "ok": False, "said": str(exc)}
-    good = 200 <= answer.status < 300
-    return {"sink": sink.name, "url": where, "ok": good, "said": answer.summary}
+        ok, said = False, str(exc)
+    return {"sink": sink.name, "url": where, "ok": ok, "said": said}
 
 
 # -- schedulers --------------------------------------------------------------------------------
@@ -313,23 +313,18 @@ def check_scheduler(
     places = tuple(Place(RankName("check.0"), Host("check"), {"namespace": n}) for n in namespace)
     rows: list[dict[str, Any]] = []
     try:
+        fetcher = functools.partial(Fetcher, proxies=True)
         built = tuple(
-            drivers(schedulers, lambda: places, lambda: schedulers.name or "check", _fetcher)
+            drivers(schedulers, lambda: places, lambda: schedulers.name or "check", fetcher)
         )
     except (KubeUnusableError, CaError) as exc:
         raise CommandError(str(exc), FAILED) from exc
     for scheduler in built:
-        rows += _rows(scheduler)
+        rows += [
+            {"scheduler": scheduler.name, "check": done.what, "ok": done.ok, "said": done.said}
+            for done in scheduler.checks(_CHECK_S)
+        ]
         scheduler.close()
     columns = {"scheduler": "scheduler", "check": "check", "ok": "works", "said": "said"}
     show_checks("what would work", "checks", rows, columns, as_json=as_json)
     return DONE if all(row["ok"] for row in rows) else FAILED
-
-
-def _fetcher(tls: Any) -> Fetcher:
-    return Fetcher(tls, proxies=True)
-
-
-def _rows(scheduler: Scheduler) -> Iterator[dict[str, Any]]:
-    for done in scheduler.checks(_CHECK_S):
-        yield {"scheduler": scheduler.name, "check": done.what, "ok": done.ok, "said": done.said}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -184,14 +184,9 @@ def _print_story(out: Console, incident: Mapping[str, Any], account: Account) ->
         out.print(text(f"  {source}: {seen}"))
     began_s = incident["milestones"]["first_seen_s"]
     lines = [(line["at_s"], line["to"], line["reason"]) for line in incident["story"]]
-    lines += [
-        (
-            decision["at_s"],
-            " ".join((decision["action"], decision.get("guard", ""))).strip(),
-            decision["reason"],
-        )
-        for decision in account.of(str(incident["id"]))
-    ]
+    for decision in account.of(str(incident["id"])):
+        what = " ".join((decision["action"], decision.get("guard", ""))).strip()
+        lines.append((decision["at_s"], what, decision["reason"]))
     story = Sheet("", "when", "after", "to", "why")
     for at_s, to, reason in sorted(lines, key=lambda line: line[0]):
         story.add_row(cell(moment(at_s)), cell(f"{at_s - began_s:+.1f} s"), word(to), cell(reason))
@@ -201,19 +196,13 @@ def _print_story(out: Console, incident: Mapping[str, Any], account: Account) ->
 def _decisions(decisions: Sequence[Mapping[str, Any]]) -> Any:
     sheet = Sheet("decisions", "tick", "when", "decision", "about", "why")
     for decision in decisions:
-        about = decision["group"] if decision["action"] == "evict" else decision["incident_id"]
-        what = (
-            "evict"
-            if decision["action"] == "evict"
-            else f"{decision['action']}: {decision['guard']}"
-        )
-        sheet.add_row(
-            cell(decision["tick"]),
-            cell(moment(decision["at_s"])),
-            cell(what),
-            cell(about),
-            cell(decision["reason"]),
-        )
+        what, about = decision["action"], decision["incident_id"]
+        if what == "evict":
+            about = decision["group"]
+        else:
+            what = f"{what}: {decision['guard']}"
+        row = (decision["tick"], moment(decision["at_s"]), what, about, decision["reason"])
+        sheet.add_row(*map(cell, row))
     return sheet
 
 
@@ -242,13 +231,8 @@ def _print_what_if(out: Console, journey: Journey) -> None:
     out.print(side_by_side)
     apart_s = parted_s(journey.live, journey.now)
     if apart_s is not None:
-        out.print(
-            text(
-                f"the evictions part at {moment(apart_s)}; what comes later is conjecture: "
-                f"{CONJECTURE}",
-                style="yellow",
-            )
-        )
+        apart = f"the evictions part at {moment(apart_s)}; what comes later is conjecture"
+        out.print(text(f"{apart}: {CONJECTURE}", style="yellow"))
     out.print(text("what it would have said:", style="bold"))
 
 
@@ -286,27 +270,19 @@ def print_tick(
     if out is None and timeline is None:
         return
     snapshot, result = replayed.tick.snapshot, replayed.result
-    verdicts = [
-        {
-            "kind": v.kind.value,
-            "culprits": list(v.culprits),
-            "candidates": list(v.candidates),
-            "reason": v.reason,
-        }
-        for v in result.verdicts
-    ]
+    again, shown = replayed.again, ("kind", "culprits", "candidates", "reason")
     body = {
         "tick": snapshot.tick,
         "now_s": snapshot.now_s,
         "lateness_s": snapshot.lateness_s,
         "ranks": len(snapshot.observations),
         "silent": [str(o.rank) for o in snapshot.observations if o.report is None],
-        "verdicts": verdicts,
-        "changed": [str(incident["id"]) for incident in replayed.again.changed],
-        "decisions": list(replayed.again.decisions),
-        "records_wanted": list(replayed.again.wanted),
-        "failures": {**(replayed.again.failures or {})},
-        "crash": replayed.again.crash,
+        "verdicts": [{name: getattr(v, name) for name in shown} for v in result.verdicts],
+        "changed": [str(incident["id"]) for incident in again.changed],
+        "decisions": again.decisions,
+        "records_wanted": again.wanted,
+        "failures": again.failures or {},
+        "crash": again.crash,
         "difference": replayed.difference(),
     }
     if timeline is not None:
@@ -323,12 +299,9 @@ def _tick_line(body: Mapping[str, Any]) -> str:
         f"{verdict['kind']} {suspects(verdict['culprits'], verdict['candidates'])}"
         for verdict in body["verdicts"]
     ]
-    parts += [
-        f"evict {decision['group']}"
-        if decision["action"] == "evict"
-        else f"hold: {decision['guard']}"
-        for decision in body["decisions"]
-    ]
+    for decision in body["decisions"]:
+        evicts = decision["action"] == "evict"
+        parts.append(f"evict {decision['group']}" if evicts else f"hold: {decision['guard']}")
     parts += [f"detector {name} crashed: {why}" for name, why in body["failures"].items()]
     if body["crash"]:
         parts.append(f"crashed: {body['crash']}")
@@ -427,17 +400,10 @@ def parse_time(text: str, began_s: float) -> float:
         if abs(seconds) < 1e11:
             return seconds
     began = datetime.datetime.fromtimestamp(began_s, tz=datetime.UTC).astimezone()
-    for read in _readings(text, began):
+    for words in (text, f"{began:%Y-%m-%d}T{text}"):
         with contextlib.suppress(ValueError, OverflowError):
-            return read.astimezone().timestamp() if read.tzinfo is None else read.timestamp()
+            return datetime.datetime.fromisoformat(words).timestamp()  # local without a zone
     raise CommandError(f"{text!r} is no time; expected 17:04, 2026-11-21T17:04:30 or Unix seconds")
-
-
-def _readings(text: str, began: datetime.datetime) -> Iterator[datetime.datetime]:
-    with contextlib.suppress(ValueError):
-        yield datetime.datetime.fromisoformat(text)
-    with contextlib.suppress(ValueError):
-        yield datetime.datetime.combine(began.date(), datetime.time.fromisoformat(text))
 
 
 # -- the command -------------------------------------------------------------------------------

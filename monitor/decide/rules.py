@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, time, timedelta
 from difflib import get_close_matches
@@ -160,22 +161,18 @@ def window_from(table: Any, where: str, problems: list[str]) -> Window | None:
     days = _days(table, where, problems)
     if len(problems) > before or begins is None or ends is None:
         return None
+    (sort, from_s), (other, to_s) = begins, ends
     name = " ".join(str(name).split())
-    if isinstance(begins, time) and isinstance(ends, time):
-        return Weekly(name, days, _second(begins), _second(ends))
-    if isinstance(begins, datetime) and isinstance(ends, datetime):
-        return _once(Once(name, begins.timestamp(), ends.timestamp()), table, where, problems)
-    problems.append(f"{where}: from and to are of two sorts, expected two times or two dates")
-    return None
-
-
-def _once(window: Once, table: Mapping[str, Any], where: str, problems: list[str]) -> Once | None:
-    if "days" in table:
+    if sort is not other:
+        problems.append(f"{where}: from and to are of two sorts, expected two times or two dates")
+    elif sort is Weekly:
+        return Weekly(name, days, from_s, to_s)
+    elif "days" in table:
         problems.append(f"{where}.days: only for times of the day, from and to are dates here")
-    elif window.to_s <= window.from_s:
+    elif to_s <= from_s:
         problems.append(f"{where}.to: is not after from")
     else:
-        return window
+        return Once(name, from_s, to_s)
     return None
 
 
@@ -190,39 +187,25 @@ def window_to_json(window: Window) -> dict[str, Any]:
                 "to": _clock(window.to_s),
             }
         case Once():
-            return {
-                "name": window.name,
-                "from": moment(window.from_s),
-                "to": moment(window.to_s),
-            }
+            return {"name": window.name, "from": moment(window.from_s), "to": moment(window.to_s)}
 
 
 def _time(
     table: Mapping[str, Any], key: str, where: str, problems: list[str]
-) -> time | datetime | None:
+) -> tuple[type[Window], float] | None:
+    """A time of the day, as its second, or a date, as Unix time: which it is, and the number."""
     value = table.get(key)
-    moment_of: time | datetime | None = None
     if isinstance(value, str):
-        moment_of = _parsed(value)
-    elif isinstance(value, datetime):
-        moment_of = value if value.tzinfo else value.replace(tzinfo=UTC)
-    elif isinstance(value, time):
-        moment_of = value
-    if moment_of is None:
-        was = f"is {value!r}" if key in table else "is missing"
-        problems.append(f"{where}.{key}: {was}, {_EXPECTED}")
-    return moment_of
-
-
-def _parsed(text: str) -> time | datetime | None:
-    clock = _CLOCK.fullmatch(text)
-    if clock is not None:
-        return time(int(clock[1]), int(clock[2]))
-    try:
-        moment_of = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return moment_of if moment_of.tzinfo else moment_of.replace(tzinfo=UTC)
+        with suppress(ValueError):
+            clock = _CLOCK.fullmatch(value)
+            value = time.fromisoformat(value) if clock else datetime.fromisoformat(value)
+    if isinstance(value, time):
+        return Weekly, value.hour * 3600.0 + value.minute * 60.0
+    if isinstance(value, datetime):
+        return Once, (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
+    was = f"is {value!r}" if key in table else "is missing"
+    problems.append(f"{where}.{key}: {was}, {_EXPECTED}")
+    return None
 
 
 def _days(table: Mapping[str, Any], where: str, problems: list[str]) -> tuple[int, ...]:
@@ -231,10 +214,6 @@ def _days(table: Mapping[str, Any], where: str, problems: list[str]) -> tuple[in
         return tuple(sorted({DAYS.index(day) for day in days}))
     problems.append(f"{where}.days: is {days!r}, expected some of {', '.join(DAYS)}")
     return ()
-
-
-def _second(at: time) -> float:
-    return at.hour * 3600.0 + at.minute * 60.0
 
 
 def _clock(second: float) -> str:

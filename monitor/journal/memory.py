@@ -1,139 +1,139 @@
-"""The pipeline's memory as plain JSON: no pickle, so reading it runs no code. Pure.
+"""Our own values as plain JSON: no pickle, so reading it runs no code. Pure.
 
 Theory of operation. A journal file in the middle of a run begins with everything that the pipeline
-remembers. `freeze` runs between two ticks and must be quick: it copies what changes (lists, dicts,
-deques, sets, mutable dataclasses) and keeps what is frozen. `write` may be slow: it runs in another
-thread. An object that occurs twice is written once and then referred to by number, so that `read`
-restores the same graph. `read` makes only dataclasses, structs, named tuples and enums of this
-project that are already loaded, and calls no code of theirs but a struct's own checks; a class with
-other fields than those written is an error. The configuration is not written: the reader supplies
-it, since a what-if replay has another one.
+remembers, and continues with snapshots. `freeze` runs between two ticks and is quick: it copies
+what changes (lists, dicts, deques, sets, mutable dataclasses) and keeps what is frozen. `Writer`
+may be slow: it runs in another thread. An object that occurs twice, or was in the value written
+before, is written once and then referred to by number, so that `Reader` restores the same graph.
+What the wire carries is msgspec's to write and to check; the rest is made field by field, without
+a call of its code: dataclasses, structs, named tuples and enums of this project that are already
+loaded. A class with other fields than those written is an error. The configuration is not written:
+the reader supplies it, since a what-if replay has another one.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from base64 import b64decode, b64encode
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
+from functools import cache
 from itertools import chain
+from math import isfinite
 from operator import attrgetter
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, convert, structs
 
 from monitor.model.config import KeeperConfig
-
-# -- memory ------------------------------------------------------------------------------------
+from worker_server.wire import Identity, StateReport
 
 ATOMS: Final = frozenset({type(None), bool, int, float, str})
-OURS: Final = ("monitor.", "worker_server.wire")
-_SETS: Final = {set: "s", frozenset: "z"}
-_UNUSABLE: Final = (LookupError, TypeError, ValueError, AttributeError, RecursionError)
-_dumps: Final = json.JSONEncoder(separators=(",", ":")).encode
+_WIRE: Final = "worker_server.wire"
+OURS: Final = ("monitor.", _WIRE)
+_TAGS: Final[dict[type, str]] = {
+    tuple: "t", list: "l", set: "s", frozenset: "z", deque: "q", dict: "d", Counter: "c",
+}  # fmt: skip
+_MADE: Final = {tag: kind for kind, tag in _TAGS.items()}
+_SCALARS: Final[dict[str, Callable[[Any], Any]]] = {"f": float, "b": b64decode}
+UNUSABLE: Final = (
+    LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError,
+)  # fmt: skip
+"""Errors from well-formed JSON that is not ours."""
 
 
 class MemoryFormatError(ValueError):
     """A value cannot be written, or another version wrote it; the message is one line."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Items:
-    """A container as it was when frozen."""
-
-    tag: str
-    values: tuple[Any, ...]
-
-
+@dataclass(slots=True, eq=False)
 class _Node:
-    """A mutable dataclass as it was when frozen; one for each object."""
+    """A container or a mutable dataclass as it was when frozen; one for each dataclass object."""
 
-    __slots__ = ("kind", "values")
-
-    def __init__(self, kind: type) -> None:
-        self.kind = kind
-        self.values: tuple[Any, ...] = ()
+    kind: type
+    values: tuple[Any, ...] = ()
 
 
-class _Layouts(dict[type, Any]):
-    """Class -> getter of all its fields at once, made on first use."""
-
-    def __missing__(self, kind: type) -> Any:
-        names = names_of(kind)
-        if not kind.__module__.startswith(OURS):
-            raise MemoryFormatError(f"{kind.__module__}.{kind.__qualname__} cannot be journalled")
-        if len(names) == 1:
-            single = attrgetter(names[0])
-            self[kind] = lambda value: (single(value),)
-        elif names:
-            self[kind] = attrgetter(*names)
-        else:
-            self[kind] = lambda _: ()
-        return self[kind]
-
-
-_layouts: Final = _Layouts()
-
-
+@cache
 def names_of(kind: type[Any]) -> tuple[str, ...]:
-    """The fields of one of our dataclasses, msgspec structs or named tuples.
+    """The fields of one of our dataclasses, msgspec structs or named tuples; none for an enum.
 
     Raises:
         MemoryFormatError: it is none of these.
     """
-    if issubclass(kind, Struct):
-        return kind.__struct_fields__
-    if _is_named_tuple(kind):
-        names: tuple[str, ...] = kind._fields
-        return names
-    if not is_dataclass(kind):
-        raise MemoryFormatError(f"{kind.__module__}.{kind.__qualname__} cannot be journalled")
-    return tuple(part.name for part in fields(kind))
+    if kind.__module__.startswith(OURS):
+        if issubclass(kind, Enum):
+            return ()
+        if issubclass(kind, Struct):
+            return kind.__struct_fields__
+        if _is_named_tuple(kind):
+            return tuple(kind._fields)
+        if is_dataclass(kind):
+            return tuple(part.name for part in fields(kind))
+    raise MemoryFormatError(f"{kind.__module__}.{kind.__qualname__} cannot be journalled")
 
 
-def _is_frozen(kind: type[Any]) -> bool:
-    """Whether it is a named tuple, or a frozen dataclass or struct."""
-    params = getattr(kind, "__dataclass_params__", None) or getattr(kind, "__struct_config__", None)
-    return bool(params.frozen) if params is not None else _is_named_tuple(kind)
+@cache
+def _values_of(kind: type) -> Callable[[Any], tuple[Any, ...]]:
+    """Returns all fields of an object of this class at once."""
+    names = names_of(kind)
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda value: tuple(getattr(value, name) for name in names)
 
 
 def _is_named_tuple(kind: type) -> bool:
     return issubclass(kind, tuple) and hasattr(kind, "_fields")
 
 
+@cache
+def _is_frozen(kind: type[Any]) -> bool:
+    """Whether it is a named tuple, or a frozen dataclass or struct."""
+    params = getattr(kind, "__dataclass_params__", None) or getattr(kind, "__struct_config__", None)
+    return bool(params.frozen) if params is not None else _is_named_tuple(kind)
+
+
+@cache
+def _is_message(kind: type) -> bool:
+    """Whether msgspec writes and reads it whole: all of the wire but reports and identities, which
+    occur in one tick after the other.
+    """
+    occur_again = (StateReport, Identity)
+    return kind.__module__ == _WIRE and kind not in occur_again and not issubclass(kind, Enum)
+
+
 def freeze(value: Any) -> Any:
     """A copy of `value` that later changes do not affect.
 
     Raises:
-        MemoryFormatError: it holds something that `write` cannot write.
+        MemoryFormatError: it holds something that `Writer` cannot write.
     """
     return _freeze(value, {})
 
 
-def _freeze(value: Any, nodes: dict[int, _Node]) -> Any:  # noqa: PLR0911 - one type a line
+def _freeze(value: Any, nodes: dict[int, _Node]) -> Any:
     kind = value.__class__
-    if kind in ATOMS or kind is bytes or isinstance(value, Enum) or kind is KeeperConfig:
+    if kind in ATOMS or kind is bytes or kind is KeeperConfig or isinstance(value, Enum):
         return value
     if kind is tuple:
         return _each(value, nodes)
-    if kind is dict or kind is Counter:
-        flat = chain.from_iterable(value.items())
-        return _Items("d" if kind is dict else "c", _each(flat, nodes))
-    if kind is list:
-        return _Items("l", _each(value, nodes))
-    if kind is deque:
-        return _Items("q", (value.maxlen, *_each(value, nodes)))
-    if kind in _SETS:
-        return _Items(_SETS[kind], _each(sorted(value, key=repr), nodes))
+    if kind in _TAGS:
+        items = value
+        if kind is dict or kind is Counter:
+            items = chain.from_iterable(value.items())
+        elif kind is deque:
+            items = (value.maxlen, *value)
+        elif kind is not list:
+            items = sorted(value, key=repr)
+        return _Node(kind, _each(items, nodes))
     if _is_frozen(kind):
         return value
     node = nodes.get(id(value))
     if node is None:
         node = nodes[id(value)] = _Node(kind)
-        node.values = _each(_layouts[kind](value), nodes)
+        node.values = _each(_values_of(kind)(value), nodes)
     return node
 
 
@@ -142,78 +142,76 @@ def _each(values: Iterable[Any], nodes: dict[int, _Node]) -> tuple[Any, ...]:
 
 
 class Writer:
-    """Writes frozen values as JSON; all values of one writer share classes and object numbers."""
+    """Turns values, frozen or about to be, into what msgspec can encode; one for each file."""
 
     def __init__(self, config: KeeperConfig) -> None:
         self._config = config
         self._classes: dict[type, int] = {}
-        self._numbers: dict[int, int] = {}
-        self._kept: list[Any] = []  # numbers are keyed by id(): the objects must stay alive
-        self._out: list[str] = []
+        self._new: list[Any] = []
+        self._count = self._referred = 0
+        self._before: dict[int, tuple[int, Any]] = {}
+        """id() -> number and object, which so stays alive, of the last value written."""
+        self._now: dict[int, tuple[int, Any]] = {}
 
-    def text(self, value: Any) -> str:
-        self._out = []
-        self._write(value)
-        return "".join(self._out)
+    def plain(self, value: Any) -> dict[str, Any]:
+        """The value, with the classes that no earlier one had: module, name, fields.
 
-    def classes(self) -> str:
-        """JSON text of the classes met so far: module, name, fields."""
-        rows = [
-            [kind.__module__, kind.__qualname__, [] if issubclass(kind, Enum) else names_of(kind)]
-            for kind in self._classes
-        ]
-        return _dumps(rows)
+        Raises:
+            MemoryFormatError: it holds something that cannot be written.
+        """
+        self._new, self._before, self._now = [], self._now, {}
+        try:
+            return {"value": self._plain(value), "classes": self._new}
+        except MemoryFormatError:
+            raise
+        except UNUSABLE as exc:
+            raise MemoryFormatError(f"cannot be journalled: {type(exc).__name__}: {exc}") from exc
 
     def _number(self, kind: type) -> int:
-        if not kind.__module__.startswith(OURS):
-            raise MemoryFormatError(f"{kind.__module__}.{kind.__qualname__} cannot be journalled")
-        return self._classes.setdefault(kind, len(self._classes))
+        if kind not in self._classes:
+            self._new.append([kind.__module__, kind.__qualname__, names_of(kind)])
+            self._classes[kind] = len(self._classes)
+        return self._classes[kind]
 
-    def _write(self, value: Any) -> None:
+    def _plain(self, value: Any) -> Any:  # noqa: PLR0911 - one type a line
         kind = value.__class__
+        if kind is float and not isfinite(value):
+            return ["f", str(value)]
         if kind in ATOMS:
-            self._out.append(_dumps(value))
-        elif kind is tuple:
-            self._listed("t", value)
-        elif kind is _Items:
-            self._listed(value.tag, value.values)
-        elif kind is bytes:
-            self._out.append(f'["b","{b64encode(value).decode()}"]')
-        elif kind is KeeperConfig:
-            self._out.append(_dumps(["k", _apart(self._config, value)]))
-        elif isinstance(value, Enum):
-            self._out.append(_dumps(["e", self._number(kind), value.value]))
-        elif kind is _Node or _is_frozen(kind):
-            self._object(value)
-        else:  # inside something frozen: nobody changes it, so it is copied only now
-            self._write(freeze(value))
+            return value
+        if kind is tuple:
+            return ["t", *map(self._plain, value)]
+        if kind is _Node and value.kind in _TAGS:
+            return [_TAGS[value.kind], *map(self._plain, value.values)]
+        if kind is bytes:
+            return ["b", b64encode(value).decode()]
+        if kind is KeeperConfig:
+            return ["k", _apart(self._config, value)]
+        if isinstance(value, Enum):
+            return ["e", self._number(kind), value.value]
+        if _is_message(kind):
+            row = structs.astuple(value) if isinstance(value, Struct) else value
+            return ["w", self._number(kind), row]
+        if kind is _Node or _is_frozen(kind):
+            return self._object(value)
+        return self._plain(freeze(value))  # inside something frozen: nobody changes it
 
-    def _listed(self, tag: str, values: Iterable[Any]) -> None:
-        out = self._out
-        out.append(f'["{tag}"')
-        for item in values:
-            out.append(",")
-            self._write(item)
-        out.append("]")
-
-    def _object(self, value: Any) -> None:
-        number = self._numbers.get(id(value))
-        if number is not None:
-            self._out.append(f'["r",{number}]')
-            return
-        self._numbers[id(value)] = len(self._numbers)
-        self._kept.append(value)
-        kind = value.kind if value.__class__ is _Node else value.__class__
-        row = value.values if value.__class__ is _Node else _layouts[kind](value)
-        head = f'["o",{self._number(kind)}'
-        if row and ATOMS.issuperset(map(type, row)):  # by far the most common
-            self._out.append(f"{head},{_dumps(row)[1:]}")
-            return
-        self._out.append(head)
-        for item in row:
-            self._out.append(",")
-            self._write(item)
-        self._out.append("]")
+    def _object(self, value: Any) -> list[Any]:
+        key = id(value)
+        before = self._now.get(key) or self._before.get(key)
+        if before is not None:
+            self._now[key] = before
+            ahead, self._referred = before[0] - self._referred, before[0]
+            return ["r", ahead]
+        self._now[key] = (self._count, value)
+        self._count += 1
+        kind = value.__class__
+        if kind is StateReport:  # nothing else in it occurs again
+            identity, *rest = structs.astuple(value)
+            return ["o", self._number(kind), self._plain(identity), *rest]
+        if kind is _Node:
+            return ["o", self._number(value.kind), *map(self._plain, value.values)]
+        return ["o", self._number(kind), *map(self._plain, _values_of(kind)(value))]
 
 
 def _apart(config: KeeperConfig, other: KeeperConfig) -> dict[str, Any]:
@@ -222,37 +220,7 @@ def _apart(config: KeeperConfig, other: KeeperConfig) -> dict[str, Any]:
     return {n: getattr(other, n) for n in names if getattr(other, n) != getattr(config, n)}
 
 
-def write(frozen: Any, config: KeeperConfig) -> str:
-    """JSON text of what `freeze` returned; `config`, the one in force, is not written.
-
-    Raises:
-        MemoryFormatError: it holds something that cannot be written.
-    """
-    writer = Writer(config)
-    try:
-        body = writer.text(frozen)
-    except MemoryFormatError:
-        raise
-    except _UNUSABLE as exc:
-        raise MemoryFormatError(f"cannot be journalled: {type(exc).__name__}: {exc}") from exc
-    return f'{{"classes":{writer.classes()},"value":{body}}}'
-
-
 # -- read --------------------------------------------------------------------------------------
-
-
-def read(data: Any, config: KeeperConfig) -> Any:
-    """The value that was written; `data` is the parsed JSON.
-
-    Raises:
-        MemoryFormatError: `write` did not write it, or its version's classes have other fields.
-    """
-    try:
-        return _Reader([_class(*row) for row in data["classes"]], config).read(data["value"])
-    except MemoryFormatError:
-        raise
-    except _UNUSABLE as exc:
-        raise MemoryFormatError(f"no memory of a pipeline: {type(exc).__name__}: {exc}") from exc
 
 
 def _class(module: str, name: str, names: list[str]) -> type:
@@ -261,72 +229,90 @@ def _class(module: str, name: str, names: list[str]) -> type:
     kind = getattr(loaded, name, None)
     if not isinstance(kind, type) or kind.__module__ != module:
         raise MemoryFormatError(f"there is no {module}.{name} here: another version wrote this")
-    if not issubclass(kind, Enum) and list(names_of(kind)) != names:
+    if list(names_of(kind)) != names:
         raise MemoryFormatError(
             f"{module}.{name} has other fields here: another version wrote this"
         )
     return kind
 
 
-class _Reader:
-    def __init__(self, classes: list[type], config: KeeperConfig) -> None:
-        self._classes = classes
-        self._config = config
-        self._objects: list[Any] = []
+class Reader:
+    """Reads what a `Writer` wrote, in the same order; `config` stands for the writer's."""
 
-    def read(self, data: Any) -> Any:  # noqa: PLR0911 - one tag a line
+    def __init__(self, config: KeeperConfig) -> None:
+        self._config = config
+        self._classes: list[type] = []
+        self._count = self._referred = 0
+        self._before: dict[int, Any] = {}
+        self._now: dict[int, Any] = {}
+
+    def read(self, data: Any) -> Any:
+        """The value that was written; `data` is the parsed JSON.
+
+        Raises:
+            MemoryFormatError: no `Writer` wrote it, or its version's classes have other fields.
+        """
+        self._before, self._now = self._now, {}
+        try:
+            self._classes += [_class(*row) for row in data["classes"]]
+            return self._value(data["value"])
+        except MemoryFormatError:
+            raise
+        except UNUSABLE as exc:
+            raise MemoryFormatError(f"not of a journal: {type(exc).__name__}: {exc}") from exc
+
+    def _value(self, data: Any) -> Any:  # noqa: PLR0911 - one tag a line
         if data.__class__ in ATOMS:
             return data
         tag = data[0]
         match tag:
-            case "t" | "l" | "s" | "z" | "q":
-                return self._container(tag, data)
+            case "t" | "l" | "s" | "z":
+                return _MADE[tag](map(self._value, data[1:]))
+            case "q":
+                return deque(map(self._value, data[2:]), maxlen=data[1])
             case "d" | "c":
-                keys, values = data[1::2], data[2::2]
-                pairs = ((self.read(k), self.read(v)) for k, v in zip(keys, values, strict=True))
-                return dict(pairs) if tag == "d" else Counter(dict(pairs))
-            case "b":
-                return b64decode(data[1], validate=True)
+                items = map(self._value, data[1:])
+                pairs = dict(zip(items, items, strict=True))
+                return pairs if tag == "d" else Counter(pairs)
+            case "o" | "r":
+                return self._object(data)
+            case "w":
+                return _message(self._classes[data[1]], data[2])
             case "e":
                 return self._classes[data[1]](data[2])
+            case "f" | "b":
+                return _SCALARS[tag](data[1])
             case "k":
                 return replace(self._config, **data[1]) if data[1] else self._config
-            case "r":
-                return self._objects[data[1]]
-            case "o":
-                return self._object(self._classes[data[1]], data[2:])
             case _:
                 raise MemoryFormatError(f"unknown tag {tag!r}")
 
-    def _container(self, tag: str, data: list[Any]) -> Any:
-        items = [self.read(item) for item in data[1:]]
-        match tag:
-            case "l":
-                return items
-            case "q":
-                return deque(items[1:], maxlen=items[0])
-            case "s":
-                return set(items)
-            case "z":
-                return frozenset(items)
-            case _:
-                return tuple(items)
-
-    def _object(self, kind: type, values: list[Any]) -> Any:
+    def _object(self, data: Any) -> Any:
+        tag, number, *values = data
+        if tag == "r":
+            number = self._referred = self._referred + number
+            value = self._now[number] if number in self._now else self._before[number]
+            self._now[number] = value
+            return value
+        kind: Any = self._classes[number]
+        number = self._count
+        self._count += 1
         names = names_of(kind)
-        if len(names) != len(values):
-            raise MemoryFormatError(
-                f"{kind.__qualname__} has {len(names)} fields, {len(values)} given"
-            )
+        if kind is StateReport:
+            row = dict(zip(names, [self._value(values[0]), *values[1:]], strict=True))
+            self._now[number] = convert(row, kind, str_keys=True)
+            return self._now[number]
         if issubclass(kind, Struct | tuple):  # they are complete when made: nothing refers back
-            at = len(self._objects)
-            self._objects.append(None)
-            parts = map(self.read, values)
-            made = tuple.__new__(kind, parts) if issubclass(kind, tuple) else kind(*parts)
-            self._objects[at] = made
-            return made
-        instance: Any = object.__new__(kind)
-        self._objects.append(instance)
+            parts = dict(zip(names, map(self._value, values), strict=True))
+            self._now[number] = kind(**parts)
+            return self._now[number]
+        self._now[number] = instance = object.__new__(kind)
         for name, value in zip(names, values, strict=True):
-            object.__setattr__(instance, name, self.read(value))
+            object.__setattr__(instance, name, self._value(value))
         return instance
+
+
+def _message(kind: type, row: Any) -> Any:
+    if issubclass(kind, Struct) and not kind.__struct_config__.array_like:
+        row = dict(zip(names_of(kind), row, strict=True))
+    return convert(row, kind, str_keys=True)

@@ -7,10 +7,11 @@ Consecutive files of one run are replayed as one. A file that does not follow th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from itertools import zip_longest
 from math import inf
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 from monitor.decide.pipeline import Pipeline, TickResult
 from monitor.decide.rules import Policy
@@ -19,7 +20,6 @@ from monitor.journal.entries import (
     Head,
     JournalError,
     LineError,
-    SnapshotReader,
     Tick,
     TickOutcome,
     Unpacker,
@@ -28,9 +28,10 @@ from monitor.journal.entries import (
     outcome_to_json,
     tick_from_json,
 )
-from monitor.journal.memory import read
+from monitor.journal.memory import UNUSABLE, Reader
 from monitor.journal.writer import files
 from monitor.model.config import KeeperConfig
+from monitor.model.plain import to_plain
 
 # -- replay ------------------------------------------------------------------------------------
 
@@ -130,15 +131,18 @@ def pipeline_of(head: Head, config: KeeperConfig) -> Pipeline:
         JournalError: the file begins in the middle of a run, without a usable memory.
     """
     if head.after_tick is None:
-        return Pipeline(
-            config, head.incidents, head.evictions, policy=head.policy, would=head.would
-        )
+        try:
+            return Pipeline(
+                config, head.incidents, head.evictions, policy=head.policy, would=head.would
+            )
+        except UNUSABLE as exc:
+            raise JournalError(f"file {head.number} of its run cannot be used: {exc}") from exc
     if head.memory is None:
         why = head.no_memory or "it has none"
         raise JournalError(f"file {head.number} of its run needs those before: {why}")
     pipeline = Pipeline(config, policy=head.policy)
     try:
-        pipeline.remember(read(head.memory, config))
+        pipeline.remember(Reader(config).read(head.memory))
     except ValueError as exc:  # also MemoryFormatError
         raise JournalError(
             f"file {head.number} of its run begins in the middle, and its memory was written by "
@@ -148,9 +152,7 @@ def pipeline_of(head: Head, config: KeeperConfig) -> Pipeline:
     return pipeline
 
 
-def first_difference(  # noqa: PLR0911
-    live: Any, again: Any, where: str = ""
-) -> tuple[str, str, str] | None:
+def first_difference(live: Any, again: Any, where: str = "") -> tuple[str, str, str] | None:
     """Path and both values of the first difference between two JSON values."""
     if isinstance(live, Mapping) and isinstance(again, Mapping):
         for key in sorted({*live, *again}):
@@ -161,18 +163,11 @@ def first_difference(  # noqa: PLR0911
                 return difference
         return None
     if isinstance(live, list | tuple) and isinstance(again, list | tuple):
-        for place, (was, now) in enumerate(zip(live, again, strict=False)):
+        for place, (was, now) in enumerate(zip_longest(live, again)):
             if difference := first_difference(was, now, f"{where}[{place}]"):
                 return difference
-        if len(live) != len(again):
-            place = min(len(live), len(again))
-            return f"{where}[{place}]", _short(_at(live, place)), _short(_at(again, place))
         return None
     return None if live == again else (where, _short(live), _short(again))
-
-
-def _at(values: Any, place: int) -> Any:
-    return values[place] if place < len(values) else None
 
 
 def _short(value: Any) -> str:
@@ -247,20 +242,24 @@ def read_head(path: Path) -> Head | None:
         JournalError: it cannot be read, or is not a journal.
     """
     try:
-        with path.open("rb") as file:
-            return _head(file)
+        line = next(_lines(path, Unpacker()), None)
+        return None if line is None else head_from_json(line)
     except OSError as exc:
         raise JournalError(f"{path}: {exc.strerror}") from exc
     except (LineError, JournalError) as exc:
         raise JournalError(f"{path}: {exc}") from exc
 
 
-def _head(file: BinaryIO) -> Head | None:
-    unpacker = Unpacker()
-    while data := file.read(_PIECE):
-        for line in unpacker.feed(data):
-            return head_from_json(line)
-    return None
+def _lines(path: Path, unpacker: Unpacker) -> Iterator[Any]:
+    """The parsed lines of a file.
+
+    Raises:
+        OSError: it cannot be read.
+        LineError: it is damaged from here on.
+    """
+    with path.open("rb") as file:
+        while data := file.read(_PIECE):
+            yield from unpacker.feed(data)
 
 
 def events(opened: Sequence[Opened]) -> Iterator[Event]:
@@ -270,31 +269,22 @@ def events(opened: Sequence[Opened]) -> Iterator[Event]:
         JournalError: a file can no longer be read.
     """
     for file in opened:
-        yield from _inside(file)
-
-
-def _inside(opened: Opened) -> Iterator[Event]:
-    path, last = opened.path, opened.head.after_tick
-    unpacker, reader, config = Unpacker(), SnapshotReader(), opened.head.config
-    try:
-        with path.open("rb") as file:
-            begun = False
-            while data := file.read(_PIECE):
-                for line in unpacker.feed(data):
-                    if begun:
-                        tick = tick_from_json(line, reader, config)
-                        last = tick.snapshot.tick
-                        yield tick
-                    else:
-                        begun = True
-                        yield Opened(path, head_from_json(line))
-    except OSError as exc:
-        raise JournalError(f"{path}: {exc.strerror}") from exc
-    except (LineError, JournalError) as exc:
-        where = "at its first tick" if last is None else f"after tick {last}"
-        yield Closed(path, End.CUT, f"{exc} ({where})")
-    else:
-        yield Closed(path, unpacker.end())
+        path, last = file.path, file.head.after_tick
+        unpacker, reader = Unpacker(), Reader(file.head.config)
+        lines = _lines(path, unpacker)
+        try:
+            yield Opened(path, head_from_json(next(lines, None)))
+            for line in lines:
+                tick = tick_from_json(line, reader)
+                last = tick.snapshot.tick
+                yield tick
+        except OSError as exc:
+            raise JournalError(f"{path}: {exc.strerror}") from exc
+        except (LineError, JournalError) as exc:
+            where = "at its first tick" if last is None else f"after tick {last}"
+            yield Closed(path, End.CUT, f"{exc} ({where})")
+        else:
+            yield Closed(path, unpacker.end())
 
 
 # -- account -----------------------------------------------------------------------------------
@@ -401,12 +391,19 @@ def compared(live: Account, now: Account) -> list[Pair]:
         other = _nearest(incident, list(unmatched.values()))
         if other is not None:
             del unmatched[str(other["id"])]
-        pairs.append((_began_s(incident), _pair(incident, other, live, now)))
+        replayed = None if other is None else _side(other, now)
+        pairs.append((_began_s(incident), Pair(*_fault(incident), _side(incident, live), replayed)))
     for incident in unmatched.values():
-        pair = _pair(None, incident, live, now)
         after = apart_s is not None and incident["milestones"]["first_seen_s"] >= apart_s
-        pairs.append((_began_s(incident), replace(pair, conjecture=after)))
+        pair = Pair(*_fault(incident), None, _side(incident, now), after)
+        pairs.append((_began_s(incident), pair))
     return [pair for _, pair in sorted(pairs, key=lambda item: item[0])]
+
+
+def _fault(incident: Mapping[str, Any]) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """Kind, culprits and candidates."""
+    culprits, candidates = tuple(incident["culprits"]), tuple(incident["candidates"])
+    return str(incident["kind"]), culprits, candidates
 
 
 def parted_s(live: Account, now: Account) -> float | None:
@@ -419,24 +416,20 @@ def parted_s(live: Account, now: Account) -> float | None:
 def _nearest(
     incident: Mapping[str, Any], others: Sequence[Mapping[str, Any]]
 ) -> Mapping[str, Any] | None:
+    suspects = _suspects(incident)
     near = [
-        (abs(_began_s(other) - _began_s(incident)), other)
+        other
         for other in others
         if other["kind"] == incident["kind"]
-        and _share(_suspects(other), _suspects(incident))
+        and (suspects & _suspects(other) or not suspects | _suspects(other))
         and _began_s(other) <= _ended_s(incident)
         and _began_s(incident) <= _ended_s(other)
     ]
-    return min(near, key=lambda item: item[0])[1] if near else None
+    return min(near, key=lambda other: abs(_began_s(other) - _began_s(incident)), default=None)
 
 
-def _suspects(incident: Mapping[str, Any]) -> Sequence[str]:
-    return [*incident["culprits"], *incident["candidates"]]
-
-
-def _share(ranks: Sequence[str], others: Sequence[str]) -> bool:
-    """Whether both suspect a common rank, or both nobody."""
-    return bool(set(ranks) & set(others)) or not (ranks or others)
+def _suspects(incident: Mapping[str, Any]) -> set[str]:
+    return {*incident["culprits"], *incident["candidates"]}
 
 
 def _began_s(incident: Mapping[str, Any]) -> float:
@@ -444,32 +437,13 @@ def _began_s(incident: Mapping[str, Any]) -> float:
 
 
 def _ended_s(incident: Mapping[str, Any]) -> float:
-    return inf if (resolved_s := _resolved_s(incident)) is None else resolved_s
-
-
-def _resolved_s(incident: Mapping[str, Any]) -> float | None:
     times = [float(line["at_s"]) for line in incident["story"] if line["to"] == "resolved"]
-    return times[-1] if times else None
-
-
-def _pair(
-    live: Mapping[str, Any] | None,
-    now: Mapping[str, Any] | None,
-    live_account: Account,
-    now_account: Account,
-) -> Pair:
-    incident = live or now or {}
-    return Pair(
-        kind=str(incident["kind"]),
-        culprits=tuple(incident["culprits"]),
-        candidates=tuple(incident["candidates"]),
-        live=None if live is None else _side(live, live_account),
-        now=None if now is None else _side(now, now_account),
-    )
+    return times[-1] if times else inf
 
 
 def _side(incident: Mapping[str, Any], account: Account) -> Side:
     decisions = account.of(str(incident["id"]))
+    ended_s = _ended_s(incident)
     evicts_s = [decision["at_s"] for decision in decisions if decision["action"] == "evict"]
     guards = [decision["guard"] for decision in decisions if decision["action"] != "evict"]
     return Side(
@@ -478,19 +452,12 @@ def _side(incident: Mapping[str, Any], account: Account) -> Side:
         evicted_s=evicts_s[0] if evicts_s else None,
         asked=len(evicts_s),
         held=None if evicts_s or not guards else str(guards[-1]),
-        resolved_s=_resolved_s(incident),
+        resolved_s=None if ended_s == inf else ended_s,
         resolution=incident["resolution"],
     )
 
 
 def pairs_to_json(pairs: Sequence[Pair]) -> Iterator[dict[str, Any]]:
     for pair in pairs:
-        yield {
-            "kind": pair.kind,
-            "culprits": list(pair.culprits),
-            "candidates": list(pair.candidates),
-            "same": pair.same,
-            "conjecture": pair.conjecture,
-            "live": None if pair.live is None else asdict(pair.live),
-            "what_if": None if pair.now is None else asdict(pair.now),
-        }
+        plain = to_plain(pair)
+        yield {**plain, "what_if": plain.pop("now"), "same": pair.same}

@@ -31,7 +31,7 @@ from monitor.background import BackgroundWorker
 from monitor.decide.pipeline import TickResult
 from monitor.decide.rules import Policy
 from monitor.journal import memory
-from monitor.journal.entries import Head, Packer, SnapshotWriter, head_text, outcome_of, tick_text
+from monitor.journal.entries import Head, Packer, head_text, outcome_of, tick_text
 from monitor.model.config import KeeperConfig
 from monitor.model.observation import Snapshot
 
@@ -118,7 +118,7 @@ _ROOM_EVERY: Final = 30
 _CLOSE_S: Final = 2.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Stats:
     """Counters since the start."""
 
@@ -184,15 +184,13 @@ class Journal:
         self._file: BinaryIO | None = None
         self._path: Path | None = None
         self._packer = Packer()
-        self._sightings = SnapshotWriter()
+        self._values = memory.Writer(head.config)
         self._size = 0
         self._head_size = 0
         """A large fleet's memory may exceed any limit: the ticks then get as much room again."""
         self._opened_s = 0.0
-        first = _Turn(self._head)
-        if after_tick is not None:
-            first = self._turn(self._head.began_s)
-        self._queue.append(first)
+        again = after_tick is not None
+        self._queue.append(self._turn(self._head.began_s) if again else _Turn(self._head))
         self._worker = BackgroundWorker(
             "journal", self._write_waiting, after_crash_s=RETRY_S, to_the_end=True
         )
@@ -220,11 +218,11 @@ class Journal:
             self._room = _room(snapshot)
             full = len(self._queue) >= self._room
             if full or self._broken:
-                self._lose(1)
+                self._stats.lost += 1
                 self._broken = True
                 if full and self._stats.problem is None:
                     waiting = f"the disk does not answer, {len(self._queue)} ticks wait for it"
-                    self._stats = replace(self._stats, problem=waiting)
+                    self._stats.problem = waiting
             else:
                 self._queue.append(_Seen(snapshot, result, crash))
                 self._worker.wake()
@@ -264,22 +262,11 @@ class Journal:
             frozen = memory.freeze(dict(self._remember()))
         except memory.MemoryFormatError as exc:
             problem = str(exc)
-        with self._lock:
-            lost = self._stats.lost
         head = replace(
-            self._head,
-            began_s=now_s,
-            incidents=(),
-            evictions=(),
-            would=(),
-            after_tick=self._last_tick,
-            no_memory=problem,
-            lost=lost,
-        )
+            self._head, began_s=now_s, incidents=(), evictions=(), would=(),
+            after_tick=self._last_tick, no_memory=problem, lost=self._stats.lost,
+        )  # fmt: skip
         return _Turn(head, frozen)
-
-    def _lose(self, ticks: int) -> None:
-        self._stats = replace(self._stats, lost=self._stats.lost + ticks)
 
     def close(self) -> None:
         """Write what waits and end the file; give up on a disk that hangs."""
@@ -288,7 +275,9 @@ class Journal:
     # -- the thread's side --------------------------------------------------------------------
 
     def _write_waiting(self) -> None:
-        while (item := self._next()) is not None:
+        while self._queue:  # only this thread takes from it
+            with self._lock:
+                item = self._queue.popleft()
             try:
                 self._write(item)
             except OSError as exc:
@@ -300,24 +289,20 @@ class Journal:
         if self._worker.closing:
             self._end_file()
 
-    def _next(self) -> _Turn | _Seen | None:
-        with self._lock:
-            return self._queue.popleft() if self._queue else None
-
     def _write(self, item: _Turn | _Seen) -> None:
         if isinstance(item, _Turn):
             self._begin(item)
             return
-        sighting = self._sightings.write(item.snapshot)
-        self._put(tick_text(sighting, outcome_of(item.result, item.crash)))
-        ticks, age_s = self._stats.ticks + 1, time.monotonic() - self._opened_s
-        if ticks % _ROOM_EVERY == 0:
+        outcome = outcome_of(item.result, item.crash)
+        self._put(tick_text(item.snapshot, outcome, self._values))
+        age_s = time.monotonic() - self._opened_s
+        if (self._stats.ticks + 1) % _ROOM_EVERY == 0:
             self._dir.check_room()
         over = self._size >= self._full_bytes or age_s >= self._dir.limits.file_s
         if over:
             self._dir.prune(0, keep=self._path)
         with self._lock:  # both at once: no one sees the count without the request
-            self._stats = replace(self._stats, ticks=ticks)
+            self._stats.ticks += 1
             if over:  # only once: that file may already wait behind other ticks
                 self._turn_asked = not any(isinstance(item, _Turn) for item in self._queue)
 
@@ -328,23 +313,21 @@ class Journal:
 
     def _begin(self, turn: _Turn) -> None:
         self._end_file()
-        head, text = turn.head, None
+        head, remembered = turn.head, None
         if turn.frozen is not None:
             try:
-                text = memory.write(turn.frozen, head.config)
+                remembered = memory.Writer(head.config).plain(turn.frozen)
             except memory.MemoryFormatError as exc:
                 head = replace(head, no_memory=str(exc))
         number = self._stats.files + 1
         self._path, self._file = self._dir.new(time.time(), number, self._full_bytes)
-        self._packer, self._sightings = Packer(), SnapshotWriter()
+        self._packer, self._values = Packer(), memory.Writer(head.config)
         self._size, self._opened_s = 0, time.monotonic()
-        self._put(head_text(replace(head, number=number), text))
+        self._put(head_text(replace(head, number=number), remembered))
         self._head_size = self._size
         with self._lock:
-            problem = self._stats.problem
-            self._stats = replace(
-                self._stats, files=number, problem=None, incomplete=head.no_memory
-            )
+            problem, self._stats.problem = self._stats.problem, None
+            self._stats.files, self._stats.incomplete = number, head.no_memory
             self._turn_asked = False  # ticks that waited for this file may have set it
         if problem is not None:
             log.warning("the journal is written again, %s", self._path)
@@ -358,7 +341,7 @@ class Journal:
             written += self._file.write(data[written:])
         self._size += len(data)
         with self._lock:
-            self._stats = replace(self._stats, bytes=self._stats.bytes + len(data))
+            self._stats.bytes += len(data)
 
     def _fail(self, item: _Turn | _Seen, problem: str) -> None:
         """End the file and drop what waits: it cannot be replayed without the lost tick."""
@@ -369,8 +352,8 @@ class Journal:
         with self._lock:
             lost = [item for item in (item, *self._queue) if isinstance(item, _Seen)]
             self._queue.clear()
-            self._lose(len(lost))
-            before, self._stats = self._stats.problem, replace(self._stats, problem=problem)
+            self._stats.lost += len(lost)
+            before, self._stats.problem = self._stats.problem, problem
             self._broken, self._turn_asked = True, False
             self._retry_s = self._resumed_s + RETRY_S
         if before != problem:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from heapq import nsmallest
 from math import isfinite
 from typing import Final, Literal
@@ -106,13 +106,14 @@ RANKS: Final = "R"
 """Values of `series`: one for each group, or each rank, with its own series."""
 GROUP: Final = ("replica_group",)
 RANK: Final = ("replica_group", "rank")
+Kind = Literal["gauge", "counter", "histogram"]
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
     name: str
     """As Prometheus stores it: a counter ends in `_total`."""
-    type: Literal["gauge", "counter", "histogram"]
+    type: Kind
     text: str
     """HELP: one sentence or two."""
     labels: tuple[str, ...] = ()
@@ -155,28 +156,23 @@ class Definition:
         return Histogram(self.name, self.text, self.labels, buckets=self.buckets, registry=registry)
 
 
-def gauge(
-    name: str, text: str, labels: tuple[str, ...] = (), *, series: str = "1", absent: str = ""
-) -> Definition:
-    return Definition(f"lightkeeper_{name}", "gauge", text, labels, series, absent)
-
-
-def counter(
-    name: str, text: str, labels: tuple[str, ...] = (), *, series: str = "1", absent: str = ""
-) -> Definition:
-    return Definition(f"lightkeeper_{name}_total", "counter", text, labels, series, absent)
-
-
-def histogram(
+def _defined(
+    kind: Kind,
     name: str,
     text: str,
     labels: tuple[str, ...] = (),
     *,
-    buckets: tuple[float, ...],
     series: str = "1",
     absent: str = "",
+    buckets: tuple[float, ...] = (),
 ) -> Definition:
-    return Definition(f"lightkeeper_{name}", "histogram", text, labels, series, absent, buckets)
+    whole = f"lightkeeper_{name}" + ("_total" if kind == "counter" else "")
+    return Definition(whole, kind, text, labels, series, absent, buckets)
+
+
+gauge: Final = partial(_defined, "gauge")
+counter: Final = partial(_defined, "counter")
+histogram: Final = partial(_defined, "histogram")
 
 
 # -- One view with what several exporters use, each computed once; and which have their own series -

@@ -24,7 +24,7 @@ from monitor.decide.view import GroupView, View, trouble_of
 from monitor.decide.view_json import effective_to_json, learned_to_json
 from monitor.model.eviction import QuarantineEntry, QuarantineEvent
 from monitor.model.incident import Incident, State
-from monitor.model.names import Host, RankName, group_of
+from monitor.model.names import GroupName, Host, RankName, group_of
 from monitor.model.observation import LighthouseAway, LighthouseView, Observation
 from monitor.model.quarantine import HostRecord
 from monitor.model.wording import Face
@@ -283,20 +283,18 @@ def _sick(fleet: FleetIndex) -> tuple[list[Observation], dict[RankName, Face]]:
     """Sick ranks, and the incident of each rank that an open one blames."""
     view, healths = fleet.view, fleet.view.result.rank_health
     blamed = {rank: face for incident, face in reversed(fleet.faces) for rank in incident.culprits}
+
+    def age_s(seen: Observation) -> float:
+        dead_s = None if seen.report is None else seen.report.process.dead_age_s
+        return dead_s if dead_s is not None else 0.0 if seen.step is None else seen.step.phase_age_s
+
     sick = [seen for seen in view.snapshot.observations if healths.get(seen.rank) in SICK]
     sick.sort(
         key=lambda seen: (
-            seen.rank not in blamed, ORDER[healths[seen.rank]], -_age_s(seen), seen.rank
+            seen.rank not in blamed, ORDER[healths[seen.rank]], -age_s(seen), seen.rank
         )
     )  # fmt: skip
     return sick, blamed
-
-
-def _age_s(seen: Observation) -> float:
-    if seen.report is None:
-        return 0.0
-    dead_s, step = seen.report.process.dead_age_s, seen.step
-    return dead_s if dead_s is not None else 0.0 if step is None else step.phase_age_s
 
 
 # The grid.
@@ -314,11 +312,18 @@ class _Crowd:
     held_out: bool
     """Whether it is in quarantine."""
 
+    @property
+    def flags(self) -> list[str]:
+        away = self.group is not None and self.group.in_quorum is False
+        return ["not in the quorum"] * away + ["quarantined"] * self.held_out
+
 
 def _items(context: Context) -> tuple[dict[str, str], int]:
     """Name -> cell or card, in natural order; and how many are left out."""
-    every = list(_crowds(context.fleet, by_host=context.place.by_host))
-    shown = every if len(every) <= CELLS else _telling(every)
+    every = shown = list(_crowds(context.fleet, by_host=context.place.by_host))
+    if len(every) > CELLS:  # those with more to show than health, worst first
+        odd = [crowd for crowd in every if set(crowd.states) != {"healthy"} or crowd.flags]
+        shown = sorted(odd, key=lambda crowd: (ORDER[crowd.shown], natural(crowd.name)))[:CELLS]
     crowds = sorted(shown, key=lambda crowd: natural(crowd.name))
     states = context.fleet.states
     if len(states) <= CARDS:
@@ -329,44 +334,25 @@ def _items(context: Context) -> tuple[dict[str, str], int]:
     return {crowd.name: _cell(crowd, linked) for crowd in crowds}, len(every) - len(crowds)
 
 
-def _telling(crowds: Sequence[_Crowd]) -> list[_Crowd]:
-    """At most `CELLS` with more to show than health, worst first."""
-    odd = [crowd for crowd in crowds if set(crowd.states) != {"healthy"} or _flags(crowd)]
-    return sorted(odd, key=lambda crowd: (ORDER[crowd.shown], natural(crowd.name)))[:CELLS]
-
-
 def _crowds(fleet: FleetIndex, *, by_host: bool) -> Iterator[_Crowd]:
     view, states = fleet.view, fleet.states
     entries = view.quarantine if by_host else view.quarantine_groups
     held_out = {entry.name for entry in entries}
-    groups: dict[str, GroupView] = {}
-    if not by_host:
-        groups = {group.group: group for group in view.groups}
+    groups = {} if by_host else {group.group: group for group in view.groups}
     ranks = fleet.by_host if by_host else fleet.by_group
     for name in ranks if by_host else groups:
         members = ranks.get(name, ())
         has = tuple(states[seen.rank] for seen in members)
-        evicting = not by_host and name in view.evicting
+        group = groups.get(GroupName(name))
+        evicting = group is not None and group.group in view.evicting
         shown = EVICTING if evicting else worst(has)
-        yield _Crowd(name, members, groups.get(name), has, shown, name in held_out)
+        yield _Crowd(name, members, group, has, shown, name in held_out)
 
 
 def _cell(crowd: _Crowd, linked: frozenset[str]) -> str:
-    links = (
-        tuple(seen.rank if seen.rank in linked else "" for seen in crowd.ranks) if linked else ()
-    )
-    flags = _flags(crowd)
-    kind = "hosts" if crowd.group is None else "groups"
-    return _drawn(kind, crowd.name, crowd.states, links if any(links) else (), crowd.shown, *flags)
-
-
-def _flags(crowd: _Crowd) -> list[str]:
-    flags = []
-    if crowd.group is not None and crowd.group.in_quorum is False:
-        flags.append("not in the quorum")
-    if crowd.held_out:
-        flags.append("quarantined")
-    return flags
+    links = tuple(seen.rank if seen.rank in linked else "" for seen in crowd.ranks)
+    kind = HOSTS if crowd.group is None else GROUPS
+    return _drawn(kind, crowd.name, crowd.states, links, crowd.shown, *crowd.flags)
 
 
 @lru_cache(maxsize=1 << 15)
@@ -377,26 +363,22 @@ def _drawn(
     counts = Counter(states)
     parts = [f"{counts[state]} {state}" for state in reversed(LOOKS) if counts[state]]
     summary = f"{counted(len(states), 'rank')}: {', '.join(parts)}" if parts else shown
-    return str(ui.cell(
-        kind, name, label=", ".join((f"{name}, {summary}", *flags)), shown=shown,
-        has=" ".join(sorted(counts or {shown})), flags=flags,
-        runs=list(_runs(states, links or ("",) * len(states))),
-    ))  # fmt: skip
-
-
-def _runs(states: Sequence[str], links: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    """State, rank and glyphs, of a sick rank with a link or of a run of equal ranks."""
+    runs = []  # state, rank and glyphs: a sick rank with a link, or a run of equal ranks
     for (state, rank), run in groupby(zip(states, links, strict=True)):
         glyph, count = LOOKS[state].glyph, 1 if rank else sum(1 for _ in run)
         many = f"{glyph}\N{MULTIPLICATION SIGN}{count:,}"
-        yield state, rank, glyph * count if count <= _GLYPHS else many
+        runs.append((state, rank, glyph * count if count <= _GLYPHS else many))
+    return str(ui.cell(
+        kind, name, label=", ".join((f"{name}, {summary}", *flags)), shown=shown,
+        has=" ".join(sorted(counts or {shown})), flags=flags, runs=runs,
+    ))  # fmt: skip
 
 
 def _card(context: Context, crowd: _Crowd) -> str:
     group = crowd.group
     others = {seen.identity.host if group else seen.identity.group for seen in crowd.ranks}
     return str(ui.card(
-        "hosts" if group is None else "groups",
+        HOSTS if group is None else GROUPS,
         crowd,
         others=sorted(others, key=natural),
         has=" ".join(sorted(set(crowd.states) or {crowd.shown})),

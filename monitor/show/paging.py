@@ -86,17 +86,6 @@ def whole(page: Page, path: str, tag: str, tick_s: float) -> str:
     )
 
 
-Hashes = Mapping[str, int]
-"""Of sections and items; only the keys of items have a `#`."""
-
-
-def hashes_of(page: Page) -> Hashes:
-    return {
-        **{key: hash(markup) for key, markup in page.sections.items()},
-        **{f"#{key}": hash(markup) for key, markup in page.items.items()},
-    }
-
-
 class PageVersion:
     """A page, and how it differs from earlier versions; `tag` names this one."""
 
@@ -106,11 +95,12 @@ class PageVersion:
         self.number = number
         self.tag = tag
         self.page = page
-        earlier: Mapping[str, Hashes] = {} if before is None else before._earlier
-        self._hashes = hashes_of(page)
-        self._earlier: Mapping[str, Hashes] = {
+        self._sections = {key: hash(markup) for key, markup in page.sections.items()}
+        self._items = {key: hash(markup) for key, markup in page.items.items()}
+        earlier = {} if before is None else before._earlier
+        self._earlier: dict[str, tuple[Hashes, Hashes]] = {
             **dict(list(earlier.items())[1 - _EARLIER :]),
-            tag: self._hashes,
+            tag: (self._sections, self._items),
         }
         self._html: bytes | None = None
         self._news: dict[str, bytes] = {}
@@ -124,36 +114,37 @@ class PageVersion:
     def news(self, since: str) -> bytes:
         """What is new since that tag, as JSON; everything if the tag is unknown."""
         since = since if since in self._earlier else ""
-        body = self._news.get(since)
-        if body is None:
-            inside = news(self.page, self._hashes, self._earlier.get(since))
-            body = self._news[since] = dump({"schema": SCHEMA, "tag": self.tag, **inside}).rstrip()
+        if since not in self._news:
+            self._news[since] = dump(self._differences(since)).rstrip()
+        return self._news[since]
+
+    def _differences(self, since: str) -> dict[str, Any]:
+        """Sections and items that differ; `order` only if items came or went."""
+        page = self.page
+        sections, items = self._earlier.get(since, ({}, {}))
+        full = list(sections) != list(self._sections)
+        if full:
+            sections, items = {}, {}
+        body: dict[str, Any] = {
+            "schema": SCHEMA,
+            "tag": self.tag,
+            "full": full,
+            "title": page.title,
+            "facts": page.facts,
+            "parts": _differing(page.sections, self._sections, sections),
+            "items": _differing(page.items, self._items, items),
+        }
+        if full or list(items) != list(page.items):
+            body["order"] = list(page.items)
         return body
 
 
-def news(page: Page, now: Hashes, before: Hashes | None) -> dict[str, Any]:
-    """Sections and items that differ; `order` only if items came or went."""
-    full = before is None or _sections(before) != _sections(now)
-    since: Hashes = {} if full or before is None else before
-    body = {
-        "full": full,
-        "title": page.title,
-        "facts": page.facts,
-        "parts": {
-            key: markup for key, markup in page.sections.items() if since.get(key) != now[key]
-        },
-        "items": {
-            k: markup for k, markup in page.items.items() if since.get(f"#{k}") != now[f"#{k}"]
-        },
-    }
-    order = [f"#{key}" for key in page.items]
-    if full or order != [key for key in since if key.startswith("#")]:
-        body["order"] = list(page.items)
-    return body
+Hashes = Mapping[str, int]
+"""Of sections or items, in their order."""
 
 
-def _sections(hashes: Hashes) -> list[str]:
-    return [key for key in hashes if not key.startswith("#")]
+def _differing(markup: Mapping[str, str], now: Hashes, before: Hashes) -> dict[str, str]:
+    return {key: text for key, text in markup.items() if before.get(key) != now[key]}
 
 
 class Pages:
@@ -443,25 +434,16 @@ def _access(incident: Incident) -> Access:
 
 def _earlier(view: View, incident: Incident) -> list[Earlier]:
     """The latest earlier incidents that share a host or a group with it."""
-    earlier = []
+    earlier: list[Earlier] = []
     for other in view.incidents:
-        if (
-            other.milestones.first_seen_s >= incident.milestones.first_seen_s
-            or other.id == incident.id
-        ):
-            continue
-        hosts = set(incident.hosts) & set(other.hosts)
-        groups = set(incident.groups) & set(other.groups)
-        if hosts or groups:
-            same = [f"host {name}" for name in sorted(hosts)[:2]]
-            same += [f"group {name}" for name in sorted(groups)[:2]]
-            outcome = account(view.case(other)).outcome
-            earlier.append(Earlier(other, outcome, ", ".join(same)))
-        if len(earlier) == _SIMILAR:
-            break
+        before = other.milestones.first_seen_s < incident.milestones.first_seen_s
+        same = [f"host {name}" for name in sorted({*incident.hosts} & {*other.hosts})[:2]]
+        same += [f"group {name}" for name in sorted({*incident.groups} & {*other.groups})[:2]]
+        if before and same and len(earlier) < _SIMILAR:
+            earlier.append(Earlier(other, account(view.case(other)).outcome, ", ".join(same)))
     return earlier
 
 
 def _html(text: str, status: int = 200) -> Response:
     body = text.encode(errors="replace")
-    return Response(body, status, content_type="text/html; charset=utf-8")
+    return Response(body, status, content_type=_HTML)

@@ -188,8 +188,8 @@ def limits(job: Job, analysis: Analysis) -> list[str]:
     """What could not be read, a line each, and the analysis's own notes."""
     lines = []
     for problem in job.problems:
-        silent = () if problem.rank is None else (problem.rank,)
-        missing = f" ({rank_word(job, silent)} has no record)" if silent else ""
+        rank = problem.rank
+        missing = "" if rank is None else f" ({rank_word(job, (rank,))} has no record)"
         lines.append(f"{clean(problem.path, 300)}: {clean(problem.reason, 300)}{missing}")
     return [*lines, *map(clean, analysis.notes)]
 
@@ -264,13 +264,11 @@ def _parts(job: Job, analysis: Analysis, groups: Sequence[int]) -> Iterator[Rend
         yield from _group(job, standing(job, analysis, group, _TEXT_ROWS))
     lines = limits(job, analysis)
     if lines:
-        yield Text()
-        yield Text("what limits this", "bold")
-    for line in lines[:_LINES]:
+        yield Text("\nwhat limits this", "bold")
+    more = len(lines) - _LINES
+    rest = [f"and {more} more; --format json has them"] if more > 0 else []
+    for line in (*lines[:_LINES], *rest):
         yield Padding(Text(f"- {line}"), (0, 0, 0, 2))
-    if len(lines) > _LINES:
-        rest_of = f"- and {len(lines) - _LINES} more; --format json has them"
-        yield Padding(Text(rest_of), (0, 0, 0, 2))
 
 
 def _group(job: Job, table: GroupTable) -> Iterator[RenderableType]:
@@ -402,11 +400,11 @@ class MonitorVerdict:
 
 def monitor_verdict(job: Job, analysis: Analysis, bundle: Bundle | None) -> MonitorVerdict | None:
     """The bundle's verdict; None without an incident, as for an eviction by hand."""
+    if bundle is None:
+        return None
     try:
-        incident = None if bundle is None else incident_from_json(bundle.manifest.incident)
+        incident = incident_from_json(bundle.manifest.incident)
     except IncidentError:
-        incident = None
-    if bundle is None or incident is None:
         return None
     number = {name: rank for rank, name in job.names.items()}
     records_of = "no flight record was to be had"

@@ -12,7 +12,7 @@ For one group: what each member passed to one of its collectives, the detail beh
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -25,7 +25,6 @@ from monitor.records.findings import Analysis, Fault, Finding, Wait
 from monitor.records.job import NONE, CollectiveState, Group, GroupStatus, Job
 from monitor.show.wording import clean, counted
 
-_Key = Callable[[int], Hashable]
 UNFINISHED = (CollectiveState.UNKNOWN, CollectiveState.SCHEDULED, CollectiveState.STARTED)
 
 
@@ -74,7 +73,8 @@ def unfinished(job: Job, rank: int | None = None) -> NDArray[np.bool_]:
 
 
 def roles(job: Job, analysis: Analysis) -> dict[int, Role]:
-    by_rank: dict[int, Role] = dict.fromkeys(sorted({*job.expected, *job.ranks}), Role.FREE)
+    """Every rank's part, sorted by rank."""
+    by_rank: dict[int, Role] = dict.fromkeys({*job.expected, *job.ranks}, Role.FREE)
     by_rank.update((wait.rank, Role.WAITING) for wait in analysis.waits)
     for finding in analysis.findings:
         by_rank.update(dict.fromkeys(finding.victims, Role.VICTIM))
@@ -82,7 +82,7 @@ def roles(job: Job, analysis: Analysis) -> dict[int, Role]:
     for finding in analysis.findings:
         by_rank.update((rank, Role.SUSPECT) for side in finding.between for rank in side)
     by_rank.update(dict.fromkeys(analysis.culprits, Role.CULPRIT))
-    return by_rank
+    return dict(sorted(by_rank.items()))
 
 
 def crowds(job: Job, analysis: Analysis, at_most: int) -> tuple[Crowd, ...]:
@@ -101,21 +101,24 @@ def crowds(job: Job, analysis: Analysis, at_most: int) -> tuple[Crowd, ...]:
         return role[rank], marks[rank], tuple(inside)
 
     def alike(rank: int) -> Hashable:
+        groups = [job.groups[wait.group] for wait in waits[rank]]
         inside = (
-            (_shape(job, w.group), w.op, frozenset(role.get(to) for to in w.waits_for))
-            for w in waits[rank]
+            (group.desc or len(group.members), w.op, frozenset(role.get(to) for to in w.waits_for))
+            for group, w in zip(groups, waits[rank], strict=True)
         )
         return role[rank], marks[rank], tuple(inside)
 
     def by_role(rank: int) -> Hashable:
         return role[rank], marks[rank][:1]
 
-    classes: list[tuple[int, ...]] = []
+    by_key: dict[Hashable, list[int]] = {}
     for key in (exact, alike, by_role):
-        classes = _classes(role, key)
-        if len(classes) <= at_most:
+        by_key = defaultdict(list)
+        for rank in role:
+            by_key[key(rank)].append(rank)
+        if len(by_key) <= at_most:
             break
-    folded = (_crowd(job, members, role, waits) for members in classes)
+    folded = (_crowd(job, tuple(members), role, waits) for members in by_key.values())
     return tuple(sorted(folded, key=lambda crowd: (ORDER.index(crowd.role), crowd.ranks)))
 
 
@@ -133,19 +136,6 @@ def _marks(analysis: Analysis) -> Mapping[int, tuple[int, ...]]:
         for rank in {*finding.culprits, *(rank for side in finding.between for rank in side)}:
             marks[rank] = (*marks[rank], index)
     return marks
-
-
-def _classes(ranks: Iterable[int], key: _Key) -> list[tuple[int, ...]]:
-    by_key: dict[Hashable, list[int]] = defaultdict(list)
-    for rank in sorted(ranks):
-        by_key[key(rank)].append(rank)
-    return [tuple(members) for members in by_key.values()]
-
-
-def _shape(job: Job, group: int) -> Hashable:
-    """What similar process groups share: the program's description, or the size."""
-    process_group = job.groups[group]
-    return process_group.desc or len(process_group.members)
 
 
 def _crowd(
@@ -194,9 +184,8 @@ def stands(job: Job, analysis: Analysis, group: int) -> list[ReportRow]:
         seqs, states = columns["seq"][at], columns["state"][at]
         waiting = seqs[np.isin(states, UNFINISHED)]
         info = job.ranks.get(rank)
-        status = (
-            GroupStatus() if info is None or all(both) else info.status.get(group, GroupStatus())
-        )
+        reported = {} if info is None or all(both) else info.status
+        status = reported.get(group, GroupStatus())
         key = (
             role_of.get(rank, Role.FREE),
             _most(status.enqueued, seqs),
@@ -319,17 +308,8 @@ def site(job: Job, row: int | np.int64) -> str:
 
 
 def state_word(job: Job, row: int | np.int64) -> str:
-    match CollectiveState(int(job.columns["state"][row])):
-        case CollectiveState.UNKNOWN:
-            return "unfinished"
-        case CollectiveState.SCHEDULED:
-            return "scheduled"
-        case CollectiveState.STARTED:
-            return "started"
-        case CollectiveState.COMPLETED:
-            return "completed"
-        case CollectiveState.FAILED:
-            return "failed"
+    state = CollectiveState(int(job.columns["state"][row]))
+    return "unfinished" if state is CollectiveState.UNKNOWN else state.name.lower()
 
 
 def named(job: Job, name: str) -> tuple[int, ...]:

@@ -13,14 +13,13 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from monitor.decide.pipeline import Pipeline
 from monitor.journal import memory
 from monitor.journal.entries import (
     Head,
     Packer,
-    SnapshotReader,
-    SnapshotWriter,
     Unpacker,
     head_text,
     outcome_of,
@@ -67,7 +66,7 @@ def lifelike(snapshot: Snapshot) -> Snapshot:
             interpreter_age_s=DICE.uniform(0, 0.1),
         )
         made = replace(report, step=step, process=process, heads=tuple(heads))
-        outcome = parse_state(to_json(made))
+        outcome = structs.replace(parse_state(to_json(made)), identity=made.identity)  # cached
         return replace(
             observation, outcome=outcome, round_trip_s=round(DICE.uniform(0.001, 0.02), 6)
         )
@@ -85,23 +84,23 @@ def cpu_ms(call) -> tuple[float, object]:
 def test_bytes_and_cpu_a_tick(groups: int, size: int, tmp_path: Path) -> None:
     fleet, config = SimFleet(groups, size, noise=0.2), KeeperConfig()
     snapshots = [lifelike(fleet.snapshot()) for _ in range(TICKS)]
-    pipeline, writer, packer = Pipeline(config), SnapshotWriter(), Packer()
-    reader, unpacker = SnapshotReader(), Unpacker()
+    pipeline, writer, packer = Pipeline(config), memory.Writer(config), Packer()
+    reader, unpacker = memory.Reader(config), Unpacker()
     judge, write, pack, sizes, read = [], [], [], [], []
     for snapshot in snapshots:
         took, result = cpu_ms(lambda s=snapshot: pipeline.tick(s))
         judge.append(took)
-        took, text = cpu_ms(lambda s=snapshot, r=result: tick_text(writer.write(s), outcome_of(r)))
+        took, text = cpu_ms(lambda s=snapshot, r=result: tick_text(s, outcome_of(r), writer))
         write.append(took)
         took, data = cpu_ms(lambda t=text: packer.line(t))
         pack.append(took)
         sizes.append(len(data))
         took, _ = cpu_ms(
-            lambda d=data: [tick_from_json(payload, reader, config) for payload in unpacker.feed(d)]
+            lambda d=data: [tick_from_json(payload, reader) for payload in unpacker.feed(d)]
         )
         read.append(took)
     freeze, frozen = cpu_ms(lambda: memory.freeze(dict(pipeline.memory())))
-    head, text = cpu_ms(lambda: head_text(Head(config, "1"), memory.write(frozen, config)))
+    head, text = cpu_ms(lambda: head_text(Head(config, "1"), memory.Writer(config).plain(frozen)))
     whole = len(Packer().line(text))
 
     mean = statistics.fmean

@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
@@ -121,13 +122,10 @@ def _looks(
     Raises:
         FleetError: a process of the demo ended.
     """
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        fleet.check_alive()
+    for _ in fleet.attempts(limit_s, POLL_S):
         with contextlib.suppress(MonitorAwayError):
             seen = client.snapshot(), client.incidents()
             yield seen
-        time.sleep(POLL_S)
 
 
 def wait_until_whole(fleet: DemoFleet, client: MonitorClient, show: Show, limit_s: float) -> None:
@@ -157,9 +155,18 @@ def run_fault(
     best_step = _furthest(before["ranks"])
     # Weights must have been seen to be equal before one that differs can be recognised.
     step = best_step + EQUAL_STEPS if kind == "corrupt" else None
-    report = FaultReport(kind, rank, group, _strike(fleet, client, kind, rank, show, step))
+    fault_id = fleet.inject(kind, rank, step)
+    for _ in fleet.attempts(STRIKE_LIMIT_S, 0.1):
+        marker = fleet.fired(fault_id)
+        if marker is not None:
+            break
+        show(client.snapshot(), f"injecting {kind} into {rank}")
+    else:
+        raise FleetError(
+            f"{kind} did not strike {rank} within {STRIKE_LIMIT_S:.0f} s: is it training?"
+        )
     hosts = {row["group"]: row["host"] for row in before["groups"]}
-    report.left_host = hosts.get(group)
+    report = FaultReport(kind, rank, group, marker.time, left_host=hosts.get(group))
     alone_s = ALONE_SLOW_LIMIT_S if kind == "slow" else ALONE_LIMIT_S
     keeper = fleet.options.keeper
     incidents: list[Row] = []
@@ -168,30 +175,12 @@ def run_fault(
         _read_incidents(report, incidents)
         _read_supervisors(report, fleet, snapshot, best_step)
         show(snapshot, _progress(report))
-        if _is_over(report, keeper):
+        # Alone it is over when the others commit again; with a slow rank they do, slowly.
+        ended = report.to_rejoined is not None if keeper else kind != "slow"
+        if ended and report.to_survivor_commit is not None:
             break
     _judge(report, incidents, keeper)
     return report
-
-
-def _strike(  # noqa: PLR0917
-    fleet: DemoFleet,
-    client: MonitorClient,
-    kind: str,
-    rank: str,
-    show: Show,
-    step: int | None,
-) -> float:
-    """Inject; returns unix seconds when it struck."""
-    fault_id = fleet.inject(kind, rank, step)
-    deadline = time.monotonic() + STRIKE_LIMIT_S
-    while time.monotonic() < deadline:
-        marker = fleet.fired(fault_id)
-        if marker is not None:
-            return marker.time
-        show(client.snapshot(), f"injecting {kind} into {rank}")
-        time.sleep(0.1)
-    raise FleetError(f"{kind} did not strike {rank} within {STRIKE_LIMIT_S:.0f} s: is it training?")
 
 
 def _furthest(ranks: list[Row]) -> int:
@@ -240,13 +229,6 @@ def _read_supervisors(report: FaultReport, fleet: DemoFleet, snapshot: Row, best
     if len(report.survivors_crashed) == len(fleet.groups) - 1:
         survivors = [item for item in snapshot["ranks"] if item["group"] != report.target_group]
         report.steps_lost = max(report.steps_lost, best_step - _furthest(survivors))
-
-
-def _is_over(report: FaultReport, keeper: bool) -> bool:
-    if keeper:
-        return report.to_rejoined is not None and report.to_survivor_commit is not None
-    # Alone: over when the others commit again, except with a slow rank (they commit, slowly).
-    return report.kind != "slow" and report.to_survivor_commit is not None
 
 
 def _progress(report: FaultReport) -> str:
@@ -373,8 +355,7 @@ def summary(reports: list[FaultReport], out: Console) -> Table:
                    "survivors commit", "group back", "verdict"):  # fmt: skip
         table.add_column(column)
     for report in reports:
-        times = (report.to_firing, report.to_evict_asked, report.to_left_quorum,
-                 report.to_survivor_commit, report.to_rejoined)  # fmt: skip
+        times = (getattr(report, f"to_{name}") for name, _ in _MILESTONES)
         table.add_row(
             report.kind,
             ", ".join(report.culprit_ranks) or "-",
@@ -394,11 +375,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         reports = _run(options, run_dir.resolve())
-    except OSError as exc:
-        print(f"error: {exc.filename or run_dir}: {exc.strerror}", file=sys.stderr)
-        return 1
-    except (FleetError, MonitorAwayError) as exc:
-        print(f"error: {exc}", file=sys.stderr)
+    except (OSError, FleetError, MonitorAwayError) as exc:
+        at = f"{exc.filename or run_dir}: {exc.strerror}" if isinstance(exc, OSError) else exc
+        print(f"error: {at}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("interrupted, everything was stopped", file=sys.stderr)
@@ -463,9 +442,8 @@ def _keep_running(fleet: DemoFleet, client: MonitorClient, view: DemoLog) -> Non
         said = line.format(monitor=fleet.monitor_url, rank=url, token_file=fleet.token_file)
         view.console.print(f"  {said}", soft_wrap=True, markup=False)
     with contextlib.suppress(KeyboardInterrupt):
-        while True:
-            fleet.check_alive()
-            time.sleep(1)
+        for _ in fleet.attempts(inf, 1):
+            pass
 
 
 if __name__ == "__main__":

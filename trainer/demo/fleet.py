@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import os
 import secrets
-import signal
 import socket
 import subprocess
 import sys
@@ -245,6 +244,18 @@ class DemoFleet:
         """The events of the group's supervisor: started, left, refused."""
         return status.read(self.run_dir / "events" / f"{group}.jsonl")
 
+    def attempts(self, limit_s: float, every_s: float) -> Iterator[None]:
+        """One attempt after the other until the limit, while every process runs.
+
+        Raises:
+            FleetError: one ended.
+        """
+        deadline = time.monotonic() + limit_s
+        while time.monotonic() < deadline:
+            self.check_alive()
+            yield
+            time.sleep(every_s)
+
     def check_alive(self) -> None:
         """Check that every process runs.
 
@@ -279,22 +290,18 @@ class DemoFleet:
 
     def stop(self) -> None:
         """End every process, supervisors first: they end their ranks and sidecars."""
-        supervisors = [name for name in self.processes if name.startswith("supervisor-")]
-        self._end(supervisors)
-        self._end([name for name in self.processes if name not in supervisors])
-
-    def _end(self, names: list[str]) -> None:
-        for name in names:
-            with contextlib.suppress(ProcessLookupError):
-                self.processes[name].send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + SHUTDOWN_GRACE_S
-        for name in names:
-            process = self.processes.pop(name)
-            try:
-                process.wait(max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        for first in ("supervisor-", ""):
+            ending = [name for name in self.processes if name.startswith(first)]
+            for name in ending:
+                self.processes[name].terminate()
+            deadline = time.monotonic() + SHUTDOWN_GRACE_S
+            for name in ending:
+                process = self.processes.pop(name)
+                try:
+                    process.wait(max(0.1, deadline - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
 
 
 def free_port() -> int:
@@ -313,17 +320,13 @@ def start_fleet(options: DemoOptions, run_dir: Path) -> Iterator[DemoFleet]:
     token_file = run_dir / "token"
     token_file.touch(mode=0o600)
     token_file.write_text(secrets.token_urlsafe(24))
-    fleet = DemoFleet(
-        options=options,
-        run_dir=run_dir,
-        lighthouse_url=f"http://127.0.0.1:{free_port()}",
-        monitor_url=f"http://127.0.0.1:{options.port or free_port()}",
-        token_file=token_file,
-        fault_file=run_dir / "fault.json",
+    lighthouse, monitor, gate, admin = (
+        f"http://127.0.0.1:{port or free_port()}" for port in (0, options.port, 0, 0)
     )
-    if options.gate:
-        fleet.gate_url = f"http://127.0.0.1:{free_port()}"
-        fleet.gate_admin_url = f"http://127.0.0.1:{free_port()}"
+    gates = (gate, admin) if options.gate else (None, None)
+    fleet = DemoFleet(
+        options, run_dir, lighthouse, monitor, token_file, run_dir / "fault.json", *gates
+    )
     try:
         start_lighthouse(fleet)
         if options.gate:
@@ -427,11 +430,8 @@ def wait_for_lighthouse(fleet: DemoFleet, deadline_s: float) -> None:
     Raises:
         FleetError: it ended, or did not answer in time.
     """
-    deadline = time.monotonic() + deadline_s
-    while time.monotonic() < deadline:
-        fleet.check_alive()
+    for _ in fleet.attempts(deadline_s, 0.2):
         with contextlib.suppress(requests.RequestException):
             requests.get(f"{fleet.lighthouse_url}/status", timeout=1)
             return
-        time.sleep(0.2)
     raise FleetError(f"the Lighthouse did not answer within {deadline_s:.0f} s")

@@ -311,8 +311,8 @@ def test_a_monitor_that_cannot_read_the_past_asks_three_times() -> None:
 def test_a_phase_that_is_always_long_is_no_pause() -> None:
     step = StepState(100, 100, 1, "forward", 0.0, 100, seconds={"forward": 300.0, "other": 20.0})
     rows = (
-        StepRow(50, 50, True, 150.0, 3.0, {"forward": 3.0}),
-        StepRow(51, 51, True, 100.0, 23.0, {"forward": 3.0, "other": 20.0}),
+        StepRow(50, 50, 1, 150.0, 3.0, {"forward": 3.0}),
+        StepRow(51, 51, 1, 100.0, 23.0, {"forward": 3.0, "other": 20.0}),
     )
     log = StepLog(SimFleet(1, 1).ranks()[0].identity, True, rows, 0)
     gaps = pauses_of(log, step, 1000.0, first=4)

@@ -48,7 +48,7 @@ class Seen(Quorum):
         rows = []
         for before, (attempt, step, end_s, spent) in zip(rank.log, rank.log[1:], strict=False):
             seconds = {phase: s - before[3].get(phase, 0.0) for phase, s in spent.items()}
-            row = StepRow(attempt, step, True, self.now_s - end_s, end_s - before[2], seconds)
+            row = StepRow(attempt, step, 1, self.now_s - end_s, end_s - before[2], seconds)
             rows.append(row)
         return with_pauses(StepLog(rank.identity, rank.alive, tuple(rows), 0))
 

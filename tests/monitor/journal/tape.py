@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from typing import Any
 
 from monitor.decide.pipeline import Pipeline, TickResult
 from monitor.detect.detectors import DETECTORS
@@ -11,8 +12,6 @@ from monitor.journal import memory
 from monitor.journal.entries import (
     Head,
     Packer,
-    SnapshotReader,
-    SnapshotWriter,
     head_from_json,
     head_text,
     outcome_of,
@@ -24,8 +23,8 @@ from monitor.model.config import KeeperConfig
 from monitor.model.observation import Snapshot
 
 
-def remembered(pipeline: Pipeline, config: KeeperConfig) -> str:
-    return memory.write(memory.freeze(dict(pipeline.memory())), config)
+def remembered(pipeline: Pipeline, config: KeeperConfig) -> dict[str, Any]:
+    return memory.Writer(config).plain(memory.freeze(dict(pipeline.memory())))
 
 
 @dataclass
@@ -45,12 +44,12 @@ class Tape:
         result = self.pipeline.tick(snapshot)
         self.snapshots.append(snapshot)
         self.results.append(result)
-        self.files[-1].append(tick_text(self._writer.write(snapshot), outcome_of(result)))
+        self.files[-1].append(tick_text(snapshot, outcome_of(result), self._writer))
         return result
 
     def turn(self) -> None:
         """Begin another file, with the whole memory of this moment."""
-        self._writer = SnapshotWriter()
+        self._writer = memory.Writer(self.config)
         after = self.snapshots[-1].tick if self.snapshots else 0
         began_s = self.snapshots[-1].now_s if self.snapshots else 1.0
         number = len(self.files) + 1
@@ -81,7 +80,7 @@ class Tape:
             expected = dict(self.pipeline.memory())
             if number < last:
                 told_next = json.loads(self.files[number + 1][0])["memory"]
-                expected = memory.read(told_next, self.config)
+                expected = memory.Reader(self.config).read(told_next)
             assert replay.pipeline is not None
             assert dict(replay.pipeline.memory()) == expected
 
@@ -91,8 +90,8 @@ class Tape:
 
 def replay_file(texts: list[str], **changes) -> tuple[Replay, list[Replayed]]:
     """A file replayed alone."""
-    replay, reader = Replay(changes), SnapshotReader()
-    head = head_from_json(json.loads(texts[0]))
+    replay, head = Replay(changes), head_from_json(json.loads(texts[0]))
+    reader = memory.Reader(head.config)
     replay.begin(head)
-    ticks = (tick_from_json(json.loads(text), reader, head.config) for text in texts[1:])
+    ticks = (tick_from_json(json.loads(text), reader) for text in texts[1:])
     return replay, [replay.tick(tick) for tick in ticks]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from monitor.detect.track import RankTrack
 from monitor.journal import memory
+from monitor.journal.entries import dumped
 from monitor.journal.memory import MemoryFormatError
 from monitor.model.config import KeeperConfig
 from monitor.model.verdict import RankHealth
@@ -21,8 +22,12 @@ from tests.worker_server.wire_values import PARSERS, values
 CONFIG = KeeperConfig()
 
 
+def written(frozen):
+    return json.loads(dumped(memory.Writer(CONFIG).plain(frozen), odd=True))
+
+
 def through(value):
-    return memory.read(json.loads(memory.write(memory.freeze(value), CONFIG)), CONFIG)
+    return memory.Reader(CONFIG).read(written(memory.freeze(value)))
 
 
 @pytest.mark.parametrize(
@@ -65,7 +70,7 @@ def test_what_changes_after_the_freeze_is_not_written() -> None:
     track.seen_s = 99.0
     held["list"].append(2)
     held["new"] = 1
-    memories = memory.read(json.loads(memory.write(frozen, CONFIG)), CONFIG)
+    memories = memory.Reader(CONFIG).read(written(frozen))
     assert (memories["tracks"]["a"].seen_s, memories["list"], "new" in memories) == (
         2.0,
         [1],
@@ -75,15 +80,15 @@ def test_what_changes_after_the_freeze_is_not_written() -> None:
 
 def test_the_configuration_is_the_one_of_the_replay() -> None:
     other = KeeperConfig(stall_floor_s=30)
-    text = memory.write(memory.freeze({"config": CONFIG}), CONFIG)
-    assert memory.read(json.loads(text), other)["config"] is other
+    plain = written(memory.freeze({"config": CONFIG}))
+    assert memory.Reader(other).read(plain)["config"] is other
 
 
 def test_a_configuration_that_differs_keeps_its_difference() -> None:
     scaled = KeeperConfig(stall_floor_s=10)
-    text = memory.write(memory.freeze({"config": scaled}), CONFIG)
+    plain = written(memory.freeze({"config": scaled}))
     other = KeeperConfig(observe=True)
-    assert memory.read(json.loads(text), other) == {
+    assert memory.Reader(other).read(plain) == {
         "config": KeeperConfig(stall_floor_s=10, observe=True)
     }
 
@@ -98,7 +103,7 @@ class Foreign:
 )
 def test_what_cannot_be_written_is_refused_by_name(value) -> None:
     with pytest.raises(MemoryFormatError, match="cannot be journalled"):
-        memory.write(memory.freeze({"x": [value]}), CONFIG)
+        written(memory.freeze({"x": [value]}))
 
 
 def told(module: str, name: str, fields: list[str]):
@@ -115,12 +120,12 @@ def told(module: str, name: str, fields: list[str]):
         (told("monitor.detect.history", "RankTrack", ["identity"]), "another version wrote this"),
         (told("monitor.nowhere", "Thing", []), "there is no monitor.nowhere.Thing"),
         ({"classes": [], "value": ["?"]}, "unknown tag"),
-        ({"classes": [], "value": ["r", 5]}, "no memory of a pipeline"),
-        ({}, "no memory of a pipeline"),
-        ([], "no memory of a pipeline"),
+        ({"classes": [], "value": ["r", 5]}, "not of a journal"),
+        ({}, "not of a journal"),
+        ([], "not of a journal"),
     ],
     ids=range(10),
 )
 def test_only_our_own_plain_classes_of_the_same_form_are_made(data, words: str) -> None:
     with pytest.raises(MemoryFormatError, match=words):
-        memory.read(data, CONFIG)
+        memory.Reader(CONFIG).read(data)

@@ -194,7 +194,7 @@ def test_a_change_that_is_out_of_range_is_refused() -> None:
 def test_a_file_from_the_middle_whose_memory_is_of_another_version_is_refused(
     change, words: str
 ) -> None:
-    head = head_from_json({**json.loads(taped([], 2).files[0][0]), **change})
+    head = replace(head_from_json(json.loads(taped([], 2).files[0][0])), **change)
     with pytest.raises(JournalError, match=words):
         Replay().begin(head)
 

@@ -14,17 +14,8 @@ import pytest
 from hypothesis import given
 from msgspec import Struct, structs
 
-from monitor.journal.entries import (
-    COLUMNS,
-    SnapshotReader,
-    SnapshotWriter,
-    TickOutcome,
-    dumped,
-    report_from_row,
-    report_row,
-    tick_from_json,
-    tick_text,
-)
+from monitor.journal.entries import TickOutcome, tick_from_json, tick_text
+from monitor.journal.memory import Reader, Writer
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Eviction, Rung, RungOutcome
 from monitor.model.names import GroupName, IncidentId, RankName, ReplicaId
@@ -49,7 +40,6 @@ from worker_server.wire import (
     StepLog,
     StepState,
     Took,
-    to_json,
 )
 
 
@@ -129,20 +119,25 @@ def test_the_examples_have_a_value_of_their_own_in_every_field(value: Any) -> No
     assert set(odd) <= {"committed_step"}  # None is the odd value: another one is expected
 
 
-def through(value: Any) -> Any:
-    return json.loads(dumped(value))
+class Journal:
+    """The ticks of a file as their lines give them back."""
+
+    def __init__(self) -> None:
+        self.writer, self.reader = Writer(KeeperConfig()), Reader(KeeperConfig())
+
+    def through(self, snapshot: Snapshot) -> Snapshot:
+        self.line = tick_text(snapshot, TickOutcome(), self.writer)
+        return tick_from_json(json.loads(self.line), self.reader).snapshot
+
+
+def ticked(snapshot: Snapshot) -> Snapshot:
+    return Journal().through(snapshot)
 
 
 def again(report: StateReport) -> StateReport:
-    return report_from_row(through(report_row(report)), through(report.identity), COLUMNS)
-
-
-def recorded(record: FlightRecord) -> tuple[Any, dict[str, Any]]:
-    """One as the journal gives it back, and as it stands there."""
-    rank = RankName("rg_1.1")
-    given = Snapshot(1.0, 1, 0.0, (), VIEW, records={rank: record})
-    written = through(SnapshotWriter().write(given))
-    return SnapshotReader().read(written, KeeperConfig()).records[rank], written["records"][rank]
+    report = ticked(Snapshot(1.0, 1, 0.0, (observation(report),), VIEW)).observations[0].report
+    assert report is not None
+    return report
 
 
 def test_a_report_comes_back_whole() -> None:
@@ -157,15 +152,6 @@ def test_every_field_of_a_step_comes_back(name: str) -> None:
     before = StepState(0, 0, 0, "data", 0.0, 0, committed_step=3)
     report = StateReport(IDENTITY, PROCESS, replace(before, **{name: getattr(STEP, name)}))
     assert again(report) == report
-
-
-def test_rows_of_an_older_version_are_read_by_the_names_that_they_came_with() -> None:
-    columns = {**COLUMNS, "step": [*COLUMNS["step"][:6], "forgotten", *COLUMNS["step"][6:]]}
-    process, step, heads = through(report_row(StateReport(IDENTITY, PROCESS, STEP, HEADS)))
-    report = report_from_row(
-        [process, [*step[:6], 7, *step[6:]], heads], through(IDENTITY), columns
-    )
-    assert report.step == STEP
 
 
 def test_the_order_of_phases_is_kept_for_sums_depend_on_it() -> None:
@@ -197,16 +183,19 @@ def test_heads_come_back(heads: tuple[GroupHead, ...]) -> None:
     assert again(replace(REPORT, heads=heads)).heads == heads
 
 
-def test_a_flight_record_comes_back_whole_and_is_read_by_the_wires_own_parser() -> None:
-    read, written = recorded(RECORD)
-    assert read == RECORD
-    assert written.keys() == to_json(RECORD).keys()
+def test_a_flight_record_comes_back_whole() -> None:
+    given = Snapshot(1.0, 1, 0.0, (), VIEW, records={IDENTITY.rank: RECORD})
+    assert ticked(given) == given
 
 
-def ticked(snapshot: Snapshot) -> Snapshot:
-    """As the line of its tick gives it back."""
-    line = tick_text(SnapshotWriter().write(snapshot), TickOutcome())
-    return tick_from_json(json.loads(line), SnapshotReader(), KeeperConfig()).snapshot
+def test_what_was_there_a_tick_ago_is_written_as_a_number() -> None:
+    seen, other = observation(), observation(replace(REPORT, identity=replace(IDENTITY, pid=9)))
+    journal, lines = Journal(), []
+    for looks in ((seen,), (seen, other), (other,), (seen,)):
+        given = Snapshot(1.0, 1, 0.0, looks, VIEW)
+        assert journal.through(given) == given
+        lines.append(IDENTITY.incarnation in journal.line)
+    assert lines == [True, True, False, True]  # of two ticks ago: whole again
 
 
 def observation(outcome: Any = REPORT, **changes: Any) -> Observation:
@@ -239,11 +228,11 @@ def test_whatever_a_fleet_goes_through_comes_back_as_it_was() -> None:
         },
         {"observations": (observation(),), "lighthouse": replace(VIEW, quorum_id=4)},
     ]
-    writer, reader = SnapshotWriter(), SnapshotReader()
+    journal = Journal()
     for number, look in enumerate(looks):
         plain = {"lighthouse": VIEW, "lateness_s": 1 / 3, "now_s": 1e9 / 7, "tick": number}
         given = Snapshot(**{**plain, **look})
-        assert reader.read(through(writer.write(given)), KeeperConfig()) == given
+        assert journal.through(given) == given
 
 
 @given(values(StateReport), values(FlightRecord), values(StepLog))
@@ -259,7 +248,7 @@ def test_whatever_the_wire_carries_comes_back_in_a_snapshot(
 
 
 def test_a_clock_that_jumped_is_told_as_it_was_seen() -> None:
-    writer, reader = SnapshotWriter(), SnapshotReader()
+    journal = Journal()
     for now_s in (1e9, 1e9 - 86_400.0, 2e9, 0.0):
         given = Snapshot(now_s, 1, 0.0, (), VIEW)
-        assert reader.read(through(writer.write(given)), KeeperConfig()).now_s == now_s
+        assert journal.through(given).now_s == now_s
