@@ -40,7 +40,7 @@ from monitor.model.cohort import (
 )
 from monitor.model.verdict import Confidence
 from monitor.model.wording import listed, plural
-from monitor.records.timings import TableError, TimeOwner, TimingTable, codes_of, direction
+from monitor.offline.timings import TableError, TimeOwner, TimingTable, codes_of, direction
 
 # -- how long each rank worked, adjusted for the load of its microbatches ----------------------
 
