@@ -26,8 +26,6 @@ OVER: Final[Mapping[str, int]] = {
     "monitor/decide/tracker.py:_passed": 19,
     "monitor/decide/tracker.py:resolved_by_eviction": 17,
     "monitor/decide/view.py:warnings_of": 17,
-    "monitor/detect/dead.py:_on_lost_hosts": 19,
-    "monitor/detect/deadlock.py:standstill": 36,
     "monitor/model/escalation.py:_gate": 18,
     "monitor/model/escalation.py:_kill": 19,
     "monitor/model/escalation.py:_reviewed": 19,

@@ -311,6 +311,9 @@ class Process(Struct, frozen=True, gc=False):
     """Share of the time in which one of its threads was ready to run and got no core."""
     bytes_s: Amount | None = None
     """Bytes per second read and written by system calls."""
+    handles_sigterm: bool | None = None
+    """Whether the program has a handler of its own for SIGTERM: it may then end with any exit code
+    though it was asked to end. None: not known."""
 
     @property
     def stopped(self) -> bool:

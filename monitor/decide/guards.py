@@ -330,13 +330,13 @@ def unsure(case: Case) -> Objection | None:
     candidates = case.incident.candidates
     if case.incident.verdict.confidence is not Confidence.UNSURE:
         return None
+    doubt = "no rank can be named"
+    if candidates:
+        doubt = f"cannot tell whether it is {listed(candidates, last='or')}"
+    if len(candidates) == 1:
+        doubt = f"it is not certain that it is {candidates[0]}"
     return Objection(
-        case.incident.verdict.spare
-        or (
-            f"cannot tell whether it is {listed(candidates, last='or')}"
-            if len(candidates) > 1
-            else f"it is not certain that it is {listed(candidates)}"
-        ),
+        case.incident.verdict.spare or doubt,
         case.then("A group may be evicted once the evidence names a rank"),
     )
 

@@ -586,7 +586,7 @@ def _root(incidents: Sequence[Incident], departures: Sequence[Departure]) -> Inc
         for incident in incidents
         if incident.milestones.firing_s is not None
         and incident.verdict.stops
-        and incident.verdict.since_s <= ends_s[0]
+        and incident.verdict.since_s <= ends_s[0] + _APART_S
         and (incident.ended_s is None or incident.ended_s >= began_s)
     ]
     return min(roots, key=lambda i: (i.verdict.since_s, *oldest_first(i)), default=None)
@@ -620,9 +620,9 @@ def _given_up(root: Incident, departures: Sequence[Departure]) -> str:
     ends = [d for d in departures if d.rank in victims and not (d.clean or d.stopped)]
     if not ends:
         return ""
-    first_s = max(0.0, min(departure.at_s for departure in ends) - root.verdict.since_s)
-    ranks = sorted(departure.rank for departure in ends)
-    return f"; {listed(ranks)} gave up after {seconds(first_s)}"
+    first_s = min(departure.at_s for departure in ends) - root.verdict.since_s
+    after = f" after {seconds(first_s)}" if first_s >= 1 else ""
+    return f"; {listed(sorted(departure.rank for departure in ends))} gave up{after}"
 
 
 def warnings_of(view: View) -> tuple[str, ...]:

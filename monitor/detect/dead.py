@@ -2,10 +2,10 @@
 
 Theory of operation. The dead keep their edges: whom a rank waited for when it was last seen
 (`History.held`), how it ended (`endings`), where it stood, and what its records show. A rank that
-gave up on others died of the one that it waited for, even if another ended first. If that one stood still
-by itself, until its launcher ended it or to this day, the hang is the fault and the deaths are its
-consequence. If it had left its collectives behind and ended with exit code 0, it left early. Only a
-rank with an end of its own is blamed for its death.
+gave up on others died of the one that it waited for, even if another ended first. If that one stood
+still by itself, until its launcher ended it or to this day, the hang is the fault and the deaths
+are its consequence. If it had left its collectives behind and ended with exit code 0, it left
+early. Only a rank with an end of its own is blamed for its death.
 
 A death may also follow from one in another group: torchft's DDP ends survivors when a peer dies
 inside an all-reduce, and TorchFT's timeouts end ranks that wait. So a group that has not committed
@@ -28,7 +28,14 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
-from monitor.detect.endings import End, end_of, finished, how_it_ended, is_gone
+from monitor.detect.endings import (
+    End,
+    end_of,
+    finished,
+    how_it_ended,
+    is_gone,
+    perhaps_asked,
+)
 from monitor.detect.graph import WaitGraph
 from monitor.detect.history import Held, History
 from monitor.detect.patience import allowance, at_work
@@ -212,8 +219,10 @@ class _GivenUp:
 
     @property
     def since_s(self) -> float:
-        """When the first of them began to wait, as far as known."""
-        return min((held.since_s for held in self.edges.values()), default=self.first_s)
+        """When the first of them began to wait: seen, or its last move."""
+        moved_s = (track.moved_s or self.first_s for track in self.waiters)
+        began_s = (held.since_s for held in self.edges.values()) if self.edges else moved_s
+        return min(self.first_s, *began_s)
 
 
 def _given_up(history: History, group: GroupName, gone: list[RankTrack]) -> _GivenUp | None:
@@ -338,7 +347,7 @@ def _left_early(
     if not behind:
         return None
     ranks = [track.rank for track in behind]
-    reason = f"{listed(names)} ended with exit code 0"
+    reason = f"{listed(names)} left with exit code 0{perhaps_asked(done)}"
     if seen:
         where = waits_in(history, [track.rank for track in seen])
         reason += f" while {listed(ranks)} {plural(ranks, 'was', 'were')} still{where}"
@@ -561,25 +570,25 @@ def _on_lost_hosts(
     age_s = history.heartbeat_age_s(group)
     if age_s is None or age_s < limit_s:
         return ()
-    silent = tuple(
-        track
-        for track in members
-        if track.silent_since_s is not None
-        and history.now_s - track.silent_since_s >= limit_s
-        and track.report is not None
-        and not finished(track)
-    )
-    lost = {track.rank for track in silent}
-    others = [track for track in members if track.rank not in lost]
-    stands = all(
-        track.fresh is not None
-        and not finished(track)
-        and track.stall_s >= allowance(history, track).span_s
-        for track in others
-    )
+    silent = tuple(track for track in members if _silent_for(history, track, limit_s))
+    others = [track for track in members if track not in silent]
     manager = any(track.identity.group_rank == 0 for track in silent)
     apart = {t.identity.host for t in silent}.isdisjoint(t.identity.host for t in others)
-    return silent if not others or (manager and apart and stands) else ()
+    stands = manager and apart and all(_outlasts(history, track) for track in others)
+    return silent if not others or stands else ()
+
+
+def _silent_for(history: History, track: RankTrack, limit_s: float) -> bool:
+    """Whether its WorkerServer has answered nothing for so long, and its work was not done."""
+    since_s = track.silent_since_s
+    silent = since_s is not None and history.now_s - since_s >= limit_s
+    return silent and track.report is not None and not finished(track)
+
+
+def _outlasts(history: History, track: RankTrack) -> bool:
+    """Whether it is seen to stand for longer than it may."""
+    seen = track.fresh is not None and not finished(track)
+    return seen and track.stall_s >= allowance(history, track).span_s
 
 
 def _lost(

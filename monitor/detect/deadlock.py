@@ -15,6 +15,7 @@ they may share a switch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import median_low
 from typing import Final
 
@@ -292,54 +293,76 @@ def standstill(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     trained. If nobody waits, all may pause; but when stacks show all of them blocked, such as on a
     file server that is away for all, that is reported too, after half as much again.
     """
-    config, tracks = history.config, history.present()
-    fresh = (t for t in tracks if t.stall_s < config.standstill_s)
-    if any(graph.standing[t.rank] in _STANDS for t in fresh):  # the usual case
+    waiting = _all_standing(history, graph)
+    if waiting is None:
         return ()
-    alive = [t for t in tracks if graph.standing[t.rank] is not RankStanding.DEAD]
-    waiting = [t for t in alive if graph.standing[t.rank] in _STANDS]
-    others = [t for t in alive if graph.standing[t.rank] not in _STANDS]
-    blocked = all(t.witness is not None and t.witness.doing in _BLOCKS for t in others)
-    away = history.away is not None or history.unfollowed() is not None
-    if away or not alive or not (waiting or blocked):
-        return ()
+    others = [t for t in _alive(history, graph) if graph.standing[t.rank] not in _STANDS]
     standing = waiting or others
     still_s = min(track.stall_s for track in standing)
-    least_s = config.standstill_s * (1 if waiting else 1.5)
-    if still_s < least_s:
-        return ()
-    usual_s = config.unwitnessed_factor * max(history.hang_after_s(t) for t in standing)
-    usual_s = max(usual_s, *(usual_inside_s(history, track.rank) for track in standing))
-    if still_s < usual_s:
-        return ()
     trained = any(track.voted and not history.starting(track) for track in standing)
     committed_s = max((t.last_commit_s or 0.0 for t in history.present()), default=0.0)
+    if still_s < _least_still_s(history, standing, waits=bool(waiting)):
+        return ()
     if history.now_s - committed_s < still_s or any(_excused(history, t, trained) for t in others):
         return ()
-    ranks = tuple(track.rank for track in waiting)
-    does = where_they_wait(waiting) + what_they_do(others)
-    clauses = does[:_SHOWN]
-    if len(does) > _SHOWN:
-        clauses.append("and others elsewhere")
-    since_s = history.now_s - max(track.stall_s for track in standing)
-    fell = history.fell_since(since_s)
-    doubt = "; ".join(clauses if others or fell else [*clauses, "nobody is missing"])
-    if fell:
-        doubt += f"; {listed(fell)} died meanwhile: some may wait for a process that is no more"
     return (
         Verdict(
             kind=Kind.DEADLOCK,
             culprits=(),
             groups=(),
             reason=f"the job stands for {seconds(still_s)} and it cannot be told who holds it: "
-            + doubt,
+            + _what_all_do(history, waiting, others),
             confidence=Confidence.UNSURE,
             since_s=history.now_s - still_s,
-            victims=ranks or tuple(track.rank for track in others),
-            evidence={"source": f"waits and stacks, seen at {config.tick_s:g} s polls"},
+            victims=tuple(track.rank for track in standing),
+            evidence={"source": f"waits and stacks, seen at {history.config.tick_s:g} s polls"},
             signature=STANDSTILL,
         ),
     )
+
+
+def _alive(history: History, graph: WaitGraph) -> list[RankTrack]:
+    dead = RankStanding.DEAD
+    return [track for track in history.present() if graph.standing[track.rank] is not dead]
+
+
+def _all_standing(history: History, graph: WaitGraph) -> list[RankTrack] | None:
+    """The ranks that wait, where no rank that waits has moved lately; none wait, but stacks show
+    all blocked: empty. None: the job does not stand, or its Lighthouse is away.
+    """
+    moved = (t for t in history.present() if t.stall_s < history.config.standstill_s)
+    if any(graph.standing[t.rank] in _STANDS for t in moved):  # the usual case
+        return None
+    alive = _alive(history, graph)
+    if not alive or history.away is not None or history.unfollowed() is not None:
+        return None
+    waiting = [track for track in alive if graph.standing[track.rank] in _STANDS]
+    blocked = all(t.witness is not None and t.witness.doing in _BLOCKS for t in alive)
+    return waiting if waiting or blocked else None
+
+
+def _least_still_s(history: History, standing: Sequence[RankTrack], *, waits: bool) -> float:
+    """How long these must have stood: longer than any pause known of this job."""
+    config = history.config
+    return max(
+        config.standstill_s * (1 if waits else 1.5),
+        config.unwitnessed_factor * max(history.hang_after_s(track) for track in standing),
+        *(usual_inside_s(history, track.rank) for track in standing),
+    )
+
+
+def _what_all_do(
+    history: History, waiting: Sequence[RankTrack], others: Sequence[RankTrack]
+) -> str:
+    does = where_they_wait(waiting) + what_they_do(others)
+    clauses = does[:_SHOWN]
+    if len(does) > _SHOWN:
+        clauses.append("and others elsewhere")
+    fell = history.fell_since(history.now_s - max(t.stall_s for t in waiting or others))
+    if fell:
+        died = f"{listed(fell)} died meanwhile: some may wait for a process that is no more"
+        return "; ".join([*clauses, died])
+    return "; ".join(clauses if others else [*clauses, "nobody is missing"])
 
 
 def _excused(history: History, track: RankTrack, trained: bool) -> bool:

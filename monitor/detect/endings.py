@@ -8,6 +8,7 @@ about an error of its own or of a peer, so without words it says nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Final
 
@@ -56,6 +57,13 @@ def end_of(track: RankTrack) -> End:
     if ending is not None and ending.exception is not None:
         return _BY_ORIGIN[ending.of_peers]
     return _BY_SIGNAL.get(process.exit_signal or "", End.UNKNOWN)
+
+
+def perhaps_asked(tracks: Iterable[RankTrack]) -> str:
+    """What to add of ranks that ended with exit code 0 and may have been asked to end."""
+    reports = [track.report for track in tracks if track.report is not None]
+    handled = bool(reports) and all(report.process.handles_sigterm for report in reports)
+    return ", perhaps because it was asked to (it handles SIGTERM itself)" if handled else ""
 
 
 def how_it_ended(track: RankTrack, launcher: bool = False) -> str:

@@ -1,8 +1,8 @@
 """The Lighthouse as seen from here and by the ranks: away, back too late, or another one.
 
-Accuses no rank. A Lighthouse that does not answer this monitor: the job continues (only this monitor
-cannot reach it), or the job stands too (nobody commits, and ranks wait where they wait for a
-quorum: without a Lighthouse none forms, and TorchFT ends the ranks when their quorum timeout
+Accuses no rank. A Lighthouse that does not answer this monitor: the job continues (only this
+monitor cannot reach it), or the job stands too (nobody commits, and ranks wait where they wait for
+a quorum: without a Lighthouse none forms, and TorchFT ends the ranks when their quorum timeout
 passes, 60 s by default), or it is unknown which. A standstill with another visible reason is not
 blamed on the Lighthouse.
 

@@ -160,15 +160,18 @@ MISSING = (Fault.NOT_ENTERED, Fault.NOT_ENQUEUING, Fault.SILENT)
 def quiet_groups(
     history: History, standing: Mapping[RankName, RankStanding]
 ) -> tuple[GroupName, ...]:
-    """Replica groups in which nobody moves and nothing shows why; sorted.
+    """Replica groups in which nobody moves, one of them for long, and nothing shows why; sorted.
 
-    A single rank has nobody in its group to wait for it.
+    The others may wait for it in C++, and have an allowance to start or to compute. A single rank
+    has nobody in its group to wait for it.
     """
     return tuple(
         group
         for group, members in history.groups().items()
         if len(members) > 1
-        and all(standing[t.rank] is RankStanding.UNKNOWN and _still(history, t) for t in members)
+        and all(standing[track.rank] is RankStanding.UNKNOWN for track in members)
+        and all(t.fresh is not None and t.stall_s >= history.still_after_s for t in members)
+        and any(_still(history, track) for track in members)
     )
 
 
@@ -192,8 +195,6 @@ def missed_by_records(
 
 def _still(history: History, track: RankTrack) -> bool:
     """Whether it has stood still for half of its allowance."""
-    if track.fresh is None or track.stall_s < history.still_after_s:
-        return False  # nobody is allowed less; most ranks need no further check
     spans_s = [allowance(history, track).span_s]
     floor = undeclared(history, track)
     if floor is not None:

@@ -83,10 +83,11 @@ def two_threads(
 def _finding(graph: Graph, group: SharedGroup, involved: Collection[int]) -> Finding:
     index, job = graph.index, graph.index.job
     shown = [(rank, rows[-3:]) for rank, rows in islice(group.calls.items(), 4)]
-    said = [
-        f"rank {job.name(rank)} calls {listed([_call(index, row) for row in rows])}"
-        for rank, rows in shown
-    ]
+    ranks: dict[str, list[str]] = {}
+    for rank, rows in shown:
+        calls = listed(sorted({_call(index, row) for row in rows}))
+        ranks.setdefault(calls, []).append(job.name(rank))
+    said = [f"in {listed(names)} they call {calls}" for calls, names in ranks.items()]
     label = job.groups[group.group].label
     threads = plural(group.calls, "of the rank", "of each of these ranks")
     stuck = graph.collectives.get(group.group, ())

@@ -209,6 +209,12 @@ def _misled(record: Record) -> str:
     return "; ".join(wrong)
 
 
+def _headlines(record: Record) -> list[str]:
+    """Those that a person finds who comes later: the last, or any where an eviction helped."""
+    headlines = [text for _, text in record.get("headlines", ())]
+    return headlines if record.get("evicted") else headlines[-1:]
+
+
 def _last_headline(record: Record) -> str:
     headlines = record.get("headlines")
     return headlines[-1][1] if headlines else ""
@@ -315,14 +321,15 @@ def _not_out(record: Record) -> str:
 def _poor(record: Record) -> str:
     """What a person would miss; asked only where the truth says so."""
     truth, telling = record["truth"], _telling(record)
-    sentences, last = _sentences(record), _last_headline(record)
+    sentences = _sentences(record)
     evidence = [text for incident in _fired(record) for text in incident.get("evidence", ())]
     missing = []
     if truth.get("strict"):
         asked = [("said", pattern, sentences) for pattern in _patterns(record, "says")]
         asked += [("shown", pattern, [*sentences, *evidence])
                   for pattern in _patterns(record, "shows")]  # fmt: skip
-        asked += [("in the headline", pattern, [last]) for pattern in _patterns(record, "headline")]
+        asked += [("in the headline", pattern, _headlines(record))
+                  for pattern in _patterns(record, "headline")]  # fmt: skip
         missing = [
             f"{pattern!r} is not {where}"
             for where, pattern, texts in asked

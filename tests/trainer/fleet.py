@@ -48,7 +48,9 @@ def rank_process(start, group, group_rank, world_size, port, arguments, calls_fi
     train.WorkStretcher = Held
     reporter = FakeReporter()
     train.train(options.parse(arguments), reporter)
-    calls_file.write_text(json.dumps(reporter.told))
+    whole = calls_file.with_suffix(".part")
+    whole.write_text(json.dumps(reporter.told))
+    whole.replace(calls_file)
 
 
 def preload():

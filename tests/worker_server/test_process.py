@@ -48,6 +48,22 @@ def test_who_traces_a_process_is_told_whether_it_is_held_or_goes_on(sleeper):
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize("handles", [True, False])
+def test_a_handler_of_the_program_for_sigterm_is_seen_also_after_its_end(handles):
+    program = "import signal\n"
+    program += "signal.signal(signal.SIGTERM, lambda *_: exit(0))\n" if handles else ""
+    program += "print(flush=True)\nsignal.pause()"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as child:
+        child.stdout.readline()
+        process = PidfdProcess(child.pid, start_ticks(child.pid))
+        assert process.look(0.0).handles_sigterm is handles
+        child.terminate()
+        assert process.wait_death(10)
+        assert process.look(0.0).handles_sigterm is handles
+        process.close()
+
+
+@pytest.mark.integration
 def test_a_tracer_of_one_thread_is_found_among_all(sleeper):
     process, thread = sleeper
     with traced(thread) as pid:

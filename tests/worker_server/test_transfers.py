@@ -92,7 +92,11 @@ def test_a_rank_that_waits_for_another_in_the_creation_of_a_group_says_which_and
     assert all(line.startswith("worker_server/transfers_parent.py:") for line in lines)
     assert len(set(lines)) == 2
     store = f"127.0.0.1:{port}"
-    first = {"call": "init_process_group", "nth": 0, "ranks": [], "store": store}
+    first = {"call": "init_process_group", "nth": 0, "store": store}
+    [earlier] = [forming.pop("earlier") for forming in seen[2]]
+    assert [(ranks, line.rpartition(":")[0]) for ranks, line in earlier] == [
+        ([0, 2], "worker_server/transfers_parent.py")
+    ]
     pair = {"call": "new_group", "nth": 2, "ranks": [1, 2], "store": store}
     assert seen == [[first, first], [], [pair]]
 

@@ -11,7 +11,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -265,6 +265,7 @@ class PidfdProcess:
         self._status: int | None = None
         self._sent: list[str] = []
         self._activity = Activity(pid, clock)
+        self._handles_sigterm: bool | None = None
 
     @property
     def sent(self) -> tuple[str, ...]:
@@ -312,8 +313,10 @@ class PidfdProcess:
                 dead_age_s=self._clock() - (self._died_s or 0.0),
                 exit_code=code,
                 exit_signal=signum,
+                handles_sigterm=self._handles_sigterm,
             )
         status = _status(self.pid)
+        self._handles_sigterm = _catches(status, signal.SIGTERM)
         rss = status.get("VmRSS", "").split()
         threads = status.get("Threads", "")
         return wire.Process(
@@ -323,6 +326,7 @@ class PidfdProcess:
             rss_bytes=int(rss[0]) * 1024 if rss else None,
             interpreter_age_s=interpreter_age_s,
             tracer=_tracer(status),
+            handles_sigterm=self._handles_sigterm,
             **self._activity.rates()._asdict(),
         )
 
@@ -342,6 +346,14 @@ class PidfdProcess:
         except OSError:
             return None
         return int(word) if word.isdecimal() else None
+
+
+def _catches(status: Mapping[str, str], signum: signal.Signals) -> bool | None:
+    """Whether a process has a handler for a signal; None: not known."""
+    try:
+        return bool(int(status["SigCgt"], 16) >> (signum - 1) & 1)
+    except (KeyError, ValueError):
+        return None
 
 
 def _tracer(status: dict[str, str]) -> wire.Tracer | None:

@@ -1,6 +1,7 @@
 """FSDP2 inside a replica group and TorchFT across, in the style of torchtitan's trainer."""
 
 import os
+import signal
 from datetime import timedelta
 
 import tools
@@ -58,6 +59,8 @@ class Trainer:
         self.manager.start_quorum()
         self.optimizer.zero_grad()
         tools.compute()
+        if trouble.now("stops_itself"):  # as by `kill -STOP`, before its peers gather its shards
+            os.kill(os.getpid(), signal.SIGSTOP)
         loss = loss_of(self.model(batch[:, :-1]), batch)
         if not trouble.now("skips_backward"):
             loss.backward()

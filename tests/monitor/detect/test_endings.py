@@ -90,7 +90,14 @@ def test_a_peer_that_lost_who_left_with_0_is_no_culprit() -> None:
     ).run(35)
     assert not drive.accused()
     [incident] = [drive.seen[key] for key in drive.fired]
-    assert incident.verdict.reason.startswith("job.0 ended with exit code 0; job.1 lost it")
+    assert incident.verdict.reason.startswith("job.0 left with exit code 0; job.1 lost it")
+
+
+def test_a_rank_that_handles_sigterm_and_left_with_0_was_perhaps_asked_to() -> None:
+    job = PlainJob(3, (20, lambda job: job.end(2, code=0)))
+    job.ranks[2].handles_sigterm = True
+    reason = Drive(job).run(40).incident("dead").verdict.reason
+    assert reason.startswith("job.2 left with exit code 0, perhaps because it was asked to (it")
 
 
 def test_an_error_of_its_own_is_certain_whatever_words_it_has() -> None:

@@ -56,6 +56,7 @@ class PlainRank:
     state: str = "S"
     died_s: float | None = None
     exit_code: int | None = None
+    handles_sigterm: bool = False
     exit_signal: str | None = None
     ending: Ending | None = None
     timeouts: dict[str, float] = field(default_factory=dict)
@@ -223,6 +224,7 @@ class PlainJob:
                 state=None if dead else rank.state,
                 dead_age_s=self.now_s - rank.died_s if dead else None,
                 exit_code=rank.exit_code,
+                handles_sigterm=rank.handles_sigterm,
                 exit_signal=rank.exit_signal,
                 interpreter_age_s=None if dead else 0.1,
                 cores=0.0,
