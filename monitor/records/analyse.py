@@ -245,10 +245,7 @@ def absent(graph: Graph, pasts: RankPasts, different: Collection[int] = ()) -> I
     blamed = (
         ranks
         for stuck, ranks in missing
-        # without a past it is evidence, unless they are the larger side; ranks held up elsewhere
-        # do not count
-        if (usual := doubted.get(stuck, Habit.UNKNOWN)) is Habit.USUAL
-        or (usual is Habit.UNKNOWN and len(ranks) <= len(stuck.joined))
+        if _blames(stuck, doubted.get(stuck, Habit.UNKNOWN), ranks)
     )
     guilty = set[int]().union(*blamed)
     real = grouped((r, stuck) for stuck, ranks in missing if not stuck.transfer for r in ranks)
@@ -263,6 +260,15 @@ def absent(graph: Graph, pasts: RankPasts, different: Collection[int] = ()) -> I
         if not guilty & set(stuck.absent) and stuck.joined not in reported:
             reported.add(stuck.joined)
             yield _ahead(graph, stuck, sure=usual is Habit.UNUSUAL)
+
+
+def _blames(stuck: StuckCollective, usual: Habit, missing: Collection[int]) -> bool:
+    """Whether a collective is evidence against the ranks that did not enter it.
+
+    Without a past it is, unless they are the larger side; ranks held up elsewhere do not count.
+    """
+    few = len(missing) <= len(stuck.joined)
+    return usual is Habit.USUAL or (usual is Habit.UNKNOWN and few)
 
 
 def _usual(
