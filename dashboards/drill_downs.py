@@ -18,7 +18,6 @@ from dashboards.panels import (
     ranking,
     rows,
     states,
-    tile,
 )
 from dashboards.selectors import (
     BLUE,
@@ -167,13 +166,11 @@ def _done() -> list[Any]:
 
 
 def _cost() -> list[Any]:
-    stages, lost, saved, spent = (
+    stages, lost = (
         grown(f"lightkeeper_{name}{{{MONITOR}}}", by=by, within="$__range")
         for name, by in (
             ("incident_stage_seconds_bucket", "le, stage"),
             ("ineffective_rank_seconds_total", "cause"),
-            ("saved_rank_seconds_total", ""),
-            ("spent_rank_seconds_total", ""),
         )
     )
     return [
@@ -183,7 +180,7 @@ def _cost() -> list[Any]:
             unit="s",
             base=GREEN,
             levels={30.0: ORANGE, 120.0: RED},
-            width=10,
+            width=12,
             empty="no incident in this time",
             says="detect: first seen to firing. decide: to the request to evict. leave: out of the "
             "quorum; long: the Lighthouse's kill did not work, see docs/eviction.md. recover: the "
@@ -195,22 +192,10 @@ def _cost() -> list[Any]:
             Query(lost, "{{cause}}"),
             unit="s",
             base=ORANGE,
-            width=10,
+            width=12,
             empty="none lost",
             says="What the shown time cost, by cause. The longest bar is worth your work: a kind "
             "of incident, starting, recovering, or what nobody can explain.",
-        ),
-        tile(
-            "Saved by evictions",
-            f"({saved} or {ZERO}) - ({spent} or {ZERO})",
-            unit="s",
-            decimals=0,
-            base=RED,
-            levels={0.0: GREEN},
-            width=4,
-            says="Rank-seconds that evictions saved less what they cost, at least, in the shown "
-            "time, by the keeper's own account. Below 0: read `lightkeeper incidents list`, and "
-            "let it only observe until you know why.",
         ),
     ]
 

@@ -32,7 +32,7 @@ PASSING: Final = frozenset(
 )  # fmt: skip
 """Guards that end by themselves or leave nothing to do: they page nobody."""
 BY_HAND_S: Final = 3600.0
-"""A failed eviction by hand has no incident to resolve it, so it is shown for this long."""
+"""A failed eviction by hand ended its own incident, so its notice stands for this long."""
 
 
 class Event(StrEnum):

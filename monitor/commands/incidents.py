@@ -32,12 +32,11 @@ from monitor.decide.accounts import (
     ChoiceError,
     IncidentAccount,
     SpanCosts,
-    SummedAmount,
     find,
     span_costs,
     span_s,
 )
-from monitor.decide.audit import audit_of, with_by_hand
+from monitor.decide.audit import audit_of
 from monitor.decide.pipeline import TickResult
 from monitor.decide.view import SCHEMA, IncidentReport, View, bundle_url
 from monitor.decide.view_json import report_from_json, report_to_json
@@ -174,8 +173,6 @@ def _cost(account: IncidentAccount) -> Iterator[Text]:
     for name, amount in (
         ("others lost", account.lost_by_others),
         ("it was away", account.lost_by_own),
-        ("without us", account.without_us),
-        ("saved", account.saved),
     ):
         yield from _row(name, f"{amount}: {amount.words.removeprefix('cannot tell: ')}")
 
@@ -328,15 +325,14 @@ def _view(remembered: Remembered) -> View:
     decisions: dict[IncidentId, Sequence[DecisionRow]] = {}
     for row in remembered.decisions:
         decisions[row.incident_id] = (*decisions.get(row.incident_id, ()), row)
-    audit = audit_of(remembered, KeeperConfig())
     return View(
         snapshot=Snapshot(now_s, 0, 0.0, (), LighthouseAway("read from a store")),
         result=TickResult(now_s),
         observe=False,
-        incidents=with_by_hand(remembered.incidents, decisions, audit),
+        incidents=remembered.incidents,
         decisions=decisions,
         evictions={eviction.incident_id: eviction for eviction in remembered.taken_up},
-        audit=audit,
+        audit=audit_of(remembered, KeeperConfig()),
     )
 
 
@@ -445,7 +441,7 @@ def _draw(look: LatestAnswer[list[IncidentReport]], width: int, height: int) -> 
 
 def show_list(incidents: Sequence[IncidentReport]) -> None:
     shown = Sheet(
-        "incidents", "id", "since", "kind", "state", "severity", "who", "outcome", "saved",
+        "incidents", "id", "since", "kind", "state", "severity", "who", "outcome", "lost",
         "what",
     )  # fmt: skip
     for report in incidents:
@@ -458,7 +454,7 @@ def show_list(incidents: Sequence[IncidentReport]) -> None:
             word(incident.severity),
             cell(who(incident, _NAMES)),
             cell(report.account.outcome),
-            cell(report.account.saved),
+            cell(report.account.lost),
             cell(report.face.says),
         )
     console().print(shown)
@@ -468,10 +464,6 @@ def show_totals(totals: SpanCosts) -> None:
     out = console()
     evictions = counted(totals.evictions, "eviction")
     out.print(Text(f"{evictions}; {counted(totals.incidents, 'incident')} fired"))
-    lost, saved = _told(totals.lost), _told(totals.saved)
-    out.print(Text(f"lost {lost}; evictions saved {saved}", style="dim"))
-
-
-def _told(amount: SummedAmount) -> str:
-    tail = f" (and {amount.unknown} of which it cannot be told)" if amount.unknown else ""
-    return f"{amount} rank-seconds{tail}"
+    lost = totals.lost
+    tail = f" (and {lost.unknown} of which it cannot be told)" if lost.unknown else ""
+    out.print(Text(f"lost {lost} rank-seconds{tail}", style="dim"))

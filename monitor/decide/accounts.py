@@ -102,7 +102,7 @@ class AuditedIncident:
 
 # -- account -----------------------------------------------------------------------------------
 
-# What an incident cost: rank-seconds of waiting, and what our own eviction cost.
+# What an incident cost: rank-seconds of waiting, as far as they were measured.
 #
 # A part that is not over yet, or whose end was not seen, has only a lower bound.
 
@@ -219,12 +219,6 @@ class Amount:
         words = "; ".join(part for part in (self.words, other.words) if part)
         return Amount(_sum(self.low, other.low), _sum(self.high, other.high), words)
 
-    def minus(self, other: Amount, words: str) -> Amount:
-        """The difference, as wide as both ranges make it."""
-        low = None if other.high is None else -other.high
-        high = None if other.low is None else -other.low
-        return Amount(_sum(self.low, low), _sum(self.high, high), words)
-
     def rounded(self) -> Amount:
         """To a tenth; more would be false precision."""
         return replace(self, low=_tenth(self.low), high=_tenth(self.high))
@@ -263,77 +257,6 @@ def _sum(value: float | None, other: float | None) -> float | None:
 
 def _tenth(value: float | None) -> float | None:
     return round(value, 1) + 0.0 if value is not None and math.isfinite(value) else None
-
-
-# What would have been lost without an eviction: the assumption in words, and a range.
-#
-# Sources: shared/facts/torchft.md, "What one bad rank does, without anybody's help", measured with
-# TorchFT 0.2.0; docs/offline.md repeats it.
-
-FIRST_MARGIN_S: Final = 1.0
-"""A survivor that waits in the quorum crashes after 61 s with timeouts of 60 s: one timeout plus
-this."""
-SECOND_MARGIN_S: Final = 5.0
-"""Survivors in mid-step crash after about 125 s: two timeouts plus this."""
-RESTART_S: Final = 20.0
-"""A restarted rank contributes again after 17 to 20 s."""
-
-
-def without_us(case: AuditedIncident, lost: Amount) -> Amount:  # noqa: PLR0911 - one kind a line
-    """What it would have cost; `lost`: what it did cost."""
-    incident, facts = case.incident, case.facts
-    if not case.evicted:
-        return Amount(lost.low, lost.high, "nobody was evicted: as it was")
-    if facts is None:
-        return unknown(NO_FACTS)
-    match incident.kind:
-        case Kind.NOT_ENTERED | Kind.DEADLOCK | Kind.MISMATCH:
-            if incident.verdict.stops:
-                return _hang(case, facts)
-            return nothing("it hung nobody: the job would have gone on")
-        case Kind.STRAGGLER:
-            return _straggler(case, facts)
-        case Kind.DEAD:
-            return Amount(
-                lost.low, lost.high,
-                "a crashed group is started again by its launcher: the eviction is taken to have "
-                "saved nothing",
-            )  # fmt: skip
-        case Kind.STATE_CORRUPT:
-            return unknown("spoilt state costs results, not time")
-        case Kind.UNSEEN | Kind.BY_HAND:
-            return unknown("a person evicted it for reasons of their own")
-        case _:
-            return unknown("what such a fault goes on to cost was never measured")
-
-
-def _hang(case: AuditedIncident, facts: FleetFacts) -> Amount:
-    ranks, timeout_s = facts.own + facts.others, case.config.job_timeout_s
-    first_s = timeout_s + FIRST_MARGIN_S
-    last_s = 2 * timeout_s + SECOND_MARGIN_S + RESTART_S
-    words = (
-        f"TorchFT's own timeouts ({timeout_s:g} s each) would have ended it: {ranks} ranks stand "
-        f"for {first_s:.0f} s (one timeout, no restart counted) to {last_s:.0f} s (two timeouts, "
-        "the survivors crash, measured as about 125 s with 60 s each, and "
-        f"{RESTART_S:.0f} s to start again); steps since the last checkpoint are not counted"
-    )
-    return between(ranks * first_s, ranks * last_s, words)
-
-
-def _straggler(case: AuditedIncident, facts: FleetFacts) -> Amount:
-    lost_s, asked_s = case.incident.verdict.lost_s, case.asked_s
-    elapsed_s = 0.0 if asked_s is None else asked_s - case.began_s
-    if not (elapsed_s > 0 and lost_s > 0):  # NaN too
-        return unknown("how fast it lost time is not known")
-    rate = min(1.0, lost_s / elapsed_s)
-    horizon_s = case.config.straggler_horizon_s
-    words = (
-        f"it cost {rate:.2f} s a second; had it stayed as long again as it had lasted "
-        f"({elapsed_s:.0f} s), or for {horizon_s:.0f} s"
-    )
-    more = between(facts.others * rate * elapsed_s, facts.others * rate * horizon_s, words)
-    before = facts.others * lost_s
-    return Amount(before, before, "").plus(more)
 
 
 # How long each part of an incident took, and how long guards held.
@@ -463,9 +386,6 @@ class IncidentAccount:
     lost_by_others: Amount
     lost_by_own: Amount
     lost: Amount
-    without_us: Amount
-    saved: Amount
-    """Negative: it cost more than it saved."""
     ran_on: tuple[Host, ...]
     back_on: tuple[Host, ...]
     final: bool
@@ -484,9 +404,8 @@ class IncidentAccount:
 def account(case: AuditedIncident) -> IncidentAccount:
     """The account of this incident; never raises, whatever the store held."""
     others, own = lost_by_others(case), lost_by_own(case)
-    lost, facts = others.plus(own), case.facts
-    without = without_us(case, lost)
     who, why = _decided(case)
+    facts = case.facts
     return IncidentAccount(
         decided_by=who,
         why=why,
@@ -495,26 +414,11 @@ def account(case: AuditedIncident) -> IncidentAccount:
         holds=hold_spans(case),
         lost_by_others=others,
         lost_by_own=own,
-        lost=lost,
-        without_us=without,
-        saved=_saved(case, without, lost),
+        lost=others.plus(own),
         ran_on=() if facts is None else all_hosts(facts.hosts),
         back_on=() if facts is None else all_hosts(facts.back_on),
         final=not case.incident.open and (_all_back(case) or not case.followed),
     )
-
-
-def _saved(case: AuditedIncident, without: Amount, lost: Amount) -> Amount:
-    """The difference; nothing if nobody was evicted, unknown if a part is."""
-    if not case.evicted:
-        return nothing("nobody was evicted, so nothing was saved and nothing spent")
-    if not without.bounded:
-        return without
-    if not lost.bounded:
-        return lost
-    if (without.low, without.high) == (lost.low, lost.high):  # a crash: as it was
-        return between(0.0, 0.0, without.words)
-    return without.minus(lost, "what it would have lost without us, less what it lost")
 
 
 def _all_back(case: AuditedIncident) -> bool:
@@ -554,7 +458,7 @@ def all_hosts(hosts: Hosts) -> tuple[Host, ...]:
     return tuple(sorted({*chain.from_iterable(hosts.values())}))
 
 
-_AMOUNTS: Final = ("lost", "lost_by_others", "lost_by_own", "without_us", "saved")
+_AMOUNTS: Final = ("lost", "lost_by_others", "lost_by_own")
 
 
 def account_to_json(shown: IncidentAccount) -> dict[str, Any]:
@@ -596,7 +500,6 @@ class Costs:
     incidents: int
     evictions: int
     lost: SummedAmount
-    saved: SummedAmount
 
 
 @readable
@@ -621,7 +524,6 @@ def span_costs(cases: Sequence[AuditedIncident], since_s: float | None, now_s: f
         every.incidents,
         every.evictions,
         every.lost,
-        every.saved,
         since_s=since_s,
         until_s=now_s,
         outcomes=dict(sorted(Counter(audited.outcome for audited in accounts).items())),
@@ -634,7 +536,6 @@ def _costs(accounts: Sequence[IncidentAccount]) -> Costs:
         incidents=len(accounts),
         evictions=sum(audited.evicted for audited in accounts),
         lost=summed([audited.lost for audited in accounts]),
-        saved=summed([audited.saved for audited in accounts if audited.evicted]),
     )
 
 

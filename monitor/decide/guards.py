@@ -16,11 +16,10 @@ from typing import Final
 
 from monitor.decide.rules import DEFAULT, Policy, PolicyAction, moment
 from monitor.model.config import KeeperConfig
-from monitor.model.eviction import Decision, Evict, Guard, Hold
+from monitor.model.eviction import Decision, Evict, Eviction, Guard, Hold
 from monitor.model.incident import Incident, oldest_first
 from monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from monitor.model.observation import NO_LIGHTHOUSE, Pause
-from monitor.model.plain import readable
 from monitor.model.verdict import Confidence, Kind
 from monitor.model.wording import listed, seconds
 
@@ -149,19 +148,6 @@ class GroupFacts:
     """Ranks whose main thread waits in the kernel for a disk or file server (state D)."""
 
 
-@readable
-@dataclass(frozen=True, slots=True)
-class PastEviction:
-    """An eviction that was asked for, whatever its outcome."""
-
-    incident_id: IncidentId
-    group: GroupName
-    asked_s: float
-    """The last time: an interrupted one is asked again, and is the same eviction."""
-    decided_s: float = 0.0
-    """With the incident, the key of its decision."""
-
-
 @dataclass(frozen=True, slots=True)
 class DecisionFacts:
     """What the decisions of one tick are based on."""
@@ -177,11 +163,12 @@ class DecisionFacts:
     without_lighthouse: Mapping[IncidentId, str | None] = field(default_factory=dict)
     """Open incident, while it cannot be seen -> what is missing to judge and confirm an eviction
     without it; None: nothing."""
-    past: tuple[PastEviction, ...] = ()
+    past: tuple[Eviction, ...] = ()
+    """Asked for within the hour, whatever their outcome."""
     cut_short: frozenset[IncidentId] = frozenset()
     """Incidents whose eviction was interrupted: asking again is the same eviction."""
     in_flight: tuple[GroupName, ...] = ()
-    would: tuple[PastEviction, ...] = ()
+    would: tuple[Eviction, ...] = ()
     """Evictions that observe mode held back: they count only for others that are only observed."""
     lessons: tuple[Lesson, ...] = ()
     """Of the evictions that are over, oldest first."""
@@ -290,7 +277,7 @@ class Case:
         return self.config.observe or self.action is PolicyAction.OBSERVE
 
     @property
-    def past(self) -> tuple[PastEviction, ...]:
+    def past(self) -> tuple[Eviction, ...]:
         """Evictions that count against this one. If it is only observed, other observed ones count
         too, so that the record is what would have happened.
         """
@@ -565,7 +552,7 @@ def group_budget(case: Case) -> Objection | None:
 
 
 def _used_up(
-    case: Case, past: Iterable[PastEviction], whose: str, option: str, limit: int
+    case: Case, past: Iterable[Eviction], whose: str, option: str, limit: int
 ) -> Objection | None:
     now_s = case.fleet.now_s
     recent_s = sorted(e.asked_s for e in past if now_s - e.asked_s < HOUR_S)
@@ -680,7 +667,7 @@ def decide(
         case = Case(config, policy, fleet, incident, incident.groups[0])
         decision = _decide(case)
         decisions.append(decision)
-        asked = PastEviction(incident.id, case.group, fleet.now_s)
+        asked = Eviction(incident.id, case.group, None, fleet.now_s)
         if isinstance(decision, Evict):
             going, past = (*fleet.in_flight, case.group), (*fleet.past, asked)
             fleet = replace(fleet, in_flight=going, past=past)

@@ -22,7 +22,6 @@ from monitor.decide.guards import (
     DecisionFacts,
     GroupFacts,
     Lesson,
-    PastEviction,
     cost,
     decide,
     lesson_of,
@@ -43,7 +42,7 @@ from monitor.detect.wording import looks
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Decision, Evict, Eviction, Guard, Hold
 from monitor.model.incident import Incident, State
-from monitor.model.names import MANUAL, GroupName, Host, IncidentId, RankName, group_of, unseen_name
+from monitor.model.names import GroupName, Host, IncidentId, RankName, group_of, unseen_name
 from monitor.model.observation import LighthouseAway, LighthouseView, Snapshot, stopped
 from monitor.model.verdict import (
     FAULTS,
@@ -71,7 +70,7 @@ class Experience:
 
     min_replicas: int | None = None
     """The Lighthouse's own flag, as its page last showed it."""
-    would: list[PastEviction] = field(default_factory=list)
+    would: list[Eviction] = field(default_factory=list)
     """Evictions that observe mode held back, kept for the budget's hour and while their incidents
     are open."""
     _lessons: dict[IncidentId, Lesson] = field(default_factory=dict)
@@ -105,7 +104,7 @@ class Experience:
     def hold_back(self, incident_id: IncidentId, group: GroupName, now_s: float) -> None:
         """Note an eviction that only observe mode held back."""
         if not any((past.incident_id, past.group) == (incident_id, group) for past in self.would):
-            self.would.append(PastEviction(incident_id, group, now_s))
+            self.would.append(Eviction(incident_id, group, None, now_s))
 
     def _forget(self, now_s: float, config: KeeperConfig) -> None:
         """Drop lessons, except those recent enough for a crash loop and the latest with a cost."""
@@ -304,10 +303,15 @@ def missing_without(history: History, snapshot: Snapshot, incident: Incident) ->
     explained = _explained(history, incident)
     if explained is not None:
         return explained
-    unseen = [track.rank for track in members if track.fresh is None]
-    if snapshot.gate_up or (members and not unseen):
+    return None if snapshot.gate_up else _unconfirmed(incident, members)
+
+
+def _unconfirmed(incident: Incident, members: Sequence[RankTrack]) -> str | None:
+    """Whose WorkerServer could not confirm an eviction; None: all of the group's could."""
+    unseen = tuple(track.rank for track in members if track.fresh is None)
+    if members and not unseen:
         return None
-    return f"nor {listed(tuple(unseen) or incident.suspects)}: nobody could confirm an eviction"
+    return f"nor {listed(unseen or incident.suspects)}: nobody could confirm an eviction"
 
 
 def _explained(history: History, incident: Incident) -> str | None:
@@ -351,7 +355,7 @@ def fleet_of(
     snapshot: Snapshot,
     *,
     config: KeeperConfig,
-    past: Iterable[PastEviction],
+    past: Iterable[Eviction],
     doubt: str | None,
     experience: Experience,
 ) -> DecisionFacts:
@@ -397,11 +401,11 @@ def fleet_of(
             if isinstance(away, LighthouseAway)
         },
         past=tuple(past),
-        cut_short=frozenset(tracker.cut_short),
+        cut_short=tracker.cut_short(),
         in_flight=_in_flight(tracker, snapshot, config),
         would=tuple(experience.would),
         lessons=experience.all(),
-        faults=_faults(tracker.incidents.values()),
+        faults=_faults(tracker.all()),
         waited_for=frozenset(
             group
             for incident in tracker.open()
@@ -556,7 +560,7 @@ class Pipeline:
         detectors: Sequence[Detector] = DETECTORS,
         *,
         policy: Policy = DEFAULT,
-        would: Sequence[PastEviction] = (),
+        would: Sequence[Eviction] = (),
     ) -> None:
         self._config = config
         self._policy = policy
@@ -566,7 +570,7 @@ class Pipeline:
         self._deciding = True
         self._self_health = SelfHealth(config)
         self._health = Health()
-        self._past: list[PastEviction] = []
+        self._past: list[Eviction] = []
         self._holds: dict[str, tuple[Guard, str]] = {}
         self._experience = Experience()
         self.go_on(incidents, evictions, would=would)
@@ -577,7 +581,7 @@ class Pipeline:
         evictions: Sequence[Eviction],
         *,
         deciding: bool = True,
-        would: Sequence[PastEviction] = (),
+        would: Sequence[Eviction] = (),
     ) -> None:
         """Continue from what the store holds; keep what was seen.
 
@@ -585,14 +589,12 @@ class Pipeline:
         otherwise they were left unfinished. `would`: evictions that observe mode held back.
         """
         before, self._tracker = self._tracker, Tracker(self._config)
-        self._tracker.restore(incidents)
-        self._tracker.warm(before)
-        if deciding:
-            self._tracker.resume([eviction for eviction in evictions if eviction.open])
+        unfinished = [eviction for eviction in evictions if deciding and eviction.open]
+        self._tracker.go_on(incidents, unfinished, before)
         self._deciding, self._past, self._holds = deciding, [], {}
         self._experience = Experience(self._experience.min_replicas, list(would))
         now_s = max((incident.last_seen_s for incident in incidents), default=0.0)
-        self._experience.take(incidents, now_s, self._config)
+        self._experience.take(self._tracker.all(), now_s, self._config)
         self._take_past(evictions)
 
     def reconfigure(self, config: KeeperConfig, policy: Policy) -> None:
@@ -759,7 +761,7 @@ class Pipeline:
             for eviction in self._past
             if all(
                 track.first_seen_s <= eviction.asked_s
-                and (track.died_s is not None or eviction.incident_id.startswith(MANUAL))
+                and (track.died_s is not None or eviction.by_hand)
                 for track in groups.get(eviction.group, ())
             )
         )
@@ -786,13 +788,9 @@ class Pipeline:
     def _decide(self, snapshot: Snapshot) -> tuple[Decision, ...]:
         if not self._deciding:
             return ()
-        ripe = [
-            incident
-            for incident in self._tracker.ripe(snapshot.now_s)
-            if incident.id not in self._tracker.awaiting()
-        ]
+        ripe = self._tracker.ripe(snapshot.now_s)
         emitted: list[Decision] = []
-        self._experience.take(self._tracker.incidents.values(), snapshot.now_s, self._config)
+        self._experience.take(self._tracker.all(), snapshot.now_s, self._config)
         ruled: Sequence[Decision] = ()
         if ripe:
             fleet = fleet_of(
@@ -828,11 +826,7 @@ class Pipeline:
 
         One that is decided but not taken up blocks others anyway (`IN_FLIGHT`).
         """
-        past = {(eviction.incident_id, eviction.decided_s): eviction for eviction in self._past}
-        for progress in evictions:
-            past[progress.incident_id, progress.of_s] = PastEviction(
-                progress.incident_id, progress.group, progress.asked_s, progress.of_s
-            )
+        past = {eviction.key: eviction for eviction in (*self._past, *evictions)}
         now_s = self._history.now_s
         self._past = [eviction for eviction in past.values() if now_s - eviction.asked_s < _HOUR_S]
 

@@ -256,15 +256,12 @@ THRESHOLDS: Final = tuple(
 )
 """Table `thresholds`: all other options, mostly when something counts as a fault."""
 _DEFAULTS: Final = KeeperConfig()
-_AT_START: Final = frozenset({
-    "tick_s", "quarantine_again_factor", "readmission_hours",
-    "job_timeout_s", "straggler_horizon_s",
-})  # fmt: skip
+_AT_START: Final = frozenset({"tick_s", "quarantine_again_factor", "readmission_hours"})
 
 
 def needs_restart(name: str) -> bool:
     """Whether an option is read only when the monitor starts: those of its clock, evidence,
-    messages, record of hosts and accounts. All others change with a reload.
+    messages and record of hosts. All others change with a reload.
     """
     return name in _AT_START or name.startswith(("evidence_", "notify_", "lemon_"))
 

@@ -13,7 +13,7 @@ eviction asked before is finished or asked again, never forgotten.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from operator import attrgetter
@@ -21,11 +21,12 @@ from typing import Any, Final
 
 from monitor.decide.commits import Commits
 from monitor.detect.detectors import Wait
+from monitor.detect.endings import End, end_of
 from monitor.detect.history import History
 from monitor.detect.track import RankTrack
-from monitor.detect.wording import looks, of_death
+from monitor.detect.wording import looks
 from monitor.model.config import KeeperConfig
-from monitor.model.eviction import Eviction
+from monitor.model.eviction import Eviction, EvictionState
 from monitor.model.incident import (
     Incident,
     Milestones,
@@ -38,8 +39,7 @@ from monitor.model.incident import (
     severity_of,
 )
 from monitor.model.names import GroupName, Host, IncidentId, RankName
-from monitor.model.observation import stopped
-from monitor.model.verdict import Kind, Verdict
+from monitor.model.verdict import Confidence, Kind, Severity, Verdict
 from monitor.model.wording import listed, seconds
 
 # -- ending ------------------------------------------------------------------------------------
@@ -95,35 +95,39 @@ def out_of_quorum(history: History, incident: Incident) -> bool:
     return bool(members) and members.isdisjoint(incident.replica_ids)
 
 
-def _passed(  # noqa: C901, PLR0911 - one reason a line
-    history: History, incident: Incident, config: KeeperConfig
-) -> str | None:
-    tracks = _suspect_tracks(history, incident)
-    unseen_s = history.now_s - incident.last_seen_s
-    asked = incident.milestones.evict_asked_s is not None
+def _passed(history: History, incident: Incident, config: KeeperConfig) -> str | None:
     if restarted(history, incident):
         return other_processes(history, incident)
     if not incident.suspects:
         return _passed_for_all(history, incident, config)
-    if not tracks:
-        return "its ranks are registered no more" if unseen_s >= config.clear_s else None
-    reports = [track.fresh for track in tracks if track.fresh is not None]
-    if len(reports) < len(tracks) or unseen_s < config.clear_s:
+    tracks = _suspect_tracks(history, incident)
+    if history.now_s - incident.last_seen_s < config.clear_s or any(
+        t.fresh is None for t in tracks
+    ):
         return None
-    dead = [track for track in tracks if track.died_s is not None]
-    if asked and any(history.now_s - t.died_s < GONE_UNCONFIRMED_S for t in dead if t.died_s):
+    if not tracks:
+        return "its ranks are registered no more"
+    died_s = [track.died_s for track in tracks if track.died_s is not None]
+    asked = incident.milestones.evict_asked_s is not None
+    if asked and any(history.now_s - at_s < GONE_UNCONFIRMED_S for at_s in died_s):
         return None  # our kill worked: the next quorum shows when it left
+    return _passed_by_kind(history, incident, config, tracks)
+
+
+def _passed_by_kind(
+    history: History, incident: Incident, config: KeeperConfig, tracks: Sequence[RankTrack]
+) -> str | None:
+    """Why a fault is over whose suspects all answer."""
+    dead = any(track.died_s is not None for track in tracks)
     match incident.kind:
-        case Kind.DEAD if dead:
-            return _job_over(history, config)
         case Kind.DEAD:
-            return "its processes are there again"
+            return _job_over(history, config) if dead else "its processes are there again"
         case Kind.NOT_ENTERED | Kind.MISMATCH | Kind.DEADLOCK:
             return _standstill_over(history, incident, config, tracks)
         case Kind.STATE_CORRUPT:
             return "its process ended" if dead else "its numbers are in order again"
         case Kind.STRAGGLER:
-            return _keeps_pace(history, incident, dead=bool(dead))
+            return _keeps_pace(history, incident, dead=dead)
         case _:
             return _settled(history, incident, config)
 
@@ -193,14 +197,32 @@ def _ending(history: History, incident: Incident, config: KeeperConfig) -> bool:
 
 
 def _passed_for_all(history: History, incident: Incident, config: KeeperConfig) -> str | None:
-    """Why a fault without suspects is over: the job trains again, or all keep pace."""
+    """Why a fault without suspects is over: the job trains again, or all keep pace.
+
+    A standstill is not over while one of its ranks is seen where it stood.
+    """
     if incident.kind is Kind.STRAGGLER:
         return _keeps_pace(history, incident, dead=False)
+    if incident.verdict.stops and _still_stands(history, incident):
+        return None
     last_s = incident.last_seen_s
     commits = [track.last_commit_s for track in history.present() if track.commits]
     moves = commits or [track.moved_s for track in history.present()]
     moved = any(at_s is not None and at_s > last_s for at_s in moves)
     return "the job goes on" if moved and history.now_s - last_s >= config.clear_s else None
+
+
+def _still_stands(history: History, incident: Incident) -> bool:
+    """Whether a live rank of its groups, or a victim, has not moved since the fault was seen."""
+    last_s, victims = incident.last_seen_s, {*incident.verdict.victims}
+    return any(
+        track.fresh is not None
+        and track.died_s is None
+        and track.first_seen_s <= last_s
+        and (track.moved_s is None or track.moved_s <= last_s)
+        for track in history.present()
+        if track.rank in victims or track.group in incident.groups
+    )
 
 
 def _keeps_pace(history: History, incident: Incident, *, dead: bool) -> str | None:
@@ -344,13 +366,15 @@ def _going_and_coming(history: History, incident: Incident, since_s: float) -> I
     awaited = marks.evict_asked_s is not None and marks.left_quorum_s is None
     if awaited and out_of_quorum(history, incident):
         incident = _reached(incident, history.now_s, "left_quorum", "a quorum without it is seen")
-    if marks.survivor_commit_s is None:
+    by_hand = incident.kind is Kind.BY_HAND
+    out_s = incident.ended_s if by_hand else since_s  # until then the others commit with it
+    if marks.survivor_commit_s is None and out_s is not None:
         commits = (
             track.last_commit_s
             for track in history.present()
             if track.group not in incident.groups and track.last_commit_s is not None
         )
-        at_s = min((at_s for at_s in commits if at_s > since_s), default=None)
+        at_s = min((at_s for at_s in commits if at_s > out_s), default=None)
         if at_s is not None:
             incident = _reached(incident, at_s, "survivor_commit", "another group commits")
     if marks.rejoined_s is None:
@@ -388,33 +412,15 @@ def _rejoined_s(history: History, incident: Incident) -> float | None:
             fresh = track.fresh
             if fresh is None or not fresh.process.alive or track.commits < 1:
                 return None
-            if (
-                track.rank in incident.suspects
-                and track.identity.incarnation in incident.incarnations
-            ):
-                return None
-            if track.identity.incarnation not in incident.incarnations:
+            if track.identity.incarnation in incident.incarnations:
+                if track.rank in incident.suspects or incident.kind is Kind.BY_HAND:
+                    return None
+            else:
                 first_s.append(track.first_commit_s or track.last_commit_s or history.now_s)
     return max(first_s, default=None)
 
 
 # -- evicting ----------------------------------------------------------------------------------
-
-
-def under_eviction(
-    incident: Incident, asked: Container[IncidentId], now_s: float, config: KeeperConfig
-) -> bool:
-    """Whether its group is being evicted, or has not committed since."""
-    if incident.state is State.EVICTING or incident.id in asked:
-        return True
-    # Even while it fires again: an eviction that failed, or was cut short by a restart of the
-    # monitor, may have reached the processes, which would explain their death.
-    marks = incident.milestones
-    return (
-        marks.evict_asked_s is not None
-        and marks.rejoined_s is None
-        and now_s - marks.evict_asked_s <= config.follow_s
-    )
 
 
 def being_evicted(incident: Incident, eviction: Eviction) -> Incident:
@@ -478,27 +484,86 @@ def resolved_by_eviction(
     forms for `follow_s` after its processes were gone (the job may have ended), it is resolved too.
     """
     now_s, marks = history.now_s, incident.milestones
-    left_s = marks.left_quorum_s if progress is None else progress.left_quorum_s
+    gone_s = unseen_s = None
+    left_s = marks.left_quorum_s
+    if progress is not None:
+        left_s, unseen_s = progress.left_quorum_s, progress.unseen_s
+        gone_s = progress.gone_s or unseen_s
     if left_s is None and out_of_quorum(history, incident):
         left_s = now_s
-    gone_s = None if progress is None else progress.gone_s or progress.unseen_s
-    if gone_s is None and not (left_s is not None and processes_gone(history, incident)):
+    if left_s is None:
+        since_s = None if gone_s is None else now_s - gone_s
+        why = _gone_without_quorum(incident, since_s, config)
+        return None if why is None else resolved(incident, now_s, why)
+    if gone_s is None and not processes_gone(history, incident):
         return None
-    asked_s = marks.evict_asked_s
-    if left_s is not None:
-        after = "" if asked_s is None else f" {max(0.0, left_s - asked_s):.1f} s after it was asked"
-        why = f"evicted: left the quorum{after}"
-        if progress is not None and progress.unseen_s is not None:
-            why += ", host out of sight"
-        if marks.left_quorum_s is None:
-            incident = _reached(incident, left_s, "left_quorum", f"left the quorum{after}")
-    elif not incident.replica_ids:
-        why = "evicted: all its processes are gone; it was in no quorum"
-    elif gone_s is not None and now_s - gone_s > config.follow_s:
-        why = "evicted: all its processes are gone; no quorum was formed since"
-    else:
+    after = ""
+    if marks.evict_asked_s is not None:
+        after = f" {max(0.0, left_s - marks.evict_asked_s):.1f} s after it was asked"
+    if marks.left_quorum_s is None:
+        incident = _reached(incident, left_s, "left_quorum", f"left the quorum{after}")
+    unseen = "" if unseen_s is None else ", host out of sight"
+    return resolved(incident, now_s, f"evicted: left the quorum{after}{unseen}")
+
+
+def _gone_without_quorum(
+    incident: Incident, since_s: float | None, config: KeeperConfig
+) -> str | None:
+    """Why a group is evicted that was not seen to leave a quorum.
+
+    `since_s`: for how long its processes are gone; None: they are not.
+    """
+    if since_s is None:
         return None
-    return resolved(incident, now_s, why)
+    if not incident.replica_ids:
+        return "evicted: all its processes are gone; it was in no quorum"
+    over = since_s > config.follow_s
+    return "evicted: all its processes are gone; no quorum was formed since" if over else None
+
+
+def by_hand(eviction: Eviction) -> Incident:
+    """The incident of an eviction that a person asked for: nobody is accused."""
+    group, at_s = eviction.group, eviction.of_s
+    verdict = Verdict(
+        kind=Kind.BY_HAND,
+        culprits=(),
+        groups=(group,),
+        reason=f"{eviction.author} asked for it: {eviction.reason}",
+        confidence=Confidence.UNSURE,
+        since_s=at_s,
+    )
+    asked = Transition(at_s, "asked", f"by {eviction.author}")
+    began = Transition(eviction.asked_s, State.EVICTING.value, "the evictor began")
+    return Incident(
+        id=eviction.incident_id,
+        kind=Kind.BY_HAND,
+        fingerprint=_fingerprint(verdict),
+        signature="",
+        state=State.EVICTING,
+        culprits=(),
+        groups=(group,),
+        replica_ids=() if eviction.replica_id is None else (eviction.replica_id,),
+        incarnations=tuple(accused.incarnation for accused in eviction.accused),
+        verdict=verdict,
+        milestones=Milestones(at_s, firing_s=at_s, evict_asked_s=eviction.asked_s),
+        story=(asked, began),
+        last_seen_s=at_s,
+        severity=Severity.INFO,
+        hosts=tuple(sorted({accused.host for accused in eviction.accused})),
+    )
+
+
+def progressed(incident: Incident, eviction: Eviction, now_s: float) -> Incident:
+    """The incident of an eviction by hand, which ends as its eviction does."""
+    incident, left_s = being_evicted(incident, eviction), eviction.left_quorum_s
+    if left_s is not None and incident.milestones.left_quorum_s is None:
+        incident = _reached(incident, left_s, "left_quorum", "a quorum without it is seen")
+    if eviction.open:
+        return incident
+    why = f"{eviction.state}: {eviction.outcome}"
+    if eviction.state is EvictionState.CONFIRMED:
+        why = f"evicted: {eviction.confirmed or eviction.outcome}"
+    return resolved(incident, now_s if eviction.ended_s is None else eviction.ended_s, why)
 
 
 # -- sighting ----------------------------------------------------------------------------------
@@ -621,121 +686,126 @@ _EACH_OTHER: Final = "each other"
 
 
 @dataclass(slots=True)
-class Tracker:
-    """All incidents, open and recently resolved."""
+class TrackedIncident:
+    """One incident over the ticks, with what only the tracker has to know of it."""
 
-    config: KeeperConfig
-    incidents: dict[IncidentId, Incident] = field(default_factory=dict)
-    _sightings: dict[IncidentId, int] = field(default_factory=dict)
-    _restored: set[IncidentId] = field(default_factory=set)
-    _asked_s: dict[IncidentId, float] = field(default_factory=dict)
-    """When evictions were decided that the evictor has not taken up yet."""
-    _before: dict[IncidentId, Incident] = field(default_factory=dict)
-    """The incidents at the start of the tick."""
-    _waited_s: dict[tuple[IncidentId, RankName], float] = field(default_factory=dict)
-    """When a victim was last seen waiting for the fault of an incident."""
-    cut_short: set[IncidentId] = field(default_factory=set)
-    """Evictions that a restart of the monitor interrupted: asking again is the same eviction."""
+    incident: Incident
+    sightings: int = 0
+    """Ticks in a row that showed it with the same suspects."""
+    restored: bool = False
+    """From the store, and not seen since: it is not dropped the first time it is not seen."""
+    asked_s: float | None = None
+    """When its eviction was decided, until the evictor has taken it up."""
+    cut_short: bool = False
+    """Whether a restart of the monitor interrupted its eviction: asking again is the same one."""
+    waited_s: dict[RankName, float] = field(default_factory=dict)
+    """Victim -> when it was last seen waiting for this fault."""
+    before: Incident | None = None
+    """The incident at the start of the tick; None: it is new."""
 
-    def restore(self, incidents: Sequence[Incident]) -> None:
-        """Continue the incidents of the store."""
-        for incident in incidents:
-            self.incidents[incident.id] = incident
-            if incident.open:
-                self._restored.add(incident.id)
+    @property
+    def open(self) -> bool:
+        return self.incident.open
 
-    def resume(self, evictions: Sequence[Eviction]) -> None:
-        """Take over unfinished evictions: their incidents are being evicted, and asking again is
-        the same eviction.
+    @property
+    def listed(self) -> bool:
+        """Whether it is shown: it is open, or has fired."""
+        return self.open or self.incident.milestones.firing_s is not None
+
+    def keep(self, incident: Incident) -> None:
+        """Take the incident after a transition; at its end nothing is asked any more."""
+        self.incident = incident
+        if not incident.open:
+            self.restored = self.cut_short = False
+            self.asked_s = None
+
+    def shields(self, now_s: float, config: KeeperConfig) -> bool:
+        """Whether its group is being evicted, or has not committed since.
+
+        Even while it fires again: an eviction that failed, or was cut short by a restart of the
+        monitor, may have reached the processes, which would explain their death.
         """
-        for eviction in evictions:
-            incident = self.incidents.get(eviction.incident_id)
-            if incident is not None and incident.open:
-                self.cut_short.add(incident.id)
-                self.incidents[incident.id] = being_evicted(incident, eviction)
+        if self.incident.state is State.EVICTING or self.asked_s is not None:
+            return True
+        marks = self.incident.milestones
+        asked_s, back = marks.evict_asked_s, marks.rejoined_s is not None
+        return asked_s is not None and not back and now_s - asked_s <= config.follow_s
 
-    def warm(self, other: Tracker) -> None:
-        """Continue another tracker's counts of the same incidents."""
-        ids = self.incidents.keys()
-        self._sightings = {key: n for key, n in other._sightings.items() if key in ids}
-        self._waited_s = {key: at for key, at in other._waited_s.items() if key[0] in ids}
+    def take_eviction(
+        self, history: History, eviction: Eviction | None, config: KeeperConfig
+    ) -> None:
+        """Take the evictor's report on its latest eviction; None: it has none."""
+        incident, asked_s = self.incident, self.incident.milestones.evict_asked_s
+        if incident.kind is Kind.BY_HAND:
+            if eviction is not None:
+                self.keep(progressed(incident, eviction, history.now_s))
+        elif eviction is not None and eviction.asked_s >= (asked_s or 0.0):
+            after = reported(history, incident, eviction, config)
+            if after.milestones.evict_asked_s != asked_s:
+                self.asked_s = None
+            self.keep(after)
+        elif incident.state is State.EVICTING:  # an earlier, ended one does not count
+            after = unattended(history, incident, config)
+            self.cut_short = self.cut_short or after.state is State.FIRING
+            self.keep(after)
 
-    def open(self) -> tuple[Incident, ...]:
-        """Open incidents, oldest first."""
-        incidents = (incident for incident in self.incidents.values() if incident.open)
-        return tuple(sorted(incidents, key=oldest_first))
+    def see(
+        self, history: History, verdict: Verdict, commits: Commits, config: KeeperConfig
+    ) -> None:
+        """Take this tick's verdict; it fires once it was seen often enough."""
+        same, now_s = self.incident.suspects == verdict.suspects, history.now_s
+        self.sightings = self.sightings + 1 if same else 1
+        self.waited_s.update(dict.fromkeys(verdict.victims, now_s))
+        self.restored = False
+        incident = seen_again(history, self.incident, verdict)
+        incident = weighed(incident, verdict, commits, config.eviction_cost_s)
+        needed = 1 if verdict.settled else _needed(verdict.kind, config)
+        if incident.state is State.PENDING and self.sightings >= needed:
+            marks = replace(incident.milestones, firing_s=now_s)
+            incident = moved(incident, now_s, State.FIRING, verdict.reason, milestones=marks)
+        self.incident = incident
 
-    def shown(self) -> tuple[Incident, ...]:
-        """Open ones, and resolved ones that fired, newest first."""
-        incidents = (
-            incident
-            for incident in self.incidents.values()
-            if incident.open or incident.milestones.firing_s is not None
-        )
-        return tuple(sorted(incidents, key=newest_first))
+    def miss(
+        self, history: History, commits: Commits, inhibited: str | None, config: KeeperConfig
+    ) -> None:
+        """Nobody saw it in this tick, perhaps because it is `inhibited`; it ends if it is over."""
+        self.sightings = 0
+        self.incident = incident = with_training(self.incident, commits)
+        if incident.state is State.EVICTING:
+            return
+        if incident.training is not Training.UNKNOWN:
+            incident = weighed(incident, incident.verdict, commits, config.eviction_cost_s)
+            self.incident = incident
+        if incident.milestones.evict_asked_s is not None:
+            evicted = resolved_by_eviction(history, incident, None, config)
+            if evicted is not None:
+                self.keep(evicted)
+                return
+        why = inhibited
+        if why is None and incident.state is State.PENDING and not self.restored:
+            why = "did not last"
+        if why is None:
+            why = why_over(history, incident, config)
+        if why is not None:
+            self.keep(resolved(incident, history.now_s, why))
 
-    def ripe(self, now_s: float) -> tuple[Incident, ...]:
-        """Firing incidents seen in this tick and for long enough, oldest first."""
-        return tuple(
-            incident
-            for incident in self.open()
-            if incident.state is State.FIRING
-            and incident.last_seen_s == now_s
-            and self._sightings.get(incident.id, 0) >= self._needed(incident.kind)
-        )
-
-    def asked(self, incident_id: IncidentId, now_s: float) -> None:
-        """Remember that an eviction was decided."""
-        self._asked_s[incident_id] = now_s
-        self.cut_short.discard(incident_id)
-
-    def awaiting(self) -> Mapping[IncidentId, float]:
-        """Eviction decided but not yet taken up by the evictor -> when."""
-        return self._asked_s
-
-    def shielded(self, now_s: float) -> Mapping[GroupName, Incident]:
-        """Groups that we evict or that are coming back: they are not accused again."""
-        shields: dict[GroupName, Incident] = {}
-        for incident in self.incidents.values():
-            if under_eviction(incident, self._asked_s, now_s, self.config):
-                shields.update(dict.fromkeys(incident.groups, incident))
-        return shields
-
-    def waits(self, history: History) -> dict[RankName, Wait]:
-        """Victim of an incident -> what it waits for, or waited for until it died.
-
-        A rank that committed after it was seen waiting is no longer a victim, nor is a process that
-        started since. Of an incident that is over because its suspects ended, the victims that
-        ended with them are still victims.
-        """
-        waits: dict[RankName, Wait] = {}
-        for incident in sorted(self.incidents.values(), key=_fired_last):
-            over = not incident.open
-            if not incident.verdict.stops or (over and not _ended_itself(history, incident)):
-                continue
-            wait = _wait_for(incident)
-            for rank in _waiting(incident):
-                track = self._same_wait(history, incident, rank)
-                if track is not None and not (over and track.died_s is None):
-                    waits[rank] = wait
-        return waits
-
-    def _same_wait(self, history: History, incident: Incident, rank: RankName) -> RankTrack | None:
+    def same_wait(self, history: History, rank: RankName) -> RankTrack | None:
         """The victim, if it is the process that was seen waiting, and has not committed since."""
         track = history.tracks.get(rank)
-        waited_s = self._waited_s.get((incident.id, rank), incident.last_seen_s)
+        waited_s = self.waited_s.get(rank, self.incident.last_seen_s)
         if track is None or track.first_seen_s > waited_s:
             return None
         return track if (track.last_commit_s or -math.inf) <= waited_s else None
 
-    def _note_ends(self, history: History, incident: Incident) -> Incident:
-        """The incident of a hang with a line of its story for the victims that gave up waiting.
+    def note_ends(self, history: History) -> None:
+        """Add a line to the story of a hang for the victims that gave up waiting.
 
         Not every wait is seen: DDP's reducer waits in C++. So of a rank that certainly hangs each
         peer that gives up later, by nothing of its own, is a victim, too.
         """
+        incident = self.incident
         if incident.kind not in (Kind.NOT_ENTERED, Kind.DEADLOCK):
-            return incident
+            return
         noted_before = {*incident.suspects, *incident.gave_up}
         began_s, waiting = incident.milestones.first_seen_s, {*_waiting(incident)}
         ends = [
@@ -746,38 +816,178 @@ class Tracker:
             and track.rank not in noted_before
             and _gave_up(track)
             and (
-                self._same_wait(history, incident, track.rank) is not None
+                self.same_wait(history, track.rank) is not None
                 if track.rank in waiting
                 else bool(incident.culprits) and track.group in incident.groups
             )
         ]
         if not ends:
-            return incident
+            return
         at_s, ranks = min(track.death_s for track in ends), [track.rank for track in ends]
         verdict = incident.verdict
         after = seconds(max(0.0, at_s - verdict.since_s))
         gave_up = tuple(sorted({*incident.gave_up, *ranks}))
         victims = tuple(sorted({*verdict.victims, *ranks}))
         incident = replace(incident, gave_up=gave_up, verdict=replace(verdict, victims=victims))
-        return noted(incident, at_s, "gave_up", f"{listed(ranks)} gave up after {after}")
+        self.incident = noted(incident, at_s, "gave_up", f"{listed(ranks)} gave up after {after}")
 
-    def owner(self, verdict: Verdict, taken: Collection[IncidentId] = ()) -> Incident | None:
+
+def _needed(kind: Kind, config: KeeperConfig) -> int:
+    """How many ticks in a row must show a fault of this kind."""
+    match kind:
+        case Kind.DEAD:
+            return config.dead_observations
+        case Kind.MISMATCH | Kind.DEADLOCK:
+            return config.mismatch_sweeps
+        case Kind.STATE_CORRUPT:
+            return config.corrupt_sweeps
+        case Kind.STRAGGLER:
+            return 1  # its windows have already confirmed it
+        case _:
+            return config.hang_sweeps
+
+
+@dataclass(slots=True)
+class Tracker:
+    """All incidents, open and recently resolved."""
+
+    config: KeeperConfig
+    _tracked: dict[IncidentId, TrackedIncident] = field(default_factory=dict)
+
+    def go_on(
+        self, incidents: Sequence[Incident], evictions: Sequence[Eviction], before: Tracker
+    ) -> None:
+        """Continue the incidents of the store, with another tracker's counts of the same ones.
+
+        `evictions`: unfinished ones to take over. Their incidents are being evicted, and asking
+        again is the same eviction.
+        """
+        for incident in incidents:
+            tracked = TrackedIncident(incident, restored=incident.open)
+            if (earlier := before._tracked.get(incident.id)) is not None:
+                tracked.sightings, tracked.waited_s = earlier.sightings, earlier.waited_s
+            self._tracked[incident.id] = tracked
+        for eviction in evictions:
+            taken = self._tracked.get(eviction.incident_id)
+            if taken is not None and taken.open:
+                taken.cut_short = True
+                taken.incident = being_evicted(taken.incident, eviction)
+
+    def _faults(self) -> Iterator[TrackedIncident]:
+        """All but evictions by hand: those are followed, and judge nothing."""
+        every = self._tracked.values()
+        return (tracked for tracked in every if tracked.incident.kind is not Kind.BY_HAND)
+
+    def _open(self) -> list[TrackedIncident]:
+        """Open faults, oldest first."""
+        still = (tracked for tracked in self._faults() if tracked.open)
+        return sorted(still, key=lambda tracked: oldest_first(tracked.incident))
+
+    def all(self) -> tuple[Incident, ...]:
+        return tuple(tracked.incident for tracked in self._faults())
+
+    def open(self) -> tuple[Incident, ...]:
+        """Open incidents, oldest first."""
+        return tuple(tracked.incident for tracked in self._open())
+
+    def shown(self) -> tuple[Incident, ...]:
+        """Open ones, and resolved ones that fired, newest first."""
+        shown = (tracked.incident for tracked in self._faults() if tracked.listed)
+        return tuple(sorted(shown, key=newest_first))
+
+    def ripe(self, now_s: float) -> tuple[Incident, ...]:
+        """Firing incidents seen in this tick and for long enough, oldest first, of which no
+        eviction is decided.
+        """
+        return tuple(
+            tracked.incident
+            for tracked in self._open()
+            if tracked.incident.state is State.FIRING
+            and tracked.incident.last_seen_s == now_s
+            and tracked.sightings >= _needed(tracked.incident.kind, self.config)
+            and tracked.asked_s is None
+        )
+
+    def asked(self, incident_id: IncidentId, now_s: float) -> None:
+        """Remember that an eviction was decided."""
+        tracked = self._tracked[incident_id]
+        tracked.asked_s, tracked.cut_short = now_s, False
+
+    def awaiting(self) -> Collection[IncidentId]:
+        """Incidents whose eviction is decided but not yet taken up by the evictor."""
+        return {key for key, tracked in self._tracked.items() if tracked.asked_s is not None}
+
+    def cut_short(self) -> frozenset[IncidentId]:
+        """Incidents whose eviction a restart of the monitor interrupted."""
+        return frozenset(key for key, tracked in self._tracked.items() if tracked.cut_short)
+
+    def shielded(self, now_s: float) -> Mapping[GroupName, Incident]:
+        """Groups that we evict or that are coming back: they are not accused again."""
+        return {
+            group: tracked.incident
+            for tracked in self._faults()
+            if tracked.shields(now_s, self.config)
+            for group in tracked.incident.groups
+        }
+
+    def waits(self, history: History) -> dict[RankName, Wait]:
+        """Victim of an incident -> what it waits for, or waited for until it died.
+
+        A rank that committed after it was seen waiting is no longer a victim, nor is a process that
+        started since. Of an incident that is over because its suspects ended, the victims that
+        ended with them are still victims.
+        """
+        waits: dict[RankName, Wait] = {}
+        for tracked in sorted(self._tracked.values(), key=lambda t: _fired_last(t.incident)):
+            incident, over = tracked.incident, not tracked.open
+            if not incident.verdict.stops or (over and not _ended_itself(history, incident)):
+                continue
+            wait = _wait_for(incident)
+            for rank in _waiting(incident):
+                track = tracked.same_wait(history, rank)
+                if track is not None and not (over and track.died_s is None):
+                    waits[rank] = wait
+        return waits
+
+    def _owner(
+        self, verdict: Verdict, taken: Collection[IncidentId] = ()
+    ) -> TrackedIncident | None:
         """The open incident of a verdict: with the same groups, else with some of them.
 
         `taken`: incidents of other verdicts of this tick.
         """
+        groups = {*verdict.groups}
         candidates = [
-            incident
-            for incident in self.incidents.values()
-            if incident.open
-            and incident.id not in taken
-            and incident.kind is verdict.kind
+            tracked
+            for incident_id, tracked in self._tracked.items()
+            if tracked.open
+            and incident_id not in taken
+            and tracked.incident.kind is verdict.kind
             and (
-                set(incident.groups) & set(verdict.groups)
-                or not (incident.groups or verdict.groups)
+                not groups.isdisjoint(tracked.incident.groups)
+                or not (tracked.incident.groups or groups)
             )
         ]
-        return min(candidates, key=lambda incident: incident.groups != verdict.groups, default=None)
+        return min(
+            candidates, key=lambda each: each.incident.groups != verdict.groups, default=None
+        )
+
+    def take_evictions(self, history: History, evictions: Sequence[Eviction]) -> None:
+        """Begin a tick: evictions shield their groups from this tick's verdicts, and who gave up
+        waiting is a victim.
+        """
+        for tracked in self._tracked.values():
+            tracked.before = tracked.incident
+        if any(track.died_s is not None for track in history.present()):
+            for tracked in self._open():
+                tracked.note_ends(history)
+        by_time = sorted(evictions, key=attrgetter("asked_s"))
+        latest = {eviction.incident_id: eviction for eviction in by_time}
+        for key, eviction in latest.items():
+            if eviction.by_hand and key not in self._tracked:
+                self._tracked[key] = TrackedIncident(by_hand(eviction))
+        for tracked in [tracked for tracked in self._tracked.values() if tracked.open]:
+            tracked.take_eviction(history, latest.get(tracked.incident.id), self.config)
 
     def update(
         self,
@@ -789,18 +999,16 @@ class Tracker:
     ) -> tuple[Incident, ...]:
         """Take verdicts, after `take_evictions`; returns the changed incidents, oldest first."""
         now_s = history.now_s
-        if verdicts or self.open():
+        if verdicts or self._open():
             self._take(history, verdicts, unknown, inhibited or {})
-        for incident in list(self.incidents.values()):
-            self.incidents[incident.id] = followed(history, incident, self.config)
-        for incident_id, asked_s in list(self._asked_s.items()):
-            if now_s - asked_s > self.config.eviction_ack_s:
-                del self._asked_s[incident_id]
-        changed = [i for i in self.incidents.values() if differs(self._before.get(i.id), i)]
+        for tracked in self._tracked.values():
+            tracked.incident = followed(history, tracked.incident, self.config)
+            asked_s = tracked.asked_s
+            if asked_s is not None and now_s - asked_s > self.config.eviction_ack_s:
+                tracked.asked_s = None
+        changed = [t.incident for t in self._tracked.values() if differs(t.before, t.incident)]
         self._forget(now_s)
         return tuple(sorted(changed, key=oldest_first))
-
-    # -- verdicts --------------------------------------------------------------------------
 
     def _take(
         self,
@@ -811,119 +1019,26 @@ class Tracker:
     ) -> None:
         commits, seen = Commits.of(history), set[IncidentId]()
         for verdict in verdicts:
-            seen.add(self._see(history, verdict, commits, seen))
-        for incident in self.open():
+            tracked = self._owner(verdict, seen)
+            if tracked is None:
+                tracked = TrackedIncident(opened(history, verdict, self._tracked))
+                self._tracked[tracked.incident.id] = tracked
+            tracked.see(history, verdict, commits, self.config)
+            seen.add(tracked.incident.id)
+        for tracked in self._open():
+            incident = tracked.incident
             if incident.id not in seen and incident.kind not in unknown:
-                self._miss(history, with_training(incident, commits), commits, inhibited)
-
-    def _see(
-        self, history: History, verdict: Verdict, commits: Commits, taken: Collection[IncidentId]
-    ) -> IncidentId:
-        incident = self.owner(verdict, taken)
-        if incident is None:
-            incident = opened(history, verdict, self.incidents)
-            self._sightings[incident.id] = 0
-        same = incident.suspects == verdict.suspects
-        sightings = self._sightings.get(incident.id, 0) + 1 if same else 1
-        self._sightings[incident.id] = sightings
-        self._waited_s.update(((incident.id, rank), history.now_s) for rank in verdict.victims)
-        self._restored.discard(incident.id)
-        incident = seen_again(history, incident, verdict)
-        incident = weighed(incident, verdict, commits, self.config.eviction_cost_s)
-        needed = 1 if verdict.settled else self._needed(verdict.kind)
-        if incident.state is State.PENDING and sightings >= needed:
-            marks = replace(incident.milestones, firing_s=history.now_s)
-            incident = moved(
-                incident, history.now_s, State.FIRING, verdict.reason, milestones=marks
-            )
-        self.incidents[incident.id] = incident
-        return incident.id
-
-    def _needed(self, kind: Kind) -> int:
-        match kind:
-            case Kind.DEAD:
-                return self.config.dead_observations
-            case Kind.MISMATCH | Kind.DEADLOCK:
-                return self.config.mismatch_sweeps
-            case Kind.STATE_CORRUPT:
-                return self.config.corrupt_sweeps
-            case Kind.STRAGGLER:
-                return 1  # its windows have already confirmed it
-            case _:
-                return self.config.hang_sweeps
-
-    def _miss(
-        self,
-        history: History,
-        incident: Incident,
-        commits: Commits,
-        inhibited: Mapping[tuple[Kind, GroupName], str],
-    ) -> None:
-        self._sightings[incident.id] = 0
-        self.incidents[incident.id] = incident
-        if incident.state is State.EVICTING:
-            return
-        if incident.training is not Training.UNKNOWN:
-            cost_s = self.config.eviction_cost_s
-            self.incidents[incident.id] = incident = weighed(
-                incident, incident.verdict, commits, cost_s
-            )
-        if incident.milestones.evict_asked_s is not None:
-            evicted = resolved_by_eviction(history, incident, None, self.config)
-            if evicted is not None:
-                self._keep(evicted)
-                return
-        reasons = (inhibited.get((incident.kind, group)) for group in incident.groups)
-        why = next((reason for reason in reasons if reason is not None), None)
-        if why is None and incident.state is State.PENDING and incident.id not in self._restored:
-            why = "did not last"
-        if why is None:
-            why = why_over(history, incident, self.config)
-        if why is not None:
-            self._keep(resolved(incident, history.now_s, why))
-
-    def _keep(self, incident: Incident) -> None:
-        if not incident.open:
-            self._restored.discard(incident.id)
-            self._asked_s.pop(incident.id, None)
-            self.cut_short.discard(incident.id)
-        self.incidents[incident.id] = incident
-
-    # -- evictions -------------------------------------------------------------------------
-
-    def take_evictions(self, history: History, evictions: Sequence[Eviction]) -> None:
-        """Begin a tick: evictions shield their groups from this tick's verdicts, and who gave up
-        waiting is a victim.
-        """
-        self._before = dict(self.incidents)
-        if any(track.died_s is not None for track in history.present()):
-            for incident in self.open():
-                self.incidents[incident.id] = self._note_ends(history, incident)
-        by_time = sorted(evictions, key=attrgetter("asked_s"))
-        latest = {eviction.incident_id: eviction for eviction in by_time}
-        for incident in self.open():
-            eviction, asked_s = latest.get(incident.id), incident.milestones.evict_asked_s
-            if eviction is not None and eviction.asked_s >= (asked_s or 0.0):
-                after = reported(history, incident, eviction, self.config)
-                if after.milestones.evict_asked_s != asked_s:
-                    self._asked_s.pop(incident.id, None)
-                self._keep(after)
-            elif incident.state is State.EVICTING:  # an earlier, ended one does not count
-                after = unattended(history, incident, self.config)
-                if after.state is State.FIRING:
-                    self.cut_short.add(incident.id)
-                self._keep(after)
+                reasons = (inhibited.get((incident.kind, group)) for group in incident.groups)
+                why = next((reason for reason in reasons if reason is not None), None)
+                tracked.miss(history, commits, why, self.config)
 
     def _forget(self, now_s: float) -> None:
-        for incident in list(self.incidents.values()):
-            ended_s = incident.story[-1].at_s if incident.story else incident.last_seen_s
-            dropped = not incident.open and incident.milestones.firing_s is None
-            if dropped or (not incident.open and now_s - ended_s > self.config.keep_resolved_s):
-                del self.incidents[incident.id]
-                self._sightings.pop(incident.id, None)
-        self._waited_s = {
-            key: at_s for key, at_s in self._waited_s.items() if key[0] in self.incidents
-        }
+        for key, tracked in list(self._tracked.items()):
+            story, last_s = tracked.incident.story, tracked.incident.last_seen_s
+            ended_s = story[-1].at_s if story else last_s
+            old = not tracked.open and now_s - ended_s > self.config.keep_resolved_s
+            if old or not tracked.listed:
+                del self._tracked[key]
 
 
 def _fired_last(incident: Incident) -> tuple[bool, bool, float, str]:
@@ -957,9 +1072,7 @@ def _ended_itself(history: History, incident: Incident) -> bool:
 
 
 def _gave_up(track: RankTrack) -> bool:
-    """Whether it ended, by nothing of its own that is known, and nobody asked it to."""
+    """Whether it ended by nothing of its own that is known, and nobody asked it to."""
     report = track.report
-    if report is None or report.process.alive or report.process.exit_code == 0:
-        return False
-    own = of_death(track) or report.process.exit_signal not in (None, "SIGABRT")
-    return not own and not stopped(report.process, report.ending)
+    gone = report is not None and not report.process.alive
+    return gone and end_of(track) in (End.PEERS, End.UNKNOWN)

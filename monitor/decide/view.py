@@ -9,7 +9,7 @@ wrong with a rank, whether the job is well. Its form for programs is `view_json`
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice, pairwise
@@ -633,22 +633,25 @@ def warnings_of(view: View) -> tuple[str, ...]:
     paces = [tempo.busy_s + tempo.wait_s for tempo in view.tempos.values()]
     if usual_s and paces and (pace_s := median(paces)) > SLOW * usual_s:
         warnings.append(f"a step takes {pace_s:.3g} s, and {usual_s:.3g} s is usual")
-    spoilt, traced = [], []
-    for seen in view.snapshot.observations:
-        report = seen.report
-        if report is None or not report.process.alive:
-            continue
-        if report.step is not None and not report.step.loss_finite:
-            spoilt.append(seen.rank)
-        if (tracer := report.process.tracer) is not None:
-            traced.append(f"{seen.rank} by {tracer.name} (pid {tracer.pid})")
-    if spoilt:
-        whose = f"the loss of {listed(spoilt)}"
-        warnings.append(f"{whose} is not finite, and steps are committed with it")
-    if traced:
-        warnings.append(f"somebody traces {listed(traced)}")
+    warnings += _of_live_ranks(view.snapshot)
     running = {seen.identity.group for seen in view.snapshot.observations}
     missing = {departure.group for departure in view.departures if not departure.clean} - running
     if missing and running:
         warnings.append(f"gone and not back: {listed(sorted(missing))}")
     return tuple(warnings)
+
+
+def _of_live_ranks(snapshot: Snapshot) -> Iterator[str]:
+    """Warnings of losses that are not finite, and of tracers."""
+    spoilt, traced = [], []
+    for rank, report in snapshot.reports.items():
+        if not report.process.alive:
+            continue
+        if report.step is not None and not report.step.loss_finite:
+            spoilt.append(rank)
+        if (tracer := report.process.tracer) is not None:
+            traced.append(f"{rank} by {tracer.name} (pid {tracer.pid})")
+    if spoilt:
+        yield f"the loss of {listed(spoilt)} is not finite, and steps are committed with it"
+    if traced:
+        yield f"somebody traces {listed(traced)}"

@@ -14,7 +14,6 @@ from typing import Any, Final
 from msgspec import NODEFAULT, structs, to_builtins
 from msgspec.json import encode
 
-from monitor.decide.guards import PastEviction
 from monitor.decide.pipeline import TickResult
 from monitor.decide.rules import DEFAULT, Policy, policy_from, policy_to_json
 from monitor.journal import memory
@@ -472,7 +471,7 @@ class Head:
     """Incidents restored when the run started; only in its first file."""
     evictions: tuple[Eviction, ...] = ()
     policy: Policy = DEFAULT
-    would: tuple[PastEviction, ...] = ()
+    would: tuple[Eviction, ...] = ()
     """Evictions that observe mode held back earlier."""
     after_tick: int | None = None
     """The tick after which `memory` was taken; None in the first file of a run."""
@@ -617,7 +616,7 @@ def _head(plain: Mapping[str, Any]) -> Head:
         incidents=tuple(incident_from_json(incident) for incident in plain["incidents"]),
         evictions=tuple(eviction_from_json(eviction) for eviction in plain["evictions"]),
         policy=policy_from(plain["policy"]).policy,
-        would=tuple(from_plain(PastEviction, past) for past in plain["would"]),
+        would=tuple(from_plain(Eviction, past) for past in plain["would"]),
         after_tick=None if after is None else int(after),
         memory=plain.get("memory"),
         no_memory=plain["no_memory"],

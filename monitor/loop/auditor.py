@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from monitor.decide import audit as lines
 from monitor.decide.accounts import account, facts_of, hosts_of
-from monitor.decide.audit import (
-    AFTERMATH,
-    FACTS,
-    Aftermath,
-    IncidentAudit,
-    audit_of,
-    by_incident,
-    followed,
-)
+from monitor.decide.audit import FACTS, IncidentAudit, audit_of, by_incident
 from monitor.decide.rules import Reload
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import DecisionRow, DecisionState, Eviction, QuarantineEvent, Remembered
 from monitor.model.incident import Incident
-from monitor.model.names import MANUAL, GroupName, IncidentId
+from monitor.model.names import IncidentId
 from monitor.model.observation import Pause, Snapshot
 from monitor.model.plain import to_plain
 from monitor.show.metrics import Instruments
 from monitor.store.audit_log import Line, LogFile
 from monitor.store.store import Store
 
-_LATE_S: Final = 30.0
-"""The ranks and hosts of a manual eviction are noted only this soon after it."""
 _LOG_S: Final = 0.5
 """How long an eviction waits for its line in the log."""
 
@@ -67,13 +57,8 @@ class Auditor:
     ) -> None:
         """Record one tick: changed incidents, progress of evictions, the pause."""
         for incident in changed:
-            marks = incident.milestones
-            if marks.firing_s is not None:
-                new = incident.open
-                self._note(snapshot, incident.id, incident.groups, marks.rejoined_s, new=new)
-        for eviction in snapshot.evictions:
-            if eviction.by_hand:
-                self._follow(snapshot, eviction)
+            if incident.milestones.firing_s is not None:
+                self._note(snapshot, incident)
         entries: list[Line] = []
         for incident in changed:
             entries += lines.moves(before.get(incident.id), incident)
@@ -123,10 +108,7 @@ class Auditor:
                 continue
             self._settled.add(incident.id)
             if incident.id in self._open:
-                kind = str(incident.kind)
-                self._instruments.count_account(
-                    kind, lost=audited.lost.low, saved=audited.saved.low
-                )
+                self._instruments.count_account(str(incident.kind), lost=audited.lost.low)
         self._forget(incidents)
 
     @property
@@ -139,37 +121,17 @@ class Auditor:
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _note(
-        self,
-        snapshot: Snapshot,
-        key: IncidentId,
-        groups: Collection[GroupName],
-        back_s: float | None,
-        *,
-        new: bool,
-    ) -> None:
+    def _note(self, snapshot: Snapshot, incident: Incident) -> None:
         """Note what cannot be seen later: ranks and hosts at first, hosts when groups return."""
+        key, back_s = incident.id, incident.milestones.rejoined_s
         before = facts = self._audit.facts.get(key)
-        if facts is None and new:
-            facts = facts_of(snapshot, groups)
+        if facts is None and incident.open:
+            facts = facts_of(snapshot, incident.groups)
         if facts is not None and not facts.back_on and back_s is not None:
-            facts = replace(facts, back_on=hosts_of(snapshot, groups))
+            facts = replace(facts, back_on=hosts_of(snapshot, incident.groups))
         if facts is not None and facts != before:
             self._audit = replace(self._audit, facts={**self._audit.facts, key: facts})
             self._store.save_audit(key, FACTS, to_plain(facts))
-
-    def _follow(self, snapshot: Snapshot, eviction: Eviction) -> None:
-        """Note a manual eviction, which has no incident, and what follows it."""
-        key, asked_s = eviction.incident_id, eviction.asked_s
-        after = before = self._audit.aftermaths.get(key, Aftermath())
-        if not before.over and snapshot.now_s <= asked_s + self._audit.config.follow_s:
-            after = followed(before, snapshot, eviction)
-        if after != before:
-            aftermaths = {**self._audit.aftermaths, key: after}
-            self._audit = replace(self._audit, aftermaths=aftermaths)
-            self._store.save_audit(key, AFTERMATH, to_plain(after))
-        new = snapshot.now_s - asked_s <= _LATE_S
-        self._note(snapshot, key, (eviction.group,), after.rejoined_s, new=new)
 
     def _evictions(self, snapshot: Snapshot) -> Iterator[Line]:
         changed = False
@@ -195,14 +157,16 @@ class Auditor:
         self._settled &= shown
         audit = self._audit
         unshown = [key for key in audit.facts if key not in shown]
-        keys = [key for key in self._known if key[0] not in shown]
-        keys = [key for key in keys if not key[0].startswith(MANUAL)]
+        keys = [
+            key
+            for key, eviction in self._known.items()
+            if key[0] not in shown and not eviction.by_hand
+        ]
         for key in keys:
             del self._known[key]
         if unshown or keys:
             self._audit = replace(
                 audit,
                 facts={key: facts for key, facts in audit.facts.items() if key in shown},
-                aftermaths={key: after for key, after in audit.aftermaths.items() if key in shown},
                 evictions=by_incident(self._known.values()),
             )

@@ -26,7 +26,6 @@ from monitor.act.quarantine import PauseSwitch, Quarantine
 from monitor.act.schedulers.reconcile import CordonReconciler
 from monitor.act.targets import Registry, TargetsFile
 from monitor.clock import Clock
-from monitor.decide.guards import PastEviction
 from monitor.decide.pipeline import Pipeline, TickResult
 from monitor.detect.self_health import Condition
 from monitor.journal.writer import Journal
@@ -187,10 +186,10 @@ def rungs_for(decision: Decision, components: Components) -> tuple[Rung, ...]:
     return tuple(rung for rung in Rung if has.get(rung, False))
 
 
-def held_back(decisions: Iterable[DecisionRow]) -> tuple[PastEviction, ...]:
+def held_back(decisions: Iterable[DecisionRow]) -> tuple[Eviction, ...]:
     """Evictions that observe mode held back, oldest first."""
     return tuple(
-        PastEviction(row.incident_id, GroupName(str(row.body["group"])), row.at_s)
+        Eviction(row.incident_id, GroupName(str(row.body["group"])), None, row.at_s)
         for row in decisions
         if row.action == "would_evict" and "group" in row.body
     )

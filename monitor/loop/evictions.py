@@ -14,7 +14,6 @@ from typing import Final
 
 from monitor.act import quarantine as offences
 from monitor.act.evictor import EvictionLog, Evidence
-from monitor.decide.audit import with_by_hand
 from monitor.decide.pipeline import TickResult
 from monitor.decide.view import NotPossible, RecentIncidents, View, groups_of
 from monitor.loop.components import Components, ErrorBoundary, rungs_for
@@ -124,7 +123,8 @@ class Acting:
         components = self._components
         earlier = (self.recent.get(incident.id) for incident in result.changed)
         before = {incident.id: incident for incident in earlier if incident is not None}
-        components.instruments.count_incidents(result.changed, tuple(before.values()))
+        faults = [i for i in result.changed if i.kind is not Kind.BY_HAND]
+        components.instruments.count_incidents(faults, tuple(before.values()))
         components.store.save_incidents(result.changed)
         self.recent.take_incidents(result.changed)
         with self._errors.part("offences"):
@@ -261,16 +261,9 @@ class Acting:
         components, recent = self._components, self.recent
         with self._errors.part("audit"):
             components.auditor.took_place(snapshot, result.changed, before)
-            components.auditor.count(self.accounted(), recent.decisions(), snapshot.now_s)
+            components.auditor.count(recent.incidents(), recent.decisions(), snapshot.now_s)
 
     # -- by hand ------------------------------------------------------------------------------
-
-    def accounted(self) -> tuple[Incident, ...]:
-        """Incidents and manual evictions: both have accounts."""
-        incidents, audit = self.recent.incidents(), self._components.auditor.audit
-        with self._errors.part("by hand"):
-            incidents = with_by_hand(incidents, self.recent.decisions(), audit)
-        return incidents  # noqa: RET504 - without them if that crashed
 
     def by_hand(
         self, group: GroupName, reason: str, author: str, view: View | None, epoch: int

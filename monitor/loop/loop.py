@@ -37,7 +37,7 @@ from monitor.model.observation import (
     LighthouseView,
     Snapshot,
 )
-from monitor.model.verdict import FAULTS
+from monitor.model.verdict import FAULTS, Kind
 from worker_server.wire import StateReport
 
 log = logging.getLogger(__package__)
@@ -430,8 +430,9 @@ class Keeper:
         """Pass on the state that people are notified of; each sink's worker picks what is new."""
         notifier, recent = self._leadership.components.notify, self._acting.recent
         if notifier is not None:
-            incidents, evictions = recent.incidents(), recent.evictions().values()
-            facts = NoticeFacts(snapshot.now_s, incidents, recent.decisions(), evictions)
+            evictions = recent.evictions().values()
+            faults = [i for i in recent.incidents() if i.kind is not Kind.BY_HAND]
+            facts = NoticeFacts(snapshot.now_s, faults, recent.decisions(), evictions)
             notifier.push(facts)
 
     def _show(self, snapshot: Snapshot, result: TickResult) -> None:
@@ -441,7 +442,9 @@ class Keeper:
         components.store.flush()
         # sentences of open incidents change with time
         fresh = {incident.id: incident for incident in result.incidents}
-        incidents = tuple(fresh.get(incident.id, incident) for incident in self._acting.accounted())
+        incidents = tuple(
+            fresh.get(incident.id, incident) for incident in self._acting.recent.incidents()
+        )
         self._view = View(
             snapshot=snapshot,
             result=result,

@@ -321,14 +321,6 @@ class KeeperConfig:
     """Alertmanager ends an alert that is not sent again within this time; it is sent four times as
     often. Lower ends the alerts of a dead monitor sooner, and those of a slow one wrongly."""
 
-    # -- audit
-    job_timeout_s: Annotated[float, Range(1, DAY)] = 60.0
-    """The job's `timeout`, `quorum_timeout` and the Lighthouse's `join_timeout_ms`: TorchFT's own
-    defaults. Used to estimate the loss without an eviction; decides nothing."""
-    straggler_horizon_s: Annotated[float, Range(1, 30 * DAY)] = 3600.0
-    """How long a straggler is assumed to last at most had nobody evicted it. Higher claims more
-    saved; decides nothing."""
-
     def __post_init__(self) -> None:
         for name in RANGES:
             self.check(name, getattr(self, name))

@@ -630,7 +630,7 @@ def _reviewed(  # noqa: PLR0911 - one reason a line
         if taken_up and left_s is not None and left_s >= eviction.of_s:
             return _confirmed(replace(eviction, gone_s=now_s), why, why, now_s)
         return _abandoned(eviction, f"not asked again: {why}", now_s)
-    if incident is None and eviction.by_hand and lives and all(lives):
+    if eviction.by_hand and lives and all(lives):
         return _again(eviction, now_s)
     since_s = now_s if eviction.interrupted_s is None else eviction.interrupted_s
     if now_s - since_s < event.patience_s:

@@ -398,7 +398,7 @@ class Manifest(msgspec.Struct, frozen=True):
     id: str
     moments: tuple[SavedMoment, ...] = ()
     incident: Mapping[str, Any] = {}
-    """As `monitor.model.incident.incident_to_json` wrote it; empty for a manual eviction."""
+    """As `monitor.model.incident.incident_to_json` wrote it; empty where there is none yet."""
 
     @property
     def latest_s(self) -> float:

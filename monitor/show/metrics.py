@@ -119,22 +119,14 @@ class Instruments:
         )
         self.event_streams = metrics_upkeep.EVENT_STREAMS.live(registry)
         self.lost = metrics_incidents.LOST.counter(registry)
-        self.saved = metrics_incidents.SAVED.counter(registry)
-        self.spent = metrics_incidents.SPENT.counter(registry)
         self.unaccounted = metrics_incidents.UNACCOUNTED.counter(registry)
 
-    def count_account(self, kind: str, *, lost: float | None, saved: float | None) -> None:
-        """Count one incident's account by its lower bounds; None: not known."""
+    def count_account(self, kind: str, *, lost: float | None) -> None:
+        """Count what one incident cost, by its lower bound; None: not known."""
         if lost is None:
-            self.unaccounted.labels(kind, "lost").inc()
+            self.unaccounted.labels(kind).inc()
         else:
             self.lost.labels(kind).inc(max(0.0, lost))
-        if saved is None:
-            self.unaccounted.labels(kind, "saved").inc()
-        elif saved >= 0:
-            self.saved.labels(kind).inc(saved)
-        else:
-            self.spent.labels(kind).inc(-saved)
 
     def count_incidents(self, incidents: Sequence[Incident], before: Sequence[Incident]) -> None:
         """Count the transitions and stages that are new since `before`."""

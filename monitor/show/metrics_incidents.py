@@ -206,7 +206,7 @@ def _quarantine(view: View) -> Iterator[Metric]:
     )
 
 
-# -- Goodput: rank-seconds that trained, those that did not by cause, and what evictions saved ----
+# -- Goodput: rank-seconds that trained, those that did not by cause -----------------------------
 
 _NO_ACCOUNT: Final = "no account of such an incident is complete since this monitor started"
 
@@ -227,20 +227,10 @@ LOST = counter(
     "Rank-seconds that waited for faults, at least, once their accounts are complete.",
     ("kind",), series=f"at most {len(FAULTS)}", absent=_NO_ACCOUNT,
 )  # fmt: skip
-SAVED = counter(
-    "saved_rank_seconds",
-    "Rank-seconds that evictions saved, at least, by lightkeeper's own account.",
-    ("kind",), series=f"at most {len(FAULTS)}", absent=_NO_ACCOUNT,
-)  # fmt: skip
-SPENT = counter(
-    "spent_rank_seconds",
-    "Rank-seconds that evictions cost more than they may have saved, at most.",
-    ("kind",), series=f"at most {len(FAULTS)}", absent=_NO_ACCOUNT,
-)  # fmt: skip
 UNACCOUNTED = counter(
     "unaccounted_incidents",
-    "Incidents whose loss, or whose eviction's saving, is not known.",
-    ("kind", "what"), series=f"at most {len(FAULTS)} x 2", absent=_NO_ACCOUNT,
+    "Incidents whose loss is not known.",
+    ("kind",), series=f"at most {len(FAULTS)}", absent=_NO_ACCOUNT,
 )  # fmt: skip
 
 

@@ -44,7 +44,7 @@ _AMOUNT = {"low": 0.0, "high": 0.0, "words": ""}
 _ACCOUNT = {
     "decided_by": "nobody", "why": "nothing was to be decided", "outcome": "open", "intervals": [],
     "holds": [], "ran_on": [], "back_on": [], "final": False, "lost": _AMOUNT,
-    "lost_by_others": _AMOUNT, "lost_by_own": _AMOUNT, "without_us": _AMOUNT, "saved": _AMOUNT,
+    "lost_by_others": _AMOUNT, "lost_by_own": _AMOUNT,
 }  # fmt: skip
 
 

@@ -122,7 +122,8 @@ def put_out_by_hand(seen: Snapshot) -> Snapshot:
 
 def test_a_group_that_a_person_put_out_is_not_accused_of_its_death() -> None:
     fleet = SimFleet(3, 1, [at(21, crash("rg_1.0"))], relaunch=False)
-    assert not Drive(fleet, alter=put_out_by_hand).run(60).seen
+    seen = Drive(fleet, alter=put_out_by_hand).run(60).seen
+    assert {incident.kind for incident in seen.values()} == {Kind.BY_HAND}
     again = SimFleet(3, 1, [at(21, crash("rg_1.0"))], relaunch=False)
     assert {incident.kind for incident in Drive(again).run(60).seen.values()} == {Kind.DEAD}
 

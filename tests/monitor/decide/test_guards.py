@@ -9,14 +9,13 @@ from monitor.decide.guards import (
     DecisionFacts,
     GroupFacts,
     Lesson,
-    PastEviction,
     cost,
     decide,
     min_replicas_named,
 )
 from monitor.decide.rules import DEFAULT, Once, Policy, PolicyAction
 from monitor.model.config import KeeperConfig
-from monitor.model.eviction import Evict, Guard, Hold
+from monitor.model.eviction import Evict, Eviction, Guard, Hold
 from monitor.model.incident import Incident, Milestones, State
 from monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from monitor.model.observation import NO_LIGHTHOUSE, Pause
@@ -78,8 +77,8 @@ def lesson(
     )
 
 
-def past(ago_s: float, name: str = "other", group: str = "rg_0") -> PastEviction:
-    return PastEviction(IncidentId(name), GroupName(group), NOW_S - ago_s)
+def past(ago_s: float, name: str = "other", group: str = "rg_0") -> Eviction:
+    return Eviction(IncidentId(name), GroupName(group), None, NOW_S - ago_s)
 
 
 def with_group(**changes) -> DecisionFacts:
@@ -357,7 +356,7 @@ def test_what_would_have_been_counts_for_what_would_be_and_for_nothing_else() ->
 
 
 def test_what_would_have_been_is_said_once_whatever_comes_after() -> None:
-    seen = fleet(would=(PastEviction(IncidentId("one"), GroupName("rg_1"), NOW_S - 1),))
+    seen = fleet(would=(Eviction(IncidentId("one"), GroupName("rg_1"), None, NOW_S - 1),))
     first, again = (
         decide(KeeperConfig(observe=True), snapshot, [incident()]) for snapshot in (fleet(), seen)
     )

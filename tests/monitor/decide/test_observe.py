@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.decide.guards import PastEviction
 from monitor.decide.pipeline import Pipeline
 from monitor.decide.rules import Policy, PolicyAction
 from monitor.model.config import KeeperConfig
-from monitor.model.eviction import Evict, Guard
+from monitor.model.eviction import Evict, Eviction, Guard
 from monitor.model.verdict import Kind, Severity
 from tests.monitor.fleet import START_S, At, Drive, SimFleet, at, crash, hang, slow
 from tests.monitor.shared_hosts import HostFleet
@@ -83,7 +82,7 @@ def test_a_restarted_monitor_knows_what_it_would_have_done() -> None:
     fleet = SimFleet(3, 1, [at(20, hang("rg_1.0"))])
     before = Drive(fleet, OBSERVE).run(40)
     (eviction,) = [hold.would for _, hold in before.holds if hold.would]
-    would = (PastEviction(eviction.incident_id, eviction.group, START_S + 27),)
+    would = (Eviction(eviction.incident_id, eviction.group, None, START_S + 27),)
     after = Drive(fleet, OBSERVE, pipeline=Pipeline(OBSERVE, before.last.incidents, would=would))
     after.run(40)
     assert observed(after) == []

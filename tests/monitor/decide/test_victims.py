@@ -75,6 +75,16 @@ def test_a_peer_that_waits_where_nobody_sees_it_is_a_victim_when_it_gives_up(end
     assert fired(drive) == {("not_entered", ("rg_0.1",))}
 
 
+def test_a_peer_whose_error_may_be_of_the_wait_is_a_victim_and_its_death_is_told_too() -> None:
+    hidden = reports(lambda report: replace(report, step=None, heads=()), "rg_0.0")
+    end = raises("rg_0.0", "RuntimeError: in C++", of_peers=None)
+    script = [at(20, stop("rg_0.1")), at(40, end)]
+    drive = Drive(SimFleet(1, 2, script), WATCH, alter=hidden).run(80)
+    incident = drive.incident("not_entered")
+    assert (incident.state, incident.gave_up) == (State.FIRING, ("rg_0.0",))
+    assert fired(drive) == {("not_entered", ("rg_0.1",)), ("dead", ("rg_0.0",))}
+
+
 @pytest.mark.parametrize("end", [crash("rg_0.0"), raises("rg_0.0", "ValueError: bad batch")])
 def test_nor_does_its_own_fault_explain_a_hang_that_was_there_before(end) -> None:
     hidden = reports(lambda report: replace(report, step=None, heads=()), "rg_0.0")

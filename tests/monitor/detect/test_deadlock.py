@@ -6,7 +6,7 @@ from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Guard
 from monitor.model.verdict import Confidence
 from tests.monitor.fleet import Drive, Fault, SimFleet, at, jam, jam_across, pause, restart
-from tests.monitor.fleet.told import without_records
+from tests.monitor.fleet.told import stays, without_records
 
 
 def test_a_group_in_which_all_are_inside_the_same_thing_is_told_and_goes_after_45_s() -> None:
@@ -75,6 +75,19 @@ def test_a_job_in_which_all_wait_across_groups_is_told_until_they_commit_again()
     assert "nobody is missing" in incident.verdict.reason
     assert incident.resolution == "the job goes on"
     assert not drive.evicts
+
+
+def test_a_standstill_is_not_over_while_a_rank_still_stands_where_it_stood() -> None:
+    """The other groups commit again; only what rg_1.0 reports stays the same."""
+    script, watch = [at(20, jam_across(40.0))], KeeperConfig(observe=True)
+    drive = Drive(SimFleet(3, 2, script), watch, alter=stays("rg_1.0", after=55)).run(90)
+    assert drive.fleet.rank("rg_0.0").commits > 50
+    incident = drive.incident("deadlock")
+    assert "rg_1.0" in incident.verdict.victims
+    assert incident.open
+    drive.alter = lambda seen: seen
+    drive.run(10)
+    assert drive.incident("deadlock").resolution == "the job goes on"
 
 
 @pytest.mark.parametrize(

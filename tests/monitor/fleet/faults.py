@@ -109,7 +109,7 @@ def let_go(rank: str) -> Fault:
     return do
 
 
-def raises(rank: str, exception: str, line: int = 88, *, of_peers: bool = False) -> Fault:
+def raises(rank: str, exception: str, line: int = 88, *, of_peers: bool | None = False) -> Fault:
     """An exception that nobody caught ends it, and its sidecar knows which and whose."""
 
     def do(fleet: SimFleet) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from monitor.model.names import RankName
 from monitor.model.observation import Failure, Observation, Snapshot, Unreachable
 from tests.changed import replace
 from worker_server.wire import StateReport, StepState
@@ -42,3 +43,20 @@ def steps(change: Callable[[StepState], StepState], *ranks: str) -> Alter:
         return report if report.step is None else replace(report, step=change(report.step))
 
     return reports(one, *ranks)
+
+
+def stays(rank: str, after: int) -> Alter:
+    """This rank reports from this tick on that it stands where it stood then."""
+    kept: list[tuple[StateReport, StepState, float]] = []
+
+    def alter(seen: Snapshot) -> Snapshot:
+        report = seen.by_rank[RankName(rank)].report
+        if not kept and report is not None and report.step is not None:
+            kept.append((report, report.step, seen.now_s))
+        stood, step, since_s = kept[0]
+        for_s = seen.now_s - since_s
+        commit_s = None if step.last_commit_age_s is None else step.last_commit_age_s + for_s
+        step = replace(step, phase_age_s=step.phase_age_s + for_s, last_commit_age_s=commit_s)
+        return reports(lambda _: replace(stood, step=step), rank)(seen)
+
+    return lambda seen: seen if seen.tick < after else alter(seen)

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from monitor.decide.guards import PastEviction
 from monitor.decide.pipeline import Pipeline
 from monitor.journal.entries import Head, JournalError, Tick, head_from_json, head_text, outcome_of
 from monitor.journal.replay import Account, Pair, Replay, Side, compared, first_difference, parted_s
 from monitor.model.config import ConfigError, KeeperConfig
+from monitor.model.eviction import Eviction
 from monitor.model.incident import State
 from monitor.model.names import GroupName, IncidentId
 from tests.deep import DEEP
@@ -88,7 +88,7 @@ def test_a_restarted_monitor_is_replayed_with_what_its_store_held() -> None:
 
 
 def test_a_head_comes_back_with_what_observe_mode_had_held_back() -> None:
-    would = (PastEviction(IncidentId("dead-1"), GroupName("rg_1"), 12.5),)
+    would = (Eviction(IncidentId("dead-1"), GroupName("rg_1"), None, 12.5),)
     head = Head(KeeperConfig(observe=True), "1", "run", 3, 7.0, would=would, after_tick=9, lost=2)
     assert head_from_json(json.loads(head_text(head, None))) == head
 

@@ -92,9 +92,9 @@ def test_it_waits_for_what_is_not_known_yet_and_not_for_ever(
 
 
 def test_what_a_person_asked_for_goes_on_while_the_same_processes_run() -> None:
-    ended = after(BY_HAND, seen())
-    assert (ended.state, ended.attempt, ended.key) == ("decided", 2, BY_HAND.key)
-    assert after(BY_HAND, seen(), OPEN) == BY_HAND  # an incident has its own rules
+    for its_incident in (None, OPEN):  # the monitor may have ended before it wrote one
+        ended = after(BY_HAND, seen(), its_incident)
+        assert (ended.state, ended.attempt, ended.key) == ("decided", 2, BY_HAND.key)
 
 
 def test_decided_again_it_is_the_same_eviction_and_its_next_attempt_if_somebody_was_asked() -> None:
