@@ -172,8 +172,8 @@ cli: Final = Commands(
                                "analyze"),
             "replay": Ours("commands.replay:replay",
                            "decide over a monitor's journal again, or what if", "analyze"),
-            "goodput": Elsewhere(partial(_process, "trainer.goodput"),
-                                 "estimate how much of the time a job trains"),
+            "goodput": Ours("commands.goodput:goodput",
+                            "estimate how much of the time a job trains", "analyze"),
         },
         "Set up": {
             "doctor": Elsewhere(partial(_process, "worker_server.doctor"),

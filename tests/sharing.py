@@ -72,6 +72,7 @@ _BUSY: Final = (
     "tests/monitor/decide/",
     "tests/monitor/detect/",
     "tests/monitor/model/",
+    "tests/monitor/offline/",
     "tests/monitor/records/",
     "tests/sim/",
 )

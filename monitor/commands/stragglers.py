@@ -26,8 +26,8 @@ from monitor.commands.offline import (
     say,
     shown,
 )
-from monitor.records.slow import CLASSES, RankPace, Report, SlowKind, SlowVerdict, judge, named
-from monitor.records.timings import (
+from monitor.offline.slow import CLASSES, RankPace, Report, SlowKind, SlowVerdict, judge, named
+from monitor.offline.timings import (
     Sizes,
     TableError,
     TimingTable,

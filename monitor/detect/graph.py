@@ -19,7 +19,7 @@ from monitor.detect.history import Held, History
 from monitor.detect.track import RankTrack
 from monitor.model.names import GroupName, RankName, split_rank_name
 from monitor.model.verdict import RankStanding
-from monitor.records.waits import components
+from monitor.records.waits import closed
 
 SELF_HELD = frozenset(
     {
@@ -203,14 +203,8 @@ def circles_of(
         edges[node] = [place[rank] for rank in wait.holders]
         for rank in wait.waiters:
             edges[place[rank]].append(node)
-    closed = (part for part in components(edges) if _closed(part, edges))
-    circles = (tuple(sorted(ranks[n] for n in part if n < len(ranks))) for part in closed)
+    circles = (tuple(sorted(ranks[n] for n in part if n < len(ranks))) for part in closed(edges))
     return tuple(sorted(c for c in circles if len(c) > 1 and stalled.issuperset(c)))
-
-
-def _closed(part: frozenset[int], edges: Sequence[Sequence[int]]) -> bool:
-    """Whether no edge leaves it."""
-    return all(target in part for node in part for target in edges[node])
 
 
 def _still_keeps(history: History, track: RankTrack, held: Held) -> bool:

@@ -341,22 +341,18 @@ def _missing(
             reason = (
                 f"{who} {has} launched nothing since {plural(ranks, 'it', 'they')} finished "
                 f"all that {plural(ranks, 'it', 'they')} had launched, and peers launched "
-                f"more: {wording.waiting(index, first, f'in {what}')}."
+                f"more: {wording.waiting(index, first)}."
             )
         case Fault.POINT_TO_POINT:
             hidden = any(rank in index.hidden for rank in ranks)
             where = (
                 "in a send or recv that gloo does not record" if hidden else "nowhere to be seen"
             )
-            reason = (
-                f"{who} {plural(ranks, 'is', 'are')} {where}: "
-                f"{wording.waiting(index, first, f'in {what}')}."
-            )
+            waiting = wording.waiting(index, first)
+            reason = f"{who} {plural(ranks, 'is', 'are')} {where}: {waiting}."
         case _:
-            reason = (
-                f"{who} {has} not entered {what}, nor anything else: "
-                f"{wording.waiting(index, first)}."
-            )
+            waiting = wording.waiting(index, first, "there")
+            reason = f"{who} {has} not entered {what}, nor anything else: {waiting}."
     reason += wording.last_call(index, ranks)
     return at_scene(
         graph,
@@ -483,9 +479,7 @@ def _gpu_behind(
     else:
         reason = f"{gpus} stopped in {what}, which those of all peers finished"
     if scene:
-        reason += (
-            f": {wording.waiting(index, scene[0], f'in {wording.collective(index, scene[0])}')}"
-        )
+        reason += f": {wording.waiting(index, scene[0])}"
     evidence = {
         f"rank {job.name(rank)}": f"first unfinished: {wording.collective(index, stuck)}"
         + (f"; {trailing[rank]} unfinished that peers finished" if trailing else "")
@@ -504,8 +498,7 @@ def _gpu_behind(
 
 def _nobodys(graph: Graph, stuck: StuckCollective, *, timed_out: bool) -> Finding:
     """A standstill for which the records show no culprit."""
-    what = wording.collective(graph.index, stuck)
-    waiting = wording.waiting(graph.index, stuck, f"in {what}")
+    waiting = wording.waiting(graph.index, stuck)
     if stuck.transfer is not None:
         kind, members = Fault.POINT_TO_POINT, stuck.inside
         reason = f"{waiting}: both are there and it does not end; the records cannot tell whose"
@@ -581,7 +574,7 @@ def silent(graph: Graph) -> Iterable[Finding]:
         why = f"nothing tells whether the others wait for {plural(accused, 'it', 'them')}"
     else:
         why = "too many are missing to tell which of them holds up the rest"
-    where = wording.waiting(graph.index, first, f"in {wording.collective(graph.index, first)}")
+    where = wording.waiting(graph.index, first)
     waiting_for = victims_of(graph, graph.nodes_of(accused), accused)
     yield at_scene(
         graph,

@@ -8,7 +8,7 @@ says what it looks for and why that accuses somebody.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
@@ -123,6 +123,10 @@ class Calls:
     """Row -> index into `signatures`; -1 for transfers."""
     in_past: NDArray[np.int64]
     """The same for comparing a rank with its own past, part of which a ring has overwritten."""
+
+    def called(self, row: int) -> Signature:
+        """What was called in a row; not for transfers."""
+        return self.signatures[int(self.by_row[row])]
 
     def of(self, group: int, rank: int, first: int = 0, last: int = NEVER) -> Ints:
         """Places of a rank's calls with sequences from first to last."""
@@ -399,7 +403,7 @@ def _judge(index: Index, calls: Calls, pasts: RankPasts, here: slice) -> Diverge
     sides, decided = _right_first(by_given.values(), size, pasts)
     ranks_of = [tuple(rank for rank, _ in side) for side in sides]
     culprits = sorted(rank for ranks in ranks_of[1:] for rank in ranks) if decided else []
-    shown = [calls.signatures[int(calls.by_row[side[0][1]])] for side in sides]
+    shown = [calls.called(side[0][1]) for side in sides]
     kind = Fault.MISMATCH
     if all(differs_silently(signature, shown[0]) for signature in shown[1:]):
         kind = Fault.SILENT_MISMATCH
@@ -578,15 +582,29 @@ def _slip_by_site(graph: Graph, calls: Calls, stuck: StuckCollective) -> Diverge
     if 2 * int(np.isin(alike, many).sum()) <= size:
         return None
     rows = right[begin][1], _places(calls, stuck.group, few[0])[begin][1]
+    return _moved_calls(calls, (stuck.group, begin), (many, few), rows, by, culprits=few, live=True)
+
+
+def _moved_calls(
+    calls: Calls,
+    place: tuple[int, int],
+    sides: tuple[tuple[int, ...], tuple[int, ...]],
+    rows: tuple[int, int],
+    by: int,
+    *,
+    culprits: tuple[int, ...],
+    live: bool,
+) -> Divergence:
+    """A slip that call sites show at `place` (group, sequence): `by` as in `_moved`."""
     return Divergence(
         kind=Fault.SKIPPED if by > 0 else Fault.EXTRA,
-        group=stuck.group,
-        sequence=begin,
-        sides=(many, few),
+        group=place[0],
+        sequence=place[1],
+        sides=sides,
         rows=rows,
-        said=tuple(str(calls.signatures[int(calls.by_row[row])]) for row in rows),
-        culprits=few,
-        live=True,
+        said=tuple(str(calls.called(row)) for row in rows),
+        culprits=culprits,
+        live=live,
     )
 
 
@@ -666,16 +684,8 @@ def _silent_slip(index: Index, calls: Calls, pasts: RankPasts, group: int) -> Di
         clear = set(habits) == {Habit.USUAL, Habit.UNUSUAL}
         if habits[0] is Habit.UNUSUAL:
             few, many, by, rows = many, few, -by, rows[::-1]
-    return Divergence(
-        kind=Fault.SKIPPED if by > 0 else Fault.EXTRA,
-        group=group,
-        sequence=sequence,
-        sides=(tuple(many), tuple(few)),
-        rows=rows,
-        said=tuple(str(calls.signatures[int(calls.by_row[row])]) for row in rows),
-        culprits=tuple(few) if clear else (),
-        live=False,
-    )
+    sides, culprits = (tuple(many), tuple(few)), tuple(few) if clear else ()
+    return _moved_calls(calls, (group, sequence), sides, rows, by, culprits=culprits, live=False)
 
 
 def _moved(own: _Places, theirs: _Places) -> tuple[int, int]:
@@ -783,9 +793,12 @@ def orders(graph: Graph, pasts: RankPasts) -> Iterable[Finding]:
 
 
 def _inversions(graph: Graph) -> Iterable[Inversion]:
-    queues = _queues(graph)
+    job = graph.index.job
+    streams = by_stream(job, np.flatnonzero(graph.index.live & ~job.columns["p2p"]))
+    queues = {stream: _Queue(rows, job.columns["seq"][rows]) for stream, rows in streams.items()}
     of_rank = grouped(queues)
-    shared = _shared(graph.index.job)
+    members = [frozenset(group.members) for group in job.groups]
+    shared = cache(lambda first, second: len(members[first] & members[second]))
     budget = max(_ORDERS_LOOKED_AT[0], _ORDERS_LOOKED_AT[1] * len(queues))
     for stuck in graph.stuck:
         if stuck.transfer is not None or not lasting(graph, stuck):
@@ -804,18 +817,6 @@ def _inversions(graph: Graph) -> Iterable[Inversion]:
             for sequence in sorted(sequences)[:_CANDIDATES]:
                 rows = _rows(queues, called, group, sequence)
                 yield from _judge_order(stuck, called, rows, shared(stuck.group, group))
-
-
-def _queues(graph: Graph) -> dict[tuple[int, int], _Queue]:
-    job = graph.index.job
-    streams = by_stream(job, np.flatnonzero(graph.index.live & ~job.columns["p2p"]))
-    return {stream: _Queue(rows, job.columns["seq"][rows]) for stream, rows in streams.items()}
-
-
-def _shared(job: Job) -> Callable[[int, int], int]:
-    """Number of common members of two groups, cached."""
-    members = [frozenset(group.members) for group in job.groups]
-    return cache(lambda first, second: len(members[first] & members[second]))
 
 
 def _rows(
@@ -845,15 +846,9 @@ def _judge_order(
 
 def _order_finding(graph: Graph, inversion: Inversion) -> Finding:
     index, job = graph.index, graph.index.job
-    columns = job.columns
-    first, second = (
-        f"{index.op(row)} {columns['seq'][row]} of {job.groups[int(columns['group'][row])].label}"
-        + wording.site(index, row)
-        for row in inversion.rows
-    )
+    first, second = (wording.call(index, row) for row in inversion.rows)
     wrong, others = (
-        wording.ranks_listed(job, inversion.wrong),
-        wording.ranks_listed(job, inversion.others),
+        wording.ranks_listed(job, ranks) for ranks in (inversion.wrong, inversion.others)
     )
     return at_scene(
         graph,

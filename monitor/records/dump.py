@@ -12,7 +12,7 @@ import json
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -36,7 +36,7 @@ from monitor.records.job import (
     RankInfo,
     Sites,
 )
-from monitor.records.rows import EntryRows, PayloadKey, payload_numbers
+from monitor.records.rows import EntryRows, payload_numbers
 from monitor.records.safe_pickle import FlightRecordError
 from monitor.records.signature import POINT_TO_POINT, closes_coalesced, payload_of, peers_of
 
@@ -67,7 +67,10 @@ def read_entries(rows: Sequence[Any] | EntryRows) -> Entries:
     table = rows if isinstance(rows, EntryRows) else EntryRows(rows)
     group, groups = numbered(_group_keys(table))
     payload, keys = payload_numbers(table)
-    payloads = tuple(_payload(key) for key in keys)
+    payloads = tuple(
+        payload_of(recorded, sizes_in, sizes_out, dtypes_in=dtypes_in, dtypes_out=dtypes_out)
+        for recorded, sizes_in, sizes_out, dtypes_in, dtypes_out in keys
+    )
     payload = table.spread(payload)
     of_kind = _by_payload(payload, [item.op in POINT_TO_POINT for item in payloads], np.bool_)
     p2p = table.spread(_flags(table, "is_p2p")) | of_kind
@@ -218,11 +221,6 @@ def _named(value: Any) -> tuple[str, str]:
     if isinstance(value, tuple) and len(value) == 2 and all(isinstance(p, str) for p in value):
         return value[0], "" if value[1] == "undefined" else value[1]
     raise FlightRecordError("process_group is a name and a description")
-
-
-def _payload(key: PayloadKey) -> Payload:
-    recorded, sizes_in, sizes_out, dtypes_in, dtypes_out = key
-    return payload_of(recorded, sizes_in, sizes_out, dtypes_in=dtypes_in, dtypes_out=dtypes_out)
 
 
 def _peer(payload: Payload) -> int:
@@ -541,12 +539,14 @@ def _read(data: Mapping[str, Any], version: str) -> Dump:
         raise FlightRecordError(f"entries are a list, not a {type(rows).__name__}")
     columns, keys, payloads, sites = read_entries(() if rows is None else rows)
     retired = columns.pop("retired")
-    backend = _backend(data, payloads)
+    writers = {payload.recorded.partition(":")[0] for payload in payloads}
+    backend = _backend(data, writers)
     seen = groups_of(keys, data.get("pg_config"))
     # gloo counts sends, receives and barriers' parts too: not comparable between peers
     raw = {} if backend is Backend.GLOO else statuses(data.get("pg_status"))
     seen, status, unplaced = place_statuses(seen, raw)
-    shared_count = _has_shared_count(data, keys, payloads)
+    # torchcomms: no status, and groups described by backend name
+    shared_count = {desc for _, desc, _ in keys} == writers != set() and not data.get("pg_status")
     if shared_count:  # its communicators have names, but all the same description
         seen = tuple(replace(group, desc="") for group in seen)
     no_events = backend is Backend.GLOO or (shared_count and (columns["started_ns"] == NONE).all())
@@ -571,17 +571,7 @@ def _read(data: Mapping[str, Any], version: str) -> Dump:
     )
 
 
-def _has_shared_count(
-    data: Mapping[str, Any], keys: Sequence[GroupKey], payloads: Sequence[Payload]
-) -> bool:
-    """Whether torchcomms wrote it: no status, and groups described by backend name."""
-    writers = {payload.recorded.partition(":")[0] for payload in payloads}
-    described = {desc for _, desc, _ in keys}
-    return bool(described) and described == writers and not data.get("pg_status")
-
-
-def _backend(data: Mapping[str, Any], payloads: tuple[Payload, ...]) -> Backend:
-    writers = {payload.recorded.partition(":")[0] for payload in payloads}
+def _backend(data: Mapping[str, Any], writers: Collection[str]) -> Backend:
     if "gloo" in writers:
         return Backend.GLOO
     if (

@@ -459,26 +459,17 @@ class Bundle:
                 yield Read(DumpFile(path, self.path, whose=part.rank), problem=problem)
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedBundles:
-    """What remains to be read once the bundles are opened."""
-
-    sources: list[DumpFile]
-    bundle: Bundle | None = None
-    """The latest, whose records are among `sources`."""
-    lost: tuple[Read, ...] = ()
-    """Ranks that were asked for a flight record in the chosen moment and gave none."""
-    problems: tuple[Problem, ...] = ()
-
-
 def bundle_in(paths: Sequence[Path]) -> Bundle | None:
     """The latest evidence bundle among these files and folders."""
-    return open_bundles(find(paths)[0]).bundle
+    return _open_bundles(find(paths)[0])[1]
 
 
-def open_bundles(sources: Sequence[DumpFile]) -> OpenedBundles:
-    """The flight records of one moment of the latest bundle, with the manifest's dates.
+def _open_bundles(
+    sources: list[DumpFile],
+) -> tuple[list[DumpFile], Bundle | None, list[Problem]]:
+    """What remains to be read, the latest bundle, and what is left out.
 
+    Of the latest bundle the flight records of one moment remain, with the manifest's dates.
     Earlier bundles are left out: otherwise a rank's record of one incident would be compared
     with its peers' of another.
     """
@@ -489,7 +480,7 @@ def open_bundles(sources: Sequence[DumpFile]) -> OpenedBundles:
         if (manifest := read_manifest(file)) is not None
     ]
     if not bundles:
-        return OpenedBundles(list(sources))
+        return sources, None, []
     latest = max(bundles, key=lambda bundle: (bundle.manifest.latest_s, bundle.path))
     chosen: list[DumpFile] = []
     files, records = {bundle.path for bundle in bundles}, latest.records
@@ -500,16 +491,8 @@ def open_bundles(sources: Sequence[DumpFile]) -> OpenedBundles:
             part = records[source.member]
             taken_ns = None if part.taken_s is None else int(part.taken_s * 1e9)
             chosen.append(replace(source, whose=part.rank, taken_ns=taken_ns))
-    return OpenedBundles(
-        chosen,
-        latest,
-        tuple(latest.lost),
-        tuple(
-            Problem(bundle.path, f"left out: {latest.path} is of a later incident")
-            for bundle in bundles
-            if bundle is not latest
-        ),
-    )
+    why = f"left out: {latest.path} is of a later incident"
+    return chosen, latest, [Problem(b.path, why) for b in bundles if b is not latest]
 
 
 # -- load --------------------------------------------------------------------------------------
@@ -534,9 +517,9 @@ def load(
     default one per core if there is enough to do; 1 reads in this process.
     """
     files, problems = find(paths)
-    opened = open_bundles(files)
-    sources, reads = opened.sources, list(opened.lost)
-    problems += opened.problems
+    sources, bundle, left_out = _open_bundles(files)
+    reads = [] if bundle is None else list(bundle.lost)
+    problems += left_out
     for done, read in enumerate(_read_all(sources, workers), 1):
         reads.append(read)
         if progress is not None:

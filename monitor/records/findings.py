@@ -131,6 +131,12 @@ def site(index: Index, row: int) -> str:
     return f" at {line} ({function})" if function else f" at {line}"
 
 
+def call(index: Index, row: int) -> str:
+    """`all_gather 7 of tp at data.py:12 (load)`."""
+    group, sequence = (int(index.job.columns[name][row]) for name in ("group", "seq"))
+    return f"{index.op(row)} {sequence} of {index.job.groups[group].label}{site(index, row)}"
+
+
 def span(ns: int) -> str:
     """`0.4 s`, `31 s`, `12 min`, `1.5 h`."""
     seconds = ns / 1e9
@@ -141,8 +147,10 @@ def span(ns: int) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def waiting(index: Index, stuck: StuckCollective, where: str = "there") -> str:
-    """`ranks 0 and 1 wait there at train.py:66 (step) for 31 s`; also which ranks left, and how."""
+def waiting(index: Index, stuck: StuckCollective, where: str = "") -> str:
+    """`ranks 0 and 1 wait in all_reduce 12 of dp at train.py:66 (step) for 31 s`; also which ranks
+    left, and how. `where` stands for the collective if it was named before.
+    """
     job, columns = index.job, index.job.columns
     rows = [
         row
@@ -150,6 +158,7 @@ def waiting(index: Index, stuck: StuckCollective, where: str = "there") -> str:
         for row in _heads(index, stuck, rank)
         if index.place(row) == stuck.place
     ]
+    where = where or f"in {collective(index, stuck)}"
     by_end = grouped((bool(columns["state"][row] == CollectiveState.FAILED), row) for row in rows)
     parts = []
     for failed, chosen in sorted(by_end.items(), reverse=True):
@@ -186,13 +195,10 @@ def last_call(index: Index, ranks: Sequence[int]) -> str:
         return ""
     if len({tuple(int(columns[c][row]) for c in ("group", "seq", "payload")) for row in rows}) > 1:
         return ""
-    row = rows[0]
-    label = index.job.groups[int(columns["group"][row])].label
     ages = [age for row in rows if (age := _age_ns(index, row)) is not None]
     whose = plural(ranks, "its", "their")
     when = f", {span(max(ages))} before {plural(ranks, 'its dump', 'their dumps')}" if ages else ""
-    what = f"{index.op(row)} {columns['seq'][row]} of {label}{site(index, row)}"
-    return f" {whose.capitalize()} last call was {what}{when}."
+    return f" {whose.capitalize()} last call was {call(index, rows[0])}{when}."
 
 
 def at_scene(

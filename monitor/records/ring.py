@@ -169,7 +169,7 @@ def rows_of_dump(
         for at, record in enumerate(columns["record"])
         if record in owners
     }
-    found_rows = []
+    rows = []
     for at, record in enumerate(columns["record"]):
         own, number = owners.get(record), columns["site"][at]
         # torch's own site first: calls that the ring no longer has have no other
@@ -182,7 +182,8 @@ def rows_of_dump(
             own.state is CollectiveState.FAILED or state is CollectiveState.UNKNOWN
         ):
             state = own.state
-        found_rows.append(
+        members, peer = dump.groups[columns["group"][at]].members, columns["peer"][at]
+        rows.append(
             RingRow(
                 group=groups[columns["group"][at]],
                 seq=columns["seq"][at],
@@ -192,7 +193,8 @@ def rows_of_dump(
                 record=record,
                 site=site,
                 p2p=columns["p2p"][at],
-                peer=_torch_place(columns["peer"][at], dump, columns["group"][at]),
+                # a group rank as a rank of the replica group
+                peer=members[peer] if peer != NONE and peer < len(members) else NONE,
                 thread=threads.get(columns["thread"][at], NONE)
                 if threads
                 else columns["thread"][at],
@@ -203,13 +205,7 @@ def rows_of_dump(
                 torch_ids=(record,),
             )
         )
-    return tuple(found_rows)
-
-
-def _torch_place(peer: int, dump: Dump, group: int) -> int:
-    """A group rank as a rank of the replica group."""
-    members = dump.groups[group].members
-    return members[peer] if peer != NONE and peer < len(members) else NONE
+    return tuple(rows)
 
 
 def matched_groups(

@@ -753,12 +753,8 @@ def build_graph(index: Index) -> Graph:
     behind, late = lost(index), unbegun(index)
     pointing = _edges(stuck, threads, late.union(behind))
     back = grouped((target, node) for node, targets in enumerate(pointing) for target in targets)
-    roots = [
-        nodes
-        for nodes in components(pointing)
-        if next(iter(nodes)) in back  # as are all nodes of a cycle
-        and all(nodes.issuperset(pointing[node]) for node in nodes)
-    ]
+    # in a cycle all nodes are waited for
+    roots = [nodes for nodes in closed(pointing) if next(iter(nodes)) in back]
     collectives = grouped((s.group, at) for at, s in enumerate(stuck) if s.transfer is None)
     fronts = {len(ranks) + 2 * at for places in collectives.values() for at in places}
     return Graph(
@@ -922,6 +918,12 @@ def _transfer(index: Index, stream: Transfers, rows: list[int]) -> StuckCollecti
         done=(),
         transfer=stream,
     )
+
+
+def closed(edges: Sequence[Sequence[int]]) -> list[frozenset[int]]:
+    """Strongly connected components that no edge leaves."""
+    parts = components(edges)
+    return [part for part in parts if all(part.issuperset(edges[node]) for node in part)]
 
 
 def components(edges: Sequence[Sequence[int]]) -> list[frozenset[int]]:

@@ -29,7 +29,7 @@ from worker_server.sidecar.app import ENDPOINTS
 
 ELSEWHERE = {
     "doctor": "worker_server.doctor", "run": "worker_server.rank.admission",
-    "goodput": "trainer.goodput", "demo": "trainer.demo", "dashboards": "dashboards",
+    "demo": "trainer.demo", "dashboards": "dashboards",
 }  # fmt: skip
 """Commands that read their own words, and the module that does."""
 FOREIGN = frozenset(

@@ -21,8 +21,8 @@ from typing import Any
 import requests
 
 from tests.docs.pages import ROOT, Page
+from tests.monitor.offline.jobs import Recorded, Slow, write_csv, write_parquet
 from tests.monitor.process import environment
-from tests.monitor.records.slow.jobs import Recorded, Slow, write_csv, write_parquet
 from tests.ports import free_port
 from tests.waiting import wait_for
 

@@ -15,8 +15,8 @@ from monitor.cli import main
 from monitor.commands import stragglers
 from tests.changed import replace
 from tests.monitor.commands.calling import Command
+from tests.monitor.offline.jobs import OPS, Recorded, Slow, write_csv, write_parquet
 from tests.monitor.process import ROOT
-from tests.monitor.records.slow.jobs import OPS, Recorded, Slow, write_csv, write_parquet
 
 RECORDED = [
     ROOT.parent / "shared/data/straggler_traces",

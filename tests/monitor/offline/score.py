@@ -1,4 +1,4 @@
-"""Precision and recall over seeds: `python -m tests.monitor.records.slow.score [SEEDS]`.
+"""Precision and recall over seeds: `python -m tests.monitor.offline.score [SEEDS]`.
 
 Prints a table in Markdown for docs/offline.md. Each line is one scenario in jobs of several
 shapes, every one with SEEDS seeds and the culprit at another place.
@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from monitor.records.slow import judge
+from monitor.offline.slow import judge
 from tests.changed import replace
-from tests.monitor.records.slow.jobs import Recorded, Slow, SlowLink
+from tests.monitor.offline.jobs import Recorded, Slow, SlowLink
 
 SHAPES = (
     Recorded(dp=4, pp=4),

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.trainer.goodput_simulation import Simulated, simulate
-from tests.trainer.test_goodput import ALONE, JOB, KEPT, SYNC, scene
-from trainer.goodput import JobSize, Mix, RecoveryTimes, Scenario, ft_hsdp, poisson
+from monitor.offline.goodput import JobSize, Mix, RecoveryTimes, Scenario, ft_hsdp, poisson
+from tests.monitor.offline.goodput_simulation import Simulated, simulate
+from tests.monitor.offline.test_goodput import ALONE, JOB, KEPT, SYNC, scene
 
 
 def run(scenario: Scenario, faults: int = 3000, seed: int = 1) -> Simulated:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from monitor.records.slow import Confidence, Report, SlowKind, judge
-from monitor.records.timings import TimingTable, build
+from monitor.offline.slow import Confidence, Report, SlowKind, judge
+from monitor.offline.timings import TimingTable, build
 from tests.changed import replace
-from tests.monitor.records.slow.jobs import OPS, Recorded, Slow, SlowLink
+from tests.monitor.offline.jobs import OPS, Recorded, Slow, SlowLink
 
 JOB = Recorded(steps=30)
 

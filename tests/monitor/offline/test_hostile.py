@@ -9,9 +9,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.records.slow import judge
-from monitor.records.timings import TableError, build, load
-from tests.monitor.records.slow.jobs import OPS
+from monitor.offline.slow import judge
+from monitor.offline.timings import TableError, build, load
+from tests.monitor.offline.jobs import OPS
 
 few = st.sampled_from([-(2**31), -1, 0, 1, 2, 3, 7, 2**31 - 1])
 spans = st.one_of(st.sampled_from([0.0, 0.1, 0.1, 0.2, 5.0, 1e-300, 1e300]), st.floats())

@@ -1,4 +1,4 @@
-"""`lightkeeper goodput`: computes how much of the time a fault-tolerant job trains.
+"""How much of the time a fault-tolerant job trains: a forecast by two closed forms. Pure.
 
 **Effective training time** (goodput): committed steps, weighted by the share of groups that
 contributed to each, over the steps the same time gives without faults. Two closed forms:
@@ -23,22 +23,15 @@ number has its source; docs/offline.md repeats them and says how far to trust th
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import Final, NamedTuple
 
-from rich.console import Console
-from rich.table import Table
-
-from trainer.options import OneLineParser
+from monitor.model.config import KeeperConfig
 
 DAY_S: Final = 86_400.0
 KINDS: Final = ("stop", "hang", "slow")
-_UNITS_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": DAY_S}
 
 
 class ScenarioError(ValueError):
@@ -289,12 +282,6 @@ slow ranks, twice as slow, is a guess; 24 minutes is Greyhound's mean for slow c
 ATC '25; 10 for slow computation)."""
 GROUPS: Final = 10
 
-MONITOR: Final = {
-    "stall_floor_s": 5.0, "stall_factor": 10.0, "window_s": 5.0, "window_steps": 3,
-    "window_limit_s": 120.0, "straggler_ratio": 1.5, "straggler_slow_windows": 4,
-}  # fmt: skip
-"""The monitor's thresholds; a test compares them."""
-
 
 class Detection(NamedTuple):
     """When lightkeeper decides, past all thresholds; None: never."""
@@ -303,17 +290,17 @@ class Detection(NamedTuple):
     slow_s: float | None = SLOW_S
 
 
-def detection(step_s: float, slowdown: float, stall_factor: float) -> Detection:
+def detection(step_s: float, slowdown: float, config: KeeperConfig) -> Detection:
     """Measured with steps of 0.2 s, scaled to longer ones by the monitor's thresholds.
 
     A hang fires after `stall_factor` step times if that exceeds the floor; a straggler is measured
     in windows of `window_steps`, none longer than `window_limit_s`.
     """
-    hang_s = HANG_S + max(0.0, stall_factor * step_s - MONITOR["stall_floor_s"])
-    window_s = max(MONITOR["window_s"], MONITOR["window_steps"] * step_s)
-    if window_s > MONITOR["window_limit_s"] or slowdown < MONITOR["straggler_ratio"]:
+    hang_s = HANG_S + max(0.0, config.stall_factor * step_s - config.stall_floor_s)
+    window_s = max(config.window_s, config.window_steps * step_s)
+    if window_s > config.window_limit_s or slowdown < config.straggler_ratio:
         return Detection(hang_s, None)
-    more_s = MONITOR["straggler_slow_windows"] * (window_s - MONITOR["window_s"])
+    more_s = config.straggler_slow_windows * (window_s - config.window_s)
     return Detection(hang_s, SLOW_S + more_s)
 
 
@@ -356,235 +343,3 @@ def ways(
         name = f"+ {false_per_day:g} false a day"
         rows.append(replace(rows[-1], name=name, false_per_day=false_per_day))
     return [replace(plain, handling=row) for row in rows]
-
-
-# -- the command ----------------------------------------------------------------------------------
-
-_EXAMPLES: Final = """\
-what it computes:
-  Effective training time: committed steps, by the share of the groups in each, over what the same
-  time gives without faults. By two closed forms, linear (as in FT-HSDP's paper: faults never
-  meet) and Poisson (they do). It compares
-    synchronous           any fault stops the whole job, which starts again
-    FT, watchdog 10 min   groups fail alone; a hung one stands until its process group times out
-    TorchFT's timeouts    groups fail alone; a hang takes the job after 125 s (measured)
-    lightkeeper           a hung or slow group is evicted: as soon as was measured with steps of
-                          0.2 s, and as soon as its thresholds allow with steps as yours
-  docs/offline.md has the formulas, the source of each number, and what they are worth.
-
-examples:
-  lightkeeper goodput --case ft-hsdp                      44 % -> 80 % at 98,304 GPUs
-  lightkeeper goodput --ranks 16384 --groups 8 --mtbf 3h  my job
-  lightkeeper goodput --sweep 1000:100000
-  lightkeeper goodput --format json | jq '.ways[] | [.name, .poisson]'
-"""
-
-
-def _parser() -> argparse.ArgumentParser:
-    made = OneLineParser(
-        prog="lightkeeper goodput", description="estimate how much of the time a job trains",
-        epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    add = made.add_argument
-    what = made.add_mutually_exclusive_group()
-    what.add_argument("--case", choices=("ft-hsdp",), help="a published case")
-    what.add_argument("--sweep", type=span, metavar="A:B", help="1, 2, 5, 10 ... from A to B ranks")
-    what.add_argument("--ranks", type=int, metavar="N", help=f"GPUs (default: {FT_HSDP.ranks})")
-    add("--groups", type=int, metavar="N", help="replica groups (12, with --ranks or --sweep 10)")
-    often = made.add_mutually_exclusive_group()
-    often.add_argument(
-        "--mtbf", type=duration, metavar="TIME", help="of the whole job: 90s, 3h, 1d"
-    )
-    often.add_argument(
-        "--rank-mtbf", type=duration, metavar="TIME", default=RANK_MTBF_S,
-        help=f"of one rank ({RANK_MTBF_S / 3600:.0f}h, FT-HSDP's; Llama 3's was 50676h)",
-    )  # fmt: skip
-    add("--mix", type=shares, default=(MIX.stop, MIX.hang, MIX.slow), metavar="STOP:HANG:SLOW",
-        help="kinds of faults, in any unit (83:12:5)")  # fmt: skip
-    add("--slowdown", type=float, default=MIX.slowdown, metavar="X",
-        help="times as long as a step takes with a slow rank (2)")  # fmt: skip
-    add("--slow-lasts", type=duration, default=MIX.slow_lasts_s, metavar="TIME",
-        help="how long one stays slow by itself, mean (24m)")  # fmt: skip
-    add("--false-evictions", type=float, default=1.0, metavar="PER_DAY",
-        help="of healthy groups, for the last row (1)")  # fmt: skip
-    add("--detect-hang", type=duration, metavar="TIME",
-        help=f"lightkeeper's ({HANG_S:g}, measured with short steps, and by --step)")  # fmt: skip
-    add("--stall-factor", type=float, metavar="X",
-        help=f"a hang is decided after so many step times (both 10, the monitor's default, and "
-        f"{SHORT_STALL_FACTOR:g})")  # fmt: skip
-    add("--give-up", type=duration, default=TORCHFT_LOST_S, metavar="TIME",
-        help="the survivors of a hang crash after it (125, TorchFT's defaults)")  # fmt: skip
-    for name, about in TIMES_SAY.items():
-        default = getattr(TIMES, name)
-        option = "--" + name.removesuffix("_s").replace("_", "-")
-        add(option, dest=name, type=duration, default=default, metavar="TIME",
-            help=f"{about} ({default:g})")  # fmt: skip
-    add("--format", choices=("text", "json"), default="text", help="json: for programs")
-    return made
-
-
-def duration(text: str) -> float:
-    """Seconds: `90`, `90s`, `18m`, `2h`, `1d`."""
-    words = text.strip().lower()
-    unit = _UNITS_S.get(words[-1:])
-    try:
-        number = float(words if unit is None else words[:-1])
-    except ValueError:
-        number = math.nan
-    if not (number >= 0.0 and math.isfinite(number)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no time, such as 90, 90s, 18m, 2h or 1d")
-    return number * (unit or 1.0)
-
-
-def shares(text: str) -> tuple[float, ...]:
-    """Three shares that add up to 1, from numbers in any unit."""
-    try:
-        parts = [float(word) for word in text.split(":")]
-    except ValueError:
-        parts = []
-    total = sum(parts)
-    if len(parts) != 3 or not all(number >= 0.0 for number in parts) or not 0.0 < total < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not STOP:HANG:SLOW, such as 83:12:5")
-    return tuple(number / total for number in parts)
-
-
-def span(text: str) -> tuple[int, int]:
-    first, colon, last = text.partition(":")
-    if not (colon and first.isdecimal() and last.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not A:B, such as 1000:100000")
-    return int(first), int(last)
-
-
-def _sizes(sweep: tuple[int, int], unit: int) -> list[int]:
-    first, last = sweep
-    if not unit <= first < last <= 10_000_000:
-        raise ScenarioError(f"the sweep is {first}:{last}, expected {unit} to 10000000, in order")
-    steps = (base * 10**power for power in range(8) for base in (1, 2, 5))
-    sizes = {first, last, *(size for size in steps if first < size < last)}
-    return sorted({round(size / unit) * unit for size in sizes})
-
-
-def _job_ways(args: argparse.Namespace, ranks: int | None) -> list[Scenario]:
-    groups = args.groups or (FT_HSDP.groups if ranks is None else GROUPS)
-    count = FT_HSDP.ranks if ranks is None else ranks
-    mtbf_s = args.rank_mtbf / max(1, count) if args.mtbf is None else args.mtbf
-    times = RecoveryTimes(**{name: getattr(args, name) for name in TIMES_SAY})
-    stop, hang, slow = args.mix
-    mix = Mix(stop, hang, slow, args.slowdown, args.slow_lasts)
-    nobody = Handling("", Response(None), Response(None), Response(None))
-    plain = Scenario(JobSize(count, groups, mtbf_s), mix, times, nobody)
-    return ways(plain, _detections(args, times, mix), args.give_up, args.false_evictions)
-
-
-def _detections(
-    args: argparse.Namespace, times: RecoveryTimes, mix: Mix
-) -> list[tuple[str, Detection]]:
-    def at(factor: float | None, step_s: float = times.step_s) -> Detection:
-        return detection(
-            step_s, mix.slowdown, MONITOR["stall_factor"] if factor is None else factor
-        )
-
-    if args.detect_hang is not None:
-        return [("lightkeeper", at(None)._replace(hang_s=args.detect_hang))]
-    short, steps = at(None, MEASURED_STEP_S), f"lightkeeper, {times.step_s:g} s steps"
-    rows = [("lightkeeper, as measured", short), (steps, at(args.stall_factor))]
-    if rows[1][1] == short:
-        return [("lightkeeper", short)]
-    if args.stall_factor is None:
-        rows.append((f"{steps}, stall_factor {SHORT_STALL_FACTOR:g}", at(SHORT_STALL_FACTOR)))
-    return rows
-
-
-def _body(rows: Sequence[Scenario]) -> dict[str, Any]:
-    """One job; keys may be added, never removed."""
-    first = rows[0]
-    return {
-        "job": asdict(first.job), "mix": asdict(first.mix), "times": asdict(first.times),
-        "ways": [
-            {**asdict(row.handling), "linear": linear(row), "poisson": poisson(row)} for row in rows
-        ],
-        "eviction_cost_s": eviction_cost_s(first),
-    }  # fmt: skip
-
-
-def _job(args: argparse.Namespace, out: Console) -> object:
-    rows = _job_ways(args, args.ranks)
-    job = rows[0].job
-    out.print(f"{job.ranks:,} ranks in {job.groups} groups, a fault every {_seconds(job.mtbf_s)}")
-    grid = _grid("effective training time", "way", "linear", "Poisson",
-                 "a hang is decided after", "a slow rank goes after")  # fmt: skip
-    for row in rows:
-        hang = row.handling.hang
-        ends = ", the job ends" if hang.takes_job else ""
-        grid.add_row(row.handling.name, f"{linear(row):.2%}", f"{poisson(row):.2%}",
-                     _seconds(hang.after_s) + ends,
-                     _seconds(row.handling.slow.after_s))  # fmt: skip
-    out.print(grid)
-    cost_s = eviction_cost_s(rows[0])
-    out.print(f"an eviction costs {cost_s:.0f} s of the fleet's time, right or wrong; "
-              f"one false one a day {cost_s / DAY_S:.2%}")  # fmt: skip
-    late = [row.handling.name for row in rows[RIVAL + 1 :] if row.handling.hang.takes_job]
-    if late:
-        out.print(f"{late[0]}: a hang is decided later than the survivors give up; lower "
-                  "stall_factor, or raise TorchFT's timeouts (--give-up)")  # fmt: skip
-    return _body(rows)
-
-
-def _sweep(args: argparse.Namespace, out: Console) -> object:
-    sweep = [_job_ways(args, size) for size in _sizes(args.sweep, args.groups or GROUPS)]
-    names = [row.handling.name for row in sweep[0]]
-    grid = _grid("effective training time: Poisson", "ranks", "a fault every", *names)
-    for rows in sweep:
-        job = rows[0].job
-        grid.add_row(
-            f"{job.ranks:,}", _seconds(job.mtbf_s), *(f"{poisson(row):.2%}" for row in rows)
-        )
-    out.print(grid)
-    return [_body(rows) for rows in sweep]
-
-
-def _case(out: Console) -> object:
-    rows = list(ft_hsdp())
-    grid = _grid("FT-HSDP, arXiv 2602.00277", "way", "published", "linear (theirs)", "Poisson",
-                 "all stand", "a group is away")  # fmt: skip
-    for published, row in rows:
-        stop = toll(row, "stop")
-        grid.add_row(row.handling.name, f"{published:.0%}", f"{linear(row):.2%}",
-                     f"{poisson(row):.2%}", _seconds(stop.stall_s),
-                     _seconds(stop.stall_s + stop.missing_s))  # fmt: skip
-    out.print(grid)
-    return [{"published": published, **_body([row])["ways"][0]} for published, row in rows]
-
-
-def _grid(title: str, *columns: str) -> Table:
-    made = Table(title=title, title_justify="left")
-    for number, column in enumerate(columns):
-        made.add_column(column, overflow="fold", justify="right" if number else "left")
-    return made
-
-
-def _seconds(span_s: float | None) -> str:
-    if span_s is None:
-        return "never"
-    for unit, size_s in (("s", 1.0), ("min", 60.0), ("h", 3600.0)):
-        if span_s < 600.0 * size_s:
-            return f"{span_s / size_s:.3g} {unit}"
-    return f"{span_s / DAY_S:.3g} d"
-
-
-def main(words: Sequence[str] | None = None) -> int:
-    parser = _parser()
-    args = parser.parse_args(words)
-    quiet = args.format == "json"
-    out = Console(width=None if sys.stdout.isatty() else 160, highlight=False, quiet=quiet)
-    try:
-        body = _case(out) if args.case else _sweep(args, out) if args.sweep else _job(args, out)
-    except ScenarioError as exc:
-        parser.error(str(exc))
-    if quiet:
-        print(json.dumps(body, indent=2))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -40,7 +40,7 @@ from monitor.model.cohort import (
 )
 from monitor.model.verdict import Confidence
 from monitor.model.wording import listed, plural
-from monitor.records.timings import TableError, TimeOwner, TimingTable, codes_of, direction
+from monitor.offline.timings import TableError, TimeOwner, TimingTable, codes_of, direction
 
 # -- how long each rank worked, adjusted for the load of its microbatches ----------------------
 
@@ -139,7 +139,8 @@ def _rows(table: TimingTable) -> tuple[_Rows, NDArray[np.intp]]:
     stages = table.stages
     stage = np.searchsorted(stages, table.stage)[rank]
     duration = table.duration_s[picked]
-    keys, typical = quantiles(kind * len(stages) + stage, duration, _BASE)
+    keys, order, starts, counts = _grouped(kind * len(stages) + stage, duration)
+    typical = duration[order[starts + ((counts - 1) * _BASE).astype(np.intp)]]
     base = np.full(max(1, len(kinds)) * len(stages), np.nan)
     base[keys] = typical
     with np.errstate(all="ignore"):
@@ -234,14 +235,6 @@ def medians(
     low = values[order[starts + (counts - 1) // 2]]
     high = values[order[starts + counts // 2]]
     return keys, (low + high) / 2, counts
-
-
-def quantiles(
-    key: NDArray[np.int64], values: NDArray[Any], share: float
-) -> tuple[NDArray[np.int64], Floats]:
-    """Distinct keys, sorted, with a quantile of their values (the value at or below)."""
-    keys, order, starts, counts = _grouped(key, values)
-    return keys, values[order[starts + ((counts - 1) * share).astype(np.intp)]]
 
 
 def _grouped(
@@ -411,7 +404,8 @@ class PaceChange:
         return self.after / self.before
 
 
-_LEAST_SCORE: Final = 5.0
+SCORE: Final = 5.0
+"""Robust standard deviations that count."""
 _ROUNDS: Final = 4
 _LASTING: Final = 0.8
 """Share of values on each side of a change that must lie on their side of the midpoint."""
@@ -437,7 +431,7 @@ def change(series: Floats) -> PaceChange | None:
     spread = 1.4826 * max(float(np.median(noise)), 0.01 * low)
     apart = (low + high) / 2
     lasting = min(np.mean(before < apart), np.mean(after > apart)) >= _LASTING
-    if high - low <= _LEAST_SCORE * spread or not lasting:
+    if high - low <= SCORE * spread or not lasting:
         return None
     return PaceChange(int(places[cut]), low, high)
 
@@ -522,7 +516,6 @@ RATIO: Final = 1.10
 """Relative to the median of the peers (ALGORITHMS.md section 6)."""
 SHARE_OF_STEP: Final = 0.05
 """Share of a step that the excess must reach: less is not noticeable."""
-SCORE: Final = 5.0
 FEW_RATIO: Final = 1.5
 """With 1 or 2 peers and no change of its own: as online (`straggler_ratio`)."""
 FEW_STEPS: Final = 8
@@ -899,10 +892,7 @@ def _link(
 ) -> SlowLink:
     stages = table.stages
     both = (stages[below], stages[(below + 1) % len(stages)])
-    ends = [
-        int(np.flatnonzero((table.stage == stage) & (table.replica == replica))[0])
-        for stage in both
-    ]
+    ends = [int(np.flatnonzero((table.stage == s) & (table.replica == replica))[0]) for s in both]
     of_peers = usual(seconds[stretch.steps])[:, stretch.member]
     link_s = seconds[stretch.steps, stretch.member]
     return SlowLink(
@@ -965,11 +955,8 @@ def _source(what: str, resolution: str = "one step") -> dict[str, str]:
 
 def slow_rank(table: TimingTable, cohort: Cohort, suspect: Suspect) -> SlowVerdict:
     """A rank slower than its peers, or than its own past."""
-    place = suspect.stretch.member
-    by_op = {
-        name: float(column_medians(ratios[suspect.stretch.steps])[place])
-        for name, ratios in cohort.by_op.items()
-    }
+    steps, member = suspect.stretch.steps, suspect.stretch.member
+    by_op = {name: float(column_medians(of[steps])[member]) for name, of in cohort.by_op.items()}
     by_op = {name: ratio for name, ratio in by_op.items() if np.isfinite(ratio)}
     who = f"{named(table, [suspect.rank])} ({_place(table, suspect.rank)})"
     if suspect.peers:
@@ -1336,21 +1323,18 @@ def _paces(table: TimingTable, done: Work, step_s: Floats) -> list[RankPace]:
             ratios = column_medians(cohort.pace / usual(cohort.pace))
         slow = slow_steps(cohort, step_s)
         seen = ~np.isnan(cohort.pace)
-        by_op = {name: column_medians(ratios_of_op) for name, ratios_of_op in cohort.by_op.items()}
+        by_op = {name: column_medians(values) for name, values in cohort.by_op.items()}
         for place, rank in enumerate(cohort.ranks.tolist()):
-            paces.append(
-                RankPace(
-                    rank=rank,
-                    stage=cohort.stage,
-                    replica=table.replica_of(rank),
-                    ratio=float(ratios[place]),
-                    slow=int(slow[:, place].sum()),
-                    seen=int(seen[:, place].sum()),
-                    by_op={
-                        name: float(ratios_of_op[place]) for name, ratios_of_op in by_op.items()
-                    },
-                )
+            pace = RankPace(
+                rank=rank,
+                stage=cohort.stage,
+                replica=table.replica_of(rank),
+                ratio=float(ratios[place]),
+                slow=int(slow[:, place].sum()),
+                seen=int(seen[:, place].sum()),
+                by_op={name: float(medians_of[place]) for name, medians_of in by_op.items()},
             )
+            paces.append(pace)
     return sorted(paces, key=lambda pace: (-pace.slow, -np.nan_to_num(pace.ratio), pace.rank))
 
 

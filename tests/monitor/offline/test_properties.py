@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.records.slow import judge
-from monitor.records.timings import build
+from monitor.offline.slow import judge
+from monitor.offline.timings import build
 from tests.changed import replace
-from tests.monitor.records.slow.jobs import OPS, Recorded, Slow, SlowLink
+from tests.monitor.offline.jobs import OPS, Recorded, Slow, SlowLink
 
 BASE = Recorded(dp=4, pp=2, microbatches=4, steps=12)
 JOBS = (
