@@ -521,8 +521,6 @@ class Service:
         _log_stored(len(components.registry.targets()), remembered)
         self._collect(components, server)
         context = self._app_context(components, fetcher, server)
-        components.instruments.event_streams.set_function(lambda: context.streams.open)
-        stack.callback(context.streams.close)  # first: no open page holds up the rest
         server.start(create_app(context))
         self._lasting = [thread for thread in threading.enumerate() if thread.name in _LASTING]
 

@@ -23,7 +23,7 @@ from monitor.decide.view import NotPossible, View
 from monitor.model.names import GroupName, IncidentId
 from monitor.rulebook import Rulebook
 from monitor.show.incident_page import BundleStacks
-from monitor.show.latest import Latest, Streams
+from monitor.show.latest import Latest
 from monitor.store.lease import LeaseStanding
 from worker_server.http_server import names_us
 
@@ -63,8 +63,6 @@ class AppContext:
     """Whether a URL leads to this monitor itself."""
     ended: Callable[[], str | None] = lambda: None
     """The part that ended although it must not: the process is about to end too."""
-    streams: Streams = field(default_factory=Streams)
-    """Server-sent events, for open pages."""
     bodies: Latest[bytes] = field(default_factory=Latest)
     """JSON that is made once a view, for all requests."""
 

@@ -1,4 +1,4 @@
-"""The latest view: what is made from it, and the streams by which open pages follow it.
+"""The latest view: what is made from it.
 
 A page or a JSON body is made once a view, in the thread of the first request for it. Requests that
 come meanwhile get the one of the view before if there is one, else they wait. One that takes long,
@@ -10,9 +10,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from monitor.decide.view import View
 
@@ -95,86 +95,3 @@ def _renew(entry: _Entry[T], number: int, make: Callable[[int, T | None], T]) ->
             entry.value = number, make(number, before)
             entry.at_s, entry.cpu_s = time.monotonic(), time.thread_time() - began_s
         return entry.value[1]
-
-
-# -- Streams of server-sent events: few, and each ends when nobody reads it ------------------------
-# Each holds one of the server's threads while its page is open, so there are at most half as many
-# as threads; further pages have to poll. A stream ends when its client is gone (the next write
-# fails), when data lies unread for `SLOW_S`, after `LIFE_S` (the browser reconnects by itself, to
-# whichever monitor answers then), and when the monitor shuts down.
-
-STREAMS: Final = 12
-"""Most open at once."""
-LIFE_S: Final = 1800.0
-SLOW_S: Final = 15.0
-BEAT_S: Final = 5.0
-"""A comment is sent after this long without news, to show proxies and clients a live stream."""
-LOOK_S: Final = 0.2
-"""Between two looks for a new view; it costs microseconds."""
-
-
-class Streams:
-    """Counts and ends them. Safe to use from any thread."""
-
-    def __init__(self, at_most: int = STREAMS) -> None:
-        self._at_most = at_most
-        self._lock = threading.Lock()
-        self._open = 0
-        self._closing = threading.Event()
-
-    @property
-    def open(self) -> int:
-        with self._lock:
-            return self._open
-
-    def take(self) -> Callable[[], None] | None:
-        """Take a place; returns the function that gives it back, or None: all are taken."""
-        with self._lock:
-            if self._open >= self._at_most or self._closing.is_set():
-                return None
-            self._open += 1
-        returned = threading.Event()
-
-        def give_back() -> None:
-            with self._lock:
-                if not returned.is_set():
-                    returned.set()
-                    self._open -= 1
-
-        return give_back
-
-    def close(self) -> None:
-        """End all within `LOOK_S`, and start no new one."""
-        self._closing.set()
-
-    def run(
-        self, news: Callable[[], bytes | None], unread: Callable[[], int], *, slow_s: float = SLOW_S
-    ) -> Iterator[bytes]:
-        """What one stream sends.
-
-        Args:
-            news: what is new since it was last asked; None: nothing.
-            unread: bytes that the client has not taken yet.
-            slow_s: how long some may stay unread.
-        """
-        began_s = beat_s = taken_s = time.monotonic()
-        yield b"retry: 2000\n\n"
-        while not self._closing.is_set():
-            now_s = time.monotonic()
-            if not unread():
-                taken_s = now_s
-            if now_s - taken_s > slow_s or now_s - began_s > LIFE_S:
-                return
-            said = None if now_s != taken_s else news()  # a slow client gets no more
-            if said is None and now_s - beat_s > BEAT_S and now_s == taken_s:
-                said = b":\n\n"
-            if said is not None:
-                beat_s = now_s
-                yield said
-            self._closing.wait(LOOK_S)
-
-
-def unread_of(environ: Mapping[str, Any]) -> Callable[[], int]:
-    """Bytes of this request's answer that waitress still holds; 0 on other servers."""
-    channel = getattr(environ.get("waitress.client_disconnected"), "__self__", None)
-    return lambda: int(getattr(channel, "total_outbufs_len", 0))

@@ -117,7 +117,6 @@ class Instruments:
             messages=metrics_upkeep.NOTIFICATIONS.counter(registry),
             pending=metrics_upkeep.PENDING.live(registry),
         )
-        self.event_streams = metrics_upkeep.EVENT_STREAMS.live(registry)
         self.lost = metrics_incidents.LOST.counter(registry)
         self.unaccounted = metrics_incidents.UNACCOUNTED.counter(registry)
 

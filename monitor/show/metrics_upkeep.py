@@ -82,7 +82,6 @@ REGISTRATIONS_REFUSED = counter(
     "token (wrong or missing).",
     ("reason",), series="at most 6", absent="none was refused since the start",
 )  # fmt: skip
-EVENT_STREAMS = gauge("event_streams", "Pages that follow the monitor by server-sent events now.")
 JOURNAL_TICKS = counter("journal_ticks", "Ticks written to the journal.")
 JOURNAL_LOST = counter("journal_lost_ticks", "Ticks that the journal's disk did not take.")
 JOURNAL_BYTES = counter("journal_written_bytes", "Bytes written to the journal, compressed.")

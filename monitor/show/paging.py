@@ -34,7 +34,7 @@ from monitor.show.incident_page import (
     incident_page,
     incidents_page,
 )
-from monitor.show.latest import Latest, unread_of
+from monitor.show.latest import Latest
 from monitor.show.pages import (
     FLEET,
     GROUPS,
@@ -70,7 +70,7 @@ def make(context: Context) -> Page:
 
 
 def whole(page: Page, path: str, tag: str, tick_s: float) -> str:
-    """HTML that works without a script; `tag` names this version for its stream."""
+    """HTML that works without a script; with one it asks what is new since `tag`."""
     items = "".join(page.items.values())
     parts = {key: markup.replace(ITEMS, items) for key, markup in page.sections.items()}
     chips = parts.pop("chips")
@@ -163,9 +163,6 @@ class Pages:
         """The page in this view, or in the one before while this one's is being made."""
         return self._latest.get(view, place, partial(self._make, view, place))
 
-    def shows(self, version: PageVersion, view: View) -> bool:
-        return version.number >= self._latest.number(view)
-
     def _make(
         self, view: View, place: PagePlace, number: int, before: PageVersion | None
     ) -> PageVersion:
@@ -179,7 +176,6 @@ class Pages:
 # -- the routes -----------------------------------------------------------------------------------
 
 _PAGES: Final = "lightkeeper.pages"
-_RETRY_S: Final = 30
 _TABLES: Final = ("steps", "flight_recorder", "last_words", "wait_counters")
 _ROWS: Final = 200
 """Of a rank's table on a page, the newest."""
@@ -188,7 +184,7 @@ _SHOWN_CHARS: Final = 150_000
 _HTML: Final = "text/html; charset=utf-8"
 
 paging = Blueprint("paging", __name__)
-"""Pages and their streams: no token, as for the snapshot."""
+"""Pages, and what is new to open ones: no token, as for the snapshot."""
 
 
 def open_pages(app: Flask, context: AppContext) -> None:
@@ -246,50 +242,18 @@ def _says(name: str, what: str) -> Response:
 
 @paging.get("/v1/fleet")
 def state() -> Response:
-    """What a page shows, as JSON; with `?since=TAG` only what has changed since."""
+    """What a page shows, as JSON; with `?since=TAG` only what has changed since.
+
+    Its ETag is the tag: with `If-None-Match` the answer is 304 until there is another version.
+    """
     version = _pages().latest(the_view(), _asked())
-    return Response(version.news(request.args.get("since", "")), content_type="application/json")
-
-
-@paging.get("/v1/events")
-def events() -> Response:
-    """`state` as a stream: everything, or the changes since a tag; then those of each tick."""
-    place, context = _asked(), app_context()
-    give_back = context.streams.take()
-    if give_back is None:
-        refused = HttpRefusal(503, "as many streams are open as there may be: poll /v1/fleet")
-        refused.headers["Retry-After"] = str(_RETRY_S)
-        raise refused
-    since = request.headers.get("Last-Event-ID") or request.args.get("since", "")
-    follower = _Follower(_pages(), place, since)
-    stream = context.streams.run(lambda: follower.news(context.view()), unread_of(request.environ))
-    response = Response(stream, content_type="text/event-stream; charset=utf-8")
-    response.call_on_close(give_back)
-    response.headers["X-Accel-Buffering"] = "no"  # else a buffering proxy would hold it back
+    if version.tag in request.if_none_match:
+        response = Response(status=304)
+    else:
+        body = version.news(request.args.get("since", ""))
+        response = Response(body, content_type="application/json")
+    response.set_etag(version.tag)
     return response
-
-
-class _Follower:
-    """One open page: what it has been sent, and what is new."""
-
-    def __init__(self, pages: Pages, place: PagePlace, since: str) -> None:
-        self._pages = pages
-        self._place = place
-        self._tag = since
-        self._view: View | None = None
-        """The latest view whose page it has."""
-
-    def news(self, view: View | None) -> bytes | None:
-        """One event; None: there is no later view."""
-        if view is None or view is self._view:
-            return None
-        version = self._pages.latest(view, self._place)
-        if self._pages.shows(version, view):
-            self._view = view
-        if version.tag == self._tag:
-            return None
-        body, self._tag = version.news(self._tag), version.tag
-        return b"id: " + version.tag.encode() + b"\nevent: page\ndata: " + body + b"\n\n"
 
 
 def _page(place: PagePlace) -> Response:
@@ -324,7 +288,7 @@ def _pages() -> Pages:
 
 
 def _page_context(context: AppContext, fleet: FleetIndex, place: PagePlace) -> Context:
-    """Uses no request: streams outlive theirs."""
+    """Uses no request: a page may be made after the one that asked for it."""
     scope = {GROUPS: Scope.GROUP, HOSTS: Scope.HOST}.get(place.kind)
     events = () if scope is None else context.quarantine.history(place.name, scope)
     guarded = not (context.loopback or context.open_reads)

@@ -46,7 +46,6 @@ def create_app(context: AppContext) -> Flask:
 
 
 THREADS: Final = 24
-"""Open pages hold at most half of them (`latest.STREAMS`)."""
 _PORTS: Final = {"http": 80, "https": 443}
 LIMITS: Final = ServerLimits(connections=4096, idle_s=30.0, body_bytes=2 * BODY_MAX_BYTES)
 """More wait in the kernel's queue. Every rank renews its lease over a short connection."""

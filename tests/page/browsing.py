@@ -81,8 +81,8 @@ class Opened:
 
 
 def live(page: Page) -> None:
-    """The page follows by a stream."""
-    page.wait_for_selector("body[data-mode=stream]")
+    """The page's script runs, and asks for changes."""
+    page.wait_for_selector("body.scripted")
 
 
 def assert_accessible(page: Page) -> None:

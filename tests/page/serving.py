@@ -68,7 +68,6 @@ class Stage:
         """Stop, as a monitor that is told to."""
         if self._turning is not None:
             self._turning.close()
-        self.desk.streams.close()
         self.server.close()
         self.fetcher.close()
 

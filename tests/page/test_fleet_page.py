@@ -10,7 +10,6 @@ from monitor.model.incident import State
 from monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway, Pause
 from monitor.model.verdict import RankHealth
 from tests.changed import replace
-from tests.monitor.fakes import wait_until
 from tests.monitor.fleet import SimFleet, at, stop
 from tests.page.browsing import assert_accessible, assert_fits, live
 from tests.page.views import NOW_S, Simulated, crowd
@@ -101,7 +100,7 @@ def test_before_the_first_tick_the_page_waits_for_it(stage, opened) -> None:
 # -- live ----------------------------------------------------------------------------------------
 
 
-def test_a_change_arrives_by_the_stream_and_changes_nothing_else(stage, opened) -> None:
+def test_a_change_arrives_by_itself_and_changes_nothing_else(stage, opened) -> None:
     monitor = stage(crowd(125, 8))
     page = opened.open(monitor.url)
     live(page)
@@ -194,16 +193,6 @@ def test_who_holds_the_keyboard_keeps_it_while_the_page_changes(stage, opened) -
     assert page.locator("details.policy").get_attribute("open") is not None
 
 
-def test_without_a_free_stream_the_page_polls(stage, opened) -> None:
-    monitor = stage(crowd(2, 2))
-    taken = [monitor.desk.streams.take() for _ in range(12)]
-    page = opened.open(monitor.url)
-    page.wait_for_selector("body[data-mode=poll]")
-    monitor.show(crowd(2, 2, SICK, tick=101))
-    page.wait_for_selector("#headline:text('3 ranks are unhealthy')")
-    assert all(taken)
-
-
 def test_a_monitor_that_is_away_is_told_and_found_again(stage, opened) -> None:
     monitor = stage(crowd(2, 2), tick_s=0.2)
     page = opened.open(monitor.url)
@@ -217,14 +206,30 @@ def test_a_monitor_that_is_away_is_told_and_found_again(stage, opened) -> None:
     assert "stale" not in page.get_attribute("body", "class")
 
 
-def test_a_page_that_nobody_looks_at_holds_no_stream(stage, opened) -> None:
-    monitor = stage(crowd(2, 2))
-    monitor.turn(lambda: crowd(2, 2, tick=monitor.view.snapshot.tick + 1), every_s=0.1)
+def test_a_hidden_page_asks_nothing_until_it_is_looked_at(stage, opened) -> None:
+    monitor = stage(crowd(2, 2), tick_s=0.2)
     page = opened.open(monitor.url)
     live(page)
-    assert monitor.desk.streams.open == 1
-    page.close()
-    wait_until(lambda: monitor.desk.streams.open == 0, what="the stream ends")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+
+    def hide(hidden: bool) -> None:
+        page.evaluate(
+            """(hidden) => {
+              Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+              document.dispatchEvent(new Event("visibilitychange"));
+            }""",
+            hidden,
+        )
+
+    hide(True)
+    page.wait_for_timeout(500)  # what was under way ends
+    asked.clear()
+    monitor.show(crowd(2, 2, SICK, tick=101))
+    page.wait_for_timeout(3000)
+    assert asked == []
+    hide(False)
+    page.wait_for_selector("#headline:text('3 ranks are unhealthy')")
 
 
 def test_hostile_names_stay_text(stage, opened) -> None:

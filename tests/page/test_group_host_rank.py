@@ -12,7 +12,7 @@ from monitor.model.verdict import RankHealth
 from monitor.store.lease import LeaseStanding
 from tests.changed import replace
 from tests.monitor.fleet import SimFleet, at, stop
-from tests.page.browsing import assert_accessible, assert_fits
+from tests.page.browsing import assert_accessible, assert_fits, live
 from tests.page.views import NOW_S, Simulated, crowd
 
 pytestmark = pytest.mark.integration
@@ -99,7 +99,7 @@ def test_a_rank_that_is_gone_keeps_its_incidents(stage, opened, faulty) -> None:
 def test_pages_of_one_follow_too(stage, opened) -> None:
     monitor = stage(crowd(3, 2))
     page = opened.open(monitor.url + "/ranks/rg_1.1")
-    page.wait_for_selector("body[data-mode=stream]")
+    live(page)
     monitor.show(crowd(3, 2, SICK, tick=101))
     page.wait_for_selector("h1 .chip:text('dead')")
     assert "SIGKILL" in page.inner_text("#about")
@@ -110,7 +110,7 @@ def test_they_are_accessible_and_fit_a_phone(stage, opened, faulty, path: str) -
     monitor = stage(faulty)
     for width, scheme in ((1440, "dark"), (390, "light")):
         page = opened.open(monitor.url + path, width=width, scheme=scheme)
-        page.wait_for_selector("body[data-mode=stream]")
+        live(page)
         assert_accessible(page)
         assert_fits(page)
 
@@ -203,7 +203,7 @@ def test_a_group_is_quarantined(stage, opened) -> None:
 def test_evictions_are_paused_and_resumed(stage, opened) -> None:
     monitor = stage(crowd(2, 1))
     page = opened.open(monitor.url)
-    page.wait_for_selector("body[data-mode=stream]")
+    live(page)
     page.get_by_role("button", name="Pause evictions").click()
     deed = page.get_by_role("dialog")
     deed.get_by_label("Why").fill("firmware")

@@ -48,6 +48,6 @@ showActs();
 if (body.dataset.place) {
   follow({
     place: body.dataset.place, tag: body.dataset.tag, tickMs: 1000 * Number(body.dataset.tick),
-    onNews: apply, onAway: showAway, onMode: (mode) => { body.dataset.mode = mode; },
+    onNews: apply, onAway: showAway,
   });
 }

@@ -140,7 +140,6 @@ CONTRACT = [
     'lightkeeper_holding{guard="cool_down"} 0.0',
     "lightkeeper_effective_rank_seconds_total 900.0",
     'lightkeeper_ineffective_rank_seconds_total{cause="dead"} 12.5',
-    "lightkeeper_event_streams 0.0",
 ]
 
 
