@@ -382,7 +382,7 @@ def _ranks() -> list[Any]:
             height=10,
             empty="nobody commits",
             says="Ranks by their own work a step. Works long and waits little: the straggler. "
-            "Click its number for stacks and profile; its host is on its page.",
+            "Click its number for stacks; its host is on its page.",
         ),
         lines(
             "Own work in a step",

@@ -212,7 +212,7 @@ def of_settings(rank: RankHere) -> Iterator[DoctorFinding]:
         yield DoctorCheck("token", rank.name).warns(
             settings.no_token or "none",
             "start `lightkeeper monitor` here, or set LIGHTKEEPER_TOKEN_FILE: without a token "
-            "nobody can evict, stop or profile through the WorkerServer",
+            "nobody can evict through the WorkerServer",
         )
     else:
         yield DoctorCheck("token", rank.name).ok("set")

@@ -44,7 +44,7 @@ _ACCEPTS_A_TURN: Final = 32
 """More would let a burst of new connections delay reading the open ones."""
 _IN_MEMORY: Final = 8 << 20
 """A full flight record has about one MiB and must not need disk space: the disk may be what is
-wrong. Only a long profile is larger."""
+wrong."""
 _log = logging.getLogger(__name__)
 
 

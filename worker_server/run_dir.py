@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import glob
 import json
 import os
 import stat
@@ -103,8 +102,7 @@ class RankFiles:
 
     def remove(self) -> None:
         """Remove everything but the log, which `sweep` removes a day later."""
-        traces = self.page.parent.glob(f"{glob.escape(self.page.stem)}.profile.*")
-        for path in (self.page, self.socket, self.endpoint, self.seen, self.crash, *traces):
+        for path in (self.page, self.socket, self.endpoint, self.seen, self.crash):
             with contextlib.suppress(OSError):
                 path.unlink()
 

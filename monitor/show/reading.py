@@ -38,9 +38,7 @@ from monitor.show.answers import (
     HttpRefusal,
     answer,
     app_context,
-    check_origin,
     check_reader,
-    check_token,
     chosen,
     dump,
     the_view,
@@ -50,7 +48,6 @@ from monitor.show.tables import fleet_of
 from worker_server.wire import (
     PATH_FLIGHT_RECORDER,
     PATH_LAST_WORDS,
-    PATH_PROFILE,
     PATH_STACKS,
     PATH_STATE,
     PATH_STEPS,
@@ -320,12 +317,11 @@ def _discovery() -> list[dict[str, Any]]:
 # -- A rank's own endpoints, for browsers that can reach the monitor but not the rank -------------
 # The monitor asks with its token, so it asks only for clients that may read the rank: on loopback
 # all, bound to anything else those with the token, unless it was started with --open-reads.
-# Requests that cost the rank something always need the token. (What the monitor itself says of
-# ranks, on its page and in its snapshot, needs none: launchers and Prometheus read that.)
+# (What the monitor itself says of ranks, on its page and in its snapshot, needs none: launchers
+# and Prometheus read that.)
 
 _MIB: Final = 1024 * 1024
 _QUERY_MAX_CHARS: Final = 200
-_PROFILE_MAX_S: Final = 60.0
 _AT_ONCE: Final = 3
 """Each holds a server thread; the others stay free for the page and the leases."""
 
@@ -348,14 +344,11 @@ _PAGES: Final = {
     "last_words": _Page(PATH_LAST_WORDS, 5.0, _MIB, _TEXT),
     "wait_counters": _Page(PATH_WAIT_COUNTERS, 5.0, _MIB, _TEXT),
 }
-_PROFILE: Final = _Page(PATH_PROFILE, 70.0, 64 * _MIB, ("duration",))
-"""Plus twice its duration, as a WorkerServer allows the rank."""
 
 passing = Blueprint("passing", __name__)
-"""`GET /v1/ranks/RANK/{state,steps,flight_recorder,stacks,last_words,wait_counters,profile}`, and
-what was saved: `GET /v1/incidents/ID/bundle`."""
+"""`GET /v1/ranks/RANK/{state,steps,flight_recorder,stacks,last_words,wait_counters}`, and what was
+saved: `GET /v1/incidents/ID/bundle`."""
 _places = threading.BoundedSemaphore(_AT_ONCE)
-_profiling = threading.BoundedSemaphore(1)
 
 
 @passing.get("/v1/incidents/<incident_id>/bundle")
@@ -373,27 +366,6 @@ def bundle(incident_id: str) -> Response:
     return response
 
 
-@passing.get("/v1/ranks/<rank>/profile")
-def profile(rank: str) -> Response:
-    """A profile of one rank; needs the token, as at the rank itself."""
-    check_origin()
-    check_token()
-    text = request.args.get("duration", "")
-    try:
-        duration_s = float(text)
-    except ValueError:
-        duration_s = 0.0
-    if not 0 < duration_s <= _PROFILE_MAX_S:
-        raise HttpRefusal(400, f"'duration' is {text[:40]!r}, expected 0 to {_PROFILE_MAX_S:g} s")
-    target = _target(rank)
-    if not _profiling.acquire(blocking=False):
-        raise HttpRefusal(503, "a profile is being taken: try again")
-    try:
-        return _pass(target, _PROFILE, _PROFILE.timeout_s + 2 * duration_s, request.args)
-    finally:
-        _profiling.release()
-
-
 @passing.get("/v1/ranks/<rank>/<what>")
 def passed(rank: str, what: str) -> Response:
     return said_by(rank, what, request.args)
@@ -404,14 +376,12 @@ def said_by(rank: str, what: str, parameters: Mapping[str, str]) -> Response:
     check_reader()
     page = _PAGES.get(what)
     if page is None:
-        raise HttpRefusal(
-            404, f"no such page of a rank: {what}, expected {', '.join(_PAGES)}, profile"
-        )
+        raise HttpRefusal(404, f"no such page of a rank: {what}, expected {', '.join(_PAGES)}")
     target = _target(rank)
     if not _places.acquire(blocking=False):
         raise HttpRefusal(503, f"{_AT_ONCE} such requests are under way: try again")
     try:
-        return _pass(target, page, page.timeout_s, parameters)
+        return _pass(target, page, parameters)
     finally:
         _places.release()
 
@@ -423,13 +393,13 @@ def _target(rank: str) -> Target:
     return target
 
 
-def _pass(target: Target, page: _Page, timeout_s: float, parameters: Mapping[str, str]) -> Response:
+def _pass(target: Target, page: _Page, parameters: Mapping[str, str]) -> Response:
     passed_on = {name: parameters[name] for name in page.parameters if name in parameters}
     if any(len(value) > _QUERY_MAX_CHARS for value in passed_on.values()):
         raise HttpRefusal(400, f"a parameter has more than {_QUERY_MAX_CHARS} characters")
     query = f"?{urlencode(passed_on)}" if passed_on else ""
     url, group = target.url + page.path + query, target.identity.group
-    question = Question(url, timeout_s, page.max_bytes, group=group)
+    question = Question(url, page.timeout_s, page.max_bytes, group=group)
     try:
         said = app_context().fetcher.ask(question)
     except FetchError as exc:

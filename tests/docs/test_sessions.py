@@ -33,7 +33,6 @@ ELSEWHERE = {
     "lightkeeper dashboards check": "needs a Prometheus: tests/dashboards",
     "lightkeeper check scheduler": "needs a scheduler: tests/monitor/act/schedulers",
     "lightkeeper check notify": "needs a receiver: tests/monitor/act/notify",
-    "/v1/profile": "needs torch: tests/worker_server/test_profile.py",
     ":8471": "needs a gate: tests/monitor/gate",
     "gpu_error_2nd": "a real record, which is not in the repository",
     "RANK0": "a session of examples/ddp: tests/examples/test_ddp.py",

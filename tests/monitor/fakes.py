@@ -195,8 +195,6 @@ class FakeFleet(FakeServer):
             if rank.stacks is None:
                 raise Hang
             handler.reply(200, "text/plain", rank.stacks)
-        elif rest == "v1/profile" or rest.startswith("v1/profile?"):
-            handler.reply(*page({"asked": rest}))
         elif rest.partition("?")[0] in ("v1/steps", "v1/last_words"):
             who = to_json(rank.report())["identity"]
             handler.reply(*page({"asked": rest, "identity": who}))

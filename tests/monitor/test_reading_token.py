@@ -165,18 +165,6 @@ def test_open_reads_come_from_the_command_line_or_the_environment(monkeypatch) -
     assert monitor_options().open_reads
 
 
-def test_a_profile_needs_the_monitors_token(monitor) -> None:
-    service, rank = monitor
-    url = f"{service.base}/profile?duration=2.5"
-    assert requests.get(url, timeout=10).status_code == 401
-    assert rank.asked == []
-    answer = requests.get(url, headers=TOKEN, timeout=10)
-    assert answer.json() == {"asked": "v1/profile?duration=2.5"}
-    for bad in ("", "?duration=0", "?duration=61", "?duration=nan", "?duration=x"):
-        wrong = requests.get(f"{service.base}/profile{bad}", headers=TOKEN, timeout=10)
-        assert wrong.status_code == 400
-
-
 def test_a_rank_that_refuses_the_monitor_is_a_502_and_not_the_askers_fault(monitor) -> None:
     service, rank = monitor
     rank.token = "changed"

@@ -564,7 +564,7 @@ def _http_rank() -> Any:
             for path in ("/", "/healthz", "/v1/state", "/v1/steps?since=0", "/v1/host",
                          "/v1/last_words", "/v1/flight_recorder?active=1", "/v1/wait_counters",
                          "/v1/flight_recorder?format=text", "/metrics", "/v1/steps?since=x",
-                         "/v1/state?x=1", "/v1/profile?duration=0", "/nonsense"):  # fmt: skip
+                         "/v1/state?x=1", "/nonsense"):  # fmt: skip
                 seen.ask(f"GET {path}")
             seen.ask("POST /v1/evict", "no token", {"reason": "why"})
             seen.ask("POST /v1/evict", "wrong", {"grace_s": "x"})

@@ -93,8 +93,8 @@ def test_a_rank_whose_managers_name_the_token_is_not_for_goes_on_under_its_launc
     [("POST", "/v1/groups/rg_0/evict"), ("PUT", "/v1/quarantine/node1"),
      ("PUT", "/v1/quarantine/groups/rg_0"), ("DELETE", "/v1/quarantine/node1"),
      ("DELETE", "/v1/quarantine/groups/rg_0"), ("POST", "/v1/pause"), ("DELETE", "/v1/pause"),
-     ("POST", "/v1/policy/reload"), ("GET", "/v1/ranks/rg_0.0/profile?duration=1"),
-     ("GET", "/v1/ranks/rg_0.0/stacks"), ("GET", "/v1/incidents/x/bundle")],
+     ("POST", "/v1/policy/reload"), ("GET", "/v1/ranks/rg_0.0/stacks"),
+     ("GET", "/v1/incidents/x/bundle")],
 )  # fmt: skip
 def test_a_groups_token_evicts_holds_out_lets_in_and_reads_nothing(
     refusing: Api, method: str, path: str
@@ -122,7 +122,7 @@ def test_the_monitors_own_token_never_goes_to_a_rank_of_a_group_with_a_token(
         assert groups.call("POST", "/v1/register", json=body, headers=headers).status_code == 200
     groups.tick()
     name = ranks[0].identity.rank
-    asked = "/state", "/stacks", "/flight_recorder", "/profile?duration=1"
+    asked = "/state", "/stacks", "/flight_recorder", "/last_words"
     for path in asked:
         groups.call("GET", f"/v1/ranks/{name}{path}", headers=TOKEN)
     answer = groups.call("POST", "/v1/groups/rg_0/evict", json={"reason": "x"}, headers=TOKEN)

@@ -161,11 +161,6 @@ class FakeBox:
         self._wait()
         return "Thread 77: train.py:12\n"
 
-    def profile(self, duration_s: float) -> bytes:
-        self._note("profile", duration_s)
-        self._wait()
-        return b'{"traceEvents":[]}'
-
 
 def host_report() -> wire.HostReport:
     report = wire.StateReport(IDENTITY, PROCESS, STEP, HEADS)

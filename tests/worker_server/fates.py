@@ -5,6 +5,6 @@ DEAD = frozenset({"sigkill", "segfault", "exception"})
 
 HAMMERED = (
     "normal", "exception", "sys_exit", "os_exit", "sigterm", "sigkill", "sigabrt", "segfault",
-    "forks", "profile_in_flight",
+    "forks",
 )  # fmt: skip
 """Endings of `torch_parent` that come while torch's control plane answers requests."""

@@ -21,42 +21,10 @@ def steps(reporter, count=10**9, pause_s=0.005):
         reporter.end_step(step, committed=True, loss=2.5, tokens=512)
 
 
-def ops(over):
-    """Small ops of torch until SIGINT, with a pause that lets the others on this machine work."""
-    import torch
-
-    worker_server.attach()
-    signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
-    x = torch.ones(8, 8)
-    while not over():
-        torch.relu(x @ x)
-        time.sleep(0.001)
-
-
-def profiles_itself():
-    """A job with a profile of its own, then with one that begins while another's runs."""
-    import torch.profiler
-
-    signals = []
-    signal.signal(signal.SIGUSR1, lambda *_: signals.append(1))
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
-        print("profiling", flush=True)
-        ops(lambda: len(signals) == 1)
-    print("free", flush=True)
-    ops(lambda: len(signals) == 2)
-    time.sleep(1.5)  # ours runs by now, if it was taken up
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        torch.ones(3).sum()
-    assert any(event.key == "aten::sum" for event in profile.key_averages())
-    print("profiled", flush=True)
-
-
 def main(action):  # noqa: C901  one branch an action
     reporter = worker_server.attach()
     steps(reporter, 3)
     reporter.begin_step(3)
-    if action in ("ops", "profiles_itself"):
-        import torch  # noqa: F401  before it is said to be ready
     print("ready", flush=True)
     match action:
         case "steps":
@@ -79,10 +47,6 @@ def main(action):  # noqa: C901  one branch an action
             raise ValueError("bad data")
         case "segfault":
             ctypes.string_at(0)
-        case "ops":
-            ops(lambda: False)
-        case "profiles_itself":
-            profiles_itself()
         case "finish":
             while reporter.url is None:
                 time.sleep(0.01)

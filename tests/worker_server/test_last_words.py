@@ -19,9 +19,12 @@ from worker_server.rank import last_words
 from worker_server.rank.page import layout
 from worker_server.rank.page.reader import PageReader
 from worker_server.rank.page.writer import PageWriter
-from worker_server.run_dir import start_ticks
+from worker_server.run_dir import RankFiles, start_ticks
+from worker_server.sidecar.black_box import BlackBox
 from worker_server.sidecar.last_words import Remains, StderrTail, how_it_ended
-from worker_server.sidecar.process import OomWatch, decode_status, wait_status
+from worker_server.sidecar.process import OomWatch, PidfdProcess, decode_status, wait_status
+from worker_server.sidecar.recorders import ControlPlane
+from worker_server.sidecar.stacks import Stacks
 from worker_server.sidecar.text import render
 
 RAISED = ("ValueError: bad", wire.Trace("Traceback ...", "uncaught in the main thread", 1.0))
@@ -429,3 +432,41 @@ def test_whose_an_exception_is_that_torchft_hid_is_told_by_its_type(left, hidden
     left.page.write_note(layout.NOTE_EXCEPTION, f"the main thread\n{hidden}\n{asserts}")
     ending = left.ending(dead(1))
     assert (ending.exception, ending.of_peers) == (hidden, whose)
+
+
+def box_of(rank):
+    path = next(p for p in rank.run_dir.glob("*.page") if PageReader(p).identity.pid == rank.pid)
+    page = PageReader(path)
+    process, files = PidfdProcess(rank.pid, page.start_ticks), RankFiles(path)
+    return BlackBox(page, process, ControlPlane(files.socket), Stacks(process.pid), files)
+
+
+@pytest.mark.integration
+def test_last_words_of_a_rank_that_raised(start_rank, tmp_path):
+    rank = start_rank("raise", stderr_to=tmp_path / "err")
+    rank.says("ready")
+    box = box_of(rank)
+    rank.process.wait(20)
+    words = box.last_words()
+    how, _, whose = words.ended.partition(". ")
+    assert how in (
+        "Raised ValueError: bad data and exited with code 1",
+        "Raised ValueError: bad data; exit status not known",  # before Linux 6.15
+    )
+    assert whose == "ValueError comes from its own code."
+    assert words.exception.text.endswith("ValueError: bad data\n")
+    assert words.stderr.text.endswith("ValueError: bad data\n")
+    assert wire.parse_last_words(wire.to_json(words)).ended == words.ended
+
+
+@pytest.mark.integration
+def test_last_words_of_a_rank_that_died_of_a_segfault(start_rank):
+    rank = start_rank("segfault")
+    rank.says("ready")
+    box = box_of(rank)
+    rank.process.wait(20)
+    words = box.last_words()
+    assert words.process.exit_signal in ("SIGSEGV", None)
+    assert "Fatal Python error: Segmentation fault" in words.ended
+    assert "rank_script.py" in words.crash.text
+    assert "faulthandler, at the fatal signal" in box.stacks()

@@ -26,8 +26,6 @@ from worker_server.sidecar.queries import (
     in_text,
 )
 
-PROFILE = f"{wire.PATH_PROFILE}?duration=1.5"
-
 
 @pytest.fixture
 def box():
@@ -56,10 +54,7 @@ def test_parameters_reach_the_box(client, box):
     client.get(f"{wire.PATH_STEPS}?since=12")
     client.get(f"{wire.PATH_FLIGHT_RECORDER}?active=1&since=c9")
     client.get(f"{wire.PATH_STACKS}?native=1")
-    client.get(PROFILE, headers=WITH_TOKEN)
-    assert box.asked == [
-        ("steps", 12), ("flight_record", True, "c9"), ("stacks", True), ("profile", 1.5),
-    ]  # fmt: skip
+    assert box.asked == [("steps", 12), ("flight_record", True, "c9"), ("stacks", True)]
 
 
 @pytest.mark.parametrize(
@@ -104,10 +99,6 @@ def test_a_path_that_is_not_there_says_where_the_others_are(client):
         (f"{wire.PATH_FLIGHT_RECORDER}?since=", "at `$.since`"),
         (f"{wire.PATH_FLIGHT_RECORDER}?format=xml", "Invalid enum value 'xml' - at `$.format`"),
         (f"{wire.PATH_STACKS}?native=", "at `$.native`"),
-        (wire.PATH_PROFILE, "missing required field `duration`"),
-        (f"{wire.PATH_PROFILE}?duration=0", "Expected `float` > 0.0 - at `$.duration`"),
-        (f"{wire.PATH_PROFILE}?duration=60.5", "Expected `float` <= 60.0 - at `$.duration`"),
-        (f"{wire.PATH_PROFILE}?duration=nan", "at `$.duration`"),
     ],
 )
 def test_a_parameter_that_makes_no_sense_is_named(client, box, path, error):
@@ -124,8 +115,6 @@ def test_a_parameter_that_makes_no_sense_is_named(client, box, path, error):
         (wire.PATH_WAIT_COUNTERS, ("wait_counters", ControlPlaneError("no answer")), 503),
         (wire.PATH_STACKS, ("stacks", StacksError("py-spy is missing")), 503),
         (wire.PATH_STACKS, ("stacks", RefusalError(410, "dead, and none were taken")), 410),
-        (PROFILE, ("profile", RefusalError(409, "one is running")), 409),
-        (PROFILE, ("profile", RefusalError(501, "no torch")), 501),
     ],
 )
 def test_what_cannot_be_had_says_why(client, box, path, wrong, status):
@@ -145,8 +134,7 @@ def test_a_bug_is_a_500_without_its_traceback(client, box):
 @pytest.mark.parametrize(
     ("path", "places", "busy"),
     [
-        (wire.PATH_STACKS, 2, "stacks or profiles"),
-        (PROFILE, 2, "stacks or profiles"),
+        (wire.PATH_STACKS, 2, "stacks"),
         (wire.PATH_FLIGHT_RECORDER, 3, "records"),
     ],
 )
@@ -207,7 +195,7 @@ def test_the_help_page_has_a_line_for_every_route(client):
         assert endpoint.ask in text
         assert endpoint.what in text
     assert "curl 'http://localhost/v1/state?format=text'  " in text
-    assert f"curl 'http://localhost{PROFILE.replace('1.5', '2')}' -H \"Authorization:" in text
+    assert 'curl -X POST http://localhost/v1/evict -H "Authorization:' in text
 
 
 def test_a_browser_gets_a_page_of_its_own_with_everything_escaped(box):

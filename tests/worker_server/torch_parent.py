@@ -29,7 +29,6 @@ ENDINGS = (
     "normal", "exception", "exception_beside_torch_threads", "exception_in_atexit",
     "exception_in_thread", "failing_excepthook", "sys_exit", "sys_exit_text", "os_exit", "sigterm",
     "sigterm_handled", "sigint", "sigkill", "sigabrt", "segfault", "daemon_threads", "forks",
-    "profile_in_flight",
 )  # fmt: skip
 
 
@@ -117,28 +116,12 @@ def end(ending):  # noqa: C901  one branch an ending
             for _ in range(4):
                 threading.Thread(target=count_for_ever, daemon=True).start()
             time.sleep(0.1)
-        case "profile_in_flight":
-            ask_for_a_profile()
 
 
 def count_for_ever():
     """(With torch inside, such a thread aborts the interpreter's end by itself.)"""
     while True:
         sum(range(1000))
-
-
-def ask_for_a_profile():
-    """As the sidecar does; and be gone in the middle of it."""
-    folder = Path(os.environ["LIGHTKEEPER_RUN_DIR"])
-    pages = list(folder.glob(f"{os.environ['REPLICA_GROUP']}.0-*.page"))
-    for page in pages:  # none without us
-        ask = page.with_suffix(".profile.ask")
-        ask.write_text('{"id": "x", "duration_s": 30}')
-        until = time.monotonic() + 0.3
-        while ask.exists() or time.monotonic() < until:
-            torch.ones(1000).sum()
-            if ask.exists():
-                until = time.monotonic() + 0.3
 
 
 def hammer(name, done, answers):
@@ -193,14 +176,8 @@ def exits():
 
 
 def normal(text):
-    """Without pids, addresses and times, and without what torch says of a profile."""
-    lines = [
-        re.sub(r"0x[0-9a-f]+|\d+", "N", line)
-        for line in text.splitlines()
-        # what a profile makes torch's CUDA builds say where there is no GPU
-        if "gpuGetDeviceCount failed" not in line
-    ]
-    return [line for line in lines if not line.startswith(("USDT:", "ERROR: External init"))]
+    """Without pids, addresses and times."""
+    return [re.sub(r"0x[0-9a-f]+|\d+", "N", line) for line in text.splitlines()]
 
 
 def gloo_rank(rank, ending, port):

@@ -4,7 +4,7 @@ Order matters: first the page (it records whatever fails later), then the sideca
 thread, then what needs torch. Every failure ends in one warning, and training continues.
 
 The beat is one daemon thread that stamps the page once a second and does small chores. None of them
-may take long: a profile, which does, gets its own thread.
+may take long.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 from worker_server import run_dir, wire
 from worker_server.home import misspelt
-from worker_server.rank import last_words, profile, torch_hooks
+from worker_server.rank import last_words, torch_hooks
 from worker_server.rank.identity import POD, identity_from
 from worker_server.rank.page import layout
 from worker_server.rank.page.writer import PageWriter
@@ -316,7 +316,6 @@ def _hook_torch(reporter: Reporter, files: run_dir.RankFiles) -> None:
         torchft.install(reporter)
         if files.socket_fits:
             torch_hooks.start_control_plane(files.socket)
-        profile.watch_torch()
 
     def optimizers() -> None:
         count_steps(reporter.from_source("optimizer"))
@@ -342,7 +341,6 @@ def _forget(reporter: Reporter, end: Callable[[], None]) -> None:
     atexit.unregister(end)  # its locks may be held by threads that the child does not have
     reporter.detach()
     last_words.forget()
-    profile.forget()
     _attached = None
 
 
@@ -358,7 +356,6 @@ def _start_beat(
         (
             last_words.keeping(lambda text: page.write_note(layout.NOTE_STACKS, text)),
             last_words.note_uncaught,
-            profile.Profiler(files.page).look,
             _complaining(files),
             _tell_backends,
         ),
@@ -367,7 +364,6 @@ def _start_beat(
     def end() -> None:
         page.end()
         beat.stop()
-        profile.finish()
         last_words.note_uncaught()
         sidecar.let_go()
 

@@ -90,10 +90,10 @@ _OF_THE_API: Final = """\
 The black box beside one rank: it answers while the rank hangs, is stopped, or is dead.
 
 Bound to loopback, reading needs no token, but a Host header that names this machine. Bound to \
-anything else, every endpoint needs the bearer token, unless LIGHTKEEPER_OPEN_READS=1; evict and \
-profile need it always. A request whose syntax is broken, or whose header or body is too large, \
-is answered in plain text by the server in front of these endpoints; one that is not complete \
-within 10 s is dropped without an answer.
+anything else, every endpoint needs the bearer token, unless LIGHTKEEPER_OPEN_READS=1; evict \
+needs it always. A request whose syntax is broken, or whose header or body is too large, is \
+answered in plain text by the server in front of these endpoints; one that is not complete within \
+10 s is dropped without an answer.
 """
 _OF_READING: Final = {
     401: "wrong or missing token (never on loopback)",
@@ -254,8 +254,8 @@ def _fields(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
 # -- Who may ask what -----------------------------------------------------------------------------
 # Bound to loopback, reading needs no token, only a `Host` that names this machine: any web site can
 # make its own name resolve to 127.0.0.1 (DNS rebinding), and its pages could then read too. Bound
-# to anything else, everything needs the token, unless reading is configured open. Evicting and
-# profiling the rank always need the token.
+# to anything else, everything needs the token, unless reading is configured open. Evicting the
+# rank always needs the token.
 
 _HOW = "set LIGHTKEEPER_TOKEN_FILE or LIGHTKEEPER_TOKEN where the rank is started"
 _OPEN = "or LIGHTKEEPER_OPEN_READS=1, or LIGHTKEEPER_BIND=127.0.0.1"
@@ -288,7 +288,7 @@ class RequestGuard:
             )  # fmt: skip
 
     def may_act(self) -> None:
-        """Check that the request may evict or profile.
+        """Check that the request may evict.
 
         Raises:
             RefusalError: 401 or 403.
@@ -311,7 +311,7 @@ class RequestGuard:
 # -- the endpoints --------------------------------------------------------------------------------
 
 THREADS = 10
-_PLACES: Final = {"stacks or profiles": 2, "records": 3, "last words": 2, "eviction": 2}
+_PLACES: Final = {"stacks": 2, "records": 3, "last words": 2, "eviction": 2}
 """A look into the rank may wait for the rank, and reading its files for a file server. These limits
 leave at least one thread for the rest."""
 _MAX_BODY: Final = 16 * 1024
@@ -356,10 +356,6 @@ def _answer(served: Served, endpoint: Endpoint, places: WorkSlots | None) -> Res
         if isinstance(query, queries.Look) and query.format == "text":
             return in_text(text.render(answer, query.rows))
         return in_json(answer if isinstance(answer, dict) else wire.to_json(answer))
-
-
-def _profile(served: Served, query: queries.Profile) -> Response:
-    return Response(served.box.profile(query.duration), content_type="application/json")
 
 
 def _evict(served: Served, _: queries.Nothing) -> Response:
@@ -450,7 +446,7 @@ ENDPOINTS: Final = (
     Endpoint("stacks", wire.PATH_STACKS,
              "Python stacks of all threads, from outside (?native=1: with C frames)",
              lambda served, query: in_text(served.box.stacks(native=bool(query.native))),
-             formats=TEXT, query=queries.Threads, slow="stacks or profiles",
+             formats=TEXT, query=queries.Threads, slow="stacks",
              errors={410: "the rank is dead, and none were taken before",
                      503: "none can be had; it says what is missing"}),
     Endpoint("last_words", wire.PATH_LAST_WORDS, "how the process ended and what it said last",
@@ -469,12 +465,6 @@ ENDPOINTS: Final = (
              lambda _, __: in_text("ok\n"), formats=TEXT, query=None),
     Endpoint("openapi", wire.PATH_OPENAPI, "all of this for programs",
              lambda _, __: in_json(document()), query=None),
-    Endpoint("profile", wire.PATH_PROFILE, "torch's profiler in the rank, a Chrome trace",
-             _profile, query=queries.Profile, slow="stacks or profiles", example="?duration=2",
-             acts=True,
-             errors={409: "a profile is being taken", 410: "the rank is dead",
-                     501: "the rank has no torch",
-                     503: "the rank's interpreter does not run or did not answer"}),
     Endpoint("evict", wire.PATH_EVICT, "end the rank's process: SIGTERM, grace, SIGKILL",
              _evict, process.EvictionResult, slow="eviction", acts=True,
              body='{"reason": "why", "grace_s": 2}',

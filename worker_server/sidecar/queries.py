@@ -119,7 +119,6 @@ def harden(response: Response) -> Response:
 
 
 _MAX_GRACE_S: Final = 60.0
-_MAX_PROFILE_S: Final = 60.0
 _MAX_REASON: Final = 500
 _Query = TypeVar("_Query", bound=Struct)
 
@@ -162,13 +161,6 @@ class Threads(Struct, forbid_unknown_fields=True):
 
     native: Literal[0, 1] = 0
     """1: with C frames."""
-
-
-class Profile(Struct, forbid_unknown_fields=True):
-    """For how long."""
-
-    duration: Annotated[float, Meta(gt=0, le=_MAX_PROFILE_S)]
-    """Seconds."""
 
 
 def parameters(kind: type[_Query]) -> _Query:
