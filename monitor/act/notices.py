@@ -11,7 +11,6 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, ClassVar, Final
 from urllib.parse import quote
@@ -237,8 +236,6 @@ def ending(notice: Notice, incidents: Iterable[Incident], now_s: float) -> Notic
 # -- sinks -------------------------------------------------------------------------------------
 
 SIGNATURE: Final = "X-Lightkeeper-Signature"
-_SLACK_TEXT: Final = 2900
-"""Slack refuses a section of more than 3,000 characters."""
 _ALERT_NAMES: Final = {
     Event.INCIDENT: "LightkeeperIncident",
     Event.EVICTION_FAILED: "LightkeeperEvictionFailed",
@@ -328,51 +325,6 @@ class Webhook(Sink):
 def sign(secret: str, body: bytes) -> str:
     """What a receiver computes to verify a message."""
     return "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class Slack(Sink):
-    """An incoming webhook of Slack, or of a compatible chat (Mattermost, Rocket.Chat ...)."""
-
-    def post(self, messages: Sequence[Message]) -> Post:
-        """`text` is shown in a notification, `blocks` in the channel."""
-        (message,) = messages
-        notice, ended = message.notice, message.ended
-        icon = ":white_check_mark:" if ended else _ICONS.get(notice.severity, ":warning:")
-        word = "resolved" if ended else notice.severity
-        head = f"{icon} *{_slack(notice.title, 300)}* ({word})"
-        said = _line(notice.text if ended is None else f"Resolved: {ended.reason}", _SLACK_TEXT)
-        facts = [f"since {datetime.fromtimestamp(notice.since_s, UTC):%Y-%m-%d %H:%M:%S} UTC"]
-        if groups := notice.labels.get("replica_group"):
-            facts.append(f"group {_slack(groups, 300)}")
-        if notice.url:
-            facts.append(f"<{_slack(notice.url, 500)}|{_slack(notice.incident_id, 200)}>")
-        body = {
-            "text": f"{_slack(notice.title, 300)} ({word}): {_escaped(said)}"[:_SLACK_TEXT],
-            "blocks": [
-                {"type": "section", "text": {"type": "mrkdwn", "text": head}},
-                {"type": "section", "text": {"type": "plain_text", "text": said}},
-                {"type": "context", "elements": [{"type": "mrkdwn", "text": " · ".join(facts)}]},
-            ],
-        }
-        return Post(self.url, _dump(body), {"Content-Type": "application/json"})
-
-
-_ICONS: Final = {"critical": ":rotating_light:", "warning": ":warning:"}
-
-
-def _line(text: str, at_most: int) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= at_most else line[: at_most - 1] + "…"
-
-
-def _slack(text: str, at_most: int) -> str:
-    return _escaped(_line(text, at_most))
-
-
-def _escaped(text: str) -> str:
-    """Slack's three escapes; without them a name could be a mention of everybody."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 @dataclass(frozen=True, slots=True)

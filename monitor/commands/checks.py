@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import click
 
 from monitor.act.http import CaError, Fetcher, FetchError, trust_also
-from monitor.act.notices import Alertmanager, Event, Message, Notice, Sink, Slack, Webhook
+from monitor.act.notices import Alertmanager, Event, Message, Notice, Sink, Webhook
 from monitor.act.notify import send
 from monitor.act.schedulers.base import Place, owner_name
 from monitor.act.schedulers.build import DRIVERS, Driver, SchedulerOptions, driver_of, drivers
@@ -49,8 +49,8 @@ Sinks = Callable[[float], tuple[Sink, ...]]
 
 def sinks_of(
     *, notify_webhook: str | None, notify_webhook_secret_file: Path | None,
-    notify_slack_file: Path | None, notify_alertmanager: str | None,
-    notify_alertmanager_auth_file: Path | None, notify_label: tuple[str, ...],
+    notify_alertmanager: str | None, notify_alertmanager_auth_file: Path | None,
+    notify_label: tuple[str, ...],
 ) -> Sinks:  # fmt: skip
     """The sinks that these options and the environment name.
 
@@ -61,9 +61,6 @@ def sinks_of(
     if notify_webhook:
         secret = read_secret(f"{_ENV}WEBHOOK_SECRET", notify_webhook_secret_file)
         sinks.append(Webhook("webhook", web_url("--notify-webhook", notify_webhook), secret))
-    slack = read_secret(f"{_ENV}SLACK", notify_slack_file)
-    if slack is not None:
-        sinks.append(Slack("slack", web_url("the Slack URL", slack, secret=True)))
     if not notify_alertmanager:
         return lambda _: tuple(sinks)
     alertmanager = functools.partial(
@@ -99,10 +96,6 @@ _sink_options: Final = gathered(
     _option("--notify-webhook-secret-file", type=FILE, metavar="FILE",
             help="sign these with HMAC-SHA256 by this secret (default: the file named by "
             "LIGHTKEEPER_NOTIFY_WEBHOOK_SECRET_FILE, or LIGHTKEEPER_NOTIFY_WEBHOOK_SECRET)"),
-    _option("--notify-slack-file", type=FILE, metavar="FILE",
-            help="holds the URL of a Slack-compatible incoming webhook, which is a secret "
-            "(default: the file named by LIGHTKEEPER_NOTIFY_SLACK_FILE, or "
-            "LIGHTKEEPER_NOTIFY_SLACK)"),
     _option("--notify-alertmanager", metavar="URL", envvar=f"{_ENV}ALERTMANAGER",
             help="Prometheus' Alertmanager, such as http://am:9093"),
     _option("--notify-alertmanager-auth-file", type=FILE, metavar="FILE",
@@ -134,9 +127,9 @@ def check_notify(
 
     examples:
       send one to every receiver:
-        lightkeeper check notify --notify-slack-file slack-url --notify-alertmanager http://am:9093
+        lightkeeper check notify --notify-alertmanager http://am:9093
       the same options belong to the monitor:
-        lightkeeper monitor ... --notify-slack-file slack-url --notify-alertmanager http://am:9093
+        lightkeeper monitor ... --notify-alertmanager http://am:9093
 
     exit status: 0 all took it, 1 one did not, 2 wrong arguments.
     docs/alerts.md has the messages, and what is sent when.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from monitor.act.notices import Alertmanager, Slack, Webhook
+from monitor.act.notices import Alertmanager, Webhook
 from monitor.cli import main
 from monitor.commands.command import CommandError
 from monitor.service import Options, Service, for_people
@@ -28,24 +28,19 @@ pytestmark = pytest.mark.usefixtures("bare_environment")
 
 
 def test_a_test_reaches_every_sink_and_its_answer_is_shown(
-    receiver: Receiver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    receiver: Receiver, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    slack = tmp_path / "slack"
-    slack.write_text(f"{receiver.url}/services/T0/B0/XYZ\n")
-    receiver.answer = lambda n: (200, "text/plain", b"ok") if n != 2 else page({"no": 1}, 403)
-    words = ["--notify-webhook", f"{receiver.url}/hook", "--notify-slack-file", str(slack),
+    receiver.answer = lambda n: (200, "text/plain", b"ok") if n != 1 else page({"no": 1}, 403)
+    words = ["--notify-webhook", f"{receiver.url}/services/XYZ",
              "--notify-alertmanager", receiver.url]  # fmt: skip
     assert main(["check", "notify", *words, "--format", "json"]) == 1
     sinks = json.loads(capsys.readouterr().out)["sinks"]
     assert [(sink["sink"], sink["ok"], sink["said"]) for sink in sinks] == [
-        ("webhook", True, "answered 200: ok"),
-        ("slack", False, 'answered 403: {"no": 1}'),
+        ("webhook", False, 'answered 403: {"no": 1}'),
         ("alertmanager", True, "answered 200: ok"),
     ]
     assert {sink["url"] for sink in sinks} == {receiver.url}
-    assert [path for path, _, _ in receiver.posts] == [
-        "/hook", "/services/T0/B0/XYZ", "/api/v2/alerts",
-    ]  # fmt: skip
+    assert [path for path, _, _ in receiver.posts] == ["/services/XYZ", "/api/v2/alerts"]
     receiver.answer = lambda _: page({})
     assert main(["check", "notify", *words]) == 0
     assert "XYZ" not in capsys.readouterr().out
@@ -67,13 +62,11 @@ def test_secrets_come_from_files_or_the_environment(
     secret = tmp_path / "secret"
     secret.write_text("from-a-file\n")
     monkeypatch.setenv("LIGHTKEEPER_NOTIFY_WEBHOOK_SECRET", "from-env")
-    monkeypatch.setenv("LIGHTKEEPER_NOTIFY_SLACK", "https://hooks.slack.com/services/X")
     monkeypatch.setenv("LIGHTKEEPER_NOTIFY_ALERTMANAGER_AUTH_FILE", str(secret))
     sinks = options("--notify-webhook", "http://h/x", "--notify-alertmanager", "http://am:9093",
                     "--notify-label", "cluster=a").sinks  # fmt: skip
     assert sinks == (
         Webhook("webhook", "http://h/x", "from-env"),
-        Slack("slack", "https://hooks.slack.com/services/X"),
         Alertmanager("alertmanager", "http://am:9093", "from-a-file", {"cluster": "a"}),
     )
     monkeypatch.setenv("LIGHTKEEPER_NOTIFY_WEBHOOK", "http://h/y")
@@ -81,6 +74,7 @@ def test_secrets_come_from_files_or_the_environment(
     assert sinks[0] == Webhook("webhook", "http://h/y", "from-a-file")
 
 
+AUTH_FILE = ("--notify-alertmanager", "http://h", "--notify-alertmanager-auth-file")
 BAD = {
     "no URL": (["--notify-webhook", "head:9093"], "--notify-webhook is 'head:9093', expected"),
     "ftp": (["--notify-alertmanager", "ftp://h"], "--notify-alertmanager is 'ftp://h', expected"),
@@ -89,8 +83,8 @@ BAD = {
         ["--notify-webhook", "http://u:p@h/"],
         "--notify-webhook holds a password, which others can read there",
     ),
-    "no file": (["--notify-slack-file", "/nonexistent"], "cannot read /nonexistent: No such file"),
-    "an empty file": (["--notify-slack-file", "/dev/null"], "/dev/null does not hold one"),
+    "no file": ([*AUTH_FILE, "/nonexistent"], "cannot read /nonexistent: No such file"),
+    "an empty file": ([*AUTH_FILE, "/dev/null"], "/dev/null does not hold one"),
     "a label": (
         ["--notify-alertmanager", "http://h", "--notify-label", "a-b=c"],
         "--notify-label is 'a-b=c', expected NAME=VALUE",
@@ -104,14 +98,6 @@ def test_a_bad_option_is_one_clear_line(name: str) -> None:
     with pytest.raises(CommandError) as caught:
         options(*words)
     assert said in str(caught.value)
-
-
-def test_a_bad_secret_is_not_repeated(tmp_path: Path) -> None:
-    path = tmp_path / "slack"
-    path.write_text("hooks.slack.com/services/T0/B0/XYZ")
-    with pytest.raises(CommandError) as caught:
-        options("--notify-slack-file", str(path))
-    assert str(caught.value) == "the Slack URL is no http:// or https:// URL"
 
 
 @pytest.mark.parametrize(

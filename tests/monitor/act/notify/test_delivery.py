@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from monitor.act import notify
-from monitor.act.notices import Alertmanager, Slack, Webhook
+from monitor.act.notices import Alertmanager, Webhook
 from monitor.model.eviction import Eviction, Guard
 from monitor.model.names import GroupName, IncidentId
 from monitor.model.verdict import Severity
@@ -266,13 +266,13 @@ def test_a_dead_sink_holds_up_neither_the_tick_nor_another_sink(make, receiver) 
         bench: Bench = make(
             Webhook("webhook", dead.url),
             Webhook("nobody", "http://127.0.0.1:9/"),
-            Slack("slack", receiver.url),
+            Webhook("well", receiver.url),
         )
         began = time.monotonic()
         for _ in range(50):
             bench.tell(incident())
         assert time.monotonic() - began < 5.0  # one that waits does for 10 s
-        bench.sent("slack", 1)
+        bench.sent("well", 1)
         wait_until(bench.notifier.troubles, 10, "it is said")
         (trouble,) = bench.notifier.troubles()
         assert trouble.startswith("notify nobody: refused: ")

@@ -17,7 +17,6 @@ from monitor.act.notices import (
     Notice,
     NoticeEnding,
     NoticeFacts,
-    Slack,
     Status,
     Webhook,
     notice_from_json,
@@ -86,28 +85,6 @@ def test_a_receiver_can_check_the_signature_and_the_idempotency_key() -> None:
     assert SIGNATURE not in Webhook("webhook", "http://x/").post([FIRES]).headers
 
 
-def test_slacks_message() -> None:
-    body = body_of(Slack("slack", "http://x/"), FIRES)
-    assert body["text"] == "rg_1.0: not entered (critical): rg_1.0 has not moved for 9 s"
-    head, said, facts = body["blocks"]
-    assert head["text"]["text"] == ":rotating_light: *rg_1.0: not entered* (critical)"
-    assert said["text"] == {"type": "plain_text", "text": "rg_1.0 has not moved for 9 s"}
-    assert facts["elements"][0]["text"] == (
-        "since 1970-01-01 00:01:42 UTC · group rg_1 · <http://head:8470/incidents/inc-1|inc-1>"
-    )
-    ended = body_of(Slack("slack", "http://x/"), ENDS)
-    assert ended["text"] == "rg_1.0: not entered (resolved): Resolved: recovered by itself"
-
-
-def test_a_name_in_slack_calls_nobody_and_long_texts_are_cut() -> None:
-    odd = notice(title="<!channel> & <@U1>", text="x" * 10_000 + "<!here>")
-    body = body_of(Slack("slack", "http://x/"), Message(odd, NOW_S))
-    assert "<!channel>" not in body["text"]
-    assert "&lt;!channel&gt; &amp; &lt;@U1&gt;" in body["blocks"][0]["text"]["text"]
-    assert body["blocks"][1]["text"]["type"] == "plain_text"  # no mention in a plain text
-    assert all(len(block["text"]["text"]) <= 3000 for block in body["blocks"][:2])
-
-
 def test_alertmanagers_alert_and_its_end() -> None:
     sink = Alertmanager("am", "http://x:9093/", "Bearer t", {"cluster": "a"})
     post = sink.post([FIRES])
@@ -165,7 +142,7 @@ def test_no_secret_is_shown(make, receiver: Receiver, caplog: pytest.LogCaptureF
     secrets = ("T0/B0/XYZXYZ", "s3cret", "topsecret")
     receiver.answer = lambda _: page({"no": "T0/B0/XYZXYZ is unknown"}, 404)
     sinks = (
-        Slack("slack", f"{receiver.url}/services/T0/B0/XYZXYZ"),
+        Webhook("chat", f"{receiver.url}/services/T0/B0/XYZXYZ"),
         Webhook("webhook", f"{receiver.url}/hook?key=topsecret", "s3cret"),
         Alertmanager("am", "http://127.0.0.1:9/topsecret/", "Bearer s3cret"),
     )
