@@ -316,7 +316,8 @@ class PidfdProcess:
                 handles_sigterm=self._handles_sigterm,
             )
         status = _status(self.pid)
-        self._handles_sigterm = _catches(status, signal.SIGTERM)
+        if not self._handles_sigterm:  # an interpreter that exits has taken its handlers back
+            self._handles_sigterm = _catches(status, signal.SIGTERM)
         rss = status.get("VmRSS", "").split()
         threads = status.get("Threads", "")
         return wire.Process(
