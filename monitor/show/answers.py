@@ -88,7 +88,6 @@ class HttpRefusal(Exception):  # noqa: N818 - an answer, not an error
         super().__init__(message)
         self.status = status
         self.more = more or {}
-        self.headers: dict[str, str] = {}
 
 
 def answer(body: Mapping[str, Any], status: int = 200) -> Response:
@@ -123,8 +122,6 @@ def refuse(exc: Exception) -> Response:
             status, message = 500, "internal error; the monitor's log has the details"
     more = exc.more if isinstance(exc, HttpRefusal) else {}
     response = answer({"error": " ".join(message.split()), **more}, status)
-    if isinstance(exc, HttpRefusal):
-        response.headers.update(exc.headers)
     if isinstance(exc, HTTPException):
         for name, value in exc.get_headers():
             if name in ("Allow", "Retry-After"):
