@@ -571,7 +571,8 @@ def _on_lost_hosts(
     if age_s is None or age_s < limit_s:
         return ()
     silent = tuple(track for track in members if _silent_for(history, track, limit_s))
-    others = [track for track in members if track not in silent]
+    lost = {track.rank for track in silent}
+    others = [track for track in members if track.rank not in lost]
     manager = any(track.identity.group_rank == 0 for track in silent)
     apart = {t.identity.host for t in silent}.isdisjoint(t.identity.host for t in others)
     stands = manager and apart and all(_outlasts(history, track) for track in others)

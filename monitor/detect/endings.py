@@ -8,12 +8,13 @@ about an error of its own or of a peer, so without words it says nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final
 
 from monitor.detect.track import FINISHED_PHASE, RankTrack
 from monitor.model.observation import stopped
+from monitor.model.wording import plural
 
 
 class End(StrEnum):
@@ -59,11 +60,14 @@ def end_of(track: RankTrack) -> End:
     return _BY_SIGNAL.get(process.exit_signal or "", End.UNKNOWN)
 
 
-def perhaps_asked(tracks: Iterable[RankTrack]) -> str:
+def perhaps_asked(tracks: Sequence[RankTrack]) -> str:
     """What to add of ranks that ended with exit code 0 and may have been asked to end."""
     reports = [track.report for track in tracks if track.report is not None]
-    handled = bool(reports) and all(report.process.handles_sigterm for report in reports)
-    return ", perhaps because it was asked to (it handles SIGTERM itself)" if handled else ""
+    if not reports or not all(report.process.handles_sigterm for report in reports):
+        return ""
+    asked = plural(reports, "it was asked to (it handles", "they were asked to (they handle")
+    itself = plural(reports, "itself", "themselves")
+    return f", perhaps because {asked} SIGTERM {itself})"
 
 
 def how_it_ended(track: RankTrack, launcher: bool = False) -> str:
