@@ -84,6 +84,20 @@ def test_a_rank_that_ended_before_anybody_looked_has_ended_as_its_own_sidecar_sa
     assert 62.0 <= late.report.process.dead_age_s < 600.0
 
 
+def test_of_a_dead_rank_its_own_sidecar_knows_more_than_one_that_looked_seldom(host, other):
+    files = host.add("rg_2", 1, pid=other.pid)
+    (alive,) = host.entries()
+    assert (alive.report.process.alive, alive.report.process.handles_sigterm) == (True, False)
+    other.kill()
+    other.wait(10)
+    ended = wire.Process(alive=False, dead_age_s=2.0, exit_code=0, handles_sigterm=True)
+    ending = wire.Ending("Exited with code 0.")
+    report = wire.StateReport(PageReader(files.page).identity, ended, None, ending=ending)
+    share(files.seen, report, time.monotonic())
+    (dead,) = host.entries()
+    assert (dead.report.process.exit_code, dead.report.process.handles_sigterm) == (0, True)
+
+
 def test_what_the_sidecar_of_a_neighbour_knows_of_its_rank_is_told_for_it(host, other):
     alive, dead = host.add("rg_2", 0), host.add("rg_2", 1, pid=other.pid)
     other.kill()

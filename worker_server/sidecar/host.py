@@ -70,8 +70,7 @@ def with_shared(path: Path, report: wire.StateReport, now_s: float) -> wire.Stat
     if witness is not None:
         witness = replace(witness, age_s=witness.age_s + late_s)
     process, then = report.process, kept.process
-    unseen = not process.alive and process.dead_age_s is None  # it died before we looked
-    if unseen and then.dead_age_s is not None:
+    if not process.alive and then.dead_age_s is not None:  # its own WorkerServer saw more of it
         process = structs.replace(then, dead_age_s=then.dead_age_s + late_s)
     heads = (
         structs.replace(
