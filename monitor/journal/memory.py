@@ -28,7 +28,8 @@ from typing import Any, Final
 from msgspec import Struct, convert, structs
 
 from monitor.model.config import KeeperConfig
-from worker_server.wire import Identity, StateReport
+from monitor.model.observation import Observation
+from worker_server.wire import Identity, Process, StateReport, StepState
 
 ATOMS: Final = frozenset({type(None), bool, int, float, str})
 _WIRE: Final = "worker_server.wire"
@@ -38,6 +39,8 @@ _TAGS: Final[dict[type, str]] = {
 }  # fmt: skip
 _MADE: Final = {tag: kind for kind, tag in _TAGS.items()}
 _SCALARS: Final[dict[str, Callable[[Any], Any]]] = {"f": float, "b": b64decode}
+_OFTEN: Final = frozenset({Identity, Observation, StateReport})
+"""Most of what a tick holds, known without a look at the class."""
 UNUSABLE: Final = (
     LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError,
 )  # fmt: skip
@@ -175,10 +178,10 @@ class Writer:
 
     def _plain(self, value: Any) -> Any:  # noqa: PLR0911 - one type a line
         kind = value.__class__
-        if kind is float and not isfinite(value):
-            return ["f", str(value)]
         if kind in ATOMS:
-            return value
+            return value if kind is not float or isfinite(value) else ["f", str(value)]
+        if kind in _OFTEN:
+            return self._object(value)
         if kind is tuple:
             return ["t", *map(self._plain, value)]
         if kind is _Node and value.kind in _TAGS:
@@ -207,8 +210,9 @@ class Writer:
         self._count += 1
         kind = value.__class__
         if kind is StateReport:  # nothing else in it occurs again
-            identity, *rest = structs.astuple(value)
-            return ["o", self._number(kind), self._plain(identity), *rest]
+            identity, process, step, *rest = structs.astuple(value)
+            process, step = structs.astuple(process), step and structs.astuple(step)
+            return ["o", self._number(kind), self._plain(identity), process, step, *rest]
         if kind is _Node:
             return ["o", self._number(value.kind), *map(self._plain, value.values)]
         return ["o", self._number(kind), *map(self._plain, _values_of(kind)(value))]
@@ -299,8 +303,10 @@ class Reader:
         self._count += 1
         names = names_of(kind)
         if kind is StateReport:
-            row = dict(zip(names, [self._value(values[0]), *values[1:]], strict=True))
-            self._now[number] = convert(row, kind, str_keys=True)
+            identity, process, step, *rest = values
+            step = step and _message(StepState, step)
+            row = [self._value(identity), _message(Process, process), step, *rest]
+            self._now[number] = convert(dict(zip(names, row, strict=True)), kind, str_keys=True)
             return self._now[number]
         if issubclass(kind, Struct | tuple):  # they are complete when made: nothing refers back
             parts = dict(zip(names, map(self._value, values), strict=True))
