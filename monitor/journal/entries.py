@@ -46,11 +46,15 @@ class LineError(ValueError):
 
 
 def dumped(value: Any, *, odd: bool = False) -> str:
-    """Compact JSON text; wire types are allowed in `value`. `odd`: it may hold infinite numbers."""
+    """Compact JSON text of `value`, in which wire types and raw JSON are allowed. `odd`: it may
+    hold infinite numbers.
+    """
     if not odd:
         with suppress(UnicodeEncodeError):  # a lone surrogate in a sentence on a record from torch
             return encode(value).decode()
-    return json.dumps(to_builtins(value), separators=(",", ":"))
+    return json.dumps(
+        to_builtins(value, enc_hook=lambda raw: json.loads(bytes(raw))), separators=(",", ":")
+    )
 
 
 class Packer:
@@ -253,7 +257,7 @@ def tick_text(snapshot: Snapshot, outcome: TickOutcome, writer: memory.Writer) -
     plain = {"kind": "tick", "seen": writer.plain(snapshot)}
     if result := outcome_to_json(outcome):
         plain["told"] = result
-    return dumped(plain, odd=bool(snapshot.records))  # torch's own: whatever JSON can spell
+    return dumped(plain)
 
 
 def head_text(head: Head, remembered: Mapping[str, Any] | None) -> str:

@@ -13,6 +13,7 @@ the reader supplies it, since a what-if replay has another one.
 
 from __future__ import annotations
 
+import json
 import sys
 from base64 import b64decode, b64encode
 from collections import Counter, deque
@@ -25,11 +26,11 @@ from math import isfinite
 from operator import attrgetter
 from typing import Any, Final
 
-from msgspec import Struct, convert, structs
+from msgspec import Raw, Struct, convert, structs, to_builtins
 
 from monitor.model.config import KeeperConfig
 from monitor.model.observation import Observation
-from worker_server.wire import Identity, Process, StateReport, StepState
+from worker_server.wire import FlightRecord, Identity, Process, StateReport, StepState
 
 ATOMS: Final = frozenset({type(None), bool, int, float, str})
 _WIRE: Final = "worker_server.wire"
@@ -193,8 +194,7 @@ class Writer:
         if isinstance(value, Enum):
             return ["e", self._number(kind), value.value]
         if _is_message(kind):
-            row = structs.astuple(value) if isinstance(value, Struct) else value
-            return ["w", self._number(kind), row]
+            return ["w", self._number(kind), _row(value)]
         if kind is _Node or _is_frozen(kind):
             return self._object(value)
         return self._plain(freeze(value))  # inside something frozen: nobody changes it
@@ -216,6 +216,15 @@ class Writer:
         if kind is _Node:
             return ["o", self._number(value.kind), *map(self._plain, value.values)]
         return ["o", self._number(kind), *map(self._plain, _values_of(kind)(value))]
+
+
+def _row(message: Any) -> Any:
+    """A message as msgspec writes it. In a flight record is torch's own: whatever JSON can spell,
+    NaN and numbers of any size too, so the standard library writes that.
+    """
+    if isinstance(message, FlightRecord):
+        return Raw(json.dumps(to_builtins(message)).encode())
+    return structs.astuple(message) if isinstance(message, Struct) else message
 
 
 def _apart(config: KeeperConfig, other: KeeperConfig) -> dict[str, Any]:
