@@ -83,9 +83,10 @@ def dead(rank: Rank) -> dict[str, Any] | None:
     return None if state["process"]["alive"] else state
 
 
-def firing(monitor: Monitor) -> dict[str, Any] | None:
+def named(monitor: Monitor) -> dict[str, Any] | None:
+    """The incident that names a rank: one may fire before the second witness is read, unsure."""
     for item in monitor.get("/v1/incidents")["incidents"]:
-        if any(line["to"] == "firing" for line in item["story"]):
+        if item["culprits"] and any(line["to"] == "firing" for line in item["story"]):
             return item
     return None
 
@@ -115,7 +116,7 @@ def hung_and_healed(
             folder, python, script, arguments, name="torchrun",
             LIGHTKEEPER_ATTACH="1", LIGHTKEEPER_MONITOR=monitor.url, **environ,
         )  # fmt: skip
-        incident = wait_for(lambda: firing(monitor), within_s=150, what="an incident fires")
+        incident = wait_for(lambda: named(monitor), within_s=150, what="a rank is named")
         listed = monitor.get("/v1/ranks")["ranks"]
         ranks = [Rank(row["pid"], run_dir) for row in sorted(listed, key=lambda row: row["rank"])]
         seen = Session(incident)

@@ -18,7 +18,6 @@ import re
 import time
 import tracemalloc
 from collections import Counter
-from contextlib import closing
 from copy import deepcopy
 from typing import Any, Final
 from unittest import mock
@@ -109,7 +108,6 @@ class Game:
         )  # fmt: skip
         self.registry, self.quarantine, self.pause = desk.registry, desk.quarantine, desk.pause
         self.metrics.register(Live(lambda: metrics_upkeep.refusals(self.registry.refused)))
-        self.streams = desk.streams
         self.client = create_app(desk).test_client()
         self.quarantine.add(
             QuarantineEntry(
@@ -359,8 +357,7 @@ def play(dice: random.Random) -> list[str]:
             mock.patch.object(registry, "NEW_A_MINUTE", NEW_A_MINUTE),
         ):
             game = Game(dice)
-            with closing(game.streams):
-                findings = game.play()
+            findings = game.play()
         gc.collect()  # a request and its environment hold each other until then
         grown = tracemalloc.get_traced_memory()[0] if watched else 0
     finally:

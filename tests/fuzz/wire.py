@@ -16,7 +16,6 @@ import json
 import random
 import time
 from concurrent.futures import Future
-from contextlib import closing
 from copy import deepcopy
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -238,10 +237,9 @@ def _no_constant(name: str) -> float:
 def play(chance: random.Random) -> list[str]:
     """One fleet."""
     watch = Watch(chance)
-    with closing(watch.client.application.extensions["lightkeeper"].streams):
-        try:
-            watch.run()
-        except Exception as exc:
-            exc.add_note(f"the last odd answer: {watch.wire.last[:200]!r}")
-            raise
+    try:
+        watch.run()
+    except Exception as exc:
+        exc.add_note(f"the last odd answer: {watch.wire.last[:200]!r}")
+        raise
     return []
