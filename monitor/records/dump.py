@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from monitor.records import fast_pickle, safe_pickle
+from monitor.records import safe_pickle
 from monitor.records.job import (
     COLUMNS,
     MAIN_THREAD,
@@ -57,46 +57,43 @@ Entries = tuple[dict[str, NDArray[Any]], tuple[GroupKey, ...], tuple[Payload, ..
 """Columns in the order of record ids, and what they index: groups, payloads, sites."""
 
 
-def read_entries(rows: Sequence[Any] | EntryRows) -> Entries:
+def read_entries(rows: Sequence[Any]) -> Entries:
     """Columns of the entries, and `retired`; keys that a schema lacks are filled in.
 
     Raises:
         FlightRecordError: a value is malformed.
         TypeError, ValueError, LookupError ...: the same, but raised by Python itself.
     """
-    table = rows if isinstance(rows, EntryRows) else EntryRows(rows)
+    table = EntryRows(rows)
     group, groups = numbered(_group_keys(table))
     payload, keys = payload_numbers(table)
     payloads = tuple(
         payload_of(recorded, sizes_in, sizes_out, dtypes_in=dtypes_in, dtypes_out=dtypes_out)
         for recorded, sizes_in, sizes_out, dtypes_in, dtypes_out in keys
     )
-    payload = table.spread(payload)
     of_kind = _by_payload(payload, [item.op in POINT_TO_POINT for item in payloads], np.bool_)
-    p2p = table.spread(_flags(table, "is_p2p")) | of_kind
+    p2p = _flags(table, "is_p2p") | of_kind
     seq = _integers(table, ("collective_seq_id", "seq_id"))
     sites = Sites()
     state = [_STATES.get(item, CollectiveState.UNKNOWN) for item in table.column("state")]
     columns: dict[str, NDArray[Any]] = {
-        "group": table.spread(group),
+        "group": group,
         "seq": np.where(p2p, _integers(table, ("p2p_seq_id", "seq_id")), seq),
         "op_id": _integers(table, ("op_id",)),
         "record": _integers(table, ("record_id", "id"), counted=True),
         "payload": payload,
-        "site": table.spread(
-            np.array([sites.of(frames) for frames in table.column("frames")], np.int32)
-        ),
-        "state": table.spread(np.array(state, np.int8)),
+        "site": np.array([sites.of(frames) for frames in table.column("frames")], np.int32),
+        "state": np.array(state, np.int8),
         "p2p": p2p,
         "peer": np.where(
             p2p, _by_payload(payload, [_peer(item) for item in payloads], np.int32), NONE
         ),
-        "thread": table.spread(np.array(threads_of(table), np.int64)),
+        "thread": np.array(threads_of(table), np.int64),
         "blocking": np.zeros(len(p2p), np.bool_),
         "created_ns": _times(table, "time_created_ns"),
         "started_ns": _times(table, "time_discovered_started_ns"),
         "completed_ns": _times(table, "time_discovered_completed_ns"),
-        "retired": table.spread(_flags(table, "retired")),
+        "retired": _flags(table, "retired"),
     }
     record = columns["record"]
     if (record[1:] < record[:-1]).any():
@@ -238,7 +235,7 @@ def _flags(rows: EntryRows, key: str) -> NDArray[np.bool_]:
 
 def _times(rows: EntryRows, key: str) -> NDArray[np.int64]:
     """Nanoseconds; for an unset time, pickles have None and JSON has 0."""
-    times = rows.numbers(key, _int64([time_ns or NONE for time_ns in rows.column(key)], key))
+    times = _int64([time_ns or NONE for time_ns in rows.column(key)], key)
     return np.where((times > 0) & (times < _LAST_TIME), times, NONE)
 
 
@@ -255,10 +252,10 @@ def _integers(
     """The numbers of the first of `keys` that the rows have; else NONE, or the rows counted."""
     for key in keys:
         if rows.has(key):
-            return rows.numbers(key, _int64(rows.column(key), key))
+            return _int64(rows.column(key), key)
     if counted:
         return np.arange(len(rows), dtype=np.int64)
-    return rows.spread(np.full(len(rows), NONE, np.int64))
+    return np.full(len(rows), NONE, np.int64)
 
 
 def _int64(values: Sequence[Any], key: str) -> NDArray[np.int64]:
@@ -491,18 +488,6 @@ def decode(data: bytes) -> Mapping[str, Any]:
     return value
 
 
-def read_alike(data: bytes, fewest: int = fast_pickle.FEWEST) -> Dump | None:
-    """The dump of a pickle whose entries are written alike, equal to `read(decode(data))`.
-
-    None if it has to be read that way: its entries differ, or it cannot be read at all.
-    """
-    try:
-        value = fast_pickle.document(data, fewest)
-        return None if value is None or "identity" in value else read(value)
-    except FlightRecordError:
-        return None
-
-
 def _json(data: bytes) -> Any:
     if len(data) > MAX_JSON:
         raise FlightRecordError(f"JSON of {len(data)} bytes; at most {MAX_JSON} are read")
@@ -535,7 +520,7 @@ def read(data: Mapping[str, Any]) -> Dump:
 
 def _read(data: Mapping[str, Any], version: str) -> Dump:
     rows = data.get("entries")  # the key is absent when nothing was recorded
-    if rows is not None and not isinstance(rows, list | tuple | EntryRows):
+    if rows is not None and not isinstance(rows, list | tuple):
         raise FlightRecordError(f"entries are a list, not a {type(rows).__name__}")
     columns, keys, payloads, sites = read_entries(() if rows is None else rows)
     retired = columns.pop("retired")

@@ -31,7 +31,7 @@ import msgspec
 from monitor.model.names import RankName, split_rank_name
 from monitor.model.plain import from_plain, readable
 from monitor.records import ring
-from monitor.records.dump import Dump, Record, assemble, decode, read_alike, with_generation
+from monitor.records.dump import Dump, Record, assemble, decode, with_generation
 from monitor.records.dump import read as read_dump
 from monitor.records.job import COPIED_NS, MOMENTS, NONE, Job, Problem, RankInfo
 from monitor.records.ring import RankRecord, from_answers
@@ -589,12 +589,10 @@ def _read(source: DumpFile) -> Read:
     gc.disable()  # for millions of small objects, none in a cycle, it takes a third of the time
     try:
         raw = source.read(_opened(source.file) if source.member else None)
-        dump = read_alike(raw)
-        if dump is None:
-            data = decode(raw)
-            if "identity" in data and "schema" in data:
-                return _read_answer(source, data)
-            dump = read_dump(data)
+        data = decode(raw)
+        if "identity" in data and "schema" in data:
+            return _read_answer(source, data)
+        dump = read_dump(data)
         if source.quorum is not None:
             dump = with_generation(dump, source.quorum)
         return Read(source, dump)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,8 @@ _RECENT: Final = 8
 """Recent payloads of one name that a row is compared with before its key is built."""
 MOST_WORK: Final = 1 << 22
 """Sizes and dtypes read from a pickle, which may refer to one list a million times: 0.5 s."""
-PAYLOAD: Final = ("input_sizes", "output_sizes", "input_dtypes", "output_dtypes")
+_PAYLOAD: Final = ("input_sizes", "output_sizes", "input_dtypes", "output_dtypes")
 
-_T = TypeVar("_T", bound=np.generic)
 PayloadKey = tuple[Any, tuple[Any, ...], tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]
 """profiling_name, sizes in and out, dtypes in and out; hashable."""
 
@@ -56,15 +55,6 @@ class EntryRows:
             return [row.get(key, default) for row in self._rows]
         values = self._columns.get(key)
         return [default] * len(self._rows) if values is None else values
-
-    def spread(self, values: NDArray[_T]) -> NDArray[_T]:
-        """One value for each entry, from one for each value that `column` returns."""
-        return values
-
-    def numbers(self, key: str, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The same for a key whose numbers differ from entry to entry."""
-        del key
-        return values
 
 
 def _alike(rows: Sequence[dict[Any, Any]]) -> dict[Any, tuple[Any, ...]] | None:
@@ -143,6 +133,6 @@ def payload_numbers(rows: EntryRows) -> tuple[NDArray[np.int32], tuple[PayloadKe
     if len(rows) and not rows.has("profiling_name"):
         raise FlightRecordError("an entry has no profiling_name")
     payloads = _Payloads()
-    columns = (rows.column("profiling_name"), *(rows.column(key) for key in PAYLOAD))
+    columns = (rows.column("profiling_name"), *(rows.column(key) for key in _PAYLOAD))
     numbers = [payloads.of(row) for row in zip(*columns, strict=True)]
     return np.array(numbers, np.int32), tuple(payloads.numbers)

@@ -1,7 +1,7 @@
 """Pickles that hold containers, strings and numbers, and nothing else.
 
 Theory of operation. A pickle is a program for a stack machine; a hostile one runs code, fills the
-memory or never ends. So it is inspected before it runs: `instruction_starts` finds where each
+memory or never ends. So it is inspected before it runs: `_instruction_starts` finds where each
 instruction begins. The pickle is refused if an instruction is not one of the few that build plain
 values, if a memo index is far too large (the C unpickler allocates room for it), or if tuples are
 nested (hashing one as a dict key takes unbounded time, or all of the C stack). What passes is run
@@ -51,16 +51,16 @@ _BLOCK: Final = 1 << 15
 _VARIES, _LAST = 255, 0
 
 
-def table_of(values: Mapping[int, int]) -> bytes:
+def _table_of(values: Mapping[int, int]) -> bytes:
     """Instruction -> value, 0 for the others; for `bytes.translate`, the fastest look-up."""
     return bytes(values.get(op, 0) for op in range(256))
 
 
-_STEPS: Final = table_of({**LENGTH, **dict.fromkeys(SIZED, _VARIES), STOP: _LAST})
+_STEPS: Final = _table_of({**LENGTH, **dict.fromkeys(SIZED, _VARIES), STOP: _LAST})
 """Instruction -> distance to the next; 0 where the search ends."""
 
 
-def instruction_starts(data: bytes, raw: NDArray[np.uint8], most: int) -> NDArray[np.int64]:
+def _instruction_starts(data: bytes, raw: NDArray[np.uint8], most: int) -> NDArray[np.int64]:
     """Where instructions begin, up to and including the first STOP or unknown one.
 
     Raises:
@@ -98,7 +98,7 @@ def _sized(
         if not len(sized):
             continue
         at = varies[sized] + 1
-        ends[sized] = at + width + numbers(raw, at, width, end)
+        ends[sized] = at + width + _numbers(raw, at, width, end)
     return varies, ends
 
 
@@ -126,7 +126,7 @@ def _chain(jump: NDArray[np.int64]) -> NDArray[np.int64]:
     return starts[starts < end]
 
 
-def numbers(
+def _numbers(
     raw: NDArray[np.uint8], at: NDArray[np.int64], width: int, limit: int
 ) -> NDArray[np.int64]:
     """Little-endian numbers of `width` bytes, capped at `limit`."""
@@ -152,7 +152,7 @@ _LONGEST_INT: Final = 9
 
 def _among(ops: Iterable[int]) -> bytes:
     """Instruction -> whether it is in `ops`."""
-    return table_of(dict.fromkeys(ops, 1))
+    return _table_of(dict.fromkeys(ops, 1))
 
 
 _SCALAR_OPS: Final = (ord("N"), 0x88, 0x89, ord("K"), ord("M"), ord("J"), ord("G"), *SIZED)
@@ -162,7 +162,7 @@ _PUTS: Final = _among(_PUT_OPS)
 _GETS: Final = _among([GET, LONG_GET])
 _SCALARS: Final = _among(_SCALAR_OPS)
 _TUPLE: Final = _among(TUPLES)
-_ARITY: Final = table_of(TUPLES)
+_ARITY: Final = _table_of(TUPLES)
 _WIDEST: Final = 3
 _MOST_SILENT: Final = 3
 """Instructions that push nothing between two values: one memo put, and a frame may begin."""
@@ -176,12 +176,7 @@ def loads(data: bytes) -> Any:
     Raises:
         FlightRecordError: broken, too large, or it holds more than plain values.
     """
-    inspect(data)
-    return run(data)
-
-
-def run(data: bytes) -> Any:
-    """The value of a pickle that `inspect` has passed."""
+    _inspect(data)
     try:
         return _Plain(io.BufferedReader(io.BytesIO(data))).load()
     except FlightRecordError:
@@ -201,46 +196,28 @@ class _Plain(pickle.Unpickler):
         raise FlightRecordError("a pickle with persistent ids is not opened")
 
 
-class Instructions(NamedTuple):
+class _Instructions(NamedTuple):
     """A pickle's instructions: where each begins, and its opcode."""
 
     raw: NDArray[np.uint8]
     starts: NDArray[np.int64]
     ops: NDArray[np.uint8]
-    values: int
-    """An upper bound of the values in the memo."""
-
-    def gets(self) -> NDArray[np.int64]:
-        """Memo numbers that are looked up."""
-        return _index(self, np.flatnonzero(_are(self.ops, _GETS)))
-
-    def puts(self) -> NDArray[np.int64] | None:
-        """Memo numbers given to values; None if the reader numbers them."""
-        at = np.flatnonzero(_are(self.ops, _PUTS))
-        return None if (self.ops[at] == MEMOIZE).any() else _index(self, at)
 
 
-def inspect(data: bytes, values: int = 0) -> Instructions:
-    """The instructions of a pickle, if all are harmless.
-
-    `values` is the number of values in the whole pickle if `data` is an excerpt.
-
-    Raises:
-        FlightRecordError: broken, too large, or it holds more than plain values.
-    """
+def _inspect(data: bytes) -> None:
+    """Raise unless all instructions of a pickle are harmless."""
     if len(data) > MAX_BYTES:
         raise FlightRecordError(f"a pickle of {len(data)} bytes; at most {MAX_BYTES} are read")
     if not data:
         raise FlightRecordError("empty")
     raw = np.frombuffer(data, np.uint8)
-    starts = instruction_starts(data, raw, MAX_INSTRUCTIONS)
+    starts = _instruction_starts(data, raw, MAX_INSTRUCTIONS)
     ops = raw[starts]
-    code = Instructions(raw, starts, ops, max(values, len(ops)))
+    code = _Instructions(raw, starts, ops)
     _check_instructions(ops)
     _check_lengths(code)
     _check_memo(code)
     _check_tuples(code)
-    return code
 
 
 def _are(ops: NDArray[np.uint8], table: bytes) -> NDArray[np.bool_]:
@@ -259,8 +236,8 @@ def _check_instructions(ops: NDArray[np.uint8]) -> None:
         raise FlightRecordError("broken pickle: it ends in the middle")
 
 
-def _check_lengths(code: Instructions) -> None:
-    raw, starts, ops, _ = code
+def _check_lengths(code: _Instructions) -> None:
+    raw, starts, ops = code
     longs = starts[ops == _LONG]
     if (raw[longs + 1] > _LONGEST_INT).any():
         raise FlightRecordError("not a record: an integer of more than 64 bits")
@@ -268,21 +245,21 @@ def _check_lengths(code: Instructions) -> None:
         raise FlightRecordError("broken pickle: more follows after its end")
 
 
-def _check_memo(code: Instructions) -> None:
+def _check_memo(code: _Instructions) -> None:
     """Refuse a memo index so large that the unpickler would waste memory on it.
 
     Writers number all of their values, or leave it to the reader (protocol 4). If both were
     allowed, a value's number would be unknown here.
     """
-    raw, starts, ops, values = code
+    raw, starts, ops = code
     puts = starts[ops == LONG_PUT]
-    if (numbers(raw, puts + 1, 4, values + 1) > values).any():
+    if (_numbers(raw, puts + 1, 4, len(ops) + 1) > len(ops)).any():
         raise FlightRecordError("broken pickle: a memo index beyond all values")
     if (ops == MEMOIZE).any() and (len(puts) or (ops == PUT).any()):
         raise FlightRecordError("broken pickle: two ways of numbering values")
 
 
-def _check_tuples(code: Instructions) -> None:
+def _check_tuples(code: _Instructions) -> None:
     """Refuse tuples of anything but scalars: no record has one.
 
     Allowed instructions pop values only to put them into a container, so the top of the stack
@@ -320,7 +297,7 @@ def _before(ops: NDArray[np.uint8], at: NDArray[np.int64]) -> NDArray[np.int64]:
     return at
 
 
-def _scalars_by_index(code: Instructions, wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _scalars_by_index(code: _Instructions, wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
     """For each memo index whether only numbers or texts are ever stored under it."""
     ops = code.ops
     puts = np.flatnonzero(_are(ops, _PUTS))
@@ -333,10 +310,10 @@ def _scalars_by_index(code: Instructions, wanted: NDArray[np.int64]) -> NDArray[
     return scalar[wanted]
 
 
-def _index(code: Instructions, at: NDArray[np.int64]) -> NDArray[np.int64]:
+def _index(code: _Instructions, at: NDArray[np.int64]) -> NDArray[np.int64]:
     """Memo index of each of these puts and gets."""
-    raw, starts, ops, values = code
+    raw, starts, ops = code
     index = raw[starts[at] + 1].astype(np.int64)
     wide = (ops[at] == LONG_PUT) | (ops[at] == LONG_GET)
-    index[wide] = numbers(raw, starts[at[wide]] + 1, 4, values)
+    index[wide] = _numbers(raw, starts[at[wide]] + 1, 4, len(ops))
     return index
