@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 import click
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from monitor.commands.command import CommandError, F, as_json, command, gathered, option
+from monitor.commands.command import CommandError, as_json, command, option
 from monitor.commands.offline import composed, say
 from monitor.model.config import ConfigError, KeeperConfig
 from monitor.offline.goodput import (
@@ -20,6 +19,7 @@ from monitor.offline.goodput import (
     FT_HSDP,
     GROUPS,
     HANG_S,
+    KINDS,
     MEASURED_STEP_S,
     MIX,
     RANK_MTBF_S,
@@ -46,176 +46,109 @@ from monitor.offline.goodput import (
 )
 
 _UNITS_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": DAY_S}
+ASSUMED: Final[Mapping[str, tuple[float | None, str]]] = {
+    "rank_mtbf": (RANK_MTBF_S, "between two faults of one rank: FT-HSDP's; Llama 3's was 50676h"),
+    "stop": (MIX.stop, "share of faults that end a process or host; shares in any unit"),
+    "hang": (MIX.hang, "share of faults after which a rank stands"),
+    "slow": (MIX.slow, "share of faults after which a rank is slow"),
+    "slowdown": (MIX.slowdown, "times as long as a step takes with a slow rank"),
+    "slow_lasts": (MIX.slow_lasts_s, "how long a rank stays slow by itself, mean"),
+    "false_evictions": (1.0, "of healthy groups a day, for the last row"),
+    "detect_hang": (None, f"lightkeeper's: {HANG_S:g} s, measured with short steps, and by step"),
+    "stall_factor": (None, f"step times until a hang is decided: 10, and {SHORT_STALL_FACTOR:g}"),
+    "give_up": (TORCHFT_LOST_S, "the survivors of a hang crash after it; TorchFT's defaults"),
+    **{name.removesuffix("_s"): (getattr(TIMES, name), say) for name, say in TIMES_SAY.items()},
+}
+"""What `--assume` sets: its default (None: reckoned) and its meaning; times in seconds."""
 
 
-class Duration(click.ParamType[float]):
-    """Seconds: `90`, `90s`, `18m`, `2h`, `1d`."""
-
-    name = "time"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        words = str(value).strip().lower()
-        unit = _UNITS_S.get(words[-1:])
-        try:
-            number = float(words if unit is None else words[:-1])
-        except ValueError:
-            number = math.nan
-        if not (number >= 0.0 and math.isfinite(number)):
-            self.fail(f"{value!r} is no time, such as 90, 90s, 18m, 2h or 1d", param, ctx)
-        return number * (unit or 1.0)
+def _number(text: str) -> float:
+    """A number, or seconds: `90`, `90s`, `18m`, `2h`, `1d`."""
+    words = text.strip().lower()
+    unit = _UNITS_S.get(words[-1:])
+    try:
+        number = float(words if unit is None else words[:-1])
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise CommandError(f"{text!r} is no number and no time, such as 90, 90s, 18m, 2h or 1d")
+    return number * (unit or 1.0)
 
 
-class Shares(click.ParamType[tuple[float, ...]]):
-    """Three shares that add up to 1, from numbers in any unit."""
-
-    name = "shares"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[float, ...]:
-        try:
-            parts = [float(word) for word in value.split(":")]
-        except ValueError:
-            parts = []
-        total = sum(parts)
-        if len(parts) != 3 or min(parts) < 0.0 or not 0.0 < total < math.inf:
-            self.fail(f"{value!r} is not STOP:HANG:SLOW, such as 83:12:5", param, ctx)
-        return tuple(number / total for number in parts)
+def _assumed(assume: tuple[str, ...]) -> dict[str, float | None]:
+    """All of `ASSUMED`, as the options say."""
+    numbers = {name: default for name, (default, _) in ASSUMED.items()}
+    for words in assume:
+        name, _, value = words.partition("=")
+        if name not in ASSUMED:
+            raise CommandError(f"{name!r} is not assumed; there are {', '.join(ASSUMED)}")
+        numbers[name] = _number(value)
+    return numbers
 
 
-class Span(click.ParamType[tuple[int, int]]):
-    """Two whole numbers."""
+def _scenarios(
+    ranks: int, groups: int, mtbf_s: float | None, numbers: Mapping[str, float | None]
+) -> list[Scenario]:
+    """The ways to run a job of this size."""
+    said = {name: number for name, number in numbers.items() if number is not None}
+    if mtbf_s is None:
+        mtbf_s = said["rank_mtbf"] / max(1, ranks)
+    total = sum(said[kind] for kind in KINDS) or 1.0
+    stop, hang, slow = (said[kind] / total for kind in KINDS)
+    mix = Mix(stop, hang, slow, said["slowdown"], said["slow_lasts"])
+    times = RecoveryTimes(**{name: said[name.removesuffix("_s")] for name in TIMES_SAY})
+    nobody = Handling("", Response(None), Response(None), Response(None))
+    plain = Scenario(JobSize(ranks, groups, mtbf_s), mix, times, nobody)
+    found = list(_detections(times.step_s, mix.slowdown, said))
+    return ways(plain, found, said["give_up"], said["false_evictions"])
 
-    name = "span"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, int]:
-        first, _, last = value.partition(":")
-        if not (first.isdecimal() and last.isdecimal()):
-            self.fail(f"{value!r} is not A:B, such as 1000:100000", param, ctx)
-        return int(first), int(last)
-
-
-@dataclass(frozen=True, slots=True)
-class Assumptions:
-    """What the options say of faults and of how they are handled; times in seconds."""
-
-    groups: int | None
-    mtbf: float | None
-    rank_mtbf: float | None
-    mix: tuple[float, float, float]
-    slowdown: float
-    slow_lasts: float
-    false_evictions: float
-    detect_hang: float | None
-    stall_factor: float | None
-    give_up: float
-
-    def of(self, ranks: int, groups: int, times: RecoveryTimes) -> list[Scenario]:
-        """The ways to run a job of this size."""
-        of_rank_s = RANK_MTBF_S if self.rank_mtbf is None else self.rank_mtbf
-        mtbf_s = of_rank_s / max(1, ranks) if self.mtbf is None else self.mtbf
-        mix = Mix(*self.mix, self.slowdown, self.slow_lasts)
-        nobody = Handling("", Response(None), Response(None), Response(None))
-        plain = Scenario(JobSize(ranks, groups, mtbf_s), mix, times, nobody)
-        return ways(plain, self._detections(times.step_s), self.give_up, self.false_evictions)
-
-    def _detections(self, step_s: float) -> list[tuple[str, Detection]]:
-        usual = KeeperConfig()
-        if self.detect_hang is not None:
-            long = detection(step_s, self.slowdown, usual)
-            return [("lightkeeper", long._replace(hang_s=self.detect_hang))]
-        short = detection(MEASURED_STEP_S, self.slowdown, usual)
-        factor = usual.stall_factor if self.stall_factor is None else self.stall_factor
-        long = detection(step_s, self.slowdown, replace(usual, stall_factor=factor))
+def _detections(
+    step_s: float, slowdown: float, said: Mapping[str, float]
+) -> Iterator[tuple[str, Detection]]:
+    usual = KeeperConfig()
+    short = detection(MEASURED_STEP_S, slowdown, usual)
+    factor = said.get("stall_factor", usual.stall_factor)
+    long = detection(step_s, slowdown, replace(usual, stall_factor=factor))
+    if "detect_hang" in said:
+        yield "lightkeeper", long._replace(hang_s=said["detect_hang"])
+    elif long == short:
+        yield "lightkeeper", short
+    else:
         steps = f"lightkeeper, {step_s:g} s steps"
-        if long == short:
-            return [("lightkeeper", short)]
-        rows = [("lightkeeper, as measured", short), (steps, long)]
-        if self.stall_factor is None:
-            soon = detection(step_s, self.slowdown, replace(usual, stall_factor=SHORT_STALL_FACTOR))
-            rows.append((f"{steps}, stall_factor {SHORT_STALL_FACTOR:g}", soon))
-        return rows
+        yield "lightkeeper, as measured", short
+        yield steps, long
+        if "stall_factor" not in said:
+            soon = replace(usual, stall_factor=SHORT_STALL_FACTOR)
+            yield (
+                f"{steps}, stall_factor {SHORT_STALL_FACTOR:g}",
+                detection(step_s, slowdown, soon),
+            )
 
 
-_time: Final = functools.partial(option, type=Duration(), metavar="TIME")
-
-
-def _times(called: F) -> F:
-    """An option for each of the times after a decision."""
-    for name, about in reversed(TIMES_SAY.items()):
-        flag = f"--{name.removesuffix('_s').replace('_', '-')}"
-        called = _time(flag, name, default=getattr(TIMES, name), help=about)(called)
-    return called
-
-
-@command()
-@option("--case", type=click.Choice(("ft-hsdp",)), help="a published case")
-@option("--sweep", type=Span(), metavar="A:B", help="1, 2, 5, 10 ... from A to B ranks")
-@option("--ranks", type=int, metavar="N", help=f"GPUs (default: {FT_HSDP.ranks})")
-@gathered(
-    "assumed",
-    Assumptions,
-    option(
-        "--groups", type=int, metavar="N", help="replica groups (12, with --ranks or --sweep 10)"
-    ),
-    _time("--mtbf", help="of the whole job: 90s, 3h, 1d"),
-    _time(
-        "--rank-mtbf",
-        help=f"of one rank ({RANK_MTBF_S / 3600:.0f}h, FT-HSDP's; Llama 3's was 50676h)",
-    ),
-    option(
-        "--mix",
-        type=Shares(),
-        default=f"{MIX.stop}:{MIX.hang}:{MIX.slow}",
-        metavar="STOP:HANG:SLOW",
-        help="kinds of faults, in any unit",
-    ),
-    option(
-        "--slowdown",
-        type=float,
-        default=MIX.slowdown,
-        metavar="X",
-        help="times as long as a step takes with a slow rank",
-    ),
-    _time("--slow-lasts", default=MIX.slow_lasts_s, help="how long one stays slow by itself, mean"),
-    option(
-        "--false-evictions",
-        type=float,
-        default=1.0,
-        metavar="PER_DAY",
-        help="of healthy groups, for the last row",
-    ),
-    _time(
-        "--detect-hang",
-        help=f"lightkeeper's ({HANG_S:g}, measured with short steps, and by --step)",
-    ),
-    option(
-        "--stall-factor",
-        type=float,
-        metavar="X",
-        help="a hang is decided after so many step times (both 10, the monitor's default, and "
-        f"{SHORT_STALL_FACTOR:g})",
-    ),
-    _time(
-        "--give-up",
-        default=TORCHFT_LOST_S,
-        help="the survivors of a hang crash after it; TorchFT's defaults",
-    ),
+@command(
+    epilog="\b\nwhat is assumed, in seconds where it is a time:\n"
+    + "\n".join(
+        f"  {name:<15} {'' if default is None else f'{default:g}':>11}  {about}"
+        for name, (default, about) in ASSUMED.items()
+    )
 )
-@_times
+@option("--case", type=click.Choice(("ft-hsdp",)), help="a published case")
+@option("--sweep", metavar="A:B", help="1, 2, 5, 10 ... from A to B ranks")
+@option("--ranks", type=int, metavar="N", help=f"GPUs (default: {FT_HSDP.ranks})")
+@option("--groups", type=int, metavar="N", help="replica groups (12, with --ranks or --sweep 10)")
+@option("--mtbf", metavar="TIME", help="of the whole job: 90s, 3h, 1d")
+@option("--assume", multiple=True, metavar="NAME=VALUE", help="one of the numbers listed below")
 @as_json
 def goodput(
     *,
     case: str | None,
-    sweep: tuple[int, int] | None,
+    sweep: str | None,
     ranks: int | None,
-    assumed: Assumptions,
+    groups: int | None,
+    mtbf: str | None,
+    assume: tuple[str, ...],
     as_json: bool,
-    **times_s: float,
 ) -> None:
     """Estimate how much of the time a job trains.
 
@@ -233,26 +166,23 @@ def goodput(
     examples:
       lightkeeper goodput --case ft-hsdp                      44 % -> 80 % at 98,304 GPUs
       lightkeeper goodput --ranks 16384 --groups 8 --mtbf 3h  my job
-      lightkeeper goodput --sweep 1000:100000
+      lightkeeper goodput --sweep 1000:100000 --assume step=5s --assume restart=4m
       lightkeeper goodput --format json | jq '.ways[] | [.name, .poisson]'
     """
     if sum(asked is not None for asked in (case, sweep, ranks)) > 1:
         raise CommandError("--case, --sweep and --ranks exclude each other")
-    if None not in (assumed.mtbf, assumed.rank_mtbf):
-        raise CommandError("--mtbf and --rank-mtbf exclude each other")
+    numbers, mtbf_s = _assumed(assume), None if mtbf is None else _number(mtbf)
     try:
         if case is not None:
             tables, body = _case(list(ft_hsdp()))
         elif sweep is not None:
-            sizes = _sizes(sweep, assumed.groups or GROUPS)
-            times = RecoveryTimes(**times_s)
-            tables, body = _sweep(
-                [assumed.of(size, assumed.groups or GROUPS, times) for size in sizes]
-            )
+            unit = groups or GROUPS
+            sizes = _sizes(sweep, unit)
+            tables, body = _sweep([_scenarios(size, unit, mtbf_s, numbers) for size in sizes])
         else:
-            groups = assumed.groups or (FT_HSDP.groups if ranks is None else GROUPS)
+            unit = groups or (FT_HSDP.groups if ranks is None else GROUPS)
             count = FT_HSDP.ranks if ranks is None else ranks
-            tables, body = _job(assumed.of(count, groups, RecoveryTimes(**times_s)))
+            tables, body = _job(_scenarios(count, unit, mtbf_s, numbers))
     except (ScenarioError, ConfigError) as exc:
         raise CommandError(str(exc)) from exc
     say(composed(as_json=as_json, body=lambda: body, text=lambda out: _print(out, tables)))
@@ -263,8 +193,11 @@ def _print(out: Console, parts: Sequence[RenderableType]) -> None:
         out.print(part, highlight=False)
 
 
-def _sizes(sweep: tuple[int, int], unit: int) -> list[int]:
-    first, last = sweep
+def _sizes(sweep: str, unit: int) -> list[int]:
+    ends = sweep.split(":")
+    if len(ends) != 2 or not all(map(str.isdecimal, ends)):
+        raise ScenarioError(f"{sweep!r} is not A:B, such as 1000:100000")
+    first, last = map(int, ends)
     if not unit <= first < last <= 10_000_000:
         raise ScenarioError(f"the sweep is {first}:{last}, expected {unit} to 10000000, in order")
     steps = (base * 10**power for power in range(8) for base in (1, 2, 5))
@@ -311,7 +244,7 @@ def _job(rows: Sequence[Scenario]) -> Answer:
     if late:
         parts.append(
             f"{late[0]}: a hang is decided later than the survivors give up; lower "
-            "stall_factor, or raise TorchFT's timeouts (--give-up)"
+            "stall_factor, or raise TorchFT's timeouts (--assume give_up=...)"
         )
     return parts, _body(rows)
 

@@ -268,9 +268,13 @@ def test_the_figures_on_the_page_are_what_the_command_says(
 
 def test_what_is_said_goes_into_the_model(capsys: pytest.CaptureFixture[str]) -> None:
     said = body(
-        ["--ranks", "64", "--groups", "8", "--rank-mtbf", "64h", "--mix", "50:25:25", "--slowdown",
-         "3", "--slow-lasts", "1h", "--evict", "2", "--restart", "1m", "--step", "1",
-          "--detect-hang", "7", "--false-evictions", "2"],
+        ["--ranks", "64", "--groups", "8", *(
+            word
+            for said in ("rank_mtbf=64h", "stop=50", "hang=25", "slow=25", "slowdown=3",
+                         "slow_lasts=1h", "evict=2", "restart=1m", "step=1", "detect_hang=7",
+                         "false_evictions=2")
+            for word in ("--assume", said)
+        )],
         capsys,
     )  # fmt: skip
     assert said["job"] == {"ranks": 64, "groups": 8, "mtbf_s": 3600.0}
@@ -305,13 +309,14 @@ def test_a_person_gets_a_table(
     [
         (["--ranks", "1023"], "1023 ranks cannot be 10 groups of one size"),
         (["--ranks", "0"], "ranks is 0, expected 2 to 1e+07"),
-        (["--slowdown", "nan"], "slowdown is nan, expected 1 to 1000"),
-        (["--false-evictions", "-1"], "false evictions a day is -1, expected 0 to 1e+06"),
+        (["--assume", "slowdown=0.5"], "slowdown is 0.5, expected 1 to 1000"),
+        (["--assume", "false_evictions=-1"], "false evictions a day is -1, expected 0 to 1e+06"),
         (["--case", "ft-hsdp", "--sweep", "1:2"], "--case, --sweep and --ranks exclude each other"),
         (["--sweep", "5:2"], "the sweep is 5:2, expected 10 to 10000000, in order"),
-        (["--mtbf", "soon"], "'soon' is no time, such as 90, 90s, 18m, 2h or 1d"),
-        (["--heal", "-1"], "'-1' is no time"),
-        (["--mix", "0:0:0"], "'0:0:0' is not STOP:HANG:SLOW, such as 83:12:5"),
+        (["--mtbf", "soon"], "'soon' is no number and no time, such as 90, 90s"),
+        (["--assume", "heal=-1"], "heal_s is -1, expected 0 to 1e+09"),
+        (["--assume", "mood=3"], "'mood' is not assumed; there are rank_mtbf, stop"),
+        (["--assume", "slow=nan"], "'nan' is no number"),
         (["--sweep", "9"], "'9' is not A:B, such as 1000:100000"),
     ],
 )
