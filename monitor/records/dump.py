@@ -111,21 +111,21 @@ def threads_of(table: EntryRows) -> list[int]:
 
     `MAIN_THREAD` is the one that calls most; a helper's entries count as its own.
     """
-    numbers: dict[str, int] = {}
-    threads: list[int | None] = []  # None: a helper's
-    for name, thread in zip(table.column("thread_name"), table.column("thread_id"), strict=True):
+    rows = list(zip(table.column("thread_name"), table.column("thread_id"), strict=True))
+    callers: Counter[str] = Counter()
+    helpers = set()
+    for row, calls in Counter(rows).items():
+        name, thread = row
         if not isinstance(thread, str):
-            threads.append(NONE)
-        elif isinstance(name, str) and name.startswith(_HELPERS):
-            threads.append(None)
+            continue
+        if isinstance(name, str) and name.startswith(_HELPERS):
+            helpers.add(row)
         else:
-            threads.append(numbers.setdefault(thread, len(numbers)))
-    callers = Counter(thread for thread in threads if thread is not None and thread != NONE)
-    main = max(callers, key=callers.__getitem__, default=NONE)
-    if main == NONE:
-        return [NONE] * len(threads)
-    swapped = {MAIN_THREAD: main, main: MAIN_THREAD}
-    return [MAIN_THREAD if thread is None else swapped.get(thread, thread) for thread in threads]
+            callers[thread] += calls
+    if not callers:
+        return [NONE] * len(rows)
+    numbers = {thread: number for number, (thread, _) in enumerate(callers.most_common())}
+    return [MAIN_THREAD if row in helpers else numbers.get(row[1], NONE) for row in rows]
 
 
 def spread_coalesced(columns: Mapping[str, NDArray[Any]], payloads: Sequence[Payload]) -> None:

@@ -270,7 +270,7 @@ def _judge(report: FaultReport, incidents: list[Row], keeper: bool) -> None:
 
 # -- what people see -------------------------------------------------------------------------
 
-QUIET_LINE_S: Final = 10.0
+QUIET_LINE_S: Final = 20.0
 LOG_WIDTH: Final = 118
 _TRY: Final = (
     "lightkeeper top --monitor {monitor}",
@@ -313,13 +313,16 @@ class DemoLog:
         self.console.print(f"[dim]{time.monotonic() - self._began_s:6.1f} s[/dim]  {text}")
 
     def show(self, snapshot: dict[str, Any], waiting_for: str) -> None:
-        """The fleet as it is now: a line when it changes."""
+        """The fleet as it is now: a line when it changes, a short one when it long does not."""
         healths = [f"{rank['rank']} {rank['health']}" for rank in snapshot["ranks"]]
         line = f"{'  '.join(healths) or 'no ranks'} | {waiting_for}"
         since_s = time.monotonic() - self._last_line_s
-        if (line != self._last_line and since_s > 1) or since_s > QUIET_LINE_S:
+        if line != self._last_line and since_s > 1:
             self._last_line, self._last_line_s = line, time.monotonic()
             self.say(line)
+        elif since_s > QUIET_LINE_S:
+            self._last_line_s = time.monotonic()
+            self.say("[dim]no change[/dim]")
 
 
 def timeline(report: FaultReport, out: Console) -> Table:
