@@ -58,10 +58,6 @@ class Reading:
             (c for c in reversed(self.calls) if c.seq == seq and c.group == process_group), None
         )
 
-    def of(self, process_group: str) -> tuple[RingEntry, ...]:
-        """The collectives of one process group, oldest first."""
-        return tuple(call for call in self.calls if call.group == process_group)
-
     @property
     def covers_s(self) -> float:
         """Seconds in which the rank's ring turned over, at the pace of its newer half."""

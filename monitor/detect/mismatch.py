@@ -1,17 +1,14 @@
 """Inconsistent collectives (class H2): all entered, not the same thing (ALGORITHMS.md 4).
 
-Theory of operation. Phase 1, on ring heads: a collective is suspicious, see `suspicion`. Phase 2,
-on flight records of those ranks and of a few in other groups: which rank called something else
-(`differing_call`), or one call too many or too few (`uneven_call`). Last, the whole records of the
-group give a second opinion, which may narrow the verdict or make it unsure.
+Theory of operation. Ring heads raise a suspicion, see `suspicion`; it is decided by the flight
+records of the whole group, as `lightkeeper analyze` decides: by the majority, and on a tie by what
+each rank called at this place before. Nobody is accused where both are silent.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from itertools import islice
 from math import inf
 from typing import Final
 
@@ -21,14 +18,12 @@ from monitor.detect.graph import Stuck, WaitGraph
 from monitor.detect.history import History, Reading
 from monitor.detect.recorded import Opinion, lane, opinion, opinion_across, sure, unread
 from monitor.detect.track import RankTrack
-from monitor.detect.wording import HANGS_NOTHING, calls_differ, calls_uneven, records_disagree
+from monitor.detect.wording import HANGS_NOTHING, calls_uneven
 from monitor.model.names import GroupName, RankName
 from monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
 from monitor.model.wording import groups_of
 from monitor.records.findings import Fault, Finding
 from monitor.records.job import NONE
-from monitor.records.ring import signature_in_ring
-from monitor.records.signature import Signature
 from worker_server.wire import ACROSS, RingEntry
 
 # -- suspicion ---------------------------------------------------------------------------------
@@ -41,8 +36,6 @@ from worker_server.wire import ACROSS, RingEntry
 _AGAIN_S = 3.0
 """After this long a record is requested again if it lacks the call its rank reports to be in.
 Shorter: a false one has its group's records judged again in each tick."""
-_COHORT_GROUPS = 2
-"""Other groups whose records are read."""
 
 
 def suspicious_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
@@ -58,35 +51,11 @@ def suspicious_records(history: History, graph: WaitGraph) -> tuple[RankName, ..
             wanted.update(
                 t.rank for t in members if _lacks(history, t.rank) or _before_death(history, t)
             )
-    if involved:
-        wanted.update(r for r in _elsewhere(history, graph, involved) if _lacks(history, r))
     return tuple(sorted(r for r in wanted if history.tracks[r].fresh is not None))
-
-
-def _elsewhere(history: History, graph: WaitGraph, involved: Set[GroupName]) -> Iterable[RankName]:
-    """A rank each of a few other groups, to learn what the program does at this place."""
-    groups = (members for group, members in history.groups().items() if group not in involved)
-    firsts = (
-        next((t.rank for t in members if graph.standing[t.rank] is not RankStanding.SILENT), None)
-        for members in groups
-    )
-    return islice(filter(None, firsts), _COHORT_GROUPS)
 
 
 def _victims(graph: WaitGraph, stuck: Stuck, culprits: Iterable[RankName]) -> tuple[RankName, ...]:
     return tuple(sorted({*graph.victims(stuck.members), *stuck.members} - set(culprits)))
-
-
-def _evidence(entries: Mapping[RankName, RingEntry]) -> dict[str, str]:
-    return {r: f"{signature_in_ring(entry)} at {entry.site or '?'}" for r, entry in entries.items()}
-
-
-def entries_at(
-    records: Mapping[RankName, Reading], process_group: str, seq: int
-) -> dict[RankName, RingEntry]:
-    """What each rank called at one place, for ranks whose records hold it."""
-    entries = {rank: record.at(process_group, seq) for rank, record in records.items()}
-    return {rank: entry for rank, entry in entries.items() if entry is not None}
 
 
 def began_s(history: History, ranks: Iterable[RankName]) -> float:
@@ -194,103 +163,6 @@ def _unfinished(call: RingEntry) -> bool:
     return call.exit_age_s is None or call.error is not None
 
 
-# -- differing call ----------------------------------------------------------------------------
-
-
-def differing_call(
-    history: History, graph: WaitGraph, stuck: Stuck, records: Mapping[RankName, Reading]
-) -> Verdict | None:
-    """The rank that called something else than the others in a collective that all have entered.
-    None: all called the same.
-
-    Signatures of the same (process group, sequence), walked back to the first divergence. A strict
-    majority makes the minority the culprits. On a tie the program itself decides, because every
-    group runs the same: what these ranks called at the same `nth` in earlier attempts, and what the
-    other groups call there. When both are silent, or contradict each other, nobody is accused and
-    both are named.
-    """
-    seq = _first_divergence(records, stuck)
-    if seq is None:
-        return None
-    entries = entries_at(records, stuck.process_group, seq)
-    sides: dict[Signature, list[RankName]] = {}
-    for rank, entry in sorted(entries.items()):
-        sides.setdefault(signature_in_ring(entry), []).append(rank)
-    right = next((side for side, ranks in sides.items() if 2 * len(ranks) > stuck.size), None)
-    majority = right is not None
-    if right is None:
-        right = _expected(history, records, stuck, next(iter(entries.values())))
-    if right is not None and right not in sides:
-        right = None
-    odd = (rank for side, ranks in sides.items() for rank in ranks if side != right)
-    culprits = tuple(sorted(odd))
-    return Verdict(
-        kind=Kind.MISMATCH,
-        culprits=culprits,
-        groups=(stuck.group,),
-        reason=calls_differ(
-            stuck,
-            seq,
-            sides,
-            right,
-            culprits=culprits,
-            site=entries[culprits[0]].site,
-            majority=majority,
-        ),
-        confidence=Confidence.UNSURE if right is None else Confidence.LIKELY,
-        since_s=began_s(history, culprits),
-        victims=_victims(graph, stuck, culprits),
-        evidence=_evidence(entries),
-        signature=f"mismatch:{stuck.process_group}:{'/'.join(sorted({s.op for s in sides}))}",
-    )
-
-
-def _first_divergence(records: Mapping[RankName, Reading], stuck: Stuck) -> int | None:
-    """The first of the consecutive diverging collectives that end at this one; None: none."""
-    first: int | None = None
-    for seq in range(stuck.seq, 0, -1):
-        entries = entries_at(records, stuck.process_group, seq)
-        if len({signature_in_ring(entry) for entry in entries.values()}) < 2:
-            break
-        first = seq
-    return first
-
-
-def _expected(
-    history: History, records: Mapping[RankName, Reading], stuck: Stuck, entry: RingEntry
-) -> Signature | None:
-    """What the program calls at this place; None if unknown or the witnesses disagree."""
-    if entry.nth is None:
-        return None
-    own = _habit(
-        earlier
-        for record in records.values()
-        for earlier in record.of(stuck.process_group)
-        if earlier.nth == entry.nth
-        and not _unfinished(earlier)
-        and earlier.attempt is not None
-        and entry.attempt is not None
-        and earlier.attempt < entry.attempt
-    )
-    others = _habit(
-        theirs
-        for track in history.present()
-        if track.group != stuck.group and (record := history.reading(track)) is not None
-        for theirs in record.of(stuck.process_group)
-        if theirs.nth == entry.nth
-    )
-    habits = {habit for habit in (own, others) if habit is not None}
-    return habits.pop() if len(habits) == 1 else None
-
-
-def _habit(entries: Iterable[RingEntry]) -> Signature | None:
-    """The one signature of most of the entries; None if there is none, or no clear one."""
-    counts = Counter(signature_in_ring(entry) for entry in entries).most_common(2)
-    if not counts or 2 * counts[0][1] <= sum(count for _, count in counts):
-        return None
-    return counts[0][0]
-
-
 # -- differing across --------------------------------------------------------------------------
 
 _MOST = 64
@@ -355,60 +227,6 @@ def _judge(history: History, dead: RankTrack) -> Verdict | None:
     return None
 
 
-# -- uneven call -------------------------------------------------------------------------------
-
-
-def uneven_call(
-    history: History, graph: WaitGraph, stuck: Stuck, records: Mapping[RankName, Reading]
-) -> Verdict | None:
-    """Ranks that made a call too many or left one out: some are inside a collective that the others
-    have not reached. None without a record of it.
-
-    All wait for each other. The ranks ahead made an extra call unless the program always makes it
-    there; then the others skipped theirs.
-    """
-    entries = entries_at(
-        {r: records[r] for r in stuck.joined if r in records}, stuck.process_group, stuck.seq
-    )
-    if not entries:
-        return None
-    entry = next(iter(entries.values()))
-    usual = _usual_calls(history, records, stuck, entry)
-    extra = usual is not None and entry.nth is not None and entry.nth >= usual
-    culprits = stuck.members if usual is None else stuck.joined if extra else stuck.absent
-    return Verdict(
-        kind=Kind.MISMATCH,
-        culprits=tuple(sorted(culprits)),
-        groups=(stuck.group,),
-        reason=calls_uneven(stuck, signature_in_ring(entry), usual, extra=extra),
-        confidence=Confidence.UNSURE if usual is None else Confidence.LIKELY,
-        since_s=began_s(history, stuck.joined),
-        victims=_victims(graph, stuck, culprits),
-        evidence=_evidence(entries),
-        signature=f"mismatch:{stuck.process_group}:{signature_in_ring(entry).op}/nothing",
-    )
-
-
-def _usual_calls(
-    history: History, records: Mapping[RankName, Reading], stuck: Stuck, entry: RingEntry
-) -> int | None:
-    """How many calls of this process group one attempt makes, by all known finished attempts."""
-    counts: set[int] = set()
-    outside = [
-        record
-        for track in history.present()
-        if track.group != stuck.group and (record := history.reading(track)) is not None
-    ]
-    for record in (*records.values(), *outside):
-        calls: Counter[int] = Counter()
-        for call in record.of(stuck.process_group):
-            if call.attempt is not None:
-                calls[call.attempt] += 1
-        whole = sorted(calls)[1:-1]  # the ring may cut off the first, the last is under way
-        counts.update(calls[attempt] for attempt in whole)
-    return counts.pop() if len(counts) == 1 and entry.nth is not None else None
-
-
 # -- mismatch ----------------------------------------------------------------------------------
 
 _KINDS = (Fault.MISMATCH, Fault.SKIPPED, Fault.EXTRA)
@@ -420,10 +238,7 @@ def mismatch(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     for stuck in (*_suspicious(history, graph), *_of_the_dead(history, graph)):
         if stuck.group in verdicts:
             continue
-        verdict = two_threads(history, stuck)
-        if verdict is None:
-            judge = _by_torchs_records if stuck.recorded else _by_the_ring
-            verdict = judge(history, graph, stuck)
+        verdict = two_threads(history, stuck) or _by_records(history, graph, stuck)
         if verdict is not None:
             verdicts[stuck.group] = verdict
     return tuple(verdicts[group] for group in sorted(verdicts))
@@ -453,73 +268,32 @@ def two_threads(history: History, stuck: Stuck) -> Verdict | None:
     )
 
 
-def _by_the_ring(history: History, graph: WaitGraph, stuck: Stuck) -> Verdict | None:
-    records = {
-        rank: record
-        for rank in stuck.members
-        if (record := history.reading(history.tracks[rank])) is not None
-    }
-    judge = differing_call if stuck.complete else uneven_call
-    verdict = judge(history, graph, stuck, records)
-    return None if verdict is None else _with_second_opinion(history, verdict, stuck.group)
+def _by_records(history: History, graph: WaitGraph, stuck: Stuck) -> Verdict | None:
+    """What the group's records say of it, once all were read since the call began.
 
-
-def _by_torchs_records(history: History, graph: WaitGraph, stuck: Stuck) -> Verdict | None:
-    """The analysis of a collective that no ring contains, once all records have been read."""
+    None where they show no difference, or, without a culprit, a circle: the deadlock detector
+    reports it. Where a call that the others wait past has no counterpart, the heads show that much.
+    """
     said = opinion(history, stuck.group, within_s=stuck.stall_s)
     if said is None:
         return None
     finding = next((f for f in said.findings if f.kind in _KINDS), None)
-    if finding is None:
+    circle = any(each.kind is Fault.ORDER_INVERSION for each in said.findings)
+    if (circle and not (finding and sure(finding))) or (finding is None and stuck.complete):
         return None
-    culprits = said.involved(finding) or stuck.members
+    culprits = stuck.members if finding is None else said.involved(finding) or stuck.members
+    began = history.now_s - stuck.stall_s if stuck.recorded else began_s(history, culprits)
+    op = "/".join(stuck.ops) if finding is None else finding.op
     return Verdict(
         kind=Kind.MISMATCH,
         culprits=culprits,
         groups=(stuck.group,),
-        reason=finding.reason,
-        confidence=finding.confidence,
-        since_s=history.now_s - stuck.stall_s,
+        reason=calls_uneven(stuck) if finding is None else finding.reason,
+        confidence=Confidence.UNSURE if finding is None else finding.confidence,
+        since_s=began,
         victims=_victims(graph, stuck, culprits),
-        evidence=finding.evidence,
-        signature=f"mismatch:{stuck.process_group}:{finding.op}",
-    )
-
-
-def _with_second_opinion(history: History, verdict: Verdict, group: GroupName) -> Verdict | None:
-    """The same verdict, unless the group's whole records contradict it or add to it.
-
-    The verdict is about one collective and the habit at its place; records hold every process
-    group. None when they show a cycle, which the deadlock detector reports.
-    """
-    said = opinion(history, group)
-    if said is None:
-        return verdict
-    unsure = verdict.confidence is Confidence.UNSURE
-    if unsure and any(finding.kind is Fault.ORDER_INVERSION for finding in said.findings):
-        return None
-    findings = [finding for finding in said.findings if finding.kind in _KINDS]
-    named = {rank for finding in findings if sure(finding) for rank in said.names(finding.culprits)}
-    if not named or named == set(verdict.suspects):
-        return verdict
-    if unsure and named < set(verdict.suspects):
-        first = next(finding for finding in findings if sure(finding))
-        return replace(
-            verdict,
-            culprits=tuple(sorted(named)),
-            victims=tuple(sorted({*verdict.victims, *verdict.suspects} - named)),
-            confidence=first.confidence,
-            reason=first.reason,
-        )
-    if named & set(verdict.suspects):
-        return verdict
-    both = tuple(sorted(named | set(verdict.suspects)))
-    return replace(
-        verdict,
-        culprits=both,
-        victims=tuple(rank for rank in verdict.victims if rank not in both),
-        confidence=Confidence.UNSURE,
-        reason=records_disagree(verdict.reason, sorted(named)),
+        evidence={} if finding is None else finding.evidence,
+        signature=f"mismatch:{stuck.process_group}:{op}",
     )
 
 

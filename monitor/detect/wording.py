@@ -27,7 +27,6 @@ from monitor.model.names import (
 from monitor.model.observation import stopped
 from monitor.model.verdict import RankStanding
 from monitor.model.wording import listed, plural, seconds
-from monitor.records.signature import Signature
 from worker_server.wire import (
     WAIT_COMMIT,
     WAIT_HEAL,
@@ -448,40 +447,15 @@ HANGS_NOTHING: Final = (
 )
 
 
-def calls_differ(
-    stuck: Stuck, seq: int, sides: Mapping[Signature, Sequence[RankName]], right: Signature | None,
-    *, culprits: Sequence[RankName], site: str | None, majority: bool,
-) -> str:  # fmt: skip
-    """`right`: what the program calls there, by the majority or by what it did before; None:
-    unknown. `site`: of the first culprit's call.
-    """
-    calls = "; ".join(
-        f"{listed(ranks)} {plural(ranks, 'calls', 'call')} {side}" for side, ranks in sides.items()
-    )
-    end = "cannot tell which of them is wrong"
-    if right is not None:
-        how = "the majority" if majority else "these ranks in earlier attempts and the other groups"
-        end = f"{how} called {right}, so {listed(culprits)} {plural(culprits, 'is', 'are')} wrong"
-        end += f" (at {site})" if site is not None else ""
-    return f"in collective {seq} of {stuck.process_group!r} of {stuck.group}, {calls}: {end}"
-
-
-def calls_uneven(stuck: Stuck, call: Signature, usual: int | None, *, extra: bool) -> str:
-    """`usual`: how many such calls the program makes in a step; None: unknown."""
+def calls_uneven(stuck: Stuck) -> str:
+    """A collective that some entered, while those that did not wait elsewhere."""
     behind = sorted(stuck.absent)
-    end = "cannot tell whether the call is extra or was skipped"
-    if usual is not None:
-        end = f"the program makes {usual} calls there in a step, so "
-        end += "the call is one too many" if extra else f"{listed(behind)} left it out"
     return (
-        f"{listed(stuck.joined)} {plural(stuck.joined, 'stands', 'stand')} in {call} (collective "
-        f"{stuck.seq} of {stuck.process_group!r}) that {listed(behind)} "
-        f"{plural(behind, 'has', 'have')} not entered while waiting elsewhere: {end}"
+        f"{listed(stuck.joined)} {plural(stuck.joined, 'stands', 'stand')} in "
+        f"{' and '.join(stuck.ops) or 'a call'} (collective {stuck.seq} of "
+        f"{stuck.process_group!r}) that {listed(behind)} {plural(behind, 'has', 'have')} not "
+        "entered while waiting elsewhere: cannot tell whether the call is extra or was skipped"
     )
-
-
-def records_disagree(reason: str, ranks: Sequence[RankName]) -> str:
-    return f"{reason}; but by all their records it is {listed(ranks)}: cannot tell"
 
 
 # -- slow --------------------------------------------------------------------------------------

@@ -127,7 +127,7 @@ class Verdict:
     """The reason in a few words, for a headline: who, what, where. Empty: `reason` is short
     enough."""
     signature: str = ""
-    """Same program place, same signature: `mismatch:intra:all_reduce/all_gather`."""
+    """Same program place, same signature: `mismatch:intra:all_reduce`."""
 
     settled: bool = field(default=False, compare=False)
     """It has happened, and stays true without lasting: a death whose cause is known."""
