@@ -27,8 +27,6 @@ from monitor.records.job import NONE
 from worker_server.wire import ACROSS, RingEntry
 
 # -- suspicion ---------------------------------------------------------------------------------
-# Where ring heads alone raise the suspicion of a mismatch, and whose flight records decide it.
-#
 # A collective is suspicious when every member is inside and none gets out, when a process died in a
 # group of more than one (gloo kills with SIGABRT on a size mismatch, within a second), or when some
 # are inside and the absent wait elsewhere, with no rank alone (an extra or a skipped call).
@@ -41,13 +39,10 @@ Shorter: a false one has its group's records judged again in each tick."""
 def suspicious_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
     """Ranks whose flight records would settle a suspicion of this tick; sorted."""
     wanted: set[RankName] = set()
-    suspicious = tuple(_suspicious(history, graph))
-    for stuck in suspicious:
+    for stuck in _suspicious(history, graph):
         wanted.update(r for r in stuck.members if _lacks(history, r, stuck))
-    involved = {stuck.group for stuck in suspicious}
-    for group, members in history.groups().items():
+    for members in history.groups().values():
         if len(members) > 1 and any(graph.standing[t.rank] is RankStanding.DEAD for t in members):
-            involved.add(group)
             wanted.update(
                 t.rank for t in members if _lacks(history, t.rank) or _before_death(history, t)
             )
