@@ -190,7 +190,7 @@ def _next(report: IncidentReport, base: str, journal: str | None) -> Iterator[Te
     if journal:
         began_s = int(incident.milestones.first_seen_s) - 60
         until_s = int(incident.last_seen_s) + 60
-        span = f"--from {began_s} --to {until_s} --ticks"
+        span = f"--from {began_s} --to {until_s}"
         yield _whole("replay", f"lightkeeper replay {journal} {span}")
     if base:
         yield _whole("page", f"{base}/incidents/{quote(incident.id, safe='')}")

@@ -71,9 +71,6 @@ class Journey:
     """Options of the what-if."""
     policy: Policy | None = None
     """Its rules; None: the live ones."""
-    ticks: Console | None = None
-    """Where to print every tick, if at all."""
-    timeline: list[Mapping[str, Any]] | None = None
     live: Account = field(default_factory=Account)
     now: Account = field(default_factory=Account)
     notes: list[str] = field(default_factory=list)
@@ -116,7 +113,6 @@ class Journey:
         self.count, self.last_s = self.count + 1, replayed.now_s
         if self.difference is None and (apart := replayed.difference()) is not None:
             self.difference = f"{apart} ({moment(replayed.now_s)})"
-        print_tick(replayed, self.ticks, self.timeline)
 
     def _seed(self, replayed: Replayed) -> None:
         self.fresh = False
@@ -261,53 +257,7 @@ def _verdict(pair: Pair) -> Text:
             return text("the same" if pair.same else "differs", style="" if pair.same else "yellow")
 
 
-# -- every tick ------------------------------------------------------------------------------
-
-
-def print_tick(
-    replayed: Replayed, out: Console | None, timeline: list[Mapping[str, Any]] | None
-) -> None:
-    if out is None and timeline is None:
-        return
-    snapshot, result = replayed.tick.snapshot, replayed.result
-    again, shown = replayed.again, ("kind", "culprits", "candidates", "reason")
-    body = {
-        "tick": snapshot.tick,
-        "now_s": snapshot.now_s,
-        "lateness_s": snapshot.lateness_s,
-        "ranks": len(snapshot.observations),
-        "silent": [str(o.rank) for o in snapshot.observations if o.report is None],
-        "verdicts": [{name: getattr(v, name) for name in shown} for v in result.verdicts],
-        "changed": [str(incident["id"]) for incident in again.changed],
-        "decisions": again.decisions,
-        "records_wanted": again.wanted,
-        "failures": again.failures or {},
-        "crash": again.crash,
-        "difference": replayed.difference(),
-    }
-    if timeline is not None:
-        timeline.append(body)
-    if out is not None:
-        out.print(text(_tick_line(body)), soft_wrap=True)
-
-
-def _tick_line(body: Mapping[str, Any]) -> str:
-    silent = f", silent: {', '.join(body['silent'])}" if body["silent"] else ""
-    late = f", {body['lateness_s']:.1f} s late" if body["lateness_s"] >= 0.1 else ""
-    parts = [f"{moment(body['now_s'])} tick {body['tick']}: {body['ranks']} ranks{silent}{late}"]
-    parts += [
-        f"{verdict['kind']} {suspects(verdict['culprits'], verdict['candidates'])}"
-        for verdict in body["verdicts"]
-    ]
-    for decision in body["decisions"]:
-        evicts = decision["action"] == "evict"
-        parts.append(f"evict {decision['group']}" if evicts else f"hold: {decision['guard']}")
-    parts += [f"detector {name} crashed: {why}" for name, why in body["failures"].items()]
-    if body["crash"]:
-        parts.append(f"crashed: {body['crash']}")
-    if body["difference"]:
-        parts.append(f"not as live: {body['difference']}")
-    return "; ".join(parts)
+# -- through the files ---------------------------------------------------------------------------
 
 
 def _reaching(opened: Sequence[Opened], from_s: float) -> Sequence[Opened]:
@@ -423,7 +373,6 @@ def parse_time(text: str, began_s: float) -> float:
         help="show from here on: 17:04, 17:04:30 (of the first day), 2026-11-21T17:04, or Unix "
         "seconds; local time unless it has a zone")  # fmt: skip
 @option("--to", metavar="TIME", help="stop here")
-@option("--ticks", is_flag=True, help="also show every tick")
 @option("--check", is_flag=True, help="exit 1 where it does not decide as it did live")
 def replay(
     *,
@@ -431,7 +380,6 @@ def replay(
     what_if: tuple[Mapping[str, Any], Policy | None],
     from_: str | None,
     to: str | None,
-    ticks: bool,
     check: bool,
     as_json: bool,
 ) -> int:
@@ -443,7 +391,7 @@ def replay(
 
     examples:
       lightkeeper replay ~/.local/state/lightkeeper/monitor.journal   every incident with its story
-      lightkeeper replay DIR --from 17:04 --to 17:30 --ticks          and what each tick brought
+      lightkeeper replay DIR --from 17:04 --to 17:30                  of a span
       lightkeeper replay DIR --check                                  does it decide as it did live?
       lightkeeper replay DIR --set stall_floor_s=30                   who would have been accused?
       lightkeeper replay DIR --policy new.toml                        and with another policy?
@@ -461,16 +409,13 @@ def replay(
             opened,
             *_span(from_, to, opened[0].head.began_s),
             *what_if,
-            ticks=console() if ticks and not as_json else None,
-            timeline=[] if ticks and as_json else None,
             notes=list(notes),
         )
         _travel(journey)
     except (JournalError, ConfigError) as exc:
         raise CommandError(str(exc)) from exc
     if as_json:
-        body = report_to_json(journey)
-        print_json(body if journey.timeline is None else {**body, "timeline": journey.timeline})
+        print_json(report_to_json(journey))
     else:
         print_report(console(), journey)
     if journey.damage:

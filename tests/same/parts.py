@@ -285,7 +285,7 @@ def _journals() -> list[str]:
 def _replay(name: str) -> Any:
     words = ["replay", f"journals/{name}", "--format", "json"]
     return {
-        "live": lightkeeper(*words, "--ticks", "--check"),
+        "live": lightkeeper(*words, "--check"),
         "what if": lightkeeper(*words, "--set", "stall_floor_s=12", "--set", "min_replicas=2"),
     }
 
