@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -13,46 +11,16 @@ import click
 from rich.text import Text
 
 from monitor.commands.ask import Monitor, asking
-from monitor.commands.command import FAILED, CommandError, as_json, command, gathered, option
-from monitor.commands.printing import (
-    LatestAnswer,
-    Sheet,
-    away_lines,
-    cell,
-    console,
-    live,
-    moment,
-    need_terminal,
-    print_json,
-    watch,
-    word,
-)
-from monitor.decide.accounts import (
-    Choice,
-    ChoiceError,
-    IncidentAccount,
-    SpanCosts,
-    find,
-    span_costs,
-    span_s,
-)
-from monitor.decide.audit import audit_of
-from monitor.decide.pipeline import TickResult
-from monitor.decide.view import SCHEMA, IncidentReport, View, bundle_url
-from monitor.decide.view_json import report_from_json, report_to_json
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import DecisionRow, Remembered
-from monitor.model.names import IncidentId
-from monitor.model.observation import LighthouseAway, Snapshot
+from monitor.commands.command import CommandError, as_json, command, option
+from monitor.commands.printing import Sheet, cell, console, moment, print_json, word
+from monitor.decide.accounts import ChoiceError, IncidentAccount, SpanCosts, span_s
+from monitor.decide.view import IncidentReport, bundle_url
+from monitor.decide.view_json import report_from_json
 from monitor.model.plain import from_plain
 from monitor.model.verdict import Kind, Severity
 from monitor.model.wording import who
-from monitor.show.status import incidents_screen
-from monitor.show.tables import Line
 from monitor.show.wording import clean, counted, plain, sentence
 from monitor.show.wording import listed as in_words
-from monitor.store.place import StoreError, parse_place
-from monitor.store.store import Store
 
 # One incident for a person at 3 am: what happened, what was done, how long, at what cost.
 
@@ -74,7 +42,7 @@ _NAMES: Final = 12
 
 
 def story(report: IncidentReport, monitor: str, journal: str | None = None) -> Iterator[Text]:
-    """`monitor`: its URL, empty if it is away."""
+    """`monitor`: its URL."""
     yield from _head(report)
     yield from _happened(report)
     yield from _done(report)
@@ -185,15 +153,14 @@ def _next(report: IncidentReport, base: str, journal: str | None) -> Iterator[Te
     yield from _title("What to do next")
     for text in advice(report):
         yield from _wrapped("  - ", clean(text))
-    if report.bundle is not None and base:
+    if report.bundle is not None:
         yield _whole("evidence", f"{base}{bundle_url(incident.id)} (for lightkeeper analyze)")
     if journal:
         began_s = int(incident.milestones.first_seen_s) - 60
         until_s = int(incident.last_seen_s) + 60
         span = f"--from {began_s} --to {until_s}"
         yield _whole("replay", f"lightkeeper replay {journal} {span}")
-    if base:
-        yield _whole("page", f"{base}/incidents/{quote(incident.id, safe='')}")
+    yield _whole("page", f"{base}/incidents/{quote(incident.id, safe='')}")
 
 
 def advice(report: IncidentReport) -> Iterator[str]:
@@ -242,201 +209,66 @@ def _span(seconds: float | None) -> str:
     return "as long as is known" if seconds is None else f"{seconds:.1f} s"
 
 
-# -- where incidents come from: a monitor, or its store -------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Sought:
-    since: str | None
-    kind: str | None
-    group: str | None
-
-    def query(self, **more: Any) -> str:
-        try:
-            span_s(self.since or "1s")
-        except ChoiceError as exc:
-            raise CommandError(f"--{exc}") from exc
-        chosen = {**asdict(self), **more}
-        return urlencode({name: value for name, value in chosen.items() if value is not None})
-
-
-class Stored:
-    """A store's contents as the API would answer. Nothing is written to it.
-
-    Raises:
-        CommandError: no store there, or it cannot be read.
-    """
-
-    def __init__(self, place: str) -> None:
-        self._view = _view(_read(place))
-
-    def get(self, prefix: str) -> IncidentReport:
-        """The incident with this prefix.
-
-        Raises:
-            CommandError: none, or several match.
-        """
-        try:
-            return self._view.report(find(self._view.incidents, prefix))
-        except ChoiceError as exc:
-            raise CommandError(str(exc), FAILED) from exc
-
-    def _choice(self, sought: Sought) -> Choice:
-        try:
-            return Choice.of(sought.since, sought.kind, sought.group, self._view.snapshot.now_s)
-        except ChoiceError as exc:
-            raise CommandError(f"--{exc}") from exc
-
-    def listed(self, sought: Sought, limit: int) -> dict[str, Any]:
-        incidents = self._choice(sought).among(self._view.incidents)[: max(1, limit)]
-        reports = [report_to_json(self._view.report(incident)) for incident in incidents]
-        return {"schema": SCHEMA, "incidents": reports}
-
-    def totals(self, sought: Sought) -> SpanCosts:
-        choice = self._choice(sought)
-        fired = [
-            incident
-            for incident in self._view.incidents
-            if incident.milestones.firing_s is not None
-        ]
-        cases = [self._view.case(incident) for incident in choice.among(fired)]
-        return span_costs(cases, choice.since_s, self._view.snapshot.now_s)
-
-
-def _read(text: str) -> Remembered:
-    try:
-        place = parse_place(text)
-        if place.path is not None and not place.path.is_file():
-            raise CommandError(f"no store at {place.path}", FAILED)
-        store = Store(place)
-    except StoreError as exc:
-        raise CommandError(str(exc), FAILED) from exc
-    try:
-        store.follow()  # a monitor may be writing it
-        return store.remembered()
-    except StoreError as exc:
-        raise CommandError(str(exc), FAILED) from exc
-    finally:
-        store.close()
-
-
-def _view(remembered: Remembered) -> View:
-    now_s = time.time()
-    decisions: dict[IncidentId, Sequence[DecisionRow]] = {}
-    for row in remembered.decisions:
-        decisions[row.incident_id] = (*decisions.get(row.incident_id, ()), row)
-    return View(
-        snapshot=Snapshot(now_s, 0, 0.0, (), LighthouseAway("read from a store")),
-        result=TickResult(now_s),
-        observe=False,
-        incidents=remembered.incidents,
-        decisions=decisions,
-        evictions={eviction.incident_id: eviction for eviction in remembered.taken_up},
-        audit=audit_of(remembered, KeeperConfig()),
-    )
-
-
 # -- the commands ----------------------------------------------------------------------------------
 
-_store: Final = option(
-    "--store",
-    metavar="PLACE",
-    help="read this monitor's store (a file, or the URL of a database) instead of asking it",
-)
+
+def _query(**chosen: Any) -> str:
+    try:
+        span_s(chosen["since"] or "1s")
+    except ChoiceError as exc:
+        raise CommandError(f"--{exc}") from exc
+    return urlencode({name: value for name, value in chosen.items() if value is not None})
 
 
 @command("list")
 @option("--limit", type=int, default=20, help="how many")
-@gathered(
-    "sought",
-    Sought,
-    option("--since", metavar="SPAN", help="open, or ended within SPAN: 90s, 15m, 12h, 7d"),
-    option("--kind", type=click.Choice([str(kind) for kind in Kind]), metavar="KIND",
-           help=f"one of {', '.join(Kind)}"),
-    option("--group", metavar="GROUP", help="that accuse this replica group"),
-)  # fmt: skip
-@watch
-@_store
+@option("--since", metavar="SPAN", help="open, or ended within SPAN: 90s, 15m, 12h, 7d")
+@option("--kind", type=click.Choice([str(kind) for kind in Kind]), metavar="KIND",
+        help=f"one of {', '.join(Kind)}")  # fmt: skip
+@option("--group", metavar="GROUP", help="that accuse this replica group")
 @as_json
 @asking
-def listed(
-    *,
-    monitor: Monitor,
-    sought: Sought,
-    limit: int,
-    watch: float | None,
-    store: str | None,
-    as_json: bool,
-) -> None:
+def listed(*, monitor: Monitor, as_json: bool, **chosen: Any) -> None:
     """The latest incidents, newest first, and what they came to.
 
     examples:
       lightkeeper incidents list
       lightkeeper incidents list --since 7d --kind straggler --group rg_1
-      lightkeeper incidents list --store monitor.db      without a monitor
       lightkeeper incidents list --format json | jq '.incidents[] | select(.state == "firing")'
-      lightkeeper incidents list --watch                 live
+
+    without a monitor, from its journal: lightkeeper replay
 
     exit status: 0 done, 1 no monitor answers, 2 wrong arguments
     """
-
-    def ask() -> dict[str, Any]:
-        return monitor.ask(f"/v1/incidents?{sought.query(limit=limit)}")
-
-    if watch is not None:
-        if store is not None:
-            raise CommandError("--watch is for a running monitor")
-        need_terminal("--watch", "incidents list --format json")
-        live(lambda: _reports(ask()), watch, _draw)
-        return
-    stored = None if store is None else Stored(store)
-    body = ask() if stored is None else stored.listed(sought, limit)
+    query = _query(**chosen)
+    body = monitor.ask(f"/v1/incidents?{query}")
     if as_json:
         print_json(body)
         return
-    show_list(_reports(body))
-    if stored is None:
-        show_totals(from_plain(SpanCosts, monitor.ask(f"/v1/audit?{sought.query()}")))
-    else:
-        show_totals(stored.totals(sought))
-
-
-def _reports(body: Mapping[str, Any]) -> list[IncidentReport]:
-    return [report_from_json(report) for report in body["incidents"]]
+    show_list([report_from_json(report) for report in body["incidents"]])
+    show_totals(from_plain(SpanCosts, monitor.ask(f"/v1/audit?{query}")))
 
 
 @command()
 @click.argument("id")
-@_store
 @as_json
 @asking
-def show(*, monitor: Monitor, id: str, store: str | None, as_json: bool) -> None:  # noqa: A002
+def show(*, monitor: Monitor, id: str, as_json: bool) -> None:  # noqa: A002
     """One incident, with its story: what happened, what was done, how long it took, what it cost.
 
     examples:
-      lightkeeper incidents show not_ent                       the beginning of its id will do
-      lightkeeper incidents show not_ent --store monitor.db    without a monitor
+      lightkeeper incidents show not_ent     the beginning of its id will do
 
     exit status: 0 done, 1 no such incident or no monitor, 2 wrong arguments
     docs/offline.md says how its cost is computed.
     """
-    if store is not None:
-        report, monitor_url = Stored(store).get(id), ""
-        body = {"schema": SCHEMA, **report_to_json(report)}
-    else:
-        body = monitor.ask(f"/v1/incidents/{quote(id, safe='')}")
-        report, monitor_url = report_from_json(body), monitor.urls[0]
+    body = monitor.ask(f"/v1/incidents/{quote(id, safe='')}")
     if as_json:
         print_json(body)
         return
     out = console()
-    for line in story(report, monitor_url, body.get("journal")):
+    for line in story(report_from_json(body), monitor.urls[0], body["journal"]):
         out.print(line, soft_wrap=True)
-
-
-def _draw(look: LatestAnswer[list[IncidentReport]], width: int, height: int) -> list[Line]:
-    top = away_lines(look.away, width)
-    return [*top, *incidents_screen(look.seen, width, height - len(top))]
 
 
 def show_list(incidents: Sequence[IncidentReport]) -> None:

@@ -217,8 +217,6 @@ def test_an_eviction_by_hand_has_a_story_like_any_other(
     assert monitor.get("/v1/audit?kind=by_hand")["evictions"] == 1
     at = ["--monitor", monitor.url]
     assert "ann: its fans scream" in said(capsys, "show", "manual", *at)
-    stored = as_json(capsys, "show", "manual", "--store", str(options.store))
-    assert stored["account"]["lost"] == account["lost"]
     assert {line["by"] for line in log_lines(options)} == {"ann"}
 
 
@@ -326,25 +324,6 @@ def test_people_read_list_and_story(monitor: Monitor, capsys: pytest.CaptureFixt
                  "What to do next", "blamed          rg_1.0 on node1 (likely)"):  # fmt: skip
         assert part in text
     assert as_json(capsys, "list", "--kind", "dead", *at)["incidents"] == []
-
-
-def test_a_store_tells_the_same_when_no_monitor_does(
-    options: Options, fleet: FakeFleet, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monitor = Monitor(options, fleet)
-    with monitor.service:
-        story(monitor)
-        asked = monitor.get("/v1/incidents/inc-1")
-        at = ["--store", str(options.store)]
-        assert as_json(capsys, "show", "inc", *at)["account"] == asked["account"]
-    assert "1 eviction; 1 incident fired" in said(capsys, "list", *at)
-    assert "How long each part took" in said(capsys, "show", "inc", *at)
-    assert as_json(capsys, "list", "--kind", "dead", *at)["incidents"] == []
-    assert "no store at" in said(capsys, "list", "--store", str(tmp_path / "none"), status=1)
-    assert not (tmp_path / "none").exists()
-    assert "no such incident: x" in said(capsys, "show", "x", *at, status=1)
-    options.store.write_bytes(b"nothing of ours" * 100)
-    assert said(capsys, "list", *at, status=1).count("\n") == 1
 
 
 @pytest.mark.parametrize(
