@@ -20,7 +20,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from monitor.commands.command import CommandError, Within, option
+from monitor.commands.command import CommandError
 from monitor.show.tables import STYLES, Column, Line, clock, cut, lines_of, show, text_of
 from monitor.show.wording import clean
 
@@ -144,7 +144,7 @@ def pause_line(pause: Mapping[str, Any]) -> str:
     return f"PAUSED by {pause['author']} {until}: {pause['reason']} (nobody is evicted but by hand)"
 
 
-# -- `--watch` and `top`: a live screen on a terminal ---------------------------------------------
+# -- `top`: a live screen on a terminal -----------------------------------------------------------
 
 T = TypeVar("T")
 _ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -167,30 +167,12 @@ class LatestAnswer(Generic[T]):
     away: NoAnswer | None = None
 
 
-SECONDS: Final = Within(0.2, 3600)
-"""Interval between two looks."""
-watch: Final = option(
-    "--watch", type=SECONDS, is_flag=False, flag_value=2.0, metavar="[SECONDS]",
-    help="repeat every 2 s, or SECONDS: live on a terminal (Ctrl-C ends)",
-)  # fmt: skip
-
-
-def need_terminal(what: str, instead: str) -> None:
-    """Require a terminal.
-
-    Raises:
-        CommandError: no terminal.
-    """
-    if not sys.stdout.isatty():
-        raise CommandError(f"{what} needs a terminal; in a pipe: lightkeeper {instead}")
-
-
 Draw = Callable[[LatestAnswer[T], int, int], list[Line]]
 """The screen's lines, from the latest look, for so many columns and rows."""
 
 
-def live(ask: Callable[[], T], every_s: float, draw: Draw[T]) -> LatestAnswer[T]:
-    """Full screen until Ctrl-C; returns the last look.
+def live(ask: Callable[[], T], every_s: float, draw: Draw[T]) -> None:
+    """Full screen until Ctrl-C.
 
     Raises:
         CommandError: the first look failed.
@@ -225,7 +207,6 @@ def live(ask: Callable[[], T], every_s: float, draw: Draw[T]) -> LatestAnswer[T]
         sys.unraisablehook = unraisable
     if ends and ends[0] != signal.SIGINT:  # the exception was swallowed
         raise SystemExit(128 + ends[0])
-    return look
 
 
 def _again(ask: Callable[[], T], before: LatestAnswer[T]) -> LatestAnswer[T]:

@@ -24,18 +24,15 @@ from monitor.commands.command import (
     option,
 )
 from monitor.commands.printing import (
-    SECONDS,
     LatestAnswer,
     away_lines,
     console,
     live,
     moment,
-    need_terminal,
     pause_line,
     print_json,
     room,
     show_lines,
-    watch,
 )
 from monitor.decide.view import GroupView, IncidentReport, bundle_url
 from monitor.decide.view_json import RankJson, report_from_json
@@ -51,7 +48,6 @@ from monitor.show.tables import (
     Line,
     RowFilter,
     badness,
-    cut,
     fleet_of,
     groups_of,
     rank_columns,
@@ -86,13 +82,9 @@ _limit: Final = option("--limit", type=Within(1, 1e7, int), metavar="N", help="s
 
 
 def _order(orders: Sequence[str], first: str) -> Callable[[F], F]:
-    def decorate(called: F) -> F:
-        called = option("--reverse", is_flag=True, help="reverse the order")(called)
-        return option("--sort", type=click.Choice(orders), default=first, metavar="ORDER",
-                      help=f"one of {', '.join(orders)}; the longest, the furthest behind, the "
-                      "worst first")(called)  # fmt: skip
-
-    return decorate
+    return option("--sort", type=click.Choice(orders), default=first, metavar="ORDER",
+                  help=f"one of {', '.join(orders)}; the longest, the furthest behind, the worst "
+                  "first")  # fmt: skip
 
 
 @command()
@@ -103,8 +95,7 @@ def _order(orders: Sequence[str], first: str) -> Callable[[F], F]:
 @as_json
 @asking
 def ranks(
-    *, monitor: Monitor, wanted: RowFilter, sort: str, reverse: bool, limit: int | None, wide: bool,
-    as_json: bool,
+    *, monitor: Monitor, wanted: RowFilter, sort: str, limit: int | None, wide: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Every rank.
 
@@ -125,7 +116,7 @@ def ranks(
     raw = monitor.ask("/v1/ranks")["ranks"]
     _check_named("group", wanted.groups, (row["group"] for row in raw))
     _check_named("host", wanted.hosts, (row["host"] for row in raw))
-    chosen = sorted_ranks(filter(wanted.rank, ranks_of(raw)), sort, reverse=reverse)
+    chosen = sorted_ranks(filter(wanted.rank, ranks_of(raw)), sort)
     by_name = {row["rank"]: row for row in raw}
     _tell("ranks", chosen, limit, as_json, columns=rank_columns(wide=wide),
           to_json=lambda rank: by_name[rank.rank])  # fmt: skip
@@ -138,13 +129,7 @@ def ranks(
 @as_json
 @asking
 def groups(
-    *,
-    monitor: Monitor,
-    wanted: RowFilter,
-    sort: str,
-    reverse: bool,
-    limit: int | None,
-    as_json: bool,
+    *, monitor: Monitor, wanted: RowFilter, sort: str, limit: int | None, as_json: bool
 ) -> None:
     """Every replica group.
 
@@ -159,7 +144,7 @@ def groups(
     """
     raw = monitor.ask("/v1/groups")["groups"]
     _check_named("group", wanted.groups, (row["group"] for row in raw))
-    chosen = sorted_groups(filter(wanted.group, groups_of(raw)), sort, reverse=reverse)
+    chosen = sorted_groups(filter(wanted.group, groups_of(raw)), sort)
     by_name = {row["group"]: row for row in raw}
     _tell("groups", chosen, limit, as_json, columns=GROUP_COLUMNS,
           to_json=lambda group: by_name[group.group])  # fmt: skip
@@ -239,8 +224,6 @@ def _tell(
 # -- `status` and `top` ---------------------------------------------------------------------------
 
 NOT_WELL: Final = 3
-_GROUPS: Final = 10
-"""Groups listed; a live screen shows as many as fit."""
 
 
 def look_at(monitor: Monitor) -> StatusFacts:
@@ -263,17 +246,15 @@ def look_at(monitor: Monitor) -> StatusFacts:
 
 
 @command()
-@watch
 @option("--check", is_flag=True,
         help="end with status 3 unless it trains and the monitor is to be trusted")  # fmt: skip
 @as_json
 @asking
-def status(*, monitor: Monitor, watch: float | None, check: bool, as_json: bool) -> int:
+def status(*, monitor: Monitor, check: bool, as_json: bool) -> int:
     """Is it training, who holds it back, what did the keeper do, can the monitor be trusted?
 
     examples:
       lightkeeper status
-      lightkeeper status --watch                    live
       lightkeeper status --format json | jq -r .training.is
       lightkeeper status --check || page-somebody   status 3: no training, or the monitor has doubts
 
@@ -282,29 +263,13 @@ def status(*, monitor: Monitor, watch: float | None, check: bool, as_json: bool)
     exit status: 0 done, 1 no monitor answers, 2 wrong arguments, 3 with --check: it does not train,
     or what the monitor says is not to be trusted
     """
-    look = functools.partial(look_at, monitor)
-    lines = functools.partial(short, link=functools.partial(_evidence, monitor.urls[0]))
-    out = console()
-    if watch is not None:
-        need_terminal("--watch", "status --format json")
-        seen = live(look, watch, functools.partial(_draw, lines)).seen
-        show_lines(out, lines(seen, _GROUPS, room(out)))  # remains after the screen closes
-        return DONE
-    seen = look()
+    seen = look_at(monitor)
     if as_json:
         print_json(answers_to_json(seen))
     else:
-        show_lines(out, lines(seen, _GROUPS, room(out)))
+        out, link = console(), functools.partial(_evidence, monitor.urls[0])
+        show_lines(out, short(seen, room(out), link))
     return NOT_WELL if check and not _well(seen) else DONE
-
-
-def _draw(
-    lines: Callable[..., list[Line]], look: LatestAnswer[StatusFacts], width: int, height: int
-) -> list[Line]:
-    top = away_lines(look.away, width)
-    foot: Line = [(cut("Ctrl-C: leave    all ranks: lightkeeper top", width), "dim")]
-    fits = max(0, height - len(lines(look.seen, 0, width)) - len(top) - 4)
-    return [*top, *lines(look.seen, fits, width), foot]
 
 
 def _evidence(base: str, report: IncidentReport) -> str:
@@ -317,16 +282,13 @@ def _well(seen: StatusFacts) -> bool:
 
 
 @command()
-@option("--sort", type=click.Choice(tuple(RANK_ORDERS)), default="busy", metavar="ORDER",
-        help=f"one of {', '.join(RANK_ORDERS)}")  # fmt: skip
-@option("--reverse", is_flag=True, help="reverse the order")
+@_order(tuple(RANK_ORDERS), "busy")
 @wanted_ranks
 @option("--wide", is_flag=True, help="more columns")
-@option("--every", type=SECONDS, default=2.0, metavar="SECONDS", help="pause between two looks")
+@option("--every", type=Within(0.2, 3600), default=2.0, metavar="SECONDS",
+        help="pause between two looks")  # fmt: skip
 @asking
-def top(
-    *, monitor: Monitor, wanted: RowFilter, sort: str, reverse: bool, wide: bool, every: float
-) -> None:
+def top(*, monitor: Monitor, wanted: RowFilter, sort: str, wide: bool, every: float) -> None:
     """The ranks, live, as top and htop show processes.
 
     examples:
@@ -339,8 +301,11 @@ def top(
 
     exit status: 0 left, 1 no monitor answers, 2 wrong arguments, or no terminal
     """
-    need_terminal("top", "get ranks --sort busy --limit 20")
-    show = functools.partial(top_screen, order=sort, reverse=reverse, wide=wide, wanted=wanted)
+    if not sys.stdout.isatty():
+        raise CommandError(
+            "top needs a terminal; in a pipe: lightkeeper get ranks --sort busy --limit 20"
+        )
+    show = functools.partial(top_screen, order=sort, wide=wide, wanted=wanted)
 
     def draw(look: LatestAnswer[StatusFacts], width: int, height: int) -> list[Line]:
         above = away_lines(look.away, width)

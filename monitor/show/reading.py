@@ -55,7 +55,6 @@ from worker_server.wire import (
 )
 
 _PLAIN: Final = "text/plain; charset=utf-8"
-_GROUPS: Final = 10
 _RECENT: Final = 20
 """What `lightkeeper status` asks for."""
 _STALE_TICKS = 5.0
@@ -128,7 +127,7 @@ def status_text() -> Response:
     def bundle(report: IncidentReport) -> str:
         return "" if report.bundle is None else f"{url}{bundle_url(report.incident.id)}"
 
-    lines = short(facts, _GROUPS, None, bundle)
+    lines = short(facts, None, bundle)
     return Response(f"{plain(lines)}\n{_INDEX.format(url=url)}", content_type=_PLAIN)
 
 

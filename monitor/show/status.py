@@ -23,7 +23,6 @@ from monitor.model.wording import who
 from monitor.show.tables import (
     GROUP_COLUMNS,
     STYLES,
-    Column,
     Fleet,
     Line,
     RowFilter,
@@ -34,7 +33,6 @@ from monitor.show.tables import (
     rank_columns,
     sorted_groups,
     sorted_ranks,
-    styled,
     table,
     text_of,
     width_of,
@@ -310,24 +308,26 @@ def _doubts(look: StatusFacts) -> Iterator[str]:
         yield f"{share} do not answer: {listed(silent, _SHOWN)}"
 
 
-# -- The fleet on a terminal: the screens of `status`, `top` and the incidents. Pure ---------------
+# -- The fleet on a terminal: the screens of `status` and `top`. Pure ------------------------------
 
 _LABEL: Final = 14
 """Width of the names at the left."""
 _INCIDENTS: Final = 3
 """Incidents whose evidence is shown."""
+_GROUPS: Final = 10
+"""Groups listed, the worst."""
 Link = Callable[[IncidentReport], str]
 
 
-def short(look: StatusFacts, groups: int, width: int | None, link: Link) -> list[Line]:
-    """At most `groups` of them; `link`: where an incident's evidence is, or empty."""
+def short(look: StatusFacts, width: int | None, link: Link) -> list[Line]:
+    """`link`: where an incident's evidence is, or empty."""
     lines: list[Line] = []
     for answer in answers(look):
         lines += _answer(answer, width)
         if answer.about == "held back by":
             lines += _evidence(look.fleet, link)
     lines += [_counted("groups", look.fleet.groups), _counted("ranks", look.fleet.ranks)]
-    return lines + list(_groups(look.fleet, groups, width))
+    return lines + list(_groups(look.fleet, width))
 
 
 def _answer(answer: StatusAnswer, width: int | None) -> Iterator[Line]:
@@ -356,13 +356,13 @@ def _counted(about: str, rows: tuple[GroupView, ...] | tuple[RankJson, ...]) -> 
     return line
 
 
-def _groups(fleet: Fleet, most: int, width: int | None) -> Iterator[Line]:
-    if not most or not fleet.groups:
+def _groups(fleet: Fleet, width: int | None) -> Iterator[Line]:
+    if not fleet.groups:
         return
     worst = sorted_groups(fleet.groups, "health")
     yield [("", "")]
-    yield from table(GROUP_COLUMNS, worst[:most], width)
-    more = len(worst) - most
+    yield from table(GROUP_COLUMNS, worst[:_GROUPS], width)
+    more = len(worst) - _GROUPS
     if more > 0:
         yield [(f"and {more:,} more, none of them worse: lightkeeper get groups", "dim")]
 
@@ -382,20 +382,18 @@ def top_screen(
     height: int,
     *,
     order: str = "busy",
-    reverse: bool = False,
     wide: bool = False,
     wanted: RowFilter = _ALL,
 ) -> list[Line]:
     """The whole screen: at most `height` lines of at most `width` cells."""
     head = _head(look, width)
-    ranks = sorted_ranks(filter(wanted.rank, look.fleet.ranks), order, reverse=reverse)
+    ranks = sorted_ranks(filter(wanted.rank, look.fleet.ranks), order)
     shown = ranks[: max(1, height - len(head) - 3)]
     rows = table(rank_columns(wide=wide), shown, width)
     chosen = _COLUMN_OF.get(order, order)
     titles = [(text, "bold reverse" if text == chosen else style) for text, style in rows[0]]
     which = "unhealthy " if wanted.unhealthy else ""
-    turned = ", reversed" if reverse else ""
-    foot = f"{len(shown):,} of {len(ranks):,} {which}ranks by {order}{turned}   Ctrl-C: leave"
+    foot = f"{len(shown):,} of {len(ranks):,} {which}ranks by {order}   Ctrl-C: leave"
     return [*head, [("", "")], titles, *rows[1:], [(cut(foot, width), "dim")]][:height]
 
 
@@ -439,26 +437,3 @@ def fitted(line: Line, width: int) -> Line:
 def plain(lines: list[Line]) -> str:
     """A screen without styles, as text."""
     return "\n".join(text_of(line) for line in lines)
-
-
-# The live list of incidents.
-
-_INCIDENT_COLUMNS: Final = (
-    Column("since", lambda report: clock(report.incident.milestones.first_seen_s)),
-    Column("state", lambda report: styled(report.incident.state), least=8),
-    Column("severity", lambda report: styled(report.incident.severity), spare=2),
-    Column("kind", lambda report: report.incident.kind),
-    Column("who", lambda report: clean(who(report.incident, 2), 240) or "-"),
-    Column("outcome", lambda report: report.account.outcome, spare=1, least=8),
-    Column("what", lambda report: report.face.says, spare=3),
-)
-
-
-def incidents_screen(reports: Sequence[IncidentReport], width: int, height: int) -> list[Line]:
-    """Newest first, as many as fit; the last line counts the rest and says how to leave."""
-    room = max(0, height - 2)
-    shown = table(_INCIDENT_COLUMNS, reports[:room], width)
-    more = len(reports) - room
-    tail = f"and {more:,} more   " if more > 0 else ""
-    none = "" if reports else "no incident   "
-    return [*shown, [(cut(f"{none}{tail}Ctrl-C: leave", width), "dim")]]

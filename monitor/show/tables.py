@@ -333,28 +333,18 @@ class RowFilter:
         return all(not names or has in names for names, has in chosen)
 
 
-def sorted_ranks(ranks: Iterable[RankJson], order: str, *, reverse: bool = False) -> list[RankJson]:
+def sorted_ranks(ranks: Iterable[RankJson], order: str) -> list[RankJson]:
     """In this order; ties by health and name, unknown values last."""
     named = sorted(ranks, key=lambda rank: natural(rank.rank))
     if order not in ("rank", "host"):
         named.sort(key=lambda rank: badness(rank.health))
-    return _ordered(named, RANK_ORDERS[order], reverse=reverse)
+    return sorted(named, key=RANK_ORDERS[order])
 
 
-def sorted_groups(
-    groups: Iterable[GroupView], order: str, *, reverse: bool = False
-) -> list[GroupView]:
+def sorted_groups(groups: Iterable[GroupView], order: str) -> list[GroupView]:
     """In this order; ties by name, unknown values last."""
     named = sorted(groups, key=lambda group: natural(group.group))
-    return _ordered(named, GROUP_ORDERS[order], reverse=reverse)
-
-
-def _ordered(named: Sequence[T], key: Callable[[T], Any], *, reverse: bool) -> list[T]:
-    def place(item: T) -> tuple[bool, Any]:
-        value = key(item)
-        return (value == _LAST) is not reverse, value
-
-    return sorted(named, key=place, reverse=reverse)
+    return sorted(named, key=GROUP_ORDERS[order])
 
 
 def _most(value: float | None) -> float:

@@ -134,7 +134,7 @@ def terminal(url: str, out: Path, moment: str) -> None:
     seen = look_at(Monitor(url))
     width, height = 104, 16
     _svg(out / f"{moment}-status.svg", "lightkeeper status", width,
-         lambda: Painted(short(seen, 10, width, lambda _: "")))  # fmt: skip
+         lambda: Painted(short(seen, width, lambda _: "")))  # fmt: skip
     _svg(out / f"{moment}-top.svg", "lightkeeper top", width,
          lambda: Painted(top_screen(seen, width, height)))  # fmt: skip
 

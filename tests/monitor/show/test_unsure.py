@@ -10,7 +10,6 @@ from monitor.model.incident import Incident
 from monitor.model.names import RankName
 from monitor.model.verdict import Confidence
 from monitor.show.incident_page import facts, incident_page, title
-from monitor.show.status import incidents_screen, plain
 from tests.changed import replace
 from tests.monitor.samples import incident, seen, view
 from tests.monitor.show.test_incident_words import text_of
@@ -64,4 +63,3 @@ def test_the_terminal_says_that_it_cannot_tell() -> None:
     lines = [text.plain for text in story(made, "")]
     assert "  candidates      rg_0.0, rg_1.0 (unsure)" in lines
     assert not [text for text in lines if "blamed" in text]
-    assert WORDS.replace(" ", "_") in plain(incidents_screen([made], 160, 5))
