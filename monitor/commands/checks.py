@@ -20,7 +20,7 @@ from monitor.act.http import CaError, Fetcher, FetchError, trust_also
 from monitor.act.notices import Alertmanager, Event, Message, Notice, Sink, Webhook
 from monitor.act.notify import send
 from monitor.act.schedulers.base import Place, owner_name
-from monitor.act.schedulers.build import DRIVERS, Driver, SchedulerOptions, driver_of, drivers
+from monitor.act.schedulers.build import SchedulerOptions, drivers
 from monitor.act.schedulers.kubernetes import DNS, KubeOptions, KubeUnusableError
 from monitor.act.schedulers.slurm import Removal
 from monitor.commands.command import (
@@ -203,11 +203,10 @@ def schedulers_of(
     names = scheduler or os.environ.get("LIGHTKEEPER_SCHEDULERS", "").split(",")
     which = tuple(dict.fromkeys(_checked(name.strip()) for name in names if name.strip()))
     secret = read_secret(_WEBHOOK_SECRET, scheduler_webhook_secret_file)
-    at_url = next((driver for driver, url in which if url), None)
-    if secret is None and at_url is not None:
+    if secret is None and any(url for _, url in which):
         raise CommandError(
-            f"--scheduler {at_url.usage} needs --scheduler-webhook-secret-file: unsigned, "
-            "anybody could drain hosts there"
+            "--scheduler webhook=URL needs --scheduler-webhook-secret-file: unsigned, anybody "
+            "could drain hosts there"
         )
     return SchedulerOptions(
         which=which,
@@ -220,23 +219,21 @@ def schedulers_of(
     )
 
 
-def _checked(text: str) -> tuple[Driver, str]:
-    """The driver, and its URL if any."""
-    named = driver_of(text)
-    if named is None:
-        *others, last = (driver.usage for driver in DRIVERS)
-        raise CommandError(f"--scheduler is {text!r}, expected {', '.join(others)} or {last}")
-    driver, url = named
-    if not driver.at_url:
-        return named
-    flag = f"--scheduler {driver.name}=..."
+def _checked(text: str) -> tuple[str, str]:
+    """The scheduler's name, and the webhook's URL."""
+    if text in ("slurm", "kubernetes"):
+        return text, ""
+    name, at, url = text.partition("=")
+    if name != "webhook" or not at:
+        raise CommandError(f"--scheduler is {text!r}, expected slurm, kubernetes or webhook=URL")
+    flag = "--scheduler webhook=..."
     url = web_url(flag, url, secret=True)
     parts = urlsplit(url)
     if parts.username is not None:
         raise CommandError(f"{flag} holds a password: requests are signed")
     if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
         raise CommandError(f"{flag} is http to {parts.hostname}: https is needed beyond this host")
-    return driver, url
+    return name, url
 
 
 def _grace(text: str) -> int:
@@ -256,7 +253,7 @@ scheduler_options: Final = gathered(
     "schedulers",
     schedulers_of,
     _scheduler_option("--scheduler", multiple=True,
-            metavar="|".join(driver.usage for driver in DRIVERS),
+            metavar="slurm|kubernetes|webhook=URL",
             help="keep quarantined hosts out by it, and ask it to end a group that does not go; "
             "repeatable (default: LIGHTKEEPER_SCHEDULERS, with commas)"),
     _scheduler_option("--scheduler-name", metavar="NAME", envvar="LIGHTKEEPER_SCHEDULER_NAME",

@@ -1,15 +1,16 @@
-"""Makes the driver of each scheduler; a new driver is added here (`DRIVERS`, `drivers`)."""
+"""Makes the driver of each scheduler; a new driver is added here (`drivers`), and its name in
+`monitor.commands.checks`.
+"""
 
 from __future__ import annotations
 
 import secrets
 import ssl
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from monitor.act.http import Fetcher, trust_also
 from monitor.act.schedulers.base import Everyone, Owner, Scheduler
@@ -24,45 +25,20 @@ from monitor.store.store import Store
 class SchedulerOptions:
     """Which schedulers there are, and what differs between clusters."""
 
-    which: tuple[tuple[Driver, str], ...] = ()
-    """Each driver with its URL; empty for a driver that has none."""
+    which: tuple[tuple[str, str], ...] = ()
+    """The name of each, and the webhook's URL."""
     name: str | None = None
     """Name of this monitor's quarantine list on nodes; None: one is generated and stored."""
     removal: Removal = Removal.CANCEL
     context: str | None = None
     kube: KubeOptions = field(default_factory=KubeOptions)
     secret: str | None = field(default=None, repr=False)
-    """Signs the requests of drivers at a URL, such as a webhook's."""
+    """Signs the webhook's requests."""
     ca_file: Path | None = None
-    """Certificate authorities that drivers at a URL trust besides the system's."""
+    """Certificate authorities that the webhook trusts besides the system's."""
 
 
 NewFetcher = Callable[[ssl.SSLContext | None], Fetcher]
-
-
-@dataclass(frozen=True, slots=True)
-class Driver:
-    name: Literal["slurm", "kubernetes", "webhook"]
-    at_url: bool = False
-    """Whether `=URL` follows the name; it then needs the secret, and https beyond this host."""
-
-    @property
-    def usage(self) -> str:
-        return f"{self.name}=URL" if self.at_url else self.name
-
-
-DRIVERS: Final = (
-    Driver("slurm"),
-    Driver("kubernetes"),
-    Driver("webhook", at_url=True),
-)
-
-
-def driver_of(text: str) -> tuple[Driver, str] | None:
-    """The driver that `slurm` or `webhook=URL` names, and the URL; None if it names no driver."""
-    name, at, url = text.partition("=")
-    driver = next((driver for driver in DRIVERS if driver.name == name), None)
-    return None if driver is None or bool(at) != driver.at_url else (driver, url)
 
 
 def drivers(
@@ -74,18 +50,17 @@ def drivers(
         KubeUnusableError: there is no client, or no cluster is configured.
         CaError: the file of authorities cannot be used.
     """
-    counts: Counter[str] = Counter()
-    for driver, url in options.which:
-        counts[driver.name] += 1
-        count = counts[driver.name]
-        match driver.name:
+    webhooks = 0
+    for which, url in options.which:
+        match which:
             case "slurm":
                 yield Slurm(everyone, owner, removal=options.removal)
             case "kubernetes":
                 api = KubeApi(configured(options.context))
                 yield Kubernetes(api, everyone, owner, options.kube)
-            case "webhook":
-                name = driver.name if count == 1 else f"{driver.name}-{count}"
+            case _:
+                webhooks += 1
+                name = "webhook" if webhooks == 1 else f"webhook-{webhooks}"
                 tls = None if options.ca_file is None else trust_also(options.ca_file)
                 secret = (options.secret or "").encode()
                 yield WebhookScheduler(url, secret, fetcher(tls), everyone, owner, name=name)

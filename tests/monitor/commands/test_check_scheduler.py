@@ -31,6 +31,10 @@ def test_the_check_of_a_good_webhook_succeeds_and_shows_no_path(monkeypatch, cap
     [
         (["--scheduler", "pbs"],
          "--scheduler is 'pbs', expected slurm, kubernetes or webhook=URL"),
+        (["--scheduler", "webhook"],
+         "--scheduler is 'webhook', expected slurm, kubernetes or webhook=URL"),
+        (["--scheduler", "slurm="],
+         "--scheduler is 'slurm=', expected slurm, kubernetes or webhook=URL"),
         (["--scheduler", "webhook=http://127.0.0.1:1/x"],
          ("--scheduler webhook=URL needs --scheduler-webhook-secret-file: unsigned, anybody could "
          "drain hosts there")),
@@ -44,7 +48,7 @@ def test_the_check_of_a_good_webhook_succeeds_and_shows_no_path(monkeypatch, cap
          "--primus-safe is 'a/b', expected an id such as 901"),
         ([], "no scheduler: see lightkeeper check scheduler --help"),
     ],
-    ids=["unknown", "no-secret", "plain-http", "no-url", "grace", "primus", "none"],
+    ids=["unknown", "no-url-given", "url-of-none", "no-secret", "plain-http", "no-url", "grace", "primus", "none"],
 )  # fmt: skip
 def test_a_bad_option_is_one_line(words, said, capsys):
     assert main([*CHECK, *words]) == 2
