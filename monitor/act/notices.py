@@ -69,11 +69,6 @@ class Notice:
     incident: Mapping[str, Any] = field(default_factory=dict)
     """A few facts for programs."""
 
-    @property
-    def lasting(self) -> bool:
-        """Whether its end is sent as a message."""
-        return self.event is Event.INCIDENT
-
     def id(self, status: Status) -> str:
         """The idempotency key: the same message has the same key, also when it is sent again."""
         text = f"{self.key}\n{status}\n{self.severity}\n{self.since_s:.3f}"
@@ -274,12 +269,10 @@ class Sink(ABC):
 
     @property
     def resend_s(self) -> float | None:
-        """A notice that still fires is sent again after this time; None: it is sent once."""
+        """A notice that still fires is sent again after this time, and every end is sent. None:
+        once, and of ends only those of incidents.
+        """
         return None
-
-    def takes(self, message: Message) -> bool:
-        """Whether to send a message: every beginning, but only the ends of incidents."""
-        return message.ended is None or message.notice.lasting
 
     @abstractmethod
     def post(self, messages: Sequence[Message]) -> Post:
@@ -346,11 +339,6 @@ class Alertmanager(Sink):
     def resend_s(self) -> float:
         """Often enough that three lost requests in a row do not end an alert."""
         return self.expire_s / 4
-
-    def takes(self, message: Message) -> bool:
-        """Everything: an alert has to be ended."""
-        del message
-        return True
 
     def post(self, messages: Sequence[Message]) -> Post:
         """All in one list."""

@@ -96,13 +96,12 @@ class NotificationLog:
         for key, row in list(self._rows.items()):
             if key in wanted.notices or self._stands_on(row, wanted):
                 continue
-            ended = Message(
-                row.notice, wanted.now_s, ending(row.notice, wanted.incidents, wanted.now_s)
-            )
-            if row.dropped or not self._sink.takes(ended):
+            once = self._sink.resend_s is None and row.notice.event is not Event.INCIDENT
+            if row.dropped or once:
                 self._forget(key)
             else:
-                waiting[key] = ended
+                ends = ending(row.notice, wanted.incidents, wanted.now_s)
+                waiting[key] = Message(row.notice, wanted.now_s, ends)
         self._since = {key: self._since.get(key, wanted.now_s) for key in waiting}
         order = sorted(waiting, key=lambda key: (self._since[key], waiting[key].notice.since_s))
         fresh = [key for key in order if wanted.now_s - self._since[key] <= self._give_up_s]
