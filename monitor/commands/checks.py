@@ -20,7 +20,7 @@ from monitor.act.http import CaError, Fetcher, FetchError, trust_also
 from monitor.act.notices import Alertmanager, Event, Message, Notice, Sink, Webhook
 from monitor.act.notify import send
 from monitor.act.schedulers.base import Place, owner_name
-from monitor.act.schedulers.build import SchedulerOptions, drivers
+from monitor.act.schedulers.build import DRIVERS, SchedulerOptions, drivers
 from monitor.act.schedulers.kubernetes import DNS, KubeOptions, KubeUnusableError
 from monitor.act.schedulers.slurm import Removal
 from monitor.commands.command import (
@@ -203,9 +203,10 @@ def schedulers_of(
     names = scheduler or os.environ.get("LIGHTKEEPER_SCHEDULERS", "").split(",")
     which = tuple(dict.fromkeys(_checked(name.strip()) for name in names if name.strip()))
     secret = read_secret(_WEBHOOK_SECRET, scheduler_webhook_secret_file)
-    if secret is None and any(url for _, url in which):
+    at_url = next((name for name, url in which if url), None)
+    if secret is None and at_url is not None:
         raise CommandError(
-            "--scheduler webhook=URL needs --scheduler-webhook-secret-file: unsigned, anybody "
+            f"--scheduler {at_url}=URL needs --scheduler-webhook-secret-file: unsigned, anybody "
             "could drain hosts there"
         )
     return SchedulerOptions(
@@ -220,13 +221,14 @@ def schedulers_of(
 
 
 def _checked(text: str) -> tuple[str, str]:
-    """The scheduler's name, and the webhook's URL."""
-    if text in ("slurm", "kubernetes"):
-        return text, ""
+    """The driver's name, and its URL if any."""
     name, at, url = text.partition("=")
-    if name != "webhook" or not at:
-        raise CommandError(f"--scheduler is {text!r}, expected slurm, kubernetes or webhook=URL")
-    flag = "--scheduler webhook=..."
+    if (f"{name}=URL" if at else name) not in DRIVERS:
+        *others, last = DRIVERS
+        raise CommandError(f"--scheduler is {text!r}, expected {', '.join(others)} or {last}")
+    if not at:
+        return name, ""
+    flag = f"--scheduler {name}=..."
     url = web_url(flag, url, secret=True)
     parts = urlsplit(url)
     if parts.username is not None:
@@ -253,7 +255,7 @@ scheduler_options: Final = gathered(
     "schedulers",
     schedulers_of,
     _scheduler_option("--scheduler", multiple=True,
-            metavar="slurm|kubernetes|webhook=URL",
+            metavar="|".join(DRIVERS),
             help="keep quarantined hosts out by it, and ask it to end a group that does not go; "
             "repeatable (default: LIGHTKEEPER_SCHEDULERS, with commas)"),
     _scheduler_option("--scheduler-name", metavar="NAME", envvar="LIGHTKEEPER_SCHEDULER_NAME",

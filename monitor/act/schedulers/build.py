@@ -1,6 +1,4 @@
-"""Makes the driver of each scheduler; a new driver is added here (`drivers`), and its name in
-`monitor.commands.checks`.
-"""
+"""Makes the driver of each scheduler; a new driver is added here (`DRIVERS`, `drivers`)."""
 
 from __future__ import annotations
 
@@ -26,19 +24,23 @@ class SchedulerOptions:
     """Which schedulers there are, and what differs between clusters."""
 
     which: tuple[tuple[str, str], ...] = ()
-    """The name of each, and the webhook's URL."""
+    """The name of each driver, with its URL; empty for a driver that has none."""
     name: str | None = None
     """Name of this monitor's quarantine list on nodes; None: one is generated and stored."""
     removal: Removal = Removal.CANCEL
     context: str | None = None
     kube: KubeOptions = field(default_factory=KubeOptions)
     secret: str | None = field(default=None, repr=False)
-    """Signs the webhook's requests."""
+    """Signs the requests of drivers at a URL, such as a webhook's."""
     ca_file: Path | None = None
-    """Certificate authorities that the webhook trusts besides the system's."""
+    """Certificate authorities that drivers at a URL trust besides the system's."""
 
 
 NewFetcher = Callable[[ssl.SSLContext | None], Fetcher]
+
+
+DRIVERS: Final = ("slurm", "kubernetes", "webhook=URL")
+"""As `--scheduler` takes them. One at a URL needs the secret, and https beyond this host."""
 
 
 def drivers(
@@ -52,18 +54,17 @@ def drivers(
     """
     webhooks = 0
     for which, url in options.which:
-        match which:
-            case "slurm":
-                yield Slurm(everyone, owner, removal=options.removal)
-            case "kubernetes":
-                api = KubeApi(configured(options.context))
-                yield Kubernetes(api, everyone, owner, options.kube)
-            case _:
-                webhooks += 1
-                name = "webhook" if webhooks == 1 else f"webhook-{webhooks}"
-                tls = None if options.ca_file is None else trust_also(options.ca_file)
-                secret = (options.secret or "").encode()
-                yield WebhookScheduler(url, secret, fetcher(tls), everyone, owner, name=name)
+        if which == "slurm":
+            yield Slurm(everyone, owner, removal=options.removal)
+        elif which == "kubernetes":
+            api = KubeApi(configured(options.context))
+            yield Kubernetes(api, everyone, owner, options.kube)
+        elif which == "webhook":
+            webhooks += 1
+            name = "webhook" if webhooks == 1 else f"webhook-{webhooks}"
+            tls = None if options.ca_file is None else trust_also(options.ca_file)
+            secret = (options.secret or "").encode()
+            yield WebhookScheduler(url, secret, fetcher(tls), everyone, owner, name=name)
 
 
 OWNER_SWITCH: Final = "scheduler_owner"

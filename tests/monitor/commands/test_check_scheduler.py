@@ -48,7 +48,8 @@ def test_the_check_of_a_good_webhook_succeeds_and_shows_no_path(monkeypatch, cap
          "--primus-safe is 'a/b', expected an id such as 901"),
         ([], "no scheduler: see lightkeeper check scheduler --help"),
     ],
-    ids=["unknown", "no-url-given", "url-of-none", "no-secret", "plain-http", "no-url", "grace", "primus", "none"],
+    ids=["unknown", "no-url-given", "url-of-none", "no-secret", "plain-http", "no-url", "grace",
+         "primus", "none"],
 )  # fmt: skip
 def test_a_bad_option_is_one_line(words, said, capsys):
     assert main([*CHECK, *words]) == 2

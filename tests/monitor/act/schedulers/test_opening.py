@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from monitor.act.schedulers.build import StoredName
+from monitor.act.schedulers.build import DRIVERS, StoredName
 from monitor.store.place import StoreError
 from monitor.store.store import Store
 
@@ -33,7 +33,7 @@ def test_a_monitor_that_may_not_write_makes_no_name_that_nobody_would_know(path)
             StoredName(store)()
 
 
-@pytest.mark.parametrize("name", ["slurm", "kubernetes", "webhook"])
+@pytest.mark.parametrize("name", [usage.partition("=")[0] for usage in DRIVERS])
 def test_every_driver_passes_the_conformance_suite(name):
     path = Path(__file__).with_name(f"test_{name}.py")
     has_it = path.exists() and "(Conformance)" in path.read_text()
