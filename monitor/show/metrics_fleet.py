@@ -13,7 +13,7 @@ from monitor.decide.tempo import Tempo
 from monitor.model.names import GroupName, group_of, group_of_replica, split_rank_name
 from monitor.model.observation import LighthouseAway, LighthouseView
 from monitor.model.verdict import RankHealth
-from monitor.show.exposition import GROUP, RANK, Definition, ScrapeView, counter, gauge
+from monitor.show.exposition import GROUP, RANK, ScrapeView, counter, gauge
 from worker_server.wire import StepState, Took
 
 _JOBS_TOLD: Final = 16
@@ -221,34 +221,21 @@ HEALS = counter(
     "group_heals", "States of other groups that the group's present processes took over.", GROUP,
     series="G", absent=_NOT_YET,
 )  # fmt: skip
-STAGING = gauge(
-    "group_last_checkpoint_staging_seconds",
-    "Seconds in which the group last made a checkpoint ready for another group.",
-    GROUP, series="G", absent=_NOT_YET,
-)  # fmt: skip
-LOAD = gauge(
-    "group_last_checkpoint_load_seconds",
-    "Seconds in which the group last loaded a checkpoint from another group.",
-    GROUP, series="G", absent=_NOT_YET,
-)  # fmt: skip
-APPLY = gauge(
-    "group_last_checkpoint_apply_seconds",
-    "Seconds in which the group last took over what it had loaded.",
-    GROUP, series="G", absent=_NOT_YET,
-)  # fmt: skip
-RECONFIGURE = gauge(
-    "group_last_reconfigure_seconds",
-    "Seconds in which the group last built the process groups of a new quorum.",
-    GROUP, series="G", absent=_NOT_YET,
-)  # fmt: skip
+LAST: Final = {
+    part: gauge(f"group_last_{name}_seconds", f"Seconds in which the group last {did}.", GROUP,
+                series="G", absent=_NOT_YET)
+    for part, name, did in (
+        ("staging", "checkpoint_staging", "made a checkpoint ready for another group"),
+        ("load", "checkpoint_load", "loaded a checkpoint from another group"),
+        ("apply", "checkpoint_apply", "took over what it had loaded"),
+        ("reconfigure", "reconfigure", "built the process groups of a new quorum"),
+    )
+}  # fmt: skip
+"""By the part of a recovery that a rank times."""
 LOADED = gauge(
     "group_last_checkpoint_load_bytes",
     "Bytes of the checkpoint that the group last loaded, all its ranks together.",
     GROUP, series="G", absent=_NOT_YET,
-)  # fmt: skip
-
-_SECONDS: Final[tuple[tuple[str, Definition], ...]] = (
-    ("staging", STAGING), ("load", LOAD), ("apply", APPLY), ("reconfigure", RECONFIGURE),
 )  # fmt: skip
 
 
@@ -258,7 +245,7 @@ def _recovery(scene: ScrapeView) -> Iterator[Metric]:
     yield FAILURES.each((g, max(step.commit_failures for step in s)) for g, s in groups.items())
     torchft = {group: steps for group, steps in groups.items() if any(s.times for s in steps)}
     yield HEALS.each((g, max(_took(step, "apply").done for step in s)) for g, s in torchft.items())
-    for part, definition in _SECONDS:
+    for part, definition in LAST.items():
         yield definition.each(
             (group, max(_took(step, part).last_s for step in steps))
             for group, steps in torchft.items()

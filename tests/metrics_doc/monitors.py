@@ -40,9 +40,10 @@ def _catalogue() -> Iterator[tuple[str, tuple[Definition, ...]]]:
     heading = ""
     for file in (metrics_fleet, metrics_incidents, metrics_upkeep):
         for value in vars(file).values():
-            if isinstance(value, Definition):
-                heading = _HEADINGS.get(value, heading)
-                by_heading.setdefault(heading, []).append(value)
+            for each in value.values() if isinstance(value, dict) else (value,):
+                if isinstance(each, Definition):
+                    heading = _HEADINGS.get(each, heading)
+                    by_heading.setdefault(heading, []).append(each)
     return ((heading, tuple(metrics)) for heading, metrics in by_heading.items())
 
 
