@@ -80,27 +80,20 @@ def _tell(said: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 @command("list")
-@option("--all", "every", is_flag=True,
-        help="every host with a record, worst first, in or out")  # fmt: skip
 @as_json
 @asking
-def listed(*, monitor: Monitor, every: bool, as_json: bool) -> None:
+def listed(*, monitor: Monitor, as_json: bool) -> None:
     """Hosts and groups in quarantine.
 
     examples:
       lightkeeper quarantine list
-      lightkeeper quarantine list --all     with what every host did in the last 28 days
+
+    every host, in or out, with what it did in the last 28 days: lightkeeper get hosts
     """
-    body = monitor.ask("/v1/hosts" if every else "/v1/quarantine")
+    body = monitor.ask("/v1/quarantine")
     if as_json:
         print_json(body)
-    elif every:
-        _show_records(body)
-    else:
-        _show_list(body)
-
-
-def _show_list(body: Mapping[str, Any]) -> None:
+        return
     columns = ("host", "since", "until", "by", "why", "incident", "offences 28 d", "lemon")
     hosts = Sheet("quarantine", *columns)
     for entry in body["quarantine"]:
@@ -127,19 +120,6 @@ def _cells(entry: Mapping[str, Any], name: str) -> list[Any]:
 
 def _until(until_s: float | None) -> str:
     return "released" if until_s is None else moment(until_s)
-
-
-def _show_records(body: Mapping[str, Any]) -> None:
-    columns = ("host", "groups", "quarantined", "incidents", "evictions", "quarantines",
-               "by people", "failed again", "lemon")  # fmt: skip
-    hosts = Sheet("hosts, the last 28 days", *columns)
-    for host in body["hosts"]:
-        kinds = ", ".join(f"{kind} {count}" for kind, count in host["incidents"].items())
-        again = f"{host['failed_readmissions']} of {host['readmissions']}"
-        shown = (host["host"], host["groups"], host["quarantined"], kinds or "-", host["evictions"],
-                 host["quarantines"], host["exclusions"], again, host["lemon"])  # fmt: skip
-        hosts.add_row(*[cell(value) for value in shown])
-    console().print(hosts)
 
 
 @command()
@@ -182,20 +162,19 @@ _LOOK_S: Final = 0.5
 @click.argument("group")
 @option("--reason", default="asked for by hand", help="why, for those who come later")
 @option("--yes", is_flag=True, help="do not ask first")
-@option("--wait", type=float, default=120.0, metavar="SECONDS", help="how long to watch it")
-@option("--no-wait", is_flag=True, help="end as soon as it is asked for")
+@option("--wait", "wait_s", type=float, default=120.0, metavar="SECONDS",
+        help="how long to watch it; 0: end as soon as it is asked for")  # fmt: skip
 @as_json
 @changing
 def evict(
-    *, monitor: Monitor, group: str, reason: str, yes: bool, wait: float, no_wait: bool,
-    as_json: bool,
-) -> int:  # fmt: skip
+    *, monitor: Monitor, group: str, reason: str, yes: bool, wait_s: float, as_json: bool
+) -> int:
     """Put a replica group out now.
 
     examples:
       lightkeeper evict rg_1 --token-file token                    asks first, then shows it go
       lightkeeper evict rg_1 --yes --reason "it writes NaN"        for scripts
-      lightkeeper evict rg_1 --no-wait --format json --yes
+      lightkeeper evict rg_1 --wait 0 --format json --yes
 
     No guard stands in the way: not the budget, not the least number of groups, not a pause. Its
     hosts are not quarantined: its launcher may start it again at once (lightkeeper quarantine add).
@@ -204,7 +183,6 @@ def evict(
     exit status: 0 it is out, 1 it is not or nobody could be asked, 2 wrong arguments or no such
     group, 3 it is not out yet and --wait is over
     """
-    wait_s = 0.0 if no_wait else wait
     chosen = _chosen(monitor, group)
     if not yes:
         _confirm(chosen)

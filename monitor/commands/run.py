@@ -94,11 +94,8 @@ def parse_budget(text: str) -> int:
     return int(number)
 
 
-def _limits(journal_mb: float, journal_file_mb: float | None, journal_file_hours: float) -> Limits:
-    file_mb = journal_mb / 8 if journal_file_mb is None else journal_file_mb
-    if not file_mb <= journal_mb / 2:
-        raise CommandError(f"--journal-file-mb is {file_mb:g}, expected 0.1 to {journal_mb / 2:g}")
-    return Limits(int(journal_mb * 1e6), int(file_mb * 1e6), journal_file_hours * 3600.0)
+def _limits(journal_mb: float, journal_file_hours: float) -> Limits:
+    return Limits(int(journal_mb * 1e6), int(journal_mb / 8 * 1e6), journal_file_hours * 3600.0)
 
 
 def _rules(
@@ -143,11 +140,10 @@ _journal_options: Final = gathered(
     "limits",
     _limits,
     option("--journal-mb", type=Within(1, 1e6), metavar="MB", default=256, section="Journal",
-           help="size of all journal files; the oldest is removed"),
-    option("--journal-file-mb", type=Within(0.1, 5e5), metavar="MB", section="Journal",
-           help="size of one file, each of which can be replayed alone (an eighth of all)"),
+           help="size of all journal files, about eight; the oldest is removed"),
     option("--journal-file-hours", type=Within(0.001, 24 * 366), metavar="H", default=1.0,
-           section="Journal", help="begin a new file at least so often"),
+           section="Journal",
+           help="begin a new file at least so often; each can be replayed alone"),
 )  # fmt: skip
 _series_options: Final = gathered(
     "bounds",

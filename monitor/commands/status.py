@@ -202,6 +202,7 @@ def host_row(record: Mapping[str, Any], ranks: Sequence[RankJson]) -> HostRow:
         busy_s=max(busy, default=None),
         incidents=sum(record["incidents"].values()),
         evictions=record["evictions"],
+        lemon=record["lemon"] is not None,
         quarantined=record["quarantined"],
         until="released" if record["until_s"] is None else moment(record["until_s"]),
     )

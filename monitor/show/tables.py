@@ -430,6 +430,7 @@ class HostRow:
     incidents: int
     evictions: int
     """In the last 28 days."""
+    lemon: bool
     quarantined: bool
     until: str
 
@@ -446,6 +447,7 @@ HOST_COLUMNS: Final = (
     Column("busy", "busy_s", right=True),
     Column("incidents", right=True, spare=2),
     Column("evictions", right=True, spare=1),
+    Column("lemon"),
     Column("quarantine", _quarantine),
 )
 

@@ -156,4 +156,4 @@ def _host(name: str) -> dict[str, Any]:
     quarantined = name == "spare"
     return {"host": name, "incidents": {"not_entered": 2} if quarantined else {},
             "evictions": 1 if quarantined else 0, "quarantined": quarantined,
-            "until_s": None}  # fmt: skip
+            "lemon": None, "until_s": None}  # fmt: skip

@@ -165,7 +165,7 @@ def test_quarantine_holds_a_group_out_and_tells_its_history(
     assert command("quarantine", "release", *group, *token) == "rg_7 may come back\n"
     history = command("quarantine", "history", *group, *ask)
     assert all(word in history for word in ("added", "ann", "bad shard", "released"))
-    assert "node0" in command("quarantine", "list", "--all", *ask)
+    assert "node0" in command("get", "hosts", *ask)
 
 
 @pytest.mark.parametrize("named", [[], ["node7", "--group", "rg_7"]])

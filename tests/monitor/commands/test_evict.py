@@ -89,7 +89,7 @@ def test_shows_what_is_done_until_the_group_is_out_or_what_holds_it(
 def test_a_participant_that_nobody_reports_can_be_named(
     running: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(words(running, tmp_path, "rg_1", "--yes", "--no-wait", "--format", "json")) == 0
+    assert main(words(running, tmp_path, "rg_1", "--yes", "--wait", "0", "--format", "json")) == 0
     assert json.loads(capsys.readouterr().out)["incident_id"].startswith("manual-rg_1-")
 
 
