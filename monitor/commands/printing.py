@@ -9,9 +9,8 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderResult
 from rich.live import Live
@@ -153,32 +152,18 @@ _BUDGET: Final = 0.05
 """Largest share of one core for a live screen: with many ranks it updates less often."""
 
 
-@dataclass(frozen=True, slots=True)
-class NoAnswer:
-    since_s: float
-    """Unix time."""
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class LatestAnswer(Generic[T]):
-    seen: T
-    at_s: float
-    away: NoAnswer | None = None
-
-
-Draw = Callable[[LatestAnswer[T], int, int], list[Line]]
+Draw = Callable[[T, int, int], list[Line]]
 """The screen's lines, from the latest look, for so many columns and rows."""
 
 
 def live(ask: Callable[[], T], every_s: float, draw: Draw[T]) -> None:
-    """Full screen until Ctrl-C.
+    """Full screen until Ctrl-C. Without an answer the last look stays, below since when and why.
 
     Raises:
         CommandError: the first look failed.
     """
     console = Console()
-    look = LatestAnswer(ask(), time.time())
+    look, at_s, why = ask(), time.time(), ""
     ends: list[int] = []
 
     def end(number: int, _frame: FrameType | None) -> None:
@@ -195,8 +180,13 @@ def live(ask: Callable[[], T], every_s: float, draw: Draw[T]) -> None:
                 # an exported COLUMNS would keep an old size
                 width, height = os.get_terminal_size(sys.stdout.fileno())
                 console.size = ConsoleDimensions(width, height)
-                screen.update(Painted(draw(look, width, height)[:height]), refresh=True)
-                look = _again(ask, look)
+                top = _away(at_s, why, width) if why else []
+                lines = [*top, *draw(look, width, max(1, height - len(top)))]
+                screen.update(Painted(lines[:height]), refresh=True)
+                try:
+                    look, at_s, why = ask(), time.time(), ""
+                except CommandError as exc:
+                    why = str(exc)
                 used_s = time.process_time() - used_s
                 time.sleep(max(every_s, used_s / _BUDGET))
     except KeyboardInterrupt:
@@ -209,18 +199,8 @@ def live(ask: Callable[[], T], every_s: float, draw: Draw[T]) -> None:
         raise SystemExit(128 + ends[0])
 
 
-def _again(ask: Callable[[], T], before: LatestAnswer[T]) -> LatestAnswer[T]:
-    try:
-        return LatestAnswer(ask(), time.time())
-    except CommandError as exc:
-        since_s = before.at_s if before.away is None else before.away.since_s
-        return LatestAnswer(before.seen, before.at_s, NoAnswer(since_s, str(exc)))
-
-
-def away_lines(away: NoAnswer | None, width: int) -> list[Line]:
-    """That the screen is old, since when and why; empty if it is not."""
-    if away is None:
-        return []
-    ago_s = max(0.0, time.time() - away.since_s)
-    text = f" NO ANSWER since {moment(away.since_s)} ({ago_s:.0f} s); below is what was seen last "
-    return [[(cut(text, width), "bold white on red")], [(cut(f" {away.why}", width), "red")]]
+def _away(at_s: float, why: str, width: int) -> list[Line]:
+    """That the screen is old, since when and why."""
+    ago_s = max(0.0, time.time() - at_s)
+    text = f" NO ANSWER since {moment(at_s)} ({ago_s:.0f} s); below is what was seen last "
+    return [[(cut(text, width), "bold white on red")], [(cut(f" {why}", width), "red")]]

@@ -24,8 +24,6 @@ from monitor.commands.command import (
     option,
 )
 from monitor.commands.printing import (
-    LatestAnswer,
-    away_lines,
     console,
     live,
     moment,
@@ -45,7 +43,6 @@ from monitor.show.tables import (
     RANK_ORDERS,
     Column,
     HostRow,
-    Line,
     RowFilter,
     badness,
     fleet_of,
@@ -306,10 +303,5 @@ def top(*, monitor: Monitor, wanted: RowFilter, sort: str, wide: bool, every: fl
         raise CommandError(
             "top needs a terminal; in a pipe: lightkeeper get ranks --sort busy --limit 20"
         )
-    show = functools.partial(top_screen, order=sort, wide=wide, wanted=wanted)
-
-    def draw(look: LatestAnswer[StatusFacts], width: int, height: int) -> list[Line]:
-        above = away_lines(look.away, width)
-        return [*above, *show(look.seen, width, max(1, height - len(above)))]
-
-    live(functools.partial(look_at, monitor), every, draw)
+    screen = functools.partial(top_screen, order=sort, wide=wide, wanted=wanted)
+    live(functools.partial(look_at, monitor), every, screen)
