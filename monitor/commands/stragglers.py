@@ -36,7 +36,7 @@ from monitor.offline.timings import (
     read_sizes,
     stands_for,
 )
-from monitor.show.report import no_answer, verdict
+from monitor.show.report import FindingWords, no_answer, verdict
 from monitor.show.wording import clean, counted, sentence
 
 
@@ -255,18 +255,15 @@ def _finding(
 ) -> Iterator[RenderableType]:
     peers = {peer for rank in slow.culprits for peer in stands_for(table, sizes, rank)}
     shared = ", ".join(map(str, sorted(peers)[:16])) if len(peers) > len(slow.culprits) else ""
-    facts = [
+    facts = (
         ("lost", f"{slow.lost_s:.3g} s of its own beyond its peers'" if slow.culprits else ""),
         ("stands for", f"global ranks {shared} (tensor-parallel peers)" if shared else ""),
         *((clean(name, 40), clean(seen)) for name, seen in slow.evidence.items()),
-    ]
-    return verdict(
-        number,
-        named(table, slow.culprits) if slow.culprits else "no rank accused",
-        TITLES[slow.kind],
-        classes=(slow.kind, CLASSES[slow.kind]), confidence=slow.confidence, reason=slow.reason,
-        facts=facts, width=24,
-    )  # fmt: skip
+    )
+    who = named(table, slow.culprits) if slow.culprits else "no rank accused"
+    kind = f"{slow.kind}, {CLASSES[slow.kind]}"
+    words = FindingWords(who, TITLES[slow.kind], kind, slow.confidence, slow.reason, facts)
+    return verdict(number, words, 24)
 
 
 def _slowest(table: TimingTable, report: Report) -> Grid:

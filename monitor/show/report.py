@@ -61,7 +61,11 @@ class FindingWords:
     confidence: Confidence
     reason: str
     facts: tuple[tuple[str, str], ...]
-    """Names and values; none is empty."""
+    """Names and values, some of them empty."""
+
+    @property
+    def known(self) -> list[tuple[str, str]]:
+        return [fact for fact in self.facts if fact[1] and fact[1] != "-"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +102,7 @@ def finding_words(job: Job, finding: Finding) -> FindingWords:
         ("process", ended(job, finding.culprits)),
         *((clean(name, 80), clean(seen)) for name, seen in finding.evidence.items()),
     )
-    return FindingWords(who, what, finding.kind, finding.confidence, finding.reason, _known(facts))
-
-
-def _known(facts: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    return tuple(fact for fact in facts if fact[1] and fact[1] != "-")
+    return FindingWords(who, what, finding.kind, finding.confidence, finding.reason, facts)
 
 
 def wait_heads(analysis: Analysis) -> tuple[str, ...]:
@@ -206,31 +206,22 @@ _STYLES = {
 }
 
 
-def verdict(
-    number: int,
-    who: str,
-    what: str,
-    *,
-    classes: Iterable[str],
-    confidence: Confidence,
-    reason: str,
-    facts: Iterable[tuple[str, str]],
-    width: int,
-) -> Iterator[RenderableType]:
+def verdict(number: int, words: FindingWords, width: int) -> Iterator[RenderableType]:
     """Lines of one verdict; `width` is that of the facts' names. Empty facts are left out.
 
     Texts are printed as they are: clean those from files first.
     """
+    confidence = words.confidence
     unsure = confidence is Confidence.UNSURE
-    heading = Text(f"{number}. {who}", "bold magenta" if unsure else "bold red")
-    heading.append(f": {what}", "bold")
-    heading.append(f"  ({', '.join((*classes, confidence))})", "dim")
+    heading = Text(f"{number}. {words.who}", "bold magenta" if unsure else "bold red")
+    heading.append(f": {words.what}", "bold")
+    heading.append(f"  ({words.kind}, {confidence})", "dim")
     yield heading
-    yield Padding(Text(sentence(reason)), _INDENT)
+    yield Padding(Text(sentence(words.reason)), _INDENT)
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", max_width=width)
     grid.add_column(overflow="fold")
-    for name, seen in (*_known(facts), ("confidence", f"{confidence}: {MEANINGS[confidence]}")):
+    for name, seen in (*words.known, ("confidence", f"{confidence}: {MEANINGS[confidence]}")):
         grid.add_row(Text(name), Text(seen))
     yield Padding(grid, _INDENT)
 
@@ -246,12 +237,8 @@ def _parts(job: Job, analysis: Analysis, groups: Sequence[int]) -> Iterator[Rend
     yield Text(headline(job, analysis.findings, analysis.culprits), style)
     yield Text(read_line(job), "dim")
     for number, finding in enumerate(analysis.findings, start=1):
-        words = finding_words(job, finding)
         yield Text()
-        yield from verdict(
-            number, words.who, words.what, classes=(words.kind,), confidence=words.confidence,
-            reason=words.reason, facts=words.facts, width=44,
-        )  # fmt: skip
+        yield from verdict(number, finding_words(job, finding), 44)
     if analysis.waits and (analysis.findings or groups):  # a healthy job waits at any moment
         rows, more = wait_rows(job, analysis, _TEXT_ROWS, free=False)
         table = _table("who waits for whom", wait_heads(analysis), rows)
