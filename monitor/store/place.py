@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import urlsplit, urlunsplit
 
 _POSTGRES: Final = ("postgresql", "postgres", "postgresql+psycopg")
 _SECRETS: Final = re.compile(r"(?i)\b(password|sslpassword)=[^&\s]*")
@@ -50,7 +50,7 @@ class LeaseRow:
 
 
 def parse_place(text: str | Path | StorePlace) -> StorePlace:
-    """A path, `sqlite:///PATH` or `postgresql://USER@HOST/DATABASE`.
+    """A path or `postgresql://USER@HOST/DATABASE`.
 
     Raises:
         StoreError: a URL of anything else.
@@ -62,17 +62,12 @@ def parse_place(text: str | Path | StorePlace) -> StorePlace:
     scheme, separator, location = text.partition("://")
     if not separator:
         return _file(Path(text))
-    if scheme == "sqlite":
-        if not location.startswith("/") or not location[1:]:
-            raise StoreError("--store sqlite:// names no file, expected sqlite:///PATH")
-        return _file(Path(unquote(location[1:].partition("?")[0])))
     if scheme in _POSTGRES:
         return StorePlace(
             None, f"postgresql+psycopg://{location}", without_password(f"postgresql://{location}")
         )
     raise StoreError(
-        f"--store {scheme}:// is not known, expected a path, sqlite:///PATH or "
-        "postgresql://USER@HOST/DATABASE"
+        f"--store {scheme}:// is not known, expected a path or postgresql://USER@HOST/DATABASE"
     )
 
 

@@ -198,8 +198,6 @@ def test_a_database_that_cannot_be_used_is_one_line_without_the_password(
         ("postgres://u@h:5432/d", "postgresql://u@h:5432/d"),
         ("postgresql+psycopg://u:p%40w@[::1]/d?sslmode=require", "postgresql://u:***@[::1]/d?sslmode=require"),
         ("postgresql://h/d?user=u&password=pw&x=1", "postgresql://h/d?user=u&password=***&x=1"),
-        ("sqlite:////var/m.db", "/var/m.db"),
-        ("sqlite:///m.db", "m.db"),
         ("/var/m.db", "/var/m.db"),
     ],
 )  # fmt: skip
@@ -209,7 +207,7 @@ def test_a_place_is_shown_without_its_password(text: str, shown: str) -> None:
     assert "pw" not in repr(place)
 
 
-@pytest.mark.parametrize("text", ["mysql://u:pw@h/d", "http://h:pw@x", "sqlite://", "sqlite:///"])
+@pytest.mark.parametrize("text", ["mysql://u:pw@h/d", "http://h:pw@x", "sqlite:///m.db"])
 def test_another_kind_of_database_is_one_clear_line(text: str) -> None:
     with pytest.raises(StoreError, match="expected") as caught:
         parse_place(text)
