@@ -89,25 +89,18 @@ def check(*, file: Path, as_json: bool) -> int:
 
 
 @command()
-@option("--default", is_flag=True, help="that of a monitor without a file")
 @option("--file", type=FILE, metavar="FILE", help="what this file comes to")
 @as_json
 @asking
-def show(*, monitor: Monitor, default: bool, file: Path | None, as_json: bool) -> None:
+def show(*, monitor: Monitor, file: Path | None, as_json: bool) -> None:
     """The policy in force, and who set each part.
 
     examples:
       lightkeeper policy show                       of the running monitor
-      lightkeeper policy show --default --format json
       lightkeeper policy show --file policy.toml    what it would come to, all options
     """
-    if default and file is not None:
-        raise CommandError("--default is without a file: not with --file")
-    if default or file is not None:
-        body = effective_to_json(_of_file(file), 0.0)
-    else:
-        body = monitor.ask("/v1/policy")
-    _show(body, as_json=as_json)
+    asked = monitor.ask("/v1/policy") if file is None else effective_to_json(_of_file(file), 0.0)
+    _show(asked, as_json=as_json)
 
 
 @command()
@@ -131,7 +124,7 @@ def refused(exc: PolicyError) -> CommandError:
     return CommandError(exc.problems[-1])
 
 
-def _of_file(path: Path | None) -> Effective:
+def _of_file(path: Path) -> Effective:
     try:
         return effective(path, {}, loaded_s=0.0)
     except PolicyError as exc:

@@ -38,7 +38,6 @@ from monitor.show.status import StatusFacts, answers_to_json, short, top_screen,
 from monitor.show.tables import (
     GROUP_COLUMNS,
     GROUP_ORDERS,
-    HEALTHS,
     HOST_COLUMNS,
     RANK_ORDERS,
     Column,
@@ -66,15 +65,10 @@ _group: Final = option("--group", "groups", multiple=True, metavar="NAME",
 _host: Final = option(
     "--host", "hosts", multiple=True, metavar="NAME", help="on this host; repeatable"
 )
-_healths: Final = (*HEALTHS, "evicting")
-_health: Final = option("--health", "healths", multiple=True, type=click.Choice(_healths),
-                        metavar="WORD",
-                        help=f"one of {', '.join(_healths)}; repeatable")  # fmt: skip
 _unhealthy: Final = option("--unhealthy", is_flag=True,
                            help="neither healthy nor waiting for others")  # fmt: skip
-wanted_ranks: Final = gathered("wanted", RowFilter, _group, _host, _unhealthy)
-_wanted_ranks: Final = gathered("wanted", RowFilter, _group, _host, _health, _unhealthy)
-_wanted_hosts: Final = gathered("wanted", RowFilter, _host, _health, _unhealthy)
+_wanted_ranks: Final = gathered("wanted", RowFilter, _group, _host, _unhealthy)
+_wanted_hosts: Final = gathered("wanted", RowFilter, _host, _unhealthy)
 _limit: Final = option("--limit", type=Within(1, 1e7, int), metavar="N", help="show at most N")
 
 
@@ -133,7 +127,7 @@ def groups(
     examples:
       lightkeeper get groups
       lightkeeper get groups --sort heartbeat --limit 5    whom the Lighthouse has not heard longest
-      lightkeeper get groups --health evicting --health dead
+      lightkeeper get groups --unhealthy
 
     in a pipe: as lightkeeper get ranks
 
@@ -281,7 +275,7 @@ def _well(seen: StatusFacts) -> bool:
 
 @command()
 @_order(tuple(RANK_ORDERS), "busy")
-@wanted_ranks
+@_wanted_ranks
 @option("--wide", is_flag=True, help="more columns")
 @option("--every", type=Within(0.2, 3600), default=2.0, metavar="SECONDS",
         help="pause between two looks")  # fmt: skip

@@ -311,26 +311,23 @@ class RowFilter:
 
     groups: Collection[str] = ()
     hosts: Collection[str] = ()
-    healths: Collection[str] = ()
     unhealthy: bool = False
 
     def rank(self, rank: RankJson) -> bool:
-        return self._fits(rank.group, rank.host, rank.health)
+        return self._fits(rank.group, rank.host, well=rank.health in _WELL)
 
     def group(self, group: GroupView) -> bool:
-        return self._fits(group.group, group.host, group.shown)
+        return self._fits(group.group, group.host, well=group.shown in _WELL)
 
     def host(self, host: HostRow) -> bool:
         """Whether the host passes; one in quarantine is unhealthy."""
         well = not host.quarantined and host.health in (*_WELL, "-")
-        return not (self.unhealthy and well) and self._named("", host.name, host.health)
+        return self._fits("", host.name, well=well)
 
-    def _fits(self, group: str, host: str | None, health: str) -> bool:
-        return not (self.unhealthy and health in _WELL) and self._named(group, host, health)
-
-    def _named(self, group: str, host: str | None, health: str) -> bool:
-        chosen = ((self.groups, group), (self.hosts, host), (self.healths, health))
-        return all(not names or has in names for names, has in chosen)
+    def _fits(self, group: str, host: str | None, *, well: bool) -> bool:
+        named = all(not names or has in names
+                    for names, has in ((self.groups, group), (self.hosts, host)))  # fmt: skip
+        return named and not (self.unhealthy and well)
 
 
 def sorted_ranks(ranks: Iterable[RankJson], order: str) -> list[RankJson]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -76,12 +77,16 @@ node0  waiting       1      2     -          0          0  no     -
     )
 
 
-def test_tables_in_a_pipe_have_no_lines_around_them(monitor: FakeMonitor, command: Command) -> None:
-    for words in (["status"], ["get", "ranks"], ["policy", "show", "--default"]):
+def test_tables_in_a_pipe_have_no_lines_around_them(
+    monitor: FakeMonitor, command: Command, tmp_path: Path
+) -> None:
+    file = tmp_path / "p.toml"
+    file.touch()
+    for words in (["status"], ["get", "ranks"], ["policy", "show", "--file", str(file)]):
         text = command(*words)
         assert text.isascii()
         assert "\x1b" not in text
-    rows = command("policy", "show", "--default").splitlines()
+    rows = command("policy", "show", "--file", str(file)).splitlines()
     assert re.split("  +", rows[1]) == ["kind", "info", "warning", "critical"]
 
 

@@ -55,10 +55,12 @@ def test_all_that_is_wrong_with_a_file_is_told_one_line_each(words, file: Path, 
     ]
 
 
-def test_the_default_policy_is_shown_without_a_monitor(capsys) -> None:
-    assert main(["policy", "show", "--default", "--format", "json"]) == 0
+def test_what_a_file_comes_to_is_shown_without_a_monitor(tmp_path: Path, capsys) -> None:
+    file = tmp_path / "p.toml"
+    file.touch()
+    assert main(["policy", "show", "--file", str(file), "--format", "json"]) == 0
     body = json.loads(capsys.readouterr().out)
-    assert (body["source"], body["mode"]) == (None, "act")
+    assert (body["source"], body["mode"]) == (str(file), "act")
     assert body["actions"]["mismatch"]["critical"] == "evict"
 
 

@@ -63,9 +63,8 @@ def test_what_is_not_known_comes_last(ranks, order: str, names: list[str]) -> No
         (RowFilter(groups=frozenset({"rg_9"})), ["rg_9.0", "rg_9.1"]),
         (RowFilter(hosts=frozenset({"node10"})), ["rg_10.0"]),
         (RowFilter(unhealthy=True), ["rg_9.0"]),
-        (RowFilter(healths=frozenset({"waiting"})), ["rg_9.1"]),
     ],
-    ids=["all", "group", "host", "unhealthy", "health"],
+    ids=["all", "group", "host", "unhealthy"],
 )
 def test_filters(wanted: RowFilter, names: list[str]) -> None:
     assert [row.rank for row in RANKS if wanted.rank(row)] == names
