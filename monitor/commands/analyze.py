@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +35,7 @@ from monitor.commands.offline import (
     shown,
     write,
 )
+from monitor.commands.options import no_such
 from monitor.records.analyse import analyse
 from monitor.records.files import TooMuchError, bundle_in, load
 from monitor.records.job import Job
@@ -174,13 +174,8 @@ def _groups(job: Job, names: Sequence[str]) -> tuple[int, ...]:
     for name in names:
         indices = named(job, name)
         if not indices:
-            existing = sorted(
-                {word for group in job.groups for word in (group.name, group.desc) if word}
-            )
-            near = difflib.get_close_matches(name, existing, n=3, cutoff=0.5) or existing[:6]
-            hint = ", ".join(clean(word, 80) for word in near)
-            problem = f"no process group {clean(name, 80)!r} in these records"
-            raise CommandError(f"{problem}; there are {hint}" if hint else problem)
+            existing = (word for group in job.groups for word in (group.name, group.desc))
+            raise CommandError(no_such("process group", name, existing))
         chosen.update(dict.fromkeys(indices))
     if len(chosen) > _DETAILED:
         label = group_label(job.groups[next(iter(chosen))])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ from rich.text import Text
 
 from monitor.commands.ask import Monitor, asking, changing, login
 from monitor.commands.command import DONE, FAILED, CommandError, as_json, command, gathered, option
+from monitor.commands.options import no_such
 from monitor.commands.printing import Sheet, cell, console, moment, print_json
 from monitor.show.wording import clean, counted, plain
 
@@ -154,7 +154,6 @@ def history(*, monitor: Monitor, path: str, as_json: bool) -> None:
 # -- `lightkeeper evict GROUP`: evict a replica group now, and watch it go ------------------------
 
 NOT_YET: Final = 3
-_NAMED: Final = 12
 _LOOK_S: Final = 0.5
 
 
@@ -215,16 +214,9 @@ def _chosen(monitor: Monitor, group: str) -> Mapping[str, Any]:
     groups: dict[str, Mapping[str, Any]] = {
         str(row["group"]): row for row in monitor.ask("/v1/groups")["groups"]
     }
-    if group in groups:
-        return groups[group]
-    near = difflib.get_close_matches(group, groups, 1)
-    hint = f"; did you mean {clean(near[0])}?" if near else ""
-    shown = ", ".join(clean(name) for name in list(groups)[:_NAMED])
-    more = f" and {len(groups) - _NAMED:,} more" if len(groups) > _NAMED else ""
-    raise CommandError(
-        f"no group {clean(group)!r}{hint} (groups: {shown}{more})" if groups else
-        f"no group {clean(group)!r}: this monitor knows of none"
-    )  # fmt: skip
+    if group not in groups:
+        raise CommandError(no_such("group", group, groups))
+    return groups[group]
 
 
 def _confirm(group: Mapping[str, Any]) -> None:

@@ -6,7 +6,6 @@ import functools
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 
 import click
@@ -23,6 +22,7 @@ from monitor.commands.command import (
     gathered,
     option,
 )
+from monitor.commands.options import no_such
 from monitor.commands.printing import (
     console,
     live,
@@ -177,10 +177,7 @@ def _check_named(kind: str, wanted: Iterable[str], existing: Iterable[str]) -> N
     names = set(existing)
     for name in wanted:
         if name not in names:
-            near = get_close_matches(name, sorted(names)) or sorted(names)
-            some = f"; there is {', '.join(near[:5])}" if near else ""
-            more = f" and {len(near) - 5:,} more" if len(near) > 5 else ""
-            raise CommandError(f"no {kind} is called {name}{some}{more}", FAILED)
+            raise CommandError(no_such(kind, name, names), FAILED)
 
 
 def host_row(record: Mapping[str, Any], ranks: Sequence[RankJson]) -> HostRow:

@@ -228,10 +228,10 @@ def test_a_misspelt_variable_is_said_once_and_what_is_near_none_of_ours_is_not(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("get ranks --group rg_9", "no group is called rg_9"),
-        ("get ranks --host nowhere", "no host is called nowhere"),
-        ("get groups --group rg_9", "no group is called rg_9"),
-        ("get hosts --host nowhere", "no host is called nowhere"),
+        ("get ranks --group rg_9", "no group 'rg_9'"),
+        ("get ranks --host nowhere", "no host 'nowhere'"),
+        ("get groups --group rg_9", "no group 'rg_9'"),
+        ("get hosts --host nowhere", "no host 'nowhere'"),
     ],
 )
 def test_a_name_that_nobody_bears_is_no_empty_table(

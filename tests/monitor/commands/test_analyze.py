@@ -154,7 +154,7 @@ def test_an_unknown_group_is_answered_with_those_that_are_there(
     dumps: Path, command: Command
 ) -> None:
     said = command.refused("analyze", str(dumps), "--group", "defaultpg")
-    assert "no process group 'defaultpg' in these records; there are default_pg" in said
+    assert "no process group 'defaultpg'; there is default_pg" in said
 
 
 def test_a_page_that_cannot_be_written_is_said_before_the_load(
