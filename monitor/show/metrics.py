@@ -56,9 +56,6 @@ class ViewCollector(Collector):
         self._cached: tuple[tuple[float, int], tuple[Metric, ...]] | None = None
         """Of the tick last scraped: two Prometheus servers often scrape the same one."""
 
-    def describe(self) -> list[Metric]:
-        return []
-
     def collect(self) -> Iterator[Metric]:
         """Metrics of this moment; unknown values are left out, never zero."""
         yield metrics_upkeep.BUILD.rows([((self._version,), 1.0)])

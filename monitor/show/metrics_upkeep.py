@@ -121,9 +121,6 @@ class Live(Collector):
     def __init__(self, read: Callable[[], Iterator[Metric]]) -> None:
         self._read = read
 
-    def describe(self) -> list[Metric]:
-        return []
-
     def collect(self) -> Iterator[Metric]:
         return self._read()
 
