@@ -29,7 +29,7 @@ from monitor.model.observation import LighthouseAway, LighthouseView, Observatio
 from monitor.model.quarantine import HostRecord
 from monitor.model.wording import Face
 from monitor.show.incident_page import title
-from monitor.show.templating import sections, ui
+from monitor.show.templating import macro, sections
 from monitor.show.wording import (
     EVICTING,
     LOOKS,
@@ -368,7 +368,7 @@ def _drawn(
         glyph, count = LOOKS[state].glyph, 1 if rank else sum(1 for _ in run)
         many = f"{glyph}\N{MULTIPLICATION SIGN}{count:,}"
         runs.append((state, rank, glyph * count if count <= _GLYPHS else many))
-    return str(ui.cell(
+    return str(macro("cell")(
         kind, name, label=", ".join((f"{name}, {summary}", *flags)), shown=shown,
         has=" ".join(sorted(counts or {shown})), flags=flags, runs=runs,
     ))  # fmt: skip
@@ -377,7 +377,7 @@ def _drawn(
 def _card(context: Context, crowd: _Crowd) -> str:
     group = crowd.group
     others = {seen.identity.host if group else seen.identity.group for seen in crowd.ranks}
-    return str(ui.card(
+    return str(macro("card")(
         HOSTS if group is None else GROUPS,
         crowd,
         others=sorted(others, key=natural),
