@@ -59,7 +59,7 @@ ASSUMED: Final[Mapping[str, tuple[float | None, str]]] = {
     "give_up": (TORCHFT_LOST_S, "the survivors of a hang crash after it; TorchFT's defaults"),
     **{name.removesuffix("_s"): (getattr(TIMES, name), say) for name, say in TIMES_SAY.items()},
 }
-"""What `--assume` sets: its default (None: reckoned) and its meaning; times in seconds."""
+"""What `--assume` sets: its default (None: computed) and its meaning; times in seconds."""
 
 
 def _number(text: str) -> float:
@@ -99,8 +99,8 @@ def _scenarios(
     times = RecoveryTimes(**{name: said[name.removesuffix("_s")] for name in TIMES_SAY})
     nobody = Handling("", Response(None), Response(None), Response(None))
     plain = Scenario(JobSize(ranks, groups, mtbf_s), mix, times, nobody)
-    found = list(_detections(times.step_s, mix.slowdown, said))
-    return ways(plain, found, said["give_up"], said["false_evictions"])
+    detections = list(_detections(times.step_s, mix.slowdown, said))
+    return ways(plain, detections, said["give_up"], said["false_evictions"])
 
 
 def _detections(
