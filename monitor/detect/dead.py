@@ -23,7 +23,7 @@ answer, the Manager must have been on a silent one, and all that answer stand st
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
@@ -40,7 +40,7 @@ from monitor.detect.graph import WaitGraph
 from monitor.detect.history import Held, History
 from monitor.detect.patience import allowance, at_work
 from monitor.detect.recorded import MISSING, opinion, sure
-from monitor.detect.track import RankTrack, inside_own_group
+from monitor.detect.track import RankTrack, of_own_group
 from monitor.detect.wording import (
     gave_up,
     of_death,
@@ -55,6 +55,7 @@ from monitor.detect.wording import named as ranks_named
 from monitor.model.names import GroupName, RankName
 from monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
 from monitor.model.wording import listed, plural, seconds
+from worker_server.wire import GroupHead
 
 _SHOWN: Final = 8
 _SEEN_LATE_S: Final = 1.0
@@ -347,20 +348,24 @@ def _left_early(
     if not behind:
         return None
     ranks = [track.rank for track in behind]
-    reason = f"{listed(names)} left with exit code 0{perhaps_asked(done)}"
+    asked = perhaps_asked(done)
+    reason = f"{listed(names)} left with exit code 0{asked}"
+    ended = [track for track in behind if is_gone(track)]
     if seen:
-        where = waits_in(history, [track.rank for track in seen])
+        where = waits_in(history, [track.rank for track in seen]) or " in a collective"
         reason += f" while {listed(ranks)} {plural(ranks, 'was', 'were')} still{where}"
         reason += f", which {plural(names, 'it', 'they')} never entered: left early"
     else:
-        reason += f"; {listed(ranks)} lost {plural(names, 'it', 'them')} and ended after that: "
-        reason += why_it_died(behind[0])
+        reason += f"; {listed(ranks)} lost {plural(names, 'it', 'them')}"
+    if ended:
+        then = f"; {plural(ended, 'it', 'they')}" if seen else " and"
+        reason += f"{then} ended after that: {why_it_died(ended[0])}"
     return Verdict(
         kind=Kind.DEAD,
         culprits=names,
         groups=(group,),
         reason=reason,
-        confidence=Confidence.LIKELY if seen else Confidence.UNSURE,
+        confidence=Confidence.LIKELY if seen and not asked else Confidence.UNSURE,
         since_s=min(track.death_s for track in done),
         victims=tuple(sorted(ranks)),
         evidence={t.rank: how_it_ended(t) for t in done[:_SHOWN]},
@@ -379,12 +384,14 @@ def _left_behind(
     waiting = [t for t in members if t.rank in victims and _stands_inside(history, graph, t)]
     ended = [t for t in members if is_gone(t) and end_of(t) is End.PEERS]
     edges = {t.rank: _edge(history, t) for t in ended}
-    seen = [t for t in ended if (held := edges[t.rank]) and set(names) & set(held.holders)]
+    left = [history.tracks[rank] for rank in names]
+    met = [t for t in ended if (held := edges[t.rank]) and set(names) & set(held.holders)]
+    seen = [t for t in ended if t in met or _ahead(t, left, attrgetter("enqueued"))]
     others = {end_of(t) for t in members if is_gone(t)}
     if others - {End.DONE, End.PEERS, End.ASKED}:
         return [*waiting, *seen], []
     left_s = min(history.tracks[rank].death_s for rank in names) - _SEEN_LATE_S
-    lost = [t for t in ended if edges[t.rank] is None and t.death_s >= left_s]
+    lost = [t for t in ended if t not in seen and edges[t.rank] is None and t.death_s >= left_s]
     return [*waiting, *seen], lost
 
 
@@ -468,9 +475,13 @@ def _first(
     to die after it.
 
     A rank with an end of its own comes before any that lost a peer or was asked to end, within the
-    time by which a busy host may see a death late.
+    time by which a busy host may see a death late. One that died in a wait comes first only where
+    those it waited for were asked to end after it: its launcher did that.
     """
-    own = [track for track in gone if not _waited_for_another(track, gone)] or gone
+    first_s = min(track.death_s for track in gone)
+    own = [t for t in gone if not _ahead(t, gone, attrgetter("inside"))] or gone
+    if all(end_of(track) is End.ASKED and track.death_s > first_s for track in own):
+        own = gone
     first_s = min(track.death_s for track in own)
     slack_s = history.config.death_slack_s
     first = [track for track in own if track.death_s - first_s <= slack_s]
@@ -544,13 +555,15 @@ def _lost_for_good(track: RankTrack, members: Iterable[RankTrack]) -> bool:
     )
 
 
-def _waited_for_another(track: RankTrack, gone: list[RankTrack]) -> bool:
-    """Whether a rank died inside a collective that another dead one had not entered."""
+def _ahead(track: RankTrack, others: Iterable[RankTrack], call: Callable[[GroupHead], int]) -> bool:
+    """Whether a call of a rank in a group of its own replica group is one that another of these has
+    not entered.
+    """
     return any(
-        head.name == awaited.name and head.enqueued < awaited.inside
-        for awaited in track.heads
-        if inside_own_group(awaited, track)  # each rank's group across groups is a different one
-        for other in gone
+        head.name == own.name and head.enqueued < call(own)
+        for own in track.heads
+        if of_own_group(own, track)  # each rank's group across groups is a different one
+        for other in others
         for head in other.heads
     )
 

@@ -711,19 +711,32 @@ def _ranks(answers: Sequence[RankRecord], expected: Iterable[RankName]) -> _Rank
 
 
 def _groups_by_torch(answers: Sequence[RankRecord]) -> frozenset[tuple[str, GroupKey]]:
-    """(replica group, process group) pairs that use torch's record; "" for groups across."""
+    """(replica group, process group) pairs that use torch's record; "" for groups across.
+
+    None does of which the ring has later calls: torch's record of the dead was read before they
+    died, at a sample.
+    """
     ring: dict[tuple[str, GroupKey], bool] = {}
     wanted: set[tuple[str, GroupKey]] = set()
     for answer in answers:
         torch = {row.group for row in answer.torch}
         nccl = {key for dump, keys in answer.dumps for key in keys if dump.backend is Backend.NCCL}
         unexplained = {row.group for row in answer.torch if row.record in answer.alone}
+        torch -= {row.group for row in answer.ring if _after_torch(answer, row)}
         for key in {row.group for row in answer.ring if not row.p2p} | torch:
             where = _scope(answer, key)
             ring[where] = ring.get(where, True) and key in torch
             if key in nccl or key in unexplained:
                 wanted.add(where)
     return frozenset(where for where in wanted if ring[where])
+
+
+def _after_torch(answer: RankRecord, row: RingRow) -> bool:
+    """Whether a call of the ring came after torch's record was read."""
+    age_s = answer.record.torch_age_s
+    if age_s is None or row.torch_ids or NONE in (answer.taken_ns, row.created_ns):
+        return False
+    return row.created_ns > answer.taken_ns - int(age_s * _NS)
 
 
 def _scope(answer: RankRecord, key: GroupKey) -> tuple[str, GroupKey]:

@@ -93,6 +93,30 @@ def test_a_peer_that_lost_who_left_with_0_is_no_culprit() -> None:
     assert incident.verdict.reason.startswith("job.0 left with exit code 0; job.1 lost it")
 
 
+def lost_after_a_call(asked: bool = False) -> PlainJob:
+    """Rank 1 makes a call more than rank 0, which is leaving; no poll sees it wait."""
+    job = PlainJob(
+        2,
+        (20.1, lambda job: job.end(0, code=0)),
+        (20.2, lambda job: job.call(1)),
+        (20.4, lambda job: job.end(1, LOST, of_peers=True)),
+    )
+    job.ranks[0].handles_sigterm = asked
+    return job
+
+
+def test_who_left_with_0_before_a_call_that_its_peer_made_left_early() -> None:
+    drive = Drive(lost_after_a_call()).run(35)
+    incident = drive.incident("dead")
+    assert incident.culprits == ("job.0",)
+    assert "left with exit code 0 while job.1 was still in" in incident.verdict.reason
+    assert f"left early; it ended after that: {LOST}" in incident.verdict.reason
+
+
+def test_who_left_early_and_may_have_been_asked_to_is_no_culprit() -> None:
+    assert not Drive(lost_after_a_call(asked=True)).run(35).accused()
+
+
 def test_a_rank_that_handles_sigterm_and_left_with_0_was_perhaps_asked_to() -> None:
     job = PlainJob(3, (20, lambda job: job.end(2, code=0)))
     job.ranks[2].handles_sigterm = True
@@ -132,6 +156,19 @@ def test_a_rank_that_aborts_without_a_word_is_no_proof_of_its_own_fault() -> Non
     drive = Drive(PlainJob(2, aborts, asked)).run(35)
     assert not drive.accused()
     assert "SIGABRT" in drive.incident("dead").verdict.reason
+
+
+def test_who_aborted_in_a_call_of_its_own_comes_before_those_that_the_launcher_ended() -> None:
+    job = PlainJob(
+        3,
+        (20.0, lambda job: job.call(0)),
+        (20.1, lambda job: job.end(0, signal="SIGABRT")),
+        (20.2, lambda job: job.end(1, signal="SIGTERM")),
+        (20.2, lambda job: job.end(2, signal="SIGTERM")),
+    )
+    drive = Drive(job).run(35)
+    assert not drive.accused()
+    assert drive.incident("dead").verdict.reason.startswith("rank job.0 died")
 
 
 def test_an_error_of_c_plus_plus_that_nobody_can_place_ends_a_wait_if_the_rank_waited() -> None:

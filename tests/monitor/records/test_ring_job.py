@@ -138,6 +138,15 @@ def test_torch_records_what_ddps_reducer_does_and_the_ring_adds_sites_and_roots(
     assert records.sites == ("train.py:12",)
 
 
+def test_the_ring_counts_where_it_has_later_calls_than_torchs_record_of_a_dead_rank() -> None:
+    ring = call(1, 1, torch_ids=[0], enter_age_s=20.0, exit_age_s=19.0), call(2, 2)
+    of = {"torch": gloo(entry(0, 1), entry(1, 2)), "torch_only": [1]}
+    late = answer(*ring, torch_age_s=12.0, **of)
+    assert rows(job(late, answer(*ring, rank=1, **of)), "rank", "record")[1::2] == [(0, 2), (1, 2)]
+    sooner = job(*(answer(*ring, rank=rank, torch_age_s=0.1, **of) for rank in (0, 1)))
+    assert rows(sooner, "rank", "record")[1::2] == [(0, 1), (1, 1)]
+
+
 def partly(rank, first, *, op, size=8, reduce_op=None, root=None):
     """Six calls in torch's record, of which the ring has those since the first."""
     name = {"profiling_name": f"nccl:{op}"}
