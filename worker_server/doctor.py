@@ -14,12 +14,11 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
 from email.utils import parsedate_to_datetime
 from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 import requests
 from rich.console import Console
@@ -31,7 +30,6 @@ from worker_server.rank.settings import SettingError, Settings, monitors_in, mon
 
 OK, WARNING, FAILED, UNKNOWN = "ok", "warning", "failed", "unknown"
 _TIMEOUT_S: Final = 3.0
-_HERE: Final = "this host"
 _TRIED: Final[Mapping[str, tuple[str, ...]]] = {
     "torch": ("2.13", "2.14", "2.15"),
     "torchft": ("0.2", "2026."),
@@ -46,50 +44,27 @@ _NAMED_S: Final = 32.0
 _BLOCKED_S: Final = 12.0
 """When a rank that two stacks show blocked is named: 9 s (docs/detection.md), and some for load."""
 _MARKS: Final = {
-    OK: ("●", "green"),
-    WARNING: ("▲", "yellow"),
     FAILED: ("✕", "red"),
+    WARNING: ("▲", "yellow"),
     UNKNOWN: ("?", "cyan"),
+    OK: ("●", "green"),
 }
+"""The worst first."""
 _SHOWN: Final = 3
 _TORCHFT_S: Final = 60.0
 """TorchFT's default of each of its timeouts."""
 
 
-@dataclass(frozen=True, slots=True)
-class DoctorFinding:
+class DoctorFinding(NamedTuple):
     check: str
-    where: str
     state: str
     said: str
     do: str = ""
     """How to fix it; empty where nothing is wrong."""
+    where: str = "this host"
 
 
-@dataclass(frozen=True, slots=True)
-class DoctorCheck:
-    """Creates the findings of one check."""
-
-    check: str
-    where: str = _HERE
-
-    def ok(self, said: str) -> DoctorFinding:
-        return DoctorFinding(self.check, self.where, OK, said)
-
-    def warns(self, said: str, do: str) -> DoctorFinding:
-        """It works, but not as well as it could."""
-        return DoctorFinding(self.check, self.where, WARNING, said, do)
-
-    def fails(self, said: str, do: str) -> DoctorFinding:
-        return DoctorFinding(self.check, self.where, FAILED, said, do)
-
-    def unknown(self, said: str, do: str) -> DoctorFinding:
-        """It could not be determined."""
-        return DoctorFinding(self.check, self.where, UNKNOWN, said, do)
-
-
-@dataclass(frozen=True, slots=True)
-class RankHere:
+class RankHere(NamedTuple):
     """A rank found on this host, or (without `url`) one that would start here."""
 
     name: str
@@ -125,20 +100,16 @@ def _environ_of(pid: object) -> dict[str, str] | None:
 
 def of_versions() -> Iterator[DoctorFinding]:
     """Of this Python's torch and TorchFT."""
-    check = DoctorCheck("versions")
     for name, tried in _TRIED.items():
         have = next(filter(None, map(_version, (name, f"{name}-nightly"))), None)
         if have is None:
-            yield check.unknown(
-                f"no {name} beside {sys.executable}", "run it with the Python that trains"
-            )
+            said, do = f"no {name} beside {sys.executable}", "run it with the Python that trains"
+            yield DoctorFinding("versions", UNKNOWN, said, do)
         elif have.startswith(tried):
-            yield check.ok(f"{name} {have}")
+            yield DoctorFinding("versions", OK, f"{name} {have}")
         else:
-            yield check.warns(
-                f"{name} {have} was not tried",
-                f"known: {name} {', '.join(tried)}; see `unhooked` of /v1/state",
-            )
+            do = f"known: {name} {', '.join(tried)}; see `unhooked` of /v1/state"
+            yield DoctorFinding("versions", WARNING, f"{name} {have} was not tried", do)
 
 
 def _version(name: str) -> str | None:
@@ -150,48 +121,44 @@ def _version(name: str) -> str | None:
 
 def of_memory(environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
     """Where a rank's page goes."""
-    check = DoctorCheck("run directory")
-    troubles: list[str] = []
+    check, troubles = "run directory", list[str]()
     try:
         place = run_dir.first_usable(run_dir.candidates(environ), Path, troubles.append)
     except OSError as exc:
-        yield check.fails(
-            str(exc), "set LIGHTKEEPER_RUN_DIR to a folder in memory that only this user can enter"
-        )
+        do = "set LIGHTKEEPER_RUN_DIR to a folder in memory that only this user can enter"
+        yield DoctorFinding(check, FAILED, str(exc), do)
         return
     filesystem = os.statvfs(place)
     free_bytes = filesystem.f_bavail * filesystem.f_frsize
-    text = f"{place}, {free_bytes >> 20} MiB free"
+    said = f"{place}, {free_bytes >> 20} MiB free"
     if troubles:
-        yield check.warns(
-            f"{text}; {troubles[0]}",
-            "a page on a disk costs a write at every step: mend the first place",
-        )
+        do = "a page on a disk costs a write at every step: mend the first place"
+        yield DoctorFinding(check, WARNING, f"{said}; {troubles[0]}", do)
     elif free_bytes < _SHM_LEAST_BYTES:
-        yield check.warns(
-            text,
+        do = (
             "give the container more shared memory (docker --shm-size, an emptyDir of "
-            "medium Memory): data loaders need it too",
+            "medium Memory): data loaders need it too"
         )
+        yield DoctorFinding(check, WARNING, said, do)
     else:
-        yield check.ok(text)
+        yield DoctorFinding(check, OK, said)
 
 
 def of_ptrace(proc: Path = Path("/proc")) -> Iterator[DoctorFinding]:
     """Whether stacks can be taken from outside."""
-    check = DoctorCheck("ptrace")
     try:
         scope = int((proc / "sys/kernel/yama/ptrace_scope").read_text(encoding="ascii"))
     except (OSError, ValueError):
         scope = 0
+    said = f"kernel.yama.ptrace_scope is {scope}"
     if scope <= 1:  # a rank allows its own WorkerServer to trace it
-        yield check.ok(f"kernel.yama.ptrace_scope is {scope}")
+        yield DoctorFinding("ptrace", OK, said)
     else:
-        yield check.warns(
-            f"kernel.yama.ptrace_scope is {scope}: no stacks from outside",
+        do = (
             "sysctl kernel.yama.ptrace_scope=1; in a container SYS_PTRACE. Without it "
-            "hangs are named after 30 s instead of 12, and a held GIL without its line",
+            "hangs are named after 30 s instead of 12, and a held GIL without its line"
         )
+        yield DoctorFinding("ptrace", WARNING, f"{said}: no stacks from outside", do)
 
 
 # -- the environment of a rank -------------------------------------------------------------------
@@ -199,45 +166,42 @@ def of_ptrace(proc: Path = Path("/proc")) -> Iterator[DoctorFinding]:
 
 def of_settings(rank: RankHere) -> Iterator[DoctorFinding]:
     """LIGHTKEEPER_*."""
+    do = "docs/configuration.md lists them"
     if complaint := misspelt(rank.environ):
-        yield DoctorCheck("variables", rank.name).warns(
-            complaint, "docs/configuration.md lists them"
-        )
+        yield DoctorFinding("variables", WARNING, complaint, do)
     try:
         settings = Settings.from_environ(rank.environ, 0)
     except SettingError as exc:
-        yield DoctorCheck("settings", rank.name).fails(str(exc), "docs/configuration.md lists them")
+        yield DoctorFinding("settings", FAILED, str(exc), do)
         return
     if settings.token is None:
-        yield DoctorCheck("token", rank.name).warns(
-            settings.no_token or "none",
+        do = (
             "start `lightkeeper monitor` here, or set LIGHTKEEPER_TOKEN_FILE: without a token "
-            "nobody can evict through the WorkerServer",
+            "nobody can evict through the WorkerServer"
         )
+        yield DoctorFinding("token", WARNING, settings.no_token or "none", do)
     else:
-        yield DoctorCheck("token", rank.name).ok("set")
+        yield DoctorFinding("token", OK, "set")
 
 
 def of_buffers(rank: RankHere) -> Iterator[DoctorFinding]:
     """Whether torch's recorders are on."""
+    check, do = "flight recorder's size", "unset it, or set 2000 or more"
     names = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-    set_here = [(name, rank.environ[name]) for name in names if name in rank.environ]
-    name, text = set_here[0] if set_here else ("", "2000")
-    said = f"{name}={text}" if name else "torch's default"
+    name = next(filter(rank.environ.__contains__, names), None)
+    text = "2000" if name is None else rank.environ[name]
+    said = "torch's default" if name is None else f"{name}={text}"
     entries = int(text) if text.isdigit() else 0
-    check = DoctorCheck("flight recorder's size", rank.name)
-    advice = "unset it, or set 2000 or more"
     if entries >= _ENTRIES_LEAST:
-        yield check.ok(said)
+        yield DoctorFinding(check, OK, said)
     elif entries:
-        yield check.warns(f"{said}: torch's recorder holds hardly a step", advice)
+        yield DoctorFinding(check, WARNING, f"{said}: torch's recorder holds hardly a step", do)
     else:
-        yield check.fails(f"{said}: torch's recorder is off", advice)
+        yield DoctorFinding(check, FAILED, f"{said}: torch's recorder is off", do)
 
 
 def of_timeouts(rank: RankHere) -> Iterator[DoctorFinding]:
     """Whether TorchFT's timeouts outlast the naming of a hang, and the watchdog outlasts both."""
-    check = DoctorCheck("timeouts", rank.name)
     quorum_s = _quorum_s(rank)
     work_s = _seconds(rank, "TORCHFT_TIMEOUT_SEC", _TORCHFT_S)
     watchdog_s = _seconds(rank, "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", 480.0)
@@ -245,20 +209,19 @@ def of_timeouts(rank: RankHere) -> Iterator[DoctorFinding]:
         f"TorchFT's collectives {work_s:g} s, quorum {quorum_s:g} s; NCCL's watchdog "
         f"{watchdog_s:g} s"
     )
-    least_s = min(work_s, quorum_s)
-    if least_s < _NAMED_S + 6:
-        yield check.warns(
-            f"{said}: the others give up before a hang without phases is named and out",
-            f"raise TorchFT's timeouts to more than {_NAMED_S + 6:g} s, or report phases",
-        )
+    if min(work_s, quorum_s) < _NAMED_S + 6:
+        said += ": the others give up before a hang without phases is named and out"
+        do = f"raise TorchFT's timeouts to more than {_NAMED_S + 6:g} s, or report phases"
+        yield DoctorFinding("timeouts", WARNING, said, do)
     elif watchdog_s <= max(work_s, quorum_s):
-        yield check.fails(
-            f"{said}: the watchdog ends healthy ranks that wait for a quorum",
+        said += ": the watchdog ends healthy ranks that wait for a quorum"
+        do = (
             "raise TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC above TorchFT's timeouts, and the "
-            "timeout of init_process_group as well",
+            "timeout of init_process_group as well"
         )
+        yield DoctorFinding("timeouts", FAILED, said, do)
     else:
-        yield check.ok(f"{said} (a script may set others)")
+        yield DoctorFinding("timeouts", OK, f"{said} (a script may set others)")
 
 
 def _quorum_s(rank: RankHere) -> float:
@@ -280,58 +243,53 @@ def of_worker(rank: RankHere) -> Iterator[DoctorFinding]:
     if rank.url is None:
         return
     try:
-        state = _get(f"{rank.url}{wire.PATH_STATE}", rank.environ)
-        record = wire.parse_flight_record(
-            _get(f"{rank.url}{wire.PATH_FLIGHT_RECORDER}?active=1", rank.environ)
-        )
+        state = _get(f"{rank.url}{wire.PATH_STATE}", rank.environ).json()
+        newest = f"{rank.url}{wire.PATH_FLIGHT_RECORDER}?active=1"
+        record = wire.parse_flight_record(_get(newest, rank.environ).json())
     except (requests.RequestException, ValueError) as exc:
-        yield DoctorCheck("WorkerServer", rank.name).fails(
-            f"{rank.url}: {_short(exc)}", "its log stands in the run directory, NAME.log"
-        )
+        do = "its log stands in the run directory, NAME.log"
+        yield DoctorFinding("WorkerServer", FAILED, f"{rank.url}: {_short(exc)}", do)
         return
-    yield DoctorCheck("WorkerServer", rank.name).ok(rank.url)
+    yield DoctorFinding("WorkerServer", OK, rank.url)
     if unhooked := state.get("unhooked"):
-        yield DoctorCheck("TorchFT's hooks", rank.name).warns(
-            f"it has no {', '.join(unhooked)}",
-            "this TorchFT is newer than lightkeeper: upgrade lightkeeper",
-        )
+        said = f"it has no {', '.join(unhooked)}"
+        do = "this TorchFT is newer than lightkeeper: upgrade lightkeeper"
+        yield DoctorFinding("TorchFT's hooks", WARNING, said, do)
     if timeouts := state.get("timeouts"):
-        yield _as_programmed(rank, timeouts)
-    check = DoctorCheck("flight recorders", rank.name)
+        yield _as_programmed(timeouts)
     for name, part in record.parts:
-        recorder = name or "fr_trace_json"
+        check, recorder = "flight recorders", name or "fr_trace_json"
         if part.error is None:
-            yield check.ok(f"{recorder} is read")
+            yield DoctorFinding(check, OK, f"{recorder} is read")
         elif "torch.distributed is not imported" in part.error:
-            yield check.unknown(part.error, "ask again later")
+            yield DoctorFinding(check, UNKNOWN, part.error, "ask again later")
         else:
-            yield check.warns(
-                f"{recorder}: {part.error}",
-                "its collectives are known by the rank's own ring alone",
-            )
+            do = "its collectives are known by the rank's own ring alone"
+            yield DoctorFinding(check, WARNING, f"{recorder}: {part.error}", do)
 
 
-def _as_programmed(rank: RankHere, timeouts: Mapping[str, float]) -> DoctorFinding:
+def _as_programmed(timeouts: Mapping[str, float]) -> DoctorFinding:
     """Whether a hang can be named before the program's own timeouts end the ranks that wait."""
-    check = DoctorCheck("timeouts of the program", rank.name)
     said = ", ".join(f"{name} {limit_s:g} s" for name, limit_s in sorted(timeouts.items()))
     if min(timeouts.values()) >= _BLOCKED_S:
-        return check.ok(said)
-    return check.warns(
-        f"{said}: ranks give up before a rank that blocks is named, and before a save or an "
-        "evaluation of that length is over",
-        f"give process groups and the Manager at least {_BLOCKED_S:g} s",
+        return DoctorFinding("timeouts of the program", OK, said)
+    said += (
+        ": ranks give up before a rank that blocks is named, and before a save or an "
+        "evaluation of that length is over"
     )
+    do = f"give process groups and the Manager at least {_BLOCKED_S:g} s"
+    return DoctorFinding("timeouts of the program", WARNING, said, do)
 
 
-def _get(url: str, environ: Mapping[str, str]) -> Any:
+def _get(url: str, environ: Mapping[str, str] | None = None) -> requests.Response:
+    """An answer of 200; asked with the token of this environment, if there is one."""
     headers = {}
     with suppress(SettingError):
-        if (token := Settings.from_environ(environ, 0).token) is not None:
+        if environ is not None and (token := Settings.from_environ(environ, 0).token) is not None:
             headers["Authorization"] = f"Bearer {token}"
     answer = requests.get(url, headers=headers, timeout=_TIMEOUT_S)
     answer.raise_for_status()
-    return answer.json()
+    return answer
 
 
 def _short(exc: Exception) -> str:
@@ -353,113 +311,100 @@ def of_monitors(ranks: Sequence[RankHere]) -> Iterator[DoctorFinding]:
     except SettingError:
         return  # reported by `of_settings`
     if not urls:
-        yield DoctorCheck("monitor").fails(
-            "LIGHTKEEPER_MONITOR is empty: nobody watches",
+        do = (
             "unset it where `lightkeeper monitor` runs on this host, or set it to the monitor's "
-            "URL, before the ranks start",
+            "URL, before the ranks start"
         )
+        yield DoctorFinding("monitor", FAILED, "LIGHTKEEPER_MONITOR is empty: nobody watches", do)
     for url in dict.fromkeys(urls):
-        yield from _of_monitor(url, ranks)
+        yield from _of_monitor(url, [rank for rank in ranks if rank.url is not None])
 
 
-def _of_monitor(url: str, ranks: Sequence[RankHere]) -> Iterator[DoctorFinding]:
-    check = DoctorCheck("monitor")
+def _of_monitor(url: str, alive: Sequence[RankHere]) -> Iterator[DoctorFinding]:
     began_s = time.time()
     try:
-        answer = requests.get(f"{url}/healthz", timeout=_TIMEOUT_S)
-        answer.raise_for_status()
+        answer = _get(f"{url}/healthz")
     except requests.RequestException as exc:
-        yield check.fails(
-            f"{url}: {_short(exc)}",
-            "is it up, and may this host reach it? the ranks register by themselves once "
-            "it answers",
+        do = (
+            "is it up, and may this host reach it? the ranks register by themselves once it answers"
         )
+        yield DoctorFinding("monitor", FAILED, f"{url}: {_short(exc)}", do)
         return
-    yield check.ok(url)
+    yield DoctorFinding("monitor", OK, url)
     yield from _of_clock(answer.headers.get("Date"), (began_s + time.time()) / 2)
-    alive = [rank for rank in ranks if rank.url is not None]
     if not alive:
         return
-    sees = "monitor sees the ranks"
+    check = "monitor sees the ranks"
     try:
-        listed = {row["rank"]: row for row in _get(f"{url}/v1/ranks", alive[0].environ)["ranks"]}
-    except (requests.RequestException, ValueError, KeyError, TypeError) as exc:
-        yield DoctorCheck(sees).unknown(
-            f"{url}: {_short(exc)}", "give the ranks the monitor's token"
-        )
+        rows = _get(f"{url}/v1/ranks", alive[0].environ).json()["ranks"]
+        healths = {row["rank"]: str(row.get("health", "not registered")) for row in rows}
+    except (requests.RequestException, ValueError, KeyError, TypeError, AttributeError) as exc:
+        said, do = f"{url}: {_short(exc)}", "give the ranks the monitor's token"
+        yield DoctorFinding(check, UNKNOWN, said, do)
         return
     for rank in alive:
-        health = str((listed.get(rank.name) or {}).get("health", "not registered"))
+        health = healths.get(rank.name, "not registered")
         if health in ("unreachable", "not registered"):
-            yield DoctorCheck(sees, rank.name).fails(
-                health,
+            do = (
                 f"the monitor must reach {rank.url}: set LIGHTKEEPER_BIND, and open the "
-                "port between the hosts",
+                "port between the hosts"
             )
+            yield DoctorFinding(check, FAILED, health, do, rank.name)
         else:
-            yield DoctorCheck(sees, rank.name).ok(health)
+            yield DoctorFinding(check, OK, health, where=rank.name)
 
 
 def _of_clock(date: str | None, here_s: float) -> Iterator[DoctorFinding]:
-    check = DoctorCheck("clock")
     try:
         there_s = parsedate_to_datetime(date or "").timestamp() + 0.5  # it has whole seconds
     except ValueError:
         return
     apart_s = abs(there_s - here_s)
     if apart_s > _CLOCK_S:
-        yield check.warns(
-            f"{apart_s:.0f} s apart from the monitor's",
-            "run chrony or ntpd: records of two hosts are ordered by their clocks",
-        )
+        do = "run chrony or ntpd: records of two hosts are ordered by their clocks"
+        yield DoctorFinding("clock", WARNING, f"{apart_s:.0f} s apart from the monitor's", do)
     else:
-        yield check.ok("that of the monitor's host")
+        yield DoctorFinding("clock", OK, "that of the monitor's host")
 
 
 def of_lighthouses(
     ranks: Sequence[RankHere], proc: Path = Path("/proc")
 ) -> Iterator[DoctorFinding]:
     """Whether it answers and, if it runs on this host, how long it keeps a dead group."""
-    lighthouse = DoctorCheck("Lighthouse")
+    check = "Lighthouse"
     for url in dict.fromkeys(rank.environ.get("TORCHFT_LIGHTHOUSE", "") for rank in ranks):
         if not url:
-            yield lighthouse.warns(
-                "TORCHFT_LIGHTHOUSE is not set",
-                "set it, unless the script passes lighthouse_addr to its Manager",
-            )
+            do = "set it, unless the script passes lighthouse_addr to its Manager"
+            yield DoctorFinding(check, WARNING, "TORCHFT_LIGHTHOUSE is not set", do)
             continue
         try:
-            requests.get(url, timeout=_TIMEOUT_S).raise_for_status()
+            _get(url)
         except requests.RequestException as exc:
-            yield lighthouse.fails(
-                f"{url}: {_short(exc)}",
-                "start it before the ranks; their first quorum request fails without it",
-            )
+            do = "start it before the ranks; their first quorum request fails without it"
+            yield DoctorFinding(check, FAILED, f"{url}: {_short(exc)}", do)
         else:
-            yield lighthouse.ok(url)
-    check = DoctorCheck("Lighthouse's timeouts")
+            yield DoctorFinding(check, OK, url)
+    check = "Lighthouse's timeouts"
+    quorum_s = max(map(_quorum_s, ranks))
     for flags in _lighthouse_flags(proc):
         beat_ms = flags.get("--heartbeat_timeout_ms", 5000)
         join_ms = flags.get("--join_timeout_ms", 60_000)
         said = f"heartbeat timeout {beat_ms} ms, join timeout {join_ms} ms"
         if beat_ms < 500:
-            yield check.warns(
-                f"{said}: groups beat each 100 ms, a busy host loses healthy ones",
-                "--heartbeat_timeout_ms 1500 (docs/eviction.md)",
+            said += ": groups beat each 100 ms, a busy host loses healthy ones"
+            do = "--heartbeat_timeout_ms 1500 (docs/eviction.md)"
+            yield DoctorFinding(check, WARNING, said, do)
+        elif join_ms > 1000 * quorum_s:
+            said += (
+                ": a quorum waits longer for a group that hangs than its members wait for "
+                f"the quorum ({quorum_s:g} s)"
             )
-        elif join_ms > 1000 * (quorum_s := max(_quorum_s(rank) for rank in ranks)):
-            yield check.warns(
-                f"{said}: a quorum waits longer for a group that hangs than its members wait for "
-                f"the quorum ({quorum_s:g} s)",
-                "--join_timeout_ms at most TORCHFT_QUORUM_TIMEOUT_SEC",
-            )
-        elif beat_ms > 2000:
-            yield check.ok(
-                f"{said}; 1500 would let the others go on {(beat_ms - 1500) / 1000:g} s "
-                "sooner after an eviction"
-            )
+            do = "--join_timeout_ms at most TORCHFT_QUORUM_TIMEOUT_SEC"
+            yield DoctorFinding(check, WARNING, said, do)
         else:
-            yield check.ok(said)
+            sooner_s = (beat_ms - 1500) / 1000
+            more = f"; 1500 would let the others go on {sooner_s:g} s sooner after an eviction"
+            yield DoctorFinding(check, OK, said + more * (beat_ms > 2000))
 
 
 def _lighthouse_flags(proc: Path) -> Iterator[dict[str, int]]:
@@ -483,30 +428,24 @@ def examine(environ: Mapping[str, str]) -> list[DoctorFinding]:
     findings = [*of_versions(), *of_memory(environ), *of_ptrace()]
     for rank in ranks:
         for check in (of_settings, of_buffers, of_timeouts, of_worker):
-            findings += check(rank)
+            findings += [finding._replace(where=rank.name) for finding in check(rank)]
     return [*findings, *of_monitors(ranks), *of_lighthouses(ranks)]
 
 
-def together(findings: Iterable[DoctorFinding]) -> Iterator[tuple[DoctorFinding, list[str]]]:
+def print_findings(findings: Iterable[DoctorFinding]) -> None:
     """The worst first; equal findings once, with their places."""
+    console = Console(highlight=False, soft_wrap=True)
     places: dict[DoctorFinding, list[str]] = {}
     for finding in findings:
-        places.setdefault(replace(finding, where=""), []).append(finding.where)
-    order = (FAILED, WARNING, UNKNOWN, OK)
-    yield from sorted(places.items(), key=lambda pair: order.index(pair[0].state))
-
-
-def _show(findings: Iterable[DoctorFinding]) -> None:
-    console = Console(highlight=False, soft_wrap=True)
-    for finding, places in together(findings):
-        mark, colour = _MARKS[finding.state]
-        names = ", ".join(places[:_SHOWN])
-        if places[_SHOWN:]:
-            names += f" and {len(places) - _SHOWN} more"
-        head = f"[{colour}]{mark}[/] [bold]{escape(finding.check)}[/] ({escape(names)})"
-        console.print(f"{head}: {escape(finding.said)}")
-        if finding.do:
-            console.print(f"    -> {escape(finding.do)}")
+        places.setdefault(finding._replace(where=""), []).append(finding.where)
+    for found, names in sorted(places.items(), key=lambda pair: list(_MARKS).index(pair[0].state)):
+        mark, colour = _MARKS[found.state]
+        where = ", ".join(names[:_SHOWN])
+        where += f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else ""
+        head = f"[{colour}]{mark}[/] [bold]{escape(found.check)}[/] ({escape(where)})"
+        console.print(f"{head}: {escape(found.said)}")
+        if found.do:
+            console.print(f"    -> {escape(found.do)}")
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -521,10 +460,10 @@ def main(words: Sequence[str] | None = None) -> int:
     args = parser.parse_args(words)
     findings = examine(os.environ)
     if args.format == "json":
-        rows = [asdict(finding) for finding in findings]
+        rows = [finding._asdict() for finding in findings]
         print(json.dumps({"schema": 1, "findings": rows}, indent=2))  # noqa: T201
     else:
-        _show(findings)
+        print_findings(findings)
     return int(any(finding.state == FAILED for finding in findings))
 
 
