@@ -8,7 +8,7 @@ from worker_server import wire
 from worker_server.rank.page.reader import PageReader
 from worker_server.run_dir import RankFiles
 from worker_server.sidecar.black_box import BlackBox
-from worker_server.sidecar.queries import ControlPlaneError, StacksError
+from worker_server.sidecar.queries import SilentError
 from worker_server.sidecar.stacks import Call, ProcessLook, Taken
 
 
@@ -55,7 +55,7 @@ class FakeTorch:
     def ask(self, question):
         self.asked += 1
         if self.error:
-            raise ControlPlaneError(self.error)
+            raise SilentError(self.error)
         return self.record or {"entries": [self.asked]}
 
 
@@ -69,13 +69,13 @@ class FakeStacks:
     def take(self, *, pause, native=False):
         self.calls.append((pause, native))
         if self.error:
-            raise StacksError(self.error)
+            raise SilentError(self.error)
         return Taken("main (train.py:1)\n", time.monotonic())
 
     def look(self):
         self.looks += 1
         if self.error:
-            raise StacksError(self.error)
+            raise SilentError(self.error)
         return ProcessLook(
             Taken("main (train.py:1)\n", time.monotonic()), self.main, owns_gil=False
         )

@@ -15,7 +15,7 @@ from tests.worker_server.doubles import Bench
 from worker_server import wire
 from worker_server.rank.last_words import stacks_text
 from worker_server.rank.page import layout
-from worker_server.sidecar.queries import RefusalError, StacksError
+from worker_server.sidecar.queries import RefusalError, SilentError
 from worker_server.sidecar.stacks import Stacks, calls_of
 
 NOTE = 'Thread 7: "MainThread"\n    main (train.py:7)\n'
@@ -85,7 +85,7 @@ def test_where_py_spy_cannot_look_the_ranks_own_stacks_are_given_with_the_reason
 
 def test_without_either_the_answer_says_what_is_missing_and_what_there_is_instead(bench):
     bench.stacks.error = "py-spy is not installed"
-    with pytest.raises(StacksError, match=r"not installed\. Nor did the rank.*/v1/state has"):
+    with pytest.raises(SilentError, match=r"not installed\. Nor did the rank.*/v1/state has"):
         bench.box.stacks()
 
 
@@ -135,13 +135,13 @@ def test_who_traces_a_single_thread_is_looked_for_while_the_rank_hangs(bench):
 
 
 def test_without_py_spy_the_answer_says_what_is_missing():
-    with pytest.raises(StacksError, match=r"py-spy is not installed .*lightkeeper\[stacks\]"):
+    with pytest.raises(SilentError, match=r"py-spy is not installed .*lightkeeper\[stacks\]"):
         Stacks(7, find=lambda: None).take(pause=True)
 
 
 def test_a_py_spy_that_is_not_permitted_is_told_with_the_remedy(tmp_path):
     tool = FakePySpy(tmp_path, exit_code=1, pause="0", says="Error: Permission Denied: Try")
-    with pytest.raises(StacksError, match=r"Permission Denied.*CAP_SYS_PTRACE"):
+    with pytest.raises(SilentError, match=r"Permission Denied.*CAP_SYS_PTRACE"):
         Stacks(7, find=tool).take(pause=True)
 
 
@@ -187,7 +187,7 @@ def test_requests_at_the_same_time_share_one_run(tmp_path, exit_code):
     def ask():
         try:
             answers.append(stacks.take(pause=True).text)
-        except StacksError:
+        except SilentError:
             answers.append("error")
 
     threads = [threading.Thread(target=ask) for _ in range(5)]
@@ -225,7 +225,7 @@ def test_a_look_has_the_calls_of_the_main_thread_and_the_text_of_all():
 
 @pytest.mark.parametrize("answer", [{}, [], [{"os_thread_id": 7}], [7], THREADS[:1]])
 def test_an_answer_in_another_form_is_no_look(answer):
-    with pytest.raises(StacksError, match="not understood"):
+    with pytest.raises(SilentError, match="not understood"):
         look(answer)
 
 
@@ -245,12 +245,12 @@ def test_a_py_spy_that_cannot_even_be_killed_holds_nobody_for_ever():
     stacks = Stacks(
         7, find=lambda: "py-spy", clock=iter(range(99)).__next__, limit_s=-0.9, run=hang
     )
-    with pytest.raises(StacksError, match="took more than"):
+    with pytest.raises(SilentError, match="took more than"):
         stacks.take(pause=True)
-    with pytest.raises(StacksError, match="hangs in the kernel"):
+    with pytest.raises(SilentError, match="hangs in the kernel"):
         stacks.take(pause=True)
     assert len(started) == 1
     over.set()
     wait_for(lambda: not stacks._stuck.is_alive(), within_s=10, what="it comes back")
-    with pytest.raises(StacksError, match="does not start: at last"):
+    with pytest.raises(SilentError, match="does not start: at last"):
         stacks.take(pause=True)

@@ -126,7 +126,7 @@ def count_for_ever():
 
 def hammer(name, done, answers):
     """Ask the control plane of that rank again and again, until it is gone."""
-    from worker_server.sidecar.queries import ControlPlaneError
+    from worker_server.sidecar.queries import SilentError
     from worker_server.sidecar.recorders import ControlPlane
 
     folder = Path(os.environ["LIGHTKEEPER_RUN_DIR"])
@@ -135,7 +135,7 @@ def hammer(name, done, answers):
             try:
                 ControlPlane(path).ask("fr_trace_json", 0.5)
                 answers.append(1)
-            except ControlPlaneError:
+            except SilentError:
                 time.sleep(0.002)
         time.sleep(0.001)
 

@@ -19,7 +19,7 @@ from worker_server.sidecar.last_words import Remains
 from worker_server.sidecar.merge import ClockPairs
 from worker_server.sidecar.metrics import StepFollower
 from worker_server.sidecar.process import DEAF_S, PidfdProcess
-from worker_server.sidecar.queries import RefusalError, StacksError
+from worker_server.sidecar.queries import RefusalError, SilentError
 from worker_server.sidecar.recorders import MAIN, ControlPlane, Recorders
 from worker_server.sidecar.stacks import (
     HangWatch,
@@ -176,7 +176,7 @@ class BlackBox:
         """Torch's wait counters, from the rank itself.
 
         Raises:
-            ControlPlaneError: no valid answer.
+            SilentError: no valid answer.
         """
         return self.recorders.wait_counters()
 
@@ -250,7 +250,7 @@ class BlackBox:
         """By py-spy, else from the beat."""
         try:
             look = self._stacks.look()
-        except StacksError:
+        except SilentError:
             note = self._page.note(layout.NOTE_STACKS, time.monotonic_ns())
             return (
                 None if note is None else StackSample(calls_of(note[0]), time.monotonic() - note[1])
@@ -264,7 +264,7 @@ class BlackBox:
         """The rank's stacks; after its death, all that were kept.
 
         Raises:
-            StacksError: none could be taken.
+            SilentError: none could be taken.
             RefusalError: the rank is dead and none were taken before.
         """
         process = self.process()
@@ -273,7 +273,7 @@ class BlackBox:
                 taken = self._stacks.take(
                     pause=not (process.stopped or process.tracer), native=native
                 )
-            except StacksError as exc:
+            except SilentError as exc:
                 if not self._process.wait_death(0):  # else it died meanwhile
                     return self._stacks_from_inside(exc, native=native)
             else:
@@ -283,11 +283,11 @@ class BlackBox:
                 return f"{again if taken.again else ''}{taken.text}"
         return self._stacks_of_the_dead()
 
-    def _stacks_from_inside(self, why: StacksError, *, native: bool) -> str:
+    def _stacks_from_inside(self, why: SilentError, *, native: bool) -> str:
         """What the beat wrote, for when py-spy fails."""
         note = self._page.note(layout.NOTE_STACKS, time.monotonic_ns())
         if note is None:
-            raise StacksError(f"{why}. Nor did the rank write any by itself. {_WITHOUT}") from why
+            raise SilentError(f"{why}. Nor did the rank write any by itself. {_WITHOUT}") from why
         text, age_s = note
         lacks = "no native frames, " if native else ""
         return (

@@ -30,15 +30,8 @@ class RefusalError(Exception):
         self.headers = dict(headers or {})
 
 
-class StacksError(RefusalError):
-    """No stacks from outside; the message says what is missing."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(503, message)
-
-
-class ControlPlaneError(RefusalError):
-    """Torch's control plane did not answer."""
+class SilentError(RefusalError):
+    """Neither stacks nor torch's control plane gave an answer; the message says what is missing."""
 
     def __init__(self, message: str) -> None:
         super().__init__(503, message)

@@ -28,7 +28,7 @@ from msgspec import Struct, ValidationError, convert, field
 from msgspec.structs import astuple
 
 from worker_server import wire
-from worker_server.sidecar.queries import ControlPlaneError
+from worker_server.sidecar.queries import SilentError
 from worker_server.wire import ACROSS, GroupHead, Shapes
 
 # -- Client of torch's control plane in the rank: HTTP over a unix socket -------------------------
@@ -69,22 +69,22 @@ class ControlPlane:
         """The handlers that this torch has.
 
         Raises:
-            ControlPlaneError: no control plane, no answer in time, or not a list.
+            SilentError: no control plane, no answer in time, or not a list.
         """
         names = self._ask_json(_LIST, timeout_s, "GET")
         if not isinstance(names, list):
-            raise ControlPlaneError("/handler/: not a list")
+            raise SilentError("/handler/: not a list")
         return frozenset(name for name in names if isinstance(name, str))
 
     def ask(self, question: str, timeout_s: float = 2.0) -> dict[str, Any]:
         """The answer to a request such as `fr_trace_json?backend=nccl`.
 
         Raises:
-            ControlPlaneError: no control plane, no answer in time, or no JSON object.
+            SilentError: no control plane, no answer in time, or no JSON object.
         """
         answer = self._ask_json(question, timeout_s, "POST")
         if not isinstance(answer, dict):
-            raise ControlPlaneError(f"{question}: not an object")
+            raise SilentError(f"{question}: not an object")
         return answer
 
     def _ask_json(self, question: str, timeout_s: float, method: str) -> Any:
@@ -93,7 +93,7 @@ class ControlPlane:
         try:
             return json.loads(body)
         except (ValueError, RecursionError) as exc:
-            raise ControlPlaneError(f"{question}: not JSON: {exc}") from exc
+            raise SilentError(f"{question}: not JSON: {exc}") from exc
 
     def _ask(self, question: str, timeout_s: float, method: str) -> bytes:
         name = question or "/handler/"
@@ -101,11 +101,11 @@ class ControlPlane:
         if earlier is not None and not earlier.has_answered():
             self._unanswered[question] = earlier
             age_s = monotonic() - earlier.since_s
-            raise ControlPlaneError(f"{name}: no answer for {age_s:.0f} s; not asked again")
+            raise SilentError(f"{name}: no answer for {age_s:.0f} s; not asked again")
         if earlier is not None:
             earlier.close()
         if not self._path.exists():
-            raise ControlPlaneError(
+            raise SilentError(
                 "torch's control plane is not up (torch.distributed is not imported in the rank)"
             )
         connection = _UnixConnection(self._path, timeout_s)
@@ -114,11 +114,11 @@ class ControlPlane:
             body = self._read(connection, connection.since_s + timeout_s)
         except TimeoutError as exc:
             self._unanswered[question] = connection
-            raise ControlPlaneError(f"{name}: no answer within {timeout_s:g} s") from exc
-        except (OSError, http.client.HTTPException, ControlPlaneError) as exc:
+            raise SilentError(f"{name}: no answer within {timeout_s:g} s") from exc
+        except (OSError, http.client.HTTPException, SilentError) as exc:
             connection.close()
-            problem = str(exc) if isinstance(exc, ControlPlaneError) else repr(exc)
-            raise ControlPlaneError(f"{name}: {problem}") from exc
+            problem = str(exc) if isinstance(exc, SilentError) else repr(exc)
+            raise SilentError(f"{name}: {problem}") from exc
         connection.close()
         return body
 
@@ -127,14 +127,14 @@ class ControlPlane:
         """The whole body; the deadline also holds if it arrives in drops."""
         response = connection.getresponse()
         if response.status != http.HTTPStatus.OK:
-            raise ControlPlaneError(f"HTTP {response.status}")
+            raise SilentError(f"HTTP {response.status}")
         parts: list[bytes] = []
         size = 0
         while part := response.read1(_CHUNK_BYTES):
             parts.append(part)
             size += len(part)
             if size > _MAX_BYTES:
-                raise ControlPlaneError(f"more than {_MAX_BYTES >> 20} MiB")
+                raise SilentError(f"more than {_MAX_BYTES >> 20} MiB")
             if monotonic() > deadline_s:
                 raise TimeoutError
         return b"".join(parts)
@@ -357,7 +357,7 @@ class Recorders:
                 return
             try:
                 handlers = self._asked(self._plane.handlers)
-            except ControlPlaneError as exc:
+            except SilentError as exc:
                 why = str(exc)
                 self.kept = {name: replace(kept, error=why) for name, kept in self.kept.items()}
                 return
@@ -386,7 +386,7 @@ class Recorders:
             started_s = monotonic()
             if started_s < self._next_s:
                 return
-            with suppress(ControlPlaneError):
+            with suppress(SilentError):
                 for question in self.kept.keys() & _HEADERS.keys():
                     header = self._asked(partial(self._plane.ask, _HEADERS[question]))
                     self.heads.take(question, header, monotonic(), moved_s)
@@ -398,7 +398,7 @@ class Recorders:
         started_s = monotonic()
         try:
             record = self._asked(lambda: self._plane.ask(question))
-        except ControlPlaneError as exc:
+        except SilentError as exc:
             return replace(kept, error=str(exc))
         done_s = monotonic()
         if question != MAIN:
@@ -409,7 +409,7 @@ class Recorders:
         """Torch's wait counters, from the rank itself.
 
         Raises:
-            ControlPlaneError: no valid answer.
+            SilentError: no valid answer.
         """
         return self._asked(lambda: self._plane.ask("wait_counter_values"))
 
@@ -417,9 +417,9 @@ class Recorders:
         """The answer, if the rank can give one."""
         process = self._process()
         if not process.alive:
-            raise ControlPlaneError("the rank is dead")
+            raise SilentError("the rank is dead")
         if process.state == "T":
-            raise ControlPlaneError("the rank is stopped (state T): it was not asked")
+            raise SilentError("the rank is stopped (state T): it was not asked")
         return ask()
 
     def _is_mains(self, question: str) -> bool:

@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 
 from worker_server import wire
 from worker_server.sidecar.process import DEAF_S
-from worker_server.sidecar.queries import StacksError
+from worker_server.sidecar.queries import SilentError
 from worker_server.wire import Doing
 
 # Whose code a call is, and the most telling line of a stack: the user's innermost one.
@@ -216,7 +216,7 @@ class Stacks:
         Without `pause` it is read while running: for a process that hangs or is stopped.
 
         Raises:
-            StacksError: py-spy is missing, not permitted, busy or silent.
+            SilentError: py-spy is missing, not permitted, busy or silent.
         """
         with self._alone():
             last = self._last.get(native)
@@ -224,10 +224,10 @@ class Stacks:
                 case Taken() if self._clock() - last.taken_s < _FRESH_S:
                     return Taken(last.text, last.taken_s, again=True)
                 case (reason, failed_s) if self._clock() - failed_s < _FRESH_S:
-                    raise StacksError(reason)
+                    raise SilentError(reason)
             try:
                 text = self._run(pause=pause, native=native)
-            except StacksError as exc:
+            except SilentError as exc:
                 self._last[native] = str(exc), self._clock()
                 raise
             taken = self._last[native] = Taken(text, self._clock())
@@ -237,19 +237,19 @@ class Stacks:
         """All threads without stopping them, with full paths.
 
         Raises:
-            StacksError: as `take`, or py-spy's answer cannot be parsed.
+            SilentError: as `take`, or py-spy's answer cannot be parsed.
         """
         with self._alone():
             answer = self._run("--json", pause=False, native=False)
         try:
             return _look_of(json.loads(answer), self._pid, self._clock())
         except (ValueError, LookupError, TypeError, StopIteration) as exc:
-            raise StacksError("py-spy's JSON is not understood") from exc
+            raise SilentError("py-spy's JSON is not understood") from exc
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
         if not self._lock.acquire(timeout=_TIMEOUT_S):
-            raise StacksError("py-spy is still at work for an earlier request")
+            raise SilentError("py-spy is still at work for an earlier request")
         try:
             yield
         finally:
@@ -258,7 +258,7 @@ class Stacks:
     def _run(self, *more: str, pause: bool, native: bool) -> str:
         tool = self._find()
         if tool is None:
-            raise StacksError("py-spy is not installed (pip install 'lightkeeper[stacks]')")
+            raise SilentError("py-spy is not installed (pip install 'lightkeeper[stacks]')")
         command = [tool, "dump", "--pid", str(self._pid), *more]
         if not pause:
             command.append("--nonblocking")  # else it waits to stop what is already stopped
@@ -268,7 +268,7 @@ class Stacks:
         if done.returncode or not done.stdout.strip():
             reason = " ".join((done.stderr or done.stdout).split())[:300] or "no output"
             advice = _PTRACE if "perm" in reason.lower() else ""
-            raise StacksError(f"py-spy failed: {reason}{advice}")
+            raise SilentError(f"py-spy failed: {reason}{advice}")
         return done.stdout
 
     def _finish(self, command: list[str]) -> subprocess.CompletedProcess[str]:
@@ -278,7 +278,7 @@ class Stacks:
         is on an unreachable file server) cannot be killed, and must not block the caller.
         """
         if self._stuck is not None and self._stuck.is_alive():
-            raise StacksError("py-spy hangs in the kernel since an earlier request")
+            raise SilentError("py-spy hangs in the kernel since an earlier request")
         ended: list[subprocess.CompletedProcess[str] | Exception] = []
 
         def run() -> None:
@@ -298,8 +298,8 @@ class Stacks:
             return done
         if done is None or isinstance(done, subprocess.TimeoutExpired):
             self._stuck = thread
-            raise StacksError(f"py-spy took more than {self._limit_s:g} s")
-        raise StacksError(f"py-spy does not start: {done}")
+            raise SilentError(f"py-spy took more than {self._limit_s:g} s")
+        raise SilentError(f"py-spy does not start: {done}")
 
 
 def _look_of(threads: list[dict[str, Any]], pid: int, now_s: float) -> ProcessLook:
