@@ -171,18 +171,19 @@ def _plain(text: str) -> str | None:
 
 def not_ours(net: Path = Path("/proc/net")) -> str | None:
     """Why the default address is not to be trusted; None: this user, or root, listens there."""
-    owners = set[int]()
-    for table in ("tcp", "tcp6"):
-        try:
-            lines = (net / table).read_text(encoding="ascii").splitlines()[1:]
-        except OSError:
-            continue
-        for words in map(str.split, lines):
-            address, _, port = words[1].partition(":")
-            is_default = address in _LOOPBACK and int(port, 16) == DEFAULT_PORT
-            if is_default and words[3] == _LISTENS:
-                owners.add(int(words[7]))
+    rows = listening(DEFAULT_PORT, net)
+    owners = {int(row[7]) for row in rows if row[1].partition(":")[0] in _LOOPBACK}
     if not owners:
         return "nobody listens there"
     strangers = owners - {os.geteuid(), 0}
     return f"uid {min(strangers)} listens there, not you" if strangers else None
+
+
+def listening(port: int, net: Path) -> list[list[str]]:
+    """The rows of /proc/net/tcp, in words, of the sockets that listen on this port."""
+    rows: list[list[str]] = []
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            rows += map(str.split, (net / table).read_text(errors="replace").splitlines()[1:])
+    listeners = (row for row in rows if len(row) > 9 and row[3] == _LISTENS)
+    return [row for row in listeners if int(row[1].rpartition(":")[2], 16) == port]

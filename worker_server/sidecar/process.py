@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from worker_server import run_dir, wire
 from worker_server.wire import Count
@@ -156,15 +156,6 @@ class Counts(NamedTuple):
     """Read and written by system calls, pipes and files alike."""
 
 
-class Rates(NamedTuple):
-    """What it uses per second; None: not known (yet), or not shown by the kernel."""
-
-    cores: float | None = None
-    starved: float | None = None
-    """Share of the time, of the thread that waited most for a core."""
-    bytes_s: float | None = None
-
-
 def counts(pid: int) -> Counts:
     """As far as they can be read."""
     threads: dict[str, tuple[float, float]] = {}
@@ -206,7 +197,8 @@ class Activity:
         self._count = count
         self._taken: deque[tuple[float, Counts]] = deque()
 
-    def rates(self) -> Rates:
+    def rates(self) -> dict[str, Any]:
+        """`cores`, `starved` and `bytes_s` of `wire.Process`; empty: not known (yet)."""
         now_s = self._clock()
         if not self._taken or now_s - self._taken[-1][0] >= _EVERY_S:
             self._taken.append((now_s, self._count(self._pid)))
@@ -215,7 +207,7 @@ class Activity:
         (before_s, before), (until_s, now) = self._taken[0], self._taken[-1]
         span_s = until_s - before_s
         if span_s < _SPAN_S or not now.threads:
-            return Rates()
+            return {}
         used = [
             (ran_s - before.threads[task][0], waited_s - before.threads[task][1])
             for task, (ran_s, waited_s) in now.threads.items()
@@ -225,11 +217,11 @@ class Activity:
         bytes_s = None
         if before.bytes is not None and now.bytes is not None:
             bytes_s = round(max(0.0, (now.bytes - before.bytes) / span_s), 0)
-        return Rates(
-            cores=round(max(0.0, sum(ran_s for ran_s, _ in used) / span_s), 3),
-            starved=round(min(1.0, max(0.0, *waits)), 3) if waits else 0.0,
-            bytes_s=bytes_s,
-        )
+        return {
+            "cores": round(max(0.0, sum(ran_s for ran_s, _ in used) / span_s), 3),
+            "starved": round(min(1.0, max(0.0, *waits)), 3) if waits else 0.0,
+            "bytes_s": bytes_s,
+        }
 
 
 _SIDECAR = b"worker_server.sidecar"
@@ -328,7 +320,7 @@ class PidfdProcess:
             interpreter_age_s=interpreter_age_s,
             tracer=_tracer(status),
             handles_sigterm=self._handles_sigterm,
-            **self._activity.rates()._asdict(),
+            **self._activity.rates(),
         )
 
     def tracer_of_a_thread(self) -> wire.Tracer | None:
