@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
+from argparse import Namespace
 from dataclasses import dataclass, field
 
 import pytest
@@ -17,13 +19,12 @@ from tests.worker_server.ranks import ROOT
 from worker_server.rank import admission
 from worker_server.rank.admission import (
     Admission,
-    AdmissionWait,
-    AdmitOptions,
     Admitted,
     MonitorAway,
     Refused,
     ask,
     options,
+    wait_until_admitted,
 )
 
 REFUSED = Refused("node1 is quarantined by ann: ECC")
@@ -48,11 +49,12 @@ class World:
         self.slept.append(seconds)
         self.now_s += seconds
 
-    def admitted(self, *, wait: bool = True, timeout_s: float | None = None) -> bool:
-        given = AdmitOptions("node1", None, ("http://m:1",), wait, timeout_s, 10.0, ())
-        return AdmissionWait(
-            given, self.ask, self.said.append, lambda: self.now_s, self.sleep, lambda: self.chance
-        ).admitted()
+    def admitted(self, *, wait: bool = True, timeout_s: float = math.inf) -> bool:
+        asked = Namespace(wait=wait, timeout=timeout_s, poll=10.0)
+        return wait_until_admitted(
+            self.ask, self.said.append, asked,
+            clock=lambda: self.now_s, sleep=self.sleep, chance=lambda: self.chance,
+        )  # fmt: skip
 
 
 def test_who_is_admitted_starts_without_a_word():
@@ -124,10 +126,11 @@ def test_defaults_are_what_the_worker_server_would_report():
     environ = {"SLURMD_NODENAME": "node7", "REPLICA_GROUP_ID": "rg_3",
                "LIGHTKEEPER_MONITOR": "http://a:1,http://b:2/"}  # fmt: skip
     read = options(["--", "srun", "--", "x"], environ)
-    assert read == AdmitOptions(
-        "node7", "rg_3", ("http://a:1", "http://b:2"), wait=False, timeout_s=None, poll_s=10.0,
-        command=("srun", "--", "x"), changes={"LIGHTKEEPER_ATTACH": "1"},
-    )  # fmt: skip
+    assert (read.host, read.group) == ("node7", "rg_3")
+    assert read.monitors == ("http://a:1", "http://b:2")
+    assert (read.wait, read.timeout, read.poll) == (False, math.inf, 10.0)
+    assert read.command == ["srun", "--", "x"]
+    assert read.changes == {"LIGHTKEEPER_ATTACH": "1"}
     assert options(["--host", "h", "--group", "g", "--wait"], environ).host == "h"
 
 

@@ -22,6 +22,7 @@ import argparse
 import contextlib
 import http.client
 import json
+import math
 import os
 import queue
 import random
@@ -30,7 +31,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -264,21 +265,6 @@ class _Parser(argparse.ArgumentParser):
         self.exit(_USAGE_STATUS, f"error: {message} (see {self.prog} --help)\n")
 
 
-@dataclass(frozen=True, slots=True)
-class AdmitOptions:
-    """The parsed command line."""
-
-    host: str
-    group: str | None
-    monitors: tuple[str, ...]
-    wait: bool
-    timeout_s: float | None
-    poll_s: float
-    command: tuple[str, ...]
-    changes: Mapping[str, str] = field(default_factory=dict)
-    """Variables set for the command."""
-
-
 def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     """The options before `--`."""
     parser = _Parser(
@@ -319,14 +305,17 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         "--timeout",
         type=float,
         metavar="S",
+        default=math.inf,
         help="with --wait: for at most so long, then status 75",
     )
     add("--poll", type=float, metavar="S", default=10.0, help="pause between questions (10)")
     return parser
 
 
-def options(words: Sequence[str], environ: Mapping[str, str]) -> AdmitOptions:
-    """The command line; wrong use ends the process with status 2."""
+def options(words: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:
+    """The command line, with `monitors`, `command`, and the `changes` to the command's variables;
+    wrong use ends the process with status 2.
+    """
     at = words.index("--") if "--" in words else len(words)
     top = parser(environ)
     args, extra = top.parse_known_args(words[:at])
@@ -340,83 +329,59 @@ def options(words: Sequence[str], environ: Mapping[str, str]) -> AdmitOptions:
     changes = {name: value for name, value in named.items() if value is not None}
     environ = {**environ, **changes}
     try:
-        monitors = monitors_of(monitors_in(environ))
+        args.monitors = monitors_of(monitors_in(environ))
         if token_file is not None:
             home.read_token_file(Path(token_file))
     except (OSError, ValueError) as exc:
         top.error(str(exc))
-    if args.timeout is not None and not args.timeout >= 0:
+    if not args.timeout >= 0:
         top.error(f"--timeout is {args.timeout:g}, expected seconds")
     if not 0.05 <= args.poll <= 3600:
         top.error(f"--poll is {args.poll:g}, expected 0.05 to 3600 seconds")
-    return AdmitOptions(
-        host=host_of(environ),
-        group=group_of(environ),
-        monitors=monitors,
-        wait=args.wait,
-        timeout_s=args.timeout,
-        poll_s=args.poll,
-        command=tuple(words[at + 1 :]),
-        changes={"LIGHTKEEPER_ATTACH": environ.get("LIGHTKEEPER_ATTACH", "1"), **changes},
-    )
+    args.host, args.group = host_of(environ), group_of(environ)
+    args.command = words[at + 1 :]
+    args.changes = {"LIGHTKEEPER_ATTACH": environ.get("LIGHTKEEPER_ATTACH", "1"), **changes}
+    return args
 
 
-@dataclass(slots=True)
-class AdmissionWait:
-    """Asks until the answer is final. All effects are passed in."""
-
-    options: AdmitOptions
-    ask: Callable[[], Admission]
-    say: Callable[[str], None]
-    clock: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
-    chance: Callable[[], float] = random.random
-    _said: object = None
-
-    def admitted(self) -> bool:
-        """Whether the group may start; False once it is refused for good."""
-        began_s = self.clock()
-        refused_s: float | None = None
-        while True:
-            answer = self.ask()
-            now_s = self.clock()
-            match answer:
-                case Admitted():
-                    if refused_s is not None:
-                        self.say(f"admitted after {now_s - began_s:.0f} s")
-                    return True
-                case Refused():
-                    refused_s = now_s
-                    self._tell_refusal(answer)
-                case MonitorAway() if refused_s is None or now_s - refused_s >= _LAST_WORD_S:
-                    self.say(f"the monitor is away ({answer.reason}): starting without its word")
-                    return True
-                case MonitorAway():
-                    self._tell(
-                        f"the monitor is away ({answer.reason}): its refusal stands for "
-                        f"{_LAST_WORD_S:.0f} s",
-                        "away",
-                    )
-            if not self.options.wait:
-                return False
-            pause_s = self.options.poll_s * (1 + _JITTER * (2 * self.chance() - 1))
-            if self.options.timeout_s is not None:
-                left_s = began_s + self.options.timeout_s - now_s
-                if left_s <= 0:
-                    self.say(f"still refused after {now_s - began_s:.0f} s: giving up")
-                    return False
-                pause_s = min(pause_s, left_s)
-            self.sleep(pause_s)
-
-    def _tell_refusal(self, answer: Refused) -> None:
-        then = "waiting" if self.options.wait else f"status {REFUSED_STATUS}"
-        self._tell(f"refused until {until(answer.until_s)}: {answer.reason} ({then})", answer)
-
-    def _tell(self, text: str, key: object) -> None:
-        """Say it once per change."""
-        if key != self._said:
-            self.say(text)
-        self._said = key
+def wait_until_admitted(
+    ask: Callable[[], Admission],
+    say: Callable[[str], None],
+    asked: argparse.Namespace,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+    chance: Callable[[], float] = random.random,
+) -> bool:
+    """Ask until the answer is final: whether the group may start. Each change is said once."""
+    began_s, refused_s, said = clock(), None, ""
+    while True:
+        answer, now_s = ask(), clock()
+        match answer:
+            case Admitted():
+                if refused_s is not None:
+                    say(f"admitted after {now_s - began_s:.0f} s")
+                return True
+            case MonitorAway() if refused_s is None or now_s - refused_s >= _LAST_WORD_S:
+                say(f"the monitor is away ({answer.reason}): starting without its word")
+                return True
+            case MonitorAway():
+                text = f"the monitor is away ({answer.reason}): its refusal stands for "
+                text += f"{_LAST_WORD_S:.0f} s"
+            case Refused():
+                refused_s = now_s
+                then = "waiting" if asked.wait else f"status {REFUSED_STATUS}"
+                text = f"refused until {until(answer.until_s)}: {answer.reason} ({then})"
+        if text != said:
+            say(text)
+        said = text
+        if not asked.wait:
+            return False
+        left_s = began_s + asked.timeout - now_s
+        if left_s <= 0:
+            say(f"still refused after {now_s - began_s:.0f} s: giving up")
+            return False
+        sleep(min(left_s, asked.poll * (1 + _JITTER * (2 * chance() - 1))))
 
 
 def _is_no_rank(command: Sequence[str]) -> bool:
@@ -471,8 +436,7 @@ def main(words: Sequence[str]) -> int:
             _say(f"the node of {chosen.host} is not known: set LIGHTKEEPER_HOST from spec.nodeName")
         unfit = _unfit({**os.environ, **chosen.changes})
         question = partial(ask, list(chosen.monitors), chosen.host, chosen.group, _ASK_S, unfit)
-        keeper = AdmissionWait(chosen, question, _say)
-        if not keeper.admitted():
+        if not wait_until_admitted(question, _say, chosen):
             return REFUSED_STATUS
     else:
         _say("LIGHTKEEPER_MONITOR is empty: starting without asking, and nobody watches")
