@@ -344,34 +344,38 @@ def _left_early(
         return None
     names = tuple(sorted(track.rank for track in done))
     seen, lost = _left_behind(history, graph, members, names)
-    behind = [*seen, *lost]
-    if not behind:
+    if not seen and not lost:
         return None
-    ranks = [track.rank for track in behind]
     asked = perhaps_asked(done)
-    reason = f"{listed(names)} left with exit code 0{asked}"
-    ended = [track for track in behind if is_gone(track)]
-    if seen:
-        where = waits_in(history, [track.rank for track in seen]) or " in a collective"
-        reason += f" while {listed(ranks)} {plural(ranks, 'was', 'were')} still{where}"
-        reason += f", which {plural(names, 'it', 'they')} never entered: left early"
-    else:
-        reason += f"; {listed(ranks)} lost {plural(names, 'it', 'them')}"
-    if ended:
-        then = f"; {plural(ended, 'it', 'they')}" if seen else " and"
-        reason += f"{then} ended after that: {why_it_died(ended[0])}"
     return Verdict(
         kind=Kind.DEAD,
         culprits=names,
         groups=(group,),
-        reason=reason,
+        reason=f"{listed(names)} left with exit code 0{asked}"
+        + _what_they_left(history, names, seen, lost),
         confidence=Confidence.LIKELY if seen and not asked else Confidence.UNSURE,
         since_s=min(track.death_s for track in done),
-        victims=tuple(sorted(ranks)),
+        victims=tuple(sorted(track.rank for track in (*seen, *lost))),
         evidence={t.rank: how_it_ended(t) for t in done[:_SHOWN]},
         signature="dead:left early",
         settled=True,
     )
+
+
+def _what_they_left(
+    history: History, names: Sequence[RankName], seen: list[RankTrack], lost: list[RankTrack]
+) -> str:
+    ranks = [track.rank for track in (*seen, *lost)]
+    ended = [track for track in (*seen, *lost) if is_gone(track)]
+    if not seen:
+        why = why_it_died(ended[0])
+        return f"; {listed(ranks)} lost {plural(names, 'it', 'them')} and ended after that: {why}"
+    where = waits_in(history, [track.rank for track in seen]) or " in a collective"
+    left = f" while {listed(ranks)} {plural(ranks, 'was', 'were')} still{where}, which "
+    left += f"{plural(names, 'it', 'they')} never entered: left early"
+    if ended:
+        left += f"; {plural(ended, 'it', 'they')} ended after that: {why_it_died(ended[0])}"
+    return left
 
 
 def _left_behind(
@@ -383,16 +387,22 @@ def _left_behind(
     victims = set(graph.victims(names))
     waiting = [t for t in members if t.rank in victims and _stands_inside(history, graph, t)]
     ended = [t for t in members if is_gone(t) and end_of(t) is End.PEERS]
-    edges = {t.rank: _edge(history, t) for t in ended}
     left = [history.tracks[rank] for rank in names]
-    met = [t for t in ended if (held := edges[t.rank]) and set(names) & set(held.holders)]
-    seen = [t for t in ended if t in met or _ahead(t, left, attrgetter("enqueued"))]
-    others = {end_of(t) for t in members if is_gone(t)}
-    if others - {End.DONE, End.PEERS, End.ASKED}:
+    seen = [t for t in ended if _waited_for(history, t, left)]
+    if not all(end_of(t) in (End.DONE, *_NOT_ITS_OWN) for t in members if is_gone(t)):
         return [*waiting, *seen], []
-    left_s = min(history.tracks[rank].death_s for rank in names) - _SEEN_LATE_S
-    lost = [t for t in ended if t not in seen and edges[t.rank] is None and t.death_s >= left_s]
-    return [*waiting, *seen], lost
+    left_s = min(track.death_s for track in left) - _SEEN_LATE_S
+    others = [t for t in ended if t not in seen and t.death_s >= left_s]
+    return [*waiting, *seen], [t for t in others if _edge(history, t) is None]
+
+
+def _waited_for(history: History, track: RankTrack, left: Sequence[RankTrack]) -> bool:
+    """Whether a rank that ended was seen to wait for one of these, or had entered what they never
+    did.
+    """
+    held = _edge(history, track)
+    met = held is not None and any(other.rank in held.holders for other in left)
+    return met or _ahead(track, left, attrgetter("enqueued"))
 
 
 def _stands_inside(history: History, graph: WaitGraph, track: RankTrack) -> bool:

@@ -274,21 +274,35 @@ def _by_records(history: History, graph: WaitGraph, stuck: Stuck) -> Verdict | N
         return None
     finding = next((f for f in said.findings if f.kind in _KINDS), None)
     circle = any(each.kind is Fault.ORDER_INVERSION for each in said.findings)
-    if (circle and not (finding and sure(finding))) or (finding is None and stuck.complete):
+    if circle and not (finding and sure(finding)):
         return None
-    culprits = stuck.members if finding is None else said.involved(finding) or stuck.members
+    if finding is None:
+        return None if stuck.complete else _uneven(history, graph, stuck)
+    culprits = said.involved(finding) or stuck.members
     began = history.now_s - stuck.stall_s if stuck.recorded else began_s(history, culprits)
-    op = "/".join(stuck.ops) if finding is None else finding.op
     return Verdict(
         kind=Kind.MISMATCH,
         culprits=culprits,
         groups=(stuck.group,),
-        reason=calls_uneven(stuck) if finding is None else finding.reason,
-        confidence=Confidence.UNSURE if finding is None else finding.confidence,
+        reason=finding.reason,
+        confidence=finding.confidence,
         since_s=began,
         victims=_victims(graph, stuck, culprits),
-        evidence={} if finding is None else finding.evidence,
-        signature=f"mismatch:{stuck.process_group}:{op}",
+        evidence=finding.evidence,
+        signature=f"mismatch:{stuck.process_group}:{finding.op}",
+    )
+
+
+def _uneven(history: History, graph: WaitGraph, stuck: Stuck) -> Verdict:
+    return Verdict(
+        kind=Kind.MISMATCH,
+        culprits=stuck.members,
+        groups=(stuck.group,),
+        reason=calls_uneven(stuck),
+        confidence=Confidence.UNSURE,
+        since_s=began_s(history, stuck.members),
+        victims=_victims(graph, stuck, stuck.members),
+        signature=f"mismatch:{stuck.process_group}:{'/'.join(stuck.ops)}",
     )
 
 
