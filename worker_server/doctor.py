@@ -438,14 +438,16 @@ def print_findings(findings: Iterable[DoctorFinding]) -> None:
     places: dict[DoctorFinding, list[str]] = {}
     for finding in findings:
         places.setdefault(finding._replace(where=""), []).append(finding.where)
-    for found, names in sorted(places.items(), key=lambda pair: list(_MARKS).index(pair[0].state)):
-        mark, colour = _MARKS[found.state]
+    for finding, names in sorted(
+        places.items(), key=lambda pair: list(_MARKS).index(pair[0].state)
+    ):
+        mark, colour = _MARKS[finding.state]
         where = ", ".join(names[:_SHOWN])
         where += f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else ""
-        head = f"[{colour}]{mark}[/] [bold]{escape(found.check)}[/] ({escape(where)})"
-        console.print(f"{head}: {escape(found.said)}")
-        if found.do:
-            console.print(f"    -> {escape(found.do)}")
+        head = f"[{colour}]{mark}[/] [bold]{escape(finding.check)}[/] ({escape(where)})"
+        console.print(f"{head}: {escape(finding.said)}")
+        if finding.do:
+            console.print(f"    -> {escape(finding.do)}")
 
 
 def main(words: Sequence[str] | None = None) -> int:

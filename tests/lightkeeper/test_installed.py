@@ -142,7 +142,7 @@ def test_a_rank_whose_worker_server_is_a_strangers_trains_unattached_and_is_told
 
 @pytest.mark.parametrize(
     ("command", "extra"),
-    [("monitor", "monitor"), ("incidents list", "monitor"), ("gate", "gate"),
+    [("monitor", "monitor"), ("gate", "gate"),
      ("analyze", "analyze"), ("replay", "analyze"), ("check scheduler", "monitor")],
 )  # fmt: skip
 def test_a_command_whose_extra_is_missing_names_it_in_one_sentence(rank_host, command, extra):
