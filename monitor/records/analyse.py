@@ -640,7 +640,7 @@ def _analysis(job: Job) -> Analysis:
             for root in silent(graph)
             if settled(graph, root.scene, ()) and not young(graph, root.scene)
         ]
-    findings = [mismatch(graph, divergence) for divergence in diverging] + still
+    findings = [mismatch(graph, calls, divergence) for divergence in diverging] + still
     findings += two_threads(graph, shared, differing, roots)
     return Analysis(
         findings=_sorted(findings),

@@ -480,7 +480,7 @@ def _following(theirs: Mapping[int, int], sequence: int) -> set[int]:
     } - {theirs[sequence]}
 
 
-def mismatch(graph: Graph, divergence: Divergence) -> Finding:
+def mismatch(graph: Graph, calls: Calls, divergence: Divergence) -> Finding:
     index, job, sides = graph.index, graph.index.job, divergence.sides
     op = index.op(divergence.rows[0])
     what = f"collective {divergence.sequence} of {job.groups[divergence.group].label}"
@@ -502,7 +502,7 @@ def mismatch(graph: Graph, divergence: Divergence) -> Finding:
     waiting = divergence.involved | set(graph.reaching(nodes))
     return Finding(
         kind=divergence.kind,
-        reason=f"{listed(said)}, in {what}: {_end(divergence)}",
+        reason=f"{listed(said)}, in {what}: {_end(divergence)}{_parted(index, calls, divergence)}",
         culprits=divergence.culprits,
         between=() if divergence.culprits else tuple(sorted(sides)),
         victims=tuple(sorted(waiting - set(divergence.culprits))) if divergence.culprits else (),
@@ -531,6 +531,26 @@ def _end(divergence: Divergence) -> str:
             return "nobody gets out."
         case _:
             return "nobody is inside any more."
+
+
+def _parted(index: Index, calls: Calls, divergence: Divergence) -> str:
+    """Where lines differ for the first time, before the calls do: ` Their lines part at ...`.
+
+    Empty where lines never agreed: they may be those of roles.
+    """
+    if divergence.kind is not Fault.MISMATCH or not divergence.culprits:
+        return ""
+    pair = divergence.culprits[0], divergence.sides[0][0]
+    own, theirs = (_places(calls, divergence.group, rank) for rank in pair)
+    before = sorted(s for s in own.keys() & theirs.keys() if s < divergence.sequence)[-_BEFORE:]
+    at = next((n for n, s in enumerate(before) if own[s][0] != theirs[s][0]), 0)
+    if at < _SHIFT_LEAST:
+        return ""
+    sequence = before[at]
+    sites = (wording.site(index, places[sequence][1]).strip() for places in (own, theirs))
+    odd, right = (wording.ranks_listed(index.job, (rank,)) for rank in pair)
+    where, there = sites
+    return f" Their lines part in collective {sequence}: {odd} {where}, {right} {there}."
 
 
 _FEW: Final = 16

@@ -147,6 +147,31 @@ def test_the_ring_counts_where_it_has_later_calls_than_torchs_record_of_a_dead_r
     assert rows(sooner, "rank", "record")[1::2] == [(0, 1), (1, 1)]
 
 
+def parting(rank: int, first: int = 10):
+    """Twelve calls; rank 2's are on another line from `first` on, and its last is another op."""
+    odd = rank == 2
+    ring = [
+        call(n, n, site="eval.py:3" if odd and n >= first else "train.py:12",
+             op="broadcast" if odd and n == 12 else "all_reduce",
+             enter_age_s=30.0 - n, exit_age_s=None if n == 12 else 29.5 - n)
+        for n in range(1, 13)
+    ]  # fmt: skip
+    return answer(*ring, rank=rank, size=3, torch=None)
+
+
+def test_where_lines_part_before_the_calls_do_is_told() -> None:
+    (found,) = analyse(job(*map(parting, range(3)))).findings
+    assert (found.kind, found.culprits, found.sequence) == (Fault.MISMATCH, (2,), 12)
+    assert found.reason.endswith(
+        "Their lines part in collective 10: rank rg_0.2 at eval.py:3, rank rg_0.0 at train.py:12."
+    )
+
+
+def test_lines_that_always_differ_are_roles() -> None:
+    (found,) = analyse(job(*(parting(rank, first=1) for rank in range(3)))).findings
+    assert found.reason.endswith("nobody gets out.")
+
+
 def partly(rank, first, *, op, size=8, reduce_op=None, root=None):
     """Six calls in torch's record, of which the ring has those since the first."""
     name = {"profiling_name": f"nccl:{op}"}
