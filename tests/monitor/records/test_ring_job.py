@@ -160,16 +160,16 @@ def parting(rank: int, first: int = 10):
 
 
 def test_where_lines_part_before_the_calls_do_is_told() -> None:
-    (found,) = analyse(job(*map(parting, range(3)))).findings
-    assert (found.kind, found.culprits, found.sequence) == (Fault.MISMATCH, (2,), 12)
-    assert found.reason.endswith(
+    (finding,) = analyse(job(*map(parting, range(3)))).findings
+    assert (finding.kind, finding.culprits, finding.sequence) == (Fault.MISMATCH, (2,), 12)
+    assert finding.reason.endswith(
         "Their lines part in collective 10: rank rg_0.2 at eval.py:3, rank rg_0.0 at train.py:12."
     )
 
 
 def test_lines_that_always_differ_are_roles() -> None:
-    (found,) = analyse(job(*(parting(rank, first=1) for rank in range(3)))).findings
-    assert found.reason.endswith("nobody gets out.")
+    (finding,) = analyse(job(*(parting(rank, first=1) for rank in range(3)))).findings
+    assert finding.reason.endswith("nobody gets out.")
 
 
 def partly(rank, first, *, op, size=8, reduce_op=None, root=None):
