@@ -497,8 +497,10 @@ def _first(
     first = [track for track in own if track.death_s - first_s <= slack_s]
     if late := _seen_late(own, first):
         return first_s, late, late
-    by_others = [track for track in first if end_of(track) is not End.ASKED]
-    return first_s, by_others or first, []
+    for others in (_NOT_ITS_OWN, {End.ASKED}):
+        if named := [track for track in first if end_of(track) not in others]:
+            return first_s, named, []
+    return first_s, first, []
 
 
 def _confidence(

@@ -132,6 +132,17 @@ def test_an_error_of_its_own_is_certain_whatever_words_it_has() -> None:
     assert (incident.culprits, incident.verdict.confidence) == (("job.0",), Confidence.CERTAIN)
 
 
+def test_who_lost_it_in_the_same_moment_is_not_named_beside_who_raised() -> None:
+    job = PlainJob(
+        3,
+        (20.10, lambda job: job.end(0, LOST, of_peers=True)),
+        (20.11, lambda job: job.end(1, "ValueError: no UTF-8", of_peers=False)),
+        (20.12, lambda job: job.end(2, LOST, of_peers=True)),
+    )
+    drive = Drive(job).run(35)
+    assert drive.accused() == {"job.1"}
+
+
 def test_the_same_error_at_one_place_on_all_ranks_is_the_program() -> None:
     raises = [
         (20 + n / 5, lambda job, n=n: job.end(n, "ValueError: no data", of_peers=False))
