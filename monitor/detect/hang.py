@@ -29,6 +29,7 @@ from monitor.detect.wording import (
     skipped,
     takes_part,
     unmonitored,
+    with_places,
     works_there,
 )
 from monitor.model.names import (
@@ -431,7 +432,7 @@ def _charged(case: _Case, charge: _Charge) -> Verdict:
     tracks = [history.tracks[r] for r in charge.ranks if r in history.tracks] or case.roots
     victims = graph.victims((*charge.ranks, *case.ranks))
     if charge.kind is Kind.MISMATCH and records is not None:
-        reason, brief = records.reason, ""
+        reason, brief = with_places(records.reason, history.groups()[case.roots[0].group]), ""
         signature = f"mismatch:{charge.ranks[0]}:{case.roots[0].doing}"
     else:
         reason = hang_reason(

@@ -18,7 +18,7 @@ from monitor.detect.graph import Stuck, WaitGraph
 from monitor.detect.history import History, Reading
 from monitor.detect.recorded import Opinion, lane, opinion, opinion_across, sure, unread
 from monitor.detect.track import RankTrack
-from monitor.detect.wording import HANGS_NOTHING, calls_uneven
+from monitor.detect.wording import HANGS_NOTHING, calls_uneven, with_places
 from monitor.model.names import GroupName, RankName
 from monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
 from monitor.model.wording import groups_of
@@ -284,7 +284,7 @@ def _by_records(history: History, graph: WaitGraph, stuck: Stuck) -> Verdict | N
         kind=Kind.MISMATCH,
         culprits=culprits,
         groups=(stuck.group,),
-        reason=finding.reason,
+        reason=with_places(finding.reason, history.groups()[stuck.group]),
         confidence=finding.confidence,
         since_s=began,
         victims=_victims(graph, stuck, culprits),

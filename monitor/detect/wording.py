@@ -145,6 +145,19 @@ def stood_in(roots: Sequence[RankTrack], ends: Sequence[str]) -> str:
     )
 
 
+def with_places(reason: str, tracks: Iterable[RankTrack]) -> str:
+    """What records say, and where stacks show the ranks whose calls have no line there: C++ made
+    them, as in DDP's backward.
+    """
+    unseen = [
+        track
+        for track in tracks
+        if (seen := track.witness) is not None
+        and f"{seen.frame.file}:{seen.frame.line}" not in reason
+    ]
+    return f"{reason.rstrip('.')}; {stood_in(unseen, [''] * len(unseen))}" if unseen else reason
+
+
 def waits_for(history: History, victims: Sequence[RankName], culprits: Sequence[RankName]) -> str:
     """`rg_0.0 and rg_2.0 wait for it in the quorum`."""
     if not victims:
