@@ -62,6 +62,9 @@ _SEEN_LATE_S: Final = 1.0
 """How much later than another WorkerServer one on a busy host may see a death: it exceeded
 `death_slack_s` at a load of 8 on two cores (2026-11-24). Launchers wait longer between SIGTERM and
 SIGKILL."""
+_HANG_S: Final = 3.0
+"""A wait that only records show is a hang if it lasted longer: a peer that dies is lost at once, and
+polls see moves a second late."""
 _TOGETHER_S: Final = 1.0
 """A death younger than this in the only group is seen once more before it counts: the whole job
 may be ending."""
@@ -235,7 +238,8 @@ def _given_up(history: History, group: GroupName, gone: list[RankTrack]) -> _Giv
     if edges:
         names = frozenset(rank for held in edges.values() for rank in held.holders)
         return _GivenUp(waiters, edges, names)
-    return _GivenUp(waiters, edges, *_missing_by_records(history, group, gone))
+    by_records = _GivenUp(waiters, edges, *_missing_by_records(history, group, gone))
+    return by_records if by_records.first_s - by_records.since_s >= _HANG_S else None
 
 
 def _how(gone: Sequence[RankTrack]) -> dict[str, str]:
