@@ -63,7 +63,7 @@ _SEEN_LATE_S: Final = 1.0
 `death_slack_s` at a load of 8 on two cores (2026-11-24). Launchers wait longer between SIGTERM and
 SIGKILL."""
 _HANG_S: Final = 3.0
-"""A wait that only records show is a hang if it lasted longer: a peer that dies is lost at once, and
+"""Whom only records show missing hung if it stood longer: a peer that dies is lost at once, and
 polls see moves a second late."""
 _TOGETHER_S: Final = 1.0
 """A death younger than this in the only group is seen once more before it counts: the whole job
@@ -238,8 +238,7 @@ def _given_up(history: History, group: GroupName, gone: list[RankTrack]) -> _Giv
     if edges:
         names = frozenset(rank for held in edges.values() for rank in held.holders)
         return _GivenUp(waiters, edges, names)
-    by_records = _GivenUp(waiters, edges, *_missing_by_records(history, group, gone))
-    return by_records if by_records.first_s - by_records.since_s >= _HANG_S else None
+    return _GivenUp(waiters, edges, *_missing_by_records(history, group, gone))
 
 
 def _how(gone: Sequence[RankTrack]) -> dict[str, str]:
@@ -265,7 +264,7 @@ def _ended_hang(
     of its own, or in another group, has a verdict of its own.
     """
     end = _given_up(history, group, gone)
-    stood = [] if end is None else _stood_among(history, group, end.names, end.first_s)
+    stood = [] if end is None else _stood_among(history, group, end)
     if end is None or not stood or (end.finding and len(stood) < len(end.names)):
         return None
     culprits = tuple(track.rank for track in stood)
@@ -312,12 +311,17 @@ def _missing_by_records(
     return frozenset(), ""
 
 
-def _stood_among(
-    history: History, group: GroupName, names: Iterable[RankName], first_s: float
-) -> list[RankTrack]:
+def _stood_among(history: History, group: GroupName, end: _GivenUp) -> list[RankTrack]:
     """Those of the group that stood still when the first of their waiters gave up."""
-    tracks = [history.tracks[rank] for rank in sorted(names) if rank in history.tracks]
-    return [track for track in tracks if track.group == group and _stood_until(track, first_s)]
+    tracks = [history.tracks[rank] for rank in sorted(end.names) if rank in history.tracks]
+    before_s = end.first_s - _HANG_S
+    return [
+        track
+        for track in tracks
+        if track.group == group
+        and _stood_until(track, end.first_s)
+        and (not end.finding or track.moved_s is None or track.moved_s < before_s)
+    ]
 
 
 def _stood_until(track: RankTrack, first_s: float) -> bool:
@@ -490,11 +494,11 @@ def _first(
 
     A rank with an end of its own comes before any that lost a peer or was asked to end, within the
     time by which a busy host may see a death late. One that died in a wait comes first only where
-    those it waited for were asked to end after it: its launcher did that.
+    those it waited for lost a peer, or were asked to end, after it.
     """
     first_s = min(track.death_s for track in gone)
     own = [t for t in gone if not _ahead(t, gone, attrgetter("inside"))] or gone
-    if all(end_of(track) is End.ASKED and track.death_s > first_s for track in own):
+    if all(end_of(track) in _NOT_ITS_OWN and track.death_s > first_s for track in own):
         own = gone
     first_s = min(track.death_s for track in own)
     slack_s = history.config.death_slack_s

@@ -175,7 +175,7 @@ def test_who_aborted_in_a_call_of_its_own_comes_before_those_that_the_launcher_e
         (20.0, lambda job: job.call(0)),
         (20.1, lambda job: job.end(0, signal="SIGABRT")),
         (20.2, lambda job: job.end(1, signal="SIGTERM")),
-        (20.2, lambda job: job.end(2, signal="SIGTERM")),
+        (20.2, lambda job: job.end(2, LOST, of_peers=True)),
     )
     drive = Drive(job).run(35)
     assert not drive.accused()
