@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.examples.hanging import asked, dead, firing, ours
+from tests.examples.hanging import asked, dead, named, ours
 from tests.examples.scripts import Example, same_weights, text_name, texts
 from tests.monitor.lighthouses import installations, lighthouse_process
 from tests.monitor.process import Monitor
@@ -172,7 +172,7 @@ def _play(job: Job, begins: Held, hangs: Held, waits: Held) -> Story:
     hung = job.rank("1.0", "asks for the quorum", _asks)
     begins.let_come()
     job.rank("1.0", "hangs", lambda step: step.get("commits", 0) >= HANGS - 1)
-    story.incident = wait_for(lambda: firing(job.monitor), within_s=45, what="the hang is named")
+    story.incident = wait_for(lambda: named(job.monitor), within_s=45, what="the hang is named")
     hung.kill(signal.SIGKILL)
     story.statuses.append(second.wait(60))
     hangs.whole_again()
