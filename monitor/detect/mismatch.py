@@ -277,7 +277,8 @@ def _by_records(history: History, graph: WaitGraph, stuck: Stuck) -> Verdict | N
     if circle and not (finding and sure(finding)):
         return None
     if finding is None:
-        return None if stuck.complete else _uneven(history, graph, stuck)
+        told = stuck.complete or any(map(sure, said.findings))  # by another detector
+        return None if told else _uneven(history, graph, stuck)
     culprits = said.involved(finding) or stuck.members
     began = history.now_s - stuck.stall_s if stuck.recorded else began_s(history, culprits)
     return Verdict(
