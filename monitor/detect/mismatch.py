@@ -16,7 +16,7 @@ from monitor.detect.corrupt import spells
 from monitor.detect.endings import End, end_of
 from monitor.detect.graph import Stuck, WaitGraph
 from monitor.detect.history import History, Reading
-from monitor.detect.recorded import Opinion, lane, opinion, opinion_across, sure, unread
+from monitor.detect.recorded import MISSING, Opinion, lane, opinion, opinion_across, sure, unread
 from monitor.detect.track import RankTrack
 from monitor.detect.wording import HANGS_NOTHING, calls_uneven, with_places
 from monitor.model.names import GroupName, RankName
@@ -277,8 +277,8 @@ def _by_records(history: History, graph: WaitGraph, stuck: Stuck) -> Verdict | N
     if circle and not (finding and sure(finding)):
         return None
     if finding is None:
-        told = stuck.complete or any(map(sure, said.findings))  # by another detector
-        return None if told else _uneven(history, graph, stuck)
+        others = any(sure(each) and each.kind not in MISSING for each in said.findings)
+        return None if stuck.complete or others else _uneven(history, graph, stuck)
     culprits = said.involved(finding) or stuck.members
     began = history.now_s - stuck.stall_s if stuck.recorded else began_s(history, culprits)
     return Verdict(
