@@ -23,7 +23,7 @@ answer, the Manager must have been on a silent one, and all that answer stand st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
@@ -40,7 +40,7 @@ from monitor.detect.graph import WaitGraph
 from monitor.detect.history import Held, History
 from monitor.detect.patience import allowance, at_work
 from monitor.detect.recorded import MISSING, opinion, sure
-from monitor.detect.track import RankTrack, of_own_group
+from monitor.detect.track import RankTrack, inside_own_group, of_own_group
 from monitor.detect.wording import (
     gave_up,
     of_death,
@@ -55,7 +55,6 @@ from monitor.detect.wording import named as ranks_named
 from monitor.model.names import GroupName, RankName
 from monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
 from monitor.model.wording import listed, plural, seconds
-from worker_server.wire import GroupHead
 
 _SHOWN: Final = 8
 _SEEN_LATE_S: Final = 1.0
@@ -409,8 +408,15 @@ def _waited_for(history: History, track: RankTrack, left: Sequence[RankTrack]) -
     did.
     """
     held = _edge(history, track)
-    met = held is not None and any(other.rank in held.holders for other in left)
-    return met or _ahead(track, left, attrgetter("enqueued"))
+    if held is not None and any(other.rank in held.holders for other in left):
+        return True
+    ring = [head for other in left for head in other.heads if head.read_age_s is None]
+    return any(
+        head.name == own.name and head.enqueued < own.enqueued
+        for own in track.heads
+        if own.read_age_s is None and of_own_group(own, track)  # torch's are a second old at death
+        for head in ring
+    )
 
 
 def _stands_inside(history: History, graph: WaitGraph, track: RankTrack) -> bool:
@@ -497,7 +503,7 @@ def _first(
     those it waited for lost a peer, or were asked to end, after it.
     """
     first_s = min(track.death_s for track in gone)
-    own = [t for t in gone if not _ahead(t, gone, attrgetter("inside"))] or gone
+    own = [track for track in gone if not _waited_for_another(track, gone)] or gone
     if all(end_of(track) in _NOT_ITS_OWN and track.death_s > first_s for track in own):
         own = gone
     first_s = min(track.death_s for track in own)
@@ -575,15 +581,13 @@ def _lost_for_good(track: RankTrack, members: Iterable[RankTrack]) -> bool:
     )
 
 
-def _ahead(track: RankTrack, others: Iterable[RankTrack], call: Callable[[GroupHead], int]) -> bool:
-    """Whether a call of a rank in a group of its own replica group is one that another of these has
-    not entered.
-    """
+def _waited_for_another(track: RankTrack, gone: list[RankTrack]) -> bool:
+    """Whether a rank died inside a collective that another dead one had not entered."""
     return any(
-        head.name == own.name and head.enqueued < call(own)
-        for own in track.heads
-        if of_own_group(own, track)  # each rank's group across groups is a different one
-        for other in others
+        head.name == awaited.name and head.enqueued < awaited.inside
+        for awaited in track.heads
+        if inside_own_group(awaited, track)  # each rank's group across groups is a different one
+        for other in gone
         for head in other.heads
     )
 

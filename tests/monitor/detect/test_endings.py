@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from monitor.model.verdict import Confidence
+from tests.changed import replace
 from tests.monitor.fleet import Drive
 from tests.monitor.fleet.plain import PlainJob
-from worker_server.wire import Doing
+from tests.monitor.fleet.told import reports
+from worker_server.wire import Doing, StateReport
 
 TIMED_OUT = "RuntimeError: Timed out waiting 8000ms for recv operation to complete"
 LOST = "RuntimeError: Connection closed by peer"
@@ -111,6 +113,13 @@ def test_who_left_with_0_before_a_call_that_its_peer_made_left_early() -> None:
     assert incident.culprits == ("job.0",)
     assert "left with exit code 0 while job.1 was still in" in incident.verdict.reason
     assert f"left early; it ended after that: {LOST}" in incident.verdict.reason
+
+
+def test_who_left_with_0_is_not_behind_by_a_head_of_torchs_that_is_older_than_its_end() -> None:
+    def of_torch(report: StateReport) -> StateReport:
+        return replace(report, heads=tuple(replace(h, read_age_s=1.5) for h in report.heads))
+
+    assert not Drive(lost_after_a_call(), alter=reports(of_torch)).run(35).accused()
 
 
 def test_who_left_early_and_may_have_been_asked_to_is_no_culprit() -> None:
