@@ -152,7 +152,9 @@ def with_places(reason: str, tracks: Iterable[RankTrack]) -> str:
     unseen = [
         track
         for track in tracks
-        if (seen := track.witness) is not None
+        if track.fresh is not None
+        and track.fresh.process.alive
+        and (seen := track.witness) is not None
         and f"{seen.frame.file}:{seen.frame.line}" not in reason
     ]
     return f"{reason.rstrip('.')}; {stood_in(unseen, [''] * len(unseen))}" if unseen else reason

@@ -542,15 +542,16 @@ def _parted(index: Index, calls: Calls, divergence: Divergence) -> str:
         return ""
     pair = divergence.culprits[0], divergence.sides[0][0]
     own, theirs = (_places(calls, divergence.group, rank) for rank in pair)
-    before = sorted(s for s in own.keys() & theirs.keys() if s < divergence.sequence)[-_BEFORE:]
+    both = sorted(s for s in own.keys() & theirs.keys() if s < divergence.sequence)
+    before = [s for s in both[-_BEFORE:] if NONE not in (own[s][0], theirs[s][0])]
     at = next((n for n, s in enumerate(before) if own[s][0] != theirs[s][0]), 0)
     if at < _SHIFT_LEAST:
         return ""
-    sequence = before[at]
-    sites = (wording.site(index, places[sequence][1]).strip() for places in (own, theirs))
-    odd, right = (wording.ranks_listed(index.job, (rank,)) for rank in pair)
-    where, there = sites
-    return f" Their lines part in collective {sequence}: {odd} {where}, {right} {there}."
+    sides = (
+        wording.ranks_listed(index.job, (rank,)) + wording.site(index, places[before[at]][1])
+        for rank, places in zip(pair, (own, theirs), strict=True)
+    )
+    return f" Their lines part in collective {before[at]}: {', '.join(sides)}."
 
 
 _FEW: Final = 16
