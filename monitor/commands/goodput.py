@@ -75,8 +75,10 @@ def _number(text: str) -> float:
     return number * (unit or 1.0)
 
 
-def _assumed(assume: tuple[str, ...]) -> dict[str, float | None]:
-    """All of `ASSUMED`, as the options say."""
+def _assumed(assume: tuple[str, ...], mtbf: str | None) -> dict[str, float | None]:
+    """All of `ASSUMED`, as the options say; `mtbf` takes the place of one."""
+    if mtbf is not None and any(words.startswith("rank_mtbf=") for words in assume):
+        raise CommandError("--mtbf and --assume rank_mtbf exclude each other")
     numbers = {name: default for name, (default, _) in ASSUMED.items()}
     for words in assume:
         name, _, value = words.partition("=")
@@ -171,7 +173,8 @@ def goodput(
     """
     if sum(asked is not None for asked in (case, sweep, ranks)) > 1:
         raise CommandError("--case, --sweep and --ranks exclude each other")
-    numbers, mtbf_s = _assumed(assume), None if mtbf is None else _number(mtbf)
+    numbers = _assumed(assume, mtbf)
+    mtbf_s = None if mtbf is None else _number(mtbf)
     try:
         if case is not None:
             tables, body = _case(list(ft_hsdp()))

@@ -121,6 +121,9 @@ class Response:
     after_s: float | None
     takes_job: bool = False
 
+    def __post_init__(self) -> None:
+        _check("seconds until a decision", self.after_s or 0.0, 0.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Handling:

@@ -315,6 +315,11 @@ def test_a_person_gets_a_table(
         (["--sweep", "5:2"], "the sweep is 5:2, expected 10 to 10000000, in order"),
         (["--mtbf", "soon"], "'soon' is no number and no time, such as 90, 90s"),
         (["--assume", "heal=-1"], "heal_s is -1, expected 0 to 1e+09"),
+        (["--assume", "detect_hang=-1"], "seconds until a decision is -1, expected 0 to 1e+09"),
+        (
+            ["--mtbf", "3h", "--assume", "rank_mtbf=9h"],
+            "--mtbf and --assume rank_mtbf exclude each other",
+        ),
         (["--assume", "mood=3"], "'mood' is not assumed; there are rank_mtbf, stop"),
         (["--assume", "slow=nan"], "'nan' is no number"),
         (["--sweep", "9"], "'9' is not A:B, such as 1000:100000"),
