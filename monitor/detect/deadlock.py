@@ -52,7 +52,7 @@ def deadlock(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
             verdicts[group] = verdict
     if graph.suspects or any(standing in _EXCUSES for standing in graph.standing.values()):
         return tuple(verdicts.values())
-    for stuck in graph.stuck:
+    for stuck in (*graph.stuck, *graph.quiet):
         if stuck.group not in verdicts and _patient(history, stuck):
             verdict = _judge(history, graph, stuck)
             if verdict is not None:
@@ -123,7 +123,8 @@ def _group_alone(history: History, graph: WaitGraph, stuck: Stuck) -> bool:
 
 def _judge(history: History, graph: WaitGraph, stuck: Stuck) -> Verdict | None:
     members = tuple(track.rank for track in history.groups()[stuck.group])
-    if any(graph.standing[rank] is not RankStanding.HELD for rank in members):
+    held = all(graph.standing[rank] is RankStanding.HELD for rank in members)
+    if not held and stuck not in graph.quiet:
         return None
     said = opinion(history, stuck.group, within_s=stuck.stall_s)
     if (

@@ -108,8 +108,9 @@ class WaitGraph:
     stuck: tuple[Stuck, ...]
     fleet_pauses: bool
     """Whether most ranks stand still on their own at once and nobody waits."""
-    quiet: tuple[GroupName, ...] = ()
-    """Replica groups that stand still, and only their records can show why; sorted."""
+    quiet: tuple[Stuck, ...] = ()
+    """Replica groups that stand still, and only their records can show why; sorted. All of a group
+    count as inside, in a collective that is not known."""
     next_root_s: float = math.inf
     """Seconds until the next suspect has stood still for longer than allowed."""
     by_records: frozenset[RankName] = frozenset()

@@ -267,7 +267,7 @@ def unphased(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
 
 def unphased_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
     """Ranks whose records would show whether the missing ones are to blame; sorted."""
-    groups = set(graph.quiet) | {
+    groups = {quiet.group for quiet in graph.quiet} | {
         history.tracks[rank].group
         for rank in graph.suspects
         if graph.standing[rank] is RankStanding.OUTSIDE

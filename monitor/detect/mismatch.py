@@ -29,7 +29,8 @@ from worker_server.wire import ACROSS, RingEntry
 # -- suspicion ---------------------------------------------------------------------------------
 # A collective is suspicious when every member is inside and none gets out, when a process died in a
 # group of more than one (gloo kills with SIGABRT on a size mismatch, within a second), or when some
-# are inside and the absent wait elsewhere, with no rank alone (an extra or a skipped call).
+# are inside and the absent wait elsewhere, with no rank alone (an extra or a skipped call). A group
+# that stands still, and no head shows in what, is suspicious as a whole.
 
 _AGAIN_S = 3.0
 """After this long a record is requested again if it lacks the call its rank reports to be in.
@@ -93,6 +94,9 @@ def _suspicious(history: History, graph: WaitGraph) -> Iterable[Stuck]:
             yield replace(stuck, joined=tuple(sorted({*stuck.joined, *passed})))
         elif enough and _crossed(graph, stuck):
             yield stuck
+    for quiet in graph.quiet:
+        if quiet.stall_s >= _patience_s(history, quiet):
+            yield quiet
 
 
 def _patience_s(history: History, stuck: Stuck) -> float:
@@ -272,7 +276,8 @@ def _by_records(history: History, graph: WaitGraph, stuck: Stuck) -> Verdict | N
     said = opinion(history, stuck.group, within_s=stuck.stall_s)
     if said is None:
         return None
-    finding = next((f for f in said.findings if f.kind in _KINDS), None)
+    findings = (f for f in said.findings if f.live or stuck not in graph.quiet)
+    finding = next((f for f in findings if f.kind in _KINDS), None)
     circle = any(each.kind is Fault.ORDER_INVERSION for each in said.findings)
     if circle and not (finding and sure(finding)):
         return None

@@ -1,10 +1,11 @@
 """Who waits for whom where neither phases nor heads show it: by the flight records.
 
-Theory of operation. DDP's reducer calls its collectives from C++, so no head of such a job moves in
-a step, and a rank that waits in one looks like a rank that pauses. Once every rank of a replica
-group stands still, in no collective by its heads, for half of its allowance, the group is *quiet*,
-and its records are requested. A rank that has not entered the collective others wait in, by records
-read while nobody moved, is missing there as if heads had shown it; those that wait are held.
+Theory of operation. DDP's reducer calls its collectives from C++, and DTensor its own, so no head of such a job
+moves in a step, and a rank that waits in one looks like a rank that pauses, unless its stack shows
+the wait. Once every rank of a replica group stands still, in no collective by its heads, for half
+of its allowance, the group is *quiet*, and its records are requested. A rank that has not entered
+the collective others wait in, by records read while nobody moved, is missing there as if heads had
+shown it; those that wait are held. All may be inside, in different calls: `mismatch` judges that.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Final
 
 import numpy as np
 
+from monitor.detect.graph import Stuck
 from monitor.detect.history import History, Reading
 from monitor.detect.patience import allowance, undeclared
 from monitor.detect.track import RankTrack
@@ -159,42 +161,61 @@ MISSING = (Fault.NOT_ENTERED, Fault.NOT_ENQUEUING, Fault.SILENT)
 
 def quiet_groups(
     history: History, standing: Mapping[RankName, RankStanding]
-) -> tuple[GroupName, ...]:
+) -> tuple[Stuck, ...]:
     """Replica groups in which nobody moves, one of them for long, and nothing shows why; sorted.
 
     The others may wait for it in C++, and have an allowance to start or to compute. A single rank
     has nobody in its group to wait for it.
     """
     return tuple(
-        group
+        Stuck(
+            group=group,
+            process_group="",
+            seq=0,
+            size=len(members),
+            joined=tuple(track.rank for track in members),
+            stall_s=min(track.stall_s for track in members),
+            recorded=True,
+        )
         for group, members in history.groups().items()
         if len(members) > 1
-        and all(standing[track.rank] is RankStanding.UNKNOWN for track in members)
+        and all(_unseen(track, standing[track.rank]) for track in members)
         and all(t.fresh is not None and t.stall_s >= history.still_after_s for t in members)
-        and any(_still(history, track) for track in members)
+        and any(_still(history, track, standing[track.rank]) for track in members)
     )
 
 
+def _unseen(track: RankTrack, standing: RankStanding) -> bool:
+    """Whether nothing but perhaps its stack shows a wait."""
+    if standing is not RankStanding.WAITING:
+        return standing is RankStanding.UNKNOWN
+    elsewhere = track.waits_in is not None or track.forming is not None or track.inside_across
+    return not elsewhere and not track.phased
+
+
 def missed_by_records(
-    history: History, quiet: Iterable[GroupName]
+    history: History, quiet: Iterable[Stuck], standing: Mapping[RankName, RankStanding]
 ) -> dict[RankName, tuple[RankName, ...]]:
-    """Ranks of quiet groups that their records show missing -> those waiting for them; sorted."""
+    """Ranks of quiet groups that their records show missing -> those waiting for them; sorted.
+
+    A rank whose stack is in a wait for others is not the one that they wait for.
+    """
     missing: dict[RankName, set[RankName]] = {}
     for group in quiet:
-        if any(history.record_age_s(t.rank) >= t.stall_s for t in history.groups()[group]):
-            continue
-        said = opinion(history, group)
-        if said is None:
-            continue
-        for finding in said.findings:
-            if sure(finding) and finding.kind in MISSING:
-                for rank in said.names(finding.culprits):
+        said = opinion(history, group.group, within_s=group.stall_s)
+        for finding in () if said is None else said.findings:
+            if said is None or not sure(finding) or finding.kind not in MISSING:
+                continue
+            for rank in said.names(finding.culprits):
+                if standing[rank] is RankStanding.UNKNOWN:
                     missing.setdefault(rank, set()).update(said.names(finding.victims))
     return {rank: tuple(sorted(waiting)) for rank, waiting in sorted(missing.items())}
 
 
-def _still(history: History, track: RankTrack) -> bool:
-    """Whether it has stood still for half of its allowance."""
+def _still(history: History, track: RankTrack, standing: RankStanding) -> bool:
+    """Whether it has stood still for half of its allowance; in a wait it needs none."""
+    if standing is RankStanding.WAITING:
+        return track.stall_s >= history.hang_after_s(track)
     spans_s = [allowance(history, track).span_s]
     floor = undeclared(history, track)
     if floor is not None:

@@ -63,7 +63,7 @@ def build(history: History) -> WaitGraph:
     outside = (rank for rank in missing if standing[rank] is not RankStanding.TRACED)
     standing.update(dict.fromkeys(outside, RankStanding.OUTSIDE))
     quiet = quiet_groups(history, standing)
-    recorded = missed_by_records(history, quiet)
+    recorded = missed_by_records(history, quiet, standing)
     standing.update(dict.fromkeys(_waiters(recorded), RankStanding.HELD))
     standing.update(dict.fromkeys(recorded, RankStanding.OUTSIDE))
     missing |= recorded
