@@ -55,6 +55,7 @@ from monitor.detect.wording import named as ranks_named
 from monitor.model.names import GroupName, RankName
 from monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
 from monitor.model.wording import listed, plural, seconds
+from worker_server.wire import ACROSS, RingEntry
 
 _SHOWN: Final = 8
 _SEEN_LATE_S: Final = 1.0
@@ -460,7 +461,10 @@ def _verdict(
     ]  # fmt: skip
     waiting = tuple(rank for rank in graph.victims(culprits) if rank not in died)
     alive = [t.rank for t in history.groups()[group] if t.fresh is not None and not is_gone(t)]
+    strayed = _strayed_into(history, named[0]) if len(named) == 1 else None
     what = _died(history, named, first_s)
+    if strayed is not None:
+        what += f", in its first {strayed.op} at {strayed.site}, which no other rank has entered"
     stranded = _stranded(history, gone, first_s, waits=bool(alive and waiting))
     return Verdict(
         kind=Kind.DEAD,
@@ -468,7 +472,9 @@ def _verdict(
         groups=(group,),
         reason="; ".join([what, *what_followed(history, culprits, alive, died, waiting)]),
         brief=what,
-        confidence=_confidence(gone, named, late, stranded=stranded),
+        confidence=Confidence.LIKELY
+        if strayed is not None
+        else _confidence(gone, named, late, stranded=stranded),
         since_s=first_s,
         victims=tuple(sorted({*waiting, *died})),
         evidence={"host": ", ".join(history.hosts(culprits))}
@@ -541,6 +547,27 @@ def _unclear(track: RankTrack) -> bool:
     """
     error = bool(_exception(track)) or _signal(track) == "SIGABRT"
     return end_of(track) is End.UNKNOWN and error
+
+
+def _strayed_into(history: History, track: RankTrack) -> RingEntry | None:
+    """The collective in which C++ ended a rank, where the rank alone was out of its way: its record
+    shows no earlier call from that line, and all others, two at least, lost it and did not enter.
+    """
+    reading, peers = history.reading(track), history.groups()[track.group]
+    others = [mate for mate in peers if mate.rank != track.rank]
+    if reading is None or not reading.calls or not _unclear(track) or len(others) < 2:
+        return None
+    last = reading.calls[-1]
+    before = any(call.site == last.site for call in reading.calls[:-1])
+    if before or last.exit_age_s is not None or last.group.startswith(ACROSS):
+        return None
+    return last if all(_lost_it_elsewhere(history, mate, last) for mate in others) else None
+
+
+def _lost_it_elsewhere(history: History, track: RankTrack, call: RingEntry) -> bool:
+    reading, ending = history.reading(track), track.ending
+    lost = is_gone(track) and ending is not None and ending.of_peers is True
+    return lost and reading is not None and reading.at(call.group, call.seq) is None
 
 
 def _seen_late(gone: list[RankTrack], first: list[RankTrack]) -> list[RankTrack]:

@@ -191,6 +191,25 @@ def test_who_aborted_in_a_call_of_its_own_comes_before_those_that_the_launcher_e
     assert drive.incident("dead").verdict.reason.startswith("rank job.0 died")
 
 
+@pytest.mark.parametrize(("site", "accused"), [("train.py:81", {"job.0"}), ("train.py:7", set())])
+def test_who_aborted_in_a_call_that_only_it_has_made_strayed_from_its_peers(site, accused) -> None:
+    """Gloo aborts it, since the others are in calls of C++'s with other sizes. From a line that it
+    has called before it may be the others that went astray.
+    """
+    lost = [(20.2, lambda job, n=n: job.end(n, LOST, of_peers=True)) for n in (1, 2)]
+    job = PlainJob(
+        3,
+        (20.05, lambda job: job.call(0, site=site)),
+        (20.1, lambda job: job.end(0, signal="SIGABRT")),
+        *lost,
+    )
+    drive = Drive(job).run(35)
+    assert drive.accused() == accused
+    if accused:
+        reason = drive.incident("dead").verdict.reason
+        assert "in its first all_reduce at train.py:81, which no other rank has entered" in reason
+
+
 def test_an_error_of_c_plus_plus_that_nobody_can_place_ends_a_wait_if_the_rank_waited() -> None:
     pair = "RuntimeError: Application timeout caused pair closure"
     job = PlainJob(

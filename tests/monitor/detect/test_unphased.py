@@ -20,7 +20,9 @@ from tests.monitor.fleet import (
     shut_out,
     stop,
 )
+from tests.monitor.fleet.plain import PlainJob
 from tests.monitor.fleet.told import reports, without_records
+from worker_server.wire import Doing
 
 DAY_S = 86_400.0
 
@@ -152,6 +154,42 @@ def test_a_hang_that_no_head_shows_is_found_in_the_records_of_a_group_that_stand
     assert evidence["source"] == "flight records, read because all of the group stood still"
     assert evidence["threshold"] == "30 s where no phase is declared"
     assert drive.fired[incident.id] <= 53.0
+
+
+@pytest.mark.parametrize("alter", [lambda snapshot: snapshot, hidden], ids=["heads", "none"])
+def test_different_calls_that_only_stacks_show_are_a_mismatch(alter) -> None:
+    """DTensor calls from C++: no head moves, and no rank is alone."""
+
+    def parts(job: PlainJob) -> None:
+        for number in range(3):
+            job.call(number, *(["all_gather"] if number == 0 else []), site=f"train.py:{number}")
+            job.stand(number, "step", number, Doing.COLLECTIVE, "full_tensor")
+
+    drive = Drive(PlainJob(3, (20, parts)), alter=alter).run(60)
+    incident = drive.incident("mismatch")
+    assert incident.culprits == ("job.0",)
+    assert drive.accused() == {"job.0"}
+    assert drive.fired[incident.id] <= 35.0
+
+
+def test_who_is_missing_where_only_the_stacks_of_the_others_show_that_they_wait() -> None:
+    def locks(job: PlainJob) -> None:
+        job.stand(1, "flush", 22, Doing.LOCK, "acquire")
+        for number in (0, 2):
+            job.call(number)
+            job.stand(number, "step", 7, Doing.COLLECTIVE, "full_tensor")
+
+    drive = Drive(PlainJob(3, (20, locks)), alter=hidden).run(60)
+    assert drive.accused() == {"job.1"}
+    assert "flush (train.py:22)" in drive.incident("not_entered").verdict.reason
+
+
+def test_a_long_save_of_all_that_stacks_show_is_no_fault() -> None:
+    def saves(job: PlainJob) -> None:
+        for number in range(3):
+            job.stand(number, "save", 7, Doing.COLLECTIVE, "gather")
+
+    assert not Drive(PlainJob(3, (20, saves)), alter=hidden).run(45).accused()
 
 
 def test_a_group_is_read_whole_though_only_one_record_is_read_in_a_tick() -> None:
