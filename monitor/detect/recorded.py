@@ -1,11 +1,12 @@
 """Who waits for whom where neither phases nor heads show it: by the flight records.
 
-Theory of operation. DDP's reducer calls its collectives from C++, and DTensor its own, so no head of such a job
-moves in a step, and a rank that waits in one looks like a rank that pauses, unless its stack shows
-the wait. Once every rank of a replica group stands still, in no collective by its heads, for half
-of its allowance, the group is *quiet*, and its records are requested. A rank that has not entered
-the collective others wait in, by records read while nobody moved, is missing there as if heads had
-shown it; those that wait are held. All may be inside, in different calls: `mismatch` judges that.
+Theory of operation. DDP's reducer calls its collectives from C++, and DTensor its own, so no head
+of such a job moves in a step, and a rank that waits in one looks like a rank that pauses, unless
+its stack shows the wait. Once every rank of a replica group stands still, in no collective by its
+heads, for half of its allowance, the group is *quiet*, and its records are requested. A rank that
+has not entered the collective others wait in, by records read while nobody moved, is missing there
+as if heads had shown it; those that wait are held. All may be inside, in different calls:
+`mismatch` judges that.
 """
 
 from __future__ import annotations

@@ -61,6 +61,8 @@ _SHOWN = 8
 """Transfers of one circle that are named."""
 _STEPS = 16
 """Calls of a rank before the one it is stuck in that are checked against its past."""
+_TRANSFERS = 64
+"""The same for sends and receives: those of one rank for a step of 16 micro-batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +122,30 @@ def _circle(graph: Graph, sides: Sequence[_Side]) -> str:
 def _out_of_habit(graph: Graph, pasts: RankPasts, sides: Sequence[_Side]) -> tuple[int, ...]:
     """The only side that calls what it never called at this place, if all others are as usual.
 
-    No rank has to call both a transfer and a collective, so there is no majority to count.
+    No rank has to call both a transfer and a collective, so there is no majority to count. A rank
+    that leaves out a micro-batch may be in a usual call again at its end: the transfers that led
+    there count too.
     """
     front = graph.index.front
     if any(rank not in front for side in sides for rank in side.ranks):
         return ()
-    habits = [pasts.of(min(front[rank]) for rank in side.ranks) for side in sides]
-    odd = the_only(habits, Habit.UNUSUAL)
-    return () if odd is None else sides[odd].ranks
+    habits = []
+    for side in sides:
+        rows = [min(front[rank]) for rank in side.ranks]
+        led = (row for end in rows for row in _transfers_before(graph, end))
+        odd = any(pasts.of((row,)) is Habit.UNUSUAL for row in led)
+        habits.append(Habit.UNUSUAL if odd else pasts.of(rows))
+    odd_one = the_only(habits, Habit.UNUSUAL)
+    return () if odd_one is None else sides[odd_one].ranks
+
+
+def _transfers_before(graph: Graph, end: int) -> Iterable[int]:
+    """A rank's rows before `end`, back to its last collective."""
+    columns = graph.index.job.columns
+    for row in range(end - 1, max(end - _TRANSFERS, 0) - 1, -1):
+        if columns["rank"][row] != columns["rank"][end] or not columns["p2p"][row]:
+            return
+        yield row
 
 
 def _conflict(graph: Graph, pasts: RankPasts, left: _Side, right: _Side) -> tuple[int, ...]:
@@ -203,7 +221,8 @@ def _cycle_finding(
         reason = f"{listed(said)}, and each waits for the other: "
         match kind:
             case Fault.POINT_TO_POINT:
-                reason += f"{who} never called that at this place before."
+                reason += f"{who} has never called in this order before: "
+                reason += "it left out a call, or made another."
             case _ if culprits:
                 reason += f"{who} took them in another order than the others."
             case _:

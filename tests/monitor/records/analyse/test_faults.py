@@ -243,8 +243,13 @@ GRADS = Call(size=64, site="ddp.py:140 reduce_bucket").open()
 FORWARD = Call("tp", size=16).open()
 QUEUES = {"metrics": (0, 1, 2, 3), "tp": (0, 1, 2, 3)}
 WRONG = Call("tp", size=17).open()
+SENDS, RECEIVES, TAKES, GIVES = (
+    replace(call, state=DONE.state) for call in (send(1), recv(1), recv(0), send(0))
+)
 PAIR = [Call(size=64, site="ddp.py:140 reduce"), Call("metrics", size=1, site="train.py:52 log")]
 HELD = Call("tp", size=2).open()
+STAGE_0 = [PAIR[0], SENDS, SENDS, RECEIVES, SENDS, RECEIVES, RECEIVES]
+STAGE_1 = [PAIR[0], TAKES, GIVES, TAKES, GIVES, TAKES, GIVES]
 
 QUEUED = [
     row(
@@ -270,9 +275,15 @@ QUEUED = [
         says(Fault.POINT_TO_POINT, 0, victims=(1,), reason=(
             "rank 0 is in the transfer from rank 1 to rank 0 in world and rank 1 is in "
             "all_reduce 5 of world at ddp.py:140 (reduce), and each waits for the other: rank 0 "
-            "never called that at this place before."
+            "has never called in this order before: it left out a call, or made another."
         )),
         groups={"metrics": (0, 1)}, waited_s=60,
+    ),
+    row(
+        "who leaves out a micro-batch, though it then calls what it always called at its end",
+        {0: [*STAGE_0 * 4, *STAGE_0[:4], STAGE_0[3], PAIR[0].open()],
+         1: [*STAGE_1 * 4, *STAGE_1[:5], recv(0)]},
+        says(Fault.POINT_TO_POINT, 0, victims=(1,)), waited_s=60,
     ),
     row(
         "two that always transfer and reduce tie",
