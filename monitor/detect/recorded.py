@@ -160,9 +160,7 @@ MISSING = (Fault.NOT_ENTERED, Fault.NOT_ENQUEUING, Fault.SILENT)
 """Findings of a rank that others wait for."""
 
 
-def quiet_groups(
-    history: History, standing: Mapping[RankName, RankStanding]
-) -> tuple[Stuck, ...]:
+def quiet_groups(history: History, standing: Mapping[RankName, RankStanding]) -> tuple[Stuck, ...]:
     """Replica groups in which nobody moves, one of them for long, and nothing shows why; sorted.
 
     The others may wait for it in C++, and have an allowance to start or to compute. A single rank
