@@ -35,6 +35,7 @@ def dtensor(rank, world):
         x = DTensor.from_local(torch.randn(8, 32), mesh, [Replicate()], run_check=False)
         loss = (x @ weight.t()).square().sum()
         loss.backward()
+        tools.after_backward(step)
         weight.data.sub_(weight.grad, alpha=1e-5)
         weight.grad = None
         tools.log_step(rank, step, loss.full_tensor().item())  # @whole_loss
@@ -51,10 +52,11 @@ def sharded(mesh):
     return fully_shard(model, mesh=mesh)
 
 
-def train(rank, model, after_step=lambda step: None):
+def train(rank, model, after_step=lambda step: None, before_forward=lambda step: None):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for step, batch in enumerate(batches(rank)):
         tools.compute()
+        before_forward(step)
         loss = loss_of(model(batch[:, :-1]), batch)  # @sharded_forward
         if not trouble.now("skips_backward"):  # "all of its targets are padding"
             loss.backward()  # @sharded_backward
@@ -110,7 +112,7 @@ def async_save(rank, world):
         else:
             saving.append(dcp.async_save(state, checkpoint_id=folder, process_group=group))
 
-    train(rank, model, save)
+    train(rank, model, before_forward=save)
 
 
 def main():
