@@ -600,7 +600,8 @@ def _ways(root: Incident | None, departures: list[Departure]) -> str:
     own = [departure for departure in departures if departure.rank in first]
     died = any(not (departure.clean or departure.stopped) for departure in own)
     if root is not None and not (root.kind is Kind.DEAD and (died or not first)):
-        return f"{root.verdict.brief or root.verdict.reason}{_given_up(root, departures)}"
+        why = (root.verdict.brief or root.verdict.reason).rstrip(".")
+        return f"{why}{_given_up(root, departures)}"
     departures.sort(
         key=lambda d: (
             d.rank not in first, d.clean, d.ending is None or not d.ending.exception, d.at_s
@@ -615,14 +616,16 @@ def _ways(root: Incident | None, departures: list[Departure]) -> str:
 
 
 def _given_up(root: Incident, departures: Sequence[Departure]) -> str:
-    """`; job.1 gave up after 8.0 s`: victims that ended by themselves."""
+    """`; job.1 gave up after 8.0 s`: victims that ended by themselves; `died`: aborted."""
     victims = {*root.verdict.victims}
     ends = [d for d in departures if d.rank in victims and not (d.clean or d.stopped)]
     if not ends:
         return ""
     first_s = min(departure.at_s for departure in ends) - root.verdict.since_s
     after = f" after {seconds(first_s)}" if first_s >= 1 else ""
-    return f"; {listed(sorted(departure.rank for departure in ends))} gave up{after}"
+    aborted = any(d.process is not None and d.process.exit_signal == "SIGABRT" for d in ends)
+    how = "died" if aborted else "gave up"
+    return f"; {listed(sorted(departure.rank for departure in ends))} {how}{after}"
 
 
 def warnings_of(view: View) -> tuple[str, ...]:

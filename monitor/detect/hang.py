@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from monitor.detect.graph import SELF_HELD, WaitGraph
+from monitor.detect.graph import SELF_HELD, Stuck, WaitGraph
 from monitor.detect.history import AROUND_S, History
 from monitor.detect.outside import heads_across
 from monitor.detect.patience import FOR_OTHERS, at_work
@@ -45,6 +45,8 @@ from monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
 from monitor.model.wording import groups_of, listed
 from monitor.records.findings import Fault, Finding
 from worker_server.wire import WAIT_COMMIT, WAIT_QUORUM, Doing
+
+_MISMATCHED = (Fault.MISMATCH, Fault.SKIPPED, Fault.EXTRA)
 
 # -- not entered -------------------------------------------------------------------------------
 
@@ -174,9 +176,9 @@ def _since_s(track: RankTrack) -> float:
 def _silent(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     """Ranks that cannot be seen, while their own groups wait for them in a collective.
 
-    Only when no visible rank explains it: otherwise a lost report could move the blame from the
-    culprit's group to a victim's. For the same reason they are of one group, or of one host, which
-    is then lost with all its ranks.
+    Only when no visible rank explains it, and those that are seen call the same: otherwise a lost
+    report could move the blame from the culprit's group to a victim's. For the same reason they are
+    of one group, or of one host, which is then lost with all its ranks.
     """
     if not _nobody_seen_explains_it(graph):
         return ()
@@ -232,14 +234,20 @@ def _waiting_for(
 ) -> tuple[RankName, ...]:
     for stuck in graph.stuck:
         only_they = bool(stuck.absent) and set(stuck.absent) <= set(lost)
-        if only_they and stuck.stall_s >= history.hang_after_s(history.tracks[stuck.joined[0]]):
+        enough = stuck.stall_s >= history.hang_after_s(history.tracks[stuck.joined[0]])
+        if only_they and enough and not _differ(history, stuck):
             return stuck.joined
     return ()
 
 
-# -- unphased ----------------------------------------------------------------------------------
+def _differ(history: History, stuck: Stuck) -> bool:
+    """Whether those inside differ in what they call, by heads or records."""
+    said = opinion(history, stuck.group, within_s=stuck.stall_s)
+    findings = () if said is None else said.findings
+    return len(stuck.ops) > 1 or any(f.live and f.kind in _MISMATCHED for f in findings)
 
-_MISMATCHED = (Fault.MISMATCH, Fault.SKIPPED, Fault.EXTRA)
+
+# -- unphased ----------------------------------------------------------------------------------
 
 
 def unphased(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:

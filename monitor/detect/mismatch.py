@@ -92,7 +92,7 @@ def _suspicious(history: History, graph: WaitGraph) -> Iterable[Stuck]:
         if enough and stuck.complete:  # ranks that got out of it are members too
             passed = (t.rank for t in history.groups()[stuck.group] if _passed(t, stuck))
             yield replace(stuck, joined=tuple(sorted({*stuck.joined, *passed})))
-        elif enough and _crossed(graph, stuck):
+        elif enough and (_unseen(graph, stuck) or _crossed(graph, stuck)):
             yield stuck
     for quiet in graph.quiet:
         if quiet.stall_s >= _patience_s(history, quiet):
@@ -104,6 +104,11 @@ def _patience_s(history: History, stuck: Stuck) -> float:
     if not stuck.complete:
         return history.hang_after_s(track)
     return max(history.config.mismatch_suspect_s, 3 * history.learned_step_s(track))
+
+
+def _unseen(graph: WaitGraph, stuck: Stuck) -> bool:
+    """Whether all that have not come cannot be seen: the others may differ without them."""
+    return all(graph.standing[rank] is RankStanding.SILENT for rank in stuck.absent)
 
 
 def _crossed(graph: WaitGraph, stuck: Stuck) -> bool:
@@ -282,8 +287,7 @@ def _by_records(history: History, graph: WaitGraph, stuck: Stuck) -> Verdict | N
     if circle and not (finding and sure(finding)):
         return None
     if finding is None:
-        others = any(sure(each) and each.kind not in MISSING for each in said.findings)
-        return None if stuck.complete or others else _uneven(history, graph, stuck)
+        return _uneven(history, graph, stuck, said)
     culprits = said.involved(finding) or stuck.members
     began = history.now_s - stuck.stall_s if stuck.recorded else began_s(history, culprits)
     return Verdict(
@@ -299,7 +303,11 @@ def _by_records(history: History, graph: WaitGraph, stuck: Stuck) -> Verdict | N
     )
 
 
-def _uneven(history: History, graph: WaitGraph, stuck: Stuck) -> Verdict:
+def _uneven(history: History, graph: WaitGraph, stuck: Stuck, said: Opinion) -> Verdict | None:
+    """A call without a counterpart, which the others wait past, and no record says more."""
+    others = any(sure(each) and each.kind not in MISSING for each in said.findings)
+    if stuck.complete or others or _unseen(graph, stuck):
+        return None
     return Verdict(
         kind=Kind.MISMATCH,
         culprits=stuck.members,

@@ -24,7 +24,7 @@ from monitor.detect.graph import Stuck
 from monitor.detect.history import History, Reading
 from monitor.detect.patience import allowance, undeclared
 from monitor.detect.track import RankTrack
-from monitor.model.names import GroupName, RankName
+from monitor.model.names import GroupName, RankName, rank_name
 from monitor.model.verdict import Confidence, RankStanding
 from monitor.records import ring
 from monitor.records.analyse import analyse
@@ -59,29 +59,37 @@ class Opinion:
 
 
 def opinion(history: History, group: GroupName, within_s: float = inf) -> Opinion | None:
-    """What the group's records show; None unless each rank has one read within `within_s`.
+    """What the group's records show, each read within `within_s`: an earlier one shows another
+    moment. None while the record of a rank that can be asked is lacking, or fewer than two are
+    there. Nothing is known of a rank that cannot be asked, and it is in no finding.
 
     Of the group alone: waits across groups are for the wait-for graph, which sees phases and
     quorums.
     """
     tracks = history.groups().get(group, ())
-    if not tracks or len(tracks) < tracks[0].identity.world_size:
+    readings, unseen = list[Reading](), list[RankName]()
+    for track in tracks:
+        reading = history.asked(track)
+        if reading is not None and history.record_age_s(track.rank) < within_s:
+            readings.append(reading)
+        elif track.fresh is not None:
+            return None
+        else:
+            unseen.append(track.rank)
+    if len(readings) < min(2, len(tracks)) or not tracks:
         return None
-    if any(history.record_age_s(track.rank) >= within_s for track in tracks):
-        return None  # an earlier record shows another moment
-    answers = (history.asked(track) for track in tracks)
-    readings = tuple(reading for reading in answers if reading is not None)
-    if len(readings) < len(tracks):
-        return None
-    for judged, before in _LATELY:
-        if len(judged) == len(readings) and all(map(is_, judged, readings)):
+    seen = {track.identity.group_rank for track in tracks}
+    unseen += (rank_name(group, n) for n in range(tracks[0].identity.world_size) if n not in seen)
+    for judged, without, before in _LATELY:
+        alike = len(judged) == len(readings) and without == unseen
+        if alike and all(map(is_, judged, readings)):
             return before
-    latest = _opinion(readings, len(tracks))
-    _LATELY.append((readings, latest))
+    latest = _opinion(readings, unseen)
+    _LATELY.append((readings, unseen, latest))
     return latest
 
 
-_LATELY: Final[deque[tuple[tuple[Reading, ...], Opinion]]] = deque(maxlen=4)
+_LATELY: Final[deque[tuple[list[Reading], list[RankName], Opinion]]] = deque(maxlen=4)
 """Recent judgements: the same readings are judged in several ticks, with the same result. A cache
 of a pure function, and not in `History`: that is journalled whole, field by field, and read
 again."""
@@ -128,13 +136,15 @@ def _read(reading: Reading, world: int) -> RankRecord | None:
         return None
 
 
-def _opinion(readings: tuple[Reading, ...], world: int) -> Opinion:
+def _opinion(readings: Sequence[Reading], unseen: Sequence[RankName]) -> Opinion:
     """Findings from the readable records; nothing is known of the other ranks, and none is named.
 
     A rank that left a collective across groups with an error no longer waits there.
     """
+    world = len(readings) + len(unseen)
     read = {reading.answer.identity.rank: _read(reading, world) for reading in readings}
     garbage = {name: Problem("", "garbage") for name, record in read.items() if record is None}
+    garbage |= dict.fromkeys(unseen, Problem("", "cannot be asked"))
     job = from_answers((record for record in read.values() if record is not None), lost=garbage)
     between = np.array([group.generation is not None for group in job.groups], np.bool_)
     keep = (job.columns["state"] != CollectiveState.FAILED) | ~between[job.columns["group"]]

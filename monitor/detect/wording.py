@@ -384,7 +384,8 @@ def cannot_be_seen(ranks: Sequence[RankName], waiting: Sequence[RankName], for_s
     """For ranks that their own group waits for."""
     return (
         f"{listed(ranks)} cannot be seen for {seconds(for_s)}, and {listed(waiting)} of the same "
-        f"group {plural(waiting, 'stands', 'stand')} in a collective that only it has not entered"
+        f"group {plural(waiting, 'stands', 'stand')} in a collective that only "
+        f"{plural(ranks, 'it has', 'they have')} not entered"
     )
 
 

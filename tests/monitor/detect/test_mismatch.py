@@ -7,11 +7,12 @@ import pytest
 
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Guard
-from monitor.model.observation import Snapshot
+from monitor.model.observation import Failure, Observation, Snapshot, Unreachable
 from monitor.model.verdict import Confidence
 from tests.changed import replace
 from tests.monitor.fleet import Drive, Fault, SimFleet, at, crash, hang, mismatch
-from tests.monitor.fleet.told import Alter, without_records
+from tests.monitor.fleet.plain import PlainJob
+from tests.monitor.fleet.told import Alter, observed, without_records
 from worker_server.wire import FlightRecord, RingEntry
 
 
@@ -104,6 +105,47 @@ def test_an_extra_call_of_which_no_past_is_known_is_told_and_accuses_nobody() ->
     assert incident.candidates == ("rg_1.0", "rg_1.1")
     assert "cannot tell whether the call is extra or was skipped" in incident.verdict.reason
     assert not drive.evicts
+
+
+def unreachable(*names: str) -> Alter:
+    """From tick 15 on the WorkerServers of these ranks do not answer."""
+    away = Unreachable(Failure.TIMEOUT, "no answer")
+
+    def one(seen: Observation) -> Observation:
+        return replace(seen, outcome=away) if seen.rank in names else seen
+
+    def alter(snapshot: Snapshot) -> Snapshot:
+        records = {name: r for name, r in snapshot.records.items() if name not in names}
+        changed = observed(one)(snapshot) if snapshot.tick > 15 else snapshot
+        return replace(changed, records=records)
+
+    return alter
+
+
+def unregistered(*names: str) -> Alter:
+    def alter(snapshot: Snapshot) -> Snapshot:
+        seen = tuple(seen for seen in snapshot.observations if seen.rank not in names)
+        records = {name: r for name, r in snapshot.records.items() if name not in names}
+        return replace(snapshot, observations=seen, records=records)
+
+    return alter
+
+
+@pytest.mark.parametrize(
+    ("alter", "accused"),
+    [
+        (unreachable("job.3"), {"job.1"}),
+        (unregistered("job.3"), {"job.1"}),
+        (unreachable("job.2", "job.3"), set()),
+    ],
+    ids=["one does not answer", "one is not registered", "two of five do not answer"],
+)
+def test_those_that_are_seen_decide_and_who_cannot_be_seen_is_not_accused(alter, accused) -> None:
+    """Two of five are no majority."""
+    job = PlainJob(5, (20, lambda job: job.call(1, "all_gather", site="train.py:30")))
+    drive = Drive(job, alter=alter).run(60)
+    assert drive.accused() == accused
+    assert drive.kinds() == ["mismatch"]
 
 
 def test_records_are_asked_of_the_group_alone() -> None:
