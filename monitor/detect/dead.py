@@ -551,7 +551,8 @@ def _unclear(track: RankTrack) -> bool:
 
 def _strayed_into(history: History, track: RankTrack) -> RingEntry | None:
     """The collective in which C++ ended a rank, where the rank alone was out of its way: its record
-    shows no earlier call from that line, and all others, two at least, lost it and did not enter.
+    shows no earlier call from that line, and none of the others, two at least, has entered. They
+    lost it in another, or their launcher ended them before they could say so.
     """
     reading, peers = history.reading(track), history.groups()[track.group]
     others = [mate for mate in peers if mate.rank != track.rank]
@@ -561,12 +562,13 @@ def _strayed_into(history: History, track: RankTrack) -> RingEntry | None:
     before = any(call.site == last.site for call in reading.calls[:-1])
     if before or last.exit_age_s is not None or last.group.startswith(ACROSS):
         return None
-    return last if all(_lost_it_elsewhere(history, mate, last) for mate in others) else None
+    outside = all(_never_entered(history, mate, last) for mate in others)
+    return last if outside and any(end_of(mate) is End.PEERS for mate in others) else None
 
 
-def _lost_it_elsewhere(history: History, track: RankTrack, call: RingEntry) -> bool:
-    reading, ending = history.reading(track), track.ending
-    lost = is_gone(track) and ending is not None and ending.of_peers is True
+def _never_entered(history: History, track: RankTrack, call: RingEntry) -> bool:
+    reading = history.reading(track)
+    lost = is_gone(track) and end_of(track) in _NOT_ITS_OWN
     return lost and reading is not None and reading.at(call.group, call.seq) is None
 
 

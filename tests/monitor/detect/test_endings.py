@@ -196,12 +196,12 @@ def test_who_aborted_in_a_call_that_only_it_has_made_strayed_from_its_peers(site
     """Gloo aborts it, since the others are in calls of C++'s with other sizes. From a line that it
     has called before it may be the others that went astray.
     """
-    lost = [(20.2, lambda job, n=n: job.end(n, LOST, of_peers=True)) for n in (1, 2)]
     job = PlainJob(
         3,
         (20.05, lambda job: job.call(0, site=site)),
         (20.1, lambda job: job.end(0, signal="SIGABRT")),
-        *lost,
+        (20.2, lambda job: job.end(1, LOST, of_peers=True)),
+        (20.2, lambda job: job.end(2, signal="SIGTERM")),
     )
     drive = Drive(job).run(35)
     assert drive.accused() == accused
