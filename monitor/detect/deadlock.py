@@ -22,7 +22,7 @@ from typing import Final
 from monitor.detect.graph import Stuck, WaitGraph
 from monitor.detect.history import History
 from monitor.detect.patience import allowance
-from monitor.detect.recorded import Opinion, opinion, opinion_across, sure
+from monitor.detect.recorded import Opinion, due, opinion, opinion_across, sure
 from monitor.detect.track import INSIDE, RankTrack
 from monitor.detect.wording import what_they_do, where_they_wait
 from monitor.model.names import GroupName, RankName
@@ -58,18 +58,6 @@ def deadlock(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
             if verdict is not None:
                 verdicts[stuck.group] = verdict
     return tuple(verdicts.values())
-
-
-def circle_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
-    """Ranks whose records would show the calls of a circle: all of their groups; sorted."""
-    groups = sorted({history.tracks[rank].group for circle in graph.circles for rank in circle})
-    return tuple(
-        track.rank
-        for group in groups
-        for track in history.groups().get(group, ())
-        if track.fresh is not None
-        and history.record_age_s(track.rank) > min(track.stall_s, history.config.record_repeat_s)
-    )
 
 
 def _circle(history: History, graph: WaitGraph, circle: tuple[RankName, ...]) -> Verdict | None:
@@ -223,11 +211,7 @@ def across_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
     still_s = _still_s(history, graph)
     if still_s is None or still_s < _hang_after_s(history):
         return ()
-    return tuple(
-        track.rank
-        for track in _lane(history)
-        if history.record_age_s(track.rank) > min(still_s, history.config.record_repeat_s)
-    )
+    return due(history, _lane(history), still_s)
 
 
 def _hang_after_s(history: History) -> float:

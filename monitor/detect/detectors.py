@@ -13,13 +13,12 @@ from monitor.detect.deadlock import (
     STANDSTILL,
     across_records,
     all_wait,
-    circle_records,
     deadlock,
     standstill,
 )
 from monitor.detect.forming import forming
 from monitor.detect.graph import WaitGraph
-from monitor.detect.hang import left_out, not_entered, unphased, unphased_records, unseen
+from monitor.detect.hang import left_out, not_entered, standing_records, unphased, unseen
 from monitor.detect.history import History
 from monitor.detect.lag import replica_lag
 from monitor.detect.late_comer import late_comer, late_records
@@ -77,11 +76,10 @@ def wanted_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
     """Ranks whose records a detector asks for; sorted, each once."""
     suspected = {
         *suspicious_records(history, graph),
-        *unphased_records(history, graph),
+        *standing_records(history, graph),
         *torn_records(history),
         *late_records(history),
         *across_records(history, graph),
-        *circle_records(history, graph),
     }
     return tuple(sorted(suspected)) or sampled_records(history, graph)
 

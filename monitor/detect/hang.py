@@ -13,7 +13,7 @@ from monitor.detect.graph import SELF_HELD, Stuck, WaitGraph
 from monitor.detect.history import AROUND_S, History
 from monitor.detect.outside import heads_across
 from monitor.detect.patience import FOR_OTHERS, at_work
-from monitor.detect.recorded import MISSING, Opinion, opinion, sure, unread
+from monitor.detect.recorded import MISSING, Opinion, due, opinion, sure, unread
 from monitor.detect.track import RankTrack
 from monitor.detect.waits import patience
 from monitor.detect.wording import (
@@ -273,31 +273,16 @@ def unphased(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     return tuple(verdicts)
 
 
-def unphased_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
-    """Ranks whose records would show whether the missing ones are to blame; sorted."""
-    groups = {quiet.group for quiet in graph.quiet} | {
-        history.tracks[rank].group
-        for rank in graph.suspects
-        if graph.standing[rank] is RankStanding.OUTSIDE
-    }
-    members = (history.groups().get(group, ()) for group in sorted(groups))
-    return tuple(track.rank for group in members for track in _unread(history, group))
-
-
-def _unread(history: History, members: Iterable[RankTrack]) -> list[RankTrack]:
-    """Members without a record of this stall; when all have one, those due again.
-
-    A tick reads only a limited number: in a large group the first would be due before the last was
-    read.
+def standing_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
+    """Ranks of groups whose records would show whether the missing ones are to blame, or what the
+    ranks of a circle call.
     """
-    reachable = [track for track in members if track.fresh is not None]
-    lacking = [track for track in reachable if not _has(history, track, track.stall_s)]
-    repeat_s = history.config.record_repeat_s
-    return lacking or [track for track in reachable if not _has(history, track, repeat_s)]
-
-
-def _has(history: History, track: RankTrack, within_s: float) -> bool:
-    return history.reading(track) is not None and history.record_age_s(track.rank) <= within_s
+    outside = (r for r in graph.suspects if graph.standing[r] is RankStanding.OUTSIDE)
+    circles = (rank for circle in graph.circles for rank in circle)
+    groups = {quiet.group for quiet in graph.quiet}
+    groups |= {history.tracks[rank].group for rank in (*outside, *circles)}
+    members = (history.groups().get(group, ()) for group in sorted(groups))
+    return tuple(rank for group in members for rank in due(history, group))
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,13 +326,12 @@ _NOBODY: Final = _Charge(())
 
 
 def _case(history: History, graph: WaitGraph, roots: Sequence[RankTrack]) -> _Case:
-    group, still_s = roots[0].group, _still_s(roots)
-    read = all(history.record_age_s(track.rank) <= still_s for track in history.groups()[group])
+    still_s = _still_s(roots)
     young = still_s < history.config.long_phase_budget_s
     return _Case(
         history, graph, roots, tuple(track.rank for track in roots), still_s,
         busy=tuple(track.rank for track in roots if young and at_work(track)),
-        said=opinion(history, group) if read else None,
+        said=opinion(history, roots[0].group, within_s=still_s),
     )  # fmt: skip
 
 

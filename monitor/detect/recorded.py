@@ -117,6 +117,19 @@ def opinion_across(history: History, tracks: Sequence[RankTrack], since_s: float
     return Opinion(job, tuple(analyse(job).findings))
 
 
+def due(
+    history: History, tracks: Iterable[RankTrack], within_s: float = inf
+) -> tuple[RankName, ...]:
+    """Ranks to ask for their records: those without one of their standstill, or of the last
+    `within_s`; when all have one, those due again. A tick reads only a limited number: in a large
+    group the first would be due before the last was read.
+    """
+    ages_s = [(t, history.record_age_s(t.rank)) for t in tracks if t.fresh is not None]
+    lacking = [t for t, age_s in ages_s if age_s > min(t.stall_s, within_s)]
+    again = [t for t, age_s in ages_s if age_s > history.config.record_repeat_s]
+    return tuple(track.rank for track in lacking or again)
+
+
 def unread(history: History, tracks: Sequence[RankTrack], since_s: float) -> tuple[RankName, ...]:
     """The ranks whose record was not read since then."""
     return tuple(

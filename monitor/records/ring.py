@@ -15,8 +15,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
-from operator import attrgetter, is_
+from functools import cached_property
+from operator import is_
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -45,11 +45,9 @@ from monitor.records.job import (
 from monitor.records.safe_pickle import FlightRecordError
 from monitor.records.signature import (
     POINT_TO_POINT,
-    Signature,
     dtype_name,
     op_name,
     payload_of,
-    signature_of,
 )
 from worker_server.wire import ACROSS, RING_CALLS, FlightRecord, RingEntry
 
@@ -74,25 +72,6 @@ def collectives(record: FlightRecord) -> tuple[RingEntry, ...]:
             begins[entry.group] = at
         last[entry.group] = entry.seq
     return tuple(call for at, call in enumerate(calls) if at >= begins.get(call.group, 0))
-
-
-_SAID = attrgetter("op", "sizes_in", "sizes_out", "dtype", "reduce_op", "root")
-
-
-def signature_in_ring(call: RingEntry) -> Signature:
-    """The signature of one call, whatever the size of its group."""
-    return _signature(_SAID(call))
-
-
-@lru_cache(4096)
-def _signature(said: tuple[Any, ...]) -> Signature:
-    op, sizes_in, sizes_out, dtype, reduce_op, root = said
-    dtypes = () if dtype is None else (dtype,)
-    payload = payload_of(
-        op, sizes_in, sizes_out,
-        dtypes_in=dtypes, dtypes_out=dtypes, reduce_op=reduce_op, root=root,
-    )  # fmt: skip
-    return replace(signature_of(payload), out=())
 
 
 # -- rows of one answer ------------------------------------------------------------------------

@@ -1,9 +1,9 @@
-"""The collectives of a ring, and their signatures; what cannot be read raises one error."""
+"""The collectives of a ring; what cannot be read raises one error."""
 
 import pytest
 
 from monitor.model.names import GroupName, Host
-from monitor.records.ring import collectives, signature_in_ring
+from monitor.records.ring import collectives
 from monitor.records.safe_pickle import FlightRecordError
 from worker_server.wire import FlightRecord, Identity, RingEntry
 
@@ -12,13 +12,6 @@ IDENTITY = Identity("job", GroupName("rg_0"), 1, 2, Host("h"), 7, "one")
 
 def ring(*entries: RingEntry) -> FlightRecord:
     return FlightRecord(IDENTITY, True, {"intra": (0, 1)}, entries, 3, None)
-
-
-def test_a_call_of_the_ring_has_the_signature_of_what_it_says() -> None:
-    reduce = RingEntry("intra", 1, "all_reduce", ((4, 5),), dtype="torch.float32", enter_age_s=3.0)
-    broadcast = RingEntry("intra", 2, "broadcast", ((8,),), root=0, enter_age_s=0.0)
-    assert str(signature_in_ring(reduce)) == "all_reduce of 20 float32"
-    assert signature_in_ring(broadcast).root == 0
 
 
 def test_point_to_point_operations_are_left_out() -> None:
@@ -35,11 +28,3 @@ def test_sequence_ids_that_start_again_drop_the_process_group_of_before() -> Non
 def test_a_sequence_id_below_one_is_an_error() -> None:
     with pytest.raises(FlightRecordError, match=r"rg_0\.1: sequence 0 of 'intra'"):
         collectives(ring(RingEntry("intra", 0, "barrier", enter_age_s=0.0)))
-
-
-def test_what_comes_out_is_not_compared_since_nobody_knows_the_size_of_the_group() -> None:
-    left, right = (
-        signature_in_ring(RingEntry("intra", 1, "all_gather", ((6,),), ((size,),), enter_age_s=0.0))
-        for size in (12, 18)
-    )
-    assert left == right
