@@ -421,7 +421,9 @@ def _waited_for(history: History, track: RankTrack, left: Sequence[RankTrack]) -
 
 
 def _stands_inside(history: History, graph: WaitGraph, track: RankTrack) -> bool:
-    inside = graph.standing[track.rank] is RankStanding.HELD
+    standing = graph.standing[track.rank]
+    by_stack = standing is RankStanding.WAITING and track.waits_in is None
+    inside = standing is RankStanding.HELD or by_stack
     return inside and track.stall_s >= history.hang_after_s(track)
 
 
@@ -647,8 +649,7 @@ def _on_lost_hosts(
 
 def _silent_for(history: History, track: RankTrack, limit_s: float) -> bool:
     """Whether its WorkerServer has answered nothing for so long, and its work was not done."""
-    since_s = track.silent_since_s
-    silent = since_s is not None and history.now_s - since_s >= limit_s
+    silent = track.silent_since_s is not None and track.silence_s(history.now_s) >= limit_s
     return silent and track.report is not None and not finished(track)
 
 

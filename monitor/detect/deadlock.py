@@ -347,17 +347,22 @@ def _what_all_do(
     if fell:
         died = f"{listed(fell)} died meanwhile: some may wait for a process that is no more"
         return "; ".join([*clauses, died])
-    return "; ".join(clauses if others else [*clauses, "nobody is missing"])
+    unknown = [name for group in history.groups() for name in history.unregistered(group)]
+    if unknown:
+        clauses.append(f"nothing is known of {listed(unknown)}: no WorkerServer is registered")
+    return "; ".join(clauses if others or unknown else [*clauses, "nobody is missing"])
 
 
 def _excused(history: History, track: RankTrack, trained: bool) -> bool:
     """Whether it may take that long: by what it has declared, by what the job has shown before, or
     because it starts and nobody has trained yet. A later start is what holds the others up.
     """
-    step = track.step
+    step, silent_s = track.step, track.silence_s(history.now_s)
     declared = track.doing in LONG_PHASES or (
         step is not None and (step.healing or bool(LONG_PHASES.intersection(step.tags)))
     )
+    if silent_s and not declared:  # what cannot be seen excuses nothing for long
+        return silent_s < history.config.silent_s
     if trained and history.starting(track) and not declared:
         return False
-    return track.stall_s < allowance(history, track).span_s
+    return track.stall_s + silent_s < allowance(history, track).span_s

@@ -37,7 +37,7 @@ _BY_SIGNAL: Final = {
 
 def is_gone(track: RankTrack) -> bool:
     """Whether its process is known to have ended."""
-    return track.fresh is not None and not track.fresh.process.alive
+    return track.died_s is not None
 
 
 def finished(track: RankTrack) -> bool:

@@ -186,7 +186,7 @@ def _silent(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     groups = _by_group(silent)
     if len(groups) > 1 and len({track.identity.host for track in silent}) > 1:
         return ()
-    if any(_silence_s(history, track) < history.config.silent_s for track in silent):
+    if any(track.silence_s(history.now_s) < history.config.silent_s for track in silent):
         return ()
     return tuple(
         verdict for group in sorted(groups) for verdict in _unseen(history, graph, groups[group])
@@ -205,7 +205,7 @@ def _unseen(history: History, graph: WaitGraph, lost: list[RankTrack]) -> tuple[
     waiting = _waiting_for(history, graph, culprits)
     if not waiting:
         return ()
-    silence_s = min(_silence_s(history, track) for track in lost)
+    silence_s = min(track.silence_s(history.now_s) for track in lost)
     return (
         Verdict(
             kind=Kind.NOT_ENTERED,
@@ -223,10 +223,6 @@ def _unseen(history: History, graph: WaitGraph, lost: list[RankTrack]) -> tuple[
             signature=f"not_entered:{culprits[0]}:silent",
         ),
     )
-
-
-def _silence_s(history: History, track: RankTrack) -> float:
-    return 0.0 if track.silent_since_s is None else history.now_s - track.silent_since_s
 
 
 def _waiting_for(

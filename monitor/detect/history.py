@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from statistics import median
 from typing import Final
 
@@ -21,12 +22,14 @@ from monitor.detect.track import RankTrack
 from monitor.detect.weights import LossBook, PrintBook
 from monitor.model.config import KeeperConfig
 from monitor.model.names import GroupName, Host, RankName, ReplicaId, group_of_replica, may_be_of
-from monitor.model.observation import Failure, LighthouseAway, LighthouseView, Unreachable
+from monitor.model.observation import LighthouseAway, LighthouseView, Unreachable
 from monitor.records.ring import bounded, collectives
 from monitor.records.safe_pickle import FlightRecordError
-from worker_server.wire import RING_CALLS, FlightRecord, RingEntry
+from worker_server.wire import RING_CALLS, FlightRecord, RingEntry, rank_name
 
 _FORGET_S: Final = 3600.0
+_NAMED: Final = 64
+"""Ranks of a group that are named though nothing was ever heard of them."""
 _LEAST_STEPS: Final = 3
 """Long steps vary less than short ones: a rank is never called hung earlier."""
 _NEXT_LIFE: Final = 3
@@ -163,6 +166,14 @@ class History:
     def groups(self) -> Mapping[GroupName, tuple[RankTrack, ...]]:
         """Registered ranks by replica group, sorted."""
         return self._groups
+
+    def unregistered(self, group: GroupName) -> list[RankName]:
+        """Ranks that a group must have and of which no WorkerServer is known; the first few."""
+        tracks = self._groups.get(group, ())
+        seen = {track.identity.group_rank for track in tracks}
+        world = min((track.identity.world_size for track in tracks), default=0)
+        missing = (number for number in range(world) if number not in seen)
+        return [rank_name(group, number) for number in islice(missing, _NAMED)]
 
     @property
     def still_after_s(self) -> float:
@@ -417,8 +428,6 @@ class History:
                     continue
                 except FlightRecordError:
                     pass
-            elif record.reason is not Failure.GARBAGE:
-                continue
             if track is not None and self.reading(track) is None:
                 # no evidence either way; but the others' records are judged without it
                 nothing = FlightRecord(track.identity, True, {}, (), 0, None)

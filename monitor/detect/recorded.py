@@ -24,7 +24,7 @@ from monitor.detect.graph import Stuck
 from monitor.detect.history import History, Reading
 from monitor.detect.patience import allowance, undeclared
 from monitor.detect.track import RankTrack
-from monitor.model.names import GroupName, RankName, rank_name
+from monitor.model.names import GroupName, RankName
 from monitor.model.verdict import Confidence, RankStanding
 from monitor.records import ring
 from monitor.records.analyse import analyse
@@ -76,15 +76,16 @@ def opinion(history: History, group: GroupName, within_s: float = inf) -> Opinio
             return None
         else:
             unseen.append(track.rank)
-    if len(readings) < min(2, len(tracks)) or not tracks:
+    unseen += history.unregistered(group)
+    read = sum(not reading.garbage for reading in readings)
+    if read < min(2, len(readings) + len(unseen)) or not read:
         return None
-    seen = {track.identity.group_rank for track in tracks}
-    unseen += (rank_name(group, n) for n in range(tracks[0].identity.world_size) if n not in seen)
     for judged, without, before in _LATELY:
         alike = len(judged) == len(readings) and without == unseen
         if alike and all(map(is_, judged, readings)):
             return before
-    latest = _opinion(readings, unseen)
+    world = min(track.identity.world_size for track in tracks)
+    latest = _opinion(readings, unseen, world)
     _LATELY.append((readings, unseen, latest))
     return latest
 
@@ -149,12 +150,11 @@ def _read(reading: Reading, world: int) -> RankRecord | None:
         return None
 
 
-def _opinion(readings: Sequence[Reading], unseen: Sequence[RankName]) -> Opinion:
+def _opinion(readings: Sequence[Reading], unseen: Sequence[RankName], world: int) -> Opinion:
     """Findings from the readable records; nothing is known of the other ranks, and none is named.
 
     A rank that left a collective across groups with an error no longer waits there.
     """
-    world = len(readings) + len(unseen)
     read = {reading.answer.identity.rank: _read(reading, world) for reading in readings}
     garbage = {name: Problem("", "garbage") for name, record in read.items() if record is None}
     garbage |= dict.fromkeys(unseen, Problem("", "cannot be asked"))

@@ -129,6 +129,10 @@ class RankTrack:
         """How it ended, by the latest report."""
         return None if self.report is None else self.report.ending
 
+    def silence_s(self, now_s: float) -> float:
+        """For how long its WorkerServer has not answered."""
+        return 0.0 if self.silent_since_s is None else now_s - self.silent_since_s
+
     @property
     def death_s(self) -> float:
         """When it died; only for the dead."""

@@ -218,7 +218,7 @@ def _fleet_pauses(
 def _standing(history: History, track: RankTrack) -> RankStanding:
     report = track.fresh
     if report is None:
-        return RankStanding.SILENT
+        return RankStanding.SILENT if track.died_s is None else RankStanding.DEAD
     by_process = _by_process(history, track, report.process)
     return _by_waits(track) if by_process is None else by_process
 

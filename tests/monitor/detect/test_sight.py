@@ -1,0 +1,137 @@
+"""Partial sight is sight: whatever part of a job can be seen, nobody but the culprit is accused,
+and that the job stands is told.
+
+Each fault of one rank (job.1 of five) meets each way in which something cannot be seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from monitor.model.observation import Failure, Observation, Snapshot, Unreachable
+from tests.changed import replace
+from tests.monitor.fleet import Drive
+from tests.monitor.fleet.plain import PlainJob
+from tests.monitor.fleet.told import Alter, observed, reports
+from worker_server.wire import Doing, Frame, StateReport, Witness
+
+CULPRIT = "job.1"
+LOST = "RuntimeError: Connection closed by peer"
+TIMED_OUT = "RuntimeError: Timed out waiting 8000ms for recv operation to complete"
+AWAY = Unreachable(Failure.TIMEOUT, "no answer")
+Act = Callable[[PlainJob], object]
+
+
+def stops(job: PlainJob) -> None:
+    job.ranks[1].moves, job.ranks[1].since_s, job.ranks[1].state = False, job.now_s, "T"
+
+
+def end(*ranks: int, **how: object) -> Act:
+    return lambda job: [job.end(rank, **how) for rank in ranks]
+
+
+HANGS: dict[str, list[tuple[float, Act]]] = {
+    "a lock": [(20, lambda job: job.stand(1, "flush", 22, Doing.LOCK, "acquire"))],
+    "a file": [(20, lambda job: job.stand(1, "read", 22, Doing.IO, "open"))],
+    "a loop": [(20, lambda job: job.stand(1, "until_ready", 22))],
+    "is stopped": [(20, stops)],
+    "another operation": [(20, lambda job: job.call(1, "all_gather", site="train.py:30"))],
+    "another size": [(20, lambda job: job.call(1, size=16))],
+    "a message that nobody sends": [(20, lambda job: job.transfer(2, "recv", 1))],
+    "leaves": [(20, end(1, code=0))],
+    "is killed": [(20, end(1, signal="SIGKILL"))],
+    "raises": [(20, end(1, exception="ValueError: no UTF-8", of_peers=False))],
+}
+ENDS: dict[str, list[tuple[float, Act]]] = {
+    "raises, and all end": [
+        *HANGS["raises"],
+        (20.1, end(0, 2, exception=LOST, of_peers=True)),
+        (20.2, end(3, 4, signal="SIGTERM")),
+    ],
+    "a lock, until its peers give up": [
+        *HANGS["a lock"],
+        (28.5, end(0, 2, 4, exception=TIMED_OUT, of_peers=True)),
+        (28.7, end(1, 3, signal="SIGTERM")),
+    ],
+}
+
+
+def unanswered(*ranks: str, after: int = 15) -> Alter:
+    """Their WorkerServers answer nothing any more."""
+
+    def one(seen: Observation) -> Observation:
+        return replace(seen, outcome=AWAY) if seen.rank in ranks else seen
+
+    def alter(seen: Snapshot) -> Snapshot:
+        if seen.tick <= after:
+            return seen
+        records = {rank: record for rank, record in seen.records.items() if rank not in ranks}
+        return replace(observed(one)(seen), records=records)
+
+    return alter
+
+
+def unregistered(*ranks: str) -> Alter:
+    def alter(seen: Snapshot) -> Snapshot:
+        known = tuple(each for each in seen.observations if each.rank not in ranks)
+        records = {rank: record for rank, record in seen.records.items() if rank not in ranks}
+        return replace(seen, observations=known, records=records)
+
+    return alter
+
+
+def recordless(*ranks: str) -> Alter:
+    """They answer, but not in time with their flight record."""
+    return lambda seen: replace(
+        seen,
+        records={rank: AWAY if rank in ranks else kept for rank, kept in seen.records.items()},
+    )
+
+
+def by_stacks(report: StateReport) -> StateReport:
+    """What C++ calls: no head shows it, and a stack that stands in it does."""
+    inside_s = [head.age_s for head in report.heads if head.inside]
+    inside_s += [head.age_s for head in report.transfers if head.held]
+    witness = report.witness
+    if witness is None and report.process.alive and inside_s and min(inside_s) >= 7:
+        looks = int(min(inside_s) - 7) // 5
+        frame = Frame("step", "train.py", 7)
+        witness = Witness(frame, Doing.COLLECTIVE, 2 + looks, 2.0 + 5 * looks, 0.5, "full_tensor")
+    return replace(report, heads=(), transfers=(), witness=witness)
+
+
+EVERYBODY = tuple(f"job.{number}" for number in range(5))
+SIGHTS: dict[str, Alter] = {
+    "all": lambda seen: seen,
+    "no stacks": reports(lambda report: replace(report, witness=None)),
+    "stacks only": reports(by_stacks),
+    "one does not answer": unanswered("job.3"),
+    "one does not answer since the fault": unanswered("job.3", after=22),
+    "two do not answer": unanswered("job.3", "job.4"),
+    "one was never there": unregistered("job.3"),
+    "most were never there": unregistered("job.0", "job.3", "job.4"),
+    "one record is lacking": recordless("job.3"),
+    "no record comes": recordless(*EVERYBODY),
+    "the culprit does not answer": unanswered(CULPRIT, after=22),
+    "the culprit was never there": unregistered(CULPRIT),
+}
+STARTING = {("a loop", "stacks only"), ("is stopped", "stacks only")}
+"""No steps and no heads: the job may start until 300 s are over."""
+
+
+@pytest.mark.parametrize("sight", SIGHTS)
+@pytest.mark.parametrize("fault", [*HANGS, *ENDS])
+def test_nobody_but_the_culprit_is_accused_and_that_the_job_stands_is_told(fault, sight) -> None:
+    drive = Drive(PlainJob(5, *(HANGS | ENDS)[fault]), alter=SIGHTS[sight]).run(62)
+    assert drive.accused() <= {CULPRIT}
+    assert bool(drive.fired) is ((fault, sight) not in STARTING)
+    assert sight != "all" or drive.accused() or "nobody sends" in fault
+
+
+def test_who_has_no_worker_server_is_said_to_be_unknown() -> None:
+    drive = Drive(PlainJob(5, *HANGS["a lock"]), alter=unregistered(CULPRIT)).run(62)
+    [incident] = drive.last.incidents
+    assert "nothing is known of job.1: no WorkerServer is registered" in incident.verdict.reason
+    assert "nobody is missing" not in incident.verdict.reason
