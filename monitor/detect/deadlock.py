@@ -223,7 +223,7 @@ def _hang_after_s(history: History) -> float:
 def _still_s(history: History, graph: WaitGraph) -> float | None:
     """Least time that all have waited across groups; None when a rank does not."""
     tracks = history.present()
-    alone = len(history.groups()) < 2
+    alone = len(history.groups()) < 2 or any(map(history.unregistered, history.groups()))
     away = history.away is not None or history.unfollowed() is not None  # `lighthouse_away` says
     if alone or away or history.unseen_s:  # a rank may be missing
         return None

@@ -18,7 +18,14 @@ from monitor.detect.deadlock import (
 )
 from monitor.detect.forming import forming
 from monitor.detect.graph import WaitGraph
-from monitor.detect.hang import left_out, not_entered, standing_records, unphased, unseen
+from monitor.detect.hang import (
+    BY_ELIMINATION,
+    left_out,
+    not_entered,
+    standing_records,
+    unphased,
+    unseen,
+)
 from monitor.detect.history import History
 from monitor.detect.lag import replica_lag
 from monitor.detect.late_comer import late_comer, late_records
@@ -235,6 +242,18 @@ def somebody_is_named(verdict: Verdict, tick: Tick) -> str | None:
     return "" if named or (verdict.signature == STANDSTILL and more) else None
 
 
+def elimination_comes_last(verdict: Verdict, tick: Tick) -> str | None:
+    """A group that nobody can see hangs only if nothing else can explain the wait: no other fault
+    of this tick, and no open incident whose victims these are.
+    """
+    if verdict.evidence.get("source") != BY_ELIMINATION:
+        return None
+    waits = (tick.waits[rank] for rank in verdict.victims if rank in tick.waits)
+    elsewhere = any({*wait.groups}.isdisjoint(verdict.groups) for wait in waits)
+    others = any(v.stops and v.suspects for v in tick.verdicts if v is not verdict)
+    return "" if elsewhere or others else None
+
+
 def no_pace_in_a_standstill(verdict: Verdict, tick: Tick) -> str | None:
     """A fleet that stands still has no pace to compare."""
     return "" if verdict.kind is Kind.STRAGGLER and tick.stalled else None
@@ -259,6 +278,7 @@ INHIBITIONS: Final[tuple[Rule, ...]] = (
     victim_of_its_group,
     said_already,
     somebody_is_named,
+    elimination_comes_last,
     no_pace_in_a_standstill,
     pauses_of_another_fault,
 )

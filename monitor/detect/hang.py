@@ -25,6 +25,7 @@ from monitor.detect.wording import (
     hangs_unseen,
     held_by_tracers,
     looks,
+    never_there,
     of_hang,
     skipped,
     takes_part,
@@ -57,7 +58,10 @@ def not_entered(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     Without any, ranks that a tracer holds; else ranks that cannot be seen and that others wait for.
     """
     hangs = (_hang(history, graph, roots) for roots in _roots(history, graph, outside=False))
-    return (*hangs, *_traced(history, graph)) or _silent(history, graph)
+    return (*hangs, *_traced(history, graph)) or (
+        *_silent(history, graph),
+        *_never_there(history, graph),
+    )
 
 
 def _roots(history: History, graph: WaitGraph, *, outside: bool) -> Iterable[list[RankTrack]]:
@@ -223,6 +227,30 @@ def _unseen(history: History, graph: WaitGraph, lost: list[RankTrack]) -> tuple[
             signature=f"not_entered:{culprits[0]}:silent",
         ),
     )
+
+
+def _never_there(history: History, graph: WaitGraph) -> Iterable[Verdict]:
+    """Groups that stand in a collective of theirs, where nothing is known of the others in it."""
+    if not _nobody_seen_explains_it(graph):
+        return
+    for stuck in graph.stuck:
+        unknown = history.unregistered(stuck.group)
+        least_s = max(
+            history.config.silent_s, history.hang_after_s(history.tracks[stuck.joined[0]])
+        )
+        lacking = stuck.size > len(stuck.members) + len(stuck.completed)
+        if unknown and lacking and stuck.stall_s >= least_s and not stuck.absent:
+            yield Verdict(
+                kind=Kind.NOT_ENTERED,
+                culprits=(),
+                groups=(stuck.group,),
+                reason=never_there(unknown, stuck.joined, stuck.ops, stuck.stall_s),
+                confidence=Confidence.UNSURE,
+                since_s=history.now_s - stuck.stall_s,
+                victims=graph.victims(stuck.joined) or stuck.joined,
+                evidence={"source": _polls(history)},
+                signature=f"not_entered:{stuck.group}:never there",
+            )
 
 
 def _waiting_for(
@@ -528,13 +556,14 @@ def _in_vote(tracks: Iterable[RankTrack]) -> Iterator[RankTrack]:
 
 
 def _may_be_ahead(history: History, graph: WaitGraph, ahead: Sequence[RankTrack]) -> bool:
-    """True if these may rightly be ahead: a participant is unseen or stands elsewhere, or a
-    process died or started since, or so shortly before that others are affected.
+    """True if these may rightly be ahead: a participant stands elsewhere, or a process, seen or
+    not, died or started since, or so shortly before that others are affected.
     """
     tracks, since_s = history.present(), history.now_s - max(track.stall_s for track in ahead)
-    if history.unseen_s or any(graph.standing[track.rank] not in _MAY_WAIT for track in tracks):
+    if any(graph.standing[track.rank] not in _MAY_WAIT for track in tracks):
         return True
-    return max(t.first_seen_s for t in tracks) > since_s or bool(history.fell_since(since_s))
+    began_s = (*(t.first_seen_s for t in tracks), *history.unseen_s.values())
+    return max(began_s) > since_s or bool(history.fell_since(since_s))
 
 
 def _votes_left_out(ahead: Iterable[RankTrack], still: Iterable[RankTrack]) -> Iterable[_LeftOut]:
@@ -618,6 +647,8 @@ def _split(ranks: Sequence[RankName]) -> list[tuple[RankName, ...]]:
 # -- unseen ------------------------------------------------------------------------------------
 
 _WAITS: Final = (RankStanding.WAITING, RankStanding.HELD)
+BY_ELIMINATION: Final = "elimination: every rank that is seen waits"
+"""The weakest evidence for a hang."""
 
 
 def unseen(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
@@ -627,7 +658,8 @@ def unseen(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     Theory of operation. Every quorum waits for each id that beats at the Lighthouse, seen or not: a
     group without WorkerServers, or a second life of one that is seen (its launcher died and left
     its ranks behind; the id that nobody reports is the older one). If all ranks that are seen wait
-    and exactly one participant is unseen, it is the root, by elimination. Its name is that of its
+    and exactly one participant is unseen, it is the root, by elimination, once no rank has started
+    or ended for a while: survivors still wait for whom we put out. Its name is that of its
     group and the beginning of its uuid, so that evicting it never touches the processes that are
     seen.
     """
@@ -642,7 +674,7 @@ def _root(
     history: History, graph: WaitGraph, unseen_ids: tuple[ReplicaId, ...]
 ) -> ReplicaId | None:
     """The one that all visible ranks wait for."""
-    if len(unseen_ids) != 1 or history.away is not None:
+    if len(unseen_ids) != 1 or history.away is not None or history.disturbed:
         return None
     tracks = [t for t in history.present() if graph.standing[t.rank] is not RankStanding.DEAD]
     if not tracks:
@@ -693,6 +725,6 @@ def _missing(history: History, graph: WaitGraph, replica_id: ReplicaId) -> Verdi
         victims=victims,
         evidence={
             "Lighthouse": f"{replica_id} beats, and no rank reports it",
-            "source": "elimination: every rank that is seen waits",
+            "source": BY_ELIMINATION,
         },
     )

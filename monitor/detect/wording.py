@@ -389,6 +389,16 @@ def cannot_be_seen(ranks: Sequence[RankName], waiting: Sequence[RankName], for_s
     )
 
 
+def never_there(
+    unknown: Sequence[RankName], waiting: Sequence[RankName], ops: Sequence[str], for_s: float
+) -> str:
+    """For ranks of which no WorkerServer was ever seen."""
+    return (
+        f"{listed(waiting)} {plural(waiting, 'stands', 'stand')} in {listed(ops)} for "
+        f"{seconds(for_s)}; nothing is known of {listed(unknown)}: no WorkerServer is registered"
+    )
+
+
 def works_there(ranks: Sequence[RankName], budget_s: float) -> str:
     """Why ranks that stand still are not evicted yet."""
     return f"the kernel sees {listed(ranks)} at work there, which may take {seconds(budget_s)}"

@@ -12,7 +12,7 @@ import pytest
 
 from monitor.model.observation import Failure, Observation, Snapshot, Unreachable
 from tests.changed import replace
-from tests.monitor.fleet import Drive
+from tests.monitor.fleet import Drive, SimFleet, at, hang, leaves_out, leaves_vote, mismatch
 from tests.monitor.fleet.plain import PlainJob
 from tests.monitor.fleet.told import Alter, observed, reports
 from worker_server.wire import Doing, Frame, StateReport, Witness
@@ -135,3 +135,36 @@ def test_who_has_no_worker_server_is_said_to_be_unknown() -> None:
     [incident] = drive.last.incidents
     assert "nothing is known of job.1: no WorkerServer is registered" in incident.verdict.reason
     assert "nobody is missing" not in incident.verdict.reason
+
+
+# -- replica groups ----------------------------------------------------------------------------
+
+GROUP_FAULTS = {
+    "hang": hang("rg_1.0"),
+    "mismatch": mismatch("rg_1.0", "op"),
+    "leaves a vote out": leaves_vote("rg_1.0"),
+    "leaves a collective out": leaves_out("rg_1.0"),
+}
+GROUP_SIGHTS: dict[str, Alter] = {
+    "all": lambda seen: seen,
+    "one of another group does not answer": unanswered("rg_0.0", after=21),
+    "another group was never there": unregistered("rg_0.0", "rg_0.1"),
+    "one of its group was never there": unregistered("rg_1.1"),
+    "it was never there": unregistered("rg_1.0"),
+    "its group was never there": unregistered("rg_1.0", "rg_1.1"),
+}
+
+
+@pytest.mark.parametrize("sight", GROUP_SIGHTS)
+@pytest.mark.parametrize("fault", GROUP_FAULTS)
+@pytest.mark.parametrize("source", ["reporter", "torchft"])
+def test_a_healthy_group_stays_whatever_can_be_seen_of_the_others(source, fault, sight) -> None:
+    """Survivors wait on for a while for whom we put out: a group that nobody can see does not hang
+    for that.
+    """
+    fleet = SimFleet(3, 2, [at(20, GROUP_FAULTS[fault])], source=source, across=True)
+    fleet.tells_waits = source == "torchft"
+    drive = Drive(fleet, alter=GROUP_SIGHTS[sight]).run(70)
+    assert {name.partition(".")[0].partition("~")[0] for name in drive.accused()} <= {"rg_1"}
+    assert {group.partition("~")[0] for group in drive.evicted()} <= {"rg_1"}
+    assert drive.fired
