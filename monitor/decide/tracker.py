@@ -39,7 +39,7 @@ from monitor.model.incident import (
     severity_of,
 )
 from monitor.model.names import GroupName, Host, IncidentId, RankName
-from monitor.model.verdict import Confidence, Kind, Severity, Verdict
+from monitor.model.verdict import Kind, Severity, Verdict
 from monitor.model.wording import listed, seconds
 
 # -- ending ------------------------------------------------------------------------------------
@@ -526,10 +526,8 @@ def by_hand(eviction: Eviction) -> Incident:
     group, at_s = eviction.group, eviction.of_s
     verdict = Verdict(
         kind=Kind.BY_HAND,
-        culprits=(),
         groups=(group,),
         reason=f"{eviction.author} asked for it: {eviction.reason}",
-        confidence=Confidence.UNSURE,
         since_s=at_s,
     )
     asked = Transition(at_s, "asked", f"by {eviction.author}")

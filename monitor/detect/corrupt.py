@@ -174,9 +174,7 @@ def _cannot_tell(cases: Sequence[Spell], first: Sequence[Spell], why: str) -> Ve
     return Verdict(
         kind=Kind.STATE_CORRUPT,
         culprits=ranks,
-        groups=groups_of(ranks),
         reason=not_finite_since(ranks, min(case.spoilt.first_step for case in first), why),
-        confidence=Confidence.UNSURE,
         since_s=min(case.since_s for case in first),
         victims=tuple(sorted(case.rank for case in cases if case not in first)),
         evidence={case.rank: _seen(case.spoilt) for case in cases},
@@ -287,9 +285,7 @@ def _unknown(series: Sequence[Dissent]) -> Verdict:
     return Verdict(
         kind=Kind.STATE_CORRUPT,
         culprits=ranks,
-        groups=groups_of(ranks),
         reason=weights_tie(last.sides, _steps(series), before=last.known),
-        confidence=Confidence.UNSURE,
         since_s=series[0].seen_s,
         evidence=_sides(series),
         signature="state_corrupt:unequal",
@@ -350,7 +346,6 @@ def _jumps(history: History) -> tuple[Verdict, ...]:
         Verdict(
             kind=Kind.STATE_CORRUPT,
             culprits=ranks,
-            groups=groups_of(ranks),
             reason=loss_jumps(ranks, now, usual, LATEST),
             confidence=Confidence.LIKELY,
             since_s=history.now_s,

@@ -83,8 +83,8 @@ def dead(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     }
     early = [
         verdict
-        for group, members in history.groups().items()
-        if (verdict := _left_early(history, graph, group, members)) is not None
+        for members in history.groups().values()
+        if (verdict := _left_early(history, graph, members)) is not None
     ]
     if not early and _over_together(history):
         return _alike(history)
@@ -174,10 +174,7 @@ def _alike(history: History) -> tuple[Verdict, ...]:
     return (
         Verdict(
             kind=Kind.DEAD,
-            culprits=(),
-            groups=(),
             reason=reason,
-            confidence=Confidence.UNSURE,
             since_s=first_s,
             victims=tuple(sorted(track.rank for track in gone)),
             evidence=_how(gone),
@@ -275,7 +272,6 @@ def _ended_hang(
     return Verdict(
         kind=Kind.NOT_ENTERED,
         culprits=culprits,
-        groups=(group,),
         reason="; ".join((what, *_those_waiting(end, culprits), *_works(works))),
         brief=what if placed else "",
         confidence=Confidence.UNSURE if works else Confidence.LIKELY,
@@ -341,7 +337,7 @@ def _placed(track: RankTrack) -> bool:
 
 
 def _left_early(
-    history: History, graph: WaitGraph, group: GroupName, members: tuple[RankTrack, ...]
+    history: History, graph: WaitGraph, members: tuple[RankTrack, ...]
 ) -> Verdict | None:
     """Ranks that ended with exit code 0 while others of their group were inside a collective.
 
@@ -358,7 +354,6 @@ def _left_early(
     return Verdict(
         kind=Kind.DEAD,
         culprits=names,
-        groups=(group,),
         reason=f"{listed(names)} left with exit code 0{asked}"
         + _what_they_left(history, names, seen, lost),
         confidence=Confidence.LIKELY if seen and not asked else Confidence.UNSURE,
@@ -471,7 +466,6 @@ def _verdict(
     return Verdict(
         kind=Kind.DEAD,
         culprits=culprits,
-        groups=(group,),
         reason="; ".join([what, *what_followed(history, culprits, alive, died, waiting)]),
         brief=what,
         confidence=Confidence.LIKELY
@@ -676,7 +670,6 @@ def _lost(
     return Verdict(
         kind=Kind.DEAD,
         culprits=culprits,
-        groups=(group,),
         reason=reason,
         confidence=Confidence.LIKELY,
         since_s=since_s,

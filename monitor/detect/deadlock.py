@@ -293,11 +293,8 @@ def standstill(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     return (
         Verdict(
             kind=Kind.DEADLOCK,
-            culprits=(),
-            groups=(),
             reason=f"the job stands for {seconds(still_s)} and it cannot be told who holds it: "
             + _what_all_do(history, waiting, others),
-            confidence=Confidence.UNSURE,
             since_s=history.now_s - still_s,
             victims=tuple(track.rank for track in standing),
             evidence={"source": f"waits and stacks, seen at {history.config.tick_s:g} s polls"},

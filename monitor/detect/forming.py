@@ -170,12 +170,9 @@ def _all_wait(now_s: float, group: GroupName, team: Team, stands_s: float) -> Ve
     where = f" for the store at {store}" if store is not None else ""
     return Verdict(
         kind=Kind.DEADLOCK,
-        culprits=(),
-        groups=(),
         reason=f"all {len(team.joined)} ranks of {group} wait in {_call(team.forming)}{where} for "
         f"{seconds(stands_s)}, and nobody is missing: the store does not answer, or they do not "
         "reach each other",
-        confidence=Confidence.UNSURE,
         since_s=now_s - stands_s,
         victims=team.joined,
         evidence={} if store is None else {"store": store},

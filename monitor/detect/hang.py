@@ -94,8 +94,6 @@ def _traced(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     return (
         Verdict(
             kind=Kind.NOT_ENTERED,
-            culprits=(),
-            groups=(),
             reason=held_by_tracers(history, blocking, history.now_s - since_s, victims),
             confidence=Confidence.CERTAIN,
             since_s=since_s,
@@ -123,7 +121,6 @@ def _hang(history: History, graph: WaitGraph, roots: Sequence[RankTrack]) -> Ver
     return Verdict(
         kind=Kind.NOT_ENTERED,
         culprits=culprits,
-        groups=(roots[0].group,),
         reason=hang_reason(
             history, roots, graph.standing, _still_s(roots), victims, all_pause=all_pause
         ),
@@ -214,7 +211,6 @@ def _unseen(history: History, graph: WaitGraph, lost: list[RankTrack]) -> tuple[
         Verdict(
             kind=Kind.NOT_ENTERED,
             culprits=culprits,
-            groups=(lost[0].group,),
             reason=cannot_be_seen(culprits, waiting, silence_s),
             confidence=Confidence.LIKELY,
             since_s=min(track.silent_since_s or history.now_s for track in lost),
@@ -242,10 +238,8 @@ def _never_there(history: History, graph: WaitGraph) -> Iterable[Verdict]:
         if unknown and lacking and stuck.stall_s >= least_s and not stuck.absent:
             yield Verdict(
                 kind=Kind.NOT_ENTERED,
-                culprits=(),
                 groups=(stuck.group,),
                 reason=never_there(unknown, stuck.joined, stuck.ops, stuck.stall_s),
-                confidence=Confidence.UNSURE,
                 since_s=history.now_s - stuck.stall_s,
                 victims=graph.victims(stuck.joined) or stuck.joined,
                 evidence={"source": _polls(history)},
@@ -459,7 +453,6 @@ def _charged(case: _Case, charge: _Charge) -> Verdict:
     return Verdict(
         kind=charge.kind,
         culprits=charge.ranks,
-        groups=(case.roots[0].group,),
         reason=reason,
         brief=brief,
         confidence=charge.confidence,
@@ -629,7 +622,6 @@ def _blame(history: History, graph: WaitGraph, case: _LeftOut) -> Iterable[Verdi
         yield Verdict(
             kind=Kind.MISMATCH,
             culprits=tuple(sorted(accused)),
-            groups=groups_of(accused),
             reason=reason,
             confidence=Confidence.UNSURE if tie or failed else Confidence.LIKELY,
             since_s=history.now_s - still_s,
@@ -659,7 +651,7 @@ def unseen(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     group without WorkerServers, or a second life of one that is seen (its launcher died and left
     its ranks behind; the id that nobody reports is the older one). If all ranks that are seen wait
     and exactly one participant is unseen, it is the root, by elimination, once no rank has started
-    or ended for a while: survivors still wait for whom we put out. Its name is that of its
+    or ended for a while: survivors still wait for the evicted. Its name is that of its
     group and the beginning of its uuid, so that evicting it never touches the processes that are
     seen.
     """
@@ -694,8 +686,6 @@ def _unmonitored(history: History, others: tuple[ReplicaId, ...]) -> Verdict:
     """A notice: they harm nobody so far."""
     return Verdict(
         kind=Kind.UNSEEN,
-        culprits=(),
-        groups=(),
         reason=unmonitored([_presence(history, replica_id) for replica_id in others]),
         confidence=Confidence.CERTAIN,
         since_s=min(map(history.unseen_since_s, others)),
@@ -718,7 +708,6 @@ def _missing(history: History, graph: WaitGraph, replica_id: ReplicaId) -> Verdi
     return Verdict(
         kind=Kind.NOT_ENTERED,
         culprits=(rank_name(group, 0),),
-        groups=(group,),
         reason=hangs_unseen(history, replica_id, victims, still_s, _presence(history, replica_id)),
         confidence=Confidence.LIKELY,
         since_s=history.now_s - still_s,

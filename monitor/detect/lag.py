@@ -109,10 +109,7 @@ def _somebody_lags(
     """Several groups lag, or it is unclear which."""
     return Verdict(
         kind=Kind.REPLICA_LAG,
-        culprits=(),
-        groups=(),
         reason=reason,
-        confidence=Confidence.UNSURE,
         since_s=since_s,
         victims=victims,
         evidence={group: _told(log) for group, log in sorted(logs.items())},

@@ -17,7 +17,7 @@ from monitor.detect.history import History
 from monitor.model import cohort
 from monitor.model.names import RankName
 from monitor.model.verdict import Confidence, Kind, Verdict
-from monitor.model.wording import groups_of, listed, plural, seconds
+from monitor.model.wording import listed, plural, seconds
 
 _SHARE_OF_PERIOD = 0.1
 """Least excess, as a share of the time between two collectives."""
@@ -117,7 +117,6 @@ def _verdict(
     return Verdict(
         kind=Kind.STRAGGLER,
         culprits=culprits,
-        groups=groups_of(culprits),
         reason=f"{listed(culprits)} {plural(culprits, 'comes', 'come')} late to the collectives of "
         f"{group!r}: {seconds(arrival.busy_s)} of work between two where {peers} "
         f"{'peer takes' if peers == 1 else 'peers take'} {seconds(arrival.usual_s)} and "

@@ -85,7 +85,6 @@ def _judge_apart(history: History, group: GroupName) -> Verdict | None:
         return None
     return Verdict(
         kind=Kind.REPLICA_LAG,
-        culprits=(),
         groups=(group,),
         reason=reason,
         confidence=Confidence.CERTAIN,
@@ -156,8 +155,6 @@ def _away_verdict(
     ranks = f"{_answering(history)} of {len(history.present())} answer this monitor"
     return Verdict(
         kind=Kind.LIGHTHOUSE_AWAY,
-        culprits=(),
-        groups=(),
         reason=reason,
         confidence=Confidence.LIKELY if victims else Confidence.CERTAIN,
         since_s=since_s,

@@ -21,7 +21,6 @@ from monitor.detect.track import RankTrack
 from monitor.detect.wording import HANGS_NOTHING, calls_uneven, with_places
 from monitor.model.names import GroupName, RankName
 from monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
-from monitor.model.wording import groups_of
 from monitor.records.findings import Fault, Finding
 from monitor.records.job import NONE
 from worker_server.wire import ACROSS, RingEntry
@@ -219,7 +218,6 @@ def _judge(history: History, dead: RankTrack) -> Verdict | None:
             return Verdict(
                 kind=Kind.MISMATCH,
                 culprits=culprits,
-                groups=groups_of(culprits),
                 reason=f"{finding.reason} {dead.rank} died of it",
                 confidence=finding.confidence,
                 since_s=dead.death_s,
@@ -261,10 +259,8 @@ def two_threads(history: History, stuck: Stuck) -> Verdict | None:
     victims = said.names(finding.victims)
     return Verdict(
         kind=Kind.MISMATCH,
-        culprits=(),
         groups=(stuck.group,),
         reason=finding.reason,
-        confidence=Confidence.UNSURE,
         since_s=began_s(history, victims or stuck.members),
         victims=victims,
         evidence=dict(finding.evidence),
@@ -293,7 +289,6 @@ def _by_records(history: History, graph: WaitGraph, stuck: Stuck) -> Verdict | N
     return Verdict(
         kind=Kind.MISMATCH,
         culprits=culprits,
-        groups=(stuck.group,),
         reason=with_places(finding.reason, history.groups()[stuck.group]),
         confidence=finding.confidence,
         since_s=began,
@@ -311,9 +306,7 @@ def _uneven(history: History, graph: WaitGraph, stuck: Stuck, said: Opinion) -> 
     return Verdict(
         kind=Kind.MISMATCH,
         culprits=stuck.members,
-        groups=(stuck.group,),
         reason=calls_uneven(stuck),
-        confidence=Confidence.UNSURE,
         since_s=began_s(history, stuck.members),
         victims=_victims(graph, stuck, stuck.members),
         signature=f"mismatch:{stuck.process_group}:{'/'.join(stuck.ops)}",

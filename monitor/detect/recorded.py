@@ -103,16 +103,13 @@ def lane(history: History, number: int) -> tuple[RankTrack, ...]:
 
 def opinion_across(history: History, tracks: Sequence[RankTrack], since_s: float) -> Opinion | None:
     """What records across groups show, one rank of each; None if any was not read since then."""
-    readings = [history.reading(track) for track in tracks]
-    if len(readings) < 2 or any(reading is None or reading.at_s < since_s for reading in readings):
-        return None
     worlds = history.groups()
     read = [
         _read(reading, len(worlds[track.group]))
-        for track, reading in zip(tracks, readings, strict=True)
-        if reading is not None
+        for track in tracks
+        if (reading := history.reading(track)) is not None and reading.at_s >= since_s
     ]
-    if None in read:
+    if len(read) < max(2, len(tracks)) or None in read:
         return None
     job = from_answers(record for record in read if record is not None)
     return Opinion(job, tuple(analyse(job).findings))

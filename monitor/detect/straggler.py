@@ -752,10 +752,7 @@ def slow_transfer(history: History) -> tuple[Verdict, ...]:
     return (
         Verdict(
             kind=Kind.STRAGGLER,
-            culprits=(),
-            groups=(),
             reason=slow_links(now_s, usual_s),
-            confidence=Confidence.UNSURE,
             since_s=first.start_s,
             victims=tuple(sorted(windows[-1].paces)),
             evidence={

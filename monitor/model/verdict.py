@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from monitor.model.names import GroupName, RankName
+from monitor.model.names import GroupName, RankName, group_of
 
 # -- verdict -----------------------------------------------------------------------------------
 
@@ -101,18 +101,18 @@ SLOWS_ONLY: Final = frozenset(kind for kind, meaning in MEANINGS.items() if not 
 """Kinds that stop nobody."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """One detector's finding in one tick."""
+    """One detector's finding in one tick. Unless it says so, it accuses nobody."""
 
     kind: Kind
-    culprits: tuple[RankName, ...]
+    culprits: tuple[RankName, ...] = ()
     """Sorted; empty when it is no rank's fault, or while it is unknown whose (`candidates`)."""
-    groups: tuple[GroupName, ...]
+    groups: tuple[GroupName, ...] = ()
     """Replica groups of the suspects, sorted; if empty, nobody can be evicted for it."""
     reason: str
     """One English sentence that a tired person understands."""
-    confidence: Confidence
+    confidence: Confidence = Confidence.UNSURE
     since_s: float
     """Unix time at which the fault began, as nearly as can be known."""
     victims: tuple[RankName, ...] = ()
@@ -144,6 +144,9 @@ class Verdict:
         elif self.candidates and not unsure:
             object.__setattr__(self, "culprits", self.culprits or self.candidates)
             object.__setattr__(self, "candidates", ())
+        if not self.groups:
+            groups = sorted({group_of(rank) for rank in self.suspects})
+            object.__setattr__(self, "groups", tuple(groups))
 
     @property
     def suspects(self) -> tuple[RankName, ...]:

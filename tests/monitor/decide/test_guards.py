@@ -57,8 +57,8 @@ def fleet(**changes) -> DecisionFacts:
 
 def incident(kind: Kind = Kind.NOT_ENTERED, confidence=Confidence.CERTAIN, lost_s=0.0) -> Incident:
     verdict = Verdict(
-        kind, (CULPRIT,), (GroupName("rg_1"),), "it stands still", confidence, NOW_S - 9,
-        lost_s=lost_s, signature=f"{kind.value}:rg_1.0",
+        kind=kind, culprits=(CULPRIT,), groups=(GroupName("rg_1"),), reason="it stands still",
+        confidence=confidence, since_s=NOW_S - 9, lost_s=lost_s, signature=f"{kind.value}:rg_1.0",
     )  # fmt: skip
     return Incident(
         id=IncidentId("one"), kind=kind, fingerprint="f", signature=verdict.signature,

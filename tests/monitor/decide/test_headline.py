@@ -41,8 +41,8 @@ def unjudged(view: View) -> View:
 def incident(name: str, kind: Kind = Kind.NOT_ENTERED, state: State = State.FIRING) -> Incident:
     culprit = RankName("rg_1.1")
     verdict = Verdict(
-        kind, (culprit,), (GroupName("rg_1"),), f"{culprit} is {kind}", Confidence.CERTAIN, NOW_S,
-        victims=(RankName("rg_0.0"),),
+        kind=kind, culprits=(culprit,), groups=(GroupName("rg_1"),), reason=f"{culprit} is {kind}",
+        confidence=Confidence.CERTAIN, since_s=NOW_S, victims=(RankName("rg_0.0"),),
     )  # fmt: skip
     return Incident(
         IncidentId(name), kind, name, "", state, verdict.culprits, verdict.groups, (), (), verdict,

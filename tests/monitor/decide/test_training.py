@@ -7,7 +7,7 @@ import pytest
 from monitor.decide.commits import Commits
 from monitor.model.config import KeeperConfig
 from monitor.model.incident import Training, severity_of
-from monitor.model.names import GroupName, RankName
+from monitor.model.names import RankName
 from monitor.model.verdict import Confidence, Kind, Severity, Verdict
 from tests.monitor.detect.test_mismatch import records
 from tests.monitor.fleet import Drive, SimFleet, at, crash, hang, mismatch, recover, stop
@@ -17,7 +17,9 @@ A, B = RankName("rg_0.0"), RankName("rg_0.1")
 
 
 def verdict(kind: Kind, confidence: Confidence, **changes) -> Verdict:
-    return Verdict(kind, (A, B), (GroupName("rg_0"),), "it is so", confidence, 0.0, **changes)
+    return Verdict(
+        kind=kind, culprits=(A, B), reason="it is so", confidence=confidence, since_s=0.0, **changes
+    )
 
 
 def severities(kind: Kind, training: Training, **changes) -> set[Severity]:

@@ -7,7 +7,7 @@ import pytest
 from monitor.detect.detectors import Tick, inhibit
 from monitor.model.config import KeeperConfig
 from monitor.model.incident import State
-from monitor.model.names import GroupName, RankName
+from monitor.model.names import RankName
 from monitor.model.observation import Snapshot
 from monitor.model.verdict import Confidence, Kind, Verdict
 from monitor.model.wording import face_of
@@ -195,8 +195,8 @@ def test_a_rank_that_hangs_in_its_program_has_no_such_command() -> None:
 
 def test_what_two_detectors_see_of_one_rank_is_one_incident() -> None:
     first, second = (
-        Verdict(Kind.NOT_ENTERED, (RankName("rg_0.1"),), (GroupName("rg_0"),), says,
-                Confidence.CERTAIN, 100.0)
+        Verdict(kind=Kind.NOT_ENTERED, culprits=(RankName("rg_0.1"),), reason=says,
+                confidence=Confidence.CERTAIN, since_s=100.0)
         for says in ("its records show it", "it is stopped")
     )  # fmt: skip
     standing, reasons = inhibit(Tick((first, second)))

@@ -75,9 +75,9 @@ def unanswered(*ranks: str, after: int = 15) -> Alter:
 
 def unregistered(*ranks: str) -> Alter:
     def alter(seen: Snapshot) -> Snapshot:
-        known = tuple(each for each in seen.observations if each.rank not in ranks)
+        others = tuple(each for each in seen.observations if each.rank not in ranks)
         records = {rank: record for rank, record in seen.records.items() if rank not in ranks}
-        return replace(seen, observations=known, records=records)
+        return replace(seen, observations=others, records=records)
 
     return alter
 

@@ -13,7 +13,10 @@ A, B = RankName("job.0"), RankName("job.1")
 
 
 def verdict(confidence: Confidence, *ranks: RankName) -> Verdict:
-    return Verdict(Kind.MISMATCH, ranks, (GroupName("job"),), "they differ", confidence, 100.0)
+    return Verdict(
+        kind=Kind.MISMATCH, culprits=ranks, groups=(GroupName("job"),), reason="they differ",
+        confidence=confidence, since_s=100.0,
+    )  # fmt: skip
 
 
 def test_every_kind_says_what_it_is_and_whether_it_stops_anybody() -> None:
