@@ -643,7 +643,7 @@ def _on_lost_hosts(
 
 def _silent_for(history: History, track: RankTrack, limit_s: float) -> bool:
     """Whether its WorkerServer has answered nothing for so long, and its work was not done."""
-    silent = track.silent_since_s is not None and track.silence_s(history.now_s) >= limit_s
+    silent = track.silence_s(history.now_s) >= limit_s
     return silent and track.report is not None and not finished(track)
 
 

@@ -21,7 +21,7 @@ from typing import Final
 
 from monitor.detect.graph import Stuck, WaitGraph
 from monitor.detect.history import History
-from monitor.detect.patience import allowance
+from monitor.detect.patience import allowance, out_of_sight, works_long
 from monitor.detect.recorded import Opinion, due, opinion, opinion_across, sure
 from monitor.detect.track import INSIDE, RankTrack
 from monitor.detect.wording import what_they_do, where_they_wait
@@ -29,7 +29,7 @@ from monitor.model.names import GroupName, RankName
 from monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
 from monitor.model.wording import groups_of, listed, seconds
 from monitor.records.findings import Fault, Finding
-from worker_server.wire import LONG_PHASES, Doing
+from worker_server.wire import Doing
 
 _KINDS: Final = (
     Fault.ORDER_INVERSION, Fault.POINT_TO_POINT, Fault.GPU_BEHIND, Fault.STUCK_INSIDE,
@@ -354,12 +354,8 @@ def _excused(history: History, track: RankTrack, trained: bool) -> bool:
     """Whether it may take that long: by what it has declared, by what the job has shown before, or
     because it starts and nobody has trained yet. A later start is what holds the others up.
     """
-    step, silent_s = track.step, track.silence_s(history.now_s)
-    declared = track.doing in LONG_PHASES or (
-        step is not None and (step.healing or bool(LONG_PHASES.intersection(step.tags)))
-    )
-    if silent_s and not declared:  # what cannot be seen excuses nothing for long
-        return silent_s < history.config.silent_s
-    if trained and history.starting(track) and not declared:
+    if track.fresh is None:
+        return out_of_sight(history, track)
+    if trained and history.starting(track) and not works_long(track):
         return False
-    return track.stall_s + silent_s < allowance(history, track).span_s
+    return track.stall_s < allowance(history, track).span_s

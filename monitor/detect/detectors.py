@@ -18,14 +18,7 @@ from monitor.detect.deadlock import (
 )
 from monitor.detect.forming import forming
 from monitor.detect.graph import WaitGraph
-from monitor.detect.hang import (
-    BY_ELIMINATION,
-    left_out,
-    not_entered,
-    standing_records,
-    unphased,
-    unseen,
-)
+from monitor.detect.hang import left_out, not_entered, standing_records, unphased, unseen
 from monitor.detect.history import History
 from monitor.detect.lag import replica_lag
 from monitor.detect.late_comer import late_comer, late_records
@@ -40,7 +33,7 @@ from monitor.detect.mismatch import (
 )
 from monitor.detect.straggler import slow_pause, slow_transfer, straggler
 from monitor.model.names import GroupName, RankName
-from monitor.model.verdict import Kind, Verdict
+from monitor.model.verdict import BY_ELIMINATION, Kind, Verdict
 from monitor.model.wording import listed
 
 # -- roster ------------------------------------------------------------------------------------

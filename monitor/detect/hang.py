@@ -12,7 +12,7 @@ from typing import Final
 from monitor.detect.graph import SELF_HELD, Stuck, WaitGraph
 from monitor.detect.history import AROUND_S, History
 from monitor.detect.outside import heads_across
-from monitor.detect.patience import FOR_OTHERS, at_work
+from monitor.detect.patience import FOR_OTHERS, at_work, out_of_sight
 from monitor.detect.recorded import MISSING, Opinion, due, opinion, sure, unread
 from monitor.detect.track import RankTrack
 from monitor.detect.waits import patience
@@ -42,7 +42,7 @@ from monitor.model.names import (
     rank_name,
     unseen_name,
 )
-from monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
+from monitor.model.verdict import BY_ELIMINATION, Confidence, Kind, RankStanding, Verdict
 from monitor.model.wording import groups_of, listed
 from monitor.records.findings import Fault, Finding
 from worker_server.wire import WAIT_COMMIT, WAIT_QUORUM, Doing
@@ -187,7 +187,7 @@ def _silent(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     groups = _by_group(silent)
     if len(groups) > 1 and len({track.identity.host for track in silent}) > 1:
         return ()
-    if any(track.silence_s(history.now_s) < history.config.silent_s for track in silent):
+    if any(out_of_sight(history, track) for track in silent):
         return ()
     return tuple(
         verdict for group in sorted(groups) for verdict in _unseen(history, graph, groups[group])
@@ -200,29 +200,29 @@ def _nobody_seen_explains_it(graph: WaitGraph) -> bool:
     return not held and RankStanding.DEAD not in graph.standing.values()
 
 
-def _unseen(history: History, graph: WaitGraph, lost: list[RankTrack]) -> tuple[Verdict, ...]:
-    """The silent ranks of one group, if it waits for them."""
+def _unseen(history: History, graph: WaitGraph, lost: list[RankTrack]) -> Iterable[Verdict]:
+    """The silent ranks of one group, if it waits for them, and for nobody else."""
     culprits = tuple(track.rank for track in lost)
-    waiting = _waiting_for(history, graph, culprits)
-    if not waiting:
-        return ()
     silence_s = min(track.silence_s(history.now_s) for track in lost)
-    return (
-        Verdict(
-            kind=Kind.NOT_ENTERED,
-            culprits=culprits,
-            reason=cannot_be_seen(culprits, waiting, silence_s),
-            confidence=Confidence.LIKELY,
-            since_s=min(track.silent_since_s or history.now_s for track in lost),
-            victims=graph.victims(culprits),
-            evidence={track.rank: "unreachable" for track in lost}
-            | {
-                "source": _polls(history),
-                "threshold": f"{history.config.silent_s:g} s of silence",
-            },
-            signature=f"not_entered:{culprits[0]}:silent",
-        ),
-    )
+    for stuck in graph.stuck:
+        only_they = bool(stuck.absent) and set(stuck.absent) <= set(culprits)
+        enough = stuck.stall_s >= history.hang_after_s(history.tracks[stuck.joined[0]])
+        if only_they and enough and not _differ(history, stuck):
+            yield Verdict(
+                kind=Kind.NOT_ENTERED,
+                culprits=culprits,
+                reason=cannot_be_seen(culprits, stuck.joined, silence_s),
+                confidence=Confidence.LIKELY,
+                since_s=min(track.silent_since_s or history.now_s for track in lost),
+                victims=graph.victims(culprits),
+                evidence={track.rank: "unreachable" for track in lost}
+                | {
+                    "source": _polls(history),
+                    "threshold": f"{history.config.silent_s:g} s of silence",
+                },
+                signature=f"not_entered:{culprits[0]}:silent",
+            )
+            return
 
 
 def _never_there(history: History, graph: WaitGraph) -> Iterable[Verdict]:
@@ -245,17 +245,6 @@ def _never_there(history: History, graph: WaitGraph) -> Iterable[Verdict]:
                 evidence={"source": _polls(history)},
                 signature=f"not_entered:{stuck.group}:never there",
             )
-
-
-def _waiting_for(
-    history: History, graph: WaitGraph, lost: tuple[RankName, ...]
-) -> tuple[RankName, ...]:
-    for stuck in graph.stuck:
-        only_they = bool(stuck.absent) and set(stuck.absent) <= set(lost)
-        enough = stuck.stall_s >= history.hang_after_s(history.tracks[stuck.joined[0]])
-        if only_they and enough and not _differ(history, stuck):
-            return stuck.joined
-    return ()
 
 
 def _differ(history: History, stuck: Stuck) -> bool:
@@ -639,8 +628,6 @@ def _split(ranks: Sequence[RankName]) -> list[tuple[RankName, ...]]:
 # -- unseen ------------------------------------------------------------------------------------
 
 _WAITS: Final = (RankStanding.WAITING, RankStanding.HELD)
-BY_ELIMINATION: Final = "elimination: every rank that is seen waits"
-"""The weakest evidence for a hang."""
 
 
 def unseen(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:

@@ -96,6 +96,25 @@ def undeclared(history: History, track: RankTrack) -> Allowance | None:
     return Allowance.flat(config.witnessed_floor_s, f"at one place, {by_stacks}")
 
 
+def works_long(track: RankTrack) -> bool:
+    """Whether it says that it does what takes long: a checkpoint, an evaluation, a heal."""
+    step = track.step
+    tagged = step is not None and (step.healing or bool(LONG_PHASES.intersection(step.tags)))
+    return tagged or track.doing in LONG_PHASES
+
+
+def out_of_sight(history: History, track: RankTrack) -> bool:
+    """Whether a rank that does not answer may still be at the long work that it was last seen at,
+    or does not answer for a moment only.
+    """
+    silence_s = track.silence_s(history.now_s)
+    seen = None if track.report is None else track.report.witness
+    span_s = history.config.lasting_floor_s if seen is not None and seen.doing in LASTS else 0.0
+    if works_long(track):
+        span_s = allowance(history, track).span_s
+    return silence_s < history.config.silent_s or track.stall_s + silence_s < span_s
+
+
 def _declares(track: RankTrack) -> bool:
     """Whether its phase says what it does."""
     if track.doing == _NOT_STARTED:

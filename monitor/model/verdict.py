@@ -101,6 +101,10 @@ SLOWS_ONLY: Final = frozenset(kind for kind, meaning in MEANINGS.items() if not 
 """Kinds that stop nobody."""
 
 
+BY_ELIMINATION: Final = "elimination: every rank that is seen waits"
+"""The source of a verdict on the weakest evidence for a hang."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """One detector's finding in one tick. Unless it says so, it accuses nobody."""

@@ -130,6 +130,11 @@ def test_nobody_but_the_culprit_is_accused_and_that_the_job_stands_is_told(fault
     assert sight != "all" or drive.accused() or "nobody sends" in fault
 
 
+def test_a_long_save_is_not_hung_as_soon_as_it_cannot_be_seen() -> None:
+    saves = (20, lambda job: job.stand(1, "save", 31, Doing.SAVE, bytes_s=12e6))
+    assert not Drive(PlainJob(5, saves), alter=unanswered(CULPRIT, after=29)).run(60).accused()
+
+
 def test_who_has_no_worker_server_is_said_to_be_unknown() -> None:
     drive = Drive(PlainJob(5, *HANGS["a lock"]), alter=unregistered(CULPRIT)).run(62)
     [incident] = drive.last.incidents
