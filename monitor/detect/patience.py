@@ -104,15 +104,16 @@ def works_long(track: RankTrack) -> bool:
 
 
 def out_of_sight(history: History, track: RankTrack) -> bool:
-    """Whether a rank that does not answer may still be at the long work that it was last seen at,
-    or does not answer for a moment only.
+    """Whether a rank that does not answer may still be in a pause, or at the long work that it was
+    last seen at, or does not answer for a moment only.
     """
-    silence_s = track.silence_s(history.now_s)
+    config, silence_s = history.config, track.silence_s(history.now_s)
     seen = None if track.report is None else track.report.witness
-    span_s = history.config.lasting_floor_s if seen is not None and seen.doing in LASTS else 0.0
+    lasts = seen is not None and seen.doing in LASTS
+    span_s = config.lasting_floor_s if lasts else config.undeclared_floor_s
     if works_long(track):
         span_s = allowance(history, track).span_s
-    return silence_s < history.config.silent_s or track.stall_s + silence_s < span_s
+    return silence_s < config.silent_s or track.stall_s + silence_s < span_s
 
 
 def _declares(track: RankTrack) -> bool:
