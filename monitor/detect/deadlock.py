@@ -223,7 +223,7 @@ def _hang_after_s(history: History) -> float:
 def _still_s(history: History, graph: WaitGraph) -> float | None:
     """Least time that all have waited across groups; None when a rank does not."""
     tracks = history.present()
-    alone = len(history.groups()) < 2 or any(map(history.unregistered, history.groups()))
+    alone = len(history.groups()) < 2
     away = history.away is not None or history.unfollowed() is not None  # `lighthouse_away` says
     if alone or away or history.unseen_s:  # a rank may be missing
         return None
@@ -232,6 +232,8 @@ def _still_s(history: History, graph: WaitGraph) -> float | None:
     if not all(t.voted for t in tracks):
         return None
     if any(history.starting(t) or (t.step is not None and t.step.healing) for t in tracks):
+        return None
+    if any(map(history.unregistered, history.groups())):
         return None
     return min((track.stall_s for track in tracks), default=None)
 

@@ -230,12 +230,10 @@ def _never_there(history: History, graph: WaitGraph) -> Iterable[Verdict]:
     if not _nobody_seen_explains_it(graph):
         return
     for stuck in graph.stuck:
-        unknown = history.unregistered(stuck.group)
-        least_s = max(
-            history.config.silent_s, history.hang_after_s(history.tracks[stuck.joined[0]])
-        )
-        lacking = stuck.size > len(stuck.members) + len(stuck.completed)
-        if unknown and lacking and stuck.stall_s >= least_s and not stuck.absent:
+        floor_s = history.hang_after_s(history.tracks[stuck.joined[0]])
+        enough = stuck.stall_s >= max(history.config.silent_s, floor_s)
+        lacking = stuck.size > len(stuck.joined) + len(stuck.completed) and not stuck.absent
+        if enough and lacking and (unknown := history.unregistered(stuck.group)):
             yield Verdict(
                 kind=Kind.NOT_ENTERED,
                 groups=(stuck.group,),

@@ -91,7 +91,7 @@ def _suspicious(history: History, graph: WaitGraph) -> Iterable[Stuck]:
         if enough and stuck.complete:  # ranks that got out of it are members too
             passed = (t.rank for t in history.groups()[stuck.group] if _passed(t, stuck))
             yield replace(stuck, joined=tuple(sorted({*stuck.joined, *passed})))
-        elif enough and (_unseen(graph, stuck) or _crossed(graph, stuck)):
+        elif enough and _crossed(graph, stuck):
             yield stuck
     for quiet in graph.quiet:
         if quiet.stall_s >= _patience_s(history, quiet):
@@ -105,17 +105,12 @@ def _patience_s(history: History, stuck: Stuck) -> float:
     return max(history.config.mismatch_suspect_s, 3 * history.learned_step_s(track))
 
 
-def _unseen(graph: WaitGraph, stuck: Stuck) -> bool:
-    """Whether all that have not come cannot be seen: the others may differ without them."""
-    return all(graph.standing[rank] is RankStanding.SILENT for rank in stuck.absent)
-
-
 def _crossed(graph: WaitGraph, stuck: Stuck) -> bool:
-    """Whether the absent wait elsewhere and no rank anywhere is seen alone.
+    """Whether the absent wait elsewhere, or cannot be seen, and no rank anywhere is seen alone.
 
     Who waits for absent ranks that wait for each other is their victim.
     """
-    elsewhere = (RankStanding.WAITING, RankStanding.HELD)
+    elsewhere = (RankStanding.WAITING, RankStanding.HELD, RankStanding.SILENT)
     apart = any(
         set(stuck.absent) & set(circle) and not set(stuck.joined) & set(circle)
         for circle in graph.circles
@@ -301,7 +296,8 @@ def _by_records(history: History, graph: WaitGraph, stuck: Stuck) -> Verdict | N
 def _uneven(history: History, graph: WaitGraph, stuck: Stuck, said: Opinion) -> Verdict | None:
     """A call without a counterpart, which the others wait past, and no record says more."""
     others = any(sure(each) and each.kind not in MISSING for each in said.findings)
-    if stuck.complete or others or _unseen(graph, stuck):
+    unseen = any(graph.standing[rank] is RankStanding.SILENT for rank in stuck.absent)
+    if stuck.complete or others or unseen:
         return None
     return Verdict(
         kind=Kind.MISMATCH,
