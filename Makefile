@@ -92,7 +92,7 @@ campaign: setup  ## every fault class on real fleets, 20 runs each; writes evide
 matrix: setup  ## faults x Lighthouse up or down, with and without lightkeeper and gate; writes evidence/eviction-matrix.md (2 hours)
 	LIGHTKEEPER_COMMAND="make matrix" $(BIN)/python -m tests.matrix $(ARGS)
 
-field: setup  ## bugs as people write them, on scripts that know nothing of us, 3 runs each; writes evidence/field.md (4 hours; --resume, ARGS="--only lock --runs 1")
+field: setup  ## bugs as people write them, on scripts that know nothing of us, 3 runs each; writes evidence/field.md (5 hours; --resume, ARGS="--only lock --runs 1")
 	LIGHTKEEPER_COMMAND="make field" $(BIN)/python -m tests.field --resume $(ARGS)
 
 matrix-versions: setup  ## the tests that versions can break on {torch 2.13, 2.15} x {TorchFT 0.2.0, nightly}, in venvs outside of the tree; writes docs/versions.md (hours, 12 GB; ARGS="--torch 2.15.0")
