@@ -227,11 +227,9 @@ def _unseen(history: History, graph: WaitGraph, lost: list[RankTrack]) -> Iterab
 
 def _never_there(history: History, graph: WaitGraph) -> Iterable[Verdict]:
     """Groups that stand in a collective of theirs, where nothing is known of the others in it."""
-    if not _nobody_seen_explains_it(graph):
-        return
-    for stuck in graph.stuck:
-        floor_s = history.hang_after_s(history.tracks[stuck.joined[0]])
-        enough = stuck.stall_s >= max(history.config.silent_s, floor_s)
+    old = [stuck for stuck in graph.stuck if stuck.stall_s >= history.config.silent_s]
+    for stuck in old if _nobody_seen_explains_it(graph) else ():
+        enough = stuck.stall_s >= history.hang_after_s(history.tracks[stuck.joined[0]])
         lacking = stuck.size > len(stuck.joined) + len(stuck.completed) and not stuck.absent
         if enough and lacking and (unknown := history.unregistered(stuck.group)):
             yield Verdict(
