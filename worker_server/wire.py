@@ -460,10 +460,10 @@ class StepState(Struct, frozen=True, gc=False):
         A local step begins a phase. Others begin later, so that this may be too little by the rest
         of a step, or by the wait for the groups.
         """
-        ages_s = [self.phase_age_s] if self.local_steps else []
-        if self.last_commit_age_s is not None:
-            ages_s.append(self.last_commit_age_s)
-        return min(ages_s, default=None)
+        age_s = self.last_commit_age_s
+        if self.local_steps:
+            return self.phase_age_s if age_s is None else min(self.phase_age_s, age_s)
+        return age_s
 
 
 def expected_committed_step(step: StepState) -> int | None:

@@ -40,11 +40,11 @@ def forming_waits(history: History) -> tuple[Team, ...]:
     """The process groups that are being created, by replica group, number and members."""
     teams: list[Team] = []
     for group, members in history.groups().items():
+        creating = [(track, track.forming) for track in members if track.forming is not None]
         calls: dict[tuple[object, ...], list[tuple[RankTrack, Forming]]] = {}
-        for track in members:
-            if (forming := track.forming) is not None:
-                key = forming.call == "init_process_group", forming.nth, forming.ranks
-                calls.setdefault(key, []).append((track, forming))
+        for track, forming in creating:
+            key = forming.call == "init_process_group", forming.nth, forming.ranks
+            calls.setdefault(key, []).append((track, forming))
         for _, inside in sorted(calls.items()):
             joined = tuple(track.rank for track, _ in inside)
             teams.append(

@@ -198,7 +198,7 @@ class History:
         if track.step is None:
             done = sum(head.completed for head in track.heads)
             return done < COLLECTIVES_A_STEP * warm_up
-        return track.step.made - (track.healed_steps or 0) < warm_up
+        return track.made - (track.healed_steps or 0) < warm_up
 
     def learned_step_s(self, track: RankTrack) -> float:
         """Seconds a step of this rank: the median of its windows, else the mean of its life."""

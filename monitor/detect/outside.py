@@ -125,9 +125,9 @@ def _reaches_quorums(history: History, track: RankTrack) -> bool:
 
 def _may_be_outside(track: RankTrack, standing: RankStanding) -> bool:
     """Whether it may be in no collective at all: it reports nothing, or only that it waits."""
-    says_so = standing is RankStanding.WAITING and track.phased
-    waits = says_so and not track.inside_across and track.waits_in is None
-    return waits or standing in (RankStanding.UNKNOWN, RankStanding.TRACED)
+    if standing is RankStanding.WAITING:
+        return track.phased and track.waits_in is None and not track.inside_across
+    return standing is RankStanding.UNKNOWN or standing is RankStanding.TRACED
 
 
 def heads_across(track: RankTrack) -> Iterable[GroupHead]:

@@ -90,10 +90,14 @@ class RankTrack:
 
     fresh: StateReport | None = None
     """The report of the latest tick; None when there was none."""
+    forming: Forming | None = None
+    """The process group that it is creating, in the latest tick."""
     step: StepState | None = None
     """Step state of the latest report, however old."""
     commits: int = 0
     """Commits of this incarnation, by the latest report."""
+    made: int = 0
+    """Its steps, as `StepState.made`, by the latest report."""
     doing: str = OUTSIDE
     """The phase of the latest report; `OUTSIDE` where no phases are reported."""
     phased: bool = False
@@ -118,6 +122,7 @@ class RankTrack:
         """Take in this tick's observation; None: its target is unregistered."""
         self.observation = observation
         self.fresh = None if observation is None else observation.report
+        self.forming = None if self.fresh is None else self.fresh.forming
 
     @property
     def heads(self) -> tuple[GroupHead, ...]:
@@ -174,11 +179,6 @@ class RankTrack:
         """Seconds that it has been inside a collective or a transfer; 0 if in none."""
         ages_s = [head.age_s for head in self.inside] + [head.age_s for head in self.held]
         return max(ages_s, default=0.0)
-
-    @property
-    def forming(self) -> Forming | None:
-        """The process group that it is creating, in the latest tick."""
-        return None if self.fresh is None else self.fresh.forming
 
     @property
     def limit_s(self) -> float:
@@ -253,7 +253,7 @@ class RankTrack:
         self.report, self.report_s, self.step = report, now_s, step
         self.commits, self.doing, self.phased = 0, OUTSIDE, False
         if step is not None:
-            self.commits, self.doing = step.commits, step.phase
+            self.commits, self.made, self.doing = step.commits, step.made, step.phase
             self.phased = step.source == SOURCE_REPORTER
         self._take_progress(report, now_s)
         self._take_commits(before, now_s)
@@ -308,10 +308,11 @@ class RankTrack:
             if head.read_age_s is None:
                 ring.append(head)
                 moves += head.enqueued + head.completed
-        for transfer in report.transfers:
-            least_s = min(least_s, transfer.age_s)
-            moves += 2 * transfer.posted - transfer.unfinished
-        self.held = tuple(transfer for transfer in report.transfers if transfer.held)
+        self.held = ()
+        if report.transfers:
+            least_s = min(least_s, *(transfer.age_s for transfer in report.transfers))
+            moves += sum(2 * each.posted - each.unfinished for each in report.transfers)
+            self.held = tuple(transfer for transfer in report.transfers if transfer.held)
         self.ring_heads = report.heads if len(ring) == len(report.heads) else tuple(ring)
         self.inside = tuple(inside)
         return moves, least_s

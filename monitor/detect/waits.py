@@ -97,9 +97,11 @@ def build(history: History) -> WaitGraph:
 
 def _stuck(history: History, standing: Mapping[RankName, RankStanding]) -> tuple[Stuck, ...]:
     """Collectives and transfers that hold ranks."""
+    held = {t.group for t in history.present() if standing[t.rank] is RankStanding.HELD}
     return tuple(
         stuck
         for group, members in history.groups().items()
+        if group in held
         for find in (stuck_in, transfers_in)
         for stuck in find(group, members, standing)
     )
@@ -219,28 +221,27 @@ def _standing(history: History, track: RankTrack) -> RankStanding:
     report = track.fresh
     if report is None:
         return RankStanding.SILENT if track.died_s is None else RankStanding.DEAD
-    by_process = _by_process(history, track, report.process)
-    return _by_waits(track) if by_process is None else by_process
+    process, floor_s = report.process, history.config.stall_floor_s
+    if process.state == "T" or not process.alive or process.tracer is not None:
+        return _held_up(process)
+    frozen_s = process.interpreter_age_s or 0.0
+    frozen = frozen_s >= floor_s and frozen_s >= history.hang_after_s(track)
+    return RankStanding.FROZEN if frozen else _by_waits(track)
 
 
-def _by_process(history: History, track: RankTrack, process: Process) -> RankStanding | None:
-    """What the operating system says of it; None: it runs."""
+def _held_up(process: Process) -> RankStanding:
+    """Why it does not run, by the operating system."""
     if not process.alive:
         return RankStanding.DEAD
-    if process.tracer is not None:
-        return RankStanding.TRACED
-    if process.state == "T":
-        return RankStanding.STOPPED
-    frozen_s = process.interpreter_age_s or 0.0
-    frozen = frozen_s >= history.config.stall_floor_s and frozen_s >= history.hang_after_s(track)
-    return RankStanding.FROZEN if frozen else None
+    return RankStanding.STOPPED if process.tracer is None else RankStanding.TRACED
 
 
 def _by_waits(track: RankTrack) -> RankStanding:
     """What it is seen to wait in, or what it says."""
     if (track.inside or track.held) and track.inside_own:
         return RankStanding.HELD
-    if track.waits_in is not None or track.forming is not None or track.inside_across:
+    across = track.inside and track.inside_across  # most are inside nothing
+    if across or track.waits_in is not None or track.forming is not None:
         return RankStanding.WAITING
     if track.phased:
         waits = track.doing in (WAITING_PHASE, _QUORUM_PHASE)
