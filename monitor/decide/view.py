@@ -600,8 +600,7 @@ def _ways(root: Incident | None, departures: list[Departure]) -> str:
     own = [departure for departure in departures if departure.rank in first]
     died = any(not (departure.clean or departure.stopped) for departure in own)
     if root is not None and not (root.kind is Kind.DEAD and (died or not first)):
-        why = (root.verdict.brief or root.verdict.reason).rstrip(".")
-        return f"{why}{_given_up(root, departures)}"
+        return (root.verdict.brief or root.verdict.reason).rstrip(".") + _given_up(root, departures)
     departures.sort(
         key=lambda d: (
             d.rank not in first, d.clean, d.ending is None or not d.ending.exception, d.at_s

@@ -39,7 +39,7 @@ from monitor.detect.endings import (
 from monitor.detect.graph import WaitGraph
 from monitor.detect.history import Held, History
 from monitor.detect.patience import allowance, at_work
-from monitor.detect.recorded import MISSING, opinion, sure
+from monitor.detect.recorded import MISSING, before_death, opinion, sure, waits_by_stack
 from monitor.detect.track import RankTrack, inside_own_group, of_own_group
 from monitor.detect.wording import (
     gave_up,
@@ -417,8 +417,7 @@ def _waited_for(history: History, track: RankTrack, left: Sequence[RankTrack]) -
 
 def _stands_inside(history: History, graph: WaitGraph, track: RankTrack) -> bool:
     standing = graph.standing[track.rank]
-    by_stack = standing is RankStanding.WAITING and track.waits_in is None
-    inside = standing is RankStanding.HELD or by_stack
+    inside = standing is RankStanding.HELD or waits_by_stack(track, standing)
     return inside and track.stall_s >= history.hang_after_s(track)
 
 
@@ -458,19 +457,19 @@ def _verdict(
     ]  # fmt: skip
     waiting = tuple(rank for rank in graph.victims(culprits) if rank not in died)
     alive = [t.rank for t in history.groups()[group] if t.fresh is not None and not is_gone(t)]
-    strayed = _strayed_into(history, named[0]) if len(named) == 1 else None
     what = _died(history, named, first_s)
-    if strayed is not None:
-        what += f", in its first {strayed.op} at {strayed.site}, which no other rank has entered"
     stranded = _stranded(history, gone, first_s, waits=bool(alive and waiting))
+    confidence = _confidence(gone, named, late, stranded=stranded)
+    strayed = _strayed_into(history, named[0]) if len(named) == 1 else None
+    if strayed is not None:
+        confidence = Confidence.LIKELY
+        what += f", in its first {strayed.op} at {strayed.site}, which no other rank has entered"
     return Verdict(
         kind=Kind.DEAD,
         culprits=culprits,
         reason="; ".join([what, *what_followed(history, culprits, alive, died, waiting)]),
         brief=what,
-        confidence=Confidence.LIKELY
-        if strayed is not None
-        else _confidence(gone, named, late, stranded=stranded),
+        confidence=confidence,
         since_s=first_s,
         victims=tuple(sorted({*waiting, *died})),
         evidence={"host": ", ".join(history.hosts(culprits))}
@@ -547,25 +546,32 @@ def _unclear(track: RankTrack) -> bool:
 
 def _strayed_into(history: History, track: RankTrack) -> RingEntry | None:
     """The collective in which C++ ended a rank, where the rank alone was out of its way: its record
-    shows no earlier call from that line, and none of the others, two at least, has entered. They
-    lost it in another, or their launcher ended them before they could say so.
+    shows no earlier call from that line, and none of the others, two at least, has entered, by
+    records read since it died. They lost it in another, or their launcher ended them before they
+    could say so.
     """
-    reading, peers = history.reading(track), history.groups()[track.group]
-    others = [mate for mate in peers if mate.rank != track.rank]
-    if reading is None or not reading.calls or not _unclear(track) or len(others) < 2:
+    calls = _calls_at_death(history, track)
+    others = [mate for mate in history.groups()[track.group] if mate.rank != track.rank]
+    if not calls or not _unclear(track) or len(others) < 2:
         return None
-    last = reading.calls[-1]
-    before = any(call.site == last.site for call in reading.calls[:-1])
-    if before or last.exit_age_s is not None or last.group.startswith(ACROSS):
+    *earlier, last = calls
+    if last.site in {None, *(call.site for call in earlier)} or last.group.startswith(ACROSS):
         return None
     outside = all(_never_entered(history, mate, last) for mate in others)
-    return last if outside and any(end_of(mate) is End.PEERS for mate in others) else None
+    lost = any(end_of(mate) is End.PEERS for mate in others)
+    return last if last.exit_age_s is None and outside and lost else None
 
 
 def _never_entered(history: History, track: RankTrack, call: RingEntry) -> bool:
-    reading = history.reading(track)
+    calls = {(each.group, each.seq) for each in _calls_at_death(history, track)}
     lost = is_gone(track) and end_of(track) in _NOT_ITS_OWN
-    return lost and reading is not None and reading.at(call.group, call.seq) is None
+    return lost and bool(calls) and (call.group, call.seq) not in calls
+
+
+def _calls_at_death(history: History, track: RankTrack) -> tuple[RingEntry, ...]:
+    """Those of its record, if that was read since it died."""
+    reading = None if before_death(history, track) else history.reading(track)
+    return () if reading is None else reading.calls
 
 
 def _seen_late(gone: list[RankTrack], first: list[RankTrack]) -> list[RankTrack]:

@@ -13,7 +13,7 @@ from monitor.detect.graph import SELF_HELD, Stuck, WaitGraph
 from monitor.detect.history import AROUND_S, History
 from monitor.detect.outside import heads_across
 from monitor.detect.patience import FOR_OTHERS, at_work, out_of_sight
-from monitor.detect.recorded import MISSING, Opinion, due, opinion, sure, unread
+from monitor.detect.recorded import MISSING, Opinion, due, opinion, sure
 from monitor.detect.track import RankTrack
 from monitor.detect.waits import patience
 from monitor.detect.wording import (
@@ -58,10 +58,8 @@ def not_entered(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     Without any, ranks that a tracer holds; else ranks that cannot be seen and that others wait for.
     """
     hangs = (_hang(history, graph, roots) for roots in _roots(history, graph, outside=False))
-    return (*hangs, *_traced(history, graph)) or (
-        *_silent(history, graph),
-        *_never_there(history, graph),
-    )
+    seen = (*hangs, *_traced(history, graph))
+    return seen or (*_silent(history, graph), *_never_there(history, graph))
 
 
 def _roots(history: History, graph: WaitGraph, *, outside: bool) -> Iterable[list[RankTrack]]:
@@ -513,8 +511,8 @@ def _collectives_left_out(history: History, still: Sequence[RankTrack]) -> Itera
     """
     for group, voting in sorted(_by_group(_in_vote(still)).items()):
         members = history.groups()[group]
-        since_s = history.now_s - _still_s(track for track in still if track.group == group)
-        said = None if unread(history, members, since_s) else opinion(history, group)
+        still_s = _still_s(track for track in still if track.group == group)
+        said = opinion(history, group, within_s=still_s)
         if said is None:
             continue
         for finding in filter(sure, said.findings):

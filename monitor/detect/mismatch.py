@@ -16,7 +16,15 @@ from monitor.detect.corrupt import spells
 from monitor.detect.endings import End, end_of
 from monitor.detect.graph import Stuck, WaitGraph
 from monitor.detect.history import History, Reading
-from monitor.detect.recorded import MISSING, Opinion, lane, opinion, opinion_across, sure, unread
+from monitor.detect.recorded import (
+    MISSING,
+    Opinion,
+    before_death,
+    lane,
+    opinion,
+    opinion_across,
+    sure,
+)
 from monitor.detect.track import RankTrack
 from monitor.detect.wording import HANGS_NOTHING, calls_uneven, with_places
 from monitor.model.names import GroupName, RankName
@@ -44,7 +52,7 @@ def suspicious_records(history: History, graph: WaitGraph) -> tuple[RankName, ..
     for members in history.groups().values():
         if len(members) > 1 and any(graph.standing[t.rank] is RankStanding.DEAD for t in members):
             wanted.update(
-                t.rank for t in members if _lacks(history, t.rank) or _before_death(history, t)
+                t.rank for t in members if _lacks(history, t.rank) or before_death(history, t)
             )
     return tuple(sorted(r for r in wanted if history.tracks[r].fresh is not None))
 
@@ -75,12 +83,6 @@ def _lacks(history: History, rank: RankName, stuck: Stuck | None = None) -> bool
         return False
     lacking = reading.at(stuck.process_group, stuck.seq) is None
     return lacking and age_s >= min(_AGAIN_S, history.config.record_repeat_s)
-
-
-def _before_death(history: History, track: RankTrack) -> bool:
-    """Whether a dead rank's record was read before it died: its last call is missing."""
-    read_s = history.now_s - history.record_age_s(track.rank)
-    return track.died_s is not None and read_s <= track.died_s
 
 
 def _suspicious(history: History, graph: WaitGraph) -> Iterable[Stuck]:
@@ -134,7 +136,7 @@ def _of_the_dead(history: History, graph: WaitGraph) -> Iterable[Stuck]:
             if graph.standing[track.rank] is not RankStanding.DEAD:
                 continue
             record = history.reading(track)
-            if record is None or _before_death(history, track):
+            if record is None or before_death(history, track):
                 continue
             for entry in _last_unfinished(record):
                 places = record.answer.members.get(entry.group) or tuple(
@@ -184,9 +186,10 @@ def differing_across(history: History) -> tuple[Verdict, ...]:
 def torn_records(history: History) -> tuple[RankName, ...]:
     """Ranks whose records would show the mismatch, if not read since the death."""
     return tuple(
-        rank
+        mate.rank
         for track in _torn(history)
-        for rank in unread(history, lane(history, track.identity.group_rank), track.death_s)
+        for mate in lane(history, track.identity.group_rank)
+        if (reading := history.asked(mate)) is None or reading.at_s < track.death_s
     )
 
 

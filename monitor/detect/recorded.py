@@ -128,13 +128,10 @@ def due(
     return tuple(track.rank for track in lacking or again)
 
 
-def unread(history: History, tracks: Sequence[RankTrack], since_s: float) -> tuple[RankName, ...]:
-    """The ranks whose record was not read since then."""
-    return tuple(
-        track.rank
-        for track in tracks
-        if (reading := history.asked(track)) is None or reading.at_s < since_s
-    )
+def before_death(history: History, track: RankTrack) -> bool:
+    """Whether a dead rank's record was read before it died: its last call is missing."""
+    read_s = history.now_s - history.record_age_s(track.rank)
+    return track.died_s is not None and read_s <= track.died_s
 
 
 def _read(reading: Reading, world: int) -> RankRecord | None:
@@ -198,18 +195,21 @@ def quiet_groups(history: History, standing: Mapping[RankName, RankStanding]) ->
         )
         for group, members in history.groups().items()
         if len(members) > 1
-        and all(_unseen(track, standing[track.rank]) for track in members)
+        and all(_nothing_shows(track, standing[track.rank]) for track in members)
         and all(t.fresh is not None and t.stall_s >= history.still_after_s for t in members)
         and any(_still(history, track, standing[track.rank]) for track in members)
     )
 
 
-def _unseen(track: RankTrack, standing: RankStanding) -> bool:
+def _nothing_shows(track: RankTrack, standing: RankStanding) -> bool:
     """Whether nothing but perhaps its stack shows a wait."""
-    if standing is not RankStanding.WAITING:
-        return standing is RankStanding.UNKNOWN
+    return standing is RankStanding.UNKNOWN or waits_by_stack(track, standing)
+
+
+def waits_by_stack(track: RankTrack, standing: RankStanding) -> bool:
+    """Whether its stack shows that it waits for others, and nothing else does."""
     elsewhere = track.waits_in is not None or track.forming is not None or track.inside_across
-    return not elsewhere and not track.phased
+    return standing is RankStanding.WAITING and not elsewhere and not track.phased
 
 
 def missed_by_records(
@@ -220,12 +220,12 @@ def missed_by_records(
     A rank whose stack is in a wait for others is not the one that they wait for.
     """
     missing: dict[RankName, set[RankName]] = {}
-    for group in quiet:
-        said = opinion(history, group.group, within_s=group.stall_s)
-        for finding in () if said is None else said.findings:
-            if said is None or not sure(finding) or finding.kind not in MISSING:
-                continue
-            for rank in said.names(finding.culprits):
+    for stuck in quiet:
+        said = opinion(history, stuck.group, within_s=stuck.stall_s)
+        if said is None:
+            continue
+        for finding in filter(sure, said.findings):
+            for rank in said.names(finding.culprits) if finding.kind in MISSING else ():
                 if standing[rank] is RankStanding.UNKNOWN:
                     missing.setdefault(rank, set()).update(said.names(finding.victims))
     return {rank: tuple(sorted(waiting)) for rank, waiting in sorted(missing.items())}

@@ -251,7 +251,7 @@ class RankTrack:
     def take(self, report: StateReport, now_s: float) -> None:
         before, step = self.step, report.step
         self.report, self.report_s, self.step = report, now_s, step
-        self.commits, self.doing, self.phased = 0, OUTSIDE, False
+        self.commits, self.made, self.doing, self.phased = 0, 0, OUTSIDE, False
         if step is not None:
             self.commits, self.made, self.doing = step.commits, step.made, step.phase
             self.phased = step.source == SOURCE_REPORTER

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from monitor.model.observation import Snapshot
 from monitor.model.verdict import Confidence
 from tests.changed import replace
 from tests.monitor.fleet import Drive
 from tests.monitor.fleet.plain import PlainJob
 from tests.monitor.fleet.told import reports
-from worker_server.wire import Doing, StateReport
+from worker_server.wire import ACROSS, Doing, StateReport
 
 TIMED_OUT = "RuntimeError: Timed out waiting 8000ms for recv operation to complete"
 LOST = "RuntimeError: Connection closed by peer"
@@ -208,6 +209,30 @@ def test_who_aborted_in_a_call_that_only_it_has_made_strayed_from_its_peers(site
     if accused:
         reason = drive.incident("dead").verdict.reason
         assert "in its first all_reduce at train.py:81, which no other rank has entered" in reason
+
+
+def test_records_of_peers_from_before_their_end_do_not_show_what_they_never_entered() -> None:
+    job = PlainJob(
+        3,
+        (20.05, lambda job: job.call(0, site="train.py:81")),
+        (20.1, lambda job: job.end(0, signal="SIGABRT")),
+        (20.2, lambda job: job.end(1, LOST, of_peers=True)),
+        (20.2, lambda job: job.end(2, LOST, of_peers=True)),
+    )
+
+    def early(seen: Snapshot) -> Snapshot:
+        """Those of job.1 and job.2 come before their end, and no more."""
+        records = {rank: record for rank, record in seen.records.items() if rank == "job.0"}
+        if seen.tick == 19:
+            records |= {rank.name: job._record(rank) for rank in job.ranks[1:]}
+        return replace(seen, records=records)
+
+    assert not Drive(job, alter=early).run(35).accused()
+
+
+def test_who_is_done_has_left_nobody_who_waits_across_groups() -> None:
+    done = (20, lambda job: [job.end(2, code=0), *(job.call(n, group=ACROSS) for n in (0, 1))])
+    assert not Drive(PlainJob(3, done)).run(40).accused()
 
 
 def test_an_error_of_c_plus_plus_that_nobody_can_place_ends_a_wait_if_the_rank_waited() -> None:

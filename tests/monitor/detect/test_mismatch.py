@@ -7,12 +7,12 @@ import pytest
 
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Guard
-from monitor.model.observation import Failure, Observation, Snapshot, Unreachable
+from monitor.model.observation import Snapshot
 from monitor.model.verdict import Confidence
 from tests.changed import replace
 from tests.monitor.fleet import Drive, Fault, SimFleet, at, crash, hang, mismatch
 from tests.monitor.fleet.plain import PlainJob
-from tests.monitor.fleet.told import Alter, observed, without_records
+from tests.monitor.fleet.told import Alter, unanswered, unregistered, without_records
 from worker_server.wire import FlightRecord, RingEntry
 
 
@@ -107,36 +107,12 @@ def test_an_extra_call_of_which_no_past_is_known_is_told_and_accuses_nobody() ->
     assert not drive.evicts
 
 
-def unreachable(*names: str) -> Alter:
-    """From tick 15 on the WorkerServers of these ranks do not answer."""
-    away = Unreachable(Failure.TIMEOUT, "no answer")
-
-    def one(seen: Observation) -> Observation:
-        return replace(seen, outcome=away) if seen.rank in names else seen
-
-    def alter(snapshot: Snapshot) -> Snapshot:
-        records = {name: r for name, r in snapshot.records.items() if name not in names}
-        changed = observed(one)(snapshot) if snapshot.tick > 15 else snapshot
-        return replace(changed, records=records)
-
-    return alter
-
-
-def unregistered(*names: str) -> Alter:
-    def alter(snapshot: Snapshot) -> Snapshot:
-        seen = tuple(seen for seen in snapshot.observations if seen.rank not in names)
-        records = {name: r for name, r in snapshot.records.items() if name not in names}
-        return replace(snapshot, observations=seen, records=records)
-
-    return alter
-
-
 @pytest.mark.parametrize(
     ("alter", "accused"),
     [
-        (unreachable("job.3"), {"job.1"}),
+        (unanswered("job.3"), {"job.1"}),
         (unregistered("job.3"), {"job.1"}),
-        (unreachable("job.2", "job.3"), set()),
+        (unanswered("job.2", "job.3"), set()),
     ],
     ids=["one does not answer", "one is not registered", "two of five do not answer"],
 )

@@ -10,17 +10,15 @@ from collections.abc import Callable
 
 import pytest
 
-from monitor.model.observation import Failure, Observation, Snapshot, Unreachable
 from tests.changed import replace
 from tests.monitor.fleet import Drive, SimFleet, at, hang, leaves_out, leaves_vote, mismatch
 from tests.monitor.fleet.plain import PlainJob
-from tests.monitor.fleet.told import Alter, observed, reports
+from tests.monitor.fleet.told import Alter, recordless, reports, unanswered, unregistered
 from worker_server.wire import Doing, Frame, StateReport, Witness
 
 CULPRIT = "job.1"
 LOST = "RuntimeError: Connection closed by peer"
 TIMED_OUT = "RuntimeError: Timed out waiting 8000ms for recv operation to complete"
-AWAY = Unreachable(Failure.TIMEOUT, "no answer")
 Act = Callable[[PlainJob], object]
 
 
@@ -56,38 +54,6 @@ ENDS: dict[str, list[tuple[float, Act]]] = {
         (28.7, end(1, 3, signal="SIGTERM")),
     ],
 }
-
-
-def unanswered(*ranks: str, after: int = 15) -> Alter:
-    """Their WorkerServers answer nothing any more."""
-
-    def one(seen: Observation) -> Observation:
-        return replace(seen, outcome=AWAY) if seen.rank in ranks else seen
-
-    def alter(seen: Snapshot) -> Snapshot:
-        if seen.tick <= after:
-            return seen
-        records = {rank: record for rank, record in seen.records.items() if rank not in ranks}
-        return replace(observed(one)(seen), records=records)
-
-    return alter
-
-
-def unregistered(*ranks: str) -> Alter:
-    def alter(seen: Snapshot) -> Snapshot:
-        others = tuple(each for each in seen.observations if each.rank not in ranks)
-        records = {rank: record for rank, record in seen.records.items() if rank not in ranks}
-        return replace(seen, observations=others, records=records)
-
-    return alter
-
-
-def recordless(*ranks: str) -> Alter:
-    """They answer, but not in time with their flight record."""
-    return lambda seen: replace(
-        seen,
-        records={rank: AWAY if rank in ranks else kept for rank, kept in seen.records.items()},
-    )
 
 
 def by_stacks(report: StateReport) -> StateReport:

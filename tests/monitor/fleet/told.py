@@ -17,10 +17,44 @@ def observed(change: Callable[[Observation], Observation]) -> Alter:
     return lambda seen: replace(seen, observations=tuple(map(change, seen.observations)))
 
 
+AWAY = Unreachable(Failure.TIMEOUT, "no answer")
+
+
 def without_records(seen: Snapshot) -> Snapshot:
     """No flight record comes."""
-    lost = Unreachable(Failure.TIMEOUT, "no answer")
-    return replace(seen, records=dict.fromkeys(seen.records, lost))
+    return replace(seen, records=dict.fromkeys(seen.records, AWAY))
+
+
+def unanswered(*ranks: str, after: int = 15) -> Alter:
+    """Their WorkerServers answer nothing any more."""
+
+    def one(seen: Observation) -> Observation:
+        return replace(seen, outcome=AWAY) if seen.rank in ranks else seen
+
+    def alter(seen: Snapshot) -> Snapshot:
+        if seen.tick <= after:
+            return seen
+        records = {rank: record for rank, record in seen.records.items() if rank not in ranks}
+        return replace(observed(one)(seen), records=records)
+
+    return alter
+
+
+def unregistered(*ranks: str) -> Alter:
+    def alter(seen: Snapshot) -> Snapshot:
+        others = tuple(each for each in seen.observations if each.rank not in ranks)
+        records = {rank: record for rank, record in seen.records.items() if rank not in ranks}
+        return replace(seen, observations=others, records=records)
+
+    return alter
+
+
+def recordless(*ranks: str) -> Alter:
+    """They answer, but not in time with their flight record."""
+    return lambda seen: replace(
+        seen,
+        records={rank: AWAY if rank in ranks else kept for rank, kept in seen.records.items()},
+    )
 
 
 def reports(change: Callable[[StateReport], StateReport], *ranks: str, after: int = 0) -> Alter:
