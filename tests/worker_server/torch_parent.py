@@ -24,6 +24,8 @@ import torch.distributed as dist
 import worker_server
 from tests import forks
 from tests.worker_server.fates import HAMMERED
+from worker_server.sidecar.queries import SilentError
+from worker_server.sidecar.recorders import ControlPlane
 
 ENDINGS = (
     "normal", "exception", "exception_beside_torch_threads", "exception_in_atexit",
@@ -41,6 +43,8 @@ def run_child(ending, attached, hammered):
         os.dup2(
             os.open(said_by(ending, attached, hammered, stream), os.O_WRONLY | os.O_CREAT), stream
         )
+    name = f"{ending}-{attached}-{hammered}"
+    atexit.register(tell_if_found, name, os.getpid())  # runs after the rank's own
     reporter = worker_server.attach()
     assert type(reporter).__name__ == ("Reporter" if attached else "NullReporter")
     if ending == "forks":
@@ -56,6 +60,13 @@ def run_child(ending, attached, hammered):
     if hammered:
         time.sleep(0.3)  # requests are in flight when the end comes
     end(ending)
+
+
+def tell_if_found(name, rank):
+    """A request that comes while C++ globals are destroyed ends the rank by SIGSEGV."""
+    folder = Path(os.environ["LIGHTKEEPER_RUN_DIR"])
+    if os.getpid() == rank and any(folder.glob(f"{name}.0-*.sock")):
+        print("its control plane can still be asked", flush=True)
 
 
 def said_by(ending, attached, hammered, stream):
@@ -126,9 +137,6 @@ def count_for_ever():
 
 def hammer(name, done, answers):
     """Ask the control plane of that rank again and again, until it is gone."""
-    from worker_server.sidecar.queries import SilentError
-    from worker_server.sidecar.recorders import ControlPlane
-
     folder = Path(os.environ["LIGHTKEEPER_RUN_DIR"])
     while not done.is_set():
         for path in folder.glob(f"{name}.0-*.sock"):

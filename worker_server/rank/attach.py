@@ -362,6 +362,7 @@ def _start_beat(
     )
 
     def end() -> None:
+        torch_hooks.close_control_plane(files.socket)
         page.end()
         beat.stop()
         last_words.note_uncaught()

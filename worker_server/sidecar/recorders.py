@@ -106,7 +106,7 @@ class ControlPlane:
             earlier.close()
         if not self._path.exists():
             raise SilentError(
-                "torch's control plane is not up (torch.distributed is not imported in the rank)"
+                "torch's control plane is not up (torch.distributed is not imported, or it is over)"
             )
         connection = _UnixConnection(self._path, timeout_s)
         try:
