@@ -17,7 +17,7 @@ import json
 import sys
 from base64 import b64decode, b64encode
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
@@ -40,8 +40,6 @@ _TAGS: Final[dict[type, str]] = {
 }  # fmt: skip
 _MADE: Final = {tag: kind for kind, tag in _TAGS.items()}
 _SCALARS: Final[dict[str, Callable[[Any], Any]]] = {"f": float, "b": b64decode}
-_OFTEN: Final = frozenset({Identity, Observation, StateReport})
-"""Most of what a tick holds, known without a look at the class."""
 UNUSABLE: Final = (
     LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError,
 )  # fmt: skip
@@ -165,11 +163,13 @@ class Writer:
         """
         self._new, self._before, self._now = [], self._now, {}
         try:
-            return {"value": self._plain(value), "classes": self._new}
+            plain = {"value": self._plain(value), "classes": self._new}
         except MemoryFormatError:
             raise
         except UNUSABLE as exc:
             raise MemoryFormatError(f"cannot be journalled: {type(exc).__name__}: {exc}") from exc
+        self._now.pop(id(value), None)  # a tick's reports are not kept until the next
+        return plain
 
     def _number(self, kind: type) -> int:
         if kind not in self._classes:
@@ -181,10 +181,11 @@ class Writer:
         kind = value.__class__
         if kind in ATOMS:
             return value if kind is not float or isfinite(value) else ["f", str(value)]
-        if kind in _OFTEN:
+        if kind is Identity:  # most of what a tick holds
             return self._object(value)
         if kind is tuple:
-            return ["t", *map(self._plain, value)]
+            of_snapshot = value and value[0].__class__ is Observation
+            return ["t", *map(self._seen if of_snapshot else self._plain, value)]
         if kind is _Node and value.kind in _TAGS:
             return [_TAGS[value.kind], *map(self._plain, value.values)]
         if kind is bytes:
@@ -209,13 +210,26 @@ class Writer:
         self._now[key] = (self._count, value)
         self._count += 1
         kind = value.__class__
-        if kind is StateReport:  # nothing else in it occurs again
-            identity, process, step, *rest = structs.astuple(value)
-            process, step = structs.astuple(process), step and structs.astuple(step)
-            return ["o", self._number(kind), self._plain(identity), process, step, *rest]
+        if kind is StateReport:
+            return ["o", self._number(kind), *self._parts(value)]
         if kind is _Node:
             return ["o", self._number(value.kind), *map(self._plain, value.values)]
         return ["o", self._number(kind), *map(self._plain, _values_of(kind)(value))]
+
+    def _seen(self, seen: Observation) -> list[Any]:
+        """In a snapshot: it and its report occur nowhere else, so they need no number."""
+        report = seen.outcome
+        if report.__class__ is not StateReport:
+            return self._object(seen)
+        identity = self._object(seen.identity)  # in the order in which they are read
+        row = ["n", self._number(StateReport), *self._parts(report)]
+        return ["n", self._number(Observation), identity, seen.url, row, seen.round_trip_s]
+
+    def _parts(self, report: StateReport) -> Iterator[Any]:
+        """Nothing in it but its identity occurs again."""
+        identity, process, step, *rest = structs.astuple(report)
+        step = step and structs.astuple(step)
+        return chain((self._object(identity), structs.astuple(process), step), rest)
 
 
 def _row(message: Any) -> Any:
@@ -287,7 +301,7 @@ class Reader:
                 items = map(self._value, data[1:])
                 pairs = dict(zip(items, items, strict=True))
                 return pairs if tag == "d" else Counter(pairs)
-            case "o" | "r":
+            case "o" | "n" | "r":
                 return self._object(data)
             case "w":
                 return _message(self._classes[data[1]], data[2])
@@ -308,9 +322,8 @@ class Reader:
             self._now[number] = value
             return value
         kind: Any = self._classes[number]
-        number = self._count
-        self._count += 1
-        names = names_of(kind)
+        names, number = names_of(kind), self._count if tag == "o" else -1
+        self._count += tag == "o"
         if kind is StateReport:
             identity, process, step, *rest = values
             step = step and _message(StepState, step)
