@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import sys
 from base64 import b64decode, b64encode
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
@@ -36,10 +36,9 @@ ATOMS: Final = frozenset({type(None), bool, int, float, str})
 _WIRE: Final = "worker_server.wire"
 OURS: Final = ("monitor.", _WIRE)
 _TAGS: Final[dict[type, str]] = {
-    tuple: "t", list: "l", set: "s", frozenset: "z", deque: "q", dict: "d", Counter: "c",
+    tuple: "t", list: "l", set: "s", frozenset: "z", deque: "q", dict: "d",
 }  # fmt: skip
 _MADE: Final = {tag: kind for kind, tag in _TAGS.items()}
-_SCALARS: Final[dict[str, Callable[[Any], Any]]] = {"f": float, "b": b64decode}
 UNUSABLE: Final = (
     LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError,
 )  # fmt: skip
@@ -123,7 +122,7 @@ def _freeze(value: Any, nodes: dict[int, _Node]) -> Any:
         return _each(value, nodes)
     if kind in _TAGS:
         items = value
-        if kind is dict or kind is Counter:
+        if kind is dict:
             items = chain.from_iterable(value.items())
         elif kind is deque:
             items = (value.maxlen, *value)
@@ -181,8 +180,6 @@ class Writer:
         kind = value.__class__
         if kind in ATOMS:
             return value if kind is not float or isfinite(value) else ["f", str(value)]
-        if kind is Identity:  # most of what a tick holds
-            return self._object(value)
         if kind is tuple:
             of_snapshot = value and value[0].__class__ is Observation
             return ["t", *map(self._seen if of_snapshot else self._plain, value)]
@@ -297,10 +294,9 @@ class Reader:
                 return _MADE[tag](map(self._value, data[1:]))
             case "q":
                 return deque(map(self._value, data[2:]), maxlen=data[1])
-            case "d" | "c":
+            case "d":
                 items = map(self._value, data[1:])
-                pairs = dict(zip(items, items, strict=True))
-                return pairs if tag == "d" else Counter(pairs)
+                return dict(zip(items, items, strict=True))
             case "o" | "n" | "r":
                 return self._object(data)
             case "w":
@@ -308,7 +304,7 @@ class Reader:
             case "e":
                 return self._classes[data[1]](data[2])
             case "f" | "b":
-                return _SCALARS[tag](data[1])
+                return float(data[1]) if tag == "f" else b64decode(data[1])
             case "k":
                 return replace(self._config, **data[1]) if data[1] else self._config
             case _:

@@ -218,10 +218,6 @@ class ScrapeView:
         return tuple(sorted(worst[: self.bounds.groups], key=lambda group: group.group))
 
     @cached_property
-    def exported_names(self) -> frozenset[GroupName]:
-        return frozenset(group.group for group in self.exported_groups)
-
-    @cached_property
     def busy(self) -> tuple[RankName, ...]:
         """Ranks with a known tempo and their own series, sorted."""
         view = self.view

@@ -10,7 +10,7 @@ from typing import Final
 from prometheus_client.core import Metric
 
 from monitor.decide.tempo import Tempo
-from monitor.model.names import GroupName, group_of, group_of_replica, split_rank_name
+from monitor.model.names import GroupName, group_of, split_rank_name
 from monitor.model.observation import LighthouseAway, LighthouseView
 from monitor.model.verdict import RankHealth
 from monitor.show.exposition import GROUP, RANK, ScrapeView, counter, gauge
@@ -77,11 +77,6 @@ FORMED = gauge(
     "Unix time at which this monitor first saw the last quorum: it is at least so old.",
     absent="no quorum was seen yet",
 )  # fmt: skip
-MEMBER_HEARTBEAT_AGE = gauge(
-    "member_heartbeat_age_seconds",
-    "Age of the last heartbeat of each member of the last quorum, as the Lighthouse says.",
-    GROUP, series="G", absent=_NO_LIGHTHOUSE,
-)  # fmt: skip
 
 
 def _ranks(scene: ScrapeView) -> Iterator[Metric]:
@@ -119,18 +114,6 @@ def _lighthouse(scene: ScrapeView) -> Iterator[Metric]:
     if isinstance(page, LighthouseView):
         yield QUORUM_ID.value(page.quorum_id)
         yield PARTICIPANTS.value(len(page.members))
-        yield MEMBER_HEARTBEAT_AGE.each(_beats(scene, page))
-
-
-def _beats(scene: ScrapeView, view: LighthouseView) -> list[tuple[str, float]]:
-    """The oldest of each group, members only: the Lighthouse keeps every id that ever beat."""
-    ages_s: dict[str, float] = {}
-    for member in view.members:
-        group = group_of_replica(member.replica_id)
-        age_s = view.heartbeat_ages_s.get(member.replica_id)
-        if age_s is not None and group in scene.exported_names:
-            ages_s[group] = max(age_s, ages_s.get(group, 0.0))
-    return sorted(ages_s.items())
 
 
 # -- Who holds the fleet back: how long each works and waits in a step, and by how much it differs -
@@ -161,12 +144,6 @@ GROUP_WAIT = gauge(
     "group_wait_seconds", "Seconds a step that the ranks of the group waited, their median.",
     GROUP, series="G", absent=_NO_TEMPO,
 )  # fmt: skip
-GROUP_SKEW = gauge(
-    "group_busy_skew_ratio",
-    "How many times the median of all ranks of the fleet the longest working rank of the group "
-    "worked.",
-    GROUP, series="G", absent=_NO_TEMPO,
-)  # fmt: skip
 
 
 def _stragglers(scene: ScrapeView) -> Iterator[Metric]:
@@ -188,12 +165,10 @@ def _stragglers(scene: ScrapeView) -> Iterator[Metric]:
         for group in scene.exported_groups
         if group.group in members
     ]
-    longest = [(group, max(tempo.busy_s for tempo in ranks)) for group, ranks in groups]
-    yield GROUP_BUSY.each(longest)
+    yield GROUP_BUSY.each((group, max(tempo.busy_s for tempo in ranks)) for group, ranks in groups)
     yield GROUP_WAIT.each(
         (group, median(tempo.wait_s for tempo in ranks)) for group, ranks in groups
     )
-    yield GROUP_SKEW.each((group, busy_s / usual_s) for group, busy_s in longest if usual_s > 0)
 
 
 def _spread(busy: list[float], usual_s: float) -> Iterator[tuple[str, float]]:

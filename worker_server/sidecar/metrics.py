@@ -192,10 +192,6 @@ class RankCollector(Collector):
         self._follower = follower
         self._waited_s = 0.0
 
-    def describe(self) -> list[Metric]:
-        """Nothing in advance: registering must not read the rank."""
-        return []
-
     def collect(self) -> Iterator[Metric]:
         report = self._state()
         name, step = report.identity, report.step

@@ -94,7 +94,6 @@ CONTRACT = [
     "lightkeeper_lighthouse_up 1.0",
     "lightkeeper_quorum_id 7.0",
     "lightkeeper_quorum_participants 2.0",
-    'lightkeeper_member_heartbeat_age_seconds{replica_group="rg_0"} 0.5',
     "lightkeeper_quorum_changes_total 0.0",
     "lightkeeper_lighthouse_restarts_total 0.0",
     'lightkeeper_incidents{kind="not_entered",severity="critical",state="firing"} 1.0',
@@ -130,7 +129,6 @@ CONTRACT = [
     'lightkeeper_fleet_busy_seconds{stat="max"} 0.3',
     'lightkeeper_group_busy_seconds{replica_group="rg_0"} 0.3',
     'lightkeeper_group_wait_seconds{replica_group="rg_0"} 0.30000000000000004',
-    'lightkeeper_group_busy_skew_ratio{replica_group="rg_0"} 1.4999999999999998',
     (
         'lightkeeper_rank_suspect{host="",kind="not_entered",rank="0",replica_group="rg_1",'
         'role="culprit"} 1.0'
