@@ -184,11 +184,12 @@ def _cannot_tell(cases: Sequence[Spell], first: Sequence[Spell], why: str) -> Ve
 
 def _culprit(history: History, cases: Sequence[Spell], first: Sequence[Spell]) -> Verdict:
     nearest = [case for case in first if case.spoilt.where == "local"] or first
-    ranks = tuple(sorted(case.rank for case in nearest))
     group, step = nearest[0].group, nearest[0].spoilt.first_step
+    local = nearest[0].spoilt.where == "local"
+    whose = nearest if local else history.groups()[group]  # the sum is as much of its other ranks
+    ranks = tuple(sorted(each.rank for each in whose))
     others = [t for t in history.present() if t.group != group and _says(t)]
     poisoned = tuple(sorted(t.rank for t in others if _in_spell(t)))
-    local = nearest[0].spoilt.where == "local"
     spare = _spare(
         history,
         run=max(case.spoilt.run for case in nearest),

@@ -351,12 +351,13 @@ def _left_early(
     if not seen and not lost:
         return None
     asked = perhaps_asked(done)
+    plain = bool(seen) or len(lost) + len(done) == len(members)
     return Verdict(
         kind=Kind.DEAD,
         culprits=names,
         reason=f"{listed(names)} left with exit code 0{asked}"
         + _what_they_left(history, names, seen, lost),
-        confidence=Confidence.LIKELY if seen and not asked else Confidence.UNSURE,
+        confidence=Confidence.LIKELY if plain and not asked else Confidence.UNSURE,
         since_s=min(track.death_s for track in done),
         victims=tuple(sorted(track.rank for track in (*seen, *lost))),
         evidence={t.rank: how_it_ended(t) for t in done[:_SHOWN]},

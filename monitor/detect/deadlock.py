@@ -21,7 +21,7 @@ from typing import Final
 
 from monitor.detect.graph import Stuck, WaitGraph
 from monitor.detect.history import History
-from monitor.detect.patience import allowance, out_of_sight, works_long
+from monitor.detect.patience import allowance, at_work, out_of_sight, works_long
 from monitor.detect.recorded import Opinion, due, opinion, opinion_across, sure
 from monitor.detect.track import INSIDE, RankTrack
 from monitor.detect.wording import what_they_do, where_they_wait
@@ -321,8 +321,13 @@ def _all_standing(history: History, graph: WaitGraph) -> list[RankTrack] | None:
     if not alive or history.away is not None or history.unfollowed() is not None:
         return None
     waiting = [track for track in alive if graph.standing[track.rank] in _STANDS]
-    blocked = all(t.witness is not None and t.witness.doing in _BLOCKS for t in alive)
-    return waiting if waiting or blocked else None
+    return waiting if waiting or all(map(_blocked, alive)) else None
+
+
+def _blocked(track: RankTrack) -> bool:
+    """A compilation in which nothing is computed waits for the lock of another one."""
+    doing = Doing.UNKNOWN if track.witness is None else track.witness.doing
+    return doing in _BLOCKS or (doing is Doing.COMPILE and not at_work(track))
 
 
 def _least_still_s(history: History, standing: Sequence[RankTrack], *, waits: bool) -> float:

@@ -2,8 +2,8 @@
 
 An exception is a rank's own unless it was raised by what waits for other ranks: the WorkerServer
 decides that by its frames and its type (`Ending.of_peers`). A signal says less. SIGTERM and SIGINT
-come from a person or a launcher; SIGKILL from anybody, the kernel too; SIGABRT is what C++ does
-about an error of its own or of a peer, so without words it says nothing.
+come from a person or a launcher; SIGKILL, SIGHUP and others from anybody, the kernel too; SIGABRT
+is what C++ does about an error of its own or of a peer, so without words it says nothing.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ class End(StrEnum):
     OWN = "own"  # by an error of its own
     PEERS = "peers"  # it gave up on other ranks, or lost one
     ASKED = "asked"  # SIGTERM or Ctrl-C
-    KILLED = "killed"  # SIGKILL
+    KILLED = "killed"  # a signal from outside that asks for nothing
     UNKNOWN = "unknown"
 
 
 _BY_ORIGIN: Final = {True: End.PEERS, False: End.OWN, None: End.UNKNOWN}
 _BY_SIGNAL: Final = {
-    "SIGKILL": End.KILLED, "SIGSEGV": End.OWN, "SIGBUS": End.OWN, "SIGILL": End.OWN,
-    "SIGFPE": End.OWN,
+    "SIGKILL": End.KILLED, "SIGHUP": End.KILLED, "SIGQUIT": End.KILLED, "SIGUSR1": End.KILLED,
+    "SIGUSR2": End.KILLED, "SIGXCPU": End.KILLED, "SIGSEGV": End.OWN, "SIGBUS": End.OWN,
+    "SIGILL": End.OWN, "SIGFPE": End.OWN, "SIGALRM": End.OWN,
 }  # fmt: skip
 
 

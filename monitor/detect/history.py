@@ -55,12 +55,6 @@ class Reading:
     garbage: bool = False
     """Whether it could not be read; `answer` and `calls` are empty then."""
 
-    def at(self, process_group: str, seq: int) -> RingEntry | None:
-        """One collective, or None when it is not recorded."""
-        return next(
-            (c for c in reversed(self.calls) if c.seq == seq and c.group == process_group), None
-        )
-
     @property
     def covers_s(self) -> float:
         """Seconds in which the rank's ring turned over, at the pace of its newer half."""

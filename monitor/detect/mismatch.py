@@ -81,7 +81,8 @@ def _lacks(history: History, rank: RankName, stuck: Stuck | None = None) -> bool
         return True
     if stuck is None or stuck.recorded or rank in stuck.absent:
         return False
-    lacking = reading.at(stuck.process_group, stuck.seq) is None
+    at = stuck.process_group, stuck.seq
+    lacking = all((call.group, call.seq) != at for call in reading.calls)
     return lacking and age_s >= min(_AGAIN_S, history.config.record_repeat_s)
 
 

@@ -830,11 +830,13 @@ def _local(
         members = tuple(ranks.number[place] for place in like if place in ranks.number)
         name = key.name if ranks.lanes == 1 else f"{key.name}/{lane}"
         return LocalGroup(name, members=members, age=key.age, generation=key.quorum, inferred=True)
-    places = key.places
-    if not places and key.name == _WORLD:
+    name, places = key.name, key.places
+    if not places and name == _WORLD:
         places = tuple(range(identity.world_size))
+    if not places and name.startswith("unnamed "):  # an old quorum's: nobody knows with whom
+        name += f" of {identity.rank}"
     return LocalGroup(
-        key.name if ranks.alone else f"{identity.group}/{key.name}",
+        name if ranks.alone else f"{identity.group}/{name}",
         members=ranks.members(identity.group, places),
         age=key.age,
         generation=key.quorum,

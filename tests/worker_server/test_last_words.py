@@ -57,6 +57,8 @@ def dead(code=None, signum=None):
         (dead(None, "SIGKILL"), {"oom_kills": 1},
          "Killed by SIGKILL; the OOM killer was at work in its cgroup (1 kill(s) at that time)."),
         (dead(None, "SIGTERM"), {"oom_kills": 1}, "Killed by SIGTERM."),
+        (dead(None, "SIGHUP"), {},
+         "Killed by SIGHUP, as when its terminal or ssh session is closed."),
         (dead(None, "SIGSEGV"), {"crash": CRASH},
          "Killed by SIGSEGV (Fatal Python error: Segmentation fault)."),
         (dead(), {"crash": CRASH},

@@ -340,6 +340,11 @@ _LINES_AFTER = 24
 is not."""
 _LAUNCHER = "torch.distributed.elastic."
 """Exceptions of torchrun, which may share the file."""
+_SENT_AS = {
+    "SIGHUP": ", as when its terminal or ssh session is closed",
+    "SIGUSR1": ", as a scheduler sends it before it ends a job; the rank has no handler",
+    "SIGXCPU": ", as when its limit of CPU time is reached",
+}
 _FATAL_SIGNALS = frozenset({"SIGABRT", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL"})
 _ENDED_BY_S = 60.0
 """An uncaught exception ends its process within this time, or did not end it."""
@@ -556,7 +561,7 @@ def _why(
         return f"; the OOM killer was at work in its cgroup ({oom_kills} kill(s) at that time)"
     if crash is not None:
         return f" ({_first_line(crash)})"
-    return ""
+    return _SENT_AS.get(process.exit_signal or "", "")
 
 
 def _raised(process: wire.Process, exception: tuple[str, wire.Trace] | None) -> str | None:

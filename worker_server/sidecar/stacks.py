@@ -490,7 +490,7 @@ _FILES: Final = {
     Doing.PROCESS: (r"subprocess\.py", "multiprocessing/(popen|process|pool)"),
     Doing.LOCK: (
         r"threading\.py", r"queue\.py", "multiprocessing/(queues|synchronize|managers)",
-        "concurrent/", "asyncio/", "filelock/",
+        "concurrent/", "asyncio/", "filelock/", r"torch/utils/file_baton\.py",
     ),
     Doing.IO: (
         r"(selectors|socket|ssl|pathlib|shutil|tempfile|codecs|_pyio|os|gzip|zipfile|tarfile)\.py",

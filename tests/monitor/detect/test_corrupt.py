@@ -79,6 +79,19 @@ def test_where_only_the_sum_of_the_group_is_looked_at_the_whole_group_is_named()
     assert "in the sum of its group" in drive.incident("state_corrupt").verdict.reason
 
 
+def test_who_was_named_when_its_group_is_evicted_stays_so_when_only_its_neighbour_is_left():
+    gone = steps(lambda step: replace(step, loss=None, spoilt=None), "rg_1.1")
+    drive = Drive(
+        fleet(2, 2, [at(20, nan("rg_1.1"))]),
+        alter=lambda seen: gone(seen) if drive.evicts else seen,
+    )
+    drive.fleet.evict = lambda decision: None  # it takes its time to go
+    while not drive.evicts:
+        drive.step()
+    drive.run(3)
+    assert drive.incident("state_corrupt").culprits == ("rg_1.1",)
+
+
 def test_a_nan_that_came_once_and_was_voted_down_is_told_and_evicts_nobody():
     drive = run(script=[at(20, nan("rg_1.0", attempts=1))])
     incident = drive.incident("state_corrupt")

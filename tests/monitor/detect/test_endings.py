@@ -83,17 +83,12 @@ def test_ranks_that_finish_one_after_the_other_are_done() -> None:
     assert not drive.seen
 
 
-def test_a_peer_that_lost_who_left_with_0_is_no_culprit() -> None:
-    drive = Drive(
-        PlainJob(
-            2,
-            (20.1, lambda job: job.end(0, code=0)),
-            (20.4, lambda job: job.end(1, LOST, of_peers=True)),
-        )
-    ).run(35)
-    assert not drive.accused()
+def test_who_left_with_0_is_named_once_all_others_have_lost_it() -> None:
+    lost = [(20.4, lambda job, n=n: job.end(n, LOST, of_peers=True)) for n in (1, 2)]
+    drive = Drive(PlainJob(3, (20.1, lambda job: job.end(0, code=0)), *lost)).run(35)
+    assert drive.accused() == {"job.0"}
     [incident] = [drive.seen[key] for key in drive.fired]
-    assert incident.verdict.reason.startswith("job.0 left with exit code 0; job.1 lost it")
+    assert incident.verdict.reason.startswith("job.0 left with exit code 0; job.1 and job.2 lost")
 
 
 def lost_after_a_call(asked: bool = False) -> PlainJob:
@@ -120,7 +115,10 @@ def test_who_left_with_0_is_not_behind_by_a_head_of_torchs_that_is_older_than_it
     def of_torch(report: StateReport) -> StateReport:
         return replace(report, heads=tuple(replace(h, read_age_s=1.5) for h in report.heads))
 
-    assert not Drive(lost_after_a_call(), alter=reports(of_torch)).run(35).accused()
+    reason = (
+        Drive(lost_after_a_call(), alter=reports(of_torch)).run(35).incident("dead").verdict.reason
+    )
+    assert reason.startswith("job.0 left with exit code 0; job.1 lost it")
 
 
 def test_who_left_early_and_may_have_been_asked_to_is_no_culprit() -> None:
@@ -164,11 +162,12 @@ def test_the_same_error_at_one_place_on_all_ranks_is_the_program() -> None:
     assert "ValueError: no data in main (train.py:9)" in incident.verdict.reason
 
 
-def test_a_job_killed_as_a_whole_is_told_and_accuses_nobody() -> None:
-    kills = [(20 + n / 20, lambda job, n=n: job.end(n, signal="SIGKILL")) for n in range(3)]
+@pytest.mark.parametrize("signal", ["SIGKILL", "SIGHUP", "SIGUSR1"])
+def test_a_job_killed_as_a_whole_is_told_and_accuses_nobody(signal: str) -> None:
+    kills = [(20 + n / 20, lambda job, n=n: job.end(n, signal=signal)) for n in range(3)]
     drive = Drive(PlainJob(3, *kills)).run(35)
     assert not drive.accused()
-    assert "SIGKILL" in drive.incident("dead").verdict.reason
+    assert signal in drive.incident("dead").verdict.reason
 
 
 def test_a_rank_that_aborts_without_a_word_is_no_proof_of_its_own_fault() -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from monitor.model.verdict import Confidence
+from tests.changed import replace
 from tests.monitor.fleet import Drive
 from tests.monitor.fleet.plain import PlainJob
-from worker_server.wire import Doing, MadeGroup
+from tests.monitor.fleet.told import reports
+from worker_server.wire import Doing, MadeGroup, StateReport
 
 
 def test_a_group_that_one_rank_leaves_out_names_it_with_both_lines() -> None:
@@ -65,6 +69,28 @@ def test_a_rank_that_stands_in_a_file_before_the_first_step_is_named_before_its_
     assert incident.culprits == ("job.0",)
     assert drive.fired[incident.id] < 50
     assert "first_batch (train.py:14)" in incident.verdict.reason
+
+
+@pytest.mark.parametrize(("doing", "cores", "told"), [
+    (Doing.LOCK, 0.0, True), (Doing.COMPILE, 0.0, True), (Doing.COMPILE, 0.9, False),
+])  # fmt: skip
+def test_a_job_whose_ranks_all_wait_for_the_lock_of_a_build_is_told(
+    doing: Doing, cores: float, told: bool
+) -> None:
+    """Each at its place since the start, before they meet; one that compiles computes."""
+
+    def strike(job: PlainJob) -> None:
+        for number in range(3):
+            job.stand(number, "build", 14, doing, "wait")
+
+    def busy(report: StateReport) -> StateReport:
+        return replace(report, process=replace(report.process, cores=cores))
+
+    drive = Drive(PlainJob(3, (0, strike), begins=False), alter=reports(busy)).run(330)
+    assert not drive.accused()
+    assert bool(drive.fired) == told
+    if told:
+        assert "in build (train.py:14)" in drive.incident("deadlock").verdict.reason
 
 
 def test_ranks_that_come_to_the_start_one_after_the_other_are_silent() -> None:

@@ -369,3 +369,20 @@ def test_one_that_could_not_be_read_is_a_problem_and_the_others_count() -> None:
         "dump_nccl_trace_json: no answer within 2 s"
     )
     assert len(records.columns["seq"]) == 3
+
+
+def test_a_nameless_group_of_which_only_torch_knows_is_compared_with_nobody() -> None:
+    """One of an old quorum, whose calls the ring has forgotten: ranks of a group are not in it
+    together."""
+
+    def of(number: int) -> dict:
+        old = gloo(entry(0, 1, input_sizes=[[number]], output_sizes=[[number]], pg_id=5))
+        old["entries"][0]["process_group"] = ["", ""]
+        return old
+
+    records = job(
+        answer(call(2, 1), rank=0, torch=of(100)), answer(call(2, 1), rank=1, torch=of(200))
+    )
+    assert not analyse(records).findings
+    nameless = {group.name for group in records.groups if group.name.startswith("unnamed")}
+    assert nameless == {"unnamed 5 of rg_0.0", "unnamed 5 of rg_0.1"}
