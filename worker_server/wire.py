@@ -305,11 +305,13 @@ class Process(Struct, frozen=True, gc=False):
     """What traces it now, other than its own WorkerServer. A tracer delays the process whatever its
     state says, and is no fault of the process."""
     cores: Amount | None = None
-    """Cores used by all threads together; like the next two, over the last 5 s."""
+    """Cores used by all threads together; like the next three, over the last 5 s."""
     starved: Amount | None = None
     """Share of the time in which one of its threads was ready to run and got no core."""
     bytes_s: Amount | None = None
-    """Bytes per second read and written by system calls."""
+    """Bytes per second read and written by system calls, mostly without those of sockets."""
+    wakes_s: Amount | None = None
+    """Times a second that its main thread came to a core: while a socket brings bytes, often."""
     handles_sigterm: bool | None = None
     """Whether the program has a handler of its own for SIGTERM: it may then end with any exit code
     though it was asked to end. None: not known."""

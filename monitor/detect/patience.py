@@ -16,7 +16,7 @@ from monitor.detect.history import History
 from monitor.detect.track import FINISHED_PHASE, OUTSIDE, RUNNING, UNDECLARED, RankTrack
 from monitor.model.names import RankName
 from monitor.model.wording import seconds
-from worker_server.wire import LONG_PHASES, WAITING_PHASE, Doing
+from worker_server.wire import LONG_PHASES, WAITING_PHASE, Doing, Process
 
 LASTS = frozenset({Doing.COMPILE, Doing.SAVE, Doing.EVALUATE, Doing.START})
 """What may keep a healthy rank at one line for long while others wait."""
@@ -31,6 +31,8 @@ _NOT_STARTED = "init"
 _WORKS_CORES = 0.05
 """A wait in TorchFT uses 0.007, and moves 2 kB a second (seen in the field suite)."""
 _WORKS_BYTES_S = 1e5
+_WAKES_S = 5.0
+"""Of a main thread that reads a socket. Two at each look at its stack; none where no byte comes."""
 _FETCHES = frozenset({Doing.DATA, Doing.PROCESS})
 _SEEN_OFTEN = 3
 """Declared pauses after which their usual length replaces the budget."""
@@ -88,7 +90,7 @@ def undeclared(history: History, track: RankTrack) -> Allowance | None:
         return Allowance.flat(config.lasting_floor_s, f"to {lasting}, by its stacks")
     if witness is None or (witness.doing is Doing.UNKNOWN and track.state in RUNNING):
         return Allowance.flat(config.undeclared_floor_s, "where no phase is declared")
-    if witness.doing in _FETCHES and _active(track):
+    if at_work(track):
         return Allowance.flat(config.undeclared_floor_s, "while a child or it is at work")
     by_stacks = f"by {witness.samples} stacks"
     if witness.doing is Doing.DATA:
@@ -144,7 +146,7 @@ def at_work(track: RankTrack) -> bool:
     if seen is None:
         return False
     if seen.doing is Doing.IO:
-        return track.used is not None and (track.used.bytes_s or 0.0) >= _WORKS_BYTES_S
+        return track.used is not None and _moves(track.used)
     return (seen.doing in LASTS or seen.doing in _FETCHES) and _active(track)
 
 
@@ -158,10 +160,16 @@ def _lasting(track: RankTrack) -> Doing | None:
 
 def _active(track: RankTrack) -> bool:
     """Whether the process or a child of it uses cores or moves bytes."""
-    process = track.used
+    process, seen = track.used, track.witness
     if process is None:
         return False
-    return (process.cores or 0.0) >= _WORKS_CORES or (process.bytes_s or 0.0) >= _WORKS_BYTES_S
+    reads = seen is not None and seen.doing is Doing.IO and _moves(process)
+    return reads or (process.cores or 0.0) >= _WORKS_CORES or _moves(process, wakes=False)
+
+
+def _moves(process: Process, *, wakes: bool = True) -> bool:
+    often = wakes and (process.wakes_s or 0.0) >= _WAKES_S
+    return often or (process.bytes_s or 0.0) >= _WORKS_BYTES_S
 
 
 def _ordinary(history: History, track: RankTrack) -> Allowance:

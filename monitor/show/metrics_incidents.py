@@ -13,7 +13,7 @@ from monitor.model.eviction import Guard
 from monitor.model.incident import Incident, State
 from monitor.model.names import Host, RankName, split_rank_name
 from monitor.model.verdict import FAULTS
-from monitor.show.exposition import GROUP, RANK, ScrapeView, counter, gauge, histogram
+from monitor.show.exposition import RANK, ScrapeView, counter, gauge, histogram
 
 SUSPECTS_TOLD: Final = 100
 INCIDENTS_TOLD: Final = 50
@@ -123,10 +123,6 @@ HOLDING = gauge(
     "holding", "Firing incidents whose eviction is held back now, by guard.", ("guard",),
     series="17",
 )  # fmt: skip
-LAST_HOUR = gauge(
-    "evictions_last_hour", "Evictions of the last hour, by group: what the budgets count.", GROUP,
-    series="groups evicted within the hour", absent="no eviction within the hour",
-)  # fmt: skip
 COST = gauge(
     "eviction_cost_seconds", "Fleet seconds that an eviction costs, measured on this job's.",
     absent="no eviction of this job was measured yet",
@@ -167,7 +163,6 @@ def _policy(view: View) -> Iterator[Metric]:
     yield HOLDING.each((guard, holding[guard]) for guard in Guard)
     yield PAUSED.value(view.snapshot.pause is not None)
     yield OBSERVE.value(view.observe)
-    yield LAST_HOUR.each(sorted(learned.evictions.items()))
     if learned.eviction_cost_s is not None:
         yield COST.value(learned.eviction_cost_s)
     if view.rules is not None:
@@ -225,11 +220,6 @@ INEFFECTIVE = counter(
 LOST = counter(
     "lost_rank_seconds",
     "Rank-seconds that waited for faults, at least, once their accounts are complete.",
-    ("kind",), series=f"at most {len(FAULTS)}", absent=_NO_ACCOUNT,
-)  # fmt: skip
-UNACCOUNTED = counter(
-    "unaccounted_incidents",
-    "Incidents whose loss is not known.",
     ("kind",), series=f"at most {len(FAULTS)}", absent=_NO_ACCOUNT,
 )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -27,7 +28,8 @@ def seen():
 
     def count(pid):
         now_s = clock()
-        return Counts({"1": (0.9 * now_s, 0.01 * now_s), "2": (0.1 * now_s, 0.3 * now_s)}, 1000)
+        threads = {"1": (0.9 * now_s, 0.01 * now_s), "2": (0.1 * now_s, 0.3 * now_s)}
+        return Counts(threads, 1000, int(20 * now_s))
 
     activity = Activity(1, clock, count)
 
@@ -38,20 +40,20 @@ def seen():
     return at
 
 
-def told(cores, starved, bytes_s):
-    return {"cores": cores, "starved": starved, "bytes_s": bytes_s}
+def told(cores, starved, bytes_s, wakes_s=None):
+    return {"cores": cores, "starved": starved, "bytes_s": bytes_s, "wakes_s": wakes_s}
 
 
 def test_rates_are_of_the_last_seconds_and_starved_is_the_thread_that_waited_most(seen):
     assert [seen(at) for at in (0.0, 0.1, 3.0)] == [{}] * 3
     for at in (5.0, 7.5, 60.0, 65.0):
-        assert seen(at) == pytest.approx(told(1.0, 0.3, 0.0))
+        assert seen(at) == pytest.approx(told(1.0, 0.3, 0.0, 20.0))
 
 
 def test_it_may_be_asked_as_often_as_one_likes(seen):
     for n in range(10_000):
         rates = seen(n / 100)
-        assert rates == ({} if n < 550 and not rates else pytest.approx(told(1, 0.3, 0)))
+        assert rates == ({} if n < 550 and not rates else pytest.approx(told(1, 0.3, 0, 20)))
 
 
 def test_a_thread_that_came_or_went_meanwhile_counts_for_nothing():
@@ -79,7 +81,7 @@ def test_where_bytes_are_not_told_the_rest_is():
 
 
 def test_of_a_process_that_is_gone_nothing_is_known():
-    assert counts(2**22 + 1) == ({}, None)
+    assert counts(2**22 + 1) == ({}, None, None)
 
 
 def test_what_we_write_ourselves_is_counted(tmp_path):
@@ -101,3 +103,26 @@ def test_two_processes_on_one_core_wait_for_it_in_turn():
             process.kill()
             process.wait()
     assert 0.2 < starved <= 1.0
+
+
+_ECHO = """
+import socket, sys
+ours = socket.socket(fileno=int(sys.argv[1]))
+while data := ours.recv(1):
+    ours.send(data)
+"""
+
+
+@pytest.mark.parametrize(("bytes_sent", "wakes"), [(20, True), (0, False)])
+def test_a_main_thread_that_reads_a_socket_wakes_as_long_as_bytes_come(bytes_sent, wakes):
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-c", _ECHO, str(theirs.fileno())]
+    with theirs, ours, subprocess.Popen(command, pass_fds=[theirs.fileno()]) as reader:
+        looks = []
+        for n in (1, bytes_sent):
+            for _ in range(n):
+                ours.send(b"1")
+                assert ours.recv(1) == b"1"
+            looks.append(counts(reader.pid).wakes)
+        reader.kill()
+    assert (looks[1] - looks[0] >= 10) == wakes

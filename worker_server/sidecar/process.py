@@ -154,28 +154,33 @@ class Counts(NamedTuple):
     first thread, seconds on a core only."""
     bytes: int | None
     """Read and written by system calls, pipes and files alike."""
+    wakes: int | None = None
+    """Times that the main thread came to a core."""
 
 
 def counts(pid: int) -> Counts:
     """As far as they can be read."""
     threads: dict[str, tuple[float, float]] = {}
     children: list[str] = []
+    wakes: int | None = None
     with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/task") as tasks:
         for task in islice(tasks, _THREADS):
             with contextlib.suppress(OSError, ValueError):  # it is gone, or the kernel has no count
-                threads[task.name] = _seconds(task.path)
+                ran_s, waited_s, runs = _scheduled(task.path)
+                threads[task.name] = ran_s, waited_s
+                wakes = runs if task.name == str(pid) else wakes
     with contextlib.suppress(OSError):
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()[:_CHILDREN]
     for child in children:
         with contextlib.suppress(OSError, ValueError):
-            threads[child] = _seconds(f"/proc/{child}")[0], 0.0
+            threads[child] = _scheduled(f"/proc/{child}")[0], 0.0
     moved = [nbytes for each in (str(pid), *children) if (nbytes := _bytes(each)) is not None]
-    return Counts(threads, sum(moved) if moved else None)
+    return Counts(threads, sum(moved) if moved else None, wakes)
 
 
-def _seconds(folder: str) -> tuple[float, float]:
-    ran, waited, _ = Path(folder, "schedstat").read_text("ascii").split()
-    return int(ran) / 1e9, int(waited) / 1e9
+def _scheduled(folder: str) -> tuple[float, float, int]:
+    ran, waited, runs = Path(folder, "schedstat").read_text("ascii").split()
+    return int(ran) / 1e9, int(waited) / 1e9, int(runs)
 
 
 def _bytes(pid: str) -> int | None:
@@ -198,7 +203,7 @@ class Activity:
         self._taken: deque[tuple[float, Counts]] = deque()
 
     def rates(self) -> dict[str, Any]:
-        """`cores`, `starved` and `bytes_s` of `wire.Process`; empty: not known (yet)."""
+        """`cores`, `starved`, `bytes_s`, `wakes_s` of `wire.Process`; empty: not known (yet)."""
         now_s = self._clock()
         if not self._taken or now_s - self._taken[-1][0] >= _EVERY_S:
             self._taken.append((now_s, self._count(self._pid)))
@@ -214,14 +219,16 @@ class Activity:
             if task in before.threads
         ]
         waits = [waited_s / span_s for _, waited_s in used]
-        bytes_s = None
-        if before.bytes is not None and now.bytes is not None:
-            bytes_s = round(max(0.0, (now.bytes - before.bytes) / span_s), 0)
         return {
             "cores": round(max(0.0, sum(ran_s for ran_s, _ in used) / span_s), 3),
             "starved": round(min(1.0, max(0.0, *waits)), 3) if waits else 0.0,
-            "bytes_s": bytes_s,
+            "bytes_s": _rate(before.bytes, now.bytes, span_s),
+            "wakes_s": _rate(before.wakes, now.wakes, span_s),
         }
+
+
+def _rate(before: int | None, now: int | None, span_s: float) -> float | None:
+    return None if before is None or now is None else round(max(0.0, (now - before) / span_s), 0)
 
 
 _SIDECAR = b"worker_server.sidecar"

@@ -101,6 +101,20 @@ def test_a_long_save_is_not_hung_as_soon_as_it_cannot_be_seen() -> None:
     assert not Drive(PlainJob(5, saves), alter=unanswered(CULPRIT, after=29)).run(60).accused()
 
 
+@pytest.mark.parametrize("began_s", [0, 20])
+@pytest.mark.parametrize(("wakes_s", "hangs"), [(0.0, True), (10.0, False)])
+def test_who_reads_a_socket_hangs_only_if_no_byte_comes(began_s, wakes_s, hangs) -> None:
+    """The first rank downloads, the others are in a barrier."""
+
+    def strike(job: PlainJob) -> None:
+        job.stand(1, "download", 31, Doing.IO, "read", wakes_s=wakes_s)
+        for number in (0, 2):
+            job.call(number)
+
+    drive = Drive(PlainJob(3, (began_s, strike), begins=began_s > 0)).run(began_s + 60)
+    assert drive.accused() == ({CULPRIT} if hangs else set())
+
+
 def test_who_has_no_worker_server_is_said_to_be_unknown() -> None:
     drive = Drive(PlainJob(5, *HANGS["a lock"]), alter=unregistered(CULPRIT)).run(62)
     [incident] = drive.last.incidents

@@ -52,6 +52,7 @@ class PlainRank:
     place: tuple[Frame, Doing, str | None] | None = None
     forming: dict | None = None
     bytes_s: float = 0.0
+    wakes_s: float = 0.0
     """Read and written by system calls."""
     state: str = "S"
     died_s: float | None = None
@@ -121,12 +122,12 @@ class PlainJob:
 
     def stand(
         self, number: int, function: str, line: int, doing: Doing = Doing.UNKNOWN,
-        call: str | None = None, bytes_s: float = 0.0,
+        call: str | None = None, bytes_s: float = 0.0, wakes_s: float = 0.0,
     ) -> None:  # fmt: skip
         """Its stacks show it here; outside of any collective unless it has called one."""
         rank = self.ranks[number]
         rank.place = Frame(function, "train.py", line), doing, call
-        rank.bytes_s = bytes_s
+        rank.bytes_s, rank.wakes_s = bytes_s, wakes_s
         if rank.moves:
             rank.moves, rank.since_s = False, self.now_s
 
@@ -229,6 +230,7 @@ class PlainJob:
                 interpreter_age_s=None if dead else 0.1,
                 cores=0.0,
                 bytes_s=rank.bytes_s,
+                wakes_s=rank.wakes_s,
             ),
             heads=tuple(heads),
             witness=witness,
