@@ -105,14 +105,22 @@ def _circle(graph: Graph, sides: Sequence[_Side]) -> str:
     """Each transfer of a circle with its line, each rank after the one that waits for it."""
     job, rows = graph.index.job, {side.ranks[0]: side.stuck.row for side in sides}
     peers = {rank: int(job.columns["peer"][row]) for rank, row in rows.items()}
+    calls = {rank: job.payloads[job.columns["payload"][row]] for rank, row in rows.items()}
+    pair = len(calls) == 2 and {call.op for call in calls.values()} == {"send", "recv"}
+    differ = pair and len({call.tag for call in calls.values()}) > 1
     rank, said = min(peers), list[str]()
     while rank in peers and len(said) < _SHOWN:
         row, peer = rows[rank], peers.pop(rank)
-        where = graph.index.op(row) + wording.site(graph.index, row)
+        tag = f" with tag {calls[rank].tag}" if differ else ""
+        where = graph.index.op(row) + tag + wording.site(graph.index, row)
         waits = "waits for" if not said else "for"
         said.append(f"rank {job.name(rank)} {waits} rank {job.name(peer)} ({where})")
         rank = peer
     more = f" and {len(peers)} more" if peers else ""
+    if differ:
+        return (
+            f"{listed(said)}: their tags differ, so neither ends; it is not known whose is wrong."
+        )
     return (
         f"{listed(said, len(said))}{more}: a circle of sends and receives, so none of them ends. "
         "The order of the program's transfers cannot work, and no rank is to blame."

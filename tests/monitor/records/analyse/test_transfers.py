@@ -116,6 +116,16 @@ def test_both_sending_first_is_a_circle_and_nobody_is_accused() -> None:
     assert {rank for side in finding.between for rank in side} == {0, 1}
 
 
+def test_tags_that_differ_are_said_and_are_no_circle() -> None:
+    ranks = stages(2)
+    ranks[0].transfer("send", 1, done=False, tag=2)
+    ranks[1].transfer("recv", 0, done=False, tag=3)
+    (finding,) = findings(*ranks)
+    assert (finding.kind, finding.culprits) == (Fault.POINT_TO_POINT, ())
+    assert "(send with tag 2 at pipe.py:11)" in finding.reason
+    assert "(recv with tag 3 at pipe.py:20): their tags differ" in finding.reason
+
+
 def test_a_skip_connection_in_the_wrong_order_is_a_circle_with_every_line() -> None:
     ranks = stages(3)
     ranks[0].transfer("send", 2, done=False)
