@@ -160,10 +160,10 @@ def _lasting(track: RankTrack) -> Doing | None:
 
 def _active(track: RankTrack) -> bool:
     """Whether the process or a child of it uses cores or moves bytes."""
-    process, seen = track.used, track.witness
-    if process is None:
+    if (process := track.used) is None:
         return False
-    reads = seen is not None and seen.doing is Doing.IO and _moves(process)
+    seen = track.witness
+    reads = seen is not None and seen.doing in (Doing.IO, Doing.START) and _moves(process)
     return reads or (process.cores or 0.0) >= _WORKS_CORES or _moves(process, wakes=False)
 
 

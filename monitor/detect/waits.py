@@ -31,6 +31,7 @@ from monitor.detect.patience import (
     FOR_OTHERS,
     Allowance,
     allowance,
+    at_work,
     before_they_give_up,
     undeclared,
 )
@@ -39,7 +40,7 @@ from monitor.detect.track import RankTrack
 from monitor.detect.transfers import transfers_in
 from monitor.model.names import RankName
 from monitor.model.verdict import RankStanding
-from worker_server.wire import WAITING_PHASE, Process
+from worker_server.wire import WAITING_PHASE, Doing, Process
 
 _QUORUM_PHASE: Final = "quorum"
 """Name of this phase in loops that wait for TorchFT's quorum themselves: a wait for the Lighthouse
@@ -133,6 +134,7 @@ def _held_by(waits: Iterable[Wait]) -> dict[RankName, tuple[RankName, ...]]:
     return {rank: tuple(waiting) for rank, waiting in held_by.items()}
 
 
+_FOR_A_NEIGHBOUR: Final = frozenset({Doing.LOCK, Doing.SLEEP})
 _K = TypeVar("_K")
 
 
@@ -146,11 +148,23 @@ def _sorted_by(
 
 
 def _with_roots(history: History, graph: WaitGraph) -> WaitGraph:
-    """The graph with those of its suspects that have stood still for longer than allowed."""
+    """The graph with those of its suspects that have stood still for longer than allowed.
+
+    A lock or a file is waited for as long as a neighbour that is at work may work.
+    """
     left_s = {
         rank: patience(history, graph, history.tracks[rank]).span_s - _stood_s(history, graph, rank)
         for rank in graph.suspects
     }
+    busy_s: dict[str, float] = {}
+    for track in (history.tracks[rank] for rank in left_s):
+        if at_work(track):
+            host = track.identity.host
+            busy_s[host] = max(left_s[track.rank], busy_s.get(host, 0.0))
+    for track in (history.tracks[rank] for rank in left_s if busy_s):
+        if track.witness is not None and track.witness.doing in _FOR_A_NEIGHBOUR:
+            works_s = busy_s.get(track.identity.host, 0.0)
+            left_s[track.rank] = max(left_s[track.rank], works_s)
     return replace(
         graph,
         roots=tuple(rank for rank, span_s in left_s.items() if span_s <= 0),

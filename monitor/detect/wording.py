@@ -14,7 +14,7 @@ from typing import Final
 from monitor.detect.graph import Stuck
 from monitor.detect.history import Held, History
 from monitor.detect.pace import Blame, Pace
-from monitor.detect.patience import LASTS
+from monitor.detect.patience import LASTS, at_work
 from monitor.detect.track import RankTrack
 from monitor.model.names import (
     GroupName,
@@ -299,9 +299,10 @@ def what_they_do(tracks: Iterable[RankTrack]) -> list[str]:
 def _verb(track: RankTrack) -> tuple[str, str]:
     """`hangs`, or `has been evaluating`: work known to last does not hang, it takes too long."""
     seen = None if track.fresh is None else track.fresh.witness
-    if seen is not None and seen.doing in LASTS:
-        return f"has been {_DOING[seen.doing]}", f"have been {_DOING[seen.doing]}"
-    return _HANGS
+    if seen is None or not (seen.doing in LASTS or at_work(track)):
+        return _HANGS
+    doing = "reading or writing" if seen.doing is Doing.IO else _DOING[seen.doing]
+    return f"has been {doing}", f"have been {doing}"
 
 
 def _place(track: RankTrack, bare: bool = False, *, lasts: bool = False) -> str:
@@ -310,7 +311,8 @@ def _place(track: RankTrack, bare: bool = False, *, lasts: bool = False) -> str:
     if seen is not None:
         if (seen.frame.file, seen.frame.function) == ("threading.py", "_shutdown"):
             return " at its end: its program is over, and a thread that is no daemon keeps it,"
-        shown = not bare and seen.doing in _DOING and (lasts or seen.doing not in LASTS)
+        works = seen.doing in LASTS or at_work(track)
+        shown = not bare and seen.doing in _DOING and (lasts or not works)
         doing = f", {_DOING[seen.doing]}," if shown else ""
         return f" in {seen.frame}{doing}"
     if track.phased:

@@ -115,6 +115,26 @@ def test_who_reads_a_socket_hangs_only_if_no_byte_comes(began_s, wakes_s, hangs)
     assert drive.accused() == ({CULPRIT} if hangs else set())
 
 
+@pytest.mark.parametrize("began_s", [0, 20])
+@pytest.mark.parametrize("doing", [Doing.LOCK, Doing.SLEEP])
+@pytest.mark.parametrize("works", [True, False])
+def test_a_lock_is_waited_for_while_a_neighbour_that_may_hold_it_is_at_work(
+    began_s, doing, works
+) -> None:
+    """One rank of a host fetches the model, the next waits for the file's lock, others for both."""
+
+    def strike(job: PlainJob) -> None:
+        if works:
+            job.stand(0, "download", 31, Doing.IO, "read", wakes_s=10.0)
+        else:
+            job.call(0)
+        job.stand(1, "fetch", 44, doing)
+        job.call(2)
+
+    drive = Drive(PlainJob(3, (began_s, strike), begins=began_s > 0)).run(began_s + 60)
+    assert drive.accused() == (set() if works else {CULPRIT})
+
+
 def test_who_has_no_worker_server_is_said_to_be_unknown() -> None:
     drive = Drive(PlainJob(5, *HANGS["a lock"]), alter=unregistered(CULPRIT)).run(62)
     [incident] = drive.last.incidents
