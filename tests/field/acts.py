@@ -272,6 +272,8 @@ VERBS: Final[dict[str, Callable[[Actor, Act], None]]] = {
     "KILL": lambda actor, act: actor.signal(act, signal.SIGKILL),
     "TERM": lambda actor, act: actor.signal(act, signal.SIGTERM),
     "INT": lambda actor, act: actor.signal(act, signal.SIGINT),
+    "HUP": lambda actor, act: actor.signal(act, signal.SIGHUP),
+    "USR1": lambda actor, act: actor.signal(act, signal.SIGUSR1),
     "stop": Actor.stop,
     "stutter": Actor.stutter,
     "gdb": Actor.gdb,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 SCRIPTS: Final = Path(__file__).with_name("scripts")
-_TABLE: Final = ("torchft", "reports", "habits", "shapes")
+_TABLE: Final = ("torchft", "reports", "habits", "shapes", "others")
 """The files of `table`, in the order of the page."""
 _MARK: Final = re.compile(r"# @(\w+)$", re.MULTILINE)
 

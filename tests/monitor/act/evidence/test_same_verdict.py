@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
-from monitor.cli import main
 from monitor.records.files import load, read_manifest
 from tests.changed import replace
 from tests.monitor.act.evidence.scene import REAL, mirror, over_http, snapshot_of, until_firing
 from tests.monitor.fleet import Drive, SimFleet, at, crash, gil, hang, jam, mismatch, slow, stop
 
 
-def offline(path, capsys) -> tuple[int, dict]:
-    capsys.readouterr()
-    status = main(["analyze", str(path), "--format", "json"])
-    return status, json.loads(capsys.readouterr().out)
+def analyze(*words) -> tuple[int, str]:
+    """In a process of its own: it forks, and here are the threads of a monitor, with locks."""
+    command = [sys.executable, "-m", "monitor.cli", "analyze", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    return done.returncode, done.stdout
+
+
+def offline(path) -> tuple[int, dict]:
+    status, said = analyze(path, "--format", "json")
+    return status, json.loads(said)
 
 
 def fired(sim: SimFleet, make, http):
@@ -43,12 +50,12 @@ FAULTS = {
 
 @pytest.mark.integration  # no processes, but 1 s of CPU
 @pytest.mark.parametrize("name", FAULTS)
-def test_the_verdict_offline_is_the_one_online(name, make, http, capsys) -> None:
+def test_the_verdict_offline_is_the_one_online(name, make, http) -> None:
     fault, kind, culprits, records_say = FAULTS[name]
     sim = SimFleet(groups=3, world_size=3, script=[at(8, fault)])
     incident, bundle = fired(sim, make, http)
     assert (incident.kind, list(incident.suspects)) == (kind, culprits)
-    status, report = offline(bundle.path, capsys)
+    status, report = offline(bundle.path)
     verdict = report["monitor"]
     assert status == 1
     assert (verdict["kind"], verdict["culprits"]) == (kind, list(incident.culprits))
@@ -62,20 +69,18 @@ def test_the_verdict_offline_is_the_one_online(name, make, http, capsys) -> None
         assert verdict["records_say"] == records_say
 
 
-def test_the_page_and_the_text_give_the_monitors_verdict_first(
-    make, http, capsys, tmp_path
-) -> None:
+def test_the_page_and_the_text_give_the_monitors_verdict_first(make, http, tmp_path) -> None:
     sim = SimFleet(groups=3, world_size=3, script=[at(8, hang("rg_1.0"))])
     _, bundle = fired(sim, make, http)
     html = tmp_path / "report.html"
-    assert main(["analyze", str(bundle.path), "--html", str(html)]) == 1
-    text = capsys.readouterr().out
+    status, text = analyze(bundle.path, "--html", html)
+    assert status == 1
     assert text.startswith("The monitor's verdict: rg_1.0 (not_entered, ")
     assert "second look: the flight records by themselves say the same" in text
     assert "The monitor&#x27;s verdict: rg_1.0" in html.read_text().replace("&#39;", "&#x27;")
 
 
-def test_records_are_dated_by_the_manifest(make, http, capsys) -> None:
+def test_records_are_dated_by_the_manifest(make, http) -> None:
     sim = SimFleet(groups=3, world_size=3, script=[at(8, hang("rg_1.0"))])
     _, bundle = fired(sim, make, http)
     job = load([bundle.path])
@@ -93,9 +98,7 @@ def test_records_are_dated_by_the_manifest(make, http, capsys) -> None:
     [(3, mismatch("rg_1.1"), ["firing", "judged"], "same"), (1, gil("rg_1.0"), ["firing"], None)],
     ids=["the records that the detectors had speak", "none: the monitor's verdict stands"],
 )
-def test_where_nobody_answers_any_more(
-    size, fault, moments, records_say, make, http, capsys
-) -> None:
+def test_where_nobody_answers_any_more(size, fault, moments, records_say, make, http) -> None:
     sim = SimFleet(groups=3, world_size=size, script=[at(8, fault)])
     bench = make(evidence_deadline_s=0.5)
     drive, last = snapshot_of(Drive(sim))
@@ -105,21 +108,20 @@ def test_where_nobody_answers_any_more(
     bundle = bench.bundle(incident.id, *moments)
     (culprit,) = incident.culprits
     assert bundle.part(culprit, "flight_recorder")["status"] == "unreachable"
-    status, report = offline(bundle.path, capsys)
+    status, report = offline(bundle.path)
     assert status == 1
     assert report["monitor"]["culprits"] == [culprit]
     if records_say is None:
         assert report["ranks_read"] == []
-        assert main(["analyze", str(bundle.path)]) == 1
-        assert f"The monitor's verdict: {culprit}" in capsys.readouterr().out
+        assert f"The monitor's verdict: {culprit}" in analyze(bundle.path)[1]
     else:
         assert report["monitor"]["records_say"] == records_say
         assert [report["names"][str(rank)] for rank in report["culprits"]] == [culprit]
 
 
-def test_the_bundle_of_a_real_fleet_in_which_a_rank_held_the_gil(capsys) -> None:
+def test_the_bundle_of_a_real_fleet_in_which_a_rank_held_the_gil() -> None:
     # saved by `lightkeeper demo --groups 2 --ranks-per-group 2 --fault gil`, 2026-11-21
-    status, report = offline(REAL, capsys)
+    status, report = offline(REAL)
     verdict = report["monitor"]
     assert status == 1
     assert (verdict["kind"], verdict["culprits"], verdict["records_say"]) == (
@@ -130,9 +132,7 @@ def test_the_bundle_of_a_real_fleet_in_which_a_rank_held_the_gil(capsys) -> None
     ]
 
 
-def test_of_two_bundles_the_later_is_read_and_nothing_is_mixed(
-    make, http, capsys, tmp_path
-) -> None:
+def test_of_two_bundles_the_later_is_read_and_nothing_is_mixed(make, http, tmp_path) -> None:
     sim = SimFleet(groups=3, world_size=3, script=[at(8, hang("rg_1.0"))])
     _, bundle = fired(sim, make, http)
     both = [tmp_path / "both" / name for name in ("a.zip", "b.zip")]
@@ -140,7 +140,7 @@ def test_of_two_bundles_the_later_is_read_and_nothing_is_mixed(
     for path, source in zip(both, (REAL, bundle.path), strict=True):
         path.write_bytes(source.read_bytes())
     earlier, later = sorted(both, key=lambda path: read_manifest(str(path)).latest_s)
-    status, report = offline(tmp_path / "both", capsys)
+    status, report = offline(tmp_path / "both")
     assert (status, report["monitor"]["bundle"]) == (1, str(later))
     assert report["problems"] == [
         {"path": str(earlier), "rank": None, "reason": f"left out: {later} is of a later incident"}
