@@ -143,11 +143,10 @@ def at_work(track: RankTrack) -> bool:
     written or read, a child is busy, a compiler runs.
     """
     seen = None if track.report is None else track.report.witness
-    if seen is None:
-        return False
-    if seen.doing is Doing.IO:
+    doing = Doing.UNKNOWN if seen is None else seen.doing
+    if doing is Doing.IO:
         return track.used is not None and _moves(track.used)
-    return (seen.doing in LASTS or seen.doing in _FETCHES) and _active(track)
+    return (doing in LASTS or doing in _FETCHES) and _active(track)
 
 
 def _lasting(track: RankTrack) -> Doing | None:
