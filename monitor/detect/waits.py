@@ -163,8 +163,7 @@ def _with_roots(history: History, graph: WaitGraph) -> WaitGraph:
             busy_s[host] = max(left_s[track.rank], busy_s.get(host, 0.0))
     for track in (history.tracks[rank] for rank in left_s if busy_s):
         if track.witness is not None and track.witness.doing in _FOR_A_NEIGHBOUR:
-            works_s = busy_s.get(track.identity.host, 0.0)
-            left_s[track.rank] = max(left_s[track.rank], works_s)
+            left_s[track.rank] = max(left_s[track.rank], busy_s.get(track.identity.host, 0.0))
     return replace(
         graph,
         roots=tuple(rank for rank, span_s in left_s.items() if span_s <= 0),

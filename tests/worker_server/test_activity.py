@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -103,6 +104,19 @@ def test_two_processes_on_one_core_wait_for_it_in_turn():
             process.kill()
             process.wait()
     assert 0.2 < starved <= 1.0
+
+
+def test_what_the_child_of_a_child_uses_counts():
+    """`subprocess.run(..., shell=True)`: the shell waits as the rank does."""
+    command = ["sh", "-c", '"$0" -c "while True: pass"; true', sys.executable]
+    with subprocess.Popen(command, start_new_session=True) as shell:
+        try:
+            eventually(
+                lambda: sum(ran_s for ran_s, _ in counts(shell.pid).threads.values()) > 0.2,
+                "time on a core",
+            )
+        finally:
+            os.killpg(shell.pid, signal.SIGKILL)
 
 
 _ECHO = """

@@ -161,20 +161,21 @@ class Counts(NamedTuple):
 def counts(pid: int) -> Counts:
     """As far as they can be read."""
     threads: dict[str, tuple[float, float]] = {}
-    children: list[str] = []
-    wakes: int | None = None
+    family, wakes = [str(pid)], None
     with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/task") as tasks:
         for task in islice(tasks, _THREADS):
             with contextlib.suppress(OSError, ValueError):  # it is gone, or the kernel has no count
                 ran_s, waited_s, runs = _scheduled(task.path)
                 threads[task.name] = ran_s, waited_s
                 wakes = runs if task.name == str(pid) else wakes
-    with contextlib.suppress(OSError):
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()[:_CHILDREN]
-    for child in children:
+    for each in family:  # which grows meanwhile: `sh -c` waits for its own children
+        with contextlib.suppress(OSError):
+            family += Path(f"/proc/{each}/task/{each}/children").read_text("ascii").split()
+        del family[_CHILDREN:]
+    for child in family[1:]:
         with contextlib.suppress(OSError, ValueError):
             threads[child] = _scheduled(f"/proc/{child}")[0], 0.0
-    moved = [nbytes for each in (str(pid), *children) if (nbytes := _bytes(each)) is not None]
+    moved = [nbytes for each in family if (nbytes := _bytes(each)) is not None]
     return Counts(threads, sum(moved) if moved else None, wakes)
 
 
