@@ -559,7 +559,7 @@ def _strayed_into(history: History, track: RankTrack) -> RingEntry | None:
     if last.site in {None, *(call.site for call in earlier)} or last.group.startswith(ACROSS):
         return None
     outside = all(_never_entered(history, mate, last) for mate in others)
-    lost = any(end_of(mate) is End.PEERS for mate in others)
+    lost = any(end_of(mate) is End.PEERS or mate.death_s > track.death_s for mate in others)
     return last if last.exit_age_s is None and outside and lost else None
 
 

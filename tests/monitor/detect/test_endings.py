@@ -191,16 +191,20 @@ def test_who_aborted_in_a_call_of_its_own_comes_before_those_that_the_launcher_e
     assert drive.incident("dead").verdict.reason.startswith("rank job.0 died")
 
 
+@pytest.mark.parametrize("lost", [True, False])  # or its launcher is faster
 @pytest.mark.parametrize(("site", "accused"), [("train.py:81", {"job.0"}), ("train.py:7", set())])
-def test_who_aborted_in_a_call_that_only_it_has_made_strayed_from_its_peers(site, accused) -> None:
+def test_who_aborted_in_a_call_that_only_it_has_made_strayed_from_its_peers(
+    site, accused, lost
+) -> None:
     """Gloo aborts it, since the others are in calls of C++'s with other sizes. From a line that it
     has called before it may be the others that went astray.
     """
+    end = {"exception": LOST, "of_peers": True} if lost else {"signal": "SIGTERM"}
     job = PlainJob(
         3,
         (20.05, lambda job: job.call(0, site=site)),
         (20.1, lambda job: job.end(0, signal="SIGABRT")),
-        (20.2, lambda job: job.end(1, LOST, of_peers=True)),
+        (20.2, lambda job: job.end(1, **end)),
         (20.2, lambda job: job.end(2, signal="SIGTERM")),
     )
     drive = Drive(job).run(35)
