@@ -42,7 +42,7 @@ def dtensor(rank, world):
         if trouble.now("gathers_alone"):  # if rank == 0: look(weight)
             torch.linalg.svdvals(weight.full_tensor())  # @gathers_alone
         if step % EVERY == 0:
-            torch.linalg.svdvals(weight.full_tensor())
+            torch.linalg.svdvals(weight.full_tensor())  # @all_gather
 
 
 def sharded(mesh):
