@@ -17,7 +17,7 @@ import json
 import sys
 from base64 import b64decode, b64encode
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
@@ -208,7 +208,7 @@ class Writer:
         self._count += 1
         kind = value.__class__
         if kind is StateReport:
-            return ["o", self._number(kind), *self._parts(value)]
+            return ["o", *self._report(value)]
         if kind is _Node:
             return ["o", self._number(value.kind), *map(self._plain, value.values)]
         return ["o", self._number(kind), *map(self._plain, _values_of(kind)(value))]
@@ -218,15 +218,16 @@ class Writer:
         report = seen.outcome
         if report.__class__ is not StateReport:
             return self._object(seen)
+        kind = self._classes.get(Observation) or self._number(Observation)
         identity = self._object(seen.identity)  # in the order in which they are read
-        row = ["n", self._number(StateReport), *self._parts(report)]
-        return ["n", self._number(Observation), identity, seen.url, row, seen.round_trip_s]
+        return ["n", kind, identity, seen.url, ["n", *self._report(report)], seen.round_trip_s]
 
-    def _parts(self, report: StateReport) -> Iterator[Any]:
+    def _report(self, report: StateReport) -> list[Any]:
         """Nothing in it but its identity occurs again."""
+        kind = self._classes.get(StateReport) or self._number(StateReport)
         identity, process, step, *rest = structs.astuple(report)
         step = step and structs.astuple(step)
-        return chain((self._object(identity), structs.astuple(process), step), rest)
+        return [kind, self._object(identity), structs.astuple(process), step, *rest]
 
 
 def _row(message: Any) -> Any:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from heapq import nsmallest
 from math import isfinite
 from typing import Final, Literal
 
@@ -226,8 +225,7 @@ class ScrapeView:
         suspects = {
             rank for incident in view.incidents if incident.open for rank in incident.suspects
         }
-        worst = nsmallest(
-            self.bounds.ranks,
+        worst = sorted(
             view.tempos,
             key=lambda rank: (
                 rank not in suspects,
@@ -236,7 +234,7 @@ class ScrapeView:
                 rank,
             ),
         )
-        return tuple(sorted(worst))
+        return tuple(sorted(worst[: self.bounds.ranks]))
 
     @cached_property
     def observed(self) -> dict[GroupName, list[Observation]]:
