@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import sys
 from base64 import b64decode, b64encode
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
@@ -36,7 +36,7 @@ ATOMS: Final = frozenset({type(None), bool, int, float, str})
 _WIRE: Final = "worker_server.wire"
 OURS: Final = ("monitor.", _WIRE)
 _TAGS: Final[dict[type, str]] = {
-    tuple: "t", list: "l", set: "s", frozenset: "z", deque: "q", dict: "d",
+    tuple: "t", list: "l", set: "s", frozenset: "z", deque: "q", dict: "d", Counter: "c",
 }  # fmt: skip
 _MADE: Final = {tag: kind for kind, tag in _TAGS.items()}
 UNUSABLE: Final = (
@@ -122,7 +122,7 @@ def _freeze(value: Any, nodes: dict[int, _Node]) -> Any:
         return _each(value, nodes)
     if kind in _TAGS:
         items = value
-        if kind is dict:
+        if kind is dict or kind is Counter:
             items = chain.from_iterable(value.items())
         elif kind is deque:
             items = (value.maxlen, *value)
@@ -295,9 +295,9 @@ class Reader:
                 return _MADE[tag](map(self._value, data[1:]))
             case "q":
                 return deque(map(self._value, data[2:]), maxlen=data[1])
-            case "d":
+            case "d" | "c":
                 items = map(self._value, data[1:])
-                return dict(zip(items, items, strict=True))
+                return _MADE[tag](dict(zip(items, items, strict=True)))
             case "o" | "n" | "r":
                 return self._object(data)
             case "w":

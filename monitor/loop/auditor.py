@@ -107,8 +107,8 @@ class Auditor:
                 self._open.add(incident.id)
                 continue
             self._settled.add(incident.id)
-            if incident.id in self._open and audited.lost.low is not None:
-                self._instruments.lost.labels(str(incident.kind)).inc(max(0.0, audited.lost.low))
+            if incident.id in self._open:
+                self._instruments.count_account(str(incident.kind), lost=audited.lost.low)
         self._forget(incidents)
 
     @property

@@ -65,9 +65,18 @@ LAST_HEARTBEAT = gauge(
 )  # fmt: skip
 RESTARTS = counter("lighthouse_restarts", "Restarts of the Lighthouse seen by this monitor.")
 QUORUM_CHANGES = counter("quorum_changes", "Quorums formed since this monitor looks.")
+READ = gauge(
+    "lighthouse_read_timestamp_seconds", "Unix time at which the Lighthouse's page was last read.",
+    absent="it was never read",
+)  # fmt: skip
 UP = gauge("lighthouse_up", "1 while the Lighthouse's page can be read.")
 QUORUM_ID = gauge("quorum_id", "Id of the last quorum.", absent=_NO_LIGHTHOUSE)
 PARTICIPANTS = gauge("quorum_participants", "Members of the last quorum.", absent=_NO_LIGHTHOUSE)
+FORMED = gauge(
+    "quorum_formed_timestamp_seconds",
+    "Unix time at which this monitor first saw the last quorum: it is at least so old.",
+    absent="no quorum was seen yet",
+)  # fmt: skip
 
 
 def _ranks(scene: ScrapeView) -> Iterator[Metric]:
@@ -97,6 +106,10 @@ def _lighthouse(scene: ScrapeView) -> Iterator[Metric]:
     page, record = scene.view.snapshot.lighthouse, scene.view.lighthouse
     yield RESTARTS.value(record.restarts)
     yield QUORUM_CHANGES.value(record.quorum_changes)
+    if record.view_s is not None:
+        yield READ.value(record.view_s)
+    if record.formed_s is not None:
+        yield FORMED.value(record.formed_s)
     yield UP.value(0.0 if isinstance(page, LighthouseAway) else 1.0)
     if isinstance(page, LighthouseView):
         yield QUORUM_ID.value(page.quorum_id)

@@ -123,6 +123,10 @@ HOLDING = gauge(
     "holding", "Firing incidents whose eviction is held back now, by guard.", ("guard",),
     series="17",
 )  # fmt: skip
+COST = gauge(
+    "eviction_cost_seconds", "Fleet seconds that an eviction costs, measured on this job's.",
+    absent="no eviction of this job was measured yet",
+)  # fmt: skip
 PAUSED = gauge("paused", "1 while a person has paused evictions.")
 OBSERVE = gauge(
     "observe_mode", "1 while the monitor evicts nobody and says whom it would (observe mode)."
@@ -154,11 +158,13 @@ SCHEDULER_HOSTS = gauge(
 
 def _policy(view: View) -> Iterator[Metric]:
     """What people set to hold evictions back, and what was learned for them."""
-    now_s = view.snapshot.now_s
+    now_s, learned = view.snapshot.now_s, view.result.learned
     holding = Tally(_guards(view))
     yield HOLDING.each((guard, holding[guard]) for guard in Guard)
     yield PAUSED.value(view.snapshot.pause is not None)
     yield OBSERVE.value(view.observe)
+    if learned.eviction_cost_s is not None:
+        yield COST.value(learned.eviction_cost_s)
     if view.rules is not None:
         yield POLICY_LOADED.value(view.rules.loaded_s)
         yield MAINTENANCE.value(view.rules.policy.window(now_s) is not None)
@@ -214,6 +220,11 @@ INEFFECTIVE = counter(
 LOST = counter(
     "lost_rank_seconds",
     "Rank-seconds that waited for faults, at least, once their accounts are complete.",
+    ("kind",), series=f"at most {len(FAULTS)}", absent=_NO_ACCOUNT,
+)  # fmt: skip
+UNACCOUNTED = counter(
+    "unaccounted_incidents",
+    "Incidents whose loss is not known.",
     ("kind",), series=f"at most {len(FAULTS)}", absent=_NO_ACCOUNT,
 )  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 
 import pytest
@@ -34,7 +34,7 @@ def through(value):
     "value",
     [
         None, True, 1, 1 / 3, float("-inf"), "ü", (), (1, (2,)), [1, []], {1, 2}, frozenset({"a"}),
-        {("a", 1): [1], "b": None}, deque([1, 2], maxlen=3),
+        {("a", 1): [1], "b": None}, Counter({"a": 2}), deque([1, 2], maxlen=3),
         RankHealth.DEAD, {RankHealth.DEAD: (RankHealth.HEALTHY,)},
     ],
     ids=repr,
