@@ -33,6 +33,7 @@ _WORKS_CORES = 0.05
 _WORKS_BYTES_S = 1e5
 _WAKES_S = 5.0
 """Of a main thread that reads a socket. Two at each look at its stack; none where no byte comes."""
+_READS = frozenset({Doing.IO, Doing.START})
 _FETCHES = frozenset({Doing.DATA, Doing.PROCESS})
 _SEEN_OFTEN = 3
 """Declared pauses after which their usual length replaces the budget."""
@@ -145,7 +146,7 @@ def at_work(track: RankTrack) -> bool:
     seen = None if track.report is None else track.report.witness
     doing = Doing.UNKNOWN if seen is None else seen.doing
     if doing is Doing.IO:
-        return track.used is not None and _moves(track.used)
+        return track.used is not None and _moves(track.used, doing)
     return (doing in LASTS or doing in _FETCHES) and _active(track)
 
 
@@ -161,14 +162,14 @@ def _active(track: RankTrack) -> bool:
     """Whether the process or a child of it uses cores or moves bytes."""
     if (process := track.used) is None:
         return False
-    seen = track.witness
-    reads = seen is not None and seen.doing in (Doing.IO, Doing.START) and _moves(process)
-    return reads or (process.cores or 0.0) >= _WORKS_CORES or _moves(process, wakes=False)
+    doing = Doing.UNKNOWN if track.witness is None else track.witness.doing
+    return (process.cores or 0.0) >= _WORKS_CORES or _moves(process, doing)
 
 
-def _moves(process: Process, *, wakes: bool = True) -> bool:
-    often = wakes and (process.wakes_s or 0.0) >= _WAKES_S
-    return often or (process.bytes_s or 0.0) >= _WORKS_BYTES_S
+def _moves(process: Process, doing: Doing) -> bool:
+    """Whether bytes move; of a socket only the wakes of who reads it show that."""
+    reads = doing in _READS and (process.wakes_s or 0.0) >= _WAKES_S
+    return reads or (process.bytes_s or 0.0) >= _WORKS_BYTES_S
 
 
 def _ordinary(history: History, track: RankTrack) -> Allowance:

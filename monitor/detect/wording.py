@@ -36,6 +36,7 @@ from worker_server.wire import (
     Ending,
     Frame,
     Tracer,
+    Witness,
 )
 
 # -- sentence ----------------------------------------------------------------------------------
@@ -299,10 +300,14 @@ def what_they_do(tracks: Iterable[RankTrack]) -> list[str]:
 def _verb(track: RankTrack) -> tuple[str, str]:
     """`hangs`, or `has been evaluating`: work known to last does not hang, it takes too long."""
     seen = None if track.fresh is None else track.fresh.witness
-    if seen is None or not (seen.doing in LASTS or at_work(track)):
+    if seen is None or not _works(track, seen):
         return _HANGS
     doing = "reading or writing" if seen.doing is Doing.IO else _DOING[seen.doing]
     return f"has been {doing}", f"have been {doing}"
+
+
+def _works(track: RankTrack, seen: Witness) -> bool:
+    return seen.doing in LASTS or at_work(track)
 
 
 def _place(track: RankTrack, bare: bool = False, *, lasts: bool = False) -> str:
@@ -311,8 +316,7 @@ def _place(track: RankTrack, bare: bool = False, *, lasts: bool = False) -> str:
     if seen is not None:
         if (seen.frame.file, seen.frame.function) == ("threading.py", "_shutdown"):
             return " at its end: its program is over, and a thread that is no daemon keeps it,"
-        works = seen.doing in LASTS or at_work(track)
-        shown = not bare and seen.doing in _DOING and (lasts or not works)
+        shown = not bare and seen.doing in _DOING and (lasts or not _works(track, seen))
         doing = f", {_DOING[seen.doing]}," if shown else ""
         return f" in {seen.frame}{doing}"
     if track.phased:

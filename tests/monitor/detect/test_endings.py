@@ -214,6 +214,17 @@ def test_who_aborted_in_a_call_that_only_it_has_made_strayed_from_its_peers(
         assert "in its first all_reduce at train.py:81, which no other rank has entered" in reason
 
 
+def test_who_aborts_since_its_peers_were_asked_to_end_has_not_strayed() -> None:
+    job = PlainJob(
+        3,
+        (20.05, lambda job: job.call(0, site="train.py:81")),
+        (20.1, lambda job: job.end(1, signal="SIGTERM")),
+        (20.2, lambda job: job.end(0, signal="SIGABRT")),
+        (20.3, lambda job: job.end(2, signal="SIGTERM")),
+    )
+    assert not Drive(job).run(35).accused()
+
+
 def test_records_of_peers_from_before_their_end_do_not_show_what_they_never_entered() -> None:
     job = PlainJob(
         3,
