@@ -510,6 +510,8 @@ def _first(
         own = gone
     first_s = min(track.death_s for track in own)
     slack_s = history.config.death_slack_s
+    if (sent := _sent_to_all(gone)) and sent[0].death_s <= first_s:
+        return first_s, sorted(sent, key=attrgetter("rank")), []
     first = [track for track in own if track.death_s - first_s <= slack_s]
     if late := _seen_late(own, first):
         return first_s, late, late
@@ -517,6 +519,18 @@ def _first(
         if named := [track for track in first if end_of(track) not in others]:
             return first_s, named, []
     return first_s, first, []
+
+
+def _sent_to_all(gone: Sequence[RankTrack]) -> list[RankTrack]:
+    """Ranks that one signal from outside ended at about the same time, by the time of their deaths:
+    which end was seen first says nothing. A launcher that ends the rest of its group sends SIGTERM
+    or SIGKILL.
+    """
+    killed = [t for t in gone if end_of(t) is End.KILLED and _signal(t) != "SIGKILL"]
+    if len({_signal(track) for track in killed}) != 1:
+        return []
+    killed.sort(key=attrgetter("death_s"))
+    return [track for track in killed if track.death_s - killed[0].death_s <= _SEEN_LATE_S]
 
 
 def _confidence(

@@ -63,6 +63,18 @@ def test_of_ranks_that_die_in_one_moment_the_one_that_got_sigterm_was_taken_alon
             id="both by SIGTERM",
         ),
         pytest.param(
+            [at(20.1, ended_by("rg_1.1", "SIGHUP")), at(20.2, ended_by("rg_1.0", "SIGHUP"))],
+            ("rg_1.0", "rg_1.1"), id="a signal that no launcher sends",
+        ),
+        pytest.param(
+            [at(20.1, ended_by("rg_1.1", "SIGKILL")), at(20.2, ended_by("rg_1.0", "SIGKILL"))],
+            ("rg_1.1",), id="a signal that a launcher sends in the end",
+        ),
+        pytest.param(
+            [at(20.1, ended_by("rg_1.1", "SIGUSR1")), at(20.2, ended_by("rg_1.0", "SIGHUP"))],
+            ("rg_1.1",), id="two signals",
+        ),
+        pytest.param(
             [at(20, ended_by("rg_1.0", "SIGKILL")), at(20, ended_by("rg_1.1", "SIGABRT"))],
             ("rg_1.0", "rg_1.1"), id="signals that say nothing of the order",
         ),
