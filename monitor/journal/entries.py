@@ -5,13 +5,9 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from typing import Any, Final, TypeVar
-
-from msgspec import to_builtins
-from msgspec.json import encode
 
 from monitor.decide.pipeline import TickResult
 from monitor.decide.rules import DEFAULT, Policy
@@ -45,29 +41,17 @@ class LineError(ValueError):
     """A journal cannot be read any further; the message is one line."""
 
 
-def dumped(value: Any, *, odd: bool = False) -> str:
-    """Compact JSON text of `value`, in which wire types and raw JSON are allowed. `odd`: it may
-    hold infinite numbers.
-    """
-    if not odd:
-        with suppress(UnicodeEncodeError):  # a lone surrogate in a sentence on a record from torch
-            return encode(value).decode()
-    return json.dumps(
-        to_builtins(value, enc_hook=lambda raw: json.loads(bytes(raw))), separators=(",", ":")
-    )
-
-
 class Packer:
     """Turns JSON texts into the bytes of a file."""
 
     def __init__(self, level: int = LEVEL) -> None:
         self._stream = zlib.compressobj(level, zlib.DEFLATED, _GZIP)
 
-    def line(self, text: str) -> bytes:
+    def line(self, text: bytes) -> bytes:
         """One line, readable as soon as it is written."""
-        body = text.encode()
-        marked = b"%08x %s\n" % (zlib.crc32(body), body)
-        return self._stream.compress(marked) + self._stream.flush(zlib.Z_SYNC_FLUSH)
+        pieces = b"%08x " % zlib.crc32(text), text, b"\n"
+        packed = [self._stream.compress(piece) for piece in pieces]
+        return b"".join((*packed, self._stream.flush(zlib.Z_SYNC_FLUSH)))
 
     def end(self) -> bytes:
         return self._stream.flush(zlib.Z_FINISH)
@@ -248,7 +232,7 @@ def outcome_to_json(outcome: TickOutcome) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(outcome, name))}
 
 
-def tick_text(snapshot: Snapshot, outcome: TickOutcome, writer: memory.Writer) -> str:
+def tick_text(snapshot: Snapshot, outcome: TickOutcome, writer: memory.Writer) -> bytes:
     """The line of a tick; `writer` is that of the file.
 
     Raises:
@@ -257,10 +241,10 @@ def tick_text(snapshot: Snapshot, outcome: TickOutcome, writer: memory.Writer) -
     plain = {"kind": "tick", "seen": writer.plain(snapshot)}
     if result := outcome_to_json(outcome):
         plain["told"] = result
-    return dumped(plain)
+    return memory.dumped(plain)
 
 
-def head_text(head: Head, remembered: Mapping[str, Any] | None) -> str:
+def head_text(head: Head, remembered: Mapping[str, Any] | None) -> bytes:
     """The line of a head; `remembered` is what a `memory.Writer` made of its memory."""
     plain = {
         "kind": "head",
@@ -270,7 +254,7 @@ def head_text(head: Head, remembered: Mapping[str, Any] | None) -> str:
         "head": memory.Writer(head.config).plain(replace(head, memory=None)),
         "memory": remembered,
     }
-    return dumped(plain, odd=True)
+    return memory.dumped(plain, odd=True)
 
 
 def head_from_json(plain: Any) -> Head:

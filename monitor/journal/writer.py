@@ -332,7 +332,7 @@ class Journal:
         if problem is not None:
             log.warning("the journal is written again, %s", self._path)
 
-    def _put(self, text: str) -> None:
+    def _put(self, text: bytes) -> None:
         if self._file is None:
             raise OSError("there is no file")
         data = self._packer.line(text)

@@ -34,7 +34,7 @@ class Tape:
     pipeline: Pipeline
     config: KeeperConfig
     turn_every: int = 40
-    files: list[list[str]] = field(default_factory=list)
+    files: list[list[bytes]] = field(default_factory=list)
     snapshots: list[Snapshot] = field(default_factory=list)
     results: list[TickResult] = field(default_factory=list)
 

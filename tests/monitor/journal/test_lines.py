@@ -67,7 +67,7 @@ def test_a_whole_file_is_read_whole(file: Path) -> None:
 
 
 def test_any_zcat_reads_it() -> None:
-    text = zlib.decompress(WHOLE, 31).decode()
+    text = zlib.decompress(WHOLE, 31)
     assert [line[9:] for line in text.splitlines()] == LINES
 
 
@@ -145,7 +145,9 @@ def test_any_json_in_a_sound_line_raises_only_the_one_error(
     keys = sorted(where) if isinstance(where, dict) else range(len(where))
     where[data.draw(st.sampled_from(list(keys)))] = value
     packer = Packer()
-    file.write_bytes(b"".join(packer.line(json.dumps(line)) for line in lines) + packer.end())
+    file.write_bytes(
+        b"".join(packer.line(json.dumps(line).encode()) for line in lines) + packer.end()
+    )
     replay = Replay()
     try:
         for event in events(find_journals([file])[0]):
@@ -160,8 +162,8 @@ def test_any_json_in_a_sound_line_raises_only_the_one_error(
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda lines: [*lines[:12], "{", *lines[13:]], "damaged: a line is no JSON"),
-        (lambda lines: [*lines[:12], "[]", *lines[13:]], "no tick"),
+        (lambda lines: [*lines[:12], b"{", *lines[13:]], "damaged: a line is no JSON"),
+        (lambda lines: [*lines[:12], b"[]", *lines[13:]], "no tick"),
         (lambda lines: lines[:12] + lines[:1] + lines[13:], "a line of kind 'head'"),
     ],
     ids=["no JSON", "no tick", "a second head"],

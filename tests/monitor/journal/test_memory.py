@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from monitor.detect.track import RankTrack
 from monitor.journal import memory
-from monitor.journal.entries import dumped
 from monitor.journal.memory import MemoryFormatError
 from monitor.model.config import KeeperConfig
 from monitor.model.verdict import RankHealth
@@ -23,7 +22,7 @@ CONFIG = KeeperConfig()
 
 
 def written(frozen):
-    return json.loads(dumped(memory.Writer(CONFIG).plain(frozen), odd=True))
+    return json.loads(memory.dumped(memory.Writer(CONFIG).plain(frozen), odd=True))
 
 
 def through(value):

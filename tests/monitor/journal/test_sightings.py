@@ -168,6 +168,12 @@ def test_what_only_torchs_own_records_may_hold_is_journalled_too(odd: Any) -> No
     assert ticked(given) == given
 
 
+def test_a_reason_that_is_no_text_costs_no_tick() -> None:
+    looks = observation(), observation(Unreachable(Failure.GARBAGE, "\ud800")), observation(AWAY)
+    given = Snapshot(1.0, 1, 0.0, looks, VIEW)
+    assert ticked(given) == given
+
+
 @pytest.mark.parametrize(
     "heads",
     [
@@ -194,7 +200,7 @@ def test_what_was_there_a_tick_ago_is_written_as_a_number() -> None:
     for looks in ((seen,), (seen, other), (other,), (seen,)):
         given = Snapshot(1.0, 1, 0.0, looks, VIEW)
         assert journal.through(given) == given
-        lines.append(IDENTITY.incarnation in journal.line)
+        lines.append(IDENTITY.incarnation.encode() in journal.line)
     assert lines == [True, True, False, True]  # of two ticks ago: whole again
 
 
