@@ -47,10 +47,12 @@ class Packer:
     def __init__(self, level: int = LEVEL) -> None:
         self._stream = zlib.compressobj(level, zlib.DEFLATED, _GZIP)
 
-    def line(self, text: bytes) -> bytes:
-        """One line, readable as soon as it is written."""
-        pieces = b"%08x " % zlib.crc32(text), text, b"\n"
-        packed = [self._stream.compress(piece) for piece in pieces]
+    def line(self, *pieces: bytes) -> bytes:
+        """One line of these pieces, readable as soon as it is written."""
+        check = 0
+        for piece in pieces:
+            check = zlib.crc32(piece, check)
+        packed = [self._stream.compress(piece) for piece in (b"%08x " % check, *pieces, b"\n")]
         return b"".join((*packed, self._stream.flush(zlib.Z_SYNC_FLUSH)))
 
     def end(self) -> bytes:
@@ -232,16 +234,18 @@ def outcome_to_json(outcome: TickOutcome) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(outcome, name))}
 
 
-def tick_text(snapshot: Snapshot, outcome: TickOutcome, writer: memory.Writer) -> bytes:
-    """The line of a tick; `writer` is that of the file.
+def tick_text(snapshot: Snapshot, outcome: TickOutcome, writer: memory.Writer) -> tuple[bytes, ...]:
+    """The line of a tick in pieces; `writer` is that of the file.
 
     Raises:
         MemoryFormatError: the snapshot holds something that cannot be written.
     """
-    plain = {"kind": "tick", "seen": writer.plain(snapshot)}
+    pieces: list[bytes] = []
+    plain = {"kind": "tick", "seen": writer.plain(snapshot, pieces)}
     if result := outcome_to_json(outcome):
         plain["told"] = result
-    return memory.dumped(plain)
+    before, _, after = memory.dumped(plain).partition(memory.APART)
+    return before, *pieces, after
 
 
 def head_text(head: Head, remembered: Mapping[str, Any] | None) -> bytes:

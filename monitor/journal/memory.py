@@ -26,6 +26,7 @@ from itertools import chain
 from math import isfinite
 from operator import attrgetter
 from typing import Any, Final
+from uuid import uuid4
 
 from msgspec import Raw, Struct, convert, structs, to_builtins
 from msgspec.json import Encoder, encode
@@ -38,6 +39,11 @@ ATOMS: Final = frozenset({type(None), bool, int, float, str})
 _WIRE: Final = "worker_server.wire"
 OURS: Final = ("monitor.", _WIRE)
 _ENCODER: Final = Encoder()
+_APART: Final = uuid4().hex
+APART: Final = b'"%s"' % _APART.encode()
+"""Stands for the observations in the JSON of a tick; random, so that no rank can say it."""
+_PIECE_BYTES: Final = 60_000
+"""Longer texts have pages of their own, of which the allocator keeps some."""
 _TAGS: Final[dict[type, str]] = {
     tuple: "t", list: "l", set: "s", frozenset: "z", deque: "q", dict: "d", Counter: "c",
 }  # fmt: skip
@@ -164,17 +170,22 @@ class Writer:
         self._classes: dict[type, int] = {}
         self._new: list[Any] = []
         self._count = self._referred = 0
+        self._pieces: list[bytes] | None = None
         self._before: dict[int, tuple[int, Any]] = {}
         """id() -> number and object, which so stays alive, of the last value written."""
         self._now: dict[int, tuple[int, Any]] = {}
 
-    def plain(self, value: Any) -> dict[str, Any]:
+    def plain(self, value: Any, pieces: list[bytes] | None = None) -> dict[str, Any]:
         """The value, with the classes that no earlier one had: module, name, fields.
+
+        Args:
+            pieces: takes the text of a snapshot's observations, for which `APART` stands: the rows
+                of 10,000 are 20 MB.
 
         Raises:
             MemoryFormatError: it holds something that cannot be written.
         """
-        self._new, self._before, self._now = [], self._now, {}
+        self._new, self._before, self._now, self._pieces = [], self._now, {}, pieces
         try:
             plain = {"value": self._plain(value), "classes": self._new}
         except MemoryFormatError:
@@ -196,7 +207,7 @@ class Writer:
             return value if kind is not float or isfinite(value) else ["f", str(value)]
         if kind is tuple:
             if value and value[0].__class__ is Observation:
-                return self._snapshot(value)
+                return self._observations(value)
             return ["t", *map(self._plain, value)]
         if kind is _Node and value.kind in _TAGS:
             return [_TAGS[value.kind], *map(self._plain, value.values)]
@@ -228,8 +239,9 @@ class Writer:
             return ["o", self._number(value.kind), *map(self._plain, value.values)]
         return ["o", self._number(kind), *map(self._plain, _values_of(kind)(value))]
 
-    def _snapshot(self, observations: Iterable[Observation]) -> Raw:
-        """As text, one after the other: the rows of 10,000 take 20 MB."""
+    def _observations(self, observations: Iterable[Observation]) -> list[Any] | str:
+        if self._pieces is None:
+            return ["t", *map(self._seen, observations)]
         text = bytearray(b'["t"')
         for seen in observations:
             text += b","
@@ -238,8 +250,11 @@ class Writer:
                 _ENCODER.encode_into(row, text, end)
             except UnicodeEncodeError:
                 text[end:] = dumped(row)
-        text += b"]"
-        return Raw(text)
+            if len(text) > _PIECE_BYTES:
+                self._pieces.append(bytes(text))
+                text.clear()
+        self._pieces.append(bytes(text) + b"]")
+        return _APART
 
     def _seen(self, seen: Observation) -> list[Any]:
         """In a snapshot: it and its report occur nowhere else, so they need no number."""

@@ -294,7 +294,7 @@ class Journal:
             self._begin(item)
             return
         outcome = outcome_of(item.result, item.crash)
-        self._put(tick_text(item.snapshot, outcome, self._values))
+        self._put(*tick_text(item.snapshot, outcome, self._values))
         age_s = time.monotonic() - self._opened_s
         if (self._stats.ticks + 1) % _ROOM_EVERY == 0:
             self._dir.check_room()
@@ -332,10 +332,10 @@ class Journal:
         if problem is not None:
             log.warning("the journal is written again, %s", self._path)
 
-    def _put(self, text: bytes) -> None:
+    def _put(self, *pieces: bytes) -> None:
         if self._file is None:
             raise OSError("there is no file")
-        data = self._packer.line(text)
+        data = self._packer.line(*pieces)
         written = 0
         while written < len(data):
             written += self._file.write(data[written:])

@@ -92,7 +92,7 @@ def test_bytes_and_cpu_a_tick(groups: int, size: int, tmp_path: Path) -> None:
         judge.append(took)
         took, text = cpu_ms(lambda s=snapshot, r=result: tick_text(s, outcome_of(r), writer))
         write.append(took)
-        took, data = cpu_ms(lambda t=text: packer.line(t))
+        took, data = cpu_ms(lambda t=text: packer.line(*t))
         pack.append(took)
         sizes.append(len(data))
         took, _ = cpu_ms(

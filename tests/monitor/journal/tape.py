@@ -44,7 +44,8 @@ class Tape:
         result = self.pipeline.tick(snapshot)
         self.snapshots.append(snapshot)
         self.results.append(result)
-        self.files[-1].append(tick_text(snapshot, outcome_of(result), self._writer))
+        text = b"".join(tick_text(snapshot, outcome_of(result), self._writer))
+        self.files[-1].append(text)
         return result
 
     def turn(self) -> None:

@@ -126,7 +126,7 @@ class Journal:
         self.writer, self.reader = Writer(KeeperConfig()), Reader(KeeperConfig())
 
     def through(self, snapshot: Snapshot) -> Snapshot:
-        self.line = tick_text(snapshot, TickOutcome(), self.writer)
+        self.line = b"".join(tick_text(snapshot, TickOutcome(), self.writer))
         return tick_from_json(json.loads(self.line), self.reader).snapshot
 
 
@@ -165,6 +165,13 @@ def test_the_order_of_phases_is_kept_for_sums_depend_on_it() -> None:
 def test_what_only_torchs_own_records_may_hold_is_journalled_too(odd: Any) -> None:
     record = replace(RECORD, torch={"x": odd})
     given = Snapshot(1.0, 1, 0.0, (), VIEW, {IDENTITY.rank: record})
+    assert ticked(given) == given
+
+
+def test_a_fleet_whose_text_comes_in_pieces() -> None:
+    looks = tuple(observation(pid=pid) for pid in range(1, 300))
+    given = Snapshot(1.0, 1, 0.0, looks, VIEW)
+    assert len(tick_text(given, TickOutcome(), Writer(KeeperConfig()))) > 4
     assert ticked(given) == given
 
 
