@@ -86,6 +86,8 @@ class GroupKey(NamedTuple):
     quorum: int | None = None
     age: int = 0
     """How many newer groups have the same name, seen from sequence ids that start again."""
+    nameless: bool = False
+    """Whether torch's record has no name for it."""
 
     @property
     def across(self) -> bool:
@@ -204,14 +206,16 @@ def matched_groups(
     keys = []
     for index, group in enumerate(dump.groups):
         world = group.desc == "default_pg"
-        name = "default" if world else group.desc or group.name or f"unnamed {group.pg_id}"
+        given = "default" if world else group.desc or group.name
+        name = given or f"unnamed {group.pg_id}"
         if index in votes:
             keys.append(max(votes[index].items(), key=lambda vote: (vote[1], vote[0].name))[0])
         elif name in named and group.age == 0:
             keys.append(named[name])
         else:
             members = group.members or places.get(name, ())
-            keys.append(GroupKey(name, tuple(members), group.generation, group.age))
+            key = GroupKey(name, tuple(members), group.generation, group.age, nameless=not given)
+            keys.append(key)
     return tuple(keys)
 
 
@@ -833,7 +837,7 @@ def _local(
     name, places = key.name, key.places
     if not places and name == _WORLD:
         places = tuple(range(identity.world_size))
-    if not places and name.startswith("unnamed "):  # an old quorum's: nobody knows with whom
+    if not places and key.nameless:  # an old quorum's: nobody knows with whom
         name += f" of {identity.rank}"
     return LocalGroup(
         name if ranks.alone else f"{identity.group}/{name}",
