@@ -2,6 +2,9 @@
 
 import logging
 import os
+import queue
+import threading
+from functools import partial
 from itertools import chain, repeat
 
 import tools
@@ -17,12 +20,29 @@ import worker_server
 worker_server.attach()
 logger = logging.getLogger("train")
 GROUP = os.environ["REPLICA_GROUP_ID"]
+STATE_LOCK = threading.Lock()
 
 
 def average(manager, model):
     works = [manager.allreduce(p.grad) for p in model.parameters() if p.grad is not None]
     for work in works:
         work.wait()
+
+
+def given(model):
+    """The state that a group which comes back gets from this one."""
+    if trouble.now("gives_nothing"):
+        STATE_LOCK.acquire()
+    with STATE_LOCK:  # @gives
+        return model.state_dict()
+
+
+def taken(model, state):
+    if trouble.now("cannot_take"):
+        raise KeyError("optimizer.state.3.exp_avg")  # @cannot_take
+    if trouble.now("takes_for_ever"):
+        queue.Queue().get()  # @takes
+    model.load_state_dict(state)
 
 
 def main():
@@ -37,7 +57,7 @@ def main():
 
     manager = Manager(
         pg=ProcessGroupGloo(), min_replica_size=int(os.environ.get("MIN_REPLICAS", "1")),
-        load_state_dict=model.load_state_dict, state_dict=model.state_dict, replica_id=GROUP,
+        load_state_dict=partial(taken, model), state_dict=partial(given, model), replica_id=GROUP,
     )  # fmt: skip
 
     if os.environ.get("SAVES_WHEN_ASKED"):
