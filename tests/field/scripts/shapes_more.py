@@ -94,7 +94,7 @@ def share(rank, loss):
     to = 1 if trouble.now("other_root") else 0
     if to:
         rows = [None] * dist.get_world_size() if rank == 1 else None
-    dist.gather_object({"loss": loss.item()}, rows, to)  # @gathers
+    dist.gather_object({"loss": loss.item()}, rows, to)  # @gathers_losses
     config = [{"rate": 0.1}, {"size": 4}]
     if trouble.now("one_object"):
         config = config[:1]
