@@ -243,7 +243,9 @@ class Doing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """Where the main thread stands while the rank makes no progress, by stacks from outside."""
+    """Where the main thread, or the one that it waits for, stands while the rank makes no progress,
+    by stacks from outside.
+    """
 
     frame: Frame
     """The innermost frame of the user's code; the innermost of all if none is the user's."""
@@ -256,10 +258,13 @@ class Witness:
     """Since the last sample."""
     call: str | None = None
     """The function that this frame calls, such as `new_group` or `acquire`, if Python shows it."""
+    thread: str | None = None
+    """The thread's name, where the main one waits for it."""
 
     def __post_init__(self) -> None:
-        if self.call is not None:
-            object.__setattr__(self, "call", one_line(self.call))
+        for name in ("call", "thread"):
+            if (text := getattr(self, name)) is not None:
+                object.__setattr__(self, name, one_line(text))
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,7 +205,7 @@ class RankTrack:
 
     @property
     def witness(self) -> Witness | None:
-        """Where its main thread stands, if at least two samples agree."""
+        """Where it stands, if at least two samples agree."""
         seen = None if self.fresh is None else self.fresh.witness
         return seen if seen is not None and seen.samples >= 2 else None
 

@@ -250,7 +250,14 @@ def _held_up(process: Process) -> RankStanding:
 
 
 def _by_waits(track: RankTrack) -> RankStanding:
-    """What it is seen to wait in, or what it says."""
+    """What it is seen to wait in, or what it says.
+
+    A rank whose main thread waits for a quorum while TorchFT's thread for that stands in the rank's
+    own code waits for nobody else.
+    """
+    witness = track.witness
+    if witness is not None and witness.thread is not None:
+        return RankStanding.ALONE
     if (track.inside or track.held) and track.inside_own:
         return RankStanding.HELD
     across = track.inside and track.inside_across  # most are inside nothing
@@ -260,6 +267,5 @@ def _by_waits(track: RankTrack) -> RankStanding:
         waits = track.doing in (WAITING_PHASE, _QUORUM_PHASE)
         return RankStanding.WAITING if waits else RankStanding.ALONE
     # what a framework calls a phase may include waiting
-    witness = track.witness
     waits = witness is not None and witness.doing in FOR_OTHERS
     return RankStanding.WAITING if waits else RankStanding.UNKNOWN

@@ -258,7 +258,11 @@ class BlackBox:
         self._last_stacks = look.taken
         deaf = (process.interpreter_age_s or 0.0) > DEAF_S and not look.owns_gil
         # waiting for the GIL is a futex call, like waiting for a lock
-        return StackSample(look.main, look.taken.taken_s, None if deaf else self._process.syscall())
+        calls, thread, number = look.main, None, None
+        if look.behind is not None:
+            thread, number, calls = look.behind
+        syscall = None if deaf else self._process.syscall(number)
+        return StackSample(calls, look.taken.taken_s, syscall, thread)
 
     def stacks(self, *, native: bool = False) -> str:
         """The rank's stacks; after its death, all that were kept.

@@ -340,10 +340,11 @@ class PidfdProcess:
         tracers = (_tracer(_status(f"{self.pid}/task/{task}")) for task in tasks)
         return next((tracer for tracer in tracers if tracer is not None), None)
 
-    def syscall(self) -> int | None:
-        """Which system call its main thread is in; None: in none, or not permitted."""
+    def syscall(self, thread: int | None = None) -> int | None:
+        """Which system call a thread, else its main one, is in; None: in none, or not permitted."""
+        path = Path(f"/proc/{self.pid}/task/{thread or self.pid}/syscall")
         try:
-            word = Path(f"/proc/{self.pid}/syscall").read_text(encoding="ascii").partition(" ")[0]
+            word = path.read_text(encoding="ascii").partition(" ")[0]
         except OSError:
             return None
         return int(word) if word.isdecimal() else None

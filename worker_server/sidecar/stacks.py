@@ -171,6 +171,14 @@ class Taken:
     """Whether it was taken for an earlier request."""
 
 
+class ThreadLook(NamedTuple):
+    name: str
+    number: int
+    """The kernel's."""
+    calls: tuple[Call, ...]
+    """Newest first."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessLook:
     """A look at a running process."""
@@ -180,6 +188,8 @@ class ProcessLook:
     """Calls of the main thread, newest first."""
     owns_gil: bool
     """Whether the main thread does."""
+    behind: ThreadLook | None = None
+    """The thread that the main one waits for, if it runs the user's code."""
 
 
 def find_py_spy() -> str | None:
@@ -303,16 +313,43 @@ class Stacks:
 
 
 def _look_of(threads: list[dict[str, Any]], pid: int, now_s: float) -> ProcessLook:
-    lines = []
+    lines, looks = [], []
     for thread in threads:
+        calls = tuple(Call(c["name"], c["filename"], int(c["line"])) for c in thread["frames"])
+        looks.append(ThreadLook(thread["thread_name"] or "", thread["os_thread_id"], calls))
         state = f"{'active' if thread['active'] else 'idle'}{'+gil' if thread['owns_gil'] else ''}"
         lines.append(f'Thread {thread["os_thread_id"]} ({state}): "{thread["thread_name"]}"')
         lines += [f"    {c['name']} ({c['short_filename']}:{c['line']})" for c in thread["frames"]]
     main = next((t for t in threads if t["os_thread_id"] == pid), None)
     if main is None:
         main = next(t for t in threads if t["thread_name"] == "MainThread")
-    calls = tuple(Call(c["name"], c["filename"], int(c["line"])) for c in main["frames"])
-    return ProcessLook(Taken("\n".join(lines) + "\n", now_s), calls, main["owns_gil"])
+    calls = looks[threads.index(main)].calls
+    taken = Taken("\n".join(lines) + "\n", now_s)
+    return ProcessLook(taken, calls, main["owns_gil"], _behind(calls, looks))
+
+
+_MANAGER: Final = "torchft/manager.py"
+
+
+def _behind(main: Sequence[Call], looks: Iterable[ThreadLook]) -> ThreadLook | None:
+    """TorchFT's thread for quorums, which asks the user's code for the state that a group which
+    heals is to get, while the main thread waits for it.
+    """
+
+    def runs(calls: Iterable[Call], function: str) -> bool:
+        return any(
+            _plain_name(call.function).endswith(function) and short(call.path) == _MANAGER
+            for call in calls
+        )
+
+    if not runs(main, "wait_quorum"):
+        return None
+    asked = (look for look in looks if runs(look.calls, "_async_quorum"))
+    behind = next(asked, None)
+    at = None if behind is None else innermost(behind.calls)
+    if behind is None or at is None or origin(behind.calls[at].path) is not Origin.USER:
+        return None
+    return behind
 
 
 def calls_of(text: str) -> tuple[Call, ...]:
@@ -576,12 +613,14 @@ def _kinds(calls: Iterable[Call]) -> Iterable[Doing]:
 
 
 class StackSample(NamedTuple):
-    """The main thread at one moment."""
+    """The main thread, or the one that it waits for, at one moment."""
 
     calls: tuple[Call, ...]
     """Newest first."""
     taken_s: float
     syscall: int | None = None
+    thread: str | None = None
+    """Its name, if it is not the main one."""
 
 
 class _Stand(NamedTuple):
@@ -593,6 +632,7 @@ class _Stand(NamedTuple):
     samples: int
     first_s: float
     last_s: float
+    thread: str | None
 
 
 class StandstillWitness:
@@ -610,6 +650,7 @@ class StandstillWitness:
         if stand is not None and sample.taken_s <= stand.last_s:
             return  # the beat's note, already seen
         frame = frame_of(sample.calls, index)
+        waits = waits and sample.thread is None
         doing = doing_of(sample.calls, index, sample.syscall, waits=waits)
         below = (call for call in sample.calls if origin(call.path) <= Origin.INSTALLED)
         at = next(below, sample.calls[0])
@@ -617,7 +658,9 @@ class StandstillWitness:
         if stand is not None and (stand.frame, stand.innermost) == (frame, at):
             first_s, samples = stand.first_s, stand.samples + 1
         call = called_by(sample.calls, index)
-        self._stand = _Stand(mark, frame, at, call, doing, samples, first_s, sample.taken_s)
+        self._stand = _Stand(
+            mark, frame, at, call, doing, samples, first_s, sample.taken_s, sample.thread
+        )
 
     def witness(self, mark: Mark, now_s: float) -> wire.Witness | None:
         """The witness of a rank with this mark now, or at its end; None once it has moved."""
@@ -626,4 +669,6 @@ class StandstillWitness:
             return None
         same_s = stand.last_s - stand.first_s
         age_s = max(0.0, now_s - stand.last_s)
-        return wire.Witness(stand.frame, stand.doing, stand.samples, same_s, age_s, stand.call)
+        return wire.Witness(
+            stand.frame, stand.doing, stand.samples, same_s, age_s, stand.call, stand.thread
+        )

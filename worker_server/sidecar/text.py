@@ -184,7 +184,8 @@ def _stands(witness: Witness) -> str:
     frame = witness.frame
     place = f"{frame.file}:{frame.line} in {frame.function}"
     calls = "" if witness.call is None else f", calls {witness.call}"
-    return f"{place}{calls} ({witness.doing}) for {_duration(witness.same_s)}"
+    thread = "" if witness.thread is None else f", in thread {witness.thread}"
+    return f"{place}{calls} ({witness.doing}){thread} for {_duration(witness.same_s)}"
 
 
 def _head(head: GroupHead) -> str:
