@@ -33,7 +33,7 @@ class FakeProcess:
     def wait_death(self, timeout_s):
         return self.dead
 
-    def syscall(self):
+    def syscall(self, thread=None):
         return None
 
     def send(self, signum):

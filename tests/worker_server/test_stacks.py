@@ -223,6 +223,45 @@ def test_a_look_has_the_calls_of_the_main_thread_and_the_text_of_all():
     assert seen.taken.text.startswith(f'Thread 9 (active+gil): "loader"\n{text}')
 
 
+def torchfts(number, name, function, *inside):
+    frames = [
+        *inside,
+        {"name": f"Manager.{function}", "filename": f"{PACKAGES}torchft/manager.py",
+         "short_filename": "manager.py", "line": 1},
+    ]  # fmt: skip
+    return {"os_thread_id": number, "thread_name": name, "active": False, "owns_gil": False,
+            "frames": frames}  # fmt: skip
+
+
+PACKAGES = "/venv/lib/python3.11/site-packages/"
+WAITS = torchfts(7, "MainThread", "wait_quorum")
+ASKED = {"name": "given", "filename": "/job/train.py", "short_filename": "train.py", "line": 33}
+SENDS = {"name": "send_checkpoint", "filename": f"{PACKAGES}torchft/checkpointing/x.py",
+         "short_filename": "x.py", "line": 2}  # fmt: skip
+
+
+def test_behind_a_main_thread_that_waits_for_the_quorum_is_the_code_that_gives_the_state():
+    seen = look([WAITS, torchfts(9, "async_quorum_0", "_async_quorum", ASKED)])
+    assert seen.behind is not None
+    assert (seen.behind.name, seen.behind.number) == ("async_quorum_0", 9)
+    assert seen.behind.calls[0] == ("given", "/job/train.py", 33)
+
+
+@pytest.mark.parametrize(
+    "threads",
+    [
+        [WAITS, torchfts(9, "async_quorum_0", "_async_quorum")],
+        [WAITS, torchfts(9, "async_quorum_0", "_async_quorum", SENDS)],
+        [torchfts(7, "MainThread", "should_commit"),
+         torchfts(9, "async_quorum_0", "_async_quorum", ASKED)],
+        [WAITS, torchfts(9, "loader", "elsewhere", ASKED)],
+    ],
+    ids=["waits for the Lighthouse", "sends", "another wait", "another thread"],
+)  # fmt: skip
+def test_nobody_is_behind_a_wait_for_others(threads):
+    assert look(threads).behind is None
+
+
 @pytest.mark.parametrize("answer", [{}, [], [{"os_thread_id": 7}], [7], THREADS[:1]])
 def test_an_answer_in_another_form_is_no_look(answer):
     with pytest.raises(SilentError, match="not understood"):

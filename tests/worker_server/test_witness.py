@@ -264,6 +264,16 @@ def test_samples_in_a_row_agree_until_the_frame_differs_or_the_rank_moves():
     assert witness.witness((2,), 110.0).age_s == 1.0
 
 
+@pytest.mark.parametrize(
+    ("thread", "does"), [(None, Doing.COLLECTIVE), ("async_quorum_0", Doing.UNKNOWN)]
+)
+def test_a_thread_behind_a_main_one_that_waits_for_others_does_not_wait_for_them(thread, does):
+    witness = StandstillWitness()
+    witness.add(StackSample((USER, MAIN), 100.0, None, thread), (1,), waits=True)
+    seen = witness.witness((1,), 100.0)
+    assert (seen.thread, seen.doing) == (thread, does)
+
+
 def test_who_moves_within_an_installed_package_does_not_stand():
     witness = StandstillWitness()
     for second in range(3):

@@ -66,9 +66,6 @@ def alone(rank):
         if trouble.now("stops_early"):
             break
         loss.backward()  # @alone_backward
-        if trouble.now("clips"):
-            norm = torch.ones(1)
-            dist.all_reduce(norm)  # @clips_alone
         optimizer.step()
         if trouble.now("leaves_group"):
             dist.destroy_process_group()  # @destroys

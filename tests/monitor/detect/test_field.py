@@ -29,7 +29,15 @@ from tests.monitor.fleet import (
     traced,
 )
 from tests.monitor.fleet.told import reports
-from worker_server.wire import ACROSS, WAIT_COMMIT, WAIT_HEAL, WAIT_QUORUM, Doing, StateReport
+from worker_server.wire import (
+    ACROSS,
+    WAIT_COMMIT,
+    WAIT_HEAL,
+    WAIT_QUORUM,
+    Doing,
+    Frame,
+    StateReport,
+)
 
 DAY_S = 86_400.0
 
@@ -121,6 +129,30 @@ def test_who_leaves_the_first_one_out_again_after_its_eviction_is_named_again(wa
     drive = Drive(field(3, 1, *script, launched=True)).run(80)
     assert drive.evicted() == ["rg_1"] * (2 if waits_in == WAIT_QUORUM else 1)
     assert drive.accused() == {"rg_1.0"}
+
+
+@pytest.mark.parametrize(("thread", "accused"), [("async_quorum_0", {"rg_0.0"}), (None, set())])
+def test_who_stands_where_it_gives_its_state_holds_all_though_its_main_thread_waits(
+    thread, accused
+):
+    def gives(fleet: SimFleet) -> None:
+        rank = fleet.rank("rg_0.0")
+        rank.hung, rank.waits_in = True, WAIT_QUORUM
+        rank.place_of_code = Frame("given", "train.py", 33), Doing.LOCK
+        fleet.rank("rg_1.0").hung, fleet.rank("rg_1.0").waits_in = True, WAIT_HEAL
+
+    def seen(report: StateReport) -> StateReport:
+        witness = report.witness
+        if report.identity.rank != "rg_0.0" or witness is None:
+            return report
+        doing = Doing.COLLECTIVE if thread is None else Doing.LOCK
+        return replace(report, witness=replace(witness, thread=thread, doing=doing))
+
+    drive = Drive(field(3, 1, at(20, gives)), alter=reports(seen)).run(60)
+    assert drive.accused() == accused
+    if accused:
+        reason = drive.incident("not_entered").verdict.reason
+        assert reason.startswith("rank rg_0.0 hangs in given (train.py:33), waiting for a lock")
 
 
 def test_in_the_first_step_of_a_job_that_all_began_anew_who_waits_is_left_to_train():
