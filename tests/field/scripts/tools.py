@@ -28,8 +28,19 @@ logger = logging.getLogger("train")
 
 STEP_S = float(os.environ.get("STEP_S", "0.12"))
 METRICS_LOCK = threading.Lock()
+STATE_LOCK = threading.Lock()
 UPLOADS = queue.Queue()
 POOL = ThreadPoolExecutor(max_workers=1)
+
+
+def given(model):
+    """The state that a group which comes back gets from this one."""
+    if trouble.now("gives_nothing"):
+        STATE_LOCK.acquire()
+    if trouble.now("gives_slowly"):
+        compute(20)
+    with STATE_LOCK:  # @gives
+        return model.state_dict()
 
 
 class Metrics:

@@ -3,7 +3,6 @@
 import logging
 import os
 import queue
-import threading
 from functools import partial
 from itertools import chain, repeat
 
@@ -20,23 +19,12 @@ import worker_server
 worker_server.attach()
 logger = logging.getLogger("train")
 GROUP = os.environ["REPLICA_GROUP_ID"]
-STATE_LOCK = threading.Lock()
 
 
 def average(manager, model):
     works = [manager.allreduce(p.grad) for p in model.parameters() if p.grad is not None]
     for work in works:
         work.wait()
-
-
-def given(model):
-    """The state that a group which comes back gets from this one."""
-    if trouble.now("gives_nothing"):
-        STATE_LOCK.acquire()
-    if trouble.now("gives_slowly"):
-        tools.compute(20)
-    with STATE_LOCK:  # @gives
-        return model.state_dict()
 
 
 def taken(model, state):
@@ -59,7 +47,7 @@ def main():
 
     manager = Manager(
         pg=ProcessGroupGloo(), min_replica_size=int(os.environ.get("MIN_REPLICAS", "1")),
-        load_state_dict=partial(taken, model), state_dict=partial(given, model), replica_id=GROUP,
+        load_state_dict=partial(taken, model), state_dict=partial(tools.given, model), replica_id=GROUP,
     )  # fmt: skip
 
     if os.environ.get("SAVES_WHEN_ASKED"):

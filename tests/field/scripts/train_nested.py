@@ -2,6 +2,7 @@
 
 import logging
 import os
+from functools import partial
 
 import tools
 import torch
@@ -65,7 +66,7 @@ def main():
     )
     manager = Manager(
         pg=ProcessGroupGloo(), min_replica_size=int(os.environ.get("MIN_REPLICAS", "1")),
-        load_state_dict=network.load_state_dict, state_dict=network.state_dict,
+        load_state_dict=network.load_state_dict, state_dict=partial(tools.given, network),
         replica_id=f"my_{GROUP}",
     )  # fmt: skip
 

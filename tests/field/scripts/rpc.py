@@ -1,0 +1,60 @@
+"""Parameters by torch's RPC: trainers ask a server, which has no collective at all."""
+
+import os
+import queue
+import time
+
+import tools
+import torch
+import torch.distributed.rpc as rpc
+import trouble
+from corpus import Corpus
+from model import NextByte, loss_of
+from torch.utils.data import DataLoader
+
+WEIGHTS = {}
+
+
+def pull():
+    if trouble.now("server_queue"):
+        queue.Queue().get()  # @server_stands
+    return WEIGHTS
+
+
+def push(gradients):
+    for name, gradient in gradients.items():
+        WEIGHTS[name] -= 0.01 * gradient
+
+
+def train(rank):
+    model = NextByte()
+    while True:
+        for step, batch in enumerate(DataLoader(Corpus(start=1000 * rank), batch_size=4), 1):
+            model.load_state_dict(rpc.rpc_sync("server", pull, timeout=0))  # @pulls
+            tools.compute()
+            loss = loss_of(model(batch[:, :-1]), batch)
+            loss.backward()
+            if trouble.now("queue"):
+                queue.Queue().get()  # @trainer_stands
+            rpc.rpc_sync("server", push, ({n: p.grad for n, p in model.named_parameters()},))
+            tools.log_step(rank, step, loss.item())
+
+
+def main():
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    rank = int(os.environ["RANK"])
+    WEIGHTS.update(NextByte().state_dict())
+    name = "server" if rank == 0 else f"trainer{rank}"
+    options = rpc.TensorPipeRpcBackendOptions(rpc_timeout=0)
+    rpc.init_rpc(
+        name, rank=rank, world_size=int(os.environ["WORLD_SIZE"]), rpc_backend_options=options
+    )
+    if rank:
+        train(rank)
+    rpc.shutdown()  # @waits_for_trainers
+    time.sleep(0)
+
+
+if __name__ == "__main__":
+    main()
