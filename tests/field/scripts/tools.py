@@ -38,7 +38,10 @@ def given(model):
     if trouble.now("gives_nothing"):
         STATE_LOCK.acquire()
     if trouble.now("gives_slowly"):
-        compute(20)
+        until = time.monotonic() + 20
+        while time.monotonic() < until:
+            copies = {name: value.double() for name, value in model.state_dict().items()}
+            del copies
     with STATE_LOCK:  # @gives
         return model.state_dict()
 

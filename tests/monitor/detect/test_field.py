@@ -155,6 +155,27 @@ def test_who_stands_where_it_gives_its_state_holds_all_though_its_main_thread_wa
         assert reason.startswith("rank rg_0.0 hangs in given (train.py:33), waiting for a lock")
 
 
+@pytest.mark.parametrize(
+    ("doing", "cores"), [(Doing.UNKNOWN, 0.0), (Doing.SAVE, 0.0), (Doing.LOCK, 0.9)]
+)
+def test_who_takes_long_to_give_its_state_to_a_group_that_heals_is_let_work(doing, cores):
+    def gives(fleet: SimFleet) -> None:
+        rank = fleet.rank("rg_0.0")
+        rank.hung, rank.waits_in, rank.cores = True, WAIT_QUORUM, cores
+        rank.place_of_code = Frame("given", "train.py", 33), doing
+        fleet.rank("rg_1.0").hung, fleet.rank("rg_1.0").waits_in = True, WAIT_HEAL
+
+    def seen(report: StateReport) -> StateReport:
+        witness = report.witness
+        if report.identity.rank != "rg_0.0" or witness is None:
+            return report
+        return replace(report, witness=replace(witness, thread="async_quorum_0", doing=doing))
+
+    drive = Drive(field(3, 1, at(20, gives)), alter=reports(seen)).run(70)
+    assert not drive.accused()
+    assert not drive.evicts
+
+
 def test_in_the_first_step_of_a_job_that_all_began_anew_who_waits_is_left_to_train():
     def first_step(fleet: SimFleet) -> None:
         for rank in fleet.ranks():
