@@ -2,7 +2,6 @@
 
 import os
 import queue
-import time
 
 import tools
 import torch
@@ -30,7 +29,7 @@ def train(rank):
     model = NextByte()
     while True:
         for step, batch in enumerate(DataLoader(Corpus(start=1000 * rank), batch_size=4), 1):
-            model.load_state_dict(rpc.rpc_sync("server", pull, timeout=0))  # @pulls
+            model.load_state_dict(rpc.rpc_sync("server", pull))  # @pulls
             tools.compute()
             loss = loss_of(model(batch[:, :-1]), batch)
             loss.backward()
@@ -46,14 +45,13 @@ def main():
     rank = int(os.environ["RANK"])
     WEIGHTS.update(NextByte().state_dict())
     name = "server" if rank == 0 else f"trainer{rank}"
-    options = rpc.TensorPipeRpcBackendOptions(rpc_timeout=0)
+    options = rpc.TensorPipeRpcBackendOptions(rpc_timeout=1800)
     rpc.init_rpc(
         name, rank=rank, world_size=int(os.environ["WORLD_SIZE"]), rpc_backend_options=options
     )
     if rank:
         train(rank)
     rpc.shutdown()  # @waits_for_trainers
-    time.sleep(0)
 
 
 if __name__ == "__main__":
