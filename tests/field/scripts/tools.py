@@ -37,6 +37,8 @@ def given(model):
     """The state that a group which comes back gets from this one."""
     if trouble.now("gives_nothing"):
         STATE_LOCK.acquire()
+    if trouble.now("cannot_give"):
+        raise KeyError("ema.decay")  # @cannot_give
     if trouble.now("gives_slowly"):
         until = time.monotonic() + 20
         while time.monotonic() < until:
