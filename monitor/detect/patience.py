@@ -249,7 +249,7 @@ def _learned(history: History, track: RankTrack) -> Iterable[Allowance]:
 
 
 def giving_up(history: History, victims: Iterable[RankName]) -> frozenset[RankName]:
-    """Victims that left their wait without a commit, and may be about to end.
+    """Victims that left their wait without a commit, wait in nothing new, and may be about to end.
 
     Their interpreters are shutting down then, and answer nobody.
     """
@@ -258,5 +258,5 @@ def giving_up(history: History, victims: Iterable[RankName]) -> frozenset[RankNa
 
 def _ends(track: RankTrack, history: History) -> bool:
     stopped = track.fresh is None or history.stopped(track)
-    outside = track.doing in (UNDECLARED, OUTSIDE)
+    outside = track.doing in (UNDECLARED, OUTSIDE) and track.waits_in is None
     return outside and not stopped and track.stall_s < history.config.ending_s
