@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from monitor.detect.patience import giving_up
 from monitor.model.config import KeeperConfig
 from monitor.model.eviction import Guard
 from monitor.model.observation import Snapshot
@@ -174,6 +175,16 @@ def test_who_takes_long_to_give_its_state_to_a_group_that_heals_is_let_work(doin
     drive = Drive(field(3, 1, at(20, gives)), alter=reports(seen)).run(70)
     assert not drive.accused()
     assert not drive.evicts
+
+
+@pytest.mark.parametrize(("waits_in", "ends"), [(None, True), (WAIT_HEAL, False)])
+def test_a_victim_that_waits_in_a_new_quorum_is_not_about_to_end(waits_in, ends):
+    def goes_on(fleet: SimFleet) -> None:
+        fleet.rank("rg_1.0").hung, fleet.rank("rg_1.0").waits_in = True, waits_in
+
+    drive = Drive(field(3, 1, at(20, goes_on), across=False)).run(24)
+    victims = [track.rank for track in drive.pipeline._history.present()]
+    assert ("rg_1.0" in giving_up(drive.pipeline._history, victims)) is ends
 
 
 def test_in_the_first_step_of_a_job_that_all_began_anew_who_waits_is_left_to_train():
