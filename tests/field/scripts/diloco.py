@@ -12,7 +12,7 @@ from torchft import Manager, ProcessGroupGloo
 from torchft.local_sgd import DiLoCo
 
 GROUP = os.environ["REPLICA_GROUP_ID"]
-SYNC_EVERY = 60
+SYNC_EVERY = int(os.environ.get("SYNC_EVERY", "60"))
 
 
 def main():
