@@ -260,9 +260,11 @@ class Witness:
     """The function that this frame calls, such as `new_group` or `acquire`, if Python shows it."""
     thread: str | None = None
     """The thread's name, where the main one waits for it."""
+    error: str | None = None
+    """An error of its own since its last commit that TorchFT hid from the program, and where."""
 
     def __post_init__(self) -> None:
-        for name in ("call", "thread"):
+        for name in ("call", "thread", "error"):
             if (text := getattr(self, name)) is not None:
                 object.__setattr__(self, name, one_line(text))
 
@@ -908,11 +910,6 @@ def _report(content: _Object) -> StateReport:
 def parse_steps(data: Any) -> StepLog:
     """The answer of `GET /v1/steps`, checked."""
     return _read(StepLog, _answer(data))
-
-
-def parse_last_words(data: Any) -> LastWords:
-    """The answer of `GET /v1/last_words`, checked."""
-    return _read(LastWords, _answer(data))
 
 
 def parse_host(data: Any) -> HostReport:

@@ -527,10 +527,9 @@ def _sent_to_all(gone: Sequence[RankTrack]) -> list[RankTrack]:
     or SIGKILL.
     """
     killed = [t for t in gone if end_of(t) is End.KILLED and _signal(t) != "SIGKILL"]
-    if len({_signal(track) for track in killed}) != 1:
-        return []
     killed.sort(key=attrgetter("death_s"))
-    return [track for track in killed if track.death_s - killed[0].death_s <= _SEEN_LATE_S]
+    same = len({_signal(track) for track in killed}) == 1
+    return [t for t in killed if same and t.death_s - killed[0].death_s <= _SEEN_LATE_S]
 
 
 def _confidence(

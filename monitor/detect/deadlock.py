@@ -24,7 +24,7 @@ from monitor.detect.history import History
 from monitor.detect.patience import allowance, at_work, out_of_sight, works_long
 from monitor.detect.recorded import Opinion, due, opinion, opinion_across, sure
 from monitor.detect.track import INSIDE, RankTrack
-from monitor.detect.wording import what_they_do, where_they_wait
+from monitor.detect.wording import hidden_errors, what_they_do, where_they_wait
 from monitor.model.names import GroupName, RankName
 from monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
 from monitor.model.wording import groups_of, listed, seconds
@@ -343,7 +343,7 @@ def _least_still_s(history: History, standing: Sequence[RankTrack], *, waits: bo
 def _what_all_do(
     history: History, waiting: Sequence[RankTrack], others: Sequence[RankTrack]
 ) -> str:
-    does = where_they_wait(waiting) + what_they_do(others)
+    does = hidden_errors((*waiting, *others)) + where_they_wait(waiting) + what_they_do(others)
     clauses = does[:_SHOWN]
     if len(does) > _SHOWN:
         clauses.append("and others elsewhere")

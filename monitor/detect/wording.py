@@ -253,6 +253,15 @@ def where_they_wait(tracks: Iterable[RankTrack]) -> list[str]:
     ]
 
 
+def hidden_errors(tracks: Iterable[RankTrack]) -> list[str]:
+    """`0.0 had KeyError: 'ema' in state (train.py:41), which TorchFT hid from the program`."""
+    return [
+        f"{track.rank} had {track.witness.error}, which TorchFT hid from the program"
+        for track in tracks
+        if track.witness is not None and track.witness.error is not None
+    ]
+
+
 def looks(tracer: Tracer) -> str:
     """`gdb (pid 4711)`."""
     return f"{tracer.name} (pid {tracer.pid})"

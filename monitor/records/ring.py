@@ -214,8 +214,7 @@ def matched_groups(
             keys.append(named[name])
         else:
             members = group.members or places.get(name, ())
-            key = GroupKey(name, tuple(members), group.generation, group.age, nameless=not given)
-            keys.append(key)
+            keys.append(GroupKey(name, tuple(members), group.generation, group.age, not given))
     return tuple(keys)
 
 

@@ -10,6 +10,7 @@ from prometheus_client import generate_latest
 from tests.changed import replace
 from tests.worker_server.doubles import Bench
 from tests.worker_server.pages import enter, write_step
+from tests.worker_server.wire_values import parse_last_words
 from worker_server import wire
 from worker_server.rank.page import layout
 from worker_server.sidecar.metrics import make_registry
@@ -193,7 +194,7 @@ def test_a_page_that_the_rank_wrote_over_by_mistake_still_gets_answers(page, ben
     page._bytes[begin:end] = STRAY[stray] * ((end - begin) // 8)
     box = bench.box
     answers = [box.state(), box.steps(), box.flight_record(), box.last_words()]
-    parsers = [wire.parse_state, wire.parse_steps, wire.parse_flight_record, wire.parse_last_words]
+    parsers = [wire.parse_state, wire.parse_steps, wire.parse_flight_record, parse_last_words]
     for answer, parse in zip(answers, parsers, strict=True):
         parse(json.loads(json.dumps(wire.to_json(answer), allow_nan=False)))
     generate_latest(make_registry(box.state, lambda: "", box.follower))

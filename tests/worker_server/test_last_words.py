@@ -14,6 +14,7 @@ import pytest
 
 from tests.worker_server.pages import identity
 from tests.worker_server.ranks import run_each
+from tests.worker_server.wire_values import parse_last_words
 from worker_server import wire
 from worker_server.rank import last_words
 from worker_server.rank.page import layout
@@ -458,7 +459,7 @@ def test_last_words_of_a_rank_that_raised(start_rank, tmp_path):
     assert whose == "ValueError comes from its own code."
     assert words.exception.text.endswith("ValueError: bad data\n")
     assert words.stderr.text.endswith("ValueError: bad data\n")
-    assert wire.parse_last_words(wire.to_json(words)).ended == words.ended
+    assert parse_last_words(wire.to_json(words)).ended == words.ended
 
 
 @pytest.mark.integration

@@ -15,6 +15,7 @@ import pytest
 from tests.worker_server.fates import DEAD, FATES
 from tests.worker_server.pairs import Pairs
 from tests.worker_server.ranks import TOKEN, eventually
+from tests.worker_server.wire_values import parse_last_words
 from worker_server import wire
 
 pytestmark = pytest.mark.integration
@@ -96,7 +97,7 @@ def check_stacks(culprit, fate):
 def last_words(rank):
     status, text = rank.ask(wire.PATH_LAST_WORDS)
     assert status == 200, text
-    return wire.parse_last_words(json.loads(text))
+    return parse_last_words(json.loads(text))
 
 
 def check_last_words(culprit, fate):

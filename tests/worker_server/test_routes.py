@@ -15,6 +15,7 @@ from tests.worker_server.boxes import (
     app_of,
     host_report,
 )
+from tests.worker_server.wire_values import parse_last_words
 from worker_server import wire
 from worker_server.sidecar.app import BOTH, ENDPOINTS, JSON
 from worker_server.sidecar.process import EvictionResult
@@ -42,7 +43,7 @@ def test_reports_arrive_as_the_wire_parses_them(client, box):
         IDENTITY, box.state().step, box.state().heads,
     )  # fmt: skip
     assert wire.parse_steps(client.get(wire.PATH_STEPS).json) == box.steps()
-    assert wire.parse_last_words(client.get(wire.PATH_LAST_WORDS).json) == box.last_words()
+    assert parse_last_words(client.get(wire.PATH_LAST_WORDS).json) == box.last_words()
     assert (
         wire.parse_flight_record(client.get(wire.PATH_FLIGHT_RECORDER).json) == box.flight_record()
     )

@@ -18,11 +18,17 @@ from hypothesis import strategies as st
 
 from worker_server import wire
 
+
+def parse_last_words(data: Any) -> wire.LastWords:
+    """The answer of `GET /v1/last_words`, checked."""
+    return wire._read(wire.LastWords, wire._answer(data))
+
+
 PARSERS = {
     wire.StateReport: wire.parse_state,
     wire.StepLog: wire.parse_steps,
     wire.FlightRecord: wire.parse_flight_record,
-    wire.LastWords: wire.parse_last_words,
+    wire.LastWords: parse_last_words,
     wire.HostReport: wire.parse_host,
     wire.Registration: wire.parse_registration,
     wire.Identity: wire.parse_identity,

@@ -221,6 +221,8 @@ def keep(error: BaseException | None) -> None:
         _kept = None
     elif _kept is None:
         _kept = _summary(error)
+        if _page is not None:
+            _page.write_note(layout.NOTE_HIDDEN, _traceback(error))
 
 
 def _summary(value: BaseException) -> str:
@@ -239,11 +241,15 @@ def _note(thread: str, value: BaseException) -> None:
         return
     # never let an exception that cannot be printed end the beat, or the original hook
     with contextlib.suppress(Exception):
-        text = "".join(_qualified(value).format())
-        if len(text) > _MAX_TRACEBACK:  # the end has the innermost call and the message
-            text = "... cut\n" + text[-_MAX_TRACEBACK:]
         summary = _kept if _kept and _raised_by_torchft(value) else _summary(value)
-        page.write_note(layout.NOTE_EXCEPTION, f"{thread}\n{summary}\n{text}")
+        page.write_note(layout.NOTE_EXCEPTION, f"{thread}\n{summary}\n{_traceback(value)}")
+
+
+def _traceback(value: BaseException) -> str:
+    text = "".join(_qualified(value).format())
+    if len(text) > _MAX_TRACEBACK:  # the end has the innermost call and the message
+        text = "... cut\n" + text[-_MAX_TRACEBACK:]
+    return text
 
 
 def _qualified(value: BaseException) -> traceback.TracebackException:

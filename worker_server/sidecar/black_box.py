@@ -232,7 +232,8 @@ class BlackBox:
             return
         waits = any(head.inside for head in heads) or any(row.held for row in transfers)
         waits = waits or (step is not None and step.waits_in is not None)
-        self._standstill.add(sample, mark, waits=waits)
+        error = self._remains.hidden(None if step is None else step.last_commit_age_s)
+        self._standstill.add(sample._replace(error=error), mark, waits=waits)
         self._share()
 
     def _stand(self, process: wire.Process) -> _Stand:
@@ -258,9 +259,7 @@ class BlackBox:
         self._last_stacks = look.taken
         deaf = (process.interpreter_age_s or 0.0) > DEAF_S and not look.owns_gil
         # waiting for the GIL is a futex call, like waiting for a lock
-        calls, thread, number = look.main, None, None
-        if look.behind is not None:
-            thread, number, calls = look.behind
+        thread, number, calls = look.behind or (None, None, look.main)
         syscall = None if deaf else self._process.syscall(number)
         return StackSample(calls, look.taken.taken_s, syscall, thread)
 

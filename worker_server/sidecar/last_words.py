@@ -392,6 +392,17 @@ class Remains:
         thread, summary, traceback = (*text.split("\n", 2), "", "")[:3]
         return summary, wire.Trace(traceback, f"uncaught in {thread}", age_s)
 
+    def hidden(self, since_s: float | None) -> str | None:
+        """An error of the rank's own that TorchFT hid from the program, and where, if it was raised
+        less than so many seconds ago.
+        """
+        note = self._page.note(layout.NOTE_HIDDEN, time.monotonic_ns())
+        if note is None or (since_s is not None and note[1] > since_s):
+            return None
+        raised = self._last_raised(note[0])
+        own = raised is not None and raised.of_peers is False
+        return f"{raised.exception} in {raised.frame}" if raised is not None and own else None
+
     def words(self, process: wire.Process) -> wire.LastWords:
         """The answer of `GET /v1/last_words`."""
         if process.alive:

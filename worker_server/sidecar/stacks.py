@@ -328,28 +328,21 @@ def _look_of(threads: list[dict[str, Any]], pid: int, now_s: float) -> ProcessLo
     return ProcessLook(taken, calls, main["owns_gil"], _behind(calls, looks))
 
 
-_MANAGER: Final = "torchft/manager.py"
-
-
 def _behind(main: Sequence[Call], looks: Iterable[ThreadLook]) -> ThreadLook | None:
     """TorchFT's thread for quorums, which asks the user's code for the state that a group which
     heals is to get, while the main thread waits for it.
     """
+    for look in looks if _runs(main, "wait_quorum") else ():
+        at = innermost(look.calls) if _runs(look.calls, "_async_quorum") else None
+        if at is not None and origin(look.calls[at].path) is Origin.USER:
+            return look
+    return None
 
-    def runs(calls: Iterable[Call], function: str) -> bool:
-        return any(
-            _plain_name(call.function).endswith(function) and short(call.path) == _MANAGER
-            for call in calls
-        )
 
-    if not runs(main, "wait_quorum"):
-        return None
-    asked = (look for look in looks if runs(look.calls, "_async_quorum"))
-    behind = next(asked, None)
-    at = None if behind is None else innermost(behind.calls)
-    if behind is None or at is None or origin(behind.calls[at].path) is not Origin.USER:
-        return None
-    return behind
+def _runs(calls: Iterable[Call], method: str) -> bool:
+    """Whether this method of TorchFT's Manager does."""
+    names = (c.function for c in calls if short(c.path) == "torchft/manager.py")
+    return any(name.rpartition(".")[2] == method for name in names)
 
 
 def calls_of(text: str) -> tuple[Call, ...]:
@@ -621,6 +614,8 @@ class StackSample(NamedTuple):
     syscall: int | None = None
     thread: str | None = None
     """Its name, if it is not the main one."""
+    error: str | None = None
+    """As a witness has it."""
 
 
 class _Stand(NamedTuple):
@@ -631,8 +626,7 @@ class _Stand(NamedTuple):
     doing: wire.Doing
     samples: int
     first_s: float
-    last_s: float
-    thread: str | None
+    last: StackSample
 
 
 class StandstillWitness:
@@ -647,7 +641,7 @@ class StandstillWitness:
         if index is None:
             return
         stand = self._stand if self._stand is not None and self._stand.mark == mark else None
-        if stand is not None and sample.taken_s <= stand.last_s:
+        if stand is not None and sample.taken_s <= stand.last.taken_s:
             return  # the beat's note, already seen
         frame = frame_of(sample.calls, index)
         waits = waits and sample.thread is None
@@ -658,17 +652,16 @@ class StandstillWitness:
         if stand is not None and (stand.frame, stand.innermost) == (frame, at):
             first_s, samples = stand.first_s, stand.samples + 1
         call = called_by(sample.calls, index)
-        self._stand = _Stand(
-            mark, frame, at, call, doing, samples, first_s, sample.taken_s, sample.thread
-        )
+        self._stand = _Stand(mark, frame, at, call, doing, samples, first_s, sample)
 
     def witness(self, mark: Mark, now_s: float) -> wire.Witness | None:
         """The witness of a rank with this mark now, or at its end; None once it has moved."""
         stand = self._stand
         if stand is None or stand.mark != mark:
             return None
-        same_s = stand.last_s - stand.first_s
-        age_s = max(0.0, now_s - stand.last_s)
+        last = stand.last
+        same_s, age_s = last.taken_s - stand.first_s, max(0.0, now_s - last.taken_s)
         return wire.Witness(
-            stand.frame, stand.doing, stand.samples, same_s, age_s, stand.call, stand.thread
-        )
+            stand.frame, stand.doing, stand.samples, same_s, age_s, stand.call, last.thread,
+            last.error,
+        )  # fmt: skip

@@ -29,7 +29,7 @@ from itertools import accumulate
 from typing import Final, NamedTuple
 
 MAGIC: Final = int.from_bytes(b"LKPAGE01", "little")
-VERSION: Final = 8
+VERSION: Final = 9
 WORD: Final = 8
 
 
@@ -250,9 +250,11 @@ NOTE_STACKS: Final = 0
 NOTE_EXCEPTION: Final = 1
 NOTE_FORMING: Final = 2
 """The process group that is being created, as JSON; empty: none."""
+NOTE_HIDDEN: Final = 3
+"""The last error that TorchFT hid from the program: its traceback."""
 NOTE_HEADER_BYTES: Final = 32
 """first stamp, time, bytes of text, last stamp; the text follows."""
-NOTE_SLOT_BYTES: Final = (32 * 1024, 8 * 1024, 4 * 1024)
+NOTE_SLOT_BYTES: Final = (32 * 1024, 8 * 1024, 4 * 1024, 8 * 1024)
 _NOTES_END: Final = tuple(
     accumulate(
         (2 * size for size in NOTE_SLOT_BYTES),
