@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.worker_server.doubles import Bench
 from tests.worker_server.pages import identity
 from tests.worker_server.ranks import run_each
 from tests.worker_server.wire_values import parse_last_words
@@ -473,3 +474,36 @@ def test_last_words_of_a_rank_that_died_of_a_segfault(start_rank):
     assert "Fatal Python error: Segmentation fault" in words.ended
     assert "rank_script.py" in words.crash.text
     assert "faulthandler, at the fatal signal" in box.stacks()
+
+
+OWN = """Traceback (most recent call last):
+  File "/venv/lib/python3.11/site-packages/torchft/manager.py", line 963, in _manager_state_dict
+    "user": {key: value() for key, value in self._user_state_dicts.items()},
+  File "/job/train.py", line 41, in given
+    raise KeyError("ema.decay")
+KeyError: 'ema.decay'
+"""
+PEERS = """Traceback (most recent call last):
+  File "/venv/lib/python3.11/site-packages/torchft/manager.py", line 1327, in wait
+    self._work.wait()
+RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:128: Connection reset by peer
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "since_s", "told"),
+    [
+        (OWN, None, "KeyError: 'ema.decay' in given (train.py:41)"),
+        (OWN, 60.0, "KeyError: 'ema.decay' in given (train.py:41)"),
+        (OWN, 0.0, None),
+        (PEERS, None, None),
+        ("", None, None),
+    ],
+    ids=["no commit yet", "since the last commit", "before it", "of its peers", "nothing"],
+)
+def test_an_error_of_its_own_that_torchft_hid_is_told_until_the_next_commit(
+    page, tmp_path, text, since_s, told
+):
+    if text:
+        page.write_note(layout.NOTE_HIDDEN, text)
+    assert Bench(tmp_path / "a.page").box._remains.hidden(since_s) == told

@@ -1,12 +1,10 @@
 """Parameters by torch's RPC: trainers ask a server, which has no collective at all."""
 
 import os
-import queue
 
 import tools
 import torch
 import torch.distributed.rpc as rpc
-import trouble
 from corpus import Corpus
 from model import NextByte, loss_of
 from torch.utils.data import DataLoader
@@ -15,8 +13,6 @@ WEIGHTS = {}
 
 
 def pull():
-    if trouble.now("server_queue"):
-        queue.Queue().get()  # @server_stands
     return WEIGHTS
 
 
@@ -29,12 +25,10 @@ def train(rank):
     model = NextByte()
     while True:
         for step, batch in enumerate(DataLoader(Corpus(start=1000 * rank), batch_size=4), 1):
-            model.load_state_dict(rpc.rpc_sync("server", pull))  # @pulls
+            model.load_state_dict(rpc.rpc_sync("server", pull))
             tools.compute()
             loss = loss_of(model(batch[:, :-1]), batch)
             loss.backward()
-            if trouble.now("queue"):
-                queue.Queue().get()  # @trainer_stands
             rpc.rpc_sync("server", push, ({n: p.grad for n, p in model.named_parameters()},))
             tools.log_step(rank, step, loss.item())
 
@@ -51,7 +45,7 @@ def main():
     )
     if rank:
         train(rank)
-    rpc.shutdown()  # @waits_for_trainers
+    rpc.shutdown()
 
 
 if __name__ == "__main__":

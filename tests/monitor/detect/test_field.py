@@ -38,6 +38,7 @@ from worker_server.wire import (
     Doing,
     Frame,
     StateReport,
+    Witness,
 )
 
 DAY_S = 86_400.0
@@ -336,6 +337,23 @@ def test_two_groups_of_three_in_the_same_step_are_both_named_and_the_healthy_one
     assert drive.accused() == {"rg_1.0", "rg_2.0"}
     assert sorted(drive.evicted()) == ["rg_1", "rg_2"]
     assert drive.evicts[1][0] - drive.evicts[0][0] <= 3
+
+
+def test_where_a_job_stands_an_error_that_torchft_hid_is_told_first() -> None:
+    error = "KeyError: 'ema.decay' in given (train.py:41)"
+
+    def seen(report: StateReport) -> StateReport:
+        if report.identity.rank != "rg_0.0" or report.step is None:
+            return report
+        place = Frame("average", "train.py", 25)
+        witness = Witness(place, Doing.COLLECTIVE, 3, 4.0, 0.5, error=error)
+        return replace(report, witness=witness if report.step.waits_in else None)
+
+    fleet = field(2, 1, at(20, hang("rg_1.0")), across=False)
+    drive = Drive(fleet, KeeperConfig(observe=True), alter=reports(seen)).run(80)
+    reason = drive.incident("deadlock").verdict.reason
+    assert f": rg_0.0 had {error}, which TorchFT hid from the program; rg_0.0 waits" in reason
+    assert not drive.accused()
 
 
 def test_while_nobody_can_be_named_it_is_said_that_the_job_stands() -> None:
