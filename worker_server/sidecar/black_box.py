@@ -232,9 +232,11 @@ class BlackBox:
             return
         waits = any(head.inside for head in heads) or any(row.held for row in transfers)
         waits = waits or (step is not None and step.waits_in is not None)
-        error = self._remains.hidden(None if step is None else step.last_commit_age_s)
-        self._standstill.add(sample._replace(error=error), mark, waits=waits)
+        self._standstill.add(sample._replace(error=self._hidden(step)), mark, waits=waits)
         self._share()
+
+    def _hidden(self, step: wire.StepState | None) -> str | None:
+        return self._remains.hidden(None if step is None else step.last_commit_age_s)
 
     def _stand(self, process: wire.Process) -> _Stand:
         now_ns = time.monotonic_ns()
