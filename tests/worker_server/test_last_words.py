@@ -491,7 +491,7 @@ RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:128: Conne
 
 
 @pytest.mark.parametrize(
-    ("text", "since_s", "told"),
+    ("text", "since_s", "sentence"),
     [
         (OWN, None, "KeyError: 'ema.decay' in given (train.py:41)"),
         (OWN, 60.0, "KeyError: 'ema.decay' in given (train.py:41)"),
@@ -502,8 +502,8 @@ RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:128: Conne
     ids=["no commit yet", "since the last commit", "before it", "of its peers", "nothing"],
 )
 def test_an_error_of_its_own_that_torchft_hid_is_told_until_the_next_commit(
-    page, tmp_path, text, since_s, told
+    page, tmp_path, text, since_s, sentence
 ):
     if text:
         page.write_note(layout.NOTE_HIDDEN, text)
-    assert Bench(tmp_path / "a.page").box._remains.hidden(since_s) == told
+    assert Bench(tmp_path / "a.page").box._remains.hidden(since_s) == sentence
