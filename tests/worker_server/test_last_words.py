@@ -483,6 +483,10 @@ OWN = """Traceback (most recent call last):
     raise KeyError("ema.decay")
 KeyError: 'ema.decay'
 """
+INSTALLED = """Traceback (most recent call last):
+  File "<frozen runpy>", line 3, in given
+KeyError: 3
+"""
 PEERS = """Traceback (most recent call last):
   File "/venv/lib/python3.11/site-packages/torchft/manager.py", line 1327, in wait
     self._work.wait()
@@ -497,9 +501,17 @@ RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:128: Conne
         (OWN, 60.0, "KeyError: 'ema.decay' in given (train.py:41)"),
         (OWN, 0.0, None),
         (PEERS, None, None),
+        (INSTALLED, None, "KeyError: 3"),
         ("", None, None),
     ],
-    ids=["no commit yet", "since the last commit", "before it", "of its peers", "nothing"],
+    ids=[
+        "no commit yet",
+        "since the last commit",
+        "before it",
+        "of its peers",
+        "no line of the user's",
+        "nothing",
+    ],
 )
 def test_an_error_of_its_own_that_torchft_hid_is_told_until_the_next_commit(
     page, tmp_path, text, since_s, sentence

@@ -221,8 +221,9 @@ def keep(error: BaseException | None) -> None:
         _kept = None
     elif _kept is None:
         _kept = _summary(error)
-        if _page is not None:
-            _page.write_note(layout.NOTE_HIDDEN, _traceback(error))
+        with contextlib.suppress(Exception):  # as below
+            if _page is not None:
+                _page.write_note(layout.NOTE_HIDDEN, _traceback(error))
 
 
 def _summary(value: BaseException) -> str:
