@@ -484,7 +484,7 @@ OWN = """Traceback (most recent call last):
 KeyError: 'ema.decay'
 """
 INSTALLED = """Traceback (most recent call last):
-  File "<frozen runpy>", line 3, in given
+  File "/venv/lib/python3.11/site-packages/ema/average.py", line 3, in state
 KeyError: 3
 """
 PEERS = """Traceback (most recent call last):
@@ -501,7 +501,7 @@ RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:128: Conne
         (OWN, 60.0, "KeyError: 'ema.decay' in given (train.py:41)"),
         (OWN, 0.0, None),
         (PEERS, None, None),
-        (INSTALLED, None, "KeyError: 3"),
+        (INSTALLED, None, "KeyError: 3 in state (average.py:3)"),
         ("", None, None),
     ],
     ids=[
@@ -509,7 +509,7 @@ RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:128: Conne
         "since the last commit",
         "before it",
         "of its peers",
-        "no line of the user's",
+        "of a package",
         "nothing",
     ],
 )
