@@ -267,8 +267,7 @@ class Poller:
             self._planned = None
         seen = await _Round(self, todo, end, self._silent).seen()
         observations = tuple(
-            seen.get(t.identity.rank) or Observation(t.identity, t.url, _UNASKED, 0.0)
-            for t in targets
+            [seen.get(target.identity.rank) or _unasked(target) for target in targets]
         )
         failed = [
             (observation.rank, observation.outcome.reason)
@@ -378,6 +377,10 @@ class Poller:
             return Unreachable(exc.failure, exc.detail)
         except (ValueError, RecursionError) as exc:  # WireError is a ValueError
             return Unreachable(Failure.GARBAGE, one_line(exc))
+
+
+def _unasked(target: Target) -> Observation:
+    return Observation(target.identity, target.url, _UNASKED, 0.0)
 
 
 def _state_of(body: bytes) -> StateReport:

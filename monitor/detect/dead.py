@@ -510,7 +510,8 @@ def _first(
         own = gone
     first_s = min(track.death_s for track in own)
     slack_s = history.config.death_slack_s
-    if (sent := _sent_to_all(gone)) and sent[0].death_s <= first_s:
+    sent = _sent_to_all(gone)
+    if len(sent) > 1 and sent[0].death_s <= first_s:
         return first_s, sorted(sent, key=attrgetter("rank")), []
     first = [track for track in own if track.death_s - first_s <= slack_s]
     if late := _seen_late(own, first):

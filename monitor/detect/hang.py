@@ -147,8 +147,7 @@ def _source(history: History, graph: WaitGraph, roots: Sequence[RankTrack]) -> s
         return "the operating system's view of the process"
     if all(graph.standing[track.rank] is RankStanding.LEFT for track in roots):
         return _polls(history)
-    behind = any(track.witness is not None and track.witness.thread for track in roots)
-    return "stacks from outside" if behind else "phases"
+    return "stacks from outside" if any(track.gives_state for track in roots) else "phases"
 
 
 def _polls(history: History) -> str:

@@ -191,9 +191,8 @@ def _reasons(history: History, track: RankTrack) -> Iterable[Allowance]:
         yield from _learned(history, track)
     if step is not None and step.healing and not blocked(track):  # reported at an attempt's end
         yield Allowance(config.healing_budget_s, f"{seconds(config.healing_budget_s)} to heal")
-    gives = track.witness is not None and track.witness.thread is not None
-    if gives and not blocked(track):
-        yield Allowance(config.healing_budget_s, "to give its state to a group that heals")
+    if track.gives_state and not blocked(track):
+        yield Allowance.flat(config.healing_budget_s, "to give its state to a group that heals")
     if history.starting(track):
         if blocked(track):
             yield Allowance.flat(config.data_floor_s, "at one place in its first steps")

@@ -210,6 +210,11 @@ class RankTrack:
         return seen if seen is not None and seen.samples >= 2 else None
 
     @property
+    def gives_state(self) -> bool:
+        """Whether its main thread waits while TorchFT's is in its code, for a group that heals."""
+        return self.witness is not None and self.witness.thread is not None
+
+    @property
     def waited_s(self) -> float | None:
         """Seconds of this incarnation in which its main thread waited for others, so far.
 

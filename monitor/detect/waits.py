@@ -255,8 +255,7 @@ def _by_waits(track: RankTrack) -> RankStanding:
     A rank whose main thread waits for a quorum while TorchFT's thread for that stands in the rank's
     own code waits for nobody else.
     """
-    witness = track.witness
-    if witness is not None and witness.thread is not None:
+    if track.gives_state:
         return RankStanding.ALONE
     if (track.inside or track.held) and track.inside_own:
         return RankStanding.HELD
@@ -267,5 +266,6 @@ def _by_waits(track: RankTrack) -> RankStanding:
         waits = track.doing in (WAITING_PHASE, _QUORUM_PHASE)
         return RankStanding.WAITING if waits else RankStanding.ALONE
     # what a framework calls a phase may include waiting
+    witness = track.witness
     waits = witness is not None and witness.doing in FOR_OTHERS
     return RankStanding.WAITING if waits else RankStanding.UNKNOWN

@@ -29,7 +29,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from msgspec import Raw, Struct, convert, structs, to_builtins
-from msgspec.json import Encoder, encode
+from msgspec.json import Encoder
 
 from monitor.model.config import KeeperConfig
 from monitor.model.observation import Observation
@@ -120,7 +120,7 @@ def dumped(value: Any, *, odd: bool = False) -> bytes:
     """
     if not odd:
         with suppress(UnicodeEncodeError):  # a lone surrogate in a sentence on a record from torch
-            return encode(value)
+            return _ENCODER.encode(value)
     builtins = to_builtins(value, enc_hook=lambda raw: json.loads(bytes(raw)))
     return json.dumps(builtins, separators=(",", ":")).encode()
 
@@ -206,8 +206,8 @@ class Writer:
         if kind in ATOMS:
             return value if kind is not float or isfinite(value) else ["f", str(value)]
         if kind is tuple:
-            if value and value[0].__class__ is Observation:
-                return self._observations(value)
+            if self._pieces is not None and value and value[0].__class__ is Observation:
+                return self._observations(value, self._pieces)
             return ["t", *map(self._plain, value)]
         if kind is _Node and value.kind in _TAGS:
             return [_TAGS[value.kind], *map(self._plain, value.values)]
@@ -239,9 +239,7 @@ class Writer:
             return ["o", self._number(value.kind), *map(self._plain, value.values)]
         return ["o", self._number(kind), *map(self._plain, _values_of(kind)(value))]
 
-    def _observations(self, observations: Iterable[Observation]) -> list[Any] | str:
-        if self._pieces is None:
-            return ["t", *map(self._seen, observations)]
+    def _observations(self, observations: Iterable[Observation], pieces: list[bytes]) -> str:
         text = bytearray(b'["t"')
         for seen in observations:
             text += b","
@@ -251,9 +249,9 @@ class Writer:
             except UnicodeEncodeError:
                 text[end:] = dumped(row)
             if len(text) > _PIECE_BYTES:
-                self._pieces.append(bytes(text))
+                pieces.append(bytes(text))
                 text.clear()
-        self._pieces.append(bytes(text) + b"]")
+        pieces.append(bytes(text) + b"]")
         return _APART
 
     def _seen(self, seen: Observation) -> list[Any]:

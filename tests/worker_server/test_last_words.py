@@ -476,6 +476,21 @@ def test_last_words_of_a_rank_that_died_of_a_segfault(start_rank):
     assert "faulthandler, at the fatal signal" in box.stacks()
 
 
+class UnprintableError(ValueError):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+def test_an_error_that_torchft_hides_is_noted_where_it_was_raised_whatever_it_is(left, monkeypatch):
+    monkeypatch.setattr(last_words, "_page", left.page)
+    for error, noted in [(KeyError("ema"), "KeyError: 'ema'"), (UnprintableError(), "Unprintable")]:
+        last_words.keep(None)
+        last_words.keep(error)
+        note = left.remains._page.note(layout.NOTE_HIDDEN, time.monotonic_ns())
+        assert noted in note[0]
+    last_words.keep(None)
+
+
 OWN = """Traceback (most recent call last):
   File "/venv/lib/python3.11/site-packages/torchft/manager.py", line 963, in _manager_state_dict
     "user": {key: value() for key, value in self._user_state_dicts.items()},

@@ -10,7 +10,7 @@ import time
 
 import torch
 import trouble
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 CONTEXT = 32
 CACHE_LOCK = threading.Lock()
@@ -80,3 +80,9 @@ class Corpus(Dataset):
 
     def wait_for_prefetch(self):
         threading.Event().wait()
+
+
+def batches(rank):
+    """Without end, of the shard of this rank."""
+    while True:
+        yield from DataLoader(Corpus(start=1000 * rank), batch_size=4)

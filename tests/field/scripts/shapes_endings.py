@@ -11,18 +11,12 @@ import tools
 import torch
 import torch.distributed as dist
 import trouble
-from corpus import Corpus
+from corpus import batches
 from model import NextByte, loss_of
-from torch.utils.data import DataLoader
 
 SHAPE = os.environ.get("SHAPE", "trains")
 STEPS = int(os.environ.get("STEPS", "1000000"))
 TIMEOUT_S = float(os.environ.get("TIMEOUT_S", "1800"))
-
-
-def batches(rank):
-    while True:
-        yield from DataLoader(Corpus(start=1000 * rank), batch_size=4)
 
 
 def ask_data_server():

@@ -12,20 +12,14 @@ import tools
 import torch
 import torch.distributed as dist
 import trouble
-from corpus import Corpus
+from corpus import batches
 from model import NextByte, loss_of
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader
 from torch.utils.file_baton import FileBaton
 
 SHAPE = os.environ.get("SHAPE", "zero")
 STEPS = int(os.environ.get("STEPS", "1000000"))
-
-
-def batches(rank):
-    while True:
-        yield from DataLoader(Corpus(start=1000 * rank), batch_size=4)
 
 
 def zero(rank):

@@ -10,20 +10,14 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import trouble
-from corpus import Corpus
+from corpus import batches
 from model import NextByte, loss_of
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
-from torch.utils.data import DataLoader
 
 SHAPE = os.environ.get("SHAPE", "fsdp")
 EVERY = 10
-
-
-def batches(rank):
-    while True:
-        yield from DataLoader(Corpus(start=1000 * rank), batch_size=4)
 
 
 def dtensor(rank, world):

@@ -75,6 +75,10 @@ def test_of_ranks_that_die_in_one_moment_the_one_that_got_sigterm_was_taken_alon
             ("rg_1.1",), id="two signals",
         ),
         pytest.param(
+            [at(20, ended_by("rg_1.1", "SIGUSR1")), at(20, ended_by("rg_1.0", "SIGSEGV"))],
+            ("rg_1.0", "rg_1.1"), id="one signal and another end in the same moment",
+        ),
+        pytest.param(
             [at(20, ended_by("rg_1.0", "SIGKILL")), at(20, ended_by("rg_1.1", "SIGABRT"))],
             ("rg_1.0", "rg_1.1"), id="signals that say nothing of the order",
         ),

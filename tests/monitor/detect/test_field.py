@@ -133,13 +133,12 @@ def test_who_leaves_the_first_one_out_again_after_its_eviction_is_named_again(wa
     assert drive.accused() == {"rg_1.0"}
 
 
-@pytest.mark.parametrize(("thread", "accused"), [("async_quorum_0", {"rg_0.0"}), (None, set())])
-def test_who_stands_where_it_gives_its_state_holds_all_though_its_main_thread_waits(
-    thread, accused
-):
+def drive_while_one_gives_its_state(thread, doing, cores, for_s) -> Drive:
+    """From 20 s on rg_0.0 makes the state for rg_1.0, which heals; both wait in the quorum."""
+
     def gives(fleet: SimFleet) -> None:
         rank = fleet.rank("rg_0.0")
-        rank.hung, rank.waits_in = True, WAIT_QUORUM
+        rank.hung, rank.waits_in, rank.cores = True, WAIT_QUORUM, cores
         rank.place_of_code = Frame("given", "train.py", 33), Doing.LOCK
         fleet.rank("rg_1.0").hung, fleet.rank("rg_1.0").waits_in = True, WAIT_HEAL
 
@@ -147,33 +146,32 @@ def test_who_stands_where_it_gives_its_state_holds_all_though_its_main_thread_wa
         witness = report.witness
         if report.identity.rank != "rg_0.0" or witness is None:
             return report
-        doing = Doing.COLLECTIVE if thread is None else Doing.LOCK
         return replace(report, witness=replace(witness, thread=thread, doing=doing))
 
-    drive = Drive(field(3, 1, at(20, gives)), alter=reports(seen)).run(60)
-    assert drive.accused() == accused
-    if accused:
-        reason = drive.incident("not_entered").verdict.reason
-        assert reason.startswith("rank rg_0.0 hangs in given (train.py:33), waiting for a lock")
+    return Drive(field(3, 1, at(20, gives)), alter=reports(seen)).run(for_s)
+
+
+def test_who_stands_where_it_gives_its_state_holds_all_though_its_main_thread_waits():
+    drive = drive_while_one_gives_its_state("async_quorum_0", Doing.LOCK, 0.0, 60)
+    assert drive.accused() == {"rg_0.0"}
+    reason = drive.incident("not_entered").verdict.reason
+    assert reason.startswith("rank rg_0.0 hangs in given (train.py:33), waiting for a lock")
 
 
 @pytest.mark.parametrize(
-    ("doing", "cores"), [(Doing.UNKNOWN, 0.0), (Doing.SAVE, 0.0), (Doing.LOCK, 0.9)]
+    ("thread", "doing", "cores", "for_s"),
+    [
+        (None, Doing.COLLECTIVE, 0.0, 60),
+        ("async_quorum_0", Doing.UNKNOWN, 0.0, 70),
+        ("async_quorum_0", Doing.SAVE, 0.0, 70),
+        ("async_quorum_0", Doing.LOCK, 0.9, 70),
+    ],
+    ids=["waits for others", "computes", "saves", "its lock's holder works"],
 )
-def test_who_takes_long_to_give_its_state_to_a_group_that_heals_is_let_work(doing, cores):
-    def gives(fleet: SimFleet) -> None:
-        rank = fleet.rank("rg_0.0")
-        rank.hung, rank.waits_in, rank.cores = True, WAIT_QUORUM, cores
-        rank.place_of_code = Frame("given", "train.py", 33), doing
-        fleet.rank("rg_1.0").hung, fleet.rank("rg_1.0").waits_in = True, WAIT_HEAL
-
-    def seen(report: StateReport) -> StateReport:
-        witness = report.witness
-        if report.identity.rank != "rg_0.0" or witness is None:
-            return report
-        return replace(report, witness=replace(witness, thread="async_quorum_0", doing=doing))
-
-    drive = Drive(field(3, 1, at(20, gives)), alter=reports(seen)).run(70)
+def test_who_takes_long_to_give_its_state_to_a_group_that_heals_is_let_work(
+    thread, doing, cores, for_s
+):
+    drive = drive_while_one_gives_its_state(thread, doing, cores, for_s)
     assert not drive.accused()
     assert not drive.evicts
 
