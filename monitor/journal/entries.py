@@ -244,7 +244,7 @@ def tick_text(snapshot: Snapshot, outcome: TickOutcome, writer: memory.Writer) -
     plain = {"kind": "tick", "seen": writer.plain(snapshot, pieces)}
     if result := outcome_to_json(outcome):
         plain["told"] = result
-    before, _, after = memory.dumped(plain).partition(memory.APART)
+    before, _, after = memory.dumped(plain).partition(f'"{memory.APART}"'.encode())
     return before, *pieces, after
 
 

@@ -39,8 +39,7 @@ ATOMS: Final = frozenset({type(None), bool, int, float, str})
 _WIRE: Final = "worker_server.wire"
 OURS: Final = ("monitor.", _WIRE)
 _ENCODER: Final = Encoder()
-_APART: Final = uuid4().hex
-APART: Final = b'"%s"' % _APART.encode()
+APART: Final = uuid4().hex
 """Stands for the observations in the JSON of a tick; random, so that no rank can say it."""
 _PIECE_BYTES: Final = 60_000
 """Longer texts have pages of their own, of which the allocator keeps some."""
@@ -206,9 +205,7 @@ class Writer:
         if kind in ATOMS:
             return value if kind is not float or isfinite(value) else ["f", str(value)]
         if kind is tuple:
-            if self._pieces is not None and value and value[0].__class__ is Observation:
-                return self._observations(value, self._pieces)
-            return ["t", *map(self._plain, value)]
+            return self._tuple(value)
         if kind is _Node and value.kind in _TAGS:
             return [_TAGS[value.kind], *map(self._plain, value.values)]
         if kind is bytes:
@@ -239,9 +236,12 @@ class Writer:
             return ["o", self._number(value.kind), *map(self._plain, value.values)]
         return ["o", self._number(kind), *map(self._plain, _values_of(kind)(value))]
 
-    def _observations(self, observations: Iterable[Observation], pieces: list[bytes]) -> str:
+    def _tuple(self, value: tuple[Any, ...]) -> list[Any] | str:
+        pieces = self._pieces
+        if pieces is None or not value or value[0].__class__ is not Observation:
+            return ["t", *map(self._plain, value)]
         text = bytearray(b'["t"')
-        for seen in observations:
+        for seen in value:
             text += b","
             row, end = self._seen(seen), len(text)
             try:
@@ -252,7 +252,7 @@ class Writer:
                 pieces.append(bytes(text))
                 text.clear()
         pieces.append(bytes(text) + b"]")
-        return _APART
+        return APART
 
     def _seen(self, seen: Observation) -> list[Any]:
         """In a snapshot: it and its report occur nowhere else, so they need no number."""
