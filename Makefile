@@ -116,7 +116,7 @@ format: setup  ## rewrite in the project's format
 	$(BIN)/ruff format .
 
 dashboards: setup  ## render the committed Grafana JSON again
-	$(BIN)/python -m dashboards render
+	$(BIN)/python -m lightkeeper.dashboards render
 
 docs: setup  ## the pages as a site, into build/site; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict

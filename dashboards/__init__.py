@@ -8,7 +8,10 @@ JSON and running its queries on a Prometheus (`committed`), and the push into a 
 check that the code exports every metric named in a panel or rule, and run each panel's query on a
 real Prometheus.
 
-    python -m dashboards render     # write the JSON again (needs the development extra)
-    python -m dashboards check      # does the committed JSON match the Python?
+    python -m lightkeeper.dashboards render     # write the JSON again (needs the development extra)
+    python -m lightkeeper.dashboards check      # does the committed JSON match the Python?
     lightkeeper dashboards push --url http://grafana:3000 --token-file F
 """
+
+if __name__ != "lightkeeper.dashboards":
+    raise ImportError(f"`{__name__}` is `lightkeeper.dashboards` now")

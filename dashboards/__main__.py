@@ -1,4 +1,4 @@
-"""`lightkeeper dashboards` and `python -m dashboards`: push, list, export, check, render."""
+"""`lightkeeper dashboards`: push, list, export, check, render."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from dashboards import committed
+from lightkeeper.dashboards import committed
 
 if TYPE_CHECKING:
-    from dashboards.publish import Folder, Step
+    from lightkeeper.dashboards.publish import Folder, Step
 
 _EPILOG = """\
 examples:
@@ -139,7 +139,7 @@ def _render(args: argparse.Namespace) -> int:
         print(f"error: {error}: pip install grafana-foundation-sdk==0.0.21", file=sys.stderr)
         return 1
     for path in paths:
-        print(f"{path}: {'written' if write else 'differs: run python -m dashboards render'}")
+        print(f"{path}: {'written' if write else 'differs: make dashboards'}")
     return 1 if paths and not write else 0
 
 
@@ -183,7 +183,7 @@ def _print_answers(answers: Sequence[committed.PanelAnswer]) -> None:
 
 def _push(args: argparse.Namespace) -> int:
     try:
-        from dashboards import publish  # noqa: PLC0415 - an extra
+        from lightkeeper.dashboards import publish  # noqa: PLC0415 - an extra
     except ImportError as error:
         print(f"error: {error}: pip install 'lightkeeper[grafana]'", file=sys.stderr)
         return 1

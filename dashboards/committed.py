@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from dashboards.selectors import NO_DATA
+from lightkeeper.dashboards.selectors import NO_DATA
 
 GRAFANA: Final = Path(__file__).parent / "grafana"
 _GRAFANAS_OWN: Final = frozenset({"id", "version", "iteration"})
@@ -62,7 +62,7 @@ def render(*, write: bool) -> list[Path]:
     """
     from grafana_foundation_sdk.cog.encoder import JSONEncoder  # noqa: PLC0415 - see Raises
 
-    from dashboards import drill_downs, fleet  # noqa: PLC0415
+    from lightkeeper.dashboards import drill_downs, fleet  # noqa: PLC0415
 
     differing = []
     for board in (

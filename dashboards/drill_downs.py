@@ -6,7 +6,7 @@ from typing import Any, Final, Unpack
 
 from grafana_foundation_sdk.builders import table
 
-from dashboards.panels import (
+from lightkeeper.dashboards.panels import (
     Board,
     ColumnStyle,
     PanelShape,
@@ -19,7 +19,7 @@ from dashboards.panels import (
     rows,
     states,
 )
-from dashboards.selectors import (
+from lightkeeper.dashboards.selectors import (
     BLUE,
     GREEN,
     GROUP,

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from dashboards.drill_downs import incident_table
-from dashboards.panels import Board, ColumnStyle, Query, lines, more, rank_links, rows, tile
-from dashboards.selectors import (
+from lightkeeper.dashboards.drill_downs import incident_table
+from lightkeeper.dashboards.panels import (
+    Board,
+    ColumnStyle,
+    Query,
+    lines,
+    more,
+    rank_links,
+    rows,
+    tile,
+)
+from lightkeeper.dashboards.selectors import (
     BLUE,
     GREEN,
     GREY,

@@ -27,7 +27,7 @@ from grafana_foundation_sdk.models import dashboard as model
 from grafana_foundation_sdk.models import heatmap as heatmap_model
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-from dashboards.selectors import BLUE, GREEN, MONITOR, NO_DATA, RED, Values, grown
+from lightkeeper.dashboards.selectors import BLUE, GREEN, MONITOR, NO_DATA, RED, Values, grown
 
 DATASOURCE: Final = common.DataSourceRef(type_val="prometheus", uid="${datasource}")
 _NEVER_SHOWN: Final = ("Time", "__name__", "job", "instance")

@@ -29,7 +29,7 @@ import requests
 from grafana_api.grafana_api import GrafanaClientError, GrafanaException
 from grafana_api.grafana_face import GrafanaFace
 
-from dashboards.committed import digest, plain
+from lightkeeper.dashboards.committed import digest, plain
 
 _TIMEOUT_S: Final = 10.0
 _TRIES: Final = 3

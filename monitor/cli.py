@@ -11,12 +11,13 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, Final, cast
 
 import click
 
-from monitor.commands.command import FAILED, CommandError, HelpPage
-from worker_server.home import misspelt
+from lightkeeper.monitor.commands.command import FAILED, CommandError, HelpPage
+from lightkeeper.worker_server.home import misspelt
 
 _ABOUT: Final = """\
 Watches every rank of a TorchFT job, names the one that is hung, dead, slow or wrong, and evicts its
@@ -60,10 +61,13 @@ class Ours(click.Command):
         """
         module, _, name = self._place.partition(":")
         try:
-            return cast(click.Command, getattr(importlib.import_module(f"monitor.{module}"), name))
+            return cast(
+                click.Command,
+                getattr(importlib.import_module(f"lightkeeper.monitor.{module}"), name),
+            )
         except ModuleNotFoundError as exc:
             missing = (exc.name or "").partition(".")[0]
-            if not self._extra or missing == "monitor":
+            if not self._extra or missing == "lightkeeper":
                 raise
             mend = f"pip install 'lightkeeper[{self._extra}]'"
             raise CommandError(f"{missing} is not installed here: {mend}", FAILED) from exc
@@ -117,15 +121,18 @@ class Commands(HelpPage, click.Group):
 
 
 def _admission(words: Sequence[str]) -> int:
-    from worker_server.rank.admission import main as admission  # noqa: PLC0415
+    from lightkeeper.worker_server.rank.admission import main as admission  # noqa: PLC0415
 
     return admission(words)
 
 
 def _process(module: str, words: Sequence[str]) -> int:
     """In a new process: the monitor imports nothing of the module."""
-    command = [sys.executable, "-P", "-m", "lightkeeper", "-m", module, *words]
-    os.execv(sys.executable, command)  # noqa: S606
+    room = ".".join(module.split(".")[:2])
+    if find_spec(room) is None:
+        mend = f"pip install {room.replace('.', '-')}"
+        raise CommandError(f"{room} is not installed here: {mend}", FAILED)
+    os.execv(sys.executable, [sys.executable, "-P", "-m", module, *words])  # noqa: S606
 
 
 cli: Final = Commands(
@@ -176,7 +183,7 @@ cli: Final = Commands(
                             "estimate how much of the time a job trains", "analyze"),
         },
         "Set up": {
-            "doctor": Elsewhere(partial(_process, "worker_server.doctor"),
+            "doctor": Elsewhere(partial(_process, "lightkeeper.worker_server.doctor"),
                                 "what would keep lightkeeper from its work on this host"),
             "gate": Ours("commands.gate:gate",
                          "in front of the Lighthouse: keeps evicted groups out", "gate"),
@@ -189,9 +196,9 @@ cli: Final = Commands(
                                "monitor"),
                 "policy": Ours("commands.policy:check", "can a policy file be used?"),
             }}),
-            "dashboards": Elsewhere(partial(_process, "dashboards"),
+            "dashboards": Elsewhere(partial(_process, "lightkeeper.dashboards"),
                                     "Grafana's: list them, push them, write them as files"),
-            "demo": Elsewhere(partial(_process, "trainer.demo"),
+            "demo": Elsewhere(partial(_process, "lightkeeper.trainer.demo"),
                               "a whole job on this machine, with faults"),
         },
     },

@@ -15,7 +15,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
-from monitor.decide.rules import (
+from lightkeeper.monitor.decide.rules import (
     Effective,
     PolicyError,
     PolicyFile,
@@ -24,7 +24,7 @@ from monitor.decide.rules import (
     needs_restart,
     policy_from,
 )
-from monitor.model.config import ConfigError, KeeperConfig
+from lightkeeper.monitor.model.config import ConfigError, KeeperConfig
 
 FILE_MAX_BYTES: Final = 1 << 20
 NO_FILE: Final = "no policy file is given: start the monitor with --policy FILE"

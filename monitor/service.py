@@ -19,42 +19,42 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from monitor.act.bundles import BundleDir, retention_of
-from monitor.act.evictor import Evictors, Parties
-from monitor.act.evidence import Evidence
-from monitor.act.gate import Gate, Gatekeeper
-from monitor.act.http import CaError, Fetcher, Tokens, trust, trust_also
-from monitor.act.lighthouse import Lighthouse
-from monitor.act.notices import Sink
-from monitor.act.notify import Notifier
-from monitor.act.poller import Poller
-from monitor.act.quarantine import PauseSwitch, Quarantine
-from monitor.act.schedulers.base import Place
-from monitor.act.schedulers.build import SchedulerOptions, StoredName, drivers
-from monitor.act.schedulers.kubernetes import KubeUnusableError
-from monitor.act.schedulers.reconcile import CordonReconciler
-from monitor.act.targets import Registry, TargetsError, TargetsFile
-from monitor.background import BackgroundWorker
-from monitor.clock import SteadyClock
-from monitor.decide.pipeline import Pipeline
-from monitor.decide.rules import PolicyError
-from monitor.journal.entries import Head
-from monitor.journal.writer import Journal, JournalDir, Limits
-from monitor.loop.auditor import Auditor
-from monitor.loop.components import Components, LeaderComponents, VitalSigns, held_back
-from monitor.loop.loop import Keeper
-from monitor.model.config import KeeperConfig
-from monitor.model.escalation import Timeouts
-from monitor.model.eviction import Eviction, Remembered
-from monitor.model.names import GroupName
-from monitor.model.observation import LighthouseAway
-from monitor.rulebook import Rulebook, standing
-from monitor.show import metrics_upkeep
-from monitor.show.answers import AppContext
-from monitor.show.exposition import Bounds
-from monitor.show.metrics import Instruments, ViewCollector
-from monitor.show.metrics_upkeep import Live
-from monitor.show.server import (
+from lightkeeper.monitor.act.bundles import BundleDir, retention_of
+from lightkeeper.monitor.act.evictor import Evictors, Parties
+from lightkeeper.monitor.act.evidence import Evidence
+from lightkeeper.monitor.act.gate import Gate, Gatekeeper
+from lightkeeper.monitor.act.http import CaError, Fetcher, Tokens, trust, trust_also
+from lightkeeper.monitor.act.lighthouse import Lighthouse
+from lightkeeper.monitor.act.notices import Sink
+from lightkeeper.monitor.act.notify import Notifier
+from lightkeeper.monitor.act.poller import Poller
+from lightkeeper.monitor.act.quarantine import PauseSwitch, Quarantine
+from lightkeeper.monitor.act.schedulers.base import Place
+from lightkeeper.monitor.act.schedulers.build import SchedulerOptions, StoredName, drivers
+from lightkeeper.monitor.act.schedulers.kubernetes import KubeUnusableError
+from lightkeeper.monitor.act.schedulers.reconcile import CordonReconciler
+from lightkeeper.monitor.act.targets import Registry, TargetsError, TargetsFile
+from lightkeeper.monitor.background import BackgroundWorker
+from lightkeeper.monitor.clock import SteadyClock
+from lightkeeper.monitor.decide.pipeline import Pipeline
+from lightkeeper.monitor.decide.rules import PolicyError
+from lightkeeper.monitor.journal.entries import Head
+from lightkeeper.monitor.journal.writer import Journal, JournalDir, Limits
+from lightkeeper.monitor.loop.auditor import Auditor
+from lightkeeper.monitor.loop.components import Components, LeaderComponents, VitalSigns, held_back
+from lightkeeper.monitor.loop.loop import Keeper
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.escalation import Timeouts
+from lightkeeper.monitor.model.eviction import Eviction, Remembered
+from lightkeeper.monitor.model.names import GroupName
+from lightkeeper.monitor.model.observation import LighthouseAway
+from lightkeeper.monitor.rulebook import Rulebook, standing
+from lightkeeper.monitor.show import metrics_upkeep
+from lightkeeper.monitor.show.answers import AppContext
+from lightkeeper.monitor.show.exposition import Bounds
+from lightkeeper.monitor.show.metrics import Instruments, ViewCollector
+from lightkeeper.monitor.show.metrics_upkeep import Live
+from lightkeeper.monitor.show.server import (
     FEW_FILES,
     ServeError,
     Server,
@@ -63,13 +63,13 @@ from monitor.show.server import (
     is_loopback,
     parse_bind,
 )
-from monitor.show.stacks import StacksReader
-from monitor.store.audit_log import LogFile
-from monitor.store.lease import Lease, LeaseStanding, process_name
-from monitor.store.place import StoreError, StorePlace
-from monitor.store.store import Store
-from worker_server import home
-from worker_server.http_server import file_limit
+from lightkeeper.monitor.show.stacks import StacksReader
+from lightkeeper.monitor.store.audit_log import LogFile
+from lightkeeper.monitor.store.lease import Lease, LeaseStanding, process_name
+from lightkeeper.monitor.store.place import StoreError, StorePlace
+from lightkeeper.monitor.store.store import Store
+from lightkeeper.worker_server import home
+from lightkeeper.worker_server.http_server import file_limit
 
 # -- folders -----------------------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ def evidence_beside(store: Path | None) -> Path:
 def journal_beside(store: Path | None) -> Path:
     """The default folder of the journal."""
     return (
-        home.state_folder(os.environ) / "monitor.journal"
+        home.state_folder(os.environ) / "lightkeeper.monitor.journal"
         if store is None
         else beside(store, ".journal")
     )

@@ -7,3 +7,6 @@ healthy; the trainer knows no monitor. Of our packages it imports only `worker_s
 
 Start reading at `train.py`.
 """
+
+if __name__ != "lightkeeper.trainer":
+    raise ImportError(f"`{__name__}` is `lightkeeper.trainer` now")

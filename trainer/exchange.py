@@ -19,9 +19,9 @@ from torchft import Manager
 from torchft.local_sgd import DiLoCo, LocalSGD
 from torchft.process_group import ProcessGroup, ProcessGroupGloo, ProcessGroupNCCL
 
-from trainer.group import RankPlace
-from trainer.options import TrainOptions
-from trainer.pieces import Cut
+from lightkeeper.trainer.group import RankPlace
+from lightkeeper.trainer.options import TrainOptions
+from lightkeeper.trainer.pieces import Cut
 
 State = dict[str, Tensor]
 

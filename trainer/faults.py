@@ -26,7 +26,7 @@ from typing import Any, Final
 
 import msgspec
 
-from worker_server.wire import split_rank_name
+from lightkeeper.worker_server.wire import split_rank_name
 
 DEFAULT_FACTOR: Final = 5.0
 DEFAULT_SECONDS: Final = 2.0

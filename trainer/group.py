@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from worker_server.wire import rank_name
+from lightkeeper.worker_server.wire import rank_name
 
 STAGE = "stage"
 SHARD = "shard"
@@ -45,7 +45,7 @@ def read_place(device: str) -> RankPlace:
     if missing:
         sys.exit(
             f"trainer: {' and '.join(missing)} not set: start me under torchrun, with "
-            "TORCHFT_LIGHTHOUSE=http://host:port (python -m trainer.train --help shows how)"
+            "TORCHFT_LIGHTHOUSE=http://host:port (see python -m lightkeeper.trainer.train --help)"
         )
     meeting = os.environ.get("MASTER_ADDR", "")
     return RankPlace(

@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from trainer.faults import (
+from lightkeeper.trainer.faults import (
     FIRST_PHASE,
     LASTING,
     SLOW_KINDS,
@@ -42,9 +42,9 @@ from trainer.faults import (
     markers,
     parse_fault,
 )
-from trainer.group import Intra
-from trainer.model import local
-from worker_server.wire import split_rank_name
+from lightkeeper.trainer.group import Intra
+from lightkeeper.trainer.model import local
+from lightkeeper.worker_server.wire import split_rank_name
 
 if TYPE_CHECKING:
     from torch.distributed.pipelining import PipelineStage

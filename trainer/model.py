@@ -30,8 +30,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from trainer.group import SHARD, STAGE, TENSOR, Intra
-from trainer.options import TrainOptions
+from lightkeeper.trainer.group import SHARD, STAGE, TENSOR, Intra
+from lightkeeper.trainer.options import TrainOptions
 
 VOCABULARY: Final = 256
 _SPLIT_BY_OUTPUT: Final = ("qkv", "expand")

@@ -93,8 +93,8 @@ _EPILOG: Final = """\
 try it, in four terminals:
   torchft_lighthouse --min_replicas 1 --bind 127.0.0.1:29510
   export TORCHFT_LIGHTHOUSE=http://127.0.0.1:29510 GLOO_SOCKET_IFNAME=lo
-  REPLICA_GROUP=rg_0 torchrun --standalone --nproc-per-node 1 -m trainer.train --step-time 0.2
-  REPLICA_GROUP=rg_1 torchrun --standalone --nproc-per-node 1 -m trainer.train --step-time 0.2
+  REPLICA_GROUP=rg_0 torchrun --standalone -m lightkeeper.trainer.train --step-time 0.2
+  REPLICA_GROUP=rg_1 torchrun --standalone -m lightkeeper.trainer.train --step-time 0.2
 Kill one group and start it again: it heals from the other, at the other's step.
 
 environment:
@@ -201,7 +201,7 @@ class TrainOptions:
 def parse(arguments: Sequence[str] | None = None) -> TrainOptions:
     """Checked options; wrong ones end the process with status 2 and one line, like argparse."""
     top = OneLineParser(
-        prog="trainer.train",
+        prog="lightkeeper.trainer.train",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from trainer.group import RankPlace
-from trainer.model import ByteTransformer, is_tensor_parallel, local
-from trainer.options import TrainOptions
+from lightkeeper.trainer.group import RankPlace
+from lightkeeper.trainer.model import ByteTransformer, is_tensor_parallel, local
+from lightkeeper.trainer.options import TrainOptions
 
 
 @dataclass(frozen=True, slots=True)

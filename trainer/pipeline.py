@@ -18,13 +18,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
-from trainer.group import STAGE, Intra
-from trainer.model import ByteTransformer, loss_of
+from lightkeeper.trainer.group import STAGE, Intra
+from lightkeeper.trainer.model import ByteTransformer, loss_of
 
 if TYPE_CHECKING:
-    from trainer.injector import Injector
-    from trainer.options import TrainOptions
-    from worker_server.rank.reporter import Reporter
+    from lightkeeper.trainer.injector import Injector
+    from lightkeeper.trainer.options import TrainOptions
+    from lightkeeper.worker_server.rank.reporter import Reporter
 
 _SCHEDULES: Final = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
 

@@ -29,11 +29,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from trainer import options as trainer_options
-from trainer.options import OneLineParser, add_options, option
-from trainer.status import StatusFile
-from worker_server.rank.admission import Admission, Admitted, MonitorAway, Refused, ask
-from worker_server.rank.settings import monitors_of
+from lightkeeper.trainer import options as trainer_options
+from lightkeeper.trainer.options import OneLineParser, add_options, option
+from lightkeeper.trainer.status import StatusFile
+from lightkeeper.worker_server.rank.admission import Admission, Admitted, MonitorAway, Refused, ask
+from lightkeeper.worker_server.rank.settings import monitors_of
 
 MARK: Final = "LIGHTKEEPER_LAUNCH"
 """Environment variable that marks everything a launch started."""
@@ -273,9 +273,7 @@ class Launcher:
             "--max-restarts=0",
             f"--shutdown-timeout={max(1, round(self.grace_s / 2))}",
             "-m",
-            "lightkeeper",  # our `trainer`, whatever is in the working folder
-            "-m",
-            "trainer.train",
+            "lightkeeper.trainer.train",
             *self.arguments,
         ]
 
@@ -329,9 +327,9 @@ class Launcher:
 
 _EPILOG = """\
 example:
-  python -m trainer.supervisor --group rg_1 --hosts host-1,spare-1 \\
+  python -m lightkeeper.trainer.supervisor --group rg_1 --hosts host-1,spare-1 \\
       --monitor http://127.0.0.1:8470 -- --step-time 0.2 --steps 1000
-Everything after -- goes to `python -m trainer.train` (see its --help).
+Everything after -- goes to `python -m lightkeeper.trainer.train` (see its --help).
 Ranks inherit this environment: set TORCHFT_LIGHTHOUSE, and GLOO_SOCKET_IFNAME=lo on one machine.
 
 exit status: 0 the training finished; 2 wrong use; 143 ended by SIGTERM, 130 by SIGINT.
@@ -365,14 +363,16 @@ class SupervisorOptions:
 def parse(arguments: Sequence[str] | None = None) -> SupervisorOptions:
     """Checked options; wrong use ends the process here, not in every launch."""
     top = OneLineParser(
-        prog="trainer.supervisor",
+        prog="lightkeeper.trainer.supervisor",
         description="Keep one replica group running: start torchrun on the first host that the "
         "monitor admits, and again, after asking again, whenever it left.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_options(top, SupervisorOptions)
-    top.add_argument("arguments", nargs="*", metavar="-- ARGS", help="for python -m trainer.train")
+    top.add_argument(
+        "arguments", nargs="*", metavar="-- ARGS", help="for python -m lightkeeper.trainer.train"
+    )
     opt = SupervisorOptions(**vars(top.parse_args(arguments)))
     try:
         monitors_of(opt.monitor)

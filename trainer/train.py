@@ -2,7 +2,7 @@
 
 Run it under torchrun, one torchrun per replica group (`--help` has a session to copy):
 
-    REPLICA_GROUP=rg_1 torchrun --standalone --nproc-per-node 2 -m trainer.train --steps 100
+    REPLICA_GROUP=rg_1 torchrun --standalone --nproc-per-node 2 -m lightkeeper.trainer.train
 
 Two levels of data parallelism. Inside a replica group the ranks depend on each other: FSDP2
 splits the model over them, or they are the stages of a pipeline; when one fails, the group fails
@@ -41,12 +41,12 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.elastic.multiprocessing.errors import record
 
-import worker_server
-from trainer import group, model, options, status
-from trainer.exchange import Exchange, SemiSync, connect
-from trainer.faults import FaultKind, Variant
-from trainer.group import SHARD, Intra, RankPlace
-from trainer.injector import (
+import lightkeeper
+from lightkeeper.trainer import group, model, options, status
+from lightkeeper.trainer.exchange import Exchange, SemiSync, connect
+from lightkeeper.trainer.faults import FaultKind, Variant
+from lightkeeper.trainer.group import SHARD, Intra, RankPlace
+from lightkeeper.trainer.injector import (
     REDUCTIONS,
     Injector,
     WorkStretcher,
@@ -55,12 +55,12 @@ from trainer.injector import (
     reduce_wrongly,
     throttle,
 )
-from trainer.pieces import Pieces, cut_of, norm, tensors_of
+from lightkeeper.trainer.pieces import Pieces, cut_of, norm, tensors_of
 
 if TYPE_CHECKING:
-    from trainer.options import TrainOptions
-    from trainer.pipeline import Pipeline
-    from worker_server.rank.reporter import Reporter
+    from lightkeeper.trainer.options import TrainOptions
+    from lightkeeper.trainer.pipeline import Pipeline
+    from lightkeeper.worker_server.rank.reporter import Reporter
 
 
 def train(opt: TrainOptions, reporter: Reporter) -> None:
@@ -141,7 +141,7 @@ def start(opt: TrainOptions, reporter: Reporter) -> Rank:
     model.split(network, intra, opt)
     pipeline = None
     if intra is not None and opt.pipeline > 1:
-        from trainer.pipeline import Pipeline  # noqa: PLC0415 - 3 s of CPU to import
+        from lightkeeper.trainer.pipeline import Pipeline  # noqa: PLC0415 - 3 s of CPU to import
 
         pipeline = Pipeline(network, intra, opt, injector, reporter)
     optimizer = torch.optim.AdamW(network.parameters(), lr=opt.learning_rate)
@@ -555,7 +555,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # end at once, even from inside a C call
     logging.getLogger("torchft.manager").addFilter(quieten)
     warnings.filterwarnings("ignore", message="The given buffer is not writable")  # its transport
-    train(opt, worker_server.attach())
+    train(opt, lightkeeper.attach())
 
 
 if __name__ == "__main__":

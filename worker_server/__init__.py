@@ -10,12 +10,38 @@ with `LIGHTKEEPER_ADMISSION=refuse`, a rank that the monitor refuses exits befor
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 if TYPE_CHECKING:
-    from worker_server.rank.reporter import Reporter
+    from lightkeeper.worker_server.rank.reporter import Reporter
+
+if __name__ != "lightkeeper.worker_server":
+    raise ImportError(f"`{__name__}` is `lightkeeper.worker_server` now")
 
 __all__ = ["attach"]
+
+T = TypeVar("T")
+U = TypeVar("U")
+_warned = False
+
+
+def guarded(call: Callable[[], T], otherwise: U) -> T | U:
+    """The result of `call`; `otherwise` with LIGHTKEEPER=0, and where it raises (a package that we
+    import is missing, broken or too old): one line on stderr, and training continues.
+    """
+    if os.environ.get("LIGHTKEEPER") == "0":
+        return otherwise
+    try:
+        return call()
+    except Exception as exc:  # noqa: BLE001  training continues without us
+        global _warned  # noqa: PLW0603  once is enough
+        if not _warned:
+            _warned = True
+            sys.stderr.write(f"lightkeeper is not attached: {type(exc).__name__}: {exc}\n")
+        return otherwise
 
 
 def attach(
@@ -31,18 +57,28 @@ def attach(
 
     Missing arguments come from the launcher's variables (see `identity`): `rank` and
     `world_size` are those in the replica group, `host` is the scheduler's name of the node.
-    A second call returns the same reporter, whatever its arguments.
+    A second call returns the same reporter, whatever its arguments. LIGHTKEEPER=0 turns it off.
 
     With `admission` (or LIGHTKEEPER_ADMISSION) the monitor is asked first whether this host and
     group may train, for 2 s at most. If not, `warn` warns and `refuse` ends the process with status
     75 (SystemExit) before training starts. A monitor that is away admits everybody.
     """
-    from worker_server import autoload  # noqa: PLC0415  wire stays light
-    from worker_server.rank.attach import attach as attach_now  # noqa: PLC0415
-
-    autoload.fulfil()
     variables = {
         "LIGHTKEEPER_JOB": job, "REPLICA_GROUP": group, "RANK": rank, "WORLD_SIZE": world_size,
         "LIGHTKEEPER_HOST": host, "LIGHTKEEPER_ADMISSION": admission,
     }  # fmt: skip
-    return attach_now({name: str(value) for name, value in variables.items() if value is not None})
+    overrides = {name: str(value) for name, value in variables.items() if value is not None}
+
+    def now() -> Reporter:
+        from lightkeeper.worker_server import autoload  # noqa: PLC0415  wire stays light
+        from lightkeeper.worker_server.rank.attach import attach as attach_now  # noqa: PLC0415
+
+        autoload.fulfil()
+        return attach_now(overrides)
+
+    reporter = guarded(now, None)
+    if reporter is None:
+        from lightkeeper.worker_server.rank.null_reporter import NullReporter  # noqa: PLC0415
+
+        reporter = cast("Reporter", NullReporter())
+    return reporter

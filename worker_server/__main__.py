@@ -1,4 +1,4 @@
-"""The command line `python -m worker_server`: attach, then become the script.
+"""The command line `python -m lightkeeper.worker_server`: attach, then become the script.
 
 A new interpreter replaces this one and runs the script (exec: same pid, same Python options), so
 that the script looks the same, inside and out, as under plain python. What attaches is
@@ -33,9 +33,9 @@ _OPTIONS = (
 _NO_TORCH = "--no-torch-hook"
 
 _HELP = f"""\
-usage: python -m worker_server [OPTIONS] SCRIPT [ARGS ...]
-       python -m worker_server [OPTIONS] -m MODULE [ARGS ...]
-       python -m worker_server [OPTIONS] -c CODE [ARGS ...]
+usage: python -m lightkeeper.worker_server [OPTIONS] SCRIPT [ARGS ...]
+       python -m lightkeeper.worker_server [OPTIONS] -m MODULE [ARGS ...]
+       python -m lightkeeper.worker_server [OPTIONS] -c CODE [ARGS ...]
 
 Runs a training script with a WorkerServer beside it. The script needs no line of ours, and ends
 as it ends without us: same output, same tracebacks, same exit status.
@@ -52,10 +52,10 @@ options, each in place of the variable behind it:
 There is no option for the token itself: everybody on the host can read a command line.
 
 examples:
-  torchrun --nproc-per-node 8 -m worker_server train.py --lr 1e-4
-  torchrun --nproc-per-node 8 -m worker_server --monitor http://head:8470 -m pkg.train
-  srun python -m worker_server --token-file ~/.lightkeeper-token train.py
-  python -m worker_server train.py
+  torchrun --nproc-per-node 8 -m lightkeeper.worker_server train.py --lr 1e-4
+  torchrun --nproc-per-node 8 -m lightkeeper.worker_server --monitor http://head:8470 -m pkg.train
+  srun python -m lightkeeper.worker_server --token-file ~/.lightkeeper-token train.py
+  python -m lightkeeper.worker_server train.py
 
 It goes inside of the launcher, beside each rank. The URL of each WorkerServer is in the run
 directory: cat /dev/shm/lightkeeper-*/*.json, then curl that URL.
@@ -116,7 +116,7 @@ def _variable_of(flag: str) -> str:
 
 
 def _become(words: list[str], flags: list[str]) -> int:
-    from worker_server.rank import identity  # noqa: PLC0415  not for --help
+    from lightkeeper.worker_server.rank import identity  # noqa: PLC0415  not for --help
 
     name = words[1] if words[0] == "-m" else words[0]
     if name != "-c" and identity.starts_ranks(name):
@@ -130,7 +130,7 @@ def _become(words: list[str], flags: list[str]) -> int:
 
 
 def _python_flags(argv: Sequence[str]) -> list[str]:
-    """The options between python and `-m worker_server`."""
+    """The options between python and `-m lightkeeper.worker_server`."""
     words = sys.orig_argv[1 : len(sys.orig_argv) - len(argv)]
     if words and not words[-1].startswith("-"):
         words.pop()  # our name

@@ -25,10 +25,10 @@ def autoload() -> None:
     """Attach if `LIGHTKEEPER_ATTACH=1` and this process is a rank; never raises."""
     if _WISH not in os.environ or not wanted():
         return
-    from worker_server.rank import identity  # noqa: PLC0415  every `import torch` comes here
+    from lightkeeper.worker_server.rank import identity  # noqa: PLC0415  every `import torch` comes here
 
     if identity.is_rank(os.environ, sys.orig_argv):
-        from worker_server.rank.attach import attach  # noqa: PLC0415
+        from lightkeeper.worker_server.rank.attach import attach  # noqa: PLC0415
 
         fulfil()
         attach()
@@ -51,7 +51,7 @@ def fulfil() -> None:
 
 
 def _told_by() -> str:
-    from worker_server.rank.identity import launcher_of  # noqa: PLC0415  wire stays light
+    from lightkeeper.worker_server.rank.identity import launcher_of  # noqa: PLC0415  wire stays light
 
     launcher = launcher_of(os.environ)
     return "nobody" if launcher is None else launcher.name

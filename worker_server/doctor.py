@@ -24,9 +24,9 @@ import requests
 from rich.console import Console
 from rich.markup import escape
 
-from worker_server import run_dir, wire
-from worker_server.home import misspelt
-from worker_server.rank.settings import SettingError, Settings, monitors_in, monitors_of
+from lightkeeper.worker_server import run_dir, wire
+from lightkeeper.worker_server.home import misspelt
+from lightkeeper.worker_server.rank.settings import SettingError, Settings, monitors_in, monitors_of
 
 OK, WARNING, FAILED, UNKNOWN = "ok", "warning", "failed", "unknown"
 _TIMEOUT_S: Final = 3.0

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from worker_server.rank.page.layout import SharedPageError
-from worker_server.rank.page.reader import PageReader
+from lightkeeper.worker_server.rank.page.layout import SharedPageError
+from lightkeeper.worker_server.rank.page.reader import PageReader
 
 _SOCKET_PATH_BYTES = 107
 _LOG_KEPT_S = 86_400.0

@@ -2,7 +2,7 @@
 # One node of one replica group: torchrun on a host that the keeper admits, and again when it left.
 #
 #   REPLICA_GROUP=rg_0 TORCHFT_LIGHTHOUSE=http://head:29511 LIGHTKEEPER_MONITOR=http://head:8470 \
-#       sh group.sh --standalone --nproc-per-node 8 -m trainer.train --steps 1000
+#       sh group.sh --standalone --nproc-per-node 8 -m lightkeeper.trainer.train --steps 1000
 #
 # Ends with 0 (finished), 75 (refused: start this group on another host), 143 (SIGTERM), or with
 # torchrun's own status after five launches in a row that lasted less than a minute: another host

@@ -15,7 +15,7 @@ import torch
 from torch.distributed.tensor import DTensor
 from torchtitan.experiments.torchft.checkpoint import TorchFTCheckpointManager
 
-import worker_server
+import lightkeeper
 
 
 class Shards:
@@ -89,7 +89,7 @@ class HealingCheckpoints(TorchFTCheckpointManager):
         step = self.ft_manager.current_step()
         if step > self._printed:  # it was committed
             self._printed = step
-            worker_server.attach().fingerprint(self._shards.weights, step)
+            lightkeeper.attach().fingerprint(self._shards.weights, step)
         return super()._save(curr_step, last_step)
 
 

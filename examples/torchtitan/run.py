@@ -13,7 +13,7 @@ import runpy
 import torch
 
 os.environ.setdefault(
-    "TITAN_STRUCT_LOGGER_HANDLERS", "worker_server.integrations.torchtitan.handler"
+    "TITAN_STRUCT_LOGGER_HANDLERS", "lightkeeper.worker_server.integrations.torchtitan.handler"
 )
 if not torch.cuda.is_available():
     import without_gpu

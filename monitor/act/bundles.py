@@ -22,13 +22,13 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import IO, Any, Final
 
-from monitor.model.config import KeeperConfig
-from monitor.model.incident import BundleView, Incident
-from monitor.model.names import GroupName, IncidentId, RankName, one_line
-from monitor.model.observation import Observation
-from monitor.model.verdict import Kind
-from monitor.records.files import FORMAT, NAME, RECORD, SCHEMA
-from worker_server.wire import (
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.incident import BundleView, Incident
+from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName, one_line
+from lightkeeper.monitor.model.observation import Observation
+from lightkeeper.monitor.model.verdict import Kind
+from lightkeeper.monitor.records.files import FORMAT, NAME, RECORD, SCHEMA
+from lightkeeper.worker_server.wire import (
     PATH_FLIGHT_RECORDER,
     PATH_LAST_WORDS,
     PATH_STACKS,

@@ -19,16 +19,16 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from monitor.act.gate import Gatekeeper
-from monitor.act.http import Fetcher, FetchError, Question
-from monitor.act.lighthouse import ANSWER_MAX_BYTES, Lighthouse
-from monitor.act.poller import STATE_MAX_BYTES
-from monitor.act.quarantine import Quarantine
-from monitor.act.schedulers.base import Place, Scheduler
-from monitor.act.targets import Registered, Registry
-from monitor.background import BackgroundQueue, in_thread
-from monitor.clock import Clock
-from monitor.model.escalation import (
+from lightkeeper.monitor.act.gate import Gatekeeper
+from lightkeeper.monitor.act.http import Fetcher, FetchError, Question
+from lightkeeper.monitor.act.lighthouse import ANSWER_MAX_BYTES, Lighthouse
+from lightkeeper.monitor.act.poller import STATE_MAX_BYTES
+from lightkeeper.monitor.act.quarantine import Quarantine
+from lightkeeper.monitor.act.schedulers.base import Place, Scheduler
+from lightkeeper.monitor.act.targets import Registered, Registry
+from lightkeeper.monitor.background import BackgroundQueue, in_thread
+from lightkeeper.monitor.clock import Clock
+from lightkeeper.monitor.model.escalation import (
     Answered,
     Begin,
     Cleared,
@@ -48,7 +48,7 @@ from monitor.model.escalation import (
     Timeouts,
     handle,
 )
-from monitor.model.eviction import (
+from lightkeeper.monitor.model.eviction import (
     KEEPER,
     Accused,
     Eviction,
@@ -57,9 +57,9 @@ from monitor.model.eviction import (
     Rung,
     Scope,
 )
-from monitor.model.names import IncidentId, RankName, ReplicaId, group_of
-from monitor.model.observation import LighthouseAway, LighthouseView
-from worker_server.wire import PATH_EVICT, PATH_STATE, Process, StateReport, parse_state
+from lightkeeper.monitor.model.names import IncidentId, RankName, ReplicaId, group_of
+from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView
+from lightkeeper.worker_server.wire import PATH_EVICT, PATH_STATE, Process, StateReport, parse_state
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from monitor.act.bundles import (
+from lightkeeper.monitor.act.bundles import (
     KINDS,
     NAMED,
     BundleDir,
@@ -35,23 +35,23 @@ from monitor.act.bundles import (
     fill,
     weigh,
 )
-from monitor.act.http import Answer, Fetcher, FetchError, Question
-from monitor.act.poller import describe_status
-from monitor.background import BackgroundQueue
-from monitor.clock import Clock
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import Eviction
-from monitor.model.incident import BundleView, Incident, State, incident_to_json
-from monitor.model.names import IncidentId, RankName, one_line
-from monitor.model.observation import (
+from lightkeeper.monitor.act.http import Answer, Fetcher, FetchError, Question
+from lightkeeper.monitor.act.poller import describe_status
+from lightkeeper.monitor.background import BackgroundQueue
+from lightkeeper.monitor.clock import Clock
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import Eviction
+from lightkeeper.monitor.model.incident import BundleView, Incident, State, incident_to_json
+from lightkeeper.monitor.model.names import IncidentId, RankName, one_line
+from lightkeeper.monitor.model.observation import (
     Failure,
     Observation,
     Snapshot,
     Unreachable,
     lighthouse_to_json,
 )
-from monitor.records.files import RECORD
-from worker_server.wire import FlightRecord, StateReport, to_json
+from lightkeeper.monitor.records.files import RECORD
+from lightkeeper.worker_server.wire import FlightRecord, StateReport, to_json
 
 log = logging.getLogger(__name__)
 

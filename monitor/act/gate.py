@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from monitor.act.http import NO_GROUP, Fetcher, FetchError, Question
-from monitor.act.quarantine import Quarantine
-from monitor.background import BackgroundWorker
-from monitor.clock import Clock
-from monitor.gate.denylist import (
+from lightkeeper.monitor.act.http import NO_GROUP, Fetcher, FetchError, Question
+from lightkeeper.monitor.act.quarantine import Quarantine
+from lightkeeper.monitor.background import BackgroundWorker
+from lightkeeper.monitor.clock import Clock
+from lightkeeper.monitor.gate.denylist import (
     DENIALS_MAX,
     IDS_MAX,
     NAME_MAX,
@@ -29,10 +29,10 @@ from monitor.gate.denylist import (
     GateView,
     denials_json,
 )
-from monitor.model.eviction import ASKING, Eviction, QuarantineEntry
-from monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
-from monitor.model.observation import Observation
-from monitor.model.plain import from_plain
+from lightkeeper.monitor.model.eviction import ASKING, Eviction, QuarantineEntry
+from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
+from lightkeeper.monitor.model.observation import Observation
+from lightkeeper.monitor.model.plain import from_plain
 
 # -- replica hosts ------------------------------------------------------------------------------
 # Which replica id ran on which host, according to its ranks' reports.

@@ -32,8 +32,8 @@ from urllib.parse import urlsplit
 import aiohttp
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from monitor.model.names import GroupName, one_line
-from monitor.model.observation import Failure
+from lightkeeper.monitor.model.names import GroupName, one_line
+from lightkeeper.monitor.model.observation import Failure
 
 NO_GROUP: Final = GroupName("")
 """The gate, or a WorkerServer not identified yet: it is asked with the monitor's own token."""

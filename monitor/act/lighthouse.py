@@ -14,9 +14,14 @@ from html.parser import HTMLParser
 from typing import Any, Final
 from urllib.parse import quote
 
-from monitor.act.http import Fetcher, FetchError, Question
-from monitor.model.names import ReplicaId, group_of_replica
-from monitor.model.observation import LighthouseAway, LighthouseRecord, LighthouseView, Member
+from lightkeeper.monitor.act.http import Fetcher, FetchError, Question
+from lightkeeper.monitor.model.names import ReplicaId, group_of_replica
+from lightkeeper.monitor.model.observation import (
+    LighthouseAway,
+    LighthouseRecord,
+    LighthouseView,
+    Member,
+)
 
 # -- export ------------------------------------------------------------------------------------
 

@@ -15,11 +15,11 @@ from enum import StrEnum
 from typing import Any, ClassVar, Final
 from urllib.parse import quote
 
-from monitor.model.eviction import DecisionRow, Eviction, Guard
-from monitor.model.incident import Incident, State, oldest_first
-from monitor.model.names import IncidentId
-from monitor.model.plain import from_plain, readable
-from monitor.model.wording import face_of, listed, rfc3339, who
+from lightkeeper.monitor.model.eviction import DecisionRow, Eviction, Guard
+from lightkeeper.monitor.model.incident import Incident, State, oldest_first
+from lightkeeper.monitor.model.names import IncidentId
+from lightkeeper.monitor.model.plain import from_plain, readable
+from lightkeeper.monitor.model.wording import face_of, listed, rfc3339, who
 
 # -- notices -----------------------------------------------------------------------------------
 

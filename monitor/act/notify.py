@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from prometheus_client import Counter, Gauge
 
-from monitor.act.http import Answer, Fetcher, FetchError, Question
-from monitor.act.notices import (
+from lightkeeper.monitor.act.http import Answer, Fetcher, FetchError, Question
+from lightkeeper.monitor.act.notices import (
     BY_HAND_S,
     Event,
     Message,
@@ -30,12 +30,12 @@ from monitor.act.notices import (
     notice_from_json,
     notices,
 )
-from monitor.background import BackgroundWorker, backoff_s
-from monitor.model.config import KeeperConfig
-from monitor.model.incident import Incident
-from monitor.model.names import without_secrets
-from monitor.model.plain import to_plain
-from monitor.store.store import Store
+from lightkeeper.monitor.background import BackgroundWorker, backoff_s
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.incident import Incident
+from lightkeeper.monitor.model.names import without_secrets
+from lightkeeper.monitor.model.plain import to_plain
+from lightkeeper.monitor.store.store import Store
 
 log = logging.getLogger(__name__)
 

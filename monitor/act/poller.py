@@ -23,11 +23,11 @@ from urllib.parse import urlsplit
 
 from msgspec.json import decode
 
-from monitor.act.http import NO_GROUP, Fetcher, FetchError, Question
-from monitor.act.targets import Target
-from monitor.model.names import GroupName, Host, RankName, one_line
-from monitor.model.observation import Failure, Observation, Unreachable, with_pauses
-from worker_server.wire import (
+from lightkeeper.monitor.act.http import NO_GROUP, Fetcher, FetchError, Question
+from lightkeeper.monitor.act.targets import Target
+from lightkeeper.monitor.model.names import GroupName, Host, RankName, one_line
+from lightkeeper.monitor.model.observation import Failure, Observation, Unreachable, with_pauses
+from lightkeeper.worker_server.wire import (
     PATH_FLIGHT_RECORDER,
     PATH_HOST,
     PATH_STATE,

@@ -22,9 +22,9 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final
 
-from monitor.clock import Clock
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import (
+from lightkeeper.monitor.clock import Clock
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import (
     KEEPER,
     Change,
     Decision,
@@ -33,13 +33,13 @@ from monitor.model.eviction import (
     QuarantineEvent,
     Scope,
 )
-from monitor.model.incident import Incident, State
-from monitor.model.names import GroupName, Host, IncidentId, RankName, group_of
-from monitor.model.observation import Pause, Snapshot
-from monitor.model.plain import from_plain, to_plain
-from monitor.model.quarantine import HostRecord, length_s, note_on, records
-from monitor.model.verdict import Confidence
-from monitor.store.store import Store
+from lightkeeper.monitor.model.incident import Incident, State
+from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName, group_of
+from lightkeeper.monitor.model.observation import Pause, Snapshot
+from lightkeeper.monitor.model.plain import from_plain, to_plain
+from lightkeeper.monitor.model.quarantine import HostRecord, length_s, note_on, records
+from lightkeeper.monitor.model.verdict import Confidence
+from lightkeeper.monitor.store.store import Store
 
 log = logging.getLogger(__name__)
 

@@ -30,10 +30,10 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from monitor.clock import Clock
-from monitor.model.names import GroupName, RankName
-from monitor.store.store import Store
-from worker_server.wire import Identity, Registration, WireError, parse_identity, routed
+from lightkeeper.monitor.clock import Clock
+from lightkeeper.monitor.model.names import GroupName, RankName
+from lightkeeper.monitor.store.store import Store
+from lightkeeper.worker_server.wire import Identity, Registration, WireError, parse_identity, routed
 
 # -- target ------------------------------------------------------------------------------------
 

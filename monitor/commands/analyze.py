@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from monitor.commands.command import (
+from lightkeeper.monitor.commands.command import (
     DONE,
     FAILED,
     FILE,
@@ -22,7 +22,7 @@ from monitor.commands.command import (
     command,
     option,
 )
-from monitor.commands.offline import (
+from lightkeeper.monitor.commands.offline import (
     CannotTellError,
     Judging,
     Progress,
@@ -35,12 +35,12 @@ from monitor.commands.offline import (
     shown,
     write,
 )
-from monitor.commands.options import no_such
-from monitor.records.analyse import analyse
-from monitor.records.files import TooMuchError, bundle_in, load
-from monitor.records.job import Job
-from monitor.records.safe_pickle import FlightRecordError
-from monitor.show.report import (
+from lightkeeper.monitor.commands.options import no_such
+from lightkeeper.monitor.records.analyse import analyse
+from lightkeeper.monitor.records.files import TooMuchError, bundle_in, load
+from lightkeeper.monitor.records.job import Job
+from lightkeeper.monitor.records.safe_pickle import FlightRecordError
+from lightkeeper.monitor.show.report import (
     MonitorVerdict,
     lines,
     monitor_verdict,
@@ -49,8 +49,8 @@ from monitor.show.report import (
     print_report,
     report,
 )
-from monitor.show.standing import concerned, group_label, named
-from monitor.show.wording import clean, sentence
+from lightkeeper.monitor.show.standing import concerned, group_label, named
+from lightkeeper.monitor.show.wording import clean, sentence
 
 _DETAILED = 12
 _MEMBERS_MAX_BYTES = 64 << 20

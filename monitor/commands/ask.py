@@ -12,9 +12,9 @@ from typing import Any, Final
 import requests
 from urllib3.exceptions import NameResolutionError
 
-from monitor.commands.command import FAILED, CommandError, gathered, option
-from monitor.commands.options import read_token, token_file
-from worker_server import home
+from lightkeeper.monitor.commands.command import FAILED, CommandError, gathered, option
+from lightkeeper.monitor.commands.options import read_token, token_file
+from lightkeeper.worker_server import home
 
 _TIMEOUT_S: Final = 10.0
 

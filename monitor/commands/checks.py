@@ -16,14 +16,14 @@ from urllib.parse import urlsplit
 
 import click
 
-from monitor.act.http import CaError, Fetcher, FetchError, trust_also
-from monitor.act.notices import Alertmanager, Event, Message, Notice, Sink, Webhook
-from monitor.act.notify import send
-from monitor.act.schedulers.base import Place, owner_name
-from monitor.act.schedulers.build import DRIVERS, SchedulerOptions, drivers
-from monitor.act.schedulers.kubernetes import DNS, KubeOptions, KubeUnusableError
-from monitor.act.schedulers.slurm import Removal
-from monitor.commands.command import (
+from lightkeeper.monitor.act.http import CaError, Fetcher, FetchError, trust_also
+from lightkeeper.monitor.act.notices import Alertmanager, Event, Message, Notice, Sink, Webhook
+from lightkeeper.monitor.act.notify import send
+from lightkeeper.monitor.act.schedulers.base import Place, owner_name
+from lightkeeper.monitor.act.schedulers.build import DRIVERS, SchedulerOptions, drivers
+from lightkeeper.monitor.act.schedulers.kubernetes import DNS, KubeOptions, KubeUnusableError
+from lightkeeper.monitor.act.schedulers.slurm import Removal
+from lightkeeper.monitor.commands.command import (
     DONE,
     FAILED,
     FILE,
@@ -34,10 +34,10 @@ from monitor.commands.command import (
     gathered,
     option,
 )
-from monitor.commands.options import read_secret, web_url
-from monitor.commands.printing import show_checks
-from monitor.model.names import Host, RankName, shown_url
-from monitor.show.server import is_loopback
+from lightkeeper.monitor.commands.options import read_secret, web_url
+from lightkeeper.monitor.commands.printing import show_checks
+from lightkeeper.monitor.model.names import Host, RankName, shown_url
+from lightkeeper.monitor.show.server import is_loopback
 
 # -- messages ----------------------------------------------------------------------------------
 

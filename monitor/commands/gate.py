@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from monitor.commands.command import FILE, CommandError, command, gathered, option
-from monitor.commands.options import make_token, token_file
-from monitor.gate.hot_restart import (
+from lightkeeper.monitor.commands.command import FILE, CommandError, command, gathered, option
+from lightkeeper.monitor.commands.options import make_token, token_file
+from lightkeeper.monitor.gate.hot_restart import (
     SharedState,
     Worker,
     WorkerSupervisor,
@@ -23,8 +23,8 @@ from monitor.gate.hot_restart import (
     take_over,
     unsupervised,
 )
-from monitor.gate.listener import GateOptions, listen, resolve
-from monitor.model.names import host_and_port
+from lightkeeper.monitor.gate.listener import GateOptions, listen, resolve
+from lightkeeper.monitor.model.names import host_and_port
 
 log = logging.getLogger("lightkeeper.gate")
 

@@ -11,10 +11,10 @@ import click
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from monitor.commands.command import CommandError, as_json, command, option
-from monitor.commands.offline import composed, say
-from monitor.model.config import ConfigError, KeeperConfig
-from monitor.offline.goodput import (
+from lightkeeper.monitor.commands.command import CommandError, as_json, command, option
+from lightkeeper.monitor.commands.offline import composed, say
+from lightkeeper.monitor.model.config import ConfigError, KeeperConfig
+from lightkeeper.monitor.offline.goodput import (
     DAY_S,
     FT_HSDP,
     GROUPS,

@@ -10,17 +10,17 @@ from urllib.parse import quote, urlencode
 import click
 from rich.text import Text
 
-from monitor.commands.ask import Monitor, asking
-from monitor.commands.command import CommandError, as_json, command, option
-from monitor.commands.printing import Sheet, cell, console, moment, print_json, word
-from monitor.decide.accounts import ChoiceError, IncidentAccount, SpanCosts, span_s
-from monitor.decide.view import IncidentReport, bundle_url
-from monitor.decide.view_json import report_from_json
-from monitor.model.plain import from_plain
-from monitor.model.verdict import Kind, Severity
-from monitor.model.wording import who
-from monitor.show.wording import clean, counted, plain, sentence
-from monitor.show.wording import listed as in_words
+from lightkeeper.monitor.commands.ask import Monitor, asking
+from lightkeeper.monitor.commands.command import CommandError, as_json, command, option
+from lightkeeper.monitor.commands.printing import Sheet, cell, console, moment, print_json, word
+from lightkeeper.monitor.decide.accounts import ChoiceError, IncidentAccount, SpanCosts, span_s
+from lightkeeper.monitor.decide.view import IncidentReport, bundle_url
+from lightkeeper.monitor.decide.view_json import report_from_json
+from lightkeeper.monitor.model.plain import from_plain
+from lightkeeper.monitor.model.verdict import Kind, Severity
+from lightkeeper.monitor.model.wording import who
+from lightkeeper.monitor.show.wording import clean, counted, plain, sentence
+from lightkeeper.monitor.show.wording import listed as in_words
 
 # One incident for a person at 3 am: what happened, what was done, how long, at what cost.
 

@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from monitor.commands.command import CommandError, F, HelpPage, Within, option
-from monitor.show.wording import clean
+from lightkeeper.monitor.commands.command import CommandError, F, HelpPage, Within, option
+from lightkeeper.monitor.show.wording import clean
 
 # -- Work on untrusted files, in a process that ends whatever it reads -----------------------------
 # Theory of operation. Checking the time between steps is no deadline: one step may be a loop in C.

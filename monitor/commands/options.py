@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from monitor.commands.command import FILE, CommandError, F, option
-from monitor.model.config import KeeperConfig
-from monitor.model.names import GroupName
-from monitor.show.wording import clean
-from worker_server import home
+from lightkeeper.monitor.commands.command import FILE, CommandError, F, option
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.names import GroupName
+from lightkeeper.monitor.show.wording import clean
+from lightkeeper.worker_server import home
 
 token_file: Final = option(
     "--token-file", type=FILE, metavar="FILE",

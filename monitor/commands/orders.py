@@ -11,11 +11,19 @@ from urllib.parse import quote
 import click
 from rich.text import Text
 
-from monitor.commands.ask import Monitor, asking, changing, login
-from monitor.commands.command import DONE, FAILED, CommandError, as_json, command, gathered, option
-from monitor.commands.options import no_such
-from monitor.commands.printing import Sheet, cell, console, moment, print_json
-from monitor.show.wording import clean, counted, plain
+from lightkeeper.monitor.commands.ask import Monitor, asking, changing, login
+from lightkeeper.monitor.commands.command import (
+    DONE,
+    FAILED,
+    CommandError,
+    as_json,
+    command,
+    gathered,
+    option,
+)
+from lightkeeper.monitor.commands.options import no_such
+from lightkeeper.monitor.commands.printing import Sheet, cell, console, moment, print_json
+from lightkeeper.monitor.show.wording import clean, counted, plain
 
 
 def _path(host: str | None, group: str | None) -> str:

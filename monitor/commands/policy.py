@@ -10,12 +10,28 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from monitor.commands.ask import Monitor, asking, changing, login
-from monitor.commands.command import DONE, FILE, USAGE, CommandError, as_json, command, option
-from monitor.commands.printing import Sheet, cell, console, figure, moment, pause_line, print_json
-from monitor.decide.rules import Effective, PolicyError
-from monitor.decide.view_json import effective_to_json
-from monitor.rulebook import effective
+from lightkeeper.monitor.commands.ask import Monitor, asking, changing, login
+from lightkeeper.monitor.commands.command import (
+    DONE,
+    FILE,
+    USAGE,
+    CommandError,
+    as_json,
+    command,
+    option,
+)
+from lightkeeper.monitor.commands.printing import (
+    Sheet,
+    cell,
+    console,
+    figure,
+    moment,
+    pause_line,
+    print_json,
+)
+from lightkeeper.monitor.decide.rules import Effective, PolicyError
+from lightkeeper.monitor.decide.view_json import effective_to_json
+from lightkeeper.monitor.rulebook import effective
 
 # -- the pause switch ------------------------------------------------------------------------------
 

@@ -19,9 +19,18 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from monitor.commands.command import CommandError
-from monitor.show.tables import STYLES, Column, Line, clock, cut, lines_of, show, text_of
-from monitor.show.wording import clean
+from lightkeeper.monitor.commands.command import CommandError
+from lightkeeper.monitor.show.tables import (
+    STYLES,
+    Column,
+    Line,
+    clock,
+    cut,
+    lines_of,
+    show,
+    text_of,
+)
+from lightkeeper.monitor.show.wording import clean
 
 # Lines of (text, style) on a console: coloured on a terminal, plain in a pipe.
 

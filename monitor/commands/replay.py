@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from monitor.commands.command import (
+from lightkeeper.monitor.commands.command import (
     DONE,
     FAILED,
     FILE,
@@ -23,13 +23,21 @@ from monitor.commands.command import (
     gathered,
     option,
 )
-from monitor.commands.offline import Judging
-from monitor.commands.options import threshold, thresholds
-from monitor.commands.printing import Sheet, cell, console, moment, print_json, text, word
-from monitor.decide.rules import Effective, Policy, PolicyError
-from monitor.decide.rules import changes as rules_changed
-from monitor.journal.entries import End, JournalError
-from monitor.journal.replay import (
+from lightkeeper.monitor.commands.offline import Judging
+from lightkeeper.monitor.commands.options import threshold, thresholds
+from lightkeeper.monitor.commands.printing import (
+    Sheet,
+    cell,
+    console,
+    moment,
+    print_json,
+    text,
+    word,
+)
+from lightkeeper.monitor.decide.rules import Effective, Policy, PolicyError
+from lightkeeper.monitor.decide.rules import changes as rules_changed
+from lightkeeper.monitor.journal.entries import End, JournalError
+from lightkeeper.monitor.journal.replay import (
     Account,
     Closed,
     Opened,
@@ -45,10 +53,10 @@ from monitor.journal.replay import (
     pipeline_of,
     read_head,
 )
-from monitor.model.config import ConfigError, KeeperConfig
-from monitor.model.incident import incident_to_json
-from monitor.model.wording import suspects
-from monitor.rulebook import read_policy
+from lightkeeper.monitor.model.config import ConfigError, KeeperConfig
+from lightkeeper.monitor.model.incident import incident_to_json
+from lightkeeper.monitor.model.wording import suspects
+from lightkeeper.monitor.rulebook import read_policy
 
 # How a replay is reported: as text, stories first, or as JSON.
 

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import click
 
-from monitor.act.notices import Sink
-from monitor.commands.checks import notify_options, scheduler_options
-from monitor.commands.command import (
+from lightkeeper.monitor.act.notices import Sink
+from lightkeeper.monitor.commands.checks import notify_options, scheduler_options
+from lightkeeper.monitor.commands.command import (
     DONE,
     FAILED,
     FILE,
@@ -28,20 +28,20 @@ from monitor.commands.command import (
     gathered,
     option,
 )
-from monitor.commands.options import (
+from lightkeeper.monitor.commands.options import (
     make_token,
     read_group_tokens,
     threshold,
     thresholds,
     token_file,
 )
-from monitor.commands.policy import refused
-from monitor.decide.rules import PolicyError
-from monitor.journal.writer import Limits
-from monitor.model.config import ConfigError
-from monitor.model.escalation import Timeouts
-from monitor.rulebook import Rulebook, effective
-from monitor.service import (
+from lightkeeper.monitor.commands.policy import refused
+from lightkeeper.monitor.decide.rules import PolicyError
+from lightkeeper.monitor.journal.writer import Limits
+from lightkeeper.monitor.model.config import ConfigError
+from lightkeeper.monitor.model.escalation import Timeouts
+from lightkeeper.monitor.rulebook import Rulebook, effective
+from lightkeeper.monitor.service import (
     TOKENLESS,
     Options,
     Service,
@@ -50,10 +50,10 @@ from monitor.service import (
     journal_beside,
     reach,
 )
-from monitor.show.exposition import GROUP_SERIES, RANK_SERIES, Bounds
-from monitor.show.server import is_loopback, parse_bind
-from monitor.store.place import StoreError, StorePlace, parse_place
-from worker_server import home
+from lightkeeper.monitor.show.exposition import GROUP_SERIES, RANK_SERIES, Bounds
+from lightkeeper.monitor.show.server import is_loopback, parse_bind
+from lightkeeper.monitor.store.place import StoreError, StorePlace, parse_place
+from lightkeeper.worker_server import home
 
 # -- what the options mean -------------------------------------------------------------------------
 
@@ -275,7 +275,7 @@ def serve(options: Options, *, verbose: bool) -> int:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
-    for name in ("lightkeeper", "monitor.loop"):
+    for name in ("lightkeeper", "lightkeeper.monitor.loop"):
         logging.getLogger(name).setLevel(logging.INFO)
     others = os.umask(0o077)  # its files are for its own user only
     policy = None if options.rules is None else options.rules.current.path

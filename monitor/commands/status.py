@@ -10,8 +10,8 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from monitor.commands.ask import Monitor, asking
-from monitor.commands.command import (
+from lightkeeper.monitor.commands.ask import Monitor, asking
+from lightkeeper.monitor.commands.command import (
     DONE,
     FAILED,
     CommandError,
@@ -22,8 +22,8 @@ from monitor.commands.command import (
     gathered,
     option,
 )
-from monitor.commands.options import no_such
-from monitor.commands.printing import (
+from lightkeeper.monitor.commands.options import no_such
+from lightkeeper.monitor.commands.printing import (
     console,
     live,
     moment,
@@ -32,10 +32,17 @@ from monitor.commands.printing import (
     room,
     show_lines,
 )
-from monitor.decide.view import GroupView, IncidentReport, bundle_url
-from monitor.decide.view_json import RankJson, report_from_json
-from monitor.show.status import StatusFacts, answers_to_json, short, top_screen, training, trust
-from monitor.show.tables import (
+from lightkeeper.monitor.decide.view import GroupView, IncidentReport, bundle_url
+from lightkeeper.monitor.decide.view_json import RankJson, report_from_json
+from lightkeeper.monitor.show.status import (
+    StatusFacts,
+    answers_to_json,
+    short,
+    top_screen,
+    training,
+    trust,
+)
+from lightkeeper.monitor.show.tables import (
     GROUP_COLUMNS,
     GROUP_ORDERS,
     HOST_COLUMNS,
@@ -53,7 +60,7 @@ from monitor.show.tables import (
     sorted_ranks,
     table,
 )
-from monitor.show.wording import clean
+from lightkeeper.monitor.show.wording import clean
 
 # -- `lightkeeper get ranks`, `groups` and `hosts`: all, or those that pass the filters ------------
 

@@ -14,8 +14,16 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from monitor.commands.command import DONE, FAILED, FILE, CommandError, as_json, command, option
-from monitor.commands.offline import (
+from lightkeeper.monitor.commands.command import (
+    DONE,
+    FAILED,
+    FILE,
+    CommandError,
+    as_json,
+    command,
+    option,
+)
+from lightkeeper.monitor.commands.offline import (
     CannotTellError,
     Judging,
     Progress,
@@ -26,8 +34,16 @@ from monitor.commands.offline import (
     say,
     shown,
 )
-from monitor.offline.slow import CLASSES, RankPace, Report, SlowKind, SlowVerdict, judge, named
-from monitor.offline.timings import (
+from lightkeeper.monitor.offline.slow import (
+    CLASSES,
+    RankPace,
+    Report,
+    SlowKind,
+    SlowVerdict,
+    judge,
+    named,
+)
+from lightkeeper.monitor.offline.timings import (
     Sizes,
     TableError,
     TimingTable,
@@ -36,8 +52,8 @@ from monitor.offline.timings import (
     read_sizes,
     stands_for,
 )
-from monitor.show.report import FindingWords, no_answer, verdict
-from monitor.show.wording import clean, counted, sentence
+from lightkeeper.monitor.show.report import FindingWords, no_answer, verdict
+from lightkeeper.monitor.show.wording import clean, counted, sentence
 
 
 @command(cls=Judging)

@@ -11,13 +11,13 @@ from itertools import chain, zip_longest
 from operator import itemgetter
 from typing import Any, Final
 
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import DecisionRow, Eviction
-from monitor.model.incident import Incident, State
-from monitor.model.names import GroupName, Host
-from monitor.model.observation import Snapshot
-from monitor.model.plain import readable, to_plain
-from monitor.model.verdict import Kind
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import DecisionRow, Eviction
+from lightkeeper.monitor.model.incident import Incident, State
+from lightkeeper.monitor.model.names import GroupName, Host
+from lightkeeper.monitor.model.observation import Snapshot
+from lightkeeper.monitor.model.plain import readable, to_plain
+from lightkeeper.monitor.model.verdict import Kind
 
 # -- case --------------------------------------------------------------------------------------
 

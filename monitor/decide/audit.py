@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from monitor.decide.accounts import AuditedIncident, FleetFacts
-from monitor.decide.rules import Reload
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import (
+from lightkeeper.monitor.decide.accounts import AuditedIncident, FleetFacts
+from lightkeeper.monitor.decide.rules import Reload
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import (
     Change,
     DecisionRow,
     DecisionState,
@@ -23,12 +23,12 @@ from monitor.model.eviction import (
     Remembered,
     Scope,
 )
-from monitor.model.incident import Incident, State
-from monitor.model.names import IncidentId
-from monitor.model.observation import Pause
-from monitor.model.plain import from_plain
-from monitor.model.verdict import Kind
-from monitor.store.audit_log import OURSELVES, Line, line
+from lightkeeper.monitor.model.incident import Incident, State
+from lightkeeper.monitor.model.names import IncidentId
+from lightkeeper.monitor.model.observation import Pause
+from lightkeeper.monitor.model.plain import from_plain
+from lightkeeper.monitor.model.verdict import Kind
+from lightkeeper.monitor.store.audit_log import OURSELVES, Line, line
 
 # -- records -----------------------------------------------------------------------------------
 

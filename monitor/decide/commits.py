@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from monitor.detect.history import History
-from monitor.detect.track import RankTrack
-from monitor.model.incident import Training
-from worker_server.wire import LONG_PHASES
+from lightkeeper.monitor.detect.history import History
+from lightkeeper.monitor.detect.track import RankTrack
+from lightkeeper.monitor.model.incident import Training
+from lightkeeper.worker_server.wire import LONG_PHASES
 
 _GAPS: Final = 2.0
 """Without a commit for this many usual gaps between two commits, one is missing."""

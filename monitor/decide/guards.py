@@ -14,14 +14,14 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Final
 
-from monitor.decide.rules import DEFAULT, Policy, PolicyAction, moment
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import Decision, Evict, Eviction, Guard, Hold
-from monitor.model.incident import Incident, oldest_first
-from monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
-from monitor.model.observation import NO_LIGHTHOUSE, Pause
-from monitor.model.verdict import Confidence, Kind
-from monitor.model.wording import listed, seconds
+from lightkeeper.monitor.decide.rules import DEFAULT, Policy, PolicyAction, moment
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import Decision, Evict, Eviction, Guard, Hold
+from lightkeeper.monitor.model.incident import Incident, oldest_first
+from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
+from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE, Pause
+from lightkeeper.monitor.model.verdict import Confidence, Kind
+from lightkeeper.monitor.model.wording import listed, seconds
 
 # -- lessons -----------------------------------------------------------------------------------
 # What earlier evictions taught: where the same fault was before, and what an eviction costs.

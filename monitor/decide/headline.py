@@ -14,14 +14,14 @@ from enum import StrEnum
 from statistics import median
 from typing import Final
 
-from monitor.decide.tempo import median_step_s
-from monitor.decide.view import Ended, View, ended_of
-from monitor.model.incident import Incident, State, oldest_first
-from monitor.model.names import IncidentId
-from monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway
-from monitor.model.verdict import Kind, RankHealth
-from monitor.model.wording import Face, after, listed, seconds
-from worker_server.wire import LONG_PHASES, StepState
+from lightkeeper.monitor.decide.tempo import median_step_s
+from lightkeeper.monitor.decide.view import Ended, View, ended_of
+from lightkeeper.monitor.model.incident import Incident, State, oldest_first
+from lightkeeper.monitor.model.names import IncidentId
+from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway
+from lightkeeper.monitor.model.verdict import Kind, RankHealth
+from lightkeeper.monitor.model.wording import Face, after, listed, seconds
+from lightkeeper.worker_server.wire import LONG_PHASES, StepState
 
 _LATE_S: Final = 2.0
 _LATE_STEPS: Final = 3.0

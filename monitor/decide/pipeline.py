@@ -16,8 +16,8 @@ from functools import partial
 from operator import attrgetter
 from typing import Final, TypeVar
 
-from monitor.decide.commits import missing_after_s
-from monitor.decide.guards import (
+from lightkeeper.monitor.decide.commits import missing_after_s
+from lightkeeper.monitor.decide.guards import (
     COSTS_KEPT,
     DecisionFacts,
     GroupFacts,
@@ -27,24 +27,38 @@ from monitor.decide.guards import (
     lesson_of,
     min_replicas_named,
 )
-from monitor.decide.rules import DEFAULT, Policy
-from monitor.decide.tracker import GONE_UNCONFIRMED_S, Tracker
-from monitor.detect.dead import over
-from monitor.detect.detectors import DETECTORS, Detector, Tick, fired, inhibit, wanted_records
-from monitor.detect.graph import WaitGraph
-from monitor.detect.history import History
-from monitor.detect.intake import push
-from monitor.detect.patience import giving_up
-from monitor.detect.self_health import Health, SelfHealth, scaled
-from monitor.detect.track import FINISHED_PHASE, UNDECLARED, RankTrack
-from monitor.detect.waits import build
-from monitor.detect.wording import looks
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import Decision, Evict, Eviction, Guard, Hold
-from monitor.model.incident import Incident, State
-from monitor.model.names import GroupName, Host, IncidentId, RankName, group_of, unseen_name
-from monitor.model.observation import LighthouseAway, LighthouseView, Snapshot, stopped
-from monitor.model.verdict import (
+from lightkeeper.monitor.decide.rules import DEFAULT, Policy
+from lightkeeper.monitor.decide.tracker import GONE_UNCONFIRMED_S, Tracker
+from lightkeeper.monitor.detect.dead import over
+from lightkeeper.monitor.detect.detectors import (
+    DETECTORS,
+    Detector,
+    Tick,
+    fired,
+    inhibit,
+    wanted_records,
+)
+from lightkeeper.monitor.detect.graph import WaitGraph
+from lightkeeper.monitor.detect.history import History
+from lightkeeper.monitor.detect.intake import push
+from lightkeeper.monitor.detect.patience import giving_up
+from lightkeeper.monitor.detect.self_health import Health, SelfHealth, scaled
+from lightkeeper.monitor.detect.track import FINISHED_PHASE, UNDECLARED, RankTrack
+from lightkeeper.monitor.detect.waits import build
+from lightkeeper.monitor.detect.wording import looks
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import Decision, Evict, Eviction, Guard, Hold
+from lightkeeper.monitor.model.incident import Incident, State
+from lightkeeper.monitor.model.names import (
+    GroupName,
+    Host,
+    IncidentId,
+    RankName,
+    group_of,
+    unseen_name,
+)
+from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Snapshot, stopped
+from lightkeeper.monitor.model.verdict import (
     FAULTS,
     SLOWS_ONLY,
     WORST_FIRST,
@@ -54,8 +68,8 @@ from monitor.model.verdict import (
     RankStanding,
     Verdict,
 )
-from monitor.model.wording import listed
-from worker_server.wire import LONG_PHASES, WAITING_PHASE
+from lightkeeper.monitor.model.wording import listed
+from lightkeeper.worker_server.wire import LONG_PHASES, WAITING_PHASE
 
 # -- experience --------------------------------------------------------------------------------
 

@@ -40,15 +40,15 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
-from monitor.detect.track import FINISHED_PHASE
-from monitor.model.incident import Incident, oldest_first
-from monitor.model.names import GroupName, RankName, group_of
-from monitor.model.observation import Observation, Snapshot, absent
-from monitor.model.verdict import RankHealth, Severity
-from worker_server.wire import LONG_PHASES, StepState
+from lightkeeper.monitor.detect.track import FINISHED_PHASE
+from lightkeeper.monitor.model.incident import Incident, oldest_first
+from lightkeeper.monitor.model.names import GroupName, RankName, group_of
+from lightkeeper.monitor.model.observation import Observation, Snapshot, absent
+from lightkeeper.monitor.model.verdict import RankHealth, Severity
+from lightkeeper.worker_server.wire import LONG_PHASES, StepState
 
 if TYPE_CHECKING:  # the command line reads what this has counted, and judges nothing
-    from monitor.decide.pipeline import TickResult
+    from lightkeeper.monitor.decide.pipeline import TickResult
 
 # The job's usual pace: seconds a commit without standstills.
 

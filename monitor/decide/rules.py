@@ -13,8 +13,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from monitor.model.config import ConfigError, KeeperConfig
-from monitor.model.verdict import FAULTS, Kind, Severity
+from lightkeeper.monitor.model.config import ConfigError, KeeperConfig
+from lightkeeper.monitor.model.verdict import FAULTS, Kind, Severity
 
 # -- windows -----------------------------------------------------------------------------------
 

@@ -13,9 +13,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from monitor.model.names import GroupName, RankName
-from monitor.model.observation import Snapshot, absent
-from worker_server.wire import LONG_PHASES, WAITING_PHASE, StepState
+from lightkeeper.monitor.model.names import GroupName, RankName
+from lightkeeper.monitor.model.observation import Snapshot, absent
+from lightkeeper.worker_server.wire import LONG_PHASES, WAITING_PHASE, StepState
 
 WINDOW_S: Final = 15.0
 """Longer is smoother; shorter shows a change sooner."""

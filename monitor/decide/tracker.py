@@ -19,15 +19,15 @@ from itertools import count
 from operator import attrgetter
 from typing import Any, Final
 
-from monitor.decide.commits import Commits
-from monitor.detect.detectors import Wait
-from monitor.detect.endings import End, end_of
-from monitor.detect.history import History
-from monitor.detect.track import RankTrack
-from monitor.detect.wording import looks
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import Eviction, EvictionState
-from monitor.model.incident import (
+from lightkeeper.monitor.decide.commits import Commits
+from lightkeeper.monitor.detect.detectors import Wait
+from lightkeeper.monitor.detect.endings import End, end_of
+from lightkeeper.monitor.detect.history import History
+from lightkeeper.monitor.detect.track import RankTrack
+from lightkeeper.monitor.detect.wording import looks
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import Eviction, EvictionState
+from lightkeeper.monitor.model.incident import (
     Incident,
     Milestones,
     State,
@@ -38,9 +38,9 @@ from monitor.model.incident import (
     oldest_first,
     severity_of,
 )
-from monitor.model.names import GroupName, Host, IncidentId, RankName
-from monitor.model.verdict import Kind, Severity, Verdict
-from monitor.model.wording import listed, seconds
+from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName
+from lightkeeper.monitor.model.verdict import Kind, Severity, Verdict
+from lightkeeper.monitor.model.wording import listed, seconds
 
 # -- ending ------------------------------------------------------------------------------------
 

@@ -19,13 +19,13 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from monitor.decide.accounts import AuditedIncident, IncidentAccount, account
-from monitor.decide.audit import IncidentAudit
-from monitor.decide.rank_seconds import Spent
-from monitor.decide.tempo import Tempo, TrendPoint
-from monitor.model.eviction import DecisionRow, Eviction, QuarantineEntry, Remembered
-from monitor.model.incident import BundleView, Incident, newest_first, oldest_first
-from monitor.model.names import (
+from lightkeeper.monitor.decide.accounts import AuditedIncident, IncidentAccount, account
+from lightkeeper.monitor.decide.audit import IncidentAudit
+from lightkeeper.monitor.decide.rank_seconds import Spent
+from lightkeeper.monitor.decide.tempo import Tempo, TrendPoint
+from lightkeeper.monitor.model.eviction import DecisionRow, Eviction, QuarantineEntry, Remembered
+from lightkeeper.monitor.model.incident import BundleView, Incident, newest_first, oldest_first
+from lightkeeper.monitor.model.names import (
     GroupName,
     Host,
     IncidentId,
@@ -35,7 +35,7 @@ from monitor.model.names import (
     rank_name,
     unseen_name,
 )
-from monitor.model.observation import (
+from lightkeeper.monitor.model.observation import (
     LighthouseAway,
     LighthouseRecord,
     LighthouseView,
@@ -45,15 +45,15 @@ from monitor.model.observation import (
     absent,
     stopped,
 )
-from monitor.model.quarantine import HostRecord
-from monitor.model.verdict import WORST_FIRST, Kind, RankHealth
-from monitor.model.wording import Face, face_of, listed, seconds
-from worker_server.wire import Doing, Ending, Process, StepState, Witness
+from lightkeeper.monitor.model.quarantine import HostRecord
+from lightkeeper.monitor.model.verdict import WORST_FIRST, Kind, RankHealth
+from lightkeeper.monitor.model.wording import Face, face_of, listed, seconds
+from lightkeeper.worker_server.wire import Doing, Ending, Process, StepState, Witness
 
 if TYPE_CHECKING:  # the command line reads views, and imports no detector for it
-    from monitor.decide.pipeline import TickResult
-    from monitor.decide.rules import Effective
-    from monitor.store.lease import LeaseStanding
+    from lightkeeper.monitor.decide.pipeline import TickResult
+    from lightkeeper.monitor.decide.rules import Effective
+    from lightkeeper.monitor.store.lease import LeaseStanding
 
 
 def finite(value: float | None) -> float | None:

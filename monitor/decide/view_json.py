@@ -10,10 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from monitor.decide.accounts import IncidentAccount, account_to_json
-from monitor.decide.headline import headline_of
-from monitor.decide.rules import GUARDS, THRESHOLDS, Effective, needs_restart, policy_to_json
-from monitor.decide.view import (
+from lightkeeper.monitor.decide.accounts import IncidentAccount, account_to_json
+from lightkeeper.monitor.decide.headline import headline_of
+from lightkeeper.monitor.decide.rules import (
+    GUARDS,
+    THRESHOLDS,
+    Effective,
+    needs_restart,
+    policy_to_json,
+)
+from lightkeeper.monitor.decide.view import (
     SCHEMA,
     IncidentReport,
     View,
@@ -22,8 +28,8 @@ from monitor.decide.view import (
     finite,
     trouble_of,
 )
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import (
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import (
     DecisionRow,
     QuarantineEntry,
     QuarantineEvent,
@@ -31,15 +37,15 @@ from monitor.model.eviction import (
     eviction_from_json,
     eviction_to_json,
 )
-from monitor.model.incident import BundleView, incident_from_json, incident_to_json
-from monitor.model.names import GroupName, Host, RankName, split_rank_name
-from monitor.model.observation import Observation, Unreachable, lighthouse_to_json
-from monitor.model.plain import from_plain, to_plain
-from monitor.model.quarantine import HostRecord
-from monitor.model.wording import Face
+from lightkeeper.monitor.model.incident import BundleView, incident_from_json, incident_to_json
+from lightkeeper.monitor.model.names import GroupName, Host, RankName, split_rank_name
+from lightkeeper.monitor.model.observation import Observation, Unreachable, lighthouse_to_json
+from lightkeeper.monitor.model.plain import from_plain, to_plain
+from lightkeeper.monitor.model.quarantine import HostRecord
+from lightkeeper.monitor.model.wording import Face
 
 if TYPE_CHECKING:
-    from monitor.decide.pipeline import Learned
+    from lightkeeper.monitor.decide.pipeline import Learned
 
 
 def effective_to_json(effective: Effective, now_s: float) -> dict[str, Any]:

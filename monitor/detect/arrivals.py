@@ -24,13 +24,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from monitor.model import cohort
-from monitor.model.names import RankName
-from monitor.records.dump import read as read_dump
-from monitor.records.job import NONE, Backend
-from monitor.records.safe_pickle import FlightRecordError
-from monitor.records.signature import POINT_TO_POINT, op_name
-from worker_server.wire import FlightRecord
+from lightkeeper.monitor.model import cohort
+from lightkeeper.monitor.model.names import RankName
+from lightkeeper.monitor.records.dump import read as read_dump
+from lightkeeper.monitor.records.job import NONE, Backend
+from lightkeeper.monitor.records.safe_pickle import FlightRecordError
+from lightkeeper.monitor.records.signature import POINT_TO_POINT, op_name
+from lightkeeper.worker_server.wire import FlightRecord
 
 _POLLS: Final = 20
 """Polls that a share outside collectives is computed from: standard error 0.11 at most."""

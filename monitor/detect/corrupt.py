@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from monitor.detect.history import History
-from monitor.detect.track import RankTrack
-from monitor.detect.weights import LATEST, Dissent
-from monitor.detect.wording import (
+from lightkeeper.monitor.detect.history import History
+from lightkeeper.monitor.detect.track import RankTrack
+from lightkeeper.monitor.detect.weights import LATEST, Dissent
+from lightkeeper.monitor.detect.wording import (
     EXCHANGED,
     FINITE_AGAIN,
     ONLY_THE_LOSS,
@@ -29,10 +29,10 @@ from monitor.detect.wording import (
     weights_differ,
     weights_tie,
 )
-from monitor.model.names import GroupName, RankName, group_of
-from monitor.model.verdict import Confidence, Kind, Verdict
-from monitor.model.wording import groups_of, listed
-from worker_server.wire import Spoilt
+from lightkeeper.monitor.model.names import GroupName, RankName, group_of
+from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
+from lightkeeper.monitor.model.wording import groups_of, listed
+from lightkeeper.worker_server.wire import Spoilt
 
 # -- not finite --------------------------------------------------------------------------------
 

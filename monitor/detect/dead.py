@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
-from monitor.detect.endings import (
+from lightkeeper.monitor.detect.endings import (
     End,
     end_of,
     finished,
@@ -36,12 +36,12 @@ from monitor.detect.endings import (
     is_gone,
     perhaps_asked,
 )
-from monitor.detect.graph import WaitGraph
-from monitor.detect.history import Held, History
-from monitor.detect.patience import allowance, at_work
-from monitor.detect.recorded import MISSING, before_death, opinion, sure, waits_by_stack
-from monitor.detect.track import RankTrack, inside_own_group, of_own_group
-from monitor.detect.wording import (
+from lightkeeper.monitor.detect.graph import WaitGraph
+from lightkeeper.monitor.detect.history import Held, History
+from lightkeeper.monitor.detect.patience import allowance, at_work
+from lightkeeper.monitor.detect.recorded import MISSING, before_death, opinion, sure, waits_by_stack
+from lightkeeper.monitor.detect.track import RankTrack, inside_own_group, of_own_group
+from lightkeeper.monitor.detect.wording import (
     gave_up,
     of_death,
     of_hang,
@@ -51,11 +51,11 @@ from monitor.detect.wording import (
     why_it_died,
     working,
 )
-from monitor.detect.wording import named as ranks_named
-from monitor.model.names import GroupName, RankName
-from monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
-from monitor.model.wording import listed, plural, seconds
-from worker_server.wire import ACROSS, RingEntry
+from lightkeeper.monitor.detect.wording import named as ranks_named
+from lightkeeper.monitor.model.names import GroupName, RankName
+from lightkeeper.monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
+from lightkeeper.monitor.model.wording import listed, plural, seconds
+from lightkeeper.worker_server.wire import ACROSS, RingEntry
 
 _SHOWN: Final = 8
 _SEEN_LATE_S: Final = 1.0

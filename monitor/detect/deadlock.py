@@ -19,17 +19,17 @@ from collections.abc import Sequence
 from statistics import median_low
 from typing import Final
 
-from monitor.detect.graph import Stuck, WaitGraph
-from monitor.detect.history import History
-from monitor.detect.patience import allowance, at_work, out_of_sight, works_long
-from monitor.detect.recorded import Opinion, due, opinion, opinion_across, sure
-from monitor.detect.track import INSIDE, RankTrack
-from monitor.detect.wording import hidden_errors, what_they_do, where_they_wait
-from monitor.model.names import GroupName, RankName
-from monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
-from monitor.model.wording import groups_of, listed, seconds
-from monitor.records.findings import Fault, Finding
-from worker_server.wire import Doing
+from lightkeeper.monitor.detect.graph import Stuck, WaitGraph
+from lightkeeper.monitor.detect.history import History
+from lightkeeper.monitor.detect.patience import allowance, at_work, out_of_sight, works_long
+from lightkeeper.monitor.detect.recorded import Opinion, due, opinion, opinion_across, sure
+from lightkeeper.monitor.detect.track import INSIDE, RankTrack
+from lightkeeper.monitor.detect.wording import hidden_errors, what_they_do, where_they_wait
+from lightkeeper.monitor.model.names import GroupName, RankName
+from lightkeeper.monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
+from lightkeeper.monitor.model.wording import groups_of, listed, seconds
+from lightkeeper.monitor.records.findings import Fault, Finding
+from lightkeeper.worker_server.wire import Doing
 
 _KINDS: Final = (
     Fault.ORDER_INVERSION, Fault.POINT_TO_POINT, Fault.GPU_BEHIND, Fault.STUCK_INSIDE,

@@ -7,23 +7,29 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from monitor.detect.corrupt import corrupt
-from monitor.detect.dead import dead
-from monitor.detect.deadlock import (
+from lightkeeper.monitor.detect.corrupt import corrupt
+from lightkeeper.monitor.detect.dead import dead
+from lightkeeper.monitor.detect.deadlock import (
     STANDSTILL,
     across_records,
     all_wait,
     deadlock,
     standstill,
 )
-from monitor.detect.forming import forming
-from monitor.detect.graph import WaitGraph
-from monitor.detect.hang import left_out, not_entered, standing_records, unphased, unseen
-from monitor.detect.history import History
-from monitor.detect.lag import replica_lag
-from monitor.detect.late_comer import late_comer, late_records
-from monitor.detect.lighthouse import apart, lighthouse_away
-from monitor.detect.mismatch import (
+from lightkeeper.monitor.detect.forming import forming
+from lightkeeper.monitor.detect.graph import WaitGraph
+from lightkeeper.monitor.detect.hang import (
+    left_out,
+    not_entered,
+    standing_records,
+    unphased,
+    unseen,
+)
+from lightkeeper.monitor.detect.history import History
+from lightkeeper.monitor.detect.lag import replica_lag
+from lightkeeper.monitor.detect.late_comer import late_comer, late_records
+from lightkeeper.monitor.detect.lighthouse import apart, lighthouse_away
+from lightkeeper.monitor.detect.mismatch import (
     differing_across,
     mismatch,
     sampled_records,
@@ -31,10 +37,10 @@ from monitor.detect.mismatch import (
     suspicious_records,
     torn_records,
 )
-from monitor.detect.straggler import slow_pause, slow_transfer, straggler
-from monitor.model.names import GroupName, RankName
-from monitor.model.verdict import BY_ELIMINATION, Kind, Verdict
-from monitor.model.wording import listed
+from lightkeeper.monitor.detect.straggler import slow_pause, slow_transfer, straggler
+from lightkeeper.monitor.model.names import GroupName, RankName
+from lightkeeper.monitor.model.verdict import BY_ELIMINATION, Kind, Verdict
+from lightkeeper.monitor.model.wording import listed
 
 # -- roster ------------------------------------------------------------------------------------
 

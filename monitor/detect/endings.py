@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final
 
-from monitor.detect.track import FINISHED_PHASE, RankTrack
-from monitor.model.observation import stopped
-from monitor.model.wording import plural
+from lightkeeper.monitor.detect.track import FINISHED_PHASE, RankTrack
+from lightkeeper.monitor.model.observation import stopped
+from lightkeeper.monitor.model.wording import plural
 
 
 class End(StrEnum):

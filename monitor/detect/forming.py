@@ -13,12 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from monitor.detect.history import History
-from monitor.detect.track import RankTrack
-from monitor.model.names import GroupName, RankName
-from monitor.model.verdict import Confidence, Kind, Verdict
-from monitor.model.wording import listed, plural, seconds
-from worker_server.wire import Forming
+from lightkeeper.monitor.detect.history import History
+from lightkeeper.monitor.detect.track import RankTrack
+from lightkeeper.monitor.model.names import GroupName, RankName
+from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
+from lightkeeper.monitor.model.wording import listed, plural, seconds
+from lightkeeper.worker_server.wire import Forming
 
 _SHOWN: Final = 8
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from monitor.detect.history import Held, History
-from monitor.detect.track import RankTrack
-from monitor.model.names import GroupName, RankName, split_rank_name
-from monitor.model.verdict import RankStanding
-from monitor.records.waits import closed
+from lightkeeper.monitor.detect.history import Held, History
+from lightkeeper.monitor.detect.track import RankTrack
+from lightkeeper.monitor.model.names import GroupName, RankName, split_rank_name
+from lightkeeper.monitor.model.verdict import RankStanding
+from lightkeeper.monitor.records.waits import closed
 
 SELF_HELD = frozenset(
     {

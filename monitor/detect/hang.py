@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from monitor.detect.graph import SELF_HELD, Stuck, WaitGraph
-from monitor.detect.history import AROUND_S, History
-from monitor.detect.outside import heads_across
-from monitor.detect.patience import FOR_OTHERS, at_work, out_of_sight
-from monitor.detect.recorded import MISSING, Opinion, due, opinion, sure
-from monitor.detect.track import RankTrack
-from monitor.detect.waits import patience
-from monitor.detect.wording import (
+from lightkeeper.monitor.detect.graph import SELF_HELD, Stuck, WaitGraph
+from lightkeeper.monitor.detect.history import AROUND_S, History
+from lightkeeper.monitor.detect.outside import heads_across
+from lightkeeper.monitor.detect.patience import FOR_OTHERS, at_work, out_of_sight
+from lightkeeper.monitor.detect.recorded import MISSING, Opinion, due, opinion, sure
+from lightkeeper.monitor.detect.track import RankTrack
+from lightkeeper.monitor.detect.waits import patience
+from lightkeeper.monitor.detect.wording import (
     UNREAD,
     Skip,
     cannot_be_seen,
@@ -33,7 +33,7 @@ from monitor.detect.wording import (
     with_places,
     works_there,
 )
-from monitor.model.names import (
+from lightkeeper.monitor.model.names import (
     GroupName,
     RankName,
     ReplicaId,
@@ -42,10 +42,16 @@ from monitor.model.names import (
     rank_name,
     unseen_name,
 )
-from monitor.model.verdict import BY_ELIMINATION, Confidence, Kind, RankStanding, Verdict
-from monitor.model.wording import groups_of, listed
-from monitor.records.findings import Fault, Finding
-from worker_server.wire import WAIT_COMMIT, WAIT_QUORUM, Doing
+from lightkeeper.monitor.model.verdict import (
+    BY_ELIMINATION,
+    Confidence,
+    Kind,
+    RankStanding,
+    Verdict,
+)
+from lightkeeper.monitor.model.wording import groups_of, listed
+from lightkeeper.monitor.records.findings import Fault, Finding
+from lightkeeper.worker_server.wire import WAIT_COMMIT, WAIT_QUORUM, Doing
 
 _MISMATCHED = (Fault.MISMATCH, Fault.SKIPPED, Fault.EXTRA)
 

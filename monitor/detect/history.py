@@ -14,18 +14,25 @@ from itertools import islice
 from statistics import median
 from typing import Final
 
-from monitor.detect.arrivals import ArrivalBook
-from monitor.detect.learned_pauses import Gap, Habits
-from monitor.detect.pace import PaceMeter
-from monitor.detect.quorum_participation import Attendance
-from monitor.detect.track import RankTrack
-from monitor.detect.weights import LossBook, PrintBook
-from monitor.model.config import KeeperConfig
-from monitor.model.names import GroupName, Host, RankName, ReplicaId, group_of_replica, may_be_of
-from monitor.model.observation import LighthouseAway, LighthouseView, Unreachable
-from monitor.records.ring import bounded, collectives
-from monitor.records.safe_pickle import FlightRecordError
-from worker_server.wire import RING_CALLS, FlightRecord, RingEntry, rank_name
+from lightkeeper.monitor.detect.arrivals import ArrivalBook
+from lightkeeper.monitor.detect.learned_pauses import Gap, Habits
+from lightkeeper.monitor.detect.pace import PaceMeter
+from lightkeeper.monitor.detect.quorum_participation import Attendance
+from lightkeeper.monitor.detect.track import RankTrack
+from lightkeeper.monitor.detect.weights import LossBook, PrintBook
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.names import (
+    GroupName,
+    Host,
+    RankName,
+    ReplicaId,
+    group_of_replica,
+    may_be_of,
+)
+from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Unreachable
+from lightkeeper.monitor.records.ring import bounded, collectives
+from lightkeeper.monitor.records.safe_pickle import FlightRecordError
+from lightkeeper.worker_server.wire import RING_CALLS, FlightRecord, RingEntry, rank_name
 
 _FORGET_S: Final = 3600.0
 _NAMED: Final = 64

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from monitor.detect.history import COLLECTIVES_A_STEP, History, Unproven
-from monitor.detect.learned_pauses import Gap, pauses_of
-from monitor.detect.pace import Sample
-from monitor.detect.quorum_participation import Turn
-from monitor.detect.track import (
+from lightkeeper.monitor.detect.history import COLLECTIVES_A_STEP, History, Unproven
+from lightkeeper.monitor.detect.learned_pauses import Gap, pauses_of
+from lightkeeper.monitor.detect.pace import Sample
+from lightkeeper.monitor.detect.quorum_participation import Turn
+from lightkeeper.monitor.detect.track import (
     FINISHED_PHASE,
     INSIDE,
     OUTSIDE,
@@ -24,9 +24,9 @@ from monitor.detect.track import (
     inside_own_group,
     of_own_group,
 )
-from monitor.model.names import GroupName
-from monitor.model.observation import Observation, Snapshot
-from worker_server.wire import (
+from lightkeeper.monitor.model.names import GroupName
+from lightkeeper.monitor.model.observation import Observation, Snapshot
+from lightkeeper.worker_server.wire import (
     LONG_PHASES,
     WAIT_QUORUM,
     FlightRecord,

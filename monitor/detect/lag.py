@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import chain
 
-from monitor.detect.graph import WaitGraph
-from monitor.detect.history import History
-from monitor.detect.quorum_participation import Attended
-from monitor.detect.wording import (
+from lightkeeper.monitor.detect.graph import WaitGraph
+from lightkeeper.monitor.detect.history import History
+from lightkeeper.monitor.detect.quorum_participation import Attended
+from lightkeeper.monitor.detect.wording import (
     NOWHERE,
     come_and_go,
     comes_and_goes,
@@ -26,9 +26,9 @@ from monitor.detect.wording import (
     quorums_follow,
     takes_no_part,
 )
-from monitor.model.names import GroupName, RankName
-from monitor.model.verdict import Confidence, Kind, Verdict
-from monitor.model.wording import seconds
+from lightkeeper.monitor.model.names import GroupName, RankName
+from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
+from lightkeeper.monitor.model.wording import seconds
 
 _SPARE = "a group that lags is left in unless its own ranks show the fault: look at it"
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from monitor.detect.arrivals import Arrival, CohortReading
-from monitor.detect.history import History
-from monitor.model import cohort
-from monitor.model.names import RankName
-from monitor.model.verdict import Confidence, Kind, Verdict
-from monitor.model.wording import listed, plural, seconds
+from lightkeeper.monitor.detect.arrivals import Arrival, CohortReading
+from lightkeeper.monitor.detect.history import History
+from lightkeeper.monitor.model import cohort
+from lightkeeper.monitor.model.names import RankName
+from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
+from lightkeeper.monitor.model.wording import listed, plural, seconds
 
 _SHARE_OF_PERIOD = 0.1
 """Least excess, as a share of the time between two collectives."""

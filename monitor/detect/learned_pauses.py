@@ -19,10 +19,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from monitor.model.config import KeeperConfig
-from monitor.model.names import RankName
-from monitor.model.observation import PAUSE_S
-from worker_server.wire import LONG_PHASES, WAITING_PHASE, StepLog, StepState
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.names import RankName
+from lightkeeper.monitor.model.observation import PAUSE_S
+from lightkeeper.worker_server.wire import LONG_PHASES, WAITING_PHASE, StepLog, StepState
 
 _EVENTS_KEPT: Final = 32
 _RECENT_KEPT: Final = 256

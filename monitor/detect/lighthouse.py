@@ -17,14 +17,14 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from monitor.detect.graph import WaitGraph
-from monitor.detect.history import History
-from monitor.detect.intake import HEARTBEAT_TIMEOUT_S
-from monitor.detect.track import RankTrack
-from monitor.model.names import GroupName, RankName
-from monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
-from monitor.model.wording import listed, plural, seconds
-from worker_server.wire import WAIT_QUORUM
+from lightkeeper.monitor.detect.graph import WaitGraph
+from lightkeeper.monitor.detect.history import History
+from lightkeeper.monitor.detect.intake import HEARTBEAT_TIMEOUT_S
+from lightkeeper.monitor.detect.track import RankTrack
+from lightkeeper.monitor.model.names import GroupName, RankName
+from lightkeeper.monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
+from lightkeeper.monitor.model.wording import listed, plural, seconds
+from lightkeeper.worker_server.wire import WAIT_QUORUM
 
 
 def lighthouse_away(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:

@@ -12,11 +12,11 @@ from dataclasses import replace
 from math import inf
 from typing import Final
 
-from monitor.detect.corrupt import spells
-from monitor.detect.endings import End, end_of
-from monitor.detect.graph import Stuck, WaitGraph
-from monitor.detect.history import History, Reading
-from monitor.detect.recorded import (
+from lightkeeper.monitor.detect.corrupt import spells
+from lightkeeper.monitor.detect.endings import End, end_of
+from lightkeeper.monitor.detect.graph import Stuck, WaitGraph
+from lightkeeper.monitor.detect.history import History, Reading
+from lightkeeper.monitor.detect.recorded import (
     MISSING,
     Opinion,
     before_death,
@@ -25,13 +25,13 @@ from monitor.detect.recorded import (
     opinion_across,
     sure,
 )
-from monitor.detect.track import RankTrack
-from monitor.detect.wording import HANGS_NOTHING, calls_uneven, with_places
-from monitor.model.names import GroupName, RankName
-from monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
-from monitor.records.findings import Fault, Finding
-from monitor.records.job import NONE
-from worker_server.wire import ACROSS, RingEntry
+from lightkeeper.monitor.detect.track import RankTrack
+from lightkeeper.monitor.detect.wording import HANGS_NOTHING, calls_uneven, with_places
+from lightkeeper.monitor.model.names import GroupName, RankName
+from lightkeeper.monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
+from lightkeeper.monitor.records.findings import Fault, Finding
+from lightkeeper.monitor.records.job import NONE
+from lightkeeper.worker_server.wire import ACROSS, RingEntry
 
 # -- suspicion ---------------------------------------------------------------------------------
 # A collective is suspicious when every member is inside and none gets out, when a process died in a

@@ -15,14 +15,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from monitor.detect.forming import Team
-from monitor.detect.graph import Stuck
-from monitor.detect.history import History
-from monitor.detect.intake import HEARTBEAT_TIMEOUT_S
-from monitor.detect.track import RankTrack
-from monitor.model.names import GroupName, RankName
-from monitor.model.verdict import RankStanding
-from worker_server.wire import ACROSS, WAIT_COMMIT, WAIT_QUORUM, GroupHead, StepState
+from lightkeeper.monitor.detect.forming import Team
+from lightkeeper.monitor.detect.graph import Stuck
+from lightkeeper.monitor.detect.history import History
+from lightkeeper.monitor.detect.intake import HEARTBEAT_TIMEOUT_S
+from lightkeeper.monitor.detect.track import RankTrack
+from lightkeeper.monitor.model.names import GroupName, RankName
+from lightkeeper.monitor.model.verdict import RankStanding
+from lightkeeper.worker_server.wire import ACROSS, WAIT_COMMIT, WAIT_QUORUM, GroupHead, StepState
 
 _QUORUMS: Final = "torchft"
 """Steps reported by TorchFT's Manager: one begins when the rank asks for a quorum."""

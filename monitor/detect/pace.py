@@ -32,11 +32,11 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from monitor.model import cohort
-from monitor.model.cohort import Floats
-from monitor.model.config import KeeperConfig
-from monitor.model.names import RankName, split_rank_name
-from worker_server.wire import LONG_PHASES, WAITING_PHASE, StepState, Witness
+from lightkeeper.monitor.model import cohort
+from lightkeeper.monitor.model.cohort import Floats
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.names import RankName, split_rank_name
+from lightkeeper.worker_server.wire import LONG_PHASES, WAITING_PHASE, StepState, Witness
 
 # -- what a window holds ---------------------------------------------------------------------------
 

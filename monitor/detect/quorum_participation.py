@@ -21,9 +21,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from monitor.model.config import KeeperConfig
-from monitor.model.names import GroupName, RankName, ReplicaId, group_of_replica
-from monitor.model.observation import LighthouseView
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.names import GroupName, RankName, ReplicaId, group_of_replica
+from lightkeeper.monitor.model.observation import LighthouseView
 
 _OF_A_HEAL_S: Final = 10.0
 """Quorums within this time of a heal or a failed commit follow from it."""

@@ -20,18 +20,18 @@ from typing import Final
 
 import numpy as np
 
-from monitor.detect.graph import Stuck
-from monitor.detect.history import History, Reading
-from monitor.detect.patience import allowance, undeclared
-from monitor.detect.track import RankTrack
-from monitor.model.names import GroupName, RankName
-from monitor.model.verdict import Confidence, RankStanding
-from monitor.records import ring
-from monitor.records.analyse import analyse
-from monitor.records.findings import Fault, Finding
-from monitor.records.job import CollectiveState, Job, Problem
-from monitor.records.ring import RankRecord, from_answers
-from monitor.records.safe_pickle import FlightRecordError
+from lightkeeper.monitor.detect.graph import Stuck
+from lightkeeper.monitor.detect.history import History, Reading
+from lightkeeper.monitor.detect.patience import allowance, undeclared
+from lightkeeper.monitor.detect.track import RankTrack
+from lightkeeper.monitor.model.names import GroupName, RankName
+from lightkeeper.monitor.model.verdict import Confidence, RankStanding
+from lightkeeper.monitor.records import ring
+from lightkeeper.monitor.records.analyse import analyse
+from lightkeeper.monitor.records.findings import Fault, Finding
+from lightkeeper.monitor.records.job import CollectiveState, Job, Problem
+from lightkeeper.monitor.records.ring import RankRecord, from_answers
+from lightkeeper.monitor.records.safe_pickle import FlightRecordError
 
 # -- recorded ----------------------------------------------------------------------------------
 # What the flight records of a replica group show, by the analysis of `lightkeeper analyze`.

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from monitor.model.config import KeeperConfig
-from monitor.model.names import RankName
-from monitor.model.observation import Failure, Observation, Snapshot, Unreachable
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.names import RankName
+from lightkeeper.monitor.model.observation import Failure, Observation, Snapshot, Unreachable
 
 MOST: Final = 7
 """Highest score: thresholds grow at most eightfold (memberlist's `AwarenessMaxMultiplier` is 8)."""

@@ -23,11 +23,11 @@ from typing import Final
 
 import numpy as np
 
-from monitor.detect.history import History
-from monitor.detect.learned_pauses import Gap
-from monitor.detect.pace import Blame, Pace, Paces, Window, side_by_side
-from monitor.detect.track import RankTrack
-from monitor.detect.wording import (
+from lightkeeper.monitor.detect.history import History
+from lightkeeper.monitor.detect.learned_pauses import Gap
+from lightkeeper.monitor.detect.pace import Blame, Pace, Paces, Window, side_by_side
+from lightkeeper.monitor.detect.track import RankTrack
+from lightkeeper.monitor.detect.wording import (
     computes_more,
     lacks_cores,
     slow_collectives,
@@ -36,12 +36,12 @@ from monitor.detect.wording import (
     slow_work,
     slowness,
 )
-from monitor.model import cohort
-from monitor.model.cohort import Floats
-from monitor.model.names import GroupName, RankName, group_of
-from monitor.model.verdict import Confidence, Kind, Verdict
-from monitor.model.wording import seconds
-from worker_server.wire import LONG_PHASES, WAITING_PHASE
+from lightkeeper.monitor.model import cohort
+from lightkeeper.monitor.model.cohort import Floats
+from lightkeeper.monitor.model.names import GroupName, RankName, group_of
+from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
+from lightkeeper.monitor.model.wording import seconds
+from lightkeeper.worker_server.wire import LONG_PHASES, WAITING_PHASE
 
 # -- slow phase --------------------------------------------------------------------------------
 

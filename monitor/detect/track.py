@@ -12,9 +12,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Final
 
-from monitor.model.names import GroupName, RankName
-from monitor.model.observation import Observation
-from worker_server.wire import (
+from lightkeeper.monitor.model.names import GroupName, RankName
+from lightkeeper.monitor.model.observation import Observation
+from lightkeeper.worker_server.wire import (
     ACROSS,
     SOURCE_REPORTER,
     WAITING_PHASE,

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from monitor.detect.graph import Stuck
-from monitor.detect.track import RankTrack
-from monitor.model.names import GroupName, RankName
-from monitor.model.verdict import RankStanding
-from worker_server.wire import TransferHead
+from lightkeeper.monitor.detect.graph import Stuck
+from lightkeeper.monitor.detect.track import RankTrack
+from lightkeeper.monitor.model.names import GroupName, RankName
+from lightkeeper.monitor.model.verdict import RankStanding
+from lightkeeper.worker_server.wire import TransferHead
 
 
 def transfers_in(

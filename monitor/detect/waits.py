@@ -22,12 +22,20 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from monitor.detect.collectives import stuck_in
-from monitor.detect.forming import forming_waits
-from monitor.detect.graph import PAUSING, SELF_HELD, By, Stuck, Wait, WaitGraph, circles_of
-from monitor.detect.history import History
-from monitor.detect.outside import missed
-from monitor.detect.patience import (
+from lightkeeper.monitor.detect.collectives import stuck_in
+from lightkeeper.monitor.detect.forming import forming_waits
+from lightkeeper.monitor.detect.graph import (
+    PAUSING,
+    SELF_HELD,
+    By,
+    Stuck,
+    Wait,
+    WaitGraph,
+    circles_of,
+)
+from lightkeeper.monitor.detect.history import History
+from lightkeeper.monitor.detect.outside import missed
+from lightkeeper.monitor.detect.patience import (
     FOR_OTHERS,
     Allowance,
     allowance,
@@ -35,12 +43,12 @@ from monitor.detect.patience import (
     before_they_give_up,
     undeclared,
 )
-from monitor.detect.recorded import missed_by_records, quiet_groups
-from monitor.detect.track import RankTrack
-from monitor.detect.transfers import transfers_in
-from monitor.model.names import RankName
-from monitor.model.verdict import RankStanding
-from worker_server.wire import WAITING_PHASE, Doing, Process
+from lightkeeper.monitor.detect.recorded import missed_by_records, quiet_groups
+from lightkeeper.monitor.detect.track import RankTrack
+from lightkeeper.monitor.detect.transfers import transfers_in
+from lightkeeper.monitor.model.names import RankName
+from lightkeeper.monitor.model.verdict import RankStanding
+from lightkeeper.worker_server.wire import WAITING_PHASE, Doing, Process
 
 _QUORUM_PHASE: Final = "quorum"
 """Name of this phase in loops that wait for TorchFT's quorum themselves: a wait for the Lighthouse

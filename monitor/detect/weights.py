@@ -26,9 +26,9 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
-from monitor.detect.track import RankTrack
-from monitor.model.names import RankName
-from worker_server.wire import Prints
+from lightkeeper.monitor.detect.track import RankTrack
+from lightkeeper.monitor.model.names import RankName
+from lightkeeper.worker_server.wire import Prints
 
 # -- prints ------------------------------------------------------------------------------------
 

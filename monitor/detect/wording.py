@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum, auto
 from typing import Final
 
-from monitor.detect.graph import Stuck
-from monitor.detect.history import Held, History
-from monitor.detect.pace import Blame, Pace
-from monitor.detect.patience import LASTS, at_work
-from monitor.detect.track import RankTrack
-from monitor.model.names import (
+from lightkeeper.monitor.detect.graph import Stuck
+from lightkeeper.monitor.detect.history import Held, History
+from lightkeeper.monitor.detect.pace import Blame, Pace
+from lightkeeper.monitor.detect.patience import LASTS, at_work
+from lightkeeper.monitor.detect.track import RankTrack
+from lightkeeper.monitor.model.names import (
     GroupName,
     RankName,
     ReplicaId,
@@ -24,10 +24,10 @@ from monitor.model.names import (
     group_of_replica,
     unseen_name,
 )
-from monitor.model.observation import stopped
-from monitor.model.verdict import RankStanding
-from monitor.model.wording import listed, plural, seconds
-from worker_server.wire import (
+from lightkeeper.monitor.model.observation import stopped
+from lightkeeper.monitor.model.verdict import RankStanding
+from lightkeeper.monitor.model.wording import listed, plural, seconds
+from lightkeeper.worker_server.wire import (
     WAIT_COMMIT,
     WAIT_HEAL,
     WAIT_QUORUM,

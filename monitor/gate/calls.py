@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol
 
-from monitor.gate.denylist import AccessRefused, DenialScope, DenyList, SeenReplica
-from monitor.gate.messages import (
+from lightkeeper.monitor.gate.denylist import AccessRefused, DenialScope, DenyList, SeenReplica
+from lightkeeper.monitor.gate.messages import (
     HEARTBEAT_PATH,
     QUORUM_PATH,
     CallHeaders,
@@ -18,7 +18,7 @@ from monitor.gate.messages import (
     read_heartbeat,
     read_quorum_request,
 )
-from monitor.model.names import Host, ReplicaId, group_of_replica
+from lightkeeper.monitor.model.names import Host, ReplicaId, group_of_replica
 
 log = logging.getLogger("lightkeeper.gate")
 

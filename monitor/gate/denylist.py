@@ -18,8 +18,8 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from monitor.model.names import GroupName, Host, IncidentId, ReplicaId, group_of_replica
-from monitor.model.plain import from_plain, readable
+from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, ReplicaId, group_of_replica
+from lightkeeper.monitor.model.plain import from_plain, readable
 
 NAME_MAX: Final = 1024
 """Characters of a name: TorchFT's replica ids take about 50."""

@@ -52,19 +52,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from monitor.gate import http2
-from monitor.gate.calls import Method, ProxiedCall
-from monitor.gate.denylist import Denial, denials_json, parse_denials
-from monitor.gate.listener import GateOptions, NewClient, raise_file_limit
-from monitor.gate.messages import CallHeaders, is_whole
-from monitor.gate.proxy import Downstream, NewestQuorum, Proxy, Successor
-from monitor.gate.quorum_ids import QuorumIds, members_of
-from monitor.model.plain import from_plain, to_plain
+from lightkeeper.monitor.gate import http2
+from lightkeeper.monitor.gate.calls import Method, ProxiedCall
+from lightkeeper.monitor.gate.denylist import Denial, denials_json, parse_denials
+from lightkeeper.monitor.gate.listener import GateOptions, NewClient, raise_file_limit
+from lightkeeper.monitor.gate.messages import CallHeaders, is_whole
+from lightkeeper.monitor.gate.proxy import Downstream, NewestQuorum, Proxy, Successor
+from lightkeeper.monitor.gate.quorum_ids import QuorumIds, members_of
+from lightkeeper.monitor.model.plain import from_plain, to_plain
 
 log = logging.getLogger("lightkeeper.gate")
 
-_OURS: Final = (sys.executable, "-P", "-m", "lightkeeper", "-m")
-"""Runs our modules, whatever is in the working folder (`-P`)."""
 SILENT_S: Final = 10.0
 """A worker reports every second that it is alive; a stopped or stuck one is replaced."""
 ALONE_S: Final = 3600.0
@@ -598,7 +596,7 @@ def main() -> int:
 
     It ends if its supervisor ends first.
     """
-    from monitor.gate.serve import run  # noqa: PLC0415 - a supervisor starts without aiohttp
+    from lightkeeper.monitor.gate.serve import run  # noqa: PLC0415 - a supervisor starts without aiohttp
 
     channel = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's
@@ -661,7 +659,13 @@ class Worker:
     def __init__(self) -> None:
         self.channel, theirs = pair()
         self.process = subprocess.Popen(
-            [*_OURS, "monitor.gate.hot_restart", str(theirs.fileno())],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "lightkeeper.monitor.gate.hot_restart",
+                str(theirs.fileno()),
+            ],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
         )

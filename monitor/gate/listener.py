@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast
 
-from monitor.gate import http2
-from monitor.gate.proxy import CLIENTS_MAX, Downstream, Proxy
-from monitor.gate.upstream import keep_alive
+from lightkeeper.monitor.gate import http2
+from lightkeeper.monitor.gate.proxy import CLIENTS_MAX, Downstream, Proxy
+from lightkeeper.monitor.gate.upstream import keep_alive
 
 TUNNELS_MAX: Final = 256
 """Most clients that do not speak HTTP/2: browsers and scrapers."""

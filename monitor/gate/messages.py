@@ -21,8 +21,8 @@ from urllib.parse import quote, urlsplit
 
 import hpack
 
-from monitor.gate.http2 import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, Http2Error
-from monitor.model.names import Host, ReplicaId
+from lightkeeper.monitor.gate.http2 import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, Http2Error
+from lightkeeper.monitor.model.names import Host, ReplicaId
 
 HEARTBEAT_PATH: Final = "/torchft.LighthouseService/Heartbeat"
 QUORUM_PATH: Final = "/torchft.LighthouseService/Quorum"

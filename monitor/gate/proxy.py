@@ -25,10 +25,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from monitor.gate import http2
-from monitor.gate.calls import AdmissionControl, Method, ProxiedCall, Stage
-from monitor.gate.denylist import Denial, GateView
-from monitor.gate.messages import (
+from lightkeeper.monitor.gate import http2
+from lightkeeper.monitor.gate.calls import AdmissionControl, Method, ProxiedCall, Stage
+from lightkeeper.monitor.gate.denylist import Denial, GateView
+from lightkeeper.monitor.gate.messages import (
     ANSWER_BEGINS,
     ANSWER_ENDS,
     DEADLINE_EXCEEDED,
@@ -39,8 +39,8 @@ from monitor.gate.messages import (
     failure,
     is_whole,
 )
-from monitor.gate.quorum_ids import QuorumIds, members_of
-from monitor.gate.upstream import Upstream, UpstreamLighthouse
+from lightkeeper.monitor.gate.quorum_ids import QuorumIds, members_of
+from lightkeeper.monitor.gate.upstream import Upstream, UpstreamLighthouse
 
 log = logging.getLogger("lightkeeper.gate")
 

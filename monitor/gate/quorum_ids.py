@@ -24,7 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from monitor.gate.messages import (
+from lightkeeper.monitor.gate.messages import (
     BYTES,
     PREFIX_BYTES,
     VARINT,
@@ -33,7 +33,7 @@ from monitor.gate.messages import (
     is_whole,
     varint,
 )
-from monitor.model.plain import readable
+from lightkeeper.monitor.model.plain import readable
 
 _ID_MOST: Final = 2**62
 """No Lighthouse counts to a larger number."""

@@ -23,12 +23,18 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from monitor.clock import SteadyClock
-from monitor.gate.calls import BUCKETS_S, GateCounts, Method, Stage
-from monitor.gate.denylist import Denial, SeenReplica, denials_json, parse_denials, wire_json
-from monitor.gate.listener import BACKLOG, GateOptions, NewClient, raise_file_limit
-from monitor.gate.proxy import CLIENTS_MAX, TICK_S, Proxy
-from monitor.gate.quorum_ids import RESERVED_MOST, QuorumIds
+from lightkeeper.monitor.clock import SteadyClock
+from lightkeeper.monitor.gate.calls import BUCKETS_S, GateCounts, Method, Stage
+from lightkeeper.monitor.gate.denylist import (
+    Denial,
+    SeenReplica,
+    denials_json,
+    parse_denials,
+    wire_json,
+)
+from lightkeeper.monitor.gate.listener import BACKLOG, GateOptions, NewClient, raise_file_limit
+from lightkeeper.monitor.gate.proxy import CLIENTS_MAX, TICK_S, Proxy
+from lightkeeper.monitor.gate.quorum_ids import RESERVED_MOST, QuorumIds
 
 # -- The gate's state on disk: written whole or not at all, and never a reason not to serve -------
 # One JSON object: the list of denials, and the highest quorum id groups may have (`quorum_ids`).

@@ -17,9 +17,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from monitor.gate import http2
-from monitor.gate.calls import AdmissionControl, ProxiedCall, Replica
-from monitor.model.names import ReplicaId
+from lightkeeper.monitor.gate import http2
+from lightkeeper.monitor.gate.calls import AdmissionControl, ProxiedCall, Replica
+from lightkeeper.monitor.model.names import ReplicaId
 
 _WINDOW: Final = 1024 * 1024
 """Bytes of answers waiting for one client: a quorum of 1,000 groups takes about 200 KB."""

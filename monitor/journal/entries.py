@@ -9,14 +9,14 @@ from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
-from monitor.decide.pipeline import TickResult
-from monitor.decide.rules import DEFAULT, Policy
-from monitor.journal import memory
-from monitor.model.config import ConfigError, KeeperConfig
-from monitor.model.eviction import Decision, Evict, Eviction
-from monitor.model.incident import Incident, incident_to_json
-from monitor.model.observation import Snapshot
-from monitor.model.plain import from_plain, readable, to_plain
+from lightkeeper.monitor.decide.pipeline import TickResult
+from lightkeeper.monitor.decide.rules import DEFAULT, Policy
+from lightkeeper.monitor.journal import memory
+from lightkeeper.monitor.model.config import ConfigError, KeeperConfig
+from lightkeeper.monitor.model.eviction import Decision, Evict, Eviction
+from lightkeeper.monitor.model.incident import Incident, incident_to_json
+from lightkeeper.monitor.model.observation import Snapshot
+from lightkeeper.monitor.model.plain import from_plain, readable, to_plain
 
 # -- lines -------------------------------------------------------------------------------------
 # Lines of JSON with a checksum each, in one gzip stream. Pure: bytes in, bytes out.

@@ -31,13 +31,15 @@ from uuid import uuid4
 from msgspec import Raw, Struct, convert, structs, to_builtins
 from msgspec.json import Encoder
 
-from monitor.model.config import KeeperConfig
-from monitor.model.observation import Observation
-from worker_server.wire import FlightRecord, Identity, Process, StateReport, StepState
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.observation import Observation
+from lightkeeper.worker_server.wire import FlightRecord, Identity, Process, StateReport, StepState
 
 ATOMS: Final = frozenset({type(None), bool, int, float, str})
-_WIRE: Final = "worker_server.wire"
-OURS: Final = ("monitor.", _WIRE)
+_WIRE: Final = "lightkeeper.worker_server.wire"
+OURS: Final = ("lightkeeper.monitor.", _WIRE)
+_PREFIX: Final = "lightkeeper."
+"""Not in a journal: there the modules are named as they have always been."""
 _ENCODER: Final = Encoder()
 APART: Final = uuid4().hex
 """Stands for the observations in the JSON of a tick; random, so that no rank can say it."""
@@ -196,7 +198,8 @@ class Writer:
 
     def _number(self, kind: type) -> int:
         if kind not in self._classes:
-            self._new.append([kind.__module__, kind.__qualname__, names_of(kind)])
+            module = kind.__module__.removeprefix(_PREFIX)
+            self._new.append([module, kind.__qualname__, names_of(kind)])
             self._classes[kind] = len(self._classes)
         return self._classes[kind]
 
@@ -291,9 +294,9 @@ def _apart(config: KeeperConfig, other: KeeperConfig) -> dict[str, Any]:
 
 def _class(module: str, name: str, names: list[str]) -> type:
     """One of our loaded classes; a name in a file never causes an import."""
-    loaded = sys.modules.get(module) if module.startswith(OURS) else None
-    kind = getattr(loaded, name, None)
-    if not isinstance(kind, type) or kind.__module__ != module:
+    whole = _PREFIX + module
+    kind = getattr(sys.modules.get(whole) if whole.startswith(OURS) else None, name, None)
+    if not isinstance(kind, type) or kind.__module__ != whole:
         raise MemoryFormatError(f"there is no {module}.{name} here: another version wrote this")
     if list(names_of(kind)) != names:
         raise MemoryFormatError(

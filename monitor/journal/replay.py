@@ -13,9 +13,9 @@ from math import inf
 from pathlib import Path
 from typing import Any, Final
 
-from monitor.decide.pipeline import Pipeline, TickResult
-from monitor.decide.rules import Policy
-from monitor.journal.entries import (
+from lightkeeper.monitor.decide.pipeline import Pipeline, TickResult
+from lightkeeper.monitor.decide.rules import Policy
+from lightkeeper.monitor.journal.entries import (
     End,
     Head,
     JournalError,
@@ -28,10 +28,10 @@ from monitor.journal.entries import (
     outcome_to_json,
     tick_from_json,
 )
-from monitor.journal.memory import UNUSABLE, Reader
-from monitor.journal.writer import files
-from monitor.model.config import KeeperConfig
-from monitor.model.plain import to_plain
+from lightkeeper.monitor.journal.memory import UNUSABLE, Reader
+from lightkeeper.monitor.journal.writer import files
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.plain import to_plain
 
 # -- replay ------------------------------------------------------------------------------------
 

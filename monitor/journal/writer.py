@@ -27,13 +27,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from monitor.background import BackgroundWorker
-from monitor.decide.pipeline import TickResult
-from monitor.decide.rules import Policy
-from monitor.journal import memory
-from monitor.journal.entries import Head, Packer, head_text, outcome_of, tick_text
-from monitor.model.config import KeeperConfig
-from monitor.model.observation import Snapshot
+from lightkeeper.monitor.background import BackgroundWorker
+from lightkeeper.monitor.decide.pipeline import TickResult
+from lightkeeper.monitor.decide.rules import Policy
+from lightkeeper.monitor.journal import memory
+from lightkeeper.monitor.journal.entries import Head, Packer, head_text, outcome_of, tick_text
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.observation import Snapshot
 
 # -- files -------------------------------------------------------------------------------------
 

@@ -6,19 +6,25 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from monitor.decide import audit as lines
-from monitor.decide.accounts import account, facts_of, hosts_of
-from monitor.decide.audit import FACTS, IncidentAudit, audit_of, by_incident
-from monitor.decide.rules import Reload
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import DecisionRow, DecisionState, Eviction, QuarantineEvent, Remembered
-from monitor.model.incident import Incident
-from monitor.model.names import IncidentId
-from monitor.model.observation import Pause, Snapshot
-from monitor.model.plain import to_plain
-from monitor.show.metrics import Instruments
-from monitor.store.audit_log import Line, LogFile
-from monitor.store.store import Store
+from lightkeeper.monitor.decide import audit as lines
+from lightkeeper.monitor.decide.accounts import account, facts_of, hosts_of
+from lightkeeper.monitor.decide.audit import FACTS, IncidentAudit, audit_of, by_incident
+from lightkeeper.monitor.decide.rules import Reload
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import (
+    DecisionRow,
+    DecisionState,
+    Eviction,
+    QuarantineEvent,
+    Remembered,
+)
+from lightkeeper.monitor.model.incident import Incident
+from lightkeeper.monitor.model.names import IncidentId
+from lightkeeper.monitor.model.observation import Pause, Snapshot
+from lightkeeper.monitor.model.plain import to_plain
+from lightkeeper.monitor.show.metrics import Instruments
+from lightkeeper.monitor.store.audit_log import Line, LogFile
+from lightkeeper.monitor.store.store import Store
 
 _LOG_S: Final = 0.5
 """How long an eviction waits for its line in the log."""

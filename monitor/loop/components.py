@@ -16,28 +16,35 @@ from typing import Final
 
 from prometheus_client import Counter
 
-from monitor.act.evictor import Evictors
-from monitor.act.evidence import Evidence
-from monitor.act.gate import Gatekeeper
-from monitor.act.lighthouse import Lighthouse
-from monitor.act.notify import Notifier
-from monitor.act.poller import Poller
-from monitor.act.quarantine import PauseSwitch, Quarantine
-from monitor.act.schedulers.reconcile import CordonReconciler
-from monitor.act.targets import Registry, TargetsFile
-from monitor.clock import Clock
-from monitor.decide.pipeline import Pipeline, TickResult
-from monitor.detect.self_health import Condition
-from monitor.journal.writer import Journal
-from monitor.loop.auditor import Auditor
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import Decision, DecisionRow, Evict, Eviction, Remembered, Rung
-from monitor.model.names import GroupName
-from monitor.model.observation import Vitals
-from monitor.rulebook import Rulebook
-from monitor.show.metrics import Instruments
-from monitor.store.lease import Lease
-from monitor.store.store import Store
+from lightkeeper.monitor.act.evictor import Evictors
+from lightkeeper.monitor.act.evidence import Evidence
+from lightkeeper.monitor.act.gate import Gatekeeper
+from lightkeeper.monitor.act.lighthouse import Lighthouse
+from lightkeeper.monitor.act.notify import Notifier
+from lightkeeper.monitor.act.poller import Poller
+from lightkeeper.monitor.act.quarantine import PauseSwitch, Quarantine
+from lightkeeper.monitor.act.schedulers.reconcile import CordonReconciler
+from lightkeeper.monitor.act.targets import Registry, TargetsFile
+from lightkeeper.monitor.clock import Clock
+from lightkeeper.monitor.decide.pipeline import Pipeline, TickResult
+from lightkeeper.monitor.detect.self_health import Condition
+from lightkeeper.monitor.journal.writer import Journal
+from lightkeeper.monitor.loop.auditor import Auditor
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import (
+    Decision,
+    DecisionRow,
+    Evict,
+    Eviction,
+    Remembered,
+    Rung,
+)
+from lightkeeper.monitor.model.names import GroupName
+from lightkeeper.monitor.model.observation import Vitals
+from lightkeeper.monitor.rulebook import Rulebook
+from lightkeeper.monitor.show.metrics import Instruments
+from lightkeeper.monitor.store.lease import Lease
+from lightkeeper.monitor.store.store import Store
 
 # -- vitals ------------------------------------------------------------------------------------
 

@@ -12,14 +12,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from monitor.act import quarantine as offences
-from monitor.act.evictor import EvictionLog, Evidence
-from monitor.decide.pipeline import TickResult
-from monitor.decide.view import NotPossible, RecentIncidents, View, groups_of
-from monitor.loop.components import Components, ErrorBoundary, rungs_for
-from monitor.model.config import KeeperConfig
-from monitor.model.escalation import DecidedAgain, HandedOver, Reviewed, decided
-from monitor.model.eviction import (
+from lightkeeper.monitor.act import quarantine as offences
+from lightkeeper.monitor.act.evictor import EvictionLog, Evidence
+from lightkeeper.monitor.decide.pipeline import TickResult
+from lightkeeper.monitor.decide.view import NotPossible, RecentIncidents, View, groups_of
+from lightkeeper.monitor.loop.components import Components, ErrorBoundary, rungs_for
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.escalation import DecidedAgain, HandedOver, Reviewed, decided
+from lightkeeper.monitor.model.eviction import (
     KEEPER,
     Accused,
     Decision,
@@ -31,10 +31,10 @@ from monitor.model.eviction import (
     Remembered,
     row_of,
 )
-from monitor.model.incident import Incident, State
-from monitor.model.names import MANUAL, GroupName, IncidentId, RankName, may_be_of
-from monitor.model.observation import LighthouseView, Snapshot
-from monitor.model.verdict import Kind
+from lightkeeper.monitor.model.incident import Incident, State
+from lightkeeper.monitor.model.names import MANUAL, GroupName, IncidentId, RankName, may_be_of
+from lightkeeper.monitor.model.observation import LighthouseView, Snapshot
+from lightkeeper.monitor.model.verdict import Kind
 
 log = logging.getLogger(__package__)
 

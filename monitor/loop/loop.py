@@ -16,20 +16,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from monitor.act.notices import NoticeFacts
-from monitor.act.poller import Sweep
-from monitor.act.quarantine import SWITCH
-from monitor.decide.pipeline import TickResult
-from monitor.decide.rank_seconds import RankSeconds, Spent
-from monitor.decide.tempo import TempoBook, TrendBook
-from monitor.decide.view import DepartureBook, NotPossible, View
-from monitor.journal.writer import Stats
-from monitor.loop.components import Components, ErrorBoundary, LeaderComponents, held_back, troubles
-from monitor.loop.evictions import Acting
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import Fence, Remembered
-from monitor.model.names import GroupName, IncidentId, RankName
-from monitor.model.observation import (
+from lightkeeper.monitor.act.notices import NoticeFacts
+from lightkeeper.monitor.act.poller import Sweep
+from lightkeeper.monitor.act.quarantine import SWITCH
+from lightkeeper.monitor.decide.pipeline import TickResult
+from lightkeeper.monitor.decide.rank_seconds import RankSeconds, Spent
+from lightkeeper.monitor.decide.tempo import TempoBook, TrendBook
+from lightkeeper.monitor.decide.view import DepartureBook, NotPossible, View
+from lightkeeper.monitor.journal.writer import Stats
+from lightkeeper.monitor.loop.components import (
+    Components,
+    ErrorBoundary,
+    LeaderComponents,
+    held_back,
+    troubles,
+)
+from lightkeeper.monitor.loop.evictions import Acting
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import Fence, Remembered
+from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName
+from lightkeeper.monitor.model.observation import (
     NO_LIGHTHOUSE,
     Failure,
     LighthouseAway,
@@ -37,8 +43,8 @@ from monitor.model.observation import (
     LighthouseView,
     Snapshot,
 )
-from monitor.model.verdict import FAULTS, Kind
-from worker_server.wire import StateReport
+from lightkeeper.monitor.model.verdict import FAULTS, Kind
+from lightkeeper.worker_server.wire import StateReport
 
 log = logging.getLogger(__package__)
 

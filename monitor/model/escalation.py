@@ -51,7 +51,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from monitor.model.eviction import (
+from lightkeeper.monitor.model.eviction import (
     ASKING,
     KEEPER,
     Accused,
@@ -63,10 +63,10 @@ from monitor.model.eviction import (
     RungOutcome,
     RungResult,
 )
-from monitor.model.incident import Incident
-from monitor.model.names import RankName, ReplicaId
-from monitor.model.observation import LighthouseAway, LighthouseView, Snapshot
-from worker_server.wire import split_rank_name
+from lightkeeper.monitor.model.incident import Incident
+from lightkeeper.monitor.model.names import RankName, ReplicaId
+from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Snapshot
+from lightkeeper.worker_server.wire import split_rank_name
 
 # -- what it is given ----------------------------------------------------------------------------
 

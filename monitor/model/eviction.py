@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from monitor.model.incident import Incident
-from monitor.model.names import MANUAL, GroupName, Host, IncidentId, RankName, ReplicaId
-from monitor.model.plain import Moment, from_plain, readable, to_plain
+from lightkeeper.monitor.model.incident import Incident
+from lightkeeper.monitor.model.names import MANUAL, GroupName, Host, IncidentId, RankName, ReplicaId
+from lightkeeper.monitor.model.plain import Moment, from_plain, readable, to_plain
 
 # -- decisions ---------------------------------------------------------------------------------
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
-from monitor.model.plain import Moment, from_plain, readable, to_plain
-from monitor.model.verdict import Kind, Severity, Verdict
+from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
+from lightkeeper.monitor.model.plain import Moment, from_plain, readable, to_plain
+from lightkeeper.monitor.model.verdict import Kind, Severity, Verdict
 
 # -- incident ----------------------------------------------------------------------------------
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Final, NewType
 from urllib.parse import urlsplit
 
-from worker_server.wire import GroupName, Host, RankName, ReplicaId, rank_name, split_rank_name
+from lightkeeper.worker_server.wire import (
+    GroupName,
+    Host,
+    RankName,
+    ReplicaId,
+    rank_name,
+    split_rank_name,
+)
 
 IncidentId = NewType("IncidentId", str)
 MANUAL: Final = "manual-"

@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from monitor.model.eviction import Eviction
-from monitor.model.names import RankName, ReplicaId, group_of_replica
-from monitor.model.plain import readable
-from worker_server.wire import (
+from lightkeeper.monitor.model.eviction import Eviction
+from lightkeeper.monitor.model.names import RankName, ReplicaId, group_of_replica
+from lightkeeper.monitor.model.plain import readable
+from lightkeeper.worker_server.wire import (
     LONG_PHASES,
     WAITING_PHASE,
     Ending,

@@ -34,10 +34,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import KEEPER, Change, QuarantineEvent, Scope
-from monitor.model.names import Host, IncidentId
-from monitor.model.verdict import Kind
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import KEEPER, Change, QuarantineEvent, Scope
+from lightkeeper.monitor.model.names import Host, IncidentId
+from lightkeeper.monitor.model.verdict import Kind
 
 _DAY_S: Final = 86_400.0
 _HOUR_S: Final = 3600.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from monitor.model.names import GroupName, RankName, group_of
+from lightkeeper.monitor.model.names import GroupName, RankName, group_of
 
 # -- verdict -----------------------------------------------------------------------------------
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from monitor.model.eviction import DecisionRow, DecisionState
-from monitor.model.incident import Incident, State
-from monitor.model.names import GroupName, RankName, group_of
-from monitor.model.verdict import Severity, Verdict
+from lightkeeper.monitor.model.eviction import DecisionRow, DecisionState
+from lightkeeper.monitor.model.incident import Incident, State
+from lightkeeper.monitor.model.names import GroupName, RankName, group_of
+from lightkeeper.monitor.model.verdict import Severity, Verdict
 
 
 def rfc3339(at_s: float) -> str:

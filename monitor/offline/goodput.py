@@ -28,7 +28,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Final, NamedTuple
 
-from monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.config import KeeperConfig
 
 DAY_S: Final = 86_400.0
 KINDS: Final = ("stop", "hang", "slow")

@@ -28,7 +28,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from monitor.model.cohort import (
+from lightkeeper.monitor.model.cohort import (
     SMALL,
     Bools,
     Floats,
@@ -38,9 +38,15 @@ from monitor.model.cohort import (
     usual,
     z_scores,
 )
-from monitor.model.verdict import Confidence
-from monitor.model.wording import listed, plural
-from monitor.offline.timings import TableError, TimeOwner, TimingTable, codes_of, direction
+from lightkeeper.monitor.model.verdict import Confidence
+from lightkeeper.monitor.model.wording import listed, plural
+from lightkeeper.monitor.offline.timings import (
+    TableError,
+    TimeOwner,
+    TimingTable,
+    codes_of,
+    direction,
+)
 
 # -- how long each rank worked, adjusted for the load of its microbatches ----------------------
 

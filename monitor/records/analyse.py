@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from monitor.model.wording import listed, plural
-from monitor.records import findings as wording
-from monitor.records.divergence import (
+from lightkeeper.monitor.model.wording import listed, plural
+from lightkeeper.monitor.records import findings as wording
+from lightkeeper.monitor.records.divergence import (
     Divergence,
     Habit,
     RankPasts,
@@ -27,7 +27,7 @@ from monitor.records.divergence import (
     the_only,
     with_hanging,
 )
-from monitor.records.findings import (
+from lightkeeper.monitor.records.findings import (
     Analysis,
     Fault,
     Finding,
@@ -36,9 +36,9 @@ from monitor.records.findings import (
     evidence_of,
     victims_of,
 )
-from monitor.records.job import NONE, Backend, CollectiveState, Job
-from monitor.records.threads import explained, shared_groups, two_threads
-from monitor.records.waits import (
+from lightkeeper.monitor.records.job import NONE, Backend, CollectiveState, Job
+from lightkeeper.monitor.records.threads import explained, shared_groups, two_threads
+from lightkeeper.monitor.records.waits import (
     SYNCHRONISING,
     Graph,
     Index,

@@ -18,11 +18,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from monitor.model.wording import listed, plural
-from monitor.records import findings as wording
-from monitor.records.findings import Fault, Finding, at_scene, evidence_of
-from monitor.records.job import NONE, Backend, Job
-from monitor.records.signature import (
+from lightkeeper.monitor.model.wording import listed, plural
+from lightkeeper.monitor.records import findings as wording
+from lightkeeper.monitor.records.findings import Fault, Finding, at_scene, evidence_of
+from lightkeeper.monitor.records.job import NONE, Backend, Job
+from lightkeeper.monitor.records.signature import (
     REDUCING,
     ROOTED,
     Signature,
@@ -30,7 +30,7 @@ from monitor.records.signature import (
     odd_whole,
     signature_of,
 )
-from monitor.records.waits import (
+from lightkeeper.monitor.records.waits import (
     NEVER,
     Bools,
     Graph,

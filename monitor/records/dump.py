@@ -21,8 +21,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from monitor.records import safe_pickle
-from monitor.records.job import (
+from lightkeeper.monitor.records import safe_pickle
+from lightkeeper.monitor.records.job import (
     COLUMNS,
     MAIN_THREAD,
     NONE,
@@ -36,9 +36,14 @@ from monitor.records.job import (
     RankInfo,
     Sites,
 )
-from monitor.records.rows import EntryRows, payload_numbers
-from monitor.records.safe_pickle import FlightRecordError
-from monitor.records.signature import POINT_TO_POINT, closes_coalesced, payload_of, peers_of
+from lightkeeper.monitor.records.rows import EntryRows, payload_numbers
+from lightkeeper.monitor.records.safe_pickle import FlightRecordError
+from lightkeeper.monitor.records.signature import (
+    POINT_TO_POINT,
+    closes_coalesced,
+    payload_of,
+    peers_of,
+)
 
 # -- entries -----------------------------------------------------------------------------------
 

@@ -28,15 +28,15 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from monitor.model.names import RankName, split_rank_name
-from monitor.model.plain import from_plain, readable
-from monitor.records import ring
-from monitor.records.dump import Dump, Record, assemble, decode, with_generation
-from monitor.records.dump import read as read_dump
-from monitor.records.job import COPIED_NS, MOMENTS, NONE, Job, Problem, RankInfo
-from monitor.records.ring import RankRecord, from_answers
-from monitor.records.safe_pickle import FlightRecordError
-from worker_server.wire import WireError, parse_flight_record
+from lightkeeper.monitor.model.names import RankName, split_rank_name
+from lightkeeper.monitor.model.plain import from_plain, readable
+from lightkeeper.monitor.records import ring
+from lightkeeper.monitor.records.dump import Dump, Record, assemble, decode, with_generation
+from lightkeeper.monitor.records.dump import read as read_dump
+from lightkeeper.monitor.records.job import COPIED_NS, MOMENTS, NONE, Job, Problem, RankInfo
+from lightkeeper.monitor.records.ring import RankRecord, from_answers
+from lightkeeper.monitor.records.safe_pickle import FlightRecordError
+from lightkeeper.worker_server.wire import WireError, parse_flight_record
 
 # -- where records are -------------------------------------------------------------------------
 

@@ -8,10 +8,10 @@ from enum import StrEnum
 
 import numpy as np
 
-from monitor.model.verdict import Confidence
-from monitor.model.wording import listed, plural
-from monitor.records.job import CollectiveState, Job
-from monitor.records.waits import Graph, Index, StuckCollective, grouped
+from lightkeeper.monitor.model.verdict import Confidence
+from lightkeeper.monitor.model.wording import listed, plural
+from lightkeeper.monitor.records.job import CollectiveState, Job
+from lightkeeper.monitor.records.waits import Graph, Index, StuckCollective, grouped
 
 
 class Fault(StrEnum):

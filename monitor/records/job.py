@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from monitor.records.safe_pickle import FlightRecordError
+from lightkeeper.monitor.records.safe_pickle import FlightRecordError
 
 NONE: Final = -1
 """Does not exist or was not recorded; for ranks, indices, sequence ids and times."""

@@ -21,8 +21,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from monitor.model.names import RankName, rank_name, split_rank_name
-from monitor.records.dump import (
+from lightkeeper.monitor.model.names import RankName, rank_name, split_rank_name
+from lightkeeper.monitor.records.dump import (
     Dump,
     LocalGroup,
     Record,
@@ -30,8 +30,8 @@ from monitor.records.dump import (
     count_by_group,
     numbered,
 )
-from monitor.records.dump import read as read_dump
-from monitor.records.job import (
+from lightkeeper.monitor.records.dump import read as read_dump
+from lightkeeper.monitor.records.job import (
     COLUMNS,
     MAIN_THREAD,
     NONE,
@@ -42,14 +42,14 @@ from monitor.records.job import (
     Payload,
     Problem,
 )
-from monitor.records.safe_pickle import FlightRecordError
-from monitor.records.signature import (
+from lightkeeper.monitor.records.safe_pickle import FlightRecordError
+from lightkeeper.monitor.records.signature import (
     POINT_TO_POINT,
     dtype_name,
     op_name,
     payload_of,
 )
-from worker_server.wire import ACROSS, RING_CALLS, FlightRecord, RingEntry
+from lightkeeper.worker_server.wire import ACROSS, RING_CALLS, FlightRecord, RingEntry
 
 
 def collectives(record: FlightRecord) -> tuple[RingEntry, ...]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from monitor.records.safe_pickle import FlightRecordError
+from lightkeeper.monitor.records.safe_pickle import FlightRecordError
 
 _FEWEST: Final = 2
 """`itemgetter` with a single key returns no tuple."""

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Final
 
-from monitor.records.job import Payload
+from lightkeeper.monitor.records.job import Payload
 
 # -- Names of collectives and dtypes: one for each, whatever wrote the record ---------------------
 # A family is what the backend has to move, not the function that was called. One rank in

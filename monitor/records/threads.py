@@ -16,12 +16,12 @@ from itertools import islice
 
 import numpy as np
 
-from monitor.model.wording import listed, plural
-from monitor.records import findings as wording
-from monitor.records.divergence import Divergence
-from monitor.records.findings import Fault, Finding
-from monitor.records.job import NONE, CollectiveState, Job
-from monitor.records.waits import Graph, Index, Ints, by_stream, young
+from lightkeeper.monitor.model.wording import listed, plural
+from lightkeeper.monitor.records import findings as wording
+from lightkeeper.monitor.records.divergence import Divergence
+from lightkeeper.monitor.records.findings import Fault, Finding
+from lightkeeper.monitor.records.job import NONE, CollectiveState, Job
+from lightkeeper.monitor.records.waits import Graph, Index, Ints, by_stream, young
 
 _EXPLAINED = frozenset({Fault.ORDER_INVERSION, Fault.EXTRA, Fault.SKIPPED, Fault.STUCK_INSIDE})
 """Faults of a shared group that follow from its threads, as does any that accuses nobody."""

@@ -29,7 +29,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from monitor.records.job import (
+from lightkeeper.monitor.records.job import (
     COPIED_NS,
     MAIN_THREAD,
     MOMENTS,
@@ -38,7 +38,7 @@ from monitor.records.job import (
     CollectiveState,
     Job,
 )
-from monitor.records.signature import closes_coalesced
+from lightkeeper.monitor.records.signature import closes_coalesced
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]

@@ -14,18 +14,18 @@ from flask import Response, current_app, request
 from prometheus_client import CollectorRegistry
 from werkzeug.exceptions import HTTPException
 
-from monitor.act.http import Fetcher, Tokens
-from monitor.act.quarantine import PauseSwitch, Quarantine
-from monitor.act.targets import Registry
-from monitor.clock import Clock
-from monitor.decide.accounts import Choice, ChoiceError, NoSuchIncidentError
-from monitor.decide.view import NotPossible, View
-from monitor.model.names import GroupName, IncidentId
-from monitor.rulebook import Rulebook
-from monitor.show.incident_page import BundleStacks
-from monitor.show.latest import Latest
-from monitor.store.lease import LeaseStanding
-from worker_server.http_server import names_us
+from lightkeeper.monitor.act.http import Fetcher, Tokens
+from lightkeeper.monitor.act.quarantine import PauseSwitch, Quarantine
+from lightkeeper.monitor.act.targets import Registry
+from lightkeeper.monitor.clock import Clock
+from lightkeeper.monitor.decide.accounts import Choice, ChoiceError, NoSuchIncidentError
+from lightkeeper.monitor.decide.view import NotPossible, View
+from lightkeeper.monitor.model.names import GroupName, IncidentId
+from lightkeeper.monitor.rulebook import Rulebook
+from lightkeeper.monitor.show.incident_page import BundleStacks
+from lightkeeper.monitor.show.latest import Latest
+from lightkeeper.monitor.store.lease import LeaseStanding
+from lightkeeper.worker_server.http_server import names_us
 
 KEY: Final = "lightkeeper"
 NOT_FOUND: Final = 404

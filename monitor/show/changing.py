@@ -12,13 +12,13 @@ from typing import Any, Final
 
 from flask import Blueprint, Response, request
 
-from monitor.act.targets import NEW_A_MINUTE, RANKS_MOST, Registered
-from monitor.decide.rules import PolicyError
-from monitor.decide.view import SCHEMA
-from monitor.model.eviction import KEEPER, QuarantineEntry, Scope
-from monitor.model.names import GroupName, IncidentId, RankName
-from monitor.model.plain import to_plain
-from monitor.show.answers import (
+from lightkeeper.monitor.act.targets import NEW_A_MINUTE, RANKS_MOST, Registered
+from lightkeeper.monitor.decide.rules import PolicyError
+from lightkeeper.monitor.decide.view import SCHEMA
+from lightkeeper.monitor.model.eviction import KEEPER, QuarantineEntry, Scope
+from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName
+from lightkeeper.monitor.model.plain import to_plain
+from lightkeeper.monitor.show.answers import (
     HttpRefusal,
     answer,
     app_context,
@@ -28,8 +28,8 @@ from monitor.show.answers import (
     json_body,
     text_of,
 )
-from monitor.show.reading import policy_body
-from worker_server.wire import Identity, WireError, parse_registration
+from lightkeeper.monitor.show.reading import policy_body
+from lightkeeper.worker_server.wire import Identity, WireError, parse_registration
 
 HOURS_MAX: Final = 24.0 * 366
 _AUTHOR_MAX_CHARS: Final = 80

@@ -20,10 +20,10 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
-from monitor.decide.view import GroupView, View
-from monitor.model.names import GroupName, RankName
-from monitor.model.observation import Observation
-from monitor.model.verdict import RankHealth
+from lightkeeper.monitor.decide.view import GroupView, View
+from lightkeeper.monitor.model.names import GroupName, RankName
+from lightkeeper.monitor.model.observation import Observation
+from lightkeeper.monitor.model.verdict import RankHealth
 
 Row = tuple[tuple[str, ...], float]
 """Label values, in order, and the value."""

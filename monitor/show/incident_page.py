@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from monitor.decide.accounts import OPEN, SpanCosts
-from monitor.decide.view import IncidentReport, bundle_url
-from monitor.model.eviction import Eviction, Rung, RungOutcome, RungResult
-from monitor.model.incident import Incident, State, Training
-from monitor.model.verdict import MEANINGS, Kind
-from monitor.model.wording import listed, who
-from monitor.show.templating import document, sections
-from monitor.show.wording import clean, counted, plain, span, time_of_day
+from lightkeeper.monitor.decide.accounts import OPEN, SpanCosts
+from lightkeeper.monitor.decide.view import IncidentReport, bundle_url
+from lightkeeper.monitor.model.eviction import Eviction, Rung, RungOutcome, RungResult
+from lightkeeper.monitor.model.incident import Incident, State, Training
+from lightkeeper.monitor.model.verdict import MEANINGS, Kind
+from lightkeeper.monitor.model.wording import listed, who
+from lightkeeper.monitor.show.templating import document, sections
+from lightkeeper.monitor.show.wording import clean, counted, plain, span, time_of_day
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
-from monitor.decide.view import View
+from lightkeeper.monitor.decide.view import View
 
 T = TypeVar("T")
 _ENTRIES: Final = 32

@@ -19,13 +19,13 @@ from prometheus_client.metrics import disable_created_metrics
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from monitor.act.evidence import EvidenceMetrics
-from monitor.act.notify import NotifyMetrics
-from monitor.act.schedulers.reconcile import SchedulerMetrics
-from monitor.decide.view import View
-from monitor.model.incident import Incident, Milestones
-from monitor.show import metrics_fleet, metrics_incidents, metrics_upkeep
-from monitor.show.exposition import Bounds, ScrapeView
+from lightkeeper.monitor.act.evidence import EvidenceMetrics
+from lightkeeper.monitor.act.notify import NotifyMetrics
+from lightkeeper.monitor.act.schedulers.reconcile import SchedulerMetrics
+from lightkeeper.monitor.decide.view import View
+from lightkeeper.monitor.model.incident import Incident, Milestones
+from lightkeeper.monitor.show import metrics_fleet, metrics_incidents, metrics_upkeep
+from lightkeeper.monitor.show.exposition import Bounds, ScrapeView
 
 _EXPORTERS = (metrics_fleet, metrics_incidents, metrics_upkeep)
 

@@ -9,12 +9,12 @@ from typing import Final
 
 from prometheus_client.core import Metric
 
-from monitor.decide.tempo import Tempo
-from monitor.model.names import GroupName, group_of, split_rank_name
-from monitor.model.observation import LighthouseAway, LighthouseView
-from monitor.model.verdict import RankHealth
-from monitor.show.exposition import GROUP, RANK, ScrapeView, counter, gauge
-from worker_server.wire import StepState, Took
+from lightkeeper.monitor.decide.tempo import Tempo
+from lightkeeper.monitor.model.names import GroupName, group_of, split_rank_name
+from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView
+from lightkeeper.monitor.model.verdict import RankHealth
+from lightkeeper.monitor.show.exposition import GROUP, RANK, ScrapeView, counter, gauge
+from lightkeeper.worker_server.wire import StepState, Took
 
 _JOBS_TOLD: Final = 16
 """One Lighthouse serves one job, but ranks may report any job name."""

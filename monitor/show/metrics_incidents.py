@@ -8,12 +8,12 @@ from typing import Final
 
 from prometheus_client.core import Metric
 
-from monitor.decide.view import View
-from monitor.model.eviction import Guard
-from monitor.model.incident import Incident, State
-from monitor.model.names import Host, RankName, split_rank_name
-from monitor.model.verdict import FAULTS
-from monitor.show.exposition import RANK, ScrapeView, counter, gauge, histogram
+from lightkeeper.monitor.decide.view import View
+from lightkeeper.monitor.model.eviction import Guard
+from lightkeeper.monitor.model.incident import Incident, State
+from lightkeeper.monitor.model.names import Host, RankName, split_rank_name
+from lightkeeper.monitor.model.verdict import FAULTS
+from lightkeeper.monitor.show.exposition import RANK, ScrapeView, counter, gauge, histogram
 
 SUSPECTS_TOLD: Final = 100
 INCIDENTS_TOLD: Final = 50

@@ -10,12 +10,12 @@ from typing import Final
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from monitor.act.gate import Gatekeeper
-from monitor.detect.self_health import Condition
-from monitor.gate.denylist import DenialScope, GateView
-from monitor.journal.writer import Stats
-from monitor.show.exposition import ScrapeView, counter, gauge, histogram
-from monitor.store.lease import LeaseStanding
+from lightkeeper.monitor.act.gate import Gatekeeper
+from lightkeeper.monitor.detect.self_health import Condition
+from lightkeeper.monitor.gate.denylist import DenialScope, GateView
+from lightkeeper.monitor.journal.writer import Stats
+from lightkeeper.monitor.show.exposition import ScrapeView, counter, gauge, histogram
+from lightkeeper.monitor.store.lease import LeaseStanding
 
 # -- The monitor itself: its ticks, its view, its detectors, and whether it trusts them ------------
 

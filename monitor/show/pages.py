@@ -17,20 +17,20 @@ from itertools import groupby, pairwise
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from monitor.decide.headline import SICK, Headline, JobState, headline_of
-from monitor.decide.rules import Effective
-from monitor.decide.tempo import EVERY_S, TrendPoint
-from monitor.decide.view import GroupView, View, trouble_of
-from monitor.decide.view_json import effective_to_json, learned_to_json
-from monitor.model.eviction import QuarantineEntry, QuarantineEvent
-from monitor.model.incident import Incident, State
-from monitor.model.names import GroupName, Host, RankName, group_of
-from monitor.model.observation import LighthouseAway, LighthouseView, Observation
-from monitor.model.quarantine import HostRecord
-from monitor.model.wording import Face
-from monitor.show.incident_page import title
-from monitor.show.templating import macro, sections
-from monitor.show.wording import (
+from lightkeeper.monitor.decide.headline import SICK, Headline, JobState, headline_of
+from lightkeeper.monitor.decide.rules import Effective
+from lightkeeper.monitor.decide.tempo import EVERY_S, TrendPoint
+from lightkeeper.monitor.decide.view import GroupView, View, trouble_of
+from lightkeeper.monitor.decide.view_json import effective_to_json, learned_to_json
+from lightkeeper.monitor.model.eviction import QuarantineEntry, QuarantineEvent
+from lightkeeper.monitor.model.incident import Incident, State
+from lightkeeper.monitor.model.names import GroupName, Host, RankName, group_of
+from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Observation
+from lightkeeper.monitor.model.quarantine import HostRecord
+from lightkeeper.monitor.model.wording import Face
+from lightkeeper.monitor.show.incident_page import title
+from lightkeeper.monitor.show.templating import macro, sections
+from lightkeeper.monitor.show.wording import (
     EVICTING,
     LOOKS,
     ORDER,

@@ -11,13 +11,20 @@ from typing import Any, Final
 
 from flask import Blueprint, Flask, Response, current_app, request
 
-from monitor.decide.accounts import Choice, ChoiceError, SpanCosts, account, find, span_costs
-from monitor.decide.view import SCHEMA, View, bundle_url
-from monitor.decide.view_json import report_to_json
-from monitor.model.eviction import Scope
-from monitor.model.incident import Incident
-from monitor.model.plain import to_plain
-from monitor.show.answers import (
+from lightkeeper.monitor.decide.accounts import (
+    Choice,
+    ChoiceError,
+    SpanCosts,
+    account,
+    find,
+    span_costs,
+)
+from lightkeeper.monitor.decide.view import SCHEMA, View, bundle_url
+from lightkeeper.monitor.decide.view_json import report_to_json
+from lightkeeper.monitor.model.eviction import Scope
+from lightkeeper.monitor.model.incident import Incident
+from lightkeeper.monitor.model.plain import to_plain
+from lightkeeper.monitor.show.answers import (
     AppContext,
     HttpRefusal,
     answer,
@@ -27,15 +34,15 @@ from monitor.show.answers import (
     dump,
     the_view,
 )
-from monitor.show.incident_page import (
+from lightkeeper.monitor.show.incident_page import (
     Access,
     BundleStacks,
     Earlier,
     incident_page,
     incidents_page,
 )
-from monitor.show.latest import Latest
-from monitor.show.pages import (
+from lightkeeper.monitor.show.latest import Latest
+from lightkeeper.monitor.show.pages import (
     FLEET,
     GROUPS,
     HOSTS,
@@ -52,9 +59,9 @@ from monitor.show.pages import (
     job_of,
     rank_page,
 )
-from monitor.show.reading import said_by, status_text
-from monitor.show.templating import document, sections, template
-from monitor.show.wording import path_of
+from lightkeeper.monitor.show.reading import said_by, status_text
+from lightkeeper.monitor.show.templating import document, sections, template
+from lightkeeper.monitor.show.wording import path_of
 
 # -- The pages of the latest view, and what of them is new to an open page ------------------------
 # For pages of earlier views each section's hash is kept: an open page is sent the sections whose

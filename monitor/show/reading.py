@@ -11,13 +11,13 @@ from urllib.parse import urlencode
 
 from flask import Blueprint, Response, request, send_file
 
-from monitor.act.http import FetchError, Question
-from monitor.act.lighthouse import lighthouse_json
-from monitor.act.poller import describe_status
-from monitor.act.targets import Target
-from monitor.decide.accounts import Choice
-from monitor.decide.view import SCHEMA, IncidentReport, View, bundle_url
-from monitor.decide.view_json import (
+from lightkeeper.monitor.act.http import FetchError, Question
+from lightkeeper.monitor.act.lighthouse import lighthouse_json
+from lightkeeper.monitor.act.poller import describe_status
+from lightkeeper.monitor.act.targets import Target
+from lightkeeper.monitor.decide.accounts import Choice
+from lightkeeper.monitor.decide.view import SCHEMA, IncidentReport, View, bundle_url
+from lightkeeper.monitor.decide.view_json import (
     degraded,
     effective_to_json,
     entry_to_json,
@@ -29,12 +29,12 @@ from monitor.decide.view_json import (
     self_health_to_json,
     snapshot_to_json,
 )
-from monitor.model.eviction import QuarantineEntry, Scope
-from monitor.model.names import GroupName, Host, IncidentId, RankName
-from monitor.model.plain import to_plain
-from monitor.model.quarantine import HostRecord
-from monitor.show import exposition
-from monitor.show.answers import (
+from lightkeeper.monitor.model.eviction import QuarantineEntry, Scope
+from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName
+from lightkeeper.monitor.model.plain import to_plain
+from lightkeeper.monitor.model.quarantine import HostRecord
+from lightkeeper.monitor.show import exposition
+from lightkeeper.monitor.show.answers import (
     HttpRefusal,
     answer,
     app_context,
@@ -43,9 +43,9 @@ from monitor.show.answers import (
     dump,
     the_view,
 )
-from monitor.show.status import StatusFacts, plain, short
-from monitor.show.tables import fleet_of
-from worker_server.wire import (
+from lightkeeper.monitor.show.status import StatusFacts, plain, short
+from lightkeeper.monitor.show.tables import fleet_of
+from lightkeeper.worker_server.wire import (
     PATH_FLIGHT_RECORDER,
     PATH_LAST_WORDS,
     PATH_STACKS,

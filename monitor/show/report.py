@@ -17,14 +17,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from monitor.model.incident import Incident, IncidentError, incident_from_json
-from monitor.model.verdict import Confidence
-from monitor.model.wording import who
-from monitor.records.files import Bundle
-from monitor.records.findings import Analysis, Finding, Wait
-from monitor.records.job import Job
-from monitor.records.signature import POINT_TO_POINT
-from monitor.show.standing import (
+from lightkeeper.monitor.model.incident import Incident, IncidentError, incident_from_json
+from lightkeeper.monitor.model.verdict import Confidence
+from lightkeeper.monitor.model.wording import who
+from lightkeeper.monitor.records.files import Bundle
+from lightkeeper.monitor.records.findings import Analysis, Finding, Wait
+from lightkeeper.monitor.records.job import Job
+from lightkeeper.monitor.records.signature import POINT_TO_POINT
+from lightkeeper.monitor.show.standing import (
     MEANINGS,
     Crowd,
     ReportRow,
@@ -45,7 +45,7 @@ from monitor.show.standing import (
     where,
     with_hosts,
 )
-from monitor.show.wording import clean, counted, moment, sentence
+from lightkeeper.monitor.show.wording import clean, counted, moment, sentence
 
 _LINES: Final = 12
 _TEXT_ROWS: Final = 40
@@ -285,7 +285,7 @@ def _table(title: str, heads: Iterable[str], rows: Iterable[ReportRow]) -> Table
 
 def page(job: Job, analysis: Analysis, live: MonitorVerdict | None = None) -> str:
     """The whole document; `live`: the monitor's verdict, for evidence bundles."""
-    from monitor.show.templating import render  # noqa: PLC0415 - nobody else needs templates here
+    from lightkeeper.monitor.show.templating import render  # noqa: PLC0415 - nobody else needs templates here
 
     rows, more = wait_rows(job, analysis, _PAGE_ROWS, free=True)
     shown = concerned(analysis)

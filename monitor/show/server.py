@@ -14,13 +14,13 @@ from urllib.parse import urlsplit
 
 from flask import Flask, Response
 
-from monitor.model.names import host_and_port
-from monitor.show.answers import BODY_MAX_BYTES, KEY, AppContext, refuse
-from monitor.show.changing import changing
-from monitor.show.paging import incident_pages, open_pages, paging
-from monitor.show.reading import passing, reading
-from worker_server.http_server import HttpServer, ServerLimits, file_limit
-from worker_server.wire import routed
+from lightkeeper.monitor.model.names import host_and_port
+from lightkeeper.monitor.show.answers import BODY_MAX_BYTES, KEY, AppContext, refuse
+from lightkeeper.monitor.show.changing import changing
+from lightkeeper.monitor.show.paging import incident_pages, open_pages, paging
+from lightkeeper.monitor.show.reading import passing, reading
+from lightkeeper.worker_server.http_server import HttpServer, ServerLimits, file_limit
+from lightkeeper.worker_server.wire import routed
 
 _STATIC = Path(__file__).parent / "static"
 

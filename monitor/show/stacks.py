@@ -22,13 +22,13 @@ from itertools import dropwhile, takewhile
 from pathlib import Path
 from typing import Final
 
-from monitor.act.bundles import BundleDir
-from monitor.model.names import IncidentId
-from monitor.records.files import Manifest, SavedMoment, SavedPart, read_manifest
-from monitor.show.incident_page import BundleStacks
-from monitor.show.templating import render
-from monitor.show.wording import clean
-from monitor.show.wording import moment as time_of_day
+from lightkeeper.monitor.act.bundles import BundleDir
+from lightkeeper.monitor.model.names import IncidentId
+from lightkeeper.monitor.records.files import Manifest, SavedMoment, SavedPart, read_manifest
+from lightkeeper.monitor.show.incident_page import BundleStacks
+from lightkeeper.monitor.show.templating import render
+from lightkeeper.monitor.show.wording import clean
+from lightkeeper.monitor.show.wording import moment as time_of_day
 
 _HEAD: Final = re.compile(
     r'Thread [^"(:]{1,40}(?:\(([^)]{0,60})\))?:?(?: "(.{0,200})"| \((.{0,60})\))?'

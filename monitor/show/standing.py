@@ -20,10 +20,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from monitor.model.verdict import Confidence
-from monitor.records.findings import Analysis, Fault, Finding, Wait
-from monitor.records.job import NONE, CollectiveState, Group, GroupStatus, Job
-from monitor.show.wording import clean, counted
+from lightkeeper.monitor.model.verdict import Confidence
+from lightkeeper.monitor.records.findings import Analysis, Fault, Finding, Wait
+from lightkeeper.monitor.records.job import NONE, CollectiveState, Group, GroupStatus, Job
+from lightkeeper.monitor.show.wording import clean, counted
 
 UNFINISHED = (CollectiveState.UNKNOWN, CollectiveState.SCHEDULED, CollectiveState.STARTED)
 

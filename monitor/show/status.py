@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from monitor.decide.headline import JobState
-from monitor.decide.view import GroupView, IncidentReport
-from monitor.decide.view_json import RankJson
-from monitor.model.incident import Incident, State
-from monitor.model.observation import NO_LIGHTHOUSE
-from monitor.model.plain import to_plain
-from monitor.model.verdict import Kind
-from monitor.model.wording import who
-from monitor.show.tables import (
+from lightkeeper.monitor.decide.headline import JobState
+from lightkeeper.monitor.decide.view import GroupView, IncidentReport
+from lightkeeper.monitor.decide.view_json import RankJson
+from lightkeeper.monitor.model.incident import Incident, State
+from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE
+from lightkeeper.monitor.model.plain import to_plain
+from lightkeeper.monitor.model.verdict import Kind
+from lightkeeper.monitor.model.wording import who
+from lightkeeper.monitor.show.tables import (
     GROUP_COLUMNS,
     STYLES,
     Fleet,
@@ -37,7 +37,7 @@ from monitor.show.tables import (
     text_of,
     width_of,
 )
-from monitor.show.wording import clean, counted, listed
+from lightkeeper.monitor.show.wording import clean, counted, listed
 
 _SHOWN: Final = 3
 """Incidents that `status` names."""

@@ -19,11 +19,11 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from monitor.decide.headline import Headline
-from monitor.decide.view import Ended, GroupView, IncidentReport
-from monitor.decide.view_json import RankJson, report_from_json
-from monitor.model.verdict import WORST_FIRST
-from monitor.show.wording import clean, natural
+from lightkeeper.monitor.decide.headline import Headline
+from lightkeeper.monitor.decide.view import Ended, GroupView, IncidentReport
+from lightkeeper.monitor.decide.view_json import RankJson, report_from_json
+from lightkeeper.monitor.model.verdict import WORST_FIRST
+from lightkeeper.monitor.show.wording import clean, natural
 
 
 def clock(at_s: float | None, form: str = "%H:%M:%S") -> str:

@@ -14,9 +14,9 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from monitor.decide.headline import SICK
-from monitor.show import wording
-from monitor.show.wording import LONGEST, LOOKS, clean
+from lightkeeper.monitor.decide.headline import SICK
+from lightkeeper.monitor.show import wording
+from lightkeeper.monitor.show.wording import LONGEST, LOOKS, clean
 
 _FOLDER: Final = Path(__file__).with_name("templates")
 _SHORT: Final = 24

@@ -15,13 +15,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from monitor.model.names import RankName
-from monitor.model.observation import Observation
-from monitor.model.verdict import RankHealth
-from worker_server.wire import StepState
+from lightkeeper.monitor.model.names import RankName
+from lightkeeper.monitor.model.observation import Observation
+from lightkeeper.monitor.model.verdict import RankHealth
+from lightkeeper.worker_server.wire import StepState
 
 if TYPE_CHECKING:  # it would import the deciders, and `status` needs only words
-    from monitor.decide.view import View
+    from lightkeeper.monitor.decide.view import View
 
 
 LONGEST: Final = 2000

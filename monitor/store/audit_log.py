@@ -21,8 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from monitor.background import BackgroundWorker
-from monitor.model.wording import rfc3339
+from lightkeeper.monitor.background import BackgroundWorker
+from lightkeeper.monitor.model.wording import rfc3339
 
 OURSELVES: Final = "lightkeeper"
 Line = dict[str, Any]

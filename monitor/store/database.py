@@ -44,9 +44,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
-from monitor.model.eviction import Fence
-from monitor.model.names import one_line
-from monitor.store.place import LeaseRow, StoreError, StorePlace
+from lightkeeper.monitor.model.eviction import Fence
+from lightkeeper.monitor.model.names import one_line
+from lightkeeper.monitor.store.place import LeaseRow, StoreError, StorePlace
 
 # -- tables ------------------------------------------------------------------------------------
 # A row holds one value as JSON in its `body`; its other columns are the key and what queries need.

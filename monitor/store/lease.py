@@ -43,12 +43,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from monitor.background import BackgroundWorker
-from monitor.model.eviction import Fence
-from monitor.store.place import LeaseRow, StoreError
+from lightkeeper.monitor.background import BackgroundWorker
+from lightkeeper.monitor.model.eviction import Fence
+from lightkeeper.monitor.store.place import LeaseRow, StoreError
 
 if TYPE_CHECKING:
-    from monitor.store.database import LeaseTable
+    from lightkeeper.monitor.store.database import LeaseTable
 
 
 # -- grip --------------------------------------------------------------------------------------

@@ -22,8 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from monitor.background import BackgroundWorker
-from monitor.model.eviction import (
+from lightkeeper.monitor.background import BackgroundWorker
+from lightkeeper.monitor.model.eviction import (
     DecisionRow,
     Eviction,
     Fence,
@@ -35,13 +35,13 @@ from monitor.model.eviction import (
     Scope,
     row_of,
 )
-from monitor.model.incident import Incident, incident_from_json, incident_to_json
-from monitor.model.names import IncidentId, RankName
-from monitor.model.plain import from_plain, to_plain
-from monitor.store.place import StoreError, StorePlace, parse_place
+from lightkeeper.monitor.model.incident import Incident, incident_from_json, incident_to_json
+from lightkeeper.monitor.model.names import IncidentId, RankName
+from lightkeeper.monitor.model.plain import from_plain, to_plain
+from lightkeeper.monitor.store.place import StoreError, StorePlace, parse_place
 
 if TYPE_CHECKING:
-    from monitor.store.database import Database, Key
+    from lightkeeper.monitor.store.database import Database, Key
 
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class Store:
             StoreError: it cannot be written, is not ours, or is damaged.
         """
         # importing sqlalchemy takes as long as all the rest; commands that open no store need none
-        from monitor.store.database import Database  # noqa: PLC0415
+        from lightkeeper.monitor.store.database import Database  # noqa: PLC0415
 
         self.place = parse_place(place)
         self.errors = 0

@@ -17,11 +17,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from lightkeeper.trainer import status
+from lightkeeper.trainer.demo.fleet import MonitorAwayError, unhealthy
 from tests.band import judge, plot
 from tests.campaign.fleet import Fleet
 from tests.harness import say
-from trainer import status
-from trainer.demo.fleet import MonitorAwayError, unhealthy
 
 ROOT: Final = Path(__file__).parents[2]
 SHAPE: Final = "2x2"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, Final
 
-from worker_server.wire import split_rank_name
+from lightkeeper.worker_server.wire import split_rank_name
 
 Event = Mapping[str, Any]
 WINDOW: Final = 20

@@ -2,9 +2,9 @@
 
 import pytest
 
+from lightkeeper.trainer import status
 from tests.band import judge
 from tests.trainer.fleet import Forks, lighthouse, until
-from trainer import status
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 

@@ -19,9 +19,9 @@ import torch
 import torch.distributed as dist
 import torchft  # noqa: F401 - the trainer's forks shall not pay for it
 
-import worker_server
+import lightkeeper
+from lightkeeper.trainer import train as trainer
 from tests import forks
-from trainer import train as trainer
 
 LOOP_FLOATS = 1000
 OPS_A_STEP = 10
@@ -52,7 +52,7 @@ def settle(order, rank):
 def loop(order, rank):
     """Nothing but small all-reduces: the worst case for whoever records them."""
     settle(order, rank)
-    reporter = worker_server.attach()
+    reporter = lightkeeper.attach()
     dist.init_process_group("gloo")
     tensor = torch.ones(LOOP_FLOATS)
     log = Path(order["log"]).open("a", buffering=1 << 16) if rank == 0 else None  # noqa: SIM115

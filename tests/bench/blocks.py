@@ -13,10 +13,10 @@ import threading
 import time
 from pathlib import Path
 
+from lightkeeper.worker_server import run_dir
 from tests.ports import free_port
 from tests.waiting import wait_for
 from tests.worker_server.ranks import TOKEN, Rank, environment
-from worker_server import run_dir
 
 
 class Blocks:

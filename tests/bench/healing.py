@@ -22,12 +22,12 @@ from typing import Any
 import torch
 from torchft.checkpointing.http_transport import HTTPTransport
 
+from lightkeeper.worker_server.rank import collectives
+from lightkeeper.worker_server.rank import torchft as torchft_times
+from lightkeeper.worker_server.rank.page.reader import PageReader
+from lightkeeper.worker_server.rank.page.writer import PageWriter
+from lightkeeper.worker_server.rank.reporter import Reporter
 from tests.worker_server.pages import identity
-from worker_server.rank import collectives
-from worker_server.rank import torchft as torchft_times
-from worker_server.rank.page.reader import PageReader
-from worker_server.rank.page.writer import PageWriter
-from worker_server.rank.reporter import Reporter
 
 TENSORS = 64
 """Of a state, all of one size: a model of some hundred layers has more, and larger ones."""

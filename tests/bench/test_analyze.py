@@ -36,8 +36,8 @@ CULPRIT = 13
 OURS = """
 import json, sys
 from pathlib import Path
-from monitor.records.analyse import analyse
-from monitor.records.files import load
+from lightkeeper.monitor.records.analyse import analyse
+from lightkeeper.monitor.records.files import load
 if __name__ == "__main__":
     found = analyse(load([Path(sys.argv[1])]))
     print(json.dumps([list(found.culprits), [str(one.kind) for one in found.findings]]))

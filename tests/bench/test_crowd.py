@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
+from lightkeeper.worker_server import wire
 from tests.bench.blocks import block_folder
 from tests.worker_server.ranks import eventually
-from worker_server import wire
 
 pytestmark = [
     pytest.mark.skipif(

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from monitor.decide.pipeline import Pipeline
-from monitor.journal import memory
-from monitor.journal.entries import (
+from lightkeeper.monitor.decide.pipeline import Pipeline
+from lightkeeper.monitor.journal import memory
+from lightkeeper.monitor.journal.entries import (
     Head,
     Packer,
     Unpacker,
@@ -26,12 +26,12 @@ from monitor.journal.entries import (
     tick_from_json,
     tick_text,
 )
-from monitor.journal.writer import Journal, JournalDir, Limits
-from monitor.model.config import KeeperConfig
-from monitor.model.observation import Observation, Snapshot
+from lightkeeper.monitor.journal.writer import Journal, JournalDir, Limits
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.observation import Observation, Snapshot
+from lightkeeper.worker_server.wire import StateReport, parse_state, to_json
 from tests.changed import replace
 from tests.monitor.fleet import SimFleet
-from worker_server.wire import StateReport, parse_state, to_json
 
 pytestmark = [
     pytest.mark.skipif(

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from lightkeeper.worker_server import wire
 from tests.worker_server.fates import FATES
 from tests.worker_server.pairs import Pairs
-from worker_server import wire
 
 pytestmark = [
     pytest.mark.skipif(

@@ -18,7 +18,7 @@ from statistics import median
 
 import pytest
 
-from monitor.model.verdict import RankHealth
+from lightkeeper.monitor.model.verdict import RankHealth
 from tests.page.browsing import Opened, chromium, live
 from tests.page.serving import Stage
 from tests.page.views import crowd

@@ -11,12 +11,12 @@ import threading
 import time
 from collections.abc import Callable
 
-from monitor.decide.pipeline import Pipeline
-from monitor.decide.view import View
-from monitor.model.config import KeeperConfig
-from monitor.model.observation import Snapshot
-from monitor.show import exposition
-from monitor.show.exposition import Bounds
+from lightkeeper.monitor.decide.pipeline import Pipeline
+from lightkeeper.monitor.decide.view import View
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.observation import Snapshot
+from lightkeeper.monitor.show import exposition
+from lightkeeper.monitor.show.exposition import Bounds
 from tests.metrics_doc.measure import registry_of, view_of
 from tests.monitor.fleet import SimFleet
 

@@ -8,11 +8,11 @@ import time
 
 import pytest
 
+from lightkeeper.worker_server.rank import fingerprint
+from lightkeeper.worker_server.rank.page.writer import PageWriter
+from lightkeeper.worker_server.rank.reporter import Reporter
 from tests.bench.test_worker_server import per_call_us, show
 from tests.worker_server.pages import identity
-from worker_server.rank import fingerprint
-from worker_server.rank.page.writer import PageWriter
-from worker_server.rank.reporter import Reporter
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("LIGHTKEEPER_BENCH") != "1", reason="a benchmark: set LIGHTKEEPER_BENCH=1"

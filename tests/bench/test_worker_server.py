@@ -10,12 +10,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from lightkeeper.worker_server.rank.page.reader import PageReader
+from lightkeeper.worker_server.rank.page.writer import PageWriter
+from lightkeeper.worker_server.rank.reporter import Reporter
+from lightkeeper.worker_server.sidecar.metrics import StepFollower
 from tests.worker_server.conftest import run_dir, start_rank  # noqa: F401  fixtures
 from tests.worker_server.pages import identity
-from worker_server.rank.page.reader import PageReader
-from worker_server.rank.page.writer import PageWriter
-from worker_server.rank.reporter import Reporter
-from worker_server.sidecar.metrics import StepFollower
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("LIGHTKEEPER_BENCH") != "1", reason="a benchmark: set LIGHTKEEPER_BENCH=1"
@@ -131,7 +131,7 @@ def test_a_recorded_collective(page):
     torch = pytest.importorskip("torch")
     import torch.distributed as dist
 
-    from worker_server.rank import collectives
+    from lightkeeper.worker_server.rank import collectives
 
     collectives.install(Reporter(page))
     dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())

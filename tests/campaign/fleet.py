@@ -16,11 +16,11 @@ from typing import Any, ClassVar, Final
 
 import requests
 
+from lightkeeper.trainer import faults
+from lightkeeper.trainer.demo.fleet import MonitorClient, free_port
+from lightkeeper.trainer.supervisor import die_with_parent
 from tests.campaign.classes import SHAPES
 from tests.harness import FleetError, children, descendants, prepare
-from trainer import faults
-from trainer.demo.fleet import MonitorClient, free_port
-from trainer.supervisor import die_with_parent
 
 _GRACE_S: Final = 20.0
 _SPARES: Final = 3
@@ -129,7 +129,7 @@ class Fleet:
         self._spawn(
             "monitor",
             [
-                sys.executable, "-m", "monitor.cli", "monitor",
+                sys.executable, "-m", "lightkeeper.monitor.cli", "monitor",
                 "--lighthouse", f"http://{self.address}:{self.lighthouse_port}",
                 "--bind", f"{self.address}:{self.monitor_port}",
                 "--store", str(self.folder / "lightkeeper.sqlite3"),

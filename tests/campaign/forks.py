@@ -26,9 +26,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NoReturn
 
+from lightkeeper.trainer.status import StatusFile
+from lightkeeper.trainer.supervisor import MARK, Supervisor, asker, marked
 from tests.forks import light
-from trainer.status import StatusFile
-from trainer.supervisor import MARK, Supervisor, asker, marked
 
 _LIBC: Final = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG: Final = 1
@@ -155,12 +155,12 @@ def rank(number: int, size: int) -> None:
     os.environ.update(
         RANK=str(number), LOCAL_RANK=str(number), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size)
     )
-    from trainer import train
+    from lightkeeper.trainer import train
 
     if ADDRESS in os.environ:
         socket.gethostname = address  # TorchFT's checkpoint server names itself by it
     if PLAIN in os.environ:
-        from worker_server.rank.reporter import NullReporter
+        from lightkeeper.worker_server.rank.null_reporter import NullReporter
 
         with_reports = train.train
         train.train = lambda opt, _reporter: with_reports(opt, NullReporter())
@@ -223,7 +223,7 @@ class ForkLauncher:
             os.dup2(descriptor, 2)
             os.environ.update({"LIGHTKEEPER_HOST": host, "REPLICA_GROUP": self.group})
             os.environ[MARK] = mark + ";"
-            sys.argv = ["trainer.train", *self.arguments]
+            sys.argv = ["lightkeeper.trainer.train", *self.arguments]
             Agent(self.nproc, self.grace_s / 2)()
 
         return ForkLaunch(fork(be_agent, signal.SIGTERM), mark, self.grace_s)
@@ -244,7 +244,7 @@ class ForkLauncher:
 
 @dataclass
 class Group:
-    """One supervisor: what `python -m trainer.supervisor` is, on forks."""
+    """One supervisor: what `python -m lightkeeper.trainer.supervisor` is, on forks."""
 
     name: str
     hosts: list[str]
@@ -304,7 +304,7 @@ def zygote(config: Path) -> None:
     import torch.distributed.pipelining
     import torchft  # noqa: F401
 
-    from trainer import train  # noqa: F401
+    from lightkeeper.trainer import train  # noqa: F401
 
     torch.set_num_threads(1)
     light()

@@ -185,7 +185,7 @@ def _undone(fleet: Fleet, run: Run) -> Iterator[None]:
 
 def _exits(fleet: Fleet, run: Run, since_s: float) -> list[list[Any]]:
     """Which launches ended after the fault: the group that was hit, and who else."""
-    from trainer import status
+    from lightkeeper.trainer import status
 
     return [
         [group, round(event["time"] - since_s, 2), event["rc"]]

@@ -25,6 +25,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
+from lightkeeper.trainer.supervisor import die_with_parent
 from tests import harness
 from tests.campaign import page
 from tests.campaign.classes import SHAPES
@@ -32,7 +33,6 @@ from tests.campaign.fleet import Fleet
 from tests.campaign.runner import START_LIMIT_S, until_whole
 from tests.campaign.watch import Watch, pause
 from tests.harness import LOOK_S, FleetError, say
-from trainer.supervisor import die_with_parent
 
 EVALUATE_EVERY: Final = 150
 """Steps: about every 40 s, 100 batches, some seconds on a shared core."""

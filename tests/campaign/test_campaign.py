@@ -6,13 +6,13 @@ import json
 
 import pytest
 
+from lightkeeper.trainer import faults
 from tests import harness
 from tests.campaign import page
 from tests.campaign.__main__ import main
 from tests.campaign.classes import CLASSES, SHAPES, Run, plan
 from tests.campaign.judge import judge
 from tests.campaign.watch import Seen
-from trainer import faults
 
 EVERYTHING = plan(list(CLASSES), 4, 5, list(SHAPES))
 

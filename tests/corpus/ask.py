@@ -9,8 +9,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from monitor.records.analyse import analyse
-from monitor.records.files import load
+from lightkeeper.monitor.records.analyse import analyse
+from lightkeeper.monitor.records.files import load
 from tests.corpus.cases import Case, Labelled
 from tests.corpus.rivals import Answer, Rival, has_nvrx, missed, readings
 

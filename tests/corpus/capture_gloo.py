@@ -25,12 +25,12 @@ from typing import Any
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 import torch._inductor  # noqa: F401  a pickle with stacks imports it: a minute for 4 ranks at once
 
+from lightkeeper.worker_server import wire
 from tests.corpus.gloo_cases import CASES, Case
 from tests.corpus.gloo_ranks import WORLD, live
 from tests.ports import free_port
 from tests.waiting import wait_for
 from tests.worker_server.ranks import TOKEN, Rank
-from worker_server import wire
 
 QUIET_S = 2.0
 """The job has come to rest when no ring has changed for this long."""

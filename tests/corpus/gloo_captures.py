@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from monitor.records.findings import Analysis
+from lightkeeper.monitor.records.findings import Analysis
 
 FOLDER = Path(__file__).with_name("gloo")
 KINDS = ("ring", "pickle", "json")

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-import worker_server
+import lightkeeper
 from tests.corpus.gloo_cases import Case
 
 WORLD = 4
@@ -36,7 +36,7 @@ def live(case: Case, rank: int, folder: Path, port: int) -> None:
         MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo", LIGHTKEEPER_RUN_DIR=str(folder / "run"),
     )  # fmt: skip
     torch.set_num_threads(1)
-    worker_server.attach()
+    lightkeeper.attach()
     dist.init_process_group("gloo", timeout=timedelta(seconds=case.timeout_s))
     threading.Thread(target=dump_when_told, args=(rank, folder), daemon=True).start()
     _gate.append(folder / "go")

@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from monitor.records.analyse import analyse
-from monitor.records.files import load
-from monitor.records.findings import Fault
-from monitor.records.job import NONE, CollectiveState
+from lightkeeper.monitor.records.analyse import analyse
+from lightkeeper.monitor.records.files import load
+from lightkeeper.monitor.records.findings import Fault
+from lightkeeper.monitor.records.job import NONE, CollectiveState
 from tests.changed import replace
 from tests.corpus.gloo_captures import KINDS, Captures, complaint, truths
 

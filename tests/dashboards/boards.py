@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from dashboards import committed
+from lightkeeper.dashboards import committed
 
 ROOT = Path(__file__).parents[2]
 PATHS = sorted((ROOT / "dashboards" / "grafana").glob("*.json"))

@@ -6,13 +6,13 @@ import random
 
 from prometheus_client import generate_latest
 
-from monitor.decide.rank_seconds import Spent
-from monitor.decide.tempo import Tempo
-from monitor.model.names import GroupName, IncidentId, RankName, ReplicaId
-from monitor.model.observation import LighthouseView, Member
-from monitor.model.verdict import Kind, RankHealth
-from monitor.show.exposition import Bounds
-from monitor.show.metrics import Instruments, ViewCollector
+from lightkeeper.monitor.decide.rank_seconds import Spent
+from lightkeeper.monitor.decide.tempo import Tempo
+from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName, ReplicaId
+from lightkeeper.monitor.model.observation import LighthouseView, Member
+from lightkeeper.monitor.model.verdict import Kind, RankHealth
+from lightkeeper.monitor.show.exposition import Bounds
+from lightkeeper.monitor.show.metrics import Instruments, ViewCollector
 from tests.changed import replace
 from tests.monitor.samples import incident, seen, view
 

@@ -8,9 +8,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from dashboards import committed
-from dashboards.__main__ import main
-from dashboards.selectors import or_none
+from lightkeeper.dashboards import committed
+from lightkeeper.dashboards.__main__ import main
+from lightkeeper.dashboards.selectors import or_none
 from tests.dashboards.boards import ROOT, filled
 from tests.http_server import FakeServer, Handler
 from tests.ports import free_port
@@ -154,7 +154,8 @@ scrape_configs:
 
 def test_only_a_push_needs_the_extra():
     without = (
-        "import sys; sys.modules['grafana_api'] = None; from dashboards.__main__ import main; "
+        "import sys; sys.modules['grafana_api'] = None; "
+        "from lightkeeper.dashboards.__main__ import main; "
         "assert main(['list']) == 0; "
         "sys.exit(main(['push', '--url', 'http://127.0.0.1:9', '--token-file', '/nowhere']))"
     )

@@ -5,11 +5,11 @@ from collections import Counter
 
 import pytest
 
-from dashboards import committed
-from dashboards.selectors import GROUP_STATE, HEALTH, SELF_HEALTH
-from monitor.detect.self_health import Condition
-from monitor.show.metrics_fleet import STATES
-from monitor.show.wording import LOOKS
+from lightkeeper.dashboards import committed
+from lightkeeper.dashboards.selectors import GROUP_STATE, HEALTH, SELF_HEALTH
+from lightkeeper.monitor.detect.self_health import Condition
+from lightkeeper.monitor.show.metrics_fleet import STATES
+from lightkeeper.monitor.show.wording import LOOKS
 from tests.dashboards.boards import PATHS, ROOT, expressions, load, panels, targets, variables
 from tests.dashboards.contract import EXPORTED
 from tests.dashboards.promql import metrics

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("grafana_api", reason="the grafana extra")
 
-from dashboards.publish import Grafana, Publisher, PublishError, read_token
+from lightkeeper.dashboards.publish import Grafana, Publisher, PublishError, read_token
 from tests.dashboards.grafana_server import EDITOR, VIEWER, GrafanaServer
 
 BOARD = {"uid": "one", "title": "One", "panels": []}

@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("grafana_api", reason="the grafana extra")
 
-from dashboards import committed
-from dashboards.__main__ import main
+from lightkeeper.dashboards import committed
+from lightkeeper.dashboards.__main__ import main
 from tests.dashboards.boards import ROOT
 
 UIDS = ["lightkeeper-" + name
@@ -100,7 +100,7 @@ def test_exported_files_are_what_a_grafana_can_be_given(tmp_path, capsys):
 
 
 def test_the_one_command_of_lightkeeper_has_it_too():
-    command = [sys.executable, "-m", "monitor.cli", "dashboards", "list"]
+    command = [sys.executable, "-m", "lightkeeper.monitor.cli", "dashboards", "list"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("lightkeeper-fleet  Lightkeeper: fleet")

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 import yaml
 
-from dashboards.selectors import KEEPER, KEEPER_STATE, ZERO, grown
+from lightkeeper.dashboards.selectors import KEEPER, KEEPER_STATE, ZERO, grown
 from tests.dashboards.boards import filled
 
 COUNTER = 'c_total{instance=~"$instance"}'

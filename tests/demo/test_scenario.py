@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from trainer.demo.__main__ import FaultReport, _judge, _read_incidents
-from trainer.demo.fleet import unhealthy
+from lightkeeper.trainer.demo.__main__ import FaultReport, _judge, _read_incidents
+from lightkeeper.trainer.demo.fleet import unhealthy
 
 
 def incident(rank: str, *, kind: str = "not_entered", **milestones: float) -> dict[str, Any]:

@@ -19,17 +19,17 @@ from flask import Flask
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 from werkzeug.routing import Map, Rule
 
-from monitor.cli import Elsewhere, Ours, cli
-from monitor.show.changing import changing
-from monitor.show.paging import incident_pages, paging
-from monitor.show.reading import passing, reading
+from lightkeeper.monitor.cli import Elsewhere, Ours, cli
+from lightkeeper.monitor.show.changing import changing
+from lightkeeper.monitor.show.paging import incident_pages, paging
+from lightkeeper.monitor.show.reading import passing, reading
+from lightkeeper.worker_server.sidecar.app import ENDPOINTS
 from tests.docs.pages import ROOT
 from tests.docs.shell import Command
-from worker_server.sidecar.app import ENDPOINTS
 
 ELSEWHERE = {
-    "doctor": "worker_server.doctor", "run": "worker_server.rank.admission",
-    "demo": "trainer.demo", "dashboards": "dashboards",
+    "doctor": "lightkeeper.worker_server.doctor", "run": "lightkeeper.worker_server.rank.admission",
+    "demo": "lightkeeper.trainer.demo", "dashboards": "lightkeeper.dashboards",
 }  # fmt: skip
 """Commands that read their own words, and the module that does."""
 FOREIGN = frozenset(
@@ -142,7 +142,12 @@ def options() -> frozenset[str]:
     """All long options of ours, whichever command has them."""
     names = {name for command in commands().values() for option in command.params
              for name in (*option.opts, *option.secondary_opts)}  # fmt: skip
-    for module in (*ELSEWHERE.values(), "worker_server", "trainer.supervisor", "trainer.train"):
+    for module in (
+        *ELSEWHERE.values(),
+        "worker_server",
+        "lightkeeper.trainer.supervisor",
+        "lightkeeper.trainer.train",
+    ):
         names.update(_OPTION.findall(help_of(module)))
     for part in ("push", "export", "check"):
         names.update(_OPTION.findall(help_of("dashboards", part)))
@@ -193,13 +198,13 @@ def nested(words: list[str]) -> None:
         ours(words[words.index("lightkeeper") + 1 :])
     elif "-m" in words[:-1]:
         module = words[words.index("-m") + 1]
-        if module.partition(".")[0] in OURS and find_spec(module) is None:
+        if module.partition(".")[0] in {"lightkeeper", "tests"} and find_spec(module) is None:
             raise Wrong(f"there is no module {module}")
-        if module == "worker_server":
+        if module == "lightkeeper.worker_server":
             own = words[words.index("-m") + 2 :]
             for option in (word for word in own[: _script(own)] if word.startswith("--")):
-                if option not in help_of("worker_server"):
-                    raise Wrong(f"python -m worker_server {option}: no such option")
+                if option not in help_of("lightkeeper.worker_server"):
+                    raise Wrong(f"python -m lightkeeper.worker_server {option}: no such option")
 
 
 OURS = frozenset({"lightkeeper", "monitor", "worker_server", "trainer", "dashboards", "tests"})

@@ -14,10 +14,11 @@ from importlib import import_module
 import pytest
 import yaml
 
+import lightkeeper
+from lightkeeper.worker_server.rank.reporter import Reporter
 from tests.docs import known, shell
 from tests.docs.pages import Block, Page, evidence, manual, readmes
 from tests.metrics_doc.catalogue import every
-from worker_server.rank.reporter import Reporter
 
 PAGES = [*manual(), *readmes()]
 BLOCKS = [block for page in PAGES for block in page.blocks]
@@ -104,10 +105,10 @@ def calls(function: ast.Attribute, keywords: set[str]) -> None:
     owner = function.value.id if isinstance(function.value, ast.Name) else ""
     if owner == "reporter":
         target = getattr(Reporter, function.attr, None) or getattr(
-            import_module("worker_server.rank.reporter").Annotations, function.attr
+            import_module("lightkeeper.worker_server.rank.reporter").Annotations, function.attr
         )
-    elif owner in {"lightkeeper", "worker_server"}:  # the one hands on to the other
-        target = getattr(import_module("worker_server"), function.attr)
+    elif owner == "lightkeeper":
+        target = getattr(lightkeeper, function.attr)
     else:
         return
     assert keywords <= set(inspect.signature(target).parameters), function.attr

@@ -7,17 +7,17 @@ import re
 import pytest
 import yaml
 
-from monitor.decide.headline import _LABELS, JobState
-from monitor.decide.rules import DEFAULT
-from monitor.detect.self_health import Condition
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import Guard, Rung
-from monitor.model.verdict import FAULTS, RankHealth, Severity
-from monitor.show.status import _TRAINS
+from lightkeeper.monitor.decide.headline import _LABELS, JobState
+from lightkeeper.monitor.decide.rules import DEFAULT
+from lightkeeper.monitor.detect.self_health import Condition
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import Guard, Rung
+from lightkeeper.monitor.model.verdict import FAULTS, RankHealth, Severity
+from lightkeeper.monitor.show.status import _TRAINS
+from lightkeeper.worker_server.rank.identity import LAUNCHERS
+from lightkeeper.worker_server.sidecar.app import ENDPOINTS
 from tests.docs import known
 from tests.docs.pages import DOCS, ROOT, Page
-from worker_server.rank.identity import LAUNCHERS
-from worker_server.sidecar.app import ENDPOINTS
 
 VARIABLE = re.compile(r"\bLIGHTKEEPER(?:_[A-Z_]*[A-Z])?\b")
 

@@ -65,7 +65,7 @@ def test_no_banned_turn_of_phrase_in_the_help_of_a_command(path: str) -> None:
     assert banned(command.get_help(click.Context(command, info_name=path)), path) == []
 
 
-@pytest.mark.parametrize("module", [*known.ELSEWHERE.values(), "worker_server"])
+@pytest.mark.parametrize("module", [*known.ELSEWHERE.values(), "lightkeeper.worker_server"])
 def test_no_banned_turn_of_phrase_in_the_help_of_a_program(module: str) -> None:
     assert banned(known.help_of(module), module) == []
 

@@ -101,7 +101,7 @@ def test_one_process_of_accelerate_launch_attaches_by_the_command(folder, sessio
     given = arguments(folder, "launched")
     subprocess.run(
         [PYTHON, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1",
-         "-m", "worker_server", str(ACCELERATE.script), *given],
+         "-m", "lightkeeper.worker_server", str(ACCELERATE.script), *given],
         env=ours(run_dir), cwd=folder, capture_output=True, check=True, timeout=120,
     )  # fmt: skip
     [page] = run_dir.glob("*.page")

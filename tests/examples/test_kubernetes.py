@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from lightkeeper.trainer import options as trainer_options
 from tests.examples.fleet import KUBERNETES, kustomize, new_overlay, render
 from tests.monitor.commands.parsing import parsed
-from trainer import options as trainer_options
 
 pytestmark = [
     pytest.mark.integration,  # kubectl is a process
@@ -410,7 +410,7 @@ def test_torchrun_and_the_trainer_understand_theirs(fleet):
     words = container_of(groups(fleet)[0])["command"]
     assert words[:2] == ["sh", "/launch/group.sh"]
     at = words.index("-m")
-    assert words[at + 1] == "trainer.train"
+    assert words[at + 1] == "lightkeeper.trainer.train"
     trainer_options.parse(words[at + 2 :])
     code = (
         "import sys; from torch.distributed.run import get_args_parser as p;"
@@ -421,7 +421,11 @@ def test_torchrun_and_the_trainer_understand_theirs(fleet):
     done = subprocess.run(
         [sys.executable, "-c", code, *torchrun], check=True, capture_output=True, text=True
     )
-    assert done.stdout.split() == ["$(JOB_NAME)-0.ranks.train.svc", "0", "trainer.train"]
+    assert done.stdout.split() == [
+        "$(JOB_NAME)-0.ranks.train.svc",
+        "0",
+        "lightkeeper.trainer.train",
+    ]
 
 
 def test_the_lighthouse_has_every_option_that_it_is_given(fleet):

@@ -46,7 +46,7 @@ def script(folder, name):
 def scene(tmp_path):
     """A cluster whose jobs find our `lightkeeper`, and stubs of TorchFT's and torch's programs."""
     stubs = {
-        "lightkeeper": f'PYTHONPATH={ROOT} exec {sys.executable} -m monitor.cli "$@"',
+        "lightkeeper": f'PYTHONPATH={ROOT} exec {sys.executable} -m lightkeeper.monitor.cli "$@"',
         "torchft_lighthouse": "exec sleep 600",
         "torchrun": f'echo "$REPLICA_GROUP $SLURMD_NODENAME $SLURM_STEP_ID '
         f'${{SLURM_RESTART_COUNT:-0}} $TORCHFT_LIGHTHOUSE $*" >> {tmp_path}/launches\n'

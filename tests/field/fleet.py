@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from lightkeeper.trainer.supervisor import MARK, marked
 from tests.field.cases import SCRIPTS, Case, Launch, lines
 from tests.harness import prepare
 from tests.ports import free_port
-from trainer.supervisor import MARK, marked
 
 GROUP_STEP: Final = r"\[(?P<step>\d+)\] loss = \S+, participants = (?P<participants>\d+)"
 RANK_STEP: Final = r"\brank {rank} step (?P<step>\d+)\b"
@@ -51,7 +51,10 @@ class Process:
     @property
     def is_sidecar(self) -> bool:
         """Whether it is a WorkerServer."""
-        return "worker_server.sidecar" in self.command or "worker_server/sidecar" in self.command
+        return (
+            "lightkeeper.worker_server.sidecar" in self.command
+            or "worker_server/sidecar" in self.command
+        )
 
 
 @dataclass

@@ -18,7 +18,7 @@ _HEAD: Final = """\
 # Field suite
 
 Written by `make field`; do not edit. Scripts after TorchFT's, torchtitan's and PyTorch's own
-examples (`tests/field/scripts`), with nothing of ours but `worker_server.attach()`, or not even
+examples (`tests/field/scripts`), with nothing of ours but `lightkeeper.attach()`, or not even
 that: no phases, no reports. Bugs as people write them, made by the script or from outside (signals,
 gdb, strace, cgroups). Each run is a job of its own on loopback. With TorchFT it has a Lighthouse
 and a monitor with their defaults, and each replica group is a real torchrun in a shell's `until`

@@ -106,7 +106,7 @@ def test_scripts_hold_nothing_of_ours_but_the_attach() -> None:
             for node in ast.walk(ast.parse(script.read_text()))
             if isinstance(node, ast.Attribute)
             and isinstance(node.value, ast.Name)
-            and node.value.id in {"worker_server", "reporter"}
+            and node.value.id in {"lightkeeper", "reporter"}
         ]
         assert [call.attr for call in calls] == ["attach"] * script.name.startswith("train_")
 

@@ -15,18 +15,18 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from monitor.records import dump
-from monitor.records import ring as ring_rows
-from monitor.records.analyse import analyse
-from monitor.records.dump import Record, assemble
-from monitor.records.files import TooMuchError, load
-from monitor.records.ring import bounded, collectives, from_answers
-from monitor.records.safe_pickle import FlightRecordError
+from lightkeeper.monitor.records import dump
+from lightkeeper.monitor.records import ring as ring_rows
+from lightkeeper.monitor.records.analyse import analyse
+from lightkeeper.monitor.records.dump import Record, assemble
+from lightkeeper.monitor.records.files import TooMuchError, load
+from lightkeeper.monitor.records.ring import bounded, collectives, from_answers
+from lightkeeper.monitor.records.safe_pickle import FlightRecordError
+from lightkeeper.worker_server.wire import WireError, parse_flight_record
 from tests.fuzz import records
 from tests.fuzz.games import spoilt
 from tests.monitor.records.answers import answer, call
 from tests.monitor.records.dumps import CREATED, config, entry, nccl, pending, send, status
-from worker_server.wire import WireError, parse_flight_record
 
 SLOW_S = 10.0
 LARGE_MIB = 600

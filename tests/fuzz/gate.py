@@ -15,16 +15,16 @@ from typing import Final
 
 import h2.exceptions
 
-from monitor.gate import http2
-from monitor.gate.denylist import parse_denials
-from monitor.gate.messages import (
+from lightkeeper.monitor.gate import http2
+from lightkeeper.monitor.gate.denylist import parse_denials
+from lightkeeper.monitor.gate.messages import (
     HEARTBEAT_PATH,
     QUORUM_PATH,
     encode_headers,
     read_heartbeat,
     read_quorum_request,
 )
-from monitor.gate.proxy import KEPT_MAX
+from lightkeeper.monitor.gate.proxy import KEPT_MAX
 from tests.fuzz.games import spoilt
 from tests.monitor.gate.wires import Bench, bench, field, grpc, heartbeat, quorum, varint
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["monitor.records", "json"]):
+with atheris.instrument_imports(include=["lightkeeper.monitor.records", "json"]):
     from tests.fuzz import records
 
 

@@ -10,11 +10,12 @@ import contextlib
 import json
 from copy import deepcopy
 
-from monitor.records import dump
-from monitor.records import ring as ring_rows
-from monitor.records.dump import Record, assemble
-from monitor.records.ring import from_answers
-from monitor.records.safe_pickle import FlightRecordError
+from lightkeeper.monitor.records import dump
+from lightkeeper.monitor.records import ring as ring_rows
+from lightkeeper.monitor.records.dump import Record, assemble
+from lightkeeper.monitor.records.ring import from_answers
+from lightkeeper.monitor.records.safe_pickle import FlightRecordError
+from lightkeeper.worker_server.wire import WireError, parse_flight_record
 from tests.fuzz.games import ODD, places
 from tests.monitor.records.answers import answer
 from tests.monitor.records.dumps import (
@@ -28,7 +29,6 @@ from tests.monitor.records.dumps import (
     status,
 )
 from tests.monitor.records.dumps import entry as completed
-from worker_server.wire import WireError, parse_flight_record
 
 FRAMES = [{"name": "step", "filename": "/home/u/train.py", "line": 12}]
 

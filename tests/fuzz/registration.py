@@ -25,13 +25,13 @@ from urllib.parse import quote
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from monitor.act import targets as registry
-from monitor.act.http import Fetcher, Tokens
-from monitor.act.targets import Registry, target_from_json
-from monitor.model.eviction import QuarantineEntry
-from monitor.show import metrics_upkeep
-from monitor.show.metrics_upkeep import Live
-from monitor.show.server import create_app, is_here
+from lightkeeper.monitor.act import targets as registry
+from lightkeeper.monitor.act.http import Fetcher, Tokens
+from lightkeeper.monitor.act.targets import Registry, target_from_json
+from lightkeeper.monitor.model.eviction import QuarantineEntry
+from lightkeeper.monitor.show import metrics_upkeep
+from lightkeeper.monitor.show.metrics_upkeep import Live
+from lightkeeper.monitor.show.server import create_app, is_here
 from tests.fuzz.games import NUMBERS, ODD, RAW, TEXTS
 from tests.monitor.api import app_context
 from tests.monitor.doubles import HandClock, Memory

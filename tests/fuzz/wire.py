@@ -22,28 +22,28 @@ from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry
 
-from monitor.act.http import Answer, Question, Tokens
-from monitor.act.poller import Poller
-from monitor.act.targets import Source, Target
-from monitor.decide.pipeline import Pipeline
-from monitor.decide.rank_seconds import RankSeconds
-from monitor.decide.tempo import TempoBook
-from monitor.decide.view import View
-from monitor.model.config import KeeperConfig
-from monitor.model.observation import (
+from lightkeeper.monitor.act.http import Answer, Question, Tokens
+from lightkeeper.monitor.act.poller import Poller
+from lightkeeper.monitor.act.targets import Source, Target
+from lightkeeper.monitor.decide.pipeline import Pipeline
+from lightkeeper.monitor.decide.rank_seconds import RankSeconds
+from lightkeeper.monitor.decide.tempo import TempoBook
+from lightkeeper.monitor.decide.view import View
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.observation import (
     NO_LIGHTHOUSE,
     LighthouseAway,
     Snapshot,
     Unreachable,
     with_pauses,
 )
-from monitor.show.metrics import ViewCollector
-from monitor.show.server import create_app
+from lightkeeper.monitor.show.metrics import ViewCollector
+from lightkeeper.monitor.show.server import create_app
+from lightkeeper.worker_server import wire
 from tests.fuzz.games import NUMBERS, ODD, RAW, TEXTS, places
 from tests.monitor.api import app_context
 from tests.monitor.doubles import HandClock
 from tests.sim.fleet import Fleet
-from worker_server import wire
 
 RANKS: Final = 32
 ODD_HOSTS: Final = 1

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-import worker_server
+import lightkeeper
 from tests.forks import child
 from tests.torchft_groups import lighthouse, manager_of, silence
 
@@ -32,7 +32,7 @@ def rank(folder: Path, name: str, address: str, monitor: str) -> None:
             "LIGHTKEEPER_RUN_DIR": str(folder / "run"), "LIGHTKEEPER_JOB": "lagging",
         }
     )  # fmt: skip
-    worker_server.attach()
+    lightkeeper.attach()
     weights = torch.zeros(3)
     manager, _store = manager_of(
         name, address, weights, 60,

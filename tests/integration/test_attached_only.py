@@ -26,7 +26,7 @@ def plain_job(monitor: Monitor, fault: Path, folder: Path) -> Iterator[None]:
     master = free_port()
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-m", "worker_server", str(JOB), str(fault)],
+            [sys.executable, "-m", "lightkeeper.worker_server", str(JOB), str(fault)],
             env=environment(
                 RANK=str(rank), WORLD_SIZE=str(RANKS), LOCAL_RANK=str(rank), REPLICA_GROUP="job",
                 MASTER_ADDR="127.0.0.1", MASTER_PORT=str(master), GLOO_SOCKET_IFNAME="lo",

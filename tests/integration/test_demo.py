@@ -18,7 +18,15 @@ pytestmark = pytest.mark.integration
 
 
 def run_demo(run_dir: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
-    command = [sys.executable, "-m", "trainer.demo", "--format", "json", "--run-dir", str(run_dir)]
+    command = [
+        sys.executable,
+        "-m",
+        "lightkeeper.trainer.demo",
+        "--format",
+        "json",
+        "--run-dir",
+        str(run_dir),
+    ]
     done = subprocess.run(
         [*command, *arguments], check=False, capture_output=True, text=True, timeout=330
     )
@@ -30,7 +38,15 @@ def run_demo(run_dir: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
 def offline(run_dir: Path, kind: str) -> dict[str, Any]:
     """What `lightkeeper analyze` says of the first incident's evidence."""
     bundle = min((run_dir / "lightkeeper-evidence").glob(f"{kind}-*.zip"))
-    command = [sys.executable, "-m", "monitor.cli", "analyze", str(bundle), "--format", "json"]
+    command = [
+        sys.executable,
+        "-m",
+        "lightkeeper.monitor.cli",
+        "analyze",
+        str(bundle),
+        "--format",
+        "json",
+    ]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1, done.stderr
     return json.loads(done.stdout)
@@ -73,7 +89,15 @@ def processes_of(run_dir: Path) -> set[int]:
 @pytest.mark.timeout(120)
 def test_a_demo_that_is_killed_leaves_nothing_behind(tmp_path: Path) -> None:
     demo = subprocess.Popen(
-        [sys.executable, "-m", "trainer.demo", "--groups", "2", "--run-dir", str(tmp_path)],
+        [
+            sys.executable,
+            "-m",
+            "lightkeeper.trainer.demo",
+            "--groups",
+            "2",
+            "--run-dir",
+            str(tmp_path),
+        ],
         stderr=subprocess.DEVNULL,
     )
     try:

@@ -12,13 +12,9 @@ from typing import Any
 import pytest
 import requests
 
-from dashboards import committed
-from tests.dashboards import contract
-from tests.incidents import fired
-from tests.prometheus.server import Prometheus, example_config, prometheus
-from tests.waiting import wait_for
-from trainer.demo.__main__ import wait_until_whole
-from trainer.demo.fleet import (
+from lightkeeper.dashboards import committed
+from lightkeeper.trainer.demo.__main__ import wait_until_whole
+from lightkeeper.trainer.demo.fleet import (
     DemoFleet,
     MonitorAwayError,
     MonitorClient,
@@ -27,6 +23,10 @@ from trainer.demo.fleet import (
     start_monitor,
     wait_for_lighthouse,
 )
+from tests.dashboards import contract
+from tests.incidents import fired
+from tests.prometheus.server import Prometheus, example_config, prometheus
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(330)]
 

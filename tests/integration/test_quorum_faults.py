@@ -18,8 +18,8 @@ import requests
 
 pytest.importorskip("torchft")
 
-from monitor.model.config import KeeperConfig
-from monitor.service import Options, Service
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.service import Options, Service
 from tests.incidents import fired
 from tests.ports import free_port
 from tests.waiting import wait_for

@@ -57,7 +57,7 @@ class KillFleet(MatrixFleet):
     def _supervisor(self, index: int) -> list[str]:
         name = f"rg_{index}"
         return [
-            sys.executable, "-m", "trainer.supervisor", "--group", name,
+            sys.executable, "-m", "lightkeeper.trainer.supervisor", "--group", name,
             "--hosts", ",".join(f"host-{index}{letter}" for letter in "abcd"),
             "--monitor", self.monitor_url, "--nproc", str(self.ranks_per_group),
             "--log-dir", str(self.folder / "logs"),

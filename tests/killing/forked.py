@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from lightkeeper.trainer.status import StatusFile
 from tests.campaign import forks
 from tests.campaign.fleet import SMALL
 from tests.forks import light
 from tests.killing.fleet import PAUSES_S, KillFleet
 from tests.matrix.fleet import MatrixFleet
-from trainer.status import StatusFile
 
 _POLL_S: Final = 0.02
 
@@ -93,7 +93,7 @@ def main() -> None:
     import torch._dynamo
     import torchft  # noqa: F401
 
-    from trainer import train  # noqa: F401
+    from lightkeeper.trainer import train  # noqa: F401
 
     torch.set_num_threads(1)
     light()

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from lightkeeper.trainer.status import StatusFile
+from lightkeeper.trainer.supervisor import die_with_parent
 from tests.harness import descendants
-from trainer.status import StatusFile
-from trainer.supervisor import die_with_parent
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _POLL_S: Final = 0.02

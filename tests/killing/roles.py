@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from lightkeeper.trainer import status
 from tests.harness import StepLog
-from trainer import status
 
-WORKER: Final = b"monitor.gate.hot_restart"
+WORKER: Final = b"lightkeeper.monitor.gate.hot_restart"
 _PASSING: Final = (b"tests.killing.keep", b"tests.killing.forked", b"py-spy", b"py_spy")
 """Init's part, and processes that live for a second."""
 

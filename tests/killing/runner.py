@@ -13,12 +13,12 @@ from typing import Any, Final
 
 import requests
 
+from lightkeeper.trainer import status
 from tests.campaign.watch import Seen, Watch, pause
 from tests.harness import FleetError, StepLog, say
 from tests.killing import measure
 from tests.killing.fleet import KillFleet
 from tests.killing.roles import Roles
-from trainer import status
 
 LOOK_S: Final = 0.1
 CALM_S: Final = 5.0

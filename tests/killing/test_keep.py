@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from lightkeeper.trainer import status
 from tests.killing.roles import ticks
 from tests.waiting import wait_for
-from trainer import status
 
 pytestmark = pytest.mark.integration
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lightkeeper.trainer import faults
+from lightkeeper.trainer.demo.fleet import free_port
 from tests.campaign.fleet import Fleet, FleetError
 from tests.campaign.forks import ADDRESS
 from tests.matrix.cases import JOIN_TIMEOUT_MS, Setting
-from trainer import faults
-from trainer.demo.fleet import free_port
 
 
 def _ip(command: str) -> None:
@@ -65,7 +65,7 @@ class MatrixFleet(Fleet):
         self._spawn(
             "gate",
             [
-                sys.executable, "-m", "monitor.cli", "gate",
+                sys.executable, "-m", "lightkeeper.monitor.cli", "gate",
                 "--lighthouse", f"http://{self.address}:{self.lighthouse_port}",
                 "--bind", f"{self.address}:{self.gate_port}",
                 "--admin", f"127.0.0.1:{self.gate_admin_port}",

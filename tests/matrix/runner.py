@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import requests
 
+from lightkeeper.trainer import status
 from tests import harness
 from tests.campaign.watch import Watch, pause
 from tests.harness import LOOK_S, FleetError, StepLog
 from tests.matrix.cases import INJECTED, Case, Setting
 from tests.matrix.fleet import MatrixFleet
 from tests.matrix.measure import Event, Row, measure, over, problems
-from trainer import status
 
 WHOLE_LIMIT_S: Final = 240.0
 STRIKE_LIMIT_S: Final = 60.0

@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from monitor.gate.proxy import Proxy
-from monitor.gate.serve import GateCollector, StateFile
+from lightkeeper.monitor.gate.proxy import Proxy
+from lightkeeper.monitor.gate.serve import GateCollector, StateFile
 from tests.metrics_doc.monitors import CATALOGUE
 from tests.metrics_doc.notes import GATE, RANK
 from tests.worker_server.scraped import Rank, step

@@ -9,15 +9,15 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from monitor.decide.pipeline import TickResult
-from monitor.decide.rank_seconds import RankSeconds
-from monitor.decide.tempo import TempoBook
-from monitor.decide.view import View
-from monitor.model.names import RankName
-from monitor.model.verdict import RankHealth
-from monitor.show import exposition
-from monitor.show.exposition import Bounds
-from monitor.show.metrics import Instruments, ViewCollector
+from lightkeeper.monitor.decide.pipeline import TickResult
+from lightkeeper.monitor.decide.rank_seconds import RankSeconds
+from lightkeeper.monitor.decide.tempo import TempoBook
+from lightkeeper.monitor.decide.view import View
+from lightkeeper.monitor.model.names import RankName
+from lightkeeper.monitor.model.verdict import RankHealth
+from lightkeeper.monitor.show import exposition
+from lightkeeper.monitor.show.exposition import Bounds
+from lightkeeper.monitor.show.metrics import Instruments, ViewCollector
 from tests.monitor.fleet import SimFleet
 from tests.worker_server.pages import enter
 from tests.worker_server.scraped import Rank

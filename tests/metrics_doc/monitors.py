@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from monitor.show import metrics_fleet, metrics_incidents, metrics_upkeep
-from monitor.show.exposition import Definition
+from lightkeeper.monitor.show import metrics_fleet, metrics_incidents, metrics_upkeep
+from lightkeeper.monitor.show.exposition import Definition
 
 _PROCESS: Final = tuple(
     Definition(f"process_{name}", kind, text, absent="where /proc does not say")  # type: ignore[arg-type]

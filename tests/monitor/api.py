@@ -11,22 +11,22 @@ import requests
 from flask.testing import FlaskClient
 from prometheus_client import CollectorRegistry
 
-from monitor.act.http import Fetcher, Tokens
-from monitor.act.quarantine import PauseSwitch, Quarantine
-from monitor.act.targets import Registry
-from monitor.clock import Clock
-from monitor.decide.pipeline import TickResult
-from monitor.model.config import KeeperConfig
-from monitor.model.escalation import Timeouts
-from monitor.model.observation import Snapshot
-from monitor.rulebook import standing
-from monitor.service import Options, Service
-from monitor.show.answers import AppContext
-from monitor.show.server import create_app
+from lightkeeper.monitor.act.http import Fetcher, Tokens
+from lightkeeper.monitor.act.quarantine import PauseSwitch, Quarantine
+from lightkeeper.monitor.act.targets import Registry
+from lightkeeper.monitor.clock import Clock
+from lightkeeper.monitor.decide.pipeline import TickResult
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.escalation import Timeouts
+from lightkeeper.monitor.model.observation import Snapshot
+from lightkeeper.monitor.rulebook import standing
+from lightkeeper.monitor.service import Options, Service
+from lightkeeper.monitor.show.answers import AppContext
+from lightkeeper.monitor.show.server import create_app
+from lightkeeper.worker_server.wire import to_json
 from tests.monitor.act.evictions import BRISK
 from tests.monitor.doubles import HandClock, Memory
 from tests.monitor.fakes import wait_until
-from worker_server.wire import to_json
 
 TOKEN: Final = {"Authorization": "Bearer secret"}
 FAST: Final = {"tick_s": 0.2, "stall_floor_s": 0.5, "warm_up_commits": 0, "warm_up_budget_s": 0.0}

@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from monitor.decide.view import IncidentReport
-from monitor.decide.view_json import report_from_json
-from monitor.show.status import StatusFacts
-from monitor.show.tables import fleet_of
+from lightkeeper.monitor.decide.view import IncidentReport
+from lightkeeper.monitor.decide.view_json import report_from_json
+from lightkeeper.monitor.show.status import StatusFacts
+from lightkeeper.monitor.show.tables import fleet_of
 from tests.http_server import FakeServer, Handler
 
 NOW_S = 1_700_000_000.0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from monitor.act.http import Fetcher
+from lightkeeper.monitor.act.http import Fetcher
 from tests.monitor.commands.calling import Command
 from tests.monitor.fakes import FakeFleet, FakeLighthouse
 from tests.monitor.process import TOKEN, Training

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from monitor.act.evictor import EvictionLog, Evictors
-from monitor.act.http import Fetcher
-from monitor.model.config import KeeperConfig
-from monitor.model.escalation import Timeouts
-from monitor.service import Options, Service
-from monitor.store.database import Database
+from lightkeeper.monitor.act.evictor import EvictionLog, Evictors
+from lightkeeper.monitor.act.http import Fetcher
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.escalation import Timeouts
+from lightkeeper.monitor.service import Options, Service
+from lightkeeper.monitor.store.database import Database
 
 LAST = "the end"
 """Noted by a life that ended as it should."""

@@ -14,14 +14,14 @@ from typing import Any, Final
 
 import requests
 
-from monitor.model.eviction import DecisionRow, Remembered
-from monitor.store.store import Store
+from lightkeeper.monitor.model.eviction import DecisionRow, Remembered
+from lightkeeper.monitor.store.store import Store
+from lightkeeper.worker_server.wire import to_json
 from tests.monitor.crash_life import LAST, live
 from tests.monitor.fakes import FakeFleet, FakeLighthouse, FakeRank, Page, page
 from tests.monitor.process import TOKEN, Training
 from tests.ports import free_port
 from tests.waiting import wait_for
-from worker_server.wire import to_json
 
 POINTS: Final = {True: 26, False: 46}
 """From which a seed chooses: a run without a crash passes about so many, with a Lighthouse whose

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from monitor.model.eviction import QuarantineEntry, QuarantineEvent, Scope
-from monitor.model.names import RankName
+from lightkeeper.monitor.model.eviction import QuarantineEntry, QuarantineEvent, Scope
+from lightkeeper.monitor.model.names import RankName
 
 
 class HandClock:

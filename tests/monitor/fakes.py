@@ -10,12 +10,9 @@ from html import escape
 from typing import Any
 from urllib.parse import unquote
 
-from monitor.act.targets import Source, Target
-from monitor.model.names import GroupName, Host, RankName, ReplicaId, rank_name
-from tests.changed import replace
-from tests.http_server import FakeServer, Handler, Hang
-from tests.waiting import wait_for
-from worker_server.wire import (
+from lightkeeper.monitor.act.targets import Source, Target
+from lightkeeper.monitor.model.names import GroupName, Host, RankName, ReplicaId, rank_name
+from lightkeeper.worker_server.wire import (
     FlightRecord,
     Identity,
     Process,
@@ -24,6 +21,9 @@ from worker_server.wire import (
     StepState,
     to_json,
 )
+from tests.changed import replace
+from tests.http_server import FakeServer, Handler, Hang
+from tests.waiting import wait_for
 
 
 def wait_until(condition: Callable[[], Any], timeout_s: float = 10.0, what: str = "") -> Any:

@@ -10,10 +10,10 @@ import itertools
 import textwrap
 from pathlib import Path
 
-from monitor.decide.rules import DEFAULT, GUARDS, THRESHOLDS, needs_restart
-from monitor.model import config
-from monitor.model.config import RANGES, KeeperConfig
-from monitor.model.verdict import FAULTS, MEANINGS, Severity
+from lightkeeper.monitor.decide.rules import DEFAULT, GUARDS, THRESHOLDS, needs_restart
+from lightkeeper.monitor.model import config
+from lightkeeper.monitor.model.config import RANGES, KeeperConfig
+from lightkeeper.monitor.model.verdict import FAULTS, MEANINGS, Severity
 
 PATH = Path(__file__).parents[2] / "examples" / "policy.toml"
 WIDTH = 98

@@ -13,8 +13,8 @@ from typing import Any
 
 import requests
 
+from lightkeeper.worker_server.wire import to_json
 from tests.monitor.fakes import FakeRank, wait_until
-from worker_server.wire import to_json
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "secret"
@@ -30,7 +30,7 @@ def environment(**more: str) -> dict[str, str]:
 
 def lightkeeper(*words: str, timeout_s: float = 60, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "monitor.cli", *words],
+        [sys.executable, "-m", "lightkeeper.monitor.cli", *words],
         capture_output=True,
         text=True,
         timeout=timeout_s,
@@ -44,7 +44,7 @@ def into_closed_pipe(*words: str) -> tuple[int, bytes]:
     reading, writing = os.pipe()
     os.close(reading)
     ended = subprocess.run(
-        [sys.executable, "-m", "monitor.cli", *words],
+        [sys.executable, "-m", "lightkeeper.monitor.cli", *words],
         stdout=writing,
         stderr=subprocess.PIPE,
         env=environment(),
@@ -63,7 +63,15 @@ class Monitor:
         self.url = f"http://127.0.0.1:{port}"
         self.began = time.monotonic()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "monitor.cli", "monitor", "--bind", f"127.0.0.1:{port}", *words],
+            [
+                sys.executable,
+                "-m",
+                "lightkeeper.monitor.cli",
+                "monitor",
+                "--bind",
+                f"127.0.0.1:{port}",
+                *words,
+            ],
             stderr=subprocess.PIPE,
             text=True,
             env=environment(**env),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from monitor.decide.pipeline import TickResult
-from monitor.decide.view import View
-from monitor.model.eviction import (
+from lightkeeper.monitor.decide.pipeline import TickResult
+from lightkeeper.monitor.decide.view import View
+from lightkeeper.monitor.model.eviction import (
     Accused,
     Ask,
     Change,
@@ -19,9 +19,9 @@ from monitor.model.eviction import (
     RungOutcome,
     Scope,
 )
-from monitor.model.incident import Incident, Milestones, State, Training, Transition
-from monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
-from monitor.model.observation import (
+from lightkeeper.monitor.model.incident import Incident, Milestones, State, Training, Transition
+from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
+from lightkeeper.monitor.model.observation import (
     Failure,
     LighthouseView,
     Member,
@@ -29,7 +29,7 @@ from monitor.model.observation import (
     Snapshot,
     Unreachable,
 )
-from monitor.model.verdict import Confidence, Kind, Severity, Verdict
+from lightkeeper.monitor.model.verdict import Confidence, Kind, Severity, Verdict
 from tests.monitor.fakes import FakeRank, identity
 
 LIGHT = LighthouseView(

@@ -11,9 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from monitor.model.eviction import Evict, Eviction
-from monitor.model.names import GroupName, RankName
-from monitor.model.observation import Failure, LighthouseAway, LighthouseView, Pause, Snapshot
+from lightkeeper.monitor.model.eviction import Evict, Eviction
+from lightkeeper.monitor.model.names import GroupName, RankName
+from lightkeeper.monitor.model.observation import (
+    Failure,
+    LighthouseAway,
+    LighthouseView,
+    Pause,
+    Snapshot,
+)
 from tests.monitor.fleet import At, Fault, SimFleet, SimRank
 
 FORGIVEN_S = 90.0

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from monitor.background import BackgroundQueue, BackgroundWorker, backoff_s, in_thread
+from lightkeeper.monitor.background import BackgroundQueue, BackgroundWorker, backoff_s, in_thread
 from tests.waiting import wait_for
 
 NEVER_S = 1e6

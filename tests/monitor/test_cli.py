@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from monitor.cli import main
-from monitor.commands.command import CommandError
-from monitor.commands.run import for_ranks, parse_budget
-from monitor.decide.view import NotPossible
-from monitor.model.config import KeeperConfig
-from monitor.model.names import GroupName, Host
-from monitor.service import Options, Service
+from lightkeeper.monitor.cli import main
+from lightkeeper.monitor.commands.command import CommandError
+from lightkeeper.monitor.commands.run import for_ranks, parse_budget
+from lightkeeper.monitor.decide.view import NotPossible
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.names import GroupName, Host
+from lightkeeper.monitor.service import Options, Service
+from lightkeeper.worker_server import home
 from tests.monitor.api import options
 from tests.monitor.commands.calling import Command
 from tests.monitor.fakes import FakeFleet, FakeLighthouse
 from tests.monitor.process import TOKEN, Monitor, environment, lightkeeper
-from worker_server import home
 
 pytestmark = pytest.mark.usefixtures("bare_environment")
 
@@ -181,7 +181,9 @@ def test_the_token_does_not_go_to_a_stranger_at_the_default_address(
 ) -> None:
     asked: list[str] = []
     monkeypatch.setattr("requests.request", lambda *words, **_: asked.append(str(words)))
-    monkeypatch.setattr("worker_server.home.not_ours", lambda: "uid 4711 listens there, not you")
+    monkeypatch.setattr(
+        "lightkeeper.worker_server.home.not_ours", lambda: "uid 4711 listens there, not you"
+    )
     monkeypatch.setenv("LIGHTKEEPER_TOKEN", TOKEN)
     assert main(["pause", "--reason", "x"]) == 1
     assert capsys.readouterr().err == (
@@ -332,7 +334,7 @@ def test_its_version_is_said(command: Command) -> None:
 
 def assert_not_imported(modules: set[str], code: str) -> None:
     """None of them by `code`, in an interpreter of its own."""
-    code = f"import sys, monitor.cli; {code}; print({modules} & set(sys.modules))"
+    code = f"import sys, lightkeeper.monitor.cli; {code}; print({modules} & set(sys.modules))"
     said = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True,
         env=environment(),
@@ -341,8 +343,8 @@ def assert_not_imported(modules: set[str], code: str) -> None:
 
 
 def test_help_and_completion_import_no_command() -> None:
-    modules = {"requests", "rich", "asyncio", "monitor.model"}
-    assert_not_imported(modules, "monitor.cli.main(['--help'])")
+    modules = {"requests", "rich", "asyncio", "lightkeeper.monitor.model"}
+    assert_not_imported(modules, "lightkeeper.monitor.cli.main(['--help'])")
     done = lightkeeper(_LIGHTKEEPER_COMPLETE="bash_complete", COMP_WORDS="lightkeeper st",
                        COMP_CWORD="1")  # fmt: skip
     assert done.stdout.split() == ["plain,status", "plain,stragglers"]
@@ -375,7 +377,10 @@ def test_a_command_that_changes_something_finds_the_monitor_that_acts(
 
 
 def test_commands_that_only_ask_import_neither_sqlalchemy_nor_what_reads_tables() -> None:
-    code = "import monitor.decide.view; monitor.cli.main(['get', 'ranks', '-h'])"
+    code = (
+        "import lightkeeper.monitor.decide.view; "
+        "lightkeeper.monitor.cli.main(['get', 'ranks', '-h'])"
+    )
     assert_not_imported({"sqlalchemy", "pyarrow", "yaml"}, code)
 
 
@@ -406,8 +411,8 @@ def test_the_monitor_says_how_ranks_are_started_so_that_it_sees_them(
 ASKED_WHILE_BUSY = """
 import os, signal, sys
 import numpy  # its threads are older than the monitor's handlers
-from monitor.cli import main
-from monitor.commands import run
+from lightkeeper.monitor.cli import main
+from lightkeeper.monitor.commands import run
 greet = run._greet
 def interrupted(options, service):
     os.kill(os.getpid(), signal.SIGTERM)

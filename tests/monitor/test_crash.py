@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from monitor.model.eviction import DecisionState
+from lightkeeper.monitor.model.eviction import DecisionState
 from tests.deep import DEEP
 from tests.monitor.crash_story import Outcome, play
 from tests.monitor.store.postgres import Cluster

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from monitor.service import _heap, use_large_pages
+from lightkeeper.monitor.service import _heap, use_large_pages
 
 MIB = 1 << 20
 MAPS = """\
@@ -38,7 +38,7 @@ def test_whole_large_pages_of_the_heap_and_no_stack_or_file() -> None:
 ASKS = """
 import re
 from pathlib import Path
-from monitor.service import use_large_pages
+from lightkeeper.monitor.service import use_large_pages
 
 def large():
     return int(re.search(r"AnonHugePages: +(\\d+)", Path("/proc/self/smaps_rollup").read_text())[1])

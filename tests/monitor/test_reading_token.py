@@ -10,22 +10,22 @@ import pytest
 import requests
 import trustme
 
-from monitor.act.evictor import Parties, probe
-from monitor.act.http import CaError, Fetcher, Tokens, trust
-from monitor.act.poller import Poller
-from monitor.act.quarantine import Quarantine
-from monitor.act.targets import Registry
-from monitor.model.escalation import Liveness, decided
-from monitor.model.eviction import Accused, Evict
-from monitor.model.names import GroupName, IncidentId
-from monitor.model.observation import Failure, Unreachable
-from monitor.service import Service, StartError
+from lightkeeper.monitor.act.evictor import Parties, probe
+from lightkeeper.monitor.act.http import CaError, Fetcher, Tokens, trust
+from lightkeeper.monitor.act.poller import Poller
+from lightkeeper.monitor.act.quarantine import Quarantine
+from lightkeeper.monitor.act.targets import Registry
+from lightkeeper.monitor.model.escalation import Liveness, decided
+from lightkeeper.monitor.model.eviction import Accused, Evict
+from lightkeeper.monitor.model.names import GroupName, IncidentId
+from lightkeeper.monitor.model.observation import Failure, Unreachable
+from lightkeeper.monitor.service import Service, StartError
+from lightkeeper.worker_server.wire import StateReport, to_json
 from tests.monitor.api import TOKEN, app_client, options
 from tests.monitor.commands.parsing import monitor_options
 from tests.monitor.doubles import HandClock, Memory
 from tests.monitor.fakes import FakeFleet
 from tests.page.views import crowd
-from worker_server.wire import StateReport, to_json
 
 
 def sweep(fetcher, rank, token):

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from monitor.act.quarantine import SWITCH, PauseSwitch
-from monitor.clock import SteadyClock
-from monitor.decide.rules import GUARDS, PolicyAction, PolicyError
-from monitor.journal.entries import Tick
-from monitor.journal.replay import Event, Opened, Replay, events, find_journals
-from monitor.rulebook import Rulebook, effective
-from monitor.service import Service
-from monitor.store.store import Store
+from lightkeeper.monitor.act.quarantine import SWITCH, PauseSwitch
+from lightkeeper.monitor.clock import SteadyClock
+from lightkeeper.monitor.decide.rules import GUARDS, PolicyAction, PolicyError
+from lightkeeper.monitor.journal.entries import Tick
+from lightkeeper.monitor.journal.replay import Event, Opened, Replay, events, find_journals
+from lightkeeper.monitor.rulebook import Rulebook, effective
+from lightkeeper.monitor.service import Service
+from lightkeeper.monitor.store.store import Store
 from tests.monitor.api import TOKEN, Api, options
 from tests.monitor.doubles import HandClock
 from tests.monitor.fakes import FakeFleet, FakeLighthouse, wait_until

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from monitor.act.http import Fetcher, Tokens
-from monitor.clock import Clock
-from monitor.decide.view import View
-from monitor.model.names import GroupName, IncidentId
-from monitor.show.server import Server, create_app
+from lightkeeper.monitor.act.http import Fetcher, Tokens
+from lightkeeper.monitor.clock import Clock
+from lightkeeper.monitor.decide.view import View
+from lightkeeper.monitor.model.names import GroupName, IncidentId
+from lightkeeper.monitor.show.server import Server, create_app
+from lightkeeper.worker_server.wire import Registration
 from tests.monitor.api import app_context
 from tests.monitor.doubles import HandClock
-from worker_server.wire import Registration
 
 TOKEN = "secret"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from monitor.decide.tempo import TrendPoint
-from monitor.model.eviction import QuarantineEntry
-from monitor.model.incident import State
-from monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway, Pause
-from monitor.model.verdict import RankHealth
+from lightkeeper.monitor.decide.tempo import TrendPoint
+from lightkeeper.monitor.model.eviction import QuarantineEntry
+from lightkeeper.monitor.model.incident import State
+from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway, Pause
+from lightkeeper.monitor.model.verdict import RankHealth
 from tests.changed import replace
 from tests.monitor.fleet import SimFleet, at, stop
 from tests.page.browsing import assert_accessible, assert_fits, live

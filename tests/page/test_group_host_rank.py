@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from monitor.model.eviction import QuarantineEntry, Scope
-from monitor.model.names import Host
-from monitor.model.observation import Pause
-from monitor.model.quarantine import HostRecord
-from monitor.model.verdict import RankHealth
-from monitor.store.lease import LeaseStanding
+from lightkeeper.monitor.model.eviction import QuarantineEntry, Scope
+from lightkeeper.monitor.model.names import Host
+from lightkeeper.monitor.model.observation import Pause
+from lightkeeper.monitor.model.quarantine import HostRecord
+from lightkeeper.monitor.model.verdict import RankHealth
+from lightkeeper.monitor.store.lease import LeaseStanding
 from tests.changed import replace
 from tests.monitor.fleet import SimFleet, at, stop
 from tests.page.browsing import assert_accessible, assert_fits, live

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from monitor.act.bundles import BundleDir, Retention
-from monitor.decide.audit import IncidentAudit
-from monitor.decide.view import View
-from monitor.model.incident import BundleView, State, Transition
-from monitor.show.incident_page import BundleStacks
-from monitor.show.stacks import StacksReader
+from lightkeeper.monitor.act.bundles import BundleDir, Retention
+from lightkeeper.monitor.decide.audit import IncidentAudit
+from lightkeeper.monitor.decide.view import View
+from lightkeeper.monitor.model.incident import BundleView, State, Transition
+from lightkeeper.monitor.show.incident_page import BundleStacks
+from lightkeeper.monitor.show.stacks import StacksReader
 from tests.monitor.act.evidence.scene import REAL
 from tests.monitor.decide.scene import EVICTION, FACTS, ID, MARKS, ROWS, hang
 from tests.monitor.fakes import wait_until

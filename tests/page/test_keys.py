@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from monitor.model.verdict import RankHealth
+from lightkeeper.monitor.model.verdict import RankHealth
 from tests.page.browsing import live
 from tests.page.views import crowd
 

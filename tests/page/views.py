@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from monitor.decide.pipeline import TickResult
-from monitor.decide.tempo import Tempo, TempoBook
-from monitor.decide.view import RecentIncidents, View
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import DecisionRow, DecisionState, Evict, Hold, Remembered
-from monitor.model.names import GroupName, Host, RankName, ReplicaId, rank_name
-from monitor.model.observation import (
+from lightkeeper.monitor.decide.pipeline import TickResult
+from lightkeeper.monitor.decide.tempo import Tempo, TempoBook
+from lightkeeper.monitor.decide.view import RecentIncidents, View
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import DecisionRow, DecisionState, Evict, Hold, Remembered
+from lightkeeper.monitor.model.names import GroupName, Host, RankName, ReplicaId, rank_name
+from lightkeeper.monitor.model.observation import (
     Failure,
     LighthouseView,
     Member,
@@ -18,11 +18,11 @@ from monitor.model.observation import (
     Snapshot,
     Unreachable,
 )
-from monitor.model.verdict import RankHealth
-from monitor.rulebook import standing
+from lightkeeper.monitor.model.verdict import RankHealth
+from lightkeeper.monitor.rulebook import standing
+from lightkeeper.worker_server.wire import GroupHead, Identity, Process, StateReport, StepState
 from tests.changed import replace
 from tests.monitor.fleet import Drive, SimFleet
-from worker_server.wire import GroupHead, Identity, Process, StateReport, StepState
 
 NOW_S = 1_795_000_000.0
 _PHASES = {

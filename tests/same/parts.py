@@ -651,7 +651,7 @@ def _cost(what: str) -> Any:
         case "lightkeeper --help":
             return _spent(command("--help"))
         case "import worker_server":
-            return _spent([sys.executable, "-c", "import worker_server; worker_server.attach"])
+            return _spent([sys.executable, "-c", "import lightkeeper; lightkeeper.attach"])
         case "pipeline tick, 1,000 ranks":
             code = "import json; from tests.same.parts import tick; print(json.dumps(tick()))"
             costs = [

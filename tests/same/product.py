@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from monitor.decide.pipeline import Pipeline
-from monitor.model.config import KeeperConfig
+from lightkeeper.monitor.decide.pipeline import Pipeline
+from lightkeeper.monitor.model.config import KeeperConfig
 from tests.monitor import fleet as sim
 from tests.monitor.fakes import FakeFleet, FakeLighthouse
 from tests.monitor.fleet import At, Drive, Fault, SimFleet

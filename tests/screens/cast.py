@@ -29,8 +29,8 @@ from typing import Any, Final
 
 import requests
 
+from lightkeeper.worker_server.home import DEFAULT_MONITOR, not_ours
 from tests.lightkeeper.installed import built
-from worker_server.home import DEFAULT_MONITOR, not_ours
 
 SCRIPTS: Final = Path(__file__).parent / "casts"
 OUT: Final = Path(__file__).parents[2] / "docs" / "casts"

@@ -81,7 +81,7 @@ def demo(fault: str) -> Iterator[Demo]:
     """Two groups of two ranks; the last rank of the second falls ill soon."""
     words = ["demo", "--groups", "2", "--ranks-per-group", "2", "--fault", fault, "--keep-running"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "monitor.cli", *words],
+        [sys.executable, "-m", "lightkeeper.monitor.cli", *words],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo"},
     )  # fmt: skip

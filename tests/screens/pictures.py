@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
-from monitor.commands.ask import Monitor
-from monitor.commands.printing import Painted
-from monitor.commands.status import look_at
-from monitor.show.status import short, top_screen
+from lightkeeper.monitor.commands.ask import Monitor
+from lightkeeper.monitor.commands.printing import Painted
+from lightkeeper.monitor.commands.status import look_at
+from lightkeeper.monitor.show.status import short, top_screen
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:

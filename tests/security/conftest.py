@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from monitor.service import Service
+from lightkeeper.monitor.service import Service
 from tests.monitor.api import Api, options
 from tests.monitor.fakes import FakeFleet
 

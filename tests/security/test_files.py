@@ -24,7 +24,8 @@ def test_store_journal_and_audit_log_are_closed_to_others_also_those_made_before
     before.chmod(0o644)
     made = [before.with_name(name) for name in ("m.db", "m.db-wal", "m.db-shm", "audit.jsonl")]
     command = [
-        sys.executable, "-m", "monitor.cli", "monitor", "--bind", f"127.0.0.1:{free_port()}",
+        sys.executable, "-m", "lightkeeper.monitor.cli", "monitor",
+        "--bind", f"127.0.0.1:{free_port()}",
         "--store", str(before), "--audit-log", str(made[3]),
     ]  # fmt: skip
     monitor = subprocess.Popen(

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from monitor.act.http import Fetcher, Tokens
-from monitor.act.poller import Poller
-from monitor.commands.command import CommandError
-from monitor.commands.options import read_group_tokens
-from monitor.model.observation import Unreachable
-from monitor.service import Service, StartError
+from lightkeeper.monitor.act.http import Fetcher, Tokens
+from lightkeeper.monitor.act.poller import Poller
+from lightkeeper.monitor.commands.command import CommandError
+from lightkeeper.monitor.commands.options import read_group_tokens
+from lightkeeper.monitor.model.observation import Unreachable
+from lightkeeper.monitor.service import Service, StartError
+from lightkeeper.worker_server.wire import HostEntry, HostReport, to_json
 from tests.monitor.api import TOKEN, Api, options
 from tests.monitor.fakes import FakeFleet, page
 from tests.security.test_registration import IDENTITY, register
-from worker_server.wire import HostEntry, HostReport, to_json
 
 GROUPS = {"rg_0": "zero", "rg_1": "first", "0": "zero"}
 ZERO = {"Authorization": "Bearer zero"}

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from monitor.commands import run as command
-from monitor.commands.command import FAILED
-from monitor.service import Service
+from lightkeeper.monitor.commands import run as command
+from lightkeeper.monitor.commands.command import FAILED
+from lightkeeper.monitor.service import Service
 from tests.monitor.api import Api, options
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from monitor.act.http import Fetcher, Tokens
-from monitor.act.poller import Poller
+from lightkeeper.monitor.act.http import Fetcher, Tokens
+from lightkeeper.monitor.act.poller import Poller
+from lightkeeper.worker_server.wire import HostEntry, HostReport, to_json
 from tests.monitor.fakes import FakeFleet, page
-from worker_server.wire import HostEntry, HostReport, to_json
 
 ELSEWHERE = "http://127.0.0.1:1/rg_9.1"
 ANOTHERS = "http://127.0.0.1:1/rg_5.0"

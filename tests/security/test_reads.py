@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from monitor.service import Service, StartError
+from lightkeeper.monitor.service import Service, StartError
+from lightkeeper.worker_server.rank.settings import SettingError, Settings
+from lightkeeper.worker_server.sidecar.app import RequestGuard
+from lightkeeper.worker_server.sidecar.queries import RefusalError
 from tests.monitor.api import TOKEN, Api, options
-from worker_server.rank.settings import SettingError, Settings
-from worker_server.sidecar.app import RequestGuard
-from worker_server.sidecar.queries import RefusalError
 
 
 def test_closed_reads_need_the_token_on_loopback(tmp_path: Path) -> None:

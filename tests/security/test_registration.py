@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from monitor.act import targets as registry
-from monitor.act.targets import Registered, Registry
-from monitor.model.names import RankName
-from monitor.service import Service
+from lightkeeper.monitor.act import targets as registry
+from lightkeeper.monitor.act.targets import Registered, Registry
+from lightkeeper.monitor.model.names import RankName
+from lightkeeper.monitor.service import Service
+from lightkeeper.worker_server.wire import Registration, parse_identity
 from tests.monitor.api import TOKEN, Api, options
 from tests.monitor.doubles import HandClock, Memory
-from worker_server.wire import Registration, parse_identity
 
 IDENTITY = {
     "job": "j", "group": "rg_0", "group_rank": 0, "world_size": 1, "host": "h", "pid": 7,

@@ -100,7 +100,8 @@ async def _run(args: argparse.Namespace) -> dict[str, Any]:
         fleet.write_targets(targets)
         port = free_port()
         command = [
-            sys.executable, "-m", "monitor.cli", "monitor", "--bind", f"127.0.0.1:{port}",
+            sys.executable, "-m", "lightkeeper.monitor.cli", "monitor",
+            "--bind", f"127.0.0.1:{port}",
             "--store", f"{folder}/m.db", "--targets", str(targets), "--observe",
             "--tick", str(args.tick),
         ]  # fmt: skip

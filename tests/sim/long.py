@@ -18,9 +18,9 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from monitor.model.eviction import Evict, EvictionState
-from monitor.model.names import Host
-from monitor.model.observation import Failure
+from lightkeeper.monitor.model.eviction import Evict, EvictionState
+from lightkeeper.monitor.model.names import Host
+from lightkeeper.monitor.model.observation import Failure
 from tests.changed import replace
 from tests.monitor.fleet import SimFleet
 from tests.monitor.fleet.rank import WAITS, SimRank

@@ -4,12 +4,17 @@ import time
 
 import pytest
 
-from monitor.decide.pipeline import Pipeline
-from monitor.model.config import KeeperConfig
-from monitor.model.incident import State
-from monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway, Observation, Snapshot
+from lightkeeper.monitor.decide.pipeline import Pipeline
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.incident import State
+from lightkeeper.monitor.model.observation import (
+    NO_LIGHTHOUSE,
+    LighthouseAway,
+    Observation,
+    Snapshot,
+)
+from lightkeeper.worker_server import wire
 from tests.sim.fleet import Fleet
-from worker_server import wire
 
 HANG_AT, TICKS = 8, 28
 

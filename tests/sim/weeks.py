@@ -44,18 +44,18 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, Final
 
-from monitor.act import quarantine as offences
-from monitor.act.evictor import deny_launchers
-from monitor.act.quarantine import Quarantine
-from monitor.decide.pipeline import Pipeline
-from monitor.loop.evictions import accused_in, handed_over
-from monitor.model.config import KeeperConfig
-from monitor.model.escalation import decided
-from monitor.model.eviction import Evict, Eviction, Scope
-from monitor.model.incident import Incident, State
-from monitor.model.names import Host
-from monitor.model.observation import Failure, Snapshot, Vitals
-from monitor.model.verdict import Confidence
+from lightkeeper.monitor.act import quarantine as offences
+from lightkeeper.monitor.act.evictor import deny_launchers
+from lightkeeper.monitor.act.quarantine import Quarantine
+from lightkeeper.monitor.decide.pipeline import Pipeline
+from lightkeeper.monitor.loop.evictions import accused_in, handed_over
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.escalation import decided
+from lightkeeper.monitor.model.eviction import Evict, Eviction, Scope
+from lightkeeper.monitor.model.incident import Incident, State
+from lightkeeper.monitor.model.names import Host
+from lightkeeper.monitor.model.observation import Failure, Snapshot, Vitals
+from lightkeeper.monitor.model.verdict import Confidence
 from tests.changed import replace
 from tests.monitor.fleet import (
     cpu_stall,

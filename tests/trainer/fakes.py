@@ -2,11 +2,11 @@
 
 from contextlib import contextmanager
 
-from worker_server.rank.reporter import NullReporter
+from lightkeeper.worker_server.rank.null_reporter import NullReporter
 
 
 class FakeReporter:
-    """Follows the contract of `worker_server.attach()`."""
+    """Follows the contract of `lightkeeper.attach()`."""
 
     url = None
 

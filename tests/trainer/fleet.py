@@ -8,11 +8,11 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+from lightkeeper.trainer import options, status
 from tests.campaign.fleet import SMALL
 from tests.ports import free_port
 from tests.trainer.fakes import FakeReporter
 from tests.waiting import wait_for
-from trainer import options, status
 
 DEADLINE_S = 50.0
 LEARNING = (*SMALL, "--learning-rate", "0.01")
@@ -38,7 +38,7 @@ def rank_process(start, group, group_rank, world_size, port, arguments, calls_fi
         GLOO_SOCKET_IFNAME="lo",
         LIGHTKEEPER_HOST="host-1",
     )
-    from trainer import train
+    from lightkeeper.trainer import train
 
     class Held(train.WorkStretcher):
         def begin_work(self, slow_factor=1.0):

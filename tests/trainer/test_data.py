@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainer import model
+from lightkeeper.trainer import model
 
 pytestmark = pytest.mark.integration  # torch
 

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainer import faults
-from trainer.faults import FaultError, FaultKind, PlannedFault, Variant
-from trainer.injector import ACTS, Injector, leave_out_last_micro_batch
+from lightkeeper.trainer import faults
+from lightkeeper.trainer.faults import FaultError, FaultKind, PlannedFault, Variant
+from lightkeeper.trainer.injector import ACTS, Injector, leave_out_last_micro_batch
 
 pytestmark = pytest.mark.integration  # torch
 

@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
+from lightkeeper.trainer import faults
 from tests.trainer.fleet import Forks, lighthouse, shared, unequal, until
-from trainer import faults
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 

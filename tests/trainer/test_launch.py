@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from lightkeeper.trainer import supervisor
 from tests.waiting import wait_for
-from trainer import supervisor
 
 pytestmark = pytest.mark.integration
 
@@ -50,7 +50,7 @@ def test_a_stopped_rank_that_outlived_torchrun_is_killed_and_a_sidecar_is_not(st
     launch.process.kill()
     launch.process.wait()
     rank = start("run.1")
-    sidecar = start("run.1", "-m", "worker_server.sidecar")
+    sidecar = start("run.1", "-m", "lightkeeper.worker_server.sidecar")
     os.kill(rank.pid, signal.SIGSTOP)
 
     assert launch.sweep() == [rank.pid]
@@ -81,7 +81,9 @@ def test_stop_ends_a_torchrun_that_does_not_react(start):
 
 def test_close_ends_the_sidecars_of_all_launches(start):
     launcher = supervisor.Launcher("rg_1", 1, [], grace_s=2.0, run_id="run")
-    sidecars = [start(f"run.{number}", "-m", "worker_server.sidecar") for number in (1, 12)]
+    sidecars = [
+        start(f"run.{number}", "-m", "lightkeeper.worker_server.sidecar") for number in (1, 12)
+    ]
 
     assert sorted(launcher.close()) == sorted(sidecar.pid for sidecar in sidecars)
     assert [sidecar.wait(5) for sidecar in sidecars] == [-signal.SIGTERM] * 2

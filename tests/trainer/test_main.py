@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from trainer import train
+from lightkeeper.trainer import train
 
 pytestmark = pytest.mark.integration  # torch
 
@@ -16,7 +16,7 @@ def rank(monkeypatch, tmp_path):
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
     monkeypatch.setenv("LIGHTKEEPER", "0")
-    monkeypatch.setattr("sys.argv", ["trainer.train"])
+    monkeypatch.setattr("sys.argv", ["lightkeeper.trainer.train"])
 
     def run(training):
         monkeypatch.setattr(train, "train", training)

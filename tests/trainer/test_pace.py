@@ -1,6 +1,6 @@
 import pytest
 
-from trainer.injector import WorkStretcher
+from lightkeeper.trainer.injector import WorkStretcher
 
 pytestmark = pytest.mark.integration  # torch
 

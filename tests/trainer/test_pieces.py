@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from trainer import model, options
-from trainer.group import RankPlace
-from trainer.pieces import Cut, Pieces, cut_of, norm
+from lightkeeper.trainer import model, options
+from lightkeeper.trainer.group import RankPlace
+from lightkeeper.trainer.pieces import Cut, Pieces, cut_of, norm
 
 pytestmark = pytest.mark.integration  # torch
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from trainer import status
+from lightkeeper.trainer import status
 
 pytestmark = pytest.mark.integration  # torch
 

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from lightkeeper.trainer import model, options
+from lightkeeper.trainer.injector import Injector, WorkStretcher
+from lightkeeper.trainer.pieces import norm
+from lightkeeper.trainer.train import accumulate, clip
+from lightkeeper.worker_server.rank.null_reporter import NullReporter
 from tests.trainer.test_pieces import place, trained
-from trainer import model, options
-from trainer.injector import Injector, WorkStretcher
-from trainer.pieces import norm
-from trainer.train import accumulate, clip
-from worker_server.rank.reporter import NullReporter
 
 pytestmark = pytest.mark.integration  # torch
 

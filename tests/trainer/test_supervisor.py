@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from trainer.supervisor import MARK, Launcher, Supervisor, main
-from worker_server.rank.admission import Admitted, MonitorAway, Refused
+from lightkeeper.trainer.supervisor import MARK, Launcher, Supervisor, main
+from lightkeeper.worker_server.rank.admission import Admitted, MonitorAway, Refused
 
 
 class World:
@@ -189,7 +189,7 @@ def test_ranks_know_their_group_and_host_and_carry_the_mark(monkeypatch):
     assert environ["LIGHTKEEPER_MONITOR"] == "http://m:1"
     assert environ[MARK] == "run.1;"
     assert "MASTER_PORT" not in environ
-    assert launcher.command()[-4:] == ["-m", "trainer.train", "--steps", "3"]
+    assert launcher.command()[-4:] == ["-m", "lightkeeper.trainer.train", "--steps", "3"]
     assert "--nproc-per-node=2" in launcher.command()
 
 

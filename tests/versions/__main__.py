@@ -189,7 +189,7 @@ def _demo(python: Path, out: Path) -> Mapping[str, Any]:
     begun_s = time.monotonic()
     bad = []
     for options in DEMOS:
-        done = _run([str(python), "-m", "monitor.cli", "demo", *options])
+        done = _run([str(python), "-m", "lightkeeper.monitor.cli", "demo", *options])
         if done.returncode:
             Path(f"{out}.demo.log").write_text(done.stdout + done.stderr)
             bad.append(f"demo {' '.join(options)}: exit status {done.returncode}")

@@ -7,12 +7,12 @@ from typing import Any
 
 from msgspec import structs
 
+from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.rank.settings import Settings
+from lightkeeper.worker_server.sidecar.app import RequestGuard, Served, make_app
+from lightkeeper.worker_server.sidecar.metrics import make_registry
+from lightkeeper.worker_server.sidecar.process import EvictionResult
 from tests.changed import replace
-from worker_server import wire
-from worker_server.rank.settings import Settings
-from worker_server.sidecar.app import RequestGuard, Served, make_app
-from worker_server.sidecar.metrics import make_registry
-from worker_server.sidecar.process import EvictionResult
 
 TOKEN = "sesame"
 WITH_TOKEN = {"Authorization": f"Bearer {TOKEN}"}

@@ -14,9 +14,9 @@ import schemathesis
 from schemathesis.config import SchemathesisConfig
 from schemathesis.engine import events, from_schema
 
+from lightkeeper.worker_server.sidecar.app import document
 from tests.deep import DEEP, EXPLORES
 from tests.worker_server.boxes import WITH_TOKEN, FakeBox, app_of
-from worker_server.sidecar.app import document
 
 CONFIG = {
     "seed": random.SystemRandom().getrandbits(32) if EXPLORES else 7,

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from lightkeeper.worker_server.rank.page.reader import PageReader
+from lightkeeper.worker_server.rank.page.writer import PageWriter
+from lightkeeper.worker_server.rank.reporter import Reporter
 from tests.worker_server.admissions import FakeMonitor
 from tests.worker_server.pages import identity
 from tests.worker_server.ranks import RankUnderTest
-from worker_server.rank.page.reader import PageReader
-from worker_server.rank.page.writer import PageWriter
-from worker_server.rank.reporter import Reporter
 
 
 @pytest.fixture
@@ -68,7 +68,11 @@ def reporter(page: PageWriter) -> Reporter:
 @pytest.fixture
 def recording(reporter: Reporter) -> Iterator[Reporter]:
     """The same, with TorchFT and all collectives recorded."""
-    from worker_server.rank import collectives, process_groups, torchft  # they need torch
+    from lightkeeper.worker_server.rank import (  # they need torch
+        collectives,
+        process_groups,
+        torchft,
+    )
 
     collectives.install(reporter)
     process_groups.install()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 
-from worker_server import wire
-from worker_server.rank.page.reader import PageReader
-from worker_server.run_dir import RankFiles
-from worker_server.sidecar.black_box import BlackBox
-from worker_server.sidecar.queries import SilentError
-from worker_server.sidecar.stacks import Call, ProcessLook, Taken
+from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.rank.page.reader import PageReader
+from lightkeeper.worker_server.run_dir import RankFiles
+from lightkeeper.worker_server.sidecar.black_box import BlackBox
+from lightkeeper.worker_server.sidecar.queries import SilentError
+from lightkeeper.worker_server.sidecar.stacks import Call, ProcessLook, Taken
 
 
 class FakeProcess:

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-import worker_server
+import lightkeeper
 from tests import forks
 
 
@@ -32,7 +32,7 @@ def live(group, fate, port, rank):
         MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo",
     )  # fmt: skip
     torch.set_num_threads(1)
-    reporter = worker_server.attach()
+    reporter = lightkeeper.attach()
     dist.init_process_group("gloo", timeout=timedelta(seconds=600))
     go = Path(os.environ["LIGHTKEEPER_RUN_DIR"]) / f"{group}.go"
     for step in range(10**9):

@@ -12,10 +12,10 @@ import sys
 
 import torch
 
+from lightkeeper.worker_server.rank.torch_hooks import count_steps
 from tests.forks import child
 from tests.torchft_groups import lighthouse, manager_of, silence
 from tests.worker_server.torchft_parent import reporter_of
-from worker_server.rank.torch_hooks import count_steps
 
 RUNS = ("local_sgd", "diloco", "streaming")
 EVERY = 6

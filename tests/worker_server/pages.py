@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from worker_server import wire
-from worker_server.rank.page import layout
-from worker_server.rank.page.writer import StepFacts
+from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.rank.page import layout
+from lightkeeper.worker_server.rank.page.writer import StepFacts
 
 NOW = 10**15
 """Later than any real CLOCK_MONOTONIC, so that ages are positive."""

@@ -9,11 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from lightkeeper.worker_server.sidecar.process import DEAF_S
+from lightkeeper.worker_server.wire import StateReport
 from tests.ports import free_port
 from tests.worker_server.fates import DEAD
 from tests.worker_server.ranks import TOKEN, Rank, environment, eventually
-from worker_server.sidecar.process import DEAF_S
-from worker_server.wire import StateReport
 
 
 def trains(state: StateReport) -> bool:

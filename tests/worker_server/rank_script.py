@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 
-import worker_server
+import lightkeeper
 
 
 def steps(reporter, count=10**9, pause_s=0.005):
@@ -22,7 +22,7 @@ def steps(reporter, count=10**9, pause_s=0.005):
 
 
 def main(action):  # noqa: C901  one branch an action
-    reporter = worker_server.attach()
+    reporter = lightkeeper.attach()
     steps(reporter, 3)
     reporter.begin_step(3)
     print("ready", flush=True)

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
+from lightkeeper.worker_server import run_dir as files_of_ranks
+from lightkeeper.worker_server import wire
 from tests.waiting import wait_for
-from worker_server import run_dir as files_of_ranks
-from worker_server import wire
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,7 +57,7 @@ class Ended(NamedTuple):
 
 _FORKS = """
 import json, os, sys
-from worker_server.rank import attach  # once for all
+from lightkeeper.worker_server.rank import attach  # once for all
 pids = []
 for code, environ, folder in json.load(sys.stdin):
     pids.append(os.fork())

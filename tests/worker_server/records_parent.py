@@ -17,13 +17,13 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from lightkeeper.worker_server.rank import collectives
+from lightkeeper.worker_server.rank.page.reader import PageReader
+from lightkeeper.worker_server.rank.page.writer import PageWriter
+from lightkeeper.worker_server.rank.reporter import Reporter
+from lightkeeper.worker_server.sidecar import merge
+from lightkeeper.worker_server.sidecar.merge import ClockPairs
 from tests.worker_server.pages import identity
-from worker_server.rank import collectives
-from worker_server.rank.page.reader import PageReader
-from worker_server.rank.page.writer import PageWriter
-from worker_server.rank.reporter import Reporter
-from worker_server.sidecar import merge
-from worker_server.sidecar.merge import ClockPairs
 
 t = torch.ones
 ROUNDS = 5

@@ -9,12 +9,12 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_prometheus
 
+from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.rank.page.reader import PageReader
+from lightkeeper.worker_server.rank.page.writer import PageWriter
+from lightkeeper.worker_server.rank.reporter import Reporter
+from lightkeeper.worker_server.sidecar.metrics import StepFollower, make_registry
 from tests.worker_server.pages import identity
-from worker_server import wire
-from worker_server.rank.page.reader import PageReader
-from worker_server.rank.page.writer import PageWriter
-from worker_server.rank.reporter import Reporter
-from worker_server.sidecar.metrics import StepFollower, make_registry
 
 WHO = {"job_id": "job", "replica_group": "rg_1", "rank": "0"}
 

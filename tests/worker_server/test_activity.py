@@ -11,8 +11,8 @@ import time
 
 import pytest
 
+from lightkeeper.worker_server.sidecar.process import Activity, Counts, counts
 from tests.worker_server.ranks import eventually
-from worker_server.sidecar.process import Activity, Counts, counts
 
 
 class Clock:

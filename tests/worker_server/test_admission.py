@@ -6,9 +6,9 @@ import time
 
 import pytest
 
+from lightkeeper.worker_server.rank.admission import Admitted, MonitorAway, Refused, ask, until
+from lightkeeper.worker_server.rank.settings import SettingError, monitors_of
 from tests.worker_server.admissions import REFUSAL, FakeMonitor
-from worker_server.rank.admission import Admitted, MonitorAway, Refused, ask, until
-from worker_server.rank.settings import SettingError, monitors_of
 
 
 def gone() -> str:

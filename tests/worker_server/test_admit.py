@@ -13,11 +13,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.waiting import wait_for
-from tests.worker_server.admissions import REFUSAL
-from tests.worker_server.ranks import ROOT
-from worker_server.rank import admission
-from worker_server.rank.admission import (
+from lightkeeper.worker_server.rank import admission
+from lightkeeper.worker_server.rank.admission import (
     Admission,
     Admitted,
     MonitorAway,
@@ -26,6 +23,9 @@ from worker_server.rank.admission import (
     options,
     wait_until_admitted,
 )
+from tests.waiting import wait_for
+from tests.worker_server.admissions import REFUSAL
+from tests.worker_server.ranks import ROOT
 
 REFUSED = Refused("node1 is quarantined by ann: ECC")
 AWAY = MonitorAway("http://m:1: no answer in time")
@@ -166,7 +166,7 @@ def test_a_monitor_of_another_user_at_the_default_address_is_not_asked(monkeypat
         (["/usr/bin/python3.11", "-u", "-m", "pkg.train"], {}, True),
         (["torchrun", "train.py"], {}, False),
         (["python", "-m", "torch.distributed.run", "train.py"], {}, False),
-        (["python", "-m", "worker_server", "train.py"], {}, False),
+        (["python", "-m", "lightkeeper.worker_server", "train.py"], {}, False),
         (["python", "train.py"], {"RANK": "0", "WORLD_SIZE": "2"}, False),
         (["sh", "train.sh"], {}, False),
     ],
@@ -216,7 +216,7 @@ BARE = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]}
 
 def popen(*words, environ=None, **options) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "monitor.cli", "run", "--host", "node1", *words],
+        [sys.executable, "-m", "lightkeeper.monitor.cli", "run", "--host", "node1", *words],
         env=environ or BARE,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -346,7 +346,7 @@ def test_a_command_that_cannot_run_ends_as_in_a_shell(monitor, command, code, sa
 @pytest.mark.integration
 def test_it_imports_nothing_heavy():
     code = (
-        "import sys, json; from monitor.cli import main; status = main(['run']); "
+        "import sys, json; from lightkeeper.monitor.cli import main; status = main(['run']); "
         "print(json.dumps([status, sorted({name.split('.')[0] for name in sys.modules})]))"
     )
     done = subprocess.run(

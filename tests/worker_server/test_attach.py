@@ -8,12 +8,12 @@ from tests.worker_server.ranks import run_each, run_python
 
 pytestmark = pytest.mark.integration
 
-SAY = "import worker_server; r = worker_server.attach(); print(type(r).__name__)"
+SAY = "import lightkeeper; r = lightkeeper.attach(); print(type(r).__name__)"
 IDENTITY = """
-import worker_server as w
+import lightkeeper as w
 w.attach(job='j', group='g', rank=1, world_size=2, host='h')
 import os; from pathlib import Path
-from worker_server.rank.page.reader import PageReader
+from lightkeeper.worker_server.rank.page.reader import PageReader
 page = next(Path(os.environ['LIGHTKEEPER_RUN_DIR']).glob('*.page'))
 who = PageReader(page).identity
 print(who.job, who.rank, who.world_size, who.host, oct(page.stat().st_mode & 0o777))
@@ -27,9 +27,9 @@ class NoTorch:
 sys.meta_path.insert(0, NoTorch())
 import os
 from pathlib import Path
-import worker_server
-from worker_server.rank.page.reader import PageReader
-reporter = worker_server.attach()
+import lightkeeper
+from lightkeeper.worker_server.rank.page.reader import PageReader
+reporter = lightkeeper.attach()
 try:
     import torch
 except ModuleNotFoundError:
@@ -43,9 +43,9 @@ ANOTHER_TORCH = """
 import sys, types, worker_server
 for name in ("torch", "torch._dynamo"):
     sys.modules[name] = types.ModuleType(name)
-from worker_server.rank.torch_hooks import declare_compilations
+from lightkeeper.worker_server.rank.torch_hooks import declare_compilations
 sys.modules["torch._dynamo.callback"] = types.ModuleType("torch._dynamo.callback")
-declare_compilations(worker_server.attach())
+declare_compilations(lightkeeper.attach())
 print("trains")
 """
 
@@ -73,7 +73,7 @@ CASES = {
     "pod with a node": (SAY, {**POD, "LIGHTKEEPER_HOST": "node"}),
     "no pidfd": (f"import os; del os.pidfd_open; {SAY}", {}),  # as on old kernels
     "off": (SAY, {"LIGHTKEEPER": "0"}),
-    "twice": ("import worker_server as w; print(w.attach() is w.attach())", {}),
+    "twice": ("import lightkeeper as w; print(w.attach() is w.attach())", {}),
     "no torch": (WITHOUT_TORCH, {}),
     "another torch": (ANOTHER_TORCH, {"LIGHTKEEPER_TORCH": "0"}),
 }  # fmt: skip
@@ -154,8 +154,8 @@ def test_importing_the_package_is_light(run_dir):
 COMPILES = """
 import os, torch, worker_server
 from pathlib import Path
-from worker_server.rank.page.reader import PageReader
-worker_server.attach()
+from lightkeeper.worker_server.rank.page.reader import PageReader
+lightkeeper.attach()
 page = PageReader(next(Path(os.environ["LIGHTKEEPER_RUN_DIR"]).glob("*.page")))
 
 def tags():

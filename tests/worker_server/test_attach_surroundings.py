@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.rank.page import layout
 from tests.worker_server.ranks import ROOT
-from worker_server import wire
-from worker_server.rank.page import layout
 
 pytestmark = pytest.mark.integration
 
 NAME = f"lightkeeper-{os.getuid()}"
 LIVE = """
 import json, sys, time, urllib.request, worker_server
-reporter = worker_server.attach()
+reporter = lightkeeper.attach()
 reporter.begin_step(3)
 deadline = time.monotonic() + 30
 while reporter.url is None and time.monotonic() < deadline:
@@ -82,7 +82,7 @@ def test_a_full_dev_shm_is_left_for_the_next_place_and_nothing_dies_of_it(tmp_pa
 )
 def test_with_no_place_to_write_there_is_one_warning_and_training_goes_on():
     read_only = [f"mount -t tmpfs -o ro none {place}" for place in ("/dev/shm", "/tmp")]
-    code = "import worker_server; r = worker_server.attach(); print(type(r).__name__)"
+    code = "import lightkeeper; r = lightkeeper.attach(); print(type(r).__name__)"
     done = run(code, *mounted(*read_only), LIGHTKEEPER_RUN_DIR="/proc/nowhere")
     assert (done.returncode, done.stdout) == (0, "NullReporter\n")
     assert done.stderr.count("RuntimeWarning: lightkeeper is not attached") == 1
@@ -130,7 +130,7 @@ def test_torchs_part_can_be_left_out(run_dir):
         "    if not os.fork():\n"
         "        before = dist.all_reduce\n"
         "        os.environ['LIGHTKEEPER_TORCH'] = switch\n"
-        "        worker_server.attach()\n"
+        "        lightkeeper.attach()\n"
         "        hooks = len(optimizer._global_optimizer_post_hooks)\n"
         "        print(dist.all_reduce is before, hooks, flush=True)\n"
         "        os._exit(0)\n"
@@ -145,7 +145,7 @@ import os, time, torch, urllib.request, worker_server
 import torch._dynamo  # AdamW imports it at its first step
 torch.set_num_threads(1)
 def life(reports):
-    reporter = worker_server.attach()
+    reporter = lightkeeper.attach()
     weights = torch.nn.Linear(2, 1)
     adam, other = torch.optim.AdamW(weights.parameters()), torch.optim.SGD(weights.parameters())
     for step in range(5):

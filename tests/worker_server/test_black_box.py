@@ -7,15 +7,15 @@ import json
 import pytest
 from prometheus_client import generate_latest
 
+from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.rank.page import layout
+from lightkeeper.worker_server.sidecar.metrics import make_registry
+from lightkeeper.worker_server.sidecar.queries import SilentError
+from lightkeeper.worker_server.sidecar.recorders import MAIN
 from tests.changed import replace
 from tests.worker_server.doubles import Bench
 from tests.worker_server.pages import enter, write_step
 from tests.worker_server.wire_values import parse_last_words
-from worker_server import wire
-from worker_server.rank.page import layout
-from worker_server.sidecar.metrics import make_registry
-from worker_server.sidecar.queries import SilentError
-from worker_server.sidecar.recorders import MAIN
 
 
 @pytest.fixture

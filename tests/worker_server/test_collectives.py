@@ -22,8 +22,8 @@ import torch.distributed as dist  # noqa: E402
 from torch.distributed import checkpoint  # noqa: E402
 from torch.distributed import distributed_c10d as c10d  # noqa: E402
 
+from lightkeeper.worker_server.rank import collectives  # noqa: E402
 from tests.worker_server.pages import NOW  # noqa: E402
-from worker_server.rank import collectives  # noqa: E402
 
 pytestmark = [
     pytest.mark.integration,  # torch

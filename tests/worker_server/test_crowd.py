@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 import pytest
 import trustme
 
+from lightkeeper.worker_server import wire
 from tests.ports import free_port
 from tests.worker_server.ranks import TOKEN, eventually
-from worker_server import wire
 
 pytestmark = pytest.mark.integration
 GET = b"GET /v1/state HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"

@@ -8,11 +8,11 @@ from email.utils import formatdate
 
 import pytest
 
+from lightkeeper.worker_server import doctor, run_dir, wire
+from lightkeeper.worker_server.doctor import FAILED, OK, UNKNOWN, WARNING, RankHere
 from tests.http_server import FakeServer
 from tests.ports import free_port
 from tests.worker_server.boxes import HEADS, IDENTITY, PROCESS, STEP
-from worker_server import doctor, run_dir, wire
-from worker_server.doctor import FAILED, OK, UNKNOWN, WARNING, RankHere
 
 
 class Server(FakeServer):

@@ -11,10 +11,10 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.run_dir import start_ticks, state_of
+from lightkeeper.worker_server.sidecar.stacks import _SYSCALLS
 from tests.worker_server.ranks import eventually
-from worker_server import wire
-from worker_server.run_dir import start_ticks, state_of
-from worker_server.sidecar.stacks import _SYSCALLS
 
 pytestmark = pytest.mark.integration
 

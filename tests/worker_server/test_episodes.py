@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker_server.rank.torchft import Episodes
+from lightkeeper.worker_server.rank.torchft import Episodes
 
 pytestmark = pytest.mark.integration  # torch
 

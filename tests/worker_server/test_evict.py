@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from worker_server import wire
-from worker_server.sidecar.process import EvictionResult, Family, Relation, evict
+from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.sidecar.process import EvictionResult, Family, Relation, evict
 
 
 class FakeRank:
@@ -149,7 +149,9 @@ def test_another_rank_that_this_one_has_started_is_spared_with_all_that_is_its()
 
 def test_a_stranger_that_has_got_the_number_of_a_dead_one_loses_nothing(monkeypatch):
     held = []
-    monkeypatch.setattr("worker_server.sidecar.process.PidfdProcess", lambda *who: held.append(who))
+    monkeypatch.setattr(
+        "lightkeeper.worker_server.sidecar.process.PidfdProcess", lambda *who: held.append(who)
+    )
     relations = {pid: Relation(*row, 7) for pid, row in TREE.items()}
     relations[RANK] = Relation(AGENT, RANK, RANK, 7)
     family = Family(RANK, tuple, lambda: dict(relations), OWN_GROUP)

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from lightkeeper.worker_server.rank import fingerprint
+from lightkeeper.worker_server.rank.reporter import Reporter
 from tests.worker_server.pages import NOW
-from worker_server.rank import fingerprint
-from worker_server.rank.reporter import Reporter
 
 pytestmark = pytest.mark.integration  # torch
 

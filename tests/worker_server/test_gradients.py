@@ -13,9 +13,9 @@ pytestmark = pytest.mark.integration  # torch
 
 torch = pytest.importorskip("torch")
 
+from lightkeeper.worker_server.rank import torchft  # noqa: E402
+from lightkeeper.worker_server.rank.torchft import ENVIRONMENT, sample_is_finite  # noqa: E402
 from tests.worker_server.pages import NOW  # noqa: E402
-from worker_server.rank import torchft  # noqa: E402
-from worker_server.rank.torchft import ENVIRONMENT, sample_is_finite  # noqa: E402
 
 NAN, INF = float("nan"), float("inf")
 LARGE = 100_000
@@ -109,8 +109,8 @@ def test_all_tensors_are_looked_at_as_long_as_that_is_little_of_a_step(
 ):
     now = itertools.count(0, 5_000)  # each look takes 5 us
     late = [0]
-    monkeypatch.setattr("worker_server.rank.torchft.thread_time_ns", lambda: next(now))
-    monkeypatch.setattr("worker_server.rank.torchft.perf_counter_ns", lambda: late[0])
+    monkeypatch.setattr("lightkeeper.worker_server.rank.torchft.thread_time_ns", lambda: next(now))
+    monkeypatch.setattr("lightkeeper.worker_server.rank.torchft.perf_counter_ns", lambda: late[0])
     for n in range(9):
         late[0] += int(step_s * 1e9)
         step(manager, *(gradient(NAN if n and k == 17 else None) for k in range(64)))

@@ -6,10 +6,10 @@ import socket
 
 import pytest
 
+from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.rank.settings import Settings
+from lightkeeper.worker_server.sidecar.app import ENDPOINTS
 from tests.worker_server.boxes import TOKEN, WITH_TOKEN, FakeBox, app_of
-from worker_server import wire
-from worker_server.rank.settings import Settings
-from worker_server.sidecar.app import ENDPOINTS
 
 READS = ["/nope", *(endpoint.path for endpoint in ENDPOINTS if not endpoint.acts)]
 ORDER = {"reason": "test"}

@@ -9,10 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from worker_server import home
-from worker_server.home import TokenFileError, find_token, make_token_file, read_token_file
-from worker_server.rank.settings import LOOPBACK, Settings
-from worker_server.sidecar.serve import bind_towards
+from lightkeeper.worker_server import home
+from lightkeeper.worker_server.home import (
+    TokenFileError,
+    find_token,
+    make_token_file,
+    read_token_file,
+)
+from lightkeeper.worker_server.rank.settings import LOOPBACK, Settings
+from lightkeeper.worker_server.sidecar.serve import bind_towards
 
 
 def secret(path: Path, content: str = "sesame\n", mode: int = 0o600) -> Path:
@@ -174,7 +179,7 @@ def test_it_listens_where_a_monitor_elsewhere_can_reach_it_and_only_with_a_token
         def getsockname(self):
             return ("127.0.0.1" if self.to.startswith("127.") else "192.0.2.7", 1)
 
-    monkeypatch.setattr("worker_server.sidecar.serve.socket.socket", Route)
+    monkeypatch.setattr("lightkeeper.worker_server.sidecar.serve.socket.socket", Route)
 
     def bound(monitor: str, token: str | None = "sesame") -> str:
         return bind_towards(Settings(monitors=(monitor,), token=token))

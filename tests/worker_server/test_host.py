@@ -12,14 +12,14 @@ import time
 
 import pytest
 
+from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.rank.page import layout
+from lightkeeper.worker_server.rank.page.reader import PageReader
+from lightkeeper.worker_server.rank.page.writer import PageWriter
+from lightkeeper.worker_server.run_dir import RankFiles, start_ticks
+from lightkeeper.worker_server.sidecar.host import HostView, have_port, share
+from lightkeeper.worker_server.sidecar.serve import listening_socket
 from tests.worker_server.boxes import IDENTITY, PROCESS
-from worker_server import wire
-from worker_server.rank.page import layout
-from worker_server.rank.page.reader import PageReader
-from worker_server.rank.page.writer import PageWriter
-from worker_server.run_dir import RankFiles, start_ticks
-from worker_server.sidecar.host import HostView, have_port, share
-from worker_server.sidecar.serve import listening_socket
 
 ELSEWHERE = {
     "url": "http://10.0.0.7:9", "sidecar_pid": 2**22 - 1, "sidecar_ticks": 1, "pid_namespace": 1,
@@ -299,7 +299,7 @@ def test_a_port_that_may_not_be_had_is_tried_again(caplog):
         return listening_socket("127.0.0.1", 0)
 
     served = []
-    caplog.set_level("WARNING", "worker_server.sidecar")
+    caplog.set_level("WARNING", "lightkeeper.worker_server.sidecar")
     have_port(listen, served.append, retry_s=0.01)
     served[0].close()
     assert [record.message for record in caplog.records] == ["the host's port: Permission denied"]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from lightkeeper.worker_server import wire
 from tests.sim.fleet import Fleet
-from worker_server import wire
 
 
 def odd_answers() -> dict[str, Any]:

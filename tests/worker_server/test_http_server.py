@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from lightkeeper.worker_server.http_server import Channel, HttpServer, ServerLimits
+from lightkeeper.worker_server.sidecar.serve import connections_that_fit, listening_socket
 from tests.waiting import wait_for
-from worker_server.http_server import Channel, HttpServer, ServerLimits
-from worker_server.sidecar.serve import connections_that_fit, listening_socket
 
 BIG = b"x" * (24 << 20)
 

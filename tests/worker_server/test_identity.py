@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker_server.rank.identity import (
+from lightkeeper.worker_server.rank.identity import (
     LAUNCHERS,
     identity_from,
     is_rank,
@@ -16,7 +16,7 @@ from worker_server.rank.identity import (
     name_in_replica_id,
     program_of,
 )
-from worker_server.rank.settings import SettingError
+from lightkeeper.worker_server.rank.settings import SettingError
 
 TORCHRUN = {
     "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "GROUP_RANK": "1", "LOCAL_WORLD_SIZE": "4",

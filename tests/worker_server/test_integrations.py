@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from lightkeeper.worker_server.integrations import lightning
+from lightkeeper.worker_server.rank.torch_hooks import StepCounter
 from tests.worker_server.ranks import ROOT, run_python
 from tests.worker_server.sources import WrittenDown
-from worker_server.integrations import lightning
-from worker_server.rank.torch_hooks import StepCounter
 
 
 class Optimizer:
@@ -169,7 +169,7 @@ def test_a_hook_that_fails_is_one_warning_and_the_end_of_our_hooks(following):
 
 ASK = """
 import sys
-from worker_server.integrations import lightning as ours
+from lightkeeper.worker_server.integrations import lightning as ours
 print([len(make()) for make in (ours.lightning_callbacks, ours.fabric_callbacks,
                                 ours.pytorch_lightning_callbacks)],
       [name for name in ("torch", "lightning", "mmap") if name in sys.modules])

@@ -9,7 +9,7 @@ from tests.worker_server.ranks import run_each, run_python
 
 pytestmark = pytest.mark.integration
 
-SAY = "import worker_server; r = worker_server.attach(); print(type(r).__name__)"
+SAY = "import lightkeeper; r = lightkeeper.attach(); print(type(r).__name__)"
 REFUSED = (
     "lightkeeper: this rank is refused on node1 until a person releases it: node1 is quarantined "
     "by ann: ECC; "
@@ -18,7 +18,7 @@ REFUSED = (
 
 IN_A_THREAD = """
 import threading, worker_server
-thread = threading.Thread(target=worker_server.attach); thread.start(); thread.join()
+thread = threading.Thread(target=lightkeeper.attach); thread.start(); thread.join()
 print('trains')
 """
 TIMED = f"import time; t = time.monotonic(); {SAY}; print(time.monotonic() - t)"
@@ -120,7 +120,14 @@ def test_the_script_may_say_it_itself(ended, monitors):
 def test_a_script_that_is_only_wrapped_ends_with_the_same_status(tmp_path, run_dir, monitor):
     script = tmp_path / "train.py"
     script.write_text("print('trains')")
-    words = ["-m", "worker_server", "--admission", "refuse", "--monitor", monitor(REFUSAL).url]
+    words = [
+        "-m",
+        "lightkeeper.worker_server",
+        "--admission",
+        "refuse",
+        "--monitor",
+        monitor(REFUSAL).url,
+    ]
     done = run_python(*words, str(script), run_dir=run_dir)
     assert (done.returncode, done.stdout) == (75, "")
     assert "ending with status 75" in done.stderr

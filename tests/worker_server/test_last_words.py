@@ -12,22 +12,27 @@ from pathlib import Path
 
 import pytest
 
+from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.rank import last_words
+from lightkeeper.worker_server.rank.page import layout
+from lightkeeper.worker_server.rank.page.reader import PageReader
+from lightkeeper.worker_server.rank.page.writer import PageWriter
+from lightkeeper.worker_server.run_dir import RankFiles, start_ticks
+from lightkeeper.worker_server.sidecar.black_box import BlackBox
+from lightkeeper.worker_server.sidecar.last_words import Remains, StderrTail, how_it_ended
+from lightkeeper.worker_server.sidecar.process import (
+    OomWatch,
+    PidfdProcess,
+    decode_status,
+    wait_status,
+)
+from lightkeeper.worker_server.sidecar.recorders import ControlPlane
+from lightkeeper.worker_server.sidecar.stacks import Stacks
+from lightkeeper.worker_server.sidecar.text import render
 from tests.worker_server.doubles import Bench
 from tests.worker_server.pages import identity
 from tests.worker_server.ranks import run_each
 from tests.worker_server.wire_values import parse_last_words
-from worker_server import wire
-from worker_server.rank import last_words
-from worker_server.rank.page import layout
-from worker_server.rank.page.reader import PageReader
-from worker_server.rank.page.writer import PageWriter
-from worker_server.run_dir import RankFiles, start_ticks
-from worker_server.sidecar.black_box import BlackBox
-from worker_server.sidecar.last_words import Remains, StderrTail, how_it_ended
-from worker_server.sidecar.process import OomWatch, PidfdProcess, decode_status, wait_status
-from worker_server.sidecar.recorders import ControlPlane
-from worker_server.sidecar.stacks import Stacks
-from worker_server.sidecar.text import render
 
 RAISED = ("ValueError: bad", wire.Trace("Traceback ...", "uncaught in the main thread", 1.0))
 IN_THREAD = ("KeyError: 1", wire.Trace("Traceback ...", 'uncaught in the thread "loader"', 1.0))
@@ -242,7 +247,7 @@ SNIPPETS = {
 
 @pytest.fixture(scope="module")
 def endings(module_dir):
-    code = "import worker_server; worker_server.attach()\n{}\n"
+    code = "import lightkeeper; lightkeeper.attach()\n{}\n"
     cases = {
         f"{name}{switch}": (
             code.format(snippet), {"LIGHTKEEPER": switch, "PYTHONFAULTHANDLER": ""}

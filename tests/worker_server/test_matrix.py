@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from lightkeeper.worker_server import wire
 from tests.worker_server.fates import DEAD, FATES
 from tests.worker_server.pairs import Pairs
 from tests.worker_server.ranks import TOKEN, eventually
 from tests.worker_server.wire_values import parse_last_words
-from worker_server import wire
 
 pytestmark = pytest.mark.integration
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.changed import replace
-from worker_server.sidecar.merge import (
+from lightkeeper.worker_server.sidecar.merge import (
     ClockPairs,
     Merged,
     cursor_of,
@@ -20,8 +19,9 @@ from worker_server.sidecar.merge import (
     select,
     unfinished,
 )
-from worker_server.sidecar.queries import RefusalError
-from worker_server.wire import RingEntry
+from lightkeeper.worker_server.sidecar.queries import RefusalError
+from lightkeeper.worker_server.wire import RingEntry
+from tests.changed import replace
 
 S = 10**9
 WALL = 1_700_000_000 * S

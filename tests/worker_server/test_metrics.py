@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from lightkeeper.worker_server.rank.page import layout
+from lightkeeper.worker_server.sidecar.metrics import BUCKETS_S
 from tests.worker_server.pages import enter, write_step
 from tests.worker_server.scraped import Rank, step
-from worker_server.rank.page import layout
-from worker_server.sidecar.metrics import BUCKETS_S
 
 
 @pytest.fixture

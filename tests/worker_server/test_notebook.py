@@ -62,7 +62,7 @@ def notebook(run_dir, tmp_path):
     opened.end()
 
 
-ATTACH = "import worker_server, time\nreporter = worker_server.attach()"
+ATTACH = "import lightkeeper, time\nreporter = lightkeeper.attach()"
 URL = "while reporter.url is None: time.sleep(0.05)\nreporter.url"
 
 

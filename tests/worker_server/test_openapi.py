@@ -12,10 +12,10 @@ import jsonschema
 import pytest
 from msgspec import Struct, structs
 
+from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.rank.settings import Settings
 from tests.worker_server.boxes import TOKEN, WITH_TOKEN, FakeBox, app_of
 from tests.worker_server.ranks import ROOT
-from worker_server import wire
-from worker_server.rank.settings import Settings
 
 DOCUMENT = app_of(FakeBox()).test_client().get(wire.PATH_OPENAPI).json
 OPERATIONS = [

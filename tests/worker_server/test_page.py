@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.rank.page import layout
+from lightkeeper.worker_server.rank.page.reader import PageReader
+from lightkeeper.worker_server.rank.page.writer import StepFacts
 from tests.worker_server.pages import NOW, enter, identity, write_step
-from worker_server import wire
-from worker_server.rank.page import layout
-from worker_server.rank.page.reader import PageReader
-from worker_server.rank.page.writer import StepFacts
 
 
 def test_readers_are_told_how_many_calls_a_record_holds():

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.rank.page import layout
+from lightkeeper.worker_server.rank.page.writer import PageWriter
 from tests.worker_server.pages import NOW, enter
-from worker_server import wire
-from worker_server.rank.page import layout
-from worker_server.rank.page.writer import PageWriter
 
 KINDS = [
     pytest.param(layout.NOTE_STACKS, id="stacks"),

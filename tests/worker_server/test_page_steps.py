@@ -7,8 +7,8 @@ import time
 
 import pytest
 
+from lightkeeper.worker_server.rank.page import layout
 from tests.worker_server.pages import NOW
-from worker_server.rank.page import layout
 
 
 def attempt(page, number, *, committed=True):

@@ -11,12 +11,12 @@ import time
 
 import pytest
 
+from lightkeeper.worker_server.rank.page import layout
+from lightkeeper.worker_server.rank.page.reader import PageReader
+from lightkeeper.worker_server.rank.page.writer import PageWriter, StepFacts
 from tests.waiting import wait_for
 from tests.worker_server.pages import enter, identity
 from tests.worker_server.ranks import ROOT
-from worker_server.rank.page import layout
-from worker_server.rank.page.reader import PageReader
-from worker_server.rank.page.writer import PageWriter, StepFacts
 
 KINDS = (layout.NOTE_STACKS, layout.NOTE_EXCEPTION)
 PEERS = 2
@@ -274,8 +274,8 @@ def test_a_writer_may_get_on_at_any_load_and_what_is_read_is_whole(tmp_path, rou
 FULL_SPEED = """
 import sys
 from pathlib import Path
-from worker_server.rank.page import layout
-from worker_server.rank.page.writer import PageWriter
+from lightkeeper.worker_server.rank.page import layout
+from lightkeeper.worker_server.rank.page.writer import PageWriter
 from tests.worker_server.pages import identity
 from tests.worker_server.test_page_torn import PEERS, Everything
 layout.MAX_TRANSFERS = PEERS

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
+from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.rank.identity import identity_from, place_from
+from lightkeeper.worker_server.rank.page.layout import IDENTITY_BYTES
 from tests.changed import replace
-from worker_server import wire
-from worker_server.rank.identity import identity_from, place_from
-from worker_server.rank.page.layout import IDENTITY_BYTES
 
 UID = "0d5a8f5e-3a4c-4b1c-9b1f-2f3d5f6a7b8c"
 OTHER_UID = "11111111-3a4c-4b1c-9b1f-2f3d5f6a7b8c"

@@ -3,8 +3,8 @@
 import os
 import socket
 
-from worker_server.sidecar.last_words import _port_taken
-from worker_server.sidecar.ports import listener
+from lightkeeper.worker_server.sidecar.last_words import _port_taken
+from lightkeeper.worker_server.sidecar.ports import listener
 
 
 def test_the_process_that_listens_is_named() -> None:

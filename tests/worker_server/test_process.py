@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
+from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.run_dir import start_ticks
+from lightkeeper.worker_server.sidecar.process import PidfdProcess
 from tests.worker_server.tracers import traced
-from worker_server import wire
-from worker_server.run_dir import start_ticks
-from worker_server.sidecar.process import PidfdProcess
 
 SLEEPER = """
 import ctypes, threading, time
@@ -77,5 +77,7 @@ def test_a_tracer_of_one_thread_is_found_among_all(sleeper):
 def test_the_py_spy_of_a_worker_server_is_no_tracer(sleeper):
     process, _ = sleeper
     runs_it = "import subprocess, sys; subprocess.run(sys.argv[2:])"
-    with traced(process.pid, by=(sys.executable, "-Sc", runs_it, "worker_server.sidecar")):
+    with traced(
+        process.pid, by=(sys.executable, "-Sc", runs_it, "lightkeeper.worker_server.sidecar")
+    ):
         assert process.look(0.0).tracer is None

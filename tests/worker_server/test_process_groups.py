@@ -15,9 +15,9 @@ from torch.distributed import distributed_c10d as c10d  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 
+from lightkeeper.worker_server.rank import collectives, process_groups  # noqa: E402
+from lightkeeper.worker_server.rank.page import layout  # noqa: E402
 from tests.worker_server.pages import NOW  # noqa: E402
-from worker_server.rank import collectives, process_groups  # noqa: E402
-from worker_server.rank.page import layout  # noqa: E402
 
 pytestmark = pytest.mark.integration  # torch
 

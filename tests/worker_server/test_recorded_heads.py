@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.sidecar.recorders import RecordedHeads
 from tests.monitor.records.dumps import config, entry, nccl, pending, status
-from worker_server import wire
-from worker_server.sidecar.recorders import RecordedHeads
 
 ASKED = "dump_nccl_trace_json"
 WORLD = config(**{"0": ("default_pg", range(4))})

@@ -14,16 +14,16 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.rank.page import layout
+from lightkeeper.worker_server.rank.page.reader import PageReader
+from lightkeeper.worker_server.run_dir import RankFiles
+from lightkeeper.worker_server.sidecar.black_box import BlackBox
+from lightkeeper.worker_server.sidecar.queries import SilentError
+from lightkeeper.worker_server.sidecar.recorders import ControlPlane, Recorders
+from lightkeeper.worker_server.sidecar.text import render
 from tests.waiting import wait_for
 from tests.worker_server.doubles import FakeProcess, FakeStacks
-from worker_server import wire
-from worker_server.rank.page import layout
-from worker_server.rank.page.reader import PageReader
-from worker_server.run_dir import RankFiles
-from worker_server.sidecar.black_box import BlackBox
-from worker_server.sidecar.queries import SilentError
-from worker_server.sidecar.recorders import ControlPlane, Recorders
-from worker_server.sidecar.text import render
 
 GLOO = {"version": "2.10", "entries": [{"record_id": 0, "time_created_ns": 5, "state": "scheduled",
                                         "profiling_name": "gloo:all_reduce"}]}  # fmt: skip

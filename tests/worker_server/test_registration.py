@@ -9,15 +9,15 @@ from contextlib import contextmanager
 
 import pytest
 
+from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.rank.identity import renamed
+from lightkeeper.worker_server.rank.settings import Settings
+from lightkeeper.worker_server.run_dir import RankFiles, start_ticks
+from lightkeeper.worker_server.sidecar import serve
+from lightkeeper.worker_server.sidecar.serve import EndpointFile, Registrar, check_self, give_back
 from tests.http_server import FakeServer
 from tests.worker_server.pages import identity
 from tests.worker_server.ranks import TOKEN, eventually
-from worker_server import wire
-from worker_server.rank.identity import renamed
-from worker_server.rank.settings import Settings
-from worker_server.run_dir import RankFiles, start_ticks
-from worker_server.sidecar import serve
-from worker_server.sidecar.serve import EndpointFile, Registrar, check_self, give_back
 
 
 class FakeMonitor(FakeServer):

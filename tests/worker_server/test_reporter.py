@@ -9,13 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.rank.attach import _complaining
+from lightkeeper.worker_server.rank.null_reporter import NullReporter
+from lightkeeper.worker_server.rank.page.reader import PageReader
+from lightkeeper.worker_server.rank.page.writer import PageWriter
+from lightkeeper.worker_server.rank.reporter import Reporter
+from lightkeeper.worker_server.run_dir import RankFiles
 from tests.worker_server.pages import NOW, identity
-from worker_server import wire
-from worker_server.rank.attach import _complaining
-from worker_server.rank.page.reader import PageReader
-from worker_server.rank.page.writer import PageWriter
-from worker_server.rank.reporter import NullReporter, Reporter
-from worker_server.run_dir import RankFiles
 
 
 @pytest.fixture

@@ -7,6 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.sidecar.app import BOTH, ENDPOINTS, JSON
+from lightkeeper.worker_server.sidecar.process import EvictionResult
+from lightkeeper.worker_server.sidecar.queries import (
+    RefusalError,
+    SilentError,
+    in_json,
+    in_text,
+)
 from tests.worker_server.boxes import (
     IDENTITY,
     TOKEN,
@@ -16,15 +25,6 @@ from tests.worker_server.boxes import (
     host_report,
 )
 from tests.worker_server.wire_values import parse_last_words
-from worker_server import wire
-from worker_server.sidecar.app import BOTH, ENDPOINTS, JSON
-from worker_server.sidecar.process import EvictionResult
-from worker_server.sidecar.queries import (
-    RefusalError,
-    SilentError,
-    in_json,
-    in_text,
-)
 
 
 @pytest.fixture

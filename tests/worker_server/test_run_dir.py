@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from worker_server.rank.page import layout
-from worker_server.rank.page.writer import PageWriter
-from worker_server.run_dir import (
+from lightkeeper.worker_server.rank.page import layout
+from lightkeeper.worker_server.rank.page.writer import PageWriter
+from lightkeeper.worker_server.run_dir import (
     RankFiles,
     RunDirError,
     candidates,
@@ -21,7 +21,7 @@ from worker_server.run_dir import (
     pid_namespace,
     sweep,
 )
-from worker_server.wire import GroupName, Host, Identity
+from lightkeeper.worker_server.wire import GroupName, Host, Identity
 
 NAME = f"lightkeeper-{os.getuid()}"
 

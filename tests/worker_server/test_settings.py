@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from worker_server.rank.settings import SettingError, Settings, for_sidecar
+from lightkeeper.worker_server.rank.settings import SettingError, Settings, for_sidecar
 
 
 def test_a_token_is_not_shown_when_settings_are_printed():

@@ -7,8 +7,8 @@ import warnings
 
 import pytest
 
-from worker_server.rank.attach import SidecarProcess as Companion
-from worker_server.run_dir import RankFiles
+from lightkeeper.worker_server.rank.attach import SidecarProcess as Companion
+from lightkeeper.worker_server.run_dir import RankFiles
 
 
 class FakeLauncher:

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from lightkeeper.worker_server.rank.null_reporter import NullReporter
 from tests.worker_server.pages import NOW
-from worker_server.rank.reporter import NullReporter
 
 NAN = float("nan")
 

@@ -10,13 +10,13 @@ import time
 
 import pytest
 
+from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.rank.last_words import stacks_text
+from lightkeeper.worker_server.rank.page import layout
+from lightkeeper.worker_server.sidecar.queries import RefusalError, SilentError
+from lightkeeper.worker_server.sidecar.stacks import Stacks, calls_of
 from tests.waiting import wait_for
 from tests.worker_server.doubles import Bench
-from worker_server import wire
-from worker_server.rank.last_words import stacks_text
-from worker_server.rank.page import layout
-from worker_server.sidecar.queries import RefusalError, SilentError
-from worker_server.sidecar.stacks import Stacks, calls_of
 
 NOTE = 'Thread 7: "MainThread"\n    main (train.py:7)\n'
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.sidecar.text import render
 from tests.changed import replace
 from tests.worker_server.boxes import PROCESS, FakeBox, host_report
 from tests.worker_server.pages import identity
-from worker_server import wire
-from worker_server.sidecar.text import render
 
 
 def record(ring=(), **kwargs):

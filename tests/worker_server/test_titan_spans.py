@@ -13,10 +13,10 @@ from types import ModuleType
 
 import pytest
 
+from lightkeeper.worker_server.integrations import torchtitan
+from lightkeeper.worker_server.rank.reporter import Reporter
 from tests.worker_server.ranks import ROOT, run_python
 from tests.worker_server.sources import WrittenDown
-from worker_server.integrations import torchtitan
-from worker_server.rank.reporter import Reporter
 
 
 @pytest.fixture
@@ -158,13 +158,13 @@ def test_metrics_of_another_version_cost_the_loss_and_nothing_else(monkeypatch):
     monkeypatch.setenv("LIGHTKEEPER", "0")
     logger = logging.Logger("stands for torchtitan's")
     monkeypatch.setenv("TITAN_STRUCT_LOGGER_HANDLERS", f"{FACTORY},other.factory")
-    monkeypatch.setattr("worker_server.rank.attach._attached", None)
+    monkeypatch.setattr("lightkeeper.worker_server.rank.attach._attached", None)
     with pytest.warns(RuntimeWarning, match="no loss"):
         torchtitan.handler(structured_logger=logger, rank=0, source="training", output_dir="out")
     assert [type(handler).__name__ for handler in logger.handlers] == ["SpanHandler"]
 
 
-FACTORY = "worker_server.integrations.torchtitan.handler"
+FACTORY = "lightkeeper.worker_server.integrations.torchtitan.handler"
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import trustme
 
+from lightkeeper.worker_server.http_server import TlsError, tls_channel
 from tests.worker_server.ranks import eventually
 from tests.worker_server.test_http_server import BIG, Served, closes
-from worker_server.http_server import TlsError, tls_channel
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from importlib.machinery import PathFinder, SourceFileLoader
 
 import pytest
 
-from worker_server.rank.torch_hooks import when_imported
+from lightkeeper.worker_server.rank.torch_hooks import when_imported
 
 NAME = "lightkeeper_late_module"
 

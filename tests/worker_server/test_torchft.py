@@ -35,13 +35,13 @@ from torchft.process_group import (  # noqa: E402
     ProcessGroupGloo,
 )
 
+from lightkeeper.worker_server import wire  # noqa: E402
+from lightkeeper.worker_server.rank import collectives, torchft, torchft_groups  # noqa: E402
+from lightkeeper.worker_server.rank.page import layout  # noqa: E402
+from lightkeeper.worker_server.rank.page.reader import PageReader  # noqa: E402
+from lightkeeper.worker_server.sidecar.metrics import RankCollector  # noqa: E402
 from tests.worker_server import local_sgd_parent, pieces_parent, torchft_parent  # noqa: E402
 from tests.worker_server.pages import NOW, identity  # noqa: E402
-from worker_server import wire  # noqa: E402
-from worker_server.rank import collectives, torchft, torchft_groups  # noqa: E402
-from worker_server.rank.page import layout  # noqa: E402
-from worker_server.rank.page.reader import PageReader  # noqa: E402
-from worker_server.sidecar.metrics import RankCollector  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 FORMS = "configure" if hasattr(ProcessGroup, "configure") else "reconfigure"

@@ -12,9 +12,9 @@ pytestmark = pytest.mark.integration  # torch
 
 torch = pytest.importorskip("torch")
 
-from worker_server.rank import collectives, torchft  # noqa: E402
-from worker_server.rank.torchft import quorum_begins, quorum_ends, state_bytes  # noqa: E402
-from worker_server.wire import Took  # noqa: E402
+from lightkeeper.worker_server.rank import collectives, torchft  # noqa: E402
+from lightkeeper.worker_server.rank.torchft import quorum_begins, quorum_ends, state_bytes  # noqa: E402
+from lightkeeper.worker_server.wire import Took  # noqa: E402
 
 MIB = 2**20
 

@@ -7,10 +7,10 @@ import sysconfig
 
 import pytest
 
-from worker_server import wire
-from worker_server.rank import last_words
-from worker_server.sidecar.last_words import crashed, last_raised, terminated
-from worker_server.sidecar.stacks import Call, Origin, frame_of, innermost, origin
+from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.rank import last_words
+from lightkeeper.worker_server.sidecar.last_words import crashed, last_raised, terminated
+from lightkeeper.worker_server.sidecar.stacks import Call, Origin, frame_of, innermost, origin
 
 TORCH = "/venv/lib/python3.11/site-packages/torch/utils/data"
 STDLIB = sysconfig.get_path("stdlib")

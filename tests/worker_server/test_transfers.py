@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from lightkeeper.worker_server.rank.page.reader import PageReader
 from tests.ports import free_port
 from tests.worker_server.pages import NOW
-from worker_server.rank.page.reader import PageReader
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.integration

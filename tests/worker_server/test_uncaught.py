@@ -8,16 +8,16 @@ import time
 
 import pytest
 
+from lightkeeper.worker_server.rank.page import layout
+from lightkeeper.worker_server.rank.page.reader import PageReader
 from tests.worker_server.ranks import ROOT
-from worker_server.rank.page import layout
-from worker_server.rank.page.reader import PageReader
 
 WATCHED = """
 import atexit, sys, threading
 from pathlib import Path
 from tests.worker_server.pages import identity
-from worker_server.rank import last_words
-from worker_server.rank.page.writer import PageWriter
+from lightkeeper.worker_server.rank import last_words
+from lightkeeper.worker_server.rank.page.writer import PageWriter
 page = PageWriter.create(Path(sys.argv[1]), identity(), 1)
 last_words.install(page, Path(sys.argv[1] + ".crash"))
 atexit.register(last_words.note_uncaught)

@@ -14,10 +14,10 @@ pytestmark = pytest.mark.integration  # torch
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
-from worker_server import wire  # noqa: E402
-from worker_server.rank import collectives, torchft  # noqa: E402
-from worker_server.rank.page import layout  # noqa: E402
-from worker_server.rank.page import writer as page_writer  # noqa: E402
+from lightkeeper.worker_server import wire  # noqa: E402
+from lightkeeper.worker_server.rank import collectives, torchft  # noqa: E402
+from lightkeeper.worker_server.rank.page import layout  # noqa: E402
+from lightkeeper.worker_server.rank.page import writer as page_writer  # noqa: E402
 
 S = 10**9
 

@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 
-from worker_server.rank.warn_once import warn
+from lightkeeper.worker_server.rank.warn_once import warn
 
 
 def test_it_is_a_warning(recwarn):

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.sidecar.queries import in_json
 from tests.worker_server.wire_values import PARSERS, WHO, values
-from worker_server import wire
-from worker_server.sidecar.queries import in_json
 
 PLAIN_JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),

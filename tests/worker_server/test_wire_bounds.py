@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from lightkeeper.worker_server import wire
 from tests.worker_server.wire_values import PARSERS, parts, plain
-from worker_server import wire
 
 CHOSEN = {"group_rank": 0, "url": "http://h:1", "rank": "rg_1.0"}
 HUGE = 10**400

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from lightkeeper.worker_server import wire
 from tests.ports import free_port
 from tests.worker_server.fates import HAMMERED
 from tests.worker_server.ranks import Rank, environment, eventually
-from worker_server import wire
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.integration

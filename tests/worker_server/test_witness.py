@@ -7,14 +7,11 @@ from itertools import pairwise
 
 import pytest
 
-from tests.changed import replace
-from tests.worker_server.doubles import Bench
-from tests.worker_server.pages import enter, write_step
-from worker_server import wire
-from worker_server.rank.page import layout
-from worker_server.sidecar import stacks
-from worker_server.sidecar.host import with_shared
-from worker_server.sidecar.stacks import (
+from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.rank.page import layout
+from lightkeeper.worker_server.sidecar import stacks
+from lightkeeper.worker_server.sidecar.host import with_shared
+from lightkeeper.worker_server.sidecar.stacks import (
     _SYSCALLS,
     Call,
     HangWatch,
@@ -22,8 +19,11 @@ from worker_server.sidecar.stacks import (
     StandstillWitness,
     doing_of,
 )
-from worker_server.sidecar.text import render
-from worker_server.wire import Doing
+from lightkeeper.worker_server.sidecar.text import render
+from lightkeeper.worker_server.wire import Doing
+from tests.changed import replace
+from tests.worker_server.doubles import Bench
+from tests.worker_server.pages import enter, write_step
 
 SITE = "/venv/lib/python3.11/site-packages"
 STDLIB = sysconfig.get_path("stdlib")

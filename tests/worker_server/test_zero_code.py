@@ -1,4 +1,4 @@
-"""Attaching without a line in the script: `python -m worker_server`, and LIGHTKEEPER_ATTACH=1."""
+"""Attaching without a line: `python -m lightkeeper.worker_server`, and LIGHTKEEPER_ATTACH=1."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.integration
 
 SCRIPT = """
 import json, sys, worker_server
-kind = type(worker_server.attach()).__name__
+kind = type(lightkeeper.attach()).__name__
 print(json.dumps([kind, __name__, sys.argv[1:], sys.path[0]]))
 """
 
@@ -27,7 +27,15 @@ def test_a_script_runs_attached(tmp_path, run_dir):
     (tmp_path / "sub").mkdir()
     script = tmp_path / "sub" / "train.py"
     script.write_text(SCRIPT)
-    done = run("-m", "worker_server", "sub/train.py", "--lr", "1", run_dir=run_dir, cwd=tmp_path)
+    done = run(
+        "-m",
+        "lightkeeper.worker_server",
+        "sub/train.py",
+        "--lr",
+        "1",
+        run_dir=run_dir,
+        cwd=tmp_path,
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == ["Reporter", "__main__", ["--lr", "1"], str(script.parent)]
 
@@ -71,7 +79,9 @@ def test_a_script_is_to_itself_and_to_others_what_it_is_under_plain_python(
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "it.py").write_text(DEFINITIONS + BEHAVIOURS[behaviour])
     plain = run("sub/it.py", "a", "-m", run_dir=run_dir, cwd=tmp_path)
-    ours = run("-m", "worker_server", "sub/it.py", "a", "-m", run_dir=run_dir, cwd=tmp_path)
+    ours = run(
+        "-m", "lightkeeper.worker_server", "sub/it.py", "a", "-m", run_dir=run_dir, cwd=tmp_path
+    )
     assert (ours.stdout, ours.stderr, ours.returncode) == (
         plain.stdout, plain.stderr, plain.returncode,
     )  # fmt: skip
@@ -83,7 +93,7 @@ def test_a_module_a_package_and_a_folder_run_as_under_plain_python(tmp_path, run
     for name in ("it.py", "__main__.py"):
         (tmp_path / "pkg" / name).write_text(DEFINITIONS + BEHAVIOURS["what it sees"])
     plain = run(*way.split(), "a", run_dir=run_dir, cwd=tmp_path)
-    ours = run("-m", "worker_server", *way.split(), "a", run_dir=run_dir, cwd=tmp_path)
+    ours = run("-m", "lightkeeper.worker_server", *way.split(), "a", run_dir=run_dir, cwd=tmp_path)
     assert (ours.stdout, ours.stderr, ours.returncode) == (
         plain.stdout, plain.stderr, plain.returncode,
     )  # fmt: skip
@@ -97,7 +107,7 @@ def test_a_module_a_package_and_a_folder_run_as_under_plain_python(tmp_path, run
 )  # fmt: skip
 def test_what_is_not_there_and_what_is_no_file_end_as_under_plain_python(tmp_path, run_dir, way):
     plain = run(*way, run_dir=run_dir, cwd=tmp_path)
-    ours = run("-m", "worker_server", *way, run_dir=run_dir, cwd=tmp_path)
+    ours = run("-m", "lightkeeper.worker_server", *way, run_dir=run_dir, cwd=tmp_path)
     assert (ours.stdout, ours.stderr, ours.returncode) == (
         plain.stdout, plain.stderr, plain.returncode,
     )  # fmt: skip
@@ -107,20 +117,21 @@ def test_what_is_not_there_and_what_is_no_file_end_as_under_plain_python(tmp_pat
 def test_what_python_was_told_itself_stays(tmp_path, run_dir, flags):
     (tmp_path / "it.py").write_text(DEFINITIONS + SEEN)
     plain = run(*flags, "it.py", run_dir=run_dir, cwd=tmp_path)
-    ours = run(*flags, "-m", "worker_server", "it.py", run_dir=run_dir, cwd=tmp_path)
+    ours = run(*flags, "-m", "lightkeeper.worker_server", "it.py", run_dir=run_dir, cwd=tmp_path)
     assert (ours.stdout, ours.stderr) == (plain.stdout, plain.stderr)
 
 
 def test_the_sites_own_customizations_are_made_as_well(tmp_path, run_dir):
     (tmp_path / "sitecustomize.py").write_text("CUSTOM = 7")
     path = f"{ROOT}{os.pathsep}{tmp_path}"
-    done = run("-m", "worker_server", "-c", "import sitecustomize; print(sitecustomize.CUSTOM)",
+    code = "import sitecustomize; print(sitecustomize.CUSTOM)"
+    done = run("-m", "lightkeeper.worker_server", "-c", code,
                run_dir=run_dir, cwd=tmp_path, PYTHONPATH=path)  # fmt: skip
     assert (done.stdout, done.stderr) == ("7\n", "")
 
 
 def test_an_interpreter_that_heeds_no_environment_says_that_it_is_not_attached(tmp_path, run_dir):
-    done = run("-E", "-m", "worker_server", "-c", "print(1)", run_dir=run_dir, cwd=ROOT)
+    done = run("-E", "-m", "lightkeeper.worker_server", "-c", "print(1)", run_dir=run_dir, cwd=ROOT)
     assert done.stdout == "1\n"
     assert "not attached" in done.stderr
     assert not list(run_dir.iterdir())
@@ -137,13 +148,13 @@ def test_an_interpreter_that_heeds_no_environment_says_that_it_is_not_attached(t
     ids=str,
 )  # fmt: skip
 def test_a_wrong_command_line_is_said_and_ends_with_two(tmp_path, run_dir, arguments, says):
-    done = run("-m", "worker_server", *arguments, run_dir=run_dir, cwd=tmp_path)
+    done = run("-m", "lightkeeper.worker_server", *arguments, run_dir=run_dir, cwd=tmp_path)
     assert (done.returncode, says in done.stderr) == (2, True)
     assert not list(run_dir.iterdir())
 
 
 def test_the_help_teaches_and_starts_nothing(tmp_path, run_dir):
-    done = run("-m", "worker_server", "--help", run_dir=run_dir, cwd=tmp_path)
+    done = run("-m", "lightkeeper.worker_server", "--help", run_dir=run_dir, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     for word in ("torchrun", "--token-file", "LIGHTKEEPER_MONITOR", "docs/integrations.md"):
         assert word in done.stdout
@@ -154,8 +165,8 @@ def test_the_help_teaches_and_starts_nothing(tmp_path, run_dir):
 SHOW = """
 import json, os, worker_server
 from pathlib import Path
-from worker_server.rank.page.reader import PageReader
-worker_server.attach()
+from lightkeeper.worker_server.rank.page.reader import PageReader
+lightkeeper.attach()
 who = PageReader(next(Path(os.environ["LIGHTKEEPER_RUN_DIR"]).glob("*.page"))).identity
 print(json.dumps([who.rank, who.job, who.host, {name: value for name, value in os.environ.items()
       if name.startswith("LIGHTKEEPER") and name != "LIGHTKEEPER_RUN_DIR"}]))
@@ -166,7 +177,7 @@ def test_every_option_stands_for_its_variable(tmp_path, run_dir):
     (tmp_path / "token").write_text("sesame")
     (tmp_path / "token").chmod(0o600)
     done = run(
-        "-m", "worker_server", "--job", "j", "--group=rg_1", "--host", "h", "--monitor",
+        "-m", "lightkeeper.worker_server", "--job", "j", "--group=rg_1", "--host", "h", "--monitor",
         "http://127.0.0.1:9", "--bind", "127.0.0.2", "--port-base", "9300", "--token-file",
         str(tmp_path / "token"), "--run-dir", str(run_dir), "--linger", "1", "--no-torch-hook",
         "-c", SHOW, run_dir=tmp_path / "not here", cwd=tmp_path,
@@ -185,7 +196,9 @@ def test_every_option_stands_for_its_variable(tmp_path, run_dir):
 
 def test_around_a_launcher_it_is_the_ranks_that_are_asked_to_attach(tmp_path, run_dir):
     (tmp_path / "torchrun").write_text("import os; print(os.environ['LIGHTKEEPER_ATTACH'])")
-    done = run("-m", "worker_server", "torchrun", "train.py", run_dir=run_dir, cwd=tmp_path)
+    done = run(
+        "-m", "lightkeeper.worker_server", "torchrun", "train.py", run_dir=run_dir, cwd=tmp_path
+    )
     assert (done.stdout, done.stderr) == ("1\n", "")
     assert not list(run_dir.iterdir())
 
@@ -212,7 +225,7 @@ def test_import_torch_attaches_a_rank_that_asks_for_it_and_not_its_children(tmp_
 WISH = """
 import os, sys
 from pathlib import Path
-from worker_server.autoload import autoload
+from lightkeeper.worker_server.autoload import autoload
 sys.orig_argv = {command!r}
 autoload()
 print(os.environ.get("LIGHTKEEPER_ATTACH"), [path.name.split("-")[0] for path in
@@ -264,7 +277,7 @@ def test_a_real_interrupt_ends_a_script_as_it_ends_under_plain_python(tmp_path, 
     code = "import time\nprint('ready', flush=True)\ntime.sleep(60)\n"
     (tmp_path / "it.py").write_text(code)
     ends = []
-    for front in ([], ["-m", "worker_server"]):
+    for front in ([], ["-m", "lightkeeper.worker_server"]):
         with subprocess.Popen(
             [sys.executable, *front, "it.py"], cwd=tmp_path, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True,

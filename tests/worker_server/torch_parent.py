@@ -21,11 +21,11 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-import worker_server
+import lightkeeper
+from lightkeeper.worker_server.sidecar.queries import SilentError
+from lightkeeper.worker_server.sidecar.recorders import ControlPlane
 from tests import forks
 from tests.worker_server.fates import HAMMERED
-from worker_server.sidecar.queries import SilentError
-from worker_server.sidecar.recorders import ControlPlane
 
 ENDINGS = (
     "normal", "exception", "exception_beside_torch_threads", "exception_in_atexit",
@@ -45,7 +45,7 @@ def run_child(ending, attached, hammered):
         )
     name = f"{ending}-{attached}-{hammered}"
     atexit.register(tell_if_found, name, os.getpid())  # runs after the rank's own
-    reporter = worker_server.attach()
+    reporter = lightkeeper.attach()
     assert type(reporter).__name__ == ("Reporter" if attached else "NullReporter")
     if ending == "forks":
         fork_and_wait()
@@ -192,7 +192,7 @@ def gloo_rank(rank, ending, port):
     os.environ.update(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
-    reporter = worker_server.attach()
+    reporter = lightkeeper.attach()
     dist.init_process_group("gloo")
     tp = dist.new_group([0, 1], group_desc="tp")
     for step in range(3):

@@ -15,13 +15,13 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.rank import collectives, process_groups, torchft
+from lightkeeper.worker_server.rank.page.writer import PageWriter
+from lightkeeper.worker_server.rank.reporter import Reporter
 from tests.forks import child
 from tests.torchft_groups import lighthouse, manager_of, silence
 from tests.worker_server.pages import identity
-from worker_server import wire
-from worker_server.rank import collectives, process_groups, torchft
-from worker_server.rank.page.writer import PageWriter
-from worker_server.rank.reporter import Reporter
 
 WEIGHTS = 2**20
 """Floats of the state that heals."""

@@ -16,14 +16,14 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.rank import collectives, process_groups
+from lightkeeper.worker_server.rank.page.reader import PageReader
+from lightkeeper.worker_server.rank.page.writer import PageWriter
+from lightkeeper.worker_server.rank.reporter import Reporter
 from tests.forks import child
 from tests.waiting import wait_for
 from tests.worker_server.pages import identity
-from worker_server import wire
-from worker_server.rank import collectives, process_groups
-from worker_server.rank.page.reader import PageReader
-from worker_server.rank.page.writer import PageWriter
-from worker_server.rank.reporter import Reporter
 
 RANKS = 3
 t = torch.ones

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import msgspec
 from hypothesis import strategies as st
 
-from worker_server import wire
+from lightkeeper.worker_server import wire
 
 
 def parse_last_words(data: Any) -> wire.LastWords:

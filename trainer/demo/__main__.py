@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from trainer.demo.fleet import (
+from lightkeeper.trainer.demo.fleet import (
     DemoFleet,
     DemoOptions,
     FleetError,

@@ -17,12 +17,11 @@ from typing import Any, Final
 
 import requests
 
-from trainer import faults, status
-from trainer.options import OneLineParser, add_options, option
-from trainer.supervisor import die_with_parent
+from lightkeeper.trainer import faults, status
+from lightkeeper.trainer.options import OneLineParser, add_options, option
+from lightkeeper.trainer.supervisor import die_with_parent
 
 _OURS: Final = (sys.executable, "-P", "-m", "lightkeeper")
-"""The same `monitor` and `trainer`, whatever is in the working folder."""
 
 # -- The demo's command line ----------------------------------------------------------------------
 
@@ -411,7 +410,15 @@ def _start_group(fleet: DemoFleet, group: str) -> None:
     )
     fleet.spawn(
         f"supervisor-{group}",
-        [*_OURS, "-m", "trainer.supervisor", *of_supervisor, "--", *of_ranks],
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "lightkeeper.trainer.supervisor",
+            *of_supervisor,
+            "--",
+            *of_ranks,
+        ],
         {
             "TORCHFT_LIGHTHOUSE": fleet.gate_url or fleet.lighthouse_url,
             "LIGHTKEEPER_MONITOR": fleet.monitor_url,

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from worker_server.rank.reporter import ReportSource
+    from lightkeeper.worker_server.rank.reporter import ReportSource
 
 
 class Spans:

@@ -21,12 +21,12 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from worker_server import attach, autoload
-from worker_server.integrations import Spans
-from worker_server.rank.warn_once import warn
+from lightkeeper.worker_server import attach, autoload
+from lightkeeper.worker_server.integrations import Spans
+from lightkeeper.worker_server.rank.warn_once import warn
 
 if TYPE_CHECKING:
-    from worker_server.rank.reporter import ReportSource
+    from lightkeeper.worker_server.rank.reporter import ReportSource
 
 _STEP_PHASES = ("forward", "backward", "optimizer")
 Hook = TypeVar("Hook", bound=Callable[..., None])

@@ -22,11 +22,11 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from worker_server.integrations import Spans
-from worker_server.rank.warn_once import warn
+from lightkeeper.worker_server.integrations import Spans
+from lightkeeper.worker_server.rank.warn_once import warn
 
 if TYPE_CHECKING:
-    from worker_server.rank.reporter import ReportSource
+    from lightkeeper.worker_server.rank.reporter import ReportSource
 
 _VARIABLE = "TITAN_STRUCT_LOGGER_HANDLERS"
 _JSONL = "torchtitan.observability.structured_logger.jsonl_handler"
@@ -56,7 +56,7 @@ _LOSSES = ("loss", "train.loss", "local_loss")
 def handler(*, structured_logger: logging.Logger, rank: int, source: str, output_dir: str) -> None:
     """The factory that torchtitan calls; attaches this rank as well."""
     try:
-        from worker_server import attach  # noqa: PLC0415  torchtitan imports us by name
+        from lightkeeper.worker_server import attach  # noqa: PLC0415  torchtitan imports us by name
 
         reporter: Any = attach()
         spans = reporter.from_source("torchtitan")

@@ -37,8 +37,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlencode, urlsplit
 
-from worker_server import home
-from worker_server.rank.identity import (
+from lightkeeper.worker_server import home
+from lightkeeper.worker_server.rank.identity import (
     POD,
     group_of,
     host_of,
@@ -46,8 +46,8 @@ from worker_server.rank.identity import (
     program_of,
     starts_ranks,
 )
-from worker_server.rank.settings import monitors_in, monitors_of
-from worker_server.wire import PATH_ADMISSION
+from lightkeeper.worker_server.rank.settings import monitors_in, monitors_of
+from lightkeeper.worker_server.wire import PATH_ADMISSION
 
 REFUSED_STATUS = 75
 """EX_TEMPFAIL of sysexits.h: not now, try again later. The exit status of a refused launcher or
@@ -390,7 +390,7 @@ def _is_no_rank(command: Sequence[str]) -> bool:
     return (
         Path(command[0]).name.startswith("python")
         and launcher_of(os.environ) is None
-        and program != "worker_server"
+        and program != "lightkeeper.worker_server"
         and not starts_ranks(program)
     )
 
@@ -443,7 +443,7 @@ def main(words: Sequence[str]) -> int:
     if chosen.command and _is_no_rank(chosen.command):
         _say(
             "no launcher (torchrun, srun, mpirun) makes this python a rank: it is watched only if "
-            "the script attaches, or by: lightkeeper run -- python -m worker_server SCRIPT"
+            "the script attaches; or: lightkeeper run -- python -m lightkeeper.worker_server SCRIPT"
         )
     changes = {os.fsencode(name): os.fsencode(value) for name, value in chosen.changes.items()}
     return become(chosen.command, {**_as_started(), **changes}) if chosen.command else 0

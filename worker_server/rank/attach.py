@@ -1,4 +1,4 @@
-"""The one line that a training script adds: `reporter = worker_server.attach()`.
+"""The one line that a training script adds: `reporter = lightkeeper.attach()`.
 
 Order matters: first the page (it records whatever fails later), then the sidecar, then the beat
 thread, then what needs torch. Every failure ends in one warning, and training continues.
@@ -20,18 +20,23 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 
-from worker_server import run_dir, wire
-from worker_server.home import misspelt
-from worker_server.rank import last_words, torch_hooks
-from worker_server.rank.identity import POD, identity_from
-from worker_server.rank.page import layout
-from worker_server.rank.page.writer import PageWriter
-from worker_server.rank.reporter import NullReporter, Reporter
-from worker_server.rank.settings import Settings, for_sidecar
-from worker_server.rank.torch_hooks import count_steps, declare_compilations, when_imported
-from worker_server.rank.warn_once import warn
+from lightkeeper.worker_server import run_dir, wire
+from lightkeeper.worker_server.home import misspelt
+from lightkeeper.worker_server.rank import last_words, torch_hooks
+from lightkeeper.worker_server.rank.identity import POD, identity_from
+from lightkeeper.worker_server.rank.null_reporter import NullReporter
+from lightkeeper.worker_server.rank.page import layout
+from lightkeeper.worker_server.rank.page.writer import PageWriter
+from lightkeeper.worker_server.rank.reporter import Reporter
+from lightkeeper.worker_server.rank.settings import Settings, for_sidecar
+from lightkeeper.worker_server.rank.torch_hooks import (
+    count_steps,
+    declare_compilations,
+    when_imported,
+)
+from lightkeeper.worker_server.rank.warn_once import warn
 
 # -- The sidecar as the rank sees it: started by the attach, restarted when it is gone -----------
 # One that is stopped (state T) or no longer answers its own checks is killed first, so that a rank
@@ -80,7 +85,7 @@ def start_sidecar(files: run_dir.RankFiles) -> subprocess.Popen[bytes]:
     It inherits a pidfd of this process: however early we die, it knows which process it serves, and
     how we ended.
     """
-    home = str(Path(__file__).resolve().parents[2])
+    home = str(Path(__file__).absolute().parents[3])
     environ = for_sidecar(os.environ)
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, [home, environ.get("PYTHONPATH")]))
     environ.pop("LD_PRELOAD", None)  # a profiler or allocator meant for training
@@ -88,7 +93,13 @@ def start_sidecar(files: run_dir.RankFiles) -> subprocess.Popen[bytes]:
     try:
         with files.log.open("ab") as log:  # for errors before it can log by itself
             return subprocess.Popen(
-                [sys.executable, "-m", "worker_server.sidecar", str(files.page), str(pidfd)],
+                [
+                    sys.executable,
+                    "-m",
+                    "lightkeeper.worker_server.sidecar",
+                    str(files.page),
+                    str(pidfd),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
@@ -209,7 +220,7 @@ _attached: Reporter | None = None
 
 
 def attach(overrides: Mapping[str, str] | None = None) -> Reporter:
-    """As `worker_server.attach`; `overrides` beats the environment. `LIGHTKEEPER=0` turns it off.
+    """As `lightkeeper.attach`; `overrides` beats the environment.
 
     Raises:
         SystemExit: only with `LIGHTKEEPER_ADMISSION=refuse`, where the monitor refuses this host.
@@ -217,18 +228,15 @@ def attach(overrides: Mapping[str, str] | None = None) -> Reporter:
     global _attached  # noqa: PLW0603  one process is one rank
     if _attached is not None:
         return _attached
-    if os.environ.get("LIGHTKEEPER") == "0":
-        _attached = NullReporter()
-        return _attached
     environ = {**os.environ, **(overrides or {})}
     if (environ.get("LIGHTKEEPER_ADMISSION") or "off") != "off":
-        from worker_server.rank.admission import ask_to_join  # noqa: PLC0415  has http
+        from lightkeeper.worker_server.rank.admission import ask_to_join  # noqa: PLC0415  has http
 
         ask_to_join(environ, _warn)
     try:
         _attached = _attach(environ)
     except Exception as exc:  # noqa: BLE001  training continues without us
-        _attached = NullReporter()
+        _attached = cast(Reporter, NullReporter())
         _warn(f"lightkeeper is not attached: {exc!r}")
     return _attached
 
@@ -305,7 +313,7 @@ def _hook_torch(reporter: Reporter, files: run_dir.RankFiles) -> None:
     """What has to wait for torch. Never raises: it may run inside an import."""
 
     def exchanges() -> None:
-        from worker_server.rank import (  # noqa: PLC0415  they import torch.distributed
+        from lightkeeper.worker_server.rank import (  # noqa: PLC0415  they import torch.distributed
             collectives,
             process_groups,
             torchft,
@@ -374,7 +382,9 @@ def _start_beat(
 
 
 def _tell_backends() -> None:
-    module = sys.modules.get("worker_server.rank.collectives")  # it may be half imported
+    module = sys.modules.get(
+        "lightkeeper.worker_server.rank.collectives"
+    )  # it may be half imported
     tell = getattr(module, "tell_backends", None)
     if tell is not None:
         tell()

@@ -10,7 +10,7 @@ the watchdog's thread), functional collectives (DTensor; the compiler traces the
 with fake tensors), symmetric memory, and calls by a name that user code imported before the attach
 (`from torch.distributed import all_reduce`): methods of a C++ class cannot be replaced, and
 swapping a function's code would change what torch.compile inlines. With `LIGHTKEEPER_ATTACH=1` or
-`python -m worker_server` the attach comes before any such import.
+`python -m lightkeeper.worker_server` the attach comes before any such import.
 
 Sends and receives have numbers of their own, one count for each peer and tag and direction: which
 collectives a rank has called says nothing about them, and the other side counts the same ones.
@@ -39,10 +39,15 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from worker_server.rank.page import layout
-from worker_server.rank.page.writer import CallRow, GroupRow, PageWriter, serves_training
-from worker_server.rank.reporter import Reporter
-from worker_server.rank.warn_once import warn
+from lightkeeper.worker_server.rank.page import layout
+from lightkeeper.worker_server.rank.page.writer import (
+    CallRow,
+    GroupRow,
+    PageWriter,
+    serves_training,
+)
+from lightkeeper.worker_server.rank.reporter import Reporter
+from lightkeeper.worker_server.rank.warn_once import warn
 
 _UNNAMED = frozenset({"", "undefined"})
 _MAX_CACHED = 4096

@@ -26,13 +26,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from worker_server.rank.page import layout
-from worker_server.rank.warn_once import warn
+from lightkeeper.worker_server.rank.page import layout
+from lightkeeper.worker_server.rank.warn_once import warn
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from worker_server.rank.loop import Loop
+    from lightkeeper.worker_server.rank.loop import Loop
 
 ENVIRONMENT: Final = "LIGHTKEEPER_FINGERPRINT_EVERY"
 DEFAULT_EVERY: Final = 10

@@ -38,9 +38,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Final
 
-from worker_server import wire
-from worker_server.rank.settings import SettingError, whole_number
-from worker_server.wire import (
+from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.rank.settings import SettingError, whole_number
+from lightkeeper.worker_server.wire import (
     PLACE_KEY_MAX_CHARS,
     PLACE_KEYS_MAX,
     PLACE_VALUE_MAX_CHARS,

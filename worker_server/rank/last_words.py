@@ -28,8 +28,8 @@ from pathlib import Path
 from time import monotonic, thread_time
 from typing import Any, NamedTuple
 
-from worker_server.rank.page import layout
-from worker_server.rank.page.writer import PageWriter
+from lightkeeper.worker_server.rank.page import layout
+from lightkeeper.worker_server.rank.page.writer import PageWriter
 
 # The Python stacks of all threads, as the beat writes them into the page.
 #

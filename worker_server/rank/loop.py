@@ -9,10 +9,6 @@ commits a NaN: it never checks. Only a rank itself can know that it was first, b
 gradient away; a step later everybody's loss is NaN. So the rank remembers the beginning of the
 latest *spell*: consecutive attempts that were not finite. A spell ends with an attempt in which
 something was checked and all of it was finite.
-
-Figures are numbers, or objects that hold one, perhaps on a device. Reading a number off a GPU (or
-out of a JAX array) makes the host wait for all work launched before: only the loop itself may do
-that.
 """
 
 from __future__ import annotations
@@ -21,86 +17,11 @@ from math import isfinite
 from time import monotonic_ns
 from typing import Any, Final
 
-from worker_server.rank.identity import UNNAMED, name_in_replica_id
-from worker_server.rank.page import layout
-from worker_server.rank.page.writer import PageWriter, StepFacts
-from worker_server.rank.warn_once import WarnOnce, warn
-
-# -- figures -----------------------------------------------------------------------------------
-
-MOST: Final = 2**61
-LEAST: Final = -MOST
-"""What a word of the page holds, with room for sums."""
-
-
-class OddFigureError(ValueError):
-    """A figure that cannot be reported; the message says why."""
-
-
-def to_float(value: Any) -> float:
-    """The number.
-
-    Raises:
-        OddFigureError: it is not a number, or reading it would make the rank wait.
-    """
-    try:
-        return float(_near(value))
-    except (TypeError, ValueError, OverflowError, RuntimeError) as exc:
-        raise OddFigureError(str(exc)) from exc
-
-
-def to_int(value: Any) -> int:
-    """The whole number.
-
-    Raises:
-        OddFigureError: it is not a number, too large, or reading it would make the rank wait.
-    """
-    try:
-        number = int(_near(value))
-    except (TypeError, ValueError, OverflowError, RuntimeError) as exc:
-        raise OddFigureError(str(exc)) from exc
-    if not LEAST < number < MOST:
-        raise OddFigureError("it is beyond 64 bits")
-    return number
-
-
-def to_count(value: Any) -> int:
-    """The whole number, to be added to a count.
-
-    Raises:
-        OddFigureError: as `to_int`, or it is negative.
-    """
-    number = to_int(value)
-    if number < 0:
-        raise OddFigureError("what is counted only grows")
-    return number
-
-
-def _near(value: Any) -> Any:
-    device = getattr(value, "device", None)
-    place = getattr(device, "type", device)
-    if place is not None and place != "cpu":
-        raise OddFigureError(f"it is on {place}, and reading it would make the rank wait")
-    return value.detach() if getattr(value, "requires_grad", False) is True else value
-
-
-def is_finite(value: Any) -> bool | None:
-    """Whether a figure is neither NaN nor infinite; None where that cannot be read at once.
-
-    Never waits for an accelerator: what lies on one is not read.
-    """
-    try:
-        return isfinite(value if value.__class__ is float else to_float(value))
-    except OddFigureError:
-        return None
-
-
-def none_is_spoilt(*values: Any) -> bool:
-    """Whether none of these is known to be NaN or infinite; an unreadable one is not."""
-    return all(is_finite(value) is not False for value in values)
-
-
-# -- loop --------------------------------------------------------------------------------------
+from lightkeeper.worker_server.rank.figures import is_finite
+from lightkeeper.worker_server.rank.identity import UNNAMED, name_in_replica_id
+from lightkeeper.worker_server.rank.page import layout
+from lightkeeper.worker_server.rank.page.writer import PageWriter, StepFacts
+from lightkeeper.worker_server.rank.warn_once import WarnOnce, warn
 
 _SHARED: Final = layout.PLACES[-1]
 """The place of a loss that is not the rank's alone."""

@@ -22,22 +22,21 @@ from contextlib import AbstractContextManager, nullcontext
 from threading import get_ident
 from typing import Any, Final, TypeVar
 
-from worker_server import wire
-from worker_server.rank.fingerprint import Fingerprinter
-from worker_server.rank.loop import (
+from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.rank.figures import (
     LEAST,
-    LOCAL,
     MOST,
-    Loop,
     OddFigureError,
     none_is_spoilt,
     to_count,
     to_float,
     to_int,
 )
-from worker_server.rank.page import layout
-from worker_server.rank.page.writer import PageWriter
-from worker_server.rank.warn_once import WarnOnce
+from lightkeeper.worker_server.rank.fingerprint import Fingerprinter
+from lightkeeper.worker_server.rank.loop import LOCAL, Loop
+from lightkeeper.worker_server.rank.page import layout
+from lightkeeper.worker_server.rank.page.writer import PageWriter
+from lightkeeper.worker_server.rank.warn_once import WarnOnce
 
 T = TypeVar("T")
 
@@ -494,30 +493,3 @@ class Reporter(ReportSource):
         self._arbiter.silence()
         self._url = None
         self.page.detach()
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    """Ignore a report: the reporter is off."""
-
-
-class NullReporter(Reporter):
-    """Does nothing: the attach failed or is switched off."""
-
-    url = None
-    count = begin_step = end_step = step = count_step = step_locally = note_loss = _nothing
-    fingerprint = observe_manager = close = _nothing
-
-    def __init__(self) -> None:
-        """It has no page, and so no state."""
-
-    def phase(self, name: str) -> AbstractContextManager[Any]:  # noqa: ARG002
-        return _NO_CONTEXT
-
-    tag = phase
-
-    def from_source(self, name: str) -> ReportSource:  # noqa: ARG002
-        return self
-
-    def finite(self, *, loss: Any = None, grad_norm: Any = None, where: str = LOCAL) -> bool:  # noqa: ARG002
-        """The same answer: a loop must not vote differently without us."""
-        return none_is_spoilt(loss, grad_norm)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from worker_server import home
+from lightkeeper.worker_server import home
 
 LOOPBACK = "127.0.0.1"
 

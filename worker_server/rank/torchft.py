@@ -50,15 +50,15 @@ from urllib.parse import urlsplit
 import torch
 import torch.distributed as dist
 
-from worker_server.rank import collectives, last_words, process_groups, torchft_groups
-from worker_server.rank.loop import LOCAL, Soundness
-from worker_server.rank.page import layout
-from worker_server.rank.page.writer import PageWriter
-from worker_server.rank.process_groups import to_seconds
-from worker_server.rank.reporter import Reporter
-from worker_server.rank.torch_hooks import when_imported
-from worker_server.rank.torchft_groups import this_thread
-from worker_server.rank.warn_once import warn
+from lightkeeper.worker_server.rank import collectives, last_words, process_groups, torchft_groups
+from lightkeeper.worker_server.rank.loop import LOCAL, Soundness
+from lightkeeper.worker_server.rank.page import layout
+from lightkeeper.worker_server.rank.page.writer import PageWriter
+from lightkeeper.worker_server.rank.process_groups import to_seconds
+from lightkeeper.worker_server.rank.reporter import Reporter
+from lightkeeper.worker_server.rank.torch_hooks import when_imported
+from lightkeeper.worker_server.rank.torchft_groups import this_thread
+from lightkeeper.worker_server.rank.warn_once import warn
 
 try:
     import numpy as np

@@ -27,11 +27,11 @@ from typing import Any, Final, NamedTuple
 import torch
 import torch.distributed as dist
 
-from worker_server.rank import collectives
-from worker_server.rank.collectives import OpenCall, Recorder
-from worker_server.rank.page import layout
-from worker_server.rank.page.writer import CallRow, GroupRow
-from worker_server.wire import ACROSS
+from lightkeeper.worker_server.rank import collectives
+from lightkeeper.worker_server.rank.collectives import OpenCall, Recorder
+from lightkeeper.worker_server.rank.page import layout
+from lightkeeper.worker_server.rank.page.writer import CallRow, GroupRow
+from lightkeeper.worker_server.wire import ACROSS
 
 _HUNG: Final = "_lightkeeper_entries"
 _QUORUM_MOST: Final = 2**48

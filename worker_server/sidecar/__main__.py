@@ -1,4 +1,4 @@
-"""`python -m worker_server.sidecar PAGE [PIDFD]`: started by `attach`, outlives the rank a little.
+"""`-m lightkeeper.worker_server.sidecar PAGE [PIDFD]`: `attach` starts it; it outlives the rank.
 
 It detaches before any heavy import, so that the rank has no child left: a training script that
 waits for its own children must not find ours.
@@ -14,6 +14,6 @@ if __name__ == "__main__":
         os._exit(0)
     from pathlib import Path
 
-    from worker_server.sidecar.serve import serve
+    from lightkeeper.worker_server.sidecar.serve import serve
 
     sys.exit(serve(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else None))

@@ -19,12 +19,19 @@ from msgspec.json import schema_components
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from worker_server import wire
-from worker_server.http_server import names_us
-from worker_server.rank.settings import Settings
-from worker_server.sidecar import process, queries, text
-from worker_server.sidecar.black_box import BlackBox
-from worker_server.sidecar.queries import RefusalError, WorkSlots, harden, in_json, in_text, refuse
+from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.http_server import names_us
+from lightkeeper.worker_server.rank.settings import Settings
+from lightkeeper.worker_server.sidecar import process, queries, text
+from lightkeeper.worker_server.sidecar.black_box import BlackBox
+from lightkeeper.worker_server.sidecar.queries import (
+    RefusalError,
+    WorkSlots,
+    harden,
+    in_json,
+    in_text,
+    refuse,
+)
 
 # -- `GET /openapi.json`: every endpoint, parameter, body and answer, errors included -------------
 # Types and bounds come from the annotations, descriptions from the docstrings: everything is
@@ -315,7 +322,7 @@ _PLACES: Final = {"stacks": 2, "records": 3, "last words": 2, "eviction": 2}
 """A look into the rank may wait for the rank, and reading its files for a file server. These limits
 leave at least one thread for the rest."""
 _MAX_BODY: Final = 16 * 1024
-_log = logging.getLogger("worker_server.sidecar")
+_log = logging.getLogger("lightkeeper.worker_server.sidecar")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,18 +10,18 @@ from typing import Any
 
 from msgspec import structs
 
-from worker_server import run_dir, wire
-from worker_server.rank.page import layout
-from worker_server.rank.page.reader import PageReader
-from worker_server.sidecar import merge
-from worker_server.sidecar.host import share
-from worker_server.sidecar.last_words import Remains
-from worker_server.sidecar.merge import ClockPairs
-from worker_server.sidecar.metrics import StepFollower
-from worker_server.sidecar.process import DEAF_S, PidfdProcess
-from worker_server.sidecar.queries import RefusalError, SilentError
-from worker_server.sidecar.recorders import MAIN, ControlPlane, Recorders
-from worker_server.sidecar.stacks import (
+from lightkeeper.worker_server import run_dir, wire
+from lightkeeper.worker_server.rank.page import layout
+from lightkeeper.worker_server.rank.page.reader import PageReader
+from lightkeeper.worker_server.sidecar import merge
+from lightkeeper.worker_server.sidecar.host import share
+from lightkeeper.worker_server.sidecar.last_words import Remains
+from lightkeeper.worker_server.sidecar.merge import ClockPairs
+from lightkeeper.worker_server.sidecar.metrics import StepFollower
+from lightkeeper.worker_server.sidecar.process import DEAF_S, PidfdProcess
+from lightkeeper.worker_server.sidecar.queries import RefusalError, SilentError
+from lightkeeper.worker_server.sidecar.recorders import MAIN, ControlPlane, Recorders
+from lightkeeper.worker_server.sidecar.stacks import (
     HangWatch,
     Stacks,
     StackSample,

@@ -21,15 +21,15 @@ from urllib.parse import unquote
 
 from msgspec import structs
 
-from worker_server import run_dir, wire
-from worker_server.rank.page import layout
-from worker_server.rank.page.layout import SharedPageError
-from worker_server.rank.page.reader import PageReader
-from worker_server.sidecar.process import GoneError, PidfdProcess
+from lightkeeper.worker_server import run_dir, wire
+from lightkeeper.worker_server.rank.page import layout
+from lightkeeper.worker_server.rank.page.layout import SharedPageError
+from lightkeeper.worker_server.rank.page.reader import PageReader
+from lightkeeper.worker_server.sidecar.process import GoneError, PidfdProcess
 
 _BEATS_S = 3.0
 """Beats come every second: after one this recent, the interpreter runs."""
-_log = logging.getLogger("worker_server.sidecar")
+_log = logging.getLogger("lightkeeper.worker_server.sidecar")
 
 
 # What a sidecar shares about its rank with its neighbours, for their `/v1/host`.

@@ -11,13 +11,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from worker_server import wire
-from worker_server.rank.page import layout
-from worker_server.rank.page.reader import PageReader
-from worker_server.run_dir import parent_of
-from worker_server.sidecar.ports import listener
-from worker_server.sidecar.process import OomWatch, PidfdProcess
-from worker_server.sidecar.stacks import Call, Origin, frame_of, innermost, origin, short
+from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.rank.page import layout
+from lightkeeper.worker_server.rank.page.reader import PageReader
+from lightkeeper.worker_server.run_dir import parent_of
+from lightkeeper.worker_server.sidecar.ports import listener
+from lightkeeper.worker_server.sidecar.process import OomWatch, PidfdProcess
+from lightkeeper.worker_server.sidecar.stacks import (
+    Call,
+    Origin,
+    frame_of,
+    innermost,
+    origin,
+    short,
+)
 
 # The tail of the rank's stderr, if that is a file.
 #
@@ -280,7 +287,7 @@ def of_peers(exception: str, calls: Sequence[Call]) -> bool | None:
     if _GLOO.search(exception):
         return True
     paths = (short(call.path) for call in calls if origin(call.path) is not Origin.STANDARD)
-    path = next((path for path in paths if not path.startswith("worker_server/")), None)
+    path = next((path for path in paths if not path.startswith("lightkeeper/worker_server/")), None)
     if path is None:
         return None
     kind = re.split(r"[:\n]", exception, maxsplit=1)[0].strip()

@@ -22,9 +22,9 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, Final, NamedTuple
 
-from worker_server.sidecar.queries import RefusalError
-from worker_server.sidecar.recorders import WORLD, TorchEntry, kind_of, numbered, read
-from worker_server.wire import ACROSS, RingEntry, Shapes
+from lightkeeper.worker_server.sidecar.queries import RefusalError
+from lightkeeper.worker_server.sidecar.recorders import WORLD, TorchEntry, kind_of, numbered, read
+from lightkeeper.worker_server.wire import ACROSS, RingEntry, Shapes
 
 # Converts this host's wall-clock stamps to monotonic time; None if ambiguous.
 #

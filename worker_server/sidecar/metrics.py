@@ -23,8 +23,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from worker_server import wire
-from worker_server.rank.page.reader import PageReader
+from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.rank.page.reader import PageReader
 
 BUCKETS_S: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 """Upper bounds, two per decade, from a toy's step to the longest checkpoint worth waiting for. Each

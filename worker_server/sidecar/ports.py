@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from worker_server import home
+from lightkeeper.worker_server import home
 
 
 def listener(port: int, proc: Path = Path("/proc")) -> str | None:

@@ -17,8 +17,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-from worker_server import run_dir, wire
-from worker_server.wire import Count
+from lightkeeper.worker_server import run_dir, wire
+from lightkeeper.worker_server.wire import Count
 
 # How a process ended, without being its parent; and whether memory ran out.
 #

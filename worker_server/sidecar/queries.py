@@ -15,7 +15,7 @@ from msgspec import UNSET, DecodeError, Meta, Struct, UnsetType, ValidationError
 from msgspec.json import decode
 from werkzeug.exceptions import HTTPException
 
-from worker_server import wire
+from lightkeeper.worker_server import wire
 
 # -- Refusals --------------------------------------------------------------------------------------
 # Why a request cannot be answered, in one line, with its HTTP status.
@@ -40,7 +40,7 @@ class SilentError(RefusalError):
 # How the sidecar answers: JSON or text, and every error as one line of JSON.
 
 NOT_FOUND: Final = 404
-_log = logging.getLogger("worker_server.sidecar")
+_log = logging.getLogger("lightkeeper.worker_server.sidecar")
 
 
 class WorkSlots:

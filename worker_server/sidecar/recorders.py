@@ -27,9 +27,9 @@ from typing import Any, Final, TypeVar
 from msgspec import Struct, ValidationError, convert, field
 from msgspec.structs import astuple
 
-from worker_server import wire
-from worker_server.sidecar.queries import SilentError
-from worker_server.wire import ACROSS, GroupHead, Shapes
+from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.sidecar.queries import SilentError
+from lightkeeper.worker_server.wire import ACROSS, GroupHead, Shapes
 
 # -- Client of torch's control plane in the rank: HTTP over a unix socket -------------------------
 # Only handlers that need no GIL are called, so abandoned requests never pile up in the rank. One

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
-from worker_server import home, run_dir, wire
-from worker_server.http_server import (
+from lightkeeper.worker_server import home, run_dir, wire
+from lightkeeper.worker_server.http_server import (
     Channel,
     HttpServer,
     ServerLimits,
@@ -30,16 +30,22 @@ from worker_server.http_server import (
     file_limit,
     tls_channel,
 )
-from worker_server.rank.page.layout import SharedPageError
-from worker_server.rank.page.reader import PageReader
-from worker_server.rank.settings import LOOPBACK, SettingError, Settings
-from worker_server.sidecar.app import THREADS, RequestGuard, Served, make_app
-from worker_server.sidecar.black_box import BlackBox
-from worker_server.sidecar.host import HostView, have_port
-from worker_server.sidecar.metrics import make_registry
-from worker_server.sidecar.process import EvictionResult, Family, GoneError, PidfdProcess, evict
-from worker_server.sidecar.recorders import ControlPlane
-from worker_server.sidecar.stacks import Stacks
+from lightkeeper.worker_server.rank.page.layout import SharedPageError
+from lightkeeper.worker_server.rank.page.reader import PageReader
+from lightkeeper.worker_server.rank.settings import LOOPBACK, SettingError, Settings
+from lightkeeper.worker_server.sidecar.app import THREADS, RequestGuard, Served, make_app
+from lightkeeper.worker_server.sidecar.black_box import BlackBox
+from lightkeeper.worker_server.sidecar.host import HostView, have_port
+from lightkeeper.worker_server.sidecar.metrics import make_registry
+from lightkeeper.worker_server.sidecar.process import (
+    EvictionResult,
+    Family,
+    GoneError,
+    PidfdProcess,
+    evict,
+)
+from lightkeeper.worker_server.sidecar.recorders import ControlPlane
+from lightkeeper.worker_server.sidecar.stacks import Stacks
 
 # -- Asks the monitor to be polled: a lease, renewed three times per term, returned at the end ----
 # An unreachable monitor is not unusual: the next try comes a little later, and each outage is
@@ -396,7 +402,7 @@ _TICK_S = 1.0
 _CLOSED_LINGER_S = 5.0
 """A rank that announced the end of its work leaves no evidence worth keeping longer."""
 _NICE = 5
-_log = logging.getLogger("worker_server.sidecar")
+_log = logging.getLogger("lightkeeper.worker_server.sidecar")
 
 
 def serve(page_path: Path, rank_fd: int | None = None) -> int:

@@ -23,16 +23,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from worker_server import wire
-from worker_server.sidecar.process import DEAF_S
-from worker_server.sidecar.queries import SilentError
-from worker_server.wire import Doing
+from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.sidecar.process import DEAF_S
+from lightkeeper.worker_server.sidecar.queries import SilentError
+from lightkeeper.worker_server.wire import Doing
 
 # Whose code a call is, and the most telling line of a stack: the user's innermost one.
 #
 # Paths are absolute (a traceback, py-spy's JSON) or relative to sys.path (the beat's note).
 
-_PARTS = frozenset({"torch", "torchft", "worker_server"})
+_PARTS = ("torch/", "torchft/", "lightkeeper/worker_server/", "lightkeeper/__init__.py")
 """Training machinery: its frames never answer where a program stands."""
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 _TYPED = frozenset({"<string>", "<stdin>"})
@@ -60,9 +60,9 @@ def origin(path: str) -> Origin:
         return Origin.USER if path in _TYPED else Origin.STANDARD
     below = _in_packages(path)
     if below is not None:
-        return Origin.MACHINERY if below.partition("/")[0] in _PARTS else Origin.INSTALLED
+        return Origin.MACHINERY if below.startswith(_PARTS) else Origin.INSTALLED
     top = path.partition("/")[0].removesuffix(".py")
-    if path.startswith(_ours()) or top in _PARTS:
+    if path.startswith((_ours(), *_PARTS)):
         return Origin.MACHINERY
     if path.startswith(_roots()) or top in sys.stdlib_module_names:
         return Origin.STANDARD
@@ -101,7 +101,7 @@ def short(path: str) -> str:
     if below is not None:
         return below
     if path.startswith(_ours()):
-        return f"worker_server/{path.removeprefix(_ours())}"
+        return f"lightkeeper/worker_server/{path.removeprefix(_ours())}"
     root = next((root for root in _roots() if path.startswith(root)), "")
     return path.removeprefix(root)
 
@@ -127,7 +127,7 @@ def frame_of(calls: Sequence[Call], index: int) -> wire.Frame:
 
 
 _DECORATORS: Final = re.compile(
-    r"worker_server/|torch/distributed/c10d_logger\.py|torch/utils/_contextlib\.py"
+    r"lightkeeper/worker_server/|torch/distributed/c10d_logger\.py|torch/utils/_contextlib\.py"
     r"|(contextlib|functools)\.py|<"
 )
 """Files, as `short` has them, whose functions stand between a call and the function called."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any, Final, TypeVar
 
-from worker_server.sidecar.recorders import WORLD, TorchEntry, numbered, read
-from worker_server.wire import (
+from lightkeeper.worker_server.sidecar.recorders import WORLD, TorchEntry, numbered, read
+from lightkeeper.worker_server.wire import (
     FlightRecord,
     Forming,
     GroupHead,

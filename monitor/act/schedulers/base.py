@@ -14,7 +14,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from monitor.model.names import GroupName, Host, IncidentId, RankName, group_of, one_line
+from lightkeeper.monitor.model.names import (
+    GroupName,
+    Host,
+    IncidentId,
+    RankName,
+    group_of,
+    one_line,
+)
 
 # -- protocol ----------------------------------------------------------------------------------
 

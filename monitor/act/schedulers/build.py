@@ -10,13 +10,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from monitor.act.http import Fetcher, trust_also
-from monitor.act.schedulers.base import Everyone, Owner, Scheduler
-from monitor.act.schedulers.kubernetes import KubeApi, KubeOptions, Kubernetes, configured
-from monitor.act.schedulers.slurm import Removal, Slurm
-from monitor.act.schedulers.webhook import WebhookScheduler
-from monitor.store.place import StoreError
-from monitor.store.store import Store
+from lightkeeper.monitor.act.http import Fetcher, trust_also
+from lightkeeper.monitor.act.schedulers.base import Everyone, Owner, Scheduler
+from lightkeeper.monitor.act.schedulers.kubernetes import (
+    KubeApi,
+    KubeOptions,
+    Kubernetes,
+    configured,
+)
+from lightkeeper.monitor.act.schedulers.slurm import Removal, Slurm
+from lightkeeper.monitor.act.schedulers.webhook import WebhookScheduler
+from lightkeeper.monitor.store.place import StoreError
+from lightkeeper.monitor.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)

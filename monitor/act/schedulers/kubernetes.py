@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from monitor.act.schedulers.base import (
+from lightkeeper.monitor.act.schedulers.base import (
     Check,
     Deadline,
     Everyone,
@@ -36,8 +36,8 @@ from monitor.act.schedulers.base import (
     refuse_shared_pod,
     strangers,
 )
-from monitor.background import in_thread
-from monitor.model.names import GroupName, Host, IncidentId, one_line
+from lightkeeper.monitor.background import in_thread
+from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, one_line
 
 if TYPE_CHECKING:
     from kubernetes import client

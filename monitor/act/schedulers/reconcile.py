@@ -23,10 +23,10 @@ from typing import Final
 
 from prometheus_client import Counter, Gauge
 
-from monitor.act.schedulers.base import Outcome, Scheduler
-from monitor.background import BackgroundWorker, backoff_s
-from monitor.model.eviction import QuarantineEntry
-from monitor.model.names import Host
+from lightkeeper.monitor.act.schedulers.base import Outcome, Scheduler
+from lightkeeper.monitor.background import BackgroundWorker, backoff_s
+from lightkeeper.monitor.model.eviction import QuarantineEntry
+from lightkeeper.monitor.model.names import Host
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from monitor.act.schedulers.base import (
+from lightkeeper.monitor.act.schedulers.base import (
     Check,
     Clockwork,
     Deadline,
@@ -34,7 +34,7 @@ from monitor.act.schedulers.base import (
     refuse_shared_job,
     strangers,
 )
-from monitor.model.names import GroupName, Host, IncidentId, one_line
+from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, one_line
 
 # -- slurm text --------------------------------------------------------------------------------
 # What `scontrol show` and `sinfo` say, as values.

@@ -16,8 +16,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from monitor.act.http import Answer, Fetcher, FetchError, Question
-from monitor.act.schedulers.base import (
+from lightkeeper.monitor.act.http import Answer, Fetcher, FetchError, Question
+from lightkeeper.monitor.act.schedulers.base import (
     Check,
     Deadline,
     Everyone,
@@ -30,8 +30,8 @@ from monitor.act.schedulers.base import (
     plain,
     strangers,
 )
-from monitor.background import backoff_s
-from monitor.model.names import GroupName, Host, IncidentId, shown_url, without_secrets
+from lightkeeper.monitor.background import backoff_s
+from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, shown_url, without_secrets
 
 # How requests are signed, and how a receiver verifies them.
 #

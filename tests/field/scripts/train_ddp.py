@@ -19,9 +19,9 @@ from torchft import (
     ProcessGroupGloo,
 )
 
-import worker_server
+import lightkeeper
 
-worker_server.attach()
+lightkeeper.attach()
 
 REPLICA_GROUP_ID = int(os.environ.get("REPLICA_GROUP_ID", "0"))
 NUM_REPLICA_GROUPS = int(os.environ.get("NUM_REPLICA_GROUPS", "3"))

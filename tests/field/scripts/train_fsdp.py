@@ -15,9 +15,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader
 from torchft import Manager, ProcessGroupGloo
 
-import worker_server
+import lightkeeper
 
-worker_server.attach()
+lightkeeper.attach()
 
 
 class Trainer:

@@ -14,9 +14,9 @@ from model import NextByte, loss_of
 from torch.utils.data import DataLoader
 from torchft import Manager, ProcessGroupGloo
 
-import worker_server
+import lightkeeper
 
-worker_server.attach()
+lightkeeper.attach()
 logger = logging.getLogger("train")
 GROUP = os.environ["REPLICA_GROUP_ID"]
 

@@ -14,9 +14,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from torchft import DistributedSampler, Manager, ProcessGroupGloo
 
-import worker_server
+import lightkeeper
 
-worker_server.attach()
+lightkeeper.attach()
 logger = logging.getLogger("train")
 GROUP = int(os.environ["REPLICA_GROUP_ID"])
 

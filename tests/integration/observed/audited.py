@@ -45,7 +45,7 @@ def hook(log: int) -> Any:
 def main() -> None:
     """Put the hook in, and be `lightkeeper`."""
     log = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    from monitor.cli import main as lightkeeper
+    from lightkeeper.monitor.cli import main as lightkeeper
 
     note = hook(log)
     sys.addaudithook(note)

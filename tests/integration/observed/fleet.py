@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from monitor.act.http import Fetcher
-from monitor.act.lighthouse import Lighthouse
-from monitor.model.observation import LighthouseView
+from lightkeeper.monitor.act.http import Fetcher
+from lightkeeper.monitor.act.lighthouse import Lighthouse
+from lightkeeper.monitor.model.observation import LighthouseView
+from lightkeeper.trainer import status
 from tests.campaign.fleet import SMALL
 from tests.integration.observed.recorder import Recorder, Registry
 from tests.matrix.cases import Setting
 from tests.matrix.fleet import MatrixFleet
 from tests.monitor.act.schedulers.receiver import SECRET, Receiver, served
 from tests.waiting import wait_for
-from trainer import status
 
 SICK = "rg_1.0"
 HANG = {"id": "h", "kind": "hang", "variant": "sleep", "phase": "forward", "rank": SICK, "step": 25}

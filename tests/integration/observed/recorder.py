@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
-from worker_server.wire import PATH_REGISTER
+from lightkeeper.worker_server.wire import PATH_REGISTER
 
 UNREADABLE = "UNREADABLE"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from monitor.act.http import Fetcher
+from lightkeeper.monitor.act.http import Fetcher
 from tests.monitor.act.evictions import Bench
 from tests.monitor.fakes import FakeFleet, FakeLighthouse
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from monitor.act.evictor import Evictors, Parties
-from monitor.act.gate import Gate, Gatekeeper
-from monitor.act.http import Fetcher, Tokens
-from monitor.act.lighthouse import Lighthouse
-from monitor.act.quarantine import Quarantine
-from monitor.act.schedulers.base import Scheduler
-from monitor.act.targets import Registry
-from monitor.clock import SteadyClock
-from monitor.model.escalation import HandedOver, Timeouts, decided
-from monitor.model.eviction import KEEPER, Accused, Evict, Eviction, Rung, RungOutcome
-from monitor.model.names import GroupName, Host, IncidentId, ReplicaId
+from lightkeeper.monitor.act.evictor import Evictors, Parties
+from lightkeeper.monitor.act.gate import Gate, Gatekeeper
+from lightkeeper.monitor.act.http import Fetcher, Tokens
+from lightkeeper.monitor.act.lighthouse import Lighthouse
+from lightkeeper.monitor.act.quarantine import Quarantine
+from lightkeeper.monitor.act.schedulers.base import Scheduler
+from lightkeeper.monitor.act.targets import Registry
+from lightkeeper.monitor.clock import SteadyClock
+from lightkeeper.monitor.model.escalation import HandedOver, Timeouts, decided
+from lightkeeper.monitor.model.eviction import KEEPER, Accused, Evict, Eviction, Rung, RungOutcome
+from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, ReplicaId
 from tests.changed import replace
 from tests.http_server import Hang
 from tests.monitor.act.gates import FakeGate

@@ -11,7 +11,7 @@ import sys
 import time
 from datetime import timedelta
 
-import worker_server
+import lightkeeper
 
 
 def manager(library, lighthouse, replica_id, hostname):
@@ -26,7 +26,7 @@ def manager(library, lighthouse, replica_id, hostname):
     )  # fmt: skip
 
 
-reporter = worker_server.attach()
+reporter = lightkeeper.attach()
 reporter.begin_step(0)
 hosted = manager(*sys.argv[2:]) if len(sys.argv) > 2 else None
 print("none" if hosted is None else hosted.address(), flush=True)

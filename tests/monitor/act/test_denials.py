@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.act.gate import LASTS_S, LINGER_S, ReplicaHosts, deny_list
-from monitor.gate.denylist import Denial, DenialScope, denials_json, parse_denials
-from monitor.model.eviction import Eviction, QuarantineEntry, Rung, RungOutcome
-from monitor.model.eviction import Scope as QuarantineScope
-from monitor.model.names import GroupName, Host, IncidentId, ReplicaId
-from monitor.model.observation import Failure, Observation, Unreachable
+from lightkeeper.monitor.act.gate import LASTS_S, LINGER_S, ReplicaHosts, deny_list
+from lightkeeper.monitor.gate.denylist import Denial, DenialScope, denials_json, parse_denials
+from lightkeeper.monitor.model.eviction import Eviction, QuarantineEntry, Rung, RungOutcome
+from lightkeeper.monitor.model.eviction import Scope as QuarantineScope
+from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, ReplicaId
+from lightkeeper.monitor.model.observation import Failure, Observation, Unreachable
 from tests.changed import replace
 from tests.monitor.fakes import FakeRank, identity
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from monitor.act.evictor import EvictionLog
-from monitor.model.escalation import (
+from lightkeeper.monitor.act.evictor import EvictionLog
+from lightkeeper.monitor.model.escalation import (
     Answered,
     Cleared,
     EvictionDeps,
@@ -12,9 +12,9 @@ from monitor.model.escalation import (
     Probed,
     decided,
 )
-from monitor.model.eviction import Eviction, EvictionState, Rung
-from monitor.model.names import ReplicaId
-from monitor.model.observation import LighthouseView, Member
+from lightkeeper.monitor.model.eviction import Eviction, EvictionState, Rung
+from lightkeeper.monitor.model.names import ReplicaId
+from lightkeeper.monitor.model.observation import LighthouseView, Member
 from tests.changed import replace
 from tests.monitor.doubles import HandClock
 from tests.monitor.model.escalations import EVICT, RANKS, VIEW, accused, look_at

@@ -13,11 +13,11 @@ from contextlib import closing
 
 import pytest
 
-from monitor.act.http import Fetcher
-from monitor.act.lighthouse import Lighthouse
-from monitor.act.schedulers.base import Outcome
-from monitor.model.eviction import Evict, Rung, RungResult
-from monitor.model.names import GroupName, Host, IncidentId
+from lightkeeper.monitor.act.http import Fetcher
+from lightkeeper.monitor.act.lighthouse import Lighthouse
+from lightkeeper.monitor.act.schedulers.base import Outcome
+from lightkeeper.monitor.model.eviction import Evict, Rung, RungResult
+from lightkeeper.monitor.model.names import GroupName, Host, IncidentId
 from tests.changed import replace
 from tests.http_server import Hang
 from tests.monitor.act.evictions import (

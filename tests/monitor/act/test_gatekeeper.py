@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from monitor.act.gate import Gate, Gatekeeper
-from monitor.act.http import Fetcher, Tokens
-from monitor.act.quarantine import Quarantine
-from monitor.clock import SteadyClock
-from monitor.model.eviction import Eviction, QuarantineEntry, Rung, RungOutcome
-from monitor.model.names import GroupName, Host, IncidentId, ReplicaId
-from monitor.show import metrics_upkeep
-from monitor.show.metrics_upkeep import Live
+from lightkeeper.monitor.act.gate import Gate, Gatekeeper
+from lightkeeper.monitor.act.http import Fetcher, Tokens
+from lightkeeper.monitor.act.quarantine import Quarantine
+from lightkeeper.monitor.clock import SteadyClock
+from lightkeeper.monitor.model.eviction import Eviction, QuarantineEntry, Rung, RungOutcome
+from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, ReplicaId
+from lightkeeper.monitor.show import metrics_upkeep
+from lightkeeper.monitor.show.metrics_upkeep import Live
 from tests.monitor.act.gates import FakeGate
 from tests.monitor.doubles import HandClock, Memory
 from tests.monitor.fakes import wait_until

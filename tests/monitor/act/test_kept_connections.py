@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from monitor.act.http import BadAnswerError, KeptConnections, Question, address_of
+from lightkeeper.monitor.act.http import BadAnswerError, KeptConnections, Question, address_of
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -104,8 +104,8 @@ def test_bodies_of_every_kind(said, body):
 )
 def test_a_connection_of_no_use_is_not_asked_again(answers, old, monkeypatch):
     if old:
-        monkeypatch.setattr("monitor.act.http.KEPT_S", -1.0)
-        monkeypatch.setattr("monitor.act.http._LOOK_EVERY_S", 0.0)
+        monkeypatch.setattr("lightkeeper.monitor.act.http.KEPT_S", -1.0)
+        monkeypatch.setattr("lightkeeper.monitor.act.http._LOOK_EVERY_S", 0.0)
     replies, server = asked(*answers, times=2)
     assert [bytes(reply.body) for reply in replies] == [b"ok", b"ok"]
     assert server.connections == 2

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.act.http import Fetcher
-from monitor.act.lighthouse import Lighthouse, PageError, parse_status
-from monitor.model.names import ReplicaId
-from monitor.model.observation import LighthouseAway, LighthouseView, Member
+from lightkeeper.monitor.act.http import Fetcher
+from lightkeeper.monitor.act.lighthouse import Lighthouse, PageError, parse_status
+from lightkeeper.monitor.model.names import ReplicaId
+from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Member
 from tests.monitor.fakes import FakeLighthouse
 
 CASES = Path(__file__).parent / "cases"

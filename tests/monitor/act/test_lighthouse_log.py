@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from monitor.act.lighthouse import STRANGERS_SHOWN, lighthouse_json
-from monitor.model.names import ReplicaId
-from monitor.model.observation import LighthouseAway, LighthouseRecord, LighthouseView, Member
+from lightkeeper.monitor.act.lighthouse import STRANGERS_SHOWN, lighthouse_json
+from lightkeeper.monitor.model.names import ReplicaId
+from lightkeeper.monitor.model.observation import (
+    LighthouseAway,
+    LighthouseRecord,
+    LighthouseView,
+    Member,
+)
 
 
 def view(quorum_id: int, *members: str, beats: dict[str, float] | None = None) -> LighthouseView:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from monitor.act.http import Fetcher
-from monitor.act.lighthouse import Lighthouse
-from monitor.model.names import ReplicaId
-from monitor.model.observation import LighthouseAway, LighthouseRecord, LighthouseView
+from lightkeeper.monitor.act.http import Fetcher
+from lightkeeper.monitor.act.lighthouse import Lighthouse
+from lightkeeper.monitor.model.names import ReplicaId
+from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseRecord, LighthouseView
 from tests.monitor.fakes import FakeFleet
 from tests.monitor.lighthouses import Groups, installations, lighthouse_process
 from tests.ports import free_port

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from monitor.act.quarantine import FINDINGS_MAX_CHARS, accusations, evictions, findings_of
-from monitor.decide.pipeline import Pipeline, TickResult
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import Change, QuarantineEvent
-from monitor.model.incident import Incident
-from monitor.model.names import IncidentId
-from monitor.model.observation import Snapshot
-from monitor.model.verdict import Confidence
+from lightkeeper.monitor.act.quarantine import (
+    FINDINGS_MAX_CHARS,
+    accusations,
+    evictions,
+    findings_of,
+)
+from lightkeeper.monitor.decide.pipeline import Pipeline, TickResult
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import Change, QuarantineEvent
+from lightkeeper.monitor.model.incident import Incident
+from lightkeeper.monitor.model.names import IncidentId
+from lightkeeper.monitor.model.observation import Snapshot
+from lightkeeper.monitor.model.verdict import Confidence
 from tests.changed import replace
 from tests.monitor.fleet import Drive, SimFleet, at, crash, hang, mismatch, slow
 from tests.monitor.fleet.told import observed

@@ -10,13 +10,13 @@ from collections.abc import Callable
 
 import pytest
 
-from monitor.act.http import Fetcher
-from monitor.act.poller import Poller
-from monitor.act.targets import Source, Target
-from monitor.model.observation import Failure, Observation, Unreachable
+from lightkeeper.monitor.act.http import Fetcher
+from lightkeeper.monitor.act.poller import Poller
+from lightkeeper.monitor.act.targets import Source, Target
+from lightkeeper.monitor.model.observation import Failure, Observation, Unreachable
+from lightkeeper.worker_server.wire import FlightRecord, StateReport, to_json
 from tests.http_server import Hang
 from tests.monitor.fakes import FakeFleet, FakeRank, identity, page
-from worker_server.wire import FlightRecord, StateReport, to_json
 
 DEADLINE_S = 1.0
 

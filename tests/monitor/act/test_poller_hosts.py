@@ -7,14 +7,14 @@ from collections import Counter
 
 import pytest
 
-from monitor.act import poller as polling
-from monitor.act.http import Fetcher
-from monitor.act.poller import Poller, Sweep
-from monitor.model.observation import Failure, Observation, Unreachable
+from lightkeeper.monitor.act import poller as polling
+from lightkeeper.monitor.act.http import Fetcher
+from lightkeeper.monitor.act.poller import Poller, Sweep
+from lightkeeper.monitor.model.observation import Failure, Observation, Unreachable
+from lightkeeper.worker_server.wire import HostEntry, HostReport, StateReport, to_json
 from tests.changed import replace
 from tests.http_server import Hang
 from tests.monitor.fakes import FakeFleet, FakeRank, page
-from worker_server.wire import HostEntry, HostReport, StateReport, to_json
 
 DEADLINE_S = 2.0
 

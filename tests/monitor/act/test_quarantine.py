@@ -6,10 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.act.quarantine import NAME_EVENTS, Quarantine
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import KEEPER, Change, QuarantineEntry, QuarantineEvent, Scope
-from monitor.model.names import GroupName, Host, IncidentId
+from lightkeeper.monitor.act.quarantine import NAME_EVENTS, Quarantine
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import (
+    KEEPER,
+    Change,
+    QuarantineEntry,
+    QuarantineEvent,
+    Scope,
+)
+from lightkeeper.monitor.model.names import GroupName, Host, IncidentId
 from tests.monitor.doubles import HandClock, Memory
 
 HOUR, DAY = 3600.0, 86_400.0

@@ -22,17 +22,18 @@ from pathlib import Path
 import grpc
 import pytest
 
-from monitor.act.evictor import Evictors, Parties
-from monitor.act.gate import Gate, Gatekeeper
-from monitor.act.http import Fetcher, Tokens
-from monitor.act.lighthouse import Lighthouse
-from monitor.act.quarantine import Quarantine
-from monitor.act.targets import Registry
-from monitor.clock import SteadyClock
-from monitor.model.escalation import HandedOver, Timeouts, decided
-from monitor.model.eviction import Accused, Evict, Eviction, Rung, RungResult
-from monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
-from monitor.model.observation import LighthouseView
+from lightkeeper.monitor.act.evictor import Evictors, Parties
+from lightkeeper.monitor.act.gate import Gate, Gatekeeper
+from lightkeeper.monitor.act.http import Fetcher, Tokens
+from lightkeeper.monitor.act.lighthouse import Lighthouse
+from lightkeeper.monitor.act.quarantine import Quarantine
+from lightkeeper.monitor.act.targets import Registry
+from lightkeeper.monitor.clock import SteadyClock
+from lightkeeper.monitor.model.escalation import HandedOver, Timeouts, decided
+from lightkeeper.monitor.model.eviction import Accused, Evict, Eviction, Rung, RungResult
+from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
+from lightkeeper.monitor.model.observation import LighthouseView
+from lightkeeper.worker_server.wire import PATH_STATE, Registration, parse_state
 from tests.changed import replace
 from tests.monitor.act.evictions import outcome
 from tests.monitor.doubles import Memory
@@ -41,7 +42,6 @@ from tests.monitor.lighthouses import Groups, installations, lighthouse_process
 from tests.ports import free_port
 from tests.waiting import wait_for
 from tests.worker_server.ranks import TOKEN, Rank, environment
-from worker_server.wire import PATH_STATE, Registration, parse_state
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 FOUND = {name: path for name, path in installations().items() if not name.startswith("0.1.")}

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from monitor.act.evictor import Asker, Parties, eviction_words, probe, save_evidence
-from monitor.act.quarantine import Quarantine
-from monitor.act.schedulers.base import Outcome
-from monitor.act.targets import Registry
-from monitor.model.escalation import Answered, Liveness
-from monitor.model.eviction import Rung
+from lightkeeper.monitor.act.evictor import Asker, Parties, eviction_words, probe, save_evidence
+from lightkeeper.monitor.act.quarantine import Quarantine
+from lightkeeper.monitor.act.schedulers.base import Outcome
+from lightkeeper.monitor.act.targets import Registry
+from lightkeeper.monitor.model.escalation import Answered, Liveness
+from lightkeeper.monitor.model.eviction import Rung
 from tests.monitor.doubles import HandClock, Memory
 from tests.monitor.fakes import FakeRank, identity, wait_until
 from tests.monitor.model.escalations import ID, RANKS, fresh

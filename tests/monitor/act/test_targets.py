@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from monitor.act.targets import (
+from lightkeeper.monitor.act.targets import (
     LAPSE_GRACE_S,
     Registered,
     Registry,
@@ -18,10 +18,10 @@ from monitor.act.targets import (
     TargetsFile,
     parse_file_sd,
 )
-from monitor.model.names import GroupName, RankName
+from lightkeeper.monitor.model.names import GroupName, RankName
+from lightkeeper.worker_server.wire import Registration
 from tests.monitor.doubles import HandClock, Memory
 from tests.monitor.fakes import identity
-from worker_server.wire import Registration
 
 RANK = RankName("rg_0.0")
 

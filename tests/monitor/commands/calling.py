@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from monitor.cli import main
+from lightkeeper.monitor.cli import main
 
 
 class Command:

@@ -6,9 +6,9 @@ from unittest.mock import patch
 
 import click
 
-from monitor.cli import cli
-from monitor.commands import run
-from monitor.service import Options
+from lightkeeper.monitor.cli import cli
+from lightkeeper.monitor.commands import run
+from lightkeeper.monitor.service import Options
 
 
 def parsed(*words: str) -> click.Context:

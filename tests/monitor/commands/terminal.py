@@ -35,7 +35,7 @@ class Terminal:
         self.resize(width, height, tell=False)
         self.before = termios.tcgetattr(slave)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "monitor.cli", *words],
+            [sys.executable, "-m", "lightkeeper.monitor.cli", *words],
             stdin=slave, stdout=slave, stderr=slave, start_new_session=True, cwd=ROOT,
             env=environment(TERM="xterm-256color", PYTHONUNBUFFERED="1", **env),
         )  # fmt: skip

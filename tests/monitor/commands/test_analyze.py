@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from monitor.cli import main
-from monitor.commands import analyze
+from lightkeeper.monitor.cli import main
+from lightkeeper.monitor.commands import analyze
 from tests.corpus.cases import Case
 from tests.monitor.commands.calling import Command
 from tests.monitor.process import into_closed_pipe

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from monitor.act.notices import Alertmanager, Webhook
-from monitor.cli import main
-from monitor.commands.command import CommandError
-from monitor.service import Options, Service, for_people
+from lightkeeper.monitor.act.notices import Alertmanager, Webhook
+from lightkeeper.monitor.cli import main
+from lightkeeper.monitor.commands.command import CommandError
+from lightkeeper.monitor.service import Options, Service, for_people
 from tests.monitor import api
 from tests.monitor.act.notify.scene import Receiver
 from tests.monitor.api import Script

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from monitor.cli import main
+from lightkeeper.monitor.cli import main
 from tests.monitor.act.schedulers.receiver import SECRET, Receiver, served
 
 CHECK = ["check", "scheduler"]

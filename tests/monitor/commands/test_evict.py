@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from monitor.cli import main
-from monitor.commands import orders
-from monitor.service import Service
+from lightkeeper.monitor.cli import main
+from lightkeeper.monitor.commands import orders
+from lightkeeper.monitor.service import Service
 from tests.http_server import Handler
 from tests.monitor.api import options
 from tests.monitor.bodies import FakeMonitor, group, snapshot

@@ -35,9 +35,10 @@ def test_wrong_options_are_one_line(words: list[str], line: str, command: Comman
 
 def test_a_gate_that_starts_again_waits_for_no_other_commands_imports() -> None:
     code = (
-        "import sys, monitor.cli\n"
-        "monitor.cli.main(['gate', '--help'])\n"
-        "others = {'flask', 'numpy', 'rich', 'sqlalchemy', 'monitor.service', 'monitor.records'}\n"
+        "import sys, lightkeeper.monitor.cli\n"
+        "lightkeeper.monitor.cli.main(['gate', '--help'])\n"
+        "others = {'flask', 'numpy', 'rich', 'sqlalchemy', "
+        "'lightkeeper.monitor.service', 'lightkeeper.monitor.records'}\n"
         "sys.exit(len(others & set(sys.modules)))"
     )
     root = Path(__file__).parents[3]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from monitor.cli import main
+from lightkeeper.monitor.cli import main
 from tests.monitor.bodies import FakeMonitor, hung, many, snapshot
 from tests.monitor.commands.calling import Command
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from monitor.cli import main
-from monitor.commands import analyze
-from monitor.commands.command import CommandError
-from monitor.commands.offline import CannotTellError, confined
-from monitor.records import files
+from lightkeeper.monitor.cli import main
+from lightkeeper.monitor.commands import analyze
+from lightkeeper.monitor.commands.command import CommandError
+from lightkeeper.monitor.commands.offline import CannotTellError, confined
+from lightkeeper.monitor.records import files
 from tests.corpus.cases import Case
 
 

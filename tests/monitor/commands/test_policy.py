@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from monitor.cli import main
-from monitor.service import Service
+from lightkeeper.monitor.cli import main
+from lightkeeper.monitor.service import Service
 from tests.monitor.api import options
 from tests.monitor.fakes import wait_until
 from tests.monitor.process import Monitor

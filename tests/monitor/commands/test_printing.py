@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 
-from monitor.commands import printing
+from lightkeeper.monitor.commands import printing
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGHUP, 129), (signal.SIGTERM, 143)])

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from monitor.cli import main
-from monitor.commands.replay import parse_time
-from monitor.decide.pipeline import Pipeline
-from monitor.model.config import KeeperConfig
+from lightkeeper.monitor.cli import main
+from lightkeeper.monitor.commands.replay import parse_time
+from lightkeeper.monitor.decide.pipeline import Pipeline
+from lightkeeper.monitor.model.config import KeeperConfig
 from tests.monitor.fleet import START_S, Drive, SimFleet, at, hang
 from tests.monitor.journal.tape import Tape
 
@@ -105,8 +105,10 @@ def test_one_file_from_the_middle_stands_alone(live: Path, capsys) -> None:
 def test_a_decision_that_is_not_as_live_is_status_1(
     live: Path, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("monitor.decide.guards.GUARDS", ())
-    monkeypatch.setattr("monitor.decide.guards._quarantine", lambda case: ("host-rg_1",))
+    monkeypatch.setattr("lightkeeper.monitor.decide.guards.GUARDS", ())
+    monkeypatch.setattr(
+        "lightkeeper.monitor.decide.guards._quarantine", lambda case: ("host-rg_1",)
+    )
     assert main(["replay", str(live), "--check"]) == 1
     out = capsys.readouterr().out
     assert "not as live: tick 28: decisions[0].quarantine[0] was" in out

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from monitor.cli import main
-from monitor.commands import stragglers
+from lightkeeper.monitor.cli import main
+from lightkeeper.monitor.commands import stragglers
 from tests.changed import replace
 from tests.monitor.commands.calling import Command
 from tests.monitor.offline.jobs import OPS, Recorded, Slow, write_csv, write_parquet

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from monitor.decide.accounts import AuditedIncident, FleetFacts
-from monitor.model.eviction import DecisionRow, Eviction, Rung, RungOutcome
-from monitor.model.incident import Incident, Milestones, State, Transition
-from monitor.model.names import GroupName, Host, IncidentId, ReplicaId
-from monitor.model.verdict import Kind
+from lightkeeper.monitor.decide.accounts import AuditedIncident, FleetFacts
+from lightkeeper.monitor.model.eviction import DecisionRow, Eviction, Rung, RungOutcome
+from lightkeeper.monitor.model.incident import Incident, Milestones, State, Transition
+from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, ReplicaId
+from lightkeeper.monitor.model.verdict import Kind
 from tests.monitor.samples import incident
 
 ID = IncidentId("inc-1")

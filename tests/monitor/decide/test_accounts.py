@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.decide.accounts import (
+from lightkeeper.monitor.decide.accounts import (
     Amount,
     AuditedIncident,
     Choice,
@@ -26,9 +26,9 @@ from monitor.decide.accounts import (
     span_costs,
     span_s,
 )
-from monitor.decide.audit import IncidentAudit, audit_of
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import (
+from lightkeeper.monitor.decide.audit import IncidentAudit, audit_of
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import (
     DecisionRow,
     Eviction,
     Remembered,
@@ -36,15 +36,15 @@ from monitor.model.eviction import (
     RungOutcome,
     eviction_from_json,
 )
-from monitor.model.incident import (
+from lightkeeper.monitor.model.incident import (
     IncidentError,
     Milestones,
     State,
     incident_from_json,
     incident_to_json,
 )
-from monitor.model.plain import to_plain
-from monitor.model.verdict import Kind
+from lightkeeper.monitor.model.plain import to_plain
+from lightkeeper.monitor.model.verdict import Kind
 from tests.monitor.decide.scene import (
     EVICTION,
     FACTS,

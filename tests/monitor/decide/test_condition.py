@@ -6,20 +6,34 @@ from typing import Any
 
 import pytest
 
-from monitor.decide.rank_seconds import Spent
-from monitor.decide.tempo import Tempo
-from monitor.decide.view import DepartureBook, ended_of, groups_of, trouble_of, warnings_of
-from monitor.decide.view_json import report_to_json
-from monitor.model.eviction import DecisionRow
-from monitor.model.incident import Incident, State
-from monitor.model.names import GroupName, IncidentId, RankName
-from monitor.model.observation import Observation
-from monitor.model.verdict import RankHealth
-from monitor.model.wording import face_of
+from lightkeeper.monitor.decide.rank_seconds import Spent
+from lightkeeper.monitor.decide.tempo import Tempo
+from lightkeeper.monitor.decide.view import (
+    DepartureBook,
+    ended_of,
+    groups_of,
+    trouble_of,
+    warnings_of,
+)
+from lightkeeper.monitor.decide.view_json import report_to_json
+from lightkeeper.monitor.model.eviction import DecisionRow
+from lightkeeper.monitor.model.incident import Incident, State
+from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName
+from lightkeeper.monitor.model.observation import Observation
+from lightkeeper.monitor.model.verdict import RankHealth
+from lightkeeper.monitor.model.wording import face_of
+from lightkeeper.worker_server.wire import (
+    Doing,
+    Ending,
+    Frame,
+    Process,
+    StateReport,
+    Tracer,
+    Witness,
+)
 from tests.changed import replace
 from tests.monitor.decide.scene import hang
 from tests.monitor.samples import seen, snapshot, view
-from worker_server.wire import Doing, Ending, Frame, Process, StateReport, Tracer, Witness
 
 FRAME = Frame("Deadlock.log_step", "train.py", 66)
 OPEN: dict[str, Any] = {"state": State.FIRING, "resolution": None, "groups": (GroupName("rg_1"),)}

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import Eviction
-from monitor.model.incident import State
-from monitor.model.names import GroupName, IncidentId
-from monitor.model.observation import LighthouseAway, Snapshot
-from monitor.model.verdict import Kind
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import Eviction
+from lightkeeper.monitor.model.incident import State
+from lightkeeper.monitor.model.names import GroupName, IncidentId
+from lightkeeper.monitor.model.observation import LighthouseAway, Snapshot
+from lightkeeper.monitor.model.verdict import Kind
 from tests.changed import replace
 from tests.monitor.fleet import START_S, Drive, SimFleet, at, crash, hang, lighthouse_down, stop
 

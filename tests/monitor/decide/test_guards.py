@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.decide.guards import (
+from lightkeeper.monitor.decide.guards import (
     Cost,
     DecisionFacts,
     GroupFacts,
@@ -13,13 +13,13 @@ from monitor.decide.guards import (
     decide,
     min_replicas_named,
 )
-from monitor.decide.rules import DEFAULT, Once, Policy, PolicyAction
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import Evict, Eviction, Guard, Hold
-from monitor.model.incident import Incident, Milestones, State
-from monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
-from monitor.model.observation import NO_LIGHTHOUSE, Pause
-from monitor.model.verdict import Confidence, Kind, Severity, Verdict
+from lightkeeper.monitor.decide.rules import DEFAULT, Once, Policy, PolicyAction
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import Evict, Eviction, Guard, Hold
+from lightkeeper.monitor.model.incident import Incident, Milestones, State
+from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
+from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE, Pause
+from lightkeeper.monitor.model.verdict import Confidence, Kind, Severity, Verdict
 
 NOW_S = 10_000.0
 CULPRIT = RankName("rg_1.0")

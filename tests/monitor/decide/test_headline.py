@@ -7,20 +7,20 @@ from collections.abc import Callable
 import pytest
 from msgspec import structs
 
-from monitor.decide.headline import JobState, headline_of
-from monitor.decide.rank_seconds import Spent
-from monitor.decide.view import Departure, View
-from monitor.model.incident import Incident, Milestones, State, Transition
-from monitor.model.names import GroupName, IncidentId, RankName
-from monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway
-from monitor.model.verdict import Confidence, Kind, RankHealth, Severity, Verdict
-from monitor.show.pages import FLEET, Context, FleetIndex, PagePlace
-from monitor.show.paging import make
+from lightkeeper.monitor.decide.headline import JobState, headline_of
+from lightkeeper.monitor.decide.rank_seconds import Spent
+from lightkeeper.monitor.decide.view import Departure, View
+from lightkeeper.monitor.model.incident import Incident, Milestones, State, Transition
+from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName
+from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway
+from lightkeeper.monitor.model.verdict import Confidence, Kind, RankHealth, Severity, Verdict
+from lightkeeper.monitor.show.pages import FLEET, Context, FleetIndex, PagePlace
+from lightkeeper.monitor.show.paging import make
+from lightkeeper.worker_server.wire import Ending, Process
 from tests.changed import replace
 from tests.monitor.detect.test_unphased import attached
 from tests.monitor.fleet import SimFleet, at, crash, gil, hang, stop
 from tests.page.views import NOW_S, Simulated, crowd
-from worker_server.wire import Ending, Process
 
 
 def aged(view: View, age_s: float | None, phase: str | None = None) -> View:

@@ -6,11 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.decide.pipeline import Pipeline
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import EvictionState, Guard
-from monitor.model.incident import IncidentError, State, incident_from_json, incident_to_json
-from monitor.model.verdict import Kind
+from lightkeeper.monitor.decide.pipeline import Pipeline
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import EvictionState, Guard
+from lightkeeper.monitor.model.incident import (
+    IncidentError,
+    State,
+    incident_from_json,
+    incident_to_json,
+)
+from lightkeeper.monitor.model.verdict import Kind
 from tests.changed import replace
 from tests.monitor.fleet import Drive, SimFleet, at, crash, hang, mismatch, slow
 

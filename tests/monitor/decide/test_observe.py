@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.decide.pipeline import Pipeline
-from monitor.decide.rules import Policy, PolicyAction
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import Evict, Eviction, Guard
-from monitor.model.verdict import Kind, Severity
+from lightkeeper.monitor.decide.pipeline import Pipeline
+from lightkeeper.monitor.decide.rules import Policy, PolicyAction
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import Evict, Eviction, Guard
+from lightkeeper.monitor.model.verdict import Kind, Severity
 from tests.monitor.fleet import START_S, At, Drive, SimFleet, at, crash, hang, slow
 from tests.monitor.shared_hosts import HostFleet
 

@@ -3,11 +3,11 @@
 import math
 from dataclasses import replace
 
-from monitor.decide.pipeline import Pipeline
-from monitor.detect.detectors import DETECTORS, Detector
-from monitor.model.config import KeeperConfig
-from monitor.model.observation import LighthouseAway, Snapshot
-from monitor.model.verdict import Kind, RankHealth
+from lightkeeper.monitor.decide.pipeline import Pipeline
+from lightkeeper.monitor.detect.detectors import DETECTORS, Detector
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.observation import LighthouseAway, Snapshot
+from lightkeeper.monitor.model.verdict import Kind, RankHealth
 from tests.monitor.fleet import Drive, SimFleet, at, hang, restart
 
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from monitor.decide import guards as deciding
-from monitor.decide.pipeline import Pipeline
-from monitor.decide.rules import Once, Policy, PolicyAction
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import Evict, Guard, Hold
-from monitor.model.incident import incident_from_json, incident_to_json
-from monitor.model.observation import Pause
-from monitor.model.verdict import Confidence, Kind, Severity
+from lightkeeper.monitor.decide import guards as deciding
+from lightkeeper.monitor.decide.pipeline import Pipeline
+from lightkeeper.monitor.decide.rules import Once, Policy, PolicyAction
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import Evict, Guard, Hold
+from lightkeeper.monitor.model.incident import incident_from_json, incident_to_json
+from lightkeeper.monitor.model.observation import Pause
+from lightkeeper.monitor.model.verdict import Confidence, Kind, Severity
 from tests.deep import DEEP
 from tests.monitor import fleet as faults
 from tests.monitor.fleet import START_S, Drive

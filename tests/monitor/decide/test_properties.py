@@ -4,11 +4,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from monitor.decide.pipeline import Pipeline
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import Evict
-from monitor.model.names import GroupName, RankName, ReplicaId
-from monitor.model.observation import Failure, Observation, Snapshot, Unreachable
+from lightkeeper.monitor.decide.pipeline import Pipeline
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import Evict
+from lightkeeper.monitor.model.names import GroupName, RankName, ReplicaId
+from lightkeeper.monitor.model.observation import Failure, Observation, Snapshot, Unreachable
+from lightkeeper.worker_server.wire import Identity
 from tests.changed import replace
 from tests.deep import DEEP
 from tests.monitor.fleet import (
@@ -35,7 +36,6 @@ from tests.monitor.fleet import (
     slow_in,
     stop,
 )
-from worker_server.wire import Identity
 
 pytestmark = pytest.mark.integration  # many seconds
 

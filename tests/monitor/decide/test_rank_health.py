@@ -1,11 +1,11 @@
 """How ranks look: the culprit is never healthy, and who waits is said to wait."""
 
-from monitor.model.config import KeeperConfig
-from monitor.model.verdict import Kind
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.verdict import Kind
+from lightkeeper.worker_server.wire import Process, StateReport
 from tests.changed import replace
 from tests.monitor.fleet import Drive, SimFleet, at, hang, slow, traced
 from tests.monitor.fleet.told import reports
-from worker_server.wire import Process, StateReport
 
 WATCH = KeeperConfig(observe=True)
 

@@ -9,9 +9,9 @@ import random
 
 import pytest
 
-from monitor.decide.pipeline import TickResult
-from monitor.decide.rank_seconds import RankSeconds, Spent, UsualPace
-from monitor.model.observation import Snapshot
+from lightkeeper.monitor.decide.pipeline import TickResult
+from lightkeeper.monitor.decide.rank_seconds import RankSeconds, Spent, UsualPace
+from lightkeeper.monitor.model.observation import Snapshot
 from tests.changed import replace
 from tests.deep import DEEP
 from tests.monitor.fleet import (

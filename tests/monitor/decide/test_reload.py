@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from monitor.decide.rules import Policy, PolicyAction
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import Guard
-from monitor.model.observation import Pause
-from monitor.model.verdict import Kind, Severity
+from lightkeeper.monitor.decide.rules import Policy, PolicyAction
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import Guard
+from lightkeeper.monitor.model.observation import Pause
+from lightkeeper.monitor.model.verdict import Kind, Severity
 from tests.monitor.fleet import START_S, Drive, SimFleet, at, hang
 from tests.monitor.shared_hosts import HostFleet
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from monitor.model.config import KeeperConfig
-from monitor.model.incident import incident_from_json, incident_to_json
-from monitor.show.metrics import Instruments
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.incident import incident_from_json, incident_to_json
+from lightkeeper.monitor.show.metrics import Instruments
 from tests.changed import replace
 from tests.monitor.fleet import START_S, Drive, SimFleet, at, crash, hang, recover, restart
 from tests.monitor.fleet.told import reports, steps

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from monitor.decide.rules import (
+from lightkeeper.monitor.decide.rules import (
     DEFAULT,
     GUARDS,
     THRESHOLDS,
@@ -16,8 +16,8 @@ from monitor.decide.rules import (
     policy_from,
     policy_to_json,
 )
-from monitor.model.config import KeeperConfig
-from monitor.model.verdict import FAULTS, Kind, Severity
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.verdict import FAULTS, Kind, Severity
 from tests.monitor import policy_example
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from monitor.decide.tempo import Tempo, TempoBook
-from monitor.model.names import GroupName, RankName
-from monitor.model.observation import Failure, Observation, Unreachable
+from lightkeeper.monitor.decide.tempo import Tempo, TempoBook
+from lightkeeper.monitor.model.names import GroupName, RankName
+from lightkeeper.monitor.model.observation import Failure, Observation, Unreachable
 from tests.changed import replace
 from tests.monitor.samples import seen, snapshot
 

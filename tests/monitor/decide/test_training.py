@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from monitor.decide.commits import Commits
-from monitor.model.config import KeeperConfig
-from monitor.model.incident import Training, severity_of
-from monitor.model.names import RankName
-from monitor.model.verdict import Confidence, Kind, Severity, Verdict
+from lightkeeper.monitor.decide.commits import Commits
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.incident import Training, severity_of
+from lightkeeper.monitor.model.names import RankName
+from lightkeeper.monitor.model.verdict import Confidence, Kind, Severity, Verdict
 from tests.monitor.detect.test_mismatch import records
 from tests.monitor.fleet import Drive, SimFleet, at, crash, hang, mismatch, recover, stop
 

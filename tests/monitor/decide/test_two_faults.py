@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from monitor.decide.pipeline import Pipeline
-from monitor.model.config import KeeperConfig
-from monitor.model.incident import incident_from_json, incident_to_json
+from lightkeeper.monitor.decide.pipeline import Pipeline
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.incident import incident_from_json, incident_to_json
 from tests.monitor.fleet import Drive, SimFleet, at, crash, gil, hang, mismatch, restart, stop
 
 QUICK = KeeperConfig(cool_down_s=0.0)

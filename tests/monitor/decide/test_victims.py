@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from monitor.detect.detectors import Tick, inhibit
-from monitor.model.config import KeeperConfig
-from monitor.model.incident import State
-from monitor.model.names import RankName
-from monitor.model.observation import Snapshot
-from monitor.model.verdict import Confidence, Kind, Verdict
-from monitor.model.wording import face_of
+from lightkeeper.monitor.detect.detectors import Tick, inhibit
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.incident import State
+from lightkeeper.monitor.model.names import RankName
+from lightkeeper.monitor.model.observation import Snapshot
+from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
+from lightkeeper.monitor.model.wording import face_of
+from lightkeeper.worker_server.wire import Ending, Frame
 from tests.changed import replace
 from tests.monitor.fleet import (
     Drive,
@@ -26,7 +27,6 @@ from tests.monitor.fleet import (
     traced,
 )
 from tests.monitor.fleet.told import reports, steps
-from worker_server.wire import Ending, Frame
 
 WATCH = KeeperConfig(observe=True)
 TIMEOUT = "RuntimeError: Timed out waiting 20000ms for recv operation to complete"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from monitor.decide.view import groups_of
-from monitor.decide.view_json import report_to_json, snapshot_to_json
-from monitor.model.eviction import DecisionRow
-from monitor.model.incident import Strength
-from monitor.model.names import GroupName, IncidentId, RankName, ReplicaId
-from monitor.model.observation import LighthouseAway, LighthouseView, Member
-from monitor.model.verdict import RankHealth
+from lightkeeper.monitor.decide.view import groups_of
+from lightkeeper.monitor.decide.view_json import report_to_json, snapshot_to_json
+from lightkeeper.monitor.model.eviction import DecisionRow
+from lightkeeper.monitor.model.incident import Strength
+from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName, ReplicaId
+from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Member
+from lightkeeper.monitor.model.verdict import RankHealth
 from tests.changed import replace
 from tests.monitor.samples import ENTRY, EVICTION, incident, seen, view
 

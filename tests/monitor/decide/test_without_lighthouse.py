@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import Guard
-from monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway, Snapshot
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import Guard
+from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway, Snapshot
 from tests.changed import replace
 from tests.monitor.fleet import (
     Drive,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from monitor.model.observation import LighthouseView, Observation, Snapshot
+from lightkeeper.monitor.model.observation import LighthouseView, Observation, Snapshot
+from lightkeeper.worker_server.wire import StateReport
 from tests.changed import replace
 from tests.monitor.fleet import Drive, SimFleet
 from tests.monitor.fleet.rank import START_S
-from worker_server.wire import StateReport
 
 CUT_S = START_S + 20
 

@@ -6,11 +6,12 @@ import random
 
 import pytest
 
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import Guard
-from monitor.model.incident import State
-from monitor.model.observation import Failure, Unreachable
-from monitor.model.verdict import Confidence
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import Guard
+from lightkeeper.monitor.model.incident import State
+from lightkeeper.monitor.model.observation import Failure, Unreachable
+from lightkeeper.monitor.model.verdict import Confidence
+from lightkeeper.worker_server.wire import Spoilt
 from tests.changed import replace
 from tests.monitor.fleet import (
     Drive,
@@ -27,7 +28,6 @@ from tests.monitor.fleet import (
     unregister,
 )
 from tests.monitor.fleet.told import reports, steps
-from worker_server.wire import Spoilt
 
 
 def fleet(groups=3, world_size=1, script=(), *, every=0, votes=True, **how):

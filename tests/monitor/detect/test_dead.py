@@ -2,10 +2,11 @@
 
 import pytest
 
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import Guard
-from monitor.model.observation import Failure, Observation, Snapshot
-from monitor.model.verdict import Confidence, RankHealth
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import Guard
+from lightkeeper.monitor.model.observation import Failure, Observation, Snapshot
+from lightkeeper.monitor.model.verdict import Confidence, RankHealth
+from lightkeeper.worker_server.wire import GroupHead, StateReport
 from tests.changed import replace
 from tests.monitor.fleet import (
     START_S,
@@ -22,7 +23,6 @@ from tests.monitor.fleet import (
     silent,
 )
 from tests.monitor.fleet.told import reports
-from worker_server.wire import GroupHead, StateReport
 
 
 def test_a_killed_rank_fires_at_once_its_group_goes_and_its_host_is_not_blamed() -> None:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import Guard
-from monitor.model.verdict import Confidence
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import Guard
+from lightkeeper.monitor.model.verdict import Confidence
 from tests.monitor.fleet import Drive, Fault, SimFleet, at, jam, jam_across, pause, restart
 from tests.monitor.fleet.told import stays, without_records
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from monitor.model.observation import Snapshot
-from monitor.model.verdict import Confidence
+from lightkeeper.monitor.model.observation import Snapshot
+from lightkeeper.monitor.model.verdict import Confidence
+from lightkeeper.worker_server.wire import ACROSS, Doing, StateReport
 from tests.changed import replace
 from tests.monitor.fleet import Drive
 from tests.monitor.fleet.plain import PlainJob
 from tests.monitor.fleet.told import reports
-from worker_server.wire import ACROSS, Doing, StateReport
 
 TIMED_OUT = "RuntimeError: Timed out waiting 8000ms for recv operation to complete"
 LOST = "RuntimeError: Connection closed by peer"

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from monitor.detect.patience import giving_up
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import Guard
-from monitor.model.observation import Snapshot
-from monitor.model.verdict import Severity
+from lightkeeper.monitor.detect.patience import giving_up
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import Guard
+from lightkeeper.monitor.model.observation import Snapshot
+from lightkeeper.monitor.model.verdict import Severity
+from lightkeeper.worker_server.wire import (
+    ACROSS,
+    WAIT_COMMIT,
+    WAIT_HEAL,
+    WAIT_QUORUM,
+    Doing,
+    Frame,
+    StateReport,
+    Witness,
+)
 from tests.changed import replace
 from tests.monitor.fleet import (
     Drive,
@@ -30,16 +40,6 @@ from tests.monitor.fleet import (
     traced,
 )
 from tests.monitor.fleet.told import reports
-from worker_server.wire import (
-    ACROSS,
-    WAIT_COMMIT,
-    WAIT_HEAL,
-    WAIT_QUORUM,
-    Doing,
-    Frame,
-    StateReport,
-    Witness,
-)
 
 DAY_S = 86_400.0
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from monitor.model.verdict import Confidence
+from lightkeeper.monitor.model.verdict import Confidence
+from lightkeeper.worker_server.wire import Doing, MadeGroup, StateReport
 from tests.changed import replace
 from tests.monitor.fleet import Drive
 from tests.monitor.fleet.plain import PlainJob
 from tests.monitor.fleet.told import reports
-from worker_server.wire import Doing, MadeGroup, StateReport
 
 
 def test_a_group_that_one_rank_leaves_out_names_it_with_both_lines() -> None:

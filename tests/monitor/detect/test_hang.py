@@ -2,9 +2,10 @@
 
 import pytest
 
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import Guard
-from monitor.model.verdict import Confidence, RankHealth
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import Guard
+from lightkeeper.monitor.model.verdict import Confidence, RankHealth
+from lightkeeper.worker_server.wire import GroupHead, StateReport
 from tests.changed import replace
 from tests.monitor.fleet import (
     Drive,
@@ -23,7 +24,6 @@ from tests.monitor.fleet import (
     stop,
 )
 from tests.monitor.fleet.told import reports
-from worker_server.wire import GroupHead, StateReport
 
 WATCHING = KeeperConfig(observe=True)
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from monitor.detect.history import History
-from monitor.detect.intake import push
-from monitor.model.config import KeeperConfig
-from monitor.model.names import RankName
-from monitor.model.observation import Failure, Unreachable
+from lightkeeper.monitor.detect.history import History
+from lightkeeper.monitor.detect.intake import push
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.names import RankName
+from lightkeeper.monitor.model.observation import Failure, Unreachable
 from tests.changed import replace
 from tests.monitor.fleet import START_S, Drive, SimFleet, at, cpu_stall, crash, pause, restart, slow
 

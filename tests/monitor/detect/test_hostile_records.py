@@ -5,13 +5,13 @@ from functools import cache
 
 import pytest
 
-from monitor.detect import recorded
-from monitor.records import ring as ring_rows
-from monitor.records.ring import bounded
-from monitor.records.safe_pickle import FlightRecordError
+from lightkeeper.monitor.detect import recorded
+from lightkeeper.monitor.records import ring as ring_rows
+from lightkeeper.monitor.records.ring import bounded
+from lightkeeper.monitor.records.safe_pickle import FlightRecordError
+from lightkeeper.worker_server.wire import BackendRecord, FlightRecord, RingEntry
 from tests.monitor.fleet import Drive, SimFleet, at, hang, mismatch
 from tests.monitor.records.dumps import config, nccl, pending
-from worker_server.wire import BackendRecord, FlightRecord, RingEntry
 
 N = 10_000
 """More than is ever read of a record."""

@@ -2,14 +2,14 @@
 
 import pytest
 
-from monitor.detect.arrivals import read
-from monitor.model.config import KeeperConfig
-from monitor.model.names import RankName
-from monitor.model.verdict import Confidence
+from lightkeeper.monitor.detect.arrivals import read
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.names import RankName
+from lightkeeper.monitor.model.verdict import Confidence
+from lightkeeper.worker_server.wire import FlightRecord, RingEntry
 from tests.changed import replace
 from tests.monitor.fleet import Drive, SimFleet, at, cpu_stall, pause, slow, slow_link
 from tests.monitor.records.dumps import entry, nccl
-from worker_server.wire import FlightRecord, RingEntry
 
 WATCHING = KeeperConfig(observe=True)
 

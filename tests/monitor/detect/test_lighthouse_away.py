@@ -2,11 +2,11 @@
 
 import pytest
 
-from monitor.decide.pipeline import Pipeline
-from monitor.model.eviction import Guard
-from monitor.model.incident import State, incident_from_json, incident_to_json
-from monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway
-from monitor.model.verdict import Severity
+from lightkeeper.monitor.decide.pipeline import Pipeline
+from lightkeeper.monitor.model.eviction import Guard
+from lightkeeper.monitor.model.incident import State, incident_from_json, incident_to_json
+from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway
+from lightkeeper.monitor.model.verdict import Severity
 from tests.changed import replace
 from tests.monitor.fleet import (
     Drive,

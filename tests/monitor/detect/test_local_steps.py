@@ -8,14 +8,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from monitor.decide.headline import Headline, JobState, headline_of
-from monitor.decide.rank_seconds import RankSeconds
-from monitor.detect.pace import PaceMeter, Sample
-from monitor.model.config import KeeperConfig
-from monitor.model.incident import Incident, Training
-from monitor.model.names import RankName
-from monitor.model.observation import Snapshot
-from monitor.model.verdict import RankHealth
+from lightkeeper.monitor.decide.headline import Headline, JobState, headline_of
+from lightkeeper.monitor.decide.rank_seconds import RankSeconds
+from lightkeeper.monitor.detect.pace import PaceMeter, Sample
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.incident import Incident, Training
+from lightkeeper.monitor.model.names import RankName
+from lightkeeper.monitor.model.observation import Snapshot
+from lightkeeper.monitor.model.verdict import RankHealth
+from lightkeeper.worker_server.wire import StepState
 from tests.changed import replace
 from tests.monitor.fleet import (
     Drive,
@@ -33,7 +34,6 @@ from tests.monitor.fleet import (
 )
 from tests.monitor.fleet.rank import START_S
 from tests.page.views import Simulated
-from worker_server.wire import StepState
 
 WATCH = KeeperConfig(observe=True)
 QUICK = 1 / 3

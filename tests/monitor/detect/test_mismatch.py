@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import Guard
-from monitor.model.observation import Snapshot
-from monitor.model.verdict import Confidence
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import Guard
+from lightkeeper.monitor.model.observation import Snapshot
+from lightkeeper.monitor.model.verdict import Confidence
+from lightkeeper.worker_server.wire import FlightRecord, RingEntry
 from tests.changed import replace
 from tests.monitor.fleet import Drive, Fault, SimFleet, at, crash, hang, mismatch
 from tests.monitor.fleet.plain import PlainJob
 from tests.monitor.fleet.told import Alter, unanswered, unregistered, without_records
-from worker_server.wire import FlightRecord, RingEntry
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,9 @@ def test_the_same_bytes_as_another_type_are_found_within_a_sample_and_evict_nobo
 
 def test_records_that_turn_over_in_less_than_a_sample_are_read_before_that(monkeypatch) -> None:
     """FSDP2 calls a dozen collectives a step."""
-    monkeypatch.setattr("monitor.detect.history.RING_CALLS", 64)  # as many as theirs: 10 s
+    monkeypatch.setattr(
+        "lightkeeper.monitor.detect.history.RING_CALLS", 64
+    )  # as many as theirs: 10 s
     calm = Drive(SimFleet(2, 2, noise=0.3), KeeperConfig()).run(200)
     asked = [r.wants_records for r in calm.results if r.wants_records]
     assert 18 <= asked.count(("rg_1.0", "rg_1.1")) <= 20  # never more often than every 10 s

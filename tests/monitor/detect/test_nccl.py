@@ -2,7 +2,7 @@
 
 import pytest
 
-from monitor.model.verdict import Confidence
+from lightkeeper.monitor.model.verdict import Confidence
 from tests.monitor.fleet import Drive, Fault, SimFleet, at, gil, hang, jam, mismatch, stop
 
 

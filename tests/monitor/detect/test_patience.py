@@ -2,12 +2,13 @@
 
 import pytest
 
-from monitor.decide.pipeline import Pipeline
-from monitor.detect.learned_pauses import Gap, Habits, pauses_of
-from monitor.model.config import KeeperConfig
-from monitor.model.names import RankName
-from monitor.model.observation import Failure, Snapshot, Unreachable
-from monitor.model.verdict import Confidence
+from lightkeeper.monitor.decide.pipeline import Pipeline
+from lightkeeper.monitor.detect.learned_pauses import Gap, Habits, pauses_of
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.names import RankName
+from lightkeeper.monitor.model.observation import Failure, Snapshot, Unreachable
+from lightkeeper.monitor.model.verdict import Confidence
+from lightkeeper.worker_server.wire import SOURCE_REPORTER, StepLog, StepRow, StepState
 from tests.changed import replace
 from tests.monitor.fleet import (
     At,
@@ -28,7 +29,6 @@ from tests.monitor.fleet import (
     stop,
 )
 from tests.monitor.fleet.told import steps
-from worker_server.wire import SOURCE_REPORTER, StepLog, StepRow, StepState
 
 WATCHING = KeeperConfig(observe=True)
 ALL = ("rg_0.0", "rg_1.0", "rg_2.0")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from monitor.model.verdict import Confidence
+from lightkeeper.monitor.model.verdict import Confidence
+from lightkeeper.worker_server.wire import Doing
 from tests.monitor.fleet import Drive
 from tests.monitor.fleet.plain import PlainJob
-from worker_server.wire import Doing
 
 
 def stage_hangs(job: PlainJob) -> None:

@@ -2,11 +2,12 @@
 
 import pytest
 
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import Guard
-from monitor.model.incident import State
-from monitor.model.observation import Snapshot
-from monitor.model.verdict import Confidence, Severity
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import Guard
+from lightkeeper.monitor.model.incident import State
+from lightkeeper.monitor.model.observation import Snapshot
+from lightkeeper.monitor.model.verdict import Confidence, Severity
+from lightkeeper.worker_server.wire import StepState
 from tests.changed import replace
 from tests.monitor.fleet import (
     At,
@@ -24,7 +25,6 @@ from tests.monitor.fleet import (
     shut_out,
 )
 from tests.monitor.fleet.told import steps
-from worker_server.wire import StepState
 
 WATCHING = KeeperConfig(observe=True)
 

@@ -4,11 +4,11 @@ from collections import Counter
 
 import pytest
 
-from monitor.detect.self_health import MOST, Condition, Health, SelfHealth, scaled
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import Guard
-from monitor.model.names import RankName
-from monitor.model.observation import Failure, Snapshot, Unreachable, Vitals
+from lightkeeper.monitor.detect.self_health import MOST, Condition, Health, SelfHealth, scaled
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import Guard
+from lightkeeper.monitor.model.names import RankName
+from lightkeeper.monitor.model.observation import Failure, Snapshot, Unreachable, Vitals
 from tests.changed import replace
 from tests.monitor.fleet import START_S, At, Drive, SimFleet, at, hang, late, silent
 from tests.monitor.fleet.told import Alter, observed

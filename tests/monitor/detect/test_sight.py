@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 import pytest
 
+from lightkeeper.worker_server.wire import Doing, Frame, StateReport, Witness
 from tests.changed import replace
 from tests.monitor.fleet import Drive, SimFleet, at, hang, leaves_out, leaves_vote, mismatch
 from tests.monitor.fleet.plain import PlainJob
 from tests.monitor.fleet.told import Alter, recordless, reports, unanswered, unregistered
-from worker_server.wire import Doing, Frame, StateReport, Witness
 
 CULPRIT = "job.1"
 LOST = "RuntimeError: Connection closed by peer"

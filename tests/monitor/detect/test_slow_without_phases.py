@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from monitor.detect.pace import FIGURES, Paces, Roster, Window
-from monitor.detect.straggler import straggler
-from monitor.model.config import KeeperConfig
-from monitor.model.verdict import Confidence, Verdict
+from lightkeeper.monitor.detect.pace import FIGURES, Paces, Roster, Window
+from lightkeeper.monitor.detect.straggler import straggler
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.verdict import Confidence, Verdict
+from lightkeeper.worker_server.wire import Doing, Frame, StateReport, Tracer, Witness
 from tests.changed import replace
 from tests.monitor.fleet import (
     At,
@@ -28,7 +29,6 @@ from tests.monitor.fleet import (
     slow_network,
 )
 from tests.monitor.fleet.told import reports
-from worker_server.wire import Doing, Frame, StateReport, Tracer, Witness
 
 WATCHING = KeeperConfig(observe=True)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from monitor.decide.pipeline import Pipeline
-from monitor.model.config import KeeperConfig
+from lightkeeper.monitor.decide.pipeline import Pipeline
+from lightkeeper.monitor.model.config import KeeperConfig
 from tests.monitor.fleet import (
     At,
     Drive,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import Guard
-from monitor.model.observation import Snapshot
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import Guard
+from lightkeeper.monitor.model.observation import Snapshot
 from tests.changed import replace
 from tests.monitor.fleet import (
     At,

@@ -3,9 +3,10 @@
 import pytest
 from msgspec import structs
 
-from monitor.model.config import KeeperConfig
-from monitor.model.observation import Observation, Snapshot
-from monitor.model.verdict import Confidence
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.observation import Observation, Snapshot
+from lightkeeper.monitor.model.verdict import Confidence
+from lightkeeper.worker_server.wire import Doing
 from tests.changed import replace
 from tests.monitor.fleet import (
     Drive,
@@ -22,7 +23,6 @@ from tests.monitor.fleet import (
 )
 from tests.monitor.fleet.plain import PlainJob
 from tests.monitor.fleet.told import reports, without_records
-from worker_server.wire import Doing
 
 DAY_S = 86_400.0
 

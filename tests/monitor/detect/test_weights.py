@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from monitor.detect.track import RankTrack
-from monitor.detect.weights import PrintBook
-from monitor.model.names import GroupName, Host
-from worker_server.wire import Identity, Prints, StepState
+from lightkeeper.monitor.detect.track import RankTrack
+from lightkeeper.monitor.detect.weights import PrintBook
+from lightkeeper.monitor.model.names import GroupName, Host
+from lightkeeper.worker_server.wire import Identity, Prints, StepState
 
 
 def voice(group, rows, *, life="a", lineage=0, gone=False, participants=3, lane=1, index=0):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from monitor.decide.pipeline import Pipeline, TickResult
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import Evict, Hold
-from monitor.model.incident import Incident, State
-from monitor.model.names import RankName
-from monitor.model.observation import Snapshot
-from monitor.model.verdict import Confidence
+from lightkeeper.monitor.decide.pipeline import Pipeline, TickResult
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import Evict, Hold
+from lightkeeper.monitor.model.incident import Incident, State
+from lightkeeper.monitor.model.names import RankName
+from lightkeeper.monitor.model.observation import Snapshot
+from lightkeeper.monitor.model.verdict import Confidence
 from tests.monitor.fleet.fleet import SimFleet
 from tests.monitor.fleet.rank import START_S
 

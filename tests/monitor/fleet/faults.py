@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from lightkeeper.worker_server.wire import WAIT_COMMIT, WAIT_QUORUM, Doing, Ending, Frame, Tracer
 from tests.monitor.fleet.fleet import SimFleet
 from tests.monitor.fleet.script import Fault
-from worker_server.wire import WAIT_COMMIT, WAIT_QUORUM, Doing, Ending, Frame, Tracer
 
 
 def hang(rank: str, phase: str = "forward") -> Fault:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from monitor.model.eviction import Evict, Eviction, EvictionState
-from monitor.model.names import RankName
-from monitor.model.observation import Snapshot
+from lightkeeper.monitor.model.eviction import Evict, Eviction, EvictionState
+from lightkeeper.monitor.model.names import RankName
+from lightkeeper.monitor.model.observation import Snapshot
 from tests.monitor.fleet.rank import SLICE_S, START_S, WAITS, SimRank
 from tests.monitor.fleet.seen import Seen
 

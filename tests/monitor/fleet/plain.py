@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from monitor.model.eviction import Evict
-from monitor.model.names import GroupName, Host, RankName
-from monitor.model.observation import (
+from lightkeeper.monitor.model.eviction import Evict
+from lightkeeper.monitor.model.names import GroupName, Host, RankName
+from lightkeeper.monitor.model.observation import (
     NO_LIGHTHOUSE,
     LighthouseAway,
     Observation,
     Snapshot,
 )
-from tests.monitor.fleet.rank import START_S
-from worker_server.wire import (
+from lightkeeper.worker_server.wire import (
     Doing,
     Ending,
     FlightRecord,
@@ -32,6 +31,7 @@ from worker_server.wire import (
     TransferHead,
     Witness,
 )
+from tests.monitor.fleet.rank import START_S
 
 CALLS_A_TICK = 3
 KEPT = 60

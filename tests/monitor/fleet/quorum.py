@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from lightkeeper.worker_server.wire import Spoilt
 from tests.changed import replace
 from tests.monitor.fleet.program import Program
 from tests.monitor.fleet.rank import HEARTBEAT_TIMEOUT_S, START_S, SimRank
-from worker_server.wire import Spoilt
 
 
 class Quorum(Program):

@@ -6,8 +6,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from monitor.model.names import GroupName, Host, RankName, ReplicaId, rank_name
-from worker_server.wire import Doing, Ending, Frame, Identity, Spoilt, Tracer
+from lightkeeper.monitor.model.names import GroupName, Host, RankName, ReplicaId, rank_name
+from lightkeeper.worker_server.wire import Doing, Ending, Frame, Identity, Spoilt, Tracer
 
 SLICE_S = 0.05
 HEARTBEAT_TIMEOUT_S = 5.0

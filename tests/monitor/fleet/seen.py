@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from monitor.model.names import RankName
-from monitor.model.observation import (
+from lightkeeper.monitor.model.names import RankName
+from lightkeeper.monitor.model.observation import (
     Failure,
     LighthouseAway,
     LighthouseView,
@@ -14,11 +14,7 @@ from monitor.model.observation import (
     Unreachable,
     with_pauses,
 )
-from tests.changed import replace
-from tests.monitor.fleet.quorum import Quorum
-from tests.monitor.fleet.rank import ACROSS, INTRA, START_S, SimRank
-from tests.monitor.records.dumps import config, entry, nccl, status
-from worker_server.wire import (
+from lightkeeper.worker_server.wire import (
     SOURCE_REPORTER,
     WAIT_QUORUM,
     BackendRecord,
@@ -35,6 +31,10 @@ from worker_server.wire import (
     StepState,
     Witness,
 )
+from tests.changed import replace
+from tests.monitor.fleet.quorum import Quorum
+from tests.monitor.fleet.rank import ACROSS, INTRA, START_S, SimRank
+from tests.monitor.records.dumps import config, entry, nccl, status
 
 
 class Seen(Quorum):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from monitor.model.eviction import Eviction
-from monitor.model.names import RankName, ReplicaId
-from monitor.model.observation import Failure
+from lightkeeper.monitor.model.eviction import Eviction
+from lightkeeper.monitor.model.names import RankName, ReplicaId
+from lightkeeper.monitor.model.observation import Failure
+from lightkeeper.worker_server.wire import SOURCE_REPORTER
 from tests.monitor.fleet.rank import START_S, SimRank
 from tests.monitor.fleet.script import At
-from worker_server.wire import SOURCE_REPORTER
 
 
 class FleetState:

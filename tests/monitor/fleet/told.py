@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from monitor.model.names import RankName
-from monitor.model.observation import Failure, Observation, Snapshot, Unreachable
+from lightkeeper.monitor.model.names import RankName
+from lightkeeper.monitor.model.observation import Failure, Observation, Snapshot, Unreachable
+from lightkeeper.worker_server.wire import StateReport, StepState
 from tests.changed import replace
-from worker_server.wire import StateReport, StepState
 
 Alter = Callable[[Snapshot], Snapshot]
 

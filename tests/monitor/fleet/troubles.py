@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from monitor.model.names import RankName
-from monitor.model.observation import Failure
+from lightkeeper.monitor.model.names import RankName
+from lightkeeper.monitor.model.observation import Failure
 from tests.monitor.fleet.fleet import SimFleet
 from tests.monitor.fleet.script import Fault
 

@@ -224,7 +224,7 @@ class Gate:
         root = Path(__file__).parents[3]
         kept = {k: v for k, v in os.environ.items() if not (v and k.startswith("LIGHTKEEPER"))}
         self.process = subprocess.Popen(
-            [*self._limits, sys.executable, "-m", "monitor.cli", "gate", *self._words],
+            [*self._limits, sys.executable, "-m", "lightkeeper.monitor.cli", "gate", *self._words],
             env={**kept, "PYTHONPATH": str(root), **self._token},
         )
         try:

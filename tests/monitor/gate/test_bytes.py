@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from monitor.gate import http2
-from monitor.gate.http2 import FrameReader, Http2Error
-from monitor.gate.messages import (
+from lightkeeper.monitor.gate import http2
+from lightkeeper.monitor.gate.http2 import FrameReader, Http2Error
+from lightkeeper.monitor.gate.messages import (
     HeaderReader,
     QuorumRequest,
     encode_headers,

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from monitor.gate.denylist import Denial, DenialScope
-from monitor.gate.hot_restart import (
+from lightkeeper.monitor.gate.denylist import Denial, DenialScope
+from lightkeeper.monitor.gate.hot_restart import (
     ASKED,
     AdoptedConnection,
     ReadPosition,
@@ -23,9 +23,9 @@ from monitor.gate.hot_restart import (
     receive,
     send,
 )
-from monitor.gate.proxy import KEPT_MAX, NewestQuorum
-from monitor.gate.quorum_ids import members_of
-from monitor.model.names import IncidentId, ReplicaId
+from lightkeeper.monitor.gate.proxy import KEPT_MAX, NewestQuorum
+from lightkeeper.monitor.gate.quorum_ids import members_of
+from lightkeeper.monitor.model.names import IncidentId, ReplicaId
 from tests.monitor.gate.wires import Bench, Client, bench, field, grpc, heartbeat, quorum
 
 REPLICA = Denial(DenialScope.REPLICA, "rg_1:a", "hang of rg_1.0 on host-1", None, IncidentId("i-7"))

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from monitor.gate.denylist import (
+from lightkeeper.monitor.gate.denylist import (
     Denial,
     DenialScope,
     GateView,
@@ -15,8 +15,8 @@ from monitor.gate.denylist import (
     parse_denials,
     wire_json,
 )
-from monitor.model.names import GroupName, IncidentId, ReplicaId
-from monitor.model.plain import from_plain
+from lightkeeper.monitor.model.names import GroupName, IncidentId, ReplicaId
+from lightkeeper.monitor.model.plain import from_plain
 
 FULL = Denial(
     scope=DenialScope.GROUP,

@@ -17,9 +17,9 @@ import h2.events as h2_events
 import hpack
 import pytest
 
-from monitor.gate import http2, messages
-from monitor.gate.http2 import Connection
-from monitor.gate.messages import (
+from lightkeeper.monitor.gate import http2, messages
+from lightkeeper.monitor.gate.http2 import Connection
+from lightkeeper.monitor.gate.messages import (
     HEARTBEAT_PATH,
     QUORUM_PATH,
     HeaderReader,
@@ -27,7 +27,7 @@ from monitor.gate.messages import (
     read_heartbeat,
     read_quorum_request,
 )
-from monitor.gate.proxy import RESENT_MAX, SPARE_MAX
+from lightkeeper.monitor.gate.proxy import RESENT_MAX, SPARE_MAX
 from tests.monitor.gate.wires import Bench, bench, field, grpc, heartbeat
 
 UNIT_S = 6e-6
@@ -306,7 +306,7 @@ def test_the_one_that_was_answered_least_recently_makes_room() -> None:
 def test_what_is_kept_of_all_clients_is_bounded_and_who_is_short_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("monitor.gate.proxy.KEPT_OF_ALL", 300_000)
+    monkeypatch.setattr("lightkeeper.monitor.gate.proxy.KEPT_OF_ALL", 300_000)
     with bench() as gate:
         gate.away()
         large = [gate.client() for _ in range(5)]

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from monitor.gate import http2
+from lightkeeper.monitor.gate import http2
 from tests.bench.test_gate import cpu_s, run
 from tests.monitor.gate.groups import Gate, Lighthouse, running
 from tests.monitor.gate.test_fire import OVER

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from monitor.gate import http2
-from monitor.gate.messages import QUORUM_PATH, encode_headers
-from monitor.gate.proxy import CALLS_MAX, KEPT_MAX
+from lightkeeper.monitor.gate import http2
+from lightkeeper.monitor.gate.messages import QUORUM_PATH, encode_headers
+from lightkeeper.monitor.gate.proxy import CALLS_MAX, KEPT_MAX
 from tests.monitor.gate.wires import Bench, Wire, bench, grpc, heartbeat, quorum
 
 REQUEST = encode_headers([(b":method", b"POST"), (b":path", QUORUM_PATH.encode())])

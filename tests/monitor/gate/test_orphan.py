@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import requests
 
-from monitor.gate.hot_restart import receive, shown, take_over, unsupervised
-from monitor.gate.listener import resolve
+from lightkeeper.monitor.gate.hot_restart import receive, shown, take_over, unsupervised
+from lightkeeper.monitor.gate.listener import resolve
 from tests.monitor.gate.groups import (
     Gate,
     Group,

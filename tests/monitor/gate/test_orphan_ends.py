@@ -9,8 +9,8 @@ import socket
 
 import pytest
 
-from monitor.gate.denylist import Denial, DenialScope
-from monitor.gate.hot_restart import (
+from lightkeeper.monitor.gate.denylist import Denial, DenialScope
+from lightkeeper.monitor.gate.hot_restart import (
     ALL,
     ReadPositions,
     SharedState,
@@ -20,7 +20,7 @@ from monitor.gate.hot_restart import (
     receive,
     shown,
 )
-from monitor.gate.listener import listen, resolve
+from lightkeeper.monitor.gate.listener import listen, resolve
 from tests.monitor.gate.wires import bench
 
 

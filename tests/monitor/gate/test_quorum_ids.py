@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.gate.quorum_ids import RESERVE, RESERVED_MOST, QuorumIds
-from monitor.model.plain import from_plain, to_plain
+from lightkeeper.monitor.gate.quorum_ids import RESERVE, RESERVED_MOST, QuorumIds
+from lightkeeper.monitor.model.plain import from_plain, to_plain
 from tests.monitor.gate.wires import field
 
 REAL = bytes.fromhex(

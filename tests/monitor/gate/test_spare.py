@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from monitor.gate.hot_restart import Spare
+from lightkeeper.monitor.gate.hot_restart import Spare
 
 
 @dataclass

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from monitor.gate.denylist import Denial, DenialScope, denials_json
-from monitor.gate.quorum_ids import RESERVED_MOST
-from monitor.gate.serve import StateFile
+from lightkeeper.monitor.gate.denylist import Denial, DenialScope, denials_json
+from lightkeeper.monitor.gate.quorum_ids import RESERVED_MOST
+from lightkeeper.monitor.gate.serve import StateFile
 
 DENIAL = Denial(DenialScope.HOST, "node-7", "bad memory")
 GOOD = {**denials_json([DENIAL]), "quorum_ids_reserved": 300}

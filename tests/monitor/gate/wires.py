@@ -12,10 +12,10 @@ import h2.connection
 import h2.events
 import h2.settings
 
-from monitor.gate.listener import NewClient
-from monitor.gate.messages import HEARTBEAT_PATH, QUORUM_PATH
-from monitor.gate.proxy import Downstream, Proxy
-from monitor.gate.upstream import Upstream
+from lightkeeper.monitor.gate.listener import NewClient
+from lightkeeper.monitor.gate.messages import HEARTBEAT_PATH, QUORUM_PATH
+from lightkeeper.monitor.gate.proxy import Downstream, Proxy
+from lightkeeper.monitor.gate.upstream import Upstream
 
 
 class Wire(asyncio.Transport):

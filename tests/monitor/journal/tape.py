@@ -6,10 +6,10 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from monitor.decide.pipeline import Pipeline, TickResult
-from monitor.detect.detectors import DETECTORS
-from monitor.journal import memory
-from monitor.journal.entries import (
+from lightkeeper.monitor.decide.pipeline import Pipeline, TickResult
+from lightkeeper.monitor.detect.detectors import DETECTORS
+from lightkeeper.monitor.journal import memory
+from lightkeeper.monitor.journal.entries import (
     Head,
     Packer,
     head_from_json,
@@ -18,9 +18,9 @@ from monitor.journal.entries import (
     tick_from_json,
     tick_text,
 )
-from monitor.journal.replay import Replay, Replayed
-from monitor.model.config import KeeperConfig
-from monitor.model.observation import Snapshot
+from lightkeeper.monitor.journal.replay import Replay, Replayed
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.observation import Snapshot
 
 
 def remembered(pipeline: Pipeline, config: KeeperConfig) -> dict[str, Any]:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.decide.pipeline import Pipeline
-from monitor.journal.entries import JOURNAL_SCHEMA as SCHEMA
-from monitor.journal.entries import (
+from lightkeeper.monitor.decide.pipeline import Pipeline
+from lightkeeper.monitor.journal.entries import JOURNAL_SCHEMA as SCHEMA
+from lightkeeper.monitor.journal.entries import (
     End,
     JournalError,
     LineError,
@@ -21,8 +21,8 @@ from monitor.journal.entries import (
     Unpacker,
     head_from_json,
 )
-from monitor.journal.replay import Closed, Opened, Replay, events, find_journals
-from monitor.model.config import KeeperConfig
+from lightkeeper.monitor.journal.replay import Closed, Opened, Replay, events, find_journals
+from lightkeeper.monitor.model.config import KeeperConfig
 from tests.monitor.fleet import Drive, SimFleet, at, hang
 from tests.monitor.journal.tape import Tape
 
@@ -197,7 +197,7 @@ def test_what_follows_the_end_is_damage(file: Path) -> None:
 
 
 def test_a_small_file_that_would_fill_any_memory_is_refused(monkeypatch) -> None:
-    monkeypatch.setattr("monitor.journal.entries.LINE_MAX_BYTES", 1 << 22)
+    monkeypatch.setattr("lightkeeper.monitor.journal.entries.LINE_MAX_BYTES", 1 << 22)
     stream = zlib.compressobj(9, zlib.DEFLATED, 31)
     bomb = stream.compress(bytes(1 << 25)) + stream.flush()
     with pytest.raises(LineError, match="a line of more than"):

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.detect.track import RankTrack
-from monitor.journal import memory
-from monitor.journal.memory import MemoryFormatError
-from monitor.model.config import KeeperConfig
-from monitor.model.verdict import RankHealth
+from lightkeeper.monitor.detect.track import RankTrack
+from lightkeeper.monitor.journal import memory
+from lightkeeper.monitor.journal.memory import MemoryFormatError
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.verdict import RankHealth
 from tests.monitor.fleet import SimFleet
 from tests.worker_server.wire_values import PARSERS, values
 
@@ -115,8 +115,14 @@ def told(module: str, name: str, fields: list[str]):
         (told("os", "system", []), "there is no os.system here"),
         (told("subprocess", "Popen", []), "there is no subprocess.Popen here"),
         (told("monitor.decide.pipeline", "Pipeline", []), "cannot be journalled"),
-        (told("monitor.rulebook", "fields", []), "there is no monitor.rulebook.fields here"),
-        (told("monitor.detect.history", "RankTrack", ["identity"]), "another version wrote this"),
+        (
+            told("monitor.rulebook", "fields", []),
+            "there is no monitor.rulebook.fields here",
+        ),
+        (
+            told("monitor.detect.history", "RankTrack", ["identity"]),
+            "another version wrote this",
+        ),
         (told("monitor.nowhere", "Thing", []), "there is no monitor.nowhere.Thing"),
         ({"classes": [], "value": ["?"]}, "unknown tag"),
         ({"classes": [], "value": ["r", 5]}, "not of a journal"),

@@ -12,13 +12,28 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from monitor.decide.pipeline import Pipeline
-from monitor.journal.entries import Head, JournalError, Tick, head_from_json, head_text, outcome_of
-from monitor.journal.replay import Account, Pair, Replay, Side, compared, first_difference, parted_s
-from monitor.model.config import ConfigError, KeeperConfig
-from monitor.model.eviction import Eviction
-from monitor.model.incident import State
-from monitor.model.names import GroupName, IncidentId
+from lightkeeper.monitor.decide.pipeline import Pipeline
+from lightkeeper.monitor.journal.entries import (
+    Head,
+    JournalError,
+    Tick,
+    head_from_json,
+    head_text,
+    outcome_of,
+)
+from lightkeeper.monitor.journal.replay import (
+    Account,
+    Pair,
+    Replay,
+    Side,
+    compared,
+    first_difference,
+    parted_s,
+)
+from lightkeeper.monitor.model.config import ConfigError, KeeperConfig
+from lightkeeper.monitor.model.eviction import Eviction
+from lightkeeper.monitor.model.incident import State
+from lightkeeper.monitor.model.names import GroupName, IncidentId
 from tests.deep import DEEP
 from tests.monitor.decide.test_properties import sick_fleets
 from tests.monitor.fleet import At, Drive, SimFleet, at, hang, slow
@@ -218,7 +233,8 @@ def test_another_process_with_another_hash_seed_gives_the_same(tmp_path: Path) -
     path = tmp_path / "journal-x.gz"
     path.write_bytes(tape.packed())
     done = subprocess.run(
-        [sys.executable, "-m", "monitor.cli", "replay", str(path), "--check", "--format", "json"],
+        [sys.executable, "-m", "lightkeeper.monitor.cli", "replay", str(path), "--check",
+         "--format", "json"],
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "77"},
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip

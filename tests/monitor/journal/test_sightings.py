@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from msgspec import Struct, structs
 
-from monitor.journal.entries import TickOutcome, tick_from_json, tick_text
-from monitor.journal.memory import Reader, Writer
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import Eviction, Rung, RungOutcome
-from monitor.model.names import GroupName, IncidentId, RankName, ReplicaId
-from monitor.model.observation import (
+from lightkeeper.monitor.journal.entries import TickOutcome, tick_from_json, tick_text
+from lightkeeper.monitor.journal.memory import Reader, Writer
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import Eviction, Rung, RungOutcome
+from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName, ReplicaId
+from lightkeeper.monitor.model.observation import (
     Failure,
     LighthouseAway,
     LighthouseView,
@@ -28,9 +28,7 @@ from monitor.model.observation import (
     Snapshot,
     Unreachable,
 )
-from tests.changed import replace
-from tests.worker_server.wire_values import values
-from worker_server.wire import (
+from lightkeeper.worker_server.wire import (
     FlightRecord,
     GroupHead,
     Identity,
@@ -41,6 +39,8 @@ from worker_server.wire import (
     StepState,
     Took,
 )
+from tests.changed import replace
+from tests.worker_server.wire_values import values
 
 
 def filled(hint: Any) -> Any:

@@ -12,13 +12,13 @@ from typing import BinaryIO
 
 import pytest
 
-from monitor.decide.pipeline import Pipeline, TickResult
-from monitor.journal import writer as writer_module
-from monitor.journal.entries import End, Head, Tick
-from monitor.journal.replay import Closed, Opened, Replay, events, find_journals
-from monitor.journal.writer import Journal, JournalDir, Limits, files
-from monitor.model.config import KeeperConfig
-from monitor.model.observation import Pause
+from lightkeeper.monitor.decide.pipeline import Pipeline, TickResult
+from lightkeeper.monitor.journal import writer as writer_module
+from lightkeeper.monitor.journal.entries import End, Head, Tick
+from lightkeeper.monitor.journal.replay import Closed, Opened, Replay, events, find_journals
+from lightkeeper.monitor.journal.writer import Journal, JournalDir, Limits, files
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.observation import Pause
 from tests.monitor.fakes import wait_until
 from tests.monitor.fleet import SimFleet, at, hang
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from monitor.cli import main
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import Guard, Hold
-from monitor.model.incident import Incident, Milestones, State
-from monitor.model.names import Host, IncidentId
-from monitor.service import Options, Service, StartError
+from lightkeeper.monitor.cli import main
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import Guard, Hold
+from lightkeeper.monitor.model.incident import Incident, Milestones, State
+from lightkeeper.monitor.model.names import Host, IncidentId
+from lightkeeper.monitor.service import Options, Service, StartError
 from tests.monitor import api
 from tests.monitor.api import TOKEN, Api, Script
 from tests.monitor.decide.scene import hang

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from monitor.decide.pipeline import Pipeline
-from monitor.detect.detectors import DETECTORS
-from monitor.loop.components import VitalSigns
-from monitor.model.config import KeeperConfig
-from monitor.model.verdict import Kind
-from monitor.service import Service
+from lightkeeper.monitor.decide.pipeline import Pipeline
+from lightkeeper.monitor.detect.detectors import DETECTORS
+from lightkeeper.monitor.loop.components import VitalSigns
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.verdict import Kind
+from lightkeeper.monitor.service import Service
 from tests.monitor.api import Api, options
 from tests.monitor.decide.test_pipeline import crashing
 from tests.monitor.fakes import FakeFleet, FakeLighthouse

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from monitor.model.config import KeeperConfig
-from monitor.service import Service
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.service import Service
 from tests.monitor.api import FAST, Api, options
 from tests.monitor.fakes import FakeFleet, FakeLighthouse, wait_until
 from tests.monitor.process import Training
@@ -52,7 +52,7 @@ def test_firing_held_evicting_evicted_and_over_are_lines(
     lighthouse: FakeLighthouse,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    for name in ("lightkeeper", "monitor.loop"):  # as `lightkeeper monitor` has it
+    for name in ("lightkeeper", "lightkeeper.monitor.loop"):  # as `lightkeeper monitor` has it
         caplog.set_level(logging.INFO, name)
     ranks = [fleet.add(f"rg_{n}", host=f"node{n}", replica_id=f"rg_{n}:u{n}") for n in range(3)]
     lighthouse.form(*(rank.replica_id or "" for rank in ranks))

@@ -10,34 +10,34 @@ from pathlib import Path
 
 import pytest
 
-from monitor.act.bundles import BundleDir, Retention
-from monitor.act.evictor import Evictors, Parties
-from monitor.act.evidence import Evidence
-from monitor.act.http import Fetcher, Tokens
-from monitor.act.lighthouse import Lighthouse
-from monitor.act.poller import Poller
-from monitor.act.quarantine import PauseSwitch, Quarantine
-from monitor.act.targets import Registry, TargetsFile
-from monitor.clock import SteadyClock
-from monitor.decide.pipeline import TickResult
-from monitor.decide.view import NotPossible, View
-from monitor.journal.entries import Head, Tick
-from monitor.journal.replay import events, find_journals
-from monitor.journal.writer import Journal, JournalDir, Limits
-from monitor.loop.auditor import Auditor
-from monitor.loop.components import Components, LeaderComponents, VitalSigns
-from monitor.loop.loop import Keeper
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import Guard, Hold
-from monitor.model.incident import State
-from monitor.model.names import GroupName, IncidentId, RankName
-from monitor.model.observation import LighthouseAway, LighthouseView, Snapshot
-from monitor.rulebook import standing
-from monitor.show import metrics_upkeep
-from monitor.show.metrics import Instruments
-from monitor.show.metrics_upkeep import Live
-from monitor.store.lease import Lease, process_name
-from monitor.store.store import Store
+from lightkeeper.monitor.act.bundles import BundleDir, Retention
+from lightkeeper.monitor.act.evictor import Evictors, Parties
+from lightkeeper.monitor.act.evidence import Evidence
+from lightkeeper.monitor.act.http import Fetcher, Tokens
+from lightkeeper.monitor.act.lighthouse import Lighthouse
+from lightkeeper.monitor.act.poller import Poller
+from lightkeeper.monitor.act.quarantine import PauseSwitch, Quarantine
+from lightkeeper.monitor.act.targets import Registry, TargetsFile
+from lightkeeper.monitor.clock import SteadyClock
+from lightkeeper.monitor.decide.pipeline import TickResult
+from lightkeeper.monitor.decide.view import NotPossible, View
+from lightkeeper.monitor.journal.entries import Head, Tick
+from lightkeeper.monitor.journal.replay import events, find_journals
+from lightkeeper.monitor.journal.writer import Journal, JournalDir, Limits
+from lightkeeper.monitor.loop.auditor import Auditor
+from lightkeeper.monitor.loop.components import Components, LeaderComponents, VitalSigns
+from lightkeeper.monitor.loop.loop import Keeper
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import Guard, Hold
+from lightkeeper.monitor.model.incident import State
+from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName
+from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Snapshot
+from lightkeeper.monitor.rulebook import standing
+from lightkeeper.monitor.show import metrics_upkeep
+from lightkeeper.monitor.show.metrics import Instruments
+from lightkeeper.monitor.show.metrics_upkeep import Live
+from lightkeeper.monitor.store.lease import Lease, process_name
+from lightkeeper.monitor.store.store import Store
 from tests.changed import replace
 from tests.monitor.act.evictions import BRISK
 from tests.monitor.doubles import Broken

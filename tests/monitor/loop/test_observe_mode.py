@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import Evict, Rung
-from monitor.service import Service
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import Evict, Rung
+from lightkeeper.monitor.service import Service
 from tests.monitor.api import FAST, TOKEN, Api, Script, options
 from tests.monitor.fakes import FakeFleet, FakeLighthouse, page, wait_until
 from tests.monitor.process import Training

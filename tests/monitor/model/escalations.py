@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from monitor.model.escalation import (
+from lightkeeper.monitor.model.escalation import (
     Answered,
     Cleared,
     Climb,
@@ -22,9 +22,9 @@ from monitor.model.escalation import (
     decided,
     handle,
 )
-from monitor.model.eviction import ASKING, Accused, Evict, Eviction, Rung
-from monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
-from monitor.model.observation import LighthouseAway, LighthouseView, Member
+from lightkeeper.monitor.model.eviction import ASKING, Accused, Evict, Eviction, Rung
+from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
+from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Member
 
 ID = ReplicaId("rg_1:a")
 RANKS = (RankName("rg_1.0"), RankName("rg_1.1"))

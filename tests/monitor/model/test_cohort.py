@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.model import cohort
+from lightkeeper.monitor.model import cohort
 
 NAN = float("nan")
 spans = st.floats(0.001, 1000.0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from monitor.model.config import RANGES, ConfigError, KeeperConfig
+from lightkeeper.monitor.model.config import RANGES, ConfigError, KeeperConfig
 
 
 def test_the_defaults_are_within_their_ranges() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.model.escalation import (
+from lightkeeper.monitor.model.escalation import (
     RECOVERED,
     Answered,
     Begin,
@@ -22,10 +22,16 @@ from monitor.model.escalation import (
     Revoked,
     Timeouts,
 )
-from monitor.model.eviction import Eviction, EvictionState, Rung, RungResult, eviction_from_json
-from monitor.model.names import ReplicaId
-from monitor.model.observation import LighthouseAway, LighthouseView, Member
-from monitor.model.plain import to_plain
+from lightkeeper.monitor.model.eviction import (
+    Eviction,
+    EvictionState,
+    Rung,
+    RungResult,
+    eviction_from_json,
+)
+from lightkeeper.monitor.model.names import ReplicaId
+from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Member
+from lightkeeper.monitor.model.plain import to_plain
 from tests.monitor.model.escalations import ALL, ID, RANKS, VIEW, Play, accused, fresh, look_at
 
 TIMES = Timeouts()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.model.escalation import (
+from lightkeeper.monitor.model.escalation import (
     Answered,
     Begin,
     Cleared,
@@ -28,10 +28,10 @@ from monitor.model.escalation import (
     Timeouts,
     handle,
 )
-from monitor.model.eviction import Eviction, EvictionState, Rung, eviction_from_json
-from monitor.model.names import IncidentId
-from monitor.model.observation import LighthouseAway, LighthouseView, Snapshot
-from monitor.model.plain import to_plain
+from lightkeeper.monitor.model.eviction import Eviction, EvictionState, Rung, eviction_from_json
+from lightkeeper.monitor.model.names import IncidentId
+from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Snapshot
+from lightkeeper.monitor.model.plain import to_plain
 from tests.deep import DEEP
 from tests.monitor.model.escalations import (
     ALL,

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from monitor.model.escalation import DecidedAgain, EvictionDeps, Interrupted, Reviewed, handle
-from monitor.model.eviction import DecisionState, Eviction, EvictionState, Host, row_of
-from monitor.model.incident import Incident, State
-from monitor.model.names import IncidentId
-from monitor.model.observation import Failure, LighthouseAway, Observation, Snapshot, Unreachable
+from lightkeeper.monitor.model.escalation import (
+    DecidedAgain,
+    EvictionDeps,
+    Interrupted,
+    Reviewed,
+    handle,
+)
+from lightkeeper.monitor.model.eviction import DecisionState, Eviction, EvictionState, Host, row_of
+from lightkeeper.monitor.model.incident import Incident, State
+from lightkeeper.monitor.model.names import IncidentId
+from lightkeeper.monitor.model.observation import (
+    Failure,
+    LighthouseAway,
+    Observation,
+    Snapshot,
+    Unreachable,
+)
 from tests.changed import replace
 from tests.monitor.fakes import FakeRank, identity
 from tests.monitor.model.escalations import EVICT, fresh

@@ -2,8 +2,8 @@
 
 import pytest
 
-from monitor.model.eviction import Eviction
-from monitor.model.plain import from_plain, to_plain
+from lightkeeper.monitor.model.eviction import Eviction
+from lightkeeper.monitor.model.plain import from_plain, to_plain
 
 
 def test_what_was_written_is_read() -> None:

@@ -6,10 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import Change, QuarantineEvent, Scope
-from monitor.model.names import IncidentId
-from monitor.model.quarantine import HostRecord, length_s, note_on, ordinal, records, span
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import Change, QuarantineEvent, Scope
+from lightkeeper.monitor.model.names import IncidentId
+from lightkeeper.monitor.model.quarantine import (
+    HostRecord,
+    length_s,
+    note_on,
+    ordinal,
+    records,
+    span,
+)
 
 CONFIG = KeeperConfig()
 HOUR, DAY = 3600.0, 86_400.0

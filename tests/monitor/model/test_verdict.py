@@ -2,10 +2,10 @@
 
 import pytest
 
-from monitor.model.incident import incident_from_json, incident_to_json
-from monitor.model.names import GroupName, RankName
-from monitor.model.verdict import MEANINGS, Confidence, Kind, Verdict
-from monitor.model.wording import who
+from lightkeeper.monitor.model.incident import incident_from_json, incident_to_json
+from lightkeeper.monitor.model.names import GroupName, RankName
+from lightkeeper.monitor.model.verdict import MEANINGS, Confidence, Kind, Verdict
+from lightkeeper.monitor.model.wording import who
 from tests.changed import replace
 from tests.monitor.samples import incident
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from monitor.offline.timings import TimingTable, build
+from lightkeeper.monitor.offline.timings import TimingTable, build
 
 OPS = (
     "backward-compute",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from monitor.offline.slow import judge
+from lightkeeper.monitor.offline.slow import judge
 from tests.changed import replace
 from tests.monitor.offline.jobs import Recorded, Slow, SlowLink
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.cli import main
-from monitor.model.config import KeeperConfig
-from monitor.offline.goodput import (
+from lightkeeper.monitor.cli import main
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.offline.goodput import (
     HANG_S,
     KINDS,
     SLOW_S,
@@ -36,8 +36,8 @@ from monitor.offline.goodput import (
     poisson,
     toll,
 )
-from monitor.offline.goodput import MIX as USUAL_MIX
-from monitor.offline.goodput import TIMES as USUAL_TIMES
+from lightkeeper.monitor.offline.goodput import MIX as USUAL_MIX
+from lightkeeper.monitor.offline.goodput import TIMES as USUAL_TIMES
 from tests.changed import replace
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -7,7 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.offline.goodput import JobSize, Mix, RecoveryTimes, Scenario, ft_hsdp, poisson
+from lightkeeper.monitor.offline.goodput import (
+    JobSize,
+    Mix,
+    RecoveryTimes,
+    Scenario,
+    ft_hsdp,
+    poisson,
+)
 from tests.monitor.offline.goodput_simulation import Simulated, simulate
 from tests.monitor.offline.test_goodput import ALONE, JOB, KEPT, SYNC, scene
 

@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.offline.slow import judge
-from monitor.offline.timings import TableError, build, load
+from lightkeeper.monitor.offline.slow import judge
+from lightkeeper.monitor.offline.timings import TableError, build, load
 from tests.monitor.offline.jobs import OPS
 
 few = st.sampled_from([-(2**31), -1, 0, 1, 2, 3, 7, 2**31 - 1])

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from monitor.offline.slow import Confidence, Report, SlowKind, judge
-from monitor.offline.timings import TimingTable, build
+from lightkeeper.monitor.offline.slow import Confidence, Report, SlowKind, judge
+from lightkeeper.monitor.offline.timings import TimingTable, build
 from tests.changed import replace
 from tests.monitor.offline.jobs import OPS, Recorded, Slow, SlowLink
 

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.offline.slow import judge
-from monitor.offline.timings import build
+from lightkeeper.monitor.offline.slow import judge
+from lightkeeper.monitor.offline.timings import build
 from tests.changed import replace
 from tests.monitor.offline.jobs import OPS, Recorded, Slow, SlowLink
 

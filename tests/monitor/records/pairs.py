@@ -7,8 +7,14 @@ against which the rules are held, compare two at a time.
 from dataclasses import replace
 from typing import Any, Final
 
-from monitor.records.job import Payload
-from monitor.records.signature import SIZELESS, UNKNOWN_SIZE, Signature, counts_of, signature_of
+from lightkeeper.monitor.records.job import Payload
+from lightkeeper.monitor.records.signature import (
+    SIZELESS,
+    UNKNOWN_SIZE,
+    Signature,
+    counts_of,
+    signature_of,
+)
 
 _FOLLOWS: Final = frozenset({"all_gather", "reduce_scatter"})
 """What comes out follows from what goes in and the number of members."""

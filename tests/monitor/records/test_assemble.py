@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.records import dump
-from monitor.records.dump import Record, assemble
-from monitor.records.files import load
-from monitor.records.job import COLUMNS, CollectiveState, GroupStatus, Sites
+from lightkeeper.monitor.records import dump
+from lightkeeper.monitor.records.dump import Record, assemble
+from lightkeeper.monitor.records.files import load
+from lightkeeper.monitor.records.job import COLUMNS, CollectiveState, GroupStatus, Sites
 from tests.monitor.records.dumps import config, entry, gloo, nccl, pending, send, status
 
 REAL = Path(__file__).parents[4] / "shared/data/flight_recorder_nccl"

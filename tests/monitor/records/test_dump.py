@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.records import dump, rows
-from monitor.records.job import Backend, CollectiveState, GroupStatus
-from monitor.records.safe_pickle import FlightRecordError
+from lightkeeper.monitor.records import dump, rows
+from lightkeeper.monitor.records.job import Backend, CollectiveState, GroupStatus
+from lightkeeper.monitor.records.safe_pickle import FlightRecordError
 from tests.fuzz import records
 from tests.monitor.records.dumps import (
     CREATED,

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from monitor.records import dump, ring
-from monitor.records.analyse import analyse
-from monitor.records.dump import Record, assemble
-from monitor.records.ring import RankRecord, from_answers
+from lightkeeper.monitor.records import dump, ring
+from lightkeeper.monitor.records.analyse import analyse
+from lightkeeper.monitor.records.dump import Record, assemble
+from lightkeeper.monitor.records.ring import RankRecord, from_answers
+from lightkeeper.worker_server.wire import parse_flight_record
 from tests.corpus.cases import Case, Labelled
 from tests.corpus.records import EPOCH_NS
 from tests.monitor.records.answers import answer, call
-from worker_server.wire import parse_flight_record
 
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 REDUCING = ("all_reduce", "reduce", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced")

@@ -6,8 +6,8 @@ import zipfile
 
 import pytest
 
-from monitor.records import files
-from monitor.records.files import load
+from lightkeeper.monitor.records import files
+from lightkeeper.monitor.records.files import load
 from tests.monitor.records.answers import answer, call
 from tests.monitor.records.dumps import as_json, as_pickle, entry, gloo, nccl
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from monitor.model.names import GroupName, Host
-from monitor.records.ring import collectives
-from monitor.records.safe_pickle import FlightRecordError
-from worker_server.wire import FlightRecord, Identity, RingEntry
+from lightkeeper.monitor.model.names import GroupName, Host
+from lightkeeper.monitor.records.ring import collectives
+from lightkeeper.monitor.records.safe_pickle import FlightRecordError
+from lightkeeper.worker_server.wire import FlightRecord, Identity, RingEntry
 
 IDENTITY = Identity("job", GroupName("rg_0"), 1, 2, Host("h"), 7, "one")
 

@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from monitor.model.names import RankName
-from monitor.records import dump
-from monitor.records import ring as ring_rows
-from monitor.records.analyse import analyse
-from monitor.records.findings import Fault
-from monitor.records.job import Backend, CollectiveState, GroupStatus
-from monitor.records.ring import from_answers
-from monitor.records.safe_pickle import FlightRecordError
+from lightkeeper.monitor.model.names import RankName
+from lightkeeper.monitor.records import dump
+from lightkeeper.monitor.records import ring as ring_rows
+from lightkeeper.monitor.records.analyse import analyse
+from lightkeeper.monitor.records.findings import Fault
+from lightkeeper.monitor.records.job import Backend, CollectiveState, GroupStatus
+from lightkeeper.monitor.records.ring import from_answers
+from lightkeeper.monitor.records.safe_pickle import FlightRecordError
+from lightkeeper.worker_server.wire import parse_flight_record
 from tests.monitor.records.answers import answer, call
 from tests.monitor.records.dumps import CREATED, config, entry, gloo, nccl, pending, status
-from worker_server.wire import parse_flight_record
 
 
 def job(*answers, **options):

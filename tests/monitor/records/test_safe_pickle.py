@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.records import safe_pickle
-from monitor.records.safe_pickle import FlightRecordError
+from lightkeeper.monitor.records import safe_pickle
+from lightkeeper.monitor.records.safe_pickle import FlightRecordError
 from tests.monitor.records.dumps import as_pickle, entry, nccl
 
 plain = st.recursive(

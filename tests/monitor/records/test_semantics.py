@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.records.signature import (
+from lightkeeper.monitor.records.signature import (
     closes_coalesced,
     differs_silently,
     dtype_name,

@@ -5,10 +5,10 @@ import pickle
 
 import pytest
 
-from monitor.records.analyse import analyse
-from monitor.records.files import load
-from monitor.records.findings import Fault
-from monitor.records.job import Backend
+from lightkeeper.monitor.records.analyse import analyse
+from lightkeeper.monitor.records.files import load
+from lightkeeper.monitor.records.findings import Fault
+from lightkeeper.monitor.records.job import Backend
 from tests.monitor.records.dumps import config, entry, nccl, pending, send, status
 
 WORLD = config(**{"0": ("default_pg", range(3))})

@@ -11,7 +11,7 @@ import pytest
 from torch.distributed.flight_recorder.components import utils as torch_utils
 from torch.distributed.flight_recorder.components.types import COLLECTIVES, MatchState, Op
 
-from monitor.records.signature import odd_whole, payload_of
+from lightkeeper.monitor.records.signature import odd_whole, payload_of
 from tests.monitor.records.pairs import agree, possible
 
 pytestmark = pytest.mark.integration  # many seconds

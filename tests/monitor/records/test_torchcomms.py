@@ -4,16 +4,16 @@ import json
 
 import pytest
 
-from monitor.records import dump
-from monitor.records import ring as ring_rows
-from monitor.records.analyse import analyse
-from monitor.records.dump import UNCOUNTED, Record, assemble
-from monitor.records.findings import Fault
-from monitor.records.job import CollectiveState
-from monitor.records.ring import from_answers
+from lightkeeper.monitor.records import dump
+from lightkeeper.monitor.records import ring as ring_rows
+from lightkeeper.monitor.records.analyse import analyse
+from lightkeeper.monitor.records.dump import UNCOUNTED, Record, assemble
+from lightkeeper.monitor.records.findings import Fault
+from lightkeeper.monitor.records.job import CollectiveState
+from lightkeeper.monitor.records.ring import from_answers
+from lightkeeper.worker_server.wire import parse_flight_record
 from tests.monitor.records.answers import answer
 from tests.monitor.records.dumps import config
-from worker_server.wire import parse_flight_record
 
 CREATED = 1_795_000_000_000_000_000
 

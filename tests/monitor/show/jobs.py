@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from monitor.records.findings import Analysis, Fault, Finding, Wait
-from monitor.records.job import (
+from lightkeeper.monitor.records.findings import Analysis, Fault, Finding, Wait
+from lightkeeper.monitor.records.job import (
     COLUMNS,
     NONE,
     CollectiveState,

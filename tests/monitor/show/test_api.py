@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 import requests
 
-import monitor.show
-from monitor.model.config import KeeperConfig
-from monitor.service import Options, Service, StartError
-from monitor.show import reading
+from lightkeeper.monitor import show
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.service import Options, Service, StartError
+from lightkeeper.monitor.show import reading
+from lightkeeper.worker_server.wire import to_json
 from tests.http_server import Hang
 from tests.monitor.act.gates import FakeGate
 from tests.monitor.api import TOKEN, Api, options
 from tests.monitor.fakes import FakeFleet, FakeLighthouse, identity, page, wait_until
-from worker_server.wire import to_json
 
-STATIC = Path(monitor.show.__file__).parent / "static"
+STATIC = Path(show.__file__).parent / "static"
 
 
 @pytest.fixture

@@ -8,14 +8,14 @@ from prometheus_client.openmetrics.exposition import generate_latest as as_openm
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as families
 
-from monitor.commands.command import CommandError
-from monitor.decide.tempo import Tempo
-from monitor.decide.view import View
-from monitor.model.names import GroupName, RankName
-from monitor.model.verdict import RankHealth
-from monitor.show import exposition
-from monitor.show.exposition import Bounds
-from monitor.show.metrics import Instruments, ViewCollector
+from lightkeeper.monitor.commands.command import CommandError
+from lightkeeper.monitor.decide.tempo import Tempo
+from lightkeeper.monitor.decide.view import View
+from lightkeeper.monitor.model.names import GroupName, RankName
+from lightkeeper.monitor.model.verdict import RankHealth
+from lightkeeper.monitor.show import exposition
+from lightkeeper.monitor.show.exposition import Bounds
+from lightkeeper.monitor.show.metrics import Instruments, ViewCollector
 from tests.changed import replace
 from tests.metrics_doc.measure import registry_of, series_of, view_of
 from tests.monitor.commands.parsing import monitor_options

@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from monitor.decide.tempo import EVERY_S, KEPT, TrendBook, TrendPoint
-from monitor.model.incident import Milestones, State, Transition
-from monitor.show.pages import CHART_WIDTH, sparks
+from lightkeeper.monitor.decide.tempo import EVERY_S, KEPT, TrendBook, TrendPoint
+from lightkeeper.monitor.model.incident import Milestones, State, Transition
+from lightkeeper.monitor.show.pages import CHART_WIDTH, sparks
 from tests.changed import replace
 from tests.monitor.decide.scene import hang
 from tests.page.views import NOW_S, crowd

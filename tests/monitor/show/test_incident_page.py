@@ -7,16 +7,22 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
-from monitor.decide.accounts import Costs, SpanCosts, SummedAmount
-from monitor.decide.audit import IncidentAudit
-from monitor.decide.pipeline import TickResult
-from monitor.decide.view import IncidentReport, View
-from monitor.decide.view_json import report_to_json
-from monitor.model.eviction import DecisionRow, DecisionState, Rung, RungOutcome, RungResult
-from monitor.model.incident import BundleView
-from monitor.model.observation import LighthouseAway, Snapshot
-from monitor.model.verdict import Kind
-from monitor.show.incident_page import (
+from lightkeeper.monitor.decide.accounts import Costs, SpanCosts, SummedAmount
+from lightkeeper.monitor.decide.audit import IncidentAudit
+from lightkeeper.monitor.decide.pipeline import TickResult
+from lightkeeper.monitor.decide.view import IncidentReport, View
+from lightkeeper.monitor.decide.view_json import report_to_json
+from lightkeeper.monitor.model.eviction import (
+    DecisionRow,
+    DecisionState,
+    Rung,
+    RungOutcome,
+    RungResult,
+)
+from lightkeeper.monitor.model.incident import BundleView
+from lightkeeper.monitor.model.observation import LighthouseAway, Snapshot
+from lightkeeper.monitor.model.verdict import Kind
+from lightkeeper.monitor.show.incident_page import (
     Access,
     BundleStacks,
     Earlier,

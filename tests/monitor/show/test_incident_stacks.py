@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from concurrent.futures import ThreadPoolExecutor
 
-from monitor.show.stacks import RankStacks, by_moment
-from worker_server.rank.last_words import stacks_text
+from lightkeeper.monitor.show.stacks import RankStacks, by_moment
+from lightkeeper.worker_server.rank.last_words import stacks_text
 
 
 def spied(*main: str, thread: str = "MainThread", pid: int = 7) -> str:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from monitor.commands.incidents import story
-from monitor.decide.view import IncidentReport
-from monitor.model.incident import State, Training
-from monitor.model.verdict import Confidence, Kind, Severity
-from monitor.show.incident_page import events, facts, incident_page, title
+from lightkeeper.monitor.commands.incidents import story
+from lightkeeper.monitor.decide.view import IncidentReport
+from lightkeeper.monitor.model.incident import State, Training
+from lightkeeper.monitor.model.verdict import Confidence, Kind, Severity
+from lightkeeper.monitor.show.incident_page import events, facts, incident_page, title
 from tests.changed import replace
 from tests.monitor.decide.scene import MARKS, hang
 from tests.monitor.show.test_incident_page import HELD, report

@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from monitor.show import latest as making
-from monitor.show.answers import dump
-from monitor.show.latest import Latest
-from monitor.show.pages import FLEET, Context, PagePlace
-from monitor.show.paging import Pages, PageVersion
+from lightkeeper.monitor.show import latest as making
+from lightkeeper.monitor.show.answers import dump
+from lightkeeper.monitor.show.latest import Latest
+from lightkeeper.monitor.show.pages import FLEET, Context, PagePlace
+from lightkeeper.monitor.show.paging import Pages, PageVersion
 from tests.page.views import crowd
 from tests.waiting import wait_for
 

@@ -9,18 +9,26 @@ from urllib.parse import quote
 import pytest
 from jinja2 import UndefinedError
 
-from monitor.decide.headline import headline_of
-from monitor.decide.tempo import TrendPoint
-from monitor.model.eviction import QuarantineEntry
-from monitor.model.names import GroupName
-from monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway, Pause
-from monitor.model.verdict import RankHealth
-from monitor.show import pages
-from monitor.show.pages import CELLS, FLEET, GROUPS, LINKS, Context, FleetIndex, PagePlace
-from monitor.show.paging import PageVersion, make, whole
-from monitor.show.templating import attributes, environment
-from monitor.show.wording import ago, natural, span
-from monitor.store.lease import LeaseStanding
+from lightkeeper.monitor.decide.headline import headline_of
+from lightkeeper.monitor.decide.tempo import TrendPoint
+from lightkeeper.monitor.model.eviction import QuarantineEntry
+from lightkeeper.monitor.model.names import GroupName
+from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway, Pause
+from lightkeeper.monitor.model.verdict import RankHealth
+from lightkeeper.monitor.show import pages
+from lightkeeper.monitor.show.pages import (
+    CELLS,
+    FLEET,
+    GROUPS,
+    LINKS,
+    Context,
+    FleetIndex,
+    PagePlace,
+)
+from lightkeeper.monitor.show.paging import PageVersion, make, whole
+from lightkeeper.monitor.show.templating import attributes, environment
+from lightkeeper.monitor.show.wording import ago, natural, span
+from lightkeeper.monitor.store.lease import LeaseStanding
 from tests.changed import replace
 from tests.page.views import NOW_S, crowd
 

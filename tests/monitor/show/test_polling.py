@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import requests
 
-from monitor.model.verdict import RankHealth
-from monitor.show import latest
+from lightkeeper.monitor.model.verdict import RankHealth
+from lightkeeper.monitor.show import latest
 from tests.page.serving import Stage
 from tests.page.views import crowd
 

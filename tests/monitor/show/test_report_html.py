@@ -5,8 +5,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from monitor.records.job import Group, Problem
-from monitor.show.report import page
+from lightkeeper.monitor.records.job import Group, Problem
+from lightkeeper.monitor.show.report import page
 from tests.monitor.show.jobs import PP, hang, healthy, megatron, tie
 
 _VOID = {"meta", "!doctype"}

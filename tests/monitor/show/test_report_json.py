@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from monitor.records.job import Problem
-from monitor.show.report import report
+from lightkeeper.monitor.records.job import Problem
+from lightkeeper.monitor.show.report import report
 from tests.monitor.show.jobs import hang, healthy, megatron, tie
 
 

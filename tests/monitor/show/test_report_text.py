@@ -5,9 +5,9 @@ import io
 import pytest
 from rich.console import Console
 
-from monitor.records.job import GroupStatus, Problem
-from monitor.show.report import print_report
-from monitor.show.wording import moment
+from lightkeeper.monitor.records.job import GroupStatus, Problem
+from lightkeeper.monitor.show.report import print_report
+from lightkeeper.monitor.show.wording import moment
 from tests.monitor.show.jobs import EPOCH_NS, OPEN, PP, entry, hang, healthy, job_of, tie
 
 

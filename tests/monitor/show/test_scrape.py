@@ -8,18 +8,18 @@ from functools import cache
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from monitor.decide.rank_seconds import Spent
-from monitor.decide.tempo import Tempo
-from monitor.decide.view import View
-from monitor.model.eviction import DecisionRow
-from monitor.model.incident import Milestones, State
-from monitor.model.names import GroupName, IncidentId, RankName
-from monitor.model.observation import LighthouseAway, Observation
-from monitor.model.verdict import RankHealth
-from monitor.show.metrics import Instruments, ViewCollector
+from lightkeeper.monitor.decide.rank_seconds import Spent
+from lightkeeper.monitor.decide.tempo import Tempo
+from lightkeeper.monitor.decide.view import View
+from lightkeeper.monitor.model.eviction import DecisionRow
+from lightkeeper.monitor.model.incident import Milestones, State
+from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName
+from lightkeeper.monitor.model.observation import LighthouseAway, Observation
+from lightkeeper.monitor.model.verdict import RankHealth
+from lightkeeper.monitor.show.metrics import Instruments, ViewCollector
+from lightkeeper.worker_server import wire
 from tests.changed import replace
 from tests.monitor.samples import ENTRY, away, incident, seen, view
-from worker_server import wire
 
 RECOVERED = {
     "load": wire.Took(2, 5.0, 3.0, 500, 400),

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from monitor.act.bundles import BundleDir, Retention
-from monitor.model.names import IncidentId
-from monitor.show import stacks as stacks_module
-from monitor.show.incident_page import BundleStacks
-from monitor.show.stacks import StacksReader
+from lightkeeper.monitor.act.bundles import BundleDir, Retention
+from lightkeeper.monitor.model.names import IncidentId
+from lightkeeper.monitor.show import stacks as stacks_module
+from lightkeeper.monitor.show.incident_page import BundleStacks
+from lightkeeper.monitor.show.stacks import StacksReader
 from tests.monitor.act.evidence.scene import REAL
 
 ID = IncidentId("inc-1")

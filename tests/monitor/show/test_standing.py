@@ -3,9 +3,9 @@
 import dataclasses
 import random
 
-from monitor.records.findings import Analysis, Fault, Finding, Wait
-from monitor.records.job import Group
-from monitor.show.standing import Role, crowds, roles
+from lightkeeper.monitor.records.findings import Analysis, Fault, Finding, Wait
+from lightkeeper.monitor.records.job import Group
+from lightkeeper.monitor.show.standing import Role, crowds, roles
 from tests.monitor.show.jobs import OPEN, entry, hang, healthy, job_of, megatron, tie
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from monitor.decide.view import IncidentReport, bundle_url
-from monitor.show.status import (
+from lightkeeper.monitor.decide.view import IncidentReport, bundle_url
+from lightkeeper.monitor.show.status import (
     StatusFacts,
     answers,
     answers_to_json,
@@ -17,7 +17,7 @@ from monitor.show.status import (
     training,
     trust,
 )
-from monitor.show.tables import text_of, width_of
+from lightkeeper.monitor.show.tables import text_of, width_of
 from tests.monitor.bodies import (
     NOW_S,
     asked,

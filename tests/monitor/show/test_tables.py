@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.show.tables import (
+from lightkeeper.monitor.show.tables import (
     GROUP_COLUMNS,
     RANK_ORDERS,
     Column,

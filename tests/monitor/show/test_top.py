@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from monitor.show.status import plain, top_screen
-from monitor.show.tables import RowFilter, text_of, width_of
+from lightkeeper.monitor.show.status import plain, top_screen
+from lightkeeper.monitor.show.tables import RowFilter, text_of, width_of
 from tests.monitor.bodies import asked, hung, many
 
 

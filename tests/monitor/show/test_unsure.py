@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from monitor.act.notices import NoticeFacts, notices
-from monitor.commands.incidents import story
-from monitor.decide.view import View
-from monitor.decide.view_json import report_to_json
-from monitor.model.incident import Incident
-from monitor.model.names import RankName
-from monitor.model.verdict import Confidence
-from monitor.show.incident_page import facts, incident_page, title
+from lightkeeper.monitor.act.notices import NoticeFacts, notices
+from lightkeeper.monitor.commands.incidents import story
+from lightkeeper.monitor.decide.view import View
+from lightkeeper.monitor.decide.view_json import report_to_json
+from lightkeeper.monitor.model.incident import Incident
+from lightkeeper.monitor.model.names import RankName
+from lightkeeper.monitor.model.verdict import Confidence
+from lightkeeper.monitor.show.incident_page import facts, incident_page, title
 from tests.changed import replace
 from tests.monitor.samples import incident, seen, view
 from tests.monitor.show.test_incident_words import text_of

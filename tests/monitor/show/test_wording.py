@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from monitor.model.verdict import Confidence
-from monitor.records.findings import Fault, Finding
-from monitor.show.standing import (
+from lightkeeper.monitor.model.verdict import Confidence
+from lightkeeper.monitor.records.findings import Fault, Finding
+from lightkeeper.monitor.show.standing import (
     MEANINGS,
     TITLES,
     UNSOLVED,
@@ -18,7 +18,7 @@ from monitor.show.standing import (
     where,
     with_hosts,
 )
-from monitor.show.wording import clean, sentence
+from lightkeeper.monitor.show.wording import clean, sentence
 from tests.monitor.show.jobs import hang, healthy, job_of, tie
 
 JOB = job_of([])

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from monitor.decide import audit as lines
-from monitor.model.eviction import Change, DecisionState, QuarantineEvent, Scope
-from monitor.model.observation import Pause
-from monitor.store.audit_log import KEPT, WAITING, LogFile
+from lightkeeper.monitor.decide import audit as lines
+from lightkeeper.monitor.model.eviction import Change, DecisionState, QuarantineEvent, Scope
+from lightkeeper.monitor.model.observation import Pause
+from lightkeeper.monitor.store.audit_log import KEPT, WAITING, LogFile
 from tests.monitor.decide.scene import EVICTION, ID, ROWS, hang
 from tests.monitor.fakes import wait_until
 

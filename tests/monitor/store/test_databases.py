@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event
 
-from monitor.model.eviction import Fence, Scope
-from monitor.model.names import RankName
-from monitor.store.lease import Lease
-from monitor.store.place import StoreError, parse_place
-from monitor.store.store import Store
+from lightkeeper.monitor.model.eviction import Fence, Scope
+from lightkeeper.monitor.model.names import RankName
+from lightkeeper.monitor.store.lease import Lease
+from lightkeeper.monitor.store.place import StoreError, parse_place
+from lightkeeper.monitor.store.store import Store
 from tests.monitor.doubles import HandClock
 from tests.monitor.fakes import wait_until
 from tests.monitor.samples import EVENT, GROUP_ENTRY, incident

@@ -9,9 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.model.eviction import Fence
-from monitor.store.lease import Grip, Lease, Watch, has_ended, process_name, renamed, shown
-from monitor.store.place import LeaseRow, StoreError
+from lightkeeper.monitor.model.eviction import Fence
+from lightkeeper.monitor.store.lease import (
+    Grip,
+    Lease,
+    Watch,
+    has_ended,
+    process_name,
+    renamed,
+    shown,
+)
+from lightkeeper.monitor.store.place import LeaseRow, StoreError
 from tests.changed import replace
 from tests.deep import DEEP
 

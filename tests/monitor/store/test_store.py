@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event
 
-from monitor.model.eviction import DecisionRow, DecisionState, Remembered
-from monitor.model.names import IncidentId, RankName
-from monitor.store.place import StoreError
-from monitor.store.store import Store
+from lightkeeper.monitor.model.eviction import DecisionRow, DecisionState, Remembered
+from lightkeeper.monitor.model.names import IncidentId, RankName
+from lightkeeper.monitor.store.place import StoreError
+from lightkeeper.monitor.store.store import Store
 from tests.monitor.samples import ENTRY, EVENT, EVICTION, GROUP_ENTRY, HOLD, incident
 
 

@@ -1,4 +1,4 @@
-"""Attaches before the script begins; `python -m worker_server` puts it first on PYTHONPATH.
+"""Attaches before the script begins: `lightkeeper.worker_server` puts it first on PYTHONPATH.
 
 Python imports it by name, whatever it runs next. It leaves no trace: children do not find it, and
 the `sitecustomize` that it hides is still imported.
@@ -10,7 +10,7 @@ import os
 import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-_HOME = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))
+_HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(_HERE))))
 
 
 def _begin() -> None:
@@ -22,7 +22,7 @@ def _begin() -> None:
         del os.environ["PYTHONPATH"]
     sys.path.insert(0, _HOME)
     try:
-        from worker_server import attach  # noqa: PLC0415  needs _HOME
+        from lightkeeper.worker_server import attach  # noqa: PLC0415  needs _HOME
 
         attach()
     except SystemExit as exc:  # the monitor refuses this host: avoid a traceback

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 from msgspec import convert
 
-from worker_server import wire
-from worker_server.rank.identity import name_in_replica_id, renamed
-from worker_server.rank.page import layout
+from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.rank.identity import name_in_replica_id, renamed
+from lightkeeper.worker_server.rank.page import layout
 
 T = TypeVar("T")
 

@@ -22,11 +22,11 @@ from threading import get_ident, get_native_id
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
-from worker_server.rank.page import layout
-from worker_server.wire import WAITING_PHASE
+from lightkeeper.worker_server.rank.page import layout
+from lightkeeper.worker_server.wire import WAITING_PHASE
 
 if TYPE_CHECKING:
-    from worker_server.wire import Identity
+    from lightkeeper.worker_server.wire import Identity
 
 _pack_step = layout.STEP_BODY.pack_into
 _pack_attempt = layout.STEPS_HEAD.pack_into

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from monitor.act.http import Fetcher
+from lightkeeper.monitor.act.http import Fetcher
 from tests.monitor.act.evidence.scene import Bench
 from tests.monitor.fakes import FakeFleet
 

@@ -8,21 +8,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from monitor.act.bundles import BundleDir, retention_of
-from monitor.act.evidence import Evidence
-from monitor.act.http import Fetcher, Tokens
-from monitor.clock import SteadyClock
-from monitor.model.config import KeeperConfig
-from monitor.model.escalation import decided
-from monitor.model.eviction import Evict
-from monitor.model.incident import Incident
-from monitor.model.names import RankName
-from monitor.model.observation import Snapshot
-from monitor.show.metrics import Instruments
+from lightkeeper.monitor.act.bundles import BundleDir, retention_of
+from lightkeeper.monitor.act.evidence import Evidence
+from lightkeeper.monitor.act.http import Fetcher, Tokens
+from lightkeeper.monitor.clock import SteadyClock
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.escalation import decided
+from lightkeeper.monitor.model.eviction import Evict
+from lightkeeper.monitor.model.incident import Incident
+from lightkeeper.monitor.model.names import RankName
+from lightkeeper.monitor.model.observation import Snapshot
+from lightkeeper.monitor.show.metrics import Instruments
+from lightkeeper.worker_server.wire import FlightRecord, to_json
 from tests.changed import replace
 from tests.monitor.fakes import FakeFleet, FakeRank, page, wait_until
 from tests.monitor.fleet import Drive, SimFleet
-from worker_server.wire import FlightRecord, to_json
 
 REAL = Path(__file__).parent / "cases" / "gil-held-real-fleet.zip"
 """A bundle of real ranks, of which one held the GIL."""

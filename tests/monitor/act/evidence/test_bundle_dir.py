@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.act.bundles import BundleDir, Retention, safe_name
-from monitor.model.names import IncidentId
-from monitor.records.files import parse, read_manifest
+from lightkeeper.monitor.act.bundles import BundleDir, Retention, safe_name
+from lightkeeper.monitor.model.names import IncidentId
+from lightkeeper.monitor.records.files import parse, read_manifest
 
 DAY_S = 86_400.0
 LOTS = Retention(1000, 1000 * DAY_S, 1 << 40)

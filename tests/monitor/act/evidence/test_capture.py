@@ -16,19 +16,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.act import bundles as bundle
-from monitor.model.escalation import decided
-from monitor.model.eviction import Evict
-from monitor.model.incident import Incident, State
-from monitor.model.names import GroupName, IncidentId, RankName, ReplicaId
-from monitor.model.observation import Failure, LighthouseAway, Observation, Snapshot, Unreachable
-from monitor.model.verdict import Kind
+from lightkeeper.monitor.act import bundles as bundle
+from lightkeeper.monitor.model.escalation import decided
+from lightkeeper.monitor.model.eviction import Evict
+from lightkeeper.monitor.model.incident import Incident, State
+from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName, ReplicaId
+from lightkeeper.monitor.model.observation import (
+    Failure,
+    LighthouseAway,
+    Observation,
+    Snapshot,
+    Unreachable,
+)
+from lightkeeper.monitor.model.verdict import Kind
+from lightkeeper.worker_server.wire import FlightRecord, to_json
 from tests.changed import replace
 from tests.http_server import Hang
 from tests.monitor.act.evidence.scene import Bench, rank_of
 from tests.monitor.fakes import FakeFleet, FakeRank, identity, page, wait_until
 from tests.monitor.samples import incident
-from worker_server.wire import FlightRecord, to_json
 
 EVERY = ["state", "flight_recorder", "stacks", "last_words", "steps"]
 
@@ -174,7 +180,7 @@ def test_a_flight_record_that_is_too_large_is_asked_for_its_unfinished_part(
     bench, http, seen, monkeypatch
 ) -> None:
     small = replace(bundle.KINDS[1], max_bytes=2000)
-    monkeypatch.setattr("monitor.act.evidence.KINDS", (bundle.KINDS[0], small))
+    monkeypatch.setattr("lightkeeper.monitor.act.evidence.KINDS", (bundle.KINDS[0], small))
     asked = []
 
     def serve(rank: FakeRank, rest: str):
@@ -334,7 +340,7 @@ def test_the_tick_waits_for_nobody_and_the_eviction_for_the_deadline_at_most(
 
 
 def test_a_disk_that_hangs_holds_up_no_eviction_and_is_told(bench, seen, monkeypatch) -> None:
-    monkeypatch.setattr("monitor.act.evidence.STUCK_S", 0.2)
+    monkeypatch.setattr("lightkeeper.monitor.act.evidence.STUCK_S", 0.2)
     gate = threading.Event()
 
     def stuck(path: Path):

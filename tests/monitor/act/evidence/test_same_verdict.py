@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from monitor.records.files import load, read_manifest
+from lightkeeper.monitor.records.files import load, read_manifest
 from tests.changed import replace
 from tests.monitor.act.evidence.scene import REAL, mirror, over_http, snapshot_of, until_firing
 from tests.monitor.fleet import Drive, SimFleet, at, crash, gil, hang, jam, mismatch, slow, stop
@@ -16,7 +16,7 @@ from tests.monitor.fleet import Drive, SimFleet, at, crash, gil, hang, jam, mism
 
 def analyze(*words) -> tuple[int, str]:
     """In a process of its own: it forks, and here are the threads of a monitor, with locks."""
-    command = [sys.executable, "-m", "monitor.cli", "analyze", *map(str, words)]
+    command = [sys.executable, "-m", "lightkeeper.monitor.cli", "analyze", *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     return done.returncode, done.stdout
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import requests
 
-from monitor.cli import main
-from monitor.model.eviction import Evict, Rung
-from monitor.model.names import GroupName, IncidentId, ReplicaId
-from monitor.service import Service
+from lightkeeper.monitor.cli import main
+from lightkeeper.monitor.model.eviction import Evict, Rung
+from lightkeeper.monitor.model.names import GroupName, IncidentId, ReplicaId
+from lightkeeper.monitor.service import Service
 from tests.changed import replace
 from tests.monitor.api import READERS, Api, Script, app_client, options
 from tests.monitor.doubles import Broken

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from monitor.act.http import Fetcher
+from lightkeeper.monitor.act.http import Fetcher
 from tests.monitor.act.notify.scene import Bench, Receiver
 from tests.monitor.doubles import Memory
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from monitor.act.http import Fetcher
-from monitor.act.notices import NoticeFacts, Sink
-from monitor.act.notify import Notifier
-from monitor.model.config import KeeperConfig
-from monitor.model.eviction import DecisionRow
-from monitor.model.incident import Incident, State, Transition
-from monitor.show.metrics import Instruments
+from lightkeeper.monitor.act.http import Fetcher
+from lightkeeper.monitor.act.notices import NoticeFacts, Sink
+from lightkeeper.monitor.act.notify import Notifier
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import DecisionRow
+from lightkeeper.monitor.model.incident import Incident, State, Transition
+from lightkeeper.monitor.show.metrics import Instruments
 from tests.http_server import FakeServer
 from tests.monitor.doubles import Memory
 from tests.monitor.fakes import Page, wait_until

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.act import notify
-from monitor.act.notices import Alertmanager, Webhook
-from monitor.model.eviction import Eviction, Guard
-from monitor.model.names import GroupName, IncidentId
-from monitor.model.verdict import Severity
+from lightkeeper.monitor.act import notify
+from lightkeeper.monitor.act.notices import Alertmanager, Webhook
+from lightkeeper.monitor.model.eviction import Eviction, Guard
+from lightkeeper.monitor.model.names import GroupName, IncidentId
+from lightkeeper.monitor.model.verdict import Severity
 from tests.http_server import Hang
 from tests.monitor.act.notify.scene import NOW_S, Bench, Receiver, another, held, over
 from tests.monitor.fakes import page, wait_until

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from monitor.act.notices import Alertmanager
+from lightkeeper.monitor.act.notices import Alertmanager
 from tests.monitor.act.notify.scene import Bench, Receiver, held, over
 from tests.monitor.fakes import wait_until
 from tests.monitor.samples import incident

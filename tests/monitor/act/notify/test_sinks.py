@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.act.notices import (
+from lightkeeper.monitor.act.notices import (
     SIGNATURE,
     Alertmanager,
     Message,
@@ -22,9 +22,9 @@ from monitor.act.notices import (
     notice_from_json,
     notices,
 )
-from monitor.model.names import shown_url, without_secrets
-from monitor.model.plain import to_plain
-from monitor.model.verdict import Severity
+from lightkeeper.monitor.model.names import shown_url, without_secrets
+from lightkeeper.monitor.model.plain import to_plain
+from lightkeeper.monitor.model.verdict import Severity
 from tests.monitor.act.notify.scene import NOW_S, Bench, Receiver
 from tests.monitor.fakes import page, wait_until
 from tests.monitor.samples import incident

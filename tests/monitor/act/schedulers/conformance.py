@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 
 import pytest
 
-from monitor.act.schedulers.base import Outcome, Place, Scheduler
-from monitor.model.names import GroupName, Host, IncidentId, RankName
+from lightkeeper.monitor.act.schedulers.base import Outcome, Place, Scheduler
+from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName
 
 NODE, OTHER = Host("node1"), Host("node2")
 INCIDENT = IncidentId("hang-rg_1.0-1795282163773")

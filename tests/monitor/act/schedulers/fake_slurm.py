@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from monitor.act.schedulers.base import Clockwork, NotDone, Place, Scheduler
-from monitor.act.schedulers.slurm import Ran, Removal, Slurm
+from lightkeeper.monitor.act.schedulers.base import Clockwork, NotDone, Place, Scheduler
+from lightkeeper.monitor.act.schedulers.slurm import Ran, Removal, Slurm
 from tests.monitor.act.schedulers.conformance import NODE, OTHER, OWNER, World, place_of
 
 

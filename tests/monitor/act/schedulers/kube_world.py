@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from monitor.act.schedulers.base import Place, Scheduler
-from monitor.act.schedulers.kubernetes import KubeApi, KubeOptions, Kubernetes
+from lightkeeper.monitor.act.schedulers.base import Place, Scheduler
+from lightkeeper.monitor.act.schedulers.kubernetes import KubeApi, KubeOptions, Kubernetes
 from tests.monitor.act.schedulers.conformance import NODE, OTHER, OWNER, World, place_of
 from tests.monitor.act.schedulers.fake_kube import FakeKube
 

@@ -10,9 +10,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from monitor.act.http import Fetcher
-from monitor.act.schedulers.base import Place, Scheduler
-from monitor.act.schedulers.webhook import WebhookScheduler
+from lightkeeper.monitor.act.http import Fetcher
+from lightkeeper.monitor.act.schedulers.base import Place, Scheduler
+from lightkeeper.monitor.act.schedulers.webhook import WebhookScheduler
 from tests.http_server import FakeServer, Hang
 from tests.monitor.act.schedulers.conformance import NODE, OTHER, OWNER, World, place_of
 

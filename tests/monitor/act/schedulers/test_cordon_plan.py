@@ -6,10 +6,15 @@ import itertools
 
 import pytest
 
-from monitor.act.schedulers.base import Outcome
-from monitor.act.schedulers.reconcile import FOREIGN_LOOK_S, LONGEST_RETRY_S, STRAY_S, CordonPlan
-from monitor.model.eviction import KEEPER, QuarantineEntry
-from monitor.model.names import Host
+from lightkeeper.monitor.act.schedulers.base import Outcome
+from lightkeeper.monitor.act.schedulers.reconcile import (
+    FOREIGN_LOOK_S,
+    LONGEST_RETRY_S,
+    STRAY_S,
+    CordonPlan,
+)
+from lightkeeper.monitor.model.eviction import KEEPER, QuarantineEntry
+from lightkeeper.monitor.model.names import Host
 
 DONE, FAILED = Outcome(True, "done"), Outcome(False, "slurm: node1 not drained: no answer")
 FOREIGN = Outcome(True, "drained by alice", ours=False)

@@ -7,8 +7,13 @@ import json
 
 import pytest
 
-from monitor.act.schedulers.kubernetes import KEY, KubeOptions, KubeUnusableError, configured
-from monitor.model.names import GroupName, Host
+from lightkeeper.monitor.act.schedulers.kubernetes import (
+    KEY,
+    KubeOptions,
+    KubeUnusableError,
+    configured,
+)
+from lightkeeper.monitor.model.names import GroupName, Host
 from tests.monitor.act.schedulers.conformance import (
     INCIDENT,
     NODE,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from monitor.act.schedulers.kubernetes import KubeOptions
+from lightkeeper.monitor.act.schedulers.kubernetes import KubeOptions
 from tests.monitor.act.schedulers.conformance import INCIDENT, NODE, OWNER, REASON, RG_1, SOON_S
 from tests.monitor.act.schedulers.kube_world import NAMESPACE
 

@@ -9,7 +9,8 @@ from contextlib import closing
 
 import pytest
 
-from monitor.model.names import RankName
+from lightkeeper.monitor.model.names import RankName
+from lightkeeper.worker_server.wire import to_json
 from tests.changed import replace
 from tests.monitor.act.schedulers import real_slurm
 from tests.monitor.act.schedulers.receiver import SECRET, Receiver, served
@@ -17,7 +18,6 @@ from tests.monitor.fakes import page
 from tests.monitor.process import TOKEN, Monitor, lightkeeper
 from tests.ports import free_port
 from tests.waiting import wait_for
-from worker_server.wire import to_json
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

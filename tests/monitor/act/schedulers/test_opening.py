@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from monitor.act.schedulers.build import DRIVERS, StoredName
-from monitor.store.place import StoreError
-from monitor.store.store import Store
+from lightkeeper.monitor.act.schedulers.build import DRIVERS, StoredName
+from lightkeeper.monitor.store.place import StoreError
+from lightkeeper.monitor.store.store import Store
 
 
 @pytest.fixture

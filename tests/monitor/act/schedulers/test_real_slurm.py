@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from monitor.act.schedulers.slurm import Removal, Slurm
-from monitor.model.names import GroupName, Host
+from lightkeeper.monitor.act.schedulers.slurm import Removal, Slurm
+from lightkeeper.monitor.model.names import GroupName, Host
 from tests.monitor.act.schedulers import real_slurm
 from tests.monitor.act.schedulers.conformance import INCIDENT, OWNER, REASON, place_of
 from tests.waiting import wait_for
@@ -139,7 +139,7 @@ def test_a_requeued_job_is_pending_again_and_its_next_run_is_not_hit(cluster, sl
 
 def test_a_rank_under_srun_tells_its_step_and_one_in_the_batch_script_none(cluster, slurm):
     code = (
-        "import json, os; from worker_server.rank.identity import place_from;"
+        "import json, os; from lightkeeper.worker_server.rank.identity import place_from;"
         "print(json.dumps(place_from(os.environ, lambda: str())))"
     )
     root = Path(__file__).parents[4]

@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
-from monitor.act.schedulers.base import Outcome, Scheduler
-from monitor.act.schedulers.reconcile import STRAY_S, CordonReconciler
-from monitor.model.eviction import KEEPER, QuarantineEntry
-from monitor.model.names import Host
-from monitor.show.metrics import Instruments
+from lightkeeper.monitor.act.schedulers.base import Outcome, Scheduler
+from lightkeeper.monitor.act.schedulers.reconcile import STRAY_S, CordonReconciler
+from lightkeeper.monitor.model.eviction import KEEPER, QuarantineEntry
+from lightkeeper.monitor.model.names import Host
+from lightkeeper.monitor.show.metrics import Instruments
 from tests.waiting import wait_for
 
 

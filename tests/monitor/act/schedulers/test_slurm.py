@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from monitor.act.schedulers.base import NotDone
-from monitor.act.schedulers.slurm import Removal, is_node, parse_node, run
-from monitor.model.names import GroupName
+from lightkeeper.monitor.act.schedulers.base import NotDone
+from lightkeeper.monitor.act.schedulers.slurm import Removal, is_node, parse_node, run
+from lightkeeper.monitor.model.names import GroupName
 from tests.monitor.act.schedulers.conformance import (
     INCIDENT,
     NODE,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from monitor.act.http import Fetcher
-from monitor.act.schedulers.webhook import sign
+from lightkeeper.monitor.act.http import Fetcher
+from lightkeeper.monitor.act.schedulers.webhook import sign
 from tests.monitor.act.schedulers.conformance import (
     INCIDENT,
     NODE,

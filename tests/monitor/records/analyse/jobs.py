@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from monitor.records.job import (
+from lightkeeper.monitor.records.job import (
     COLUMNS,
     NONE,
     Backend,

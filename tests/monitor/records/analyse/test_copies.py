@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from monitor.records.analyse import analyse
-from monitor.records.files import load
-from monitor.records.findings import Analysis
+from lightkeeper.monitor.records.analyse import analyse
+from lightkeeper.monitor.records.files import load
+from lightkeeper.monitor.records.findings import Analysis
 from tests.corpus.cases import Case
 
 RUNNING = Case("healthy", "DP", "full", blocking=False, salt=2)

@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.records import divergence as witness
-from monitor.records import dump
-from monitor.records.analyse import analyse
-from monitor.records.divergence import Habit, habit
-from monitor.records.dump import Record, assemble
-from monitor.records.ring import collectives
+from lightkeeper.monitor.records import divergence as witness
+from lightkeeper.monitor.records import dump
+from lightkeeper.monitor.records.analyse import analyse
+from lightkeeper.monitor.records.divergence import Habit, habit
+from lightkeeper.monitor.records.dump import Record, assemble
+from lightkeeper.monitor.records.ring import collectives
+from lightkeeper.worker_server.wire import parse_flight_record
 from tests.monitor.records.answers import answer, call
 from tests.monitor.records.dumps import CREATED, config, entry, nccl, pending, send, status
-from worker_server.wire import parse_flight_record
 
 HOUR_NS = 3600 * 10**9
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from monitor.records.analyse import analyse
-from monitor.records.findings import Fault
-from monitor.records.job import Backend, GroupStatus, Job
+from lightkeeper.monitor.records.analyse import analyse
+from lightkeeper.monitor.records.findings import Fault
+from lightkeeper.monitor.records.job import Backend, GroupStatus, Job
 from tests.monitor.records.analyse.jobs import WORLD, Call, job, many, recv, send, whole
 
 Calls = Mapping[int, Sequence[Call]]

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from monitor.cli import main
-from monitor.model.verdict import Confidence
-from monitor.records.analyse import analyse
-from monitor.records.files import load
-from monitor.records.findings import Fault
-from monitor.records.job import Job
+from lightkeeper.monitor.cli import main
+from lightkeeper.monitor.model.verdict import Confidence
+from lightkeeper.monitor.records.analyse import analyse
+from lightkeeper.monitor.records.files import load
+from lightkeeper.monitor.records.findings import Fault
+from lightkeeper.monitor.records.job import Job
 from tests.monitor.records.dumps import as_json, as_pickle, config, entry, gloo, nccl, pending
 
 Dump = dict[str, Any]

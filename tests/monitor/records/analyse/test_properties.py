@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.model.verdict import Confidence
-from monitor.records.analyse import analyse
-from monitor.records.files import load
-from monitor.records.findings import Fault
-from monitor.records.job import Job
+from lightkeeper.monitor.model.verdict import Confidence
+from lightkeeper.monitor.records.analyse import analyse
+from lightkeeper.monitor.records.files import load
+from lightkeeper.monitor.records.findings import Fault
+from lightkeeper.monitor.records.job import Job
 from tests.monitor.records.analyse.jobs import Call, job, many, recv, send
 
 pytestmark = pytest.mark.integration  # many seconds

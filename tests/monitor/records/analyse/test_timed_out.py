@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from monitor.model.verdict import Confidence
-from monitor.records.analyse import analyse
-from monitor.records.files import load
-from monitor.records.findings import Analysis, Fault
+from lightkeeper.monitor.model.verdict import Confidence
+from lightkeeper.monitor.records.analyse import analyse
+from lightkeeper.monitor.records.files import load
+from lightkeeper.monitor.records.findings import Analysis, Fault
 from tests.monitor.records.answers import answer, call
 from tests.monitor.records.dumps import CREATED, as_json, config, entry, gloo, nccl, pending
 

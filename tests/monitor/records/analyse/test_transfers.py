@@ -6,11 +6,11 @@ import itertools
 
 import pytest
 
-from monitor.records.analyse import analyse
-from monitor.records.findings import Fault
-from monitor.records.ring import from_answers, read
+from lightkeeper.monitor.records.analyse import analyse
+from lightkeeper.monitor.records.findings import Fault
+from lightkeeper.monitor.records.ring import from_answers, read
+from lightkeeper.worker_server.wire import parse_flight_record
 from tests.monitor.records.answers import answer, call
-from worker_server.wire import parse_flight_record
 
 STEPS = 5
 MAIN = 7
