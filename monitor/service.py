@@ -246,7 +246,7 @@ def build(
 
     # targets and quarantine: launchers ask for them even before the first tick
     registry, quarantine = Registry(clock, store), Quarantine(clock, store, options.config)
-    registry.restore(remembered.targets)
+    registry.restore(remembered.targets, next(iter(remembered.runs), None))
     quarantine.take_over(remembered.quarantine, remembered.quarantine_events)
     targets_file = None if options.targets is None else TargetsFile(options.targets)
     if targets_file is not None:

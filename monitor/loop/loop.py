@@ -62,6 +62,8 @@ _OBJECTS_A_RANK: Final = 20
 """Allocations minus frees after which the garbage collector runs: a rank's report is ten objects,
 and a sweep's are made before those of the previous one are freed. With Python's default of 700 it
 took a third of the monitor's time at 5,000 ranks, with 50,000 a tenth at 10,000 (docs/scale.md)."""
+_GONE: Final = frozenset({Failure.REFUSED, Failure.UNRESOLVED, Failure.STRANGER})
+"""The WorkerServer that had the address has it no more."""
 _LOOP_LATE_S: Final = 2.0
 """A fetch loop later than this is broken: the tick continues without it."""
 
@@ -146,6 +148,7 @@ class Observing:
             steps=sweep.steps,
             vitals=components.vitals.measure(),
             pause=components.pause.current(),
+            run=components.registry.run,
             gate_up=keeper is not None and keeper.up,
         )
 
@@ -158,10 +161,15 @@ class Observing:
         registry = self._components.registry
         registry.heard(
             {
-                seen.identity.rank: seen.outcome.process.alive
+                seen.identity.rank: seen.outcome
                 for seen in sweep.observations
                 if isinstance(seen.outcome, StateReport)
             }
+        )
+        registry.gone(
+            seen.identity.rank
+            for seen in sweep.observations
+            if not isinstance(seen.outcome, StateReport) and seen.outcome.reason in _GONE
         )
         for seen in sweep.observations:
             if isinstance(seen.outcome, StateReport):
@@ -268,7 +276,7 @@ class Leadership:
 
     def _adopt(self, remembered: Remembered) -> None:
         self._components.quarantine.take_over(remembered.quarantine, remembered.quarantine_events)
-        self._components.registry.restore(remembered.targets)
+        self._components.registry.restore(remembered.targets, next(iter(remembered.runs), None))
         self._components.pause.take_over(remembered.switches.get(SWITCH))
         if self._components.gatekeeper is not None:
             self._components.gatekeeper.remember(remembered.evictions)

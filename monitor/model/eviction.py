@@ -14,7 +14,15 @@ from enum import StrEnum
 from typing import Any, Final
 
 from lightkeeper.monitor.model.incident import Incident
-from lightkeeper.monitor.model.names import MANUAL, GroupName, Host, IncidentId, RankName, ReplicaId
+from lightkeeper.monitor.model.names import (
+    MANUAL,
+    GroupName,
+    Host,
+    IncidentId,
+    RankName,
+    ReplicaId,
+    RunId,
+)
 from lightkeeper.monitor.model.plain import Moment, from_plain, readable, to_plain
 
 # -- decisions ---------------------------------------------------------------------------------
@@ -469,6 +477,18 @@ class QuarantineEvent:
 # -- remembered --------------------------------------------------------------------------------
 
 
+@readable
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One start of the job: what its ranks have in common until nobody of them lives."""
+
+    id: RunId
+    """When it began, by UTC: `20261127-164512`."""
+    job: str
+    began_s: Moment
+    """Unix time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Remembered:
     """Everything that an earlier monitor left."""
@@ -487,6 +507,8 @@ class Remembered:
     """Sink, key, and what was sent to it."""
     audit: tuple[tuple[IncidentId, str, Mapping[str, Any]], ...] = ()
     """Incident, part (`loop.auditor`), and what was noted."""
+    runs: tuple[Run, ...] = ()
+    """Newest first."""
     switches: Mapping[str, str] = field(default_factory=dict)
     """Name -> latest setting."""
 

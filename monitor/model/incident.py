@@ -119,6 +119,8 @@ class Incident:
     """Whether the job was seen to stand while it was open."""
     gave_up: tuple[RankName, ...] = ()
     """Victims that ended while they waited, sorted."""
+    run: str = ""
+    """The run (`RunId`) in which it began; empty: from before runs were told apart."""
     remedy: str = ""
     """What a person can do at once, such as `kill -CONT` for a stopped process; empty: nothing that
     is known."""

@@ -12,9 +12,9 @@ from urllib.parse import urlencode
 from flask import Blueprint, Response, request, send_file
 
 from lightkeeper.monitor.act.http import FetchError, Question
+from lightkeeper.monitor.act.launches import Target
 from lightkeeper.monitor.act.lighthouse import lighthouse_json
 from lightkeeper.monitor.act.poller import describe_status
-from lightkeeper.monitor.act.targets import Target
 from lightkeeper.monitor.decide.accounts import Choice
 from lightkeeper.monitor.decide.view import SCHEMA, IncidentReport, View, bundle_url
 from lightkeeper.monitor.decide.view_json import (
