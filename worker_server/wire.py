@@ -1048,9 +1048,6 @@ def parse_registration(data: Any) -> Registration:
     url = registration.url.removesuffix("/")
     if not _is_server(url.removesuffix(f"/{registration.identity.rank}")):
         raise WireError(f"'url' is {url[:200]!r}, expected http(s)://HOST:PORT of a WorkerServer")
-    claim, who = registration.claim, registration.identity
-    if claim is not None and claim.secret and digest(claim.secret) != who.incarnation:
-        raise WireError("'secret' is not that of this incarnation")
     return replace(registration, url=url)
 
 

@@ -137,6 +137,8 @@ CONTEST_S: Final = 6.0
 """Who has a name is asked at each tick: within this time it is known whether it still lives."""
 CONTESTED_MOST: Final = 1024
 STANDS_S: Final = 30.0
+PAST_KEPT: Final = 65_536
+"""Incarnations of older launches that are remembered: all of a large fleet, 8 MB."""
 SUPERSEDED_KEPT: Final = 16
 """Old incarnations remembered for each rank; each costs one short string."""
 
@@ -171,6 +173,8 @@ class Registry:
         self._dead: set[RankName] = set()
         self._gone: set[RankName] = set()
         """Ranks at whose address nobody, or somebody else, listens."""
+        self._past: dict[str, None] = {}
+        """Incarnations of older launches, the latest last."""
         self._moved: dict[RankName, tuple[int, float]] = {}
         """A rank's progress, and the Unix time at which it last changed."""
         self._contested: dict[str, float] = {}
@@ -230,7 +234,7 @@ class Registry:
         claim = registration.claim or Claim()
         target = Target(
             identity, registration.url, lease_s, Source.LEASE, now_s, born_s, died_s,
-            claim=replace(claim, secret=""), proved=bool(claim.secret),
+            claim=replace(claim, secret=""), proved=digest(claim.secret) == identity.incarnation,
         )  # fmt: skip
         with self._lock:
             standing = self._admit(target, _network(address))
@@ -274,6 +278,8 @@ class Registry:
         rank, old = target.rank, self._targets.get(target.rank)
         if target.identity.incarnation in self._superseded.get(rank, ()):
             return Registered.SUPERSEDED
+        if target.identity.incarnation in self._past:
+            return Registered.OVER
         fresh = old is None or old.identity.incarnation != target.identity.incarnation
         if fresh and (objection := self._objection(target, old, bringer)) is not None:
             return objection
@@ -311,7 +317,10 @@ class Registry:
         if self._is_anothers(target):
             return Registered.REFUSED
         if target.dead:
-            return None if self._has_company(target) else Registered.OVER
+            alone = old is not None and self._lives(old) or not self._has_company(target)
+            return Registered.OVER if alone else None
+        if target.source is Source.FILE:
+            return None  # the operator's list, and it has just answered there
         return self._rivalled(target, old)
 
     def _has_company(self, dead: Target) -> bool:
@@ -415,10 +424,17 @@ class Registry:
             if self._run is None or not any(same_launch(other, target) for other in everybody):
                 self._new_run(target)
                 for rank in self._targets.keys() - itself:
-                    self._drop(rank)
+                    self._leave_behind(rank)
         for rank in (ended - itself) & self._groups.get(target.identity.group, set()):
             if not same_world(self._targets[rank], target):
-                self._drop(rank)
+                self._leave_behind(rank)
+
+    def _leave_behind(self, rank: RankName) -> None:
+        """Drop a rank of an older launch, and remember it: its WorkerServer lingers."""
+        self._past[self._targets[rank].identity.incarnation] = None
+        if len(self._past) > PAST_KEPT:
+            del self._past[next(iter(self._past))]
+        self._drop(rank)
 
     def _new_run(self, target: Target) -> None:
         now_s = self._clock.now_s()
