@@ -821,7 +821,7 @@ class Claim:
     """Its incarnation is the digest of this: nobody else registers as this process."""
     launch: _Word = ""
     """Equal in all ranks of a launch and in no other launch: LIGHTKEEPER_RUN, the id that `torchrun
-    --standalone` draws, a Slurm step. Empty where the launcher tells none."""
+    --standalone` draws, a Slurm step. Empty where the launcher has none."""
     launcher: _Word = ""
     """The launcher's process on this host; empty where the parent is none."""
     meeting: _Word = ""

@@ -83,10 +83,10 @@ def over_before(target: Target, other: Target) -> bool:
     return target.died_s < other.born_s - _SLACK_S
 
 
-def same_launch(one: Target, other: Target) -> bool | None:
+def same_launch(rank: Target, other: Target) -> bool | None:
     """Whether two ranks of one group were started together; None: nothing speaks against it."""
-    a, b = one.claim, other.claim
-    if a.launcher and a.launcher == b.launcher and one.address == other.address:
+    a, b = rank.claim, other.claim
+    if a.launcher and a.launcher == b.launcher and rank.address == other.address:
         return True
     if a.launch and b.launch and a.launch != b.launch:
         return False
@@ -94,22 +94,22 @@ def same_launch(one: Target, other: Target) -> bool | None:
         return False
     if a.launch and b.launch:
         return True
-    return False if over_before(one, other) or over_before(other, one) else None
+    return False if over_before(rank, other) or over_before(other, rank) else None
 
 
-def same_world(one: Target, other: Target) -> bool:
+def same_world(rank: Target, other: Target) -> bool:
     """Whether both can be ranks of one group at once."""
-    sizes = one.identity.world_size, other.identity.world_size
-    return sizes[0] == sizes[1] and same_launch(one, other) is not False
+    sizes = rank.identity.world_size, other.identity.world_size
+    return sizes[0] == sizes[1] and same_launch(rank, other) is not False
 
 
-def same_job(one: Target, other: Target) -> bool:
+def same_job(rank: Target, other: Target) -> bool:
     """Whether two ranks can be of one job: its name says so, unless they ask two Lighthouses; or
     one Lighthouse says so (with a launcher for each group, each may name the job after itself).
     """
-    a, b = one.claim.lighthouse, other.claim.lighthouse
+    a, b = rank.claim.lighthouse, other.claim.lighthouse
     if a and a == b:
         return True
     ports = {urlsplit(url if "//" in url else f"//{url}").netloc.rpartition(":")[2]
              for url in (a, b)}  # fmt: skip
-    return one.identity.job == other.identity.job and not (a and b and len(ports) > 1)
+    return rank.identity.job == other.identity.job and not (a and b and len(ports) > 1)

@@ -137,6 +137,15 @@ CONTEST_S: Final = 6.0
 """Who has a name is asked at each tick: within this time it is known whether it still lives."""
 CONTESTED_MOST: Final = 1024
 STANDS_S: Final = 30.0
+OF_ITS_OWN: Final = (
+    "stop one of them, or give this one a monitor of its own: `lightkeeper monitor --bind "
+    "127.0.0.1:8471 --store other.db`, and `lightkeeper run --monitor http://127.0.0.1:8471 -- ...`"
+)
+ALOUD: Final = {
+    Registered.TAKEN: f"another run of that name lives; {OF_ITS_OWN}",
+    Registered.OTHER_JOB: f"the monitor watches another job, which lives; {OF_ITS_OWN}",
+}
+"""Why a living rank is not watched, and what to do."""
 PAST_KEPT: Final = 65_536
 """Incarnations of older launches that are remembered: all of a large fleet, 8 MB."""
 SUPERSEDED_KEPT: Final = 16
@@ -173,6 +182,8 @@ class Registry:
         self._dead: set[RankName] = set()
         self._gone: set[RankName] = set()
         """Ranks at whose address nobody, or somebody else, listens."""
+        self._unwatched: dict[str, tuple[Target, Registered, float]] = {}
+        """Job -> its rank that was refused last, why, and when."""
         self._past: dict[str, None] = {}
         """Incarnations of older launches, the latest last."""
         self._moved: dict[RankName, tuple[int, float]] = {}
@@ -258,6 +269,9 @@ class Registry:
         since_s = self._clock.now_s() - STRANGE_S
         with self._lock:
             lately = [address for address, at_s in self._strange.items() if at_s >= since_s]
+            unwatched = [row for row in self._unwatched.values() if row[2] >= since_s]
+        for target, why, _ in unwatched[-3:]:
+            yield f"{target.rank} of job {target.identity.job} is not watched: {ALOUD[why]}"
         if lately:
             more = f" and {len(lately) - 3:,} more" if len(lately) > 3 else ""
             yield (
@@ -276,10 +290,8 @@ class Registry:
 
     def _admit(self, target: Target, bringer: str | None = None) -> Registered:
         rank, old = target.rank, self._targets.get(target.rank)
-        if target.identity.incarnation in self._superseded.get(rank, ()):
-            return Registered.SUPERSEDED
-        if target.identity.incarnation in self._past:
-            return Registered.OVER
+        if (over := self._over(target)) is not None:
+            return over
         fresh = old is None or old.identity.incarnation != target.identity.incarnation
         if fresh and (objection := self._objection(target, old, bringer)) is not None:
             return objection
@@ -306,6 +318,12 @@ class Registry:
             self._store.save_target(rank, body)
         return Registered.CURRENT
 
+    def _over(self, target: Target) -> Registered | None:
+        """Whether a rank's time is over, as was decided before."""
+        if target.identity.incarnation in self._superseded.get(target.rank, ()):
+            return Registered.SUPERSEDED
+        return Registered.OVER if target.identity.incarnation in self._past else None
+
     def _objection(
         self, target: Target, old: Target | None, bringer: str | None
     ) -> Registered | None:
@@ -317,7 +335,8 @@ class Registry:
         if self._is_anothers(target):
             return Registered.REFUSED
         if target.dead:
-            alone = old is not None and self._lives(old) or not self._has_company(target)
+            taken = old is not None and self._lives(old)
+            alone = taken or not self._has_company(target)
             return Registered.OVER if alone else None
         if target.source is Source.FILE:
             return None  # the operator's list, and it has just answered there
@@ -351,12 +370,19 @@ class Registry:
         else:
             self._contested.pop(target.identity.incarnation, None)
             return None
-        first_s = self._contested.setdefault(target.identity.incarnation, self._clock.now_s())
+        now_s, incarnation = self._clock.now_s(), target.identity.incarnation
+        first_s = self._contested.setdefault(incarnation, now_s)
         if len(self._contested) > CONTESTED_MOST:
             del self._contested[next(iter(self._contested))]
         unnamed = target.identity.group == UNNAMED and bool(target.claim.lighthouse)
-        soon = unnamed or self._clock.now_s() - first_s < CONTEST_S
-        return Registered.WAIT if soon else why
+        if unnamed or now_s - first_s < CONTEST_S:
+            return Registered.WAIT
+        if target.identity.job not in self._unwatched:
+            log.warning("%s is not watched (%s): %s", target.rank, target.url, ALOUD[why])
+        self._unwatched[target.identity.job] = target, why, now_s
+        if len(self._unwatched) > STRANGE_MOST:
+            del self._unwatched[next(iter(self._unwatched))]
+        return why
 
     def _stands(self, holder: Target, target: Target) -> bool:
         """Whether a name may go from a living rank to a new one of its host: its launcher has gone
@@ -439,8 +465,8 @@ class Registry:
     def _new_run(self, target: Target) -> None:
         now_s = self._clock.now_s()
         moment = datetime.fromtimestamp(now_s, UTC).strftime("%Y%m%d-%H%M%S")
-        known = self._run is not None and self._run.id == moment
-        self._run = Run(RunId(f"{moment}-2" if known else moment), target.identity.job, now_s)
+        again = self._run is not None and self._run.id == moment
+        self._run = Run(RunId(f"{moment}-2" if again else moment), target.identity.job, now_s)
         self._store.save_run(self._run)
 
     @property

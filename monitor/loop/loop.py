@@ -63,7 +63,7 @@ _OBJECTS_A_RANK: Final = 20
 and a sweep's are made before those of the previous one are freed. With Python's default of 700 it
 took a third of the monitor's time at 5,000 ranks, with 50,000 a tenth at 10,000 (docs/scale.md)."""
 _GONE: Final = frozenset({Failure.REFUSED, Failure.UNRESOLVED, Failure.STRANGER})
-"""The WorkerServer that had the address has it no more."""
+"""Nobody, or somebody else, listens at the address."""
 _LOOP_LATE_S: Final = 2.0
 """A fetch loop later than this is broken: the tick continues without it."""
 

@@ -120,7 +120,7 @@ class Incident:
     gave_up: tuple[RankName, ...] = ()
     """Victims that ended while they waited, sorted."""
     run: str = ""
-    """The run (`RunId`) in which it began; empty: from before runs were told apart."""
+    """The run (`RunId`) in which it began; empty: an older version wrote it."""
     remedy: str = ""
     """What a person can do at once, such as `kill -CONT` for a stopped process; empty: nothing that
     is known."""

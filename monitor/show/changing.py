@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from flask import Blueprint, Response, request
 
-from lightkeeper.monitor.act.targets import NEW_A_MINUTE, RANKS_MOST, Registered
+from lightkeeper.monitor.act.targets import ALOUD, NEW_A_MINUTE, RANKS_MOST, Registered
 from lightkeeper.monitor.decide.rules import PolicyError
 from lightkeeper.monitor.decide.view import SCHEMA
 from lightkeeper.monitor.model.eviction import KEEPER, QuarantineEntry, Scope
@@ -41,12 +41,8 @@ characters, no option of a command and no formula."""
 _REFUSED: Final = {
     Registered.SUPERSEDED: "a newer incarnation bears the name {0.rank}",
     Registered.WAIT: "who has the name {0.rank} is asked whether it still lives",
-    Registered.TAKEN: "another run of {0.job} lives, with a rank {0.rank} or another group {0.group}: "
-    "stop that one, or give this one a monitor of its own (`lightkeeper monitor --bind "
-    "127.0.0.1:0`, and `lightkeeper run --monitor` with the address that it prints)",
-    Registered.OTHER_JOB: "this monitor watches another job, whose ranks live: give {0.job} a monitor "
-    "of its own (`lightkeeper monitor --bind 127.0.0.1:0`, and `lightkeeper run --monitor` with the "
-    "address that it prints)",
+    Registered.TAKEN: ALOUD[Registered.TAKEN],
+    Registered.OTHER_JOB: ALOUD[Registered.OTHER_JOB],
     Registered.OVER: "it is dead, and nobody of its run lives here",
     Registered.FULL: "as many ranks are registered as this monitor takes",
     Registered.HASTY: f"{{1}} brings more than {NEW_A_MINUTE:,} new ranks a minute, or than "

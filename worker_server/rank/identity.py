@@ -19,6 +19,7 @@ ones define what the inner ones do not know: the job and the node.
                Manager, the replica id it was given: the Lighthouse knows that one
     job        LIGHTKEEPER_JOB; Slurm's name and number of the job, of the array or of the whole
                heterogeneous job; TORCHELASTIC_RUN_ID; else `job`
+    launch     LIGHTKEEPER_RUN; the Slurm step; the mpirun; the uuid of `torchrun --standalone`
     host       LIGHTKEEPER_HOST, SLURMD_NODENAME, K8S_NODE_NAME, the host's name; in a pod that
                does not know its node `pod:NAME`
 
@@ -188,15 +189,15 @@ def claim_from(
 def _launch(environ: Mapping[str, str]) -> str:
     run = environ.get("TORCHELASTIC_RUN_ID", "")
     if named := environ.get("LIGHTKEEPER_RUN"):
-        told = f"run:{named}"
+        material = f"run:{named}"
     elif environ.get("SLURM_STEP_ID"):
         names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
-        told = "slurm:" + ".".join(environ.get(name, "") for name in names)
+        material = "slurm:" + ".".join(environ.get(name, "") for name in names)
     elif environ.get("PMIX_NAMESPACE"):  # of one mpirun
-        told = f"pmix:{environ['PMIX_NAMESPACE']}"
+        material = f"pmix:{environ['PMIX_NAMESPACE']}"
     else:
-        told = f"torchrun:{run}" if _is_uuid(run) else ""
-    return told and wire.digest(told)
+        material = f"torchrun:{run}" if _is_uuid(run) else ""
+    return material and wire.digest(material)
 
 
 def _launcher(read: Read, hostname: Callable[[], str]) -> str:

@@ -44,9 +44,9 @@ class Launch:
         return f"{self.name} {rank}"
 
     def who(self, rank: int) -> Identity:
-        told = identity(GroupName(self.group), rank, world_size=self.ranks,
+        who = identity(GroupName(self.group), rank, world_size=self.ranks,
                         incarnation=digest(self.secret(rank)))  # fmt: skip
-        return Identity(**{**vars(told), "job": self.job, "host": self.host, "place": {}})
+        return Identity(**{**vars(who), "job": self.job, "host": self.host, "place": {}})
 
     def register(self, rank: int) -> Registered:
         now_s = self.fleet.clock.now_s()
@@ -212,6 +212,8 @@ def test_a_second_run_at_once_is_refused_aloud_and_the_first_stays_watched(
     fleet.tick(int(CONTEST_S) + 1, renew=[first, second])
     assert second.up() == [Registered.TAKEN] * 2
     assert fleet.names() == {"job.0": "first", "job.1": "first"}
+    [trouble] = fleet.registry.troubles()
+    assert trouble.startswith("job.1 of job job is not watched: another run of that name lives; ")
     first.die()
     fleet.tick(2, renew=[first, second])
     assert fleet.names() == {"job.0": "second", "job.1": "second"}
