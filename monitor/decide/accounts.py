@@ -97,6 +97,8 @@ class AuditedIncident:
         since_s = self.asked_s or self.incident.milestones.firing_s
         if self.incident.open:
             return True
+        if self.incident.run_over_s is not None:
+            return False
         return since_s is not None and self.now_s - since_s <= self.config.follow_s
 
 
@@ -190,7 +192,9 @@ def _away(case: AuditedIncident, facts: FleetFacts, since_s: float) -> Amount:
 def _until(case: AuditedIncident) -> float:
     """Until when it was watched."""
     since_s = case.asked_s or case.incident.milestones.firing_s or case.began_s
-    return case.now_s if case.incident.open else min(case.now_s, since_s + case.config.follow_s)
+    over_s = case.incident.run_over_s
+    end_s = case.now_s if over_s is None else over_s
+    return end_s if case.incident.open else min(end_s, since_s + case.config.follow_s)
 
 
 def _ranks(count: int) -> str:

@@ -340,6 +340,7 @@ _TOLD: Final = attrgetter(
     "training",
     "remedy",
     "lost_steps",
+    "run_over_s",
 )
 
 
@@ -996,10 +997,13 @@ class Tracker:
         """Resolve what began in another run, but for evictions: the evictor ends them."""
         for tracked in self._tracked.values():
             incident = tracked.incident
-            ends = tracked.open and incident.state is not State.EVICTING
-            if ends and incident.run not in ("", history.run):
+            if incident.run in ("", history.run) or incident.run_over_s is not None:
+                continue
+            incident = replace(incident, run_over_s=history.now_s)
+            if incident.open and incident.state is not State.EVICTING:
                 why = f"its run is over: run {history.run} began"
-                tracked.incident = resolved(incident, history.now_s, why)
+                incident = resolved(incident, history.now_s, why)
+            tracked.incident = incident
 
     def update(
         self,

@@ -33,7 +33,7 @@ from lightkeeper.monitor.loop.components import (
 )
 from lightkeeper.monitor.loop.evictions import Acting
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.eviction import Fence, Remembered
+from lightkeeper.monitor.model.eviction import Fence, Remembered, Run
 from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName
 from lightkeeper.monitor.model.observation import (
     NO_LIGHTHOUSE,
@@ -302,6 +302,7 @@ class Keeper:
         self._departures = DepartureBook()
         self._rank_seconds, self._spent = RankSeconds(components.config.tick_s), Spent()
         self._tick = 0
+        self._run: Run | None = None
         self._result = TickResult(components.clock.now_s())
         self._view: View | None = None
         self.idle = threading.Event()
@@ -367,6 +368,7 @@ class Keeper:
                     self._acting.act(result, snapshot, self._leadership.epoch)
                 with self._errors.part("notify"):
                     self._tell(snapshot)
+            self._turn_to(snapshot.run)
             with self._errors.part("goodput"):
                 self._spent = self._rank_seconds.push(snapshot, result)
             with self._errors.part("view"):
@@ -448,6 +450,14 @@ class Keeper:
             faults = [i for i in recent.incidents() if i.kind is not Kind.BY_HAND]
             facts = NoticeFacts(snapshot.now_s, faults, recent.decisions(), evictions)
             notifier.push(facts)
+
+    def _turn_to(self, run: Run | None) -> None:
+        """Begin anew with a run: what its ranks did before is another's."""
+        if run is not None and (self._run is None or run.id != self._run.id):
+            self._tempos, self._trend = TempoBook(), TrendBook()
+            self._departures = DepartureBook()
+            self._rank_seconds.turn()
+        self._run = run
 
     def _show(self, snapshot: Snapshot, result: TickResult) -> None:
         components = self._components

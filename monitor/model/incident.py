@@ -121,6 +121,8 @@ class Incident:
     """Victims that ended while they waited, sorted."""
     run: str = ""
     """The run (`RunId`) in which it began; empty: an older version wrote it."""
+    run_over_s: Moment | None = None
+    """When the next run began: nothing of it is followed any longer; None: not yet."""
     remedy: str = ""
     """What a person can do at once, such as `kill -CONT` for a stopped process; empty: nothing that
     is known."""
