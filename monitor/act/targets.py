@@ -40,8 +40,8 @@ from lightkeeper.monitor.act.launches import (
     same_world,
 )
 from lightkeeper.monitor.clock import Clock
-from lightkeeper.monitor.model.eviction import Run
 from lightkeeper.monitor.model.names import GroupName, RankName, RunId
+from lightkeeper.monitor.model.run import Run
 from lightkeeper.monitor.store.store import Store
 from lightkeeper.worker_server.wire import (
     Claim,
@@ -213,7 +213,8 @@ class Registry:
         """
         heard_s, restored = self._clock.now_s() - LAPSE_GRACE_S, 0
         with self._lock:
-            self._run = self._run or run
+            if run is not None and self._run is None:
+                self._run = replace(run, trend=())
         for body in bodies:
             try:
                 target, superseded = target_from_json(body, heard_s)

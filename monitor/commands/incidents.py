@@ -226,6 +226,7 @@ def _query(**chosen: Any) -> str:
 @option("--kind", type=click.Choice([str(kind) for kind in Kind]), metavar="KIND",
         help=f"one of {', '.join(Kind)}")  # fmt: skip
 @option("--group", metavar="GROUP", help="that accuse this replica group")
+@option("--run", metavar="RUN", help="that began in this run (get runs), or `current`")
 @as_json
 @asking
 def listed(*, monitor: Monitor, as_json: bool, **chosen: Any) -> None:

@@ -580,6 +580,8 @@ class Choice:
     group: str | None = None
     state: str | None = None
     """A `State`, or `open`: all but resolved."""
+    run: str | None = None
+    """That they began in."""
 
     @classmethod
     def of(
@@ -588,7 +590,9 @@ class Choice:
         kind: str | None,
         group: str | None,
         now_s: float,
+        *,
         state: str | None = None,
+        run: str | None = None,
     ) -> Choice:
         """From what a person typed.
 
@@ -601,12 +605,15 @@ class Choice:
         if state and state not in (OPEN, *State):
             states = ", ".join((OPEN, *State))
             raise ChoiceError(f"state is {state[:60]!r}, expected one of {states}")
-        return cls(since_s, Kind(kind) if kind else None, group or None, state or None)
+        kinds = Kind(kind) if kind else None
+        return cls(since_s, kinds, group or None, state or None, run or None)
 
     def takes(self, incident: Incident) -> bool:
         if self.kind is not None and incident.kind is not self.kind:
             return False
         if self.group is not None and self.group not in incident.groups:
+            return False
+        if self.run is not None and self.run != incident.run:
             return False
         states = (incident.state, OPEN) if incident.open else (incident.state,)
         if self.state is not None and self.state not in states:

@@ -239,7 +239,7 @@ class RankSeconds:
         self._lost_s: dict[str, float] = {}
 
     def turn(self) -> None:
-        """A new run begins: nobody of the last one comes back. The counters go on."""
+        """A new run begins: nobody of the last one comes back. The counters stay."""
         self._accounts, self._away, self._recovering, self._back = {}, {}, {}, {}
 
     def push(self, snapshot: Snapshot, result: TickResult) -> Spent:

@@ -33,7 +33,7 @@ from lightkeeper.monitor.loop.components import (
 )
 from lightkeeper.monitor.loop.evictions import Acting
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.eviction import Fence, Remembered, Run
+from lightkeeper.monitor.model.eviction import Fence, Remembered
 from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName
 from lightkeeper.monitor.model.observation import (
     NO_LIGHTHOUSE,
@@ -43,6 +43,7 @@ from lightkeeper.monitor.model.observation import (
     LighthouseView,
     Snapshot,
 )
+from lightkeeper.monitor.model.run import Run, TrendPoint
 from lightkeeper.monitor.model.verdict import FAULTS, Kind
 from lightkeeper.worker_server.wire import StateReport
 
@@ -285,6 +286,9 @@ class Leadership:
 
 # -- one tick after the other --------------------------------------------------------------------
 
+RUNS_KEPT: Final = 50
+POINTS_KEPT: Final = 120
+_RUN_SAVED_S: Final = 30.0
 _LOOKS_BETWEEN: Final = 2
 """Extra ticks between two scheduled ones, at most."""
 
@@ -302,7 +306,8 @@ class Keeper:
         self._departures = DepartureBook()
         self._rank_seconds, self._spent = RankSeconds(components.config.tick_s), Spent()
         self._tick = 0
-        self._run: Run | None = None
+        self._runs: tuple[Run, ...] = ()
+        """Newest first; the first is that of the ranks."""
         self._result = TickResult(components.clock.now_s())
         self._view: View | None = None
         self.idle = threading.Event()
@@ -403,6 +408,7 @@ class Keeper:
 
     def _show_stored(self, remembered: Remembered) -> None:
         self._acting.adopt(remembered)
+        self._runs = self._runs or remembered.runs[:RUNS_KEPT]
         self._result = replace(self._result, incidents=self._acting.recent.incidents())
 
     def _reconfigure(self) -> None:
@@ -452,16 +458,37 @@ class Keeper:
             notifier.push(facts)
 
     def _turn_to(self, run: Run | None) -> None:
-        """Begin anew with a run: what its ranks did before is another's."""
-        if run is not None and (self._run is None or run.id != self._run.id):
-            self._tempos, self._trend = TempoBook(), TrendBook()
-            self._departures = DepartureBook()
+        """Forget what the ranks of the last run did, if this is another."""
+        latest = next(iter(self._runs), None)
+        if run is None or (latest is not None and latest.id == run.id):
+            return
+        if latest is not None:
+            self._components.store.save_run(latest)
+            self._trend, self._departures = TrendBook(), DepartureBook()
             self._rank_seconds.turn()
-        self._run = run
+        self._runs = (run, *self._runs)[:RUNS_KEPT]
+
+    def _note_run(self, snapshot: Snapshot, trend: Sequence[TrendPoint]) -> None:
+        """Keep what is known of the run, for when it is over."""
+        alive = [seen for seen in snapshot.reports.values() if seen.process.alive]
+        if not alive or not self._runs:
+            return
+        before, *past = self._runs
+        steps = (seen.step.step for seen in alive if seen.step is not None)
+        every = -(-len(trend) // POINTS_KEPT) or 1
+        run = replace(
+            before, seen_s=snapshot.now_s, ranks=max(before.ranks, len(snapshot.observations)),
+            step=max(steps, default=before.step), trend=tuple(trend[::every]),
+        )  # fmt: skip
+        if before.seen_s // _RUN_SAVED_S != run.seen_s // _RUN_SAVED_S:
+            self._components.store.save_run(run)
+        self._runs = (run, *past)
 
     def _show(self, snapshot: Snapshot, result: TickResult) -> None:
         components = self._components
         tempos = self._tempos.push(snapshot)
+        trend = self._trend.push(snapshot, tempos)
+        self._note_run(snapshot, trend)
         quarantine = components.quarantine.active()
         components.store.flush()
         # sentences of open incidents change with time
@@ -483,7 +510,8 @@ class Keeper:
             quarantine_groups=components.quarantine.groups(),
             hosts=components.quarantine.records(),
             tempos=tempos,
-            trend=self._trend.push(snapshot, tempos),
+            trend=trend,
+            runs=self._runs,
             departures=self._departures.push(snapshot),
             spent=self._spent,
             tokens=self._tempos.tokens,

@@ -21,9 +21,9 @@ from lightkeeper.monitor.model.names import (
     IncidentId,
     RankName,
     ReplicaId,
-    RunId,
 )
 from lightkeeper.monitor.model.plain import Moment, from_plain, readable, to_plain
+from lightkeeper.monitor.model.run import Run
 
 # -- decisions ---------------------------------------------------------------------------------
 
@@ -475,18 +475,6 @@ class QuarantineEvent:
 
 
 # -- remembered --------------------------------------------------------------------------------
-
-
-@readable
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One start of the job: what its ranks have in common until nobody of them lives."""
-
-    id: RunId
-    """When it began, by UTC: `20261127-164512`."""
-    job: str
-    began_s: Moment
-    """Unix time."""
 
 
 @dataclass(frozen=True, slots=True)

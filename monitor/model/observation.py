@@ -15,9 +15,10 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from lightkeeper.monitor.model.eviction import Eviction, Run
+from lightkeeper.monitor.model.eviction import Eviction
 from lightkeeper.monitor.model.names import RankName, ReplicaId, group_of_replica
 from lightkeeper.monitor.model.plain import readable
+from lightkeeper.monitor.model.run import Run
 from lightkeeper.worker_server.wire import (
     LONG_PHASES,
     WAITING_PHASE,

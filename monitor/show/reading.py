@@ -43,6 +43,7 @@ from lightkeeper.monitor.show.answers import (
     dump,
     the_view,
 )
+from lightkeeper.monitor.show.runs_page import runs_to_json
 from lightkeeper.monitor.show.status import StatusFacts, plain, short
 from lightkeeper.monitor.show.tables import fleet_of
 from lightkeeper.worker_server.wire import (
@@ -88,6 +89,11 @@ def lighthouse() -> Response:
 @reading.get("/v1/ranks")
 def ranks() -> Response:
     return _rendered("ranks", lambda view: {"schema": SCHEMA, "ranks": ranks_to_json(view)})
+
+
+@reading.get("/v1/runs")
+def runs() -> Response:
+    return _rendered("runs", lambda view: {"schema": SCHEMA, "runs": list(runs_to_json(view))})
 
 
 @reading.get("/v1/incidents")
@@ -299,13 +305,14 @@ def _rendered(name: str, render: Callable[[View], Mapping[str, Any]]) -> Respons
 
 def _discovery() -> list[dict[str, Any]]:
     """Prometheus `http_sd`: always all targets, so that evicted ones vanish there too."""
-    entries = []
+    entries, run = [], app_context().registry.run
     for target in app_context().registry.targets():
         identity = target.identity
         scheme, _, address = target.url.partition("://")
         labels = {
             "__scheme__": scheme,
             "job_id": identity.job,
+            "run": "" if run is None else run.id,
             "replica_group": identity.group,
             "rank": str(identity.group_rank),
         }

@@ -31,7 +31,6 @@ from lightkeeper.monitor.model.eviction import (
     QuarantineEntry,
     QuarantineEvent,
     Remembered,
-    Run,
     Rung,
     Scope,
     row_of,
@@ -39,6 +38,7 @@ from lightkeeper.monitor.model.eviction import (
 from lightkeeper.monitor.model.incident import Incident, incident_from_json, incident_to_json
 from lightkeeper.monitor.model.names import IncidentId, RankName
 from lightkeeper.monitor.model.plain import from_plain, to_plain
+from lightkeeper.monitor.model.run import Run
 from lightkeeper.monitor.store.place import StoreError, StorePlace, parse_place
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from lightkeeper.monitor.model.eviction import QuarantineEntry, QuarantineEvent, Run, Scope
+from lightkeeper.monitor.model.eviction import QuarantineEntry, QuarantineEvent, Scope
 from lightkeeper.monitor.model.names import RankName
+from lightkeeper.monitor.model.run import Run
 
 
 class HandClock:
