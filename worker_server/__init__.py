@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lightkeeper.worker_server.rank.reporter import Reporter
 
 if __name__ != "lightkeeper.worker_server":
-    raise ImportError(f"`{__name__}` is `lightkeeper.worker_server` now")
+    raise ImportError(f"`{__name__}` is `lightkeeper.worker_server` now", name=__name__)
 
 __all__ = ["attach"]
 

@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         settings, rest = _options(argv)
     except _UsageError as exc:
-        sys.stderr.write(f"python -m worker_server: {exc} (see --help)\n")
+        sys.stderr.write(f"python -m lightkeeper.worker_server: {exc} (see --help)\n")
         return _USAGE_STATUS
     if rest[:1] == ["--help"] or not rest:
         (sys.stdout if rest else sys.stderr).write(_HELP)
@@ -122,7 +122,7 @@ def _become(words: list[str], flags: list[str]) -> int:
     if name != "-c" and identity.starts_ranks(name):
         os.environ["LIGHTKEEPER_ATTACH"] = "1"  # for the ranks it starts, not itself
     elif sys.flags.ignore_environment or sys.flags.no_site:
-        sys.stderr.write("python -m worker_server: not attached, for python has -E, -I or -S\n")
+        sys.stderr.write("python -m lightkeeper.worker_server: not attached, for python has -E, -I or -S\n")
     else:
         path = os.environ.get("PYTHONPATH")
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_BOOT, path]))
