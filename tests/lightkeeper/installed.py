@@ -50,7 +50,9 @@ def pip(programs: Path, *words: str | Path) -> str:
         sys.executable, "-P", "-m", "pip", "--python", str(programs / "python"),
         "--disable-pip-version-check", *map(str, words),
     ]  # fmt: skip
-    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=120
+    )
     return done.stdout
 
 

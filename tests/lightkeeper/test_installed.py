@@ -88,7 +88,9 @@ def test_each_wheel_holds_its_own_below_the_one_name_with_its_files(wheel, sides
     assert {"lightkeeper/py.typed", "lightkeeper/monitor", "lightkeeper/worker_server"} < held[0]
     assert held[1:] == [{"lightkeeper/trainer"}, {"lightkeeper/dashboards"}]
     for kind in ("monitor/show/templates/", "monitor/show/static/", "dashboards/grafana/"):
-        assert any(name.startswith(f"lightkeeper/{kind}") for name in sum(contents, [])), kind
+        assert any(
+            name.startswith(f"lightkeeper/{kind}") for names in contents for name in names
+        ), kind
 
 
 def test_all_three_have_the_version_of_the_first(wheel, sides):
@@ -207,9 +209,8 @@ def test_a_distribution_named_trainer_and_ours_come_and_go_without_each_other(
     install(programs, theirs)
     assert works() == (True, True)
     files = pip(programs, "show", "-f", "lightkeeper").partition("Files:")[2].split()
-    own = {"lightkeeper"} if kind == "wheel" else {  # fmt: skip
-        "_editable_impl_lightkeeper.pth", "_editable_impl_lightkeeper.py"
-    }
+    editable = {"_editable_impl_lightkeeper.pth", "_editable_impl_lightkeeper.py"}
+    own = {"lightkeeper"} if kind == "wheel" else editable
     assert {top for top in tops(files) if not top.endswith(".dist-info")} - {"__pycache__"} == own
     pip(programs, "uninstall", "--yes", "lightkeeper")
     assert works() == (False, True)
