@@ -347,6 +347,11 @@ def test_three_commands_and_no_variable_from_the_wheel_to_a_watched_job(shell):
             "lightkeeper", "quarantine", "add", "node7", "--reason", "trial", "--monitor", url
         )
         assert evicted.returncode == 0, evicted.stderr  # it found the token
+        examined = shell.run("lightkeeper", "doctor", "--format", "json")
+        findings = json.loads(examined.stdout)["findings"]
+        seen = {row["where"] for row in findings if row["check"] == "monitor sees the ranks"}
+        assert seen == {"job.0", "job.1"}
+        assert {row["state"] for row in findings} <= {"ok", "unknown"}, examined.stdout
     finally:
         (shell.folder / "stop").touch()
         said = job.communicate(timeout=60)[1]

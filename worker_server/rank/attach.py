@@ -346,6 +346,10 @@ def _hook_torch(reporter: Reporter, files: run_dir.RankFiles) -> None:
         collectives.install(reporter)
         process_groups.install()
         torchft.install(reporter)
+        if os.environ.get("LIGHTKEEPER_MEND_TORCHFT") == "1":
+            from lightkeeper.worker_server.rank import torchft_mends  # noqa: PLC0415  on request
+
+            torchft_mends.install()
         if files.socket_fits:
             torch_hooks.start_control_plane(files.socket)
 
