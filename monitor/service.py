@@ -86,7 +86,7 @@ def evidence_beside(store: Path | None) -> Path:
 def journal_beside(store: Path | None) -> Path:
     """The default folder of the journal."""
     return (
-        home.state_folder(os.environ) / "lightkeeper.monitor.journal"
+        home.state_folder(os.environ) / "monitor.journal"
         if store is None
         else beside(store, ".journal")
     )
