@@ -31,7 +31,10 @@ TOGETHER: Final = {
         "tests/examples/test_lightning.py",
         "tests/examples/test_torchtitan.py",
     ),
-    "attached": ("tests/integration/test_attached_only.py",),  # long, and its ranks sleep
+    "attached": (
+        "tests/integration/test_attached_only.py",
+        "tests/integration/test_runs.py",
+    ),  # long, and its ranks sleep
     "postgresql": (
         "tests/monitor/test_crash.py",
         "tests/monitor/store/test_databases.py",

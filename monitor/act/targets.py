@@ -41,6 +41,7 @@ from lightkeeper.monitor.act.launches import (
 )
 from lightkeeper.monitor.clock import Clock
 from lightkeeper.monitor.model.names import GroupName, RankName, RunId
+from lightkeeper.monitor.model.observation import Observation
 from lightkeeper.monitor.model.run import Run
 from lightkeeper.monitor.store.store import Store
 from lightkeeper.worker_server.wire import (
@@ -560,6 +561,17 @@ class Registry:
                 if target is not None and _is(target, identity):
                     self._gone.add(identity.rank)
             self._part()
+
+    def current(self, observations: tuple[Observation, ...]) -> tuple[Observation, ...]:
+        """Those of ranks that nobody has replaced, nor left behind, since they were asked."""
+        with self._lock:
+            return tuple(seen for seen in observations if self._is_current(seen.identity))
+
+    def _is_current(self, identity: Identity) -> bool:
+        target = self._targets.get(identity.rank)
+        if target is None:
+            return identity.incarnation not in self._past
+        return _is(target, identity)
 
     def _part(self) -> None:
         """Drop who was taken for a mate of a living rank, until its death showed that it was not:

@@ -142,7 +142,7 @@ class Observing:
             now_s=now_s,
             tick=tick,
             lateness_s=max(lateness_s, overdue_s),
-            observations=sweep.observations,
+            observations=components.registry.current(sweep.observations),
             lighthouse=lighthouse,
             records=sweep.records,
             evictions=components.evictors.progress(),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.monitor.process import QUICK, Monitor, environment
+from tests.monitor.process import Monitor, environment
 from tests.ports import free_port
 from tests.waiting import wait_for
 
@@ -83,7 +83,7 @@ class Day:
     """The monitor, and what was launched."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.launches = folder, list[Launch]()
+        self.folder, self.launches, self.said = folder, list[Launch](), set[str]()
         self.own = {
             "XDG_STATE_HOME": str(folder / "state"), "LIGHTKEEPER_RUN_DIR": self.run_dir(0),
             "LIGHTKEEPER_LINGER_S": "60",
@@ -102,7 +102,7 @@ class Day:
         }  # fmt: skip
 
     def start_monitor(self, store: str) -> None:
-        words = (*QUICK, "--store", str(self.folder / store), "--no-token", "--observe")
+        words = ("--tick", "0.5", "--store", str(self.folder / store), "--no-token", "--observe")
         self.monitor = Monitor(*words, port=self.port, **self.own)
         self.monitor.ready()
 
@@ -131,6 +131,7 @@ class Day:
             if any(line["to"] == "firing" for line in row["story"]):
                 names = " ".join((row["kind"], *row["culprits"], *row["candidates"]))
                 by_run.setdefault(row["run"], []).append(names)
+                self.said.add(f"{row['run']}: {row['reason']}")
         return by_run
 
     def run(self) -> str:
@@ -150,8 +151,10 @@ def day(tmp_path: Path) -> Iterator[Day]:
             for rank in launch.ranks:
                 rank.kill()
                 rank.wait(20)
+                rank.stderr.close()
         day.monitor.process.terminate()
         day.monitor.process.wait(30)
+        day.monitor.process.stderr.close()
 
 
 def fires(day: Day, run: str, what: str) -> None:
@@ -223,7 +226,7 @@ def test_twelve_runs_in_a_row_each_fault_under_its_run_and_none_about_a_healthy_
         by_run.pop(run, None)  # who was killed from outside is dead, and that may be said
     accused = [name.split()[1:] for name in by_run.pop(hung)]  # its end by SIGKILL is nobody's
     assert [names for names in accused if names] == [["job.1"]]
-    assert by_run == {crashed: ["dead job.1"]}
+    assert by_run == {crashed: ["dead job.1"]}, "\n".join(sorted(day.said))
     runs = day.monitor.get("/v1/runs")["runs"]
     assert len(runs) == 12
     assert [row["ranks"] for row in runs] == [2, 2, 2, 8, 4, 2, 2, 2, 1, 2, 2, 2]
@@ -241,6 +244,7 @@ def test_a_fresh_monitor_between_two_runs_hears_the_last_ones_dead_and_says_noth
         launch.ended()
     day.monitor.process.kill()
     day.monitor.process.wait(30)
+    day.monitor.process.stderr.close()
     day.start_monitor("another.db")
     new = Launch(day, "ends")
     day.watches(new)
