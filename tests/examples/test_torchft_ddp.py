@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -126,14 +126,24 @@ class Held:
         whole.write_bytes(self._text)
         whole.replace(self._path)
 
-    def let_come(self) -> None:
-        """For who waits, if somebody came that far."""
+    def reader(self) -> BinaryIO | None:
+        """The pipe's other end, once somebody reads."""
+        with contextlib.suppress(OSError):  # ENXIO: nobody
+            return os.fdopen(os.open(self._pipe, os.O_WRONLY | os.O_NONBLOCK), "wb")
+        return None
+
+    def let_come(self, pipe: BinaryIO) -> None:
+        """For who waits, and who comes later."""
         self.whole_again()
-        with (
-            contextlib.suppress(OSError),
-            os.fdopen(os.open(self._pipe, os.O_WRONLY | os.O_NONBLOCK), "wb") as pipe,
-        ):  # ENXIO: nobody reads
+        with pipe:
             pipe.write(self._text)
+
+
+def let_come(*files: Held) -> None:
+    """All at once, when somebody waits for each."""
+    pipes = [wait_for(file.reader, within_s=120, what="somebody reads") for file in files]
+    for file, pipe in zip(files, pipes, strict=True):
+        file.let_come(pipe)
 
 
 def file_of(group: int, step: int) -> str:
@@ -162,11 +172,14 @@ def folder(tmp_path_factory, order) -> Path:
 
 
 @contextmanager
-def running(folder: Path, order: str, mend: str) -> Iterator[tuple[Job, Held, Held, Held]]:
+def running(
+    folder: Path, order: str, mend: str
+) -> Iterator[tuple[Job, tuple[Held, ...], Held, Held]]:
     (library, *_) = installations().values()
     hangs = Held(folder / "texts" / file_of(1, HANGS), folder / "hangs")
-    begins, waits = (
-        Held(folder / "texts" / file_of(0, step), folder / f"pipe{step}") for step in (0, WAITS)
+    waits = Held(folder / "texts" / file_of(0, WAITS), folder / "waits")
+    begins = tuple(
+        Held(folder / "texts" / file_of(group, 0), folder / f"begins{group}") for group in (0, 1)
     )
     with lighthouse_process(
         library, folder / "lighthouse.py", free_port(),
@@ -191,19 +204,18 @@ def story(folder, order) -> Iterator[Story]:
         yield _play(*pieces)
 
 
-def _hang_and_kill(story: Story, job: Job, begins: Held) -> subprocess.Popen[bytes]:
+def _hang_and_kill(story: Story, job: Job, begins: tuple[Held, ...]) -> subprocess.Popen[bytes]:
     """The torchrun of the group that is left."""
     first, second = job.start(0, "zero"), job.start(1, "one")
-    hung = job.rank("1.0", "asks for the quorum", _asks)
-    begins.let_come()
-    job.rank("1.0", "hangs", lambda step: step.get("commits", 0) >= HANGS - 1)
+    let_come(*begins)
+    hung = job.rank("1.0", "hangs", lambda step: step.get("commits", 0) >= HANGS - 1)
     story.incident = wait_for(lambda: named(job.monitor), within_s=45, what="the hang is named")
     hung.kill(signal.SIGKILL)
     story.statuses.append(second.wait(60))
     return first
 
 
-def _play(job: Job, begins: Held, hangs: Held, waits: Held) -> Story:
+def _play(job: Job, begins: tuple[Held, ...], hangs: Held, waits: Held) -> Story:
     story = Story()
     first = _hang_and_kill(story, job, begins)
     hangs.whole_again()
@@ -212,7 +224,7 @@ def _play(job: Job, begins: Held, hangs: Held, waits: Held) -> Story:
     story.record = asked(alone, "/v1/flight_recorder")
     again = job.start(1, "again")
     job.rank("1.0", "asks for the quorum", _asks)
-    waits.let_come()
+    let_come(waits)
     story.statuses += [first.wait(90), again.wait(90)]
     for rank in (alone, job.ranks[-1]):
         story.after.append(wait_for(lambda of=rank: dead(of), within_s=20, what="it is dead"))
@@ -232,7 +244,7 @@ def test_without_the_mend_the_survivor_dies_and_the_monitor_says_of_what(tmp_pat
         assert _hang_and_kill(Story(), job, begins).wait(60) != 0
         said = wait_for(
             lambda: [text for text in _reasons(job.monitor) if "TorchFT's bug 1" in text],
-            within_s=30, what="what it died of",
+            within_s=30, what=f"what it died of: {_reasons(job.monitor)}",
         )  # fmt: skip
     assert "0.0" in said[0]
 
