@@ -40,10 +40,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Reporter":
-        from lightkeeper.worker_server.rank.reporter import Reporter  # noqa: PLC0415  for types
+    if name == "Reporter":  # for types; where we cannot attach, the type of what `attach` gives
 
-        return Reporter
+        def reporter() -> type[Reporter]:
+            from lightkeeper.worker_server.rank.reporter import Reporter  # noqa: PLC0415  mmap
+
+            return Reporter
+
+        from lightkeeper.worker_server.rank.null_reporter import NullReporter  # noqa: PLC0415
+
+        return guarded(reporter, NullReporter)
     if name != "__version__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415  20 ms

@@ -126,7 +126,7 @@ def of_torchft_bugs(ranks: Sequence[RankHere]) -> Iterator[DoctorFinding]:
         return
     check, others = "TorchFT's known bugs", "2 to 6 of docs/versions.md"
     if all(rank.environ.get("LIGHTKEEPER_MEND_TORCHFT") == "1" for rank in jobs):
-        yield DoctorFinding(check, OK, f"bug 1 is mended; {others}")
+        yield DoctorFinding(check, OK, f"bug 1 is fixed by LIGHTKEEPER_MEND_TORCHFT; {others}")
     else:
         said = (
             "bug 1: with its DistributedDataParallel, groups that survive an eviction or a death "
@@ -139,7 +139,7 @@ def of_torchft_bugs(ranks: Sequence[RankHere]) -> Iterator[DoctorFinding]:
 def of_host_name(
     ranks: Sequence[RankHere], lookup: Callable[[str], Iterable[str]] | None = None
 ) -> Iterator[DoctorFinding]:
-    """Whether others can come to the name that TorchFT and gloo tell them: this host's own."""
+    """Whether others can reach the name that TorchFT and gloo give them: this host's own."""
     lighthouses = {rank.environ.get("TORCHFT_LIGHTHOUSE", "") for rank in ranks} - {""}
     if not {urlsplit(url).hostname for url in lighthouses} - {"localhost", "127.0.0.1", "::1"}:
         return  # no TorchFT, or all of it is here

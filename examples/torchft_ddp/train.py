@@ -57,6 +57,7 @@ def main():
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--groups", type=int, default=2)
     parser.add_argument("--save", default="model.pt")
+    parser.add_argument("--quorum-first", action="store_true", help="then the batch, as many do")
     args = parser.parse_args()
     group = int(os.environ["REPLICA_GROUP_ID"])
 
@@ -84,8 +85,11 @@ def main():
     batches = chain.from_iterable(repeat(DataLoader(texts, batch_size=4, sampler=sampler)))
 
     while manager.current_step() < args.steps:
+        if args.quorum_first:
+            optimizer.zero_grad()
         batch = next(batches)
-        optimizer.zero_grad()  # asks for a quorum
+        if not args.quorum_first:
+            optimizer.zero_grad()  # asks for a quorum
         logits = model(batch[:, :-1])
         loss = nn.functional.cross_entropy(logits.transpose(1, 2), batch[:, 1:])
         loss.backward()  # averages over the groups of the quorum

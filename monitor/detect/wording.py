@@ -233,7 +233,9 @@ def what_followed(
     if alive:
         clauses.append(f"{listed(alive)} of its group still {plural(alive, 'runs', 'run')}")
     if died:
-        clauses.append(f"{listed(sorted(died))} ended after it")
+        ends = (history.tracks[rank].ending for rank in died if rank in history.tracks)
+        details = sorted({end.detail for end in ends if end is not None and end.detail is not None})
+        clauses.append(": ".join([f"{listed(sorted(died))} ended after it", *details]))
     if waiting:
         clauses.append(waits_for(history, waiting, culprits))
     return clauses

@@ -6,14 +6,17 @@ where the test wants them by files of their data that do not come at first, see 
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -25,13 +28,7 @@ from tests.ports import free_port
 from tests.waiting import wait_for
 from tests.worker_server.ranks import Rank
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.timeout(400),
-    pytest.mark.skipif(
-        os.environ.get("LIGHTKEEPER_TORCHFT_DDP") != "1", reason="LIGHTKEEPER_TORCHFT_DDP=1 runs it"
-    ),
-]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 
 TORCHFT_DDP = Example("torchft_ddp")
 BATCH, GROUPS = 4, 2
@@ -58,8 +55,11 @@ class Story:
 class Job:
     """The groups, and the files that they wait for."""
 
-    def __init__(self, folder: Path, monitor: Monitor, lighthouse: str) -> None:
+    def __init__(
+        self, folder: Path, monitor: Monitor, lighthouse: str, order: str, mend: str
+    ) -> None:
         self.folder, self.monitor = folder, monitor
+        self._order, self._mend = order, mend
         self._lighthouse = lighthouse
         self.torchruns: list[subprocess.Popen[bytes]] = []
         self.ranks: list[Rank] = []
@@ -68,8 +68,10 @@ class Job:
         environ = ours(
             self.folder / "run", LIGHTKEEPER_ATTACH="1", LIGHTKEEPER_MONITOR=self.monitor.url,
             TORCHFT_LIGHTHOUSE=self._lighthouse, REPLICA_GROUP_ID=f"{group}", RUST_LOG="error",
+            LIGHTKEEPER_MEND_TORCHFT=self._mend,
         )  # fmt: skip
         given = ["--data", str(self.folder / "texts"), "--steps", str(STEPS)]
+        given += ["--quorum-first"] if self._order == "after" else []
         with (self.folder / f"{name}.out").open("w") as out:
             started = subprocess.Popen(
                 [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1",
@@ -124,10 +126,24 @@ class Held:
         whole.write_bytes(self._text)
         whole.replace(self._path)
 
-    def let_come(self) -> None:
-        """For who waits."""
+    def reader(self) -> BinaryIO | None:
+        """The pipe's other end, once somebody reads."""
+        with contextlib.suppress(OSError):  # ENXIO: nobody
+            return os.fdopen(os.open(self._pipe, os.O_WRONLY | os.O_NONBLOCK), "wb")
+        return None
+
+    def let_come(self, pipe: BinaryIO) -> None:
+        """For who waits, and who comes later."""
         self.whole_again()
-        self._pipe.write_bytes(self._text)
+        with pipe:
+            pipe.write(self._text)
+
+
+def let_come(*files: Held) -> None:
+    """All at once, when somebody waits for each."""
+    pipes = [wait_for(file.reader, within_s=120, what="somebody reads") for file in files]
+    for file, pipe in zip(files, pipes, strict=True):
+        file.let_come(pipe)
 
 
 def file_of(group: int, step: int) -> str:
@@ -135,19 +151,35 @@ def file_of(group: int, step: int) -> str:
     return text_name(GROUPS * BATCH * step + group)
 
 
+@pytest.fixture(
+    scope="module",
+    params=["after", pytest.param("before", marks=pytest.mark.skipif(
+        os.environ.get("LIGHTKEEPER_TORCHFT_DDP") != "1",
+        reason="LIGHTKEEPER_TORCHFT_DDP=1 runs it",
+    ))],
+    ids="hangs {} zero_grad".format,
+)  # fmt: skip
+def order(request) -> str:
+    """Of the hang: before the group has asked for the quorum of the step, or after."""
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder(tmp_path_factory, order) -> Path:
     made = tmp_path_factory.mktemp("torchft_ddp")
     texts(made / "texts", STEPS * BATCH * GROUPS)
     return made
 
 
-@pytest.fixture(scope="module")
-def story(folder) -> Iterator[Story]:
+@contextmanager
+def running(
+    folder: Path, order: str, mend: str
+) -> Iterator[tuple[Job, tuple[Held, ...], Held, Held]]:
     (library, *_) = installations().values()
     hangs = Held(folder / "texts" / file_of(1, HANGS), folder / "hangs")
-    begins, waits = (
-        Held(folder / "texts" / file_of(0, step), folder / f"pipe{step}") for step in (0, WAITS)
+    waits = Held(folder / "texts" / file_of(0, WAITS), folder / "waits")
+    begins = tuple(
+        Held(folder / "texts" / file_of(group, 0), folder / f"begins{group}") for group in (0, 1)
     )
     with lighthouse_process(
         library, folder / "lighthouse.py", free_port(),
@@ -157,31 +189,42 @@ def story(folder) -> Iterator[Story]:
             "--store", str(folder / "monitor.db"), "--observe", "--lighthouse", lighthouse,
             "--set", "undeclared_floor_s=5", "--set", "record_repeat_s=2", port=free_port(),
         )  # fmt: skip
-        job = Job(folder, monitor, lighthouse)
+        job = Job(folder, monitor, lighthouse, order, mend)
         try:
             monitor.ready()
-            yield _play(job, begins, hangs, waits)
+            yield job, begins, hangs, waits
         finally:
             job.end()
             monitor.end()
 
 
-def _play(job: Job, begins: Held, hangs: Held, waits: Held) -> Story:
-    story = Story()
+@pytest.fixture(scope="module")
+def story(folder, order) -> Iterator[Story]:
+    with running(folder, order, "1") as pieces:
+        yield _play(*pieces)
+
+
+def _hang_and_kill(story: Story, job: Job, begins: tuple[Held, ...]) -> subprocess.Popen[bytes]:
+    """The torchrun of the group that is left."""
     first, second = job.start(0, "zero"), job.start(1, "one")
-    hung = job.rank("1.0", "asks for the quorum", _asks)
-    begins.let_come()
-    job.rank("1.0", "hangs", lambda step: step.get("commits", 0) >= HANGS - 1)
+    let_come(*begins)
+    hung = job.rank("1.0", "hangs", lambda step: step.get("commits", 0) >= HANGS - 1)
     story.incident = wait_for(lambda: named(job.monitor), within_s=45, what="the hang is named")
     hung.kill(signal.SIGKILL)
     story.statuses.append(second.wait(60))
+    return first
+
+
+def _play(job: Job, begins: tuple[Held, ...], hangs: Held, waits: Held) -> Story:
+    story = Story()
+    first = _hang_and_kill(story, job, begins)
     hangs.whole_again()
     alone = job.rank("0.0", "trains on", lambda step: step.get("commits", 0) >= WAITS - 2)
     story.state = asked(alone, "/v1/state")
     story.record = asked(alone, "/v1/flight_recorder")
     again = job.start(1, "again")
     job.rank("1.0", "asks for the quorum", _asks)
-    waits.let_come()
+    let_come(waits)
     story.statuses += [first.wait(90), again.wait(90)]
     for rank in (alone, job.ranks[-1]):
         story.after.append(wait_for(lambda of=rank: dead(of), within_s=20, what="it is dead"))
@@ -193,6 +236,21 @@ def _asks(step: dict[str, Any]) -> bool:
     """Whether it has begun a step: its Manager asks for the quorum then."""
     begun = step.get("attempt", 0) > step.get("commits", 0) + step.get("commit_failures", 0)
     return step.get("source") == "torchft" and step.get("commits") == 0 and begun
+
+
+def test_without_the_mend_the_survivor_dies_and_the_monitor_says_of_what(tmp_path) -> None:
+    texts(tmp_path / "texts", STEPS * BATCH * GROUPS)
+    with running(tmp_path, "after", "0") as (job, begins, _, _):
+        assert _hang_and_kill(Story(), job, begins).wait(60) != 0
+        said = wait_for(
+            lambda: [text for text in _reasons(job.monitor) if "TorchFT's bug 1" in text],
+            within_s=30, what=f"what it died of: {_reasons(job.monitor)}",
+        )  # fmt: skip
+    assert "0.0" in said[0]
+
+
+def _reasons(monitor: Monitor) -> list[str]:
+    return [json.dumps(incident) for incident in monitor.get("/v1/incidents")["incidents"]]
 
 
 def test_the_monitor_names_the_group_that_hangs_while_its_manager_beats_on(story) -> None:

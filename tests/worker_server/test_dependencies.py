@@ -22,7 +22,12 @@ SICK = {
     "old": "__version__ = '0.18'\nclass Struct: pass",
 }
 TRAINS = "import sys; print('trains'); sys.exit(7)"
-ATTACHES = f"import lightkeeper; lightkeeper.attach().begin_step(1)\n{TRAINS}"
+ATTACHES = f"""
+from lightkeeper import Reporter, attach
+reporter: Reporter = attach()
+assert isinstance(reporter, Reporter)
+reporter.begin_step(1)
+{TRAINS}"""
 ENTRIES = f"""
 import sys, types, lightkeeper
 for name in ("lightning.pytorch.callbacks", "pytorch_lightning.callbacks"):

@@ -437,10 +437,12 @@ def test_what_torchft_kept_from_the_program_is_why_it_ended(left, monkeypatch):
      ("torch.OutOfMemoryError: CUDA out of memory", False)],
 )  # fmt: skip
 def test_whose_an_exception_is_that_torchft_hid_is_told_by_its_type(left, hidden, whose):
-    asserts = traceback_of(1, "AssertionError").replace("/job/train.py", "/site/torchft/ddp.py")
+    ddp = "/x/site-packages/torchft/ddp.py"
+    asserts = traceback_of(1, "AssertionError").replace("/job/train.py", ddp)
     left.page.write_note(layout.NOTE_EXCEPTION, f"the main thread\n{hidden}\n{asserts}")
     ending = left.ending(dead(1))
     assert (ending.exception, ending.of_peers) == (hidden, whose)
+    assert ending.detail == "it died of TorchFT's bug 1 (docs/versions.md)"
 
 
 def box_of(rank):

@@ -671,9 +671,8 @@ def manager_called(name):
     )
 
 
-def test_a_manager_names_the_group_before_any_step_and_that_is_said_once(reporter, page, reader):
-    with pytest.warns(RuntimeWarning, match="is rg_1 to its launcher and my_0 to its TorchFT"):
-        reporter.observe_manager(manager_called("my_0"))
+def test_a_manager_names_the_group_before_any_step_without_a_word(reporter, reader):
+    """As in the quickstart: `replica_id="train_0"` of the launcher's group 0."""
     reporter.observe_manager(manager_called("my_0"))
     assert reader.identity.rank == "my_0.0"
     assert reader.step_state(NOW) is None

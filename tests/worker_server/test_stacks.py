@@ -14,7 +14,7 @@ from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.rank.last_words import stacks_text
 from lightkeeper.worker_server.rank.page import layout
 from lightkeeper.worker_server.sidecar.queries import RefusalError, SilentError
-from lightkeeper.worker_server.sidecar.stacks import Stacks, calls_of
+from lightkeeper.worker_server.sidecar.stacks import Stacks, calls_of, folded
 from tests.waiting import wait_for
 from tests.worker_server.doubles import Bench
 
@@ -71,6 +71,21 @@ def test_a_recursion_without_end_does_not_crowd_out_the_others():
         thread.join()
     assert text.count("deep (") < 50
     assert "    ... older calls\n" in text
+
+
+def test_frames_of_ours_between_those_of_a_program_are_one_line():
+    ours = "    wrapper (lightkeeper/worker_server/rank/torchft.py:119)\n"
+    at = "    wait_quorum (torchft/manager.py:626)\n"
+    far = "    _timed (/opt/venv/lightkeeper/worker_server/rank/torchft.py:7)\n"
+    main = "    main (train.py:90)\n"
+    beat = 'Thread 9 (idle): "lightkeeper-beat"\n    wait (threading.py:3)\n' + ours
+    head = 'Thread 7 (idle): "MainThread"\n'
+    assert folded(f"{head}{at}{ours}{far}{main}{ours}{main}\n{beat}") == (
+        f"{head}{at}    (2 frames of lightkeeper)\n"
+        f"{main}    (1 frame of lightkeeper)\n{main}\n{beat}"
+    )
+    alone = f"{head}{ours}{main}"
+    assert folded(alone) == alone  # it stands in ours
 
 
 def test_where_py_spy_cannot_look_the_ranks_own_stacks_are_given_with_the_reason(page, bench):

@@ -236,7 +236,7 @@ def test_an_exception_that_another_rank_raised_at_a_checkpoint_is_that_ranks():
 def test_a_traceback_whose_start_was_cut_off_is_read_from_there():
     text = "... cut\n    half a line\n" + raised("KeyError: 3", "/job/a.py:f").partition("\n")[2]
     assert last_raised(text) == (
-        "KeyError: 3", wire.Frame("f", "a.py", 7), False, 0,
+        "KeyError: 3", wire.Frame("f", "a.py", 7), False, 0, None,
     )  # fmt: skip
 
 

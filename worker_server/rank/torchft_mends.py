@@ -10,6 +10,7 @@ and what each costs: docs/versions.md.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import sys
@@ -34,11 +35,13 @@ def _mend_ddp() -> None:
     """Never raises: it may run inside an import."""
     try:
         ddp = sys.modules[_DDP].DistributedDataParallel
-        if ddp._comm_hook is _comm_hook:
+        hook = ddp._comm_hook
+        if hook is _comm_hook:
             return
-        source = inspect.getsource(ddp._comm_hook)
+        source = inspect.getsource(hook)
         if hashlib.sha256(source.encode()).hexdigest() == _TRIED:
-            ddp._comm_hook = staticmethod(_comm_hook)
+            # torch looks at the annotations of a hook
+            ddp._comm_hook = staticmethod(functools.wraps(hook)(_comm_hook))
         else:
             warn(f"lightkeeper mends nothing: this {_DDP} is not that of TorchFT 0.2.0")
     except Exception as exc:  # noqa: BLE001  training continues with the bug

@@ -32,6 +32,7 @@ from lightkeeper.worker_server.sidecar.queries import (
     in_text,
     refuse,
 )
+from lightkeeper.worker_server.sidecar.stacks import folded
 
 # -- `GET /openapi.json`: every endpoint, parameter, body and answer, errors included -------------
 # Types and bounds come from the annotations, descriptions from the docstrings: everything is
@@ -452,7 +453,7 @@ ENDPOINTS: Final = (
              slow="records", example="?format=text"),
     Endpoint("stacks", wire.PATH_STACKS,
              "Python stacks of all threads, from outside (?native=1: with C frames)",
-             lambda served, query: in_text(served.box.stacks(native=bool(query.native))),
+             lambda served, query: in_text(folded(served.box.stacks(native=bool(query.native)))),
              formats=TEXT, query=queries.Threads, slow="stacks",
              errors={410: "the rank is dead, and none were taken before",
                      503: "none can be had; it says what is missing"}),

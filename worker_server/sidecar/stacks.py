@@ -339,6 +339,20 @@ def _behind(main: Sequence[Call], looks: Iterable[ThreadLook]) -> ThreadLook | N
     return None
 
 
+_OURS: Final = r" {4}[^\n]+ \((?:[^()\n]*/)?lightkeeper/worker_server/[^()\n]*\)\n"
+_BETWEEN: Final = re.compile(rf"(?<=\)\n)((?:{_OURS})+)(?= {{4}}\S)")
+
+
+def folded(text: str) -> str:
+    """py-spy's text with frames of ours between those of a program in one line."""
+
+    def line(run: re.Match[str]) -> str:
+        count = run[1].count("\n")
+        return f"    ({count} frame{'s' * (count > 1)} of lightkeeper)\n"
+
+    return _BETWEEN.sub(line, text)
+
+
 def _runs(calls: Iterable[Call], method: str) -> bool:
     """Whether this method of TorchFT's Manager does."""
     names = (c.function for c in calls if short(c.path) == "torchft/manager.py")

@@ -117,6 +117,14 @@ def test_who_died_of_a_peers_end_was_not_the_first_though_the_peers_end_is_seen_
     assert "rg_1.0" in incident.verdict.victims
 
 
+def test_what_is_known_of_a_survivors_end_is_said() -> None:
+    bug = "it died of TorchFT's bug 1"
+    script = [at(20, crash("rg_1.0")), at(21, raises("rg_0.0", RESET, of_peers=True, detail=bug))]
+    incident = Drive(SimFleet(2, 1, script)).run(23).incident("dead")
+    assert incident.culprits == ("rg_1.0",)
+    assert incident.verdict.reason.endswith(f"; rg_0.0 ended after it: {bug}")
+
+
 @pytest.mark.parametrize(
     "second",
     [

@@ -109,12 +109,20 @@ def let_go(rank: str) -> Fault:
     return do
 
 
-def raises(rank: str, exception: str, line: int = 88, *, of_peers: bool | None = False) -> Fault:
+def raises(
+    rank: str,
+    exception: str,
+    line: int = 88,
+    *,
+    of_peers: bool | None = False,
+    detail: str | None = None,
+) -> Fault:
     """An exception that nobody caught ends it, and its sidecar knows which and whose."""
 
     def do(fleet: SimFleet) -> None:
         frame = Frame("train_step", "train.py", line)
-        fleet.rank(rank).ending = Ending(f"Raised {exception}.", exception, frame, of_peers)
+        said = f"Raised {exception}."
+        fleet.rank(rank).ending = Ending(said, exception, frame, of_peers, detail)
         fleet.kill(fleet.rank(rank))
 
     return do
