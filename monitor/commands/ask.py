@@ -12,10 +12,11 @@ from typing import Any, Final
 import requests
 from urllib3.exceptions import NameResolutionError
 
-from lightkeeper.monitor.commands.command import FAILED, CommandError, gathered, option
+from lightkeeper.monitor.commands.command import FAILED, USAGE, CommandError, gathered, option
 from lightkeeper.monitor.commands.options import read_token, token_file
 from lightkeeper.worker_server import home
 
+STATUS: Final = "/v1/status"
 _TIMEOUT_S: Final = 10.0
 
 
@@ -81,9 +82,14 @@ class Monitor:
         if said.status_code != 200:
             answer = _object(base, said)
             why = f"the monitor at {base} says: {answer.get('error', f'status {said.status_code}')}"
+            if said.status_code == HTTPStatus.NOT_FOUND and path == STATUS:
+                why = f"the monitor at {base} is older than this command: it has no {STATUS}"
             if said.status_code == HTTPStatus.UNAUTHORIZED:
                 why += "; give --token-file FILE, or set LIGHTKEEPER_TOKEN_FILE"
-            raise _OtherError(why) if answer.get("role") == "standby" else CommandError(why, FAILED)
+            if answer.get("role") == "standby":
+                raise _OtherError(why)
+            wrong = said.status_code == HTTPStatus.BAD_REQUEST and method == "GET"
+            raise CommandError(why, USAGE if wrong else FAILED)
         return said
 
 

@@ -244,7 +244,7 @@ def between(low: float, high: float | None, words: str) -> Amount:
 
 def unknown(words: str) -> Amount:
     """An amount that is not known; `words` say why."""
-    return Amount(None, None, f"cannot tell: {words}")
+    return Amount(None, None, words)
 
 
 def nothing(words: str) -> Amount:
@@ -468,6 +468,8 @@ def account_to_json(shown: IncidentAccount) -> dict[str, Any]:
         spans: Sequence[Interval | HoldSpan] = getattr(shown, name)
         for span, body in zip(spans, plain[name], strict=True):
             body["seconds"] = None if span.seconds is None else round(span.seconds, 3)
+    for name in ("lost", "lost_by_others", "lost_by_own"):
+        plain[name]["text"] = str(getattr(shown, name))
     return plain
 
 

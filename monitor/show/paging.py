@@ -335,7 +335,9 @@ def audit() -> Response:
     view = the_view()
     choice = chosen(view)
     totals = _totals(view, choice, choice.among(view.incidents))
-    return answer({"schema": SCHEMA, **to_plain(totals)})
+    body = to_plain(totals)
+    body["lost"]["text"] = str(totals.lost)
+    return answer({"schema": SCHEMA, **body})
 
 
 @incident_pages.get("/incidents/<prefix>")
