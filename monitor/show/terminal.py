@@ -122,25 +122,35 @@ def lines_of(
         max([width_of(column.name), column.least, *(width_of(row[at]) for row in rows)])
         for at, column in enumerate(columns)
     ]
+    kept = _kept(columns, widths, width)
+    head = [(column.name, "bold") for column in columns]
+    styled = [
+        [(text, STYLES.get(text, column.style)) for column, text in zip(columns, row, strict=True)]
+        for row in rows
+    ]
+    return [
+        fitted(_line([(columns[at], widths[at], row[at]) for at in kept]), width)
+        for row in (head, *styled)
+    ]
+
+
+def _kept(columns: Sequence[Column], widths: Sequence[int], width: int | None) -> list[int]:
     kept = list(range(len(columns)))
     for at in sorted(kept, key=lambda at: -columns[at].spare):
         if width is None or sum(widths[at] + GAP for at in kept) - GAP <= width:
             break
         if columns[at].spare:
             kept.remove(at)
-    lines = []
-    for number, row in enumerate(([column.name for column in columns], *rows)):
-        line: Line = []
-        for at in kept:
-            column, text = columns[at], row[at]
-            fill = " " * (widths[at] - width_of(text))
-            style = STYLES.get(text, column.style) if number else "bold"
-            before, after = (fill, "") if column.right else ("", fill)
-            line += [(" " * GAP * bool(line) + before, ""), (text, style), (after, "")]
-        while line and not line[-1][0].strip():
-            line.pop()
-        lines.append(fitted([span for span in line if span[0]], width))
-    return lines
+    return kept
+
+
+def _line(cells: Sequence[tuple[Column, int, Span]]) -> Line:
+    line: Line = []
+    for column, width, (text, style) in cells:
+        fill = " " * (width - width_of(text))
+        before, after = (fill, "") if column.right else ("", fill)
+        line += [(" " * GAP * bool(line) + before, ""), (text, style), (after, "")]
+    return [span for span in line if span[0]]
 
 
 def text_of(line: Iterable[Span]) -> str:

@@ -56,10 +56,10 @@ def group(name: str, ranks: int = 2, **more: Any) -> dict[str, Any]:
 
 def observed(group: str, number: int, each: int = 2, **step: Any) -> Observation:
     who = identity(group, number, world_size=each, host=f"node{group[3:]}")
-    known = {"step": 120, "commits": 118, "last_commit_age_s": 0.3, **step}
+    state = {"step": 120, "commits": 118, "last_commit_age_s": 0.3, **step}
     seen = FakeRank(who, replica_id=f"{group}:a").report()
     assert isinstance(seen.step, StepState)
-    report = replace(seen, step=replace(seen.step, **known))
+    report = replace(seen, step=replace(seen.step, **state))
     return Observation(who, f"http://10.0.0.{number}:4000", report, 0.01)
 
 
@@ -122,7 +122,7 @@ def hung(**more: Any) -> View:
 def evicted(*evictions: Eviction, **more: Any) -> dict[str, Any]:
     """Fields of a view in which these have begun or are over."""
     by_id = {eviction.incident_id: eviction for eviction in evictions}
-    audit = IncidentAudit(evictions={key: (one,) for key, one in by_id.items()}, **more)
+    audit = IncidentAudit(evictions={key: (latest,) for key, latest in by_id.items()}, **more)
     return {"evictions": by_id, "audit": audit}
 
 

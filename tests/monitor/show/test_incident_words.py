@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import html
-import json
 import re
 from typing import Any
 
 import pytest
 
-from lightkeeper.monitor.commands.incidents import story
 from lightkeeper.monitor.decide.view import IncidentReport
-from lightkeeper.monitor.decide.view_json import report_to_json
 from lightkeeper.monitor.model.incident import State, Training
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Severity
-from lightkeeper.monitor.show.answers import dump
-from lightkeeper.monitor.show.incident_page import events, facts, incident_page, title
+from lightkeeper.monitor.show.incident_page import (
+    events,
+    facts,
+    incident_page,
+    incident_text,
+    title,
+)
 from tests.changed import replace
 from tests.monitor.decide.scene import MARKS, hang
 from tests.monitor.show.test_incident_page import HELD, report
@@ -131,8 +133,7 @@ def course(made: IncidentReport, now_s: float) -> str:
 
 def story_of(made: IncidentReport) -> list[str]:
     """What `lightkeeper incidents show` prints."""
-    body = json.loads(dump(report_to_json(made)))
-    return [line.plain for line in story({**body, "journal": None}, "")]
+    return incident_text(made, "http://m:1", None).splitlines()
 
 
 def text_of(markup: str) -> str:

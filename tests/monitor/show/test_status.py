@@ -258,7 +258,7 @@ def test_a_victim_of_an_older_incident_is_never_among_who_holds_it_back() -> Non
     after = replace(after, groups=(GroupName("rg_0"),))
     answer = status(trains(incidents=(after, root)))["held_back_by"]
     assert answer["says"] == "rg_1.1 (not_entered, dead)"
-    assert [one["id"] for one in answer["incidents"]] == [ID, "dead-rg_0.0-9"]
+    assert [brief["id"] for brief in answer["incidents"]] == [ID, "dead-rg_0.0-9"]
 
 
 def test_candidates_of_an_unsure_incident_are_no_names() -> None:
