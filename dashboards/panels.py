@@ -437,11 +437,12 @@ def _variables(board: dashboard.Dashboard, *, of_ranks: bool) -> dashboard.Dashb
     ]
     if of_ranks:
         choices += [
-            ("host", "Host", f"label_values({own}}}, host)", "Hosts of these groups."),
+            ("run", "Run", f"label_values({own}}}, run)", "Starts of the job, by time (UTC)."),
+            ("host", "Host", f'label_values({own}, run=~"$run"}}, host)', "Hosts of these groups."),
             (
                 "rank",
                 "Rank",
-                f'label_values({own}, host=~"$host"}}, rank)',
+                f'label_values({own}, run=~"$run", host=~"$host"}}, rank)',
                 "Number of a rank within its group.",
             ),
         ]
@@ -459,7 +460,7 @@ def _variables(board: dashboard.Dashboard, *, of_ranks: bool) -> dashboard.Dashb
             .sort(model.VariableSort.NATURAL_ASC)
             .multi(True)
             .include_all(True)
-            .all_value(".+")
+            .all_value(".*" if name == "run" else ".+")
             .current(model.VariableOption(text="All", value="$__all"))
         )
     return board.with_variable(

@@ -11,8 +11,8 @@ NO_DATA: Final = "no data"
 """Shown by an empty panel that should never be empty."""
 GROUP: Final = MONITOR + ', replica_group=~"$group"'
 """For those it exports for each group or rank."""
-RANK: Final = 'job_id=~"$job", replica_group=~"$group", rank=~"$rank"'
-"""For metrics that a rank exports itself."""
+RANK: Final = 'job_id=~"$job", run=~"$run", replica_group=~"$group", rank=~"$rank"'
+"""For metrics that a rank exports itself; the monitor's list of targets adds the run."""
 _BY_OWN: Final = "on (job_id, replica_group, rank)"
 
 ZERO: Final = f"0 * count(lightkeeper_self_health_scale{{{MONITOR}}})"

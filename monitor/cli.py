@@ -143,10 +143,11 @@ cli: Final = Commands(
             "status": Ours("commands.status:status",
                            "is it training, who holds it back, what did the keeper do?"),
             "top": Ours("commands.status:top", "the ranks, live"),
-            "get": Commands("who is there: ranks, replica groups, hosts", {"Commands": {
+            "get": Commands("who is there: ranks, replica groups, hosts, runs", {"Commands": {
                 "ranks": Ours("commands.status:ranks", "every rank"),
                 "groups": Ours("commands.status:groups", "every replica group"),
                 "hosts": Ours("commands.status:hosts", "every host"),
+                "runs": Ours("commands.runs:runs", "every start of the job"),
             }}),
             "incidents": Commands("what went wrong, and what was done", {"Commands": {
                 "list": Ours("commands.incidents:listed", "the latest, and what they came to",

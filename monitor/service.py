@@ -85,11 +85,9 @@ def evidence_beside(store: Path | None) -> Path:
 
 def journal_beside(store: Path | None) -> Path:
     """The default folder of the journal."""
-    return (
-        home.state_folder(os.environ) / "lightkeeper.monitor.journal"
-        if store is None
-        else beside(store, ".journal")
-    )
+    if store is None:
+        return home.state_folder(os.environ) / "monitor.journal"
+    return beside(store, ".journal")
 
 
 def beside(store: Path, ending: str) -> Path:
@@ -246,7 +244,7 @@ def build(
 
     # targets and quarantine: launchers ask for them even before the first tick
     registry, quarantine = Registry(clock, store), Quarantine(clock, store, options.config)
-    registry.restore(remembered.targets)
+    registry.restore(remembered.targets, next(iter(remembered.runs), None))
     quarantine.take_over(remembered.quarantine, remembered.quarantine_events)
     targets_file = None if options.targets is None else TargetsFile(options.targets)
     if targets_file is not None:

@@ -21,6 +21,7 @@ _OPTIONS = (
      "the monitor, http(s)://host:port; of two, both: A,B"),
     ("--token-file", "FILE", "LIGHTKEEPER_TOKEN_FILE", "the secret shared with it"),
     ("--job", "NAME", "LIGHTKEEPER_JOB", "name of the job"),
+    ("--run", "NAME", "LIGHTKEEPER_RUN", "of this start; equal on all its hosts"),
     ("--group", "NAME", "REPLICA_GROUP", "stable name of this replica group"),
     ("--host", "NAME", "LIGHTKEEPER_HOST", "this node as the scheduler names it"),
     ("--admission", "WORD", "LIGHTKEEPER_ADMISSION", "of quarantined hosts: off, warn, refuse"),

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, is_dataclass, replace
 from enum import StrEnum
 from functools import cache, cached_property
+from hashlib import sha256
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from types import UnionType
 from typing import (
@@ -145,6 +146,7 @@ def one_line(text: str) -> str:
 
 
 _PlaceKey = Annotated[str, Meta(max_length=PLACE_KEY_MAX_CHARS)]
+_Word = Annotated[str, Meta(max_length=256)]
 _PlaceValue = Annotated[str, Meta(max_length=PLACE_VALUE_MAX_CHARS)]
 
 
@@ -812,6 +814,29 @@ class HostReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Claim:
+    """What only a rank of one launch can say of it: to its monitor alone, in no open answer."""
+
+    secret: _Word = ""
+    """Its incarnation is the digest of this: nobody else registers as this process."""
+    launch: _Word = ""
+    """Equal in all ranks of a launch and in no other launch: LIGHTKEEPER_RUN, the id that `torchrun
+    --standalone` draws, a Slurm step. Empty where the launcher has none."""
+    launcher: _Word = ""
+    """The launcher's process on this host; empty where the parent is none."""
+    meeting: _Word = ""
+    """Where the ranks meet: address, port and run id of the rendezvous. Two launches may share it
+    one after the other, but not at once."""
+    lighthouse: _Word = ""
+    """The Lighthouse that its group asks, as the launcher names it."""
+
+
+def digest(text: str) -> str:
+    """A short name for a secret: 64 bits of its SHA-256."""
+    return sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
 class Registration:
     """The body of `POST /v1/register`: a WorkerServer asks to be polled for a while."""
 
@@ -819,7 +844,10 @@ class Registration:
     url: str
     lease_s: Seconds
     age_s: Seconds | None = None
-    """Since the rank attached; of two incarnations of a rank, the younger one counts."""
+    """Since the rank's process began; of two incarnations of a rank, the younger one counts."""
+    dead_age_s: Seconds | None = None
+    """Since it died; None while it lives."""
+    claim: Claim | None = None
 
 
 # -- from a network's bytes to the types ---------------------------------------------------------
@@ -892,6 +920,11 @@ def parse_identity(data: Any) -> Identity:
         WireError: a key is missing or ill-typed, or the rank is outside its world.
     """
     return _read(Identity, data)
+
+
+def parse_claim(data: Any) -> Claim:
+    """What a rank says of its launch, checked."""
+    return _read(Claim, data)
 
 
 def parse_state(data: Any) -> StateReport:

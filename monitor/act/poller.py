@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 from msgspec.json import decode
 
 from lightkeeper.monitor.act.http import NO_GROUP, Fetcher, FetchError, Question
-from lightkeeper.monitor.act.targets import Target
+from lightkeeper.monitor.act.launches import Target
 from lightkeeper.monitor.model.names import GroupName, Host, RankName, one_line
 from lightkeeper.monitor.model.observation import Failure, Observation, Unreachable, with_pauses
 from lightkeeper.worker_server.wire import (

@@ -22,28 +22,40 @@ import json
 import logging
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
+from lightkeeper.monitor.act.launches import (
+    Source,
+    Target,
+    older,
+    over_before,
+    same_job,
+    same_launch,
+    same_world,
+)
 from lightkeeper.monitor.clock import Clock
-from lightkeeper.monitor.model.names import GroupName, RankName
+from lightkeeper.monitor.model.names import GroupName, RankName, RunId
+from lightkeeper.monitor.model.run import Run
 from lightkeeper.monitor.store.store import Store
-from lightkeeper.worker_server.wire import Identity, Registration, WireError, parse_identity, routed
+from lightkeeper.worker_server.wire import (
+    Claim,
+    Identity,
+    Registration,
+    StateReport,
+    WireError,
+    digest,
+    parse_claim,
+    parse_identity,
+    routed,
+)
 
 # -- target ------------------------------------------------------------------------------------
-
-_AGE_SLACK_S: Final = 1.0
-"""Time that may pass between a rank's stating its age and the registry's receiving it."""
-
-
-class Source(StrEnum):
-    LEASE = "lease"
-    FILE = "file"
 
 
 class Registered(StrEnum):
@@ -54,47 +66,12 @@ class Registered(StrEnum):
     LEFT = "left"  # it unregistered: its WorkerServer saw it dead and its linger ended
     UNKNOWN = "unknown"
     REFUSED = "refused"  # another launcher's group has the name that its Manager gives the group
-    TAKEN = "taken"  # the rank that has the name still answers, on another host
+    WAIT = "wait"  # who has the name was alive when last asked: it is asked again
+    TAKEN = "taken"  # who has the name, or the group, still lives
+    OTHER_JOB = "other job"  # a rank of another job lives
+    OVER = "over"  # dead, and nobody of its run lives
     FULL = "full"  # no more ranks may be registered
     HASTY = "hasty"  # its address registers more ranks than one address may
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    identity: Identity
-    url: str
-    lease_s: float
-    source: Source
-    heard_s: float
-    """Unix time of the last renewal."""
-    born_s: float | None = None
-    """Unix time at which the rank attached, by its own account; None when it does not say."""
-    dead: bool = False
-    """As its WorkerServer reports."""
-
-    @property
-    def rank(self) -> RankName:
-        return self.identity.rank
-
-    @property
-    def launched(self) -> GroupName:
-        """Its group as its launcher calls it."""
-        return self.identity.launched_as or self.identity.group
-
-    @property
-    def address(self) -> str | None:
-        return urlsplit(self.url).hostname
-
-    @property
-    def process(self) -> tuple[str, int, GroupName]:
-        """Identifies the process, whatever its group is called."""
-        return self.identity.incarnation, self.identity.group_rank, self.launched
-
-
-def older(target: Target, than: Target) -> bool:
-    if target.born_s is None or than.born_s is None:
-        return False
-    return target.born_s < than.born_s - _AGE_SLACK_S
 
 
 def rank_of(body: Mapping[str, Any]) -> RankName | None:
@@ -108,7 +85,7 @@ def rank_of(body: Mapping[str, Any]) -> RankName | None:
 def target_to_json(target: Target, superseded: Sequence[str]) -> dict[str, Any]:
     """A target for the store, with the incarnations that had the name before."""
     body = asdict(target)
-    del body["heard_s"], body["dead"]
+    del body["heard_s"], body["died_s"]
     return {**body, "source": str(target.source), "superseded": list(superseded)}
 
 
@@ -125,6 +102,8 @@ def target_from_json(body: Mapping[str, Any], heard_s: float) -> tuple[Target, t
         source=Source(body["source"]),
         heard_s=heard_s,
         born_s=None if body.get("born_s") is None else float(body["born_s"]),
+        claim=parse_claim(body.get("claim", {})),
+        proved=bool(body.get("proved")),
     )
     return target, tuple(str(item) for item in body["superseded"])
 
@@ -154,6 +133,21 @@ NEW_A_MINUTE: Final = 4096
 host's answer holds, `poller.HOST_MAX_BYTES`), two names each, the launcher's and the Manager's. A
 lower limit delays a fleet behind a proxy (10,000 ranks now take 3 minutes); a higher one lets one
 client fill the table before anybody looks."""
+CONTEST_S: Final = 6.0
+"""Who has a name is asked at each tick: within this time it is known whether it still lives."""
+CONTESTED_MOST: Final = 1024
+STANDS_S: Final = 30.0
+OF_ITS_OWN: Final = (
+    "stop one of them, or give this one a monitor of its own: `lightkeeper monitor --bind "
+    "127.0.0.1:8471 --store other.db`, and `lightkeeper run --monitor http://127.0.0.1:8471 -- ...`"
+)
+ALOUD: Final = {
+    Registered.TAKEN: f"another run of that name lives; {OF_ITS_OWN}",
+    Registered.OTHER_JOB: f"the monitor watches another job, which lives; {OF_ITS_OWN}",
+}
+"""Why a living rank is not watched, and what to do."""
+PAST_KEPT: Final = 65_536
+"""Incarnations of older launches that are remembered: all of a large fleet, 8 MB."""
 SUPERSEDED_KEPT: Final = 16
 """Old incarnations remembered for each rank; each costs one short string."""
 
@@ -184,6 +178,18 @@ class Registry:
         self._superseded: dict[RankName, tuple[str, ...]] = {}
         """Earlier incarnations of each rank."""
         self._left: dict[RankName, str] = {}
+        self._run: Run | None = None
+        self._dead: set[RankName] = set()
+        self._gone: set[RankName] = set()
+        """Ranks at whose address nobody, or somebody else, listens."""
+        self._unwatched: dict[str, tuple[Target, Registered, float]] = {}
+        """Job -> its rank that was refused last, why, and when."""
+        self._past: dict[str, None] = {}
+        """Incarnations of older launches, the latest last."""
+        self._moved: dict[RankName, tuple[int, float]] = {}
+        """A rank's progress, and the Unix time at which it last changed."""
+        self._contested: dict[str, float] = {}
+        """Incarnations that want a living rank's name, group or monitor -> first seen."""
         self._answered: dict[RankName, float] = {}
         """Unix time of the last good answer to a poll."""
         self._file_urls: dict[str, None] = {}
@@ -199,13 +205,16 @@ class Registry:
         self._strange: dict[str, float] = {}
         """By client address: when it last tried to register without the right token."""
 
-    def restore(self, bodies: Sequence[Mapping[str, Any]]) -> int:
+    def restore(self, bodies: Sequence[Mapping[str, Any]], run: Run | None = None) -> int:
         """Add targets that an earlier or another monitor saved, if their rank is not known here.
 
         Each has one lease to answer or to renew, without the grace: nobody knows for how long
         the monitor was away. Targets of a file come back with the file.
         """
         heard_s, restored = self._clock.now_s() - LAPSE_GRACE_S, 0
+        with self._lock:
+            if run is not None and self._run is None:
+                self._run = replace(run, trend=())
         for body in bodies:
             try:
                 target, superseded = target_from_json(body, heard_s)
@@ -233,7 +242,12 @@ class Registry:
         lease_s = min(max(registration.lease_s, LEASE_MIN_S), LEASE_MAX_S)
         now_s = self._clock.now_s()
         born_s = None if registration.age_s is None else now_s - registration.age_s
-        target = Target(identity, registration.url, lease_s, Source.LEASE, now_s, born_s)
+        died_s = None if registration.dead_age_s is None else now_s - registration.dead_age_s
+        claim = registration.claim or Claim()
+        target = Target(
+            identity, registration.url, lease_s, Source.LEASE, now_s, born_s, died_s,
+            claim=replace(claim, secret=""), proved=digest(claim.secret) == identity.incarnation,
+        )  # fmt: skip
         with self._lock:
             standing = self._admit(target, _network(address))
             if standing is not Registered.CURRENT:
@@ -256,6 +270,9 @@ class Registry:
         since_s = self._clock.now_s() - STRANGE_S
         with self._lock:
             lately = [address for address, at_s in self._strange.items() if at_s >= since_s]
+            unwatched = [row for row in self._unwatched.values() if row[2] >= since_s]
+        for target, why, _ in unwatched[-3:]:
+            yield f"{target.rank} of job {target.identity.job} is not watched: {ALOUD[why]}"
         if lately:
             more = f" and {len(lately) - 3:,} more" if len(lately) > 3 else ""
             yield (
@@ -274,11 +291,13 @@ class Registry:
 
     def _admit(self, target: Target, bringer: str | None = None) -> Registered:
         rank, old = target.rank, self._targets.get(target.rank)
-        if target.identity.incarnation in self._superseded.get(rank, ()):
-            return Registered.SUPERSEDED
+        if (over := self._over(target)) is not None:
+            return over
         fresh = old is None or old.identity.incarnation != target.identity.incarnation
         if fresh and (objection := self._objection(target, old, bringer)) is not None:
             return objection
+        if not fresh and old is not None and self._moves_unproved(target, old):
+            return Registered.TAKEN
         if old is not None and fresh:
             elder = target if older(target, old) else old
             elders = (*self._superseded.get(rank, ()), elder.identity.incarnation)
@@ -287,13 +306,11 @@ class Registry:
                 return Registered.SUPERSEDED
         if fresh:
             self._take_over(target)
+            self._begin(target)
         elif old is not None:
-            target = replace(target, dead=old.dead)
+            target = replace(target, died_s=target.died_s or old.died_s)
         self._put(target)
-        if old is None and bringer is not None:
-            self._bringers[rank] = bringer
-            self._brought[bringer] += 1
-            self._new[bringer] += 1
+        self._note_bringer(target, bringer if rank not in self._bringers else None)
         self._strangers.discard(target.url)
         if self._left.get(rank) == target.identity.incarnation:
             del self._left[rank]
@@ -301,6 +318,12 @@ class Registry:
         if old is None or replace(target, heard_s=old.heard_s, born_s=old.born_s) != old:
             self._store.save_target(rank, body)
         return Registered.CURRENT
+
+    def _over(self, target: Target) -> Registered | None:
+        """Whether a rank's time is over, as was decided before."""
+        if target.identity.incarnation in self._superseded.get(target.rank, ()):
+            return Registered.SUPERSEDED
+        return Registered.OVER if target.identity.incarnation in self._past else None
 
     def _objection(
         self, target: Target, old: Target | None, bringer: str | None
@@ -312,8 +335,73 @@ class Registry:
             return Registered.HASTY
         if self._is_anothers(target):
             return Registered.REFUSED
-        taken = old is not None and target.address != old.address and self._is_there(old)
-        return Registered.TAKEN if taken else None
+        if target.dead:
+            taken = old is not None and self._lives(old)
+            alone = taken or not self._has_company(target)
+            return Registered.OVER if alone else None
+        if target.source is Source.FILE:
+            return None  # the operator's list, and it has just answered there
+        return self._rivalled(target, old)
+
+    def _has_company(self, dead: Target) -> bool:
+        """Whether a rank that may be of a dead one's run lives."""
+        mates = self._groups.get(dead.identity.group, ())
+        return any(
+            not other.dead and not over_before(dead, other) and same_job(dead, other)
+            and (other.rank not in mates or same_world(dead, other))
+            for other in self._targets.values()
+        )  # fmt: skip
+
+    def _rivalled(self, target: Target, old: Target | None) -> Registered | None:
+        """Whether the name is a living rank's, the group another launch's, or the monitor another
+        job's. Who is alive was seen at the last poll, so it is asked again before it is believed.
+        """
+        living = (other for other in self._targets.values() if self._lives(other))
+        mates = map(self._targets.__getitem__, self._groups.get(target.identity.group, ()))
+        mate = next((other for other in mates if self._lives(other)), None)
+        stranger = next(living, None)
+        if old is not None and self._lives(old):
+            mate = old
+        elif mate is not None and same_world(mate, target):
+            mate = None
+        if mate is not None and not self._stands(mate, target):
+            why = Registered.TAKEN
+        elif mate is None and stranger is not None and not same_job(stranger, target):
+            why = Registered.OTHER_JOB
+        else:
+            self._contested.pop(target.identity.incarnation, None)
+            return None
+        now_s, incarnation = self._clock.now_s(), target.identity.incarnation
+        first_s = self._contested.setdefault(incarnation, now_s)
+        if len(self._contested) > CONTESTED_MOST:
+            del self._contested[next(iter(self._contested))]
+        unnamed = target.identity.group == UNNAMED and bool(target.claim.lighthouse)
+        if unnamed or now_s - first_s < CONTEST_S:
+            return Registered.WAIT
+        if target.identity.job not in self._unwatched:
+            log.warning("%s is not watched (%s): %s", target.rank, target.url, ALOUD[why])
+        self._unwatched[target.identity.job] = target, why, now_s
+        if len(self._unwatched) > STRANGE_MOST:
+            del self._unwatched[next(iter(self._unwatched))]
+        return why
+
+    def _stands(self, holder: Target, target: Target) -> bool:
+        """Whether a name may go from a living rank to a new one of its host: its launcher has gone
+        on without it. Nobody's progress for that long is that of a job that trains.
+        """
+        moved_s = self._moved.get(holder.rank, (0, holder.heard_s))[1]
+        return holder.address == target.address and self._clock.now_s() - moved_s > STANDS_S
+
+    def _note_bringer(self, target: Target, bringer: str | None) -> None:
+        if bringer is not None:
+            self._bringers[target.rank] = bringer
+            self._brought[bringer] += 1
+            self._new[bringer] += 1
+
+    def _moves_unproved(self, target: Target, old: Target) -> bool:
+        """Whether somebody takes a living incarnation to another address without its secret."""
+        unproved = target.source is Source.LEASE and not target.proved
+        return unproved and old.url != target.url and self._lives(old)
 
     def _is_hasty(self, bringer: str) -> bool:
         minute = int(self._clock.now_s() // 60)
@@ -321,8 +409,10 @@ class Registry:
             self._minute, self._new = minute, Counter()
         return self._new[bringer] >= NEW_A_MINUTE or self._brought[bringer] >= RANKS_MOST // 2
 
-    def _is_there(self, target: Target) -> bool:
-        return not target.dead and self._clock.now_s() - self._heard_s(target) <= ANSWERS_S
+    def _lives(self, target: Target) -> bool:
+        """Whether it was alive when last asked, not long ago."""
+        heard_s = self._clock.now_s() - self._heard_s(target)
+        return not target.dead and target.rank not in self._gone and heard_s <= ANSWERS_S
 
     def _is_anothers(self, target: Target) -> bool:
         """Whether a living group of another launcher has the name that its Manager gives the group.
@@ -351,11 +441,47 @@ class Registry:
                 if self._targets[rank].identity.launched_as is not None:
                     self._drop(rank)  # comes back under its launcher's name
 
+    def _begin(self, target: Target) -> None:
+        """Drop who is of an older launch of its group; begin a new run if nobody of the last may
+        still live, and drop its dead.
+        """
+        ended, itself = self._dead | self._gone, {target.rank}
+        if self._run is None or len(ended | itself) == len(self._targets.keys() | itself):
+            everybody = self._targets.values()
+            if self._run is None or not any(same_launch(other, target) for other in everybody):
+                self._new_run(target)
+                for rank in self._targets.keys() - itself:
+                    self._leave_behind(rank)
+        for rank in (ended - itself) & self._groups.get(target.identity.group, set()):
+            if not same_world(self._targets[rank], target):
+                self._leave_behind(rank)
+
+    def _leave_behind(self, rank: RankName) -> None:
+        """Drop a rank of an older launch, and remember it: its WorkerServer lingers."""
+        self._past[self._targets[rank].identity.incarnation] = None
+        if len(self._past) > PAST_KEPT:
+            del self._past[next(iter(self._past))]
+        self._drop(rank)
+
+    def _new_run(self, target: Target) -> None:
+        now_s = self._clock.now_s()
+        moment = datetime.fromtimestamp(now_s, UTC).strftime("%Y%m%d-%H%M%S")
+        again = self._run is not None and self._run.id == moment
+        self._run = Run(RunId(f"{moment}-2" if again else moment), target.identity.job, now_s)
+        self._store.save_run(self._run)
+
+    @property
+    def run(self) -> Run | None:
+        """The run of the ranks that are registered now; the last one, if there are none."""
+        return self._run
+
     def _put(self, target: Target) -> None:
         rank, identity = target.rank, target.identity
         if (old := self._targets.get(rank)) is not None:
             self._forget(old)
         self._targets[rank] = target
+        (self._dead.add if target.dead else self._dead.discard)(rank)
+        self._gone.discard(rank)
         self._groups[identity.group].add(rank)
         self._processes[target.process] = rank
         if identity.launched_as is not None:
@@ -377,11 +503,13 @@ class Registry:
             }
         return names.pop() if len(names) == 1 else None
 
-    def unregister(self, rank: RankName, incarnation: str) -> bool:
-        """Remove a rank, if this incarnation still has the name."""
+    def unregister(self, rank: RankName, incarnation: str, secret: str = "") -> bool:
+        """Remove a rank, if this incarnation still has the name, and it is itself that asks."""
         with self._lock:
             target = self._targets.get(rank)
             if target is None or target.identity.incarnation != incarnation:
+                return False
+            if target.proved and digest(secret) != incarnation:
                 return False
             self._left[rank] = incarnation
             self._drop(rank)
@@ -391,21 +519,36 @@ class Registry:
         self._forget(self._targets.pop(rank))
         self._superseded.pop(rank, None)
         self._answered.pop(rank, None)
+        self._moved.pop(rank, None)
+        self._gone.discard(rank)
+        self._dead.discard(rank)
         if (bringer := self._bringers.pop(rank, None)) is not None:
             self._brought[bringer] -= 1
             if not self._brought[bringer]:
                 del self._brought[bringer]
         self._store.drop_target(rank)
 
-    def heard(self, ranks: Mapping[RankName, bool]) -> None:
+    def heard(self, reports: Mapping[RankName, StateReport]) -> None:
         """Record ranks that just answered a poll as the registered incarnation, alive or dead."""
         now_s = self._clock.now_s()
         with self._lock:
-            for rank, alive in ranks.items():
-                target = self._targets.get(rank)
-                if target is not None and target.dead is alive:
-                    self._targets[rank] = replace(target, dead=not alive)
-            self._answered.update(dict.fromkeys(ranks.keys() & self._targets.keys(), now_s))
+            for rank, report in reports.items():
+                target, process = self._targets.get(rank), report.process
+                if target is not None and target.dead is process.alive:
+                    died_s = None if process.alive else now_s - (process.dead_age_s or 0.0)
+                    self._targets[rank] = replace(target, died_s=died_s)
+                    (self._dead.discard if process.alive else self._dead.add)(rank)
+                marks = sum(head.enqueued for head in report.heads)
+                marks += 0 if report.step is None else report.step.progress
+                if self._moved.get(rank, (-1, 0.0))[0] != marks:
+                    self._moved[rank] = marks, now_s
+            self._gone -= reports.keys()
+            self._answered.update(dict.fromkeys(reports.keys() & self._targets.keys(), now_s))
+
+    def gone(self, ranks: Iterable[RankName]) -> None:
+        """Record ranks at whose address nobody listens, or somebody else."""
+        with self._lock:
+            self._gone |= self._targets.keys() & set(ranks)
 
     def _heard_s(self, target: Target) -> float:
         """When a target last renewed its lease or answered."""

@@ -26,6 +26,7 @@ _NAMES: Final = 12
 @option("--kind", type=click.Choice([str(kind) for kind in Kind]), metavar="KIND",
         help=f"one of {', '.join(Kind)}")  # fmt: skip
 @option("--group", metavar="GROUP", help="that accuse this replica group")
+@option("--run", metavar="RUN", help="that began in this run (get runs), or `current`")
 @as_json
 @asking
 def listed(*, monitor: Monitor, as_json: bool, **chosen: Any) -> None:

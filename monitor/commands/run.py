@@ -270,11 +270,9 @@ _LAST_TICK_S: Final = 5.0
 
 def serve(options: Options, *, verbose: bool) -> int:
     """Run until SIGTERM or SIGINT."""
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    level, words = logging.INFO if verbose else logging.WARNING, "%(levelname)s %(name)s"
+    logging.basicConfig(level=level, format=f"%(asctime)s {words}: %(message)s", stream=sys.stderr)
+    logging.getLogger("lightkeeper.monitor").setLevel(level)
     for name in ("lightkeeper", "lightkeeper.monitor.loop"):
         logging.getLogger(name).setLevel(logging.INFO)
     others = os.umask(0o077)  # its files are for its own user only

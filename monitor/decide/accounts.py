@@ -97,6 +97,8 @@ class AuditedIncident:
         since_s = self.asked_s or self.incident.milestones.firing_s
         if self.incident.open:
             return True
+        if self.incident.run_over_s is not None:
+            return False
         return since_s is not None and self.now_s - since_s <= self.config.follow_s
 
 
@@ -190,7 +192,9 @@ def _away(case: AuditedIncident, facts: FleetFacts, since_s: float) -> Amount:
 def _until(case: AuditedIncident) -> float:
     """Until when it was watched."""
     since_s = case.asked_s or case.incident.milestones.firing_s or case.began_s
-    return case.now_s if case.incident.open else min(case.now_s, since_s + case.config.follow_s)
+    over_s = case.incident.run_over_s
+    end_s = case.now_s if over_s is None else over_s
+    return end_s if case.incident.open else min(end_s, since_s + case.config.follow_s)
 
 
 def _ranks(count: int) -> str:
@@ -578,6 +582,8 @@ class Choice:
     group: str | None = None
     state: str | None = None
     """A `State`, or `open`: all but resolved."""
+    run: str | None = None
+    """That they began in."""
 
     @classmethod
     def of(
@@ -586,7 +592,9 @@ class Choice:
         kind: str | None,
         group: str | None,
         now_s: float,
+        *,
         state: str | None = None,
+        run: str | None = None,
     ) -> Choice:
         """From what a person typed.
 
@@ -599,12 +607,15 @@ class Choice:
         if state and state not in (OPEN, *State):
             states = ", ".join((OPEN, *State))
             raise ChoiceError(f"state is {state[:60]!r}, expected one of {states}")
-        return cls(since_s, Kind(kind) if kind else None, group or None, state or None)
+        kinds = Kind(kind) if kind else None
+        return cls(since_s, kinds, group or None, state or None, run or None)
 
     def takes(self, incident: Incident) -> bool:
         if self.kind is not None and incident.kind is not self.kind:
             return False
         if self.group is not None and self.group not in incident.groups:
+            return False
+        if self.run is not None and self.run != incident.run:
             return False
         states = (incident.state, OPEN) if incident.open else (incident.state,)
         if self.state is not None and self.state not in states:

@@ -625,10 +625,17 @@ class Pipeline:
         """Judge one snapshot; call it once per tick, in order of time."""
         self._health = self._self_health.push(snapshot)
         self._history.config = scaled(self._config, self._health.scale)
+        begins = snapshot.run is not None and snapshot.run.id != self._history.run
+        if begins and self._history.run:
+            self._history = History.of(self._history.config)
+        if snapshot.run is not None:
+            self._history.run = snapshot.run.id
         push(self._history, snapshot)
         self._take_past(snapshot.evictions)
         self._experience.see(snapshot.lighthouse)
         self._tracker.take_evictions(self._history, snapshot.evictions)
+        if begins:
+            self._tracker.end_runs(self._history)
         failures: dict[str, str] = {}
         graph = _guarded(_GRAPH, failures, lambda: build(self._history))
         seen, unknown = self._detect(graph, failures)

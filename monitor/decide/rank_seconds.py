@@ -238,6 +238,10 @@ class RankSeconds:
         self._effective_s = 0.0
         self._lost_s: dict[str, float] = {}
 
+    def turn(self) -> None:
+        """A new run begins: nobody of the last one comes back. The counters stay."""
+        self._accounts, self._away, self._recovering, self._back = {}, {}, {}, {}
+
     def push(self, snapshot: Snapshot, result: TickResult) -> Spent:
         span_s, self._now_s = snapshot.now_s - self._now_s, snapshot.now_s
         if not 0 < span_s <= self._blind_s:  # the first tick's is the time since 1970

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
@@ -15,6 +14,7 @@ from msgspec import Struct
 
 from lightkeeper.monitor.model.names import GroupName, RankName
 from lightkeeper.monitor.model.observation import Snapshot, absent
+from lightkeeper.monitor.model.run import TrendPoint
 from lightkeeper.worker_server.wire import LONG_PHASES, WAITING_PHASE, StepState
 
 WINDOW_S: Final = 15.0
@@ -164,17 +164,6 @@ def median_step_s(tempos: Mapping[RankName, Tempo]) -> float | None:
 
 EVERY_S: Final = 10.0
 KEPT: Final = 360
-
-
-@dataclass(frozen=True, slots=True)
-class TrendPoint:
-    """One moment; None: not known (never zero)."""
-
-    at_s: float
-    step: int | None
-    """The highest that any rank has committed."""
-    step_s: float | None
-    """Median seconds a step, over the ranks that moved lately."""
 
 
 class TrendBook:

@@ -340,6 +340,7 @@ _TOLD: Final = attrgetter(
     "training",
     "remedy",
     "lost_steps",
+    "run_over_s",
 )
 
 
@@ -592,6 +593,7 @@ def opened(history: History, verdict: Verdict, taken: Container[IncidentId]) -> 
         severity=severity_of(verdict, costs_s=history.config.eviction_cost_s),
         hosts=history.hosts(verdict.suspects),
         before=strength(history),
+        run=history.run,
         remedy=remedy_of(history, verdict),
     )
 
@@ -940,7 +942,8 @@ class Tracker:
         waits: dict[RankName, Wait] = {}
         for tracked in sorted(self._tracked.values(), key=lambda t: _fired_last(t.incident)):
             incident, over = tracked.incident, not tracked.open
-            if not incident.verdict.stops or (over and not _ended_itself(history, incident)):
+            ended = over and not _ended_itself(history, incident)
+            if not incident.verdict.stops or ended or incident.run not in ("", history.run):
                 continue
             wait = _wait_for(incident)
             for rank in _waiting(incident):
@@ -985,9 +988,22 @@ class Tracker:
         latest = {eviction.incident_id: eviction for eviction in by_time}
         for key, eviction in latest.items():
             if eviction.by_hand and key not in self._tracked:
-                self._tracked[key] = TrackedIncident(by_hand(eviction))
+                asked = replace(by_hand(eviction), run=history.run)
+                self._tracked[key] = TrackedIncident(asked)
         for tracked in [tracked for tracked in self._tracked.values() if tracked.open]:
             tracked.take_eviction(history, latest.get(tracked.incident.id), self.config)
+
+    def end_runs(self, history: History) -> None:
+        """Resolve what began in another run, but for evictions: the evictor ends them."""
+        for tracked in self._tracked.values():
+            incident = tracked.incident
+            if incident.run in ("", history.run) or incident.run_over_s is not None:
+                continue
+            incident = replace(incident, run_over_s=history.now_s)
+            if incident.open and incident.state is not State.EVICTING:
+                why = f"its run is over: run {history.run} began"
+                incident = resolved(incident, history.now_s, why)
+            tracked.incident = incident
 
     def update(
         self,

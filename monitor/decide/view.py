@@ -22,7 +22,7 @@ from urllib.parse import quote
 from lightkeeper.monitor.decide.accounts import AuditedIncident, IncidentAccount, account
 from lightkeeper.monitor.decide.audit import IncidentAudit
 from lightkeeper.monitor.decide.rank_seconds import Spent
-from lightkeeper.monitor.decide.tempo import Tempo, TrendPoint
+from lightkeeper.monitor.decide.tempo import Tempo
 from lightkeeper.monitor.model.eviction import DecisionRow, Eviction, QuarantineEntry, Remembered
 from lightkeeper.monitor.model.incident import BundleView, Incident, newest_first, oldest_first
 from lightkeeper.monitor.model.names import (
@@ -46,6 +46,7 @@ from lightkeeper.monitor.model.observation import (
     stopped,
 )
 from lightkeeper.monitor.model.quarantine import HostRecord
+from lightkeeper.monitor.model.run import Run, TrendPoint
 from lightkeeper.monitor.model.verdict import WORST_FIRST, Kind, RankHealth
 from lightkeeper.monitor.model.wording import Face, face_of, listed, seconds
 from lightkeeper.worker_server.wire import Doing, Ending, Process, StepState, Witness
@@ -312,6 +313,8 @@ class View:
     tempos: Mapping[RankName, Tempo] = field(default_factory=dict)
     trend: tuple[TrendPoint, ...] = ()
     """The last hour of the job, oldest first."""
+    runs: tuple[Run, ...] = ()
+    """Newest first; the first is that of the ranks."""
     spent: Spent = field(default_factory=Spent)
     """Effective rank-seconds, and the lost ones by cause."""
     tokens: Mapping[GroupName, int] = field(default_factory=dict)

@@ -254,7 +254,6 @@ class RankJson(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     group: GroupName
     host: Host
     pid: int
-    incarnation: str
     place: Mapping[str, str]
     url: str
     health: str
@@ -295,7 +294,6 @@ def _rank_json(view: View, seen: Observation) -> RankJson:
         group=identity.group,
         host=identity.host,
         pid=identity.pid,
-        incarnation=identity.incarnation,
         place=identity.place,
         url=seen.url,
         health=str(view.result.rank_health.get(rank, "unknown")),

@@ -43,6 +43,7 @@ from lightkeeper.monitor.model.observation import (
     LighthouseView,
     Snapshot,
 )
+from lightkeeper.monitor.model.run import Run, TrendPoint
 from lightkeeper.monitor.model.verdict import FAULTS, Kind
 from lightkeeper.worker_server.wire import StateReport
 
@@ -62,6 +63,8 @@ _OBJECTS_A_RANK: Final = 20
 """Allocations minus frees after which the garbage collector runs: a rank's report is ten objects,
 and a sweep's are made before those of the previous one are freed. With Python's default of 700 it
 took a third of the monitor's time at 5,000 ranks, with 50,000 a tenth at 10,000 (docs/scale.md)."""
+_GONE: Final = frozenset({Failure.REFUSED, Failure.UNRESOLVED, Failure.STRANGER})
+"""Nobody, or somebody else, listens at the address."""
 _LOOP_LATE_S: Final = 2.0
 """A fetch loop later than this is broken: the tick continues without it."""
 
@@ -146,6 +149,7 @@ class Observing:
             steps=sweep.steps,
             vitals=components.vitals.measure(),
             pause=components.pause.current(),
+            run=components.registry.run,
             gate_up=keeper is not None and keeper.up,
         )
 
@@ -158,10 +162,15 @@ class Observing:
         registry = self._components.registry
         registry.heard(
             {
-                seen.identity.rank: seen.outcome.process.alive
+                seen.identity.rank: seen.outcome
                 for seen in sweep.observations
                 if isinstance(seen.outcome, StateReport)
             }
+        )
+        registry.gone(
+            seen.identity.rank
+            for seen in sweep.observations
+            if not isinstance(seen.outcome, StateReport) and seen.outcome.reason in _GONE
         )
         for seen in sweep.observations:
             if isinstance(seen.outcome, StateReport):
@@ -268,7 +277,7 @@ class Leadership:
 
     def _adopt(self, remembered: Remembered) -> None:
         self._components.quarantine.take_over(remembered.quarantine, remembered.quarantine_events)
-        self._components.registry.restore(remembered.targets)
+        self._components.registry.restore(remembered.targets, next(iter(remembered.runs), None))
         self._components.pause.take_over(remembered.switches.get(SWITCH))
         if self._components.gatekeeper is not None:
             self._components.gatekeeper.remember(remembered.evictions)
@@ -277,6 +286,9 @@ class Leadership:
 
 # -- one tick after the other --------------------------------------------------------------------
 
+RUNS_KEPT: Final = 50
+POINTS_KEPT: Final = 120
+_RUN_SAVED_S: Final = 30.0
 _LOOKS_BETWEEN: Final = 2
 """Extra ticks between two scheduled ones, at most."""
 
@@ -294,6 +306,8 @@ class Keeper:
         self._departures = DepartureBook()
         self._rank_seconds, self._spent = RankSeconds(components.config.tick_s), Spent()
         self._tick = 0
+        self._runs: tuple[Run, ...] = ()
+        """Newest first; the first is that of the ranks."""
         self._result = TickResult(components.clock.now_s())
         self._view: View | None = None
         self.idle = threading.Event()
@@ -359,6 +373,7 @@ class Keeper:
                     self._acting.act(result, snapshot, self._leadership.epoch)
                 with self._errors.part("notify"):
                     self._tell(snapshot)
+            self._turn_to(snapshot.run)
             with self._errors.part("goodput"):
                 self._spent = self._rank_seconds.push(snapshot, result)
             with self._errors.part("view"):
@@ -393,6 +408,7 @@ class Keeper:
 
     def _show_stored(self, remembered: Remembered) -> None:
         self._acting.adopt(remembered)
+        self._runs = self._runs or remembered.runs[:RUNS_KEPT]
         self._result = replace(self._result, incidents=self._acting.recent.incidents())
 
     def _reconfigure(self) -> None:
@@ -441,9 +457,38 @@ class Keeper:
             facts = NoticeFacts(snapshot.now_s, faults, recent.decisions(), evictions)
             notifier.push(facts)
 
+    def _turn_to(self, run: Run | None) -> None:
+        """Forget what the ranks of the last run did, if this is another."""
+        latest = next(iter(self._runs), None)
+        if run is None or (latest is not None and latest.id == run.id):
+            return
+        if latest is not None:
+            self._components.store.save_run(latest)
+            self._trend, self._departures = TrendBook(), DepartureBook()
+            self._rank_seconds.turn()
+        self._runs = (run, *self._runs)[:RUNS_KEPT]
+
+    def _note_run(self, snapshot: Snapshot, trend: Sequence[TrendPoint]) -> None:
+        """Keep what is known of the run, for when it is over."""
+        alive = [seen for seen in snapshot.reports.values() if seen.process.alive]
+        if not alive or not self._runs:
+            return
+        before, *past = self._runs
+        steps = (seen.step.step for seen in alive if seen.step is not None)
+        every = -(-len(trend) // POINTS_KEPT) or 1
+        run = replace(
+            before, seen_s=snapshot.now_s, ranks=max(before.ranks, len(snapshot.observations)),
+            step=max(steps, default=before.step), trend=tuple(trend[::every]),
+        )  # fmt: skip
+        if before.seen_s // _RUN_SAVED_S != run.seen_s // _RUN_SAVED_S:
+            self._components.store.save_run(run)
+        self._runs = (run, *past)
+
     def _show(self, snapshot: Snapshot, result: TickResult) -> None:
         components = self._components
         tempos = self._tempos.push(snapshot)
+        trend = self._trend.push(snapshot, tempos)
+        self._note_run(snapshot, trend)
         quarantine = components.quarantine.active()
         components.store.flush()
         # sentences of open incidents change with time
@@ -465,7 +510,8 @@ class Keeper:
             quarantine_groups=components.quarantine.groups(),
             hosts=components.quarantine.records(),
             tempos=tempos,
-            trend=self._trend.push(snapshot, tempos),
+            trend=trend,
+            runs=self._runs,
             departures=self._departures.push(snapshot),
             spent=self._spent,
             tokens=self._tempos.tokens,

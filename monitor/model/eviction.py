@@ -14,8 +14,16 @@ from enum import StrEnum
 from typing import Any, Final
 
 from lightkeeper.monitor.model.incident import Incident
-from lightkeeper.monitor.model.names import MANUAL, GroupName, Host, IncidentId, RankName, ReplicaId
+from lightkeeper.monitor.model.names import (
+    MANUAL,
+    GroupName,
+    Host,
+    IncidentId,
+    RankName,
+    ReplicaId,
+)
 from lightkeeper.monitor.model.plain import Moment, from_plain, readable, to_plain
+from lightkeeper.monitor.model.run import Run
 
 # -- decisions ---------------------------------------------------------------------------------
 
@@ -487,6 +495,8 @@ class Remembered:
     """Sink, key, and what was sent to it."""
     audit: tuple[tuple[IncidentId, str, Mapping[str, Any]], ...] = ()
     """Incident, part (`loop.auditor`), and what was noted."""
+    runs: tuple[Run, ...] = ()
+    """Newest first."""
     switches: Mapping[str, str] = field(default_factory=dict)
     """Name -> latest setting."""
 

@@ -119,6 +119,10 @@ class Incident:
     """Whether the job was seen to stand while it was open."""
     gave_up: tuple[RankName, ...] = ()
     """Victims that ended while they waited, sorted."""
+    run: str = ""
+    """The run (`RunId`) in which it began; empty: an older version wrote it."""
+    run_over_s: Moment | None = None
+    """When the next run began: nothing of it is followed any longer; None: not yet."""
     remedy: str = ""
     """What a person can do at once, such as `kill -CONT` for a stopped process; empty: nothing that
     is known."""

@@ -15,6 +15,7 @@ from lightkeeper.worker_server.wire import (
 )
 
 IncidentId = NewType("IncidentId", str)
+RunId = NewType("RunId", str)
 MANUAL: Final = "manual-"
 """Prefix of the ids of evictions that a person asked for."""
 
@@ -25,6 +26,7 @@ __all__ = [
     "IncidentId",
     "RankName",
     "ReplicaId",
+    "RunId",
     "group_of",
     "group_of_replica",
     "may_be_of",

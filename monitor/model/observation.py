@@ -18,6 +18,7 @@ from msgspec import Struct
 from lightkeeper.monitor.model.eviction import Eviction
 from lightkeeper.monitor.model.names import RankName, ReplicaId, group_of_replica
 from lightkeeper.monitor.model.plain import readable
+from lightkeeper.monitor.model.run import Run
 from lightkeeper.worker_server.wire import (
     LONG_PHASES,
     WAITING_PHASE,
@@ -191,6 +192,8 @@ class Snapshot:
     vitals: Vitals = Vitals()
     gate_up: bool = False
     """Whether a gate answers: it refuses an evicted replica id whatever the Lighthouse does."""
+    run: Run | None = None
+    """Of the ranks; the last one while there are none."""
     pause: Pause | None = None
     """None while the big red switch is not pressed."""
 

@@ -228,10 +228,13 @@ def the_view() -> View:
 
 
 def chosen(view: View) -> Choice:
-    """`?since=7d&kind=straggler&group=rg_1&state=open`.
+    """`?since=7d&kind=straggler&group=rg_1&state=open&run=20261127-164512`, or `run=current`.
 
     Raises:
         ChoiceError: one of them is not valid.
     """
     since, kind, group, state = map(request.args.get, ("since", "kind", "group", "state"))
-    return Choice.of(since, kind, group, view.snapshot.now_s, state)
+    run = request.args.get("run")
+    if run == "current":
+        run = next((each.id for each in view.runs), "none yet")
+    return Choice.of(since, kind, group, view.snapshot.now_s, state=state, run=run)

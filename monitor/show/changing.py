@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from flask import Blueprint, Response, request
 
-from lightkeeper.monitor.act.targets import NEW_A_MINUTE, RANKS_MOST, Registered
+from lightkeeper.monitor.act.targets import ALOUD, NEW_A_MINUTE, RANKS_MOST, Registered
 from lightkeeper.monitor.decide.rules import PolicyError
 from lightkeeper.monitor.decide.view import SCHEMA
 from lightkeeper.monitor.model.eviction import KEEPER, QuarantineEntry, Scope
@@ -40,7 +40,10 @@ characters, no option of a command and no formula."""
 
 _REFUSED: Final = {
     Registered.SUPERSEDED: "a newer incarnation bears the name {0.rank}",
-    Registered.TAKEN: "{0.rank} answers as itself, on another host: it has its name",
+    Registered.WAIT: "who has the name {0.rank} is asked whether it still lives",
+    Registered.TAKEN: ALOUD[Registered.TAKEN],
+    Registered.OTHER_JOB: ALOUD[Registered.OTHER_JOB],
+    Registered.OVER: "it is dead, and nobody of its run lives here",
     Registered.FULL: "as many ranks are registered as this monitor takes",
     Registered.HASTY: f"{{1}} brings more than {NEW_A_MINUTE:,} new ranks a minute, or than "
     f"{RANKS_MOST // 2:,} in all: try again in a minute; ranks behind a proxy better go past it",
@@ -88,7 +91,9 @@ def register() -> Response:
         raise HttpRefusal(400, f"'url' is {registration.url}, which is this monitor's own address")
     standing = registry.register(registration, request.remote_addr or "")
     if standing is not Registered.CURRENT:
-        more = {"refused_name": identity.group} if standing is Registered.REFUSED else {}
+        more: dict[str, object] = {"soon": True} if standing is Registered.WAIT else {}
+        if standing is Registered.REFUSED:
+            more = {"refused_name": identity.group}
         why = _REFUSED[standing].format(identity, request.remote_addr)
         raise HttpRefusal(_STATUS.get(standing, 409), why, more)
     known_as = registry.known_as(identity)
@@ -109,7 +114,8 @@ def unregister(rank: str) -> Response:
     if not incarnation:
         raise HttpRefusal(400, f"say which: DELETE /v1/register/{rank}?incarnation=...")
     _check_group(rank.rpartition(".")[0])
-    removed = app_context().registry.unregister(RankName(rank), incarnation)
+    secret = text_of(json_body(), "secret") if request.data else ""
+    removed = app_context().registry.unregister(RankName(rank), incarnation, secret)
     return answer({"schema": SCHEMA, "removed": removed})
 
 

@@ -412,11 +412,12 @@ def incidents_page(
     totals: SpanCosts | None,
     wrong: str = "",
     job: str = "",
+    runs: Sequence[str] = (),
 ) -> str:
-    """The newest ones; `total` match what is asked for (kind, group, state, since), of
+    """The newest ones; `total` match what is asked for (kind, group, state, since, run), of
     `remembered` in all.
     """
-    kind, state, since = (asked.get(name, "") for name in ("kind", "state", "since"))
+    kind, state, since, run = (asked.get(n, "") for n in ("kind", "state", "since", "run"))
     spans = list(_SPANS)
     if since and since not in dict(spans):
         spans.append((since, since))
@@ -427,6 +428,7 @@ def incidents_page(
             ("kind", [("", "all kinds"), *((each, plain(each)) for each in Kind)], kind),
             ("state", [("", "open and over"), *((s, s) for s in (OPEN, *State))], state),
             ("since", spans, since),
+            ("run", [("", "all runs"), *((each, each) for each in runs)], run),
         ),
         wrong=wrong,
         totals=totals,

@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from lightkeeper.monitor.decide.headline import SICK, Headline, JobState, headline_of
 from lightkeeper.monitor.decide.rules import Effective
-from lightkeeper.monitor.decide.tempo import EVERY_S, TrendPoint
+from lightkeeper.monitor.decide.tempo import EVERY_S
 from lightkeeper.monitor.decide.view import GroupView, View, trouble_of
 from lightkeeper.monitor.decide.view_json import effective_to_json, learned_to_json
 from lightkeeper.monitor.model.eviction import QuarantineEntry, QuarantineEvent
@@ -27,6 +27,7 @@ from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import GroupName, Host, RankName, group_of
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Observation
 from lightkeeper.monitor.model.quarantine import HostRecord
+from lightkeeper.monitor.model.run import TrendPoint
 from lightkeeper.monitor.model.wording import Face
 from lightkeeper.monitor.show.incident_page import title
 from lightkeeper.monitor.show.templating import macro, sections

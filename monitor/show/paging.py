@@ -61,6 +61,7 @@ from lightkeeper.monitor.show.pages import (
     rank_page,
 )
 from lightkeeper.monitor.show.reading import said_by, status_text
+from lightkeeper.monitor.show.runs_page import runs_page
 from lightkeeper.monitor.show.templating import document, sections, template
 from lightkeeper.monitor.show.wording import path_of
 
@@ -362,11 +363,17 @@ def incident_for_people(prefix: str) -> Response:
     return _html(text)
 
 
+@incident_pages.get("/runs")
+def runs_for_people() -> Response:
+    """Every start of the job."""
+    return _html(runs_page(the_view()))
+
+
 @incident_pages.get("/incidents")
 def incidents_for_people() -> Response:
     """The latest of those chosen, each with a link to its page."""
     view, words = the_view(), request.args
-    names = ("kind", "group", "state", "since")
+    names = ("kind", "group", "state", "since", "run")
     asked = {name: words[name] for name in names if words.get(name)}
     wrong = ""
     try:
@@ -383,6 +390,7 @@ def incidents_for_people() -> Response:
         totals=_totals(view, choice, incidents) if incidents else None,
         wrong=wrong,
         job=job_of(view),
+        runs=[run.id for run in view.runs],
     )
     return _html(page, 400 if wrong else 200)
 

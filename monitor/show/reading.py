@@ -11,9 +11,9 @@ from urllib.parse import urlencode
 from flask import Blueprint, Response, request, send_file
 
 from lightkeeper.monitor.act.http import FetchError, Question
+from lightkeeper.monitor.act.launches import Target
 from lightkeeper.monitor.act.lighthouse import lighthouse_json
 from lightkeeper.monitor.act.poller import describe_status
-from lightkeeper.monitor.act.targets import Target
 from lightkeeper.monitor.decide.accounts import Choice
 from lightkeeper.monitor.decide.view import SCHEMA, View
 from lightkeeper.monitor.decide.view_json import (
@@ -42,6 +42,7 @@ from lightkeeper.monitor.show.answers import (
     dump,
     the_view,
 )
+from lightkeeper.monitor.show.runs_page import runs_to_json
 from lightkeeper.monitor.show.status import status_to_json
 from lightkeeper.monitor.show.terminal import badness, plain, status_screen
 from lightkeeper.worker_server.wire import (
@@ -85,6 +86,11 @@ def lighthouse() -> Response:
 @reading.get("/v1/ranks")
 def ranks() -> Response:
     return _rendered("ranks", lambda view: {"schema": SCHEMA, "ranks": ranks_to_json(view)})
+
+
+@reading.get("/v1/runs")
+def runs() -> Response:
+    return _rendered("runs", lambda view: {"schema": SCHEMA, "runs": list(runs_to_json(view))})
 
 
 @reading.get("/v1/incidents")
@@ -310,13 +316,14 @@ def _rendered(name: str, render: Callable[[View], Mapping[str, Any]]) -> Respons
 
 def _discovery() -> list[dict[str, Any]]:
     """Prometheus `http_sd`: always all targets, so that evicted ones vanish there too."""
-    entries = []
+    entries, run = [], app_context().registry.run
     for target in app_context().registry.targets():
         identity = target.identity
         scheme, _, address = target.url.partition("://")
         labels = {
             "__scheme__": scheme,
             "job_id": identity.job,
+            "run": "" if run is None else run.id,
             "replica_group": identity.group,
             "rank": str(identity.group_rank),
         }

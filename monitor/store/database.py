@@ -82,6 +82,7 @@ TARGETS: Final = _table("targets", "rank")
 _table("notices", "sink key")
 _table("audit", "incident_id part")
 _table("switches", "name")
+RUNS: Final = _table("runs", "id", "began_s body")
 LEASE: Final = _table("lease", "scope", "epoch beat writes holder? url? since_s? ttl_s")
 VERSION: Final = Table("lightkeeper_schema", METADATA, Column("version", Integer, primary_key=True))
 """Has one row in PostgreSQL; a SQLite file has its own field for the version (`user_version`)."""
@@ -172,6 +173,8 @@ log = logging.getLogger(__name__)
 
 RESOLVED_KEPT: Final = 5000
 """Resolved incidents kept, about 4 KiB each; a monitor that takes over deletes older ones."""
+
+RUNS_KEPT: Final = 200
 
 Row = Mapping[str, Any]
 Key = tuple[str, tuple[Any, ...]]
@@ -328,6 +331,8 @@ class Database:
         with self.begin() as db:
             old = and_(INCIDENTS.c.state == "resolved", INCIDENTS.c.id.not_in(kept))
             db.execute(delete(INCIDENTS).where(old))
+            newest = select(RUNS.c.id).order_by(RUNS.c.began_s.desc()).limit(RUNS_KEPT)
+            db.execute(delete(RUNS).where(RUNS.c.id.not_in(newest)))
             for table in (HOLDS, EVICTIONS):
                 orphan = and_(
                     table.c.incident_id.not_in(select(INCIDENTS.c.id)),

@@ -38,6 +38,7 @@ from lightkeeper.monitor.model.eviction import (
 from lightkeeper.monitor.model.incident import Incident, incident_from_json, incident_to_json
 from lightkeeper.monitor.model.names import IncidentId, RankName
 from lightkeeper.monitor.model.plain import from_plain, to_plain
+from lightkeeper.monitor.model.run import Run
 from lightkeeper.monitor.store.place import StoreError, StorePlace, parse_place
 
 if TYPE_CHECKING:
@@ -179,6 +180,10 @@ class Store:
         key = {"incident_id": incident_id, "part": part}
         self._put("audit", key, {"body": json.dumps(body)})
 
+    def save_run(self, run: Run) -> None:
+        row = {"began_s": run.began_s, "body": json.dumps(to_plain(run))}
+        self._put("runs", {"id": run.id}, row)
+
     def save_switch(self, name: str, body: str | None) -> None:
         """Remember the value of a switch; None forgets it."""
         self._put("switches", {"name": name}, None if body is None else {"body": body})
@@ -288,6 +293,7 @@ def remembered(rows: Rows) -> tuple[Remembered, int]:
         targets=read("targets", dict, order="rank"),
         notices=read("notices", lambda *row: row, "sink", "key", order="key"),
         audit=read("audit", lambda *row: row, "incident_id", "part", order="incident_id"),
+        runs=read("runs", lambda body: from_plain(Run, body), order="-began_s"),
         switches=dict(rows("switches", "name", "body", order="name")),
     )
     return saved, bad

@@ -32,6 +32,7 @@ from lightkeeper.monitor.model.eviction import QuarantineEntry
 from lightkeeper.monitor.show import metrics_upkeep
 from lightkeeper.monitor.show.metrics_upkeep import Live
 from lightkeeper.monitor.show.server import create_app, is_here
+from lightkeeper.worker_server.wire import Process, StateReport
 from tests.fuzz.games import NUMBERS, ODD, RAW, TEXTS
 from tests.monitor.api import app_context
 from tests.monitor.doubles import HandClock, Memory
@@ -284,7 +285,14 @@ class Game:
         self.clock.advance(self.dice.choice((0.5, 5.0, 60.0, 4000.0)))
         if self.dice.random() < 0.5:
             targets = self.registry.targets()
-            self.registry.heard({target.rank: self.dice.random() < 0.8 for target in targets})
+            dead = Process(alive=False, dead_age_s=0.0)
+            self.registry.heard({
+                target.rank: StateReport(
+                    identity=target.identity,
+                    process=Process(alive=True) if self.dice.random() < 0.8 else dead,
+                )
+                for target in targets
+            })  # fmt: skip
         if self.dice.random() < 0.5:
             self.registry.expire()
 

@@ -23,8 +23,8 @@ from urllib.parse import urlsplit
 from prometheus_client import CollectorRegistry
 
 from lightkeeper.monitor.act.http import Answer, Question, Tokens
+from lightkeeper.monitor.act.launches import Source, Target
 from lightkeeper.monitor.act.poller import Poller
-from lightkeeper.monitor.act.targets import Source, Target
 from lightkeeper.monitor.decide.pipeline import Pipeline
 from lightkeeper.monitor.decide.rank_seconds import RankSeconds
 from lightkeeper.monitor.decide.tempo import TempoBook

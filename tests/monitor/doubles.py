@@ -8,6 +8,7 @@ from typing import Any
 
 from lightkeeper.monitor.model.eviction import QuarantineEntry, QuarantineEvent, Scope
 from lightkeeper.monitor.model.names import RankName
+from lightkeeper.monitor.model.run import Run
 
 
 class HandClock:
@@ -29,6 +30,7 @@ class Memory:
         self.quarantine: dict[tuple[Scope, str], QuarantineEntry] = {}
         self.events: dict[str, QuarantineEvent] = {}
         self.switches: dict[str, str | None] = {}
+        self.runs: list[Run] = []
         self.notices: dict[tuple[str, str], str] = {}
         self.writes = 0
 
@@ -50,6 +52,9 @@ class Memory:
 
     def drop_quarantine_event(self, event: QuarantineEvent) -> None:
         self.events.pop(event.id, None)
+
+    def save_run(self, run: Run) -> None:
+        self.runs.append(run)
 
     def save_switch(self, name: str, body: str | None) -> None:
         self.switches[name] = body

@@ -10,7 +10,7 @@ from html import escape
 from typing import Any
 from urllib.parse import unquote
 
-from lightkeeper.monitor.act.targets import Source, Target
+from lightkeeper.monitor.act.launches import Source, Target
 from lightkeeper.monitor.model.names import GroupName, Host, RankName, ReplicaId, rank_name
 from lightkeeper.worker_server.wire import (
     FlightRecord,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from lightkeeper.monitor.decide.tempo import TrendPoint
 from lightkeeper.monitor.model.eviction import QuarantineEntry
 from lightkeeper.monitor.model.incident import State
 from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway, Pause
+from lightkeeper.monitor.model.run import TrendPoint
 from lightkeeper.monitor.model.verdict import RankHealth
 from tests.changed import replace
 from tests.monitor.fleet import SimFleet, at, stop

@@ -13,7 +13,7 @@ from lightkeeper.monitor.act import targets as registry
 from lightkeeper.monitor.act.targets import Registered, Registry
 from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.service import Service
-from lightkeeper.worker_server.wire import Registration, parse_identity
+from lightkeeper.worker_server.wire import Process, Registration, StateReport, parse_identity
 from tests.monitor.api import TOKEN, Api, options
 from tests.monitor.doubles import HandClock, Memory
 
@@ -113,8 +113,11 @@ def test_nobody_takes_the_name_of_a_rank_that_answers_as_itself(api: Api) -> Non
     assert (target.url, target.identity.incarnation) == ("http://10.0.0.1:9000", "one")
 
 
-def test_a_rank_that_starts_again_on_its_host_has_its_name_at_once(api: Api) -> None:
+def test_a_rank_that_starts_again_has_its_name_once_nobody_listens_at_the_old_url(api: Api) -> None:
+    table = api.service.keeper._components.registry
     assert register(api, "http://10.0.0.1:9000") == 200
+    assert register(api, "http://10.0.0.1:9001", incarnation="two") == 409
+    table.gone([table.targets()[0].rank])
     assert register(api, "http://10.0.0.1:9001", incarnation="two") == 200
     assert register(api, "http://10.0.0.1:9000") == 409  # the old one comes too late
 
@@ -124,7 +127,9 @@ def test_whose_rank_is_dead_or_silent_loses_its_name_to_another_host(
 ) -> None:
     table = api.service.keeper._components.registry
     assert register(api, "http://10.0.0.1:9000") == 200
-    table.heard({table.targets()[0].rank: False})
+    (target,) = table.targets()
+    died = StateReport(target.identity, Process(alive=False, dead_age_s=0.0))
+    table.heard({target.rank: died})
     assert register(api, "http://10.0.0.2:9000", incarnation="two") == 200
     monkeypatch.setattr(registry, "ANSWERS_S", -1.0)  # silent for longer than that
     assert register(api, "http://10.0.0.3:9000", incarnation="three") == 200

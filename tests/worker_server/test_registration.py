@@ -74,9 +74,14 @@ class FakeEndpoint:
         self.name, self.rank, self.lease_s = name, rank, lease_s
         self.refusals, self.complaints = [], []
 
+    secret = "of this incarnation"
+
+    @property
+    def identity(self):
+        return renamed(identity(group_rank=self.rank), self.name)
+
     def registration(self):
-        who = renamed(identity(group_rank=self.rank), self.name)
-        return wire.Registration(who, "http://127.0.0.1:9", self.lease_s)
+        return wire.Registration(self.identity, "http://127.0.0.1:9", self.lease_s)
 
     def refuse(self, name, why):
         self.refusals.append((name, why))
@@ -305,6 +310,11 @@ def test_any_other_conflict_leaves_the_name(start_monitor, words):
 
 class FakeBox:
     identity = identity()
+    age_s = 7.0
+    claim = wire.Claim(secret="of this incarnation")
+
+    def process(self):
+        return wire.Process(alive=True)
 
     def __init__(self):
         self.names = []
@@ -324,7 +334,9 @@ def test_where_a_sidecar_listens_and_what_became_of_its_name_is_published(tmp_pa
     who = identity()
     assert (before["rank"], before["url"], before["pid"]) == ("rg_1.0", "http://h:1", who.pid)
     assert start_ticks(before["sidecar_pid"]) == before["sidecar_ticks"]
-    assert endpoint.registration() == wire.Registration(who, "http://h:1", serve.LEASE_S)
+    assert endpoint.registration() == wire.Registration(
+        who, "http://h:1", serve.LEASE_S, age_s=7.0, claim=box.claim
+    )
     endpoint.know_as("my_0")
     endpoint.refuse("my_0", "another group's")
     more = {"known_as": "my_0", "refused": "my_0", "complaint": "another group's"}

@@ -283,6 +283,7 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     )
     add("--group", metavar="NAME", help="the replica group (default: REPLICA_GROUP)")
     add("--job", metavar="NAME", help="name of the job (default: LIGHTKEEPER_JOB)")
+    add("--run", metavar="NAME", help="of this start, equal on all its hosts (LIGHTKEEPER_RUN)")
     add(
         "--monitor",
         metavar="URL[,URL]",
@@ -324,7 +325,8 @@ def options(words: Sequence[str], environ: Mapping[str, str]) -> argparse.Namesp
     token_file = args.token_file and os.path.abspath(args.token_file)
     named = {
         "LIGHTKEEPER_MONITOR": args.monitor, "LIGHTKEEPER_TOKEN_FILE": token_file,
-        "LIGHTKEEPER_JOB": args.job, "LIGHTKEEPER_HOST": args.host, "REPLICA_GROUP": args.group,
+        "LIGHTKEEPER_JOB": args.job, "LIGHTKEEPER_RUN": args.run,
+        "LIGHTKEEPER_HOST": args.host, "REPLICA_GROUP": args.group,
     }  # fmt: skip
     changes = {name: value for name, value in named.items() if value is not None}
     environ = {**environ, **changes}

@@ -25,7 +25,7 @@ from typing import Any, cast
 from lightkeeper.worker_server import run_dir, wire
 from lightkeeper.worker_server.home import misspelt
 from lightkeeper.worker_server.rank import last_words, torch_hooks
-from lightkeeper.worker_server.rank.identity import POD, identity_from
+from lightkeeper.worker_server.rank.identity import POD, claim_from, identity_from
 from lightkeeper.worker_server.rank.null_reporter import NullReporter
 from lightkeeper.worker_server.rank.page import layout
 from lightkeeper.worker_server.rank.page.writer import PageWriter
@@ -242,14 +242,15 @@ def attach(overrides: Mapping[str, str] | None = None) -> Reporter:
 
 
 def _attach(environ: Mapping[str, str]) -> Reporter:
-    identity = identity_from(environ, os.getpid(), os.urandom(5).hex())
+    claim = claim_from(environ, os.urandom(16).hex())
+    identity = identity_from(environ, os.getpid(), wire.digest(claim.secret))
     settings = Settings.from_environ(environ, identity.group_rank)  # raises if invalid
     if identity.group_rank == 0 and (complaint := misspelt(environ)):
         _warn(f"lightkeeper: {complaint}")
     if settings.no_token and identity.group_rank == 0:
         _warn(f"lightkeeper has no token: {settings.no_token}")
     files, page = run_dir.first_usable(
-        run_dir.candidates(environ), lambda folder: _new_page(folder, identity), _warn
+        run_dir.candidates(environ), lambda folder: _new_page(folder, identity, claim), _warn
     )
     if identity.host.startswith(POD) and environ.get("LOCAL_RANK", "0") == "0":
         _warn(
@@ -276,9 +277,12 @@ def _attach(environ: Mapping[str, str]) -> Reporter:
     return reporter
 
 
-def _new_page(folder: Path, identity: wire.Identity) -> tuple[run_dir.RankFiles, PageWriter]:
+def _new_page(
+    folder: Path, identity: wire.Identity, claim: wire.Claim
+) -> tuple[run_dir.RankFiles, PageWriter]:
     files = run_dir.RankFiles.of(folder, identity.rank, identity.incarnation)
-    page = PageWriter.create(files.page, identity, run_dir.start_ticks(os.getpid()) or 0)
+    ticks = run_dir.start_ticks(os.getpid()) or 0
+    page = PageWriter.create(files.page, identity, ticks, claim)
     try:
         run_dir.check_room(folder)
     except OSError:

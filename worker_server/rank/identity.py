@@ -19,6 +19,7 @@ ones define what the inner ones do not know: the job and the node.
                Manager, the replica id it was given: the Lighthouse knows that one
     job        LIGHTKEEPER_JOB; Slurm's name and number of the job, of the array or of the whole
                heterogeneous job; TORCHELASTIC_RUN_ID; else `job`
+    launch     LIGHTKEEPER_RUN; the Slurm step; the mpirun; the uuid of `torchrun --standalone`
     host       LIGHTKEEPER_HOST, SLURMD_NODENAME, K8S_NODE_NAME, the host's name; in a pod that
                does not know its node `pod:NAME`
 
@@ -30,6 +31,7 @@ on every page that the node is unknown.
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import uuid
@@ -104,6 +106,8 @@ _NO_RANKS = frozenset({
     "torchft_lighthouse", "torchft.lighthouse_cli",
 })  # fmt: skip
 """Programs that import torch and run with a rank's environment, but are no ranks."""
+_DAEMONS: Final = frozenset({"mpirun", "orted", "prted", "hydra_pmi_proxy", "slurmstepd"})
+"""What starts the ranks of one host for `mpirun` and `srun`."""
 
 
 def launcher_of(environ: Mapping[str, str]) -> LauncherVariables | None:
@@ -164,6 +168,58 @@ def identity_from(
         incarnation=incarnation,
         place=place_from(environ, hostname, read),
     )
+
+
+def claim_from(
+    environ: Mapping[str, str],
+    secret: str,
+    hostname: Callable[[], str] = socket.gethostname,
+    read: Read = read_file,
+) -> wire.Claim:
+    """What only a rank of this launch can say of it, from these variables and its parent."""
+    return wire.Claim(
+        secret=secret,
+        launch=_launch(environ),
+        launcher=_launcher(read, hostname),
+        meeting=_meeting(environ, hostname),
+        lighthouse=environ.get("TORCHFT_LIGHTHOUSE", "")[:256],
+    )
+
+
+def _launch(environ: Mapping[str, str]) -> str:
+    run = environ.get("TORCHELASTIC_RUN_ID", "")
+    if named := environ.get("LIGHTKEEPER_RUN"):
+        material = f"run:{named}"
+    elif environ.get("SLURM_STEP_ID"):
+        names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
+        material = "slurm:" + ".".join(environ.get(name, "") for name in names)
+    elif environ.get("PMIX_NAMESPACE"):  # of one mpirun
+        material = f"pmix:{environ['PMIX_NAMESPACE']}"
+    else:
+        material = f"torchrun:{run}" if _is_uuid(run) else ""
+    return material and wire.digest(material)
+
+
+def _launcher(read: Read, hostname: Callable[[], str]) -> str:
+    parent = os.getppid()
+    words = [word for word in read(f"/proc/{parent}/cmdline").split("\0") if word]
+    daemon = bool(words) and PurePath(words[0]).name.rstrip(":") in _DAEMONS
+    if not daemon and not any(map(starts_ranks, (*words[:1], *words[1:2], program_of(words)))):
+        return ""
+    born = read(f"/proc/{parent}/stat").rpartition(")")[2].split()[19:20]
+    return wire.digest(f"{hostname()} {parent} {born}")
+
+
+def _meeting(environ: Mapping[str, str], hostname: Callable[[], str]) -> str:
+    address = environ.get("MASTER_ADDR", "")
+    if not address:
+        return ""
+    size = environ.get("LOCAL_WORLD_SIZE")
+    alone = size is not None and size == environ.get("WORLD_SIZE")
+    if alone or address in ("localhost", "127.0.0.1", "::1"):
+        address = hostname()
+    port, run = environ.get("MASTER_PORT", ""), environ.get("TORCHELASTIC_RUN_ID", "")
+    return wire.digest(f"{address} {port} {run}")
 
 
 def _place(environ: Mapping[str, str]) -> tuple[int, int]:

@@ -83,6 +83,16 @@ class BlackBox:
         self._page.known_as = name
 
     @property
+    def claim(self) -> wire.Claim:
+        return self._page.claim
+
+    @property
+    def age_s(self) -> float:
+        """Since the rank's process began."""
+        born_s = self._page.start_ticks / os.sysconf("SC_CLK_TCK")
+        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - born_s)
+
+    @property
     def closed(self) -> bool:
         """Whether the rank said that its work is over."""
         return self._page.closed

@@ -80,8 +80,21 @@ class EndpointFile:
         self._box, self._files, self._url = box, files, url
         self._words: dict[str, str] = {}
 
+    @property
+    def identity(self) -> wire.Identity:
+        return self._box.identity
+
+    @property
+    def secret(self) -> str:
+        """Of the rank's incarnation."""
+        return self._box.claim.secret
+
     def registration(self) -> wire.Registration:
-        return wire.Registration(self._box.identity, self._url, LEASE_S)
+        process = self._box.process()
+        return wire.Registration(
+            self._box.identity, self._url, LEASE_S,
+            age_s=self._box.age_s, dead_age_s=process.dead_age_s, claim=self._box.claim,
+        )  # fmt: skip
 
     def publish(self) -> None:
         who = self._box.identity
@@ -153,7 +166,7 @@ class Registrar(threading.Thread):
         self._refusal = ""
         """The monitor's message for the last refusal, unless it refused only the name."""
         self._began_s = time.monotonic()
-        self._identity = endpoint.registration().identity
+        self._identity = endpoint.identity
         """The identity last registered."""
         self._token = token
         self._stop_asked = threading.Event()
@@ -163,11 +176,12 @@ class Registrar(threading.Thread):
     def run(self) -> None:
         wait, up, due_s = 0.0, True, time.monotonic()
         while not self._stop_asked.wait(min(_LOOK_S, max(0.0, due_s - time.monotonic()))):
-            registration = self._endpoint.registration()
-            if time.monotonic() < due_s and registration.identity == self._identity:
+            if time.monotonic() < due_s and self._endpoint.identity == self._identity:
                 continue
+            registration = self._endpoint.registration()
             self._identity = registration.identity
-            problem = self._call("POST", wire.PATH_REGISTER, self._body(registration))
+            body = json.dumps(wire.to_json(registration)).encode()
+            problem = self._call("POST", wire.PATH_REGISTER, body)
             later = min(_MAX_WAIT_S, max(_MIN_WAIT_S, 2 * wait))
             wait = max(registration.lease_s / 3, self._renew_s) if problem is None else later
             due_s = time.monotonic() + wait
@@ -197,10 +211,6 @@ class Registrar(threading.Thread):
                 f"the monitor at {where} {words}. Until then it does not see {rank}."
             )
 
-    def _body(self, registration: wire.Registration) -> bytes:
-        age_s = time.monotonic() - self._began_s
-        return json.dumps(wire.to_json(replace(registration, age_s=age_s))).encode()
-
     def stop(self) -> None:
         """Stop renewing and return the lease; once."""
         if self._stop_asked.is_set():
@@ -209,7 +219,8 @@ class Registrar(threading.Thread):
         self.join(_ANSWER_S)  # a pending renewal must not come after the return
         query = urlencode({"incarnation": self._identity.incarnation})
         rank = quote(self._identity.rank, safe="")
-        self._call("DELETE", f"{wire.PATH_REGISTER}/{rank}?{query}", None)
+        body = json.dumps({"secret": self._endpoint.secret}).encode()
+        self._call("DELETE", f"{wire.PATH_REGISTER}/{rank}?{query}", body)
 
     def _call(self, method: str, path: str, body: bytes | None) -> str | None:
         """None on success, else what was wrong."""
@@ -247,7 +258,7 @@ class Registrar(threading.Thread):
             renew_s, error = answer.get("renew_s"), answer.get("error")
         except (ValueError, AttributeError, RecursionError):
             return
-        refuses = _REFUSED <= status < _BROKEN or status == _FULL
+        refuses = (_REFUSED <= status < _BROKEN or status == _FULL) and not answer.get("soon")
         if refuses and isinstance(error, str) and refused is None:
             self._refusal = wire.one_line(error).rstrip(".")
         if type(renew_s) in (int, float) and 0 <= renew_s <= _RENEW_MOST_S:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import pytest
 
 from lightkeeper.monitor.act.http import Fetcher
+from lightkeeper.monitor.act.launches import Source, Target
 from lightkeeper.monitor.act.poller import Poller
-from lightkeeper.monitor.act.targets import Source, Target
 from lightkeeper.monitor.model.observation import Failure, Observation, Unreachable
 from lightkeeper.worker_server.wire import FlightRecord, StateReport, to_json
 from tests.http_server import Hang

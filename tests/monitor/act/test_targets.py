@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from lightkeeper.monitor.act.launches import Source
 from lightkeeper.monitor.act.targets import (
     LAPSE_GRACE_S,
     Registered,
     Registry,
-    Source,
     TargetsError,
     TargetsFile,
     parse_file_sd,
 )
 from lightkeeper.monitor.model.names import GroupName, RankName
-from lightkeeper.worker_server.wire import Registration
+from lightkeeper.worker_server.wire import Claim, Process, Registration, StateReport, digest
 from tests.monitor.doubles import HandClock, Memory
 from tests.monitor.fakes import identity
 
@@ -38,10 +38,17 @@ def registration(
 def named(
     group: str, launched_as: str | None = None, incarnation: str = "one", *, rank: int = 0, **more
 ):
-    who = identity(GroupName(group), rank, world_size=rank + 1, incarnation=incarnation)
+    who = identity(GroupName(group), rank, world_size=2, incarnation=incarnation)
     launched = None if launched_as is None else GroupName(launched_as)
     url = f"http://h:{1000 + sum(map(ord, incarnation))}"
     return Registration(replace(who, launched_as=launched), url, 15.0, **more)
+
+
+def answers(registry: Registry, *ranks: str, dead: bool = False) -> None:
+    """These ranks answer a poll."""
+    process = Process(alive=not dead, dead_age_s=0.0 if dead else None)
+    targets = {target.rank: target.identity for target in registry.targets()}
+    registry.heard({RankName(r): StateReport(targets[RankName(r)], process) for r in ranks})
 
 
 class TestNames:
@@ -100,7 +107,7 @@ class TestNames:
     def test_a_name_whose_bearer_is_gone_is_free(self, gone: str) -> None:
         self.register("my_0", "0", "a")
         if gone == "dead":
-            self.registry.heard({RankName("my_0.0"): False})
+            answers(self.registry, "my_0.0", dead=True)
             self.register("my_0", "0", "a")  # its WorkerServer lingers
         else:
             self.clock.advance(15.1)
@@ -108,14 +115,16 @@ class TestNames:
 
     def test_a_restart_of_the_same_launchers_group_takes_the_name_over(self) -> None:
         self.register("my_0", "0", "a", age_s=50.0)
+        answers(self.registry, "my_0.0", dead=True)
         self.register("0", None, "b", age_s=1.0)
         assert self.register("my_0", "0", "b", age_s=2.0) is Registered.CURRENT
-        assert self.register("my_0", "0", "a", age_s=53.0) is Registered.SUPERSEDED
+        assert self.register("my_0", "0", "a", age_s=53.0) is not Registered.CURRENT
         assert [(t.rank, t.identity.incarnation) for t in self.registry.targets()] == [
             ("my_0.0", "b")]  # fmt: skip
 
     def test_who_was_put_off_under_the_former_name_does_not_come_back_with_it(self) -> None:
         self.register("0", None, "a", age_s=50.0)
+        self.registry.gone(["0.0"])
         self.register("0", None, "b", age_s=1.0)
         self.register("my_0", "0", "b", age_s=2.0)
         assert self.register("0", None, "a", age_s=52.0) is Registered.SUPERSEDED
@@ -157,6 +166,7 @@ class TestLeases:
 
     def test_a_late_renewal_of_an_old_incarnation_never_displaces_a_newer_one(self) -> None:
         for incarnation in ("one", "two", "three"):
+            self.registry.gone([RANK])
             self.registry.register(registration(incarnation))
         self.clock.advance(5)
         assert self.registry.register(registration("one")) is Registered.SUPERSEDED
@@ -165,14 +175,16 @@ class TestLeases:
 
     def test_a_lingering_elder_that_comes_second_after_a_cold_start_stays_out(self) -> None:
         self.registry.register(registration("young", age_s=3.0))
+        self.registry.gone([RANK])
         assert self.registry.register(registration("old", age_s=90.0)) is Registered.SUPERSEDED
         assert self.incarnation() == "young"
-        self.clock.advance(5)
+        self.registry.gone([RANK])
         assert self.registry.register(registration("younger", age_s=0.5)) is Registered.CURRENT
         assert self.incarnation() == "younger"
 
     def test_unregistering_removes_the_target_if_it_still_bears_the_name(self) -> None:
         for incarnation in ("one", "two"):
+            self.registry.gone([RANK])
             self.registry.register(registration(incarnation))
         assert not self.registry.unregister(RANK, "one")
         assert self.incarnation() == "two"
@@ -194,7 +206,7 @@ class TestLeases:
     def test_a_rank_that_answers_polls_does_not_expire(self) -> None:
         self.registry.register(registration(lease_s=15.0))
         self.clock.advance(15.0 + LAPSE_GRACE_S)
-        self.registry.heard({RANK: True})
+        answers(self.registry, RANK)
         self.clock.advance(15.0)
         assert self.registry.expire() == ()
 
@@ -204,14 +216,19 @@ class TestLeases:
             self.clock.advance(5)
         assert self.memory.writes == 1
 
-    def test_a_moved_url_of_the_same_incarnation_is_taken_over(self) -> None:
-        self.registry.register(registration(url="http://h:1"))
-        self.registry.register(registration(url="http://h:2"))
+    def test_only_who_knows_its_secret_takes_a_living_incarnation_to_another_url(self) -> None:
+        moved = registration(digest("its own"), "http://h:2")
+        self.registry.register(registration(digest("its own"), "http://h:1"))
+        for claim in (None, Claim(secret="a guess")):
+            assert self.registry.register(replace(moved, claim=claim)) is Registered.TAKEN
+        itself = replace(moved, claim=Claim(secret="its own"))
+        assert self.registry.register(itself) is Registered.CURRENT
         assert self.registry.targets()[0].url == "http://h:2"
         assert self.memory.writes == 2
 
     def test_the_store_gives_targets_and_their_order_back_for_one_lease(self) -> None:
         for incarnation in ("one", "two"):
+            self.registry.gone([RANK])
             self.registry.register(registration(incarnation))
         stored = list(self.memory.targets.values())
         again = Registry(self.clock, Memory())

@@ -310,8 +310,9 @@ def test_a_name_that_is_another_groups_is_refused_with_a_sentence(
 def test_unregistering_takes_the_rank_off_the_lists(api: Api, fleet: FakeFleet) -> None:
     api.register(fleet.add())
     assert [entry["labels"] for entry in api.get("/v1/sd")] == [
-        {"__scheme__": "http", "job_id": "job", "replica_group": "rg_0", "rank": "0"}
-    ]
+        {"__scheme__": "http", "job_id": "job", "run": api.service.keeper._components.registry.run.id,
+         "replica_group": "rg_0", "rank": "0"}
+    ]  # fmt: skip
     path = "/v1/register/rg_0.0?incarnation=one"
     assert api.call("DELETE", path, headers=TOKEN).json() == {"schema": 1, "removed": True}
     assert api.call("DELETE", path, headers=TOKEN).json() == {"schema": 1, "removed": False}

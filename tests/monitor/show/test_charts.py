@@ -6,8 +6,9 @@ import itertools
 
 import pytest
 
-from lightkeeper.monitor.decide.tempo import EVERY_S, KEPT, TrendBook, TrendPoint
+from lightkeeper.monitor.decide.tempo import EVERY_S, KEPT, TrendBook
 from lightkeeper.monitor.model.incident import Milestones, State, Transition
+from lightkeeper.monitor.model.run import TrendPoint
 from lightkeeper.monitor.show.pages import CHART_WIDTH, sparks
 from tests.changed import replace
 from tests.monitor.decide.scene import hang

@@ -10,10 +10,10 @@ import pytest
 from jinja2 import UndefinedError
 
 from lightkeeper.monitor.decide.headline import headline_of
-from lightkeeper.monitor.decide.tempo import TrendPoint
 from lightkeeper.monitor.model.eviction import QuarantineEntry
 from lightkeeper.monitor.model.names import GroupName
 from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway, Pause
+from lightkeeper.monitor.model.run import TrendPoint
 from lightkeeper.monitor.model.verdict import RankHealth
 from lightkeeper.monitor.show import pages
 from lightkeeper.monitor.show.pages import (
@@ -195,7 +195,7 @@ def test_what_happens_next_ends_with_one_full_stop(
 
 
 def test_the_job_is_named_in_the_header() -> None:
-    assert '<span class="job" title="the job">job</span>' in whole(
+    assert '<a href="/runs" class="job" title="the job: its runs">job</a>' in whole(
         fleet(crowd(1, 1)), "/", "t", 1.0
     )
 

@@ -61,7 +61,9 @@ class PageReader:
         size = self._words[layout.W_IDENTITY_BYTES]
         blob = self._map[layout.IDENTITY_OFFSET : layout.IDENTITY_OFFSET + max(0, size)]
         try:
-            self._launched = wire.parse_identity(json.loads(blob))
+            content = json.loads(blob)
+            self._launched = wire.parse_identity(content)
+            self.claim = wire.parse_claim(content.get("claim", {}))
         except (ValueError, RecursionError) as exc:
             raise layout.SharedPageError(f"{path} carries no identity: {exc}") from exc
         self.start_ticks = self._words[layout.W_START_TICKS]

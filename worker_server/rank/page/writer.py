@@ -23,7 +23,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from lightkeeper.worker_server.rank.page import layout
-from lightkeeper.worker_server.wire import WAITING_PHASE
+from lightkeeper.worker_server.wire import WAITING_PHASE, Claim
 
 if TYPE_CHECKING:
     from lightkeeper.worker_server.wire import Identity
@@ -149,13 +149,16 @@ class PageWriter:
         self._lock = threading.RLock()  # another thread may have held it at the fork
 
     @classmethod
-    def create(cls, path: Path, identity: Identity, start_ticks: int) -> PageWriter:
+    def create(
+        cls, path: Path, identity: Identity, start_ticks: int, claim: Claim | None = None
+    ) -> PageWriter:
         """A new page file, complete before it gets its name.
 
         Raises:
             OSError: no space, no permission, or the file exists.
         """
-        blob = json.dumps(asdict(identity), separators=(",", ":")).encode()
+        content = asdict(identity) | {"claim": asdict(claim or Claim())}
+        blob = json.dumps(content, separators=(",", ":")).encode()
         if len(blob) > layout.IDENTITY_BYTES:
             raise OSError(f"identity takes {len(blob)} bytes, more than {layout.IDENTITY_BYTES}")
         draft = path.with_suffix(".draft")

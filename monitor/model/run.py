@@ -1,0 +1,40 @@
+"""Runs: each start of the job, from its first rank to the first of the next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lightkeeper.monitor.model.names import RunId
+from lightkeeper.monitor.model.plain import Moment, readable
+
+
+@readable
+@dataclass(frozen=True, slots=True)
+class TrendPoint:
+    """One moment; None: not known (never zero)."""
+
+    at_s: Moment
+    step: int | None
+    """The highest that any rank has committed."""
+    step_s: float | None
+    """Median seconds a step, over the ranks that moved lately."""
+
+
+@readable
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One start of the job: what its ranks have in common until nobody of them lives."""
+
+    id: RunId
+    """When it began, by UTC: `20261127-164512`."""
+    job: str
+    began_s: Moment
+    """Unix time."""
+    seen_s: Moment = 0.0
+    """When a rank of it was last seen alive; 0: not yet."""
+    ranks: int = 0
+    """The most that were there at once."""
+    step: int | None = None
+    """The highest that any rank committed."""
+    trend: tuple[TrendPoint, ...] = ()
+    """Of its last hour; oldest first."""
