@@ -14,4 +14,4 @@ real Prometheus.
 """
 
 if __name__ != "lightkeeper.dashboards":
-    raise ImportError(f"`{__name__}` is `lightkeeper.dashboards` now")
+    raise ImportError(f"`{__name__}` is `lightkeeper.dashboards` now", name=__name__)

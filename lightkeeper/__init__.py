@@ -7,6 +7,7 @@ them: they import nothing unless LIGHTKEEPER_ATTACH asks for it. Nothing here ra
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +20,23 @@ __all__ = ["Reporter", "__version__", "attach", "main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command `lightkeeper`; returns its exit status."""
-    from lightkeeper.monitor.cli import main as command_line  # noqa: PLC0415  not in ranks
+    """The command `lightkeeper`; returns its exit status. What `run` is to start runs, also where
+    nothing else of ours does.
+    """
+    words = sys.argv[1:] if argv is None else list(argv)
 
-    return command_line(argv)
+    def call() -> int:
+        from lightkeeper.monitor.cli import main as command_line  # noqa: PLC0415  not in ranks
+
+        return command_line(words)
+
+    command = words[words.index("--") + 1 :] if words[:1] == ["run"] and "--" in words else []
+    status = guarded(call, None) if command else call()
+    if status is None:
+        from lightkeeper.worker_server.command import become  # noqa: PLC0415  only then
+
+        status = become(command, {})
+    return status
 
 
 def __getattr__(name: str) -> Any:

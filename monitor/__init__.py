@@ -6,4 +6,4 @@ contracts in pyproject.toml. Of `worker_server` it imports `wire` and nothing el
 """
 
 if __name__ != "lightkeeper.monitor":
-    raise ImportError(f"`{__name__}` is `lightkeeper.monitor` now")
+    raise ImportError(f"`{__name__}` is `lightkeeper.monitor` now", name=__name__)

@@ -9,4 +9,4 @@ Start reading at `train.py`.
 """
 
 if __name__ != "lightkeeper.trainer":
-    raise ImportError(f"`{__name__}` is `lightkeeper.trainer` now")
+    raise ImportError(f"`{__name__}` is `lightkeeper.trainer` now", name=__name__)

@@ -13,13 +13,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 if TYPE_CHECKING:
     from lightkeeper.worker_server.rank.reporter import Reporter
 
 if __name__ != "lightkeeper.worker_server":
-    raise ImportError(f"`{__name__}` is `lightkeeper.worker_server` now")
+    raise ImportError(f"`{__name__}` is `lightkeeper.worker_server` now", name=__name__)
 
 __all__ = ["attach"]
 
@@ -40,7 +41,9 @@ def guarded(call: Callable[[], T], otherwise: U) -> T | U:
         global _warned  # noqa: PLW0603  once is enough
         if not _warned:
             _warned = True
-            sys.stderr.write(f"lightkeeper is not attached: {type(exc).__name__}: {exc}\n")
+            said = " ".join(f"{type(exc).__name__}: {exc}".split())
+            with suppress(Exception):  # a stderr that is closed, full or None
+                sys.stderr.write(f"lightkeeper is not attached: {said}\n")
         return otherwise
 
 

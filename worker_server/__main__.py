@@ -13,6 +13,8 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from lightkeeper.worker_server import guarded
+
 _USAGE_STATUS = 2
 _BOOT: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rank", "boot")
 
@@ -74,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         settings, rest = _options(argv)
     except _UsageError as exc:
-        sys.stderr.write(f"python -m worker_server: {exc} (see --help)\n")
+        sys.stderr.write(f"python -m lightkeeper.worker_server: {exc} (see --help)\n")
         return _USAGE_STATUS
     if rest[:1] == ["--help"] or not rest:
         (sys.stdout if rest else sys.stderr).write(_HELP)
@@ -117,13 +119,21 @@ def _variable_of(flag: str) -> str:
 
 
 def _become(words: list[str], flags: list[str]) -> int:
-    from lightkeeper.worker_server.rank import identity  # noqa: PLC0415  not for --help
+    def launches() -> bool:
+        from lightkeeper.worker_server.rank import identity  # noqa: PLC0415  not for --help
+
+        return name != "-c" and identity.starts_ranks(name)
 
     name = words[1] if words[0] == "-m" else words[0]
-    if name != "-c" and identity.starts_ranks(name):
+    launcher = guarded(launches, None)
+    if launcher is None:
+        pass  # it runs without us
+    elif launcher:
         os.environ["LIGHTKEEPER_ATTACH"] = "1"  # for the ranks it starts, not itself
     elif sys.flags.ignore_environment or sys.flags.no_site:
-        sys.stderr.write("python -m worker_server: not attached, for python has -E, -I or -S\n")
+        sys.stderr.write(
+            "python -m lightkeeper.worker_server: not attached, for python has -E, -I or -S\n"
+        )
     else:
         path = os.environ.get("PYTHONPATH")
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_BOOT, path]))

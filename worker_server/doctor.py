@@ -10,15 +10,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from importlib.metadata import PackageNotFoundError, version
+from ipaddress import ip_address
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
+from urllib.parse import urlsplit
 
 import requests
 from rich.console import Console
@@ -70,6 +73,8 @@ class RankHere(NamedTuple):
     name: str
     environ: Mapping[str, str]
     url: str | None = None
+    complaint: str | None = None
+    """What its WorkerServer has to say to its user."""
 
 
 def ranks_here(environ: Mapping[str, str]) -> list[RankHere]:
@@ -80,7 +85,8 @@ def ranks_here(environ: Mapping[str, str]) -> list[RankHere]:
             endpoint = run_dir.read_json(path) or {}
             rank_environ = _environ_of(endpoint.get("pid"))
             if rank_environ is not None:
-                ranks.append(RankHere(str(endpoint.get("rank")), rank_environ, endpoint.get("url")))
+                name, url = str(endpoint.get("rank")), endpoint.get("url")
+                ranks.append(RankHere(name, rank_environ, url, endpoint.get("complaint")))
     return ranks
 
 
@@ -110,6 +116,51 @@ def of_versions() -> Iterator[DoctorFinding]:
         else:
             do = f"known: {name} {', '.join(tried)}; see `unhooked` of /v1/state"
             yield DoctorFinding("versions", WARNING, f"{name} {have} was not tried", do)
+
+
+def of_torchft_bugs(ranks: Sequence[RankHere]) -> Iterator[DoctorFinding]:
+    """Known bugs of the installed TorchFT, by their numbers in docs/versions.md."""
+    have = _version("torchft")
+    jobs = [rank for rank in ranks if rank.environ.get("TORCHFT_LIGHTHOUSE")]
+    if not jobs or have is None or not have.startswith("0.2.0"):
+        return
+    check, others = "TorchFT's known bugs", "2 to 6 of docs/versions.md"
+    if all(rank.environ.get("LIGHTKEEPER_MEND_TORCHFT") == "1" for rank in jobs):
+        yield DoctorFinding(check, OK, f"bug 1 is mended; {others}")
+    else:
+        said = (
+            "bug 1: with its DistributedDataParallel, groups that survive an eviction or a death "
+            f"die of an AssertionError in ddp.py; and {others}"
+        )
+        do = "set LIGHTKEEPER_MEND_TORCHFT=1 for the ranks, or install torchft-nightly"
+        yield DoctorFinding(check, WARNING, said, do)
+
+
+def of_host_name(
+    ranks: Sequence[RankHere], lookup: Callable[[str], Iterable[str]] | None = None
+) -> Iterator[DoctorFinding]:
+    """Whether others can come to the name that TorchFT and gloo tell them: this host's own."""
+    lighthouses = {rank.environ.get("TORCHFT_LIGHTHOUSE", "") for rank in ranks} - {""}
+    if not {urlsplit(url).hostname for url in lighthouses} - {"localhost", "127.0.0.1", "::1"}:
+        return  # no TorchFT, or all of it is here
+    name = socket.gethostname()
+    try:
+        addresses = sorted(set((lookup or _addresses)(name)))
+    except OSError as exc:
+        do = "add it to /etc/hosts or the DNS: TorchFT and gloo look it up"
+        yield DoctorFinding("host's name", FAILED, f"{name}: {exc.strerror}", do)
+        return
+    said = f"{name} leads to {', '.join(addresses)}"
+    if all(ip_address(address.partition("%")[0]).is_loopback for address in addresses):
+        said += ": on several hosts every heal ends with `connection refused`"
+        do = "let /etc/hosts give the name the address that the other hosts use"
+        yield DoctorFinding("host's name", WARNING, said, do)
+    else:
+        yield DoctorFinding("host's name", OK, said)
+
+
+def _addresses(name: str) -> list[str]:
+    return [str(entry[4][0]) for entry in socket.getaddrinfo(name, None)]
 
 
 def _version(name: str) -> str | None:
@@ -303,21 +354,32 @@ def _short(exc: Exception) -> str:
 # -- the monitor and the Lighthouse ----------------------------------------------------------------
 
 
-def of_monitors(ranks: Sequence[RankHere]) -> Iterator[DoctorFinding]:
-    """Both directions: it answers us, and it sees the ranks of this host."""
-    settings = dict.fromkeys(monitors_in(rank.environ) for rank in ranks)
-    try:
-        urls = [url for text in settings for url in monitors_of(text)]
-    except SettingError:
-        return  # reported by `of_settings`
-    if not urls:
+def of_monitors(
+    ranks: Sequence[RankHere], environ: Mapping[str, str] | None = None
+) -> Iterator[DoctorFinding]:
+    """Both directions: it answers us, and it sees its ranks on this host. Where this shell names a
+    monitor, ranks of another one are a note.
+    """
+    wanted = (environ or {}).get("LIGHTKEEPER_MONITOR")
+    watched: dict[str, list[RankHere]] = {}
+    for rank in ranks:
+        named = monitors_in(rank.environ)
+        if wanted and named != wanted and rank.url is not None:
+            said = f"another job's: its monitor is {named or 'nobody'}"
+            yield DoctorFinding("monitor", OK, said, where=rank.name)
+            continue
+        with suppress(SettingError):  # reported by `of_settings`
+            urls = monitors_of(named) or ("",)
+            for url in urls:
+                watched.setdefault(url, []).append(rank)
+    if watched.pop("", None):
         do = (
             "unset it where `lightkeeper monitor` runs on this host, or set it to the monitor's "
             "URL, before the ranks start"
         )
         yield DoctorFinding("monitor", FAILED, "LIGHTKEEPER_MONITOR is empty: nobody watches", do)
-    for url in dict.fromkeys(urls):
-        yield from _of_monitor(url, [rank for rank in ranks if rank.url is not None])
+    for url, its in watched.items():
+        yield from _of_monitor(url, [rank for rank in its if rank.url is not None])
 
 
 def _of_monitor(url: str, alive: Sequence[RankHere]) -> Iterator[DoctorFinding]:
@@ -337,21 +399,21 @@ def _of_monitor(url: str, alive: Sequence[RankHere]) -> Iterator[DoctorFinding]:
     check = "monitor sees the ranks"
     try:
         rows = _get(f"{url}/v1/ranks", alive[0].environ).json()["ranks"]
-        healths = {row["rank"]: str(row.get("health", "not registered")) for row in rows}
+        seen = {row["url"]: (row["rank"], str(row.get("health"))) for row in rows}
     except (requests.RequestException, ValueError, KeyError, TypeError, AttributeError) as exc:
         said, do = f"{url}: {_short(exc)}", "give the ranks the monitor's token"
         yield DoctorFinding(check, UNKNOWN, said, do)
         return
     for rank in alive:
-        health = healths.get(rank.name, "not registered")
+        name, health = seen.get(str(rank.url), (rank.name, "not registered"))
         if health in ("unreachable", "not registered"):
             do = (
                 f"the monitor must reach {rank.url}: set LIGHTKEEPER_BIND, and open the "
                 "port between the hosts"
             )
-            yield DoctorFinding(check, FAILED, health, do, rank.name)
+            yield DoctorFinding(check, FAILED, health, rank.complaint or do, name)
         else:
-            yield DoctorFinding(check, OK, health, where=rank.name)
+            yield DoctorFinding(check, OK, health, where=name)
 
 
 def _of_clock(date: str | None, here_s: float) -> Iterator[DoctorFinding]:
@@ -374,8 +436,8 @@ def of_lighthouses(
     check = "Lighthouse"
     for url in dict.fromkeys(rank.environ.get("TORCHFT_LIGHTHOUSE", "") for rank in ranks):
         if not url:
-            do = "set it, unless the script passes lighthouse_addr to its Manager"
-            yield DoctorFinding(check, WARNING, "TORCHFT_LIGHTHOUSE is not set", do)
+            said = "none: a job without TorchFT, or its script passes lighthouse_addr"
+            yield DoctorFinding(check, OK, said)
             continue
         try:
             _get(url)
@@ -429,7 +491,8 @@ def examine(environ: Mapping[str, str]) -> list[DoctorFinding]:
     for rank in ranks:
         for check in (of_settings, of_buffers, of_timeouts, of_worker):
             findings += [finding._replace(where=rank.name) for finding in check(rank)]
-    return [*findings, *of_monitors(ranks), *of_lighthouses(ranks)]
+    torchft = [*of_lighthouses(ranks), *of_torchft_bugs(ranks), *of_host_name(ranks)]
+    return [*findings, *of_monitors(ranks, environ), *torchft]
 
 
 def print_findings(findings: Iterable[DoctorFinding]) -> None:

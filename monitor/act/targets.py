@@ -163,6 +163,10 @@ def _network(address: str) -> str:
     return str(ip) if ip.version == 4 else str(ip_network((int(ip), 64), strict=False))
 
 
+def _is(target: Target, identity: Identity) -> bool:
+    return target.identity.incarnation == identity.incarnation
+
+
 class Registry:
     """The targets. Safe to use from any thread."""
 
@@ -534,7 +538,11 @@ class Registry:
         with self._lock:
             for rank, report in reports.items():
                 target, process = self._targets.get(rank), report.process
-                if target is not None and target.dead is process.alive:
+                if target is None or not _is(target, report.identity):
+                    continue  # it has registered since the poll began
+                self._gone.discard(rank)
+                self._answered[rank] = now_s
+                if target.dead is process.alive:
                     died_s = None if process.alive else now_s - (process.dead_age_s or 0.0)
                     self._targets[rank] = replace(target, died_s=died_s)
                     (self._dead.discard if process.alive else self._dead.add)(rank)
@@ -542,13 +550,37 @@ class Registry:
                 marks += 0 if report.step is None else report.step.progress
                 if self._moved.get(rank, (-1, 0.0))[0] != marks:
                     self._moved[rank] = marks, now_s
-            self._gone -= reports.keys()
-            self._answered.update(dict.fromkeys(reports.keys() & self._targets.keys(), now_s))
+            self._part()
 
-    def gone(self, ranks: Iterable[RankName]) -> None:
+    def gone(self, who: Iterable[Identity]) -> None:
         """Record ranks at whose address nobody listens, or somebody else."""
         with self._lock:
-            self._gone |= self._targets.keys() & set(ranks)
+            for identity in who:
+                target = self._targets.get(identity.rank)
+                if target is not None and _is(target, identity):
+                    self._gone.add(identity.rank)
+            self._part()
+
+    def _part(self) -> None:
+        """Drop who was taken for a mate of a living rank, until its death showed that it was not:
+        a rank of the last launch, whose end was not seen yet when this one began.
+        """
+        if not self._dead and not self._gone:
+            return
+        living = [target for target in self._targets.values() if self._lives(target)]
+        mates = {target.identity.group: target for target in living}
+        for rank in [*self._dead, *self._gone]:
+            mate = mates.get(self._targets[rank].identity.group)
+            if mate is not None and not same_world(self._targets[rank], mate):
+                self._leave_behind(rank)
+        first = min(living, key=lambda target: target.born_s or 0.0, default=None)
+        if first is None or not self._dead or self._run is None:
+            return
+        before = [rank for rank in self._dead if over_before(self._targets[rank], first)]
+        if len(before) == len(self._dead) and self._run.began_s < (first.born_s or 0.0):
+            self._new_run(first)
+            for rank in before:
+                self._leave_behind(rank)
 
     def _heard_s(self, target: Target) -> float:
         """When a target last renewed its lease or answered."""

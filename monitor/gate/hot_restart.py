@@ -34,6 +34,7 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
+import fcntl
 import itertools
 import json
 import logging
@@ -657,7 +658,10 @@ async def _go_on(proxy: Proxy, channel: socket.socket, state: SharedState) -> No
 
 class Worker:
     def __init__(self) -> None:
-        self.channel, theirs = pair()
+        self.channel, end = pair()
+        # not 0 to 2, free where the gate was started without: those become the worker's streams
+        theirs = socket.socket(fileno=fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 3))
+        end.close()
         self.process = subprocess.Popen(
             [
                 sys.executable,

@@ -168,7 +168,7 @@ class Observing:
             }
         )
         registry.gone(
-            seen.identity.rank
+            seen.identity
             for seen in sweep.observations
             if not isinstance(seen.outcome, StateReport) and seen.outcome.reason in _GONE
         )

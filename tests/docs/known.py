@@ -144,13 +144,13 @@ def options() -> frozenset[str]:
              for name in (*option.opts, *option.secondary_opts)}  # fmt: skip
     for module in (
         *ELSEWHERE.values(),
-        "worker_server",
+        "lightkeeper.worker_server",
         "lightkeeper.trainer.supervisor",
         "lightkeeper.trainer.train",
     ):
         names.update(_OPTION.findall(help_of(module)))
     for part in ("push", "export", "check"):
-        names.update(_OPTION.findall(help_of("dashboards", part)))
+        names.update(_OPTION.findall(help_of("lightkeeper.dashboards", part)))
     return frozenset(names)
 
 

@@ -159,7 +159,7 @@ class Sandbox:
             r"(127\.0\.0\.1|localhost):8470": f"127.0.0.1:{self.port}",
             r"127\.0\.0\.1:9470": f"127.0.0.1:{self.host_port}",
             r"not_entered-[\w.]+-\d{6,}|\bID\b": self.incident,
-            r"(?<=replay )(DIR\b|~\S+)": str(self.home / "lightkeeper.monitor.journal"),
+            r"(?<=replay )(DIR\b|~\S+)": str(self.home / "monitor.journal"),
             r"\b03:10\b": "00:00", r"\b03:20\b": "23:59",
             r"/shared/dumps/": "dumps/", r"/srv/lightkeeper-grafana": "grafana",
         }  # fmt: skip

@@ -115,8 +115,12 @@ def test_the_image_sees_what_the_wheel_is_built_of_and_nothing_else_of_the_check
         line for line in (CONTAINER / "Dockerfile.dockerignore").read_text().splitlines()
         if not line.startswith("#")
     ]  # fmt: skip
-    packages = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
-    needed = {"pyproject.toml", "README.md", "LICENSE", "examples/container/*.lock", *packages}
+    [package] = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    behind = {link.resolve().name for link in (ROOT / package).iterdir() if link.is_symlink()}
+    needed = {"pyproject.toml", "README.md", "LICENSE", "examples/container/*.lock", package,
+              *behind - {"trainer", "dashboards"}}  # fmt: skip
+    copied = {words.split()[-1] for word, words in INSTRUCTIONS if word == "COPY"}
+    assert needed & {package, *behind} == copied & {package, *behind}
     assert ignored == "*"
     assert {line[1:] for line in seen if line.startswith("!")} == needed
 

@@ -96,7 +96,7 @@ def reported(healing, monkeypatch):
     reporter = SimpleNamespace(
         fingerprint=lambda weights, step: fingerprints.append((len(weights), step))
     )
-    monkeypatch.setattr(healing.worker_server, "attach", lambda: reporter)
+    monkeypatch.setattr(healing.lightkeeper, "attach", lambda: reporter)
     return fingerprints
 
 

@@ -51,10 +51,7 @@ class Process:
     @property
     def is_sidecar(self) -> bool:
         """Whether it is a WorkerServer."""
-        return (
-            "lightkeeper.worker_server.sidecar" in self.command
-            or "worker_server/sidecar" in self.command
-        )
+        return "worker_server.sidecar" in self.command
 
 
 @dataclass

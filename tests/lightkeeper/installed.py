@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,16 +19,16 @@ OURS = ("dashboards", "monitor", "trainer", "worker_server")
 _HERE = Path(sysconfig.get_paths()["purelib"])
 
 
-def built(kind: str, folder: Path) -> Path:
-    """The wheel or sdist of this tree."""
-    command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
+def built(kind: str, folder: Path, project: str = ".") -> Path:
+    """The wheel or sdist of this tree, or of a project in it."""
+    command = [sys.executable, "-P", "-m", "hatchling", "build", "-t", kind, "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT / project, check=True, capture_output=True, timeout=120)
     [made] = folder.iterdir()
     return made
 
 
-def installed(wheel: Path, folder: Path, *, extras: bool) -> Path:
-    """The programs of a fresh environment with this wheel and, without the network, what it needs:
+def fresh(folder: Path, *, extras: bool) -> Path:
+    """The programs of a fresh environment that has, without the network, what lightkeeper needs:
     with `extras` all that is installed here, else what a bare `pip install lightkeeper` brings.
     """
     venv.create(folder, symlinks=True)
@@ -40,12 +41,24 @@ def installed(wheel: Path, folder: Path, *, extras: bool) -> Path:
                 top = file.parts[0]
                 if top not in ("..", "__pycache__") and not (site / top).exists():
                     (site / top).symlink_to(_HERE / top)
-    command = [
-        sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install",
-        "--quiet", "--no-deps", "--no-index", "--disable-pip-version-check", str(wheel),
-    ]  # fmt: skip
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
     return folder / "bin"
+
+
+def pip(programs: Path, *words: str | Path) -> str:
+    """What pip says about that environment, without the network."""
+    command = [
+        sys.executable, "-P", "-m", "pip", "--python", str(programs / "python"),
+        "--disable-pip-version-check", *map(str, words),
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=120
+    )
+    return done.stdout
+
+
+def install(programs: Path, *what: str | Path) -> None:
+    """Wheels, or `-e` and a folder."""
+    pip(programs, "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation", *what)
 
 
 def _needed(name: str, seen: frozenset[str] = frozenset()) -> set[str]:
@@ -59,11 +72,28 @@ def _needed(name: str, seen: frozenset[str] = frozenset()) -> set[str]:
 
 
 def strangers(folder: Path) -> Path:
-    """A user's repository with packages of our names; whoever imports one is not us."""
+    """A user's repository with packages of our names; who imports the package is not us."""
     for name in OURS:
         (folder / name).mkdir(parents=True)
         (folder / name / "__init__.py").write_text(f"raise SystemExit('a stranger: {name}')\n")
     return folder
+
+
+def distribution_of_a_stranger(folder: Path, name: str) -> Path:
+    """A wheel as PyPI has some: one top-level package, of one of our folders' names."""
+    info = f"{name}-0.0.36.dist-info"
+    files = {
+        f"{name}/__init__.py": f"WHOSE = 'a stranger: {name}'\n",
+        f"{name}/model.py": "",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.0.36\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(f"{file},,\n" for file in (*files, f"{info}/RECORD"))
+    wheel = folder / f"{name}-0.0.36-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for file, text in {**files, f"{info}/RECORD": record}.items():
+            archive.writestr(file, text)
+    return wheel
 
 
 @dataclass(frozen=True, slots=True)

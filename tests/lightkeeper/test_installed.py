@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 import requests
 
-from tests.lightkeeper.installed import OURS, Shell, built, installed, strangers
+from tests.lightkeeper.installed import (
+    OURS,
+    ROOT,
+    Shell,
+    built,
+    distribution_of_a_stranger,
+    fresh,
+    install,
+    pip,
+    strangers,
+)
 from tests.ports import free_port
 from tests.waiting import wait_for
 
@@ -27,15 +39,26 @@ def wheel(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(wheel, tmp_path_factory) -> Path:
-    """With every extra."""
-    return installed(wheel, tmp_path_factory.mktemp("whole") / "venv", extras=True)
+def sides(tmp_path_factory) -> tuple[Path, ...]:
+    """The wheels of trainer and dashboards."""
+    folder = tmp_path_factory.mktemp("sides")
+    return tuple(built("wheel", folder / name, name) for name in ("trainer", "dashboards"))
+
+
+@pytest.fixture(scope="module")
+def whole(wheel, sides, tmp_path_factory) -> Path:
+    """With every extra, trainer and dashboards."""
+    programs = fresh(tmp_path_factory.mktemp("whole") / "venv", extras=True)
+    install(programs, wheel, *sides)
+    return programs
 
 
 @pytest.fixture(scope="module")
 def bare(wheel, tmp_path_factory) -> Path:
     """What `pip install lightkeeper` alone brings."""
-    return installed(wheel, tmp_path_factory.mktemp("bare") / "venv", extras=False)
+    programs = fresh(tmp_path_factory.mktemp("bare") / "venv", extras=False)
+    install(programs, wheel)
+    return programs
 
 
 @pytest.fixture
@@ -48,12 +71,34 @@ def rank_host(bare, tmp_path) -> Shell:
     return Shell(bare, strangers(tmp_path / "repository"), tmp_path / "state")
 
 
-def test_the_wheel_holds_our_packages_with_their_files_and_nothing_else(wheel):
-    names = zipfile.ZipFile(wheel).namelist()
-    tops = {name.partition("/")[0] for name in names}
-    assert tops == {*OURS, "lightkeeper", f"lightkeeper-{wheel.name.split('-')[1]}.dist-info"}
+def tops(names) -> set[str]:
+    return {name.partition("/")[0] for name in names} - {".."}
+
+
+def rooms(names) -> set[str]:
+    return {"/".join(name.split("/")[:2]) for name in names if name.startswith("lightkeeper/")}
+
+
+def test_each_wheel_holds_its_own_below_the_one_name_with_its_files(wheel, sides):
+    contents = [zipfile.ZipFile(path).namelist() for path in (wheel, *sides)]
+    for path, names in zip((wheel, *sides), contents, strict=True):
+        assert tops(names) == {"lightkeeper", f"{'-'.join(path.name.split('-')[:2])}.dist-info"}
+        assert not [name for name in names if "/./" in name]
+    held = [rooms(names) for names in contents]
+    assert {"lightkeeper/py.typed", "lightkeeper/monitor", "lightkeeper/worker_server"} < held[0]
+    assert held[1:] == [{"lightkeeper/trainer"}, {"lightkeeper/dashboards"}]
     for kind in ("monitor/show/templates/", "monitor/show/static/", "dashboards/grafana/"):
-        assert any(name.startswith(kind) for name in names), kind
+        assert any(
+            name.startswith(f"lightkeeper/{kind}") for names in contents for name in names
+        ), kind
+
+
+def test_all_three_have_the_version_of_the_first(wheel, sides):
+    versions = {path.name.split("-")[1] for path in (wheel, *sides)}
+    wanted = [tomllib.loads((ROOT / name / "pyproject.toml").read_text())["project"]["dependencies"]
+              for name in ("trainer", "dashboards")]  # fmt: skip
+    assert {versions.pop()} == {text.partition("==")[2] for [text] in wanted}
+    assert not versions
 
 
 def test_a_wheel_that_is_built_from_the_sdist_is_the_same(wheel, tmp_path):
@@ -109,32 +154,123 @@ def test_processes_that_a_process_of_ours_starts_are_ours_too(shell):
     assert "stranger" not in said
 
 
+# -- other people's packages of these names ------------------------------------------------------
+
 RANK = """
-import json, sys, lightkeeper
+import lightkeeper
 reporter = lightkeeper.attach()
 with reporter.phase("data"):
     pass
-import {stranger}
+import dashboards.loop, monitor.loop, trainer.loop, worker_server.loop
+print(type(reporter).__name__, monitor.loop.WHOSE, trainer.loop.WHOSE)
 """
 
 
-def test_in_a_rank_a_strangers_package_stays_theirs(shell):
-    (shell.folder / "worker_server" / "__init__.py").unlink()
-    (shell.folder / "worker_server").rmdir()
-    (shell.folder / "train.py").write_text(RANK.format(stranger="monitor"))
+@pytest.mark.parametrize("kind", ["a package", "a folder without __init__.py"])
+def test_a_users_packages_of_our_names_stay_theirs_in_a_rank(whole, tmp_path, kind):
+    folder = strangers(tmp_path / "repository")
+    for name in OURS:
+        (folder / name / "__init__.py").write_text("")
+        (folder / name / "loop.py").write_text("WHOSE = 'mine'\n")
+        if kind != "a package":
+            (folder / name / "__init__.py").unlink()
+    (folder / "train.py").write_text(RANK)
+    shell = Shell(whole, folder, tmp_path / "state")
     done = shell.run("python", "train.py", LIGHTKEEPER_MONITOR="", LIGHTKEEPER_LINGER_S="0")
-    assert (done.returncode, done.stderr) == (1, "a stranger: monitor\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Reporter mine mine\n", "")
 
 
-def test_a_rank_whose_worker_server_is_a_strangers_trains_unattached_and_is_told_once(shell):
-    (shell.folder / "train.py").write_text(RANK.format(stranger="json"))
-    done = shell.run("python", "train.py", LIGHTKEEPER_ATTACH="1", RANK="0", WORLD_SIZE="1")
-    assert done.returncode == 0
-    place = shell.folder / "worker_server" / "__init__.py"
-    assert done.stderr == (
-        f"lightkeeper is not attached: a package `worker_server` at {place} is in the way of its "
-        "own; rename it, or put it later on PYTHONPATH\n"
-    )
+WHOSE = "import trainer, trainer.model; print(trainer.WHOSE)"
+
+
+@pytest.mark.parametrize("kind", ["wheel", "editable"])
+def test_a_distribution_named_trainer_and_ours_come_and_go_without_each_other(
+    wheel, tmp_path, kind
+):
+    theirs = distribution_of_a_stranger(tmp_path, "trainer")
+    ours = (wheel,) if kind == "wheel" else ("-e", ROOT)
+    programs = fresh(tmp_path / "venv", extras=True)
+    (tmp_path / "elsewhere").mkdir()
+    shell = Shell(programs, tmp_path / "elsewhere", tmp_path / "state")
+
+    def works() -> tuple[bool, bool]:
+        version = shell.run("lightkeeper", "--version") if _has(programs) else None
+        whose = shell.run("python", "-c", WHOSE)
+        return (
+            version is not None and version.stdout.startswith("lightkeeper 0."),
+            whose.stdout == "a stranger: trainer\n",
+        )
+
+    install(programs, theirs)
+    install(programs, *ours)
+    assert works() == (True, True)
+    pip(programs, "uninstall", "--yes", "trainer")
+    assert works() == (True, False)
+    install(programs, theirs)
+    assert works() == (True, True)
+    files = pip(programs, "show", "-f", "lightkeeper").partition("Files:")[2].split()
+    editable = {"_editable_impl_lightkeeper.pth", "_editable_impl_lightkeeper.py"}
+    own = {"lightkeeper"} if kind == "wheel" else editable
+    assert {top for top in tops(files) if not top.endswith(".dist-info")} - {"__pycache__"} == own
+    pip(programs, "uninstall", "--yes", "lightkeeper")
+    assert works() == (False, True)
+
+
+def _has(programs: Path) -> bool:
+    return (programs / "lightkeeper").exists()
+
+
+def test_the_trainers_wheel_adds_its_folder_and_takes_only_that_away(wheel, sides, tmp_path):
+    programs = fresh(tmp_path / "venv", extras=True)
+    shell = Shell(programs, strangers(tmp_path / "repository"), tmp_path / "state")
+    install(programs, wheel)
+    without = shell.run("lightkeeper", "demo", "--help")
+    assert (without.returncode, without.stderr) == (
+        1, "error: lightkeeper.trainer is not installed here: pip install lightkeeper-trainer\n"
+    )  # fmt: skip
+    install(programs, sides[0])
+    assert shell.run("lightkeeper", "demo", "--help").stdout.startswith("usage: lightkeeper demo")
+    pip(programs, "uninstall", "--yes", "lightkeeper-trainer")
+    [site] = programs.parent.glob("lib/python*/site-packages/lightkeeper")
+    assert not (site / "trainer").exists()
+    assert shell.run("lightkeeper", "monitor", "--help").returncode == 0
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_an_old_spelling_in_a_clone_is_answered_with_the_new_one(name):
+    for words in (["-m", name], ["-c", f"import {name}"]):
+        done = subprocess.run(
+            [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False,
+            timeout=60, env={},
+        )  # fmt: skip
+        assert done.returncode == 1
+        assert f"`{name}` is `lightkeeper.{name}` now" in done.stderr.splitlines()[-1]
+
+
+TYPED = """
+from lightkeeper import Reporter, attach
+reporter: Reporter = attach(job="demo", rank=0)
+reveal_type(attach)
+reporter.begin_step("one")
+attach(jobs="demo")
+"""
+
+
+def test_a_type_checker_sees_what_attach_takes_and_gives(bare, tmp_path):
+    (tmp_path / "train.py").write_text(TYPED)
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--python-executable", bare / "python",
+         "--config-file", "", "train.py"],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=170,
+        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+    )  # fmt: skip
+    said = done.stdout
+    assert "train.py:4: note: Revealed type is" in said, said
+    assert "job: str | None =" in said
+    assert "-> lightkeeper.worker_server.rank.reporter.Reporter" in said
+    assert 'train.py:5: error: Argument 1 to "begin_step"' in said
+    assert 'train.py:6: error: Unexpected keyword argument "jobs"' in said
+    assert "Found 2 errors" in said
 
 
 # -- what a rank's host has ----------------------------------------------------------------------
@@ -154,8 +290,6 @@ def test_a_command_whose_extra_is_missing_names_it_in_one_sentence(rank_host, co
 
 
 def test_a_bare_install_runs_a_rank_with_its_workerserver_and_asks_a_monitor(rank_host):
-    (rank_host.folder / "worker_server" / "__init__.py").unlink()
-    (rank_host.folder / "worker_server").rmdir()
     (rank_host.folder / "train.py").write_text(
         "import time, sys, urllib.request, lightkeeper\n"
         "reporter = lightkeeper.attach()\n"
@@ -196,8 +330,6 @@ sys.exit(7 * dist.get_rank())
 
 def test_three_commands_and_no_variable_from_the_wheel_to_a_watched_job(shell):
     """`pip install` was the first; the monitor is not at its default port, which others may use."""
-    (shell.folder / "worker_server" / "__init__.py").unlink()
-    (shell.folder / "worker_server").rmdir()
     (shell.folder / "train.py").write_text(DDP)
     url = f"http://127.0.0.1:{free_port()}"
     lightkeeper = str(shell.bin / "lightkeeper")
@@ -215,6 +347,11 @@ def test_three_commands_and_no_variable_from_the_wheel_to_a_watched_job(shell):
             "lightkeeper", "quarantine", "add", "node7", "--reason", "trial", "--monitor", url
         )
         assert evicted.returncode == 0, evicted.stderr  # it found the token
+        examined = shell.run("lightkeeper", "doctor", "--format", "json")
+        findings = json.loads(examined.stdout)["findings"]
+        seen = {row["where"] for row in findings if row["check"] == "monitor sees the ranks"}
+        assert seen == {"job.0", "job.1"}
+        assert {row["state"] for row in findings} <= {"ok", "unknown"}, examined.stdout
     finally:
         (shell.folder / "stop").touch()
         said = job.communicate(timeout=60)[1]

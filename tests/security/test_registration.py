@@ -117,7 +117,7 @@ def test_a_rank_that_starts_again_has_its_name_once_nobody_listens_at_the_old_ur
     table = api.service.keeper._components.registry
     assert register(api, "http://10.0.0.1:9000") == 200
     assert register(api, "http://10.0.0.1:9001", incarnation="two") == 409
-    table.gone([table.targets()[0].rank])
+    table.gone([table.targets()[0].identity])
     assert register(api, "http://10.0.0.1:9001", incarnation="two") == 200
     assert register(api, "http://10.0.0.1:9000") == 409  # the old one comes too late
 

@@ -40,7 +40,7 @@ with reporter.phase("forward"):
 print(state.step, state.phase)
 """
 ANOTHER_TORCH = """
-import sys, types, worker_server
+import sys, types, lightkeeper
 for name in ("torch", "torch._dynamo"):
     sys.modules[name] = types.ModuleType(name)
 from lightkeeper.worker_server.rank.torch_hooks import declare_compilations
@@ -147,12 +147,12 @@ def test_a_torch_that_calls_nobody_back_is_one_warning(ended):
 
 def test_importing_the_package_is_light(run_dir):
     heavy = "[m for m in ('torch', 'flask', 'mmap', 'subprocess', 'ctypes') if m in sys.modules]"
-    code = f"import sys, worker_server, worker_server.wire; print({heavy})"
+    code = f"import sys, lightkeeper, lightkeeper.worker_server.wire; print({heavy})"
     assert run_python("-c", code, run_dir=run_dir).stdout == "[]\n"
 
 
 COMPILES = """
-import os, torch, worker_server
+import os, torch, lightkeeper
 from pathlib import Path
 from lightkeeper.worker_server.rank.page.reader import PageReader
 lightkeeper.attach()

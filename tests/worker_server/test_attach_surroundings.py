@@ -19,7 +19,7 @@ pytestmark = pytest.mark.integration
 
 NAME = f"lightkeeper-{os.getuid()}"
 LIVE = """
-import json, sys, time, urllib.request, worker_server
+import json, sys, time, urllib.request, lightkeeper
 reporter = lightkeeper.attach()
 reporter.begin_step(3)
 deadline = time.monotonic() + 30
@@ -124,7 +124,7 @@ def test_with_no_port_to_be_had_the_rank_trains_on_and_the_sidecar_takes_one_whe
 
 def test_torchs_part_can_be_left_out(run_dir):
     code = (
-        "import os, worker_server, torch, torch.distributed as dist\n"
+        "import os, lightkeeper, torch, torch.distributed as dist\n"
         "from torch.optim import optimizer\n"
         "for switch in '01':\n"
         "    if not os.fork():\n"
@@ -141,7 +141,7 @@ def test_torchs_part_can_be_left_out(run_dir):
 
 
 OPTIMIZED = """
-import os, time, torch, urllib.request, worker_server
+import os, time, torch, urllib.request, lightkeeper
 import torch._dynamo  # AdamW imports it at its first step
 torch.set_num_threads(1)
 def life(reports):

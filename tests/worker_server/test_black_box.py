@@ -199,3 +199,11 @@ def test_a_page_that_the_rank_wrote_over_by_mistake_still_gets_answers(page, ben
         parse(json.loads(json.dumps(wire.to_json(answer), allow_nan=False)))
     generate_latest(make_registry(box.state, lambda: "", box.follower))
     box.tick()
+
+
+def test_a_rank_whose_page_moves_after_its_death_is_alive(page, bench):
+    page.beat()
+    for dead_age_s, alive in ((9.0, True), (0.5, False)):
+        dead = wire.Process(alive=False, state=None, dead_age_s=dead_age_s)
+        bench.process.look = lambda _, dead=dead: dead
+        assert bench.box.process().alive is alive

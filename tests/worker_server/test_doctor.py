@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from email.utils import formatdate
 
@@ -13,6 +14,7 @@ from lightkeeper.worker_server.doctor import FAILED, OK, UNKNOWN, WARNING, RankH
 from tests.http_server import FakeServer
 from tests.ports import free_port
 from tests.worker_server.boxes import HEADS, IDENTITY, PROCESS, STEP
+from tests.worker_server.ranks import ROOT
 
 
 class Server(FakeServer):
@@ -189,12 +191,31 @@ def test_a_monitor_that_is_not_set_or_away(server):
     ("health", "state"), [("healthy", OK), ("unreachable", FAILED), (None, FAILED)]
 )
 def test_a_monitor_sees_the_ranks_or_not(server, health, state):
-    ranks = [] if health is None else [{"rank": "rg_1.0", "health": health}]
+    own, another = {"url": "http://127.0.0.1:1"}, {"url": "http://127.0.0.1:2"}
+    ranks = [{"rank": "rg_1.0", "health": "healthy", **another}]  # of the same name
+    ranks += [] if health is None else [{"rank": "train_1.0", "health": health, **own}]
     server.answers = {"/healthz": {}, "/v1/ranks": {"ranks": ranks}}
-    here = rank("http://127.0.0.1:1", LIGHTKEEPER_MONITOR=server.url)
-    assert told(doctor.of_monitors([here])) == [
+    here = rank(own["url"], LIGHTKEEPER_MONITOR=server.url)
+    findings = list(doctor.of_monitors([here]))
+    assert told(findings) == [
         ("monitor", OK), ("clock", OK), ("monitor sees the ranks", state),
     ]  # fmt: skip
+    assert findings[-1].where == ("rg_1.0" if health is None else "train_1.0")
+
+
+def test_what_its_worker_server_has_to_say_is_the_advice(server):
+    server.answers = {"/healthz": {}, "/v1/ranks": {"ranks": []}}
+    here = RankHere("rg_1.0", {"LIGHTKEEPER_MONITOR": server.url}, "http://h:1", "it refuses rg_1")
+    assert list(doctor.of_monitors([here]))[-1].do == "it refuses rg_1"
+
+
+def test_ranks_of_another_monitor_are_a_note(server):
+    server.answers = {"/healthz": {}, "/v1/ranks": {"ranks": []}}
+    theirs = rank("http://127.0.0.1:1", LIGHTKEEPER_MONITOR=f"http://127.0.0.1:{free_port()}")
+    findings = list(doctor.of_monitors([theirs], {"LIGHTKEEPER_MONITOR": server.url}))
+    assert told(findings) == [("monitor", OK)]
+    assert "another job's" in findings[0].said
+    assert told(doctor.of_monitors([theirs])) == [("monitor", FAILED)]
 
 
 def test_a_monitor_that_wants_another_token_and_whose_clock_is_off(server):
@@ -225,9 +246,50 @@ def test_the_lighthouse_and_its_timeouts(server, tmp_path, flags, state):
 
 
 def test_a_lighthouse_that_is_not_set_or_away(server, tmp_path):
-    assert told(doctor.of_lighthouses([rank()], tmp_path)) == [("Lighthouse", WARNING)]
+    assert told(doctor.of_lighthouses([rank()], tmp_path)) == [("Lighthouse", OK)]
     away = rank(TORCHFT_LIGHTHOUSE=server.url)
     assert told(doctor.of_lighthouses([away], tmp_path)) == [("Lighthouse", FAILED)]
+
+
+@pytest.mark.parametrize(
+    ("version", "environ", "states"),
+    [
+        ("0.2.0", {"TORCHFT_LIGHTHOUSE": "http://h:1"}, [WARNING]),
+        ("0.2.0", {"TORCHFT_LIGHTHOUSE": "http://h:1", "LIGHTKEEPER_MEND_TORCHFT": "1"}, [OK]),
+        ("0.2.0", {}, []),
+        ("0.3.0", {"TORCHFT_LIGHTHOUSE": "http://h:1"}, []),
+    ],
+)
+def test_known_bugs_of_the_installed_torchft(monkeypatch, version, environ, states):
+    monkeypatch.setattr(doctor, "_version", {"torchft": version}.get)
+    findings = list(doctor.of_torchft_bugs([rank(**environ)]))
+    assert [finding.state for finding in findings] == states
+    rows = re.findall(r"^\| (\d) \|", (ROOT / "docs/versions.md").read_text(), re.MULTILINE)
+    for finding in findings:
+        assert f"{rows[1]} to {rows[-1]} of docs/versions.md" in finding.said
+
+
+@pytest.mark.parametrize(
+    ("lighthouse", "addresses", "states"),
+    [
+        ("http://head:29510", ["127.0.0.1", "127.0.1.1", "::1"], [WARNING]),
+        ("http://head:29510", ["127.0.1.1", "10.0.0.7", "fe80::1%eth0"], [OK]),
+        ("http://127.0.0.1:29510", ["127.0.0.1"], []),
+        ("", ["127.0.0.1"], []),
+    ],
+)
+def test_a_name_of_this_host_that_leads_back_to_it(lighthouse, addresses, states):
+    here = rank(TORCHFT_LIGHTHOUSE=lighthouse)
+    findings = list(doctor.of_host_name([here], lambda _: addresses))
+    assert [finding.state for finding in findings] == states
+
+
+def test_a_name_of_this_host_that_leads_nowhere():
+    def nowhere(name):
+        raise OSError(-2, "Name or service not known")
+
+    (finding,) = doctor.of_host_name([rank(TORCHFT_LIGHTHOUSE="http://head:1")], nowhere)
+    assert (finding.state, finding.said.endswith("Name or service not known")) == (FAILED, True)
 
 
 # -- all together ----------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ REFUSED = (
 
 
 IN_A_THREAD = """
-import threading, worker_server
+import threading, lightkeeper
 thread = threading.Thread(target=lightkeeper.attach); thread.start(); thread.join()
 print('trains')
 """

@@ -9,17 +9,27 @@ import warnings
 import pytest
 
 from lightkeeper.worker_server.rank.warn_once import warn
+from tests.worker_server.ranks import run_python
 
 
 def test_it_is_a_warning(recwarn):
-    warn("lightkeeper is lost", 2)
+    warn("lightkeeper is lost")
     assert [str(warning.message) for warning in recwarn] == ["lightkeeper is lost"]
+
+
+def test_it_is_one_line_without_source_and_is_ignored_by_name():
+    code = "from lightkeeper.worker_server.rank.warn_once import warn; warn('lost')"
+    said = {
+        flags: run_python(*flags, "-c", code).stderr
+        for flags in ((), ("-W", "ignore:::lightkeeper"))
+    }
+    assert list(said.values()) == ["lightkeeper:0: RuntimeWarning: lost\n", ""]
 
 
 def test_where_warnings_are_errors_it_is_a_line_on_stderr(capsys):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warn("lightkeeper is lost", 2)
+        warn("lightkeeper is lost")
     assert capsys.readouterr().err == "RuntimeWarning: lightkeeper is lost\n"
 
 
@@ -41,4 +51,4 @@ def test_a_stderr_that_cannot_be_written_to_is_silence(monkeypatch, stream, acti
         warnings.simplefilter(action)
         monkeypatch.setattr(warnings, "showwarning", written)
         monkeypatch.setattr(sys, "stderr", stream)
-        warn("lightkeeper is lost", 2)
+        warn("lightkeeper is lost")

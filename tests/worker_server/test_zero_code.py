@@ -17,7 +17,7 @@ from tests.worker_server.ranks import run_python as run
 pytestmark = pytest.mark.integration
 
 SCRIPT = """
-import json, sys, worker_server
+import json, sys, lightkeeper
 kind = type(lightkeeper.attach()).__name__
 print(json.dumps([kind, __name__, sys.argv[1:], sys.path[0]]))
 """
@@ -163,7 +163,7 @@ def test_the_help_teaches_and_starts_nothing(tmp_path, run_dir):
 
 
 SHOW = """
-import json, os, worker_server
+import json, os, lightkeeper
 from pathlib import Path
 from lightkeeper.worker_server.rank.page.reader import PageReader
 lightkeeper.attach()

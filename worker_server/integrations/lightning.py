@@ -53,7 +53,7 @@ def _wanted(package: str) -> list[Any]:
     try:
         return [_callback(package)]
     except Exception as exc:  # noqa: BLE001  training continues
-        warn(f"lightkeeper has no callback for {package}: {exc!r}", stacklevel=4)
+        warn(f"lightkeeper has no callback for {package}: {exc!r}")
         return []
 
 
@@ -75,7 +75,7 @@ def _quiet(hook: Hook) -> Hook:
             hook(self, *args, **kwargs)
         except Exception as exc:  # noqa: BLE001
             self.failed = True
-            warn(f"lightkeeper stopped following Lightning: {exc!r}", stacklevel=3)
+            warn(f"lightkeeper stopped following Lightning: {exc!r}")
 
     return guarded  # type: ignore[return-value]
 
@@ -205,4 +205,4 @@ class FabricCallback:
         try:
             attach(rank=fabric.global_rank, world_size=fabric.world_size)
         except Exception as exc:  # noqa: BLE001
-            warn(f"lightkeeper is not attached: {exc!r}", stacklevel=3)
+            warn(f"lightkeeper is not attached: {exc!r}")

@@ -63,7 +63,7 @@ def handler(*, structured_logger: logging.Logger, rank: int, source: str, output
         structured_logger.addHandler(SpanHandler(spans, reporter.close))
         hear_losses(spans.note_loss)
     except Exception as exc:  # noqa: BLE001  training continues
-        warn(f"lightkeeper sees no spans, or no loss, of torchtitan: {exc!r}", stacklevel=3)
+        warn(f"lightkeeper sees no spans, or no loss, of torchtitan: {exc!r}")
     named = [name.strip() for name in os.environ.get(_VARIABLE, "").split(",") if name.strip()]
     if named == [f"{__name__}.{handler.__name__}"]:
         _write_jsonl(structured_logger, rank, source, output_dir)
@@ -73,7 +73,7 @@ def _write_jsonl(logger: logging.Logger, rank: int, source: str, output_dir: str
     try:
         register = importlib.import_module(_JSONL).register_jsonl_handler
     except (ImportError, AttributeError) as exc:
-        warn(f"torchtitan's own JSONL handler is not where 0.3.0 has it: {exc}", stacklevel=4)
+        warn(f"torchtitan's own JSONL handler is not where 0.3.0 has it: {exc}")
         return
     register(structured_logger=logger, rank=rank, source=source, output_dir=output_dir)
 
@@ -139,7 +139,7 @@ class SpanHandler(logging.Handler):
             self._take(record)
         except Exception as exc:  # noqa: BLE001  nothing may reach training
             self._on = False
-            warn(f"lightkeeper stopped reading torchtitan's spans: {exc!r}", stacklevel=4)
+            warn(f"lightkeeper stopped reading torchtitan's spans: {exc!r}")
 
     def _take(self, record: logging.LogRecord) -> None:
         fields = vars(record)

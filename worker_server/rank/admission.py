@@ -38,6 +38,7 @@ from typing import Any, NoReturn
 from urllib.parse import urlencode, urlsplit
 
 from lightkeeper.worker_server import home
+from lightkeeper.worker_server.command import become
 from lightkeeper.worker_server.rank.identity import (
     POD,
     group_of,
@@ -220,9 +221,6 @@ def _write(line: str) -> None:
 # -- a launcher asks ---------------------------------------------------------------------------
 
 _USAGE_STATUS = 2
-_CANNOT_RUN_STATUS = 126
-_NOT_FOUND_STATUS = 127
-"""For a command that cannot be started, as in a shell, env and nohup."""
 _ASK_S = 5.0
 """For all monitors together. Longer waits for dead ones; shorter starts groups on quarantined hosts
 while a monitor is busy."""
@@ -231,8 +229,6 @@ _LAST_WORD_S = 300.0
 group starts: training does not depend on the monitor."""
 _JITTER = 0.5
 """Each pause is up to this share shorter or longer: a thousand launchers must not ask at once."""
-_HEEDED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
-"""Python ignores these; other programs keep the default."""
 
 _ABOUT = """\
 Run a command whose ranks are watched: with LIGHTKEEPER_ATTACH=1, so that each rank attaches itself
@@ -401,33 +397,6 @@ def _say(text: str) -> None:
     _write(f"lightkeeper run: {text}")
 
 
-def _as_started() -> dict[bytes, bytes]:
-    """The environment at process start: python may have added LC_CTYPE."""
-    now = dict(os.environb)
-    try:
-        with open("/proc/self/environ", "rb") as file:
-            first = dict(line.split(b"=", 1) for line in file.read().split(b"\0") if b"=" in line)
-    except OSError:
-        return now
-    if b"LC_CTYPE" not in first:
-        now.pop(b"LC_CTYPE", None)
-    return now
-
-
-def become(command: Sequence[str], environ: Mapping[bytes, bytes]) -> int:
-    """Run the command in place of this process; only a command that cannot be run returns."""
-    for number in _HEEDED_BY_PYTHON:
-        signal.signal(number, signal.SIG_DFL)
-    try:
-        os.execvpe(command[0], list(command), environ)  # noqa: S606  it is what we were asked to run
-    except FileNotFoundError:
-        _say(f"{command[0]}: no such command")
-        return _NOT_FOUND_STATUS
-    except (OSError, ValueError) as exc:
-        _say(f"cannot run {command[0]}: {getattr(exc, 'strerror', None) or exc}")
-        return _CANNOT_RUN_STATUS
-
-
 def main(words: Sequence[str]) -> int:
     """Ask, then become the command. Returns only if there is none, or it may not run."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -447,8 +416,7 @@ def main(words: Sequence[str]) -> int:
             "no launcher (torchrun, srun, mpirun) makes this python a rank: it is watched only if "
             "the script attaches; or: lightkeeper run -- python -m lightkeeper.worker_server SCRIPT"
         )
-    changes = {os.fsencode(name): os.fsencode(value) for name, value in chosen.changes.items()}
-    return become(chosen.command, {**_as_started(), **changes}) if chosen.command else 0
+    return become(chosen.command, chosen.changes) if chosen.command else 0
 
 
 if __name__ == "__main__":

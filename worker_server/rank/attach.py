@@ -12,12 +12,13 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any, cast
@@ -89,7 +90,11 @@ def start_sidecar(files: run_dir.RankFiles) -> subprocess.Popen[bytes]:
     environ = for_sidecar(os.environ)
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, [home, environ.get("PYTHONPATH")]))
     environ.pop("LD_PRELOAD", None)  # a profiler or allocator meant for training
-    pidfd = os.pidfd_open(os.getpid())
+    low = os.pidfd_open(os.getpid())
+    try:  # not 0 to 2, free if the program was started without: they become the sidecar's streams
+        pidfd = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(low)
     try:
         with files.log.open("ab") as log:  # for errors before it can log by itself
             return subprocess.Popen(
@@ -188,7 +193,10 @@ class SidecarProcess:
             self._sidecar = sidecar
             ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(sidecar[0]), 0, 0, 0)
         elif self._clock() - self._started_s > _START_LIMIT_S:
-            self._give_up("did not come up")
+            last = ""
+            with contextlib.suppress(OSError, IndexError):  # of a traceback, say
+                last = f" ({self._files.log.read_text('utf-8', 'replace').splitlines()[-1][:200]})"
+            self._give_up(f"did not come up{last}")
 
     def _again(self) -> None:
         now = self._clock()
@@ -207,7 +215,7 @@ class SidecarProcess:
 
     def _give_up(self, why: str) -> None:
         self._given_up = True
-        warn(f"lightkeeper's WorkerServer {why}: see {self._files.log}", stacklevel=2)
+        warn(f"lightkeeper's WorkerServer {why}: see {self._files.log}")
 
 
 # -- attaching ------------------------------------------------------------------------------------
@@ -232,13 +240,29 @@ def attach(overrides: Mapping[str, str] | None = None) -> Reporter:
     if (environ.get("LIGHTKEEPER_ADMISSION") or "off") != "off":
         from lightkeeper.worker_server.rank.admission import ask_to_join  # noqa: PLC0415  has http
 
-        ask_to_join(environ, _warn)
+        ask_to_join(environ, warn)
     try:
-        _attached = _attach(environ)
+        with _streams_reserved():
+            _attached = _attach(environ)
     except Exception as exc:  # noqa: BLE001  training continues without us
         _attached = cast(Reporter, NullReporter())
-        _warn(f"lightkeeper is not attached: {exc!r}")
+        warn(f"lightkeeper is not attached: {exc!r}")
     return _attached
+
+
+@contextlib.contextmanager
+def _streams_reserved() -> Iterator[None]:
+    """No file of ours takes the number of a standard stream that the program was started without:
+    what C code prints to it would be written into our page.
+    """
+    taken: list[int] = []
+    try:
+        while not taken or taken[-1] < 3:
+            taken.append(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
+        yield
+    finally:
+        for fd in taken:
+            os.close(fd)
 
 
 def _attach(environ: Mapping[str, str]) -> Reporter:
@@ -246,14 +270,14 @@ def _attach(environ: Mapping[str, str]) -> Reporter:
     identity = identity_from(environ, os.getpid(), wire.digest(claim.secret))
     settings = Settings.from_environ(environ, identity.group_rank)  # raises if invalid
     if identity.group_rank == 0 and (complaint := misspelt(environ)):
-        _warn(f"lightkeeper: {complaint}")
+        warn(f"lightkeeper: {complaint}")
     if settings.no_token and identity.group_rank == 0:
-        _warn(f"lightkeeper has no token: {settings.no_token}")
+        warn(f"lightkeeper has no token: {settings.no_token}")
     files, page = run_dir.first_usable(
-        run_dir.candidates(environ), lambda folder: _new_page(folder, identity, claim), _warn
+        run_dir.candidates(environ), lambda folder: _new_page(folder, identity, claim), warn
     )
     if identity.host.startswith(POD) and environ.get("LOCAL_RANK", "0") == "0":
-        _warn(
+        warn(
             f"lightkeeper does not know the node of {identity.host}, so quarantine cannot keep "
             "anybody off it: set LIGHTKEEPER_HOST from spec.nodeName"
         )
@@ -266,14 +290,14 @@ def _attach(environ: Mapping[str, str]) -> Reporter:
     try:
         last_words.install(page, files.crash)
     except OSError as exc:
-        _warn(f"lightkeeper cannot keep last words: {exc!r}")
+        warn(f"lightkeeper cannot keep last words: {exc!r}")
     end = _start_beat(page, files, sidecar)
     os.register_at_fork(after_in_child=lambda: _forget(reporter, end))
     if environ.get("LIGHTKEEPER_TORCH") != "0":
         try:
             when_imported("torch", lambda: _hook_torch(reporter, files))
         except Exception as exc:  # noqa: BLE001  steps are still worth reporting
-            _warn(f"lightkeeper sees no collectives: {exc!r}")
+            warn(f"lightkeeper sees no collectives: {exc!r}")
     return reporter
 
 
@@ -308,7 +332,7 @@ def _complaining(files: run_dir.RankFiles) -> Callable[[], None]:
         complaint = None if mark == former else _published(files, "complaint")
         if complaint is not None and complaint != warned:
             warned = complaint
-            _warn(f"lightkeeper: {complaint}")
+            warn(f"lightkeeper: {complaint}")
 
     return look
 
@@ -326,6 +350,10 @@ def _hook_torch(reporter: Reporter, files: run_dir.RankFiles) -> None:
         collectives.install(reporter)
         process_groups.install()
         torchft.install(reporter)
+        if os.environ.get("LIGHTKEEPER_MEND_TORCHFT") == "1":
+            from lightkeeper.worker_server.rank import torchft_mends  # noqa: PLC0415  on request
+
+            torchft_mends.install()
         if files.socket_fits:
             torch_hooks.start_control_plane(files.socket)
 
@@ -340,11 +368,7 @@ def _hook_torch(reporter: Reporter, files: run_dir.RankFiles) -> None:
         try:
             install()
         except Exception as exc:  # noqa: BLE001  training continues without it
-            _warn(f"lightkeeper {without}: {exc!r}")
-
-
-def _warn(text: str) -> None:
-    warn(text, stacklevel=5)
+            warn(f"lightkeeper {without}: {exc!r}")
 
 
 def _forget(reporter: Reporter, end: Callable[[], None]) -> None:
@@ -439,6 +463,6 @@ class Beat(threading.Thread):
         try:
             chore()
         except Exception as exc:  # noqa: BLE001  the beat continues
-            warn(f"lightkeeper: a chore of the beat failed: {exc!r}", stacklevel=2)
+            warn(f"lightkeeper: a chore of the beat failed: {exc!r}")
             return False
         return True

@@ -375,7 +375,7 @@ class Recorder:
         if not self._on or isinstance(why, RecursionError | MemoryError):
             return
         self._on = False
-        warn(f"lightkeeper lost the collectives: {why!r}", stacklevel=5)
+        warn(f"lightkeeper lost the collectives: {why!r}")
 
     def enter(  # noqa: C901, PLR0912, PLR0915
         self, at: _Op, args: tuple[Any, ...] | list[Any], kwargs: dict[str, Any]

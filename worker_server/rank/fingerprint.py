@@ -89,7 +89,7 @@ class Fingerprinter:
                     self._pay(time.thread_time() - began_s)
         except Exception as exc:  # noqa: BLE001  nothing may reach training
             self._on = False
-            warn(f"lightkeeper takes no fingerprints of the weights: {exc!r}", stacklevel=4)
+            warn(f"lightkeeper takes no fingerprints of the weights: {exc!r}")
 
     # -- lineage ----------------------------------------------------------------------------
 
@@ -184,7 +184,7 @@ def _setting(environ: Mapping[str, str]) -> int:
     try:
         return max(0, int(text))
     except ValueError:
-        warn(f"lightkeeper takes no fingerprints: {ENVIRONMENT}={text!r} is no number", 5)
+        warn(f"lightkeeper takes no fingerprints: {ENVIRONMENT}={text!r} is no number")
         return 0
 
 

@@ -18,7 +18,6 @@ from time import monotonic_ns
 from typing import Any, Final
 
 from lightkeeper.worker_server.rank.figures import is_finite
-from lightkeeper.worker_server.rank.identity import UNNAMED, name_in_replica_id
 from lightkeeper.worker_server.rank.page import layout
 from lightkeeper.worker_server.rank.page.writer import PageWriter, StepFacts
 from lightkeeper.worker_server.rank.warn_once import WarnOnce, warn
@@ -43,7 +42,6 @@ class Loop:
         """The torchft Manager that is observed."""
         self._unread = False
         self._replica = ""
-        self._said: str | None = None
         self._open = False
         self._voted = False
         """Whether the optimizer's next step is that of the attempt that ended last."""
@@ -164,7 +162,7 @@ class Loop:
         """Stop reporting; warns once."""
         if self.on:
             self.on = False
-            warn(f"lightkeeper stopped reporting: {why!r}", stacklevel=5)
+            warn(f"lightkeeper stopped reporting: {why!r}")
 
     def observe(self, manager: object) -> None:
         """Read quorum and health from this torchft Manager, at the end of every attempt."""
@@ -173,17 +171,6 @@ class Loop:
         replica = _replica_of(manager)
         if isinstance(replica, str):
             self.page.write_text(layout.W_REPLICA, replica)
-            self._say_name(replica)
-
-    def _say_name(self, replica: str) -> None:
-        name, launched = name_in_replica_id(replica), self.page.launched_as
-        if name not in (None, launched, self._said) and launched != UNNAMED:
-            self._said = name
-            warn(
-                f"lightkeeper: this replica group is {launched} to its launcher and {name} to its "
-                f"TorchFT Manager: it is shown as {name}",
-                stacklevel=6,
-            )
 
     def _read_first(self) -> None:
         """Report the replica id before the first attempt ends."""

@@ -147,7 +147,7 @@ def _write(recorder: Recorder, note: str) -> None:
     try:
         recorder.page.write_note(layout.NOTE_FORMING, note)
     except Exception as exc:  # noqa: BLE001  nothing may reach training
-        warn(f"lightkeeper does not see new process groups: {exc!r}", stacklevel=5)
+        warn(f"lightkeeper does not see new process groups: {exc!r}")
 
 
 def _members(name: str, values: dict[str, Any]) -> tuple[int, ...]:

@@ -128,7 +128,7 @@ def _listen(tag: AbstractContextManager[Any]) -> None:
         callback_handler.register_start_callback(lambda *_: tag.__enter__())
         callback_handler.register_end_callback(end)
     except Exception as exc:  # noqa: BLE001
-        warn(f"lightkeeper does not see what torch.compile does: {exc!r}", stacklevel=2)
+        warn(f"lightkeeper does not see what torch.compile does: {exc!r}")
 
 
 # -- steps of an optimizer -----------------------------------------------------------------------

@@ -128,7 +128,7 @@ def _try(patch: Callable[[Any], None], name: str) -> None:
         patch(sys.modules[name])
     except Exception as exc:  # noqa: BLE001  training continues without us
         _unhooked.add(name)
-        warn(f"lightkeeper sees no TorchFT: {exc!r}", stacklevel=5)
+        warn(f"lightkeeper sees no TorchFT: {exc!r}")
     _tell_unhooked()
 
 
@@ -139,7 +139,6 @@ def _miss(owner: str, names: list[str], what: str) -> None:
         warn(
             f"lightkeeper does not know this TorchFT: its {owner} has no {', '.join(names)}, so "
             f"{what} not seen there",
-            stacklevel=7,
         )
 
 
@@ -650,7 +649,7 @@ class GradientWatch:
             self._given.clear()
             self._page.watch_gradients(on=False)
             if why is not None:
-                warn(why, stacklevel=5)
+                warn(why)
 
     def _look(self, tensor: torch.Tensor, where: str) -> None:
         began_ns = thread_time_ns()

@@ -6,14 +6,15 @@ import sys
 import warnings
 
 
-def warn(text: str, stacklevel: int) -> None:
-    """Warn; where that raises, write the text to stderr, or do nothing.
+def warn(text: str) -> None:
+    """Warn; where that raises, write the text to stderr, or do nothing. It is one line: no line of
+    ours, or of the program, is the place of it.
 
     It raises if a filter turns warnings into errors, stderr is closed or None,
     `warnings.showwarning` is replaced, or the stack is used up (so then nothing further is called).
     """
     try:
-        warnings.warn(text, RuntimeWarning, stacklevel=stacklevel)
+        warnings.warn_explicit(text, RuntimeWarning, "lightkeeper", 0)
     except Warning:
         try:  # noqa: SIM105
             sys.stderr.write(f"RuntimeWarning: {text}\n")
@@ -29,8 +30,8 @@ class WarnOnce:
     def __init__(self) -> None:
         self._warned: set[str] = set()
 
-    def __call__(self, what: str, text: str, stacklevel: int = 5) -> None:
+    def __call__(self, what: str, text: str) -> None:
         """Warn, the first time only."""
         if what not in self._warned:
             self._warned.add(what)
-            warn(f"lightkeeper {text}", stacklevel)
+            warn(f"lightkeeper {text}")

@@ -101,6 +101,8 @@ class BlackBox:
         """The rank's process as the operating system sees it."""
         age_s = None if self._page.leaving else self._page.beat_age_s(time.monotonic_ns())
         process = self._process.look(age_s)
+        if process.dead_age_s is not None and age_s is not None and age_s + 1 < process.dead_age_s:
+            return wire.Process(alive=True, state=None, interpreter_age_s=age_s)  # its page moves
         if self._hangs.hanging and process.alive and process.tracer is None:
             return structs.replace(process, tracer=self._process.tracer_of_a_thread())
         return process

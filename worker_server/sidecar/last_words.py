@@ -164,6 +164,7 @@ _TERMINATE = re.compile(
 )
 _FATAL = re.compile(r"^Fatal Python error: (.+)$", re.MULTILINE)
 _THREAD = re.compile(r"^(?P<current>Current t|T)hread .*:\n(?P<calls>(?: .*\n?)*)", re.MULTILINE)
+_DDP, _DDP_BUG = "torchft/ddp.py", "it died of TorchFT's bug 1 (docs/versions.md)"
 _LOADER_LOST = "exited unexpectedly"
 _LOADER_KILLED = re.compile(r"DataLoader worker \(pid \d+\) is killed by signal: \w+")
 """The cause of the DataLoader's last exception, which names the process but not the signal."""
@@ -178,6 +179,8 @@ class Raised(NamedTuple):
     """As `wire.Ending` has it."""
     lines_after: int = 0
     """Lines written since."""
+    detail: str | None = None
+    """As `wire.Ending` has it."""
 
 
 class _Block(NamedTuple):
@@ -211,7 +214,9 @@ def last_raised(text: str, rank: int | None = None) -> Raised | None:
         exception = f"{exception.partition(':')[0]}: {killed[0]}"
     best = min(reversed(blocks), key=_weight)
     whose = _whose(blocks) if blocks[-1].raiser in (None, rank) else True
-    return Raised(_one_line(exception), _frame(best.calls), whose, len(lines) - end)
+    at_fault = (short(call.path) for call in blocks[-1].calls)
+    bug = _DDP_BUG if exception == "AssertionError" and _DDP in at_fault else None
+    return Raised(_one_line(exception), _frame(best.calls), whose, len(lines) - end, bug)
 
 
 def _blocks(lines: list[str]) -> Iterator[_Block]:
@@ -444,9 +449,8 @@ class Remains:
         sentence = _one_line(self._ended(process))
         if raised is None:
             return wire.Ending(sentence)
-        return wire.Ending(
-            sentence, raised.exception, raised.frame, raised.of_peers, self._port_taken
-        )
+        detail = raised.detail or self._port_taken
+        return wire.Ending(sentence, raised.exception, raised.frame, raised.of_peers, detail)
 
     def learn(self, process: wire.Process) -> None:
         """Find the exception that ended the rank; may wait for a file server."""

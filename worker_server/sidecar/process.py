@@ -232,8 +232,8 @@ def _rate(before: int | None, now: int | None, span_s: float) -> float | None:
     return None if before is None or now is None else round(max(0.0, (now - before) / span_s), 0)
 
 
-_SIDECAR = b"worker_server.sidecar"
-"""A word of its command line, see `worker_server.rank.attach`."""
+_SIDECAR = b"lightkeeper.worker_server.sidecar"
+"""A word of its command line, see `rank.attach`."""
 
 
 class GoneError(Exception):
@@ -243,10 +243,11 @@ class GoneError(Exception):
 class PidfdProcess:
     """A process held by a pidfd: a recycled pid is never mistaken for it.
 
-    `pidfd` is one that the process itself opened and passed on; then it may already be dead.
+    `pidfd` is one that the process itself opened and passed on; then it may already be dead. What
+    is not a pidfd of this process is not used. A death is believed when /proc shows it, too.
 
     Raises:
-        GoneError: no `pidfd` given, and no such process, or another one with its pid.
+        GoneError: no such `pidfd`, and no such process, or another one with its pid.
     """
 
     def __init__(
@@ -261,7 +262,8 @@ class PidfdProcess:
         self._clock = clock
         self._died_s: float | None = None
         self._lock = threading.Lock()
-        self._fd = _open(pid, start_ticks) if pidfd is None else pidfd
+        held = pidfd is not None and _holds(pidfd, pid, start_ticks)
+        self._fd = pidfd if pidfd is not None and held else _open(pid, start_ticks)
         self._status: int | None = None
         self._sent: list[str] = []
         self._activity = Activity(pid, clock)
@@ -280,6 +282,10 @@ class PidfdProcess:
         poll.register(self._fd, select.POLLIN)
         if not poll.poll(timeout_s * 1000):
             return False
+        if run_dir.state_of(self.pid, self._ticks) is not None:
+            with contextlib.suppress(GoneError):  # it went just now
+                self._fd = _open(self.pid, self._ticks)
+                return False
         self._note_death()
         return True
 
@@ -371,6 +377,16 @@ def _tracer(status: dict[str, str]) -> wire.Tracer | None:
     except OSError:
         parent = []
     return None if _SIDECAR in parent else wire.Tracer(pid, tracer["Name"])
+
+
+def _holds(pidfd: int, pid: int, start_ticks: int) -> bool:
+    """Whether it is a pidfd of this process (proc(5), fdinfo); of a dead one the pid is -1."""
+    try:
+        words = Path(f"/proc/self/fdinfo/{pidfd}").read_text(encoding="ascii").split()
+        shown = int(words[words.index("Pid:") + 1])
+    except (OSError, ValueError, IndexError):
+        return False
+    return shown == pid or (shown == -1 and run_dir.state_of(pid, start_ticks) is None)
 
 
 def _open(pid: int, start_ticks: int) -> int:

@@ -390,7 +390,7 @@ def check_self(settings: Settings, port: int, endpoint: Path) -> None:
     """Ask our own `/healthz`, and touch the endpoint file if we answer.
 
     The rank checks its time: a server that does not answer itself is replaced, see
-    `worker_server.rank.attach`. Any answer counts, even that a token is missing.
+    `rank.attach`. Any answer counts, even that a token is missing.
     """
     host = _ANY.get(settings.bind, settings.bind)
     connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)

@@ -147,6 +147,26 @@ def test_corpses_of_a_job_of_other_groups_leave_too(fleet: Fleet) -> None:
     assert fleet.names() == {"job.0": "new", "job.1": "new"}
 
 
+def test_a_run_whose_end_was_not_seen_before_the_next_began_is_over_all_the_same(
+    fleet: Fleet,
+) -> None:
+    old = [fleet.launch(f"old {n}", group=f"train_{n}", ranks=1) for n in range(2)]
+    same = fleet.launch("same")
+    for launch in (*old, same):
+        launch.up()
+    fleet.tick()
+    run = fleet.run()
+    for launch in (*old, same):
+        launch.die()
+    fleet.clock.advance(3.0)  # no poll in between
+    new = fleet.launch("new")
+    assert new.register(1) is Registered.WAIT
+    assert fleet.launch("other", group="other", ranks=1).up() == [Registered.CURRENT]
+    fleet.tick(8, renew=[*old, same, new])
+    assert fleet.names() == {"job.0": "new", "job.1": "new", "other.0": "other"}
+    assert fleet.run() != run
+
+
 @pytest.mark.parametrize("first", ["the living", "the dead"])
 def test_a_fresh_monitor_takes_no_dead_rank_of_a_run_that_was_over(fleet: Fleet, first) -> None:
     old = [fleet.launch(f"old {n}", group=f"train_{n}", ranks=1) for n in range(2)]

@@ -51,6 +51,11 @@ def answers(registry: Registry, *ranks: str, dead: bool = False) -> None:
     registry.heard({RankName(r): StateReport(targets[RankName(r)], process) for r in ranks})
 
 
+def gone(registry: Registry, rank: str) -> None:
+    """Nobody listens at its address any longer."""
+    registry.gone(t.identity for t in registry.targets() if t.rank == rank)
+
+
 class TestNames:
     """A group goes by its Manager's name, which is its rank's own word."""
 
@@ -124,7 +129,7 @@ class TestNames:
 
     def test_who_was_put_off_under_the_former_name_does_not_come_back_with_it(self) -> None:
         self.register("0", None, "a", age_s=50.0)
-        self.registry.gone(["0.0"])
+        gone(self.registry, "0.0")
         self.register("0", None, "b", age_s=1.0)
         self.register("my_0", "0", "b", age_s=2.0)
         assert self.register("0", None, "a", age_s=52.0) is Registered.SUPERSEDED
@@ -166,7 +171,7 @@ class TestLeases:
 
     def test_a_late_renewal_of_an_old_incarnation_never_displaces_a_newer_one(self) -> None:
         for incarnation in ("one", "two", "three"):
-            self.registry.gone([RANK])
+            gone(self.registry, RANK)
             self.registry.register(registration(incarnation))
         self.clock.advance(5)
         assert self.registry.register(registration("one")) is Registered.SUPERSEDED
@@ -175,16 +180,16 @@ class TestLeases:
 
     def test_a_lingering_elder_that_comes_second_after_a_cold_start_stays_out(self) -> None:
         self.registry.register(registration("young", age_s=3.0))
-        self.registry.gone([RANK])
+        gone(self.registry, RANK)
         assert self.registry.register(registration("old", age_s=90.0)) is Registered.SUPERSEDED
         assert self.incarnation() == "young"
-        self.registry.gone([RANK])
+        gone(self.registry, RANK)
         assert self.registry.register(registration("younger", age_s=0.5)) is Registered.CURRENT
         assert self.incarnation() == "younger"
 
     def test_unregistering_removes_the_target_if_it_still_bears_the_name(self) -> None:
         for incarnation in ("one", "two"):
-            self.registry.gone([RANK])
+            gone(self.registry, RANK)
             self.registry.register(registration(incarnation))
         assert not self.registry.unregister(RANK, "one")
         assert self.incarnation() == "two"
@@ -228,7 +233,7 @@ class TestLeases:
 
     def test_the_store_gives_targets_and_their_order_back_for_one_lease(self) -> None:
         for incarnation in ("one", "two"):
-            self.registry.gone([RANK])
+            gone(self.registry, RANK)
             self.registry.register(registration(incarnation))
         stored = list(self.memory.targets.values())
         again = Registry(self.clock, Memory())

@@ -309,8 +309,9 @@ def test_a_name_that_is_another_groups_is_refused_with_a_sentence(
 
 def test_unregistering_takes_the_rank_off_the_lists(api: Api, fleet: FakeFleet) -> None:
     api.register(fleet.add())
+    run = api.service.keeper._components.registry.run
     assert [entry["labels"] for entry in api.get("/v1/sd")] == [
-        {"__scheme__": "http", "job_id": "job", "run": api.service.keeper._components.registry.run.id,
+        {"__scheme__": "http", "job_id": "job", "run": run.id,
          "replica_group": "rg_0", "rank": "0"}
     ]  # fmt: skip
     path = "/v1/register/rg_0.0?incarnation=one"

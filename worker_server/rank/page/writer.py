@@ -99,7 +99,6 @@ class PageWriter:
         self._attach_buffer(buffer)
         self.group_rank = 0
         """Of the rank whose page it is."""
-        self.launched_as = ""
         """Its group, as its launcher names it."""
         self._lock = threading.RLock()
         self._strings: dict[str, int] = {}
@@ -170,7 +169,6 @@ class PageWriter:
             page = cls(mmap.mmap(fd, layout.TOTAL_BYTES, mmap.MAP_SHARED | mmap.MAP_POPULATE))
             page._start(blob, start_ticks)
             page.group_rank = identity.group_rank
-            page.launched_as = identity.group
             draft.rename(path)
         finally:
             os.close(fd)
