@@ -375,7 +375,6 @@ def hold_spans(case: AuditedIncident) -> tuple[HoldSpan, ...]:
     return tuple(spans)
 
 
-@readable
 @dataclass(frozen=True, slots=True)
 class IncidentAccount:
     decided_by: str
@@ -508,7 +507,6 @@ class Costs:
     lost: SummedAmount
 
 
-@readable
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanCosts(Costs):
     """The costs of all over a span: the body of `GET /v1/audit`."""

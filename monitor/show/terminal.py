@@ -26,28 +26,14 @@ GAP: Final = 2
 CELL: Final = 300
 """Most characters of a cell."""
 STYLES: Final = {
-    "-": "dim",
-    "healthy": "green",
-    "waiting": "yellow",
-    "starting": "blue",
-    "stalled": "bold red",
-    "dead": "red",
-    "unreachable": "magenta",
-    "unknown": "magenta",
-    "evicting": "bold yellow",
-    "late": "yellow",
-    "slow": "bold yellow",
-    "corrupt": "bold red",
-    "traced": "bold magenta",
-    "ended": "dim",
-    "finished": "dim",
-    "pending": "yellow",
-    "firing": "bold red",
-    "resolved": "green",
-    "critical": "bold red",
-    "warning": "yellow",
-    "info": "cyan",
-}
+    **dict.fromkeys(("healthy", "resolved"), "green"),
+    **dict.fromkeys(("waiting", "late", "pending", "warning"), "yellow"),
+    **dict.fromkeys(("slow", "evicting"), "bold yellow"),
+    **dict.fromkeys(("stalled", "corrupt", "firing", "critical"), "bold red"),
+    **dict.fromkeys(("unreachable", "unknown"), "magenta"),
+    **dict.fromkeys(("-", "ended", "finished"), "dim"),
+    "dead": "red", "traced": "bold magenta", "starting": "blue", "info": "cyan",
+}  # fmt: skip
 """Colours of healths, and of incidents' states and severities; the word is shown too."""
 
 
