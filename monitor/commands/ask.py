@@ -103,10 +103,6 @@ def _object(base: str, said: requests.Response) -> dict[str, Any]:
     return answer
 
 
-def _without(urls: str | None) -> Monitor:
-    return Monitor(urls or home.DEFAULT_MONITOR)
-
-
 def _with_token(urls: str | None, token_file: Path | None) -> Monitor:
     """Send the token to the default address only if this user's monitor is there."""
     token = read_token(token_file)
@@ -123,5 +119,5 @@ _urls: Final = option(
     show_default=home.DEFAULT_MONITOR,
     help="the monitor to ask; of several (A,B) the first that answers, for changes the active one",
 )  # fmt: skip
-asking: Final = gathered("monitor", _without, _urls)
+asking: Final = gathered("monitor", lambda urls: Monitor(urls or home.DEFAULT_MONITOR), _urls)
 changing: Final = gathered("monitor", _with_token, token_file, _urls)

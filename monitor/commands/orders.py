@@ -187,7 +187,8 @@ def evict(
         console().print(Text(f"evicting {clean(group)}: {clean(said['incident_id'])}"))
         if said.get("note"):
             console().print(Text(clean(str(said["note"]))))
-    last = _follow(monitor, str(said["incident_id"]), wait_s, len if as_json else _tell_how_it_went)
+    tell = len if as_json else lambda line: console().print(Text(f"  {line}"))
+    last = _follow(monitor, str(said["incident_id"]), wait_s, tell)
     failed, out = last.get("failed"), last.get("confirmed")
     if as_json:
         print_json({**said, "eviction": last or None})
@@ -260,7 +261,3 @@ def _follow(
 
 def _lines(rungs: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"{plain(rung['rung'])}: {clean(rung['detail'], 300) or 'begins'}" for rung in rungs]
-
-
-def _tell_how_it_went(line: str) -> None:
-    console().print(Text(f"  {line}"))

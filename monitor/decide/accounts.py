@@ -408,7 +408,8 @@ def account(case: AuditedIncident) -> IncidentAccount:
     """The account of this incident; never raises, whatever the store held."""
     others, own = lost_by_others(case), lost_by_own(case)
     who, why = _decided(case)
-    facts = case.facts
+    facts, marks = case.facts, case.incident.milestones
+    all_back = marks.survivor_commit_s is not None and marks.rejoined_s is not None
     return IncidentAccount(
         decided_by=who,
         why=why,
@@ -420,13 +421,8 @@ def account(case: AuditedIncident) -> IncidentAccount:
         lost=others.plus(own),
         ran_on=() if facts is None else all_hosts(facts.hosts),
         back_on=() if facts is None else all_hosts(facts.back_on),
-        final=not case.incident.open and (_all_back(case) or not case.followed),
+        final=not case.incident.open and (all_back or not case.followed),
     )
-
-
-def _all_back(case: AuditedIncident) -> bool:
-    marks = case.incident.milestones
-    return marks.survivor_commit_s is not None and marks.rejoined_s is not None
 
 
 def _outcome(case: AuditedIncident) -> str:

@@ -34,7 +34,6 @@ from lightkeeper.monitor.model.eviction import (
     Remembered,
     Rung,
     RungOutcome,
-    eviction_from_json,
 )
 from lightkeeper.monitor.model.incident import (
     IncidentError,
@@ -43,7 +42,7 @@ from lightkeeper.monitor.model.incident import (
     incident_from_json,
     incident_to_json,
 )
-from lightkeeper.monitor.model.plain import to_plain
+from lightkeeper.monitor.model.plain import from_plain, to_plain
 from lightkeeper.monitor.model.verdict import Kind
 from tests.monitor.decide.scene import (
     EVICTION,
@@ -274,7 +273,7 @@ def test_what_a_damaged_store_has_without_a_time_is_not_read(odd: Any) -> None:
         with pytest.raises(IncidentError, match="no incident: "):
             incident_from_json({**incident, **damaged})
     with pytest.raises(ValueError, match=r"gone_s"):
-        eviction_from_json({**to_plain(EVICTION), "gone_s": odd})
+        from_plain(Eviction, {**to_plain(EVICTION), "gone_s": odd})
 
 
 def remembered(part: str, body: Any) -> IncidentAudit:
