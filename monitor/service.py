@@ -85,11 +85,9 @@ def evidence_beside(store: Path | None) -> Path:
 
 def journal_beside(store: Path | None) -> Path:
     """The default folder of the journal."""
-    return (
-        home.state_folder(os.environ) / "monitor.journal"
-        if store is None
-        else beside(store, ".journal")
-    )
+    if store is None:
+        return home.state_folder(os.environ) / "monitor.journal"
+    return beside(store, ".journal")
 
 
 def beside(store: Path, ending: str) -> Path:

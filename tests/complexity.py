@@ -19,7 +19,6 @@ MOST: Final = 15
 OVER: Final[Mapping[str, int]] = {
     "monitor/act/poller.py:Poller._observe": 20,
     "monitor/act/targets.py:Registry._admit": 16,
-    "monitor/commands/policy.py:_print": 17,
     "monitor/model/escalation.py:_gate": 18,
     "monitor/model/escalation.py:_kill": 19,
     "monitor/model/escalation.py:_reviewed": 18,

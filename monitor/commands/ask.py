@@ -12,10 +12,11 @@ from typing import Any, Final
 import requests
 from urllib3.exceptions import NameResolutionError
 
-from lightkeeper.monitor.commands.command import FAILED, CommandError, gathered, option
+from lightkeeper.monitor.commands.command import FAILED, USAGE, CommandError, gathered, option
 from lightkeeper.monitor.commands.options import read_token, token_file
 from lightkeeper.worker_server import home
 
+STATUS: Final = "/v1/status"
 _TIMEOUT_S: Final = 10.0
 
 
@@ -81,9 +82,14 @@ class Monitor:
         if said.status_code != 200:
             answer = _object(base, said)
             why = f"the monitor at {base} says: {answer.get('error', f'status {said.status_code}')}"
+            if said.status_code == HTTPStatus.NOT_FOUND and path == STATUS:
+                why = f"the monitor at {base} is older than this command: it has no {STATUS}"
             if said.status_code == HTTPStatus.UNAUTHORIZED:
                 why += "; give --token-file FILE, or set LIGHTKEEPER_TOKEN_FILE"
-            raise _OtherError(why) if answer.get("role") == "standby" else CommandError(why, FAILED)
+            if answer.get("role") == "standby":
+                raise _OtherError(why)
+            wrong = said.status_code == HTTPStatus.BAD_REQUEST and method == "GET"
+            raise CommandError(why, USAGE if wrong else FAILED)
         return said
 
 
@@ -95,10 +101,6 @@ def _object(base: str, said: requests.Response) -> dict[str, Any]:
     if not isinstance(answer, dict):
         raise CommandError(f"{base} is not a monitor: it answers no object", FAILED)
     return answer
-
-
-def _without(urls: str | None) -> Monitor:
-    return Monitor(urls or home.DEFAULT_MONITOR)
 
 
 def _with_token(urls: str | None, token_file: Path | None) -> Monitor:
@@ -117,5 +119,5 @@ _urls: Final = option(
     show_default=home.DEFAULT_MONITOR,
     help="the monitor to ask; of several (A,B) the first that answers, for changes the active one",
 )  # fmt: skip
-asking: Final = gathered("monitor", _without, _urls)
+asking: Final = gathered("monitor", lambda urls: Monitor(urls or home.DEFAULT_MONITOR), _urls)
 changing: Final = gathered("monitor", _with_token, token_file, _urls)

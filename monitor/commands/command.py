@@ -106,11 +106,8 @@ def gathered(name: str, make: Callable[..., Any], *options: Callable[[F], F]) ->
     return decorate
 
 
-def _is_json(_ctx: click.Context, _param: click.Parameter, value: str) -> bool:
-    return value == "json"
-
-
 as_json: Final = option(
     "--format", "as_json", type=click.Choice(("text", "table", "json")), default="text",
-    callback=_is_json, help="text for people (table is the same), json for programs",
+    callback=lambda _ctx, _param, value: value == "json",
+    help="text for people (table is the same), json for programs",
 )  # fmt: skip

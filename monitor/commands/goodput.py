@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from typing import Any, Final
 
 import click
-from rich.console import Console, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 
 from lightkeeper.monitor.commands.command import CommandError, as_json, command, option
@@ -188,12 +188,9 @@ def goodput(
             tables, body = _job(_scenarios(count, unit, mtbf_s, numbers))
     except (ScenarioError, ConfigError) as exc:
         raise CommandError(str(exc)) from exc
-    say(composed(as_json=as_json, body=lambda: body, text=lambda out: _print(out, tables)))
-
-
-def _print(out: Console, parts: Sequence[RenderableType]) -> None:
-    for part in parts:
-        out.print(part, highlight=False)
+    shown = Group(*tables)
+    say(composed(as_json=as_json, body=lambda: body,
+                 text=lambda out: out.print(shown, highlight=False)))  # fmt: skip
 
 
 def _sizes(sweep: str, unit: int) -> list[int]:

@@ -22,7 +22,8 @@ from lightkeeper.monitor.commands.command import (
     option,
 )
 from lightkeeper.monitor.commands.options import no_such
-from lightkeeper.monitor.commands.printing import Sheet, cell, console, moment, print_json
+from lightkeeper.monitor.commands.printing import console, print_json, show_table
+from lightkeeper.monitor.show.terminal import moment, until
 from lightkeeper.monitor.show.wording import clean, counted, plain
 
 
@@ -103,31 +104,16 @@ def listed(*, monitor: Monitor, as_json: bool) -> None:
         print_json(body)
         return
     columns = ("host", "since", "until", "by", "why", "incident", "offences 28 d", "lemon")
-    hosts = Sheet("quarantine", *columns)
-    for entry in body["quarantine"]:
-        hosts.add_row(*_cells(entry, entry["host"]))
-    for entry in body.get("groups", ()):
-        hosts.add_row(*_cells(entry, f"group {entry['group']}"))
-    console().print(hosts)
+    rows = [_row(entry, entry["host"]) for entry in body["quarantine"]]
+    rows += [_row(entry, f"group {entry['group']}") for entry in body.get("groups", ())]
+    show_table(console(), "quarantine", columns, rows)
 
 
-def _cells(entry: Mapping[str, Any], name: str) -> list[Any]:
+def _row(entry: Mapping[str, Any], name: str) -> tuple[object, ...]:
     why = entry["reason"] + (f" ({entry['note']})" if entry.get("note") else "")
-    shown = (
-        name,
-        moment(entry["since_s"]),
-        _until(entry["until_s"]),
-        entry["author"],
-        why,
-        entry["incident_id"],
-        entry.get("offences"),
-        entry["lemon"] is not None if "lemon" in entry else None,
-    )
-    return [cell(value) for value in shown]
-
-
-def _until(until_s: float | None) -> str:
-    return "released" if until_s is None else moment(until_s)
+    lemon = entry["lemon"] is not None if "lemon" in entry else None
+    return (name, moment(entry["since_s"]), until(entry["until_s"]), entry["author"], why,
+            entry["incident_id"], entry.get("offences"), lemon)  # fmt: skip
 
 
 @command()
@@ -150,13 +136,14 @@ def history(*, monitor: Monitor, path: str, as_json: bool) -> None:
     lemon = (body.get("record") or {}).get("lemon")
     if lemon:
         out.print(f"{name} is a lemon: {lemon}", markup=False, highlight=False)
-    lines = Sheet(f"history of {name}", "when", "what", "until", "by", "why", "incident")
-    for event in body["history"]:
-        lasts = event["change"] in ("added", "extended", "shortened")
-        shown = (moment(event["at_s"]), event["change"], _until(event["until_s"]) if lasts else "",
-                 event["author"], event["reason"], event["incident_id"])  # fmt: skip
-        lines.add_row(*[cell(value) for value in shown])
-    out.print(lines)
+    rows = [
+        (moment(event["at_s"]), event["change"],
+         until(event["until_s"]) if event["change"] in ("added", "extended", "shortened") else "",
+         event["author"], event["reason"], event["incident_id"])
+        for event in body["history"]
+    ]  # fmt: skip
+    columns = ("when", "what", "until", "by", "why", "incident")
+    show_table(out, f"history of {name}", columns, rows)
 
 
 # -- `lightkeeper evict GROUP`: evict a replica group now, and watch it go ------------------------
@@ -200,7 +187,8 @@ def evict(
         console().print(Text(f"evicting {clean(group)}: {clean(said['incident_id'])}"))
         if said.get("note"):
             console().print(Text(clean(str(said["note"]))))
-    last = _follow(monitor, str(said["incident_id"]), wait_s, len if as_json else _tell_how_it_went)
+    tell = len if as_json else lambda line: console().print(Text(f"  {line}"))
+    last = _follow(monitor, str(said["incident_id"]), wait_s, tell)
     failed, out = last.get("failed"), last.get("confirmed")
     if as_json:
         print_json({**said, "eviction": last or None})
@@ -273,7 +261,3 @@ def _follow(
 
 def _lines(rungs: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"{plain(rung['rung'])}: {clean(rung['detail'], 300) or 'begins'}" for rung in rungs]
-
-
-def _tell_how_it_went(line: str) -> None:
-    console().print(Text(f"  {line}"))

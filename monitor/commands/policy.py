@@ -20,18 +20,12 @@ from lightkeeper.monitor.commands.command import (
     command,
     option,
 )
-from lightkeeper.monitor.commands.printing import (
-    Sheet,
-    cell,
-    console,
-    figure,
-    moment,
-    pause_line,
-    print_json,
-)
+from lightkeeper.monitor.commands.printing import console, print_json, show_table, text
 from lightkeeper.monitor.decide.rules import Effective, PolicyError
 from lightkeeper.monitor.decide.view_json import effective_to_json
 from lightkeeper.monitor.rulebook import effective
+from lightkeeper.monitor.show.terminal import moment
+from lightkeeper.monitor.show.wording import pause_line
 
 # -- the pause switch ------------------------------------------------------------------------------
 
@@ -56,7 +50,7 @@ def pause(*, monitor: Monitor, reason: str, hours: float | None, as_json: bool) 
     if as_json:
         print_json(said)
     else:
-        console().print(Text(pause_line(said["pause"]), style="bold red"))
+        console().print(text(pause_line(said["pause"]), style="bold red"))
 
 
 @command()
@@ -161,24 +155,17 @@ def _print(out: Console, body: dict[str, Any]) -> None:
     for problem in body.get("problems", []):
         out.print(Text(f"! not reloaded: {problem}", style="yellow"))
     if body.get("pause"):
-        out.print(Text(pause_line(body["pause"]), style="bold red"))
-    actions = Sheet("actions", "kind", "info", "warning", "critical")
-    for kind, row in body["actions"].items():
-        actions.add_row(
-            cell(kind), *(cell(row[severity]) for severity in ("info", "warning", "critical"))
-        )
-    out.print(actions)
-    options = Sheet("options", "name", "value", "said by", "changes by")
-    for part in ("guards", "thresholds"):
-        for name, entry in body[part].items():
-            if part == "guards" or entry["from"] != "default":
-                options.add_row(
-                    cell(name),
-                    cell(figure(entry["value"])),
-                    cell(entry["from"]),
-                    cell(entry["change"]),
-                )
-    out.print(options)
+        out.print(text(pause_line(body["pause"]), style="bold red"))
+    severities = ("info", "warning", "critical")
+    actions = [(kind, *map(row.get, severities)) for kind, row in body["actions"].items()]
+    show_table(out, "actions", ("kind", *severities), actions)
+    options = [
+        (name, entry["value"], entry["from"], entry["change"])
+        for part in ("guards", "thresholds")
+        for name, entry in body[part].items()
+        if part == "guards" or entry["from"] != "default"
+    ]
+    show_table(out, "options", ("name", "value", "said by", "changes by"), options)
     same = sum(entry["from"] == "default" for entry in body["thresholds"].values())
     out.print(Text(f"{same} thresholds have their default (--format json shows them)", style="dim"))
     for name, value in body["after_restart"].items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import signal
 import sys
@@ -20,13 +19,13 @@ from rich.table import Table
 from rich.text import Text
 
 from lightkeeper.monitor.commands.command import CommandError
-from lightkeeper.monitor.show.tables import (
+from lightkeeper.monitor.show.terminal import (
     STYLES,
     Column,
     Line,
-    clock,
     cut,
     lines_of,
+    moment,
     show,
     text_of,
 )
@@ -65,9 +64,6 @@ def room(console: Console) -> int | None:
     return console.width if console.is_terminal else None
 
 
-_STYLES: Final = {**STYLES, "unknown": "magenta"}
-
-
 def console() -> Console:
     """Standard output; in a pipe without line folding, and coloured only with FORCE_COLOR."""
     return Console(soft_wrap=not sys.stdout.isatty())
@@ -84,72 +80,36 @@ def show_checks(
     """Print checks, each with `ok`; `columns`: keys and their headings."""
     if as_json:
         print_json({"schema": 1, name: checks})
+    else:
+        rows = [[row[key] for key in columns] for row in checks]
+        show_table(console(), title, tuple(columns.values()), rows)
+
+
+def show_table(
+    out: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]
+) -> None:
+    """With borders on a terminal, without in a pipe. States and healths are coloured."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    if not out.is_terminal:
+        texts = [[cell.plain for cell in row] for row in cells]
+        show_lines(out, lines_of([Column(name) for name in columns], texts))
         return
-    sheet = Sheet(title, *columns.values())
-    for row in checks:
-        shown = {**row, "ok": "yes" if row["ok"] else "no"}
-        sheet.add_row(*(word(shown[key]) if key == "ok" else cell(shown[key]) for key in columns))
-    console().print(sheet)
+    table = Table(title=title, title_justify="left", header_style="bold", expand=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in cells:
+        table.add_row(*row)
+    out.print(table)
 
 
-class Sheet:
-    """A table: with borders on a terminal, without in a pipe (`tables.lines_of`)."""
-
-    def __init__(self, title: str, *columns: str) -> None:
-        self._title, self._columns = title, columns
-        self._rows: list[tuple[Text, ...]] = []
-
-    def add_row(self, *cells: Text) -> None:
-        self._rows.append(cells)
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        if console.is_terminal:
-            yield self._framed()
-            return
-        rows = [[(cell.plain, "") for cell in row] for row in self._rows]
-        for line in lines_of([Column(name) for name in self._columns], rows):
-            yield Text(text_of(line), no_wrap=True, overflow="ignore")
-
-    def _framed(self) -> Table:
-        table = Table(title=self._title, title_justify="left", header_style="bold", expand=False)
-        for column in self._columns:
-            table.add_column(column, overflow="fold")
-        for row in self._rows:
-            table.add_row(*row)
-        return table
+def _cell(value: object) -> Text:
+    said = show(value)
+    return value if isinstance(value, Text) else text(said, STYLES.get(said, ""))
 
 
 def text(value: str, style: str = "") -> Text:
     """A line; text from ranks and hosts is no markup, and cannot control the terminal."""
     return Text(clean(value), style=style)
-
-
-def word(value: Any) -> Text:
-    """A state or health, coloured; never read as markup."""
-    said = show(value)
-    return text(said, _STYLES.get(said, ""))
-
-
-def cell(value: Any) -> Text:
-    return text(show(value))
-
-
-def figure(value: Any) -> Any:
-    """A number for people: 0.3333333333333333 is 0.3333."""
-    if not isinstance(value, float) or not math.isfinite(value):
-        return value
-    return round(value) if abs(value) >= 1000 else float(f"{value:.4g}")
-
-
-def moment(at_s: float | None) -> str:
-    return clock(at_s, "%Y-%m-%d %H:%M:%S")
-
-
-def pause_line(pause: Mapping[str, Any]) -> str:
-    """The pause switch, in one line."""
-    until_s = pause["until_s"]
-    until = "until `lightkeeper resume`" if until_s is None else f"until {moment(until_s)}"
-    return f"PAUSED by {pause['author']} {until}: {pause['reason']} (nobody is evicted but by hand)"
 
 
 # -- `top`: a live screen on a terminal -----------------------------------------------------------

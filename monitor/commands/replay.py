@@ -25,15 +25,7 @@ from lightkeeper.monitor.commands.command import (
 )
 from lightkeeper.monitor.commands.offline import Judging
 from lightkeeper.monitor.commands.options import threshold, thresholds
-from lightkeeper.monitor.commands.printing import (
-    Sheet,
-    cell,
-    console,
-    moment,
-    print_json,
-    text,
-    word,
-)
+from lightkeeper.monitor.commands.printing import console, print_json, show_table, text
 from lightkeeper.monitor.decide.rules import Effective, Policy, PolicyError
 from lightkeeper.monitor.decide.rules import changes as rules_changed
 from lightkeeper.monitor.journal.entries import End, JournalError
@@ -57,6 +49,7 @@ from lightkeeper.monitor.model.config import ConfigError, KeeperConfig
 from lightkeeper.monitor.model.incident import incident_to_json
 from lightkeeper.monitor.model.wording import suspects
 from lightkeeper.monitor.rulebook import read_policy
+from lightkeeper.monitor.show.terminal import moment
 
 # How a replay is reported: as text, stories first, or as JSON.
 
@@ -176,7 +169,7 @@ def print_report(out: Console, journey: Journey) -> None:
     if not lasting:
         out.print(text("no incident", style="green"))
     if journey.now.decisions:
-        out.print(_decisions(journey.now.decisions))
+        _print_decisions(out, journey.now.decisions)
 
 
 def _print_story(out: Console, incident: Mapping[str, Any], account: Account) -> None:
@@ -191,23 +184,24 @@ def _print_story(out: Console, incident: Mapping[str, Any], account: Account) ->
     for decision in account.of(str(incident["id"])):
         what = " ".join((decision["action"], decision.get("guard", ""))).strip()
         lines.append((decision["at_s"], what, decision["reason"]))
-    story = Sheet("", "when", "after", "to", "why")
-    for at_s, to, reason in sorted(lines, key=lambda line: line[0]):
-        story.add_row(cell(moment(at_s)), cell(f"{at_s - began_s:+.1f} s"), word(to), cell(reason))
-    out.print(story)
+    rows = [
+        (moment(at_s), f"{at_s - began_s:+.1f} s", to, reason)
+        for at_s, to, reason in sorted(lines, key=lambda line: line[0])
+    ]
+    show_table(out, "", ("when", "after", "to", "why"), rows)
 
 
-def _decisions(decisions: Sequence[Mapping[str, Any]]) -> Any:
-    sheet = Sheet("decisions", "tick", "when", "decision", "about", "why")
+def _print_decisions(out: Console, decisions: Sequence[Mapping[str, Any]]) -> None:
+    rows = []
     for decision in decisions:
         what, about = decision["action"], decision["incident_id"]
         if what == "evict":
             about = decision["group"]
         else:
             what = f"{what}: {decision['guard']}"
-        row = (decision["tick"], moment(decision["at_s"]), what, about, decision["reason"])
-        sheet.add_row(*map(cell, row))
-    return sheet
+        at = moment(decision["at_s"])
+        rows.append((decision["tick"], at, what, about, decision["reason"]))
+    show_table(out, "decisions", ("tick", "when", "decision", "about", "why"), rows)
 
 
 # -- what if ---------------------------------------------------------------------------------
@@ -223,16 +217,12 @@ def _print_what_if(out: Console, journey: Journey) -> None:
         out.print(text("nobody was accused live, and nobody would have been", style="green"))
         return
     columns = ("live: fired", "evicted", "over", "what if: fired", "evicted", "over")
-    side_by_side = Sheet("side by side", "fault", "who", *columns, "")
-    for pair in pairs:
-        side_by_side.add_row(
-            cell(pair.kind),
-            cell(suspects(pair.culprits, pair.candidates)),
-            *map(cell, _side(pair.live)),
-            *map(cell, _side(pair.now)),
-            _verdict(pair),
-        )
-    out.print(side_by_side)
+    rows = [
+        (pair.kind, suspects(pair.culprits, pair.candidates), *_side(pair.live), *_side(pair.now),
+         _verdict(pair))
+        for pair in pairs
+    ]  # fmt: skip
+    show_table(out, "side by side", ("fault", "who", *columns, ""), rows)
     apart_s = parted_s(journey.live, journey.now)
     if apart_s is not None:
         apart = f"the evictions part at {moment(apart_s)}; what comes later is conjecture"

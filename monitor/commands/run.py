@@ -14,8 +14,6 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
-import click
-
 from lightkeeper.monitor.act.notices import Sink
 from lightkeeper.monitor.commands.checks import notify_options, scheduler_options
 from lightkeeper.monitor.commands.command import (
@@ -34,6 +32,7 @@ from lightkeeper.monitor.commands.options import (
     threshold,
     thresholds,
     token_file,
+    web_url,
 )
 from lightkeeper.monitor.commands.policy import refused
 from lightkeeper.monitor.decide.rules import PolicyError
@@ -72,16 +71,6 @@ def _default_store() -> str:
         raise CommandError("this user has no home: set XDG_STATE_HOME") from exc
 
 
-class _Url(click.ParamType[str]):
-    name = "URL"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if not value.startswith(("http://", "https://")):
-            option = param.opts[0] if param is not None else "it"
-            raise CommandError(f"{option} is {value!r}, expected http://HOST:PORT")
-        return str(value)
-
-
 def parse_budget(text: str) -> int:
     """`4/hour` or `4`.
 
@@ -92,10 +81,6 @@ def parse_budget(text: str) -> int:
     if not number.isascii() or not number.isdigit() or len(number) > 6:
         raise CommandError(f"--budget is {text!r}, expected N/hour, such as 4/hour")
     return int(number)
-
-
-def _limits(journal_mb: float, journal_file_hours: float) -> Limits:
-    return Limits(int(journal_mb * 1e6), int(journal_mb / 8 * 1e6), journal_file_hours * 3600.0)
 
 
 def _rules(
@@ -117,10 +102,6 @@ def _rules(
         raise refused(exc) from exc
 
 
-def _timeouts(quarantine_hours: float) -> Timeouts:
-    return Timeouts(quarantine_s=quarantine_hours * 3600.0 or None)
-
-
 # -- the command -----------------------------------------------------------------------------------
 
 _rule_options: Final = gathered(
@@ -138,7 +119,9 @@ _rule_options: Final = gathered(
 )  # fmt: skip
 _journal_options: Final = gathered(
     "limits",
-    _limits,
+    lambda journal_mb, journal_file_hours: Limits(
+        int(journal_mb * 1e6), int(journal_mb / 8 * 1e6), journal_file_hours * 3600.0
+    ),
     option("--journal-mb", type=Within(1, 1e6), metavar="MB", default=256, section="Journal",
            help="size of all journal files, about eight; the oldest is removed"),
     option("--journal-file-hours", type=Within(0.001, 24 * 366), metavar="H", default=1.0,
@@ -160,9 +143,10 @@ _series_options: Final = gathered(
 
 
 @command()
-@option("--lighthouse", type=_Url(), metavar="URL", envvar="TORCHFT_LIGHTHOUSE",
+@option("--lighthouse", type=lambda url: web_url("--lighthouse", url), metavar="URL",
+        envvar="TORCHFT_LIGHTHOUSE",
         help="TorchFT's Lighthouse; may come up later")  # fmt: skip
-@option("--gate", type=_Url(), metavar="URL", envvar="LIGHTKEEPER_GATE",
+@option("--gate", type=lambda url: web_url("--gate", url), metavar="URL", envvar="LIGHTKEEPER_GATE",
         help="admin port of `lightkeeper gate`, where one stands in front of the Lighthouse: it "
         "refuses groups that were evicted or quarantined")  # fmt: skip
 @option("--bind", metavar="HOST:PORT", default=f"127.0.0.1:{home.DEFAULT_PORT}",
@@ -178,7 +162,8 @@ _series_options: Final = gathered(
 @option("--targets", type=FILE, metavar="FILE",
         help="file_sd JSON of WorkerServers that do not register themselves")  # fmt: skip
 @_rule_options
-@gathered("timeouts", _timeouts, option(
+@gathered("timeouts", lambda quarantine_hours: Timeouts(
+    quarantine_s=quarantine_hours * 3600.0 or None), option(
     "--quarantine-hours", type=Within(0, 24 * 366), metavar="H", default=24.0,
     help="how long the host of an evicted group is refused (0: until released)"))  # fmt: skip
 @gathered("token", make_token, token_file, option(
@@ -270,11 +255,9 @@ _LAST_TICK_S: Final = 5.0
 
 def serve(options: Options, *, verbose: bool) -> int:
     """Run until SIGTERM or SIGINT."""
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    level, words = logging.INFO if verbose else logging.WARNING, "%(levelname)s %(name)s"
+    logging.basicConfig(level=level, format=f"%(asctime)s {words}: %(message)s", stream=sys.stderr)
+    logging.getLogger("lightkeeper.monitor").setLevel(level)
     for name in ("lightkeeper", "lightkeeper.monitor.loop"):
         logging.getLogger(name).setLevel(logging.INFO)
     others = os.umask(0o077)  # its files are for its own user only

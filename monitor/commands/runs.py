@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from lightkeeper.monitor.commands.ask import Monitor, asking
 from lightkeeper.monitor.commands.command import as_json, command
-from lightkeeper.monitor.commands.printing import Sheet, cell, console, moment, print_json
+from lightkeeper.monitor.commands.printing import console, print_json, show_table
+from lightkeeper.monitor.show.terminal import moment
 
 
 @command()
@@ -25,11 +26,10 @@ def runs(*, monitor: Monitor, as_json: bool) -> None:
     if as_json:
         print_json(body)
         return
-    shown = Sheet("runs", "run", "began", "job", "lasted", "ranks", "step", "incidents")
-    for run in body["runs"]:
-        shown.add_row(
-            cell(run["id"]), cell(moment(run["began_s"])), cell(run["job"]),
-            cell(f"{run['lasted_s']:.0f} s"), cell(run["ranks"]), cell(run["step"]),
-            cell(run["incidents"]),
-        )  # fmt: skip
-    console().print(shown)
+    rows = [
+        (run["id"], moment(run["began_s"]), run["job"], f"{run['lasted_s']:.0f} s", run["ranks"],
+         run["step"], run["incidents"])
+        for run in body["runs"]
+    ]  # fmt: skip
+    columns = ("run", "began", "job", "lasted", "ranks", "step", "incidents")
+    show_table(console(), "runs", columns, rows)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import click
 
-from lightkeeper.monitor.commands.ask import Monitor, asking
+from lightkeeper.monitor.commands.ask import STATUS, Monitor, asking
 from lightkeeper.monitor.commands.command import (
     DONE,
     FAILED,
@@ -23,49 +22,24 @@ from lightkeeper.monitor.commands.command import (
     option,
 )
 from lightkeeper.monitor.commands.options import no_such
-from lightkeeper.monitor.commands.printing import (
-    console,
-    live,
-    moment,
-    pause_line,
-    print_json,
-    room,
-    show_lines,
-)
-from lightkeeper.monitor.decide.view import GroupView, IncidentReport, bundle_url
-from lightkeeper.monitor.decide.view_json import RankJson, report_from_json
-from lightkeeper.monitor.show.status import (
-    StatusFacts,
-    answers_to_json,
-    short,
-    top_screen,
-    training,
-    trust,
-)
-from lightkeeper.monitor.show.tables import (
+from lightkeeper.monitor.commands.printing import console, live, print_json, room, show_lines
+from lightkeeper.monitor.show.terminal import (
     GROUP_COLUMNS,
     GROUP_ORDERS,
     HOST_COLUMNS,
     RANK_ORDERS,
     Column,
-    HostRow,
+    Row,
     RowFilter,
-    badness,
-    fleet_of,
-    groups_of,
+    hosts_in_order,
+    in_order,
     rank_columns,
-    ranks_of,
-    sorted_groups,
-    sorted_hosts,
-    sorted_ranks,
+    status_screen,
     table,
+    top_screen,
 )
-from lightkeeper.monitor.show.wording import clean
 
 # -- `lightkeeper get ranks`, `groups` and `hosts`: all, or those that pass the filters ------------
-
-T = TypeVar("T", RankJson, GroupView, HostRow)
-
 
 _group: Final = option("--group", "groups", multiple=True, metavar="NAME",
                        help="of this replica group; repeatable")  # fmt: skip
@@ -87,7 +61,7 @@ def _order(orders: Sequence[str], first: str) -> Callable[[F], F]:
 
 @command()
 @_wanted_ranks
-@_order(tuple(RANK_ORDERS), "rank")
+@_order(RANK_ORDERS, "rank")
 @_limit
 @option("--wide", is_flag=True, help="more columns")
 @as_json
@@ -111,18 +85,13 @@ def ranks(
 
     exit status: 0 done, 1 no monitor answers, 2 wrong arguments
     """
-    raw = monitor.ask("/v1/ranks")["ranks"]
-    _check_named("group", wanted.groups, (row["group"] for row in raw))
-    _check_named("host", wanted.hosts, (row["host"] for row in raw))
-    chosen = sorted_ranks(filter(wanted.rank, ranks_of(raw)), sort)
-    by_name = {row["rank"]: row for row in raw}
-    _tell("ranks", chosen, limit, as_json, columns=rank_columns(wide=wide),
-          to_json=lambda rank: by_name[rank.rank])  # fmt: skip
+    chosen = in_order(_wanted(monitor, "ranks", wanted), sort, "rank")
+    _tell("ranks", chosen, limit, as_json, rank_columns(wide=wide))
 
 
 @command()
 @_wanted_ranks
-@_order(tuple(GROUP_ORDERS), "group")
+@_order(GROUP_ORDERS, "group")
 @_limit
 @as_json
 @asking
@@ -140,12 +109,8 @@ def groups(
 
     exit status: 0 done, 1 no monitor answers, 2 wrong arguments
     """
-    raw = monitor.ask("/v1/groups")["groups"]
-    _check_named("group", wanted.groups, (row["group"] for row in raw))
-    chosen = sorted_groups(filter(wanted.group, groups_of(raw)), sort)
-    by_name = {row["group"]: row for row in raw}
-    _tell("groups", chosen, limit, as_json, columns=GROUP_COLUMNS,
-          to_json=lambda group: by_name[group.group])  # fmt: skip
+    chosen = in_order(_wanted(monitor, "groups", wanted), sort, "group")
+    _tell("groups", chosen, limit, as_json, GROUP_COLUMNS)
 
 
 @command()
@@ -165,51 +130,31 @@ def hosts(*, monitor: Monitor, wanted: RowFilter, limit: int | None, as_json: bo
 
     exit status: 0 done, 1 no monitor answers, 2 wrong arguments
     """
-    records = monitor.ask("/v1/hosts")["hosts"]
-    _check_named("host", wanted.hosts, (record["host"] for record in records))
-    on: dict[str, list[RankJson]] = {}
-    for rank in ranks_of(monitor.ask("/v1/ranks")["ranks"]):
-        on.setdefault(rank.host, []).append(rank)
-    rows = [host_row(record, on.get(record["host"], ())) for record in records]
-    chosen = sorted_hosts(host for host in rows if wanted.host(host))
-    _tell("hosts", chosen, limit, as_json, columns=HOST_COLUMNS, to_json=asdict)
+    chosen = hosts_in_order(_wanted(monitor, "hosts", wanted))
+    _tell("hosts", chosen, limit, as_json, HOST_COLUMNS)
 
 
-def _check_named(kind: str, wanted: Iterable[str], existing: Iterable[str]) -> None:
+def _wanted(monitor: Monitor, what: str, wanted: RowFilter) -> list[Row]:
     """Refuse unknown names: an empty table would look like good news.
 
     Raises:
         CommandError: a name that does not exist.
     """
-    names = set(existing)
-    for name in wanted:
-        if name not in names:
-            raise CommandError(no_such(kind, name, names), FAILED)
-
-
-def host_row(record: Mapping[str, Any], ranks: Sequence[RankJson]) -> HostRow:
-    busy = [rank.busy_s for rank in ranks if rank.busy_s is not None]
-    return HostRow(
-        name=clean(str(record["host"]), 120),
-        health=min((rank.health for rank in ranks), key=badness, default="-"),
-        groups=len({rank.group for rank in ranks}),
-        ranks=len(ranks),
-        busy_s=max(busy, default=None),
-        incidents=sum(record["incidents"].values()),
-        evictions=record["evictions"],
-        lemon=record["lemon"] is not None,
-        quarantined=record["quarantined"],
-        until="released" if record["until_s"] is None else moment(record["until_s"]),
-    )
+    rows = monitor.ask(f"/v1/{what}")[what]
+    for kind, names in (("group", wanted.groups), ("host", wanted.hosts)):
+        existing = {row[kind] for row in rows if row.get(kind)} if names else ()
+        for name in names:
+            if name not in existing:
+                raise CommandError(no_such(kind, name, existing), FAILED)
+    return list(filter(wanted, rows))
 
 
 def _tell(
-    what: str, chosen: Sequence[T], limit: int | None, as_json: bool, *,
-    columns: Sequence[Column], to_json: Callable[[T], Any],
-) -> None:  # fmt: skip
+    what: str, chosen: Sequence[Row], limit: int | None, as_json: bool, columns: Sequence[Column]
+) -> None:
     shown, more = chosen[:limit], len(chosen) - len(chosen[:limit])
     if as_json:
-        print_json({"schema": 1, what: [to_json(item) for item in shown], "more": more})
+        print_json({"schema": 1, what: shown, "more": more})
         return
     out = console()
     show_lines(out, table(columns, shown, room(out)))
@@ -220,25 +165,6 @@ def _tell(
 # -- `status` and `top` ---------------------------------------------------------------------------
 
 NOT_WELL: Final = 3
-
-
-def look_at(monitor: Monitor) -> StatusFacts:
-    """One look at the monitor.
-
-    Raises:
-        CommandError: no monitor answers.
-    """
-    body = monitor.ask("/v1/snapshot")
-    bodies = monitor.ask("/v1/incidents?since=1h&limit=20")["incidents"]
-    recent = tuple(report_from_json(body) for body in bodies)
-    try:
-        tick_age_s, not_ready = monitor.ask("/readyz")["last_tick_age_s"], ""
-    except CommandError as exc:
-        if exc.exit_code != FAILED:
-            raise
-        tick_age_s, not_ready = None, str(exc)
-    pause = pause_line(body["pause"]) if body.get("pause") else ""
-    return StatusFacts(fleet_of(body), recent, tick_age_s, not_ready, pause)
 
 
 @command()
@@ -259,26 +185,18 @@ def status(*, monitor: Monitor, check: bool, as_json: bool) -> int:
     exit status: 0 done, 1 no monitor answers, 2 wrong arguments, 3 with --check: it does not train,
     or what the monitor says is not to be trusted
     """
-    seen = look_at(monitor)
+    said = monitor.ask(STATUS)
     if as_json:
-        print_json(answers_to_json(seen))
+        print_json(said)
     else:
-        out, link = console(), functools.partial(_evidence, monitor.urls[0])
-        show_lines(out, short(seen, room(out), link))
-    return NOT_WELL if check and not _well(seen) else DONE
-
-
-def _evidence(base: str, report: IncidentReport) -> str:
-    """Where an incident's evidence is, for `lightkeeper analyze`."""
-    return "" if report.bundle is None else f"{base}{bundle_url(report.incident.id)}"
-
-
-def _well(seen: StatusFacts) -> bool:
-    return training(seen.fleet).word in ("yes", "disturbed") and trust(seen).word == "trusted"
+        out = console()
+        show_lines(out, status_screen(said, room(out), monitor.urls[0]))
+    well = said["training"]["is"] in ("yes", "disturbed") and said["monitor"]["is"] == "trusted"
+    return NOT_WELL if check and not well else DONE
 
 
 @command()
-@_order(tuple(RANK_ORDERS), "busy")
+@_order(RANK_ORDERS, "busy")
 @_wanted_ranks
 @option("--wide", is_flag=True, help="more columns")
 @option("--every", type=Within(0.2, 3600), default=2.0, metavar="SECONDS",
@@ -303,3 +221,12 @@ def top(*, monitor: Monitor, wanted: RowFilter, sort: str, wide: bool, every: fl
         )
     screen = functools.partial(top_screen, order=sort, wide=wide, wanted=wanted)
     live(functools.partial(look_at, monitor), every, screen)
+
+
+def look_at(monitor: Monitor) -> tuple[Row, Sequence[Row]]:
+    """The status and every rank.
+
+    Raises:
+        CommandError: no monitor answers.
+    """
+    return monitor.ask(STATUS), monitor.ask("/v1/ranks")["ranks"]

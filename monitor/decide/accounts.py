@@ -248,7 +248,7 @@ def between(low: float, high: float | None, words: str) -> Amount:
 
 def unknown(words: str) -> Amount:
     """An amount that is not known; `words` say why."""
-    return Amount(None, None, f"cannot tell: {words}")
+    return Amount(None, None, words)
 
 
 def nothing(words: str) -> Amount:
@@ -375,7 +375,6 @@ def hold_spans(case: AuditedIncident) -> tuple[HoldSpan, ...]:
     return tuple(spans)
 
 
-@readable
 @dataclass(frozen=True, slots=True)
 class IncidentAccount:
     decided_by: str
@@ -409,7 +408,8 @@ def account(case: AuditedIncident) -> IncidentAccount:
     """The account of this incident; never raises, whatever the store held."""
     others, own = lost_by_others(case), lost_by_own(case)
     who, why = _decided(case)
-    facts = case.facts
+    facts, marks = case.facts, case.incident.milestones
+    all_back = marks.survivor_commit_s is not None and marks.rejoined_s is not None
     return IncidentAccount(
         decided_by=who,
         why=why,
@@ -421,13 +421,8 @@ def account(case: AuditedIncident) -> IncidentAccount:
         lost=others.plus(own),
         ran_on=() if facts is None else all_hosts(facts.hosts),
         back_on=() if facts is None else all_hosts(facts.back_on),
-        final=not case.incident.open and (_all_back(case) or not case.followed),
+        final=not case.incident.open and (all_back or not case.followed),
     )
-
-
-def _all_back(case: AuditedIncident) -> bool:
-    marks = case.incident.milestones
-    return marks.survivor_commit_s is not None and marks.rejoined_s is not None
 
 
 def _outcome(case: AuditedIncident) -> str:
@@ -472,6 +467,8 @@ def account_to_json(shown: IncidentAccount) -> dict[str, Any]:
         spans: Sequence[Interval | HoldSpan] = getattr(shown, name)
         for span, body in zip(spans, plain[name], strict=True):
             body["seconds"] = None if span.seconds is None else round(span.seconds, 3)
+    for name in ("lost", "lost_by_others", "lost_by_own"):
+        plain[name]["text"] = str(getattr(shown, name))
     return plain
 
 
@@ -506,7 +503,6 @@ class Costs:
     lost: SummedAmount
 
 
-@readable
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanCosts(Costs):
     """The costs of all over a span: the body of `GET /v1/audit`."""

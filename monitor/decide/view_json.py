@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lightkeeper.monitor.decide.accounts import IncidentAccount, account_to_json
+from lightkeeper.monitor.decide.accounts import account_to_json
 from lightkeeper.monitor.decide.headline import headline_of
 from lightkeeper.monitor.decide.rules import (
     GUARDS,
@@ -34,15 +34,13 @@ from lightkeeper.monitor.model.eviction import (
     QuarantineEntry,
     QuarantineEvent,
     Scope,
-    eviction_from_json,
     eviction_to_json,
 )
-from lightkeeper.monitor.model.incident import BundleView, incident_from_json, incident_to_json
+from lightkeeper.monitor.model.incident import incident_to_json
 from lightkeeper.monitor.model.names import GroupName, Host, RankName, split_rank_name
 from lightkeeper.monitor.model.observation import Observation, Unreachable, lighthouse_to_json
-from lightkeeper.monitor.model.plain import from_plain, to_plain
+from lightkeeper.monitor.model.plain import to_plain
 from lightkeeper.monitor.model.quarantine import HostRecord
-from lightkeeper.monitor.model.wording import Face
 
 if TYPE_CHECKING:
     from lightkeeper.monitor.decide.pipeline import Learned
@@ -169,28 +167,6 @@ def report_to_json(report: IncidentReport) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def report_from_json(body: Mapping[str, Any]) -> IncidentReport:
-    """The report as far as a terminal shows it, without its decisions.
-
-    Raises:
-        ValueError: it is not a report.
-    """
-    bundle, latest = body["bundle"], body["eviction"]
-    return IncidentReport(
-        incident=incident_from_json({**body, "lost_s": body["lost_s"] or 0.0}),
-        face=Face(body["says"], body["next"]),
-        account=from_plain(IncidentAccount, body["account"]),
-        evictions=[eviction_from_json(eviction) for eviction in body["evictions"]],
-        latest=None if latest is None else eviction_from_json(latest),
-        bundle=None if bundle is None else BundleView(bundle["bytes"], bundle["written_s"]),
-        for_s=body["for_s"],
-        waiting=body["waiting"],
-        seen=body["seen"],
-        victims=body["victims"],
-        victim_count=body["victim_count"],
-    )
-
-
 def decision_to_json(row: DecisionRow) -> dict[str, Any]:
     """One decision for a reader; `would` is the eviction that observe mode held back."""
     plain = to_plain(row)
@@ -292,16 +268,11 @@ class RankJson(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     loss: float | None = None
     step_s: float | None = None
     busy_s: float | None = None
+    wait_s: float | None = None
+    """Seconds a step beyond its own work."""
     trouble: str
     """What is wrong with it, or why it cannot be reached; empty: nothing known."""
     unreachable: Away | None
-
-    @property
-    def wait_s(self) -> float | None:
-        """Seconds a step beyond its own work: it waits for others."""
-        if self.step_s is None or self.busy_s is None:
-            return None
-        return max(0.0, self.step_s - self.busy_s)
 
 
 def ranks_to_json(view: View) -> list[RankJson]:
@@ -337,6 +308,7 @@ def _rank_json(view: View, seen: Observation) -> RankJson:
         loss=None if step is None else finite(step.loss),
         step_s=None if tempo is None else round(tempo.step_s, 4),
         busy_s=None if tempo is None else round(tempo.busy_s, 4),
+        wait_s=None if tempo is None else round(tempo.rest_s, 4),
         trouble=trouble_of(seen),
         unreachable=away,
     )

@@ -22,7 +22,7 @@ from lightkeeper.monitor.model.names import (
     RankName,
     ReplicaId,
 )
-from lightkeeper.monitor.model.plain import Moment, from_plain, readable, to_plain
+from lightkeeper.monitor.model.plain import Moment, readable, to_plain
 from lightkeeper.monitor.model.run import Run
 
 # -- decisions ---------------------------------------------------------------------------------
@@ -288,21 +288,6 @@ class Eviction:
         """A copy with this request or its answer."""
         others = (other for other in self.asks if (other.rung, other.whom) != (ask.rung, ask.whom))
         return replace(self, asks=(*others, ask))
-
-
-def eviction_from_json(data: Any) -> Eviction:
-    """Inverse of `to_plain`. What `/v1` shows has no state: it follows from the end.
-
-    Raises:
-        ValueError: not an eviction.
-    """
-    eviction = from_plain(Eviction, data)
-    if "state" in data:
-        return eviction
-    if eviction.failed is not None:
-        return replace(eviction, state=EvictionState.FAILED, outcome=eviction.failed)
-    ended = eviction.ended_s is not None or eviction.gone_s is not None
-    return replace(eviction, state=EvictionState.CONFIRMED) if ended else eviction
 
 
 _SHOWN: Final = (

@@ -1,24 +1,16 @@
-"""What a metric is, what has its own series, and how `/metrics` is written.
-
-Large families are written by hand: the client library takes 4 us a series. A scrape shares the
-interpreter with the tick; at 10,000 ranks the library would hold it for 0.1 s. `Bulk` writes the
-same text as the library; a test compares them line by line.
-"""
+"""What a metric is, what has its own series, and how `/metrics` is written."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from math import isfinite
 from typing import Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client import Gauge as LiveGauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.samples import Sample
-from prometheus_client.utils import floatToGoString
 
 from lightkeeper.monitor.decide.view import GroupView, View
 from lightkeeper.monitor.model.names import GroupName, RankName
@@ -28,74 +20,11 @@ from lightkeeper.monitor.model.verdict import RankHealth
 Row = tuple[tuple[str, ...], float]
 """Label values, in order, and the value."""
 
-_BACKSLASH: Final = "\\"
-
-
-class Bulk(Metric):
-    """A gauge or counter of many series; `Sample`s are made only on demand."""
-
-    def __init__(
-        self, name: str, text: str, kind: str, labels: tuple[str, ...], rows: list[Row]
-    ) -> None:
-        self._names, self._rows = labels, rows
-        self._text: str | None = None
-        super().__init__(name.removesuffix("_total") if kind == "counter" else name, text, kind)
-        self._sample = name
-
-    @property
-    def samples(self) -> list[Sample]:
-        return [
-            Sample(self._sample, dict(zip(self._names, values, strict=True)), float(value))
-            for values, value in self._rows
-        ]
-
-    @samples.setter
-    def samples(self, _: list[Sample]) -> None:
-        """The library's own constructor sets an empty list."""
-
-    @property
-    def text(self) -> str:
-        """A line for each series; made once."""
-        if self._text is None:
-            self._text = "".join(self._lines())
-        return self._text
-
-    def _lines(self) -> Iterator[str]:
-        order = sorted(range(len(self._names)), key=self._names.__getitem__)
-        for values, value in self._rows:
-            labels = ",".join([f'{self._names[n]}="{escaped(values[n])}"' for n in order])
-            number = repr(float(value)) if isfinite(value) else floatToGoString(value)  # type: ignore[no-untyped-call]
-            yield f"{self._sample}{{{labels}}} {number}\n"
-
-
-def escaped(text: str) -> str:
-    if _BACKSLASH in text or '"' in text or "\n" in text:
-        return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
-    return text
-
-
-class _Rest:
-    def __init__(self, families: list[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterator[Metric]:
-        return iter(self._families)
-
 
 def page(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
     """The page in the format that the scraper accepts, and its content type."""
     encode, content_type = choose_encoder(accept)
-    total = "" if content_type.startswith("application/openmetrics-text") else "_total"
-    large: list[str] = []
-    small: list[Metric] = []
-    for family in registry.collect():
-        if not isinstance(family, Bulk):
-            small.append(family)
-            continue
-        name = f"{family.name}{total}" if family.type == "counter" else family.name
-        large.append(f"# HELP {name} {family.documentation}\n# TYPE {name} {family.type}\n")
-        large.append(family.text)
-    return "".join(large).encode() + encode(_Rest(small)), content_type
+    return encode(registry), content_type
 
 
 # -- A metric's name, meaning and labels: exported, documented and checked from one place ----------
@@ -125,8 +54,6 @@ class Definition:
 
     def rows(self, rows: Iterable[Row]) -> Metric:
         """The family at one scrape."""
-        if self.series in (GROUPS, RANKS):
-            return Bulk(self.name, self.text, self.type, self.labels, list(rows))
         family: GaugeMetricFamily | CounterMetricFamily
         if self.type == "gauge":
             family = GaugeMetricFamily(self.name, self.text, labels=self.labels)

@@ -1,4 +1,4 @@
-"""One incident as a page that needs no JavaScript, and the list of all.
+"""One incident as a page that needs no JavaScript and as text, and the list of all.
 
 At its top are the incident in one sentence and the five facts that people ask for first: who,
 since when, what was done, is it over, does the job train again; or that this is not known.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from lightkeeper.monitor.decide.accounts import OPEN, SpanCosts
@@ -17,7 +18,8 @@ from lightkeeper.monitor.model.eviction import Eviction, Rung, RungOutcome, Rung
 from lightkeeper.monitor.model.incident import Incident, State, Training
 from lightkeeper.monitor.model.verdict import MEANINGS, Kind
 from lightkeeper.monitor.model.wording import listed, who
-from lightkeeper.monitor.show.templating import document, sections
+from lightkeeper.monitor.show import wording
+from lightkeeper.monitor.show.templating import document, filled, render_text, sections
 from lightkeeper.monitor.show.wording import clean, counted, plain, span, time_of_day
 
 
@@ -321,6 +323,7 @@ def incident_page(
         observed=list(_observed(report)),
         steps=steps_of,
         step_names=STEPS,
+        PARTS=PARTS,
         decisions=report.decisions[-_ROWS:],
         holds=report.account.holds[-_ROWS:],
         earlier=earlier,
@@ -345,6 +348,52 @@ def steps_of(eviction: Eviction) -> Iterator[tuple[Rung, RungOutcome | None]]:
     """Every step in the order of the ladder; None where it was not climbed."""
     climbed = {outcome.rung: outcome for outcome in eviction.rungs}
     return ((rung, climbed.get(rung)) for rung in STEPS if rung in climbed or rung in _ALWAYS)
+
+
+# The same as text.
+
+PARTS: Final = {
+    "seen": "it was seen",
+    "firing": "it was sure",
+    "decided": "it was decided",
+    "asked": "it was asked",
+    "gone": "its processes were gone",
+    "left": "it left the quorum",
+    "survivors": "the others committed",
+    "rejoined": "it was back",
+}
+"""The end of each part of an incident."""
+_BAR: Final = 36
+"""Width of the bar chart."""
+_NAMED: Final = 12
+
+
+def incident_text(report: IncidentReport, base: str, journal: Path | None) -> str:
+    """`base`: URL of the monitor; `journal`: its folder, for `lightkeeper replay`."""
+    parts, incident = report.account.intervals, report.incident
+    rungs = [rung for eviction in report.evictions for rung in eviction.rungs]
+    return render_text(
+        "incident.txt", report=report, incident=incident, account=report.account, base=base,
+        journal=journal, bundle_url=bundle_url(incident.id), parts=parts, PARTS=PARTS,
+        rungs=sorted(rungs, key=lambda rung: rung.started_s), bar=_bar,
+        total_s=sum(part.seconds for part in parts), names=_many, filled=filled,
+        took=lambda s: "as long as is known" if s is None else f"{s:.1f} s",
+        row=lambda name, text: filled(f"  {name:<16}", text),
+    )  # fmt: skip
+
+
+def _many(names: Sequence[str], count: int = 0) -> str:
+    shown = wording.listed(names, _NAMED)
+    return f"{shown} and {count - len(names):,} more" if count > len(names) else shown
+
+
+def _bar(start_s: float, seconds: float, total_s: float) -> str:
+    """A bar for this part of the whole."""
+    if total_s <= 0:
+        return " " * _BAR
+    start = min(_BAR - 1, int(start_s / total_s * _BAR))
+    length = max(1, round(seconds / total_s * _BAR)) if seconds > 0 else 0
+    return (" " * start + "#" * length)[:_BAR].ljust(_BAR)
 
 
 # The list of all.

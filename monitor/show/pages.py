@@ -155,7 +155,6 @@ class Page:
     items: Mapping[str, str] = field(default_factory=dict)
     """Key -> markup, in order; they replace `ITEMS` in a section."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """For programs."""
     exists: bool = True
     """Whether the thing is known; if not, the page says so."""
     job: str = ""
@@ -254,24 +253,17 @@ _TONES: Final = {
 
 
 def facts_of(fleet: FleetIndex, counts: Counter[str]) -> dict[str, Any]:
-    """The page's figures, for programs."""
+    """The page's figures; programs ask for `/v1/status`."""
     view, headline = fleet.view, fleet.headline
     lighthouse = view.snapshot.lighthouse
     quorum = lighthouse if isinstance(lighthouse, LighthouseView) else None
     return {
-        "now_s": fleet.now_s,
-        "headline": str(headline),
         "state": headline.state,
         "tone": _TONES[headline.state],
-        "step": headline.step,
-        "step_s": None if headline.step_s is None else round(headline.step_s, 4),
-        "commit_age_s": None if headline.commit_age_s is None else round(headline.commit_age_s, 3),
         "quorum_id": None if quorum is None else quorum.quorum_id,
         "members": None if quorum is None else len(quorum.members),
         "groups": len(fleet.by_group),
         "ranks": {state: counts[state] for state in LOOKS if counts[state]},
-        "evicting": sorted(view.evicting),
-        "open_incidents": sum(incident.open for incident in view.incidents),
         "warnings": list(view.warnings),
     }
 

@@ -39,6 +39,7 @@ from lightkeeper.monitor.show.incident_page import (
     BundleStacks,
     Earlier,
     incident_page,
+    incident_text,
     incidents_page,
 )
 from lightkeeper.monitor.show.latest import Latest
@@ -323,10 +324,11 @@ incident_pages = Blueprint("incident_pages", __name__)
 
 @incident_pages.get("/v1/incidents/<prefix>")
 def incident(prefix: str) -> Response:
-    """One incident with its story; the start of its id is enough."""
+    """One incident with its story, as `text` too; the start of its id is enough."""
     view, journal = the_view(), app_context().journal
-    more = {"journal": None if journal is None else str(journal)}
     report = view.report(find(view.incidents, prefix))
+    text = incident_text(report, request.host_url.rstrip("/"), journal)
+    more = {"journal": None if journal is None else str(journal), "text": text.splitlines()}
     return answer({"schema": SCHEMA, **report_to_json(report), **more})
 
 
@@ -336,7 +338,9 @@ def audit() -> Response:
     view = the_view()
     choice = chosen(view)
     totals = _totals(view, choice, choice.among(view.incidents))
-    return answer({"schema": SCHEMA, **to_plain(totals)})
+    body = to_plain(totals)
+    body["lost"]["text"] = str(totals.lost)
+    return answer({"schema": SCHEMA, **body})
 
 
 @incident_pages.get("/incidents/<prefix>")

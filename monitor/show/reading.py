@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from lightkeeper.monitor.act.launches import Target
 from lightkeeper.monitor.act.lighthouse import lighthouse_json
 from lightkeeper.monitor.act.poller import describe_status
 from lightkeeper.monitor.decide.accounts import Choice
-from lightkeeper.monitor.decide.view import SCHEMA, IncidentReport, View, bundle_url
+from lightkeeper.monitor.decide.view import SCHEMA, View
 from lightkeeper.monitor.decide.view_json import (
     degraded,
     effective_to_json,
@@ -44,8 +43,8 @@ from lightkeeper.monitor.show.answers import (
     the_view,
 )
 from lightkeeper.monitor.show.runs_page import runs_to_json
-from lightkeeper.monitor.show.status import StatusFacts, plain, short
-from lightkeeper.monitor.show.tables import fleet_of
+from lightkeeper.monitor.show.status import status_to_json
+from lightkeeper.monitor.show.terminal import badness, plain, status_screen
 from lightkeeper.worker_server.wire import (
     PATH_FLIGHT_RECORDER,
     PATH_LAST_WORDS,
@@ -56,8 +55,6 @@ from lightkeeper.worker_server.wire import (
 )
 
 _PLAIN: Final = "text/plain; charset=utf-8"
-_RECENT: Final = 20
-"""What `lightkeeper status` asks for."""
 _STALE_TICKS = 5.0
 _STALE_LEAST_S = 10.0
 _STUCK_TICKS = 30.0
@@ -112,29 +109,29 @@ def incidents() -> Response:
 
 
 _INDEX: Final = """
-as JSON: /v1/snapshot /v1/groups /v1/ranks /v1/incidents /v1/quarantine /v1/lighthouse
+as JSON: /v1/status /v1/snapshot /v1/groups /v1/ranks /v1/incidents /v1/quarantine /v1/lighthouse
 more:    /metrics /healthz /readyz, of a rank /v1/ranks/RANK/stacks
 on a terminal: lightkeeper status --monitor {url}; in a browser: {url}
 """
 
 
+@reading.get("/v1/status")
+def status() -> Response:
+    """What `lightkeeper status` prints."""
+    return answer(_status())
+
+
+def _status() -> dict[str, Any]:
+    view = the_view()
+    age_s = app_context().clock.now_s() - view.snapshot.now_s
+    return status_to_json(view, age_s, _not_ready(view, age_s))
+
+
 def status_text() -> Response:
-    """What `lightkeeper status` shows, for clients without HTML, such as curl."""
-    context, view, url = app_context(), the_view(), request.host_url.rstrip("/")
-    recent = Choice.of("1h", None, None, view.snapshot.now_s).among(view.incidents)
-    pause = view.snapshot.pause
-    facts = StatusFacts(
-        fleet_of(json.loads(dump(snapshot_to_json(view)))),
-        tuple(map(view.report, recent[:_RECENT])),
-        context.clock.now_s() - view.snapshot.now_s,
-        pause="" if pause is None else f"PAUSED by {pause.author}: {pause.reason}",
-    )
-
-    def bundle(report: IncidentReport) -> str:
-        return "" if report.bundle is None else f"{url}{bundle_url(report.incident.id)}"
-
-    lines = short(facts, None, bundle)
-    return Response(f"{plain(lines)}\n{_INDEX.format(url=url)}", content_type=_PLAIN)
+    """The same for clients without HTML, such as curl."""
+    url = request.host_url.rstrip("/")
+    text = plain(status_screen(_status(), None, url))
+    return Response(f"{text}\n{_INDEX.format(url=url)}", content_type=_PLAIN)
 
 
 @reading.get("/v1/admission")
@@ -190,6 +187,15 @@ def hosts() -> Response:
         for host, record in sorted(records.items())
     ]
     rows.sort(key=lambda host: (host["lemon"] is None, not host["quarantined"], -host["offences"]))
+    view = app_context().view()
+    healths, tempos = ({}, {}) if view is None else (view.result.rank_health, view.tempos)
+    for row in rows:
+        busy_s = [tempos[rank].busy_s for rank in row["ranks"] if rank in tempos]
+        states = [str(healths[rank]) for rank in row["ranks"] if rank in healths]
+        row |= {
+            "health": min(states, key=badness, default=None),
+            "busy_s": max(busy_s, default=None),
+        }
     return answer({"schema": SCHEMA, "hosts": rows})
 
 
@@ -272,15 +278,20 @@ def readyz() -> Response:
     """
     view = the_view()
     age_s = app_context().clock.now_s() - view.snapshot.now_s
-    if age_s > max(_STALE_TICKS * app_context().tick_s, _STALE_LEAST_S):
-        raise HttpRefusal(503, f"the last tick was {age_s:.0f} s ago: the loop stands still")
-    if view.result.blind:
-        raise HttpRefusal(503, "nothing is judged: every kind of fault is unknown")
+    if why := _not_ready(view, age_s):
+        raise HttpRefusal(503, why)
     body = {"ready": True, "last_tick_age_s": round(age_s, 3), "degraded": list(degraded(view))}
     seen = app_context().standing()
     if request.args.get("role") == "active" and seen is not None and not seen.active:
         raise HttpRefusal(503, seen.sentence(), {"role": seen.role, "active": seen.url})
     return answer({**body, **_standing()})
+
+
+def _not_ready(view: View, age_s: float) -> str:
+    """Why; empty: it is ready. `age_s`: of the last tick."""
+    if age_s > max(_STALE_TICKS * app_context().tick_s, _STALE_LEAST_S):
+        return f"the last tick was {age_s:.0f} s ago: the loop stands still"
+    return "nothing is judged: every kind of fault is unknown" if view.result.blind else ""
 
 
 def _standing() -> dict[str, Any]:

@@ -6,6 +6,7 @@ an open page is sent only those that changed. An undefined name in a template is
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
@@ -109,6 +110,21 @@ def template(name: str) -> Template:
 
 def render(name: str, /, **values: Any) -> str:
     return template(name).render(values)
+
+
+def render_text(name: str, /, **values: Any) -> str:
+    """Plain text, every value of it one line."""
+    return environment().overlay(autoescape=False).get_template(name).render(values)
+
+
+def filled(start: str, text: object, width: int = 100) -> Markup:
+    """A text in lines that fit a terminal or a mail; each begins as far in as `start` is long."""
+    return Markup(  # noqa: S704 - for `render_text`
+        textwrap.fill(
+            harmless(text), width, initial_indent=start, subsequent_indent=" " * len(start),
+            break_long_words=False, break_on_hyphens=False,
+        )
+    )  # fmt: skip
 
 
 def sections(name: str, /, **values: Any) -> dict[str, str]:

@@ -9,7 +9,7 @@ import functools
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -94,6 +94,13 @@ def since(seconds: float | None) -> str:
 def utc(at_s: float | None) -> str:
     """`2026-11-23 04:44:21 UTC`."""
     return NONE if at_s is None else _moment(at_s, "%Y-%m-%d %H:%M:%S UTC")
+
+
+def pause_line(pause: Mapping[str, Any]) -> str:
+    """The pause switch, in one line."""
+    until = "`lightkeeper resume`" if pause["until_s"] is None else utc(pause["until_s"])
+    why = f"{pause['reason']} (nobody is evicted but by hand)"
+    return f"PAUSED by {pause['author']} until {until}: {why}"
 
 
 def time_of_day(at_s: float) -> str:

@@ -1,4 +1,4 @@
-"""Answers of a monitor, as JSON: fixed, so that whole screens can be compared."""
+"""A monitor of a fleet that is always the same, so that whole screens can be compared."""
 
 from __future__ import annotations
 
@@ -6,27 +6,47 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from lightkeeper.monitor.decide.view import IncidentReport
-from lightkeeper.monitor.decide.view_json import report_from_json
-from lightkeeper.monitor.show.status import StatusFacts
-from lightkeeper.monitor.show.tables import fleet_of
+from lightkeeper.monitor.decide.audit import IncidentAudit
+from lightkeeper.monitor.decide.pipeline import TickResult
+from lightkeeper.monitor.decide.tempo import Tempo
+from lightkeeper.monitor.decide.view import View
+from lightkeeper.monitor.decide.view_json import ranks_to_json
+from lightkeeper.monitor.model.eviction import DecisionRow, Eviction, QuarantineEntry
+from lightkeeper.monitor.model.incident import BundleView, Incident, Milestones
+from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
+from lightkeeper.monitor.model.observation import (
+    LighthouseView,
+    Member,
+    Observation,
+    Snapshot,
+)
+from lightkeeper.monitor.model.verdict import RankHealth
+from lightkeeper.monitor.show.answers import dump
+from lightkeeper.monitor.show.status import status_to_json
+from lightkeeper.worker_server.wire import StepState
+from tests.changed import replace
 from tests.http_server import FakeServer, Handler
+from tests.monitor.fakes import FakeRank, identity
+from tests.monitor.samples import incident as sample
 
 NOW_S = 1_700_000_000.0
+ID = IncidentId("not_entered-rg_1.1-7")
 
 
 def rank(group: str, number: int, **more: Any) -> dict[str, Any]:
+    """As `GET /v1/ranks` says it."""
     return {
         "rank": f"{group}.{number}", "group": group, "host": f"node{group[3:]}",
         "pid": 100 + number, "incarnation": "one", "place": {}, "url": f"http://10.0.0.{number}:4000",
         "health": "healthy", "process_state": "S", "phase": "forward", "phase_age_s": 0.1,
         "step": 120, "commits": 118, "last_commit_age_s": 0.3, "quorum_id": 4, "participants": 2,
-        "loss": 2.25, "step_s": 0.5, "busy_s": 0.4, "unreachable": None,
+        "loss": 2.25, "step_s": 0.5, "busy_s": 0.4, "wait_s": 0.1, "unreachable": None,
         "trouble": "", **more,
     }  # fmt: skip
 
 
 def group(name: str, ranks: int = 2, **more: Any) -> dict[str, Any]:
+    """As `GET /v1/groups` says it."""
     return {
         "group": name, "host": f"node{name[3:]}", "replica_id": f"{name}:a", "in_quorum": True,
         "ranks": [f"{name}.{number}" for number in range(ranks)], "health": "healthy", "step": 120,
@@ -34,126 +54,134 @@ def group(name: str, ranks: int = 2, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def headline(state: str = "training", says: str = "all 4 ranks are healthy", **more: Any
-             ) -> dict[str, Any]:  # fmt: skip
-    return {"state": state, "says": says, "next": "", "incident": None, "step": 120,
-            "step_s": 0.5, "commit_age_s": 0.3, "at_s": None, **more}  # fmt: skip
+def observed(group: str, number: int, each: int = 2, **step: Any) -> Observation:
+    who = identity(group, number, world_size=each, host=f"node{group[3:]}")
+    state = {"step": 120, "commits": 118, "last_commit_age_s": 0.3, **step}
+    seen = FakeRank(who, replica_id=f"{group}:a").report()
+    assert isinstance(seen.step, StepState)
+    report = replace(seen, step=replace(seen.step, **state))
+    return Observation(who, f"http://10.0.0.{number}:4000", report, 0.01)
 
 
-_AMOUNT = {"low": 0.0, "high": 0.0, "words": ""}
-_ACCOUNT = {
-    "decided_by": "nobody", "why": "nothing was to be decided", "outcome": "open", "intervals": [],
-    "holds": [], "ran_on": [], "back_on": [], "final": False, "lost": _AMOUNT,
-    "lost_by_others": _AMOUNT, "lost_by_own": _AMOUNT,
-}  # fmt: skip
+def fleet(*seen: Observation, **more: Any) -> View:
+    """A view of these ranks; `more`: fields of the view, of its snapshot and of its result."""
+    groups = list(dict.fromkeys(each.identity.group for each in seen))
+    ids = [ReplicaId(f"{name}:a") for name in groups]
+    members = tuple(Member(replica_id, 120) for replica_id in ids)
+    lighthouse = LighthouseView(4, members, dict.fromkeys(ids, 0.1), "fine")
+    health = {each.rank: RankHealth.HEALTHY for each in seen}
+    shown = Snapshot(NOW_S, 9, 0.0, seen, more.pop("lighthouse", lighthouse),
+                     pause=more.pop("pause", None))  # fmt: skip
+    result = {name: more.pop(name) for name in ("unknown", "health") if name in more}
+    return View(**{
+        "snapshot": shown, "observe": False,
+        "result": TickResult(NOW_S, rank_health=more.pop("rank_health", health), **result),
+        "tempos": {each.rank: Tempo(0.5, 0.4) for each in seen}, **more,
+    })  # fmt: skip
 
 
-def incident(name: str = "not_entered-rg_1.1-7", **more: Any) -> dict[str, Any]:
-    account, eviction = more.pop("account", {}), more.pop("eviction", None)
-    if eviction is not None:
-        eviction = {"incident_id": name, "group": "rg_1", "replica_id": None, **eviction}
-    return {
-        "id": name, "kind": "not_entered", "state": "firing", "severity": "critical",
-        "fingerprint": "", "signature": "", "replica_ids": [], "incarnations": [], "story": [],
-        "culprits": ["rg_1.1"], "candidates": [], "groups": ["rg_1"], "since_s": NOW_S - 20,
-        "reason": "rg_1.1 stands still in 'data'", "says": "rg_1.1 stands still in 'data'",
-        "next": "rg_1 is being evicted", "seen": {}, "waiting": 1, "confidence": "likely",
-        "last_seen_s": NOW_S, "bundle": None, "evidence": {}, "lost_s": 0.0, "for_s": 20.0,
-        "victims": ["rg_0.0"], "victim_count": 1, "eviction": eviction, "evictions": [],
-        "milestones": {"first_seen_s": NOW_S - 15},
-        "account": {**_ACCOUNT, **account}, **more,
-    }  # fmt: skip
+def trains(**more: Any) -> View:
+    ranks = [observed(name, number) for name in ("rg_0", "rg_1") for number in range(2)]
+    return fleet(*ranks, **more)
 
 
-BUNDLE = {"url": "/v1/incidents/not_entered-rg_1.1-7/bundle", "bytes": 1, "written_s": NOW_S}
-
-
-def reported(*bodies: dict[str, Any]) -> tuple[IncidentReport, ...]:
-    return tuple(map(report_from_json, bodies))
-
-
-def snapshot(**more: Any) -> dict[str, Any]:
-    return {
-        "schema": 1, "now_s": NOW_S, "tick": 9, "lateness_s": 0.0, "observe": False,
-        "monitor": None, "pause": None, "maintenance": None, "troubles": [], "unknown": [],
-        "self_health": {"state": "well", "scale": 1.0, "hold": None, "conditions": {}},
-        "lighthouse": {
-            "up": True, "quorum_id": 4, "status": "fine", "heartbeat_ages_s": {},
-            "members": [{"replica_id": "rg_0:a", "group": "rg_0", "step": 120},
-                        {"replica_id": "rg_1:a", "group": "rg_1", "step": 120}],
-        },
-        "groups": [group("rg_0"), group("rg_1")],
-        "ranks": [rank(name, number) for name in ("rg_0", "rg_1") for number in range(2)],
-        "warnings": [], "ended": None, "headline": headline(), "tokenless": False,
-        "incidents": [], "quarantine": [], "quarantine_groups": [], **more,
-    }  # fmt: skip
-
-
-def hung() -> dict[str, Any]:
-    """rg_1.1 stands still, and the others wait for it."""
-    waits = {"health": "waiting", "phase": "communication", "phase_age_s": 14.2,
-             "last_commit_age_s": 14.0, "step_s": None, "busy_s": None}  # fmt: skip
-    sick = group("rg_1", health="stalled", eviction="evicting")
-    return snapshot(
-        groups=[group("rg_0", health="waiting"), sick],
-        ranks=[
-            rank("rg_0", 0, **waits), rank("rg_0", 1, **waits), rank("rg_1", 0, **waits),
-            rank("rg_1", 1, **{**waits, "health": "stalled", "phase": "data"}),
-        ],
-        incidents=[incident(bundle=BUNDLE)],
-        headline=headline("stopped", "rg_1.1 stands still in 'data'", next="rg_1 is being evicted",
-                          step_s=None, commit_age_s=14.0),
-    )  # fmt: skip
-
-
-def many(groups: int, each: int) -> dict[str, Any]:
+def many(groups: int, each: int) -> View:
     """A fleet of a size; rank 3 of group 7 works longest."""
-    names = [f"rg_{number}" for number in range(groups)]
-    ranks = [rank(name, number) for name in names for number in range(each)]
-    ranks[7 * each + 3]["busy_s"] = 0.49
-    return snapshot(groups=[group(name, each) for name in names], ranks=ranks)
+    view = fleet(*(observed(f"rg_{at}", n, each) for at in range(groups) for n in range(each)))
+    return replace(view, tempos={**view.tempos, RankName("rg_7.3"): Tempo(0.5, 0.49)})
 
 
-def asked(body: dict[str, Any], **more: Any) -> StatusFacts:
-    return StatusFacts(fleet_of(body), **{"tick_age_s": 0.5, **more})
+def incident(name: str = ID, *, culprits: tuple[str, ...] = ("rg_1.1",), **more: Any) -> Incident:
+    """rg_1.1 stands still; `more`: fields of the incident and of its verdict."""
+    of_verdict = ("since_s", "reason", "candidates", "confidence", "victims")
+    said = {"since_s": NOW_S - 20, "reason": "rg_1.1 stands still in 'data'", "evidence": {}}
+    said |= {key: more.pop(key) for key in of_verdict if key in more}
+    made = sample(name)
+    verdict = replace(made.verdict, kind=more.get("kind", made.kind), culprits=culprits, **said)
+    marks = Milestones(first_seen_s=NOW_S - 15, firing_s=NOW_S - 10)
+    more.setdefault("candidates", said.get("candidates", ()))
+    return replace(
+        made, verdict=verdict, culprits=culprits, milestones=marks, last_seen_s=NOW_S, **more
+    )
+
+
+def hung(**more: Any) -> View:
+    """rg_1.1 stands still, and the others wait for it."""
+    waits = {"phase": "communication", "phase_age_s": 14.2, "last_commit_age_s": 14.0}
+    ranks = [observed(name, n, **waits) for name in ("rg_0", "rg_1") for n in range(2)]
+    ranks[3] = observed("rg_1", 1, **{**waits, "phase": "data"})
+    health = {each.rank: RankHealth.WAITING for each in ranks}
+    health[RankName("rg_1.1")] = RankHealth.STALLED
+    return fleet(*ranks, **{
+        "rank_health": health, "tempos": {}, "incidents": (incident(),),
+        "evicting": frozenset({GroupName("rg_1")}), "bundles": {ID: BundleView(1, NOW_S)},
+        "decisions": {ID: (DecisionRow(ID, NOW_S - 4, "evict", None, "hung"),)}, **more,
+    })  # fmt: skip
+
+
+def evicted(*evictions: Eviction, **more: Any) -> dict[str, Any]:
+    """Fields of a view in which these have begun or are over."""
+    by_id = {eviction.incident_id: eviction for eviction in evictions}
+    audit = IncidentAudit(evictions={key: (latest,) for key, latest in by_id.items()}, **more)
+    return {"evictions": by_id, "audit": audit}
+
+
+def eviction(asked_s: float, name: str = ID) -> Eviction:
+    return Eviction(IncidentId(name), GroupName("rg_1"), ReplicaId("rg_1:a"), asked_s)
+
+
+def entry(name: str, **more: Any) -> QuarantineEntry:
+    return QuarantineEntry(Host(name), "hung", "lightkeeper", NOW_S, None, None, **more)
+
+
+def status(view: View, not_ready: str = "") -> dict[str, Any]:
+    """The body of `GET /v1/status`, half a second after the tick."""
+    body: dict[str, Any] = json.loads(dump(status_to_json(view, 0.5, not_ready)))
+    return body
 
 
 class FakeMonitor(FakeServer):
-    """Answers as a monitor does; what it says is changed while it is served."""
+    """Answers as a monitor does; what it sees is changed while it is served."""
 
-    def __init__(self, body: dict[str, Any]) -> None:
+    def __init__(self, view: View) -> None:
         super().__init__()
-        self.body = body
-        self.recent: list[dict[str, Any]] = []
+        self.view = view
         self.refuse = False
+        self.status = "/v1/status"
         self.looks = 0
         self.on_look: Callable[[], object] = lambda: None
 
     def serve(self, handler: Handler, method: str, path: str, body: bytes) -> None:
-        place = path.partition("?")[0]
-        if place == "/v1/snapshot":
+        if path == self.status:
             self.looks += 1
             self.on_look()
         if self.refuse:
             handler.reply(503, "application/json", b'{"error": "the database is away"}')
             return
-        said = {
-            "/v1/snapshot": self.body,
-            "/v1/ranks": {"ranks": self.body["ranks"]},
-            "/v1/groups": {"groups": self.body["groups"]},
-            "/v1/hosts": {"hosts": [_host(name) for name in self._hosts()]},
-            "/v1/incidents": {"incidents": [*self.body["incidents"], *self.recent]},
-            "/readyz": {"ready": True, "last_tick_age_s": 0.5},
-        }.get(place)
-        status = 404 if said is None else 200
-        handler.reply(status, "application/json", json.dumps(said or {"error": "no"}).encode())
+        says: dict[str, Callable[[], dict[str, Any]]] = {
+            self.status: lambda: status(self.view),
+            "/v1/ranks": lambda: {"ranks": ranks_to_json(self.view)},
+            "/v1/groups": lambda: {"groups": self.view.groups},
+            "/v1/hosts": lambda: {"hosts": self._hosts()},
+        }
+        said = says.get(path)
+        text = dump({"error": "no"} if said is None else said())
+        handler.reply(404 if said is None else 200, "application/json", text)
 
-    def _hosts(self) -> list[str]:
-        return [*sorted({row["host"] for row in self.body["ranks"]}), "spare"]
+    def _hosts(self) -> list[dict[str, Any]]:
+        hosts: dict[str, dict[str, Any]] = {"spare": _host("spare")}
+        for each in ranks_to_json(self.view):
+            row = hosts.setdefault(each.host, _host(each.host, health="waiting"))
+            row["ranks"].append(each.rank)
+            row["groups"] = [each.group]
+            if each.health == "stalled":
+                row["health"] = each.health
+        return list(hosts.values())
 
 
-def _host(name: str) -> dict[str, Any]:
+def _host(name: str, health: str | None = None) -> dict[str, Any]:
     quarantined = name == "spare"
     return {"host": name, "incidents": {"not_entered": 2} if quarantined else {},
             "evictions": 1 if quarantined else 0, "quarantined": quarantined,
+            "ranks": [], "groups": [], "health": health, "busy_s": None,
             "lemon": None, "until_s": None}  # fmt: skip

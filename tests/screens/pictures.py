@@ -14,7 +14,7 @@ from rich.terminal_theme import MONOKAI
 from lightkeeper.monitor.commands.ask import Monitor
 from lightkeeper.monitor.commands.printing import Painted
 from lightkeeper.monitor.commands.status import look_at
-from lightkeeper.monitor.show.status import short, top_screen
+from lightkeeper.monitor.show.terminal import status_screen, top_screen
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def terminal(url: str, out: Path, moment: str) -> None:
     seen = look_at(Monitor(url))
     width, height = 104, 16
     _svg(out / f"{moment}-status.svg", "lightkeeper status", width,
-         lambda: Painted(short(seen, width, lambda _: "")))  # fmt: skip
+         lambda: Painted(status_screen(seen[0], width, "")))  # fmt: skip
     _svg(out / f"{moment}-top.svg", "lightkeeper top", width,
          lambda: Painted(top_screen(seen, width, height)))  # fmt: skip
 

@@ -15,7 +15,8 @@ from lightkeeper.monitor.commands import orders
 from lightkeeper.monitor.service import Service
 from tests.http_server import Handler
 from tests.monitor.api import options
-from tests.monitor.bodies import FakeMonitor, group, snapshot
+from tests.monitor.bodies import FakeMonitor, observed
+from tests.monitor.bodies import fleet as view_of
 from tests.monitor.fakes import FakeFleet, FakeLighthouse
 
 ODD = "my%group#1?"
@@ -43,7 +44,7 @@ class Evicting(FakeMonitor):
     """Each look at the incidents shows the next state of the eviction."""
 
     def __init__(self, states: list[dict[str, Any]]) -> None:
-        super().__init__(snapshot(groups=[group(ODD, 1)]))
+        super().__init__(view_of(observed(ODD, 0, each=1)))
         self.states, self.asked = states, ""
 
     def serve(self, handler: Handler, method: str, path: str, body: bytes) -> None:
@@ -53,7 +54,9 @@ class Evicting(FakeMonitor):
             return
         if path.startswith("/v1/incidents"):
             eviction = self.states.pop(0) if len(self.states) > 1 else self.states[0]
-            self.recent = [{"id": "manual-7", "evictions": [eviction]}]
+            incidents = {"incidents": [{"id": "manual-7", "evictions": [eviction]}]}
+            handler.reply(200, "application/json", json.dumps(incidents).encode())
+            return
         super().serve(handler, method, path, body)
 
 

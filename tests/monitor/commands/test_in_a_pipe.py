@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from lightkeeper.monitor.cli import main
-from tests.monitor.bodies import FakeMonitor, hung, many, snapshot
+from lightkeeper.monitor.model.names import GroupName
+from tests.changed import replace
+from tests.monitor.bodies import FakeMonitor, hung, many, trains
 from tests.monitor.commands.calling import Command
 
 
@@ -32,7 +34,7 @@ rg_1.1  stalled      node1  data             14s     120        -        -      
 
 
 def test_what_a_limit_leaves_out_is_said_beside_the_rows(monitor: FakeMonitor, capsys) -> None:
-    monitor.body = many(1250, 8)
+    monitor.view = many(1250, 8)
     assert main(["get", "ranks", "--sort", "busy", "--limit", "1"]) == 0
     out, err = capsys.readouterr()
     assert [line.split()[0] for line in out.splitlines()] == ["rank", "rg_7.3"]
@@ -45,15 +47,15 @@ def test_json_is_what_the_monitor_said_filtered_and_sorted(
 ) -> None:
     body = command.json("get", what, "--host", "node1")
     assert body["schema"] == 1
-    assert {row.get("host", row.get("name")) for row in body[what]} == {"node1"}
+    assert {row["host"] for row in body[what]} == {"node1"}
     assert body["more"] == 0
 
 
 def test_a_group_is_shown_by_the_name_that_commands_take(
     monitor: FakeMonitor, command: Command
 ) -> None:
-    group = {**monitor.body["groups"][0], "group": "my_0", "launched_as": "0"}
-    monitor.body = {**monitor.body, "groups": [group]}
+    groups = [replace(hung().groups[0], group=GroupName("my_0"), launched_as=GroupName("0"))]
+    monitor.view.__dict__["groups"] = groups
     assert command("get", "groups").splitlines()[1].split()[0] == "my_0"
 
 
@@ -90,14 +92,22 @@ def test_tables_in_a_pipe_have_no_lines_around_them(
     assert re.split("  +", rows[1]) == ["kind", "info", "warning", "critical"]
 
 
-@pytest.mark.parametrize(
-    ("body", "status"), [(snapshot(), 0), (hung(), 3)], ids=["trains", "hangs"]
-)
-def test_check_is_for_scripts(body, status: int, monitor: FakeMonitor, command: Command) -> None:
-    monitor.body = body
+@pytest.mark.parametrize(("view", "status"), [(trains(), 0), (hung(), 3)], ids=["trains", "hangs"])
+def test_check_is_for_scripts(view, status: int, monitor: FakeMonitor, command: Command) -> None:
+    monitor.view = view
     command("status", "--check", status=status)
     command("status", "--check", "--format", "json", status=status)
     command("status")
+
+
+def test_a_monitor_that_knows_no_status_is_said_to_be_older(
+    monitor: FakeMonitor, command: Command
+) -> None:
+    monitor.status = "/v0/status"
+    said = command.refused("status", status=1)
+    assert said == (
+        f"error: the monitor at {monitor.url} is older than this command: it has no /v1/status\n"
+    )
 
 
 def test_a_policy_file_is_checked_for_programs(tmp_path, command: Command) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.monitor.bodies import FakeMonitor, hung, snapshot
+from tests.monitor.bodies import FakeMonitor, hung, trains
 from tests.monitor.commands.terminal import terminal
 from tests.monitor.process import lightkeeper
 from tests.waiting import wait_for
@@ -29,7 +29,7 @@ def test_top_follows_the_window_and_puts_all_back(monitor: FakeMonitor) -> None:
         small = screen.until("2 of 4 ranks")
         assert max(len(line) for line in small.splitlines()) <= 60
         assert len(small.splitlines()) <= 9
-        monitor.body = snapshot()
+        monitor.view = trains()
         screen.until("training yes")
         screen.process.send_signal(signal.SIGINT)
         assert screen.ended() == 0

@@ -331,7 +331,7 @@ def test_people_read_list_and_story(monitor: Monitor, capsys: pytest.CaptureFixt
     [
         (["show", "nothing"], 1, "no such incident: nothing"),
         (["show", "a/b?c"], 1, "not found: GET /v1/incidents/a/b?c"),
-        (["list", "--since", "yesterday"], 2, "--since is 'yesterday', expected a span such as"),
+        (["list", "--since", "yesterday"], 2, "since is 'yesterday', expected a span such as"),
     ],
     ids=["unknown", "no id", "since"],
 )

@@ -27,11 +27,10 @@ from lightkeeper.monitor.model.eviction import (
     EvictionState,
     Rung,
     RungResult,
-    eviction_from_json,
 )
 from lightkeeper.monitor.model.names import ReplicaId
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Member
-from lightkeeper.monitor.model.plain import to_plain
+from lightkeeper.monitor.model.plain import from_plain, to_plain
 from tests.monitor.model.escalations import ALL, ID, RANKS, VIEW, Play, accused, fresh, look_at
 
 TIMES = Timeouts()
@@ -332,16 +331,7 @@ def test_the_next_attempt_asks_again_and_keeps_what_the_first_did() -> None:
 
 def test_what_is_stored_is_what_goes_on() -> None:
     play = Play().begin().play(15.0)
-    assert eviction_from_json(to_plain(play.eviction)) == play.eviction
-
-
-@pytest.mark.parametrize(
-    ("more", "state"),
-    [({}, "asking"), ({"gone_s": 5.0}, "confirmed"), ({"failed": "late"}, "failed")],
-)
-def test_one_without_a_state_is_as_it_ended(more, state: str) -> None:
-    plain = {"incident_id": "i", "group": "g", "replica_id": None, "asked_s": 1.0, "rungs": []}
-    assert eviction_from_json({**plain, **more}).state == state
+    assert from_plain(Eviction, to_plain(play.eviction)) == play.eviction
 
 
 def test_without_gate_and_scheduler_only_the_lighthouse_and_the_workers_are_asked() -> None:

@@ -28,10 +28,10 @@ from lightkeeper.monitor.model.escalation import (
     Timeouts,
     handle,
 )
-from lightkeeper.monitor.model.eviction import Eviction, EvictionState, Rung, eviction_from_json
+from lightkeeper.monitor.model.eviction import Eviction, EvictionState, Rung
 from lightkeeper.monitor.model.names import IncidentId
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Snapshot
-from lightkeeper.monitor.model.plain import to_plain
+from lightkeeper.monitor.model.plain import from_plain, to_plain
 from tests.deep import DEEP
 from tests.monitor.model.escalations import (
     ALL,
@@ -223,7 +223,7 @@ def test_a_lost_event_adds_no_kill(eviction, having, history) -> None:
 @given(starts, deps, histories, histories)
 def test_what_was_stored_goes_on_as_if_nothing_had_happened(eviction, having, before, two) -> None:
     first = played(eviction, having, before)
-    read = Account(eviction_from_json(to_plain(first.eviction)), having)
+    read = Account(from_plain(Eviction, to_plain(first.eviction)), having)
     read.now_s = first.now_s
     for event, later_s in two:
         assert read.post(event) == first.post(event)

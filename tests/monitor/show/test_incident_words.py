@@ -8,11 +8,16 @@ from typing import Any
 
 import pytest
 
-from lightkeeper.monitor.commands.incidents import story
 from lightkeeper.monitor.decide.view import IncidentReport
 from lightkeeper.monitor.model.incident import State, Training
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Severity
-from lightkeeper.monitor.show.incident_page import events, facts, incident_page, title
+from lightkeeper.monitor.show.incident_page import (
+    events,
+    facts,
+    incident_page,
+    incident_text,
+    title,
+)
 from tests.changed import replace
 from tests.monitor.decide.scene import MARKS, hang
 from tests.monitor.show.test_incident_page import HELD, report
@@ -126,6 +131,11 @@ def course(made: IncidentReport, now_s: float) -> str:
     return section
 
 
+def story_of(made: IncidentReport) -> list[str]:
+    """What `lightkeeper incidents show` prints."""
+    return incident_text(made, "http://m:1", None).splitlines()
+
+
 def text_of(markup: str) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", markup)).split())
 
@@ -163,7 +173,7 @@ def test_what_the_others_lost_is_told_apart_from_how_long_the_group_was_away() -
     """It died by itself, cost the others 5 s, and its launcher took a minute to bring it back."""
     marks = replace(BEFORE, firing_s=101.0, survivor_commit_s=105.0, rejoined_s=162.0)
     made = report(incident=hang(kind=Kind.DEAD, milestones=marks), evictions=(), rows=())
-    lines = [line.plain.split() for line in story(made, "") if line.plain.startswith("  ")]
+    lines = [line.split() for line in story_of(made) if line.startswith("  ")]
     figures = {" ".join(words[:2]): words[2] for words in lines if len(words) > 2}
     others, own = made.account.lost_by_others, made.account.lost_by_own
     assert (others.words.split(" waited ")[1], own.words.split(" away ")[1]) == (

@@ -6,45 +6,52 @@ from typing import Any
 
 import pytest
 
-from lightkeeper.monitor.decide.view import IncidentReport, bundle_url
-from lightkeeper.monitor.show.status import (
-    StatusFacts,
-    answers,
-    answers_to_json,
-    held_back,
-    keeper,
-    short,
-    training,
-    trust,
+from lightkeeper.monitor.decide.accounts import FleetFacts
+from lightkeeper.monitor.decide.headline import Headline, JobState
+from lightkeeper.monitor.decide.view import View
+from lightkeeper.monitor.detect.self_health import Condition, Health
+from lightkeeper.monitor.model.eviction import Scope
+from lightkeeper.monitor.model.incident import State
+from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName
+from lightkeeper.monitor.model.observation import (
+    NO_LIGHTHOUSE,
+    Failure,
+    LighthouseAway,
+    Pause,
+    Unreachable,
 )
-from lightkeeper.monitor.show.tables import text_of, width_of
+from lightkeeper.monitor.model.verdict import Confidence, Kind
+from lightkeeper.monitor.show.status import training
+from lightkeeper.monitor.show.terminal import plain, status_screen, text_of, width_of
+from lightkeeper.monitor.store.lease import LeaseStanding
+from tests.changed import replace
 from tests.monitor.bodies import (
+    ID,
     NOW_S,
-    asked,
-    headline,
+    entry,
+    evicted,
+    eviction,
+    fleet,
     hung,
     incident,
     many,
-    rank,
-    reported,
-    snapshot,
+    observed,
+    status,
+    trains,
 )
 
 
-def screen(seen: StatusFacts, width: int | None = None) -> str:
-    def link(shown: IncidentReport) -> str:
-        return "" if shown.bundle is None else f"http://m:1{bundle_url(shown.incident.id)}"
-
-    lines = short(seen, width, link)
+def screen(view: View, width: int | None = None) -> str:
+    lines = status_screen(status(view), width, "http://m:1")
     assert width is None or all(
         width_of(text_of(line)) <= width for line in lines if "evidence" not in text_of(line)
     )
-    return "\n".join(text_of(line) for line in lines) + "\n"
+    return plain(lines) + "\n"
 
 
 def test_a_fleet_that_trains() -> None:
     assert (
-        screen(asked(snapshot()))
+        screen(trains())
         == """\
 training      yes  step 120, 0.5 s a step, 2 of 2 groups in quorum 4
 held back by  nobody  busiest is rg_1.1: 0.4 s a step, the median 0.4 s
@@ -62,11 +69,9 @@ rg_1   healthy      node1      2   120      118  yes          0.1s
 
 
 def test_a_fleet_that_hangs_while_a_group_is_evicted() -> None:
-    evicting = incident(
-        account={"outcome": "evicting", "holds": [], "back_on": []}, eviction={"asked_s": NOW_S - 3}
-    )
+    view = hung(**evicted(eviction(NOW_S - 3)))
     assert (
-        screen(asked(hung(), recent=reported(evicting)), width=80)
+        screen(view, width=80)
         == """\
 training      no  no commit for 14s (step 120)
 held back by  named  rg_1.1 (not_entered)
@@ -88,7 +93,7 @@ rg_0   waiting      node0      2   120      118  yes          0.1s
 
 def test_ten_thousand_ranks_stay_a_short_answer() -> None:
     assert (
-        screen(asked(many(1250, 8)), width=100)
+        screen(many(1250, 8), width=100)
         == """\
 training      yes  step 120, 0.5 s a step, 1,250 of 1,250 groups in quorum 4
 held back by  nobody  busiest is rg_7.3: 0.49 s a step, the median 0.4 s
@@ -114,171 +119,150 @@ and 1,240 more, none of them worse: lightkeeper get groups
     )
 
 
-AWAY = {"up": False, "reason": "refused"}
-NONE = {"up": False, "reason": "none configured"}
-SILENT = rank("rg_1", 1, health="unreachable", last_commit_age_s=None,
-              unreachable={"reason": "timeout", "detail": "1 s"})  # fmt: skip
-
-
-NO_STEPS = {"step": None, "step_s": None, "commit_age_s": None}
+AWAY = LighthouseAway("refused")
+NONE = LighthouseAway(NO_LIGHTHOUSE)
+SILENT = replace(observed("rg_1", 1), outcome=Unreachable(Failure.TIMEOUT, "1 s"))
 CRASH = "rg_0.0 exit code 1, RuntimeError: no; 0 of 2 ranks left"
+STEP = {"step": 120, "step_s": 0.5, "commit_age_s": 0.3}
 
 
 @pytest.mark.parametrize(
-    ("headline_said", "word", "text"),
+    ("headline", "word", "text"),
     [
-        (headline("waiting", "none has registered yet", **NO_STEPS), "no",
-         "none has registered yet"),
-        (headline("starting", "no step is committed yet", **NO_STEPS), "starting",
+        (Headline(JobState.WAITING, "none has registered yet"), "no", "none has registered yet"),
+        (Headline(JobState.STARTING, "no step is committed yet"), "starting",
          "no step is committed yet"),
-        (headline(step_s=9.0), "yes", "step 120, 9 s a step, 2 of 2 groups in quorum 4"),
-        (headline(step_s=None), "yes", "step 120, 2 of 2 groups in quorum 4"),
-        (headline("disturbed", "rg_1 is slow"), "disturbed",
+        (Headline(JobState.TRAINING, "all are healthy", **{**STEP, "step_s": 9.0}), "yes",
+         "step 120, 9 s a step, 2 of 2 groups in quorum 4"),
+        (Headline(JobState.TRAINING, "all are healthy", **{**STEP, "step_s": None}), "yes",
+         "step 120, 2 of 2 groups in quorum 4"),
+        (Headline(JobState.DISTURBED, "rg_1 is slow", **STEP), "disturbed",
          "step 120, 0.5 s a step, 2 of 2 groups in quorum 4"),
-        (headline("pausing", "rg_0.0 in 'checkpoint', no commit for 40 s"), "pausing",
+        (Headline(JobState.PAUSING, "rg_0.0 in 'checkpoint', no commit for 40 s"), "pausing",
          "rg_0.0 in 'checkpoint', no commit for 40 s"),
-        (headline("stalling", "no commit for 9.4 s (0.2 s is usual)", next="Verdict in 12 s"),
+        (Headline(JobState.STALLING, "no commit for 9.4 s (0.2 s is usual)", "Verdict in 12 s"),
          "stalling", "no commit for 9.4 s (0.2 s is usual), verdict in 12 s"),
-        (headline("stopped", "rg_1.1 hangs", next="rg_1 is being evicted", commit_age_s=3.1), "no",
-         "no commit for 3.1s (step 120)"),
-        (headline("ended", CRASH, at_s=NOW_S - 1440), "ended", f"24m ago: {CRASH}"),
-        (headline("finished", "0 of 2 ranks left", at_s=NOW_S - 5), "finished",
+        (Headline(JobState.STOPPED, "rg_1.1 hangs", "rg_1 is being evicted",
+                  **{**STEP, "commit_age_s": 3.1}), "no", "no commit for 3.1s (step 120)"),
+        (Headline(JobState.ENDED, CRASH, at_s=NOW_S - 1440), "ended", f"24m ago: {CRASH}"),
+        (Headline(JobState.FINISHED, "0 of 2 ranks left", at_s=NOW_S - 5), "finished",
          "5.0s ago: 0 of 2 ranks left"),
     ],
-    ids=lambda value: value["state"] if isinstance(value, dict) else "",
+    ids=lambda value: value.state if isinstance(value, Headline) else "",
 )  # fmt: skip
 def test_whether_it_trains_is_what_the_headline_says(
-    headline_said: dict[str, Any], word: str, text: str
+    headline: Headline, word: str, text: str
 ) -> None:
-    seen = asked(snapshot(headline=headline_said))
-    answer = training(seen.fleet)
-    assert (answer.word, answer.text) == (word, text)
-    assert answers_to_json(seen)["headline"] == str(seen.fleet.headline)
+    answer = training(trains(), headline)
+    assert (answer["is"], answer["says"]) == (word, text)
 
 
 def test_without_a_lighthouse_no_quorum_is_told() -> None:
-    away = {"up": False, "reason": "refused"}
-    assert training(asked(snapshot(lighthouse=away)).fleet).text == "step 120, 0.5 s a step"
+    answer = status(trains(lighthouse=AWAY))["training"]
+    assert answer["says"] == "step 120, 0.5 s a step"
 
 
-STANDBY = {"role": "standby", "holder": "head2", "url": None}
+STANDBY = LeaseStanding(active=False, epoch=1, holder="head2", url=None, since_s=None)
+PAUSE = Pause("rack 7", "ann", NOW_S, NOW_S + 60)
+PAUSED = "PAUSED by ann until 2023-11-14 22:14:20 UTC: rack 7 (nobody is evicted but by hand)"
 
 
 @pytest.mark.parametrize(
-    ("more", "words", "says"),
+    ("more", "says"),
     [
-        ({"observe": True}, {}, ("observing", "observe mode: nothing is evicted")),
+        ({"observe": True}, ("observing", "observe mode: nothing is evicted")),
         (
             {"tokenless": True, "lighthouse": NONE},
-            {},
             ("watching", "watch-only: no Lighthouse and no token are configured"),
         ),
-        ({"lighthouse": NONE}, {}, ("watching", "watch-only: no Lighthouse is configured")),
+        ({"lighthouse": NONE}, ("watching", "watch-only: no Lighthouse is configured")),
         (
             {"tokenless": True},
-            {},
             ("acting", "evictions are on, through the Lighthouse alone: it has no token"),
         ),
-        ({"monitor": STANDBY}, {}, ("standby", "this monitor stands by; active: head2")),
-        (
-            {"observe": True},
-            {"pause": "PAUSED by ann: rack 7"},
-            ("paused", "PAUSED by ann: rack 7"),
-        ),
+        ({"standing": STANDBY}, ("standby", "this monitor stands by; active: head2")),
+        ({"observe": True, "pause": PAUSE}, ("paused", PAUSED)),
     ],
     ids=["observe", "watch-only", "no Lighthouse", "no token", "standby", "pause"],
 )
-def test_the_keeper_says_when_it_does_not_act(
-    more: dict[str, Any], words: dict[str, str], says: tuple[str, str]
-) -> None:
-    answer = keeper(asked(snapshot(**more), **words))
-    assert (answer.word, answer.text) == says
+def test_the_keeper_says_when_it_does_not_act(more: dict[str, Any], says: tuple[str, str]) -> None:
+    answer = status(trains(**more))["keeper"]
+    assert (answer["is"], answer["says"]) == says
 
 
 def test_what_the_keeper_did_and_what_it_holds() -> None:
-    done = incident(
-        "gone", state="resolved", eviction={"asked_s": NOW_S - 130},
-        account={"outcome": "evicted", "holds": [], "back_on": ["spare"]},
-    )  # fmt: skip
-    held = incident(
-        "held",
-        account={"outcome": "held", "back_on": [],
-                 "holds": [{"guard": "budget", "reason": "3 of 3 this hour", "start_s": 1.0,
-                            "end_s": None}]},
-    )  # fmt: skip
-    body = snapshot(
-        incidents=[held],
-        quarantine=[{"host": f"node{number}"} for number in range(5)],
-        quarantine_groups=[{"group": "rg_1"}],
+    gone = incident("gone", state=State.RESOLVED, resolution="evicted")
+    facts = FleetFacts(2, 2, back_on={GroupName("rg_1"): (Host("spare"),)})
+    view = trains(
+        incidents=(incident("open"), gone),
+        quarantine=tuple(entry(f"node{number}") for number in range(5)),
+        quarantine_groups=(entry("rg_1", scope=Scope.GROUP),),
+        **evicted(eviction(NOW_S - 130, "gone"), facts={IncidentId("gone"): facts}),
     )
-    assert keeper(asked(body, recent=reported(held, done))).more == (
+    assert status(view)["keeper"]["more"] == [
         "evicted rg_1 2m ago: not_entered of rg_1.1, back on spare",
         "in quarantine: 5 hosts: node0, node1, node2 and 2 more",
         "in quarantine: 1 group: rg_1",
-    )
+    ]
 
 
 @pytest.mark.parametrize(
-    ("more", "words", "doubt"),
+    ("view", "not_ready", "doubt"),
     [
-        ({}, {"not_ready": "the loop stands still"}, "the loop stands still"),
-        ({"unknown": [{"kind": "dead", "why": "it crashed"}]}, {}, "unknown: dead: it crashed"),
-        ({"troubles": ["the disk is full"]}, {}, "the disk is full"),
-        ({"lighthouse": AWAY}, {}, "Lighthouse away: refused"),
-        ({"ranks": [rank("rg_0", 0), SILENT]}, {}, "1 of 2 ranks do not answer: rg_1.1"),
-        ({"self_health": {"hold": "it was late", "conditions": {"late": "2 s late"}}}, {},
+        (trains(), "the loop stands still", "the loop stands still"),
+        (trains(unknown={Kind.DEAD: "it crashed"}), "", "unknown: dead: it crashed"),
+        (trains(troubles=("the disk is full",)), "", "the disk is full"),
+        (trains(lighthouse=AWAY), "", "Lighthouse away: refused"),
+        (fleet(observed("rg_0", 0), SILENT), "", "1 of 2 ranks do not answer: rg_1.1"),
+        (trains(health=Health({Condition.LATE: "2 s late"}, 1, "it was late")), "",
          "2 s late (and 1 more)"),
     ],
     ids=["not ready", "a detector crashed", "trouble", "no Lighthouse", "silent rank", "late"],
 )  # fmt: skip
-def test_a_doubt_in_the_monitor_is_said(
-    more: dict[str, Any], words: dict[str, str], doubt: str
-) -> None:
-    answer = trust(asked(snapshot(**more), **words))
-    assert (answer.word, answer.text) == ("doubtful", doubt)
+def test_a_doubt_in_the_monitor_is_said(view: View, not_ready: str, doubt: str) -> None:
+    answer = status(view, not_ready)["monitor"]
+    assert (answer["is"], answer["says"]) == ("doubtful", doubt)
 
 
 def test_a_monitor_that_was_given_no_lighthouse_is_trusted() -> None:
-    assert trust(asked(snapshot(lighthouse=NONE))).word == "trusted"
+    assert status(trains(lighthouse=NONE))["monitor"]["is"] == "trusted"
 
 
 def test_other_peoples_text_steers_no_terminal() -> None:
     bad = "\x1b[2J\x1b]0;owned\x07\u202eevil\nline"
-    body = snapshot(
-        incidents=[incident(reason=bad, culprits=[bad])],
-        troubles=[bad], groups=[{**snapshot()["groups"][0], "group": bad, "host": bad}],
-        ranks=[rank("rg_0", 0, rank=bad, phase=bad, host=bad)],
-        quarantine=[{"host": bad}],
-    )  # fmt: skip
-    said = screen(asked(body), width=70)
-    assert not {"\x1b", "\x07", "\u202e"} & set(said)
+    odd = observed("rg_0", 0, phase=bad)
+    odd = replace(odd, identity=replace(odd.identity, group=bad, host=bad))
+    view = fleet(odd, incidents=(incident(reason=bad, culprits=(bad,)),), troubles=(bad,),
+                 quarantine=(entry(bad),))  # fmt: skip
+    assert not {"\x1b", "\x07", "\u202e"} & set(screen(view, width=70))
+    said = {**status(trains()), "keeper": {"is": "acting", "says": bad, "more": [bad]}}
+    assert not {"\x1b", "\x07"} & set(plain(status_screen(said, 70, "")))
 
 
 def test_programs_get_words_and_numbers() -> None:
-    body = answers_to_json(asked(hung()))
+    body = status(hung())
     assert body["training"] == {
         "is": "no", "says": "no commit for 14s (step 120)", "step": 120, "step_s": None,
-        "commit_age_s": 14.0, "warnings": [], "ended": None,
+        "commit_age_s": 14.0, "warnings": [], "ended": None, "more": [],
     }  # fmt: skip
     assert body["held_back_by"]["incidents"][0]["culprits"] == ["rg_1.1"]
     assert body["groups"] == {"all": 2, "evicting": 1, "waiting": 1}
     assert body["ranks"] == {"all": 4, "stalled": 1, "waiting": 3}
-    assert [answer.word for answer in answers(asked(hung()))] == [
-        "no",
-        "named",
-        "acting",
-        "trusted",
-    ]
+    answers = [body[about]["is"] for about in ("training", "held_back_by", "keeper", "monitor")]
+    assert answers == ["no", "named", "acting", "trusted"]
 
 
 def test_a_victim_of_an_older_incident_is_never_among_who_holds_it_back() -> None:
     root = incident(since_s=NOW_S - 30)
-    after = incident("dead-rg_0.0-9", kind="dead", culprits=["rg_0.0"], since_s=NOW_S - 2)
-    answer = held_back(asked(snapshot(incidents=[after, root])).fleet)
-    assert answer.text == "rg_1.1 (not_entered, dead)"
+    after = incident("dead-rg_0.0-9", kind=Kind.DEAD, culprits=("rg_0.0",), since_s=NOW_S - 2)
+    after = replace(after, groups=(GroupName("rg_0"),))
+    answer = status(trains(incidents=(after, root)))["held_back_by"]
+    assert answer["says"] == "rg_1.1 (not_entered, dead)"
+    assert [brief["id"] for brief in answer["incidents"]] == [ID, "dead-rg_0.0-9"]
 
 
 def test_candidates_of_an_unsure_incident_are_no_names() -> None:
-    tie = incident(culprits=[], candidates=["job.0", "job.1"], confidence="unsure", kind="mismatch")
-    answer = held_back(asked(snapshot(incidents=[tie])).fleet)
-    assert (answer.word, answer.text) == ("unknown", "cannot tell: job.0 or job.1 (mismatch)")
+    names = (RankName("job.0"), RankName("job.1"))
+    tie = incident(culprits=(), candidates=names, confidence=Confidence.UNSURE, kind=Kind.MISMATCH)
+    answer = status(trains(incidents=(tie,)))["held_back_by"]
+    assert (answer["is"], answer["says"]) == ("unknown", "cannot tell: job.0 or job.1 (mismatch)")

@@ -9,35 +9,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightkeeper.monitor.show.tables import (
+from lightkeeper.monitor.show.terminal import (
     GROUP_COLUMNS,
     RANK_ORDERS,
     Column,
     RowFilter,
     age,
     cut,
-    groups_of,
+    in_order,
     lines_of,
     rank_columns,
-    ranks_of,
-    sorted_groups,
-    sorted_ranks,
     table,
     text_of,
     width_of,
 )
 from tests.monitor.bodies import group, rank
 
-RANKS = ranks_of([
-    rank("rg_10", 0, busy_s=0.2, step=7, phase_age_s=3.0),
-    rank("rg_9", 0, busy_s=0.5, step=9, phase_age_s=None, health="dead"),
-    rank("rg_9", 1, busy_s=None, step=None, phase_age_s=1.0, health="waiting"),
-])  # fmt: skip
+RANKS = [
+    rank("rg_10", 0, busy_s=0.2, step=7, phase_age_s=3.0, wait_s=0.3),
+    rank("rg_9", 0, busy_s=0.5, step=9, phase_age_s=None, health="dead", wait_s=0.0),
+    rank("rg_9", 1, busy_s=None, wait_s=None, step=None, phase_age_s=1.0, health="waiting"),
+]  # fmt: skip
 
 
-STILL = ranks_of([
+STILL = [
     rank("rg_0", 0, busy_s=None, health="waiting"), rank("rg_0", 1, busy_s=None, health="stalled"),
-])  # fmt: skip
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -53,7 +50,7 @@ STILL = ranks_of([
     ids=["rank", "busy", "step", "phase-age", "health", "nothing known: health"],
 )
 def test_what_is_not_known_comes_last(ranks, order: str, names: list[str]) -> None:
-    assert [row.rank for row in sorted_ranks(ranks, order)] == names
+    assert [row["rank"] for row in in_order(ranks, order, "rank")] == names
 
 
 @pytest.mark.parametrize(
@@ -67,13 +64,17 @@ def test_what_is_not_known_comes_last(ranks, order: str, names: list[str]) -> No
     ids=["all", "group", "host", "unhealthy"],
 )
 def test_filters(wanted: RowFilter, names: list[str]) -> None:
-    assert [row.rank for row in RANKS if wanted.rank(row)] == names
+    assert [row["rank"] for row in RANKS if wanted(row)] == names
 
 
 def test_groups_by_heartbeat() -> None:
-    groups = groups_of([group("rg_0", heartbeat_age_s=None), group("rg_1", heartbeat_age_s=1.0),
-                        group("rg_2", heartbeat_age_s=9.0)])  # fmt: skip
-    assert [row.group for row in sorted_groups(groups, "heartbeat")] == ["rg_2", "rg_1", "rg_0"]
+    groups = [group("rg_0", heartbeat_age_s=None), group("rg_1", heartbeat_age_s=1.0),
+              group("rg_2", heartbeat_age_s=9.0)]  # fmt: skip
+    assert [row["group"] for row in in_order(groups, "heartbeat", "group")] == [
+        "rg_2",
+        "rg_1",
+        "rg_0",
+    ]
 
 
 def test_a_table_whole() -> None:
@@ -105,11 +106,10 @@ TEXTS = st.text(max_size=30)
 def test_two_spaces_part_the_fields_whatever_ranks_are_called(
     texts: list[tuple[str, str, str, str]],
 ) -> None:
-    ranks = ranks_of([
-        rank("rg_0", 0, rank=name, host=host, phase=phase,
-             unreachable={"reason": "timeout", "detail": detail})
+    ranks = [
+        rank("rg_0", 0, rank=name, host=host, phase=phase, trouble=detail)
         for name, host, phase, detail in texts
-    ])  # fmt: skip
+    ]
     columns = rank_columns(wide=True)
     for line in table(columns, ranks):
         said = text_of(line)
@@ -119,15 +119,15 @@ def test_two_spaces_part_the_fields_whatever_ranks_are_called(
 
 @given(st.lists(st.text(alphabet="0127²٣ab_.", max_size=8), min_size=2, max_size=6))
 def test_names_of_any_kind_can_be_sorted(texts: list[str]) -> None:
-    ranks = ranks_of([rank("rg_0", 0, rank=text, host=text) for text in texts])
-    assert len(sorted_ranks(ranks, "rank")) == len(sorted_ranks(ranks, "host")) == len(texts)
+    ranks = [rank("rg_0", 0, rank=text, host=text) for text in texts]
+    for order in ("rank", "host"):
+        assert len(in_order(ranks, order, "rank")) == len(texts)
 
 
 @given(st.integers(1, 120), st.lists(TEXTS, min_size=3, max_size=3))
 def test_no_line_is_wider_than_the_terminal(width: int, texts: list[str]) -> None:
     columns = (Column("a"), Column("b", spare=1), Column("c"))
-    cells = [(text.replace("\n", " "), "") for text in texts]
-    for line in lines_of(columns, [cells], width):
+    for line in lines_of(columns, [texts], width):
         assert sum(width_of(text) for text, _ in line) <= width
 
 
@@ -137,8 +137,7 @@ def test_wide_characters_take_two_cells() -> None:
 
 
 def test_a_group_is_one_line() -> None:
-    groups = groups_of([group("rg_0", in_quorum=None)])
-    line = text_of(table(GROUP_COLUMNS, groups)[1])
+    line = text_of(table(GROUP_COLUMNS, [group("rg_0", in_quorum=None)])[1])
     assert line == "rg_0   healthy      node0      2   120      118  -            0.1s"
 
 
@@ -153,4 +152,4 @@ def test_ages_are_one_word(seconds: float | None, text: str) -> None:
 
 def test_every_order_sorts_every_rank() -> None:
     for order in RANK_ORDERS:
-        assert len(sorted_ranks(RANKS, order)) == len(RANKS)
+        assert len(in_order(RANKS, order, "rank")) == len(RANKS)

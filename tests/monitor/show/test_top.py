@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 
-from lightkeeper.monitor.show.status import plain, top_screen
-from lightkeeper.monitor.show.tables import RowFilter, text_of, width_of
-from tests.monitor.bodies import asked, hung, many
+from lightkeeper.monitor.decide.view import View
+from lightkeeper.monitor.decide.view_json import ranks_to_json
+from lightkeeper.monitor.show.answers import dump
+from lightkeeper.monitor.show.terminal import RowFilter, plain, text_of, top_screen, width_of
+from tests.monitor.bodies import hung, many, status
 
 
-def shown(seen, width: int = 100, height: int = 12, **chosen) -> str:
-    lines = top_screen(seen, width, height, **chosen)
+def shown(view: View, width: int = 100, height: int = 12, **chosen) -> str:
+    look = status(view), json.loads(dump(ranks_to_json(view)))
+    lines = top_screen(look, width, height, **chosen)
     assert len(lines) <= height
     assert all(width_of(text_of(line)) <= width for line in lines)
     return re.sub(r"\d\d:\d\d:\d\d", "HH:MM:SS", plain(lines)) + "\n"
@@ -18,7 +22,7 @@ def shown(seen, width: int = 100, height: int = 12, **chosen) -> str:
 
 def test_a_hang_whole() -> None:
     assert (
-        shown(asked(hung()))
+        shown(hung())
         == """\
 lightkeeper top  HH:MM:SS  no commit for 14s (step 120)
 training no  held back by named  keeper acting  monitor trusted
@@ -37,7 +41,7 @@ rg_1.0  waiting      node1  communication    14s     120        -        -      
 
 def test_ten_thousand_ranks_in_a_small_window() -> None:
     assert (
-        shown(asked(many(1250, 8)), 60, 9)
+        shown(many(1250, 8), 60, 9)
         == """\
 lightkeeper top  HH:MM:SS  step 120, 0.5 s a step, 1,250 of…
 training yes  held back by nobody  keeper acting  monitor t…
@@ -61,7 +65,7 @@ def foot(text: str) -> str:
 
 
 def test_it_is_sorted_and_filtered_as_asked() -> None:
-    seen = asked(hung())
+    seen = hung()
     by_name = shown(seen, order="rank")
     assert (first(by_name), foot(by_name)) == ("rg_0.0", "4 of 4 ranks by rank")
     sick = shown(seen, order="rank", wanted=RowFilter(unhealthy=True))
@@ -70,4 +74,4 @@ def test_it_is_sorted_and_filtered_as_asked() -> None:
 
 
 def test_a_window_of_one_line_shows_what_fits() -> None:
-    assert shown(asked(hung()), 30, 1) == "lightkeeper top  HH:MM:SS  no…\n"
+    assert shown(hung(), 30, 1) == "lightkeeper top  HH:MM:SS  no…\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from lightkeeper.monitor.act.notices import NoticeFacts, notices
-from lightkeeper.monitor.commands.incidents import story
 from lightkeeper.monitor.decide.view import View
 from lightkeeper.monitor.decide.view_json import report_to_json
 from lightkeeper.monitor.model.incident import Incident
@@ -12,7 +11,7 @@ from lightkeeper.monitor.model.verdict import Confidence
 from lightkeeper.monitor.show.incident_page import facts, incident_page, title
 from tests.changed import replace
 from tests.monitor.samples import incident, seen, view
-from tests.monitor.show.test_incident_words import text_of
+from tests.monitor.show.test_incident_words import story_of, text_of
 from tests.monitor.show.test_scrape import scrape
 
 CANDIDATES = (RankName("rg_0.0"), RankName("rg_1.0"))
@@ -60,6 +59,6 @@ def test_the_page_says_that_it_cannot_tell() -> None:
 
 def test_the_terminal_says_that_it_cannot_tell() -> None:
     made = shown().report(unsure())
-    lines = [text.plain for text in story(made, "")]
+    lines = story_of(made)
     assert "  candidates      rg_0.0, rg_1.0 (unsure)" in lines
     assert not [text for text in lines if "blamed" in text]
