@@ -24,8 +24,8 @@ examples:
       --monitor-url http://head:8470
   lightkeeper dashboards export /etc/lightkeeper-grafana
   lightkeeper dashboards check --prometheus http://127.0.0.1:9090
-A push needs a token of a service account with the Editor role. Without a push: `export`, and
-mount what it wrote into Grafana.
+A push needs `pip install 'lightkeeper[grafana]'` and a token of a service account with the
+Editor role. Without a push: `export`, and mount what it wrote into Grafana.
 
 exit status: 0 done, or nothing to do; 1 a check found something, or a push did not do all of its
 work; 2 wrong use.
@@ -182,8 +182,11 @@ def _print_answers(answers: Sequence[committed.PanelAnswer]) -> None:
 
 
 def _push(args: argparse.Namespace) -> int:
-    from lightkeeper.dashboards import publish  # noqa: PLC0415 - `list` and `export` need no client
-
+    try:
+        from lightkeeper.dashboards import publish  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        print(f"error: {error}: pip install 'lightkeeper[grafana]'", file=sys.stderr)
+        return 1
     boards = [committed.fitted(board, args.monitor_url) for board in committed.read()]
     text = args.format == "text"
     try:

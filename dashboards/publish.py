@@ -9,7 +9,10 @@ in between, Grafana answers 412 and their work is not lost.
 
 A dashboard that Grafana reads from a file cannot be pushed: it is reported, the others are pushed.
 
-Uids only: routes by numeric ids are off since Grafana 13.
+The Grafana client is grafana-api: archived upstream since 2022, with known traps (it leaks
+requests' exceptions, and raises TypeError or a JSON error on unexpected answers). Here every
+failure becomes a `PublishError` of one line, so it can be replaced in this file. Uids only: routes
+by numeric ids are off since Grafana 13.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 import requests
+from grafana_api.grafana_api import GrafanaClientError, GrafanaException
+from grafana_api.grafana_face import GrafanaFace
 
 from lightkeeper.dashboards.committed import digest, plain
 
@@ -34,26 +39,13 @@ class PublishError(Exception):
     """The push failed; the message is one line and says what to do."""
 
 
-_HINTS: Final = {
-    401: "; is the token right and not expired?",
-    403: "; the service account needs the Editor role",
-    404: "; is this the root URL of Grafana?",
-}
-
-
 class RefusedError(PublishError):
     """Grafana refused the request."""
 
-    def __init__(self, what: str, said: requests.Response) -> None:
-        try:
-            body = said.json()
-        except ValueError:
-            body = None
-        self.status = said.status_code
+    def __init__(self, message: str, *, status: int, body: Any = None) -> None:
+        super().__init__(message)
+        self.status = status
         self.body = body if isinstance(body, dict) else {}
-        text = " ".join(str(self.body.get("message") or said.text).split())[:200]
-        self.why = f"status {self.status}: {text}{_HINTS.get(self.status, '')}"
-        super().__init__(what + self.why)
 
 
 class Grafana:
@@ -62,30 +54,38 @@ class Grafana:
     def __init__(
         self, url: str, token: str, *, sleep: Callable[[float], None] = time.sleep
     ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise PublishError(f"{url!r} is not an http(s):// URL")
         try:
-            parts = urlsplit(url)
-            usable = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+            port = parts.port
         except ValueError as error:
             raise PublishError(f"{url!r}: {error}") from error
-        if not usable:
-            raise PublishError(f"{url!r} is not an http(s):// URL")
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        path = parts.path.strip("/")
         self.url = url.rstrip("/")
         self._root = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-        self._api = f"{self._root}{parts.path.rstrip('/')}/api"
-        self._token, self._sleep = token, sleep
+        self._sleep = sleep
+        self._face = GrafanaFace(
+            auth=token,
+            host=host,
+            port=port,
+            protocol=parts.scheme,
+            url_path_prefix=f"{path}/" if path else "",
+            timeout=_TIMEOUT_S,
+        )
 
     def dashboard(self, uid: str) -> dict[str, Any] | None:
         """Grafana's `{"dashboard": ..., "meta": ...}`; None: it has none."""
-        answer = self._call(
-            f"look at dashboard {uid}", "GET", f"/dashboards/uid/{_part(uid)}", may_miss=True
-        )
+        get = self._face.dashboard.get_dashboard
+        answer = self._absent_is_none(f"look at dashboard {uid}", lambda: get(_part(uid)))
         return None if answer is None else self._with(answer, "dashboard", dict)
 
     def last_message(self, uid: str) -> str | None:
         """The message of the dashboard's newest version; None: unknown."""
         path = f"/dashboards/uid/{_part(uid)}/versions?limit=1"
         try:
-            answer = self._call("read versions", "GET", path)
+            answer = self._call("read versions", lambda: self._face.api.GET(path))
         except PublishError:
             return None
         listed = answer.get("versions") if isinstance(answer, dict) else answer  # 11 and newer
@@ -96,17 +96,20 @@ class Grafana:
     def store(self, body: dict[str, Any]) -> dict[str, Any]:
         """Create or replace a dashboard: `POST /api/dashboards/db`."""
         uid = body["dashboard"]["uid"]
-        answer = self._call(f"store dashboard {uid}", "POST", "/dashboards/db", body)
+        answer = self._call(
+            f"store dashboard {uid}", lambda: self._face.dashboard.update_dashboard(body)
+        )
         return self._with(answer, "url", str)
 
     def folder(self, uid: str) -> dict[str, Any] | None:
         """The folder, at any depth; None: there is none."""
-        answer = self._call("look at the folder", "GET", f"/folders/{_part(uid)}", may_miss=True)
+        get = self._face.folder.get_folder
+        answer = self._absent_is_none("look at the folder", lambda: get(_part(uid)))
         return None if answer is None else self._with(answer, "uid", str)
 
     def folders(self) -> list[dict[str, Any]]:
         """The top-level folders."""
-        answer = self._call("list the folders", "GET", "/folders?limit=1000")
+        answer = self._call("list the folders", lambda: self._face.api.GET("/folders?limit=1000"))
         return [row for row in answer if isinstance(row, dict)] if isinstance(answer, list) else []
 
     def create_folder(self, title: str, uid: str) -> None:
@@ -115,45 +118,50 @@ class Grafana:
         Raises:
             RefusedError: among others 409 or 412, if its uid or title is taken.
         """
-        self._call("create the folder", "POST", "/folders", {"title": title, "uid": uid})
+        create = self._face.folder.create_folder
+        self._call("create the folder", lambda: create(title, uid))
 
     def absolute(self, path: str) -> str:
         """The URL for a browser of Grafana's `path`, which includes Grafana's own prefix."""
         return self._root + path
 
-    def _call(
-        self, what: str, method: str, path: str, body: Any = None, *, may_miss: bool = False
-    ) -> Any:
-        """The answer's JSON; `may_miss`: None if Grafana has no such thing. Temporary failures are
-        tried again, every failure is translated.
-        """
+    def _absent_is_none(self, what: str, call: Callable[[], Any]) -> Any:
+        try:
+            return self._call(what, call)
+        except RefusedError as error:
+            # a proxy's or another server's page says nothing about a uid
+            if error.status == 404 and "message" in error.body:
+                return None
+            raise
+
+    def _call(self, what: str, call: Callable[[], Any]) -> Any:
+        """`call`, with retries on temporary failures, and every failure translated."""
         for left in reversed(range(_TRIES)):
             try:
-                said = requests.request(method, self._api + path, json=body, auth=self._signed,
-                                        timeout=_TIMEOUT_S, allow_redirects=False)  # fmt: skip
-                if said.status_code < 400:
-                    return said.json()
-            except (requests.ConnectionError, requests.Timeout) as error:
-                why = _why(error)
-            except (requests.RequestException, ValueError) as error:
+                return call()
+            except GrafanaClientError as error:
+                raise self._refused(what, error) from error
+            except (GrafanaException, requests.ConnectionError, requests.Timeout) as error:
+                if not left:
+                    raise PublishError(f"cannot {what} at {self.url}: {_why(error)}") from error
+            except (requests.RequestException, ValueError, TypeError, LookupError) as error:
                 raise PublishError(
                     f"cannot {what}: {self.url} did not answer as Grafana does ({_line(error)})"
                 ) from error
-            else:
-                refused = RefusedError(f"cannot {what} at {self.url}: ", said)
-                if may_miss and said.status_code == 404 and "message" in refused.body:
-                    return None  # a proxy's or another server's page says nothing about a uid
-                if said.status_code < 500:
-                    raise refused
-                why = refused.why
-            if not left:
-                raise PublishError(f"cannot {what} at {self.url}: {why}")
             self._sleep(0.5 * 2 ** (_TRIES - 1 - left))
         raise AssertionError("not reached")
 
-    def _signed(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        request.headers["Authorization"] = f"Bearer {self._token}"
-        return request
+    def _refused(self, what: str, error: GrafanaClientError) -> RefusedError:
+        hint = {
+            401: "; is the token right and not expired?",
+            403: "; the service account needs the Editor role",
+            404: "; is this the root URL of Grafana?",
+        }.get(error.status_code, "")
+        return RefusedError(
+            f"cannot {what} at {self.url}: {_line(error)}{hint}",
+            status=error.status_code,
+            body=error.response,
+        )
 
     def _with(self, answer: Any, key: str, kind: type) -> dict[str, Any]:
         """The answer, if it holds what Grafana's does."""
@@ -162,9 +170,12 @@ class Grafana:
         raise PublishError(f"{self.url} did not answer as Grafana does: {str(answer)[:100]}")
 
 
-def _why(error: requests.RequestException) -> str:
+def _why(error: Exception) -> str:
+    """For a missing answer or a temporary failure."""
     if isinstance(error, requests.Timeout):
         return "no answer in time"
+    if not isinstance(error, requests.ConnectionError):
+        return _line(error)
     return "there is no host of that name" if "resolve" in str(error) else "nobody listens there"
 
 

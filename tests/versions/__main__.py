@@ -119,7 +119,7 @@ def _venv(folder: Path, pair: Pair) -> Path:
     print(f"making {home} (a CUDA build of torch: 5.5 GB)", flush=True)
     subprocess.run([sys.executable, "-m", "venv", "--clear", str(home)], check=True)
     torchft = "--pre torchft-nightly" if pair.torchft == "nightly" else f"torchft=={pair.torchft}"
-    for wanted in (f"torch=={pair.torch}", torchft, f"numpy -e {ROOT}[stacks,dev]"):
+    for wanted in (f"torch=={pair.torch}", torchft, f"numpy -e {ROOT}[stacks,grafana,dev]"):
         subprocess.run([str(python), "-m", "pip", "install", "-q", *wanted.split()], check=True)
     (home / "made").touch()
     return python
