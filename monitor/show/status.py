@@ -20,9 +20,9 @@ from lightkeeper.monitor.decide.view_json import degraded
 from lightkeeper.monitor.model.incident import State
 from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway, LighthouseView
 from lightkeeper.monitor.model.verdict import Kind
-from lightkeeper.monitor.model.wording import who
+from lightkeeper.monitor.model.wording import counted, who
 from lightkeeper.monitor.show.terminal import age, badness
-from lightkeeper.monitor.show.wording import clean, counted, listed, natural, pause_line, utc
+from lightkeeper.monitor.show.wording import clean, listed, natural, pause_line, utc
 
 _SHOWN: Final = 3
 """Names and incidents in a sentence."""
