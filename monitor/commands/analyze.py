@@ -6,9 +6,11 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
+from msgspec import Meta
+from msgspec.json import Decoder
 from rich.console import Console
 from rich.text import Text
 
@@ -54,6 +56,7 @@ from lightkeeper.monitor.show.wording import clean, sentence
 
 _DETAILED = 12
 _MEMBERS_MAX_BYTES = 64 << 20
+_MEMBERS = Decoder(dict[str, list[Annotated[int, Meta(ge=0)]]])
 
 
 @command(cls=Judging)
@@ -201,16 +204,12 @@ def read_members(path: Path) -> dict[str, list[int]]:
     """
     try:
         with path.open("rb") as file:
-            groups: Any = json.loads(file.read(_MEMBERS_MAX_BYTES))
+            groups = _MEMBERS.decode(file.read(_MEMBERS_MAX_BYTES))
     except OSError as exc:
         raise CommandError(f"cannot read {shown(path)}: {exc.strerror}") from exc
     except (ValueError, RecursionError) as exc:
-        raise CommandError(f"{shown(path)} holds no JSON") from exc
-    if not isinstance(groups, dict):
-        raise CommandError(f"{shown(path)}: expected an object of lists of ranks")
+        raise CommandError(f"{shown(path)}: {exc}, expected lists of ranks by name") from exc
     for name, ranks in groups.items():
-        good = isinstance(ranks, list) and all(type(rank) is int and rank >= 0 for rank in ranks)
-        if not good or len(set(ranks)) != len(ranks):
-            problem = f"{shown(path)}: {clean(name, 80)!r} is no list of different ranks"
-            raise CommandError(problem)
+        if len(set(ranks)) != len(ranks):
+            raise CommandError(f"{shown(path)}: {clean(name, 80)!r} holds a rank twice")
     return groups

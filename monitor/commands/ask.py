@@ -83,7 +83,7 @@ class Monitor:
             answer = _object(base, said)
             why = f"the monitor at {base} says: {answer.get('error', f'status {said.status_code}')}"
             if said.status_code == HTTPStatus.NOT_FOUND and path == STATUS:
-                why = f"the monitor at {base} is older than this command: it has no {STATUS}"
+                why = f"{base} has no {STATUS}: it is no monitor, or one older than this command"
             if said.status_code == HTTPStatus.UNAUTHORIZED:
                 why += "; give --token-file FILE, or set LIGHTKEEPER_TOKEN_FILE"
             if answer.get("role") == "standby":

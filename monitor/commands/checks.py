@@ -29,6 +29,7 @@ from lightkeeper.monitor.commands.command import (
     FILE,
     CommandError,
     F,
+    Within,
     as_json,
     command,
     gathered,
@@ -193,7 +194,7 @@ _GRACE_MOST_S: Final = 3600
 def schedulers_of(
     *, scheduler: tuple[str, ...], scheduler_name: str | None,
     scheduler_webhook_secret_file: Path | None, scheduler_ca_file: Path | None, slurm_removal: str,
-    kube_context: str | None, kube_grace: str, kube_force: bool, primus_safe: str | None,
+    kube_context: str | None, kube_grace: int, kube_force: bool, primus_safe: str | None,
 ) -> SchedulerOptions:  # fmt: skip
     """What the options and the environment ask for.
 
@@ -214,7 +215,7 @@ def schedulers_of(
         name=None if scheduler_name is None else owner_name(scheduler_name),
         removal=Removal(slurm_removal),
         context=kube_context,
-        kube=KubeOptions(_grace(kube_grace), kube_force, _primus(primus_safe)),
+        kube=KubeOptions(kube_grace, kube_force, _primus(primus_safe)),
         secret=secret,
         ca_file=scheduler_ca_file,
     )
@@ -236,12 +237,6 @@ def _checked(text: str) -> tuple[str, str]:
     if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
         raise CommandError(f"{flag} is http to {parts.hostname}: https is needed beyond this host")
     return name, url
-
-
-def _grace(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) <= _GRACE_MOST_S:
-        raise CommandError(f"--kube-grace is {text!r}, expected 1 to {_GRACE_MOST_S} whole seconds")
-    return int(text)
 
 
 def _primus(text: str | None) -> str | None:
@@ -272,7 +267,8 @@ scheduler_options: Final = gathered(
             help="how a job that carries one group alone, without a step, is ended"),
     _scheduler_option("--kube-context", metavar="NAME", envvar="LIGHTKEEPER_KUBE_CONTEXT",
             help="of the kubeconfig (default: the current one)"),
-    _scheduler_option("--kube-grace", metavar="S", default="5", envvar="LIGHTKEEPER_KUBE_GRACE_S",
+    _scheduler_option("--kube-grace", metavar="S", type=Within(1, _GRACE_MOST_S, int), default=5,
+            envvar="LIGHTKEEPER_KUBE_GRACE_S",
             help="whole seconds between a pod's SIGTERM and SIGKILL"),
     _scheduler_option("--kube-force", is_flag=True, envvar="LIGHTKEEPER_KUBE_FORCE",
             help="delete pods by force on a node that is not ready; their processes may live on "

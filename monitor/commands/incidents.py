@@ -12,9 +12,8 @@ from lightkeeper.monitor.commands.ask import Monitor, asking
 from lightkeeper.monitor.commands.command import as_json, command, option
 from lightkeeper.monitor.commands.printing import console, print_json, show_table, text
 from lightkeeper.monitor.model.verdict import Kind
-from lightkeeper.monitor.model.wording import suspects
+from lightkeeper.monitor.model.wording import counted, suspects
 from lightkeeper.monitor.show.terminal import moment
-from lightkeeper.monitor.show.wording import counted
 
 _NAMES: Final = 12
 """Most suspects named."""

@@ -23,8 +23,9 @@ from lightkeeper.monitor.commands.command import (
 )
 from lightkeeper.monitor.commands.options import no_such
 from lightkeeper.monitor.commands.printing import console, print_json, show_table
+from lightkeeper.monitor.model.wording import counted
 from lightkeeper.monitor.show.terminal import moment, until
-from lightkeeper.monitor.show.wording import clean, counted, plain
+from lightkeeper.monitor.show.wording import clean, plain
 
 
 def _path(host: str | None, group: str | None) -> str:

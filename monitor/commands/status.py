@@ -31,7 +31,6 @@ from lightkeeper.monitor.show.terminal import (
     Column,
     Row,
     RowFilter,
-    hosts_in_order,
     in_order,
     rank_columns,
     status_screen,
@@ -130,8 +129,7 @@ def hosts(*, monitor: Monitor, wanted: RowFilter, limit: int | None, as_json: bo
 
     exit status: 0 done, 1 no monitor answers, 2 wrong arguments
     """
-    chosen = hosts_in_order(_wanted(monitor, "hosts", wanted))
-    _tell("hosts", chosen, limit, as_json, HOST_COLUMNS)
+    _tell("hosts", _wanted(monitor, "hosts", wanted), limit, as_json, HOST_COLUMNS)
 
 
 def _wanted(monitor: Monitor, what: str, wanted: RowFilter) -> list[Row]:

@@ -34,6 +34,7 @@ from lightkeeper.monitor.commands.offline import (
     say,
     shown,
 )
+from lightkeeper.monitor.model.wording import counted
 from lightkeeper.monitor.offline.slow import (
     CLASSES,
     RankPace,
@@ -53,7 +54,7 @@ from lightkeeper.monitor.offline.timings import (
     stands_for,
 )
 from lightkeeper.monitor.show.report import FindingWords, no_answer, verdict
-from lightkeeper.monitor.show.wording import clean, counted, sentence
+from lightkeeper.monitor.show.wording import clean, sentence
 
 
 @command(cls=Judging)

@@ -181,7 +181,11 @@ def _said(view: View, seen: _Figures) -> _Said:
         next_step, due_s = face.next, _look_again_in_s(view)
         if lead.state is State.PENDING and due_s is not None:
             next_step = after(lead.remedy, f"{_decision(view, lead)} in {seconds(due_s)}")
-        return _with_incident(state, lead), _briefly(lead, face), next_step, lead.id
+        if state is JobState.TRAINING:
+            state = JobState.DISTURBED
+        elif _stops(lead):
+            state = JobState.STOPPED
+        return state, _briefly(lead, face), next_step, lead.id
     if state in _BEFORE:
         return state, _BEFORE[state], "", None
     return _undecided(view, seen, state) if late else _training(view, seen)
@@ -220,12 +224,6 @@ def _by_commits(view: View, seen: _Figures) -> JobState:
     if seen.still_s > max(_HELD_S if standstill else _STILL_S, _STILL_STEPS * seen.usual_s):
         return JobState.STALLING
     return JobState.LATE if seen.still_s > late_s else JobState.TRAINING
-
-
-def _with_incident(state: JobState, lead: Incident) -> JobState:
-    if state is JobState.TRAINING:
-        return JobState.DISTURBED
-    return JobState.STOPPED if _stops(lead) else state
 
 
 def _stops(incident: Incident) -> bool:

@@ -48,6 +48,12 @@ def plural(ranks: Sized, single: str, many: str) -> str:
     return single if len(ranks) == 1 else many
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 rank`, `2 ranks`, `2 microbatches`."""
+    many = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else many}"
+
+
 def seconds(span_s: float) -> str:
     """`0.04 s`, `3.1 s`, `12 s`."""
     digits = ".0f" if span_s >= 10 else ".1f" if span_s >= 1 else ".2g"

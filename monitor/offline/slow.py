@@ -39,7 +39,7 @@ from lightkeeper.monitor.model.cohort import (
     z_scores,
 )
 from lightkeeper.monitor.model.verdict import Confidence
-from lightkeeper.monitor.model.wording import listed, plural
+from lightkeeper.monitor.model.wording import counted, listed, plural
 from lightkeeper.monitor.offline.timings import (
     TableError,
     TimeOwner,
@@ -1157,12 +1157,6 @@ def _place(table: TimingTable, rank: int) -> str:
     stage = f"stage {table.stage[rank]}"
     replica = table.replica_of(rank)
     return stage if replica is None else f"{stage}, data-parallel rank {replica}"
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 rank`, `2 ranks`, `2 microbatches`."""
-    many = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
-    return f"{number:,} {noun if number == 1 else many}"
 
 
 def column_medians(values: Floats) -> Floats:

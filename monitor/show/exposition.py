@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
+from heapq import nsmallest
 from typing import Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -127,41 +128,26 @@ class ScrapeView:
 
     @cached_property
     def exported_groups(self) -> tuple[GroupView, ...]:
-        groups = self.view.groups
-        if len(groups) <= self.bounds.groups:
-            return groups
-        accused = {
-            group for incident in self.view.incidents if incident.open for group in incident.groups
-        }
-        worst = sorted(
-            groups,
-            key=lambda group: (
-                group.group not in accused,
-                group.health == RankHealth.HEALTHY,
-                group.group,
-            ),
-        )
-        return tuple(sorted(worst[: self.bounds.groups], key=lambda group: group.group))
+        accused = {g for incident in self.view.incidents if incident.open for g in incident.groups}
+        worst = nsmallest(
+            self.bounds.groups, self.view.groups,
+            lambda group: (group.group not in accused, group.health == RankHealth.HEALTHY,
+                           group.group),
+        )  # fmt: skip
+        return tuple(sorted(worst, key=lambda group: group.group))
 
     @cached_property
     def busy(self) -> tuple[RankName, ...]:
         """Ranks with a known tempo and their own series, sorted."""
-        view = self.view
-        if len(view.tempos) <= self.bounds.ranks:
-            return tuple(sorted(view.tempos))
-        suspects = {
-            rank for incident in view.incidents if incident.open for rank in incident.suspects
-        }
-        worst = sorted(
-            view.tempos,
-            key=lambda rank: (
-                rank not in suspects,
-                view.result.rank_health.get(rank) is RankHealth.HEALTHY,
-                -view.tempos[rank].busy_s,
-                rank,
-            ),
-        )
-        return tuple(sorted(worst[: self.bounds.ranks]))
+        tempos, healths = self.view.tempos, self.view.result.rank_health
+        suspects = {r for incident in self.view.incidents if incident.open
+                    for r in incident.suspects}  # fmt: skip
+        worst = nsmallest(
+            self.bounds.ranks, tempos,
+            lambda rank: (rank not in suspects, healths.get(rank) is RankHealth.HEALTHY,
+                          -tempos[rank].busy_s, rank),
+        )  # fmt: skip
+        return tuple(sorted(worst))
 
     @cached_property
     def observed(self) -> dict[GroupName, list[Observation]]:

@@ -17,10 +17,10 @@ from lightkeeper.monitor.decide.view import IncidentReport, bundle_url
 from lightkeeper.monitor.model.eviction import Eviction, Rung, RungOutcome, RungResult
 from lightkeeper.monitor.model.incident import Incident, State, Training
 from lightkeeper.monitor.model.verdict import MEANINGS, Kind
-from lightkeeper.monitor.model.wording import listed, who
+from lightkeeper.monitor.model.wording import counted, listed, who
 from lightkeeper.monitor.show import wording
 from lightkeeper.monitor.show.templating import document, filled, render_text, sections
-from lightkeeper.monitor.show.wording import clean, counted, plain, span, time_of_day
+from lightkeeper.monitor.show.wording import clean, plain, span, time_of_day
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from prometheus_client.core import Metric
 
 from lightkeeper.monitor.decide.view import View
 from lightkeeper.monitor.model.eviction import Guard
-from lightkeeper.monitor.model.incident import Incident, State
+from lightkeeper.monitor.model.incident import State
 from lightkeeper.monitor.model.names import Host, RankName, split_rank_name
 from lightkeeper.monitor.model.verdict import FAULTS
 from lightkeeper.monitor.show.exposition import RANK, ScrapeView, counter, gauge, histogram
@@ -75,17 +75,11 @@ def _incidents(scene: ScrapeView) -> Iterator[Metric]:
         key=lambda incident: (not incident.open, -incident.milestones.first_seen_s, incident.id)
     )
     yield FIRST_SEEN.rows(
-        [
-            (_labels(incident), incident.milestones.first_seen_s)
-            for incident in recent[:INCIDENTS_TOLD]
-        ]
-    )
+        ((i.id, str(i.kind), str(i.severity), str(i.state),
+          str(i.groups[0]) if len(i.groups) == 1 else ""), i.milestones.first_seen_s)
+        for i in recent[:INCIDENTS_TOLD]
+    )  # fmt: skip
     yield SUSPECT.rows([(labels, 1.0) for labels in _suspects(scene)])
-
-
-def _labels(incident: Incident) -> tuple[str, ...]:
-    group = str(incident.groups[0]) if len(incident.groups) == 1 else ""
-    return incident.id, str(incident.kind), str(incident.severity), str(incident.state), group
 
 
 def _suspects(scene: ScrapeView) -> list[tuple[str, ...]]:

@@ -28,7 +28,7 @@ from lightkeeper.monitor.model.names import GroupName, Host, RankName, group_of
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Observation
 from lightkeeper.monitor.model.quarantine import HostRecord
 from lightkeeper.monitor.model.run import TrendPoint
-from lightkeeper.monitor.model.wording import Face
+from lightkeeper.monitor.model.wording import Face, counted
 from lightkeeper.monitor.show.incident_page import title
 from lightkeeper.monitor.show.templating import macro, sections
 from lightkeeper.monitor.show.wording import (
@@ -36,7 +36,6 @@ from lightkeeper.monitor.show.wording import (
     LOOKS,
     ORDER,
     UNKNOWN,
-    counted,
     natural,
     path_of,
     plain,

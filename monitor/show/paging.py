@@ -269,16 +269,13 @@ def _page(place: PagePlace) -> Response:
     context = app_context()
     view = context.view()
     if view is None:
-        return Response(_not_yet(), 503, {"Retry-After": "2"}, content_type=_HTML)
+        said = "The monitor has just started and has not looked at the fleet yet."
+        inside = f"<section><h1>Starting</h1><p>{said}</p></section>"
+        starting = document("Starting", inside, again_s=2)
+        return Response(starting, 503, {"Retry-After": "2"}, content_type=_HTML)
     version = _pages().latest(view, place)
     html = version.html(place.path, context.tick_s)
     return Response(html, 200 if version.page.exists else 404, content_type=_HTML)
-
-
-def _not_yet() -> str:
-    said = "The monitor has just started and has not looked at the fleet yet."
-    inside = f"<section><h1>Starting</h1><p>{said}</p></section>"
-    return document("Starting", inside, again_s=2)
 
 
 def _asked() -> PagePlace:

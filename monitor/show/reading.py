@@ -45,6 +45,7 @@ from lightkeeper.monitor.show.answers import (
 from lightkeeper.monitor.show.runs_page import runs_to_json
 from lightkeeper.monitor.show.status import status_to_json
 from lightkeeper.monitor.show.terminal import badness, plain, status_screen
+from lightkeeper.monitor.show.wording import natural
 from lightkeeper.worker_server.wire import (
     PATH_FLIGHT_RECORDER,
     PATH_LAST_WORDS,
@@ -179,23 +180,24 @@ def quarantined(name: str, scope: Scope) -> Response:
 
 @reading.get("/v1/hosts")
 def hosts() -> Response:
-    """Every host that runs a rank or has a history, worst first."""
+    """Every host that runs a rank or has a history: lemons first, then those in quarantine, then
+    the worst; those without ranks last.
+    """
     listed, ranks = app_context().quarantine, _ranks_by_host()
     records = {**{host: HostRecord(host) for host in ranks}, **listed.records()}
     rows = [
         host_to_json(record, listed.get(host), ranks.get(host, ()))
-        for host, record in sorted(records.items())
+        for host, record in records.items()
     ]
-    rows.sort(key=lambda host: (host["lemon"] is None, not host["quarantined"], -host["offences"]))
     view = app_context().view()
     healths, tempos = ({}, {}) if view is None else (view.result.rank_health, view.tempos)
     for row in rows:
         busy_s = [tempos[rank].busy_s for rank in row["ranks"] if rank in tempos]
         states = [str(healths[rank]) for rank in row["ranks"] if rank in healths]
-        row |= {
-            "health": min(states, key=badness, default=None),
-            "busy_s": max(busy_s, default=None),
-        }
+        row["health"] = min(states, key=badness, default=None)
+        row["busy_s"] = max(busy_s, default=None)
+    rows.sort(key=lambda host: (host["lemon"] is None, not host["quarantined"], not host["ranks"],
+                                badness(host["health"]), natural(host["host"])))  # fmt: skip
     return answer({"schema": SCHEMA, "hosts": rows})
 
 

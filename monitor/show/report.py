@@ -19,7 +19,7 @@ from rich.text import Text
 
 from lightkeeper.monitor.model.incident import Incident, IncidentError, incident_from_json
 from lightkeeper.monitor.model.verdict import Confidence
-from lightkeeper.monitor.model.wording import who
+from lightkeeper.monitor.model.wording import counted, who
 from lightkeeper.monitor.records.files import Bundle
 from lightkeeper.monitor.records.findings import Analysis, Finding, Wait
 from lightkeeper.monitor.records.job import Job
@@ -45,7 +45,7 @@ from lightkeeper.monitor.show.standing import (
     where,
     with_hosts,
 )
-from lightkeeper.monitor.show.wording import clean, counted, moment, sentence
+from lightkeeper.monitor.show.wording import clean, moment, sentence
 
 _LINES: Final = 12
 _TEXT_ROWS: Final = 40

@@ -21,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightkeeper.monitor.model.verdict import Confidence
+from lightkeeper.monitor.model.wording import counted
 from lightkeeper.monitor.records.findings import Analysis, Fault, Finding, Wait
 from lightkeeper.monitor.records.job import NONE, CollectiveState, Group, GroupStatus, Job
-from lightkeeper.monitor.show.wording import clean, counted
+from lightkeeper.monitor.show.wording import clean
 
 UNFINISHED = (CollectiveState.UNKNOWN, CollectiveState.SCHEDULED, CollectiveState.STARTED)
 

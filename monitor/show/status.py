@@ -16,13 +16,13 @@ from typing import Any, Final
 from lightkeeper.monitor.decide.accounts import Choice
 from lightkeeper.monitor.decide.headline import Headline, JobState, headline_of
 from lightkeeper.monitor.decide.view import SCHEMA, IncidentReport, View, bundle_url, ended_of
-from lightkeeper.monitor.decide.view_json import degraded
+from lightkeeper.monitor.decide.view_json import degraded, report_to_json
 from lightkeeper.monitor.model.incident import State
 from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway, LighthouseView
 from lightkeeper.monitor.model.verdict import Kind
-from lightkeeper.monitor.model.wording import who
+from lightkeeper.monitor.model.wording import counted, who
 from lightkeeper.monitor.show.terminal import age, badness
-from lightkeeper.monitor.show.wording import clean, counted, listed, natural, pause_line, utc
+from lightkeeper.monitor.show.wording import clean, listed, natural, pause_line, utc
 
 _SHOWN: Final = 3
 """Names and incidents in a sentence."""
@@ -136,21 +136,15 @@ def held_back(view: View, headline: Headline) -> Answer:
 
 
 def _brief(report: IncidentReport) -> dict[str, Any]:
-    incident = report.incident
-    return {
-        "id": incident.id,
-        "kind": incident.kind,
-        "state": incident.state,
-        "severity": incident.severity,
-        "culprits": list(incident.culprits),
-        "candidates": list(incident.candidates),
-        "groups": list(incident.groups),
-        "since_s": incident.verdict.since_s,
-        "reason": incident.verdict.reason,
-        "says": report.face.says,
-        "next": report.face.next,
-        "bundle": None if report.bundle is None else bundle_url(incident.id),
-    }
+    body, bundle = report_to_json(report), report.bundle
+    where = None if bundle is None else bundle_url(report.incident.id)
+    return {**{key: body[key] for key in _BRIEFLY}, "bundle": where}
+
+
+_BRIEFLY: Final = (
+    "id", "kind", "state", "severity", "culprits", "candidates", "groups", "since_s", "reason",
+    "says", "next",
+)  # fmt: skip
 
 
 def _named(reports: Sequence[IncidentReport]) -> str:

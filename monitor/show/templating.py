@@ -16,6 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from lightkeeper.monitor.decide.headline import SICK
+from lightkeeper.monitor.model.wording import counted
 from lightkeeper.monitor.show import wording
 from lightkeeper.monitor.show.wording import LONGEST, LOOKS, clean
 
@@ -95,7 +96,7 @@ def environment() -> Environment:
     )  # fmt: skip
     env.filters.update({function.__name__: function for function in filters})
     env.globals.update(
-        attributes=attributes, counted=wording.counted, path_of=wording.path_of, clean=clean,
+        attributes=attributes, counted=counted, path_of=wording.path_of, clean=clean,
         NONE=wording.NONE, SICK=SICK, NEWLINE=Markup("\n"), is_short=is_short, looks=LOOKS,
         tones=_TONES, glyphs=_GLYPHS, severities=_SEVERITIES,
     )  # fmt: skip

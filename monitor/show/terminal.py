@@ -235,14 +235,6 @@ def in_order(rows: Iterable[Row], order: str, name: str) -> list[Row]:
     return sorted(by_name, key=_ORDERS[order])
 
 
-def hosts_in_order(hosts: Iterable[Row]) -> list[Row]:
-    """Quarantined ones first, then the worst; hosts without ranks last."""
-    return sorted(
-        in_order(hosts, "health", "host"),
-        key=lambda host: (not host["quarantined"], not host["ranks"]),
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class RowFilter:
     """An empty filter lets everything pass."""

@@ -50,11 +50,6 @@ def sentence(text: str) -> str:
     return line[:1].upper() + line[1:] if begins.isalpha() and begins.islower() else line
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 rank`, `2 ranks`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def plain(name: object) -> str:
     """An identifier as words."""
     return str(name).replace("_", " ")

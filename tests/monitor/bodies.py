@@ -176,7 +176,7 @@ class FakeMonitor(FakeServer):
             row["groups"] = [each.group]
             if each.health == "stalled":
                 row["health"] = each.health
-        return list(hosts.values())
+        return sorted(hosts.values(), key=lambda row: (row["host"] != "spare", row["health"]))
 
 
 def _host(name: str, health: str | None = None) -> dict[str, Any]:

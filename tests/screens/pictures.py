@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
+from rich.segment import Segments
 from rich.terminal_theme import MONOKAI
 
 from lightkeeper.monitor.commands.ask import Monitor
-from lightkeeper.monitor.commands.printing import Painted
+from lightkeeper.monitor.commands.printing import painted
 from lightkeeper.monitor.commands.status import look_at
 from lightkeeper.monitor.show.terminal import status_screen, top_screen
 from tests.waiting import wait_for
@@ -134,12 +135,12 @@ def terminal(url: str, out: Path, moment: str) -> None:
     seen = look_at(Monitor(url))
     width, height = 104, 16
     _svg(out / f"{moment}-status.svg", "lightkeeper status", width,
-         lambda: Painted(status_screen(seen[0], width, "")))  # fmt: skip
+         lambda: painted(status_screen(seen[0], width, "")))  # fmt: skip
     _svg(out / f"{moment}-top.svg", "lightkeeper top", width,
-         lambda: Painted(top_screen(seen, width, height)))  # fmt: skip
+         lambda: painted(top_screen(seen, width, height)))  # fmt: skip
 
 
-def _svg(path: Path, title: str, width: int, draw: Callable[[], Painted]) -> None:
+def _svg(path: Path, title: str, width: int, draw: Callable[[], Segments]) -> None:
     with path.with_suffix(".txt").open("w") as aside:
         made = Console(record=True, width=width, file=aside, force_terminal=True, no_color=False)
         made.print(draw(), end="")

@@ -43,7 +43,7 @@ def test_the_check_of_a_good_webhook_succeeds_and_shows_no_path(monkeypatch, cap
         (["--scheduler", "webhook=ftp://x"],
          "--scheduler webhook=... is no http:// or https:// URL"),
         (["--scheduler", "kubernetes", "--kube-grace", "0"],
-         "--kube-grace is '0', expected 1 to 3600 whole seconds"),
+         "--kube-grace is 0, expected 1 to 3600"),
         (["--scheduler", "kubernetes", "--primus-safe", "a/b"],
          "--primus-safe is 'a/b', expected an id such as 901"),
         ([], "no scheduler: see lightkeeper check scheduler --help"),

@@ -105,9 +105,8 @@ def test_a_monitor_that_knows_no_status_is_said_to_be_older(
 ) -> None:
     monitor.status = "/v0/status"
     said = command.refused("status", status=1)
-    assert said == (
-        f"error: the monitor at {monitor.url} is older than this command: it has no /v1/status\n"
-    )
+    where = f"error: {monitor.url} has no /v1/status"
+    assert said == f"{where}: it is no monitor, or one older than this command\n"
 
 
 def test_a_policy_file_is_checked_for_programs(tmp_path, command: Command) -> None:

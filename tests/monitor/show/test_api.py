@@ -398,6 +398,8 @@ def test_hosts_are_listed_with_their_ranks_and_counters_worst_first(
     assert (first["quarantined"], first["until_s"], first["exclusions"]) == (True, None, 1)
     assert (second["host"], second["quarantined"], second["incidents"]) == ("node0", False, {})
     api.tick()
+    healths = [host["health"] for host in api.get("/v1/hosts")["hosts"]]
+    assert healths == ["healthy", "healthy"]
     metrics = api.call("GET", "/metrics").text
     quarantined = 'lightkeeper_host_offences{host="node1",signal="quarantines"} 1.0'
     assert quarantined in metrics
