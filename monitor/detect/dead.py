@@ -464,7 +464,7 @@ def _verdict(
     stranded = _stranded(history, gone, first_s, waits=bool(alive and waiting))
     confidence = _confidence(gone, named, late, stranded=stranded)
     strayed = _strayed_into(history, named[0]) if len(named) == 1 else None
-    if without := _commit_without(history, group, first_s):
+    if without := _commit_without(history, group, named, first_s):
         confidence = Confidence.UNSURE
         what += f", and {listed(without)} of its group {plural(without, 'commits', 'commit')} "
         what += "without it: either it is no rank of that group, or the group needs it not"
@@ -486,15 +486,21 @@ def _verdict(
     )
 
 
-def _commit_without(history: History, group: GroupName, died_s: float) -> list[RankName]:
-    """Ranks of a group that commit since one of its ranks died. In one world they could not: who
-    says that it is a rank of this group contradicts them, and ends it by its word alone.
+def _commit_without(
+    history: History, group: GroupName, named: Sequence[RankTrack], died_s: float
+) -> list[RankName]:
+    """Ranks of a group that commit since one of its ranks died, or did before that one came, which
+    has no commit of its own. In one world they could not: who says that it is a rank of this group
+    contradicts them, and would end it by its word alone.
     """
+    came_s = min(track.first_seen_s for track in named)
+    new = all(track.commits == 0 for track in named)
     return [
         track.rank
         for track in history.groups()[group]
-        if not is_gone(track)
-        and (track.last_commit_s or 0.0) > died_s + max(_ALONE_S, 2 * (track.step_s or 0.0))
+        if not is_gone(track) and track.last_commit_s is not None
+        if track.last_commit_s > died_s + max(_ALONE_S, 2 * (track.step_s or 0.0))
+        or (new and (track.first_commit_s or came_s) < came_s)
     ]
 
 
