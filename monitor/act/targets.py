@@ -179,6 +179,8 @@ class Registry:
         self._groups: defaultdict[GroupName, set[RankName]] = defaultdict(set)
         self._renamed: defaultdict[GroupName, set[RankName]] = defaultdict(set)
         """By the launcher's name for a group: its ranks that have another."""
+        self._claimed: defaultdict[GroupName, set[RankName]] = defaultdict(set)
+        """The same ranks, by the Manager's name."""
         self._processes: dict[tuple[str, int, GroupName], RankName] = {}
         self._superseded: dict[RankName, tuple[str, ...]] = {}
         """Earlier incarnations of each rank."""
@@ -442,16 +444,16 @@ class Registry:
             self._drop(former)
             self._superseded[former] = elders  # they stay superseded under the former name
         if target.identity.launched_as is None:
-            for rank in tuple(self._groups.get(target.identity.group, ())):
-                if self._targets[rank].identity.launched_as is not None:
-                    self._drop(rank)  # comes back under its launcher's name
+            for rank in tuple(self._claimed.get(target.identity.group, ())):
+                self._drop(rank)  # comes back under its launcher's name
 
     def _begin(self, target: Target) -> None:
         """Drop who is of an older launch of its group; begin a new run if nobody of the last may
         still live, and drop its dead.
         """
         ended, itself = self._dead | self._gone, {target.rank}
-        if self._run is None or len(ended | itself) == len(self._targets.keys() | itself):
+        others = len(self._targets) - (target.rank in self._targets)
+        if self._run is None or len(ended - itself) == others:
             everybody = self._targets.values()
             if self._run is None or not any(same_launch(other, target) for other in everybody):
                 self._new_run(target)
@@ -491,12 +493,14 @@ class Registry:
         self._processes[target.process] = rank
         if identity.launched_as is not None:
             self._renamed[identity.launched_as].add(rank)
+            self._claimed[identity.group].add(rank)
 
     def _forget(self, target: Target) -> None:
         self._groups[target.identity.group].discard(target.rank)
         self._processes.pop(target.process, None)
         if target.identity.launched_as is not None:
             self._renamed[target.identity.launched_as].discard(target.rank)
+            self._claimed[target.identity.group].discard(target.rank)
 
     def known_as(self, identity: Identity) -> GroupName | None:
         """The name that its Managers gave this launcher's group; None: no name, or several."""
