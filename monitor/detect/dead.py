@@ -65,6 +65,8 @@ SIGKILL."""
 _HANG_S: Final = 3.0
 """Whom only records show missing hung if it stood longer: a peer that dies is lost at once, and
 polls see moves a second late."""
+_ALONE_S: Final = 3.0
+"""A commit later than this after a death, and than two steps, was made without the dead rank."""
 _TOGETHER_S: Final = 1.0
 """A death younger than this in the only group is seen once more before it counts: the whole job
 may be ending."""
@@ -462,7 +464,11 @@ def _verdict(
     stranded = _stranded(history, gone, first_s, waits=bool(alive and waiting))
     confidence = _confidence(gone, named, late, stranded=stranded)
     strayed = _strayed_into(history, named[0]) if len(named) == 1 else None
-    if strayed is not None:
+    if without := _commit_without(history, group, named, first_s):
+        confidence = Confidence.UNSURE
+        what += f", and {listed(without)} of its group {plural(without, 'commits', 'commit')} "
+        what += "without it: either it is no rank of that group, or the group needs it not"
+    elif strayed is not None:
         confidence = Confidence.LIKELY
         what += f", in its first {strayed.op} at {strayed.site}, which no other rank has entered"
     return Verdict(
@@ -478,6 +484,24 @@ def _verdict(
         signature=of_death(named[0]),
         settled=_settled(history, named, first_s),
     )
+
+
+def _commit_without(
+    history: History, group: GroupName, named: Sequence[RankTrack], died_s: float
+) -> list[RankName]:
+    """Ranks of a group that commit since one of its ranks died, or did before that one came, which
+    has no commit of its own. In one world they could not: who says that it is a rank of this group
+    contradicts them, and would end it by its word alone.
+    """
+    came_s = min(track.first_seen_s for track in named)
+    new = all(track.commits == 0 for track in named)
+    return [
+        track.rank
+        for track in history.groups()[group]
+        if not is_gone(track) and track.last_commit_s is not None
+        if track.last_commit_s > died_s + max(_ALONE_S, 2 * (track.step_s or 0.0))
+        or (new and (track.first_commit_s or came_s) < came_s)
+    ]
 
 
 def _settled(history: History, named: Sequence[RankTrack], first_s: float) -> bool:

@@ -8,11 +8,12 @@ process with other counters). Paces come from `pace`, lessons from the job's own
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from statistics import median
 from typing import Final
+from urllib.parse import urlsplit
 
 from lightkeeper.monitor.detect.arrivals import ArrivalBook
 from lightkeeper.monitor.detect.learned_pauses import Gap, Habits
@@ -254,7 +255,8 @@ class History:
         """The replica id that a group's current processes report.
 
         The Lighthouse kills and the gate refuses by it, and it is self-reported: it is believed
-        only with the group's name (or with none), and if no other group's ranks report it too.
+        only with the group's name, and if no other group's ranks report it too; one without a name
+        only if the Lighthouse shows its Manager on a host of the group.
         """
         return self._replica_ids.get(group)
 
@@ -414,11 +416,24 @@ class History:
             name: ids[0]
             for name, ids in ids.items()
             if ids and times[ids[0]] == 1 and may_be_of(ids[0], name)
+            if ":" in ids[0] or self._is_there(ids, self._groups[name])
         }
         for name, tracks in self._groups.items():
             within = self.in_quorum(name) is not False
             for track in tracks:
                 track.participating = within and self._participates(track)
+
+    def _is_there(self, ids: Sequence[ReplicaId], tracks: Sequence[RankTrack]) -> bool:
+        """Whether an id without a name is a group's: all its ranks say so, and the Lighthouse's
+        page has that Manager on a host of theirs.
+        """
+        members = () if self.lighthouse is None else self.lighthouse.members
+        hosts = {str(track.identity.host) for track in tracks}
+        hosts |= {urlsplit(t.observation.url).hostname or "" for t in tracks if t.observation}
+        return len(set(ids)) == 1 and any(
+            member.replica_id == ids[0] and urlsplit(member.address or "").hostname in hosts
+            for member in members
+        )
 
     def keep_records(self, records: Mapping[RankName, FlightRecord | Unreachable]) -> None:
         """Keep the flight records of this tick that can be read."""

@@ -77,6 +77,8 @@ class SelfHealth:
     _eyes: int = 0
     _strain: int = 0
     _silent_since: dict[RankName, float] = field(default_factory=dict)
+    _heard: set[RankName] = field(default_factory=set)
+    """Ranks that have ever answered."""
     _offset_s: float | None = None
     """Wall clock minus the steady clock."""
 
@@ -110,20 +112,25 @@ class SelfHealth:
     # -- evidence: each returns its weight, 0 when there is none or it is old --------------------
 
     def _silence(self, snapshot: Snapshot, conditions: dict[Condition, str]) -> int:
-        silent = [seen for seen in snapshot.observations if _is_silent(seen)]
+        spoke = {seen.rank for seen in snapshot.observations if not _is_silent(seen)}
+        self._heard = spoke | (self._heard & snapshot.by_rank.keys())
+        # who never answered is no sign that the monitor is cut off; unless nobody ever did
+        counted = [seen for seen in snapshot.observations if seen.rank in self._heard]
+        counted = counted or list(snapshot.observations)
+        silent = [seen for seen in counted if _is_silent(seen)]
         self._silent_since = {
             seen.rank: self._silent_since.get(seen.rank, snapshot.now_s) for seen in silent
         }
-        limit = self.config.unreachable_share * len(snapshot.observations)
+        limit = self.config.unreachable_share * len(counted)
         if len(silent) <= limit or len({seen.identity.host for seen in silent}) < 2:
             return 0
         conditions[Condition.CUT_OFF] = (
-            f"{len(silent)} of {len(snapshot.observations)} targets are silent at once"
+            f"{len(silent)} of {len(counted)} targets are silent at once"
         )
         new = sum(snapshot.now_s - at_s < _NEWS_S for at_s in self._silent_since.values())
         if new < 2 or new <= limit:
             return 0
-        return _GROSS if new >= _GROSS_SHARE * len(snapshot.observations) else 1
+        return _GROSS if new >= _GROSS_SHARE * len(counted) else 1
 
     def _lateness(self, snapshot: Snapshot, conditions: dict[Condition, str]) -> int:
         ticks = snapshot.lateness_s / self.config.tick_s

@@ -351,7 +351,9 @@ def test_three_commands_and_no_variable_from_the_wheel_to_a_watched_job(shell):
         findings = json.loads(examined.stdout)["findings"]
         seen = {row["where"] for row in findings if row["check"] == "monitor sees the ranks"}
         assert seen == {"job.0", "job.1"}
-        assert {row["state"] for row in findings} <= {"ok", "unknown"}, examined.stdout
+        of_host = {"versions", "run directory", "ptrace"}
+        states = {row["state"] for row in findings if row["check"] not in of_host}
+        assert (examined.returncode, states) == (0, {"ok"}), examined.stdout
     finally:
         (shell.folder / "stop").touch()
         said = job.communicate(timeout=60)[1]

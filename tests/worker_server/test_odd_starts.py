@@ -12,6 +12,8 @@ import pytest
 
 from lightkeeper.worker_server.run_dir import start_ticks
 from lightkeeper.worker_server.sidecar.process import GoneError, PidfdProcess
+from tests.monitor.process import Monitor
+from tests.ports import free_port
 from tests.worker_server.ranks import Rank, environment, eventually
 
 SCRIPT = """
@@ -94,6 +96,30 @@ def test_with_hardly_a_descriptor_training_has_its_own_exit_code(script, run_dir
         env=environment(run_dir), capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 7, done.stderr
+
+
+@pytest.mark.integration
+def test_a_monitor_finds_a_rank_without_streams_healthy_and_has_no_incident(
+    script, run_dir, tmp_path
+):
+    url = f"http://127.0.0.1:{free_port()}"
+    monitor = Monitor("--store", str(tmp_path / "monitor.db"), "--observe", port=int(url[17:]))
+    words = f"exec {shlex.join([sys.executable, str(script)])} 0<&- 1>&- 2>&-"
+    rank = subprocess.Popen(
+        ["bash", "-c", words], env=environment(run_dir, LIGHTKEEPER_MONITOR=url)
+    )
+    try:
+        monitor.ready()
+        eventually(
+            lambda: [row["health"] for row in monitor.get("/v1/ranks")["ranks"]] == ["healthy"],
+            "it is healthy", within_s=60,
+        )  # fmt: skip
+        assert monitor.get("/v1/incidents")["incidents"] == []
+    finally:
+        (run_dir / "stop").touch()
+        rank.wait(30)
+        monitor.end()
+    assert rank.returncode == 7
 
 
 FORKS = """

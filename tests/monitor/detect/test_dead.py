@@ -6,7 +6,7 @@ from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import Guard
 from lightkeeper.monitor.model.observation import Failure, Observation, Snapshot
 from lightkeeper.monitor.model.verdict import Confidence, RankHealth
-from lightkeeper.worker_server.wire import GroupHead, StateReport
+from lightkeeper.worker_server.wire import GroupHead, Process, StateReport
 from tests.changed import replace
 from tests.monitor.fleet import (
     START_S,
@@ -284,3 +284,23 @@ def test_ranks_that_sigterm_took_from_a_group_that_stands_on_are_no_job_that_end
     drive = Drive(SimFleet(3, 4, script)).run(60)
     assert drive.incident("dead").culprits == ("rg_1.1", "rg_1.2")
     assert [(at_s, evict.group) for at_s, evict in drive.evicts] == [(50.0, "rg_1")]
+
+
+def test_a_dead_rank_that_joined_a_group_which_trains_ends_nobody() -> None:
+    """One registration with an unused number, one answer "I am dead": the group was ended."""
+
+    def joined(seen: Snapshot) -> Snapshot:
+        others = tuple(each for each in seen.observations if each.rank != "rg_1.1")
+        if seen.tick < 20:
+            return replace(seen, observations=others)
+        free = seen.by_rank["rg_1.1"]
+        died = Process(alive=False, dead_age_s=1.0 + seen.tick - 20, exit_signal="SIGKILL")
+        who = replace(free.identity, incarnation="evil")
+        liar = replace(free, identity=who, outcome=StateReport(who, died))
+        return replace(seen, observations=(*others, liar))
+
+    drive = Drive(SimFleet(2, 2), alter=joined).run(60)
+    incident = drive.incident("dead")
+    assert incident.culprits == ()
+    assert "rg_1.0 of its group commits without it" in incident.verdict.reason
+    assert drive.evicts == []

@@ -6,7 +6,7 @@ from lightkeeper.monitor.detect.history import History
 from lightkeeper.monitor.detect.intake import push
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.names import RankName
-from lightkeeper.monitor.model.observation import Failure, Unreachable
+from lightkeeper.monitor.model.observation import Failure, Member, Unreachable
 from tests.changed import replace
 from tests.monitor.fleet import START_S, Drive, SimFleet, at, cpu_stall, crash, pause, restart, slow
 
@@ -94,7 +94,7 @@ def test_a_stall_within_a_window_does_not_change_the_pace() -> None:
         ("rg_1:u9", "rg_1:u1", (None, "rg_1:u1")),
         ("rg_1:u1", "rg_1:u1", (None, None)),
         ("rg_1:u1", None, (None, None)),
-        ("u0", "u1", ("u0", "u1")),
+        ("u0", "u1", (None, None)),
         ("u1", "u1", (None, None)),
         ("rg_2:u2", "rg_1:u1", (None, "rg_1:u1")),
     ],
@@ -113,3 +113,27 @@ def test_a_replica_id_is_believed_where_it_can_mean_no_other_group(first, second
     push(history, replace(shot, observations=tuple(seen)))
     groups = ("rg_0", "rg_1", "rg_2")
     assert tuple(map(history.replica_id, groups)) == (*believed, "rg_2:u3")
+
+
+@pytest.mark.parametrize(
+    ("ids", "address", "believed"),
+    [(("u0", "u0"), "http://node0:9", "u0"), (("u0", "u0"), "http://node1:9", None),
+     (("u0", "u9"), "http://node0:9", None), (("u9", "u9"), "http://node0:9", None)],
+    ids=["its Manager is on its host", "elsewhere", "its ranks differ", "no such Manager"],
+)  # fmt: skip
+def test_an_id_without_a_name_needs_all_its_ranks_and_the_lighthouses_page(
+    ids, address, believed
+) -> None:
+    """A rank said the nameless id of another group's Manager, and that group was killed for it."""
+    shot = SimFleet(1, 2).snapshot()
+    seen = [
+        replace(
+            rank, identity=replace(rank.identity, host="node0"),
+            outcome=replace(rank.outcome, step=replace(rank.outcome.step, replica_id=id_)),
+        )
+        for rank, id_ in zip(shot.observations, ids, strict=True)
+    ]  # fmt: skip
+    page = replace(shot.lighthouse, members=(Member("u0", 5, address),))
+    history = History.of(KeeperConfig())
+    push(history, replace(shot, observations=tuple(seen), lighthouse=page))
+    assert history.replica_id("rg_0") == believed

@@ -30,6 +30,13 @@ def lose(seen: Snapshot, ranks: list[str]) -> Snapshot:
     )(seen)
 
 
+def after_good_ticks() -> SelfHealth:
+    """All ranks have answered once."""
+    itself = SelfHealth(KeeperConfig())
+    itself.push(tick(-1))
+    return itself
+
+
 def with_vitals(alter):
     """What a pipeline is shown, with the monitor's own vitals in it."""
 
@@ -59,8 +66,16 @@ EVIDENCE = [
     ("seen", "state", "scale", "holds"), [c[1:] for c in EVIDENCE], ids=[c[0] for c in EVIDENCE]
 )
 def test_each_evidence_has_its_state_its_weight_and_its_hold(seen, state, scale, holds) -> None:
-    health = SelfHealth(KeeperConfig()).push(seen)
+    health = after_good_ticks().push(seen)
     assert (health.state, health.scale, health.hold is not None) == (state, scale, holds)
+
+
+def test_names_that_never_answered_are_no_sign_that_the_monitor_is_cut_off() -> None:
+    """A fifth of such names, registered by one client, switched every eviction off."""
+    never = lose(tick(), ["rg_0.0", "rg_1.0", "rg_2.0"])
+    assert SelfHealth(KeeperConfig()).push(never) == Health()
+    cut_off = SelfHealth(KeeperConfig()).push(lose(tick(), ALL))
+    assert cut_off.state is Condition.CUT_OFF  # a monitor that begins without a network
 
 
 def test_silent_targets_of_one_host_are_that_hosts_sickness() -> None:
@@ -89,7 +104,7 @@ def test_the_score_rises_with_bad_ticks_is_bounded_and_decays_with_clean_ones() 
 
 
 def test_a_silence_that_lasts_still_holds_and_scales_no_more() -> None:
-    own = SelfHealth(KeeperConfig())
+    own = after_good_ticks()
     seen = [own.push(lose(tick(n), ["rg_0.0", "rg_1.0", "rg_2.0"])) for n in range(60)]
     assert seen[20].scale == 1 + MOST
     assert (seen[-1].scale, seen[-1].state) == (1.0, Condition.CUT_OFF)
