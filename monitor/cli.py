@@ -147,7 +147,7 @@ cli: Final = Commands(
                 "ranks": Ours("commands.status:ranks", "every rank"),
                 "groups": Ours("commands.status:groups", "every replica group"),
                 "hosts": Ours("commands.status:hosts", "every host"),
-                "runs": Ours("commands.runs:runs", "every start of the job"),
+                "runs": Ours("commands.status:runs", "every start of the job"),
             }}),
             "incidents": Commands("what went wrong, and what was done", {"Commands": {
                 "list": Ours("commands.incidents:listed", "the latest, and what they came to",

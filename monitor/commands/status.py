@@ -22,7 +22,14 @@ from lightkeeper.monitor.commands.command import (
     option,
 )
 from lightkeeper.monitor.commands.options import no_such
-from lightkeeper.monitor.commands.printing import console, live, print_json, room, show_lines
+from lightkeeper.monitor.commands.printing import (
+    console,
+    live,
+    print_json,
+    room,
+    show_lines,
+    show_table,
+)
 from lightkeeper.monitor.show.terminal import (
     GROUP_COLUMNS,
     GROUP_ORDERS,
@@ -32,6 +39,7 @@ from lightkeeper.monitor.show.terminal import (
     Row,
     RowFilter,
     in_order,
+    moment,
     rank_columns,
     status_screen,
     table,
@@ -130,6 +138,33 @@ def hosts(*, monitor: Monitor, wanted: RowFilter, limit: int | None, as_json: bo
     exit status: 0 done, 1 no monitor answers, 2 wrong arguments
     """
     _tell("hosts", _wanted(monitor, "hosts", wanted), limit, as_json, HOST_COLUMNS)
+
+
+@command()
+@as_json
+@asking
+def runs(*, monitor: Monitor, as_json: bool) -> None:
+    """Every start of the job that the monitor saw, newest first.
+
+    examples:
+      lightkeeper get runs
+      lightkeeper incidents list --run 20261127-164512     what went wrong in one of them
+
+    a run begins when a rank starts and nobody of the last run lives
+
+    exit status: 0 done, 1 no monitor answers, 2 wrong arguments
+    """
+    body = monitor.ask("/v1/runs")
+    if as_json:
+        print_json(body)
+        return
+    rows = [
+        (run["id"], moment(run["began_s"]), run["job"], f"{run['lasted_s']:.0f} s", run["ranks"],
+         run["step"], run["incidents"])
+        for run in body["runs"]
+    ]  # fmt: skip
+    columns = ("run", "began", "job", "lasted", "ranks", "step", "incidents")
+    show_table(console(), "runs", columns, rows)
 
 
 def _wanted(monitor: Monitor, what: str, wanted: RowFilter) -> list[Row]:

@@ -17,6 +17,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from lightkeeper.monitor.model.wording import listed
+
 # -- table -------------------------------------------------------------------------------------
 
 Floats = NDArray[np.float64]
@@ -97,7 +99,8 @@ def build(columns: Mapping[str, NDArray[Any]], ops: Sequence[str]) -> TimingTabl
     """
     missing = [name for name in NEEDED if name not in columns]
     if missing:
-        raise TableError(f"no column {' and no column '.join(missing)}; there are {_some(columns)}")
+        there = listed(sorted(map(str, columns)), 8) or "none"
+        raise TableError(f"no column {' and no column '.join(missing)}; there are {there}")
     columns, notes, rows_read = _usable(columns)
     if not len(columns["rank"]):
         raise TableError("no usable row" if rows_read else "the table has no rows")
@@ -190,11 +193,6 @@ def _of_rank(rank: Codes, values: NDArray[Any], ranks: int) -> tuple[NDArray[np.
     most = np.zeros(ranks, dtype=np.int64)
     most[keys[order] // len(distinct)] = keys[order] % len(distinct)
     return distinct[most], int(np.count_nonzero(most[rank] != places))
-
-
-def _some(columns: Mapping[str, Any]) -> str:
-    names = sorted(str(name) for name in columns)
-    return ", ".join(names[:8]) + (" and more" if len(names) > 8 else "") or "none"
 
 
 # -- columns -----------------------------------------------------------------------------------

@@ -238,21 +238,17 @@ def _phases(report: IncidentReport, first_s: float, end_s: float) -> Iterator[Ti
     marks = report.incident.milestones
     whole_s = marks.resumed_s or marks.rejoined_s
     short_s = whole_s or (end_s if report.account.evicted else first_s)
-    at_s = first_s
+    at_s, suffers = first_s, "the job stands" if report.incident.stood else "the job is disturbed"
+    if report.incident.kind is Kind.STRAGGLER:
+        suffers = "the job is slower"
     for tone, label, until_s in (
-        ("bad", _suffers(report.incident), marks.survivor_commit_s or whole_s or end_s),
+        ("bad", suffers, marks.survivor_commit_s or whole_s or end_s),
         ("wait", "a group short", short_s),
         ("good", "the job trains" if whole_s is None else "all groups train", end_s),
     ):
         if min(until_s, end_s) > at_s + _BRIEF_S:
             yield TimelineRow(label, at_s, min(until_s, end_s), tone)
             at_s = min(until_s, end_s)
-
-
-def _suffers(incident: Incident) -> str:
-    if incident.kind is Kind.STRAGGLER:
-        return "the job is slower"
-    return "the job stands" if incident.stood else "the job is disturbed"
 
 
 # The page of one.

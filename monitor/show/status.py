@@ -92,7 +92,11 @@ def training(view: View, headline: Headline) -> Answer:
     more: Sequence[str] = view.warnings
     if headline.trains:
         pace = "" if headline.step_s is None else f", {headline.step_s:.3g} s a step"
-        text = f"step {headline.step}{pace}{_quorum(view)}"
+        text = f"step {headline.step}{pace}"
+        if isinstance(lighthouse := view.snapshot.lighthouse, LighthouseView):
+            inside = sum(group.in_quorum is True for group in view.groups)
+            of = counted(len(view.groups), "group")
+            text += f", {inside:,} of {of} in quorum {lighthouse.quorum_id}"
     elif headline.state is JobState.STOPPED and headline.commit_age_s is not None:
         text = f"no commit for {age(headline.commit_age_s)} (step {headline.step})"
     elif headline.at_s is not None:
@@ -103,15 +107,6 @@ def training(view: View, headline: Headline) -> Answer:
         commit_age_s=headline.commit_age_s, warnings=list(view.warnings),
         ended=None if ended is None else asdict(ended),
     )  # fmt: skip
-
-
-def _quorum(view: View) -> str:
-    lighthouse = view.snapshot.lighthouse
-    if isinstance(lighthouse, LighthouseAway):
-        return ""
-    inside = sum(group.in_quorum is True for group in view.groups)
-    groups = counted(len(view.groups), "group")
-    return f", {inside:,} of {groups} in quorum {lighthouse.quorum_id}"
 
 
 def held_back(view: View, headline: Headline) -> Answer:
