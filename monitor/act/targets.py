@@ -136,7 +136,6 @@ lower limit delays a fleet behind a proxy (10,000 ranks now take 3 minutes); a h
 client fill the table before anybody looks."""
 CONTEST_S: Final = 6.0
 """Who has a name is asked at each tick: within this time it is known whether it still lives."""
-CONTESTED_MOST: Final = 1024
 STANDS_S: Final = 30.0
 OF_ITS_OWN: Final = (
     "stop one of them, or give this one a monitor of its own: `lightkeeper monitor --bind "
@@ -298,19 +297,14 @@ class Registry:
 
     def _admit(self, target: Target, bringer: str | None = None) -> Registered:
         rank, old = target.rank, self._targets.get(target.rank)
-        if (over := self._over(target)) is not None:
-            return over
-        fresh = old is None or old.identity.incarnation != target.identity.incarnation
-        if fresh and (objection := self._objection(target, old, bringer)) is not None:
-            return objection
-        if not fresh and old is not None and self._moves_unproved(target, old):
-            return Registered.TAKEN
-        if old is not None and fresh:
-            elder = target if older(target, old) else old
-            elders = (*self._superseded.get(rank, ()), elder.identity.incarnation)
-            self._superseded[rank] = elders[-SUPERSEDED_KEPT:]
-            if elder is target:
-                return Registered.SUPERSEDED
+        fresh = old is None or not _is(old, target.identity)
+        refusal = self._over(target)
+        if refusal is None and fresh:
+            refusal = self._objection(target, old, bringer) or self._outlived(target, old)
+        elif refusal is None and old is not None and self._moves_unproved(target, old):
+            refusal = Registered.TAKEN
+        if refusal is not None:
+            return refusal
         if fresh:
             self._take_over(target)
             self._begin(target)
@@ -325,6 +319,15 @@ class Registry:
         if old is None or replace(target, heard_s=old.heard_s, born_s=old.born_s) != old:
             self._store.save_target(rank, body)
         return Registered.CURRENT
+
+    def _outlived(self, target: Target, old: Target | None) -> Registered | None:
+        """Put off the elder of two incarnations; whether that is the one that asks."""
+        if old is None:
+            return None
+        elder = target if older(target, old) else old
+        elders = (*self._superseded.get(target.rank, ()), elder.identity.incarnation)
+        self._superseded[target.rank] = elders[-SUPERSEDED_KEPT:]
+        return Registered.SUPERSEDED if elder is target else None
 
     def _over(self, target: Target) -> Registered | None:
         """Whether a rank's time is over, as was decided before."""
@@ -363,38 +366,46 @@ class Registry:
         """Whether the name is a living rank's, the group another launch's, or the monitor another
         job's. Who is alive was seen at the last poll, so it is asked again before it is believed.
         """
-        living = (other for other in self._targets.values() if self._lives(other))
-        mates = map(self._targets.__getitem__, self._groups.get(target.identity.group, ()))
-        mate = next((other for other in mates if self._lives(other)), None)
-        stranger = next(living, None)
-        if old is not None and self._lives(old):
-            mate = old
-        elif mate is not None and same_world(mate, target):
-            mate = None
-        if mate is not None and not self._stands(mate, target):
-            why = Registered.TAKEN
-        elif mate is None and stranger is not None and not same_job(stranger, target):
-            why = Registered.OTHER_JOB
+        holder = self._holder(target, old)
+        if holder is not None and self._stands(holder, target):
+            for rank in tuple(self._groups[target.identity.group]):
+                if rank != target.rank and not same_world(self._targets[rank], target):
+                    self._leave_behind(rank)
+        elif holder is not None:
+            return self._contest(target, Registered.TAKEN)
         else:
-            self._contested.pop(target.identity.incarnation, None)
-            return None
+            living = next(filter(self._lives, self._targets.values()), None)
+            if living is not None and not same_job(living, target):
+                return self._contest(target, Registered.OTHER_JOB)
+        self._contested.pop(target.identity.incarnation, None)
+        return None
+
+    def _holder(self, target: Target, old: Target | None) -> Target | None:
+        """The living rank that has this name, or one of another launch that has the group."""
+        if old is not None and self._lives(old):
+            return old
+        mates = map(self._targets.__getitem__, self._groups.get(target.identity.group, ()))
+        mate = next(filter(self._lives, mates), None)
+        return None if mate is None or same_world(mate, target) else mate
+
+    def _contest(self, target: Target, why: Registered) -> Registered:
+        """Refuse a living rank: for now, and aloud once it is known that its rival lives."""
         now_s, incarnation = self._clock.now_s(), target.identity.incarnation
         first_s = self._contested.setdefault(incarnation, now_s)
-        if len(self._contested) > CONTESTED_MOST:
-            del self._contested[next(iter(self._contested))]
         unnamed = target.identity.group == UNNAMED and bool(target.claim.lighthouse)
         if unnamed or now_s - first_s < CONTEST_S:
             return Registered.WAIT
         if target.identity.job not in self._unwatched:
             log.warning("%s is not watched (%s): %s", target.rank, target.url, ALOUD[why])
         self._unwatched[target.identity.job] = target, why, now_s
-        if len(self._unwatched) > STRANGE_MOST:
-            del self._unwatched[next(iter(self._unwatched))]
+        for table in (self._contested, self._unwatched):
+            if len(table) > STRANGE_MOST:
+                del table[next(iter(table))]
         return why
 
     def _stands(self, holder: Target, target: Target) -> bool:
-        """Whether a name may go from a living rank to a new one of its host: its launcher has gone
-        on without it. Nobody's progress for that long is that of a job that trains.
+        """Whether a name may go from a living rank to a new one of its host: its launcher continued
+        without it. A rank of a job that trains never stands still for that long.
         """
         moved_s = self._moved.get(holder.rank, (0, holder.heard_s))[1]
         return holder.address == target.address and self._clock.now_s() - moved_s > STANDS_S
@@ -581,21 +592,22 @@ class Registry:
         """Drop who was taken for a mate of a living rank, until its death showed that it was not:
         a rank of the last launch, whose end was not seen yet when this one began.
         """
-        if not self._dead and not self._gone:
-            return
-        living = [target for target in self._targets.values() if self._lives(target)]
+        ended = self._dead | self._gone
+        living = [target for target in self._targets.values() if ended and self._lives(target)]
         mates = {target.identity.group: target for target in living}
-        for rank in [*self._dead, *self._gone]:
+        for rank in ended:
             mate = mates.get(self._targets[rank].identity.group)
             if mate is not None and not same_world(self._targets[rank], mate):
                 self._leave_behind(rank)
-        first = min(living, key=lambda target: target.born_s or 0.0, default=None)
-        if first is None or not self._dead or self._run is None:
-            return
-        before = [rank for rank in self._dead if over_before(self._targets[rank], first)]
-        if len(before) == len(self._dead) and self._run.began_s < (first.born_s or 0.0):
+        if living and self._dead:
+            self._part_runs(min(living, key=lambda target: target.born_s or 0.0))
+
+    def _part_runs(self, first: Target) -> None:
+        """The same for runs: all that are dead died before the first of the living was born."""
+        over = all(over_before(self._targets[rank], first) for rank in self._dead)
+        if over and self._run is not None and self._run.began_s < (first.born_s or 0.0):
             self._new_run(first)
-            for rank in before:
+            for rank in tuple(self._dead):
                 self._leave_behind(rank)
 
     def _heard_s(self, target: Target) -> float:

@@ -261,11 +261,12 @@ def test_groups_of_one_lighthouse_are_one_job_whatever_its_name(
     assert elsewhere.register(0) is Registered.WAIT
 
 
-def test_an_orphan_that_stands_still_loses_its_name_to_a_new_start_on_its_host(
-    fleet: Fleet,
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_orphans_that_stand_still_lose_their_names_to_a_new_start_on_their_host(
+    fleet: Fleet, ranks: int
 ) -> None:
     """Its launcher was killed; it waits for a peer that is gone."""
-    orphan = fleet.launch("orphan")
+    orphan = fleet.launch("orphan", ranks=ranks)
     orphan.up()
     fleet.tick()
     fleet.moving = False
