@@ -404,6 +404,8 @@ class Keeper:
         return Stats() if journal is None else journal.stats
 
     def close(self) -> None:
+        if self._runs and self._leadership.leading:
+            self._components.store.save_run(self._runs[0])
         self._leadership.close()
 
     def _show_stored(self, remembered: Remembered) -> None:
@@ -464,8 +466,8 @@ class Keeper:
             return
         if latest is not None:
             self._components.store.save_run(latest)
-            self._trend, self._departures = TrendBook(), DepartureBook()
-            self._rank_seconds.turn()
+        self._trend, self._departures = TrendBook(), DepartureBook()
+        self._rank_seconds.turn()
         self._runs = (run, *self._runs)[:RUNS_KEPT]
 
     def _note_run(self, snapshot: Snapshot, trend: Sequence[TrendPoint]) -> None:
