@@ -7,10 +7,11 @@ views (`LighthouseView.anew`, `monitor.model.observation`).
 
 from __future__ import annotations
 
+import asyncio
 import re
 from concurrent.futures import Future
 from dataclasses import asdict
-from html.parser import HTMLParser
+from html import unescape
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -82,13 +83,15 @@ def _rounded(seconds: float | None) -> float | None:
 # -- page --------------------------------------------------------------------------------------
 
 _QUORUM_ID: Final = re.compile(r"Current quorum_id:\s*(-?\d+)")
-_STATUS: Final = re.compile(r"Next quorum status:\s*(.+?)\s*$", re.MULTILINE)
-_ROOM: Final = re.compile(r"Room Status:\s*(.+?)\s*$", re.MULTILINE)
+_STATUS: Final = re.compile(r"Next quorum status:([^\n]*)")
+_ROOM: Final = re.compile(r"Room Status:([^\n]*)")
 _STEP: Final = re.compile(r"Step:\s*(-?\d+)")
 _MANAGER: Final = re.compile(r"Manager:\s*(\S+)")
 _STORE: Final = re.compile(r"TCPStore:\s*(\S+)")
 _WORLD: Final = re.compile(r"World size:\s*(\d+)")
-_HEARTBEAT: Final = re.compile(r"^\s*(?P<id>.+): seen\s+(?P<age>\S+)\s+ago\s*$", re.DOTALL)
+_TAG: Final = re.compile(r"(<[^<>]{1,400}>)")
+_NAMED: Final = re.compile(r"<(/?[A-Za-z]+)([^<>]*)>")
+_CLASS: Final = re.compile(r"""class=["']?([^"'>]*)""")
 _DURATION: Final = re.compile(r"^(-?[\d.]+(?:e-?\d+)?)(ns|us|µs|ms|s)$")
 _UNIT_S: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 
@@ -97,7 +100,7 @@ class PageError(ValueError):
     """A page that is not the Lighthouse's; the message says what is missing."""
 
 
-class _Page(HTMLParser):
+class _Page:
     """Splits the Lighthouse's page into its text, member boxes and heartbeat lines.
 
     TorchFT has no JSON: `GET /status` is an HTML fragment (template in the binary) with the quorum
@@ -106,48 +109,51 @@ class _Page(HTMLParser):
     0.1.1 prints a quorum for each of its rooms, and none before somebody has joined: then only the
     heading "Heartbeats" identifies the page (captured pages of all three:
     tests/monitor/act/cases).
+
+    A page from the network must not cost more time than it has bytes, times a constant: an HTML
+    parser reads `<!--` or `<a` without an end again and again.
     """
 
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
+    def __init__(self, html: str) -> None:
         self.text: list[str] = []
-        self.members: list[tuple[str, str, bool]] = []  # replica id, text of the box, recovering
-        self.heartbeats: list[str] = []
+        self.members: list[tuple[list[str], list[str], bool]] = []
+        """Replica id, text of the box, recovering."""
+        self.heartbeats: list[list[str]] = []
         self._depth = 0  # of <div> inside a member box
-        self._bold = False
-        self._item = False
+        self._bold = self._item = False
+        for part in _TAG.split(html):
+            if part[:1] == "<" and (tag := _NAMED.match(part)) is not None:
+                self._tag(tag[1].lower(), tag[2])
+            else:
+                self._data(unescape(part))
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        classes = (dict(attrs).get("class") or "").split()
+    def _tag(self, tag: str, rest: str) -> None:
+        said = _CLASS.search(rest)
+        classes = () if said is None else said[1].split()
         if tag == "div" and (self._depth or "member" in classes):
             if not self._depth:
-                self.members.append(("", "", "recovering" in classes))
+                self.members.append(([], [], "recovering" in classes))
             self._depth += 1
-        elif tag == "b":
-            self._bold = True
-        elif tag == "li" and "heartbeat" in classes:
-            self._item = True
-            self.heartbeats.append("")
+        elif tag == "/div" and self._depth:
+            self._depth -= 1
+        elif tag in ("b", "/b"):
+            self._bold = tag == "b"
+        elif tag in ("li", "/li"):
+            self._item = tag == "li" and "heartbeat" in classes
+            if self._item:
+                self.heartbeats.append([])
         elif tag == "br":
             self.text.append("\n")
 
-    def handle_endtag(self, tag: str) -> None:
-        if tag == "div" and self._depth:
-            self._depth -= 1
-        elif tag == "b":
-            self._bold = False
-        elif tag == "li":
-            self._item = False
-
-    def handle_data(self, data: str) -> None:
+    def _data(self, data: str) -> None:
         if self._item:
-            self.heartbeats[-1] += data
+            self.heartbeats[-1].append(data)
         elif self._depth:
-            replica_id, text, recovering = self.members[-1]
-            if self._bold and not text.strip():
-                self.members[-1] = (replica_id + data, text, recovering)
-            else:
-                self.members[-1] = (replica_id, text + data, recovering)
+            replica_id, text, _ = self.members[-1]
+            if self._bold and not text:
+                replica_id.append(data)
+            elif data.strip():
+                text.append(data)
         else:
             self.text.append(data)
 
@@ -158,23 +164,21 @@ def parse_status(html: str) -> LighthouseView:
     Raises:
         PageError: it is not such a page.
     """
-    page = _Page()
-    page.feed(html)
-    page.close()
+    page = _Page(html)
     text = "".join(page.text)
     quorum_id, status, rooms = _QUORUM_ID.search(text), _STATUS.search(text), _ROOM.findall(text)
     if len(rooms) > 1:
         raise PageError(
-            f"{len(rooms)} rooms ({', '.join(rooms)[:80]}): one job a Lighthouse is read"
+            f"{len(rooms)} rooms ({','.join(rooms).strip()[:80]}): one job a Lighthouse is read"
         )
     nobody_joined = text.split() == ["Heartbeats"] and not page.members  # 0.1.1: no quorum request
     if quorum_id is None and not nobody_joined:
         raise PageError("no 'Current quorum_id' on the page")
     return LighthouseView(
         quorum_id=0 if quorum_id is None else _int(quorum_id[1]),
-        members=tuple(_member(*box) for box in page.members),
-        heartbeat_ages_s=dict(_heartbeat(line) for line in page.heartbeats),
-        status="" if status is None else status[1],
+        members=tuple(_member("".join(i), "".join(t), r) for i, t, r in page.members),
+        heartbeat_ages_s=dict(_heartbeat("".join(line)) for line in page.heartbeats),
+        status="" if status is None else status[1].strip(),
     )
 
 
@@ -200,10 +204,11 @@ def _member(replica_id: str, text: str, recovering: bool) -> Member:
 
 
 def _heartbeat(line: str) -> tuple[ReplicaId, float]:
-    match = _HEARTBEAT.match(line)
-    if match is None:
+    replica_id, seen, rest = line.rpartition(": seen")
+    words = rest.split()
+    if not replica_id.strip() or not seen or words[1:] != ["ago"]:
         raise PageError(f"a heartbeat line that reads {line.strip()[:80]!r}")
-    return ReplicaId(match["id"].strip()), _seconds(match["age"])
+    return ReplicaId(replica_id.strip()), _seconds(words[0])
 
 
 def _seconds(text: str) -> float:
@@ -242,9 +247,13 @@ class Lighthouse:
             answer = await self._fetcher.fetch(question)
             if answer.status != 200:
                 return LighthouseAway(f"GET /status answered {answer.status}")
-            return parse_status(answer.body.decode("utf-8", "replace"))
+            page = answer.body.decode("utf-8", "replace")
+            async with asyncio.timeout(timeout_s):  # not in the loop: 4 MB take a second
+                return await asyncio.to_thread(parse_status, page)
         except FetchError as exc:
             return LighthouseAway(str(exc))
+        except TimeoutError:
+            return LighthouseAway(f"its page took more than {timeout_s:g} s to read")
         except PageError as exc:
             return LighthouseAway(f"cannot read its page: {exc}")
 

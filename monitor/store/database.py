@@ -7,8 +7,10 @@ when a store is opened: importing SQLAlchemy takes as long as importing the rest
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
+import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -46,7 +48,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from lightkeeper.monitor.model.eviction import Fence
 from lightkeeper.monitor.model.names import one_line
-from lightkeeper.monitor.store.place import LeaseRow, StoreError, StorePlace
+from lightkeeper.monitor.store.place import Gone, LeaseRow, StoreError, StorePlace
 
 # -- tables ------------------------------------------------------------------------------------
 # A row holds one value as JSON in its `body`; its other columns are the key and what queries need.
@@ -180,6 +182,7 @@ Row = Mapping[str, Any]
 Key = tuple[str, tuple[Any, ...]]
 """Table and primary key."""
 
+_HEADER: Final = b"SQLite format 3\0"
 _BUSY_S: Final = 0.25
 _POSTGRES: Final = {
     # a monitor that is stopped in the middle of a transaction must not hold its locks forever
@@ -211,6 +214,7 @@ class Database:
 
     def __init__(self, place: StorePlace) -> None:
         self.place = place
+        self._file: tuple[int, int] | None = None
         self.engine = _file_engine(place) if place.path is not None else _postgres_engine(place)
         try:
             prepare(self.engine, place)
@@ -221,6 +225,15 @@ class Database:
             self.close()
             hint = " (move it away to start with an empty one)" if place.path is not None else ""
             raise StoreError(f"cannot use store {place}: {message_of(error)}{hint}") from None
+        self._file = self._at_its_place()
+
+    def _at_its_place(self) -> tuple[int, int] | None:
+        """Which file has the store's name; None: none, or no file is the store."""
+        try:
+            there = None if self.place.path is None else self.place.path.stat()
+        except OSError:
+            return None
+        return None if there is None else (there.st_dev, there.st_ino)
 
     @property
     def lease(self) -> LeaseTable:
@@ -234,8 +247,11 @@ class Database:
         """One transaction.
 
         Raises:
+            Gone: its file was moved or deleted; SQLite would write on in it.
             StoreError: the database says no, or is away.
         """
+        if self._file is not None and self._at_its_place() != self._file:
+            raise Gone(f"store {self.place} was moved or deleted: start this monitor again")
         try:
             with self.engine.begin() as db:
                 yield db
@@ -396,15 +412,14 @@ def _storable(value: Any) -> Any:
 def _file_engine(place: StorePlace) -> Engine:
     path = place.path
     assert path is not None  # noqa: S101 - the caller checks
-    if path.is_dir():
-        raise StoreError(f"store {path} is a directory, expected a file")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(f"cannot write store {path}: {error.strerror}") from error
     if path.exists() and not os.access(path, os.W_OK):
         raise StoreError(f"cannot write store {path}: permission denied")
-    _close_to_others(path)
+    for file in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+        _close_to_others(file, create=file == path)
     engine = create_engine(
         URL.create("sqlite", database=str(path)),
         connect_args={"timeout": _BUSY_S, "check_same_thread": False},
@@ -419,13 +434,30 @@ def _file_engine(place: StorePlace) -> Engine:
     return engine
 
 
-def _close_to_others(path: Path) -> None:
-    """Let only the owner access the store and SQLite's files beside it, even existing ones."""
-    for file in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+def _close_to_others(file: Path, *, create: bool) -> None:
+    """Let only its owner access a file of ours, even an existing one. Nothing else is touched.
+
+    Raises:
+        StoreError: it is no regular file, or another program's.
+    """
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+    try:
+        fd = os.open(file, flags, 0o600)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        what = "a link" if error.errno == errno.ELOOP else error.strerror
+        raise StoreError(f"cannot use store {file}: {what}, expected a file of ours") from None
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise StoreError(f"cannot use store {file}: no regular file")
+        if create and os.read(fd, len(_HEADER)) not in (b"", _HEADER):
+            raise StoreError(f"cannot use store {file}: not a database (move it away to start "
+                             "with an empty one)")  # fmt: skip
         with contextlib.suppress(OSError):  # owned by somebody else: not ours to change
-            if file == path:
-                os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
-            file.chmod(0o600)
+            os.fchmod(fd, 0o600)
+    finally:
+        os.close(fd)
 
 
 def _postgres_engine(place: StorePlace) -> Engine:

@@ -45,7 +45,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lightkeeper.monitor.background import BackgroundWorker
 from lightkeeper.monitor.model.eviction import Fence
-from lightkeeper.monitor.store.place import LeaseRow, StoreError
+from lightkeeper.monitor.store.place import Gone, LeaseRow, StoreError
 
 if TYPE_CHECKING:
     from lightkeeper.monitor.store.database import LeaseTable
@@ -306,6 +306,8 @@ class Lease:
                 if self._problem is None:
                     log.warning("the lease cannot be renewed: %s", exc)
                 self._problem = str(exc)
+                if isinstance(exc, Gone):
+                    self._grip = None  # at once: whoever starts on that name has a store of its own
 
     def _renew(self, epoch: int) -> None:
         asked_s = self._clock()

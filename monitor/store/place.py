@@ -19,6 +19,10 @@ class StoreError(Exception):
     """The store cannot be opened or used; the message is one line for a person, no password."""
 
 
+class Gone(StoreError):  # noqa: N818 - what happened to it
+    """The store's file was moved or deleted: another monitor may begin with a new one."""
+
+
 @dataclass(frozen=True, slots=True)
 class StorePlace:
     """What `--store` says."""

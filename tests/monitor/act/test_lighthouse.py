@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from pathlib import Path
 
 import pytest
@@ -123,3 +124,22 @@ def test_a_lighthouse_that_is_away_is_data(lighthouse: FakeLighthouse, fetcher: 
     lighthouse.close()
     away = light.look(2.0)
     assert isinstance(away, LighthouseAway)
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["<!--", "<a", "<", "<div ", "&", " ", "Next quorum status:  ", "Step: ", "Room Status: ",
+     '<li class="heartbeat">x: seen ', '<li class="heartbeat">' + " " * 50, "<b>",
+     '<div class="member"><b>x</b> Step: 1 </div>'],
+)  # fmt: skip
+def test_a_hostile_page_costs_no_more_than_its_length(part: str) -> None:
+    """Twice the page, about twice the time: 300 KB of `<!--` took minutes."""
+
+    def cost(times: int) -> float:
+        page, began = part * (times // len(part)), time.process_time()
+        with contextlib.suppress(PageError):
+            parse_status(page)
+        return time.process_time() - began
+
+    cost(10_000)
+    assert cost(400_000) < 30 * cost(40_000) + 0.05

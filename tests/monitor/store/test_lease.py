@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightkeeper.monitor.model.eviction import Fence
+from lightkeeper.monitor.store.database import Database
 from lightkeeper.monitor.store.lease import (
     Grip,
     Lease,
@@ -19,7 +22,7 @@ from lightkeeper.monitor.store.lease import (
     renamed,
     shown,
 )
-from lightkeeper.monitor.store.place import LeaseRow, StoreError
+from lightkeeper.monitor.store.place import LeaseRow, StoreError, parse_place
 from tests.changed import replace
 from tests.deep import DEEP
 
@@ -309,3 +312,47 @@ def test_a_renamed_process_is_the_same_process() -> None:
     assert other != name
     assert other.split(" ")[:-1] == name.split(" ")[:-1]
     assert shown(other) == shown(name)
+
+
+@pytest.mark.parametrize("how", ["moved", "deleted", "replaced"])
+def test_who_loses_the_file_of_his_store_stops_acting_at_once_and_says_so(tmp_path, how) -> None:
+    """Two monitors were active after `mv monitor.db`, and killed twice for one fault."""
+    path = tmp_path / "m.db"
+    first = Database(parse_place(path))
+    lease = Lease(first.lease, "first", "http://first")
+    lease.turn()
+    assert lease.why_not() is None
+    path.rename(tmp_path / "away.db")
+    if how == "deleted":
+        (tmp_path / "away.db").unlink()
+    if how == "replaced":
+        second = Database(parse_place(path))
+        other = Lease(second.lease, "second", "http://second")
+        other.turn()
+        assert other.why_not() is None
+        second.close()
+    lease.turn()
+    assert lease.why_not() is not None
+    assert "was moved or deleted" in str(lease.standing().problem)
+    first.close()
+
+
+@pytest.mark.parametrize("kind", ["device", "fifo", "link", "folder", "another program's"])
+def test_a_store_that_is_not_ours_is_refused_and_left_as_it_was(tmp_path, kind) -> None:
+    path = tmp_path / "store"
+    target = tmp_path / "target"
+    target.write_text("not a database")
+    if kind == "device":
+        path = Path("/dev/null")
+    elif kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "link":
+        path.symlink_to(target)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path = target
+    before = path.stat().st_mode, target.stat().st_mode
+    with pytest.raises(StoreError, match="cannot use store"):
+        Database(parse_place(path))
+    assert (path.stat().st_mode, target.stat().st_mode) == before

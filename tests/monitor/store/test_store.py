@@ -159,10 +159,10 @@ def folder(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (damaged, "file is not a database"),
+        (damaged, "not a database"),
         (torn, "move it away"),
         (newer, "has schema 99, this lightkeeper writes 3"),
-        (folder, "is a directory"),
+        (folder, "Is a directory"),
     ],
 )
 def test_a_store_that_cannot_be_used_is_one_clear_line(spoil, words: str, path: Path) -> None:
