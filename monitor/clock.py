@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Protocol
 
 
@@ -11,12 +12,19 @@ class Clock(Protocol):
         """Seconds since the Unix epoch; never goes backwards."""
         ...
 
+    def ahead_s(self) -> float:
+        """By how much the wall clock is ahead of this one now, rounded to 10 s."""
+        ...
+
+    def troubles(self) -> Iterator[str]: ...
+
 
 class SteadyClock:
     """Wall time at the start, advanced by the monotonic clock.
 
     NTP steps and manual changes of the host's clock do not affect it, so ages and deadlines hold.
-    The price: it drifts from wall time as far as the two clocks drift apart.
+    The price: it drifts from wall time as far as the two clocks drift apart, and where the host's
+    clock was wrong at the start it stays wrong: times that leave the monitor get `ahead_s` added.
     """
 
     def __init__(self) -> None:
@@ -25,3 +33,13 @@ class SteadyClock:
     def now_s(self) -> float:
         """Seconds since the epoch; never goes backwards."""
         return self._wall_s + time.monotonic()
+
+    def ahead_s(self) -> float:
+        return round(time.time() - self.now_s(), -1)
+
+    def troubles(self) -> Iterator[str]:
+        if ahead_s := self.ahead_s():
+            yield (
+                f"the host's clock is {ahead_s:+.0f} s from what it was when this monitor began: "
+                "times shown here are off by that, those in notifications are not"
+            )

@@ -95,6 +95,8 @@ class NoticeFacts:
     incidents: Sequence[Incident]
     decisions: Mapping[IncidentId, Sequence[DecisionRow]]
     evictions: Iterable[Eviction]
+    ahead_s: float = 0.0
+    """Of the wall clock before the monitor's."""
 
 
 def notices(facts: NoticeFacts, *, url: str, hold_s: float) -> dict[str, Notice]:
@@ -250,6 +252,14 @@ class Message:
     @property
     def status(self) -> Status:
         return Status.FIRING if self.ended is None else Status.RESOLVED
+
+    def by_the_wall(self, ahead_s: float) -> Message:
+        """The same in the time of receivers, which compare it with their own clock. `ahead_s`: of
+        the wall clock before the monitor's, see `SteadyClock.ahead_s`.
+        """
+        ended = self.ended and replace(self.ended, at_s=self.ended.at_s + ahead_s)
+        notice = replace(self.notice, since_s=self.notice.since_s + ahead_s)
+        return Message(notice, self.at_s + ahead_s, ended)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,7 @@ class Wanted:
     now_s: float
     notices: Mapping[str, Notice]
     incidents: tuple[Incident, ...] = ()
+    ahead_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +288,9 @@ class DeliveryWorker:
     def _send(self, batch: Sequence[Message]) -> float | None:
         """Send one batch. None: it is settled; else how long to wait before the next try."""
         try:
-            answer = send(self._fetcher, self.sink, batch)
+            ahead_s = 0.0 if self._latest is None else self._latest[0].ahead_s
+            timed = [message.by_the_wall(ahead_s) for message in batch]
+            answer = send(self._fetcher, self.sink, timed)
         except FetchError as exc:
             return self._failed(str(exc), None)
         if 200 <= answer.status < 300:
@@ -366,7 +369,7 @@ class Notifier:
     def push(self, facts: NoticeFacts) -> None:
         """One tick; never waits for a sink."""
         standing = self._lasting(notices(facts, url=self._url, hold_s=self._hold_s), facts.now_s)
-        wanted = Wanted(facts.now_s, standing, tuple(facts.incidents))
+        wanted = Wanted(facts.now_s, standing, tuple(facts.incidents), facts.ahead_s)
         for worker in self._workers:
             worker.push(wanted)
 

@@ -219,7 +219,7 @@ def troubles(
     if (problem := components.lease.standing().problem) is not None:
         yield f"the lease cannot be renewed ({problem}): nobody acts"
     several = (
-        components.registry, components.evidence, leader.notify, leader.journal,
+        components.clock, components.registry, components.evidence, leader.notify, leader.journal,
         components.rulebook, components.gatekeeper, *components.schedulers, components.auditor,
     )  # fmt: skip
     for part in several:

@@ -456,7 +456,10 @@ class Keeper:
         if notifier is not None:
             evictions = recent.evictions().values()
             faults = [i for i in recent.incidents() if i.kind is not Kind.BY_HAND]
-            facts = NoticeFacts(snapshot.now_s, faults, recent.decisions(), evictions)
+            facts = NoticeFacts(
+                snapshot.now_s, faults, recent.decisions(), evictions,
+                self._components.clock.ahead_s(),
+            )  # fmt: skip
             notifier.push(facts)
 
     def _turn_to(self, run: Run | None) -> None:

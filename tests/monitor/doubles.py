@@ -15,6 +15,12 @@ class HandClock:
     def __init__(self, now_s: float = 1_000_000.0) -> None:
         self.at_s = now_s
 
+    def ahead_s(self) -> float:
+        return 0.0
+
+    def troubles(self):
+        return iter(())
+
     def now_s(self) -> float:
         return self.at_s
 

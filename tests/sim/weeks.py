@@ -108,6 +108,12 @@ class Clock:
     def __init__(self) -> None:
         self.fleet: LongFleet | None = None
 
+    def ahead_s(self) -> float:
+        return 0.0
+
+    def troubles(self):
+        return iter(())
+
     def now_s(self) -> float:
         """Now."""
         return BEGAN_S if self.fleet is None else self.fleet.now_s
