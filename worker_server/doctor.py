@@ -27,7 +27,7 @@ import requests
 from rich.console import Console
 from rich.markup import escape
 
-from lightkeeper.worker_server import run_dir, wire
+from lightkeeper.worker_server import home, run_dir, wire
 from lightkeeper.worker_server.home import misspelt
 from lightkeeper.worker_server.rank.settings import SettingError, Settings, monitors_in, monitors_of
 
@@ -338,8 +338,10 @@ def _get(url: str, environ: Mapping[str, str] | None = None) -> requests.Respons
     with suppress(SettingError):
         if environ is not None and (token := Settings.from_environ(environ, 0).token) is not None:
             headers["Authorization"] = f"Bearer {token}"
-    answer = requests.get(url, headers=headers, timeout=_TIMEOUT_S)
+    answer = home.ask("GET", url, headers=headers, timeout=_TIMEOUT_S)
     answer.raise_for_status()
+    if answer.is_redirect:
+        raise requests.HTTPError(f"it redirects to {answer.headers['Location'][:200]!r}")
     return answer
 
 

@@ -71,10 +71,9 @@ class Monitor:
         if not base.startswith(("http://", "https://")):
             raise CommandError(f"--monitor is {base!r}, expected http://HOST:PORT")
         try:
-            said = requests.request(
-                method, base + path, json=body, headers=self._headers, timeout=_TIMEOUT_S,
-                allow_redirects=False,
-            )  # fmt: skip
+            said = home.ask(
+                method, base + path, json=body, headers=self._headers, timeout=_TIMEOUT_S
+            )
         except requests.exceptions.InvalidURL as exc:
             raise CommandError(f"--monitor is {base!r}, not a URL") from exc
         except requests.exceptions.RequestException as exc:
