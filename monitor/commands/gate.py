@@ -7,7 +7,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 import time
 from pathlib import Path
 from typing import Final
@@ -25,6 +24,7 @@ from lightkeeper.monitor.gate.hot_restart import (
 )
 from lightkeeper.monitor.gate.listener import GateOptions, listen, resolve
 from lightkeeper.monitor.model.names import host_and_port
+from lightkeeper.worker_server.plain_text import log_to_stderr
 
 log = logging.getLogger("lightkeeper.gate")
 
@@ -55,11 +55,7 @@ def gate(
         lightkeeper gate --lighthouse http://127.0.0.1:29510 --bind 0.0.0.0:29511 \\
             --token-file token --state /var/lib/lightkeeper/gate.json
     """
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    log_to_stderr(logging.INFO if verbose else logging.WARNING)
     log.setLevel(logging.INFO)
     options = GateOptions(
         lighthouse=parse_lighthouse(lighthouse), state=state, token=token, verbose=verbose

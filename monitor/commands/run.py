@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -53,6 +52,7 @@ from lightkeeper.monitor.show.exposition import GROUP_SERIES, RANK_SERIES, Bound
 from lightkeeper.monitor.show.server import is_loopback, parse_bind
 from lightkeeper.monitor.store.place import StoreError, StorePlace, parse_place
 from lightkeeper.worker_server import home
+from lightkeeper.worker_server.plain_text import log_to_stderr
 
 # -- what the options mean -------------------------------------------------------------------------
 
@@ -256,7 +256,7 @@ _LAST_TICK_S: Final = 5.0
 def serve(options: Options, *, verbose: bool) -> int:
     """Run until SIGTERM or SIGINT."""
     level, words = logging.INFO if verbose else logging.WARNING, "%(levelname)s %(name)s"
-    logging.basicConfig(level=level, format=f"%(asctime)s {words}: %(message)s", stream=sys.stderr)
+    log_to_stderr(level, f"%(asctime)s {words}: %(message)s")
     logging.getLogger("lightkeeper.monitor").setLevel(level)
     for name in ("lightkeeper", "lightkeeper.monitor.loop"):
         logging.getLogger(name).setLevel(logging.INFO)

@@ -147,8 +147,10 @@ def host_to_json(
 def report_to_json(report: IncidentReport) -> dict[str, Any]:
     """One incident for programs: its story, the decisions, and the eviction."""
     incident, bundle = report.incident, report.bundle
+    plain = incident_to_json(incident)
+    del plain["incarnations"]  # who knows one could ask as that process
     return {
-        **incident_to_json(incident),
+        **plain,
         "says": report.face.says,
         "next": report.face.next,
         "for_s": report.for_s,

@@ -61,6 +61,7 @@ from lightkeeper.monitor.gate.messages import CallHeaders, is_whole
 from lightkeeper.monitor.gate.proxy import Downstream, NewestQuorum, Proxy, Successor
 from lightkeeper.monitor.gate.quorum_ids import QuorumIds, members_of
 from lightkeeper.monitor.model.plain import from_plain, to_plain
+from lightkeeper.worker_server.plain_text import log_to_stderr
 
 log = logging.getLogger("lightkeeper.gate")
 
@@ -602,11 +603,7 @@ def main() -> int:
     channel = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's
     _widen(channel)
-    logging.basicConfig(
-        level=logging.WARNING,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    log_to_stderr(logging.WARNING)
     send(channel, datagram(ALIVE))
     options, state = GateOptions(("", 0)), SharedState()
     while True:

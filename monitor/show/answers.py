@@ -24,6 +24,7 @@ from lightkeeper.monitor.model.names import GroupName, IncidentId
 from lightkeeper.monitor.rulebook import Rulebook
 from lightkeeper.monitor.show.incident_page import BundleStacks
 from lightkeeper.monitor.show.latest import Latest
+from lightkeeper.monitor.show.wording import clean
 from lightkeeper.monitor.store.lease import LeaseStanding
 from lightkeeper.worker_server.http_server import names_us
 
@@ -153,7 +154,7 @@ def text_of(body: Mapping[str, Any], key: str, max_chars: int = 500) -> str:
     value = body.get(key)
     if not isinstance(value, str) or not value.strip():
         raise HttpRefusal(400, f"'{key}' is not a text: say why")
-    line = " ".join(value.split())
+    line = clean(" ".join(value.split()), max_chars + 1)
     if len(line) > max_chars:
         raise HttpRefusal(400, f"'{key}' has {len(line)} characters, at most {max_chars} are kept")
     return line

@@ -29,6 +29,7 @@ from lightkeeper.monitor.show.answers import (
     text_of,
 )
 from lightkeeper.monitor.show.reading import policy_body
+from lightkeeper.worker_server.http_server import names_us
 from lightkeeper.worker_server.wire import Identity, WireError, parse_registration
 
 HOURS_MAX: Final = 24.0 * 366
@@ -62,6 +63,9 @@ changing = Blueprint("changing", __name__)
 def guard() -> None:
     """Refuse foreign pages, wrong tokens, and every change while no token is configured."""
     check_origin()
+    if app_context().tokens.own is None and not names_us(request.host):
+        why = "without a token a change must name this machine, by a name or address of it"
+        raise HttpRefusal(403, f"{why}, not {request.host!r}")
     if not request.path.startswith("/v1/register"):
         check_token()
         standing = app_context().standing()

@@ -46,6 +46,7 @@ from lightkeeper.monitor.show.runs_page import runs_to_json
 from lightkeeper.monitor.show.status import status_to_json
 from lightkeeper.monitor.show.terminal import badness, plain, status_screen
 from lightkeeper.monitor.show.wording import natural
+from lightkeeper.worker_server.plain_text import escaped
 from lightkeeper.worker_server.wire import (
     PATH_FLIGHT_RECORDER,
     PATH_LAST_WORDS,
@@ -428,4 +429,7 @@ def _pass(target: Target, page: _Page, parameters: Mapping[str, str]) -> Respons
     plain = said.content_type.startswith(("application/json", "text/plain"))
     kind = said.content_type if plain else "text/plain; charset=utf-8"
     status = said.status if 200 <= said.status < 600 and said.status // 100 != 3 else 502
-    return Response(said.body, status, content_type=kind)
+    body = said.body
+    if kind.startswith("text/"):  # of a rank that may lie
+        body = escaped(body.decode(errors="replace"), "\n\t").encode()
+    return Response(body, status, content_type=kind)

@@ -180,6 +180,8 @@ class LeaseStanding:
 
     def sentence(self) -> str:
         """A standby's answer to a request that only the active monitor can serve."""
+        if self.problem is not None:
+            return f"this monitor may not act now: {self.problem}"
         if self.holder is None:
             return "this monitor stands by, and none is active yet"
         return f"this monitor stands by: {self.holder} is active, at {self.url or 'no known URL'}"

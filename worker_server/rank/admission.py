@@ -39,6 +39,7 @@ from urllib.parse import urlencode, urlsplit
 
 from lightkeeper.worker_server import home
 from lightkeeper.worker_server.command import become
+from lightkeeper.worker_server.plain_text import escaped
 from lightkeeper.worker_server.rank.identity import (
     POD,
     group_of,
@@ -212,7 +213,7 @@ def ask_to_join(environ: Mapping[str, str], warn: Callable[[str], None]) -> None
 
 def _write(line: str) -> None:
     try:
-        sys.stderr.write(line + "\n")
+        sys.stderr.write(escaped(line) + "\n")
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):  # closed or None: the status counts
         pass

@@ -16,6 +16,7 @@ from msgspec.json import decode
 from werkzeug.exceptions import HTTPException
 
 from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.plain_text import escaped
 
 # -- Refusals --------------------------------------------------------------------------------------
 # Why a request cannot be answered, in one line, with its HTTP status.
@@ -71,7 +72,7 @@ def in_json(content: Mapping[str, Any]) -> Response:
 
 
 def in_text(content: str) -> Response:
-    return Response(_encode(content), content_type="text/plain; charset=utf-8")
+    return Response(_encode(escaped(content, "\n\t")), content_type="text/plain; charset=utf-8")
 
 
 def _encode(text: str) -> bytes:

@@ -30,6 +30,7 @@ from lightkeeper.worker_server.http_server import (
     file_limit,
     tls_channel,
 )
+from lightkeeper.worker_server.plain_text import LineFormatter
 from lightkeeper.worker_server.rank.page.layout import SharedPageError
 from lightkeeper.worker_server.rank.page.reader import PageReader
 from lightkeeper.worker_server.rank.settings import LOOPBACK, SettingError, Settings
@@ -531,6 +532,6 @@ def _in_background(name: str, target: Callable[..., None], *args: Any) -> None:
 
 def _log_to(path: Path) -> None:
     handler = logging.handlers.RotatingFileHandler(path, maxBytes=64 * 1024, backupCount=1)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("waitress").setLevel(logging.ERROR)  # "task queue depth" is not news
