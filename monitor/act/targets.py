@@ -642,7 +642,8 @@ class Registry:
             target = self._targets.get(rank)
             if target is not None and target.identity.incarnation == incarnation:
                 return Registered.CURRENT
-            if target is not None or incarnation in self._superseded.get(rank, ()):
+            over = incarnation in self._past or incarnation in self._superseded.get(rank, ())
+            if target is not None or over:
                 return Registered.SUPERSEDED
             if self._left.get(rank) == incarnation:
                 return Registered.LEFT

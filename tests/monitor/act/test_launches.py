@@ -130,6 +130,8 @@ def test_corpses_of_a_stopped_run_leave_with_the_first_rank_of_the_next(fleet: F
     assert short.up() == [Registered.CURRENT]
     fleet.tick(30, renew=[hung, short])
     assert fleet.names() == {"job.0": "short"}
+    gone = fleet.registry.standing(RankName("job.1"), hung.who(1).incarnation)
+    assert gone is Registered.SUPERSEDED  # an eviction of it does not end the next run's
     assert fleet.run() != first
     assert fleet.registry.run.job == "job"
 
