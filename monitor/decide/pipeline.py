@@ -48,6 +48,7 @@ from lightkeeper.monitor.detect.waits import build
 from lightkeeper.monitor.detect.wording import looks
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import Decision, Evict, Eviction, Guard, Hold
+from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import (
     GroupName,
@@ -436,13 +437,13 @@ def fleet_of(
 
 def _faults(incidents: Iterable[Incident]) -> dict[Host, list[Incident]]:
     """Faults that have fired and are over, by the hosts of their culprits."""
-    by_host: dict[Host, list[Incident]] = {}
-    for incident in incidents:
-        has_fired = incident.milestones.firing_s is not None
-        if has_fired and not incident.open and incident.kind in _OF_HOSTS and incident.culprits:
-            for host in incident.hosts:
-                by_host.setdefault(host, []).append(incident)
-    return by_host
+    return grouped(
+        (host, incident)
+        for incident in incidents
+        if incident.milestones.firing_s is not None and not incident.open
+        if incident.kind in _OF_HOSTS and incident.culprits
+        for host in incident.hosts
+    )
 
 
 def _dead_hosts(history: History, config: KeeperConfig) -> frozenset[Host]:

@@ -10,6 +10,7 @@ from operator import itemgetter
 
 from lightkeeper.monitor.detect.graph import Stuck
 from lightkeeper.monitor.detect.track import RankTrack, of_own_group
+from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import GroupName, RankName
 from lightkeeper.monitor.model.verdict import RankStanding
 from lightkeeper.worker_server.wire import GroupHead
@@ -30,12 +31,12 @@ def stuck_in(
 
 def _joined(held: Iterable[RankTrack]) -> Mapping[tuple[str, int], list[RankTrack]]:
     """Ranks by the collective of their own group that they are inside."""
-    joined: dict[tuple[str, int], list[RankTrack]] = {}
-    for track in held:
-        for head in track.inside:
-            if of_own_group(head, track):
-                joined.setdefault((head.name, head.inside), []).append(track)
-    return joined
+    return grouped(
+        ((head.name, head.inside), track)
+        for track in held
+        for head in track.inside
+        if of_own_group(head, track)
+    )
 
 
 def _stuck(

@@ -18,9 +18,9 @@ where heads do not move, their records (`recorded`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Final
 
 from lightkeeper.monitor.detect.collectives import stuck_in
 from lightkeeper.monitor.detect.forming import forming_waits
@@ -46,6 +46,7 @@ from lightkeeper.monitor.detect.patience import (
 from lightkeeper.monitor.detect.recorded import missed_by_records, quiet_groups
 from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.detect.transfers import transfers_in
+from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.model.verdict import RankStanding
 from lightkeeper.worker_server.wire import WAITING_PHASE, Doing, Process
@@ -98,8 +99,8 @@ def build(history: History) -> WaitGraph:
         waits=waits,
         _stalled=stalled,
         _held_by=_held_by(waits),
-        _lanes=_sorted_by(across, lambda track: track.identity.group_rank),
-        _groups=_sorted_by(across, lambda track: track.group),
+        _lanes=grouped((track.identity.group_rank, track.rank) for track in across),
+        _groups=grouped((track.group, track.rank) for track in across),
     )
     return _with_roots(history, graph)
 
@@ -143,16 +144,6 @@ def _held_by(waits: Iterable[Wait]) -> dict[RankName, tuple[RankName, ...]]:
 
 
 _FOR_A_NEIGHBOUR: Final = frozenset({Doing.LOCK, Doing.SLEEP})
-_K = TypeVar("_K")
-
-
-def _sorted_by(
-    tracks: Iterable[RankTrack], key: Callable[[RankTrack], _K]
-) -> dict[_K, list[RankName]]:
-    by_key: dict[_K, list[RankName]] = {}
-    for track in tracks:
-        by_key.setdefault(key(track), []).append(track.rank)
-    return by_key
 
 
 def _with_roots(history: History, graph: WaitGraph) -> WaitGraph:
