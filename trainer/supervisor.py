@@ -131,7 +131,9 @@ class Supervisor:
                         return host
                     case Refused(reason):
                         self._note_monitor(None)
-                        self._note_refusal(host, reason)
+                        if self._refusals.get(host) != reason:
+                            self._emit("refused", host=host, reason=reason)
+                        self._refusals[host] = reason
                     case MonitorAway(reason):
                         self._note_monitor(reason)
                         # Nobody to ask: prefer a host that was not refused last time.
@@ -141,11 +143,6 @@ class Supervisor:
                 waiting = True
             if self._wait(max(self._backoff_s, 1.0)):
                 return None
-
-    def _note_refusal(self, host: str, reason: str) -> None:
-        if self._refusals.get(host) != reason:
-            self._emit("refused", host=host, reason=reason)
-        self._refusals[host] = reason
 
     def _note_monitor(self, away: str | None) -> None:
         """Report once when it goes away, with the reason, and once when it is back."""

@@ -104,7 +104,11 @@ class Journey:
         """Add a tick; those before the span matter for incidents still open."""
         number = replayed.tick.snapshot.tick
         if self.fresh:
-            self._seed(replayed)
+            self.fresh = False
+            new = {incident["id"] for incident in replayed.again.changed}
+            earlier = [incident_to_json(i) for i in replayed.result.incidents if i.id not in new]
+            self.live.seed(earlier)
+            self.now.seed(earlier)
         self.live.take(replayed.tick.outcome, number, replayed.now_s)
         self.now.take(replayed.again, number, replayed.now_s)
         if replayed.now_s < self.from_s:
@@ -114,13 +118,6 @@ class Journey:
         self.count, self.last_s = self.count + 1, replayed.now_s
         if self.difference is None and (apart := replayed.difference()) is not None:
             self.difference = f"{apart} ({moment(replayed.now_s)})"
-
-    def _seed(self, replayed: Replayed) -> None:
-        self.fresh = False
-        new = {incident["id"] for incident in replayed.again.changed}
-        earlier = [incident_to_json(i) for i in replayed.result.incidents if i.id not in new]
-        self.live.seed(earlier)
-        self.now.seed(earlier)
 
 
 def report_to_json(journey: Journey) -> dict[str, Any]:

@@ -114,15 +114,7 @@ class Experience:
             for eviction in self.would
             if now_s - eviction.asked_s < _HOUR_S or eviction.incident_id in open_ids
         ]
-        self._forget(now_s, config)
-
-    def hold_back(self, incident_id: IncidentId, group: GroupName, now_s: float) -> None:
-        """Note an eviction that only observe mode held back."""
-        if not any((past.incident_id, past.group) == (incident_id, group) for past in self.would):
-            self.would.append(Eviction(incident_id, group, None, now_s))
-
-    def _forget(self, now_s: float, config: KeeperConfig) -> None:
-        """Drop lessons, except those recent enough for a crash loop and the latest with a cost."""
+        # lessons recent enough for a crash loop stay, and the latest with a cost
         measured = [lesson for lesson in self.all() if lesson.measured]
         kept_ids = {lesson.incident_id for lesson in measured[-COSTS_KEPT:]}
         memory_s = max(config.crash_loop_memory_s, config.follow_s + _FOLLOW_S)
@@ -131,6 +123,11 @@ class Experience:
             for key, lesson in self._lessons.items()
             if key in kept_ids or now_s - lesson.ended_s <= memory_s
         }
+
+    def hold_back(self, incident_id: IncidentId, group: GroupName, now_s: float) -> None:
+        """Note an eviction that only observe mode held back."""
+        if not any((past.incident_id, past.group) == (incident_id, group) for past in self.would):
+            self.would.append(Eviction(incident_id, group, None, now_s))
 
 
 # -- rank health -------------------------------------------------------------------------------

@@ -370,17 +370,14 @@ class History:
         if self.away is not None:
             self.away_since_s = self.now_s if self.away_since_s is None else self.away_since_s
         elif self.lighthouse is not None:
-            self._see_again(self.lighthouse)
+            view = self.lighthouse
+            anew = self._view is not None and view.anew(self._view)
+            if self.away_since_s is not None or anew:
+                since_s = self.now_s if self.away_since_s is None else self.away_since_s
+                self.absence = Absence(since_s, self.now_s, anew)
+            self.away_since_s, self._view = None, view
         else:
             self.away_since_s = None
-
-    def _see_again(self, view: LighthouseView) -> None:
-        """The Lighthouse answers; it may be another process than before."""
-        anew = self._view is not None and view.anew(self._view)
-        if self.away_since_s is not None or anew:
-            since_s = self.now_s if self.away_since_s is None else self.away_since_s
-            self.absence = Absence(since_s, self.now_s, anew)
-        self.away_since_s, self._view = None, view
 
     def see_deaths(self) -> None:
         """Remember when groups lost a process, even after a restart: others may die of it."""

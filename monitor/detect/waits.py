@@ -49,7 +49,7 @@ from lightkeeper.monitor.detect.transfers import transfers_in
 from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.model.verdict import RankStanding
-from lightkeeper.worker_server.wire import WAITING_PHASE, Doing, Process
+from lightkeeper.worker_server.wire import WAITING_PHASE, Doing
 
 _QUORUM_PHASE: Final = "quorum"
 """Name of this phase in loops that wait for TorchFT's quorum themselves: a wait for the Lighthouse
@@ -235,17 +235,12 @@ def _standing(history: History, track: RankTrack) -> RankStanding:
         return RankStanding.SILENT if track.died_s is None else RankStanding.DEAD
     process, floor_s = report.process, history.config.stall_floor_s
     if process.state == "T" or not process.alive or process.tracer is not None:
-        return _held_up(process)
+        if not process.alive:
+            return RankStanding.DEAD
+        return RankStanding.STOPPED if process.tracer is None else RankStanding.TRACED
     frozen_s = process.interpreter_age_s or 0.0
     frozen = frozen_s >= floor_s and frozen_s >= history.hang_after_s(track)
     return RankStanding.FROZEN if frozen else _by_waits(track)
-
-
-def _held_up(process: Process) -> RankStanding:
-    """Why it does not run, by the operating system."""
-    if not process.alive:
-        return RankStanding.DEAD
-    return RankStanding.STOPPED if process.tracer is None else RankStanding.TRACED
 
 
 def _by_waits(track: RankTrack) -> RankStanding:

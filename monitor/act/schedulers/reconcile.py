@@ -188,7 +188,10 @@ class CordonReconciler:
         try:
             self.round()
         finally:
-            self._show()
+            plan = CordonPlan() if self._plan is None else self._plan
+            for state, number in plan.counts().items():
+                self._metrics.hosts.labels(self.scheduler.name, state).set(number)
+            self._failing = tuple(plan.troubles())
 
     def round(self) -> None:
         """Look at the list once, and make the requests that are due."""
@@ -222,9 +225,3 @@ class CordonReconciler:
         if entry is None:
             return self.scheduler.uncordon(host, "no longer in quarantine", TIMEOUT_S)
         return self.scheduler.cordon(host, entry.reason, entry.incident_id, TIMEOUT_S)
-
-    def _show(self) -> None:
-        plan = CordonPlan() if self._plan is None else self._plan
-        for state, number in plan.counts().items():
-            self._metrics.hosts.labels(self.scheduler.name, state).set(number)
-        self._failing = tuple(plan.troubles())
