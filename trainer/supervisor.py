@@ -34,6 +34,7 @@ from lightkeeper.trainer.options import OneLineParser, add_options, option
 from lightkeeper.trainer.status import StatusFile
 from lightkeeper.worker_server.rank.admission import Admission, Admitted, MonitorAway, Refused, ask
 from lightkeeper.worker_server.rank.settings import monitors_of
+from lightkeeper.worker_server.run_dir import stat_fields
 
 MARK: Final = "LIGHTKEEPER_LAUNCH"
 """Environment variable that marks everything a launch started."""
@@ -177,12 +178,8 @@ def _is_sidecar(pid: int) -> bool:
         return False
 
 
-def _alive(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
+def _state(pid: int) -> str:
+    return (stat_fields(pid) or "X")[0]
 
 
 def _signal(pids: Sequence[int], number: signal.Signals) -> None:
@@ -196,7 +193,7 @@ def _signal(pids: Sequence[int], number: signal.Signals) -> None:
 def _wait_gone(pids: Sequence[int], limit_s: float) -> list[int]:
     """Those still alive after `limit_s`."""
     until = time.monotonic() + limit_s
-    while (left := [pid for pid in pids if _alive(pid)]) and time.monotonic() < until:
+    while (left := [p for p in pids if _state(p) not in "ZX"]) and time.monotonic() < until:
         time.sleep(0.05)
     return left
 
