@@ -166,7 +166,17 @@ def print_report(out: Console, journey: Journey) -> None:
     if not lasting:
         out.print(text("no incident", style="green"))
     if journey.now.decisions:
-        _print_decisions(out, journey.now.decisions)
+        decisions = journey.now.decisions
+        rows = []
+        for decision in decisions:
+            what, about = decision["action"], decision["incident_id"]
+            if what == "evict":
+                about = decision["group"]
+            else:
+                what = f"{what}: {decision['guard']}"
+            at = moment(decision["at_s"])
+            rows.append((decision["tick"], at, what, about, decision["reason"]))
+        show_table(out, "decisions", ("tick", "when", "decision", "about", "why"), rows)
 
 
 def _print_story(out: Console, incident: Mapping[str, Any], account: Account) -> None:
@@ -186,19 +196,6 @@ def _print_story(out: Console, incident: Mapping[str, Any], account: Account) ->
         for at_s, to, reason in sorted(lines, key=lambda line: line[0])
     ]
     show_table(out, "", ("when", "after", "to", "why"), rows)
-
-
-def _print_decisions(out: Console, decisions: Sequence[Mapping[str, Any]]) -> None:
-    rows = []
-    for decision in decisions:
-        what, about = decision["action"], decision["incident_id"]
-        if what == "evict":
-            about = decision["group"]
-        else:
-            what = f"{what}: {decision['guard']}"
-        at = moment(decision["at_s"])
-        rows.append((decision["tick"], at, what, about, decision["reason"]))
-    show_table(out, "decisions", ("tick", "when", "decision", "about", "why"), rows)
 
 
 # -- what if ---------------------------------------------------------------------------------

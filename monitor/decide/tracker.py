@@ -943,7 +943,11 @@ class Tracker:
             ended = over and not _ended_itself(history, incident)
             if not incident.verdict.stops or ended or incident.run not in ("", history.run):
                 continue
-            wait = _wait_for(incident)
+            whom = listed(incident.groups, last="or" if incident.candidates else "and")
+            if not incident.groups:
+                whom = _LIGHTHOUSE if incident.kind is Kind.LIGHTHOUSE_AWAY else _EACH_OTHER
+            fired = incident.state is not State.PENDING
+            wait = Wait(incident.suspects, incident.groups, whom, incident.kind, fired)
             for rank in _waiting(incident):
                 track = tracked.same_wait(history, rank)
                 if track is not None and not (over and track.died_s is None):
@@ -1064,14 +1068,6 @@ def _waiting(incident: Incident) -> Sequence[RankName]:
     """Its victims; where ranks wait for each other and none can be named, its candidates too."""
     tie = incident.kind is Kind.DEADLOCK and len(incident.candidates) > 1
     return (*incident.verdict.victims, *(incident.candidates if tie else ()))
-
-
-def _wait_for(incident: Incident) -> Wait:
-    whom = listed(incident.groups, last="or" if incident.candidates else "and")
-    if not incident.groups:
-        whom = _LIGHTHOUSE if incident.kind is Kind.LIGHTHOUSE_AWAY else _EACH_OTHER
-    fired = incident.state is not State.PENDING
-    return Wait(incident.suspects, incident.groups, whom, incident.kind, fired)
 
 
 def _ended_itself(history: History, incident: Incident) -> bool:
