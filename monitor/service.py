@@ -516,7 +516,15 @@ class Service:
         self.keeper = Keeper(components, tokenless=options.token is None)
         stack.callback(self.keeper.close)
         self.keeper.take_part()
-        _log_stored(len(components.registry.targets()), remembered)
+        ranks = len(components.registry.targets())
+        if ranks or remembered.incidents or remembered.quarantine:
+            log.info(
+                "from the store: %d ranks, %d incidents (%d open), %d in quarantine",
+                ranks,
+                len(remembered.incidents),
+                sum(incident.open for incident in remembered.incidents),
+                len(remembered.quarantine),
+            )
         self._collect(components, server)
         context = self._app_context(components, fetcher, server)
         server.start(create_app(context))
@@ -581,15 +589,4 @@ class Service:
             ended=self.ended,
             rules=self.rules,
             pause=components.pause,
-        )
-
-
-def _log_stored(ranks: int, remembered: Remembered) -> None:
-    if ranks or remembered.incidents or remembered.quarantine:
-        log.info(
-            "from the store: %d ranks, %d incidents (%d open), %d in quarantine",
-            ranks,
-            len(remembered.incidents),
-            sum(incident.open for incident in remembered.incidents),
-            len(remembered.quarantine),
         )

@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -284,6 +285,7 @@ _WINDOW: Final = 5
 """The measured work is the median of this many steps: one hiccup does not scale up."""
 
 
+@dataclass(eq=False)
 class WorkStretcher:
     """Stretches the work of each step: its forward and backward pass on the wall clock.
 
@@ -292,35 +294,29 @@ class WorkStretcher:
     (fault `slow`). Fault `slow-data` loses the same time while loading data.
     """
 
-    def __init__(
-        self,
-        step_time_s: float = 0.0,
-        *,
-        clock: Callable[[], float] = time.perf_counter,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._step_time_s = step_time_s
-        self._clock = clock
-        self._sleep = sleep
-        self._work_s: deque[float] = deque(maxlen=_WINDOW)
-        self._began = 0.0
+    step_time_s: float = 0.0
+    _: KW_ONLY
+    clock: Callable[[], float] = time.perf_counter
+    sleep: Callable[[float], None] = time.sleep
+    _work_s: deque[float] = field(default_factory=lambda: deque(maxlen=_WINDOW), init=False)
+    _began = 0.0
 
     def load_data(self, slow_factor: float = 1.0) -> None:
         """Sleep for a step's work time, times `slow_factor` - 1."""
         if slow_factor > 1.0:
-            self._sleep(max(self._step_time_s, self._measured_s()) * (slow_factor - 1.0))
+            self.sleep(max(self.step_time_s, self._measured_s()) * (slow_factor - 1.0))
 
     def begin_work(self, slow_factor: float = 1.0) -> None:
         """Sleep the missing time, then measure from here."""
         work_s = self._measured_s()
-        stretched_s = max(self._step_time_s, work_s) * slow_factor
+        stretched_s = max(self.step_time_s, work_s) * slow_factor
         if stretched_s > work_s:
-            self._sleep(stretched_s - work_s)
-        self._began = self._clock()
+            self.sleep(stretched_s - work_s)
+        self._began = self.clock()
 
     def end_work(self) -> None:
         """The work of this step is done."""
-        self._work_s.append(self._clock() - self._began)
+        self._work_s.append(self.clock() - self._began)
 
     def _measured_s(self) -> float:
         return median(self._work_s) if self._work_s else 0.0

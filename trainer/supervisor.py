@@ -34,6 +34,7 @@ from lightkeeper.trainer.options import OneLineParser, add_options, option
 from lightkeeper.trainer.status import StatusFile
 from lightkeeper.worker_server.rank.admission import Admission, Admitted, MonitorAway, Refused, ask
 from lightkeeper.worker_server.rank.settings import monitors_of
+from lightkeeper.worker_server.run_dir import stat_fields
 
 MARK: Final = "LIGHTKEEPER_LAUNCH"
 """Environment variable that marks everything a launch started."""
@@ -131,7 +132,9 @@ class Supervisor:
                         return host
                     case Refused(reason):
                         self._note_monitor(None)
-                        self._note_refusal(host, reason)
+                        if self._refusals.get(host) != reason:
+                            self._emit("refused", host=host, reason=reason)
+                        self._refusals[host] = reason
                     case MonitorAway(reason):
                         self._note_monitor(reason)
                         # Nobody to ask: prefer a host that was not refused last time.
@@ -141,11 +144,6 @@ class Supervisor:
                 waiting = True
             if self._wait(max(self._backoff_s, 1.0)):
                 return None
-
-    def _note_refusal(self, host: str, reason: str) -> None:
-        if self._refusals.get(host) != reason:
-            self._emit("refused", host=host, reason=reason)
-        self._refusals[host] = reason
 
     def _note_monitor(self, away: str | None) -> None:
         """Report once when it goes away, with the reason, and once when it is back."""
@@ -180,12 +178,8 @@ def _is_sidecar(pid: int) -> bool:
         return False
 
 
-def _alive(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
+def _state(pid: int) -> str:
+    return (stat_fields(pid) or "X")[0]
 
 
 def _signal(pids: Sequence[int], number: signal.Signals) -> None:
@@ -199,7 +193,7 @@ def _signal(pids: Sequence[int], number: signal.Signals) -> None:
 def _wait_gone(pids: Sequence[int], limit_s: float) -> list[int]:
     """Those still alive after `limit_s`."""
     until = time.monotonic() + limit_s
-    while (left := [pid for pid in pids if _alive(pid)]) and time.monotonic() < until:
+    while (left := [p for p in pids if _state(p) not in "ZX"]) and time.monotonic() < until:
         time.sleep(0.05)
     return left
 

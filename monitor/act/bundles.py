@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import BundleView, Incident
 from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName, one_line
 from lightkeeper.monitor.model.observation import Observation
@@ -84,9 +85,7 @@ def concerned(
 
 def _in_turn(seen: Iterable[Observation]) -> list[RankName]:
     """Ranks of several groups: the first of each, then the second of each."""
-    groups: dict[GroupName, list[RankName]] = {}
-    for observation in seen:
-        groups.setdefault(observation.identity.group, []).append(observation.rank)
+    groups = grouped((each.identity.group, each.rank) for each in seen)
     rounds = zip_longest(*(groups[name] for name in sorted(groups)))
     return [rank for turn in rounds for rank in turn if rank is not None]
 

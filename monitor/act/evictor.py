@@ -394,7 +394,10 @@ class EvictionLog:
     def all(self) -> tuple[Eviction, ...]:
         """All evictions, oldest first."""
         with self._lock:
-            self._forget()
+            since_s = self._clock.now_s() - PROGRESS_KEPT_S
+            for eviction in tuple(self._known.values()):
+                if not eviction.open and eviction.asked_s < since_s:
+                    del self._known[eviction.key]
             evictions = sorted(self._known.values(), key=lambda e: (e.asked_s, e.incident_id))
         return tuple(evictions)
 
@@ -419,12 +422,6 @@ class EvictionLog:
         with self._lock:
             changes, self._changes = tuple(self._changes), []
         return changes
-
-    def _forget(self) -> None:
-        since_s = self._clock.now_s() - PROGRESS_KEPT_S
-        for eviction in tuple(self._known.values()):
-            if not eviction.open and eviction.asked_s < since_s:
-                del self._known[eviction.key]
 
     # -- changing -------------------------------------------------------------------------------
 

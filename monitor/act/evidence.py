@@ -433,7 +433,9 @@ class Evidence:
             if job.ticket is not None:
                 self._take_moment(job, job.ticket)
             elif job.incident is None:
-                self._look_again()
+                with self._on_disk():
+                    self.bundles.open()
+                    self._tidy()
             elif self.bundles.path(job.incident_id) is not None:
                 self._write(job, [])
         except OSError as exc:
@@ -563,12 +565,6 @@ class Evidence:
                 yield
             finally:
                 self._writing_since = None
-
-    def _look_again(self) -> None:
-        """Find changes to the folder, and delete what is too old."""
-        with self._on_disk():
-            self.bundles.open()
-            self._tidy()
 
     def _tidy(self) -> None:
         try:

@@ -25,6 +25,7 @@ from msgspec.json import decode
 
 from lightkeeper.monitor.act.http import NO_GROUP, Fetcher, FetchError, Question
 from lightkeeper.monitor.act.launches import Target
+from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import GroupName, Host, RankName, one_line
 from lightkeeper.monitor.model.observation import Failure, Observation, Unreachable, with_pauses
 from lightkeeper.worker_server.wire import (
@@ -294,9 +295,7 @@ class Poller:
         """Choose whom to ask: one WorkerServer of each host, and another one for the ranks of the
         host that the first did not know (another container, another run directory).
         """
-        hosts: dict[tuple[Host, str | None, str | None], list[Target]] = {}
-        for target in targets:
-            hosts.setdefault(self._speaks_for(target.identity, target.url), []).append(target)
+        hosts = grouped((self._speaks_for(each.identity, each.url), each) for each in targets)
         plan: list[_Questions] = []
         for (_, address, _), members in hosts.items():
             few = 0 if address in self._not_all_known else 1

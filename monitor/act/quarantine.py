@@ -33,6 +33,7 @@ from lightkeeper.monitor.model.eviction import (
     QuarantineEvent,
     Scope,
 )
+from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName, group_of
 from lightkeeper.monitor.model.observation import Pause, Snapshot
@@ -98,9 +99,8 @@ class Quarantine:
     ) -> None:
         """Replace the list and its history by the store's."""
         with self._lock:
-            self._entries, self._events = {_key(entry): entry for entry in entries}, {}
-            for event in events:
-                self._events.setdefault((event.scope, event.name), []).append(event)
+            self._entries = {_key(entry): entry for entry in entries}
+            self._events = grouped(((event.scope, event.name), event) for event in events)
             self._records = None
 
     # -- changing -----------------------------------------------------------------------------

@@ -43,7 +43,6 @@ from lightkeeper.monitor.records.files import TooMuchError, bundle_in, load
 from lightkeeper.monitor.records.job import Job
 from lightkeeper.monitor.records.safe_pickle import FlightRecordError
 from lightkeeper.monitor.show.report import (
-    MonitorVerdict,
     lines,
     monitor_verdict,
     no_answer,
@@ -135,7 +134,11 @@ def _judge(
 
     def text(console: Console) -> None:
         if live is not None:
-            _print_live(console, job, live)
+            heading, facts = lines(job, live)
+            console.print(Text(sentence(heading), "bold red" if live.sure else "bold magenta"))
+            for what, seen in facts:
+                console.print(Text(f"   {what + ': ' if what else ''}{seen}"))
+            console.print(Text("\nby the flight records alone:", "dim"))
         print_report(console, job, analysis, detailed)
 
     said = composed(as_json=as_json, body=lambda: report(job, analysis, live), text=text)
@@ -186,14 +189,6 @@ def _groups(job: Job, names: Sequence[str]) -> tuple[int, ...]:
             f"{len(chosen)} process groups are called that; name one, such as {label!r}"
         )
     return tuple(chosen)
-
-
-def _print_live(out: Console, job: Job, live: MonitorVerdict) -> None:
-    heading, facts = lines(job, live)
-    out.print(Text(sentence(heading), "bold red" if live.sure else "bold magenta"))
-    for what, seen in facts:
-        out.print(Text(f"   {what + ': ' if what else ''}{seen}"))
-    out.print(Text("\nby the flight records alone:", "dim"))
 
 
 def read_members(path: Path) -> dict[str, list[int]]:

@@ -104,7 +104,11 @@ class Journey:
         """Add a tick; those before the span matter for incidents still open."""
         number = replayed.tick.snapshot.tick
         if self.fresh:
-            self._seed(replayed)
+            self.fresh = False
+            new = {incident["id"] for incident in replayed.again.changed}
+            earlier = [incident_to_json(i) for i in replayed.result.incidents if i.id not in new]
+            self.live.seed(earlier)
+            self.now.seed(earlier)
         self.live.take(replayed.tick.outcome, number, replayed.now_s)
         self.now.take(replayed.again, number, replayed.now_s)
         if replayed.now_s < self.from_s:
@@ -114,13 +118,6 @@ class Journey:
         self.count, self.last_s = self.count + 1, replayed.now_s
         if self.difference is None and (apart := replayed.difference()) is not None:
             self.difference = f"{apart} ({moment(replayed.now_s)})"
-
-    def _seed(self, replayed: Replayed) -> None:
-        self.fresh = False
-        new = {incident["id"] for incident in replayed.again.changed}
-        earlier = [incident_to_json(i) for i in replayed.result.incidents if i.id not in new]
-        self.live.seed(earlier)
-        self.now.seed(earlier)
 
 
 def report_to_json(journey: Journey) -> dict[str, Any]:
@@ -169,7 +166,17 @@ def print_report(out: Console, journey: Journey) -> None:
     if not lasting:
         out.print(text("no incident", style="green"))
     if journey.now.decisions:
-        _print_decisions(out, journey.now.decisions)
+        decisions = journey.now.decisions
+        rows = []
+        for decision in decisions:
+            what, about = decision["action"], decision["incident_id"]
+            if what == "evict":
+                about = decision["group"]
+            else:
+                what = f"{what}: {decision['guard']}"
+            at = moment(decision["at_s"])
+            rows.append((decision["tick"], at, what, about, decision["reason"]))
+        show_table(out, "decisions", ("tick", "when", "decision", "about", "why"), rows)
 
 
 def _print_story(out: Console, incident: Mapping[str, Any], account: Account) -> None:
@@ -189,19 +196,6 @@ def _print_story(out: Console, incident: Mapping[str, Any], account: Account) ->
         for at_s, to, reason in sorted(lines, key=lambda line: line[0])
     ]
     show_table(out, "", ("when", "after", "to", "why"), rows)
-
-
-def _print_decisions(out: Console, decisions: Sequence[Mapping[str, Any]]) -> None:
-    rows = []
-    for decision in decisions:
-        what, about = decision["action"], decision["incident_id"]
-        if what == "evict":
-            about = decision["group"]
-        else:
-            what = f"{what}: {decision['guard']}"
-        at = moment(decision["at_s"])
-        rows.append((decision["tick"], at, what, about, decision["reason"]))
-    show_table(out, "decisions", ("tick", "when", "decision", "about", "why"), rows)
 
 
 # -- what if ---------------------------------------------------------------------------------

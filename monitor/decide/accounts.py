@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import DecisionRow, Eviction
+from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import GroupName, Host
 from lightkeeper.monitor.model.observation import Snapshot
@@ -516,9 +517,7 @@ class SpanCosts(Costs):
 def span_costs(cases: Sequence[AuditedIncident], since_s: float | None, now_s: float) -> SpanCosts:
     """Their costs, together and by kind."""
     accounts = [account(case) for case in cases]
-    kinds: dict[str, list[IncidentAccount]] = {}
-    for case, audited in zip(cases, accounts, strict=True):
-        kinds.setdefault(str(case.incident.kind), []).append(audited)
+    kinds = grouped((str(c.incident.kind), a) for c, a in zip(cases, accounts, strict=True))
     every = _costs(accounts)
     return SpanCosts(
         every.incidents,

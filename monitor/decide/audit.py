@@ -23,6 +23,7 @@ from lightkeeper.monitor.model.eviction import (
     Remembered,
     Scope,
 )
+from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import IncidentId
 from lightkeeper.monitor.model.observation import Pause
@@ -71,13 +72,8 @@ def audit_of(remembered: Remembered, config: KeeperConfig) -> IncidentAudit:
     return IncidentAudit(facts, by_incident(remembered.taken_up), config)
 
 
-def by_incident(
-    evictions: Iterable[Eviction],
-) -> dict[IncidentId, tuple[Eviction, ...]]:
-    by_id: dict[IncidentId, list[Eviction]] = {}
-    for eviction in evictions:
-        by_id.setdefault(eviction.incident_id, []).append(eviction)
-    return {incident_id: tuple(same_incident) for incident_id, same_incident in by_id.items()}
+def by_incident(evictions: Iterable[Eviction]) -> dict[IncidentId, list[Eviction]]:
+    return grouped((eviction.incident_id, eviction) for eviction in evictions)
 
 
 # -- lines --------------------------------------------------------------------------------------

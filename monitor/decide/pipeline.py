@@ -48,6 +48,7 @@ from lightkeeper.monitor.detect.waits import build
 from lightkeeper.monitor.detect.wording import looks
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import Decision, Evict, Eviction, Guard, Hold
+from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import (
     GroupName,
@@ -113,15 +114,7 @@ class Experience:
             for eviction in self.would
             if now_s - eviction.asked_s < _HOUR_S or eviction.incident_id in open_ids
         ]
-        self._forget(now_s, config)
-
-    def hold_back(self, incident_id: IncidentId, group: GroupName, now_s: float) -> None:
-        """Note an eviction that only observe mode held back."""
-        if not any((past.incident_id, past.group) == (incident_id, group) for past in self.would):
-            self.would.append(Eviction(incident_id, group, None, now_s))
-
-    def _forget(self, now_s: float, config: KeeperConfig) -> None:
-        """Drop lessons, except those recent enough for a crash loop and the latest with a cost."""
+        # lessons recent enough for a crash loop stay, and the latest with a cost
         measured = [lesson for lesson in self.all() if lesson.measured]
         kept_ids = {lesson.incident_id for lesson in measured[-COSTS_KEPT:]}
         memory_s = max(config.crash_loop_memory_s, config.follow_s + _FOLLOW_S)
@@ -130,6 +123,11 @@ class Experience:
             for key, lesson in self._lessons.items()
             if key in kept_ids or now_s - lesson.ended_s <= memory_s
         }
+
+    def hold_back(self, incident_id: IncidentId, group: GroupName, now_s: float) -> None:
+        """Note an eviction that only observe mode held back."""
+        if not any((past.incident_id, past.group) == (incident_id, group) for past in self.would):
+            self.would.append(Eviction(incident_id, group, None, now_s))
 
 
 # -- rank health -------------------------------------------------------------------------------
@@ -436,13 +434,13 @@ def fleet_of(
 
 def _faults(incidents: Iterable[Incident]) -> dict[Host, list[Incident]]:
     """Faults that have fired and are over, by the hosts of their culprits."""
-    by_host: dict[Host, list[Incident]] = {}
-    for incident in incidents:
-        has_fired = incident.milestones.firing_s is not None
-        if has_fired and not incident.open and incident.kind in _OF_HOSTS and incident.culprits:
-            for host in incident.hosts:
-                by_host.setdefault(host, []).append(incident)
-    return by_host
+    return grouped(
+        (host, incident)
+        for incident in incidents
+        if incident.milestones.firing_s is not None and not incident.open
+        if incident.kind in _OF_HOSTS and incident.culprits
+        for host in incident.hosts
+    )
 
 
 def _dead_hosts(history: History, config: KeeperConfig) -> frozenset[Host]:

@@ -256,7 +256,9 @@ class RankSeconds:
         if stands.quiet or self._usual.commit_s is None:
             self._usual.push(self._now_s, self._paces)
         self._explain(stands)
-        self._forget(stands)
+        since_s = self._now_s - _AWAY_S
+        self._recovering = {g: at_s for g, at_s in self._recovering.items() if at_s >= since_s}
+        self._back = {group: at_s for group, at_s in self._back.items() if group in stands.fell}
         return Spent(self._effective_s, dict(self._lost_s), self._usual.commit_s)
 
     def _own_causes(self, snapshot: Snapshot, result: TickResult) -> dict[RankName, str]:
@@ -269,11 +271,6 @@ class RankSeconds:
                 if cause is not None:
                     own[rank] = cause
         return own
-
-    def _forget(self, stands: Situation) -> None:
-        since_s = self._now_s - _AWAY_S
-        self._recovering = {g: at_s for g, at_s in self._recovering.items() if at_s >= since_s}
-        self._back = {group: at_s for group, at_s in self._back.items() if group in stands.fell}
 
     # -- missing ranks ----------------------------------------------------------------------------
 

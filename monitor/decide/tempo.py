@@ -75,7 +75,14 @@ class _Marked(Struct, gc=False):
         if len(marks) < 2 or now_s - marks[-1].at_s > WINDOW_S:
             return None
         if moved or self.tempo is None:
-            self.tempo = _tempo(marks[0], marks[-1])
+            first, last = marks[0], marks[-1]
+            steps = max(1, last.steps - first.steps)
+            busy_s, wait_s = last.busy_s - first.busy_s, last.wait_s - first.wait_s
+            self.tempo = Tempo(
+                (last.at_s - first.at_s) / steps,
+                busy_s / steps if busy_s > 0 else 0.0,
+                wait_s / steps if wait_s > 0 else 0.0,
+            )
         return self.tempo
 
 
@@ -139,16 +146,6 @@ def _mark(now_s: float, step: StepState) -> _Mark:
         elif phase == WAITING_PHASE:
             wait_s += spent_s
     return _Mark(now_s, step.steps, busy_s - held_s, wait_s + held_s)
-
-
-def _tempo(first: _Mark, last: _Mark) -> Tempo:
-    steps = max(1, last.steps - first.steps)
-    busy_s, wait_s = last.busy_s - first.busy_s, last.wait_s - first.wait_s
-    return Tempo(
-        (last.at_s - first.at_s) / steps,
-        busy_s / steps if busy_s > 0 else 0.0,
-        wait_s / steps if wait_s > 0 else 0.0,
-    )
 
 
 def median_step_s(tempos: Mapping[RankName, Tempo]) -> float | None:

@@ -27,6 +27,7 @@ from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.detect.wording import looks
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import Eviction, EvictionState
+from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import (
     Incident,
     Milestones,
@@ -38,7 +39,7 @@ from lightkeeper.monitor.model.incident import (
     oldest_first,
     severity_of,
 )
-from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName
+from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName
 from lightkeeper.monitor.model.verdict import Kind, Severity, Verdict
 from lightkeeper.monitor.model.wording import listed, seconds
 
@@ -624,10 +625,7 @@ def remedy_of(history: History, verdict: Verdict) -> str:
     """What lets the ranks continue that a signal has stopped, or that somebody traces."""
     ranks = verdict.suspects or [RankName(name) for name in sorted(verdict.evidence)]
     tracks = [track for rank in ranks if (track := history.tracks.get(rank)) is not None]
-    stopped_on: dict[Host, list[RankTrack]] = {}
-    for track in tracks:
-        if history.stopped(track):
-            stopped_on.setdefault(track.identity.host, []).append(track)
+    stopped_on = grouped((t.identity.host, t) for t in tracks if history.stopped(t))
     says = []
     for host, stopped_tracks in stopped_on.items():
         some = stopped_tracks[:_COMMANDS]
@@ -945,7 +943,11 @@ class Tracker:
             ended = over and not _ended_itself(history, incident)
             if not incident.verdict.stops or ended or incident.run not in ("", history.run):
                 continue
-            wait = _wait_for(incident)
+            whom = listed(incident.groups, last="or" if incident.candidates else "and")
+            if not incident.groups:
+                whom = _LIGHTHOUSE if incident.kind is Kind.LIGHTHOUSE_AWAY else _EACH_OTHER
+            fired = incident.state is not State.PENDING
+            wait = Wait(incident.suspects, incident.groups, whom, incident.kind, fired)
             for rank in _waiting(incident):
                 track = tracked.same_wait(history, rank)
                 if track is not None and not (over and track.died_s is None):
@@ -1066,14 +1068,6 @@ def _waiting(incident: Incident) -> Sequence[RankName]:
     """Its victims; where ranks wait for each other and none can be named, its candidates too."""
     tie = incident.kind is Kind.DEADLOCK and len(incident.candidates) > 1
     return (*incident.verdict.victims, *(incident.candidates if tie else ()))
-
-
-def _wait_for(incident: Incident) -> Wait:
-    whom = listed(incident.groups, last="or" if incident.candidates else "and")
-    if not incident.groups:
-        whom = _LIGHTHOUSE if incident.kind is Kind.LIGHTHOUSE_AWAY else _EACH_OTHER
-    fired = incident.state is not State.PENDING
-    return Wait(incident.suspects, incident.groups, whom, incident.kind, fired)
 
 
 def _ended_itself(history: History, incident: Incident) -> bool:

@@ -10,6 +10,7 @@ from operator import itemgetter
 
 from lightkeeper.monitor.detect.graph import Stuck
 from lightkeeper.monitor.detect.track import RankTrack, of_own_group
+from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import GroupName, RankName
 from lightkeeper.monitor.model.verdict import RankStanding
 from lightkeeper.worker_server.wire import GroupHead
@@ -19,23 +20,19 @@ def stuck_in(
     group: GroupName, members: tuple[RankTrack, ...], standing: Mapping[RankName, RankStanding]
 ) -> Iterable[Stuck]:
     """Each collective that holds a member of the group, by process group and sequence."""
-    joined = _joined(track for track in members if standing[track.rank] is RankStanding.HELD)
+    joined = grouped(
+        ((head.name, head.inside), track)
+        for track in members
+        if standing[track.rank] is RankStanding.HELD
+        for head in track.inside
+        if of_own_group(head, track)
+    )
     if not joined:
         return
     heads = {track.rank: {head.name: head for head in track.heads} for track in members}
     for (name, seq), inside in sorted(joined.items(), key=itemgetter(0)):
         entered = {rank: by_name[name] for rank, by_name in heads.items() if name in by_name}
         yield _stuck(group, members, entered, seq, inside)
-
-
-def _joined(held: Iterable[RankTrack]) -> Mapping[tuple[str, int], list[RankTrack]]:
-    """Ranks by the collective of their own group that they are inside."""
-    joined: dict[tuple[str, int], list[RankTrack]] = {}
-    for track in held:
-        for head in track.inside:
-            if of_own_group(head, track):
-                joined.setdefault((head.name, head.inside), []).append(track)
-    return joined
 
 
 def _stuck(

@@ -29,6 +29,7 @@ from lightkeeper.monitor.detect.wording import (
     weights_differ,
     weights_tie,
 )
+from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import GroupName, RankName, group_of
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
 from lightkeeper.monitor.model.wording import groups_of, listed
@@ -236,9 +237,7 @@ def unequal(history: History) -> tuple[Verdict, ...]:
     vote). With two sides and no majority it is unknown.
     """
     dissents = history.prints.dissents()
-    by_ranks: dict[tuple[int, tuple[RankName, ...]], list[Dissent]] = {}
-    for dissent in dissents:
-        by_ranks.setdefault((dissent.lane, _concerned(dissent)), []).append(dissent)
+    by_ranks = grouped(((dissent.lane, _concerned(dissent)), dissent) for dissent in dissents)
     confirmed = [series for series in by_ranks.values() if len(series) > 1]
     accused: dict[GroupName, list[Dissent]] = {}
     for series in confirmed:

@@ -15,6 +15,7 @@ from typing import Final
 
 from lightkeeper.monitor.detect.history import History
 from lightkeeper.monitor.detect.track import RankTrack
+from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import GroupName, RankName
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
 from lightkeeper.monitor.model.wording import listed, plural, seconds
@@ -41,10 +42,10 @@ def forming_waits(history: History) -> tuple[Team, ...]:
     teams: list[Team] = []
     for group, members in history.groups().items():
         creating = [(track, track.forming) for track in members if track.forming is not None]
-        calls: dict[tuple[object, ...], list[tuple[RankTrack, Forming]]] = {}
-        for track, forming in creating:
-            key = forming.call == "init_process_group", forming.nth, forming.ranks
-            calls.setdefault(key, []).append((track, forming))
+        calls = grouped(
+            ((call.call == "init_process_group", call.nth, call.ranks), (track, call))
+            for track, call in creating
+        )
         for _, inside in sorted(calls.items()):
             joined = tuple(track.rank for track, _ in inside)
             teams.append(
@@ -66,9 +67,7 @@ torch first (16 CPU s, facts/trainer.md). Only then is a store that all wait for
 
 def forming(history: History) -> tuple[Verdict, ...]:
     """Ranks that create different process groups, or all wait for one store; a verdict a group."""
-    teams: dict[GroupName, list[Team]] = {}
-    for team in forming_waits(history):
-        teams.setdefault(team.group, []).append(team)
+    teams = grouped((team.group, team) for team in forming_waits(history))
     judged = (_judge(history, group, of_group) for group, of_group in teams.items())
     return tuple(verdict for verdict in judged if verdict is not None)
 

@@ -17,6 +17,7 @@ from typing import Final
 
 from lightkeeper.monitor.detect.history import Held, History
 from lightkeeper.monitor.detect.track import RankTrack
+from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import GroupName, RankName, split_rank_name
 from lightkeeper.monitor.model.verdict import RankStanding
 from lightkeeper.monitor.records.waits import closed
@@ -145,11 +146,8 @@ class WaitGraph:
             for rank, before in history.held.items()
             if rank in self.standing and _still_keeps(history, history.tracks[rank], before)
         }
-        holders: dict[RankName, list[RankName]] = {}
         ends = {*self.suspects, *(r for r in self._held_by if self.standing[r] in _ENDS)}
-        for end in sorted(ends):
-            for waiter in self.victims((end,)):
-                holders.setdefault(waiter, []).append(end)
+        holders = grouped((waiter, end) for end in sorted(ends) for waiter in self.victims((end,)))
         for waiter, of in holders.items():
             since_s = history.now_s - history.tracks[waiter].stall_s
             held[waiter] = Held(tuple(of), since_s, history.now_s)

@@ -33,6 +33,7 @@ from lightkeeper.monitor.detect.wording import (
     with_places,
     works_there,
 )
+from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import (
     GroupName,
     RankName,
@@ -81,10 +82,7 @@ def _roots(history: History, graph: WaitGraph, *, outside: bool) -> Iterable[lis
 
 
 def _by_group(tracks: Iterable[RankTrack]) -> Mapping[GroupName, list[RankTrack]]:
-    groups: dict[GroupName, list[RankTrack]] = {}
-    for track in tracks:
-        groups.setdefault(track.group, []).append(track)
-    return groups
+    return grouped((track.group, track) for track in tracks)
 
 
 def _traced(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:

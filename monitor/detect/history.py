@@ -22,6 +22,7 @@ from lightkeeper.monitor.detect.quorum_participation import Attendance
 from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.detect.weights import LossBook, PrintBook
 from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import (
     GroupName,
     Host,
@@ -235,11 +236,13 @@ class History:
         The same group rank of all replica groups; in a job of one group all its ranks, if there are
         no smaller process groups that would give them roles.
         """
-        lanes: dict[int, list[RankTrack]] = {}
-        for track in self.present():
-            alone = not track.paced or len(self._groups) == 1
-            if alone and not self.starting(track) and track.fresh is not None:
-                lanes.setdefault(track.identity.group_rank, []).append(track)
+        lanes = grouped(
+            (track.identity.group_rank, track)
+            for track in self.present()
+            if (not track.paced or len(self._groups) == 1)
+            and not self.starting(track)
+            and track.fresh is not None
+        )
         if len(self._groups) == 1:
             members = [track for lane in sorted(lanes) for track in lanes[lane]]
             size = len(next(iter(self._groups.values())))
@@ -367,17 +370,14 @@ class History:
         if self.away is not None:
             self.away_since_s = self.now_s if self.away_since_s is None else self.away_since_s
         elif self.lighthouse is not None:
-            self._see_again(self.lighthouse)
+            view = self.lighthouse
+            anew = self._view is not None and view.anew(self._view)
+            if self.away_since_s is not None or anew:
+                since_s = self.now_s if self.away_since_s is None else self.away_since_s
+                self.absence = Absence(since_s, self.now_s, anew)
+            self.away_since_s, self._view = None, view
         else:
             self.away_since_s = None
-
-    def _see_again(self, view: LighthouseView) -> None:
-        """The Lighthouse answers; it may be another process than before."""
-        anew = self._view is not None and view.anew(self._view)
-        if self.away_since_s is not None or anew:
-            since_s = self.now_s if self.away_since_s is None else self.away_since_s
-            self.absence = Absence(since_s, self.now_s, anew)
-        self.away_since_s, self._view = None, view
 
     def see_deaths(self) -> None:
         """Remember when groups lost a process, even after a restart: others may die of it."""
@@ -405,9 +405,7 @@ class History:
     def regroup(self) -> None:
         """Sort the ranks of this tick into their replica groups."""
         self._present = tuple(t for t in self.tracks.values() if t.observation is not None)
-        groups: dict[GroupName, list[RankTrack]] = {}
-        for track in self._present:
-            groups.setdefault(track.group, []).append(track)
+        groups = grouped((track.group, track) for track in self._present)
         self._groups = {name: tuple(tracks) for name, tracks in sorted(groups.items())}
         # asked for by every rank of a group, so computed once a tick
         ids = {name: _told_ids(tracks) for name, tracks in self._groups.items()}

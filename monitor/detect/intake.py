@@ -57,7 +57,10 @@ def push(history: History, snapshot: Snapshot) -> None:
     _push_pace(history)
     push_attendance(history)
     push_unseen(history)
-    _push_state(history)
+    tracks = history.present()
+    if history.prints.lives or any(t.step is not None and t.step.prints for t in tracks):
+        history.prints.push(history.now_s, tracks)
+    history.losses.push(tracks)
 
 
 def _push_rank(history: History, observation: Observation) -> None:
@@ -124,14 +127,6 @@ def _push_arrivals(history: History, snapshot: Snapshot) -> None:
         if len(records) == len(members) > 1:
             apart_s = history.config.record_repeat_s / 2
             history.arrivals.take(key, history.now_s, records, apart_s=apart_s)
-
-
-def _push_state(history: History) -> None:
-    """What the ranks report about their weights and losses."""
-    tracks = history.present()
-    if history.prints.lives or any(t.step is not None and t.step.prints for t in tracks):
-        history.prints.push(history.now_s, tracks)
-    history.losses.push(tracks)
 
 
 def _push_pace(history: History) -> None:

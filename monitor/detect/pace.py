@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from lightkeeper.monitor.model import cohort
 from lightkeeper.monitor.model.cohort import Floats
 from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import RankName, split_rank_name
 from lightkeeper.worker_server.wire import LONG_PHASES, WAITING_PHASE, StepState, Witness
 
@@ -570,10 +571,11 @@ def _so_far(samples: Sequence[Sample], phases: Sequence[str]) -> Floats:
     """Seconds of each sample in each phase, a row per phase; NaN where it reports none."""
     rows = {phase: row for row, phase in enumerate(phases)}
     table = np.full((len(phases), len(samples)), np.nan)
-    alike: dict[tuple[str, ...], list[int]] = {}
-    for place, sample in enumerate(samples):
-        if sample.waited_s is None:
-            alike.setdefault((sample.step.phase, *sample.step.seconds), []).append(place)
+    alike = grouped(
+        ((sample.step.phase, *sample.step.seconds), place)
+        for place, sample in enumerate(samples)
+        if sample.waited_s is None
+    )
     for (phase, *finished), places in alike.items():
         steps = [samples[place].step for place in places]
         every = chain.from_iterable(step.seconds.values() for step in steps)

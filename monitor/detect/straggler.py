@@ -38,6 +38,7 @@ from lightkeeper.monitor.detect.wording import (
 )
 from lightkeeper.monitor.model import cohort
 from lightkeeper.monitor.model.cohort import Floats
+from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import GroupName, RankName, group_of
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
 from lightkeeper.monitor.model.wording import seconds
@@ -214,13 +215,14 @@ def straggler(history: History) -> tuple[Verdict, ...]:
     windows = list(history.pace.windows)
     if len(windows) < history.config.straggler_windows or history.disturbed:
         return ()
-    by_group: dict[GroupName, list[_Slow]] = {}
     suspects = _suspects(history, windows)
-    for track in history.present():
-        if track.rank in suspects and track.participating:
-            suspect = _judge(history, track, windows)
-            if suspect is not None and not _waits_longer(windows, suspect):
-                by_group.setdefault(track.group, []).append(suspect)
+    by_group = grouped(
+        (track.group, suspect)
+        for track in history.present()
+        if track.rank in suspects and track.participating
+        if (suspect := _judge(history, track, windows)) is not None
+        if not _waits_longer(windows, suspect)
+    )
     verdicts = (_verdict(history, group, slow) for group, slow in by_group.items())
     return tuple(verdict for verdict in verdicts if verdict is not None)
 
@@ -369,11 +371,12 @@ def _steady(track: RankTrack, windows: Sequence[Window], rule: _Rule) -> _Slow |
 
 def _peers(windows: Sequence[Window], track: RankTrack) -> list[list[Pace]]:
     """The paces of each other rank of its lane."""
-    peers: dict[RankName, list[Pace]] = {}
-    for paces in (window.paces for window in windows):
-        for place in np.flatnonzero(paces.roster.lanes == track.identity.group_rank):
-            if (rank := paces.roster.ranks[place]) != track.rank:
-                peers.setdefault(rank, []).append(paces[rank])
+    peers = grouped(
+        (rank, paces[rank])
+        for paces in (window.paces for window in windows)
+        for place in np.flatnonzero(paces.roster.lanes == track.identity.group_rank)
+        if (rank := paces.roster.ranks[place]) != track.rank
+    )
     return list(peers.values())
 
 

@@ -18,9 +18,9 @@ where heads do not move, their records (`recorded`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Final
 
 from lightkeeper.monitor.detect.collectives import stuck_in
 from lightkeeper.monitor.detect.forming import forming_waits
@@ -46,9 +46,10 @@ from lightkeeper.monitor.detect.patience import (
 from lightkeeper.monitor.detect.recorded import missed_by_records, quiet_groups
 from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.detect.transfers import transfers_in
+from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.model.verdict import RankStanding
-from lightkeeper.worker_server.wire import WAITING_PHASE, Doing, Process
+from lightkeeper.worker_server.wire import WAITING_PHASE, Doing
 
 _QUORUM_PHASE: Final = "quorum"
 """Name of this phase in loops that wait for TorchFT's quorum themselves: a wait for the Lighthouse
@@ -98,8 +99,8 @@ def build(history: History) -> WaitGraph:
         waits=waits,
         _stalled=stalled,
         _held_by=_held_by(waits),
-        _lanes=_sorted_by(across, lambda track: track.identity.group_rank),
-        _groups=_sorted_by(across, lambda track: track.group),
+        _lanes=grouped((track.identity.group_rank, track.rank) for track in across),
+        _groups=grouped((track.group, track.rank) for track in across),
     )
     return _with_roots(history, graph)
 
@@ -143,16 +144,6 @@ def _held_by(waits: Iterable[Wait]) -> dict[RankName, tuple[RankName, ...]]:
 
 
 _FOR_A_NEIGHBOUR: Final = frozenset({Doing.LOCK, Doing.SLEEP})
-_K = TypeVar("_K")
-
-
-def _sorted_by(
-    tracks: Iterable[RankTrack], key: Callable[[RankTrack], _K]
-) -> dict[_K, list[RankName]]:
-    by_key: dict[_K, list[RankName]] = {}
-    for track in tracks:
-        by_key.setdefault(key(track), []).append(track.rank)
-    return by_key
 
 
 def _with_roots(history: History, graph: WaitGraph) -> WaitGraph:
@@ -244,17 +235,12 @@ def _standing(history: History, track: RankTrack) -> RankStanding:
         return RankStanding.SILENT if track.died_s is None else RankStanding.DEAD
     process, floor_s = report.process, history.config.stall_floor_s
     if process.state == "T" or not process.alive or process.tracer is not None:
-        return _held_up(process)
+        if not process.alive:
+            return RankStanding.DEAD
+        return RankStanding.STOPPED if process.tracer is None else RankStanding.TRACED
     frozen_s = process.interpreter_age_s or 0.0
     frozen = frozen_s >= floor_s and frozen_s >= history.hang_after_s(track)
     return RankStanding.FROZEN if frozen else _by_waits(track)
-
-
-def _held_up(process: Process) -> RankStanding:
-    """Why it does not run, by the operating system."""
-    if not process.alive:
-        return RankStanding.DEAD
-    return RankStanding.STOPPED if process.tracer is None else RankStanding.TRACED
 
 
 def _by_waits(track: RankTrack) -> RankStanding:

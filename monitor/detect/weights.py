@@ -27,6 +27,7 @@ from statistics import median
 from typing import Final
 
 from lightkeeper.monitor.detect.track import RankTrack
+from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import RankName
 from lightkeeper.worker_server.wire import Prints
 
@@ -220,9 +221,7 @@ def _dissent(  # noqa: PLR0917
     agreed: Mapping[RankName, Life],
     missing: int,
 ) -> Dissent:
-    sides: dict[int, list[RankName]] = {}
-    for rank in sorted(values):
-        sides.setdefault(values[rank].value, []).append(rank)
+    sides = grouped((values[rank].value, rank) for rank in sorted(values))
     ordered = sorted(sides.values(), key=lambda side: (-len(side), side))
     voters = {rank for rank, row in values.items() if agreed.get(rank) == row.life}
     votes = sorted((len(voters.intersection(side)) for side in ordered), reverse=True)

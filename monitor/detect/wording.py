@@ -16,6 +16,7 @@ from lightkeeper.monitor.detect.history import Held, History
 from lightkeeper.monitor.detect.pace import Blame, Pace
 from lightkeeper.monitor.detect.patience import LASTS, at_work
 from lightkeeper.monitor.detect.track import RankTrack
+from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import (
     GroupName,
     RankName,
@@ -88,10 +89,8 @@ def hangs(
     for_s: float,
 ) -> str:
     """`rank rg_1.0 hangs in Deadlock.log_step (train.py:66), waiting for a lock, for 12 s`."""
-    places: dict[tuple[RankStanding, str], list[RankName]] = {}
-    for track in roots:
-        hold = _held_by(track, standing)
-        places.setdefault((hold, _place(track, hold in _HELD)), []).append(track.rank)
+    holds = [(track, _held_by(track, standing)) for track in roots]
+    places = grouped(((hold, _place(track, hold in _HELD)), track.rank) for track, hold in holds)
     said = [
         f"{named(ranks)} {plural(ranks, *_HELD.get(hold, _verb(history.tracks[ranks[0]])))}{place}"
         for (hold, place), ranks in places.items()
@@ -133,10 +132,8 @@ def stood_in(roots: Sequence[RankTrack], ends: Sequence[str]) -> str:
     """`rank job.0 stood in flush (train.py:22), waiting for a lock, until it was ended by its
     launcher (SIGTERM)`; an empty end: it still stands there.
     """
-    places: dict[tuple[str, str], list[RankName]] = {}
-    for track, end in zip(roots, ends, strict=True):
-        place = _place(track, lasts=True)
-        places.setdefault((place, end), []).append(track.rank)
+    both = zip(roots, ends, strict=True)
+    places = grouped(((_place(track, lasts=True), end), track.rank) for track, end in both)
     return " and ".join(
         f"{named(ranks)} stood{place or ' outside of any collective'} until "
         f"{plural(ranks, 'it', 'each')} {end}"
@@ -296,10 +293,10 @@ def _sentence_of(ending: Ending | None, signal: str) -> str:
 
 def what_they_do(tracks: Iterable[RankTrack]) -> list[str]:
     """For ranks not seen waiting: `rg_1.0 is in evaluate (train.py:80), evaluating`."""
-    places: dict[str, list[RankName]] = {}
-    for track in tracks:
-        place = "?" if track.fresh is None else _place(track, lasts=True).rstrip(",")
-        places.setdefault(place, []).append(track.rank)
+    places = grouped(
+        ("?" if track.fresh is None else _place(track, lasts=True).rstrip(","), track.rank)
+        for track in tracks
+    )
     return [
         f"{listed(ranks)} cannot be seen"
         if place == "?"

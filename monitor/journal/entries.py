@@ -87,7 +87,12 @@ class Unpacker:
                 yield from self._lines(self._inflated(piece))
             except zlib.error:  # keep what precedes the damage in this piece
                 self._stream = before
-                yield from self._bytewise(piece)
+                for place in range(len(piece)):
+                    try:
+                        inflated = self._inflated(piece[place : place + 1])
+                    except zlib.error as exc:
+                        raise LineError(f"damaged: {exc}") from exc
+                    yield from self._lines(inflated)
 
     def end(self) -> End:
         """How the file ended; call this after the last piece."""
@@ -108,14 +113,6 @@ class Unpacker:
                 break
         self._follows = self._follows or bool(self._stream.unused_data) or bool(piece)
         return bytes(out)
-
-    def _bytewise(self, piece: bytes) -> Iterator[Any]:
-        for place in range(len(piece)):
-            try:
-                inflated = self._inflated(piece[place : place + 1])
-            except zlib.error as exc:
-                raise LineError(f"damaged: {exc}") from exc
-            yield from self._lines(inflated)
 
     def _lines(self, more: bytes) -> Iterator[Any]:
         self._rest += more

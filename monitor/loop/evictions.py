@@ -128,7 +128,9 @@ class Acting:
         components.store.save_incidents(result.changed)
         self.recent.take_incidents(result.changed)
         with self._errors.part("offences"):
-            self._remember_offences(result, before, snapshot)
+            quarantine = components.quarantine  # kept for weeks, as evidence
+            quarantine.take(offences.accusations(result.changed, before, snapshot))
+            quarantine.take(offences.evictions(result.decisions, self.recent.get, snapshot))
         self._audit(snapshot, result, before)
         for incident in result.changed:
             _log(incident, before.get(incident.id))
@@ -245,14 +247,6 @@ class Acting:
         for eviction in self._waiting():
             why = self._components.store.last_error or "not on disk yet"
             yield f"eviction of {eviction.group} waits: its decision is not written ({why})"
-
-    def _remember_offences(
-        self, result: TickResult, before: Mapping[IncidentId, Incident], snapshot: Snapshot
-    ) -> None:
-        """Store what this tick says about hosts: kept for weeks, as evidence for a quarantine."""
-        quarantine = self._components.quarantine
-        quarantine.take(offences.accusations(result.changed, before, snapshot))
-        quarantine.take(offences.evictions(result.decisions, self.recent.get, snapshot))
 
     def _audit(
         self, snapshot: Snapshot, result: TickResult, before: Mapping[IncidentId, Incident]

@@ -77,10 +77,6 @@ class Observing:
         self.lighthouse = LighthouseRecord()
         """What is known about the Lighthouse over all ticks."""
 
-    def _deadline_s(self, ranks: int) -> float:
-        most_s = max(_SWEEP_MOST_S, _SWEEP_A_RANK_S * ranks)
-        return min(max(_SWEEP_SHARE * self._components.config.tick_s, _SWEEP_LEAST_S), most_s)
-
     def refresh_targets(self) -> None:
         """Drop ranks that were silent for too long; follow the list of those that do not register.
 
@@ -113,7 +109,8 @@ class Observing:
             watched: ranks that are asked themselves.
         """
         components, targets = self._components, self._components.registry.targets()
-        deadline_s = self._deadline_s(len(targets))
+        most_s = max(_SWEEP_MOST_S, _SWEEP_A_RANK_S * len(targets))
+        deadline_s = min(max(_SWEEP_SHARE * self._components.config.tick_s, _SWEEP_LEAST_S), most_s)
         collect_after = max(_COLLECT_AFTER, _OBJECTS_A_RANK * len(targets))
         gc.set_threshold(collect_after, *gc.get_threshold()[1:])
         page = (

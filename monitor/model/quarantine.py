@@ -36,6 +36,7 @@ from typing import Final
 
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import KEEPER, Change, QuarantineEvent, Scope
+from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import Host, IncidentId
 from lightkeeper.monitor.model.verdict import Kind
 
@@ -84,10 +85,11 @@ def records(
 ) -> dict[Host, HostRecord]:
     """The record of every host that these events name; events outside the window do not count."""
     since_s = now_s - config.lemon_window_days * _DAY_S
-    by_host: dict[Host, list[QuarantineEvent]] = {}
-    for event in events:
-        if event.scope is Scope.HOST and since_s < event.at_s <= now_s:
-            by_host.setdefault(Host(event.name), []).append(event)
+    by_host = grouped(
+        (Host(event.name), event)
+        for event in events
+        if event.scope is Scope.HOST and since_s < event.at_s <= now_s
+    )
     seen = _incidents_by_signature(by_host)
     return {
         host: _record(host, sorted(events, key=lambda event: event.at_s), seen, config)

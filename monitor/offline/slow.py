@@ -886,28 +886,26 @@ def slow_links(table: TimingTable, step_s: Floats, tests: int) -> list[SlowLink]
     for below, seconds in enumerate(_link_seconds(table, replicas)):
         slow = _slower(seconds, 1.0, step_s[:, None], _LINK_RATIO, SCORE)
         for stretch in stretches(slow, ~np.isnan(seconds), tests):
-            link = _link(table, below, int(replicas[stretch.member]), stretch, seconds)
+            replica = int(replicas[stretch.member])
+            stages = table.stages
+            both = (stages[below], stages[(below + 1) % len(stages)])
+            ends = [
+                int(np.flatnonzero((table.stage == s) & (table.replica == replica))[0])
+                for s in both
+            ]
+            of_peers = usual(seconds[stretch.steps])[:, stretch.member]
+            link_s = seconds[stretch.steps, stretch.member]
+            link = SlowLink(
+                ranks=(ends[0], ends[1]),
+                replica=replica,
+                stretch=stretch,
+                ratio=float(np.nanmedian(link_s / of_peers)),
+                lost_s=_lost_s(link_s - of_peers),
+            )
             few = len(replicas) < SMALL
             if not (few and (link.ratio < FEW_RATIO or stretch.slow < FEW_STEPS)):
                 links.append(link)
     return links
-
-
-def _link(
-    table: TimingTable, below: int, replica: int, stretch: Stretch, seconds: Floats
-) -> SlowLink:
-    stages = table.stages
-    both = (stages[below], stages[(below + 1) % len(stages)])
-    ends = [int(np.flatnonzero((table.stage == s) & (table.replica == replica))[0]) for s in both]
-    of_peers = usual(seconds[stretch.steps])[:, stretch.member]
-    link_s = seconds[stretch.steps, stretch.member]
-    return SlowLink(
-        ranks=(ends[0], ends[1]),
-        replica=replica,
-        stretch=stretch,
-        ratio=float(np.nanmedian(link_s / of_peers)),
-        lost_s=_lost_s(link_s - of_peers),
-    )
 
 
 def _link_seconds(table: TimingTable, replicas: NDArray[np.int64]) -> Floats:

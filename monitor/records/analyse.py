@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
+from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.wording import listed, plural
 from lightkeeper.monitor.records import findings as wording
 from lightkeeper.monitor.records.divergence import (
@@ -45,7 +46,6 @@ from lightkeeper.monitor.records.waits import (
     StuckCollective,
     build_graph,
     build_index,
-    grouped,
     lasting,
     moved,
     old,

@@ -18,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.wording import listed, plural
 from lightkeeper.monitor.records import findings as wording
 from lightkeeper.monitor.records.findings import Fault, Finding, at_scene, evidence_of
@@ -38,7 +39,6 @@ from lightkeeper.monitor.records.waits import (
     Ints,
     StuckCollective,
     by_stream,
-    grouped,
     lasting,
 )
 

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.records import safe_pickle
 from lightkeeper.monitor.records.job import (
     COLUMNS,
@@ -319,14 +320,10 @@ def _group(name: str, desc: str = "", members: tuple[int, ...] = ()) -> LocalGro
 
 def _with_ages(groups: Sequence[LocalGroup]) -> tuple[LocalGroup, ...]:
     """A process may reuse a name (group destroyed, then made again): the newest has age 0."""
-    ids: dict[str, list[int]] = {}
-    for group in groups:
-        ids.setdefault(group.name, []).append(group.pg_id)
-    for listed in ids.values():
-        listed.sort(reverse=True)
+    ids = grouped((group.name, group.pg_id) for group in groups)
     age: dict[tuple[str, int], int] = {}
     for name, listed in ids.items():
-        for at, pg_id in enumerate(listed):
+        for at, pg_id in enumerate(sorted(listed, reverse=True)):
             age.setdefault((name, pg_id), at)
     return tuple(replace(group, age=age[group.name, group.pg_id]) for group in groups)
 
@@ -673,10 +670,7 @@ def _agree(dumps: Iterable[Dump]) -> bool:
     There may be thousands, so not every pair is compared: in order of their first numbers, each
     is compared with the next and with the last, which overlaps the others least.
     """
-    by_name: dict[str, list[NDArray[Any]]] = {}
-    for dump in dumps:
-        for name, numbers in _numbers(dump).items():
-            by_name.setdefault(name, []).append(numbers)
+    by_name = grouped(pair for dump in dumps for pair in _numbers(dump).items())
     for same in by_name.values():
         same.sort(key=lambda numbers: (int(numbers[0]), int(numbers[-1])))
     return all(

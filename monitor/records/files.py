@@ -182,22 +182,20 @@ def _in_file(path: Path, *, named: bool) -> Iterator[DumpFile]:
     if not stat.S_ISREG(status.st_mode):
         raise ValueError("neither a file nor a folder")
     if path.suffix == ".zip" or (named and zipfile.is_zipfile(path)):
-        yield from _zipped(path)
+        with zipfile.ZipFile(path) as bundle:
+            members = [
+                info
+                for info in bundle.infolist()
+                if not info.is_dir() and _may_be(info.filename.rpartition("/")[2])
+            ]
+        if sum(info.file_size for info in members) > MAX_ZIP:
+            raise ValueError(f"a zip of more than {MAX_ZIP >> 30} GiB")
+        for info in members:
+            yield _source(
+                f"{path}/{info.filename}", str(path), info.file_size, member=info.filename
+            )
     else:
         yield _source(str(path), str(path), status.st_size, named=named)
-
-
-def _zipped(path: Path) -> Iterator[DumpFile]:
-    with zipfile.ZipFile(path) as bundle:
-        members = [
-            info
-            for info in bundle.infolist()
-            if not info.is_dir() and _may_be(info.filename.rpartition("/")[2])
-        ]
-    if sum(info.file_size for info in members) > MAX_ZIP:
-        raise ValueError(f"a zip of more than {MAX_ZIP >> 30} GiB")
-    for info in members:
-        yield _source(f"{path}/{info.filename}", str(path), info.file_size, member=info.filename)
 
 
 def _source(

@@ -8,10 +8,11 @@ from enum import StrEnum
 
 import numpy as np
 
+from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.verdict import Confidence
 from lightkeeper.monitor.model.wording import listed, plural
 from lightkeeper.monitor.records.job import CollectiveState, Job
-from lightkeeper.monitor.records.waits import Graph, Index, StuckCollective, grouped
+from lightkeeper.monitor.records.waits import Graph, Index, StuckCollective
 
 
 class Fault(StrEnum):

@@ -16,6 +16,7 @@ from itertools import islice
 
 import numpy as np
 
+from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.wording import listed, plural
 from lightkeeper.monitor.records import findings as wording
 from lightkeeper.monitor.records.divergence import Divergence
@@ -83,10 +84,10 @@ def two_threads(
 def _finding(graph: Graph, group: SharedGroup, involved: Collection[int]) -> Finding:
     index, job = graph.index, graph.index.job
     shown = [(rank, rows[-3:]) for rank, rows in islice(group.calls.items(), 4)]
-    ranks: dict[str, list[str]] = {}
-    for rank, rows in shown:
-        calls = listed(sorted({_call(index, row) for row in rows}))
-        ranks.setdefault(calls, []).append(job.name(rank))
+    ranks = grouped(
+        (listed(sorted({_call(index, row) for row in rows})), job.name(rank))
+        for rank, rows in shown
+    )
     said = [f"in {listed(names)} they call {calls}" for calls, names in ranks.items()]
     label = job.groups[group.group].label
     threads = plural(group.calls, "of the rank", "of each of these ranks")

@@ -24,11 +24,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.records.job import (
     COPIED_NS,
     MAIN_THREAD,
@@ -42,8 +43,6 @@ from lightkeeper.monitor.records.signature import closes_coalesced
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-_K = TypeVar("_K")
-_V = TypeVar("_V")
 
 
 def live(job: Job) -> Bools:
@@ -188,14 +187,6 @@ def _fronts_of(job: Job, heads: list[int]) -> tuple[int, ...]:
     """What each thread of a rank is stuck in, of all its heads."""
     by_thread = grouped((int(job.columns["thread"][row]), row) for row in heads)
     return tuple(sorted(row for rows in by_thread.values() for row in front_of(job, rows)))
-
-
-def grouped(pairs: Iterable[tuple[_K, _V]]) -> dict[_K, list[_V]]:
-    """Key -> its values, in order."""
-    values: dict[_K, list[_V]] = {}
-    for key, value in pairs:
-        values.setdefault(key, []).append(value)
-    return values
 
 
 def highest(job: Job, chosen: Bools) -> dict[tuple[int, int], int]:

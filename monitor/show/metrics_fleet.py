@@ -9,7 +9,7 @@ from typing import Final
 
 from prometheus_client.core import Metric
 
-from lightkeeper.monitor.decide.tempo import Tempo
+from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import GroupName, group_of, split_rank_name
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView
 from lightkeeper.monitor.model.verdict import RankHealth
@@ -157,9 +157,7 @@ def _stragglers(scene: ScrapeView) -> Iterator[Metric]:
     busy = sorted(tempo.busy_s for tempo in tempos.values())
     usual_s = median(busy) if busy else 0.0
     yield FLEET_BUSY.each(_spread(busy, usual_s))
-    members: dict[GroupName, list[Tempo]] = {}
-    for rank, tempo in tempos.items():
-        members.setdefault(group_of(rank), []).append(tempo)
+    members = grouped((group_of(rank), tempo) for rank, tempo in tempos.items())
     groups = [
         (group.group, members[group.group])
         for group in scene.exported_groups

@@ -9,7 +9,7 @@ sent (templates/fleet.html).
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -23,6 +23,7 @@ from lightkeeper.monitor.decide.tempo import EVERY_S
 from lightkeeper.monitor.decide.view import GroupView, View, trouble_of
 from lightkeeper.monitor.decide.view_json import effective_to_json, learned_to_json
 from lightkeeper.monitor.model.eviction import QuarantineEntry, QuarantineEvent
+from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import GroupName, Host, RankName, group_of
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Observation
@@ -108,12 +109,10 @@ class FleetIndex:
         return self._ranks_by(lambda seen: seen.identity.host)
 
     def _ranks_by(self, name: Callable[[Observation], str]) -> Mapping[str, list[Observation]]:
-        by_name: dict[str, list[Observation]] = defaultdict(list)
-        for seen in self.view.snapshot.observations:
-            by_name[name(seen)].append(seen)
+        by_name = grouped((name(seen), seen) for seen in self.view.snapshot.observations)
         for ranks in by_name.values():
             ranks.sort(key=lambda seen: (natural(seen.identity.group), seen.identity.group_rank))
-        return dict(by_name)
+        return by_name
 
     @cached_property
     def faces(self) -> tuple[tuple[Incident, Face], ...]:
@@ -390,10 +389,10 @@ _SEVERITIES: Final = ("info", "warning", "critical")
 def _policy(rules: Effective, fleet: FleetIndex) -> dict[str, Any]:
     """As `GET /v1/policy` shows it, and each action with its kinds of fault."""
     policy = effective_to_json(rules, fleet.now_s)
-    done: dict[str, list[str]] = {}
-    for kind, row in policy["actions"].items():
-        said = " / ".join(dict.fromkeys(plain(row[severity]) for severity in _SEVERITIES))
-        done.setdefault(said, []).append(plain(kind))
+    done = grouped(
+        (" / ".join(dict.fromkeys(plain(row[level]) for level in _SEVERITIES)), plain(kind))
+        for kind, row in policy["actions"].items()
+    )
     learned = learned_to_json(rules.config, fleet.view.result.learned)
     return {**policy, "learned": learned, "done": done}
 

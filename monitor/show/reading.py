@@ -29,6 +29,7 @@ from lightkeeper.monitor.decide.view_json import (
     snapshot_to_json,
 )
 from lightkeeper.monitor.model.eviction import QuarantineEntry, Scope
+from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName
 from lightkeeper.monitor.model.plain import to_plain
 from lightkeeper.monitor.model.quarantine import HostRecord
@@ -210,10 +211,8 @@ def _entry(entry: QuarantineEntry) -> dict[str, Any]:
 
 
 def _ranks_by_host() -> dict[Host, list[RankName]]:
-    ranks: dict[Host, list[RankName]] = {}
-    for target in app_context().registry.targets():
-        ranks.setdefault(target.identity.host, []).append(target.rank)
-    return ranks
+    targets = app_context().registry.targets()
+    return grouped((target.identity.host, target.rank) for target in targets)
 
 
 @reading.get("/v1/policy")

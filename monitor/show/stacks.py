@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from lightkeeper.monitor.act.bundles import BundleDir
+from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import IncidentId
 from lightkeeper.monitor.records.files import Manifest, SavedMoment, SavedPart, read_manifest
 from lightkeeper.monitor.show.incident_page import BundleStacks
@@ -111,10 +112,7 @@ def _stand(
     others = [stacks for stacks in taken if stacks.rank not in suspects]
     first, left = _crowds(own, role, opened=opened)
     then, more = _crowds(others, "waits", opened=opened and not own)
-    by_why: dict[str, list[str]] = {}
-    for stacks in taken:
-        if stacks.text is None:
-            by_why.setdefault(clean(stacks.why, 200), []).append(stacks.rank)
+    by_why = grouped((clean(each.why, 200), each.rank) for each in taken if each.text is None)
     missing = tuple((why, tuple(ranks)) for why, ranks in sorted(by_why.items())[:8])
     return MomentStacks(moment, (*first, *then), tuple(n for n in (left, more) if n), missing)
 
@@ -123,11 +121,8 @@ def _crowds(
     taken: Sequence[RankStacks], role: str, *, opened: bool
 ) -> tuple[list[StackCrowd], int]:
     """The largest first, and how many ranks are left out."""
-    alike: dict[tuple[str, ...], list[tuple[RankStacks, list[StackThread]]]] = {}
-    for stacks in taken:
-        if stacks.text is not None:
-            threads = _threads(stacks.text)
-            alike.setdefault(_standing(threads), []).append((stacks, threads))
+    read = [(each, _threads(each.text)) for each in taken if each.text is not None]
+    alike = grouped((_standing(threads), (stacks, threads)) for stacks, threads in read)
     ordered = sorted(alike.values(), key=lambda some: (-len(some), some[0][0].rank))
     shown = [_crowd(some, role, opened=opened) for some in ordered[:_CROWDS]]
     return shown, sum(len(some) for some in ordered[_CROWDS:])

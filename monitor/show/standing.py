@@ -20,6 +20,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.verdict import Confidence
 from lightkeeper.monitor.model.wording import counted
 from lightkeeper.monitor.records.findings import Analysis, Fault, Finding, Wait
@@ -93,9 +94,7 @@ def crowds(job: Job, analysis: Analysis, at_most: int) -> tuple[Crowd, ...]:
     the kind of collective and the roles of those ranks; by role alone.
     """
     role, marks = roles(job, analysis), _marks(analysis)
-    waits: dict[int, list[Wait]] = defaultdict(list)
-    for wait in analysis.waits:
-        waits[wait.rank].append(wait)
+    waits = defaultdict(list, grouped((wait.rank, wait) for wait in analysis.waits))
 
     def exact(rank: int) -> Hashable:
         inside = ((w.group, w.sequence, w.op, _whom(job, w)) for w in waits[rank])
@@ -114,9 +113,7 @@ def crowds(job: Job, analysis: Analysis, at_most: int) -> tuple[Crowd, ...]:
 
     by_key: dict[Hashable, list[int]] = {}
     for key in (exact, alike, by_role):
-        by_key = defaultdict(list)
-        for rank in role:
-            by_key[key(rank)].append(rank)
+        by_key = grouped((key(rank), rank) for rank in role)
         if len(by_key) <= at_most:
             break
     folded = (_crowd(job, tuple(members), role, waits) for members in by_key.values())
@@ -448,10 +445,7 @@ def title(job: Job, finding: Finding) -> tuple[str, str]:
 
 def with_hosts(job: Job, ranks: Iterable[int]) -> str:
     """`9 on node17, 14 on node18`; empty where no host is known."""
-    by_host: dict[str, list[int]] = {}
-    for rank in sorted(set(ranks)):
-        if rank in job.hosts:
-            by_host.setdefault(job.hosts[rank], []).append(rank)
+    by_host = grouped((job.hosts[rank], rank) for rank in sorted(set(ranks)) if rank in job.hosts)
     places = [f"{rank_list(job, ranks)} on {clean(host, 80)}" for host, ranks in by_host.items()]
     return _joined(places, 8)
 

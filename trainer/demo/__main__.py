@@ -434,19 +434,15 @@ def _run_fleet(options: DemoOptions, run_dir: Path, faults: tuple[str, ...]) -> 
             reports.append(run_fault(fleet, client, kind, rank, view.show))
             view.console.print(timeline(reports[-1], view.console))
         if options.keep_running:
-            _keep_running(fleet, client, view)
+            url = client.snapshot()["ranks"][0]["url"]
+            view.say(f"everything stays up until Ctrl-C; open {fleet.monitor_url}/ or try:")
+            for line in _TRY:
+                said = line.format(monitor=fleet.monitor_url, rank=url, token_file=fleet.token_file)
+                view.console.print(f"  {said}", soft_wrap=True, markup=False)
+            with contextlib.suppress(KeyboardInterrupt):
+                for _ in fleet.attempts(inf, 1):
+                    pass
     return reports
-
-
-def _keep_running(fleet: DemoFleet, client: MonitorClient, view: DemoLog) -> None:
-    url = client.snapshot()["ranks"][0]["url"]
-    view.say(f"everything stays up until Ctrl-C; open {fleet.monitor_url}/ or try:")
-    for line in _TRY:
-        said = line.format(monitor=fleet.monitor_url, rank=url, token_file=fleet.token_file)
-        view.console.print(f"  {said}", soft_wrap=True, markup=False)
-    with contextlib.suppress(KeyboardInterrupt):
-        for _ in fleet.attempts(inf, 1):
-            pass
 
 
 if __name__ == "__main__":

@@ -551,19 +551,15 @@ class Recorder:
             code = frame.f_code
             cached = sites.get((id(code), frame.f_lasti))
             if cached is None or cached[0] is not code:
-                cached = self._new_site(code, frame)
+                path = code.co_filename
+                number = _PLUMBING if _is_plumbing(path) else self._number(path, frame.f_lineno)
+                if len(self._sites) >= _MAX_CACHED:
+                    self._sites.clear()
+                cached = self._sites[id(code), frame.f_lasti] = code, number
             if cached[1] != _PLUMBING:
                 return cached[1]
             frame = frame.f_back
         return self._site_in_plumbing(innermost)
-
-    def _new_site(self, code: CodeType, frame: FrameType) -> tuple[CodeType, int]:
-        path = code.co_filename
-        number = _PLUMBING if _is_plumbing(path) else self._number(path, frame.f_lineno)
-        if len(self._sites) >= _MAX_CACHED:
-            self._sites.clear()
-        cached = self._sites[id(code), frame.f_lasti] = code, number
-        return cached
 
     def _site_in_plumbing(self, frame: FrameType | None) -> int:
         """The outermost frame of torch's that was not only handed something to call; else the

@@ -10,6 +10,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
@@ -178,29 +179,24 @@ _OF_A_HEAD: Final[tuple[tuple[str, str, Callable[[wire.GroupHead], int]], ...]] 
 )  # fmt: skip
 
 
+@dataclass(eq=False)
 class RankCollector(Collector):
     """Turns one state report, and the steps followed so far, into the rank's metrics."""
 
-    def __init__(
-        self,
-        state: Callable[[], wire.StateReport],
-        url: Callable[[], str],
-        follower: StepFollower | None = None,
-    ) -> None:
-        self._state = state
-        self._url = url
-        self._follower = follower
-        self._waited_s = 0.0
+    state: Callable[[], wire.StateReport]
+    url: Callable[[], str]
+    follower: StepFollower | None = None
+    _waited_s = 0.0
 
     def collect(self) -> Iterator[Metric]:
-        report = self._state()
+        report = self.state()
         name, step = report.identity, report.step
         who = (name.job, name.group, str(name.group_rank))
         yield _one(_GAUGE, "alive", "1 while the rank's process lives", who, report.process.alive)
         yield _one(_GAUGE, "unhooked_functions",
                    "functions of TorchFT's that this version does not have",
                    who, len(report.unhooked))  # fmt: skip
-        where = (name.host, str(name.pid), (step.replica_id if step else "") or "", self._url())
+        where = (name.host, str(name.pid), (step.replica_id if step else "") or "", self.url())
         yield _rows(_GAUGE, "info", "who and where the rank is", who, [(where, 1)],
                     "host", "pid", "replica_id", "url")  # fmt: skip
         if step is not None:
@@ -219,12 +215,12 @@ class RankCollector(Collector):
         for metric, text, count in _OF_A_HEAD:
             counts = (((head.name,), count(head)) for head in report.heads)
             yield _rows(_GAUGE, metric, text, who, counts, "process_group")
-        if self._follower is not None:
-            yield from self._follower.collect(who)
+        if self.follower is not None:
+            yield from self.follower.collect(who)
 
     def _waited(self, report: wire.StateReport) -> float:
         """Never less than before: a counter that shrinks by 1 ns looks like a restart."""
-        held_s = self._follower.page.held_s() if self._follower else 0.0
+        held_s = self.follower.page.held_s() if self.follower else 0.0
         self._waited_s = max(self._waited_s, _in_communication(report) + held_s)
         return self._waited_s
 

@@ -286,13 +286,10 @@ class PidfdProcess:
             with contextlib.suppress(GoneError):  # it went just now
                 self._fd = _open(self.pid, self._ticks)
                 return False
-        self._note_death()
-        return True
-
-    def _note_death(self) -> None:
         with self._lock:  # the first to see it sets the time
             if self._died_s is None:
                 self._died_s = self._clock()
+        return True
 
     def send(self, signum: signal.Signals) -> bool:
         """Send a signal to this very process; False when it is gone."""

@@ -423,7 +423,10 @@ def serve(page_path: Path, rank_fd: int | None = None) -> int:
     `rank_fd` is a pidfd that the rank passed on; the rank may have died since.
     """
     files = run_dir.RankFiles(page_path)
-    _log_to(files.log)
+    handler = logging.handlers.RotatingFileHandler(files.log, maxBytes=64 * 1024, backupCount=1)
+    handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger("waitress").setLevel(logging.ERROR)  # "task queue depth" is not news
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a closed terminal ends the rank;
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # so does Ctrl-C: we outlive it
     try:
@@ -528,10 +531,3 @@ def _watch(
 
 def _in_background(name: str, target: Callable[..., None], *args: Any) -> None:
     threading.Thread(target=target, args=args, name=name, daemon=True).start()
-
-
-def _log_to(path: Path) -> None:
-    handler = logging.handlers.RotatingFileHandler(path, maxBytes=64 * 1024, backupCount=1)
-    handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
-    logging.getLogger("waitress").setLevel(logging.ERROR)  # "task queue depth" is not news

@@ -629,15 +629,18 @@ class Kubernetes(Scheduler):
         deadline: Deadline,
     ) -> Outcome:
         """Read, compute, write; repeated if somebody else wrote meanwhile or the error may pass."""
-        name = _node_name(host)
+        if host.startswith(POD_HOST):
+            raise Refusal("its pod was not told its node (set K8S_NODE_NAME by the downward API)")
+        if DNS.fullmatch(host) is None:
+            raise Refusal(f"{host!r:.80} is no name of a node")
 
         def change() -> NodeChange:
-            node = self._api.node(name, deadline)
+            node = self._api.node(host, deadline)
             change = compute(node)
             if change.patch is not None:
-                self._api.patch_node(name, change.patch, deadline)
+                self._api.patch_node(host, change.patch, deadline)
             if not change.wait:
-                self._tell_primus(name, node, condition, deadline)
+                self._tell_primus(host, node, condition, deadline)
             return change
 
         changed = retrying(change, deadline)
@@ -757,14 +760,6 @@ class Kubernetes(Scheduler):
     def _within(self, timeout_s: float, work: Callable[[Deadline], T]) -> T:
         """Run the work in a thread that is abandoned at the deadline."""
         return run_within(lambda: work(Deadline(timeout_s, self._clockwork)), timeout_s)
-
-
-def _node_name(host: Host) -> str:
-    if host.startswith(POD_HOST):
-        raise Refusal("its pod was not told its node (set K8S_NODE_NAME by the downward API)")
-    if DNS.fullmatch(host) is None:
-        raise Refusal(f"{host!r:.80} is no name of a node")
-    return host
 
 
 def _now() -> str:

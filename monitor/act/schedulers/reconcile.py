@@ -113,7 +113,11 @@ class CordonPlan:
         if entry is not None:
             self._owed[host] = now_s
         if not outcome.done:
-            self._fail(action, outcome, now_s)
+            before = self._failed.get(action.host)
+            again = before is not None and before.word == action.word
+            times = 1 + (before.times if before is not None and again else 0)
+            next_s = now_s + backoff_s(times, FIRST_RETRY_S, LONGEST_RETRY_S)
+            self._failed[action.host] = _Failed(action.word, times, next_s, outcome.detail)
             return
         self._failed.pop(host, None)
         if entry is None:
@@ -121,13 +125,6 @@ class CordonPlan:
             self._owed.pop(host, None)
         else:
             self._made[host] = _Made(entry.since_s, outcome.ours, now_s + FOREIGN_LOOK_S)
-
-    def _fail(self, action: Action, outcome: Outcome, now_s: float) -> None:
-        before = self._failed.get(action.host)
-        again = before is not None and before.word == action.word
-        times = 1 + (before.times if before is not None and again else 0)
-        next_s = now_s + backoff_s(times, FIRST_RETRY_S, LONGEST_RETRY_S)
-        self._failed[action.host] = _Failed(action.word, times, next_s, outcome.detail)
 
     def counts(self) -> dict[str, int]:
         """Hosts by state: `ours`, `foreign` (kept out by somebody else), `failing`."""
@@ -188,7 +185,10 @@ class CordonReconciler:
         try:
             self.round()
         finally:
-            self._show()
+            plan = CordonPlan() if self._plan is None else self._plan
+            for state, number in plan.counts().items():
+                self._metrics.hosts.labels(self.scheduler.name, state).set(number)
+            self._failing = tuple(plan.troubles())
 
     def round(self) -> None:
         """Look at the list once, and make the requests that are due."""
@@ -222,9 +222,3 @@ class CordonReconciler:
         if entry is None:
             return self.scheduler.uncordon(host, "no longer in quarantine", TIMEOUT_S)
         return self.scheduler.cordon(host, entry.reason, entry.incident_id, TIMEOUT_S)
-
-    def _show(self) -> None:
-        plan = CordonPlan() if self._plan is None else self._plan
-        for state, number in plan.counts().items():
-            self._metrics.hosts.labels(self.scheduler.name, state).set(number)
-        self._failing = tuple(plan.troubles())

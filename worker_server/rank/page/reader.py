@@ -30,6 +30,7 @@ _NO_ATTEMPT = (0,) * (layout.STEPS_LAST_WORD + 1)
 """Precedes the first attempt: no time was spent yet."""
 _RING_SLOT = struct.Struct("@q" + layout.RING_BODY.format[1:])
 _RING_TAIL_WORD = _RING_SLOT.size // layout.WORD - 1
+_GROUP = struct.Struct(f"@{layout.GROUP_HEAD_WORDS}q")
 _TRANSFER = struct.Struct(f"@{layout.TRANSFER_HEAD_WORDS}q")
 _TIMEOUTS = {
     "collective": layout.W_TIMEOUT_COLLECTIVE,
@@ -407,7 +408,8 @@ class PageReader:
         heads = []
         for index in range(self._group_count()):
             name, _ = self._group(index)
-            size, enqueued, completed, op, entered, left, inside, _ = self._head(index)
+            row = self._row(layout.group_head(index), _GROUP)
+            size, enqueued, completed, op, entered, left, inside, _ = row
             completed = max(0, completed)
             enqueued = max(enqueued, completed)
             since = entered if enqueued > completed else max(entered, left)
@@ -424,25 +426,11 @@ class PageReader:
             )
         return tuple(heads)
 
-    def _head(self, index: int) -> tuple[int, ...]:
-        word = layout.group_head(index)
-
-        def load() -> tuple[int, ...]:
-            return tuple(self._words[word : word + layout.GROUP_HEAD_WORDS])
-
-        def read() -> tuple[int, ...] | None:
-            before = self._words[word + 1], self._words[word + 2]
-            row = load()
-            after = self._words[word + 1], self._words[word + 2]
-            return row if before == after else None
-
-        return self._retry(read) or load()
-
     def transfers(self, now_ns: int) -> tuple[wire.TransferHead, ...]:
         """Where the rank stands in its sends to each peer, and in its receives from it."""
         heads = []
         for index in range(self._transfer_count()):
-            row = self._transfer(layout.transfer_head(index))
+            row = self._row(layout.transfer_head(index), _TRANSFER)
             group, posted, completed, _, entered, left, inside, _, peer, tag, sends = row
             if not 0 < group <= self._group_count() or posted <= 0:
                 continue
@@ -462,12 +450,14 @@ class PageReader:
             )
         return tuple(heads)
 
-    def _transfer(self, word: int) -> tuple[int, ...]:
-        def read() -> bytes | None:
-            row = self._copy(word, _TRANSFER.size)
-            return row if row == self._copy(word, _TRANSFER.size) else None
+    def _row(self, word: int, shape: struct.Struct) -> tuple[int, ...]:
+        """The head of a group or of transfers; the writer may be in it, so it is read twice."""
 
-        return _TRANSFER.unpack(self._retry(read) or self._copy(word, _TRANSFER.size))
+        def read() -> bytes | None:
+            row = self._copy(word, shape.size)
+            return row if row == self._copy(word, shape.size) else None
+
+        return shape.unpack(self._retry(read) or self._copy(word, shape.size))
 
     def _transfer_count(self) -> int:
         return min(max(0, self._words[layout.TRANSFER_COUNT_WORD]), layout.MAX_TRANSFERS)
