@@ -18,7 +18,6 @@ from lightkeeper.monitor.decide.tempo import median_step_s
 from lightkeeper.monitor.decide.view import Ended, View, ended_of
 from lightkeeper.monitor.model.incident import Incident, State, oldest_first
 from lightkeeper.monitor.model.names import IncidentId
-from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway
 from lightkeeper.monitor.model.verdict import Kind, RankHealth
 from lightkeeper.monitor.model.wording import Face, after, listed, seconds
 from lightkeeper.worker_server.wire import LONG_PHASES, StepState
@@ -193,9 +192,7 @@ def _said(view: View, seen: _Figures) -> _Said:
 
 def _decision(view: View, lead: Incident) -> str:
     """What is due about a pending incident: about an eviction only where there can be one."""
-    lighthouse = view.snapshot.lighthouse
-    nowhere = isinstance(lighthouse, LighthouseAway) and lighthouse.reason == NO_LIGHTHOUSE
-    if nowhere or view.observe or not lead.groups or lead.candidates:
+    if view.alone or view.observe or not lead.groups or lead.candidates:
         return "Verdict"
     return f"Decision on evicting {listed(lead.groups)}"
 

@@ -331,6 +331,13 @@ class View:
     tokenless: bool = False
     """Whether it has no token: ranks refuse to be evicted by it."""
 
+    @property
+    def alone(self) -> bool:
+        """Whether there is neither Lighthouse nor gate: nobody is evicted but by hand."""
+        away = self.snapshot.lighthouse
+        nowhere = isinstance(away, LighthouseAway) and not away.missed
+        return nowhere and not self.snapshot.gate_up
+
     @cached_property
     def groups(self) -> tuple[GroupView, ...]:
         """Every replica group, sorted by name; built on first use."""
