@@ -219,9 +219,9 @@ def _done() -> list[Any]:
             base=GREY,
             width=4,
             links=more("Keeper", "lightkeeper-keeper"),
-            says="Does it act? 'observes': it only says whom it would evict. 'paused': somebody "
-            "pressed the switch; `lightkeeper resume` ends it. 'doubts itself': Keeper says why. "
-            "'no Lighthouse': start it again. 'not seen': the monitor is down or not scraped; then "
-            "nothing else here is to be believed.",
+            says="Does it act? 'observes': it only says whom it would evict, or has no Lighthouse "
+            "to evict through. 'paused': somebody pressed the switch; `lightkeeper resume` ends "
+            "it. 'doubts itself': Keeper says why. 'no Lighthouse': it does not answer. 'not "
+            "seen': the monitor is down or not scraped; nothing else here is to be believed.",
         ),
     ]

@@ -22,9 +22,12 @@ monitor died.
 KEEPER: Final = (
     f"4 * (lightkeeper_lighthouse_up{{{MONITOR}}} == bool 0) > 0 "
     f"or 3 * (lightkeeper_self_health_scale{{{MONITOR}}} > bool 1) > 0 "
-    f"or 2 * lightkeeper_paused{{{MONITOR}}} > 0 or lightkeeper_observe_mode{{{MONITOR}}}"
+    f"or 2 * lightkeeper_paused{{{MONITOR}}} > 0 "
+    f"or (1 + 0 * lightkeeper_paused{{{MONITOR}}} unless lightkeeper_lighthouse_up{{{MONITOR}}}) "
+    f"or lightkeeper_observe_mode{{{MONITOR}}}"
 )
-"""For each monitor the worst reason that it does not act, as numbers of `KEEPER_STATE`."""
+"""For each monitor the worst reason that it does not act, as numbers of `KEEPER_STATE`. One without
+a Lighthouse has no `lighthouse_up`: it observes."""
 
 
 def worst(expr: str, on: str, by: str) -> str:

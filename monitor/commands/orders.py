@@ -173,14 +173,14 @@ def evict(
 
     No guard stands in the way: not the budget, not the least number of groups, not a pause. Its
     hosts are not quarantined: its launcher may start it again at once (lightkeeper quarantine add).
-    Groups are called as lightkeeper get groups calls them.
+    Groups are called as lightkeeper get groups calls them. To evict the only group ends the job.
 
     exit status: 0 it is out, 1 it is not or nobody could be asked, 2 wrong arguments or no such
     group, 3 it is not out yet and --wait is over
     """
-    chosen = _chosen(monitor, group)
+    chosen, only = _chosen(monitor, group)
     if not yes:
-        _confirm(chosen)
+        _confirm(chosen, only=only)
     body = {"reason": reason, "author": login()}
     path = f"/v1/groups/{quote(group, safe='')}/evict"
     said = monitor.ask(path, method="POST", body=body)
@@ -202,8 +202,8 @@ def evict(
     return DONE if out or not wait_s else NOT_YET
 
 
-def _chosen(monitor: Monitor, group: str) -> Mapping[str, Any]:
-    """The group, as the monitor shows it.
+def _chosen(monitor: Monitor, group: str) -> tuple[Mapping[str, Any], bool]:
+    """The group, as the monitor shows it, and whether no other trains.
 
     Raises:
         CommandError: no such group.
@@ -213,10 +213,11 @@ def _chosen(monitor: Monitor, group: str) -> Mapping[str, Any]:
     }
     if group not in groups:
         raise CommandError(no_such("group", group, groups))
-    return groups[group]
+    others = [row for name, row in groups.items() if name != group]
+    return groups[group], all(row["in_quorum"] is False for row in others)
 
 
-def _confirm(group: Mapping[str, Any]) -> None:
+def _confirm(group: Mapping[str, Any], *, only: bool) -> None:
     """Ask a person to type yes, on a terminal.
 
     Raises:
@@ -226,8 +227,11 @@ def _confirm(group: Mapping[str, Any]) -> None:
         raise CommandError("there is no terminal to ask on: say --yes")
     where = f" on {clean(str(group['host']))}" if group["host"] else ""
     who = counted(len(group["ranks"]), "rank") if group["ranks"] else "a participant nobody reports"
-    ends = f"This ends {clean(str(group['group']))} ({who}{where}). Evict it?"
-    if not click.confirm(ends, err=True):
+    name = clean(str(group["group"]))
+    asks = f"This ends {name} ({who}{where}). Evict it?"
+    if only:
+        asks = f"This ends the job: {name} ({who}{where}) is its only group. End the job?"
+    if not click.confirm(asks, err=True):
         raise CommandError("nobody was evicted", FAILED)
 
 

@@ -328,7 +328,10 @@ def _greet(options: Options, service: Service) -> None:
     if options.config.observe:
         log.warning("observe mode: nothing will be evicted")
     if options.lighthouse is None:
-        log.warning("no Lighthouse is configured: nothing can be evicted (--lighthouse URL)")
+        log.warning(
+            "no Lighthouse is configured: this monitor watches only (--lighthouse URL); evicting "
+            "the only group by hand ends the job"
+        )
     if options.gate is not None and options.token is None:
         log.warning("--gate without a token: the gate will take no list (--token-file FILE)")
     if options.lighthouse is not None and (problem := reach(options.lighthouse)) is not None:

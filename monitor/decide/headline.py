@@ -15,10 +15,9 @@ from statistics import median
 from typing import Final
 
 from lightkeeper.monitor.decide.tempo import median_step_s
-from lightkeeper.monitor.decide.view import Ended, View, ended_of
+from lightkeeper.monitor.decide.view import WITHOUT, Ended, View, ended_of
 from lightkeeper.monitor.model.incident import Incident, State, oldest_first
-from lightkeeper.monitor.model.names import IncidentId
-from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway
+from lightkeeper.monitor.model.names import IncidentId, group_of
 from lightkeeper.monitor.model.verdict import Kind, RankHealth
 from lightkeeper.monitor.model.wording import Face, after, listed, seconds
 from lightkeeper.worker_server.wire import LONG_PHASES, StepState
@@ -99,7 +98,8 @@ class Headline:
     @property
     def label(self) -> str:
         """The state in a few words, as the sentence begins."""
-        return _LABELS[self.state]
+        without = self.state is JobState.DISTURBED and self.says.startswith(WITHOUT)
+        return "Training" if without else _LABELS[self.state]
 
     @property
     def trains(self) -> bool:
@@ -193,9 +193,7 @@ def _said(view: View, seen: _Figures) -> _Said:
 
 def _decision(view: View, lead: Incident) -> str:
     """What is due about a pending incident: about an eviction only where there can be one."""
-    lighthouse = view.snapshot.lighthouse
-    nowhere = isinstance(lighthouse, LighthouseAway) and lighthouse.reason == NO_LIGHTHOUSE
-    if nowhere or view.observe or not lead.groups or lead.candidates:
+    if view.alone or view.observe or not lead.groups or lead.candidates:
         return "Verdict"
     return f"Decision on evicting {listed(lead.groups)}"
 
@@ -248,7 +246,12 @@ def lead_of(view: View, *, stops: bool = False) -> Incident | None:
 
 def _training(view: View, seen: _Figures) -> _Said:
     if wrong := _wrong(view, seen):
-        return JobState.DISTURBED, wrong, "", None
+        return (
+            JobState.DISTURBED,
+            wrong,
+            _waits_for(view) if wrong.startswith(WITHOUT) else "",
+            None,
+        )
     gone = seen.healths[RankHealth.FINISHED] + seen.healths[RankHealth.ENDED]
     ranks = len(view.snapshot.observations) - gone
     starting = seen.healths[RankHealth.STARTING]
@@ -292,11 +295,22 @@ def _look_again_in_s(view: View) -> float | None:
     return due_s if math.isfinite(due_s) and due_s > 0 else None
 
 
+def _waits_for(view: View) -> str:
+    """Who starts the evicted groups again."""
+    if held := [entry.name for entry in view.quarantine_groups if entry.name in view.out]:
+        return f"{listed(held)} is quarantined: its launcher waits for the release"
+    return "Its launcher is waited for" if len(view.out) == 1 else "Their launchers are waited for"
+
+
 def _wrong(view: View, seen: _Figures) -> str:
     """The most important problem of a job that trains and has no open incident."""
     if view.evicting:
         return f"{listed(sorted(view.evicting))} is being evicted"
-    if sick := sum(seen.healths[health] for health in SICK):
+    sick = sum(seen.healths[health] for health in SICK)
+    if view.out:
+        healths = view.result.rank_health.items()
+        sick -= sum(health in SICK and group_of(rank) in view.out for rank, health in healths)
+    if sick:
         return f"{sick:,} {'rank is' if sick == 1 else 'ranks are'} unhealthy"
     if late := seen.healths[RankHealth.LATE]:
         return f"the next commit of {late:,} {'rank' if late == 1 else 'ranks'} is late"

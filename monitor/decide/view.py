@@ -331,10 +331,36 @@ class View:
     tokenless: bool = False
     """Whether it has no token: ranks refuse to be evicted by it."""
 
+    @property
+    def alone(self) -> bool:
+        """Whether there is neither Lighthouse nor gate: nobody is evicted but by hand."""
+        away = self.snapshot.lighthouse
+        nowhere = isinstance(away, LighthouseAway) and not away.missed
+        return nowhere and not self.snapshot.gate_up
+
     @cached_property
     def groups(self) -> tuple[GroupView, ...]:
         """Every replica group, sorted by name; built on first use."""
         return groups_of(self)
+
+    @cached_property
+    def out(self) -> Mapping[GroupName, float]:
+        """Groups that were evicted and not started again, and how many seconds ago."""
+        run, healths = self.snapshot.run, self.result.rank_health
+        here = {group.group for group in self.groups if group.in_quorum}
+        for seen in self.snapshot.observations:
+            if healths.get(seen.rank) not in _OVER:
+                here.add(seen.identity.group)
+        latest: dict[GroupName, tuple[Incident, Eviction]] = {}
+        for incident in self.incidents:
+            if run is None or incident.run in ("", run.id):
+                for eviction in filter(None, (self.evictions.get(incident.id),)):
+                    latest.setdefault(eviction.group, (incident, eviction))
+        return {
+            group: max(0.0, self.snapshot.now_s - (eviction.ended_s or eviction.asked_s))
+            for group, (incident, eviction) in sorted(latest.items())
+            if group not in here and eviction.out and incident.milestones.rejoined_s is None
+        }
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
@@ -630,9 +656,21 @@ def _given_up(root: Incident, departures: Sequence[Departure]) -> str:
     return f"; {listed(sorted(departure.rank for departure in ends))} {how}{after}"
 
 
+_OVER: Final = (RankHealth.DEAD, RankHealth.UNREACHABLE, RankHealth.FINISHED, RankHealth.ENDED)
+"""Healths of a rank that has not been started again."""
+_MINUTES_S: Final = 600.0
+WITHOUT: Final = "without "
+"""How the warning about evicted groups begins."""
+
+
 def warnings_of(view: View) -> tuple[str, ...]:
     """See `View.warnings`."""
     warnings = []
+    if view.out:
+        ago_s = min(view.out.values())
+        ago = seconds(ago_s) if ago_s < _MINUTES_S else f"{ago_s / 60:.0f} min"
+        gone = f"{WITHOUT}{listed(list(view.out))}: evicted {ago} ago, not restarted yet"
+        warnings.append(gone)
     usual_s = view.spent.usual_s
     # without declared pauses: a checkpoint does not count as a slow step
     paces = [tempo.busy_s + tempo.wait_s for tempo in view.tempos.values()]
@@ -641,6 +679,7 @@ def warnings_of(view: View) -> tuple[str, ...]:
     warnings += _of_live_ranks(view.snapshot)
     running = {seen.identity.group for seen in view.snapshot.observations}
     missing = {departure.group for departure in view.departures if not departure.clean} - running
+    missing -= view.out.keys()
     if missing and running:
         warnings.append(f"gone and not back: {listed(sorted(missing))}")
     return tuple(warnings)

@@ -18,7 +18,8 @@ from lightkeeper.worker_server.wire import StepState, Took
 
 _JOBS_TOLD: Final = 16
 """One Lighthouse serves one job, but ranks may report any job name."""
-_NO_LIGHTHOUSE: Final = "while the Lighthouse is away"
+_ALONE: Final = "without a Lighthouse"
+_NO_LIGHTHOUSE: Final = "without a Lighthouse, and while it is away"
 _NO_STEPS: Final = "no rank of the group answers, or none reports steps"
 
 STATES: Final = {
@@ -63,13 +64,17 @@ LAST_HEARTBEAT = gauge(
     "Unix time of the group's last heartbeat to the Lighthouse.",
     GROUP, series="G", absent=_NO_LIGHTHOUSE,
 )  # fmt: skip
-RESTARTS = counter("lighthouse_restarts", "Restarts of the Lighthouse seen by this monitor.")
-QUORUM_CHANGES = counter("quorum_changes", "Quorums formed since this monitor looks.")
+RESTARTS = counter(
+    "lighthouse_restarts", "Restarts of the Lighthouse seen by this monitor.", absent=_ALONE,
+)  # fmt: skip
+QUORUM_CHANGES = counter(
+    "quorum_changes", "Quorums formed since this monitor looks.", absent=_ALONE,
+)  # fmt: skip
 READ = gauge(
     "lighthouse_read_timestamp_seconds", "Unix time at which the Lighthouse's page was last read.",
     absent="it was never read",
 )  # fmt: skip
-UP = gauge("lighthouse_up", "1 while the Lighthouse's page can be read.")
+UP = gauge("lighthouse_up", "1 while the Lighthouse's page can be read.", absent=_ALONE)
 QUORUM_ID = gauge("quorum_id", "Id of the last quorum.", absent=_NO_LIGHTHOUSE)
 PARTICIPANTS = gauge("quorum_participants", "Members of the last quorum.", absent=_NO_LIGHTHOUSE)
 FORMED = gauge(
@@ -104,6 +109,8 @@ def _groups(scene: ScrapeView) -> Iterator[Metric]:
 
 def _lighthouse(scene: ScrapeView) -> Iterator[Metric]:
     page, record = scene.view.snapshot.lighthouse, scene.view.lighthouse
+    if isinstance(page, LighthouseAway) and not page.missed:
+        return
     yield RESTARTS.value(record.restarts)
     yield QUORUM_CHANGES.value(record.quorum_changes)
     if record.view_s is not None:

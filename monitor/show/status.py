@@ -18,7 +18,7 @@ from lightkeeper.monitor.decide.headline import Headline, JobState, headline_of
 from lightkeeper.monitor.decide.view import SCHEMA, IncidentReport, View, bundle_url, ended_of
 from lightkeeper.monitor.decide.view_json import degraded, report_to_json
 from lightkeeper.monitor.model.incident import State
-from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway, LighthouseView
+from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView
 from lightkeeper.monitor.model.verdict import Kind
 from lightkeeper.monitor.model.wording import counted, who
 from lightkeeper.monitor.show.terminal import age, badness
@@ -195,7 +195,7 @@ def keeper(view: View) -> Answer:
 
 
 def _mode(view: View) -> tuple[str, str]:
-    now_s, pause, lighthouse = view.snapshot.now_s, view.snapshot.pause, view.snapshot.lighthouse
+    now_s, pause = view.snapshot.now_s, view.snapshot.pause
     window = None if view.rules is None else view.rules.policy.window(now_s)
     if view.standing is not None and not view.standing.active:
         return "standby", f"this monitor stands by; active: {view.standing.holder or 'nobody yet'}"
@@ -208,7 +208,7 @@ def _mode(view: View) -> tuple[str, str]:
             "maintenance",
             f"maintenance {window[0].name} until {utc(window[1])}: nothing is evicted",
         )
-    if isinstance(lighthouse, LighthouseAway) and lighthouse.reason == NO_LIGHTHOUSE:
+    if view.alone:
         lacks = "no Lighthouse and no token are" if view.tokenless else "no Lighthouse is"
         return "watching", f"watch-only: {lacks} configured"
     alone = "through the Lighthouse alone: it has no token"
@@ -216,7 +216,7 @@ def _mode(view: View) -> tuple[str, str]:
 
 
 def _done(view: View, evicted: Sequence[IncidentReport]) -> Iterator[str]:
-    if not evicted:
+    if not evicted and not view.alone:
         yield "no eviction in the last hour"
     for report in evicted[:_SHOWN]:
         account, incident = report.account, report.incident
@@ -252,7 +252,7 @@ def _doubts(view: View) -> Iterator[str]:
     if health.hold:
         yield f"evicts nobody: {health.hold}"
     yield from degraded(view)
-    if isinstance(lighthouse, LighthouseAway) and lighthouse.reason != NO_LIGHTHOUSE:
+    if isinstance(lighthouse, LighthouseAway) and lighthouse.missed:
         yield f"Lighthouse away: {lighthouse.reason}"
     silent = [each.rank for each in seen.observations if each.report is None]
     if silent:

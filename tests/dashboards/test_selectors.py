@@ -66,7 +66,7 @@ WELL = {"lighthouse_up": 1, "self_health_scale": 1, "paused": 0, "observe_mode":
     ("differs", "said"),
     [
         pytest.param({}, "● acts", id="acts"),
-        pytest.param({"lighthouse_up": None}, "● acts", id="without-a-lighthouse-to-ask"),
+        pytest.param({"lighthouse_up": None}, "◐ observes", id="without-a-lighthouse"),
         pytest.param({"observe_mode": 1}, "◐ observes", id="observes"),
         pytest.param({"observe_mode": 1, "paused": 1}, "■ paused", id="paused"),
         pytest.param({"paused": 1, "self_health_scale": 2}, "◇ doubts itself", id="doubts"),

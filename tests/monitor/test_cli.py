@@ -14,7 +14,7 @@ import pytest
 
 from lightkeeper.monitor.cli import main
 from lightkeeper.monitor.commands.command import CommandError
-from lightkeeper.monitor.commands.run import for_ranks, parse_budget
+from lightkeeper.monitor.commands.run import _greet, for_ranks, parse_budget
 from lightkeeper.monitor.decide.view import NotPossible
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.names import GroupName, Host
@@ -406,6 +406,15 @@ def test_the_monitor_says_how_ranks_are_started_so_that_it_sees_them(
     assert token not in first + second
     named = Options(KeeperConfig(), bind, tmp_path / "m.db", token="another")
     assert "--token-file FILE" in next(iter(for_ranks(named, f"http://{bind}")))
+
+
+def test_without_a_lighthouse_its_first_lines_say_that_it_watches_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Service(options(tmp_path)) as service:
+        _greet(options(tmp_path), service)
+    assert "this monitor watches only" in caplog.text
+    assert "evicting the only group by hand ends the job" in caplog.text
 
 
 ASKED_WHILE_BUSY = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,6 +110,32 @@ def test_without_a_terminal_it_wants_yes_and_nobody_is_asked(
     assert main(words(running, tmp_path, "rg_0")) == 2
     assert capsys.readouterr().err.endswith("there is no terminal to ask on: say --yes\n")
     assert not running.keeper._components.evictors.active()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("others", "asks"),
+    [
+        ((), "This ends the job: rg_0 (1 rank on node0) is its only group. End the job? [y/N]: "),
+        (("rg_2",), "This ends rg_0 (1 rank on node0). Evict it? [y/N]: "),
+    ],
+    ids=["the only group", "one of two"],
+)
+def test_of_the_only_group_it_says_that_this_ends_the_job_and_asks_so(
+    others: tuple[str, ...],
+    asks: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal("n\n"))
+    groups = [observed(name, 0, each=1) for name in ("rg_0", *others)]
+    with contextlib.closing(FakeMonitor(view_of(*groups))) as monitor:
+        assert main(["evict", "rg_0", "--monitor", monitor.url]) == 1
+    assert capsys.readouterr().err == f"{asks}error: nobody was evicted\n"
 
 
 def test_without_a_token_it_says_so(

@@ -10,9 +10,15 @@ from msgspec import structs
 from lightkeeper.monitor.decide.headline import JobState, headline_of
 from lightkeeper.monitor.decide.rank_seconds import Spent
 from lightkeeper.monitor.decide.view import Departure, View
+from lightkeeper.monitor.model.eviction import Eviction, QuarantineEntry, Scope
 from lightkeeper.monitor.model.incident import Incident, Milestones, State, Transition
-from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName
-from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway
+from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName, ReplicaId
+from lightkeeper.monitor.model.observation import (
+    NO_LIGHTHOUSE,
+    LighthouseAway,
+    LighthouseView,
+    Member,
+)
 from lightkeeper.monitor.model.verdict import Confidence, Kind, RankHealth, Severity, Verdict
 from lightkeeper.monitor.show.pages import FLEET, Context, FleetIndex, PagePlace
 from lightkeeper.monitor.show.paging import make
@@ -128,6 +134,46 @@ def stopped(*processes: Process) -> View:
 def test_the_headline_of(view: Callable[[], View], state: str, said: str) -> None:
     headline = headline_of(view())
     assert (headline.state, str(headline)) == (state, said)
+
+
+def evicted(health: RankHealth | None = RankHealth.DEAD, **more) -> View:
+    """rg_1 was evicted 20 s ago; its two ranks have this health, or are no longer there."""
+    resolved = replace(incident("i"), state=State.RESOLVED, resolution="it is out")
+    out = Eviction(
+        resolved.id, GroupName("rg_1"), ReplicaId("rg_1:a"), NOW_S + 70, gone_s=NOW_S + 79,
+        left_quorum_s=NOW_S + 80, ended_s=NOW_S + 80,
+    )  # fmt: skip
+    if health is None:
+        gone = Departure(RankName("rg_1.0"), GroupName("rg_1"), NOW_S + 79, died(None, "SIGKILL"))
+        more |= {"names": ["rg_0"], "departures": (gone,)}
+    healths = {} if health is None else {"rg_1.0": health, "rg_1.1": health}
+    healths |= more.pop("sick", {})
+    more.setdefault("lighthouse", LighthouseView(8, (Member(ReplicaId("rg_0:a"), 1),), {}, ""))
+    return crowd(2, 2, healths, incidents=(resolved,), evictions={out.incident_id: out}, **more)
+
+
+OUT = "Training without rg_1: evicted 20 s ago, not restarted yet. "
+HELD = QuarantineEntry("rg_1", "it hung", "ann", NOW_S, None, None, scope=Scope.GROUP)
+
+
+@pytest.mark.parametrize(
+    ("view", "said"),
+    [
+        (evicted(), OUT + "Its launcher is waited for"),
+        (evicted(RankHealth.UNREACHABLE), OUT + "Its launcher is waited for"),
+        (evicted(None), OUT + "Its launcher is waited for"),
+        (evicted(quarantine_groups=(HELD,)),
+         OUT + "rg_1 is quarantined: its launcher waits for the release"),
+        (evicted(sick={"rg_0.1": RankHealth.SLOW}), "Training, but 1 rank is unhealthy"),
+        (evicted(RankHealth.STARTING), "Training: 2 of 4 ranks are healthy, 2 starting"),
+        (evicted(RankHealth.HEALTHY), "Training: all 4 ranks are healthy"),
+    ],
+    ids=["dead", "unreachable", "gone", "quarantined", "another is sick", "starting", "back"],
+)  # fmt: skip
+def test_after_an_eviction_it_says_without_whom_it_trains_and_who_is_waited_for(
+    view: View, said: str
+) -> None:
+    assert str(headline_of(view)) == said
 
 
 END_S = NOW_S + 60.0

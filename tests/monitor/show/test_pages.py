@@ -162,7 +162,7 @@ NO_LIGHTHOUSE_HERE = LighthouseAway(NO_LIGHTHOUSE)
     [
         ({}, []),
         ({"lighthouse": NO_LIGHTHOUSE_HERE, "tokenless": True}, ["watch-only"]),
-        ({"lighthouse": NO_LIGHTHOUSE_HERE}, ["no Lighthouse"]),
+        ({"lighthouse": NO_LIGHTHOUSE_HERE}, ["watch-only"]),
         ({"tokenless": True, "observe": True}, ["no token", "observe mode"]),
     ],
     ids=["nothing", "watch-only", "no Lighthouse", "no token, observe"],
@@ -173,6 +173,30 @@ def test_what_holds_and_is_no_fault_is_a_word_in_the_header_and_no_banner(more, 
     assert page.sections["banners"] == '<div id="banners"></div>'
     html = whole(page, "/", "t", 1.0)
     assert html.index('id="chips"') < html.index("</header>") < html.index('id="headline"')
+
+
+@pytest.mark.parametrize("path", ["/", "/?by=host", "/groups/rg_0", "/ranks/rg_0.0"])
+def test_without_a_lighthouse_no_part_speaks_of_quorum_pause_or_policy(path: str) -> None:
+    view = crowd(1, 2, lighthouse=NO_LIGHTHOUSE_HERE)
+    page = make(Context(FleetIndex(view), PagePlace.of(path)))
+    shown = "".join((*page.sections.values(), *page.items.values())).lower()
+    assert [word for word in ("quorum", "heartbeat", "pause") if word in shown] == []
+    assert "policy" not in page.sections
+
+
+@pytest.mark.parametrize(
+    ("groups", "button"), [(1, "End the job"), (2, "Evict this group")], ids=["only", "of two"]
+)
+def test_the_button_of_the_only_group_ends_the_job(groups: int, button: str) -> None:
+    page = make(Context(FleetIndex(crowd(groups, 2)), PagePlace.of("/groups/rg_0")))
+    assert re.findall(r"<button[^>]*>((?:End|Evict)[^<]*)<", page.sections["acts"]) == [button]
+    assert ("Ends the job: rg_0 is its only group." in page.sections["acts"]) is (groups == 1)
+
+
+def test_a_pause_can_be_lifted_without_a_lighthouse_too() -> None:
+    pause = Pause("rack 7", "ann", NOW_S, None)
+    page = fleet(crowd(1, 2, lighthouse=NO_LIGHTHOUSE_HERE, pause=pause))
+    assert "Resume evictions" in page.sections["acts"]
 
 
 def test_parts_with_nothing_to_say_are_words_of_one_line() -> None:

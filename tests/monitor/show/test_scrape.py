@@ -14,7 +14,7 @@ from lightkeeper.monitor.decide.view import View
 from lightkeeper.monitor.model.eviction import DecisionRow
 from lightkeeper.monitor.model.incident import Milestones, State
 from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName
-from lightkeeper.monitor.model.observation import LighthouseAway, Observation
+from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway, Observation
 from lightkeeper.monitor.model.verdict import RankHealth
 from lightkeeper.monitor.show.metrics import Instruments, ViewCollector
 from lightkeeper.worker_server import wire
@@ -182,6 +182,13 @@ def test_what_is_not_known_is_left_out_and_never_zero() -> None:
     assert 'load_seconds{replica_group="rg_3"}' not in whole()
     assert "lightkeeper_quorum_id" not in text.replace("# HELP", "").replace("# TYPE", "")
     assert "lightkeeper_lighthouse_up 0.0" in text
+
+
+def test_a_monitor_without_a_lighthouse_exports_no_series_about_one() -> None:
+    """`lightkeeper_lighthouse_up 0` would page for ever in plain DDP."""
+    text = scrape(view(lighthouse=LighthouseAway(NO_LIGHTHOUSE)))
+    names = [line.split("{")[0] for line in text.splitlines() if not line.startswith("#")]
+    assert [name for name in names if "lighthouse" in name or "quorum" in name] == []
 
 
 def test_a_scrape_before_the_first_tick_answers() -> None:

@@ -162,6 +162,10 @@ def test_without_a_lighthouse_no_quorum_is_told() -> None:
     assert answer["says"] == "step 120, 0.5 s a step"
 
 
+def test_without_a_lighthouse_no_eviction_is_missed() -> None:
+    assert status(trains(lighthouse=NONE))["keeper"]["more"] == []
+
+
 STANDBY = LeaseStanding(active=False, epoch=1, holder="head2", url=None, since_s=None)
 PAUSE = Pause("rack 7", "ann", NOW_S, NOW_S + 60)
 PAUSED = "PAUSED by ann until 2023-11-14 22:14:20 UTC: rack 7 (nobody is evicted but by hand)"
