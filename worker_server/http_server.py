@@ -11,6 +11,9 @@ one; a connection whose request is being answered never is. A client that sends 
 at once is read before it could become the oldest, because each turn of the loop accepts few
 connections and reads everything that has arrived.
 
+Of several requests in a row (pipelining), the next goes to the end of the queue once the client
+has taken the answer before it: who reads nothing is answered once.
+
 An answer is buffered (above 8 MiB waitress uses a temporary file), so that a client that reads
 slowly holds no thread either.
 """
@@ -87,10 +90,12 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
     """One connection. Only the main thread drops it; worker threads only set its times."""
 
     server: PatientServer
+    requests: list[Any]
 
     def __init__(self, server: PatientServer, *args: Any, **kw: Any) -> None:
         self.since_s = self.moved_s = time.monotonic()
         self.idle = False
+        self._later: list[Any] = []
         super().__init__(server, *args, **kw)
 
     def add_channel(self, map: dict[int, Any] | None = None) -> None:  # noqa: A002
@@ -104,6 +109,24 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
     def close(self) -> None:
         """At the loop's end: waitress would close the socket, but not a large answer's file."""
         self.handle_close()
+
+    def set_aside(self) -> None:
+        """Answer no further request before the client has taken the last answer."""
+        self._later += self.requests
+        self.requests = []
+
+    def readable(self) -> bool:
+        return bool(super().readable()) and not self._later  # in this order: a worker sets it
+
+    def writable(self) -> bool:
+        return bool(super().writable() or self._later)
+
+    def handle_write(self) -> None:
+        super().handle_write()
+        if self._later and self.connected and not self.total_outbufs_len:
+            with self.requests_lock:
+                self.requests, self._later = self._later, []
+                self.server.add_task(self)
 
     def received(self, data: bytes) -> bool:
         if self.idle:
@@ -208,6 +231,13 @@ class PatientServer(TcpWSGIServer):  # type: ignore[misc]  # waitress has no typ
         self._defects = 0
         where = (listener.family, listener.type, 0, listener.getsockname())
         super().__init__(app, _sock=listener, bind_socket=False, sockinfo=where, **waitress)
+
+    def add_task(self, task: Channel) -> None:
+        """The next request of a connection, to the end of the queue."""
+        if task.total_outbufs_len:
+            task.set_aside()
+        else:
+            super().add_task(task)
 
     def readable(self) -> bool:
         """Whether to accept: not when full, unless an old one can be dropped."""

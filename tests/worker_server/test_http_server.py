@@ -220,3 +220,36 @@ def test_a_full_flight_record_needs_no_room_on_a_disk(served, monkeypatch):
         for _ in range(2):
             connection.request("GET", "/record")
             assert len(connection.getresponse().read()) == 3 << 20
+
+
+def test_who_pipelines_and_reads_nothing_is_answered_once_and_others_meanwhile(served):
+    asked = []
+
+    def counting(environ, start_response):
+        asked.append(environ["PATH_INFO"])
+        return application(environ, start_response)
+
+    server = served()
+    server.server._dispatcher.set_thread_count(1)
+    server.server._server.application = counting
+    server.connect(b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n" * 20)
+    wait_for(lambda: asked, within_s=10, what="its first request is answered")
+    for _ in range(5):
+        assert server.get("/healthz")[0] == 200
+    assert asked.count("/big") == 1
+
+
+@pytest.mark.parametrize("count", [1, 2, 50])
+def test_all_requests_that_are_pipelined_are_answered_in_their_order(served, count):
+    server = served()
+    paths = [f"/{number}" if number % 3 else "/record" for number in range(count)]
+    sock = server.connect("".join(f"GET {p} HTTP/1.1\r\nHost: x\r\n\r\n" for p in paths).encode())
+    stream = sock.makefile("rb")
+    for path in paths:
+        assert stream.readline() == b"HTTP/1.1 200 OK\r\n"
+        length = 0
+        while (line := stream.readline()) != b"\r\n":
+            if line.lower().startswith(b"content-length"):
+                length = int(line.split(b":")[1])
+        body = stream.read(length)
+        assert body == (BIG[:length] if path == "/record" else f"127.0.0.1 {path}\n".encode())
