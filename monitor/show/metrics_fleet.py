@@ -19,7 +19,7 @@ from lightkeeper.worker_server.wire import StepState, Took
 _JOBS_TOLD: Final = 16
 """One Lighthouse serves one job, but ranks may report any job name."""
 _ALONE: Final = "without a Lighthouse"
-_NO_LIGHTHOUSE: Final = "without a Lighthouse, and while it is away"
+_NO_LIGHTHOUSE: Final = "while no Lighthouse answers"
 _NO_STEPS: Final = "no rank of the group answers, or none reports steps"
 
 STATES: Final = {
