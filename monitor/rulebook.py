@@ -36,6 +36,8 @@ def read_policy(path: Path) -> PolicyFile:
     Raises:
         PolicyError: every problem, one a line, each with the file's name.
     """
+    if path.is_fifo():
+        raise PolicyError((f"{path}: a pipe, which may never end: give a file",))
     try:
         with path.open("rb") as file:
             text = file.read(FILE_MAX_BYTES).decode()

@@ -15,6 +15,7 @@ import contextlib
 import fcntl
 import json
 import os
+import secrets
 import stat
 import time
 from collections.abc import Callable, Mapping
@@ -137,6 +138,11 @@ def candidates(environ: Mapping[str, str]) -> tuple[Path, ...]:
         Path("/tmp") / name,  # noqa: S108
     ]
     return tuple(dict.fromkeys(place.absolute() for place in places if place is not None))
+
+
+def unguessable() -> Path:
+    """A last place: the others have names that another user may have made first."""
+    return Path(f"/dev/shm/lightkeeper-{os.getuid()}-{secrets.token_hex(8)}")  # noqa: S108
 
 
 def first_usable(

@@ -257,6 +257,8 @@ def _lines(path: Path, unpacker: Unpacker) -> Iterator[Any]:
         OSError: it cannot be read.
         LineError: it is damaged from here on.
     """
+    if path.is_fifo():
+        raise LineError("a pipe, which may never end: give a file")
     with path.open("rb") as file:
         while data := file.read(_PIECE):
             yield from unpacker.feed(data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from lightkeeper.monitor.clock import SteadyClock
 from lightkeeper.monitor.decide.rules import GUARDS, PolicyAction, PolicyError
 from lightkeeper.monitor.journal.entries import Tick
 from lightkeeper.monitor.journal.replay import Event, Opened, Replay, events, find_journals
-from lightkeeper.monitor.rulebook import Rulebook, effective
+from lightkeeper.monitor.rulebook import Rulebook, effective, read_policy
 from lightkeeper.monitor.service import Service
 from lightkeeper.monitor.store.store import Store
 from tests.monitor.api import TOKEN, Api, options
@@ -277,3 +278,9 @@ def test_a_saved_pause_that_cannot_be_read_pauses_all_the_same(body, tmp_path: P
     switch.take_over(body)
     assert switch.why() == "paused by lightkeeper: a saved pause cannot be read"
     store.close()
+
+
+def test_a_pipe_is_no_policy_file_and_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(PolicyError, match="a pipe, which may never end"):
+        read_policy(tmp_path / "pipe")

@@ -20,6 +20,7 @@ from lightkeeper.worker_server.run_dir import (
     hold,
     pid_namespace,
     sweep,
+    unguessable,
 )
 from lightkeeper.worker_server.wire import GroupName, Host, Identity
 
@@ -166,3 +167,10 @@ def test_a_beating_rank_whose_sidecar_has_not_come_is_not_swept(gone):
     page.beat()
     assert sweep(files.page.parent) == 0
     assert sweep(files.page.parent, time.monotonic_ns() + 601 * 10**9) == 1
+
+
+def test_who_finds_all_named_places_taken_by_somebody_has_one_that_nobody_could_guess():
+    first, second = unguessable(), unguessable()
+    assert first != second
+    assert first.parent == Path("/dev/shm")
+    assert len(first.name.rpartition("-")[2]) == 16
