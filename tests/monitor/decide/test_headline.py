@@ -169,7 +169,8 @@ HELD = QuarantineEntry("rg_1", "it hung", "ann", NOW_S, None, None, scope=Scope.
         (evicted(RankHealth.STARTING), "Training: 2 of 4 ranks are healthy, 2 starting"),
         (evicted(RankHealth.HEALTHY), "Training: all 4 ranks are healthy"),
     ],
-    ids=["dead", "slower too", "unreachable", "gone", "quarantined", "another is sick", "starting", "back"],
+    ids=["dead", "slower too", "unreachable", "gone", "quarantined", "another is sick", "starting",
+         "back"],
 )  # fmt: skip
 def test_after_an_eviction_it_says_without_whom_it_trains_and_who_is_waited_for(
     view: View, said: str
