@@ -315,7 +315,7 @@ def _wrong(view: View, seen: _Figures) -> str:
     if late := seen.healths[RankHealth.LATE]:
         return f"the next commit of {late:,} {'rank' if late == 1 else 'ranks'} is late"
     if warnings := view.warnings:
-        more = f", and {len(warnings) - 1} more" if len(warnings) > 1 else ""
+        more = f", and {len(warnings) - 1} more" if len(warnings) > 1 and not view.out else ""
         return warnings[0] + more
     kinds = [kind.replace("_", " ") for kind in sorted(view.result.unknown)]
     return f"nobody looks for {listed(kinds)}" if kinds else ""

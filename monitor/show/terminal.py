@@ -347,7 +347,9 @@ def status_screen(status: Row, width: int | None, base: str) -> list[Line]:
         lines.append(line)
     worst = status["worst_groups"]
     if worst:
-        lines += [[("", "")], *table(GROUP_COLUMNS, worst, width)]
+        quorum = any(group["in_quorum"] is not None for group in worst)
+        columns = GROUP_COLUMNS if quorum else GROUP_COLUMNS[:-2]
+        lines += [[("", "")], *table(columns, worst, width)]
     if (more := status["groups"]["all"] - len(worst)) > 0:
         text = f"and {more:,} more, none of them worse: lightkeeper get groups"
         lines.append([(text, "dim")])

@@ -160,6 +160,7 @@ HELD = QuarantineEntry("rg_1", "it hung", "ann", NOW_S, None, None, scope=Scope.
     ("view", "said"),
     [
         (evicted(), OUT + "Its launcher is waited for"),
+        (evicted(spent=Spent(usual_s=0.2)), OUT + "Its launcher is waited for"),
         (evicted(RankHealth.UNREACHABLE), OUT + "Its launcher is waited for"),
         (evicted(None), OUT + "Its launcher is waited for"),
         (evicted(quarantine_groups=(HELD,)),
@@ -168,7 +169,8 @@ HELD = QuarantineEntry("rg_1", "it hung", "ann", NOW_S, None, None, scope=Scope.
         (evicted(RankHealth.STARTING), "Training: 2 of 4 ranks are healthy, 2 starting"),
         (evicted(RankHealth.HEALTHY), "Training: all 4 ranks are healthy"),
     ],
-    ids=["dead", "unreachable", "gone", "quarantined", "another is sick", "starting", "back"],
+    ids=["dead", "slower too", "unreachable", "gone", "quarantined", "another is sick", "starting",
+         "back"],
 )  # fmt: skip
 def test_after_an_eviction_it_says_without_whom_it_trains_and_who_is_waited_for(
     view: View, said: str

@@ -162,8 +162,9 @@ def test_without_a_lighthouse_no_quorum_is_told() -> None:
     assert answer["says"] == "step 120, 0.5 s a step"
 
 
-def test_without_a_lighthouse_no_eviction_is_missed() -> None:
+def test_without_a_lighthouse_no_line_speaks_of_eviction_or_quorum() -> None:
     assert status(trains(lighthouse=NONE))["keeper"]["more"] == []
+    assert "quorum" not in screen(trains(lighthouse=NONE))
 
 
 STANDBY = LeaseStanding(active=False, epoch=1, holder="head2", url=None, since_s=None)
