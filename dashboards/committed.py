@@ -205,7 +205,8 @@ def queries(board: Mapping[str, Any]) -> Iterator[BoardQuery]:
 def filled(expr: str, **values: str) -> str:
     """`expr` as Prometheus gets it: every variable not in `values` means all."""
     values = {"topn": "40", **values}
-    return re.sub(r"\$(\w+)", lambda variable: values.get(variable[1], ".+"), expr)
+    every = {"run": ".*"}  # ranks that no monitor lists to Prometheus have no run
+    return re.sub(r"\$(\w+)", lambda name: {**every, **values}.get(name[1], ".+"), expr)
 
 
 class Prometheus:

@@ -353,6 +353,7 @@ def test_three_commands_and_no_variable_from_the_wheel_to_a_watched_job(shell):
         assert seen == {"job.0", "job.1"}
         of_host = {"versions", "run directory", "ptrace"}
         states = {row["state"] for row in findings if row["check"] not in of_host}
+        states -= {"unknown"}  # torch's control plane may come up later, and doctor says so
         assert (examined.returncode, states) == (0, {"ok"}), examined.stdout
     finally:
         (shell.folder / "stop").touch()

@@ -90,7 +90,7 @@ def found_and_scraped(site: Site) -> None:
     labels = {
         tuple(sorted(sample.labels)) for sample in site.prom.query("lightkeeper_rank_commits_total")
     }
-    assert labels == {("__name__", "instance", "job", "job_id", "rank", "replica_group")}
+    assert labels == {("__name__", "instance", "job", "job_id", "rank", "replica_group", "run")}
 
 
 def judged_by_the_rules(site: Site) -> None:
