@@ -82,10 +82,10 @@ class Watch:
         ranks = self.snapshot["ranks"] if self.snapshot else []
         return max((rank.get("step") or 0 for rank in ranks), default=0)
 
-    def incarnations(self, group: str) -> frozenset[str]:
-        """Of a group's ranks now."""
+    def processes(self, group: str) -> frozenset[tuple[str, int]]:
+        """Host and pid of each of a group's ranks now."""
         ranks = self.snapshot["ranks"] if self.snapshot else []
-        return frozenset(rank["incarnation"] for rank in ranks if rank["group"] == group)
+        return frozenset((rank["host"], rank["pid"]) for rank in ranks if rank["group"] == group)
 
 
 def pause(seconds: float) -> None:
