@@ -41,7 +41,7 @@ class Runner(harness.Runner):
         if run.kind.settle_s:
             self._wait(watch, run.kind.settle_s)
         watch.forget()
-        before = watch.incarnations(run.group)
+        before = watch.processes(run.group)
         struck = _strike(fleet, watch, run)
         with _undone(fleet, run):
             self._until_fired(fleet, watch, run, struck["time"])
@@ -107,7 +107,7 @@ class Runner(harness.Runner):
         until = time.monotonic() + (RESTART_LIMIT_S if out else 2.0)
         while time.monotonic() < until:
             watch.look()
-            if watch.snapshot is not None and watch.incarnations(run.group) != before:
+            if watch.snapshot is not None and watch.processes(run.group) != before:
                 return True
             pause(LOOK_S)
         return False
