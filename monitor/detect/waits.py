@@ -65,9 +65,7 @@ def build(history: History) -> WaitGraph:
     tracks = history.present()
     standing = {track.rank: _standing(history, track) for track in tracks}
     stuck = _stuck(history, standing)
-    for collective in stuck:
-        if collective.complete and collective.completed:
-            standing.update(dict.fromkeys(collective.joined, RankStanding.LEFT))
+    standing.update((rank, RankStanding.LEFT) for rank in _left(stuck))
     forming = forming_waits(history)
     missing = missed(history, tracks, standing, (*stuck, *forming))
     outside = (rank for rank in missing if standing[rank] is not RankStanding.TRACED)
@@ -115,6 +113,13 @@ def _stuck(history: History, standing: Mapping[RankName, RankStanding]) -> tuple
         for find in (stuck_in, transfers_in)
         for stuck in find(group, members, standing)
     )
+
+
+def _left(stuck: Iterable[Stuck]) -> Iterable[RankName]:
+    """Ranks inside collectives that a peer has completed."""
+    for collective in stuck:
+        if collective.complete and collective.completed:
+            yield from collective.joined
 
 
 def stuck_wait(stuck: Stuck) -> Wait:
