@@ -88,12 +88,15 @@ def same_launch(rank: Target, other: Target) -> bool | None:
     a, b = rank.claim, other.claim
     if a.launcher and a.launcher == b.launcher and rank.address == other.address:
         return True
-    if a.launch and b.launch and a.launch != b.launch:
+    listed = Source.FILE in (rank.source, other.source)  # an address in a list claims nothing
+    if a.launch != b.launch and not listed:
         return False
     if a.meeting and b.meeting and a.meeting != b.meeting:
         return False
     if a.launch and b.launch:
         return True
+    if a.meeting != b.meeting and not listed:
+        return False
     return False if over_before(rank, other) or over_before(other, rank) else None
 
 

@@ -303,6 +303,18 @@ def test_a_stranger_of_another_world_joins_no_group(fleet: Fleet) -> None:
     assert fleet.names() == {"rg_2.0": "honest"}
 
 
+@pytest.mark.parametrize("claim", [{"launch": "secret"}, {"meeting": "secret"}])
+def test_a_stranger_that_claims_nothing_joins_no_launch_that_does(
+    fleet: Fleet, claim: dict[str, str]
+) -> None:
+    """A number is free while a rank is not up yet, or its host is lost."""
+    fleet.launch("honest", group="rg_2", claim=claim).register(0)
+    evil = fleet.launch("evil", group="rg_2", host="evil")
+    assert evil.register(1) is Registered.WAIT
+    fleet.launch("late", group="rg_2", host="other", claim=claim).register(1)
+    assert fleet.names() == {"rg_2.0": "honest", "rg_2.1": "late"}
+
+
 def test_a_run_outlives_a_restart_of_the_monitor(fleet: Fleet) -> None:
     first = fleet.launch("first")
     first.up()
