@@ -50,16 +50,20 @@ def listed(*, monitor: Monitor, as_json: bool, **chosen: Any) -> None:
         (report["id"], moment(report["milestones"]["first_seen_s"]), report["kind"],
          report["state"], report["severity"],
          suspects(report["culprits"], report["candidates"], _NAMES), report["account"]["outcome"],
-         report["account"]["lost"]["text"], report["says"])
+         _amount(report["account"]["lost"]), report["says"])
         for report in body["incidents"]
     ]  # fmt: skip
-    out, totals = console(), monitor.ask(f"/v1/audit?{query}")
+    out, totals = console(), body["totals"]
     show_table(out, "incidents", columns, rows)
     evictions = counted(totals["evictions"], "eviction")
     out.print(text(f"{evictions}; {counted(totals['incidents'], 'incident')} fired"))
-    unknown = totals["lost"]["unknown"]
-    tail = f" (and {unknown} of which it cannot be told)" if unknown else ""
-    out.print(text(f"lost {totals['lost']['text']} rank-seconds{tail}", style="dim"))
+    tail = f" (and {totals['unknown']} of which it cannot be told)" if totals["unknown"] else ""
+    lost = f"lost at least {_amount(totals['lost'])} rank-seconds{tail}"
+    out.print(text(lost, style="dim"))
+
+
+def _amount(rank_seconds: float | None) -> str:
+    return "cannot tell" if rank_seconds is None else f"{rank_seconds:.0f}"
 
 
 @command()

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain, zip_longest
 from operator import itemgetter
 from typing import Any, Final
 
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import DecisionRow, Eviction
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import GroupName, Host
 from lightkeeper.monitor.model.observation import Snapshot
 from lightkeeper.monitor.model.plain import readable, to_plain
 from lightkeeper.monitor.model.verdict import Kind
+from lightkeeper.monitor.model.wording import counted
 
 # -- case --------------------------------------------------------------------------------------
 
@@ -105,89 +104,76 @@ class AuditedIncident:
 
 # -- account -----------------------------------------------------------------------------------
 
-# What an incident cost: rank-seconds of waiting, as far as they were measured.
-#
-# A part that is not over yet, or whose end was not seen, has only a lower bound.
 
-NO_FACTS = "nobody counted the ranks when it fired"
-_BY_HAND = "what an eviction by hand costs is no fault's: goodput has it as recovering"
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Time that ranks lost to a fault, as far as it was measured."""
 
+    ranks: int
+    seconds: float | None
+    """Of each of them; None: not known."""
+    over: bool = True
+    """Whether this is all; otherwise it is at least this."""
 
-def lost_by_others(case: AuditedIncident) -> Amount:  # noqa: PLR0911 - one reason a line
-    """Rank-seconds that the other groups waited: from the fault until they committed again."""
-    facts, verdict = case.facts, case.incident.verdict
-    if case.incident.milestones.firing_s is None:
-        return nothing("it never fired")
-    if verdict.kind is Kind.BY_HAND:
-        return unknown(_BY_HAND)
-    if facts is None:
-        return unknown(NO_FACTS)
-    if facts.others == 0:
-        return nothing("there was no other group")
-    if verdict.kind is Kind.STRAGGLER:
-        if not verdict.lost_s >= 0:  # NaN too
-            return unknown("a damaged record")
-        seen = facts.others * verdict.lost_s
-        return between(seen, seen, f"{_ranks(facts.others)} waited {verdict.lost_s:.1f} s for it")
-    if verdict.kind in (Kind.REPLICA_LAG, Kind.STATE_CORRUPT):
-        return unknown("nobody stands still for such a fault, and what it slows is not measured")
-    if not verdict.stops:
-        return nothing("nobody waited for it")
-    return _waited(case, facts)
+    @property
+    def rank_seconds(self) -> float | None:
+        """To a tenth; more would be false precision."""
+        return None if self.seconds is None else round(self.ranks * self.seconds, 1)
+
+    def __str__(self) -> str:
+        """`183`, `at least 12`, `cannot tell`."""
+        if self.rank_seconds is None:
+            return "cannot tell"
+        return f"{'' if self.over else 'at least '}{self.rank_seconds:.0f}"
+
+    @property
+    def words(self) -> str:
+        if self.seconds is None or not self.ranks:
+            return ""
+        return f"{counted(self.ranks, 'rank')}, {self.seconds:.1f} s each"
 
 
-def _waited(case: AuditedIncident, facts: FleetFacts) -> Amount:
-    incident, count = case.incident, facts.others
-    commit_s = incident.milestones.survivor_commit_s
-    if commit_s is not None:
-        waited_s = max(0.0, commit_s - case.began_s)
-        words = f"{_ranks(count)} waited {waited_s:.1f} s, until they committed again"
-        return between(count * waited_s, count * waited_s, words)
-    if not incident.groups and incident.ended_s is not None:  # nobody's fault: no group is followed
-        least_s = max(0.0, incident.last_seen_s - case.began_s)
-        most_s = max(least_s, incident.ended_s - case.began_s)
-        words = f"{_ranks(count)} waited, until it was over"
-        return between(count * least_s, count * most_s, words)
-    if case.followed:
-        least_s = max(0.0, _until(case) - case.began_s)
-        return between(count * least_s, None, f"{_ranks(count)} have waited {least_s:.1f} s so far")
-    return unknown("no other group was seen to commit again")
+_NOTHING: Final = Loss(0, 0.0)
+_NOT_KNOWN: Final = Loss(0, None)
+_UNMEASURED: Final = (Kind.BY_HAND, Kind.REPLICA_LAG, Kind.STATE_CORRUPT)
+"""What these cost is not measured: nobody stands still for them, or it is no fault's."""
 
 
-def lost_by_own(case: AuditedIncident) -> Amount:
-    """Rank-seconds that the accused groups stood: from the fault until they committed again."""
-    facts, incident = case.facts, case.incident
+def lost_by_others(case: AuditedIncident) -> Loss:
+    """What the other groups waited: from the fault until they committed again."""
+    facts, incident, verdict = case.facts, case.incident, case.incident.verdict
     if incident.milestones.firing_s is None:
-        return nothing("it never fired")
-    if not incident.groups:
-        return nothing("no group is accused")
-    if incident.kind is Kind.BY_HAND:
-        return unknown(_BY_HAND)
-    if facts is None:
-        return unknown(NO_FACTS)
-    if not incident.verdict.stops and not case.evicted:
-        return nothing("the group went on")
-    began_s = case.began_s
-    if not incident.verdict.stops and case.asked_s is not None:
-        began_s = case.asked_s
-    return _away(case, facts, began_s)
+        return _NOTHING
+    if facts is None or verdict.kind in _UNMEASURED:
+        return _NOT_KNOWN
+    if verdict.kind is Kind.STRAGGLER:
+        return _lost(facts.others, verdict.lost_s)
+    if not verdict.stops:
+        return _NOTHING
+    again_s = incident.milestones.survivor_commit_s
+    end_s = again_s or (_until(case) if case.followed else incident.last_seen_s)
+    return _lost(facts.others, end_s - case.began_s, over=again_s is not None)
 
 
-def _away(case: AuditedIncident, facts: FleetFacts, since_s: float) -> Amount:
-    incident, count = case.incident, facts.own
+def lost_by_own(case: AuditedIncident) -> Loss:
+    """What the accused groups stood: from the fault until they committed again."""
+    facts, incident, stops = case.facts, case.incident, case.incident.verdict.stops
+    if incident.milestones.firing_s is None or not incident.groups:
+        return _NOTHING
+    if facts is None or incident.kind is Kind.BY_HAND:
+        return _NOT_KNOWN
+    if not stops and not case.evicted:
+        return _NOTHING
+    began_s = case.began_s if stops or case.asked_s is None else case.asked_s
     back_s = incident.milestones.rejoined_s
-    if back_s is not None:
-        away_s = max(0.0, back_s - since_s)
-        words = f"{_ranks(count)} of its own away {away_s:.1f} s, until it committed again"
-        return between(count * away_s, count * away_s, words)
-    if case.evicted or incident.kind is Kind.DEAD:
-        away_s = max(0.0, _until(case) - since_s)
-        so_far = "so far" if case.followed else "at least: nobody saw it come back"
-        words = f"{_ranks(count)} of its own away {away_s:.1f} s {so_far}"
-        return between(count * away_s, None, words)
-    stood_s = max(0.0, incident.last_seen_s - since_s)
-    words = f"{_ranks(count)} of its own stood {stood_s:.1f} s at least"
-    return between(count * stood_s, None, words)
+    away = case.evicted or incident.kind is Kind.DEAD
+    end_s = back_s or (_until(case) if away else incident.last_seen_s)
+    return _lost(facts.own, end_s - began_s, over=back_s is not None)
+
+
+def _lost(ranks: int, seconds: float, *, over: bool = True) -> Loss:
+    damaged = not math.isfinite(seconds) or not math.isfinite(ranks * seconds)
+    return _NOT_KNOWN if damaged else Loss(ranks, max(0.0, seconds), over)
 
 
 def _until(case: AuditedIncident) -> float:
@@ -196,72 +182,6 @@ def _until(case: AuditedIncident) -> float:
     over_s = case.incident.run_over_s
     end_s = case.now_s if over_s is None else over_s
     return end_s if case.incident.open else min(end_s, since_s + case.config.follow_s)
-
-
-def _ranks(count: int) -> str:
-    return "1 rank" if count == 1 else f"{count} ranks"
-
-
-# Amounts of time that are known to lie in a range, or not known at all.
-
-
-@dataclass(frozen=True, slots=True)
-class Amount:
-    """Rank-seconds between two bounds; None: that bound is not known."""
-
-    low: float | None
-    high: float | None
-    words: str
-    """How it was derived, or why it is not known."""
-
-    @property
-    def bounded(self) -> bool:
-        """Whether there is any bound."""
-        return self.low is not None or self.high is not None
-
-    def plus(self, other: Amount) -> Amount:
-        """The sum; it lacks a bound if either lacks it."""
-        words = "; ".join(part for part in (self.words, other.words) if part)
-        return Amount(_sum(self.low, other.low), _sum(self.high, other.high), words)
-
-    def rounded(self) -> Amount:
-        """To a tenth; more would be false precision."""
-        return replace(self, low=_tenth(self.low), high=_tenth(self.high))
-
-    def __str__(self) -> str:
-        """`183 to 435`, `at least 12`, `cannot tell`."""
-        if self.low is None:
-            return "cannot tell" if self.high is None else f"at most {self.high:.0f}"
-        if self.high is None:
-            return f"at least {self.low:.0f}"
-        alike = round(self.low) == round(self.high)
-        return f"{self.low:.0f}" if alike else f"{self.low:.0f} to {self.high:.0f}"
-
-
-def between(low: float, high: float | None, words: str) -> Amount:
-    """A range; bounds in the wrong order are swapped."""
-    if not math.isfinite(low) or (high is not None and not math.isfinite(high)):
-        return unknown("a damaged record")
-    if high is not None and high < low:
-        low, high = high, low
-    return Amount(low, high, words)
-
-
-def unknown(words: str) -> Amount:
-    """An amount that is not known; `words` say why."""
-    return Amount(None, None, words)
-
-
-def nothing(words: str) -> Amount:
-    return Amount(0.0, 0.0, words)
-
-
-def _sum(value: float | None, other: float | None) -> float | None:
-    return None if value is None or other is None else value + other
-
-
-def _tenth(value: float | None) -> float | None:
-    return round(value, 1) + 0.0 if value is not None and math.isfinite(value) else None
 
 
 # How long each part of an incident took, and how long guards held.
@@ -387,9 +307,8 @@ class IncidentAccount:
     `passed`, `open`."""
     intervals: tuple[Interval, ...]
     holds: tuple[HoldSpan, ...]
-    lost_by_others: Amount
-    lost_by_own: Amount
-    lost: Amount
+    lost_by_others: Loss
+    lost_by_own: Loss
     ran_on: tuple[Host, ...]
     back_on: tuple[Host, ...]
     final: bool
@@ -400,14 +319,15 @@ class IncidentAccount:
         """Whether an eviction was asked for."""
         return self.outcome in ("evicted", "evicting", "failed")
 
-    def rounded(self) -> IncidentAccount:
-        """With amounts rounded, as shown."""
-        return replace(self, **{name: getattr(self, name).rounded() for name in _AMOUNTS})
+    @property
+    def lost(self) -> float | None:
+        """Rank-seconds, at least; None: not known."""
+        others, own = self.lost_by_others.rank_seconds, self.lost_by_own.rank_seconds
+        return None if others is None or own is None else others + own
 
 
 def account(case: AuditedIncident) -> IncidentAccount:
     """The account of this incident; never raises, whatever the store held."""
-    others, own = lost_by_others(case), lost_by_own(case)
     who, why = _decided(case)
     facts, marks = case.facts, case.incident.milestones
     all_back = marks.survivor_commit_s is not None and marks.rejoined_s is not None
@@ -417,9 +337,8 @@ def account(case: AuditedIncident) -> IncidentAccount:
         outcome=_outcome(case),
         intervals=intervals(case),
         holds=hold_spans(case),
-        lost_by_others=others,
-        lost_by_own=own,
-        lost=others.plus(own),
+        lost_by_others=lost_by_others(case),
+        lost_by_own=lost_by_own(case),
         ran_on=() if facts is None else all_hosts(facts.hosts),
         back_on=() if facts is None else all_hosts(facts.back_on),
         final=not case.incident.open and (all_back or not case.followed),
@@ -458,84 +377,37 @@ def all_hosts(hosts: Hosts) -> tuple[Host, ...]:
     return tuple(sorted({*chain.from_iterable(hosts.values())}))
 
 
-_AMOUNTS: Final = ("lost", "lost_by_others", "lost_by_own")
-
-
 def account_to_json(shown: IncidentAccount) -> dict[str, Any]:
     """In plain JSON types; what is not known is null."""
-    plain = to_plain(shown.rounded())
+    plain = to_plain(shown)
     for name in ("intervals", "holds"):
         spans: Sequence[Interval | HoldSpan] = getattr(shown, name)
         for span, body in zip(spans, plain[name], strict=True):
             body["seconds"] = None if span.seconds is None else round(span.seconds, 3)
-    for name in ("lost", "lost_by_others", "lost_by_own"):
-        plain[name]["text"] = str(getattr(shown, name))
-    return plain
-
-
-# -- totals ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class SummedAmount(Amount):
-    """The sum of those amounts that have a bound."""
-
-    unknown: int = 0
-    """How many have none: they are counted, not taken for zero."""
-
-
-def summed(amounts: Sequence[Amount]) -> SummedAmount:
-    """Rounded to a tenth."""
-    bounded = [amount for amount in amounts if amount.bounded]
-    total = nothing("")
-    for amount in bounded:
-        total = total.plus(amount)
-    total, missing = total.rounded(), len(amounts) - len(bounded)
-    but = f"; of {missing} it cannot be told" if missing else ""
-    return SummedAmount(total.low, total.high, f"of {len(bounded)} incidents{but}", missing)
+    for name in ("lost_by_others", "lost_by_own"):
+        loss: Loss = getattr(shown, name)
+        plain[name] |= {"rank_seconds": loss.rank_seconds, "text": str(loss), "words": loss.words}
+    return {**plain, "lost": shown.lost}
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
-    """The costs of some incidents."""
+class Totals:
+    """What some incidents came to."""
 
     incidents: int
+    """Those that fired."""
     evictions: int
-    lost: SummedAmount
+    lost: float
+    """Rank-seconds, at least."""
+    unknown: int
+    """How many have a cost that is not known: they are counted, not taken for zero."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpanCosts(Costs):
-    """The costs of all over a span: the body of `GET /v1/audit`."""
-
-    since_s: float | None
-    until_s: float
-    outcomes: Mapping[str, int]
-    kinds: Mapping[str, Costs]
-
-
-def span_costs(cases: Sequence[AuditedIncident], since_s: float | None, now_s: float) -> SpanCosts:
-    """Their costs, together and by kind."""
-    accounts = [account(case) for case in cases]
-    kinds = grouped((str(c.incident.kind), a) for c, a in zip(cases, accounts, strict=True))
-    every = _costs(accounts)
-    return SpanCosts(
-        every.incidents,
-        every.evictions,
-        every.lost,
-        since_s=since_s,
-        until_s=now_s,
-        outcomes=dict(sorted(Counter(audited.outcome for audited in accounts).items())),
-        kinds={kind: _costs(same_kind) for kind, same_kind in sorted(kinds.items())},
-    )
-
-
-def _costs(accounts: Sequence[IncidentAccount]) -> Costs:
-    return Costs(
-        incidents=len(accounts),
-        evictions=sum(audited.evicted for audited in accounts),
-        lost=summed([audited.lost for audited in accounts]),
-    )
+def totals_of(cases: Iterable[AuditedIncident]) -> Totals:
+    accounts = [account(case) for case in cases if case.incident.milestones.firing_s is not None]
+    lost = [audited.lost for audited in accounts if audited.lost is not None]
+    evictions = sum(audited.evicted for audited in accounts)
+    return Totals(len(accounts), evictions, round(sum(lost), 1), len(accounts) - len(lost))
 
 
 # -- choose ------------------------------------------------------------------------------------

@@ -397,7 +397,7 @@ class View:
         return IncidentReport(
             incident=incident,
             face=self.face(incident),
-            account=account(case).rounded(),
+            account=account(case),
             decisions=case.decisions,
             evictions=case.evictions,
             latest=self.evictions.get(incident.id),

@@ -1,4 +1,4 @@
-"""Keeps the account of every incident while it happens, counts it, and writes the audit log."""
+"""Keeps what the account of an incident needs while it happens, and writes the audit log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from lightkeeper.monitor.decide import audit as lines
-from lightkeeper.monitor.decide.accounts import account, facts_of, hosts_of
+from lightkeeper.monitor.decide.accounts import facts_of, hosts_of
 from lightkeeper.monitor.decide.audit import FACTS, IncidentAudit, audit_of, by_incident
 from lightkeeper.monitor.decide.rules import Reload
 from lightkeeper.monitor.model.config import KeeperConfig
@@ -22,7 +22,6 @@ from lightkeeper.monitor.model.incident import Incident
 from lightkeeper.monitor.model.names import IncidentId
 from lightkeeper.monitor.model.observation import Pause, Snapshot
 from lightkeeper.monitor.model.plain import to_plain
-from lightkeeper.monitor.show.metrics import Instruments
 from lightkeeper.monitor.store.audit_log import Line, LogFile
 from lightkeeper.monitor.store.store import Store
 
@@ -34,18 +33,12 @@ class Auditor:
     def __init__(
         self,
         store: Store,
-        instruments: Instruments,
         config: KeeperConfig,
         log: LogFile | None = None,
     ) -> None:
         self._store = store
-        self._instruments = instruments
         self._log = log
         self._audit = IncidentAudit(config=config)
-        self._open: set[IncidentId] = set()
-        """Incidents whose account may still change."""
-        self._settled: set[IncidentId] = set()
-        """Incidents whose account is final."""
         self._known: dict[tuple[IncidentId, float], Eviction] = {}
         self._pause: Pause | None = None
         self._looked = False
@@ -92,30 +85,7 @@ class Auditor:
     def adopt(self, remembered: Remembered) -> None:
         """Continue from what the store holds: at the start, and after another monitor."""
         self._audit = audit_of(remembered, self._audit.config)
-        self._open, self._settled = set(), set()
         self._known = {eviction.key: eviction for eviction in remembered.taken_up}
-
-    def count(
-        self,
-        incidents: Iterable[Incident],
-        decisions: Mapping[IncidentId, Sequence[DecisionRow]],
-        now_s: float,
-    ) -> None:
-        """Count each account once, when it is final.
-
-        An account that was final when this monitor took over was counted by an earlier monitor.
-        """
-        for incident in incidents:
-            if incident.milestones.firing_s is None or incident.id in self._settled:
-                continue
-            audited = account(self._audit.case(incident, decisions.get(incident.id, ()), now_s))
-            if not audited.final:
-                self._open.add(incident.id)
-                continue
-            self._settled.add(incident.id)
-            if incident.id in self._open:
-                self._instruments.count_account(str(incident.kind), lost=audited.lost.low)
-        self._forget(incidents)
 
     @property
     def lines_waiting(self) -> int:
@@ -156,11 +126,9 @@ class Auditor:
             if wait:
                 self._log.flush(_LOG_S)
 
-    def _forget(self, incidents: Iterable[Incident]) -> None:
+    def forget(self, incidents: Iterable[Incident]) -> None:
         """Drop the notes on incidents that are no longer shown; the store keeps them."""
         shown = {incident.id for incident in incidents}
-        self._open &= shown - self._settled
-        self._settled &= shown
         audit = self._audit
         unshown = [key for key in audit.facts if key not in shown]
         keys = [

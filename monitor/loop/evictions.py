@@ -255,7 +255,7 @@ class Acting:
         components, recent = self._components, self.recent
         with self._errors.part("audit"):
             components.auditor.took_place(snapshot, result.changed, before)
-            components.auditor.count(recent.incidents(), recent.decisions(), snapshot.now_s)
+            components.auditor.forget(recent.incidents())
 
     # -- by hand ------------------------------------------------------------------------------
 

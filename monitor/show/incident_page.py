@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from lightkeeper.monitor.decide.accounts import OPEN, SpanCosts
+from lightkeeper.monitor.decide.accounts import OPEN, Totals
 from lightkeeper.monitor.decide.view import IncidentReport, bundle_url
 from lightkeeper.monitor.model.eviction import Eviction, Rung, RungOutcome, RungResult
 from lightkeeper.monitor.model.incident import Incident, State, Training
@@ -405,7 +405,7 @@ def incidents_page(
     asked: Mapping[str, str],
     total: int,
     remembered: int,
-    totals: SpanCosts | None,
+    totals: Totals | None,
     wrong: str = "",
     job: str = "",
     runs: Sequence[str] = (),

@@ -114,15 +114,6 @@ class Instruments:
             messages=metrics_upkeep.NOTIFICATIONS.counter(registry),
             pending=metrics_upkeep.PENDING.live(registry),
         )
-        self.lost = metrics_incidents.LOST.counter(registry)
-        self.unaccounted = metrics_incidents.UNACCOUNTED.counter(registry)
-
-    def count_account(self, kind: str, *, lost: float | None) -> None:
-        """Count what one incident cost, by its lower bound; None: not known."""
-        if lost is None:
-            self.unaccounted.labels(kind).inc()
-        else:
-            self.lost.labels(kind).inc(max(0.0, lost))
 
     def count_incidents(self, incidents: Sequence[Incident], before: Sequence[Incident]) -> None:
         """Count the transitions and stages that are new since `before`."""

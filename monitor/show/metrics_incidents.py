@@ -197,8 +197,6 @@ def _quarantine(view: View) -> Iterator[Metric]:
 
 # -- Goodput: rank-seconds that trained, those that did not by cause -----------------------------
 
-_NO_ACCOUNT: Final = "no account of such an incident is complete since this monitor started"
-
 EFFECTIVE = counter(
     "effective_rank_seconds",
     "Rank-seconds that went into committed steps at the job's usual pace, since this monitor "
@@ -211,23 +209,13 @@ INEFFECTIVE = counter(
     ("cause",), series=f"at most {len(FAULTS) + 7}",
     absent="causes that cost nothing since this monitor looks",
 )  # fmt: skip
-LOST = counter(
-    "lost_rank_seconds",
-    "Rank-seconds that waited for faults, at least, once their accounts are complete.",
-    ("kind",), series=f"at most {len(FAULTS)}", absent=_NO_ACCOUNT,
-)  # fmt: skip
-UNACCOUNTED = counter(
-    "unaccounted_incidents",
-    "Incidents whose loss is not known.",
-    ("kind",), series=f"at most {len(FAULTS)}", absent=_NO_ACCOUNT,
-)  # fmt: skip
 
 
 # -- all of this file -----------------------------------------------------------------------------
 
 
 def export(scene: ScrapeView) -> Iterator[Metric]:
-    """Metrics read from the view; counters count as it happens, accounts when complete."""
+    """Metrics read from the view; counters count as it happens."""
     view = scene.view
     yield from _incidents(scene)
     yield from _policy(view)

@@ -5,7 +5,7 @@ incident, and of the totals.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -14,16 +14,14 @@ from flask import Blueprint, Flask, Response, current_app, request
 from lightkeeper.monitor.decide.accounts import (
     Choice,
     ChoiceError,
-    SpanCosts,
     account,
     find,
-    span_costs,
+    totals_of,
 )
 from lightkeeper.monitor.decide.view import SCHEMA, View, bundle_url
 from lightkeeper.monitor.decide.view_json import report_to_json
 from lightkeeper.monitor.model.eviction import Scope
 from lightkeeper.monitor.model.incident import Incident
-from lightkeeper.monitor.model.plain import to_plain
 from lightkeeper.monitor.show.answers import (
     AppContext,
     HttpRefusal,
@@ -329,17 +327,6 @@ def incident(prefix: str) -> Response:
     return answer({"schema": SCHEMA, **report_to_json(report), **more})
 
 
-@incident_pages.get("/v1/audit")
-def audit() -> Response:
-    """Totals of incidents and evictions over a span."""
-    view = the_view()
-    choice = chosen(view)
-    totals = _totals(view, choice, choice.among(view.incidents))
-    body = to_plain(totals)
-    body["lost"]["text"] = str(totals.lost)
-    return answer({"schema": SCHEMA, **body})
-
-
 @incident_pages.get("/incidents/<prefix>")
 def incident_for_people(prefix: str) -> Response:
     """One incident, readable without JavaScript."""
@@ -384,20 +371,12 @@ def incidents_for_people() -> Response:
         asked=asked,
         total=len(incidents),
         remembered=len(view.incidents),
-        totals=_totals(view, choice, incidents) if incidents else None,
+        totals=totals_of(map(view.case, incidents)) if incidents else None,
         wrong=wrong,
         job=job_of(view),
         runs=[run.id for run in view.runs],
     )
     return _html(page, 400 if wrong else 200)
-
-
-def _totals(view: View, choice: Choice, incidents: Sequence[Incident]) -> SpanCosts:
-    """As `GET /v1/audit` for the same choice."""
-    fired = [
-        view.case(incident) for incident in incidents if incident.milestones.firing_s is not None
-    ]
-    return span_costs(fired, choice.since_s, view.snapshot.now_s)
 
 
 def _access(incident: Incident) -> Access:

@@ -13,18 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightkeeper.monitor.decide.accounts import (
-    Amount,
     AuditedIncident,
     Choice,
     ChoiceError,
+    Loss,
     NoSuchIncidentError,
+    Totals,
     account,
     account_to_json,
     find,
     hold_spans,
     intervals,
-    span_costs,
     span_s,
+    totals_of,
 )
 from lightkeeper.monitor.decide.audit import IncidentAudit, audit_of
 from lightkeeper.monitor.model.config import KeeperConfig
@@ -58,8 +59,8 @@ from tests.monitor.decide.scene import (
 from tests.monitor.samples import incident
 
 
-def bounds(amount: Amount) -> tuple[float | None, float | None]:
-    return amount.low, amount.high
+def seen(loss: Loss) -> tuple[float | None, bool]:
+    return loss.rank_seconds, loss.over
 
 
 # -- how long --------------------------------------------------------------------------------------
@@ -108,64 +109,64 @@ def test_a_guard_held_until_the_incident_was_over() -> None:
 
 def test_a_hang_costs_what_waited() -> None:
     costs = account(case())
-    assert bounds(costs.lost_by_others) == (4 * 17.0, 4 * 17.0)
-    assert bounds(costs.lost_by_own) == (2 * 36.0, 2 * 36.0)
-    assert bounds(costs.lost) == (140.0, 140.0)
+    assert seen(costs.lost_by_others) == (4 * 17.0, True)
+    assert costs.lost_by_others.words == "4 ranks, 17.0 s each"
+    assert seen(costs.lost_by_own) == (2 * 36.0, True)
+    assert costs.lost == 140.0
     assert (costs.outcome, costs.decided_by) == ("evicted", "lightkeeper")
     assert (costs.ran_on, costs.back_on, costs.final) == (("node1",), ("node4",), True)
 
 
 def test_a_straggler_costs_the_seconds_that_it_lost_and_the_time_that_it_was_away() -> None:
     costs = account(case(of_kind(Kind.STRAGGLER, lost_s=5.5)))
-    assert bounds(costs.lost_by_others) == (4 * 5.5, 4 * 5.5)
-    assert bounds(costs.lost_by_own) == (2 * 25.0, 2 * 25.0)
+    assert seen(costs.lost_by_others) == (4 * 5.5, True)
+    assert seen(costs.lost_by_own) == (2 * 25.0, True)
 
 
 @pytest.mark.parametrize("kind", [Kind.STATE_CORRUPT, Kind.REPLICA_LAG])
 def test_what_cannot_be_told_is_no_zero(kind: Kind) -> None:
     costs = account(case(of_kind(kind)))
-    assert bounds(costs.lost) == (None, None)
+    assert costs.lost is None
     assert str(costs.lost_by_others) == "cannot tell"
 
 
 def test_without_the_number_of_ranks_nothing_can_be_told() -> None:
     costs = account(case(facts=None))
-    assert bounds(costs.lost) == (None, None)
-    assert account_to_json(costs)["lost"] == {
-        "low": None, "high": None, "text": "cannot tell",
-        "words": "nobody counted the ranks when it fired; nobody counted the ranks when it fired",
-    }  # fmt: skip
+    body = account_to_json(costs)
+    assert body["lost"] is body["lost_by_own"]["rank_seconds"] is None
+    assert body["lost_by_others"]["text"] == "cannot tell"
 
 
 def test_a_fault_that_passed_costs_as_long_as_it_was_seen() -> None:
     costs = account(unevicted(hang()))
-    assert bounds(costs.lost_by_own) == (2 * 12.0, None)  # seen standing until 112
+    assert seen(costs.lost_by_own) == (2 * 12.0, False)  # seen standing until 112
     assert costs.outcome == "passed"
 
 
 def test_who_is_still_away_costs_at_least_what_it_has_cost_so_far() -> None:
     marks = replace(MARKS, rejoined_s=None)
     costs = account(case(hang(milestones=marks), now_s=151.0))
-    assert bounds(costs.lost_by_own) == (2 * 51.0, None)
+    assert seen(costs.lost_by_own) == (2 * 51.0, False)
+    assert str(costs.lost_by_own) == "at least 102"
     assert costs.final is False
     late = account(case(hang(milestones=marks)))  # nobody looks for it any more
-    assert bounds(late.lost_by_own) == (2 * 611.0, None)
+    assert seen(late.lost_by_own) == (2 * 611.0, False)
     assert late.final is True
 
 
-def test_survivors_that_still_wait_are_counted_so_far_and_those_never_seen_are_unknown() -> None:
+def test_survivors_that_still_wait_are_counted_so_far_and_then_as_long_as_it_was_seen() -> None:
     marks = replace(MARKS, survivor_commit_s=None, rejoined_s=None)
     waiting = hang(milestones=marks, state=State.EVICTING, resolution=None, story=())
-    assert bounds(account(case(waiting, now_s=121.0)).lost_by_others) == (4 * 21.0, None)
-    assert bounds(account(case(hang(milestones=marks))).lost_by_others) == (None, None)
+    assert seen(account(case(waiting, now_s=121.0)).lost_by_others) == (4 * 21.0, False)
+    assert seen(account(case(hang(milestones=marks))).lost_by_others) == (4 * 12.0, False)
 
 
 def test_a_lighthouse_that_is_away_costs_everybody_until_it_is_back() -> None:
     away = of_kind(Kind.LIGHTHOUSE_AWAY)
     away = replace(away, groups=(), culprits=())
     costs = account(unevicted(away, survivor_commit_s=None))
-    assert bounds(costs.lost) == (4 * 12.0, 4 * 16.0)
-    assert bounds(costs.lost_by_own) == (0.0, 0.0)
+    assert seen(costs.lost_by_others) == (4 * 12.0, False)
+    assert seen(costs.lost_by_own) == (0.0, True)
 
 
 def test_an_eviction_that_failed_is_said() -> None:
@@ -197,13 +198,8 @@ def test_totals_add_what_is_known_and_count_what_is_not() -> None:
         case(), case(), case(), case(of_kind(Kind.STATE_CORRUPT)),
         unevicted(of_kind(Kind.STRAGGLER, 2.0)),
     ]  # fmt: skip
-    body = to_plain(span_costs(cases, None, 2000.0))
-    assert body["lost"] == {
-        "low": 428.0, "high": 428.0, "unknown": 1, "words": "of 4 incidents; of 1 it cannot be told"
-    }  # fmt: skip
-    assert body["evictions"] == 4
-    assert body["outcomes"] == {"evicted": 4, "passed": 1}
-    assert body["kinds"]["straggler"]["evictions"] == 0
+    pending = case(hang(milestones=replace(MARKS, firing_s=None)))
+    assert totals_of([*cases, pending]) == Totals(incidents=5, evictions=4, lost=428.0, unknown=1)
 
 
 # -- whatever the moments say ----------------------------------------------------------------------
@@ -259,11 +255,8 @@ def test_an_account_never_raises_and_is_json(audited: AuditedIncident) -> None:
     costs = account(audited)
     body = account_to_json(costs)
     json.dumps(body, allow_nan=False)
-    json.dumps(to_plain(span_costs([audited, case()], None, 1.0)), allow_nan=False)
-    low, high = body["lost"]["low"], body["lost"]["high"]
-    assert low is None or high is None or low <= high
-    if costs.lost.bounded:
-        assert all(bound is None or bound >= 0 for bound in bounds(costs.lost))
+    json.dumps(to_plain(totals_of([audited, case()])), allow_nan=False)
+    assert costs.lost is None or costs.lost >= 0
 
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf, 1e300, -1e300, "soon"], ids=str)

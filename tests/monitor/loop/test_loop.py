@@ -114,7 +114,7 @@ class Bench:
             evictors=self.evictors,
             instruments=self.instruments,
             evidence=self.evidence,
-            auditor=Auditor(self.store, self.instruments, config),
+            auditor=Auditor(self.store, config),
             rulebook=standing(config),
             pause=PauseSwitch(self.clock, self.store),
             vitals=VitalSigns(),

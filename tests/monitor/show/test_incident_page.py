@@ -7,7 +7,7 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
-from lightkeeper.monitor.decide.accounts import Costs, SpanCosts, SummedAmount
+from lightkeeper.monitor.decide.accounts import Totals
 from lightkeeper.monitor.decide.audit import IncidentAudit
 from lightkeeper.monitor.decide.pipeline import TickResult
 from lightkeeper.monitor.decide.view import IncidentReport, View
@@ -224,10 +224,8 @@ def test_the_form_keeps_what_was_asked_and_tells_what_was_wrong() -> None:
 
 
 def test_the_list_tells_what_all_of_them_came_to() -> None:
-    lost = SummedAmount(100.0, 100.0, "", 1)
-    sums = Costs(5, 4, lost)
-    totals = SpanCosts(5, 4, lost, since_s=None, until_s=1.0, outcomes={}, kinds={"dead": sums})
+    totals = Totals(incidents=5, evictions=4, lost=100.0, unknown=1)
     text = re.sub("<[^>]*>", " ", listing([report()], totals=totals))
     shown = " ".join(text.split())
     assert "evictions 4" in shown
-    assert "lost 100 rank-seconds; not known of 1" in shown
+    assert "lost 100 rank-seconds at least; not known of 1" in shown

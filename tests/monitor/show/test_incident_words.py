@@ -176,8 +176,6 @@ def test_what_the_others_lost_is_told_apart_from_how_long_the_group_was_away() -
     lines = [line.split() for line in story_of(made) if line.startswith("  ")]
     figures = {" ".join(words[:2]): words[2] for words in lines if len(words) > 2}
     others, own = made.account.lost_by_others, made.account.lost_by_own
-    assert (others.words.split(" waited ")[1], own.words.split(" away ")[1]) == (
-        "5.0 s, until they committed again", "62.0 s, until it committed again",
-    )  # fmt: skip
-    assert float(figures["others lost"].rstrip(":")) == others.low
+    assert (others.seconds, own.seconds) == (5.0, 62.0)
+    assert float(figures["others lost"]) == others.rank_seconds
     assert not any("67" in value for value in figures.values())
