@@ -300,7 +300,7 @@ def test_a_start_without_a_token_and_a_lighthouse_warns_and_starts(tmp_path: Pat
 def test_demo_runs_the_trainer_in_a_process_of_its_own() -> None:
     done = lightkeeper("demo", "--help")
     assert done.returncode == 0, done.stderr
-    assert "--without-keeper" in done.stdout
+    assert "--keep-running" in done.stdout
 
 
 def test_help_has_every_command_in_a_section(command: Command) -> None:

@@ -1,4 +1,4 @@
-"""`lightkeeper demo`: faults in a real fleet, each from injection to recovery, as a timeline.
+"""`lightkeeper demo`: faults in a real fleet, each from injection to recovery.
 
 Every time is measured where it happens: the injection by the trainer that fails, the rest by the
 monitor. Both run on this machine and use one clock.
@@ -39,11 +39,7 @@ from lightkeeper.trainer.demo.fleet import (
 
 START_LIMIT_S: Final = 180.0
 STRIKE_LIMIT_S: Final = 60.0
-KEEPER_LIMIT_S: Final = 150.0
-# TorchFT alone: survivors crash after about 125 s and restart (facts/torchft.md).
-ALONE_LIMIT_S: Final = 300.0
-# A slow group slows the others forever; longer would show the same.
-ALONE_SLOW_LIMIT_S: Final = 60.0
+OUTCOME_LIMIT_S: Final = 150.0
 POLL_S: Final = 0.5
 EQUAL_STEPS: Final = 20
 """Two fingerprints at their default distance."""
@@ -82,29 +78,23 @@ class FaultReport:
 
     kind: str
     target_rank: str
-    target_group: str
     injected_s: float
+    incident_id: str | None = None
+    """The monitor's incident of it."""
     culprit_ranks: list[str] = field(default_factory=list)
-    culprit_group: str | None = None
-    evicted_group: str | None = None
+    evicted_groups: list[str] = field(default_factory=list)
     correct: bool = False
     to_firing: float | None = None
     to_evict_asked: float | None = None
     to_left_quorum: float | None = None
     to_survivor_commit: float | None = None
     to_rejoined: float | None = None
-    reason: str | None = None
-    """The monitor's sentence about the culprit."""
-    held: str | None = None
-    """Why nobody was evicted, if so."""
-    rejoined_host: str | None = None
-    left_host: str | None = None
     survivors_crashed: list[str] = field(default_factory=list)
-    to_survivors_crashed: float | None = None
-    steps_lost: int | None = None
-    """Committed steps that no living rank has any more; 0 while a survivor lives."""
-    training_went_on: bool = False
     problems: list[str] = field(default_factory=list)
+
+    @property
+    def target_group(self) -> str:
+        return self.target_rank.rpartition(".")[0]
 
     def to_json(self) -> dict[str, Any]:
         """Plain types, seconds rounded to milliseconds."""
@@ -150,11 +140,9 @@ def run_fault(
 ) -> FaultReport:
     """Inject one fault and follow it until the group is back, or the limit."""
     earlier = {incident["id"] for incident in client.incidents()}
-    group = rank.rpartition(".")[0]
-    before = client.snapshot()
-    best_step = _furthest(before["ranks"])
+    committed = max((row.get("step") or 0 for row in client.snapshot()["ranks"]), default=0)
     # Weights must have been seen to be equal before one that differs can be recognised.
-    step = best_step + EQUAL_STEPS if kind == "corrupt" else None
+    step = committed + EQUAL_STEPS if kind == "corrupt" else None
     fault_id = fleet.inject(kind, rank, step)
     for _ in fleet.attempts(STRIKE_LIMIT_S, 0.1):
         marker = fleet.fired(fault_id)
@@ -165,70 +153,38 @@ def run_fault(
         raise FleetError(
             f"{kind} did not strike {rank} within {STRIKE_LIMIT_S:.0f} s: is it training?"
         )
-    hosts = {row["group"]: row["host"] for row in before["groups"]}
-    report = FaultReport(kind, rank, group, marker.time, left_host=hosts.get(group))
-    alone_s = ALONE_SLOW_LIMIT_S if kind == "slow" else ALONE_LIMIT_S
-    keeper = fleet.options.keeper
-    incidents: list[Row] = []
-    for snapshot, listed in _looks(fleet, client, KEEPER_LIMIT_S if keeper else alone_s):
-        incidents = [incident for incident in listed if incident["id"] not in earlier]
-        _read_incidents(report, incidents)
-        _read_supervisors(report, fleet, snapshot, best_step)
+    report = FaultReport(kind, rank, marker.time)
+    for snapshot, listed in _looks(fleet, client, OUTCOME_LIMIT_S):
+        _read_incidents(report, [item for item in listed if item["id"] not in earlier])
         show(snapshot, _progress(report))
-        # Alone it is over when the others commit again; with a slow rank they do, slowly.
-        ended = report.to_rejoined is not None if keeper else kind != "slow"
-        if ended and report.to_survivor_commit is not None:
+        if report.to_rejoined is not None and report.to_survivor_commit is not None:
             break
-    _judge(report, incidents, keeper)
+    report.survivors_crashed = [
+        group
+        for group in fleet.groups
+        if group != report.target_group
+        and any(e["event"] == "left" and e["time"] >= marker.time for e in fleet.events(group))
+    ]
+    _judge(report)
     return report
 
 
-def _furthest(ranks: list[Row]) -> int:
-    return max((rank.get("step") or 0 for rank in ranks), default=0)
-
-
-def _main_incident(report: FaultReport, incidents: list[Row]) -> Row | None:
-    """The incident that fired for this fault: the evicting one, else the first to fire."""
+def _read_incidents(report: FaultReport, incidents: list[Row]) -> None:
+    """Read the evicting incident, or else the first to fire, of the expected kind if there is one;
+    and everybody who is evicted.
+    """
     fired = [item for item in incidents if item["milestones"].get("firing_s") is not None]
     evicting = [item for item in fired if item["milestones"].get("evict_asked_s") is not None]
     expected = [item for item in fired if item["kind"] == EXPECTED_KIND[report.kind]]
+    report.evicted_groups = sorted({group for item in evicting for group in item["groups"]})
     candidates = evicting or expected or fired
-    return min(candidates, key=lambda item: float(item["milestones"]["firing_s"]), default=None)
-
-
-def _read_incidents(report: FaultReport, incidents: list[Row]) -> None:
-    incident = _main_incident(report, incidents)
-    if incident is None:
+    if not candidates:
         return
-    report.culprit_ranks = list(incident["culprits"])
-    report.culprit_group = incident["groups"][0] if incident["groups"] else None
-    report.reason = incident["reason"]
+    incident = min(candidates, key=lambda item: float(item["milestones"]["firing_s"]))
+    report.incident_id, report.culprit_ranks = incident["id"], list(incident["culprits"])
     for name, milestone in _MILESTONES:
         at_s = incident["milestones"].get(milestone)
         setattr(report, f"to_{name}", None if at_s is None else float(at_s) - report.injected_s)
-    if report.to_evict_asked is not None:
-        report.evicted_group = report.culprit_group
-    holds = [item for item in incident.get("decisions", []) if item["action"] == "hold"]
-    report.held = f"{holds[0]['guard']}: {holds[0]['reason']}" if holds else None
-
-
-def _read_supervisors(report: FaultReport, fleet: DemoFleet, snapshot: Row, best_step: int) -> None:
-    for group in fleet.groups:
-        events = [item for item in fleet.events(group) if item["time"] >= report.injected_s]
-        left = [item for item in events if item["event"] == "left"]
-        started = [item for item in events if item["event"] == "started"]
-        if group == report.target_group and started:
-            report.rejoined_host = started[-1]["host"]
-        if group != report.target_group and left and group not in report.survivors_crashed:
-            report.survivors_crashed.append(group)
-            crashed_after = left[0]["time"] - report.injected_s
-            report.to_survivors_crashed = min(
-                crashed_after, report.to_survivors_crashed or crashed_after
-            )
-    report.steps_lost = report.steps_lost or 0
-    if len(report.survivors_crashed) == len(fleet.groups) - 1:
-        survivors = [item for item in snapshot["ranks"] if item["group"] != report.target_group]
-        report.steps_lost = max(report.steps_lost, best_step - _furthest(survivors))
 
 
 def _progress(report: FaultReport) -> str:
@@ -244,27 +200,20 @@ def _progress(report: FaultReport) -> str:
     return f"{report.kind} in {report.target_rank}: {done}"
 
 
-def _judge(report: FaultReport, incidents: list[Row], keeper: bool) -> None:
-    evicted = {
-        group
-        for item in incidents
-        if item["milestones"].get("evict_asked_s") is not None
-        for group in item["groups"]
-    }
-    problems = report.problems
+def _judge(report: FaultReport) -> None:
+    problems, wrongly = report.problems, {*report.evicted_groups} - {report.target_group}
     if report.to_firing is None:
         problems.append("not found")
     elif report.culprit_ranks != [report.target_rank]:
         problems.append(f"accused {', '.join(report.culprit_ranks)}, not {report.target_rank}")
-    if evicted - {report.target_group}:
-        problems.append(f"evicted the healthy {', '.join(sorted(evicted - {report.target_group}))}")
+    if wrongly:
+        problems.append(f"evicted the healthy {', '.join(sorted(wrongly))}")
     report.correct = not problems
-    report.training_went_on = report.to_survivor_commit is not None and not report.survivors_crashed
-    if keeper and not report.training_went_on:
+    if report.to_survivor_commit is None or report.survivors_crashed:
         problems.append("training did not go on")
-    if keeper and report.kind not in _LEAVES_BY_ITSELF and report.evicted_group is None:
-        problems.append(f"not evicted ({report.held or 'no decision'})")
-    if keeper and report.to_rejoined is None:
+    if report.kind not in _LEAVES_BY_ITSELF and report.target_group not in report.evicted_groups:
+        problems.append("not evicted")
+    if report.to_rejoined is None:
         problems.append("the group did not come back")
 
 
@@ -293,12 +242,6 @@ def console(*, stderr: bool = False) -> Console:
     return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=LOG_WIDTH)
 
 
-def framed(out: Console, title: str, **how: Any) -> Table:
-    """A table, with lines around its cells only on a terminal."""
-    return Table(title=title, title_justify="left", box=HEAVY_HEAD if out.is_terminal else None,
-                 **how)  # fmt: skip
-
-
 class DemoLog:
     """Reports the demo's progress. Writes to stderr only: stdout is for results."""
 
@@ -325,35 +268,20 @@ class DemoLog:
             self.say("[dim]no change[/dim]")
 
 
-def timeline(report: FaultReport, out: Console) -> Table:
-    """The events of one fault, in order."""
-    title = f"{report.kind} in {report.target_rank}: {'right' if report.correct else 'WRONG'}"
-    style = "bold green" if report.correct else "bold red"
-    table = framed(out, title, show_header=False, title_style=style)
-    table.add_column(justify="right")
-    table.add_column()
-    rows = [
-        (0.0, f"injected into {report.target_rank} on {report.left_host}"),
-        (report.to_firing, f"firing: {report.reason or 'never'}"),
-        (report.to_evict_asked, f"evict asked: {report.evicted_group or 'nobody'}"),
-        (report.to_left_quorum, "left the quorum"),
-        (report.to_survivors_crashed, f"survivors crashed: {', '.join(report.survivors_crashed)}"),
-        (report.to_survivor_commit, "survivors' first commit"),
-        (report.to_rejoined, f"{report.target_group} back and healed, on {report.rejoined_host}"),
-    ]
-    happened = [(seconds, text) for seconds, text in rows if seconds is not None]
-    for seconds, text in sorted(happened, key=lambda row: row[0]):
-        table.add_row(f"+{seconds:.1f} s", Text(text))
-    if report.held and report.evicted_group is None:
-        table.add_row("held", Text(report.held))
+def show_story(report: FaultReport, client: MonitorClient, out: Console) -> None:
+    """What the monitor says of it, word for word, and what is wrong with that."""
+    right = "[bold green]right" if report.correct else "[bold red]WRONG"
+    out.print(f"{report.kind} in {report.target_rank}: {right}")
+    for line in client.story(report.incident_id) if report.incident_id else ():
+        out.print(Text(line), soft_wrap=True)
     for problem in report.problems:
-        table.add_row("problem", Text(problem, style="red"))
-    return table
+        out.print(Text(f"problem: {problem}", style="red"))
 
 
 def summary(reports: list[FaultReport], out: Console) -> Table:
-    """All faults in one table; seconds after the injection."""
-    table = framed(out, "summary (seconds after the injection)")
+    """All faults in one table, with lines around its cells only on a terminal."""
+    box = HEAVY_HEAD if out.is_terminal else None
+    table = Table(title="summary (seconds after the injection)", title_justify="left", box=box)
     for column in ("fault", "culprit", "evicted", "firing", "evict asked", "left quorum",
                    "survivors commit", "group back", "verdict"):  # fmt: skip
         table.add_column(column)
@@ -362,7 +290,7 @@ def summary(reports: list[FaultReport], out: Console) -> Table:
         table.add_row(
             report.kind,
             ", ".join(report.culprit_ranks) or "-",
-            report.evicted_group or "-",
+            ", ".join(report.evicted_groups) or "-",
             *("-" if time_s is None else f"{time_s:.1f}" for time_s in times),
             "; ".join(report.problems) or "right",
         )
@@ -391,7 +319,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             "schema": 1,
             "groups": options.groups,
             "ranks_per_group": options.ranks_per_group,
-            "keeper": options.keeper,
             "run_dir": str(run_dir),
             "ok": ok,
             "faults": [report.to_json() for report in reports],
@@ -400,39 +327,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         out = console()
         out.print(summary(reports, out))
-    return 1 if options.keeper and not ok else 0
+    return 0 if ok else 1
 
 
 def _run(options: DemoOptions, run_dir: Path) -> list[FaultReport]:
-    if options.keeper:
-        return _run_fleet(options, run_dir, options.faults)
-    # Nobody repairs the fleet here: the effects of one fault would spoil the next.
-    return [
-        report
-        for number, kind in enumerate(options.faults)
-        for report in _run_fleet(options, run_dir / f"{number}-{kind}", (kind,))
-    ]
-
-
-def _run_fleet(options: DemoOptions, run_dir: Path, faults: tuple[str, ...]) -> list[FaultReport]:
     reports: list[FaultReport] = []
     view = DemoLog()
     with start_fleet(options, run_dir) as fleet, contextlib.closing(fleet.monitor()) as client:
         view.say(
-            f"starting {options.groups} groups x {options.ranks_per_group} ranks, "
-            f"{'with' if options.keeper else 'without'} keeper; logs in {run_dir}"
+            f"starting {options.groups} groups x {options.ranks_per_group} ranks; logs in {run_dir}"
         )
         wait_for_lighthouse(fleet, START_LIMIT_S)
         wait_until_whole(fleet, client, view.show, START_LIMIT_S)
         view.say(f"whole: every rank commits. Monitor: {fleet.monitor_url}")
-        for number, kind in enumerate(faults):
-            if number and options.keeper:
+        for number, kind in enumerate(options.faults):
+            if number:
                 wait_until_whole(fleet, client, view.show, START_LIMIT_S)
             # Another group for each fault, and its last rank, which hosts no TorchFT manager.
             rank = f"rg_{(number + 1) % options.groups}.{options.ranks_per_group - 1}"
             view.say(f"injecting {kind} into {rank}")
             reports.append(run_fault(fleet, client, kind, rank, view.show))
-            view.console.print(timeline(reports[-1], view.console))
+            show_story(reports[-1], client, view.console)
         if options.keep_running:
             url = client.snapshot()["ranks"][0]["url"]
             view.say(f"everything stays up until Ctrl-C; open {fleet.monitor_url}/ or try:")
