@@ -32,7 +32,6 @@ from lightkeeper.monitor.model.incident import (
     Incident,
     Milestones,
     State,
-    Strength,
     Training,
     Transition,
     newest_first,
@@ -248,67 +247,6 @@ def _suspect_tracks(history: History, incident: Incident) -> list[RankTrack]:
     return [track for track in tracks if track is not None and track.observation is not None]
 
 
-# -- resuming ----------------------------------------------------------------------------------
-# When a job trains in parallel again as before a fault, and how many steps it lost.
-#
-# Theory of operation. The ranks report how many groups took part in their last attempts (TorchFT's
-# participants: a healing group is none yet). The size before the fault is the most that any rank,
-# even one dead by then, reported when the fault was first seen. The job is whole again with the
-# first commit of that many groups in a quorum that did not exist when the fault was first seen; in
-# the same quorum only if the fault stopped all groups and ended by itself.
-#
-# A lost step is an attempt that did not commit: TorchFT repeats it. All groups try the same step,
-# so the largest loss of a surviving rank is a lower bound.
-
-
-def strength(history: History) -> Strength | None:
-    """How many groups take part, and in which quorums; None in a job without TorchFT."""
-    steps = [track.step for track in history.present() if track.step is not None]
-    quorums = {step.quorum_id for step in steps if step.quorum_id is not None}
-    counts = [step.participants for step in steps if step.participants is not None]
-    return Strength(tuple(sorted(quorums)), max(counts)) if quorums and counts else None
-
-
-def resumed_s(history: History, incident: Incident, since_s: float) -> float | None:
-    """Time of the first commit with as many groups as before the fault; None: not yet."""
-    before, marks = incident.before, incident.milestones
-    if before is None:
-        return None
-    passed = incident.verdict.stops and not incident.open and marks.evict_asked_s is None
-    commits = (
-        track.last_commit_s
-        for track in history.present()
-        if track.last_commit_s is not None and _whole(history, track, before, same=passed)
-    )
-    return min((at_s for at_s in commits if at_s > since_s), default=None)
-
-
-def _whole(history: History, track: RankTrack, before: Strength, *, same: bool) -> bool:
-    """Whether a rank's last commit had as many groups as before.
-
-    Participants are those of the last attempt: if that failed since the last tick, they say nothing
-    about the last commit.
-    """
-    step = track.step
-    if track.fresh is None or step is None or step.participants is None:
-        return False
-    failed = bool(track.failed) and track.failed[-1][0] >= history.now_s
-    another = step.quorum_id not in before.quorums
-    return not failed and step.participants >= before.participants and (another or same)
-
-
-def lost_steps(history: History, incident: Incident) -> int | None:
-    """Attempts without a commit since the fault began, at least; None: not known."""
-    if incident.before is None:
-        return None
-    counts = [
-        sum(count for at_s, count in track.failed if at_s > incident.verdict.since_s)
-        for track in history.present()
-        if track.group not in incident.groups and track.step is not None
-    ]
-    return max(*counts, incident.lost_steps or 0) if counts else incident.lost_steps
-
-
 # -- story -------------------------------------------------------------------------------------
 
 
@@ -340,7 +278,6 @@ _TOLD: Final = attrgetter(
     "severity",
     "training",
     "remedy",
-    "lost_steps",
     "run_over_s",
 )
 
@@ -355,15 +292,8 @@ def followed(history: History, incident: Incident, config: KeeperConfig) -> Inci
         since_s = incident.milestones.firing_s
     if since_s is None or history.now_s - since_s > config.follow_s:
         return incident
-    if incident.groups:  # else there is nobody to come back
-        incident = _going_and_coming(history, incident, since_s)
-    if incident.milestones.resumed_s is None:
-        incident = _resuming(history, incident, since_s)
-    return incident
-
-
-def _going_and_coming(history: History, incident: Incident, since_s: float) -> Incident:
-    """The incident with milestones of its groups and of the others."""
+    if not incident.groups:
+        return incident  # there is nobody to come back
     marks = incident.milestones
     awaited = marks.evict_asked_s is not None and marks.left_quorum_s is None
     if awaited and out_of_quorum(history, incident):
@@ -389,18 +319,6 @@ def _going_and_coming(history: History, incident: Incident, since_s: float) -> I
 def _reached(incident: Incident, at_s: float, milestone: str, reason: str) -> Incident:
     marks = replace(incident.milestones, **{f"{milestone}_s": at_s})
     return noted(incident, at_s, milestone, reason, milestones=marks)
-
-
-def _resuming(history: History, incident: Incident, since_s: float) -> Incident:
-    """The incident with its lost steps so far, and when the job resumed, if it has."""
-    incident = replace(incident, lost_steps=lost_steps(history, incident))
-    at_s = resumed_s(history, incident, since_s)
-    if at_s is None or incident.before is None:
-        return incident
-    groups, lost = incident.before.participants, incident.lost_steps
-    lost_too = "" if lost is None else f"; {lost} step{'' if lost == 1 else 's'} lost"
-    reason = f"a commit of {groups} group{'' if groups == 1 else 's'}, as before{lost_too}"
-    return _reached(incident, at_s, "resumed", reason)
 
 
 def _rejoined_s(history: History, incident: Incident) -> float | None:
@@ -593,7 +511,6 @@ def opened(history: History, verdict: Verdict, taken: Container[IncidentId]) -> 
         last_seen_s=now_s,
         severity=severity_of(verdict, costs_s=history.config.eviction_cost_s),
         hosts=history.hosts(verdict.suspects),
-        before=strength(history),
         run=history.run,
         remedy=remedy_of(history, verdict),
     )

@@ -63,18 +63,6 @@ class Milestones:
     evicted), the stall being over."""
     rejoined_s: Moment | None = None
     """First commit of the same group under a new replica id, all its ranks alive."""
-    resumed_s: Moment | None = None
-    """First commit of as many groups as before the fault."""
-
-
-@dataclass(frozen=True, slots=True)
-class Strength:
-    """How many groups took part in the job's steps."""
-
-    quorums: tuple[int, ...]
-    """Ids of the quorums that ranks reported."""
-    participants: int
-    """The most that any of them reported."""
 
 
 @readable
@@ -106,11 +94,6 @@ class Incident:
     """Of the latest verdict, by whether the job trains."""
     hosts: tuple[Host, ...] = ()
     """Of the suspects when they were first seen, sorted."""
-    before: Strength | None = None
-    """When it was first seen; None in a job without TorchFT."""
-    lost_steps: int | None = None
-    """At least this many attempts of the other groups did not commit until the job was whole again.
-    None where that cannot be known."""
     candidates: tuple[RankName, ...] = ()
     """Of the latest verdict, if it is unsure."""
     training: Training = Training.UNKNOWN

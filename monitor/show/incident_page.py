@@ -87,12 +87,9 @@ def _training(report: IncidentReport) -> Fact:
     if report.incident.open and report.incident.training is Training.STANDS:
         return _still(report)
     marks, groups = report.incident.milestones, _names(report.incident.groups)
-    if marks.resumed_s is not None:
-        after = span(max(0.0, marks.resumed_s - report.began_s))
-        detail = f"the job trains again with all its groups, {after} after it began"
-        return Fact("training", "yes, all groups", detail, "good")
     if marks.rejoined_s is not None:
-        detail = f"{groups} is back since {time_of_day(marks.rejoined_s)} and the job trains again"
+        after = span(max(0.0, marks.rejoined_s - report.began_s))
+        detail = f"{groups} is back, {after} after it began, and the job trains again"
         return Fact("training", "yes", detail, "good")
     if marks.survivor_commit_s is None:
         return _unseen(report)
@@ -226,7 +223,6 @@ def _came_of_it(report: IncidentReport) -> Iterator[TimelineRow]:
         ("left the quorum", marks.left_quorum_s or left_s, "a quorum without it was seen"),
         ("others commit", marks.survivor_commit_s, "the first commit of another group"),
         ("back", marks.rejoined_s, "its first commit as a new replica"),
-        ("whole again", marks.resumed_s, "as many groups commit as before"),
         ("resolved", incident.ended_s, incident.resolution or ""),
     ):
         if at_s is not None:
@@ -236,15 +232,14 @@ def _came_of_it(report: IncidentReport) -> Iterator[TimelineRow]:
 def _phases(report: IncidentReport, first_s: float, end_s: float) -> Iterator[TimelineRow]:
     """What the job did, by the commits that were seen."""
     marks = report.incident.milestones
-    whole_s = marks.resumed_s or marks.rejoined_s
-    short_s = whole_s or (end_s if report.account.evicted else first_s)
+    short_s = marks.rejoined_s or (end_s if report.account.evicted else first_s)
     at_s, suffers = first_s, "the job stands" if report.incident.stood else "the job is disturbed"
     if report.incident.kind is Kind.STRAGGLER:
         suffers = "the job is slower"
     for tone, label, until_s in (
-        ("bad", suffers, marks.survivor_commit_s or whole_s or end_s),
+        ("bad", suffers, marks.survivor_commit_s or marks.rejoined_s or end_s),
         ("wait", "a group short", short_s),
-        ("good", "the job trains" if whole_s is None else "all groups train", end_s),
+        ("good", "the job trains" if marks.rejoined_s is None else "all groups train", end_s),
     ):
         if min(until_s, end_s) > at_s + _BRIEF_S:
             yield TimelineRow(label, at_s, min(until_s, end_s), tone)

@@ -92,7 +92,6 @@ class Instruments:
         ProcessCollector(registry=registry)
         self.transitions = metrics_incidents.TRANSITIONS.counter(registry)
         self.stages = metrics_incidents.STAGES.histogram(registry)
-        self.lost_steps = metrics_incidents.LOST_STEPS.counter(registry)
         self.evictions = metrics_incidents.EVICTIONS.counter(registry)
         self.holds = metrics_incidents.HOLDS.counter(registry)
         self.schedulers = SchedulerMetrics(
@@ -124,8 +123,6 @@ class Instruments:
             for line in incident.story:
                 if (line.at_s, line.to) not in counted:
                     self.transitions.labels(str(incident.kind), line.to).inc()
-            lost = (incident.lost_steps or 0) - (0 if old is None else old.lost_steps or 0)
-            self.lost_steps.labels(str(incident.kind)).inc(max(0, lost))
             had = {} if old is None else _stages(old.milestones)
             for stage, seconds in _stages(incident.milestones).items():
                 if stage not in had:
@@ -140,7 +137,6 @@ def _stages(at: Milestones) -> dict[str, float]:
         "leave": (at.evict_asked_s, at.left_quorum_s),
         "recover": (at.evict_asked_s, at.survivor_commit_s),
         "rejoin": (at.evict_asked_s, at.rejoined_s),
-        "resume": (at.firing_s, at.resumed_s),
     }
     return {
         stage: max(0.0, end - start)

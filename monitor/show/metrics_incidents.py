@@ -47,13 +47,9 @@ STAGES = histogram(
     "incident_stage_seconds",
     "Seconds of each stage of an incident: detect (first seen to firing), decide (to the order to "
     "evict), leave (from there to out of the quorum), recover (to the survivors' next commit), "
-    "rejoin (to the group's return), resume (firing to as many groups as before).",
-    ("stage",), buckets=_STAGE_BUCKETS, series="at most 6 x 17",
+    "rejoin (to the group's return).",
+    ("stage",), buckets=_STAGE_BUCKETS, series="at most 5 x 17",
     absent="no incident came so far since this monitor started",
-)  # fmt: skip
-LOST_STEPS = counter(
-    "lost_steps", "Attempts of other groups that did not commit for a fault, at least.", ("kind",),
-    series=f"at most {len(FAULTS)}", absent="no incident since this monitor started",
 )  # fmt: skip
 
 

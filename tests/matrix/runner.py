@@ -79,9 +79,7 @@ class Runner(harness.Runner):
             self._watch.look()
             incidents = [seen.latest for seen in self._watch.seen.values()]
             marks = [incident["milestones"] for incident in incidents]
-            whole = any(
-                milestones.get("resumed_s") and milestones.get("rejoined_s") for milestones in marks
-            )
+            whole = any(milestones.get("rejoined_s") for milestones in marks)
             if whole or time.monotonic() > deadline:
                 metrics = requests.get(f"{self._fleet.monitor_url}/metrics", timeout=10)
                 return incidents, metrics.text

@@ -7,11 +7,9 @@ import pytest
 from lightkeeper.monitor.decide.view import groups_of
 from lightkeeper.monitor.decide.view_json import report_to_json, snapshot_to_json
 from lightkeeper.monitor.model.eviction import DecisionRow
-from lightkeeper.monitor.model.incident import Strength
 from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName, ReplicaId
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Member
 from lightkeeper.monitor.model.verdict import RankHealth
-from tests.changed import replace
 from tests.monitor.samples import ENTRY, EVICTION, incident, seen, view
 
 
@@ -90,11 +88,3 @@ def test_an_incident_carries_its_decisions_and_its_eviction() -> None:
     assert {group.group: group.eviction for group in whole["groups"]} == {
         "rg_0": None, "rg_9": "evicting",
     }  # fmt: skip
-
-
-def test_an_incident_tells_what_the_job_lost_and_how_many_trained_before() -> None:
-    struck = replace(incident(), before=Strength((4,), 3), lost_steps=2)
-    body = report_to_json(view(incidents=(struck,)).report(struck))
-    assert (body["lost_steps"], body["before"]) == (2, {"quorums": (4,), "participants": 3})
-    bare = report_to_json(view().report(incident()))
-    assert (bare["lost_steps"], bare["before"]) == (None, None)

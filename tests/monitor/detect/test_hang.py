@@ -74,13 +74,12 @@ def test_the_group_is_evicted_once_it_may_come_back_and_every_milestone_filled()
     assert drive.evicts[0][1].quarantine == ()  # once, it comes back where it was
     incident = drive.incident("not_entered")
     marks = incident.milestones
-    times = [marks.firing_s, marks.left_quorum_s, marks.survivor_commit_s, marks.resumed_s,
+    times = [marks.firing_s, marks.left_quorum_s, marks.survivor_commit_s,
              marks.rejoined_s]  # fmt: skip
     assert times == sorted(times)
     assert marks.evict_asked_s == marks.firing_s
     assert [line.to for line in incident.story] == [
         "pending", "firing", "evicting", "left_quorum", "resolved", "survivor_commit", "rejoined",
-        "resumed",
     ]  # fmt: skip
     assert set(drive.last.rank_health.values()) == {RankHealth.HEALTHY}
 

@@ -39,7 +39,7 @@ def test_five_facts_answer_what_is_asked_first() -> None:
         "since": ("00:01:40 UTC", "60 s ago", "idle"),
         "done": ("evicted", "rg_1, by lightkeeper, after 11 s", "good"),
         "over": ("yes", "after 16 s", "good"),
-        "training": ("yes", "rg_1 is back since 00:02:16 UTC and the job trains again", "good"),
+        "training": ("yes", "rg_1 is back, 36 s after it began, and the job trains again", "good"),
     }
 
 

@@ -116,7 +116,6 @@ CONTRACT = [
     'lightkeeper_group_last_checkpoint_apply_seconds{replica_group="rg_0"} 0.25',
     'lightkeeper_group_last_checkpoint_staging_seconds{replica_group="rg_3"} 0.5',
     'lightkeeper_group_last_reconfigure_seconds{replica_group="rg_0"} 0.1',
-    'lightkeeper_lost_steps_total{kind="not_entered"} 0.0',
     'lightkeeper_job_info{job_id="job"} 1.0',
     'lightkeeper_group_state{replica_group="rg_0"} 0.0',
     'lightkeeper_group_state{replica_group="rg_1"} 4.0',
