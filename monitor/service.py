@@ -567,7 +567,7 @@ class Service:
         registry.register(Live(lambda: metrics_upkeep.waiting(queues, store.place.path)))
 
     def _app_context(self, components: Components, fetcher: Fetcher, server: Server) -> AppContext:
-        keeper = self.keeper
+        keeper, store = self.keeper, components.store
         return AppContext(
             clock=components.clock,
             registry=components.registry,
@@ -576,6 +576,7 @@ class Service:
             metrics=components.instruments.registry,
             view=lambda: keeper.view,
             standing=self._lease.standing,
+            unsaved=lambda: store.last_error,
             evict=keeper.evict_by_hand,
             tick_s=components.config.tick_s,
             version=version(),

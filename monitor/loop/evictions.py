@@ -18,7 +18,13 @@ from lightkeeper.monitor.decide.pipeline import TickResult
 from lightkeeper.monitor.decide.view import NotPossible, RecentIncidents, View, groups_of
 from lightkeeper.monitor.loop.components import Components, ErrorBoundary, rungs_for
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.escalation import DecidedAgain, HandedOver, Reviewed, decided
+from lightkeeper.monitor.model.escalation import (
+    DecidedAgain,
+    HandedOver,
+    Reviewed,
+    Revoked,
+    decided,
+)
 from lightkeeper.monitor.model.eviction import (
     KEEPER,
     Accused,
@@ -265,7 +271,8 @@ class Acting:
         """Evict a group on a person's request; no guard but the incarnation check applies.
 
         Raises:
-            NotPossible: there is no such group, or it is already being evicted.
+            NotPossible: there is no such group, it is already being evicted, or the decision
+                cannot be stored.
         """
         groups = () if view is None else groups_of(view)
         group_views = [view for view in groups if view.group == group]
@@ -281,6 +288,13 @@ class Acting:
                 raise NotPossible(f"{group} is being evicted already")
             self._decided(evict, view.snapshot, epoch, author=author)
             self._hand_over(view.snapshot)
+            waits = self._evictions.open_about(incident_id)
+            if waits is not None and waits.state is EvictionState.DECIDED:
+                store, lease = self._components.store, self._components.lease
+                why = f"the store {store.place} takes no writes: {store.last_error}"
+                why = lease.why_not() or why if store.last_error is None else why
+                self._evictions.post(waits.key, Revoked(f"not carried out: {why}"))
+                raise NotPossible(f"{group} is not evicted: {why}")
         return incident_id
 
 
