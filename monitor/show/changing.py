@@ -162,8 +162,8 @@ def _kept(body: Mapping[str, Any]) -> Response:
         HttpRefusal: it is not.
     """
     if (why := app_context().unsaved()) is not None:
-        raise HttpRefusal(409, f"this monitor does so, but forgets it at its end, because its store "
-                          f"takes no writes: {why}")  # fmt: skip
+        done = "this monitor does so, and forgets it when it ends"
+        raise HttpRefusal(409, f"{done}: its store takes no writes: {why}")
     return answer({"schema": SCHEMA, **body})
 
 

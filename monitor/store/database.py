@@ -7,8 +7,10 @@ when a store is opened: importing SQLAlchemy takes as long as importing the rest
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
+import re
 import sqlite3
 import stat
 import time
@@ -375,6 +377,28 @@ class Database:
         with self.begin() as db:
             return [tuple(row) for row in db.execute(asked)]
 
+    def move_times(self, since_s: float, now_s: float, by_s: float, fence: Fence | None) -> None:
+        """Move the times between two times, and deadlines that count from such a time.
+
+        A rank's birth is counted back from now: it is moved, whenever it was.
+
+        Raises:
+            Fenced: the lease is another monitor's.
+            StoreError: the database says no, or is away.
+        """
+        with self.begin() as db:
+            self._check(db, {}, fence)
+            for table in METADATA.sorted_tables:
+                if table in (LEASE, VERSION):
+                    continue
+                since = _YEAR_2001_S if table is TARGETS else since_s
+                for row in map(dict, db.execute(select(table)).mappings().all()):
+                    moved = _moved(row, since, now_s, by_s)
+                    if moved != row:
+                        key = [column == row[column.name] for column in table.primary_key]
+                        db.execute(delete(table).where(*key))
+                        db.execute(insert(table).values(moved))
+
     def prune(self) -> None:
         """Delete old resolved incidents, and holds and evictions without an incident.
 
@@ -398,6 +422,42 @@ class Database:
                     table.c.incident_id.not_like("manual-%"),
                 )
                 db.execute(delete(table).where(orphan))
+
+
+def _moved(value: Any, since_s: float, now_s: float, by_s: float) -> Any:
+    """A stored value with its times moved: numbers named `..._s`, and those at the end of keys."""
+
+    def inner(part: Any) -> Any:
+        return _moved(part, since_s, now_s, by_s)
+
+    def is_time(name: str, part: Any) -> bool:
+        return name.endswith("_s") and isinstance(part, int | float) and since_s <= part <= now_s
+
+    if isinstance(value, dict):
+        begun_s = value.get("since_s", value.get("at_s"))  # a deadline goes with it
+        times = {
+            name
+            for name, part in value.items()
+            if is_time(name, begun_s if part and name == "until_s" else part)
+        }
+        moved = {
+            name: part + by_s if name in times else inner(part) for name, part in value.items()
+        }
+        if isinstance(value.get("body"), str):
+            with contextlib.suppress(ValueError):  # a name
+                moved["body"] = json.dumps(inner(json.loads(value["body"])))
+        return moved
+    if isinstance(value, list):
+        return [inner(part) for part in value]
+    stamp = _STAMP.fullmatch(value) if isinstance(value, str) else None
+    if stamp is not None and since_s <= (at_s := float(stamp[2])) <= now_s:
+        return f"{stamp[1]}{at_s + by_s:.3f}"
+    return value
+
+
+_YEAR_2001_S: Final = 1e9
+"""Shorter is a duration."""
+_STAMP: Final = re.compile(r"(.*[ /])(\d{9,}\.\d{3})", re.DOTALL)
 
 
 def message_of(error: exc.SQLAlchemyError) -> str:

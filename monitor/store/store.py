@@ -237,6 +237,19 @@ class Store:
             log.exception("the store crashed")
             return f"{type(exc).__name__}: {exc}", ()
 
+    def move_times(self, since_s: float, now_s: float, by_s: float) -> None:
+        """The host's clock was set by `by_s`: move what was written since the start.
+
+        `since_s`, `now_s`: by the clock before. Only for the monitor that writes.
+
+        Raises:
+            StoreError: the store takes no writes; nothing is moved.
+        """
+        if not self._muted:
+            self.flush()
+            with self._disk:
+                self.database.move_times(since_s, now_s, by_s, self._fence)
+
     # -- reading ------------------------------------------------------------------------------
 
     def remembered(self) -> Remembered:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from lightkeeper.monitor.act.notices import Event, Message, Notice, NoticeEnding
 from lightkeeper.monitor.clock import SteadyClock
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.service import Service
+from lightkeeper.monitor.store.store import Store
+from tests.changed import replace
+from tests.monitor.api import FAST, TOKEN, Api, options
+from tests.monitor.fakes import FakeFleet, FakeLighthouse, wait_until
+from tests.monitor.samples import ENTRY, EVENT, EVICTION, HOLD, incident
 
 
 @pytest.mark.parametrize(("set_by_s", "ahead_s"), [(3600.0, 3600.0), (-90.0, -90.0), (2.0, 0.0)])
@@ -25,3 +35,103 @@ def test_a_message_goes_out_by_the_receivers_clock() -> None:
     sent = Message(notice, 1010.0, NoticeEnding(1009.0, "over")).by_the_wall(3600.0)
     assert (sent.notice.since_s, sent.at_s, sent.ended.at_s) == (4600.0, 4610.0, 4609.0)
     assert sent.notice.key == notice.key
+
+
+@pytest.mark.parametrize("by_s", [3600.0, -3600.0])
+def test_what_a_monitor_says_and_stores_follows_a_clock_that_was_set_after_its_start(
+    monkeypatch, tmp_path: Path, fleet: FakeFleet, lighthouse: FakeLighthouse, by_s: float
+) -> None:
+    """VMs resume, and hosts boot, an hour off, and NTP sets the clock then."""
+    wall, set_by = time.time, [0.0]
+    monkeypatch.setattr(time, "time", lambda: wall() + set_by[0])
+    lighthouse.form("rg_0:a", "rg_1:b")
+    log, stop = tmp_path / "audit.log", threading.Event()
+    given = options(tmp_path, lighthouse.url, config=KeeperConfig(**FAST), audit_log=log)
+
+    def near(at_s: float, ahead_s: float = 0.0) -> bool:
+        return abs(at_s - time.time() - ahead_s) < 120.0
+
+    with Service(given) as service:
+        api, old = Api(service), service.keeper
+        loop = threading.Thread(target=service.run, args=(stop,))
+        loop.start()
+        try:
+            ranks = [fleet.add("rg_0", replica_id="rg_0:a"), fleet.add("rg_1", replica_id="rg_1:b")]
+            api.register(*ranks)
+            hour = {"reason": "ECC", "hours": 1}
+            assert api.call("PUT", "/v1/quarantine/n7", json=hour, headers=TOKEN).status_code == 200
+            assert api.call("POST", "/v1/pause", json=hour, headers=TOKEN).status_code == 200
+            wait_until(lambda: api.get("/v1/status")["ranks"]["all"] == 2, 10, "both are watched")
+            set_by[0] = by_s
+            wait_until(lambda: service.keeper is not old and service.keeper.view, 15, "it follows")
+            assert api.get("/readyz")["degraded"] == []
+            seen = api.get("/v1/snapshot")
+            assert near(seen["now_s"])
+            assert near(seen["pause"]["until_s"], 3600.0)
+            (held,) = api.get("/v1/quarantine")["quarantine"]
+            assert near(held["since_s"])
+            assert near(held["until_s"], 3600.0)
+            assert api.get("/v1/status")["ranks"]["all"] == 2
+            (run,) = api.get("/v1/runs")["runs"]
+            assert near(run["began_s"])
+            assert api.get("/v1/incidents")["incidents"] == []
+            said = api.call("POST", "/v1/groups/rg_1/evict", json={"reason": "x"}, headers=TOKEN)
+            assert near(float(said.json()["incident_id"].rpartition("-")[2]))
+            wait_until(lambda: not ranks[1].alive, 15, "it still acts")
+        finally:
+            stop.set()
+            loop.join(20)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert near([line for line in lines if line["event"] == "decision"][-1]["at_s"])
+    store = Store(tmp_path / "m.db")
+    (entry,) = store.remembered().quarantine
+    store.close()
+    assert near(entry.until_s, 3600.0)
+
+
+@pytest.mark.parametrize("by_s", [3600.0, -3600.0])
+def test_times_in_the_store_move_with_the_clock_and_older_ones_stay(
+    tmp_path: Path, by_s: float
+) -> None:
+    store, began_s, now_s = Store(tmp_path / "m.db"), 1.7e9, 1.7e9 + 100.0
+    fresh, old = began_s + 50.0, began_s - 500.0
+    entries = [
+        replace(ENTRY, name="new", since_s=fresh, until_s=fresh + 7200.0),
+        replace(ENTRY, name="old", since_s=old, until_s=now_s - 1.0),
+        replace(ENTRY, name="ever", since_s=fresh, until_s=None),
+    ]
+    for entry in entries:
+        store.save_quarantine(entry)
+    happened = replace(EVENT, at_s=fresh, change="added", until_s=fresh + 7200.0)
+    store.save_quarantine_event(happened)
+    store.save_incidents([incident("new", fresh), incident("old", old)])
+    store.save_hold(replace(HOLD, incident_id="new"), fresh)
+    eviction = replace(EVICTION, incident_id="new", asked_s=fresh, decided_s=fresh - 0.5)
+    store.save_eviction(eviction)
+    store.save_notice("pager", f"eviction failed new {fresh:.3f}", {"since_s": fresh})
+    store.save_switch("pause", json.dumps({"since_s": fresh, "until_s": now_s + 60.0}))
+    store.save_switch("name", "a name, not JSON")
+    store.save_target("rg_0.0", {"born_s": old, "lease_s": 60.0})
+    store.move_times(began_s, now_s, by_s)
+    saved = store.remembered()
+    assert {e.name: (e.since_s, e.until_s) for e in saved.quarantine} == {
+        "new": (fresh + by_s, fresh + by_s + 7200.0),
+        "old": (old, now_s - 1.0),
+        "ever": (fresh + by_s, None),
+    }
+    (event,) = saved.quarantine_events
+    assert (event.at_s, event.until_s) == (fresh + by_s, fresh + by_s + 7200.0)
+    began = {i.id: i.milestones.first_seen_s for i in saved.incidents}
+    assert began == {"new": fresh + by_s, "old": old}
+    assert saved.evictions[0].key == ("new", fresh - 0.5 + by_s)
+    assert saved.notices[0] == (
+        "pager", f"eviction failed new {fresh + by_s:.3f}", {"since_s": fresh + by_s}
+    )  # fmt: skip
+    assert json.loads(saved.switches["pause"])["until_s"] == now_s + 60.0 + by_s
+    assert saved.switches["name"] == "a name, not JSON"
+    assert saved.targets[0] == {"born_s": old + by_s, "lease_s": 60.0}
+    store.save_eviction(saved.evictions[0])  # the same rows are found again
+    store.drop_quarantine_event(event)
+    assert store.flush()
+    assert (len(store.remembered().evictions), store.remembered().quarantine_events) == (1, ())
+    store.close()
