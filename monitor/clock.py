@@ -23,7 +23,7 @@ class SteadyClock:
     """Wall time at the start, advanced by the monotonic clock.
 
     NTP steps and manual changes of the host's clock do not affect it, so ages and deadlines hold.
-    The monitor begins anew, with another clock, at the tick that sees such a change
+    The monitor starts again, with another clock, after the tick that sees such a change
     (`Service.run`); messages that leave before get `ahead_s` added.
     """
 

@@ -472,7 +472,7 @@ class Service:
         return self._lease.standing()
 
     def run(self, stop: threading.Event) -> None:
-        """Keep until `stop` is set; where the host's clock was set, begin anew by it.
+        """Keep until `stop` is set; each time the host's clock is set, start again by it.
 
         Raises:
             StartError: something cannot be used any more.
@@ -480,13 +480,13 @@ class Service:
         self.keeper.run(stop)
         while not stop.is_set():
             if self._store.flush():
-                self._begin_anew()
+                self._start_again()
             self.keeper.run(stop)
 
-    def _begin_anew(self) -> None:
+    def _start_again(self) -> None:
         """As after a restart: all ages that were in memory counted from the clock before."""
         self._set_by_s = round(time.time() - self._clock.now_s(), 3)  # keys hold milliseconds
-        log.warning("the clock was set by %+.0f s: this monitor begins anew", self._set_by_s)
+        log.warning("the clock was set by %+.0f s: this monitor starts again", self._set_by_s)
         config, bind = self.rules.applied.config, self.url.removeprefix("http://")
         self._options, self._lasting = replace(self._options, config=config, bind=bind), []
         self._stack.close()
@@ -494,7 +494,7 @@ class Service:
         self._open()
 
     def _move_times(self) -> None:
-        """The last thing that is written before this monitor begins anew."""
+        """Write, last of all, what this monitor reads when it starts again."""
         by_s, self._set_by_s, clock = self._set_by_s, 0.0, self._clock
         if by_s:
             try:

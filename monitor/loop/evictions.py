@@ -288,14 +288,19 @@ class Acting:
                 raise NotPossible(f"{group} is being evicted already")
             self._decided(evict, view.snapshot, epoch, author=author)
             self._hand_over(view.snapshot)
-            waits = self._evictions.open_about(incident_id)
-            if waits is not None and waits.state is EvictionState.DECIDED:
-                store, lease = self._components.store, self._components.lease
-                why = f"the store {store.place} takes no writes: {store.last_error}"
-                why = lease.why_not() or why if store.last_error is None else why
-                self._evictions.post(waits.key, Revoked(f"not carried out: {why}"))
-                raise NotPossible(f"{group} is not evicted: {why}")
+            for waits in self._waiting():
+                if waits.incident_id == incident_id:
+                    raise NotPossible(f"{group} is not evicted: {self._called_off(waits)}")
         return incident_id
+
+    def _called_off(self, waits: Eviction) -> str:
+        """Call an eviction off that was not handed over; returns why it was not."""
+        store, lease = self._components.store, self._components.lease
+        why = f"the store {store.place} takes no writes: {store.last_error}"
+        if store.last_error is None:
+            why = lease.why_not() or "it was not taken up"
+        self._evictions.post(waits.key, Revoked(f"not carried out: {why}"))
+        return why
 
 
 def _log(incident: Incident, before: Incident | None) -> None:

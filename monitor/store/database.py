@@ -276,7 +276,7 @@ class Database:
 
     @contextmanager
     def _in_place(self) -> Iterator[Connection]:
-        """One transaction; SQLite would go on in a file that was moved or deleted."""
+        """One transaction; SQLite itself also writes to a file that was moved or deleted."""
         self._expect_file()
         with self.engine.begin() as db:
             yield db
@@ -438,13 +438,14 @@ def _moved(value: Any, since_s: float, now_s: float, by_s: float) -> Any:
         times = {
             name
             for name, part in value.items()
-            if is_time(name, begun_s if part and name == "until_s" else part)
+            if isinstance(part, int | float)
+            and is_time(name, begun_s if name == "until_s" else part)
         }
         moved = {
             name: part + by_s if name in times else inner(part) for name, part in value.items()
         }
         if isinstance(value.get("body"), str):
-            with contextlib.suppress(ValueError):  # a name
+            with contextlib.suppress(ValueError, RecursionError):  # a name, or damaged
                 moved["body"] = json.dumps(inner(json.loads(value["body"])))
         return moved
     if isinstance(value, list):
