@@ -23,8 +23,8 @@ class SteadyClock:
     """Wall time at the start, advanced by the monotonic clock.
 
     NTP steps and manual changes of the host's clock do not affect it, so ages and deadlines hold.
-    The price: it drifts from wall time as far as the two clocks drift apart, and where the host's
-    clock was wrong at the start it stays wrong: times that leave the monitor get `ahead_s` added.
+    The monitor starts again, with another clock, after the tick that sees such a change
+    (`Service.run`); messages that leave before get `ahead_s` added.
     """
 
     def __init__(self) -> None:
@@ -40,6 +40,6 @@ class SteadyClock:
     def troubles(self) -> Iterator[str]:
         if ahead_s := self.ahead_s():
             yield (
-                f"the host's clock is {ahead_s:+.0f} s from what it was when this monitor began: "
-                "times shown here are off by that, those in notifications are not"
+                f"the host's clock was set by {ahead_s:+.0f} s: this monitor follows once its "
+                "store takes writes"
             )

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
@@ -213,6 +213,7 @@ def version() -> str:
 
 def build(
     options: Options,
+    clock: SteadyClock,
     store: Store,
     lease: Lease,
     remembered: Remembered,
@@ -225,6 +226,7 @@ def build(
 
     Args:
         options: from the command line.
+        clock: of everything that is built.
         store: read only until the lease lets this monitor write.
         lease: renews itself.
         remembered: what the store holds; large, so nothing keeps it.
@@ -238,7 +240,7 @@ def build(
         KubeUnusableError: Kubernetes cannot be used with these options.
         StartError: the audit log cannot be written.
     """
-    clock, instruments = SteadyClock(), Instruments()
+    instruments = Instruments()
     rules = options.rules or standing(options.config)
     pause = PauseSwitch(clock, store)
 
@@ -446,6 +448,9 @@ class Service:
         self._options = options
         self._stack = ExitStack()
         self._lasting: list[threading.Thread] = []
+        self._open()
+
+    def _open(self) -> None:
         try:
             self._start()
         except (ServeError, StoreError, TargetsError, CaError, KubeUnusableError) as exc:
@@ -466,7 +471,26 @@ class Service:
         return self._lease.standing()
 
     def run(self, stop: threading.Event) -> None:
+        """Keep until `stop` is set; each time the host's clock is set, start again by it.
+
+        Raises:
+            StartError: something cannot be used any more.
+        """
         self.keeper.run(stop)
+        while not stop.is_set():
+            if self._store.flush():
+                self._start_again()
+            self.keeper.run(stop)
+
+    def _start_again(self) -> None:
+        """As after a restart: all ages that were in memory counted from the clock before."""
+        set_by_s = time.time() - self._clock.now_s()
+        log.warning("the clock was set by %+.0f s: this monitor starts again", set_by_s)
+        config, bind = self.rules.applied.config, self.url.removeprefix("http://")
+        self._options, self._lasting = replace(self._options, config=config, bind=bind), []
+        self._stack.close()
+        self._stack = ExitStack()
+        self._open()
 
     def ended(self) -> str | None:
         """The first thread that has ended though it should live as long as the monitor."""
@@ -505,13 +529,15 @@ class Service:
         server = Server(host, port)
         stack.callback(server.close)
         self.url = server.url
-        store, lease = self._store_and_lease()
-        self._lease = lease
+        self._clock = SteadyClock()
+        store, lease = self._store, self._lease = self._store_and_lease()
         tls = None if options.ca_file is None else trust(options.ca_file)
         fetcher = Fetcher(tls, permit=lease.why_not, tokens=options.tokens)
         stack.callback(fetcher.close)
         remembered, url = store.remembered(), self._for_people()
-        components = build(options, store, lease, remembered, fetcher=fetcher, url=url, stack=stack)
+        components = build(
+            options, self._clock, store, lease, remembered, fetcher=fetcher, url=url, stack=stack
+        )
         self.rules = components.rulebook
         self.keeper = Keeper(components, tokenless=options.token is None)
         stack.callback(self.keeper.close)
@@ -567,7 +593,7 @@ class Service:
         registry.register(Live(lambda: metrics_upkeep.waiting(queues, store.place.path)))
 
     def _app_context(self, components: Components, fetcher: Fetcher, server: Server) -> AppContext:
-        keeper = self.keeper
+        keeper, store = self.keeper, components.store
         return AppContext(
             clock=components.clock,
             registry=components.registry,
@@ -576,6 +602,7 @@ class Service:
             metrics=components.instruments.registry,
             view=lambda: keeper.view,
             standing=self._lease.standing,
+            unsaved=lambda: store.last_error,
             evict=keeper.evict_by_hand,
             tick_s=components.config.tick_s,
             version=version(),

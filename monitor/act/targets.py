@@ -224,6 +224,8 @@ class Registry:
         for body in bodies:
             try:
                 target, superseded = target_from_json(body, heard_s)
+                if (target.born_s or 0.0) > heard_s + LAPSE_GRACE_S:  # the clock was set back
+                    target = replace(target, born_s=None)
             except (WireError, KeyError, TypeError, ValueError):
                 continue  # written by another version: its next renewal restores it
             with self._lock:

@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import tempfile
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from lightkeeper.monitor.clock import SteadyClock
 from lightkeeper.monitor.gate.calls import BUCKETS_S, GateCounts, Method, Stage
 from lightkeeper.monitor.gate.denylist import (
     Denial,
@@ -222,8 +222,7 @@ async def serving(
 ) -> AsyncIterator[Admin]:
     """A gate that serves within the block."""
     loop = asyncio.get_running_loop()
-    clock = SteadyClock().now_s
-    proxy = Proxy(options.lighthouse, clock, clients_max=clients_max)
+    proxy = Proxy(options.lighthouse, time.time, clients_max=clients_max)
     state = StateFile(options.state)
     proxy.deny(state.recall())
     proxy.quorum_ids = QuorumIds.above(state.reserved)

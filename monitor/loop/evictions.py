@@ -18,7 +18,13 @@ from lightkeeper.monitor.decide.pipeline import TickResult
 from lightkeeper.monitor.decide.view import NotPossible, RecentIncidents, View, groups_of
 from lightkeeper.monitor.loop.components import Components, ErrorBoundary, rungs_for
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.escalation import DecidedAgain, HandedOver, Reviewed, decided
+from lightkeeper.monitor.model.escalation import (
+    DecidedAgain,
+    HandedOver,
+    Reviewed,
+    Revoked,
+    decided,
+)
 from lightkeeper.monitor.model.eviction import (
     KEEPER,
     Accused,
@@ -265,7 +271,8 @@ class Acting:
         """Evict a group on a person's request; no guard but the incarnation check applies.
 
         Raises:
-            NotPossible: there is no such group, or it is already being evicted.
+            NotPossible: there is no such group, it is already being evicted, or the decision
+                cannot be stored.
         """
         groups = () if view is None else groups_of(view)
         group_views = [view for view in groups if view.group == group]
@@ -281,7 +288,19 @@ class Acting:
                 raise NotPossible(f"{group} is being evicted already")
             self._decided(evict, view.snapshot, epoch, author=author)
             self._hand_over(view.snapshot)
+            for waits in self._waiting():
+                if waits.incident_id == incident_id:
+                    raise NotPossible(f"{group} is not evicted: {self._called_off(waits)}")
         return incident_id
+
+    def _called_off(self, waits: Eviction) -> str:
+        """Call an eviction off that was not handed over; returns why it was not."""
+        store, lease = self._components.store, self._components.lease
+        why = f"the store {store.place} takes no writes: {store.last_error}"
+        if store.last_error is None:
+            why = lease.why_not() or "it was not taken up"
+        self._evictions.post(waits.key, Revoked(f"not carried out: {why}"))
+        return why
 
 
 def _log(incident: Incident, before: Incident | None) -> None:

@@ -248,7 +248,8 @@ class Leadership:
         """Take over what the active monitor wrote since the last call."""
         components, began_s = self._components, self._components.clock.now_s()
         writes = components.lease.writes()
-        if writes == self._read or began_s < self._next_s:
+        unreadable = components.lease.standing().problem is not None  # which is shown
+        if writes == self._read or began_s < self._next_s or unreadable:
             return
         remembered = components.store.remembered()
         components.evictors.log.follow(remembered.evictions)
@@ -323,7 +324,9 @@ class Keeper:
         return self._view
 
     def run(self, stop: threading.Event) -> None:
-        """Tick on schedule, and in between where the judge asks for it, until `stop` is set."""
+        """Tick on schedule, and in between where the judge asks for it, until `stop` is set, or
+        the host's clock was.
+        """
         clock, tick_s = self._components.clock, self._components.config.tick_s
         planned_s = due_s = clock.now_s()
         between = 0
@@ -339,6 +342,8 @@ class Keeper:
             asked_s = self._result.look_again_s if between < _LOOKS_BETWEEN else planned_s
             due_s = min(planned_s, max(asked_s, now_s))
             stop.wait(max(0.0, due_s - now_s))
+            if clock.ahead_s():
+                return
 
     def tick(self, lateness_s: float = 0.0) -> None:
         """Observe, decide, act, once. Never raises."""

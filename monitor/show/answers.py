@@ -56,6 +56,8 @@ class AppContext:
     """Folder of the journal, for `replay`."""
     standing: Callable[[], LeaseStanding | None] = lambda: None
     """Whether this monitor acts; None: it does not share its store."""
+    unsaved: Callable[[], str | None] = lambda: None
+    """Why the store takes no writes; None: it does."""
     bundle: Callable[[IncidentId], Path | None] = lambda _: None
     """The file of an incident's evidence."""
     stacks: Callable[[IncidentId], BundleStacks] = lambda _: BundleStacks()

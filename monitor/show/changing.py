@@ -69,7 +69,7 @@ def guard() -> None:
     if not request.path.startswith("/v1/register"):
         check_token()
         standing = app_context().standing()
-        if standing is not None and not standing.active:  # names the active one
+        if standing is not None and (not standing.active or standing.problem is not None):
             more = {"role": standing.role, "active": standing.url}
             raise HttpRefusal(409, standing.sentence(), more)
     elif app_context().tokens.own is not None and not app_context().tokens.groups(bearer()):
@@ -141,7 +141,7 @@ def quarantine(name: str, scope: Scope) -> Response:
             scope=scope,
         )
     )
-    return answer({"schema": SCHEMA, str(scope): name, "until_s": entry.until_s})
+    return _kept({str(scope): name, "until_s": entry.until_s})
 
 
 @changing.delete("/v1/quarantine/<name>", defaults={"scope": Scope.HOST})
@@ -152,7 +152,19 @@ def release(name: str, scope: Scope) -> Response:
     said = app_context().quarantine.release(name, scope, author=author_of(body), reason=reason)
     if said is None:
         raise HttpRefusal(404, f"{name} is not quarantined")
-    return answer({"schema": SCHEMA, str(scope): name, "reset": said})
+    return _kept({str(scope): name, "reset": said})
+
+
+def _kept(body: Mapping[str, Any]) -> Response:
+    """The answer to a change, if it is in the store.
+
+    Raises:
+        HttpRefusal: it is not.
+    """
+    if (why := app_context().unsaved()) is not None:
+        done = "this monitor does so, and forgets it when it ends"
+        raise HttpRefusal(409, f"{done}: its store takes no writes: {why}")
+    return answer({"schema": SCHEMA, **body})
 
 
 def author_of(body: Mapping[str, Any]) -> str:
@@ -231,7 +243,7 @@ def reload() -> Response:
 def pause() -> Response:
     body = json_body()
     pause = app_context().pause.press(text_of(body, "reason"), author_of(body), hours_of(body))
-    return answer({"schema": SCHEMA, "pause": to_plain(pause)})
+    return _kept({"pause": to_plain(pause)})
 
 
 @changing.delete("/v1/pause")
@@ -239,4 +251,4 @@ def resume() -> Response:
     ended = app_context().pause.release()
     if ended is None:
         raise HttpRefusal(404, "nothing is paused")
-    return answer({"schema": SCHEMA, "ended": to_plain(ended)})
+    return _kept({"ended": to_plain(ended)})

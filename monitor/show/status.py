@@ -197,8 +197,9 @@ def keeper(view: View) -> Answer:
 def _mode(view: View) -> tuple[str, str]:
     now_s, pause = view.snapshot.now_s, view.snapshot.pause
     window = None if view.rules is None else view.rules.policy.window(now_s)
-    if view.standing is not None and not view.standing.active:
-        return "standby", f"this monitor stands by; active: {view.standing.holder or 'nobody yet'}"
+    if (standing := view.standing) is not None and not standing.active:
+        who = f"this monitor stands by; active: {standing.holder or 'nobody yet'}"
+        return "standby", who if standing.problem is None else standing.sentence()
     if pause is not None:
         return "paused", pause_line(asdict(pause))
     if view.observe:

@@ -7,13 +7,13 @@ when a store is opened: importing SQLAlchemy takes as long as importing the rest
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
+import sqlite3
 import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -125,18 +125,25 @@ def prepare(engine: Engine, place: StorePlace) -> None:
         try:
             return _prepare_file(engine, place)
         except exc.OperationalError as error:
-            # another monitor prepares it: SQLite does not wait while the journal mode changes
-            if "locked" not in str(error.orig) or time.monotonic() >= until_s:
+            # another monitor prepares it: SQLite does not wait while the journal mode changes; or
+            # one still has the side files of a store that was moved away, and is about to let go
+            if not _may_pass(error) or time.monotonic() >= until_s:
                 raise
+            engine.dispose()
             time.sleep(_AGAIN_S)
+
+
+def _may_pass(error: exc.OperationalError) -> bool:
+    return any(words in str(error.orig) for words in ("locked", _IO_ERROR))
 
 
 def _prepare_file(engine: Engine, place: StorePlace) -> None:
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as db:
         _refuse_others(place, int(db.exec_driver_sql("PRAGMA user_version").scalar_one()))
         verdict = db.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
+        _refuse_foreign(place, inspect(db).get_table_names())
         if verdict != "ok":
-            raise StoreError(f"cannot use store {place}: damaged: {verdict} (move it away ...)")
+            raise StoreError(f"cannot use store {place}: damaged: {verdict}{_MOVE}")
         db.exec_driver_sql("PRAGMA journal_mode = WAL")
         with _alone(db):
             _make(db)
@@ -169,6 +176,12 @@ def _refuse_others(place: StorePlace, version: int) -> None:
         )
 
 
+def _refuse_foreign(place: StorePlace, tables: Sequence[str]) -> None:
+    if tables and VERSION.name not in tables:
+        some = one_line(", ".join(sorted(tables)), 100)
+        raise StoreError(f"cannot use store {place}: another program's database (it has {some})")
+
+
 # -- database ----------------------------------------------------------------------------------
 
 log = logging.getLogger(__name__)
@@ -182,7 +195,16 @@ Row = Mapping[str, Any]
 Key = tuple[str, tuple[Any, ...]]
 """Table and primary key."""
 
-_HEADER: Final = b"SQLite format 3\0"
+_SIDES: Final = ("-wal", "-shm", "-journal")
+"""SQLite's own files beside a database: it would follow links there, too."""
+_IO_ERROR: Final = "disk I/O error"
+_MOVE: Final = " (move it away to start with an empty one)"
+_HINTS: Final = {
+    "malformed": _MOVE,
+    _IO_ERROR: ": the disk fails, or another monitor runs on a file that was moved from here (stop "
+    "it first)",
+}
+"""What a person may do, by a part of SQLite's message."""
 _BUSY_S: Final = 0.25
 _POSTGRES: Final = {
     # a monitor that is stopped in the middle of a transaction must not hold its locks forever
@@ -215,6 +237,8 @@ class Database:
     def __init__(self, place: StorePlace) -> None:
         self.place = place
         self._file: tuple[int, int] | None = None
+        self.gone: str | None = None
+        """That its file was moved or deleted, since that was seen."""
         self.engine = _file_engine(place) if place.path is not None else _postgres_engine(place)
         try:
             prepare(self.engine, place)
@@ -223,17 +247,38 @@ class Database:
             raise
         except exc.SQLAlchemyError as error:
             self.close()
-            hint = " (move it away to start with an empty one)" if place.path is not None else ""
-            raise StoreError(f"cannot use store {place}: {message_of(error)}{hint}") from None
+            said = message_of(error)
+            hint = next((hint for words, hint in _HINTS.items() if words in said), "")
+            raise StoreError(f"cannot use store {place}: {said}{hint}") from None
         self._file = self._at_its_place()
 
     def _at_its_place(self) -> tuple[int, int] | None:
         """Which file has the store's name; None: none, or no file is the store."""
         try:
-            there = None if self.place.path is None else self.place.path.stat()
+            there = None if self.place.path is None else self.place.path.lstat()
         except OSError:
             return None
         return None if there is None else (there.st_dev, there.st_ino)
+
+    def _expect_file(self) -> None:
+        """Check that what is written goes where the next monitor will look for it.
+
+        Raises:
+            Gone: it does not.
+        """
+        self.gone = None
+        if self._file is not None and self._at_its_place() != self._file:
+            self.gone = f"store {self.place} was moved or deleted: start this monitor again"
+            self.engine.dispose()  # lets go of the side files, which the next one needs
+            raise Gone(self.gone)
+
+    @contextmanager
+    def _in_place(self) -> Iterator[Connection]:
+        """One transaction; SQLite itself also writes to a file that was moved or deleted."""
+        self._expect_file()
+        with self.engine.begin() as db:
+            yield db
+        self._expect_file()
 
     @property
     def lease(self) -> LeaseTable:
@@ -247,13 +292,11 @@ class Database:
         """One transaction.
 
         Raises:
-            Gone: its file was moved or deleted; SQLite would write on in it.
+            Gone: its file was moved or deleted, before or meanwhile.
             StoreError: the database says no, or is away.
         """
-        if self._file is not None and self._at_its_place() != self._file:
-            raise Gone(f"store {self.place} was moved or deleted: start this monitor again")
         try:
-            with self.engine.begin() as db:
+            with self._in_place() as db:
                 yield db
         except exc.SQLAlchemyError as error:
             raise StoreError(message_of(error)) from None
@@ -281,7 +324,7 @@ class Database:
         self, batch: Mapping[Key, Row | None], fence: Fence | None
     ) -> tuple[Key, ...]:
         try:
-            with self.engine.begin() as db:
+            with self._in_place() as db:
                 self._check(db, batch, fence)
                 _write_rows(db, batch.items())
         except (exc.DataError, exc.IntegrityError, exc.ProgrammingError, exc.InterfaceError):
@@ -416,9 +459,10 @@ def _file_engine(place: StorePlace) -> Engine:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(f"cannot write store {path}: {error.strerror}") from error
-    if path.exists() and not os.access(path, os.W_OK):
-        raise StoreError(f"cannot write store {path}: permission denied")
-    for file in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+    files = (path, *(path.with_name(f"{path.name}{side}") for side in _SIDES))
+    _refuse_odd(files)
+    _refuse_others_content(place, path)
+    for file in files:
         _close_to_others(file, create=file == path)
     engine = create_engine(
         URL.create("sqlite", database=str(path)),
@@ -434,26 +478,54 @@ def _file_engine(place: StorePlace) -> Engine:
     return engine
 
 
-def _close_to_others(file: Path, *, create: bool) -> None:
-    """Let only its owner access a file of ours, even an existing one. Nothing else is touched.
+def _refuse_odd(files: Sequence[Path]) -> None:
+    """Follow no link and open no device: only a regular file can be ours.
 
     Raises:
-        StoreError: it is no regular file, or another program's.
+        StoreError: one of them is something else.
     """
-    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+    for file in files:
+        try:
+            mode = file.lstat().st_mode
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise StoreError(f"cannot use store {file}: {error.strerror}") from None
+        if not stat.S_ISREG(mode):
+            what = "a link" if stat.S_ISLNK(mode) else "no regular file"
+            what = "Is a directory" if stat.S_ISDIR(mode) else what
+            raise StoreError(f"cannot use store {file}: {what}, expected a file of ours")
+
+
+def _refuse_others_content(place: StorePlace, path: Path) -> None:
+    """Read what is in the file, without a change, lock or file beside it.
+
+    Raises:
+        StoreError: another program's.
+    """
+    if not path.exists():
+        return
+    if not os.access(path, os.W_OK):
+        raise StoreError(f"cannot write store {path}: permission denied")
+    url = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
     try:
-        fd = os.open(file, flags, 0o600)
+        with closing(sqlite3.connect(url, uri=True)) as db:
+            tables = db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    except sqlite3.DatabaseError as error:
+        raise StoreError(f"cannot use store {path}: {error}{_MOVE}") from None
+    _refuse_foreign(place, [name for (name,) in tables])
+
+
+def _close_to_others(file: Path, *, create: bool) -> None:
+    """Let only its owner access a file of ours, even an existing one."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        fd = os.open(file, flags | (os.O_CREAT if create else 0), 0o600)
     except FileNotFoundError:
         return
     except OSError as error:
-        what = "a link" if error.errno == errno.ELOOP else error.strerror
-        raise StoreError(f"cannot use store {file}: {what}, expected a file of ours") from None
+        raise StoreError(f"cannot write store {file}: {error.strerror}") from None
     try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise StoreError(f"cannot use store {file}: no regular file")
-        if create and os.read(fd, len(_HEADER)) not in (b"", _HEADER):
-            raise StoreError(f"cannot use store {file}: not a database (move it away to start "
-                             "with an empty one)")  # fmt: skip
         with contextlib.suppress(OSError):  # owned by somebody else: not ours to change
             os.fchmod(fd, 0o600)
     finally:
@@ -498,7 +570,7 @@ class LeaseTable:
     def read(self) -> LeaseRow:
         c = LEASE.c
         row = select(c.epoch, c.beat, c.writes, c.holder, c.url, c.since_s, c.ttl_s)
-        with self._database.begin() as db:
+        with self._saying("cannot be read"), self._database.begin() as db:
             return LeaseRow(*db.execute(row.where(_FLEET)).one())
 
     def take(self, seen: LeaseRow, holder: str, url: str, since_s: float, ttl_s: float) -> bool:
@@ -518,8 +590,22 @@ class LeaseTable:
         return self._changed(_held_under(fence), beat=LEASE.c.beat + 1, holder=None, url=None)
 
     def _changed(self, where: ColumnElement[bool], **values: object) -> bool:
-        with self._database.begin() as db:
+        with self._saying("takes no writes"), self._database.begin() as db:
             return db.execute(update(LEASE).where(where).values(**values)).rowcount == 1
+
+    @property
+    def gone(self) -> str | None:
+        """That the store was moved or deleted, since that was seen."""
+        return self._database.gone
+
+    @contextmanager
+    def _saying(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except Gone:
+            raise
+        except StoreError as error:
+            raise StoreError(f"the store {self._database.place} {what}: {error}") from None
 
 
 _FLEET: Final = LEASE.c.scope == SCOPE

@@ -261,6 +261,8 @@ class Lease:
         now_s = self._clock()
         with self._lock:
             grip, problem = self._grip, self._problem
+        if (gone := self._table.gone) is not None:
+            return gone
         if grip is None:
             return "another monitor holds the lease, or may hold it"
         if grip.left_s(now_s) > 0:

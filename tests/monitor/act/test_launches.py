@@ -325,3 +325,13 @@ def test_a_run_outlives_a_restart_of_the_monitor(fleet: Fleet) -> None:
     fleet.tick(2, renew=[first])
     assert fleet.run() == memory.runs[-1].id
     assert len(memory.runs) == 1
+
+
+def test_a_rank_that_was_born_after_the_clock_was_set_back_is_no_elder(fleet: Fleet) -> None:
+    fleet.launch("first").up()
+    memory = fleet.registry._store
+    fleet.clock.advance(-3600.0)
+    fleet.registry = Registry(fleet.clock, memory)
+    fleet.registry.restore(list(memory.targets.values()), memory.runs[-1])
+    fleet.clock.advance(ANSWERS_S)
+    assert fleet.launch("again").up() == [Registered.CURRENT] * 2

@@ -421,6 +421,25 @@ def test_a_full_disk_is_said_and_stops_nothing(bench: Bench) -> None:
     assert bench.store.errors > 0
 
 
+def test_a_person_is_told_that_the_store_takes_no_writes_and_nobody_is_evicted(
+    bench: Bench, fleet: FakeFleet
+) -> None:
+    rank = fleet.add("rg_1")
+    bench.registry.register(rank.registration())
+    bench.keeper.tick()
+    full_disk(bench.store, full=True)
+    for n in range(99):
+        bench.store.save_target(RankName(f"rg_9.{n}"), {"url": "x" * 5000})
+    why = rf"rg_1 is not evicted: the store {bench.store.place} takes no writes: .* is full"
+    with pytest.raises(NotPossible, match=why):
+        bench.keeper.evict_by_hand(GroupName("rg_1"), "sick")
+    full_disk(bench.store, full=False)
+    bench.keeper.tick()
+    bench.keeper.tick()
+    assert rank.alive
+    assert bench.evictors.active() == ()
+
+
 def test_an_away_lighthouse_is_data(bench: Bench, lighthouse: FakeLighthouse) -> None:
     lighthouse.close()
     bench.keeper.tick()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import requests
 
 from lightkeeper.monitor import show
 from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.service import Options, Service, StartError
 from lightkeeper.monitor.show import reading
 from lightkeeper.worker_server.wire import to_json
@@ -19,6 +22,7 @@ from tests.http_server import Hang
 from tests.monitor.act.gates import FakeGate
 from tests.monitor.api import TOKEN, Api, options
 from tests.monitor.fakes import FakeFleet, FakeLighthouse, identity, page, wait_until
+from tests.monitor.store.test_store import full_disk
 
 STATIC = Path(show.__file__).parent / "static"
 
@@ -533,3 +537,36 @@ def test_the_page_brings_everything_from_here(api: Api, fleet: FakeFleet) -> Non
             # it takes in the page itself, as the monitor wrote it and escaped all texts
             expected = (module.name, dangerous) == ("sections.js", "DOMParser")
             assert expected or dangerous not in script, module
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/v1/pause", {"reason": "rack 7"}),
+        ("PUT", "/v1/quarantine/node7", {"reason": "ECC"}),
+        ("POST", "/v1/groups/rg_0/evict", {"reason": "sick"}),
+    ],
+)
+def test_by_hand_says_that_the_store_takes_no_writes(
+    api: Api, fleet: FakeFleet, method: str, path: str, body: dict[str, str]
+) -> None:
+    """It said "this monitor stands by", for itself."""
+    rank = fleet.add("rg_0")
+    api.register(rank)
+    api.tick()
+    store, lease = api.components.store, api.components.lease
+    full_disk(store, full=True)
+    for number in range(99):
+        store.save_target(RankName(f"rg_9.{number}"), {"url": "x" * 5000})
+    said = api.call(method, path, json=body, headers=TOKEN)
+    assert said.status_code == 409
+    assert "takes no writes: database or disk is full" in " ".join(said.json()["error"].split())
+    with closing(sqlite3.connect(store.place.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        lease.turn()
+        said = api.call(method, path, json=body, headers=TOKEN)
+    assert said.status_code == 409
+    assert said.json()["error"] == (
+        f"this monitor may not act now: the store {store.place} takes no writes: database is locked"
+    )
+    assert rank.alive

@@ -154,6 +154,15 @@ def test_a_standby_links_to_the_active_monitor_by_http_only() -> None:
         assert "stands by" in html
 
 
+def test_who_cannot_write_is_not_said_to_stand_by_for_itself() -> None:
+    standing = LeaseStanding(False, 1, "here", None, None, "the store /m.db takes no writes")
+    html = whole(fleet(crowd(1, 1, standing=standing)), "/", "t", 1.0)
+    assert "may not act now" in html
+    assert "he store /m.db takes no writes" in html
+    assert "stands by" not in html
+    assert "here is active" not in html
+
+
 NO_LIGHTHOUSE_HERE = LighthouseAway(NO_LIGHTHOUSE)
 
 

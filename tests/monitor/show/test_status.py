@@ -186,9 +186,16 @@ PAUSED = "PAUSED by ann until 2023-11-14 22:14:20 UTC: rack 7 (nobody is evicted
             ("acting", "evictions are on, through the Lighthouse alone: it has no token"),
         ),
         ({"standing": STANDBY}, ("standby", "this monitor stands by; active: head2")),
+        (
+            {"standing": replace(STANDBY, problem="the store /m.db takes no writes: it is full")},
+            (
+                "standby",
+                "this monitor may not act now: the store /m.db takes no writes: it is full",
+            ),
+        ),
         ({"observe": True, "pause": PAUSE}, ("paused", PAUSED)),
     ],
-    ids=["observe", "watch-only", "no Lighthouse", "no token", "standby", "pause"],
+    ids=["observe", "watch-only", "no Lighthouse", "no token", "standby", "full", "pause"],
 )
 def test_the_keeper_says_when_it_does_not_act(more: dict[str, Any], says: tuple[str, str]) -> None:
     answer = status(trains(**more))["keeper"]

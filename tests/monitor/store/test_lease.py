@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlalchemy import event
 
+from lightkeeper.monitor.background import in_thread
 from lightkeeper.monitor.model.eviction import Fence
 from lightkeeper.monitor.store.database import Database
 from lightkeeper.monitor.store.lease import (
@@ -23,8 +29,11 @@ from lightkeeper.monitor.store.lease import (
     shown,
 )
 from lightkeeper.monitor.store.place import LeaseRow, StoreError, parse_place
+from lightkeeper.monitor.store.store import Store
 from tests.changed import replace
 from tests.deep import DEEP
+from tests.monitor.fakes import wait_until
+from tests.monitor.samples import EVICTION
 
 EMPTY = LeaseRow(0, 0, 0, None, None, None, 0.0)
 
@@ -35,6 +44,7 @@ class Row:
 
     row: LeaseRow = EMPTY
     away: bool = False
+    gone: str | None = None
     before: Callable[[], None] = lambda: None
     after: Callable[[], None] = lambda: None
 
@@ -337,22 +347,120 @@ def test_who_loses_the_file_of_his_store_stops_acting_at_once_and_says_so(tmp_pa
     first.close()
 
 
-@pytest.mark.parametrize("kind", ["device", "fifo", "link", "folder", "another program's"])
-def test_a_store_that_is_not_ours_is_refused_and_left_as_it_was(tmp_path, kind) -> None:
-    path = tmp_path / "store"
-    target = tmp_path / "target"
-    target.write_text("not a database")
-    if kind == "device":
-        path = Path("/dev/null")
-    elif kind == "fifo":
-        os.mkfifo(path)
-    elif kind == "link":
-        path.symlink_to(target)
-    elif kind == "folder":
-        path.mkdir()
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_a_row_in_a_file_that_was_moved_is_no_base_for_an_act(tmp_path, when) -> None:
+    """Between two renewals the row of an eviction went into the moved file, and it was done."""
+    path = tmp_path / "m.db"
+    store = Store(path)
+    lease = Lease(store.database.lease, "first", "http://first")
+    lease.turn()
+    assert lease.why_not() is None
+    if when == "before":
+        path.rename(tmp_path / "away.db")
     else:
-        path = target
-    before = path.stat().st_mode, target.stat().st_mode
-    with pytest.raises(StoreError, match="cannot use store"):
-        Database(parse_place(path))
-    assert (path.stat().st_mode, target.stat().st_mode) == before
+        event.listen(
+            store.database.engine, "commit", lambda _: path.rename(tmp_path / "away.db"), once=True
+        )
+    store.save_eviction(EVICTION)
+    assert not store.flush()
+    assert "was moved or deleted" in str(store.last_error)
+    assert "was moved or deleted" in str(lease.why_not())  # at once, not at the next renewal
+    (tmp_path / "away.db").rename(path)
+    lease.turn()
+    assert (lease.why_not(), store.flush()) == (None, True)
+    store.close()
+
+
+def test_who_begins_where_a_store_was_moved_away_waits_until_its_monitor_lets_go(tmp_path) -> None:
+    """It got a "disk I/O error" of the other one's side files, and the hint to move those away."""
+    path = tmp_path / "m.db"
+    code = (
+        "import sys; from pathlib import Path; from lightkeeper.monitor.store.store import Store\n"
+        "store = Store(Path(sys.argv[1])); store.save_target('rg_0.0', {}); store.flush()\n"
+        "print(flush=True); sys.stdin.readline()\n"
+        "store.save_target('rg_0.0', {}); store.flush(); print(store.last_error, flush=True)\n"
+        "sys.stdin.readline()"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    with other:
+        other.stdout.readline()
+        path.rename(tmp_path / "away.db")
+        opened = in_thread("second", lambda: Store(path))
+        wait_until(path.exists, 10, "the second has begun")
+        print(file=other.stdin, flush=True)
+        assert "was moved or deleted" in other.stdout.readline()
+        opened.result(20).close()
+        other.stdin.close()
+
+
+# -- files that are not ours -----------------------------------------------------------------------
+
+
+def a_database_of(path: Path, pragma: str) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(f"PRAGMA journal_mode = {pragma}")
+        db.execute("CREATE TABLE albums (title TEXT)")
+        db.commit()
+
+
+def link_to(target: Path) -> Callable[[Path], None]:
+    return lambda path: path.symlink_to(target)
+
+
+ODD = {
+    "pipe": (os.mkfifo, "no regular file"),
+    "link": (link_to(Path("target")), "a link"),
+    "dangling link": (link_to(Path("nowhere")), "a link"),
+    "folder": (Path.mkdir, "Is a directory"),
+    "letter": (lambda path: path.write_text("a letter, not a database\n" * 50), "not a database"),
+    "albums": (lambda path: a_database_of(path, "DELETE"), "another program's .* albums"),
+    "albums in WAL": (lambda path: a_database_of(path, "WAL"), "another program's .* albums"),
+}
+
+
+SIDES = [
+    (kind, side)
+    for kind in ("pipe", "link", "dangling link", "folder")
+    for side in ("-wal", "-shm", "-journal")
+]
+"""What is in a side file, SQLite judges."""
+
+
+@pytest.mark.parametrize(("kind", "side"), [*((kind, "") for kind in ODD), *SIDES])
+def test_a_store_that_is_not_ours_is_refused_and_left_as_it_was(tmp_path, kind, side) -> None:
+    make, words = ODD[kind]
+    (tmp_path / "target").write_text("somebody's")
+    make(tmp_path / f"store{side}")
+
+    def state() -> dict[str, object]:
+        files = {file.name: file.lstat() for file in tmp_path.iterdir()}
+        return {
+            name: (seen.st_mode, seen.st_uid, seen.st_mtime_ns, seen.st_size, seen.st_ino)
+            for name, seen in files.items()
+        }
+
+    for file in tmp_path.iterdir():
+        if not file.is_symlink():
+            file.chmod(0o644)
+    before = state()
+    with pytest.raises(StoreError, match=f"cannot use store .*{words}"):
+        Database(parse_place(tmp_path / "store"))
+    assert state() == before
+
+
+def test_a_device_is_refused_and_left_as_it_was() -> None:
+    before = Path("/dev/null").stat().st_mode
+    with pytest.raises(StoreError, match="cannot use store /dev/null: no regular file"):
+        Database(parse_place("/dev/null"))
+    assert Path("/dev/null").stat().st_mode == before
+
+
+def test_an_empty_file_is_taken_and_closed_to_others(tmp_path) -> None:
+    path = tmp_path / "store"
+    path.touch(0o644)
+    Database(parse_place(path)).close()
+    assert path.stat().st_mode & 0o777 == 0o600
+    Database(parse_place(path)).close()
