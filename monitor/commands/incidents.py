@@ -55,8 +55,9 @@ def listed(*, monitor: Monitor, as_json: bool, **chosen: Any) -> None:
     ]  # fmt: skip
     out, totals = console(), monitor.ask(f"/v1/audit?{query}")
     show_table(out, "incidents", columns, rows)
-    evictions = counted(totals["evictions"], "eviction")
-    out.print(text(f"{evictions}; {counted(totals['incidents'], 'incident')} fired"))
+    fired = f"{counted(totals['incidents'], 'incident')} fired"
+    evictions = totals["evictions"]
+    out.print(text(f"{counted(evictions, 'eviction')}; {fired}" if evictions else fired))
     unknown = totals["lost"]["unknown"]
     tail = f" (and {unknown} of which it cannot be told)" if unknown else ""
     out.print(text(f"lost {totals['lost']['text']} rank-seconds{tail}", style="dim"))

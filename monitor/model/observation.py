@@ -197,6 +197,12 @@ class Snapshot:
     pause: Pause | None = None
     """None while the big red switch is not pressed."""
 
+    @property
+    def alone(self) -> bool:
+        """Whether there is neither Lighthouse nor gate: nobody is evicted but by hand."""
+        away = self.lighthouse
+        return isinstance(away, LighthouseAway) and not away.missed and not self.gate_up
+
     @cached_property
     def by_rank(self) -> Mapping[RankName, Observation]:
         """The observations by name, in the same order."""

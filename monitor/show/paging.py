@@ -388,6 +388,7 @@ def incidents_for_people() -> Response:
         wrong=wrong,
         job=job_of(view),
         runs=[run.id for run in view.runs],
+        alone=view.alone,
     )
     return _html(page, 400 if wrong else 200)
 
