@@ -280,6 +280,7 @@ def _now() -> list[Any]:
             sort="state",
             width=24,
             height=10,
+            empty="no group",
             says="Each group now. Click a group for its page, or for the dashboard of its ranks. "
             "One that is behind and does not catch up is stuck. An old heartbeat: its manager is "
             "gone or cut off; a young one proves nothing: a hung group still sends them.",
@@ -504,6 +505,7 @@ def _collectives() -> list[Any]:
             "Entered and not left",
             Query(shown(lag), _RANK_LEGEND),
             height=9,
+            empty="no collective seen",
             unit="suffix: collectives",
             links=_RANK_LINKS,
             says="Collectives that a rank is inside of. A line that stays up while its last commit "
@@ -539,6 +541,7 @@ def _step() -> list[Any]:
             "Loss",
             Query(shown(_own("loss")), _RANK_LEGEND),
             floor=None,
+            empty="not told",
             links=_RANK_LINKS,
             says="Loss of each rank. One far from the rest reads bad data or computes wrongly; a "
             "gap is a loss that is not finite: its host may be broken.",

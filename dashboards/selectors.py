@@ -7,6 +7,10 @@ from typing import Final
 
 MONITOR: Final = 'instance=~"$instance"'
 """For metrics that a monitor exports; `$instance` holds the monitors of `$job`."""
+MONITOR_URL: Final = "http://127.0.0.1:8470"
+"""Default of the variable `monitor_url`; `push --monitor-url` sets yours."""
+RUNBOOKS: Final = "${monitor_url}/runbooks"
+"""The monitor's own page of them."""
 NO_DATA: Final = "no data"
 """Shown by an empty panel that should never be empty."""
 GROUP: Final = MONITOR + ', replica_group=~"$group"'

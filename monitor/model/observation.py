@@ -58,6 +58,8 @@ class Observation(Struct, frozen=True, gc=False):
     url: str
     outcome: StateReport | Unreachable
     round_trip_s: float
+    bringer: str = ""
+    """Who registered it, by address; empty: not known."""
 
     @property
     def rank(self) -> RankName:

@@ -61,6 +61,7 @@ from lightkeeper.monitor.show.pages import (
     rank_page,
 )
 from lightkeeper.monitor.show.reading import said_by, status_text
+from lightkeeper.monitor.show.runbooks import runbooks_page
 from lightkeeper.monitor.show.runs_page import runs_page
 from lightkeeper.monitor.show.templating import document, sections, template
 from lightkeeper.monitor.show.wording import path_of
@@ -364,6 +365,12 @@ def incident_for_people(prefix: str) -> Response:
 def runs_for_people() -> Response:
     """Every start of the job."""
     return _html(runs_page(the_view()))
+
+
+@incident_pages.get("/runbooks")
+def runbooks_for_people() -> Response:
+    """What to do about each alert."""
+    return _html(runbooks_page())
 
 
 @incident_pages.get("/incidents")

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 import requests
+import yaml
 
 from lightkeeper.monitor.cli import main
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.service import Service
+from tests.docs.pages import ROOT
 from tests.monitor.api import options
 from tests.monitor.fakes import FakeFleet, wait_until
 
@@ -93,3 +95,47 @@ def test_no_command_does(
     out = capsys.readouterr().out
     assert out
     assert spoken(out) == []
+
+
+# -- where shipped alerts lead ---------------------------------------------------------------------
+
+
+def test_every_runbook_of_a_shipped_alert_is_a_section_of_the_monitors_page_and_of_the_manual(
+    watching: tuple[Service, Incident],
+) -> None:
+    text = (ROOT / "dashboards/prometheus/alerts.yml").read_text()
+    links = re.findall(r'runbook_url: "http://127.0.0.1:8470/runbooks#(\w+)"', text)
+    assert len(links) == text.count("- alert:")
+    html = requests.get(watching[0].url + "/runbooks", timeout=5).text
+    manual = (ROOT / "docs/on-call.md").read_text().lower()
+    for anchor in links:
+        assert f'<section id="{anchor}"><h2>' in html
+        assert f"\n### {anchor}\n" in manual
+    assert '<a href="#lightkeeperincidentstays">' in html
+    assert "](" not in html
+
+
+def test_no_shipped_alert_that_can_fire_here_speaks_of_what_is_not_there(
+    watching: tuple[Service, Incident],
+) -> None:
+    """Those of evictions, of the Lighthouse and of a gate read series that this monitor has not."""
+    groups = yaml.safe_load((ROOT / "dashboards/prometheus/alerts.yml").read_text())["groups"]
+    alerts = {alert["alert"]: alert for group in groups for alert in group["rules"]}
+    exported = requests.get(watching[0].url + "/metrics", timeout=5).text
+    silent = {
+        name
+        for name, alert in alerts.items()
+        if any(
+            f"\n{series}" not in exported
+            for series in re.findall(
+                r"lightkeeper_(?:lighthouse|paused|evictions|gate)\w*", alert["expr"]
+            )
+        )
+    }
+    assert silent == {f"Lightkeeper{name}" for name in (
+        "EvictionFailed", "ManyEvictions", "PausedLong", "LighthouseDown", "GateUntaught",
+    )}  # fmt: skip
+    said = {
+        name: spoken("\n".join(alert["annotations"].values())) for name, alert in alerts.items()
+    }
+    assert {name for name, lines in said.items() if lines} <= silent
