@@ -313,8 +313,6 @@ class Registry:
             first = old.bringer or target.bringer
             target = replace(target, died_s=target.died_s or old.died_s, bringer=first)
         self._put(target)
-        if old is None:
-            self._new[target.bringer] += 1
         self._strangers.discard(target.url)
         if self._left.get(rank) == target.identity.incarnation:
             del self._left[rank]
@@ -444,6 +442,7 @@ class Registry:
 
     def _take_over(self, target: Target) -> None:
         """Drop the process's former name, and ranks that only claimed their launcher's name."""
+        self._new[target.bringer] += target.rank not in self._targets
         former = self._processes.get(target.process)
         if former is not None and former != target.rank:
             elders = self._superseded.get(former, ())
