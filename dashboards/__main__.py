@@ -44,7 +44,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True)
     pushed = commands.add_parser("push", help="store in a Grafana what differs from what it has")
     listed = commands.add_parser("list", help="the dashboards and what each answers")
-    out = commands.add_parser("export", help="write them, and provisioning files, into a folder")
+    out = commands.add_parser(
+        "export", help="write them, provisioning files and Prometheus's rules into a folder"
+    )
     checked = commands.add_parser("check", help="with --prometheus: ask every query of every panel")
     commands.add_parser("render", help="write the committed JSON again from the Python")
 
@@ -76,7 +78,14 @@ def _parser() -> argparse.ArgumentParser:
     for command in (pushed, listed, checked):
         command.add_argument("--format", choices=["text", "json"], default="text")
     out.add_argument("folder", type=Path, metavar="DIR")
-    out.add_argument("--monitor-url", metavar="URL", help="where browsers reach the monitor")
+    out.add_argument(
+        "--monitor-url", metavar="URL", type=_url, help="where browsers reach the monitor"
+    )
+    for command in (pushed, out):
+        command.add_argument(
+            "--runbooks-url", metavar="URL", type=_url,
+            help="your page of runbooks, to which alerts lead (default: the monitor's /runbooks)",
+        )  # fmt: skip
     return top
 
 
@@ -117,17 +126,22 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _export(args: argparse.Namespace) -> int:
-    """Write dashboards and provisioning files for a Grafana; replaces existing files."""
+    """Write dashboards, provisioning files and Prometheus's rules; replaces existing files."""
     folder = args.folder / "dashboards"
     folder.mkdir(parents=True, exist_ok=True)
     for board in committed.read():
         path = folder / f"{board['uid']}.json"
-        fitted = committed.fitted(board, args.monitor_url)
+        fitted = committed.fitted(board, args.monitor_url, args.runbooks_url)
         path.write_text(json.dumps(fitted, indent=2, sort_keys=True) + "\n")
         print(path)
     provisioning = args.folder / "provisioning"
     shutil.copytree(committed.GRAFANA / "provisioning", provisioning, dirs_exist_ok=True)
     print(provisioning)
+    prometheus = args.folder / "prometheus"
+    prometheus.mkdir(exist_ok=True)
+    for name, text in committed.rules(args.monitor_url, args.runbooks_url):
+        (prometheus / name).write_text(text)
+    print(prometheus)
     return 0
 
 
@@ -187,7 +201,9 @@ def _push(args: argparse.Namespace) -> int:
     except ImportError as error:
         print(f"error: {error}: pip install 'lightkeeper[grafana]'", file=sys.stderr)
         return 1
-    boards = [committed.fitted(board, args.monitor_url) for board in committed.read()]
+    boards = [
+        committed.fitted(board, args.monitor_url, args.runbooks_url) for board in committed.read()
+    ]
     text = args.format == "text"
     try:
         grafana = publish.Grafana(args.url, publish.read_token(args.token_file))

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from lightkeeper.dashboards.selectors import NO_DATA
+from lightkeeper.dashboards.selectors import MONITOR_URL, NO_DATA, RUNBOOKS
 
 GRAFANA: Final = Path(__file__).parent / "grafana"
 _GRAFANAS_OWN: Final = frozenset({"id", "version", "iteration"})
@@ -101,15 +101,28 @@ def panels_of(board: Mapping[str, Any], *, rows: bool = False) -> Iterator[dict[
     return (panel for panel in board.get("panels", []) if (panel["type"] == "row") is rows)
 
 
-def fitted(board: Mapping[str, Any], monitor_url: str | None) -> dict[str, Any]:
-    """With the site's monitor in the variable `monitor_url`."""
+def fitted(
+    board: Mapping[str, Any], monitor_url: str | None, runbooks_url: str | None = None
+) -> dict[str, Any]:
+    """With the site's monitor in the variable `monitor_url`, and a link to its runbooks."""
     made = copy.deepcopy(dict(board))
     for variable in made.get("templating", {}).get("list", []):
         if monitor_url is not None and variable.get("name") == "monitor_url":
             url = monitor_url.rstrip("/")
             variable["query"] = url
             variable["current"] = {**variable.get("current", {}), "text": url, "value": url}
+    for link in made.get("links", []) if runbooks_url is not None else ():
+        link["url"] = runbooks_url if link.get("url") == RUNBOOKS else link.get("url")
     return made
+
+
+def rules(monitor_url: str | None, runbooks_url: str | None = None) -> Iterator[tuple[str, str]]:
+    """Name and text of each file for Prometheus, its runbooks at the given page (default: the
+    monitor's own).
+    """
+    page = runbooks_url or f"{(monitor_url or MONITOR_URL).rstrip('/')}/runbooks"
+    for path in sorted((GRAFANA.parent / "prometheus").glob("*.yml")):
+        yield path.name, path.read_text().replace(f"{MONITOR_URL}/runbooks#", f"{page}#")
 
 
 def plain(board: Mapping[str, Any]) -> dict[str, Any]:

@@ -41,6 +41,7 @@ from lightkeeper.dashboards.selectors import (
     on_host,
     or_none,
     shown,
+    told_alone,
     worst,
 )
 
@@ -135,7 +136,10 @@ def _done() -> list[Any]:
     return [
         ranking(
             "Evictions by kind and outcome",
-            Query(grown(evicted, by="kind, outcome", within="$__range"), "{{kind}}: {{outcome}}"),
+            Query(
+                f"{grown(evicted, by='kind, outcome', within='$__range')} or {told_alone('kind')}",
+                "{{kind}} {{outcome}}",
+            ),
             base=BLUE,
             width=8,
             empty="nobody was evicted",
@@ -145,7 +149,7 @@ def _done() -> list[Any]:
         ),
         lines(
             "Held back, by guard",
-            Query(or_none(holding, "guard"), "{{guard}}"),
+            Query(or_none(holding, "guard", acts=True), "{{guard}}"),
             bars=True,
             width=8,
             says="Firing incidents on which a guard sits. It is a person's turn: the incident's "
@@ -226,6 +230,9 @@ def groups() -> Board:
 
 
 def _now() -> list[Any]:
+    member = _of_worst(f"lightkeeper_group_in_quorum{{{GROUP}}}")
+    lighthouse = f"lightkeeper_lighthouse_up{{{MONITOR}}}"
+    nowhere = f"({_of_worst(_STATE)}) * 0 - 1 unless on (instance) {lighthouse}"
     front = f"scalar(max(lightkeeper_group_step{{{MONITOR}}}))"
     return [
         states(
@@ -239,7 +246,7 @@ def _now() -> list[Any]:
         ),
         states(
             "In the quorum",
-            Query(_of_worst(f"lightkeeper_group_in_quorum{{{GROUP}}}"), _GROUP_LEGEND),
+            Query(f"{member} or {nowhere}", _GROUP_LEGEND),
             values=MEMBER,
             height=11,
             links=_GROUP_LINKS,
@@ -273,6 +280,7 @@ def _now() -> list[Any]:
             sort="state",
             width=24,
             height=10,
+            empty="no group",
             says="Each group now. Click a group for its page, or for the dashboard of its ranks. "
             "One that is behind and does not catch up is stuck. An old heartbeat: its manager is "
             "gone or cut off; a young one proves nothing: a hung group still sends them.",
@@ -497,6 +505,7 @@ def _collectives() -> list[Any]:
             "Entered and not left",
             Query(shown(lag), _RANK_LEGEND),
             height=9,
+            empty="no collective seen",
             unit="suffix: collectives",
             links=_RANK_LINKS,
             says="Collectives that a rank is inside of. A line that stays up while its last commit "
@@ -532,6 +541,7 @@ def _step() -> list[Any]:
             "Loss",
             Query(shown(_own("loss")), _RANK_LEGEND),
             floor=None,
+            empty="not told",
             links=_RANK_LINKS,
             says="Loss of each rank. One far from the rest reads bad data or computes wrongly; a "
             "gap is a loss that is not finite: its host may be broken.",
@@ -577,7 +587,7 @@ def _acts() -> list[Any]:
             height=6,
             says="Each monitor over time. A gap: it was down, and training unwatched. Paused for "
             "long: `lightkeeper resume`. Observing: start it without --observe when you trust it. "
-            "No Lighthouse: no quorum forms and nobody is evicted until you start it again.",
+            "Lighthouse away: no quorum forms and nobody is evicted until you start it again.",
         ),
         states(
             "Its own health",

@@ -16,6 +16,7 @@ from lightkeeper.dashboards.panels import (
     tile,
 )
 from lightkeeper.dashboards.selectors import (
+    ALONE,
     BLUE,
     GREEN,
     GREY,
@@ -27,6 +28,7 @@ from lightkeeper.dashboards.selectors import (
     ORANGE,
     PURPLE,
     RED,
+    WITHOUT,
     YELLOW,
     ZERO,
     grown,
@@ -100,10 +102,11 @@ def _training() -> list[Any]:
         ),
         tile(
             "Groups in the quorum",
-            f"{members} / sum(lightkeeper_groups{{{MONITOR}}})",
+            f"{members} / sum(lightkeeper_groups{{{MONITOR}}}) or {ALONE} - 1",
             unit="percentunit",
             decimals=0,
             base=RED,
+            values=WITHOUT,
             levels={0.5: ORANGE, 1.0: GREEN},
             width=3,
             links=_GROUPS,
@@ -195,8 +198,8 @@ def _done() -> list[Any]:
     return [
         lines(
             "Evictions and holds",
-            Query(or_none(evictions, "outcome"), "evicted: {{outcome}}"),
-            Query(or_none(holds, "guard"), "held: {{guard}}"),
+            Query(or_none(evictions, "outcome", acts=True), "evicted: {{outcome}}"),
+            Query(or_none(holds, "guard", acts=True), "held: {{guard}}"),
             bars=True,
             width=16,
             links=_INCIDENTS,
@@ -205,8 +208,9 @@ def _done() -> list[Any]:
         ),
         tile(
             "Held back now",
-            f"sum(lightkeeper_holding{{{MONITOR}}}) or {ZERO}",
+            f"sum(lightkeeper_holding{{{MONITOR}}}) or {ALONE} - 1",
             levels={1.0: ORANGE},
+            values=WITHOUT,
             width=4,
             links=_INCIDENTS,
             says="Firing incidents about which a guard lets nothing be done. It is your turn: "
@@ -219,9 +223,9 @@ def _done() -> list[Any]:
             base=GREY,
             width=4,
             links=more("Keeper", "lightkeeper-keeper"),
-            says="Does it act? 'observes': it only says whom it would evict, or has no Lighthouse "
-            "to evict through. 'paused': somebody pressed the switch; `lightkeeper resume` ends "
-            "it. 'doubts itself': Keeper says why. 'no Lighthouse': it does not answer. 'not "
+            says="Does it act? 'no Lighthouse': it has none, and watches only. 'observes': it only "
+            "says whom it would evict. 'paused': somebody pressed the switch; `lightkeeper resume` "
+            "ends it. 'doubts itself': Keeper says why. 'Lighthouse away': start it again. 'not "
             "seen': the monitor is down or not scraped; nothing else here is to be believed.",
         ),
     ]

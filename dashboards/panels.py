@@ -27,7 +27,17 @@ from grafana_foundation_sdk.models import dashboard as model
 from grafana_foundation_sdk.models import heatmap as heatmap_model
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-from lightkeeper.dashboards.selectors import BLUE, GREEN, MONITOR, NO_DATA, RED, Values, grown
+from lightkeeper.dashboards.selectors import (
+    BLUE,
+    GREEN,
+    MONITOR,
+    MONITOR_URL,
+    NO_DATA,
+    RED,
+    RUNBOOKS,
+    Values,
+    grown,
+)
 
 DATASOURCE: Final = common.DataSourceRef(type_val="prometheus", uid="${datasource}")
 _NEVER_SHOWN: Final = ("Time", "__name__", "job", "instance")
@@ -343,8 +353,6 @@ def heat(
 # -- one dashboard of such panels ---------------------------------------------------------------
 
 _TAG: Final = "lightkeeper"
-_MONITOR_URL: Final = "http://127.0.0.1:8470"
-"""Default of the variable `monitor_url`; `push --monitor-url` sets yours."""
 _SHOWN_AT_FIRST: Final = "40"
 _KEPT: Final = "${__url_time_range}&${job:queryparam}&${instance:queryparam}"
 """Kept in links to other dashboards."""
@@ -473,8 +481,8 @@ def _variables(board: dashboard.Dashboard, *, of_ranks: bool) -> dashboard.Dashb
         dashboard.TextBoxVariable("monitor_url")
         .label("Monitor's URL")
         .description("Where your browser reaches the monitor: links to ranks go through it.")
-        .default_value(_MONITOR_URL)
-        .current(model.VariableOption(text=_MONITOR_URL, value=_MONITOR_URL))
+        .default_value(MONITOR_URL)
+        .current(model.VariableOption(text=MONITOR_URL, value=MONITOR_URL))
     )
 
 
@@ -495,7 +503,15 @@ def _links(board: dashboard.Dashboard) -> dashboard.Dashboard:
         .tooltip("The monitor's own page: the fleet now, incidents, buttons")
         .target_blank(True)
     )
-    return board.link(others).link(monitor)
+    runbooks = (
+        dashboard.DashboardLink("Runbooks")
+        .type(model.DashboardLinkType.LINK)
+        .url(RUNBOOKS)
+        .icon("doc")
+        .tooltip("What to do about each alert")
+        .target_blank(True)
+    )
+    return board.link(others).link(monitor).link(runbooks)
 
 
 def _annotations(board: dashboard.Dashboard) -> dashboard.Dashboard:

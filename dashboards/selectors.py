@@ -7,6 +7,10 @@ from typing import Final
 
 MONITOR: Final = 'instance=~"$instance"'
 """For metrics that a monitor exports; `$instance` holds the monitors of `$job`."""
+MONITOR_URL: Final = "http://127.0.0.1:8470"
+"""Default of the variable `monitor_url`; `push --monitor-url` sets yours."""
+RUNBOOKS: Final = "${monitor_url}/runbooks"
+"""The monitor's own page of them."""
 NO_DATA: Final = "no data"
 """Shown by an empty panel that should never be empty."""
 GROUP: Final = MONITOR + ', replica_group=~"$group"'
@@ -23,11 +27,16 @@ KEEPER: Final = (
     f"4 * (lightkeeper_lighthouse_up{{{MONITOR}}} == bool 0) > 0 "
     f"or 3 * (lightkeeper_self_health_scale{{{MONITOR}}} > bool 1) > 0 "
     f"or 2 * lightkeeper_paused{{{MONITOR}}} > 0 "
-    f"or (1 + 0 * lightkeeper_paused{{{MONITOR}}} unless lightkeeper_lighthouse_up{{{MONITOR}}}) "
-    f"or lightkeeper_observe_mode{{{MONITOR}}}"
+    f"or lightkeeper_observe_mode{{{MONITOR}}} "
+    f"or 0 * lightkeeper_self_health_scale{{{MONITOR}}} - 1"
 )
 """For each monitor the worst reason that it does not act, as numbers of `KEEPER_STATE`. One without
-a Lighthouse has no `lighthouse_up`: it observes."""
+a Lighthouse has neither `lighthouse_up` nor `observe_mode`."""
+_ACTS: Final = f"count(lightkeeper_lighthouse_up{{{MONITOR}}})"
+ALONE: Final = f"({ZERO} unless on () {_ACTS})"
+"""0 where no monitor has a Lighthouse: there is no quorum, and nobody is evicted."""
+NO_LIGHTHOUSE: Final = "no Lighthouse"
+"""What panels say of that, neither a number nor a colour that alarms."""
 
 
 def worst(expr: str, on: str, by: str) -> str:
@@ -68,13 +77,21 @@ def grown(counter: str, by: str = "", within: str = "$__rate_interval") -> str:
     return f"sum by ({by}) ({total})" if by else f"sum({total})"
 
 
-def or_none(expr: str, label: str) -> str:
+def or_none(expr: str, label: str, *, acts: bool = False) -> str:
     """`expr`, or if it is empty a zero labelled `none`: nothing has happened.
 
-    Without a monitor to see anything there is no zero, see `ZERO`.
+    Without a monitor to see anything there is no zero, see `ZERO`. `acts`: it is about evictions,
+    so without a Lighthouse the label says that.
     """
-    none = f'label_replace({ZERO}, "{label}", "none", "", "")'
-    return f"({expr}) or ({none} unless on () ({expr}))"
+    said = f'label_replace({ZERO}, "{label}", "none", "", "")'
+    if acts:
+        said = f"({told_alone(label)} or ({said} and on () {_ACTS}))"
+    return f"({expr}) or ({said} unless on () ({expr}))"
+
+
+def told_alone(label: str) -> str:
+    """A zero whose label says that no monitor has a Lighthouse."""
+    return f'label_replace({ALONE}, "{label}", "{NO_LIGHTHOUSE}", "", "")'
 
 
 # -- One colour and one sign for each state, the same as on the monitor's page --------------------
@@ -124,13 +141,15 @@ SELF_HEALTH: Final[Mapping[str, tuple[str, str]]] = {
 }
 """Of the monitor itself, by label of `lightkeeper_self_health`; worst last."""
 KEEPER_STATE: Final[Values] = {
+    "-1": (f"○ {NO_LIGHTHOUSE}", GREY),
     "0": ("● acts", GREEN),
     "1": ("◐ observes", BLUE),
     "2": ("■ paused", ORANGE),
     "3": ("◇ doubts itself", ORANGE),
-    "4": ("▲ no Lighthouse", RED),
+    "4": ("▲ Lighthouse away", RED),
     "5": ("✕ not seen", RED),
 }
 SEVERITY: Final[Mapping[str, str]] = {"critical": RED, "warning": ORANGE, "info": BLUE}
 UP: Final[Values] = {"0": ("✕ down", RED), "1": ("● up", GREEN)}
-MEMBER: Final[Values] = {"0": ("✕ out", RED), "1": ("● in", GREEN)}
+WITHOUT: Final[Values] = {"-1": (f"○ {NO_LIGHTHOUSE}", GREY)}
+MEMBER: Final[Values] = {"0": ("✕ out", RED), "1": ("● in", GREEN), **WITHOUT}

@@ -585,9 +585,10 @@ class Service:
         queues: dict[str, Callable[[], int]] = {
             "store": lambda: store.pending,
             "journal": lambda: keeper.journal_stats.waiting,
-            "evictions": lambda: len(components.evictors.active()),
             "http": lambda: server.waiting,
         }
+        if components.lighthouse is not None:
+            queues["evictions"] = lambda: len(components.evictors.active())
         if self._options.audit_log is not None:
             queues["audit_log"] = lambda: components.auditor.lines_waiting
         registry.register(Live(lambda: metrics_upkeep.waiting(queues, store.place.path)))

@@ -28,13 +28,17 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 from waitress import wasyncore
 from waitress.adjustments import Adjustments
 from waitress.channel import HTTPChannel
@@ -49,6 +53,22 @@ _IN_MEMORY: Final = 8 << 20
 """A full flight record has about one MiB and must not need disk space: the disk may be what is
 wrong."""
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Sampled(Collector):
+    """What there is now: a metric without a sample would speak of what the job does not have."""
+
+    registry: CollectorRegistry
+
+    def collect(self) -> Iterator[Metric]:
+        return (family for family in self.registry.collect() if family.samples)
+
+
+def metrics_page(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
+    """`/metrics` in the format that the scraper accepts, and its content type."""
+    encode, content_type = choose_encoder(accept)
+    return encode(_Sampled(registry)), content_type
 
 
 @dataclass(frozen=True, slots=True)

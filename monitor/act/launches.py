@@ -42,6 +42,8 @@ class Target:
     """Without its secret."""
     proved: bool = False
     """Whether it knows the secret of its incarnation."""
+    bringer: str = ""
+    """The address, or IPv6 network, from which it first registered; empty: a list of targets."""
 
     @property
     def dead(self) -> bool:

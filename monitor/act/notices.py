@@ -26,7 +26,7 @@ from lightkeeper.monitor.model.wording import face_of, listed, rfc3339, who
 PASSING: Final = frozenset(
     {
         Guard.ALREADY_GONE, Guard.NOT_WORTH_IT, Guard.IN_FLIGHT, Guard.COOL_DOWN,
-        Guard.MAINTENANCE,
+        Guard.MAINTENANCE, Guard.WATCH_ONLY,
     }
 )  # fmt: skip
 """Guards that end by themselves or leave nothing to do: they page nobody."""

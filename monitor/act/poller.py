@@ -338,7 +338,7 @@ class Poller:
                 and self._speaks_for(e.report.identity, e.url) == place
             }
         return {
-            target.identity.rank: Observation(target.identity, target.url, report, took_s)
+            target.identity.rank: _observed(target, report, took_s)
             for target in targets
             if (report := reports.get(target.identity.life)) is not None
         }
@@ -347,7 +347,7 @@ class Poller:
         began = time.monotonic()
         outcome = _recognise(target, await self._state(target.url, target.identity.group, end))
         took_s = round(time.monotonic() - began, 6)  # more digits only fill the journal
-        return Observation(target.identity, target.url, outcome, took_s)
+        return _observed(target, outcome, took_s)
 
     async def _record(self, target: Target, end: float) -> FlightRecord | Unreachable:
         url, group = target.url + PATH_FLIGHT_RECORDER, target.identity.group
@@ -378,8 +378,12 @@ class Poller:
             return Unreachable(Failure.GARBAGE, one_line(exc))
 
 
+def _observed(target: Target, outcome: StateReport | Unreachable, took_s: float) -> Observation:
+    return Observation(target.identity, target.url, outcome, took_s, target.bringer)
+
+
 def _unasked(target: Target) -> Observation:
-    return Observation(target.identity, target.url, _UNASKED, 0.0)
+    return _observed(target, _UNASKED, 0.0)
 
 
 def _state_of(body: bytes) -> StateReport:

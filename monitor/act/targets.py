@@ -105,6 +105,7 @@ def target_from_json(body: Mapping[str, Any], heard_s: float) -> tuple[Target, t
         born_s=None if body.get("born_s") is None else float(body["born_s"]),
         claim=parse_claim(body.get("claim", {})),
         proved=bool(body.get("proved")),
+        bringer=str(body.get("bringer", "")),
     )
     return target, tuple(str(item) for item in body["superseded"])
 
@@ -200,9 +201,8 @@ class Registry:
         """Unix time of the last good answer to a poll."""
         self._file_urls: dict[str, None] = {}
         self._strangers: set[str] = set()
-        self._bringers: dict[RankName, str] = {}
-        """The address, or IPv6 network, from which each rank has registered since the start."""
         self._brought: Counter[str] = Counter()
+        """Targets by bringer."""
         self._new: Counter[str] = Counter()
         """By address: new names in this minute."""
         self._minute = 0
@@ -255,9 +255,10 @@ class Registry:
         target = Target(
             identity, registration.url, lease_s, Source.LEASE, now_s, born_s, died_s,
             claim=replace(claim, secret=""), proved=digest(claim.secret) == identity.incarnation,
+            bringer=_network(address),
         )  # fmt: skip
         with self._lock:
-            standing = self._admit(target, _network(address))
+            standing = self._admit(target)
             if standing is not Registered.CURRENT:
                 self.refused[standing] += 1
             return standing
@@ -297,12 +298,12 @@ class Registry:
         wanted_s = len(self._targets) / RENEWALS_A_SECOND
         return min(RENEW_MOST_S, wanted_s) if wanted_s > RENEW_LEAST_S else None
 
-    def _admit(self, target: Target, bringer: str | None = None) -> Registered:
+    def _admit(self, target: Target) -> Registered:
         rank, old = target.rank, self._targets.get(target.rank)
         fresh = old is None or not _is(old, target.identity)
         refusal = self._over(target)
         if refusal is None and fresh:
-            refusal = self._objection(target, old, bringer) or self._outlived(target, old)
+            refusal = self._objection(target, old) or self._outlived(target, old)
         elif refusal is None and old is not None and self._moves_unproved(target, old):
             refusal = Registered.TAKEN
         if refusal is not None:
@@ -311,9 +312,9 @@ class Registry:
             self._take_over(target)
             self._begin(target)
         elif old is not None:
-            target = replace(target, died_s=target.died_s or old.died_s)
+            first = old.bringer or target.bringer
+            target = replace(target, died_s=target.died_s or old.died_s, bringer=first)
         self._put(target)
-        self._note_bringer(target, bringer if rank not in self._bringers else None)
         self._strangers.discard(target.url)
         if self._left.get(rank) == target.identity.incarnation:
             del self._left[rank]
@@ -337,13 +338,11 @@ class Registry:
             return Registered.SUPERSEDED
         return Registered.OVER if target.identity.incarnation in self._past else None
 
-    def _objection(
-        self, target: Target, old: Target | None, bringer: str | None
-    ) -> Registered | None:
+    def _objection(self, target: Target, old: Target | None) -> Registered | None:
         """Why a new incarnation is refused; None if it is not."""
         if old is None and len(self._targets) >= RANKS_MOST:
             return Registered.FULL
-        if old is None and bringer is not None and self._is_hasty(bringer):
+        if old is None and target.bringer and self._is_hasty(target.bringer):
             return Registered.HASTY
         if self._is_anothers(target):
             return Registered.REFUSED
@@ -412,12 +411,6 @@ class Registry:
         moved_s = self._moved.get(holder.rank, (0, holder.heard_s))[1]
         return holder.address == target.address and self._clock.now_s() - moved_s > STANDS_S
 
-    def _note_bringer(self, target: Target, bringer: str | None) -> None:
-        if bringer is not None:
-            self._bringers[target.rank] = bringer
-            self._brought[bringer] += 1
-            self._new[bringer] += 1
-
     def _moves_unproved(self, target: Target, old: Target) -> bool:
         """Whether somebody takes a living incarnation to another address without its secret."""
         unproved = target.source is Source.LEASE and not target.proved
@@ -451,6 +444,7 @@ class Registry:
 
     def _take_over(self, target: Target) -> None:
         """Drop the process's former name, and ranks that only claimed their launcher's name."""
+        self._new[target.bringer] += target.rank not in self._targets
         former = self._processes.get(target.process)
         if former is not None and former != target.rank:
             elders = self._superseded.get(former, ())
@@ -487,7 +481,8 @@ class Registry:
         now_s = self._clock.now_s()
         moment = datetime.fromtimestamp(now_s, UTC).strftime("%Y%m%d-%H%M%S")
         again = self._run is not None and self._run.id == moment
-        self._run = Run(RunId(f"{moment}-2" if again else moment), target.identity.job, now_s)
+        name = RunId(f"{moment}-2" if again else moment)
+        self._run = Run(name, target.identity.job, now_s, bringer=target.bringer)
         self._store.save_run(self._run)
 
     @property
@@ -500,6 +495,7 @@ class Registry:
         if (old := self._targets.get(rank)) is not None:
             self._forget(old)
         self._targets[rank] = target
+        self._brought[target.bringer] += 1
         (self._dead.add if target.dead else self._dead.discard)(rank)
         self._gone.discard(rank)
         self._groups[identity.group].add(rank)
@@ -511,6 +507,9 @@ class Registry:
     def _forget(self, target: Target) -> None:
         self._groups[target.identity.group].discard(target.rank)
         self._processes.pop(target.process, None)
+        self._brought[target.bringer] -= 1
+        if not self._brought[target.bringer]:
+            del self._brought[target.bringer]
         if target.identity.launched_as is not None:
             self._renamed[target.identity.launched_as].discard(target.rank)
             self._claimed[target.identity.group].discard(target.rank)
@@ -544,10 +543,6 @@ class Registry:
         self._moved.pop(rank, None)
         self._gone.discard(rank)
         self._dead.discard(rank)
-        if (bringer := self._bringers.pop(rank, None)) is not None:
-            self._brought[bringer] -= 1
-            if not self._brought[bringer]:
-                del self._brought[bringer]
         self._store.drop_target(rank)
 
     def heard(self, reports: Mapping[RankName, StateReport]) -> None:

@@ -55,8 +55,8 @@ def listed(*, monitor: Monitor, as_json: bool, **chosen: Any) -> None:
     ]  # fmt: skip
     out, totals = console(), body["totals"]
     show_table(out, "incidents", columns, rows)
-    evictions = counted(totals["evictions"], "eviction")
-    out.print(text(f"{evictions}; {counted(totals['incidents'], 'incident')} fired"))
+    fired, evictions = f"{counted(totals['incidents'], 'incident')} fired", totals["evictions"]
+    out.print(text(f"{counted(evictions, 'eviction')}; {fired}" if evictions else fired))
     tail = f" (and {totals['unknown']} of which it cannot be told)" if totals["unknown"] else ""
     lost = f"lost at least {_amount(totals['lost'])} rank-seconds{tail}"
     out.print(text(lost, style="dim"))

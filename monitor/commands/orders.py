@@ -175,8 +175,8 @@ def evict(
     hosts are not quarantined: its launcher may start it again at once (lightkeeper quarantine add).
     Groups are called as lightkeeper get groups calls them. To evict the only group ends the job.
 
-    exit status: 0 it is out, 1 it is not or nobody could be asked, 2 wrong arguments or no such
-    group, 3 it is not out yet and --wait is over
+    exit status: 0 it is out, or its processes are gone, 1 it is not or nobody could be asked, 2
+    wrong arguments or no such group, 3 it is not out yet and --wait is over
     """
     chosen, only = _chosen(monitor, group)
     if not yes:
@@ -185,21 +185,24 @@ def evict(
     path = f"/v1/groups/{quote(group, safe='')}/evict"
     said = monitor.ask(path, method="POST", body=body)
     if not as_json:
-        console().print(Text(f"evicting {clean(group)}: {clean(said['incident_id'])}"))
+        ends = f"; this ends the job, {clean(group)} is its only group" if only else ""
+        console().print(Text(f"evicting {clean(group)}: {clean(said['incident_id'])}{ends}"))
         if said.get("note"):
             console().print(Text(clean(str(said["note"]))))
     tell = len if as_json else lambda line: console().print(Text(f"  {line}"))
     last = _follow(monitor, str(said["incident_id"]), wait_s, tell)
-    failed, out = last.get("failed"), last.get("confirmed")
+    failed, out, gone = last.get("failed"), last.get("confirmed"), last.get("gone_s") is not None
     if as_json:
         print_json({**said, "eviction": last or None})
     elif failed:
         console().print(Text(f"it is not out: {clean(str(failed))}", "bold red"))
     elif out:
         console().print(Text(f"it is out: {clean(str(out))}", "green"))
+    elif gone:
+        console().print(Text("its processes are gone: nothing is left to evict", "green"))
     if failed:
         return FAILED
-    return DONE if out or not wait_s else NOT_YET
+    return DONE if out or gone or not wait_s else NOT_YET
 
 
 def _chosen(monitor: Monitor, group: str) -> tuple[Mapping[str, Any], bool]:
@@ -254,7 +257,7 @@ def _follow(
             if line not in shown:
                 shown.add(line)
                 tell(line)
-        if last.get("failed") or last.get("confirmed"):
+        if last.get("failed") or last.get("confirmed") or last.get("gone_s") is not None:
             return last
         time.sleep(_LOOK_S)
     if wait_s:

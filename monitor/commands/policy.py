@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 from rich.console import Console
@@ -141,11 +142,17 @@ def _of_file(path: Path) -> Effective:
         raise refused(exc) from exc
 
 
+_UNUSED: Final[Mapping[str, Any]] = {
+    "mode": "watch-only", "actions": {}, "guards": {}, "learned": {}, "maintenance": (),
+}  # fmt: skip
+"""Of a monitor that watches only."""
+
+
 def _show(body: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json(body)
     else:
-        _print(console(), body)
+        _print(console(), {**body, **(_UNUSED if body.get("watch_only") else {})})
 
 
 def _print(out: Console, body: dict[str, Any]) -> None:
@@ -156,16 +163,7 @@ def _print(out: Console, body: dict[str, Any]) -> None:
         out.print(Text(f"! not reloaded: {problem}", style="yellow"))
     if body.get("pause"):
         out.print(text(pause_line(body["pause"]), style="bold red"))
-    severities = ("info", "warning", "critical")
-    actions = [(kind, *map(row.get, severities)) for kind, row in body["actions"].items()]
-    show_table(out, "actions", ("kind", *severities), actions)
-    options = [
-        (name, entry["value"], entry["from"], entry["change"])
-        for part in ("guards", "thresholds")
-        for name, entry in body[part].items()
-        if part == "guards" or entry["from"] != "default"
-    ]
-    show_table(out, "options", ("name", "value", "said by", "changes by"), options)
+    _tables(out, body)
     same = sum(entry["from"] == "default" for entry in body["thresholds"].values())
     out.print(Text(f"{same} thresholds have their default (--format json shows them)", style="dim"))
     for name, value in body["after_restart"].items():
@@ -175,3 +173,18 @@ def _print(out: Console, body: dict[str, Any]) -> None:
     for window in body["maintenance"]:
         days = f" on {', '.join(window['days'])}" if "days" in window else ""
         out.print(Text(f"maintenance: {window['name']}: {window['from']} to {window['to']}{days}"))
+
+
+def _tables(out: Console, body: dict[str, Any]) -> None:
+    severities = ("info", "warning", "critical")
+    actions = [(kind, *map(row.get, severities)) for kind, row in body["actions"].items()]
+    if actions:
+        show_table(out, "actions", ("kind", *severities), actions)
+    options = [
+        (name, entry["value"], entry["from"], entry["change"])
+        for part in ("guards", "thresholds")
+        for name, entry in body[part].items()
+        if part == "guards" or entry["from"] != "default"
+    ]
+    if options:
+        show_table(out, "options", ("name", "value", "said by", "changes by"), options)

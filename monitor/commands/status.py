@@ -38,6 +38,7 @@ from lightkeeper.monitor.show.terminal import (
     Column,
     Row,
     RowFilter,
+    columns_of,
     in_order,
     moment,
     rank_columns,
@@ -92,8 +93,10 @@ def ranks(
 
     exit status: 0 done, 1 no monitor answers, 2 wrong arguments
     """
-    chosen = in_order(_wanted(monitor, "ranks", wanted), sort, "rank")
-    _tell("ranks", chosen, limit, as_json, rank_columns(wide=wide))
+    body = monitor.ask("/v1/ranks")
+    chosen = in_order(_wanted(body, "ranks", wanted), sort, "rank")
+    columns = columns_of(rank_columns(wide=wide), body)
+    _tell("ranks", chosen, limit, as_json, columns)
 
 
 @command()
@@ -116,8 +119,9 @@ def groups(
 
     exit status: 0 done, 1 no monitor answers, 2 wrong arguments
     """
-    chosen = in_order(_wanted(monitor, "groups", wanted), sort, "group")
-    _tell("groups", chosen, limit, as_json, GROUP_COLUMNS)
+    body = monitor.ask("/v1/groups")
+    chosen = in_order(_wanted(body, "groups", wanted), sort, "group")
+    _tell("groups", chosen, limit, as_json, columns_of(GROUP_COLUMNS, body))
 
 
 @command()
@@ -137,7 +141,9 @@ def hosts(*, monitor: Monitor, wanted: RowFilter, limit: int | None, as_json: bo
 
     exit status: 0 done, 1 no monitor answers, 2 wrong arguments
     """
-    _tell("hosts", _wanted(monitor, "hosts", wanted), limit, as_json, HOST_COLUMNS)
+    body = monitor.ask("/v1/hosts")
+    chosen = _wanted(body, "hosts", wanted)
+    _tell("hosts", chosen, limit, as_json, columns_of(HOST_COLUMNS, body))
 
 
 @command()
@@ -167,13 +173,13 @@ def runs(*, monitor: Monitor, as_json: bool) -> None:
     show_table(console(), "runs", columns, rows)
 
 
-def _wanted(monitor: Monitor, what: str, wanted: RowFilter) -> list[Row]:
+def _wanted(body: Row, what: str, wanted: RowFilter) -> list[Row]:
     """Refuse unknown names: an empty table would look like good news.
 
     Raises:
         CommandError: a name that does not exist.
     """
-    rows = monitor.ask(f"/v1/{what}")[what]
+    rows: list[Row] = body[what]
     for kind, names in (("group", wanted.groups), ("host", wanted.hosts)):
         existing = {row[kind] for row in rows if row.get(kind)} if names else ()
         for name in names:

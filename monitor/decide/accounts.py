@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.eviction import DecisionRow, Eviction
+from lightkeeper.monitor.model.eviction import DecisionRow, Eviction, Guard
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import GroupName, Host
 from lightkeeper.monitor.model.observation import Snapshot
@@ -284,7 +284,7 @@ def hold_spans(case: AuditedIncident) -> tuple[HoldSpan, ...]:
     rows = sorted(case.decisions, key=lambda row: row.at_s)
     for row, after in zip_longest(rows, rows[1:]):
         end_s = case.incident.ended_s if after is None else after.at_s
-        if row.action == "evict" or row.guard is None:
+        if row.action == "evict" or row.guard in (None, Guard.WATCH_ONLY):
             continue
         start_s = row.at_s
         if spans and spans[-1].guard == row.guard and spans[-1].end_s == row.at_s:
@@ -304,7 +304,7 @@ class IncidentAccount:
     """The rule, or the guard that held."""
     outcome: str
     """One of `evicted`, `evicting`, `failed`, `observed` (would have been evicted), `held`,
-    `passed`, `open`."""
+    `watched` (there is no Lighthouse), `passed`, `open`."""
     intervals: tuple[Interval, ...]
     holds: tuple[HoldSpan, ...]
     lost_by_others: Loss
@@ -353,8 +353,8 @@ def _outcome(case: AuditedIncident) -> str:
         return "evicting" if incident.open else "evicted"
     if case.decisions and case.decisions[-1].action == "would_evict":
         return "observed"
-    if any(row.action == "hold" for row in case.decisions):
-        return "held"
+    if guards := {row.guard for row in case.decisions if row.action == "hold"}:
+        return "watched" if guards == {Guard.WATCH_ONLY} else "held"
     return "open" if incident.open else "passed"
 
 
@@ -368,7 +368,8 @@ def _decided(case: AuditedIncident) -> tuple[str, str]:
         return (author, rule) if author == "lightkeeper" else (author, evicts[-1].reason)
     holds = [row for row in case.decisions if row.action != "evict"]
     if holds:
-        return "nobody", f"held by {holds[-1].guard}: {holds[-1].reason}"
+        guard, reason = holds[-1].guard, holds[-1].reason
+        return "nobody", reason if guard == Guard.WATCH_ONLY else f"held by {guard}: {reason}"
     return "nobody", "nothing was to be decided"
 
 

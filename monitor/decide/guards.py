@@ -197,10 +197,6 @@ class Objection:
 
 
 NOBODY_LEFT: Final = "Nobody is left to evict"
-BY_SCHEDULER: Final = (
-    "End the rank or the job by its scheduler. With TorchFT, give the monitor the Lighthouse: "
-    "--lighthouse URL"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,12 +208,6 @@ class Case:
     fleet: DecisionFacts
     incident: Incident
     group: GroupName
-
-    @property
-    def no_lighthouse(self) -> bool:
-        """Whether nobody is ever evicted in this job: no other group would train without it."""
-        missing = self.fleet.without_lighthouse.get(self.incident.id, "")
-        return self.fleet.lighthouse_away == NO_LIGHTHOUSE and missing is not None
 
     @property
     def left(self) -> list[GroupName]:
@@ -240,8 +230,6 @@ class Case:
         """What a person can do."""
         if not self.left:
             return ""
-        if self.no_lighthouse:
-            return BY_SCHEDULER
         first, *others = map(shlex.quote, self.left)
         alternatives = f" (or {', '.join(others[:3])})" if others else ""
         return f"To evict it yourself: lightkeeper evict {first}{alternatives}"
@@ -253,8 +241,6 @@ class Case:
         """
         if not self.left:
             promise = NOBODY_LEFT
-        elif self.no_lighthouse:
-            promise = "This job has no Lighthouse, so nobody is evicted in it"
         elif self.action is PolicyAction.PAGE:
             promise = f"The policy never evicts for {self.incident.kind}"
         elif self.only_observed:
@@ -312,6 +298,15 @@ def hosts_of(fleet: DecisionFacts, group: GroupName) -> frozenset[Host]:
 # Each returns why not and what would lift it, or None.
 
 
+def watch_only(case: Case) -> Objection | None:
+    """There is no Lighthouse: no other group would train without this one."""
+    missing = case.fleet.without_lighthouse.get(case.incident.id, "")
+    if case.fleet.lighthouse_away != NO_LIGHTHOUSE or missing is None:
+        return None
+    end = "End the rank or the job by its scheduler" if case.left else ""
+    return Objection("this monitor watches only", end)
+
+
 def unsure(case: Case) -> Objection | None:
     """The verdict cannot tell which rank is to blame."""
     candidates = case.incident.candidates
@@ -347,15 +342,12 @@ def already_gone(case: Case) -> Objection | None:
     ):
         return Objection(f"{case.group} is another process by now", nothing)
     dies = incident.kind in (Kind.DEAD, Kind.MISMATCH)  # gloo ends ranks at a mismatch
-    away = case.fleet.lighthouse_away is not None and not case.no_lighthouse
+    away = case.fleet.lighthouse_away is not None
     out_of_sight = not view.alive and view.dead_for_s is None  # its host is lost
     if not dies or away or not (case.gone(view) or out_of_sight) or again(case):
         return None  # its heartbeat may continue, or it is gone and must not come back
-    reason = f"every process of {case.group} is gone"
-    if case.no_lighthouse:
-        return Objection(reason, NOBODY_LEFT)
     return Objection(
-        f"{reason} and its heartbeat has ended with them",
+        f"every process of {case.group} is gone and its heartbeat has ended with them",
         "Nothing is to be done: it may be evicted if its heartbeat continues after all",
     )
 
@@ -387,7 +379,6 @@ def wants_person(case: Case) -> Objection | None:
         _said(
             "A person decides",
             case.by_hand,
-            "" if case.no_lighthouse else
             f"To let lightkeeper do it: change actions.{kind} in the policy file",
         ),
     )  # fmt: skip
@@ -476,9 +467,6 @@ def lighthouse_away(case: Case) -> Objection | None:
     missing = case.fleet.without_lighthouse.get(case.incident.id, "")
     if missing is None:
         return None
-    if case.no_lighthouse:
-        why = "this job has no Lighthouse, so no other group would train without it"
-        return Objection(why, case.by_hand or NOBODY_LEFT)
     return Objection(
         f"cannot see the quorum: {why}" + (f"; {missing}" if missing else ""),
         case.then("Start the Lighthouse again: it may be evicted once that answers"),
@@ -628,6 +616,7 @@ def observe(case: Case) -> Objection | None:
 
 _FOR_THE_FIRST: Final = (Guard.BUDGET, Guard.GROUP_BUDGET, Guard.COOL_DOWN)
 GUARDS: Final[tuple[tuple[Guard, Callable[[Case], Objection | None]], ...]] = (
+    (Guard.WATCH_ONLY, watch_only),
     (Guard.UNSURE, unsure),
     (Guard.SPARED, spared),
     (Guard.ALREADY_GONE, already_gone),

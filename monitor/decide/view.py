@@ -333,10 +333,7 @@ class View:
 
     @property
     def alone(self) -> bool:
-        """Whether there is neither Lighthouse nor gate: nobody is evicted but by hand."""
-        away = self.snapshot.lighthouse
-        nowhere = isinstance(away, LighthouseAway) and not away.missed
-        return nowhere and not self.snapshot.gate_up
+        return self.snapshot.alone
 
     @cached_property
     def groups(self) -> tuple[GroupView, ...]:

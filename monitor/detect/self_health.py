@@ -11,10 +11,17 @@ evicted. Nothing here ever accuses: doubt only makes the keeper slower.
 A long silence is no longer news: it still holds evictions but scales nothing, so that a lost rack
 does not blind the monitor to the next fault. Silent targets on a single host mean that the host is
 sick, not the monitor.
+
+Silence is counted by voter, not by rank: a voter's silence is the silent share of its ranks. Who
+registers ranks from one address is one voter, however many names and hosts it brings, so that it
+alone neither makes nor breaks the doubt. Only the bringer of the run's first rank has a voter for
+each of its hosts: where all ranks come from one address (one machine, a proxy) its hosts are all
+there is to count, also when somebody else joins.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -121,16 +128,21 @@ class SelfHealth:
         self._silent_since = {
             seen.rank: self._silent_since.get(seen.rank, snapshot.now_s) for seen in silent
         }
-        limit = self.config.unreachable_share * len(counted)
-        if len(silent) <= limit or len({seen.identity.host for seen in silent}) < 2:
+        ours = "" if snapshot.run is None else snapshot.run.bringer
+        limit, voters = self.config.unreachable_share, Counter(_voter(s, ours) for s in silent)
+        if len(voters) < 2:
+            return 0
+        heard = Counter(_voter(seen, ours) for seen in counted)
+        if _share(voters, heard) <= limit:
             return 0
         conditions[Condition.CUT_OFF] = (
             f"{len(silent)} of {len(counted)} targets are silent at once"
         )
-        new = sum(snapshot.now_s - at_s < _NEWS_S for at_s in self._silent_since.values())
-        if new < 2 or new <= limit:
+        since_s = snapshot.now_s - _NEWS_S
+        news = Counter(_voter(s, ours) for s in silent if self._silent_since[s.rank] > since_s)
+        if news.total() < 2 or (share := _share(news, heard)) <= limit:
             return 0
-        return _GROSS if new >= _GROSS_SHARE * len(counted) else 1
+        return _GROSS if share >= _GROSS_SHARE else 1
 
     def _lateness(self, snapshot: Snapshot, conditions: dict[Condition, str]) -> int:
         ticks = snapshot.lateness_s / self.config.tick_s
@@ -158,6 +170,16 @@ class SelfHealth:
             f"its threads waited for a core {starved:.0%} of the last tick"
         )
         return True
+
+
+def _voter(seen: Observation, ours: str) -> str:
+    """`ours`: the bringer of the run's first rank."""
+    return seen.identity.host if seen.bringer in ("", ours) else seen.bringer
+
+
+def _share(silent: Mapping[str, int], heard: Mapping[str, int]) -> float:
+    """The silent share of the fleet, each voter counted once."""
+    return sum(ranks / heard[voter] for voter, ranks in silent.items()) / len(heard)
 
 
 def _is_silent(seen: Observation) -> bool:

@@ -264,7 +264,15 @@ class Writer:
             return self._object(seen)
         kind = self._classes.get(Observation) or self._number(Observation)
         identity = self._object(seen.identity)  # in the order in which they are read
-        return ["n", kind, identity, seen.url, ["n", *self._report(report)], seen.round_trip_s]
+        return [
+            "n",
+            kind,
+            identity,
+            seen.url,
+            ["n", *self._report(report)],
+            seen.round_trip_s,
+            seen.bringer,
+        ]
 
     def _report(self, report: StateReport) -> list[Any]:
         """Nothing in it but its identity occurs again."""

@@ -33,6 +33,7 @@ from lightkeeper.monitor.model.eviction import (
     Evict,
     Eviction,
     EvictionState,
+    Guard,
     Hold,
     Remembered,
     row_of,
@@ -179,11 +180,12 @@ class Acting:
                 self._decided(decision, snapshot, epoch)
             case Hold():
                 words = (decision.incident_id, decision.guard, decision.reason, decision.release)
-                log.warning("nobody is evicted for %s (%s): %s. %s", *words)
+                if decision.guard is not Guard.WATCH_ONLY:
+                    log.warning("nobody is evicted for %s (%s): %s. %s", *words)
+                    components.instruments.holds.labels(str(decision.guard)).inc()
                 self._held[decision.incident_id] = f"{decision.guard}: {decision.reason}"
                 rungs = rungs_for(decision, components)
                 self._record(components.store.save_hold(decision, snapshot.now_s, rungs=rungs))
-                components.instruments.holds.labels(str(decision.guard)).inc()
 
     def _decided(self, evict: Evict, snapshot: Snapshot, epoch: int, author: str = KEEPER) -> None:
         """Add an eviction, or decide the incident's open eviction again."""
@@ -235,7 +237,8 @@ class Acting:
         for before, after in self._evictions.take_changes():
             if before is None or row_of(before) != row_of(after):
                 self._record(row_of(after))
-            if before is not None and before.under_way and not after.open:
+            ends = before is not None and before.under_way and not after.open
+            if ends and self._components.lighthouse is not None:
                 incident = self.recent.get(after.incident_id)
                 kind = "by_hand" if incident is None else str(incident.kind)
                 outcome = "left" if after.gone_s is None else "gone"

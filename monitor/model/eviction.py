@@ -31,6 +31,7 @@ from lightkeeper.monitor.model.run import Run
 class Guard(StrEnum):
     """What may hold an eviction back, in the order of checking."""
 
+    WATCH_ONLY = "watch_only"  # there is no Lighthouse: nobody is evicted but by hand
     UNSURE = "unsure"  # the verdict cannot single out the culprit
     SPARED = "spared"  # the verdict itself says why an eviction would not fix it
     ALREADY_GONE = "already_gone"  # the group left by itself

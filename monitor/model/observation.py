@@ -58,6 +58,8 @@ class Observation(Struct, frozen=True, gc=False):
     url: str
     outcome: StateReport | Unreachable
     round_trip_s: float
+    bringer: str = ""
+    """Who registered it, by address; empty: not known."""
 
     @property
     def rank(self) -> RankName:
@@ -196,6 +198,12 @@ class Snapshot:
     """Of the ranks; the last one while there are none."""
     pause: Pause | None = None
     """None while the big red switch is not pressed."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is neither Lighthouse nor gate: nobody is evicted but by hand."""
+        away = self.lighthouse
+        return isinstance(away, LighthouseAway) and not away.missed and not self.gate_up
 
     @cached_property
     def by_rank(self) -> Mapping[RankName, Observation]:

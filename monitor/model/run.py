@@ -36,5 +36,7 @@ class Run:
     """The most that were there at once."""
     step: int | None = None
     """The highest that any rank committed."""
+    bringer: str = ""
+    """The address from which its first rank registered."""
     trend: tuple[TrendPoint, ...] = ()
     """Of its last hour; oldest first."""

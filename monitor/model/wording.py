@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from lightkeeper.monitor.model.eviction import DecisionRow, DecisionState
+from lightkeeper.monitor.model.eviction import DecisionRow, DecisionState, Guard
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import GroupName, RankName, group_of
 from lightkeeper.monitor.model.verdict import Severity, Verdict
@@ -117,9 +117,11 @@ def after(remedy: str, then: str) -> str:
 def _decided(incident: Incident, last: DecisionRow | None) -> str:
     if not incident.groups:
         look = ": a person has to look" if incident.severity is Severity.CRITICAL else ""
-        return f"Nobody is accused, so nobody is evicted{look}"
+        return f"Nobody is accused{look}"
     if last is None:
         return ""
+    if last.guard == Guard.WATCH_ONLY:
+        return str(last.body.get("release", ""))
     if last.guard is not None:
         why = f"nobody is evicted: {last.reason}" if last.action == "hold" else last.reason
         return f"{why[:1].upper()}{why[1:]}. {last.body.get('release', '')}".rstrip()

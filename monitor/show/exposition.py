@@ -11,7 +11,6 @@ from typing import Final, Literal
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client import Gauge as LiveGauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import choose_encoder
 
 from lightkeeper.monitor.decide.view import GroupView, View
 from lightkeeper.monitor.model.names import GroupName, RankName
@@ -22,17 +21,13 @@ Row = tuple[tuple[str, ...], float]
 """Label values, in order, and the value."""
 
 
-def page(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
-    """The page in the format that the scraper accepts, and its content type."""
-    encode, content_type = choose_encoder(accept)
-    return encode(registry), content_type
-
-
 # -- A metric's name, meaning and labels: exported, documented and checked from one place ----------
 
 GROUPS: Final = "G"
 RANKS: Final = "R"
 """Values of `series`: one for each group, or each rank, with its own series."""
+ALONE: Final = "without a Lighthouse"
+"""When a series is left out that speaks of quorums or evictions."""
 GROUP: Final = ("replica_group",)
 RANK: Final = ("replica_group", "rank")
 Kind = Literal["gauge", "counter", "histogram"]

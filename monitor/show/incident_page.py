@@ -66,6 +66,7 @@ _DONE: Final = {
     "failed": ("eviction failed", "bad"),
     "observed": ("nothing: observe mode", "start"),
     "held": ("nothing: held back", "away"),
+    "watched": ("nothing", "idle"),
     "passed": ("nothing to do", "idle"),
     "open": ("nothing yet", "wait"),
 }
@@ -73,6 +74,8 @@ _DONE: Final = {
 
 def _who_did(report: IncidentReport) -> str:
     account = report.account
+    if account.outcome == "watched":
+        return account.why
     if not account.evicted:
         return f"by {plain(account.holds[-1].guard)}" if account.holds else ""
     asked_s = report.incident.milestones.evict_asked_s
@@ -190,7 +193,7 @@ def _seen(report: IncidentReport) -> Iterator[TimelineRow]:
     yield TimelineRow("first seen", first_s, until_s, "wait", "seen, and watched until it is sure")
     if firing_s is not None:
         until_s = marks.evict_asked_s or ended_s
-        detail = "until the eviction was asked, or it was over"
+        detail = "until somebody acted, or it was over"
         yield TimelineRow("firing", firing_s, until_s, "bad", detail)
 
 
@@ -315,7 +318,7 @@ def incident_page(
         steps=steps_of,
         step_names=STEPS,
         PARTS=PARTS,
-        decisions=report.decisions[-_ROWS:],
+        decisions=() if report.account.outcome == "watched" else report.decisions[-_ROWS:],
         holds=report.account.holds[-_ROWS:],
         earlier=earlier,
     )
@@ -404,10 +407,13 @@ def incidents_page(
     wrong: str = "",
     job: str = "",
     runs: Sequence[str] = (),
+    alone: bool = False,
 ) -> str:
     """The newest ones; `total` match what is asked for (kind, group, state, since, run), of
-    `remembered` in all.
+    `remembered` in all. `alone`: see `View.alone`.
     """
+    never = (Kind.LIGHTHOUSE_AWAY,) if alone else ()
+    states = (OPEN, *(state for state in State if not alone or state is not State.EVICTING))
     kind, state, since, run = (asked.get(n, "") for n in ("kind", "state", "since", "run"))
     spans = list(_SPANS)
     if since and since not in dict(spans):
@@ -416,8 +422,8 @@ def incidents_page(
         "incidents.html",
         asked=asked,
         selects=(
-            ("kind", [("", "all kinds"), *((each, plain(each)) for each in Kind)], kind),
-            ("state", [("", "open and over"), *((s, s) for s in (OPEN, *State))], state),
+            ("kind", [("", "all kinds"), *((k, plain(k)) for k in Kind if k not in never)], kind),
+            ("state", [("", "open and over"), *((s, s) for s in states)], state),
             ("since", spans, since),
             ("run", [("", "all runs"), *((each, each) for each in runs)], run),
         ),

@@ -13,13 +13,12 @@ from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import GroupName, group_of, split_rank_name
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView
 from lightkeeper.monitor.model.verdict import RankHealth
-from lightkeeper.monitor.show.exposition import GROUP, RANK, ScrapeView, counter, gauge
+from lightkeeper.monitor.show.exposition import ALONE, GROUP, RANK, ScrapeView, counter, gauge
 from lightkeeper.worker_server.wire import StepState, Took
 
 _JOBS_TOLD: Final = 16
 """One Lighthouse serves one job, but ranks may report any job name."""
-_ALONE: Final = "without a Lighthouse"
-_NO_LIGHTHOUSE: Final = "while no Lighthouse answers"
+_NO_ANSWER: Final = "while no Lighthouse answers"
 _NO_STEPS: Final = "no rank of the group answers, or none reports steps"
 
 STATES: Final = {
@@ -41,7 +40,7 @@ STATE = gauge(
     "group_state",
     "Health of the group's worst rank: 0 healthy, 1 waiting, 2 starting, 3 stalled, "
     "4 unreachable, 5 dead, 7 late, 8 slow, 9 corrupt, 10 traced, 11 finished, 12 ended; "
-    "6 while the group is being evicted.",
+    "6 on its way out.",
     GROUP, series="G", absent="only the Lighthouse knows the group",
 )  # fmt: skip
 STEP = gauge("group_step", "Step that the group works on.", GROUP, series="G", absent=_NO_STEPS)
@@ -57,26 +56,26 @@ TOKENS = counter(
 )  # fmt: skip
 IN_QUORUM = gauge(
     "group_in_quorum", "1 while the group is a member of the last quorum.", GROUP,
-    series="G", absent=_NO_LIGHTHOUSE,
+    series="G", absent=_NO_ANSWER,
 )  # fmt: skip
 LAST_HEARTBEAT = gauge(
     "group_last_heartbeat_timestamp_seconds",
     "Unix time of the group's last heartbeat to the Lighthouse.",
-    GROUP, series="G", absent=_NO_LIGHTHOUSE,
+    GROUP, series="G", absent=_NO_ANSWER,
 )  # fmt: skip
 RESTARTS = counter(
-    "lighthouse_restarts", "Restarts of the Lighthouse seen by this monitor.", absent=_ALONE,
+    "lighthouse_restarts", "Restarts of the Lighthouse seen by this monitor.", absent=ALONE,
 )  # fmt: skip
 QUORUM_CHANGES = counter(
-    "quorum_changes", "Quorums formed since this monitor looks.", absent=_ALONE,
+    "quorum_changes", "Quorums formed since this monitor looks.", absent=ALONE,
 )  # fmt: skip
 READ = gauge(
     "lighthouse_read_timestamp_seconds", "Unix time at which the Lighthouse's page was last read.",
     absent="it was never read",
 )  # fmt: skip
-UP = gauge("lighthouse_up", "1 while the Lighthouse's page can be read.", absent=_ALONE)
-QUORUM_ID = gauge("quorum_id", "Id of the last quorum.", absent=_NO_LIGHTHOUSE)
-PARTICIPANTS = gauge("quorum_participants", "Members of the last quorum.", absent=_NO_LIGHTHOUSE)
+UP = gauge("lighthouse_up", "1 while the Lighthouse's page can be read.", absent=ALONE)
+QUORUM_ID = gauge("quorum_id", "Id of the last quorum.", absent=_NO_ANSWER)
+PARTICIPANTS = gauge("quorum_participants", "Members of the last quorum.", absent=_NO_ANSWER)
 FORMED = gauge(
     "quorum_formed_timestamp_seconds",
     "Unix time at which this monitor first saw the last quorum: it is at least so old.",
@@ -109,7 +108,7 @@ def _groups(scene: ScrapeView) -> Iterator[Metric]:
 
 def _lighthouse(scene: ScrapeView) -> Iterator[Metric]:
     page, record = scene.view.snapshot.lighthouse, scene.view.lighthouse
-    if isinstance(page, LighthouseAway) and not page.missed:
+    if scene.view.alone:
         return
     yield RESTARTS.value(record.restarts)
     yield QUORUM_CHANGES.value(record.quorum_changes)

@@ -13,7 +13,7 @@ from lightkeeper.monitor.model.eviction import Guard
 from lightkeeper.monitor.model.incident import State
 from lightkeeper.monitor.model.names import Host, RankName, split_rank_name
 from lightkeeper.monitor.model.verdict import FAULTS
-from lightkeeper.monitor.show.exposition import RANK, ScrapeView, counter, gauge, histogram
+from lightkeeper.monitor.show.exposition import ALONE, RANK, ScrapeView, counter, gauge, histogram
 
 SUSPECTS_TOLD: Final = 100
 INCIDENTS_TOLD: Final = 50
@@ -45,9 +45,9 @@ TRANSITIONS = counter(
 )  # fmt: skip
 STAGES = histogram(
     "incident_stage_seconds",
-    "Seconds of each stage of an incident: detect (first seen to firing), decide (to the order to "
-    "evict), leave (from there to out of the quorum), recover (to the survivors' next commit), "
-    "rejoin (to the group's return).",
+    "Seconds of each stage of an incident: detect (first seen to firing), decide (to the order), "
+    "leave (from there until the group is out), recover (to the survivors' next commit), rejoin "
+    "(to the group's return).",
     ("stage",), buckets=_STAGE_BUCKETS, series="at most 5 x 17",
     absent="no incident came so far since this monitor started",
 )  # fmt: skip
@@ -107,25 +107,28 @@ EVICTIONS = counter(
 )  # fmt: skip
 HOLDS = counter(
     "holds", "Evictions held back, by guard; a guard that keeps holding counts once.",
-    ("guard",), series="at most 17", absent="none was since this monitor started",
+    ("guard",), series=f"at most {len(Guard)}", absent="none was since this monitor started",
 )  # fmt: skip
 HOLDING = gauge(
     "holding", "Firing incidents whose eviction is held back now, by guard.", ("guard",),
-    series="17",
+    series=f"{len(Guard)}", absent=ALONE,
 )  # fmt: skip
 COST = gauge(
     "eviction_cost_seconds", "Fleet seconds that an eviction costs, measured on this job's.",
     absent="no eviction of this job was measured yet",
 )  # fmt: skip
-PAUSED = gauge("paused", "1 while a person has paused evictions.")
+PAUSED = gauge("paused", "1 while a person has paused evictions.", absent=ALONE)
 OBSERVE = gauge(
-    "observe_mode", "1 while the monitor evicts nobody and says whom it would (observe mode)."
-)
+    "observe_mode", "1 while the monitor evicts nobody and says whom it would (observe mode).",
+    absent=ALONE,
+)  # fmt: skip
 POLICY_LOADED = gauge(
     "policy_loaded_timestamp_seconds",
-    "Unix time at which the policy was loaded; 0: none was, the defaults hold.",
-)
-MAINTENANCE = gauge("maintenance", "1 within a maintenance window of the policy.")
+    "Unix time at which the policy was loaded; 0: none was, the defaults hold.", absent=ALONE,
+)  # fmt: skip
+MAINTENANCE = gauge(
+    "maintenance", "1 within a maintenance window of the policy.", absent=ALONE,
+)  # fmt: skip
 QUARANTINED_HOSTS = gauge("quarantined_hosts", "Hosts in quarantine.")
 QUARANTINED_GROUPS = gauge("quarantined_groups", "Replica groups in quarantine.")
 LEMONS = gauge("lemon_hosts", "Hosts that failed so often that they are lemons.")
@@ -148,6 +151,8 @@ SCHEDULER_HOSTS = gauge(
 
 def _policy(view: View) -> Iterator[Metric]:
     """What people set to hold evictions back, and what was learned for them."""
+    if view.alone:
+        return
     now_s, learned = view.snapshot.now_s, view.result.learned
     holding = Tally(_guards(view))
     yield HOLDING.each((guard, holding[guard]) for guard in Guard)
@@ -187,6 +192,7 @@ def _quarantine(view: View) -> Iterator[Metric]:
                 ("quarantines", record.quarantines),
                 ("failed_readmissions", record.failed_readmissions),
             )
+            if count or not (view.alone and signal == "evictions")
         ]
     )
 

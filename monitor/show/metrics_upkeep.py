@@ -56,7 +56,9 @@ SCALE = gauge(
 
 def export(scene: ScrapeView) -> Iterator[Metric]:
     result = scene.view.result
-    yield DETECTOR_UP.each(sorted(result.detectors.items()))
+    alone = scene.view.alone
+    detectors = sorted(result.detectors.items())
+    yield DETECTOR_UP.each(d for d in detectors if not (alone and d[0] == "lighthouse_away"))
     yield SELF_HEALTH.each((condition, condition is result.health.state) for condition in Condition)
     yield SCALE.value(result.health.scale)
 
@@ -70,8 +72,8 @@ STORE_BYTES = gauge(
 )  # fmt: skip
 QUEUE_LENGTH = gauge(
     "queue_length",
-    "What waits: store (rows to be written), journal (ticks), audit_log (lines), evictions "
-    "(under way), http (requests for which no thread is free).",
+    "What waits: store (rows to be written), journal (ticks), audit_log (lines), http (requests "
+    "for which no thread is free), or is under way.",
     ("queue",), series="at most 5", absent="queues that this monitor has not",
 )  # fmt: skip
 REGISTRATIONS_REFUSED = counter(
@@ -94,7 +96,7 @@ EPOCH = gauge(
 )
 LEASE_FAILING = gauge("lease_failing", "1 while the lease can be neither renewed nor looked at.")
 EVIDENCE = counter(
-    "evidence_captures", "Captures of evidence, by moment (firing, eviction) and outcome.",
+    "evidence_captures", "Captures of evidence, by moment and outcome.",
     ("moment", "outcome"), series="at most 2 x 4", absent="none was made since the start",
 )  # fmt: skip
 EVIDENCE_SECONDS = histogram(

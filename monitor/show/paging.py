@@ -59,6 +59,7 @@ from lightkeeper.monitor.show.pages import (
     rank_page,
 )
 from lightkeeper.monitor.show.reading import said_by, status_text
+from lightkeeper.monitor.show.runbooks import runbooks_page
 from lightkeeper.monitor.show.runs_page import runs_page
 from lightkeeper.monitor.show.templating import document, sections, template
 from lightkeeper.monitor.show.wording import path_of
@@ -353,6 +354,12 @@ def runs_for_people() -> Response:
     return _html(runs_page(the_view()))
 
 
+@incident_pages.get("/runbooks")
+def runbooks_for_people() -> Response:
+    """What to do about each alert."""
+    return _html(runbooks_page())
+
+
 @incident_pages.get("/incidents")
 def incidents_for_people() -> Response:
     """The latest of those chosen, each with a link to its page."""
@@ -375,6 +382,7 @@ def incidents_for_people() -> Response:
         wrong=wrong,
         job=job_of(view),
         runs=[run.id for run in view.runs],
+        alone=view.alone,
     )
     return _html(page, 400 if wrong else 200)
 

@@ -33,7 +33,6 @@ from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName
 from lightkeeper.monitor.model.plain import to_plain
 from lightkeeper.monitor.model.quarantine import HostRecord
-from lightkeeper.monitor.show import exposition
 from lightkeeper.monitor.show.answers import (
     HttpRefusal,
     answer,
@@ -47,6 +46,7 @@ from lightkeeper.monitor.show.runs_page import runs_to_json
 from lightkeeper.monitor.show.status import status_to_json
 from lightkeeper.monitor.show.terminal import badness, plain, status_screen
 from lightkeeper.monitor.show.wording import natural
+from lightkeeper.worker_server.http_server import metrics_page
 from lightkeeper.worker_server.plain_text import escaped
 from lightkeeper.worker_server.wire import (
     PATH_FLIGHT_RECORDER,
@@ -76,7 +76,10 @@ def snapshot() -> Response:
 
 @reading.get("/v1/groups")
 def groups() -> Response:
-    return _rendered("groups", lambda view: {"schema": SCHEMA, "groups": view.groups})
+    return _rendered(
+        "groups",
+        lambda view: {"schema": SCHEMA, "watch_only": view.alone, "groups": view.groups},
+    )
 
 
 @reading.get("/v1/lighthouse")
@@ -88,7 +91,10 @@ def lighthouse() -> Response:
 
 @reading.get("/v1/ranks")
 def ranks() -> Response:
-    return _rendered("ranks", lambda view: {"schema": SCHEMA, "ranks": ranks_to_json(view)})
+    return _rendered(
+        "ranks",
+        lambda view: {"schema": SCHEMA, "watch_only": view.alone, "ranks": ranks_to_json(view)},
+    )
 
 
 @reading.get("/v1/runs")
@@ -201,7 +207,8 @@ def hosts() -> Response:
         row["busy_s"] = max(busy_s, default=None)
     rows.sort(key=lambda host: (host["lemon"] is None, not host["quarantined"], not host["ranks"],
                                 badness(host["health"]), natural(host["host"])))  # fmt: skip
-    return answer({"schema": SCHEMA, "hosts": rows})
+    alone = view is not None and view.alone
+    return answer({"schema": SCHEMA, "watch_only": alone, "hosts": rows})
 
 
 def _entry(entry: QuarantineEntry) -> dict[str, Any]:
@@ -228,6 +235,7 @@ def policy_body() -> dict[str, Any]:
     learned = {} if view is None else learned_to_json(effective.config, view.result.learned)
     return {
         "schema": SCHEMA,
+        "watch_only": view is not None and view.alone,
         **effective_to_json(effective, context.clock.now_s()),
         "problems": list(context.rules.problems),
         "pause": None if pause is None else to_plain(pause),
@@ -243,7 +251,7 @@ def service_discovery() -> Response:
 
 @reading.get("/metrics")
 def metrics() -> Response:
-    body, content_type = exposition.page(app_context().metrics, request.headers.get("Accept", ""))
+    body, content_type = metrics_page(app_context().metrics, request.headers.get("Accept", ""))
     return Response(body, content_type=content_type)
 
 

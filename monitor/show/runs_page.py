@@ -9,7 +9,7 @@ from typing import Any
 from lightkeeper.monitor.decide.view import View
 from lightkeeper.monitor.model.plain import to_plain
 from lightkeeper.monitor.show.incident_page import STYLE
-from lightkeeper.monitor.show.pages import job_of, sparks
+from lightkeeper.monitor.show.pages import CHART_HEIGHT, CHART_WIDTH, job_of, sparks
 from lightkeeper.monitor.show.templating import document, sections
 
 
@@ -18,7 +18,7 @@ def runs_to_json(view: View) -> Iterator[dict[str, Any]]:
     fired = Counter(i.run for i in view.incidents if i.milestones.firing_s is not None)
     for run in view.runs:
         plain = to_plain(run)
-        del plain["trend"]
+        del plain["trend"], plain["bringer"]
         yield {**plain, "lasted_s": max(0.0, run.seen_s - run.began_s), "incidents": fired[run.id]}
 
 
@@ -27,7 +27,8 @@ def runs_page(view: View) -> str:
         (row, sparks(run.trend, [i for i in view.incidents if i.run == run.id])[:1])
         for row, run in zip(runs_to_json(view), view.runs, strict=True)
     ]
-    parts = sections("runs.html", rows=rows, now_s=view.snapshot.now_s)
+    chart = {"chart_width": CHART_WIDTH, "chart_height": CHART_HEIGHT}
+    parts = sections("runs.html", rows=rows, now_s=view.snapshot.now_s, **chart)
     return document(
         "Runs", *parts.values(), script="/static/page.js", styles=(STYLE,), here="/runs",
         job=job_of(view),

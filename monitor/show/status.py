@@ -65,6 +65,7 @@ def status_to_json(view: View, tick_age_s: float, not_ready: str = "") -> dict[s
         "quorum_id": lighthouse.quorum_id if isinstance(lighthouse, LighthouseView) else None,
         "groups": _counted([group.shown for group in view.groups]),
         "ranks": _counted(ranks),
+        "watch_only": view.alone,
         "worst_groups": [asdict(group) for group in worst],
     }
 
@@ -202,6 +203,9 @@ def _mode(view: View) -> tuple[str, str]:
         return "standby", who if standing.problem is None else standing.sentence()
     if pause is not None:
         return "paused", pause_line(asdict(pause))
+    if view.alone:
+        lacks = "no Lighthouse and no token are" if view.tokenless else "no Lighthouse is"
+        return "watching", f"watch-only: {lacks} configured"
     if view.observe:
         return "observing", "observe mode: nothing is evicted"
     if window is not None:
@@ -209,9 +213,6 @@ def _mode(view: View) -> tuple[str, str]:
             "maintenance",
             f"maintenance {window[0].name} until {utc(window[1])}: nothing is evicted",
         )
-    if view.alone:
-        lacks = "no Lighthouse and no token are" if view.tokenless else "no Lighthouse is"
-        return "watching", f"watch-only: {lacks} configured"
     alone = "through the Lighthouse alone: it has no token"
     return "acting", f"evictions are on, {alone if view.tokenless else 'for confident verdicts'}"
 
@@ -250,7 +251,7 @@ def trust(view: View, tick_age_s: float, not_ready: str = "") -> Answer:
 def _doubts(view: View) -> Iterator[str]:
     health, lighthouse, seen = view.result.health, view.snapshot.lighthouse, view.snapshot
     yield from health.conditions.values()
-    if health.hold:
+    if health.hold and not view.alone:
         yield f"evicts nobody: {health.hold}"
     yield from degraded(view)
     if isinstance(lighthouse, LighthouseAway) and lighthouse.missed:

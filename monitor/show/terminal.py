@@ -300,6 +300,14 @@ HOST_COLUMNS: Final = (
 )
 
 
+_KEEPERS: Final = ("quorum", "heartbeat", "evictions", "of")
+
+
+def columns_of(columns: Sequence[Column], body: Row) -> list[Column]:
+    """Those that say something: a monitor without a Lighthouse knows no quorum, evicts nobody."""
+    return [c for c in columns if not (body.get("watch_only") and c.name in _KEEPERS)]
+
+
 def rank_columns(*, wide: bool) -> tuple[Column, ...]:
     return (*_RANK_COLUMNS, *(_WIDE_COLUMNS if wide else ()), _TROUBLE)
 
@@ -347,9 +355,7 @@ def status_screen(status: Row, width: int | None, base: str) -> list[Line]:
         lines.append(line)
     worst = status["worst_groups"]
     if worst:
-        quorum = any(group["in_quorum"] is not None for group in worst)
-        columns = GROUP_COLUMNS if quorum else GROUP_COLUMNS[:-2]
-        lines += [[("", "")], *table(columns, worst, width)]
+        lines += [[("", "")], *table(columns_of(GROUP_COLUMNS, status), worst, width)]
     if (more := status["groups"]["all"] - len(worst)) > 0:
         text = f"and {more:,} more, none of them worse: lightkeeper get groups"
         lines.append([(text, "dim")])
@@ -388,7 +394,7 @@ def top_screen(
     head = _head(status, width)
     ranks = in_order(filter(wanted, rows), order, "rank")
     shown = ranks[: max(1, height - len(head) - 3)]
-    titles, *lines = table(rank_columns(wide=wide), shown, width)
+    titles, *lines = table(columns_of(rank_columns(wide=wide), status), shown, width)
     chosen = _COLUMN_OF.get(order, order)
     titles = [(text, "bold reverse" if text == chosen else style) for text, style in titles]
     which = "unhealthy " if wanted.unhealthy else ""

@@ -13,6 +13,7 @@ from lightkeeper.monitor.show.wording import LOOKS
 from tests.dashboards.boards import PATHS, ROOT, expressions, load, panels, targets, variables
 from tests.dashboards.contract import EXPORTED
 from tests.dashboards.promql import metrics
+from tests.metrics_doc.catalogue import every
 
 PROMETHEUS = ROOT / "dashboards" / "prometheus"
 WALL_ROWS = 24
@@ -198,3 +199,25 @@ def test_a_zero_is_said_only_while_a_monitor_is_seen(path):
     # `or vector(0)` stays green after the monitor has died; the one that says so may use vector
     made_up = [title for title, expr in targets(load(path)) if "vector(" in expr]
     assert made_up == (["The keeper"] if path.stem == "fleet" else [])
+
+
+KEEPERS = frozenset(
+    name
+    for entry in every()
+    if "without a Lighthouse" in entry.absent or "Lighthouse answers" in entry.absent
+    for name in entry.names
+) | {"lightkeeper_evictions_total", "lightkeeper_holds_total"}
+"""What a monitor without a Lighthouse does not export."""
+
+
+@each_board
+def test_without_a_lighthouse_no_panel_is_empty_or_zero(path):
+    """A panel about quorums or evictions says that there is none; a table lacks the column."""
+    dumb = [
+        title
+        for title, expr in targets(load(path))
+        if metrics(expr) <= KEEPERS | {"lightkeeper_groups", "lightkeeper_group_state"}
+        and metrics(expr) & KEEPERS
+        and "unless on" not in expr
+    ]
+    assert dumb == (["Groups, worst first"] if path.stem == "groups" else [])

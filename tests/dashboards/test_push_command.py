@@ -1,6 +1,7 @@
 """`lightkeeper dashboards`: push, list, export."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -97,6 +98,35 @@ def test_exported_files_are_what_a_grafana_can_be_given(tmp_path, capsys):
     assert written == sorted(f"{uid}.json" for uid in UIDS)
     assert '"http://head:8470"' in (tmp_path / "out/dashboards" / f"{UIDS[0]}.json").read_text()
     assert (tmp_path / "out/provisioning/dashboards/lightkeeper.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "page"),
+    [
+        ([], "http://127.0.0.1:8470/runbooks"),
+        (["--monitor-url", "http://head:8470/"], "http://head:8470/runbooks"),
+        (
+            ["--monitor-url", "http://head:8470", "--runbooks-url", "https://wiki/lk"],
+            "https://wiki/lk",
+        ),
+    ],
+    ids=["default", "of the monitor", "of one's own"],
+)
+def test_exported_alerts_lead_to_the_runbooks_of_this_site(options, page, tmp_path):
+    assert main(["export", str(tmp_path), *options]) == 0
+    alerts = (tmp_path / "prometheus/alerts.yml").read_text()
+    links = re.findall(r'runbook_url: "(.*)#\w+"', alerts)
+    assert len(links) == alerts.count("- alert:")
+    assert set(links) == {page}
+    board = json.loads((tmp_path / "dashboards" / f"{UIDS[0]}.json").read_text())
+    own = "https://wiki/lk" if "--runbooks-url" in options else "${monitor_url}/runbooks"
+    assert [link["url"] for link in board["links"] if link["title"] == "Runbooks"] == [own]
+
+
+def test_a_push_links_the_runbooks_of_this_site(grafana, token_file, capsys):
+    assert command(grafana, token_file, "--runbooks-url", "https://wiki/lk", "--diff") == 0
+    stored = grafana.boards[UIDS[0]]["dashboard"]
+    assert "https://wiki/lk" in [link["url"] for link in stored["links"]]
 
 
 def test_the_one_command_of_lightkeeper_has_it_too():

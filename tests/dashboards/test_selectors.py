@@ -61,17 +61,20 @@ def test_no_event_is_zero_only_while_the_monitor_is_seen(tmp_path, monitor, expe
 
 WELL = {"lighthouse_up": 1, "self_health_scale": 1, "paused": 0, "observe_mode": 0}
 
+ALONE = dict.fromkeys(("lighthouse_up", "paused", "observe_mode"))
+
 
 @pytest.mark.parametrize(
     ("differs", "said"),
     [
         pytest.param({}, "● acts", id="acts"),
-        pytest.param({"lighthouse_up": None}, "◐ observes", id="without-a-lighthouse"),
+        pytest.param(ALONE, "○ no Lighthouse", id="without-a-lighthouse"),
+        pytest.param({**ALONE, "self_health_scale": 2}, "◇ doubts itself", id="alone-and-doubts"),
         pytest.param({"observe_mode": 1}, "◐ observes", id="observes"),
         pytest.param({"observe_mode": 1, "paused": 1}, "■ paused", id="paused"),
         pytest.param({"paused": 1, "self_health_scale": 2}, "◇ doubts itself", id="doubts"),
         pytest.param(
-            {"self_health_scale": 2, "lighthouse_up": 0}, "▲ no Lighthouse", id="no-lighthouse"
+            {"self_health_scale": 2, "lighthouse_up": 0}, "▲ Lighthouse away", id="lighthouse-away"
         ),
         pytest.param(dict.fromkeys(WELL), "✕ not seen", id="gone"),
     ],

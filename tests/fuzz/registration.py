@@ -319,10 +319,8 @@ class Game:
         table = self.registry
         for target in table.targets():
             self.judge(target)
-        counted = Counter(table._bringers.values())
-        if dict(counted) != dict(table._brought) or set(table._bringers) - {
-            t.rank for t in table.targets()
-        }:
+        counted = Counter(target.bringer for target in table.targets())
+        if dict(counted) != dict(table._brought):
             self.say(f"{table._brought} is counted, {counted} is there")
         if {str(listed.rank) for listed in table.targets()} != set(self.memory.targets):
             self.say("the store has other ranks than the table")

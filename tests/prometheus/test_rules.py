@@ -112,7 +112,7 @@ def test_each_alert_has_a_severity_words_and_a_section_in_the_runbooks(name):
     assert len(words["summary"]) > 20
     assert len(words["description"]) > 40
     page, _, anchor = words["runbook_url"].partition("#")
-    assert page == "docs/on-call.md"
+    assert page == "http://127.0.0.1:8470/runbooks"
     assert anchor == name.lower()
     assert anchor in RUNBOOKS
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lightkeeper.worker_server.http_server import metrics_page
 from lightkeeper.worker_server.rank.page import layout
 from lightkeeper.worker_server.sidecar.metrics import BUCKETS_S
 from tests.worker_server.pages import enter, write_step
@@ -210,3 +211,13 @@ def test_a_dead_rank_still_answers_and_says_so(rank, how):
     assert families["lightkeeper_rank_alive"].samples[0].value == 0
     counts = {s.name: s.value for s in families["lightkeeper_rank_step_seconds"].samples}
     assert counts["lightkeeper_rank_step_seconds_count"] == 3
+
+
+@FORMATS
+def test_a_rank_of_plain_ddp_exports_nothing_about_quorums(rank, how):
+    step(rank, 1)
+    accept = "application/openmetrics-text" if how == "openmetrics" else "text/plain"
+    body, _ = metrics_page(rank.registry, accept)
+    assert b"lightkeeper_rank_commits_total{" in body
+    words = (b"quorum", b"participants", b"heal", b"checkpoint", b"reconfigure")
+    assert [word for word in words if word in body] == []

@@ -17,10 +17,9 @@ from flask import Flask, Response, render_template_string, request
 from msgspec import Struct
 from msgspec.json import schema_components
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
 
 from lightkeeper.worker_server import wire
-from lightkeeper.worker_server.http_server import names_us
+from lightkeeper.worker_server.http_server import metrics_page, names_us
 from lightkeeper.worker_server.rank.settings import Settings
 from lightkeeper.worker_server.sidecar import process, queries, text
 from lightkeeper.worker_server.sidecar.black_box import BlackBox
@@ -375,8 +374,8 @@ def _evict(served: Served, _: queries.Nothing) -> Response:
 
 
 def _metrics(served: Served, _: None) -> Response:
-    encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-    return Response(encode(served.registry), content_type=content_type)
+    body, content_type = metrics_page(served.registry, request.headers.get("Accept", ""))
+    return Response(body, content_type=content_type)
 
 
 def _help(served: Served, _: None) -> Response:

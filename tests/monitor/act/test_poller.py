@@ -15,6 +15,7 @@ from lightkeeper.monitor.act.launches import Source, Target
 from lightkeeper.monitor.act.poller import Poller
 from lightkeeper.monitor.model.observation import Failure, Observation, Unreachable
 from lightkeeper.worker_server.wire import FlightRecord, StateReport, to_json
+from tests.changed import replace
 from tests.http_server import Hang
 from tests.monitor.fakes import FakeFleet, FakeRank, identity, page
 
@@ -91,6 +92,14 @@ def test_who_cannot_be_reached_is_named_for_why(url, failure: Failure, fetcher: 
     away = Target(identity(), url(), 15.0, Source.LEASE, 0.0)
     sweep = Poller(fetcher).sweep([away], deadline_s=5.0)
     assert outcome(sweep.observations[0]) is failure
+
+
+def test_what_is_seen_of_a_rank_says_who_brought_it(fleet: FakeFleet, fetcher: Fetcher) -> None:
+    ranks = [
+        replace(fleet.add(name).target(), bringer=by) for name, by in (("rg_0", "a"), ("rg_1", "b"))
+    ]
+    seen = Poller(fetcher).sweep(ranks, deadline_s=DEADLINE_S).observations
+    assert [observation.bringer for observation in seen] == ["a", "b"]
 
 
 def test_a_monitor_without_a_file_left_has_not_asked(fleet: FakeFleet, fetcher: Fetcher) -> None:

@@ -339,3 +339,17 @@ def test_hosts_refused_for_their_token_are_a_trouble_for_a_minute_and_no_table_g
     assert registry.refused["token"] == 2_000
     clock.advance(61)
     assert list(registry.troubles()) == []
+
+
+def test_who_brought_a_rank_first_is_kept_over_renewals_and_a_restart() -> None:
+    clock, store = HandClock(), Memory()
+    registry = Registry(clock, store)
+    assert registry.register(registration(), "10.0.0.1") is Registered.CURRENT
+    assert registry.register(registration(), "10.9.9.9") is Registered.CURRENT
+    assert [target.bringer for target in registry.targets()] == ["10.0.0.1"]
+    assert registry.run is not None
+    assert registry.run.bringer == "10.0.0.1"
+    memory = [json.loads(json.dumps(body)) for body in store.targets.values()]
+    again = Registry(clock, Memory())
+    assert again.restore(memory, registry.run) == 1
+    assert [target.bringer for target in again.targets()] == ["10.0.0.1"]

@@ -63,13 +63,14 @@ class Evicting(FakeMonitor):
 
 def state(*details: str, **more: Any) -> dict[str, Any]:
     rungs = [{"rung": "gate", "detail": detail, "result": None} for detail in details]
-    return {"rungs": rungs, "failed": None, "confirmed": None, **more}
+    return {"rungs": rungs, "failed": None, "confirmed": None, "gone_s": None, **more}
 
 
 @pytest.mark.parametrize(
     ("last", "status", "says"),
     [
         (state("refused", confirmed="its process is gone"), 0, "it is out: its process is gone"),
+        (state("refused", gone_s=7.0), 0, "its processes are gone: nothing is left to evict"),
         (state("refused", failed="it still beats"), 1, "it is not out: it still beats"),
         (state("refused"), 3, "  it is not out after 1 s: gate: refused"),
     ],
@@ -87,7 +88,8 @@ def test_shows_what_is_done_until_the_group_is_out_or_what_holds_it(
         assert main(words) == status
         assert monitor.asked == "/v1/groups/my%25group%231%3F/evict"
     lines = capsys.readouterr().out.splitlines()
-    assert lines == [f"evicting {ODD}: manual-7", "  gate: asked", "  gate: refused", says]
+    first = f"evicting {ODD}: manual-7; this ends the job, {ODD} is its only group"
+    assert lines == [first, "  gate: asked", "  gate: refused", says]
 
 
 def test_a_participant_that_nobody_reports_can_be_named(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from lightkeeper.monitor.cli import main
 from lightkeeper.monitor.service import Service
 from tests.monitor.api import options
-from tests.monitor.fakes import wait_until
+from tests.monitor.fakes import FakeLighthouse, wait_until
 from tests.monitor.process import Monitor
 from tests.monitor.test_rulebook import POLICY, rulebook
 from tests.ports import free_port
@@ -31,11 +32,25 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def running(tmp_path: Path, file: Path) -> Iterator[Service]:
+def running(tmp_path: Path, file: Path, lighthouse: FakeLighthouse) -> Iterator[Service]:
+    rules = rulebook(file)
+    given = options(tmp_path, lighthouse.url, config=rules.current.config, rules=rules)
+    with Service(given) as service:
+        service.keeper.tick()
+        yield service
+
+
+def test_a_monitor_that_watches_only_shows_no_part_of_a_policy_that_it_never_uses(
+    tmp_path: Path, file: Path, capsys
+) -> None:
     rules = rulebook(file)
     with Service(options(tmp_path, config=rules.current.config, rules=rules)) as service:
         service.keeper.tick()
-        yield service
+        assert main(["policy", "show", "--monitor", service.url]) == 0
+    out = capsys.readouterr().out
+    assert "mode: watch-only" in out
+    assert "stall_floor_s" in out
+    assert not re.search("evict|Lighthouse|quorum|pause|budget|min_replicas", out)
 
 
 def test_a_good_file_is_said_to_be_good(file: Path, capsys) -> None:

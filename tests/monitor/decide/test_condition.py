@@ -66,7 +66,7 @@ RAISED = Ending("Raised", "RuntimeError: shape mismatch", FRAME)
             ("Nobody is evicted: 4 evictions an hour are used up. It goes on at 12:00. "
             "To evict it yourself: lightkeeper evict rg_1"),
         ),
-        (hang(**{**OPEN, "groups": ()}), (), "Nobody is accused, so nobody is evicted"),
+        (hang(**{**OPEN, "groups": ()}), (), "Nobody is accused"),
         (hang(**{**OPEN, "state": State.EVICTING}), (HELD,), "rg_1 is being evicted"),
         (hang(**{**OPEN, "state": State.PENDING}), (), "It is not certain yet"),
     ],

@@ -115,7 +115,7 @@ def test_where_no_lighthouse_is_configured_nobody_is_evicted() -> None:
         SimFleet(3, 1, [at(20, hang("rg_1.0"))]), alter=lambda seen: replace(seen, lighthouse=away)
     ).run(60)
     assert not drive.evicts
-    assert {hold.guard for _, hold in drive.holds} == {Guard.LIGHTHOUSE_AWAY}
+    assert {hold.guard for _, hold in drive.holds} == {Guard.WATCH_ONLY}
 
 
 def test_two_sick_groups_for_which_the_same_ones_stand_go_together() -> None:

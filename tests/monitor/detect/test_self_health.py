@@ -1,14 +1,22 @@
 """A monitor that is itself sick accuses nobody, and finds what is there when it is well again."""
 
 from collections import Counter
+from collections.abc import Mapping
 
 import pytest
 
 from lightkeeper.monitor.detect.self_health import MOST, Condition, Health, SelfHealth, scaled
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import Guard
-from lightkeeper.monitor.model.names import RankName
-from lightkeeper.monitor.model.observation import Failure, Snapshot, Unreachable, Vitals
+from lightkeeper.monitor.model.names import GroupName, Host, RankName, RunId
+from lightkeeper.monitor.model.observation import (
+    Failure,
+    Observation,
+    Snapshot,
+    Unreachable,
+    Vitals,
+)
+from lightkeeper.monitor.model.run import Run
 from tests.changed import replace
 from tests.monitor.fleet import START_S, At, Drive, SimFleet, at, hang, late, silent
 from tests.monitor.fleet.told import Alter, observed
@@ -205,3 +213,60 @@ def test_a_late_tick_delays_no_more_than_its_score() -> None:
     assert drive.evicted() == ["rg_1"]
     assert {h.guard for _, h in drive.holds} <= {Guard.SELF_DOUBT}
     assert RankName("rg_1.0") in drive.incident("not_entered").culprits
+
+
+# -- who registers many names has one voice ------------------------------------------------------
+
+
+def brought(by: Mapping[str, str], *more: Observation, ours: str = "10.0.0.0") -> Snapshot:
+    """A fleet of one rank a group and host; `by`: host -> its address (default: its own)."""
+    seen = SimFleet(4, 1).snapshot()
+    observations = [
+        replace(o, bringer=by.get(o.identity.host, f"10.0.0.{n}"))
+        for n, o in enumerate(seen.observations)
+    ]
+    run = Run(RunId("r"), "job", START_S, bringer=ours)
+    return replace(seen, observations=(*observations, *more), run=run)
+
+
+def strangers(like: Snapshot, number: int, *, silent: bool) -> list[Observation]:
+    """Names from one address, each on a host of its own, as it says."""
+    one = like.observations[0]
+    made = []
+    for n in range(number):
+        who = replace(one.identity, group=GroupName(f"x{n}"), host=Host(f"x{n}"))
+        outcome = Unreachable(Failure.REFUSED, "closed") if silent else one.outcome
+        made.append(replace(one, identity=who, outcome=outcome, bringer="10.9.9.9"))
+    return made
+
+
+def judged(*ticks: Snapshot) -> Health:
+    itself = SelfHealth(KeeperConfig())
+    return [itself.push(replace(s, tick=n, now_s=START_S + n)) for n, s in enumerate(ticks)][-1]
+
+
+@pytest.mark.parametrize("by", [{}, dict.fromkeys((f"host-rg_{n}" for n in range(4)), "10.0.0.0")],
+                         ids=["hosts of their own", "all through one address"])  # fmt: skip
+@pytest.mark.parametrize("number", [0, 4, 100])
+def test_names_that_one_client_brings_neither_make_nor_break_the_doubt(number, by) -> None:
+    """Four of them that had answered once and then closed switched every eviction off."""
+    fleet = brought(by)
+    alive, closed = (strangers(fleet, number, silent=silent) for silent in (False, True))
+    before = brought(by, *alive)
+    assert judged(before, brought(by, *closed)) == Health()
+    half = [str(o.rank) for o in fleet.observations[2:]]
+    for others in (alive, closed):
+        assert judged(before, lose(brought(by, *others), half)).state is Condition.CUT_OFF
+
+
+def test_a_hung_group_is_evicted_although_as_many_names_of_one_client_fell_silent() -> None:
+    """Two hosts of two ranks each, and four names of a client that answered and then closed."""
+
+    def joined(seen: Snapshot) -> Snapshot:
+        closed = seen.now_s - START_S >= 25
+        ours = [replace(o, bringer=f"10.0.0.{o.identity.host[-1]}") for o in seen.observations]
+        theirs = strangers(seen, 4, silent=closed)
+        return replace(seen, observations=tuple(sorted([*ours, *theirs], key=lambda o: o.rank)))
+
+    drive = Drive(SimFleet(2, 2, [at(30, hang("rg_1.1"))]), alter=joined).run(60)
+    assert drive.evicted() == ["rg_1"]

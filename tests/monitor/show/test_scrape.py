@@ -183,11 +183,23 @@ def test_what_is_not_known_is_left_out_and_never_zero() -> None:
     assert "lightkeeper_lighthouse_up 0.0" in text
 
 
-def test_a_monitor_without_a_lighthouse_exports_no_series_about_one() -> None:
+KEEPERS = re.compile(
+    "lighthouse|quorum|evict|paused|observe|holding|maintenance|policy", re.IGNORECASE
+)
+
+
+def test_a_monitor_without_a_lighthouse_exports_nothing_about_one() -> None:
     """`lightkeeper_lighthouse_up 0` would page for ever in plain DDP."""
-    text = scrape(view(lighthouse=LighthouseAway(NO_LIGHTHOUSE)))
-    names = [line.split("{")[0] for line in text.splitlines() if not line.startswith("#")]
-    assert [name for name in names if "lighthouse" in name or "quorum" in name] == []
+    alone = view(lighthouse=LighthouseAway(NO_LIGHTHOUSE))
+    names = [line for line in scrape(alone).splitlines() if not line.startswith("#")]
+    happened = ("lightkeeper_holds_total", "lightkeeper_evictions_total", "lightkeeper_incident_")
+    assert [n for n in names if KEEPERS.search(n) and not n.startswith(happened)] == []
+
+
+def test_what_guards_and_alerts_need_is_there_as_soon_as_one_is_known() -> None:
+    text = scrape(view(lighthouse=LighthouseAway("refused")))
+    for name in ("lighthouse_up", "paused", "observe_mode", 'holding{guard="observe"}'):
+        assert f"\nlightkeeper_{name} 0.0\n" in text
 
 
 def test_a_scrape_before_the_first_tick_answers() -> None:
