@@ -241,7 +241,7 @@ def _seconds(text: str) -> float:
 PAGE_MAX_BYTES: Final = 4 * 1024 * 1024
 """A heartbeat line takes about 120 bytes, and the Lighthouse never forgets one."""
 _TAGS_MOST: Final = 100_000
-"""On so long a page: a heartbeat line has two, a member ten in 480 bytes. It takes 0.2 s to read."""
+"""On so long a page: a heartbeat line has two, a member ten in 480 bytes. Read in 0.2 s."""
 _UNREADABLE: Final = "the Lighthouse's page cannot be read"
 ANSWER_MAX_BYTES: Final = 16 * 1024
 

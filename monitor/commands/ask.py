@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import getpass
 import json
 import os
+from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
@@ -62,7 +64,10 @@ class Monitor:
         problems = []
         for base in self.urls:
             try:
-                return _object(base, self._ask(base, path, method, body))
+                answer = _object(base, self._ask(base, path, method, body))
+                if "schema" not in answer:
+                    raise CommandError(f"{base} is not a monitor: its answer has no schema", FAILED)
+                return answer
             except _OtherError as exc:
                 problems.append(str(exc))
         raise CommandError("; ".join(problems), FAILED)
@@ -113,10 +118,33 @@ def _with_token(urls: str | None, token_file: Path | None) -> Monitor:
     return Monitor(urls or home.DEFAULT_MONITOR, token)
 
 
+F = Callable[..., Any]
+
+
+def _understood(declare: Callable[[F], F]) -> Callable[[F], F]:
+    """What cannot be read in an answer is one line: it may be of anybody."""
+
+    def decorate(called: F) -> F:
+        @functools.wraps(called)
+        def call(*, monitor: Monitor, **rest: Any) -> Any:
+            try:
+                return called(monitor=monitor, **rest)
+            except (LookupError, TypeError, ValueError, AttributeError) as exc:
+                where = ",".join(monitor.urls)
+                why = f"{where} is no monitor, or of another version: {type(exc).__name__}: {exc}"
+                raise CommandError(why[:500], FAILED) from exc
+
+        return declare(call)
+
+    return decorate
+
+
 _urls: Final = option(
     "--monitor", "urls", metavar="URL", envvar="LIGHTKEEPER_MONITOR",
     show_default=home.DEFAULT_MONITOR,
     help="the monitor to ask; of several (A,B) the first that answers, for changes the active one",
 )  # fmt: skip
-asking: Final = gathered("monitor", lambda urls: Monitor(urls or home.DEFAULT_MONITOR), _urls)
-changing: Final = gathered("monitor", _with_token, token_file, _urls)
+asking: Final = _understood(
+    gathered("monitor", lambda urls: Monitor(urls or home.DEFAULT_MONITOR), _urls)
+)
+changing: Final = _understood(gathered("monitor", _with_token, token_file, _urls))

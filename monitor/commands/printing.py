@@ -84,7 +84,7 @@ def show_table(
         texts = [[cell.plain for cell in row] for row in cells]
         show_lines(out, lines_of([Column(name) for name in columns], texts))
         return
-    table = Table(title=title, title_justify="left", header_style="bold", expand=False)
+    table = Table(title=text(title), title_justify="left", header_style="bold", expand=False)
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in cells:

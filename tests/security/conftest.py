@@ -7,6 +7,7 @@ import pytest
 
 from lightkeeper.monitor.service import Service
 from tests.monitor.api import Api, options
+from tests.monitor.commands.calling import Command
 from tests.monitor.fakes import FakeFleet
 
 
@@ -21,3 +22,8 @@ def fleet() -> Iterator[FakeFleet]:
     made = FakeFleet()
     yield made
     made.close()
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(capsys)
