@@ -23,9 +23,7 @@ def escaped(text: str, keep: str = "", escape: Callable[[str], str] | None = Non
     if text.isprintable():
         return text
     change = escape or _in_python
-    return "".join(
-        char if char.isprintable() or char in keep else change(char) for char in text
-    )
+    return "".join(char if char.isprintable() or char in keep else change(char) for char in text)
 
 
 def _in_python(char: str) -> str:
@@ -37,7 +35,7 @@ def _in_json(char: str) -> str:
     return re.sub("....", r"\\u\g<0>", char.encode("utf-16-be", "surrogatepass").hex())
 
 
-def shown(body: bytes, mimetype: str) -> bytes:
+def shown(body: bytes, mimetype: str | None) -> bytes:
     """An answer's body, escaped as text, or as JSON, where people read such answers."""
     odd = mimetype in ANSWERS and body.translate(None, _PLAIN)
     if not odd or odd.decode(errors="surrogateescape").isprintable():

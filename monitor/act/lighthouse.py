@@ -154,7 +154,7 @@ class _Page:
 
     def _data(self, data: str) -> None:
         if "&" in data:
-            data = _REFERENCE.sub(lambda found: unescape(found[0]), data)
+            data = _REFERENCE.sub(lambda match: unescape(match[0]), data)
         if self._item:
             self.heartbeats[-1].append(data)
         elif self._depth:

@@ -64,10 +64,7 @@ class Monitor:
         problems = []
         for base in self.urls:
             try:
-                answer = _object(base, self._ask(base, path, method, body))
-                if "schema" not in answer:
-                    raise CommandError(f"{base} is not a monitor: its answer has no schema", FAILED)
-                return answer
+                return _object(base, self._ask(base, path, method, body), "schema")
             except _OtherError as exc:
                 problems.append(str(exc))
         raise CommandError("; ".join(problems), FAILED)
@@ -85,7 +82,7 @@ class Monitor:
             raise _OtherError(f"cannot reach the monitor at {base}: {_why(exc)}") from exc
         if said.status_code != 200:
             answer = _object(base, said)
-            why = f"the monitor at {base} says: {answer.get('error', f'status {said.status_code}')}"
+            why = f"the monitor at {base} says: {answer['error']}"
             if said.status_code == HTTPStatus.NOT_FOUND and path == STATUS:
                 why = f"{base} has no {STATUS}: it is no monitor, or one older than this command"
             if said.status_code == HTTPStatus.UNAUTHORIZED:
@@ -97,13 +94,13 @@ class Monitor:
         return said
 
 
-def _object(base: str, said: requests.Response) -> dict[str, Any]:
+def _object(base: str, said: requests.Response, key: str = "error") -> dict[str, Any]:
     try:
         answer = json.loads(said.content)
     except (ValueError, RecursionError) as exc:
         raise CommandError(f"{base} is not a monitor: it answers no JSON", FAILED) from exc
-    if not isinstance(answer, dict):
-        raise CommandError(f"{base} is not a monitor: it answers no object", FAILED)
+    if not isinstance(answer, dict) or key not in answer:
+        raise CommandError(f"{base} is not a monitor: its answer has no {key!r}", FAILED)
     return answer
 
 

@@ -64,6 +64,7 @@ from lightkeeper.monitor.show.reading import said_by, status_text
 from lightkeeper.monitor.show.runs_page import runs_page
 from lightkeeper.monitor.show.templating import document, sections, template
 from lightkeeper.monitor.show.wording import path_of
+from lightkeeper.worker_server.plain_text import escaped
 
 # -- The pages of the latest view, and what of them is new to an open page ------------------------
 # For pages of earlier views each section's hash is kept: an open page is sent the sections whose
@@ -233,7 +234,7 @@ def _says(name: str, what: str) -> Response:
     except HttpRefusal as exc:
         why, status = str(exc), exc.status
     else:
-        text, status = said.get_data(as_text=True), said.status_code
+        text, status = escaped(said.get_data(as_text=True), "\n\t"), said.status_code
         why = "" if status == 200 else f"the rank's WorkerServer answers {status}: {text}"
     view = app_context().view()
     shown = text[:_SHOWN_CHARS].splitlines()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from lightkeeper.monitor.act.http import Fetcher
 from lightkeeper.monitor.service import Service
 from tests.monitor.api import Api, options
 from tests.monitor.commands.calling import Command
@@ -20,6 +21,13 @@ def api(tmp_path: Path) -> Iterator[Api]:
 @pytest.fixture
 def fleet() -> Iterator[FakeFleet]:
     made = FakeFleet()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def fetcher() -> Iterator[Fetcher]:
+    made = Fetcher()
     yield made
     made.close()
 
