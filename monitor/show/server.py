@@ -50,7 +50,9 @@ def create_app(context: AppContext) -> Flask:
 
 THREADS: Final = 24
 _PORTS: Final = {"http": 80, "https": 443}
-LIMITS: Final = ServerLimits(connections=4096, idle_s=30.0, body_bytes=2 * BODY_MAX_BYTES)
+LIMITS: Final = ServerLimits(
+    connections=4096, idle_s=30.0, body_bytes=2 * BODY_MAX_BYTES, unread_bytes=256 << 20
+)
 """More wait in the kernel's queue. Every rank renews its lease over a short connection."""
 _OF_FILES: Final = 0.25
 """Largest share of the files that this process may open for clients' connections."""
