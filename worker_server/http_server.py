@@ -63,7 +63,7 @@ class ServerLimits:
     unread_s: float = 10.0
     """Without the client taking a byte of the answer."""
     unread_bytes: int = 64 << 20
-    """Of all answers together; then whoever has taken nothing for longest is dropped."""
+    """Of all answers together; then the client that has taken nothing for longest is dropped."""
     young_s: float = 0.5
     """A connection that has waited less is not dropped for room. Shorter would drop honest
     clients of a busy machine; longer keeps readers waiting behind many silent ones."""

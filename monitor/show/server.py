@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from flask import Flask, Response, request
 
 from lightkeeper.monitor.model.names import host_and_port
-from lightkeeper.monitor.show.answers import BODY_MAX_BYTES, KEY, AppContext, refuse
+from lightkeeper.monitor.show.answers import BODY_MAX_BYTES, KEY, AppContext, check_host, refuse
 from lightkeeper.monitor.show.changing import changing
 from lightkeeper.monitor.show.paging import incident_pages, open_pages, paging
 from lightkeeper.monitor.show.reading import passing, reading
@@ -31,6 +31,7 @@ def create_app(context: AppContext) -> Flask:
     app.config["MAX_CONTENT_LENGTH"] = BODY_MAX_BYTES
     app.extensions[KEY] = context
     open_pages(app, context)
+    app.before_request(check_host)
     for routes in (reading, paging, incident_pages, changing, passing):
         app.register_blueprint(routes)
 
