@@ -274,9 +274,7 @@ def _attach(environ: Mapping[str, str]) -> Reporter:
     if settings.no_token and identity.group_rank == 0:
         warn(f"lightkeeper has no token: {settings.no_token}")
     files, page = run_dir.first_usable(
-        (*run_dir.candidates(environ), run_dir.unguessable()),
-        lambda folder: _new_page(folder, identity, claim),
-        warn,
+        run_dir.candidates(environ), lambda folder: _new_page(folder, identity, claim), warn
     )
     if identity.host.startswith(POD) and environ.get("LOCAL_RANK", "0") == "0":
         warn(
