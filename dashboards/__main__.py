@@ -167,8 +167,8 @@ def _check(args: argparse.Namespace) -> int:
     try:
         seen = committed.scrapes_a_monitor(prom)
         answers = committed.ask_all(prom, span_s=args.range, scrape_s=args.scrape)
-    except committed.PrometheusError as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (committed.PrometheusError, ValueError) as error:
+        print(committed.one_line(f"error: {error}"), file=sys.stderr)
         return 1
     failures = (committed.Found.EMPTY, committed.Found.REFUSED)
     wrong = [answer for answer in answers if answer.found in failures]
@@ -189,7 +189,8 @@ def _print_answers(answers: Sequence[committed.PanelAnswer]) -> None:
     where = max(len(answer.where) for answer in answers)
     for answer in answers:
         place = f"{answer.board:{board}}  {answer.where:{where}}"
-        print(f"{answer.found:6}  {answer.series:6}  {place}  {answer.said}".rstrip())
+        line = f"{answer.found:6}  {answer.series:6}  {place}  {answer.said}".rstrip()
+        print(committed.one_line(line))
 
 
 # -- the push ------------------------------------------------------------------------------------
@@ -217,7 +218,7 @@ def _push(args: argparse.Namespace) -> int:
             tell = (lambda step: _print_step(step, _DONE)) if text else (lambda _: None)
             steps = publisher.carry_out(folder, steps, tell)
     except publish.PublishError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(committed.one_line(f"error: {error}"), file=sys.stderr)
         return 1
     if not text:
         print(json.dumps(_as_json(folder, steps, args), indent=2))
@@ -236,7 +237,7 @@ def _print_step(step: Step, words: dict[str, str]) -> None:
     did = words.get(step.action, str(step.action))
     line = f"{did:14}{step.uid}{version} {step.url}".rstrip()
     line += f"  ({step.why})" if step.why else ""
-    print(line, file=sys.stderr if step.action == "refused" else sys.stdout)
+    print(committed.one_line(line), file=sys.stderr if step.action == "refused" else sys.stdout)
 
 
 def _print_differences(steps: Sequence[Step]) -> None:
@@ -245,7 +246,7 @@ def _print_differences(steps: Sequence[Step]) -> None:
             print(f"--- {step.uid}: not there yet; all of it is new")
         elif step.action != "unchanged":
             for line in committed.difference(step.theirs, step.board):
-                print(line)
+                print(committed.one_line(line))
 
 
 def _as_json(folder: Folder, steps: Sequence[Step], args: argparse.Namespace) -> dict[str, Any]:

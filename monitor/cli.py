@@ -18,6 +18,7 @@ import click
 
 from lightkeeper.monitor.commands.command import FAILED, CommandError, HelpPage
 from lightkeeper.worker_server.home import misspelt
+from lightkeeper.worker_server.plain_text import escaped
 
 _ABOUT: Final = """\
 Watches every rank of a TorchFT job, names the one that is hung, dead, slow or wrong, and evicts its
@@ -221,7 +222,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         problem = " ".join(exc.format_message().split())
         if isinstance(exc, click.UsageError) and exc.ctx is not None:
             problem += f" (see {exc.ctx.command_path} --help)"
-        sys.stderr.write(f"error: {problem}\n")
+        sys.stderr.write(f"error: {escaped(problem)}\n")
         return exc.exit_code
     except click.Abort:
         return FAILED

@@ -25,6 +25,7 @@ from lightkeeper.monitor.decide.rules import (
     policy_from,
 )
 from lightkeeper.monitor.model.config import ConfigError, KeeperConfig
+from lightkeeper.worker_server.home import open_file
 
 FILE_MAX_BYTES: Final = 1 << 20
 NO_FILE: Final = "no policy file is given: start the monitor with --policy FILE"
@@ -36,10 +37,8 @@ def read_policy(path: Path) -> PolicyFile:
     Raises:
         PolicyError: every problem, one a line, each with the file's name.
     """
-    if path.is_fifo():
-        raise PolicyError((f"{path}: a pipe, which may never end: give a file",))
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             text = file.read(FILE_MAX_BYTES).decode()
         return policy_from(tomllib.loads(text))
     except OSError as exc:

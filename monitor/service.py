@@ -595,6 +595,7 @@ class Service:
 
     def _app_context(self, components: Components, fetcher: Fetcher, server: Server) -> AppContext:
         keeper, store = self.keeper, components.store
+        bound_here = is_loopback(parse_bind(self._options.bind)[0])
         return AppContext(
             clock=components.clock,
             registry=components.registry,
@@ -607,8 +608,9 @@ class Service:
             evict=keeper.evict_by_hand,
             tick_s=components.config.tick_s,
             version=version(),
-            loopback=is_loopback(parse_bind(self._options.bind)[0])
-            and not self._options.closed_reads,
+            bound_here=bound_here,
+            names=(urlsplit(self._options.public_url or "").hostname or "",),
+            loopback=bound_here and not self._options.closed_reads,
             open_reads=self._options.open_reads,
             journal=self._options.journal,
             bundle=components.evidence.bundles.path,

@@ -29,6 +29,7 @@ from rich.markup import escape
 
 from lightkeeper.worker_server import home, run_dir, wire
 from lightkeeper.worker_server.home import misspelt
+from lightkeeper.worker_server.plain_text import escaped
 from lightkeeper.worker_server.rank.settings import SettingError, Settings, monitors_in, monitors_of
 
 OK, WARNING, FAILED, UNKNOWN = "ok", "warning", "failed", "unknown"
@@ -509,10 +510,10 @@ def print_findings(findings: Iterable[DoctorFinding]) -> None:
         mark, colour = _MARKS[finding.state]
         where = ", ".join(names[:_SHOWN])
         where += f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else ""
-        head = f"[{colour}]{mark}[/] [bold]{escape(finding.check)}[/] ({escape(where)})"
-        console.print(f"{head}: {escape(finding.said)}")
+        head = f"[{colour}]{mark}[/] [bold]{finding.check}[/] ({escape(escaped(where))})"
+        console.print(f"{head}: {escape(escaped(finding.said))}")
         if finding.do:
-            console.print(f"    -> {escape(finding.do)}")
+            console.print(f"    -> {escape(escaped(finding.do))}")
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -11,12 +11,13 @@ port. An address that was set explicitly is trusted.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 if TYPE_CHECKING:
     import requests
@@ -59,6 +60,19 @@ def ask(method: str, url: str, **more: Any) -> requests.Response:
         return session.request(method, url, allow_redirects=False, verify=bundle, **more)
 
 
+def open_file(path: Path) -> BinaryIO:
+    """Open a file for reading; a pipe or a device may never end, or never begin.
+
+    Raises:
+        OSError: it cannot be read, or is no file.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return open(fd, "rb")
+    os.close(fd)
+    raise OSError(errno.EINVAL, "no regular file (a pipe or a device may never end)")
+
+
 def misspelt(environ: Mapping[str, str]) -> str:
     """A warning about variables that look like ours but that nothing reads; empty: none."""
     unread = sorted(name for name in environ if name.startswith("LIGHT") and name not in VARIABLES)
@@ -88,9 +102,15 @@ def own_token_file(environ: Mapping[str, str]) -> Path | None:
         return None
 
 
+def is_open(path: Path) -> bool:
+    """Whether others can read a secret, or write it; its group may read: Kubernetes gives volumes
+    one (fsGroup).
+    """
+    return bool(path.stat().st_mode & 0o027)
+
+
 def read_token_file(path: Path) -> str:
-    """The token in a file that this user or root owns and others can neither read nor write. Its
-    group may read it: Kubernetes gives volumes one (fsGroup).
+    """The token in a file that this user or root owns and that is not open (`is_open`).
 
     Raises:
         TokenFileError: it is not such a file.

@@ -82,6 +82,8 @@ class ServerLimits:
     """Until the next request of a keep-alive connection."""
     unread_s: float = 10.0
     """Without the client taking a byte of the answer."""
+    unread_bytes: int = 64 << 20
+    """Of all answers together; then the client that has taken nothing for longest is dropped."""
     young_s: float = 0.5
     """A connection that has waited less is not dropped for room. Shorter would drop honest
     clients of a busy machine; longer keeps readers waiting behind many silent ones."""
@@ -198,9 +200,11 @@ class Connections:
         return len(self.channels) >= self.limits.connections
 
     def drop_overdue(self) -> None:
-        now_s = time.monotonic()
-        for channel in list(self.channels):
-            if channel.overdue(self.limits, now_s):
+        now_s, held = time.monotonic(), 0
+        for channel in sorted(self.channels, key=lambda channel: -channel.moved_s):
+            held += channel.total_outbufs_len
+            too_much = channel.total_outbufs_len and held > self.limits.unread_bytes
+            if too_much or channel.overdue(self.limits, now_s):
                 channel.handle_close()
 
     def may_accept(self) -> bool:

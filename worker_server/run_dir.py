@@ -15,18 +15,19 @@ import contextlib
 import fcntl
 import json
 import os
-import secrets
 import stat
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 from lightkeeper.worker_server.rank.page.layout import SharedPageError
 from lightkeeper.worker_server.rank.page.reader import PageReader
 
+_SHM = Path("/dev/shm")  # noqa: S108
 _SOCKET_PATH_BYTES = 107
 _LOG_KEPT_S = 86_400.0
 _LOGS_KEPT = 32
@@ -126,23 +127,23 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def candidates(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """Where pages and sockets may go, the best place first; creates nothing."""
+    """Where pages and sockets may go, the best place first; creates nothing.
+
+    Another user may have made the known places first. The last has a name that nobody could guess:
+    one that an earlier rank made, or a new one.
+    """
     name = f"lightkeeper-{os.getuid()}"
     named = environ.get("LIGHTKEEPER_RUN_DIR")
     session, temporary = environ.get("XDG_RUNTIME_DIR"), environ.get("TMPDIR")
     places = [
         Path(named) if named else None,
-        Path("/dev/shm") / name,  # noqa: S108
+        _SHM / name,
         Path(session) / name if session else None,
         Path(temporary) / name if temporary else None,
         Path("/tmp") / name,  # noqa: S108
+        *(sorted(filter(_is_private, _SHM.glob(f"{name}-*"))) or [_SHM / f"{name}-{token_hex(8)}"]),
     ]
     return tuple(dict.fromkeys(place.absolute() for place in places if place is not None))
-
-
-def unguessable() -> Path:
-    """A last place: the others have names that another user may have made first."""
-    return Path(f"/dev/shm/lightkeeper-{os.getuid()}-{secrets.token_hex(8)}")  # noqa: S108
 
 
 def first_usable(
@@ -196,8 +197,17 @@ def prepare(run_dir: Path) -> None:
     status = run_dir.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise RunDirError(f"{run_dir} is not a directory of ours")
-    if status.st_mode & 0o077:
+    if not _is_private(run_dir):
         raise RunDirError(f"{run_dir} is open to others: chmod 700 it")
+
+
+def _is_private(folder: Path) -> bool:
+    with contextlib.suppress(OSError):
+        status = folder.lstat()
+        return stat.S_ISDIR(status.st_mode) and (status.st_uid, status.st_mode & 0o077) == (
+            os.getuid(), 0
+        )  # fmt: skip
+    return False
 
 
 def start_ticks(pid: int) -> int | None:

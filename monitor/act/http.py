@@ -419,6 +419,8 @@ class Fetcher:
         changed now, or None; it is called right before every request but a GET. `tokens`: for
         WorkerServers.
         """
+        if proxies and tokens is not None:
+            raise ValueError("no token goes to proxies")
         self.tokens = tokens or Tokens()
         self._permit = permit
         self._tls = tls

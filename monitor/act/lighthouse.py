@@ -89,10 +89,12 @@ _STEP: Final = re.compile(r"Step:\s*(-?\d+)")
 _MANAGER: Final = re.compile(r"Manager:\s*(\S+)")
 _STORE: Final = re.compile(r"TCPStore:\s*(\S+)")
 _WORLD: Final = re.compile(r"World size:\s*(\d+)")
-_TAG: Final = re.compile(r"(<[^<>]{1,400}>)")
-_NAMED: Final = re.compile(r"<(/?[A-Za-z]+)([^<>]*)>")
+_TAG: Final = re.compile(r"<(/?[A-Za-z]{1,20}+)([^<>]{0,400}+)>")
+_REFERENCE: Final = re.compile(r"&#?\w{1,8};")
 _CLASS: Final = re.compile(r"""class=["']?([^"'>]*)""")
 _DURATION: Final = re.compile(r"^(-?[\d.]+(?:e-?\d+)?)(ns|us|µs|ms|s)$")
+_ID_MOST: Final = 500
+_AGE_MOST_S: Final = 1e9
 _UNIT_S: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
@@ -112,20 +114,25 @@ class _Page:
 
     A page from the network must not cost more time than it has bytes, times a constant: an HTML
     parser reads `<!--` or `<a` without an end again and again.
+
+    Raises:
+        PageError: more tags than the largest page has.
     """
 
     def __init__(self, html: str) -> None:
+        if html.count("<") + html.count("&") > _TAGS_MOST:
+            raise PageError(f"more than {_TAGS_MOST:,} tags")
         self.text: list[str] = []
         self.members: list[tuple[list[str], list[str], bool]] = []
         """Replica id, text of the box, recovering."""
         self.heartbeats: list[list[str]] = []
         self._depth = 0  # of <div> inside a member box
         self._bold = self._item = False
-        for part in _TAG.split(html):
-            if part[:1] == "<" and (tag := _NAMED.match(part)) is not None:
-                self._tag(tag[1].lower(), tag[2])
-            else:
-                self._data(unescape(part))
+        pieces = iter(_TAG.split(html))  # text, then a tag's name, its rest, text ...
+        self._data(next(pieces))
+        for name, rest, data in zip(pieces, pieces, pieces, strict=True):
+            self._tag(name.lower(), rest)
+            self._data(data)
 
     def _tag(self, tag: str, rest: str) -> None:
         said = _CLASS.search(rest)
@@ -146,6 +153,8 @@ class _Page:
             self.text.append("\n")
 
     def _data(self, data: str) -> None:
+        if "&" in data:
+            data = _REFERENCE.sub(lambda match: unescape(match[0]), data)
         if self._item:
             self.heartbeats[-1].append(data)
         elif self._depth:
@@ -168,9 +177,8 @@ def parse_status(html: str) -> LighthouseView:
     text = "".join(page.text)
     quorum_id, status, rooms = _QUORUM_ID.search(text), _STATUS.search(text), _ROOM.findall(text)
     if len(rooms) > 1:
-        raise PageError(
-            f"{len(rooms)} rooms ({','.join(rooms).strip()[:80]}): one job a Lighthouse is read"
-        )
+        names = ",".join(rooms[:9]).strip()[:80]
+        raise PageError(f"{len(rooms)} rooms ({names!r}): one job a Lighthouse is read")
     nobody_joined = text.split() == ["Heartbeats"] and not page.members  # 0.1.1: no quorum request
     if quorum_id is None and not nobody_joined:
         raise PageError("no 'Current quorum_id' on the page")
@@ -183,18 +191,18 @@ def parse_status(html: str) -> LighthouseView:
 
 
 def _int(digits: str) -> int:
-    if len(digits) > 20:
-        raise PageError("a number of more than 20 digits")
+    if len(digits) > 18:
+        raise PageError("a number of more than 18 digits")
     return int(digits)
 
 
 def _member(replica_id: str, text: str, recovering: bool) -> Member:
     step, world = _STEP.search(text), _WORLD.search(text)
     manager, store = _MANAGER.search(text), _STORE.search(text)
-    if not replica_id.strip() or step is None:
-        raise PageError("a member without a replica id or a step")
+    if step is None:
+        raise PageError("a member without a step")
     return Member(
-        replica_id=ReplicaId(replica_id.strip()),
+        replica_id=_id(replica_id),
         step=_int(step[1]),
         address=None if manager is None else manager[1],
         store_address=None if store is None else store[1],
@@ -206,9 +214,15 @@ def _member(replica_id: str, text: str, recovering: bool) -> Member:
 def _heartbeat(line: str) -> tuple[ReplicaId, float]:
     replica_id, seen, rest = line.rpartition(": seen")
     words = rest.split()
-    if not replica_id.strip() or not seen or words[1:] != ["ago"]:
+    if not seen or words[1:] != ["ago"]:
         raise PageError(f"a heartbeat line that reads {line.strip()[:80]!r}")
-    return ReplicaId(replica_id.strip()), _seconds(words[0])
+    return _id(replica_id), _seconds(words[0])
+
+
+def _id(text: str) -> ReplicaId:
+    if not 0 < len(text.strip()) <= _ID_MOST:
+        raise PageError(f"a replica id that reads {text.strip()[:80]!r}")
+    return ReplicaId(text.strip())
 
 
 def _seconds(text: str) -> float:
@@ -217,7 +231,7 @@ def _seconds(text: str) -> float:
     if match is None:
         raise PageError(f"a duration that reads {text[:40]!r}")
     try:
-        return max(0.0, float(match[1]) * _UNIT_S[match[2]])
+        return min(max(0.0, float(match[1]) * _UNIT_S[match[2]]), _AGE_MOST_S)
     except ValueError as exc:
         raise PageError(f"a duration that reads {text[:40]!r}") from exc
 
@@ -226,6 +240,9 @@ def _seconds(text: str) -> float:
 
 PAGE_MAX_BYTES: Final = 4 * 1024 * 1024
 """A heartbeat line takes about 120 bytes, and the Lighthouse never forgets one."""
+_TAGS_MOST: Final = 100_000
+"""On so long a page: a heartbeat line has two, a member ten in 480 bytes. Read in 0.2 s."""
+_UNREADABLE: Final = "the Lighthouse's page cannot be read"
 ANSWER_MAX_BYTES: Final = 16 * 1024
 
 
@@ -253,9 +270,9 @@ class Lighthouse:
         except FetchError as exc:
             return LighthouseAway(str(exc))
         except TimeoutError:
-            return LighthouseAway(f"its page took more than {timeout_s:g} s to read")
+            return LighthouseAway(f"{_UNREADABLE}: it took more than {timeout_s:g} s")
         except PageError as exc:
-            return LighthouseAway(f"cannot read its page: {exc}")
+            return LighthouseAway(f"{_UNREADABLE}: {exc}")
 
     def begin_kill(self, replica_id: ReplicaId, timeout_s: float) -> Future[str]:
         """Press the kill button; the result is the Lighthouse's answer, which proves nothing.

@@ -52,6 +52,7 @@ from lightkeeper.monitor.show.report import (
 )
 from lightkeeper.monitor.show.standing import concerned, group_label, named
 from lightkeeper.monitor.show.wording import clean, sentence
+from lightkeeper.worker_server.home import open_file
 
 _DETAILED = 12
 _MEMBERS_MAX_BYTES = 64 << 20
@@ -198,7 +199,7 @@ def read_members(path: Path) -> dict[str, list[int]]:
         CommandError: it cannot be read, or has other contents.
     """
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             groups = _MEMBERS.decode(file.read(_MEMBERS_MAX_BYTES))
     except OSError as exc:
         raise CommandError(f"cannot read {shown(path)}: {exc.strerror}") from exc

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import getpass
 import json
 import os
+from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
@@ -62,7 +64,7 @@ class Monitor:
         problems = []
         for base in self.urls:
             try:
-                return _object(base, self._ask(base, path, method, body))
+                return _object(base, self._ask(base, path, method, body), "schema")
             except _OtherError as exc:
                 problems.append(str(exc))
         raise CommandError("; ".join(problems), FAILED)
@@ -80,7 +82,7 @@ class Monitor:
             raise _OtherError(f"cannot reach the monitor at {base}: {_why(exc)}") from exc
         if said.status_code != 200:
             answer = _object(base, said)
-            why = f"the monitor at {base} says: {answer.get('error', f'status {said.status_code}')}"
+            why = f"the monitor at {base} says: {answer['error']}"
             if said.status_code == HTTPStatus.NOT_FOUND and path == STATUS:
                 why = f"{base} has no {STATUS}: it is no monitor, or one older than this command"
             if said.status_code == HTTPStatus.UNAUTHORIZED:
@@ -92,13 +94,13 @@ class Monitor:
         return said
 
 
-def _object(base: str, said: requests.Response) -> dict[str, Any]:
+def _object(base: str, said: requests.Response, key: str = "error") -> dict[str, Any]:
     try:
         answer = json.loads(said.content)
     except (ValueError, RecursionError) as exc:
         raise CommandError(f"{base} is not a monitor: it answers no JSON", FAILED) from exc
-    if not isinstance(answer, dict):
-        raise CommandError(f"{base} is not a monitor: it answers no object", FAILED)
+    if not isinstance(answer, dict) or key not in answer:
+        raise CommandError(f"{base} is not a monitor: its answer has no {key!r}", FAILED)
     return answer
 
 
@@ -113,10 +115,33 @@ def _with_token(urls: str | None, token_file: Path | None) -> Monitor:
     return Monitor(urls or home.DEFAULT_MONITOR, token)
 
 
+F = Callable[..., Any]
+
+
+def _understood(declare: Callable[[F], F]) -> Callable[[F], F]:
+    """What cannot be read in an answer is one line: it may be of anybody."""
+
+    def decorate(called: F) -> F:
+        @functools.wraps(called)
+        def call(*, monitor: Monitor, **rest: Any) -> Any:
+            try:
+                return called(monitor=monitor, **rest)
+            except (LookupError, TypeError, ValueError, AttributeError) as exc:
+                where = ",".join(monitor.urls)
+                why = f"{where} is no monitor, or of another version: {type(exc).__name__}: {exc}"
+                raise CommandError(why[:500], FAILED) from exc
+
+        return declare(call)
+
+    return decorate
+
+
 _urls: Final = option(
     "--monitor", "urls", metavar="URL", envvar="LIGHTKEEPER_MONITOR",
     show_default=home.DEFAULT_MONITOR,
     help="the monitor to ask; of several (A,B) the first that answers, for changes the active one",
 )  # fmt: skip
-asking: Final = gathered("monitor", lambda urls: Monitor(urls or home.DEFAULT_MONITOR), _urls)
-changing: Final = gathered("monitor", _with_token, token_file, _urls)
+asking: Final = _understood(
+    gathered("monitor", lambda urls: Monitor(urls or home.DEFAULT_MONITOR), _urls)
+)
+changing: Final = _understood(gathered("monitor", _with_token, token_file, _urls))

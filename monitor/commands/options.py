@@ -71,7 +71,7 @@ def read_group_tokens(group_tokens: Path | None) -> Mapping[GroupName, str]:
     if path is None:
         return tokens
     text = _text(path)
-    if path.stat().st_mode & 0o027:  # group may read: Kubernetes sets one on volumes (fsGroup)
+    if home.is_open(path):
         raise CommandError(f"{path} holds secrets that others can read: chmod 600 {path}")
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split()

@@ -22,7 +22,7 @@ from lightkeeper.monitor.commands.command import (
     option,
 )
 from lightkeeper.monitor.commands.options import no_such
-from lightkeeper.monitor.commands.printing import console, print_json, show_table
+from lightkeeper.monitor.commands.printing import console, print_json, show_table, text
 from lightkeeper.monitor.model.wording import counted
 from lightkeeper.monitor.show.terminal import moment, until
 from lightkeeper.monitor.show.wording import clean, plain
@@ -86,7 +86,7 @@ def _tell(said: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json(said)
     elif "reset" in said:
-        console().print(said["reset"], markup=False, highlight=False)
+        console().print(text(said["reset"]))
 
 
 @command("list")
@@ -136,7 +136,7 @@ def history(*, monitor: Monitor, path: str, as_json: bool) -> None:
     name = body.get("host") or f"group {body['group']}"
     lemon = (body.get("record") or {}).get("lemon")
     if lemon:
-        out.print(f"{name} is a lemon: {lemon}", markup=False, highlight=False)
+        out.print(text(f"{name} is a lemon: {lemon}"))
     rows = [
         (moment(event["at_s"]), event["change"],
          until(event["until_s"]) if event["change"] in ("added", "extended", "shortened") else "",

@@ -27,6 +27,7 @@ from lightkeeper.monitor.decide.view_json import effective_to_json
 from lightkeeper.monitor.rulebook import effective
 from lightkeeper.monitor.show.terminal import moment
 from lightkeeper.monitor.show.wording import pause_line
+from lightkeeper.worker_server.plain_text import escaped
 
 # -- the pause switch ------------------------------------------------------------------------------
 
@@ -131,7 +132,7 @@ def reload(*, monitor: Monitor, as_json: bool) -> None:
 def refused(exc: PolicyError) -> CommandError:
     """Print every problem but the last on standard error; the last is the error returned."""
     for problem in exc.problems[:-1]:
-        sys.stderr.write(f"error: {' '.join(problem.split())}\n")
+        sys.stderr.write(f"error: {escaped(' '.join(problem.split()))}\n")
     return CommandError(exc.problems[-1])
 
 
@@ -158,21 +159,21 @@ def _show(body: dict[str, Any], *, as_json: bool) -> None:
 def _print(out: Console, body: dict[str, Any]) -> None:
     source = body["source"] or "no file: the defaults"
     loaded = f", loaded {moment(body['loaded_s'])}" if body["loaded_s"] else ""
-    out.print(Text(f"policy: {source}{loaded}; mode: {body['mode']}", style="bold"))
+    out.print(text(f"policy: {source}{loaded}; mode: {body['mode']}", style="bold"))
     for problem in body.get("problems", []):
-        out.print(Text(f"! not reloaded: {problem}", style="yellow"))
+        out.print(text(f"! not reloaded: {problem}", style="yellow"))
     if body.get("pause"):
         out.print(text(pause_line(body["pause"]), style="bold red"))
     _tables(out, body)
     same = sum(entry["from"] == "default" for entry in body["thresholds"].values())
-    out.print(Text(f"{same} thresholds have their default (--format json shows them)", style="dim"))
+    out.print(text(f"{same} thresholds have their default (--format json shows them)", style="dim"))
     for name, value in body["after_restart"].items():
-        out.print(Text(f"! {name} = {value} from the next restart on", style="yellow"))
+        out.print(text(f"! {name} = {value} from the next restart on", style="yellow"))
     for name, entry in body.get("learned", {}).items():
-        out.print(Text(f"{name}: " + ", ".join(f"{key} {value}" for key, value in entry.items())))
+        out.print(text(f"{name}: " + ", ".join(f"{key} {value}" for key, value in entry.items())))
     for window in body["maintenance"]:
         days = f" on {', '.join(window['days'])}" if "days" in window else ""
-        out.print(Text(f"maintenance: {window['name']}: {window['from']} to {window['to']}{days}"))
+        out.print(text(f"maintenance: {window['name']}: {window['from']} to {window['to']}{days}"))
 
 
 def _tables(out: Console, body: dict[str, Any]) -> None:

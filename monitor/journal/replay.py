@@ -32,6 +32,7 @@ from lightkeeper.monitor.journal.memory import UNUSABLE, Reader
 from lightkeeper.monitor.journal.writer import files
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.plain import to_plain
+from lightkeeper.worker_server.home import open_file
 
 # -- replay ------------------------------------------------------------------------------------
 
@@ -257,9 +258,7 @@ def _lines(path: Path, unpacker: Unpacker) -> Iterator[Any]:
         OSError: it cannot be read.
         LineError: it is damaged from here on.
     """
-    if path.is_fifo():
-        raise LineError("a pipe, which may never end: give a file")
-    with path.open("rb") as file:
+    with open_file(path) as file:
         while data := file.read(_PIECE):
             yield from unpacker.feed(data)
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightkeeper.monitor.model.wording import listed
+from lightkeeper.worker_server.home import open_file
 
 # -- table -------------------------------------------------------------------------------------
 
@@ -450,7 +451,7 @@ def read_sizes(path: Path) -> Sizes:
     import yaml  # noqa: PLC0415 - the monitor itself reads no YAML
 
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             described: Any = yaml.safe_load(file.read(_MAX_BYTES))
     except OSError as exc:
         raise TableError(exc.strerror or str(exc)) from exc

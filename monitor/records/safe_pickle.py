@@ -68,14 +68,13 @@ def _instruction_starts(data: bytes, raw: NDArray[np.uint8], most: int) -> NDArr
     """
     end = len(raw)
     steps = np.frombuffer(data.translate(_STEPS), np.uint8)
-    varies, ends = _sized(raw, steps)
     parts, at, count = [], 0, 0
     while at < end:
         block = steps[at : at + _BLOCK]
         jump = np.arange(len(block)) + block
         jump[block == _LAST] = end
-        part = slice(*np.searchsorted(varies, (at, at + len(block))))
-        jump[varies[part] - at] = ends[part] - at
+        varies = at + np.flatnonzero(block == _VARIES)
+        jump[varies - at] = _ends(raw, varies) - at
         starts = _chain(jump)
         parts.append(starts + at)
         at = min(end, at + int(jump[starts[-1]]))
@@ -85,12 +84,9 @@ def _instruction_starts(data: bytes, raw: NDArray[np.uint8], most: int) -> NDArr
     return np.concatenate(parts)
 
 
-def _sized(
-    raw: NDArray[np.uint8], steps: NDArray[np.uint8]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Bytes that may begin an instruction with a length field, and where it would end."""
+def _ends(raw: NDArray[np.uint8], varies: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where instructions with a length field would end, if they began at these bytes."""
     end = len(raw)
-    varies = np.flatnonzero(steps == _VARIES)
     ops = raw[varies]
     ends = np.full(len(varies), end)
     for op, width in SIZED.items():
@@ -99,7 +95,7 @@ def _sized(
             continue
         at = varies[sized] + 1
         ends[sized] = at + width + _numbers(raw, at, width, end)
-    return varies, ends
+    return ends
 
 
 def _chain(jump: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -143,7 +139,14 @@ def _numbers(
 MAX_BYTES: Final = 128 << 20
 """About 40 times the largest record seen: 20,000 entries with call stacks."""
 MAX_INSTRUCTIONS: Final = 16 << 20
-"""Each makes at most one object of about 64 bytes: 1 GiB in all."""
+MAX_MEMORY: Final = 768 << 20
+"""Bytes that its values may take; about twice those of 20,000 entries with call stacks of 30."""
+_COSTS: Final = np.zeros(256, np.int64)
+"""Instruction -> bytes that its value takes at most, in a list or a small dict."""
+for _op, _bytes in {**dict.fromkeys(TUPLES, 80), **dict.fromkeys(SIZED, 100), ord("}"): 250,
+                    ord("]"): 110, **dict.fromkeys(b"KMJG", 50), **dict.fromkeys(b"hjN", 16)
+                    }.items():  # fmt: skip
+    _COSTS[_op] = _bytes
 
 _LONG: Final = 0x8A
 _LONGEST_INT: Final = 9
@@ -243,6 +246,11 @@ def _check_lengths(code: _Instructions) -> None:
         raise FlightRecordError("not a record: an integer of more than 64 bits")
     if starts[-1] != len(raw) - 1:
         raise FlightRecordError("broken pickle: more follows after its end")
+    frames = starts[ops == FRAME]
+    if (_numbers(raw, frames + 1, 8, len(raw)) == len(raw)).any():
+        raise FlightRecordError("broken pickle: a frame longer than all of it")
+    if np.bincount(ops, minlength=256) @ _COSTS + 4 * len(raw) > MAX_MEMORY:  # of 4 bytes a letter
+        raise FlightRecordError(f"a pickle of more than {MAX_MEMORY >> 20} MiB in memory")
 
 
 def _check_memo(code: _Instructions) -> None:

@@ -48,8 +48,12 @@ class AppContext:
     pause: PauseSwitch
     tick_s: float
     version: str
-    loopback: bool = True
+    bound_here: bool = True
     """Whether only this machine can reach the monitor."""
+    names: tuple[str, ...] = ()
+    """Of this monitor, besides the machine's."""
+    loopback: bool = True
+    """Whether who can reach it here may read ranks: bound here, and reads are not closed."""
     open_reads: bool = False
     """Whether anybody who can reach the monitor may read ranks through it."""
     journal: Path | None = None
@@ -184,19 +188,14 @@ def check_reader() -> None:
     """Check that the request may read ranks through the monitor, which uses its own token.
 
     The ranks' own rule (`worker_server.sidecar.app`): a token, but on loopback a `Host` that
-    names this machine is enough. Without this check any web site whose name resolves to
-    127.0.0.1 (DNS rebinding) could read them.
+    names this machine is enough.
 
     Raises:
-        HttpRefusal: 401 or 403.
+        HttpRefusal: 401.
     """
     context = app_context()
     if context.open_reads or (context.loopback and names_us(request.host)):
         return
-    if context.tokens.own is None:  # only on loopback
-        raise HttpRefusal(
-            403, "the Host header names another host: ask by IP address or as localhost"
-        )
     try:
         check_token()
     except HttpRefusal as exc:
@@ -205,6 +204,24 @@ def check_reader() -> None:
             f"TOKEN' {request.base_url}, or ask a monitor bound to 127.0.0.1 (ssh -L), or start "
             "it with --open-reads",
         ) from exc  # fmt: skip
+
+
+def check_host() -> None:
+    """On loopback, refuse who asks by a name of another machine, without a token: a web page does
+    so by DNS rebinding, and would read the addresses of ranks.
+
+    Raises:
+        HttpRefusal: 401, or 403 if none is configured.
+    """
+    context = app_context()
+    if not context.bound_here or context.open_reads or names_us(request.host, context.names):
+        return
+    if not context.tokens.is_own(bearer()) and not context.tokens.groups(bearer()):
+        why = (
+            f"{request.host!r} names another machine: ask by IP address or as localhost, with the "
+        )
+        why += "token, or start the monitor with --public-url or --open-reads"
+        raise HttpRefusal(403 if context.tokens.own is None else 401, why)
 
 
 def check_origin() -> None:

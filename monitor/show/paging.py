@@ -63,6 +63,7 @@ from lightkeeper.monitor.show.runbooks import runbooks_page
 from lightkeeper.monitor.show.runs_page import runs_page
 from lightkeeper.monitor.show.templating import document, sections, template
 from lightkeeper.monitor.show.wording import path_of
+from lightkeeper.worker_server.plain_text import escaped
 
 # -- The pages of the latest view, and what of them is new to an open page ------------------------
 # For pages of earlier views each section's hash is kept: an open page is sent the sections whose
@@ -232,7 +233,7 @@ def _says(name: str, what: str) -> Response:
     except HttpRefusal as exc:
         why, status = str(exc), exc.status
     else:
-        text, status = said.get_data(as_text=True), said.status_code
+        text, status = escaped(said.get_data(as_text=True), "\n\t"), said.status_code
         why = "" if status == 200 else f"the rank's WorkerServer answers {status}: {text}"
     view = app_context().view()
     shown = text[:_SHOWN_CHARS].splitlines()
@@ -393,9 +394,8 @@ def _access(incident: Incident) -> Access:
     url, page = root + bundle_url(incident.id), root + path_of("incidents", incident.id)
     try:
         check_reader()
-    except HttpRefusal as exc:
-        token = "They are shown with the monitor's token."  # noqa: S105 - a sentence
-        return Access(False, token if exc.status == 401 else f"Here {exc}.", url, page)
+    except HttpRefusal:
+        return Access(False, "They are shown with the monitor's token.", url, page)
     return Access(True, url=url, page=page)
 
 

@@ -47,7 +47,6 @@ from lightkeeper.monitor.show.status import status_to_json
 from lightkeeper.monitor.show.terminal import badness, plain, status_screen
 from lightkeeper.monitor.show.wording import natural
 from lightkeeper.worker_server.http_server import metrics_page
-from lightkeeper.worker_server.plain_text import escaped
 from lightkeeper.worker_server.wire import (
     PATH_FLIGHT_RECORDER,
     PATH_LAST_WORDS,
@@ -363,12 +362,12 @@ class _Page:
     """Passed on; the WorkerServer validates them."""
 
 
-_TEXT: Final = ("format", "rows")
+_TEXT: Final = ("format", "rows", "raw")
 _PAGES: Final = {
     "state": _Page(PATH_STATE, 3.0, _MIB // 16, _TEXT),
     "steps": _Page(PATH_STEPS, 5.0, 4 * _MIB, ("since", *_TEXT)),
     "flight_recorder": _Page(PATH_FLIGHT_RECORDER, 10.0, 16 * _MIB, ("active", "since", *_TEXT)),
-    "stacks": _Page(PATH_STACKS, 20.0, 4 * _MIB, ("native",)),
+    "stacks": _Page(PATH_STACKS, 20.0, 4 * _MIB, ("native", "raw")),
     "last_words": _Page(PATH_LAST_WORDS, 5.0, _MIB, _TEXT),
     "wait_counters": _Page(PATH_WAIT_COUNTERS, 5.0, _MIB, _TEXT),
 }
@@ -437,7 +436,4 @@ def _pass(target: Target, page: _Page, parameters: Mapping[str, str]) -> Respons
     plain = said.content_type.startswith(("application/json", "text/plain"))
     kind = said.content_type if plain else "text/plain; charset=utf-8"
     status = said.status if 200 <= said.status < 600 and said.status // 100 != 3 else 502
-    body = said.body
-    if kind.startswith("text/"):  # of a rank that may lie
-        body = escaped(body.decode(errors="replace"), "\n\t").encode()
-    return Response(body, status, content_type=kind)
+    return Response(said.body, status, content_type=kind)

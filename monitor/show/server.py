@@ -12,14 +12,15 @@ from socket import AF_INET, AF_INET6
 from typing import Final
 from urllib.parse import urlsplit
 
-from flask import Flask, Response
+from flask import Flask, Response, request
 
 from lightkeeper.monitor.model.names import host_and_port
-from lightkeeper.monitor.show.answers import BODY_MAX_BYTES, KEY, AppContext, refuse
+from lightkeeper.monitor.show.answers import BODY_MAX_BYTES, KEY, AppContext, check_host, refuse
 from lightkeeper.monitor.show.changing import changing
 from lightkeeper.monitor.show.paging import incident_pages, open_pages, paging
 from lightkeeper.monitor.show.reading import passing, reading
 from lightkeeper.worker_server.http_server import HttpServer, ServerLimits, file_limit
+from lightkeeper.worker_server.plain_text import shown
 from lightkeeper.worker_server.wire import routed
 
 _STATIC = Path(__file__).parent / "static"
@@ -30,11 +31,14 @@ def create_app(context: AppContext) -> Flask:
     app.config["MAX_CONTENT_LENGTH"] = BODY_MAX_BYTES
     app.extensions[KEY] = context
     open_pages(app, context)
+    app.before_request(check_host)
     for routes in (reading, paging, incident_pages, changing, passing):
         app.register_blueprint(routes)
 
     @app.after_request
     def harden(response: Response) -> Response:
+        if request.args.get("raw") != "1" and not response.direct_passthrough:
+            response.set_data(shown(response.get_data(), response.mimetype))
         response.headers["X-Content-Type-Options"] = "nosniff"
         response.headers["Referrer-Policy"] = "no-referrer"
         response.headers["Content-Security-Policy"] = "default-src 'self'; frame-ancestors 'none'"
@@ -47,7 +51,9 @@ def create_app(context: AppContext) -> Flask:
 
 THREADS: Final = 24
 _PORTS: Final = {"http": 80, "https": 443}
-LIMITS: Final = ServerLimits(connections=4096, idle_s=30.0, body_bytes=2 * BODY_MAX_BYTES)
+LIMITS: Final = ServerLimits(
+    connections=4096, idle_s=30.0, body_bytes=2 * BODY_MAX_BYTES, unread_bytes=256 << 20
+)
 """More wait in the kernel's queue. Every rank renews its lease over a short connection."""
 _OF_FILES: Final = 0.25
 """Largest share of the files that this process may open for clients' connections."""

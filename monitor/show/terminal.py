@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from lightkeeper.monitor.show.wording import ORDER, UNKNOWN, clean, figure, natural
+from lightkeeper.worker_server.plain_text import escaped
 
 Span = tuple[str, str]
 """Text and its style; an empty style is plain."""
@@ -140,7 +141,7 @@ def _line(cells: Sequence[tuple[Column, int, Span]]) -> Line:
 
 
 def text_of(line: Iterable[Span]) -> str:
-    return "".join(text for text, _ in line).rstrip()
+    return escaped("".join(text for text, _ in line).rstrip())
 
 
 def plain(lines: Iterable[Line]) -> str:

@@ -160,9 +160,9 @@ class FakeMonitor(FakeServer):
             return
         says: dict[str, Callable[[], dict[str, Any]]] = {
             self.status: lambda: status(self.view),
-            "/v1/ranks": lambda: {"ranks": ranks_to_json(self.view)},
-            "/v1/groups": lambda: {"groups": self.view.groups},
-            "/v1/hosts": lambda: {"hosts": self._hosts()},
+            "/v1/ranks": lambda: {"schema": 1, "ranks": ranks_to_json(self.view)},
+            "/v1/groups": lambda: {"schema": 1, "groups": self.view.groups},
+            "/v1/hosts": lambda: {"schema": 1, "hosts": self._hosts()},
         }
         said = says.get(path)
         text = dump({"error": "no"} if said is None else said())

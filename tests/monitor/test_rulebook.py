@@ -282,5 +282,5 @@ def test_a_saved_pause_that_cannot_be_read_pauses_all_the_same(body, tmp_path: P
 
 def test_a_pipe_is_no_policy_file_and_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(PolicyError, match="a pipe, which may never end"):
+    with pytest.raises(PolicyError, match="a pipe or a device may never end"):
         read_policy(tmp_path / "pipe")

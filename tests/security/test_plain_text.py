@@ -30,7 +30,7 @@ def test_a_log_line_is_one_line(as_argument: bool) -> None:
     assert line.isprintable()
 
 
-def test_a_traceback_keeps_its_lines_and_loses_its_escapes() -> None:
+def test_a_traceback_keeps_its_lines_indented_and_loses_its_escapes() -> None:
     with pytest.raises(ValueError, match="x") as caught:
         int(EVIL)
     seen = (caught.type, caught.value, caught.tb)
@@ -38,3 +38,4 @@ def test_a_traceback_keeps_its_lines_and_loses_its_escapes() -> None:
     lines = LineFormatter("%(message)s").format(record).split("\n")
     assert len(lines) > 3
     assert all(line.isprintable() for line in lines)
+    assert all(line.startswith("    ") for line in lines[1:])  # the value has a line of its own

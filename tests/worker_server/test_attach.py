@@ -39,6 +39,13 @@ with reporter.phase("forward"):
     state = page.step_state(2**62)
 print(state.step, state.phase)
 """
+WITH_A_KEY = """
+import os
+key = os.environ["LIGHTKEEPER_RUN_DIR"] + "/key"
+open(key, "w").close()
+os.chmod(key, mode)
+os.environ.update(LIGHTKEEPER_TLS_CERT=key, LIGHTKEEPER_TLS_KEY=key)
+"""
 ANOTHER_TORCH = """
 import sys, types, lightkeeper
 for name in ("torch", "torch._dynamo"):
@@ -73,6 +80,7 @@ CASES = {
     "pod with a node": (SAY, {**POD, "LIGHTKEEPER_HOST": "node"}),
     "no pidfd": (f"import os; del os.pidfd_open; {SAY}", {}),  # as on old kernels
     "off": (SAY, {"LIGHTKEEPER": "0"}),
+    **{f"key {mode:o}": (f"mode = {mode}\n{WITH_A_KEY}\n{SAY}", {}) for mode in (0o644, 0o640)},
     "twice": ("import lightkeeper as w; print(w.attach() is w.attach())", {}),
     "no torch": (WITHOUT_TORCH, {}),
     "another torch": (ANOTHER_TORCH, {"LIGHTKEEPER_TORCH": "0"}),
@@ -99,6 +107,12 @@ def test_a_misspelt_variable_is_one_warning_of_rank_0_and_the_rank_is_attached(
     assert ended[case][:2] == (0, "Reporter\n")
     said = "nothing reads LIGHTKEEPER_MONTIOR (did you mean LIGHTKEEPER_MONITOR?)"
     assert ended[case].stderr.count(said) == warnings
+
+
+@pytest.mark.parametrize(("mode", "lines"), [("644", 1), ("640", 0)])
+def test_a_tls_key_that_others_can_read_is_one_warning(ended, mode, lines):
+    assert ended[f"key {mode}"].stdout == "Reporter\n"
+    assert ended[f"key {mode}"].stderr.count("holds a key that others can read: chmod 600") == lines
 
 
 def test_warnings_as_errors_do_not_reach_training(ended):

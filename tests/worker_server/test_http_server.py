@@ -253,3 +253,54 @@ def test_all_requests_that_are_pipelined_are_answered_in_their_order(served, cou
                 length = int(line.split(b":")[1])
         body = stream.read(length)
         assert body == (BIG[:length] if path == "/record" else f"127.0.0.1 {path}\n".encode())
+
+
+@pytest.mark.parametrize("after", ["", "Connection: close\r\n"])
+def test_a_slow_answer_is_not_overtaken_on_its_connection(served, after):
+    sock = served().connect(
+        b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\nGET /1 HTTP/1.1\r\nHost: x\r\n\r\n"
+        + f"GET /2 HTTP/1.1\r\nHost: x\r\n{after}\r\nGET /3 HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+    )
+    stream, wanted = sock.makefile("rb"), ["/slow", "/1", "/2", *([] if after else ["/3"])]
+    bodies = [line for line in stream_lines(stream, len(wanted)) if line.startswith(b"127.0.0.1")]
+    assert bodies == [f"127.0.0.1 {path}\n".encode() for path in wanted]
+    assert not after or stream.read() == b""
+
+
+def stream_lines(stream, answers):
+    """Up to the last line of so many answers."""
+    while answers:
+        line = stream.readline()
+        assert line
+        answers -= line.startswith(b"127.0.0.1")
+        yield line
+
+
+def test_all_unread_answers_together_are_bounded_and_the_longest_unread_go(served):
+    server = served(unread_bytes=40 << 20, unread_s=60)
+    clients = []
+    for number in range(4):  # one after the other, so that it is known who is the last
+        clients.append(server.connect(b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n"))
+        wait_for(lambda: any(c.total_outbufs_len > 20 << 20 for c in server.channels),
+                 within_s=10, what=f"answer {number} is there")  # fmt: skip
+        wait_for(lambda: sum(c.total_outbufs_len for c in server.channels) <= 40 << 20,
+                 within_s=10, what="they are bounded")  # fmt: skip
+    assert server.get("/healthz")[0] == 200
+    received = 0
+    while data := clients[-1].recv(1 << 20):
+        received += len(data)
+        if received >= len(BIG):
+            break
+    assert received >= len(BIG)
+
+
+def test_many_who_pipeline_and_never_read_do_not_delay_others(served):
+    server = served(unread_s=60)
+    for _ in range(100):
+        server.connect(b"GET /record HTTP/1.1\r\nHost: x\r\n\r\n" * 100)
+    for _ in range(5):
+        began_s = time.monotonic()
+        assert server.get("/healthz")[0] == 200
+        assert time.monotonic() - began_s < 5
+    wait_for(lambda: sum(c.total_outbufs_len for c in server.channels) <= 64 << 20,
+             within_s=10, what="what they do not read is bounded")  # fmt: skip

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import time
 from pathlib import Path
 
 import pytest
 
+from lightkeeper.worker_server import doctor, run_dir
 from lightkeeper.worker_server.rank.page import layout
 from lightkeeper.worker_server.rank.page.writer import PageWriter
 from lightkeeper.worker_server.run_dir import (
@@ -20,7 +22,6 @@ from lightkeeper.worker_server.run_dir import (
     hold,
     pid_namespace,
     sweep,
-    unguessable,
 )
 from lightkeeper.worker_server.wire import GroupName, Host, Identity
 
@@ -29,12 +30,12 @@ NAME = f"lightkeeper-{os.getuid()}"
 
 def test_the_named_place_comes_first_then_memory_then_the_session_then_temporary_files():
     named = {"LIGHTKEEPER_RUN_DIR": "/a/b", "XDG_RUNTIME_DIR": "/run/user/7", "TMPDIR": "/scratch"}
-    assert candidates(named) == (
+    assert candidates(named)[:5] == (
         Path("/a/b"), Path("/dev/shm") / NAME, Path("/run/user/7") / NAME, Path("/scratch") / NAME,
         Path("/tmp") / NAME,
     )  # fmt: skip
     assert candidates({"LIGHTKEEPER_RUN_DIR": "here"})[0] == Path.cwd() / "here"
-    assert candidates({"TMPDIR": "/tmp"}) == (Path("/dev/shm") / NAME, Path("/tmp") / NAME)
+    assert candidates({"TMPDIR": "/tmp"})[:2] == (Path("/dev/shm") / NAME, Path("/tmp") / NAME)
 
 
 class Uses:
@@ -169,8 +170,50 @@ def test_a_beating_rank_whose_sidecar_has_not_come_is_not_swept(gone):
     assert sweep(files.page.parent, time.monotonic_ns() + 601 * 10**9) == 1
 
 
-def test_who_finds_all_named_places_taken_by_somebody_has_one_that_nobody_could_guess():
-    first, second = unguessable(), unguessable()
-    assert first != second
-    assert first.parent == Path("/dev/shm")
-    assert len(first.name.rpartition("-")[2]) == 16
+@pytest.fixture
+def squatted(tmp_path, monkeypatch):
+    """Every known place is a file of somebody's; the folder of memory."""
+    memory = tmp_path / "shm"
+    memory.mkdir()
+    monkeypatch.setattr(run_dir, "_SHM", memory)
+    places = candidates({"TMPDIR": str(memory / "tmp"), "LIGHTKEEPER_RUN_DIR": str(memory / "r")})
+    (memory / "tmp").mkdir()
+    for place in (memory / NAME, memory / "r", memory / "tmp" / NAME):
+        place.touch()
+    return memory, places
+
+
+def test_who_finds_all_known_places_taken_has_one_that_nobody_could_guess(squatted):
+    memory, places = squatted
+    used = [place for place in places if place.parent in (memory, memory / "tmp")]
+    first = first_usable(tuple(used), Path, lambda _: None)
+    assert first.parent == memory
+    assert len(first.name.removeprefix(f"{NAME}-")) == 16
+    assert first.stat().st_mode & 0o777 == 0o700
+    assert candidates({})[-1] == first, "later ranks, and doctor, use the same"
+    assert places[-1] == first
+
+
+def test_no_place_of_others_is_taken_for_an_unguessable_one(squatted):
+    memory, _ = squatted
+    (memory / f"{NAME}-0open").mkdir(mode=0o755)
+    (memory / f"{NAME}-0file").touch(0o600)
+    (memory / f"{NAME}-0link").symlink_to(memory)
+    last = candidates({})[-1]
+    assert not last.exists()
+    if os.geteuid() == 0:
+        (memory / f"{NAME}-0others").mkdir(mode=0o700)
+        os.chown(memory / f"{NAME}-0others", 12345, 12345)
+        assert not candidates({})[-1].exists()
+    (memory / f"{NAME}-ours").mkdir(mode=0o700)
+    assert candidates({})[-1] == memory / f"{NAME}-ours"
+    assert candidates({})[-2] != memory / f"{NAME}-0open"
+
+
+def test_doctor_finds_ranks_in_a_place_that_nobody_could_guess(squatted):
+    memory, _ = squatted
+    place = memory / f"{NAME}-0123456789abcdef"
+    place.mkdir(mode=0o700)
+    endpoint = {"rank": "rg_0.0", "url": "http://127.0.0.1:1", "pid": os.getpid()}
+    (place / "rg_0.0-x.json").write_text(json.dumps(endpoint))
+    assert "rg_0.0" in [rank.name for rank in doctor.ranks_here({})]

@@ -24,7 +24,7 @@ from time import monotonic
 from typing import Any, cast
 
 from lightkeeper.worker_server import run_dir, wire
-from lightkeeper.worker_server.home import misspelt
+from lightkeeper.worker_server.home import is_open, misspelt
 from lightkeeper.worker_server.rank import last_words, torch_hooks
 from lightkeeper.worker_server.rank.identity import POD, claim_from, identity_from
 from lightkeeper.worker_server.rank.null_reporter import NullReporter
@@ -273,10 +273,10 @@ def _attach(environ: Mapping[str, str]) -> Reporter:
         warn(f"lightkeeper: {complaint}")
     if settings.no_token and identity.group_rank == 0:
         warn(f"lightkeeper has no token: {settings.no_token}")
+    if (key := settings.tls_key) is not None and identity.group_rank == 0 and is_open(key):
+        warn(f"lightkeeper: {key} holds a key that others can read: chmod 600 {key}")
     files, page = run_dir.first_usable(
-        (*run_dir.candidates(environ), run_dir.unguessable()),
-        lambda folder: _new_page(folder, identity, claim),
-        warn,
+        run_dir.candidates(environ), lambda folder: _new_page(folder, identity, claim), warn
     )
     if identity.host.startswith(POD) and environ.get("LOCAL_RANK", "0") == "0":
         warn(

@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry
 
 from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.http_server import metrics_page, names_us
+from lightkeeper.worker_server.plain_text import escaped
 from lightkeeper.worker_server.rank.settings import Settings
 from lightkeeper.worker_server.sidecar import process, queries, text
 from lightkeeper.worker_server.sidecar.black_box import BlackBox
@@ -387,7 +388,7 @@ def _help(served: Served, _: None) -> Response:
             monitors=served.monitors,
         )  # fmt: skip
         return Response(html, content_type="text/html; charset=utf-8")
-    return in_text("\n".join([title, _ABOUT, "", *_help_lines(base), ""]))
+    return in_text("\n".join([escaped(title), _ABOUT, "", *_help_lines(base), ""]))
 
 
 def _help_lines(base: str) -> Iterator[str]:

@@ -16,7 +16,7 @@ from msgspec.json import decode
 from werkzeug.exceptions import HTTPException
 
 from lightkeeper.worker_server import wire
-from lightkeeper.worker_server.plain_text import escaped
+from lightkeeper.worker_server.plain_text import shown
 
 # -- Refusals --------------------------------------------------------------------------------------
 # Why a request cannot be answered, in one line, with its HTTP status.
@@ -72,7 +72,7 @@ def in_json(content: Mapping[str, Any]) -> Response:
 
 
 def in_text(content: str) -> Response:
-    return Response(_encode(escaped(content, "\n\t")), content_type="text/plain; charset=utf-8")
+    return Response(_encode(content), content_type="text/plain; charset=utf-8")
 
 
 def _encode(text: str) -> bytes:
@@ -102,7 +102,11 @@ def refuse(exc: Exception) -> Response:
 
 
 def harden(response: Response) -> Response:
-    """Headers for browsers: no content sniffing, no cache, no referrer, no framing."""
+    """No character that moves a terminal (but with `raw=1`); for browsers no content sniffing, no
+    cache, no referrer, no framing.
+    """
+    if request.args.get("raw") != "1":
+        response.set_data(shown(response.get_data(), response.mimetype))
     response.headers["X-Content-Type-Options"] = "nosniff"
     response.headers["Cache-Control"] = "no-store"
     response.headers["Referrer-Policy"] = "no-referrer"
@@ -121,7 +125,14 @@ class Nothing(Struct, forbid_unknown_fields=True):
     """No parameters."""
 
 
-class Look(Struct, forbid_unknown_fields=True, kw_only=True):
+class Shown(Struct, forbid_unknown_fields=True, kw_only=True):
+    """How characters are written that would control a terminal."""
+
+    raw: Literal[0, 1] = 0
+    """1: as they are; else as escapes: `\\x1b` in text, `\\u001b` in JSON."""
+
+
+class Look(Shown, forbid_unknown_fields=True, kw_only=True):
     """How an answer is written."""
 
     format: Literal["json", "text"] = "json"
@@ -150,7 +161,7 @@ class RecordQuery(Look, forbid_unknown_fields=True, kw_only=True):
     everything."""
 
 
-class Threads(Struct, forbid_unknown_fields=True):
+class Threads(Shown, forbid_unknown_fields=True, kw_only=True):
     """What to show of threads."""
 
     native: Literal[0, 1] = 0

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.plain_text import escaped
 from lightkeeper.worker_server.sidecar.process import DEAF_S
 from lightkeeper.worker_server.sidecar.queries import SilentError
 from lightkeeper.worker_server.wire import Doing
@@ -324,7 +325,7 @@ def _look_of(threads: list[dict[str, Any]], pid: int, now_s: float) -> ProcessLo
     if main is None:
         main = next(t for t in threads if t["thread_name"] == "MainThread")
     calls = looks[threads.index(main)].calls
-    taken = Taken("\n".join(lines) + "\n", now_s)
+    taken = Taken("\n".join(map(escaped, lines)) + "\n", now_s)
     return ProcessLook(taken, calls, main["owns_gil"], _behind(calls, looks))
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any, Final, TypeVar
 
+from lightkeeper.worker_server.plain_text import escaped
 from lightkeeper.worker_server.sidecar.recorders import WORLD, TorchEntry, numbered, read
 from lightkeeper.worker_server.wire import (
     FlightRecord,
@@ -72,7 +73,7 @@ def render(answer: object, rows: int) -> str:
 
 
 def _who(who: Identity, process: str) -> str:
-    return f"rank {who.rank} of job {who.job} on {who.host}, pid {who.pid}, {process}"
+    return escaped(f"rank {who.rank} of job {who.job} on {who.host}, pid {who.pid}, {process}")
 
 
 def _facts(facts: Iterable[tuple[str, str]]) -> str:
@@ -95,7 +96,7 @@ def _table(
     titles: Sequence[str], rows: Sequence[Sequence[str]], most: Sequence[int] = (), gap: str = "  "
 ) -> list[str]:
     """Columns as wide as needed, up to `most`; those of `_LEFT` are left-aligned."""
-    lines = [titles, *rows]
+    lines = [[escaped(cell) for cell in row] for row in (titles, *rows)]
     limits = most or [_WIDTH] * len(titles)
     widths = [min(limit, max(len(line[n]) for line in lines)) for n, limit in enumerate(limits)]
     return [
@@ -247,7 +248,7 @@ def _(answer: StepLog, rows: int) -> str:
 
 @render.register
 def _(answer: LastWords, rows: int) -> str:
-    lines = [_who(answer.identity, _life(answer.process)), answer.ended]
+    lines = [_who(answer.identity, _life(answer.process)), escaped(answer.ended)]
     for name, trace in (
         ("exception", answer.exception), ("fatal error", answer.crash),
         ("torchelastic's error file", answer.error_file), ("stderr", answer.stderr),
@@ -259,9 +260,9 @@ def _(answer: LastWords, rows: int) -> str:
         cut = ""
         if len(shown) < len(text):
             cut = f", the last {len(shown)} of {len(text)} lines (&rows=0: all)"
-        lines += ["", f"{name} ({trace.source}){cut}:", *shown]
+        lines += ["", escaped(f"{name} ({trace.source}){cut}:"), *shown]
     if answer.stderr_error is not None:
-        lines += ["", f"stderr: {answer.stderr_error}"]
+        lines += ["", escaped(f"stderr: {answer.stderr_error}")]
     return "\n".join([*lines, ""])
 
 
@@ -272,7 +273,7 @@ def _(answer: HostReport, rows: int) -> str:
         ["rank", "step", "phase", "for", "last commit", "process", "WorkerServer"],
         [(entry.rank, *_of_host(entry), entry.url or "-") for entry in shown],
     )
-    return "\n".join([f"host {answer.host}", *_listed(table, "no rank", more)])
+    return "\n".join([escaped(f"host {answer.host}"), *_listed(table, "no rank", more)])
 
 
 def _of_host(entry: HostEntry) -> tuple[str, ...]:
@@ -354,10 +355,12 @@ def _unfinished(lines: list[_Line]) -> str:
 
 
 def _cut(text: str, width: int) -> str:
+    text = escaped(text)
     return text if len(text) <= width else text[: width - 1] + "~"
 
 
 def _end(text: str, width: int) -> str:
+    text = escaped(text)
     return text if len(text) <= width else "~" + text[-(width - 1) :]
 
 

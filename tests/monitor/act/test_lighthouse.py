@@ -11,7 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightkeeper.monitor.act.http import Fetcher
-from lightkeeper.monitor.act.lighthouse import Lighthouse, PageError, parse_status
+from lightkeeper.monitor.act.lighthouse import (
+    PAGE_MAX_BYTES,
+    Lighthouse,
+    PageError,
+    parse_status,
+)
 from lightkeeper.monitor.model.names import ReplicaId
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Member
 from tests.monitor.fakes import FakeLighthouse
@@ -69,7 +74,7 @@ def test_reads_the_pages_of_other_versions(version: str) -> None:
 
 def test_a_lighthouse_of_several_rooms_is_not_read_as_one() -> None:
     html = (CASES / "lighthouse_status_torchft_0.1.1.html").read_text()
-    with pytest.raises(PageError, match=r"2 rooms \(room, other\)"):
+    with pytest.raises(PageError, match=r"2 rooms \('room, other'\)"):
         parse_status(html + html.replace("Room Status: room", "Room Status: other"))
 
 
@@ -126,20 +131,70 @@ def test_a_lighthouse_that_is_away_is_data(lighthouse: FakeLighthouse, fetcher: 
     assert isinstance(away, LighthouseAway)
 
 
-@pytest.mark.parametrize(
-    "part",
-    ["<!--", "<a", "<", "<div ", "&", " ", "Next quorum status:  ", "Step: ", "Room Status: ",
-     '<li class="heartbeat">x: seen ', '<li class="heartbeat">' + " " * 50, "<b>",
-     '<div class="member"><b>x</b> Step: 1 </div>'],
-)  # fmt: skip
-def test_a_hostile_page_costs_no_more_than_its_length(part: str) -> None:
-    """Twice the page, about twice the time: 300 KB of `<!--` took minutes."""
+TAGS_MOST = 100_000
+MEMBER = '<div class="member"><b>a:1</b>Step: 1 Manager: http://x:1 World size: 2</div>'
+BEAT = '<li class="heartbeat">a:%06d: seen 0.3s ago</li>'
+WORST = {
+    **{part[:24]: part for part in [
+        "<!--", "<a", "<", "<div ", "&", " ", "Next quorum status:  ", "Step: ", "Room Status: ",
+        "Current quorum_id:  ", "<b>", "&lt;", "&notit;", "&#", "&" + "a" * 40, MEMBER, "<div>",
+        '<li class="heartbeat">x: seen ', '<li class="heartbeat">' + " " * 50, "</",
+        '<div class="member"><b>x</b> Step: 1 </div>', "<" + "x" * 399, "<" + "x" * 400 + ">",
+        "&#" + "9" * 4000 + ";", "<div " + "class=" * 60 + ">", "<div " + "a=b " * 99 + ">",
+        '<div class="' + "a " * 190 + '">',
+    ]},
+    "one reference": "&#" + "9" * PAGE_MAX_BYTES, "one tag": "<div " + "a=b " * (1 << 20),
+}  # fmt: skip
 
-    def cost(times: int) -> float:
-        page, began = part * (times // len(part)), time.process_time()
+
+@pytest.mark.parametrize("part", WORST.values(), ids=WORST)
+@pytest.mark.parametrize("before", ["", '<div class="member"><b>x</b>', '<li class="heartbeat">'])
+def test_no_page_of_the_largest_size_takes_long_to_read(part: str, before: str) -> None:
+    """300 KB of `<!--` took minutes, and a reference of 5,000 digits raised."""
+    tags = part.count("<") + part.count("&")
+    fits = min(PAGE_MAX_BYTES // len(part), (TAGS_MOST - 2) // tags if tags else PAGE_MAX_BYTES)
+
+    def cost_s(times: int) -> float:
+        page = "Current quorum_id: 1" + before + part * times
+        began_s = time.thread_time()
         with contextlib.suppress(PageError):
             parse_status(page)
-        return time.process_time() - began
+        return time.thread_time() - began_s
 
-    cost(10_000)
-    assert cost(400_000) < 30 * cost(40_000) + 0.05
+    full = PAGE_MAX_BYTES // len(part)
+    assert min(cost_s(times) for times in (fits, fits, fits)) < 0.3
+    assert min(cost_s(full) for _ in range(3)) < 0.3
+
+
+def test_the_largest_pages_of_real_jobs_are_read() -> None:
+    beat = '  <li class="heartbeat\n    old\n  ">\n    rg_%d:%s: seen 3.052540568s ago\n  </li>\n'
+    beat += "\n\n\n  \n"
+    ids = [(number, f"{number:036d}") for number in range(PAGE_MAX_BYTES // len(beat) - 2000)]
+    page = "Current quorum_id: 1" + "".join(beat % each for each in ids)
+    assert PAGE_MAX_BYTES * 0.8 < len(page) < PAGE_MAX_BYTES * 1.8
+    assert len(parse_status(page).heartbeat_ages_s) == len(ids)
+
+
+@pytest.mark.parametrize(
+    "rest",
+    ["<b>" * 200_000, "&#" + "9" * 5000 + ";" + BEAT, MEMBER.replace("a:1", "a" * 501),
+     BEAT.replace("a:%06d", "a" * 501), MEMBER.replace("Step: 1", "Step: " + "1" * 19)],
+    ids=["tags", "reference", "member", "heartbeat", "number"],
+)  # fmt: skip
+def test_a_hostile_page_is_unreadable_and_no_more(
+    lighthouse: FakeLighthouse, fetcher: Fetcher, rest: str
+) -> None:
+    lighthouse.html = lambda: "Current quorum_id: 1" + rest
+    away = Lighthouse(lighthouse.url, fetcher).look(5.0)
+    if rest.startswith("&"):  # as text it is no harm
+        assert isinstance(away, LighthouseView)
+    else:
+        assert isinstance(away, LighthouseAway)
+        assert away.reason.startswith("the Lighthouse's page cannot be read: ")
+        assert away.reason.isprintable()
+        assert len(away.reason) < 200
+
+
+def test_an_age_is_a_number() -> None:
+    page = "Current quorum_id: 1" + BEAT.replace("0.3s", "9" * 400 + "s")
+    assert list(parse_status(page).heartbeat_ages_s.values()) == [1e9]

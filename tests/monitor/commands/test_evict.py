@@ -51,11 +51,11 @@ class Evicting(FakeMonitor):
     def serve(self, handler: Handler, method: str, path: str, body: bytes) -> None:
         if method == "POST":
             self.asked = path
-            handler.reply(200, "application/json", b'{"incident_id": "manual-7"}')
+            handler.reply(200, "application/json", b'{"schema": 1, "incident_id": "manual-7"}')
             return
         if path.startswith("/v1/incidents"):
             eviction = self.states.pop(0) if len(self.states) > 1 else self.states[0]
-            incidents = {"incidents": [{"id": "manual-7", "evictions": [eviction]}]}
+            incidents = {"schema": 1, "incidents": [{"id": "manual-7", "evictions": [eviction]}]}
             handler.reply(200, "application/json", json.dumps(incidents).encode())
             return
         super().serve(handler, method, path, body)

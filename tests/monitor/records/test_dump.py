@@ -1,6 +1,7 @@
 """One rank's dump, from each writer and schema, in columns."""
 
 import contextlib
+import json
 import time
 
 import pytest
@@ -300,3 +301,11 @@ def test_payloads_that_come_in_turns_keep_their_numbers() -> None:
         ((n % 20,),) for n in range(100)
     ]
     assert len(record.payloads) == 20
+
+
+@pytest.mark.parametrize("part", ["{}", "[]", '{"a":[]}'])
+def test_json_of_nothing_but_containers_is_refused_unread(part, monkeypatch) -> None:
+    monkeypatch.setattr(dump, "MAX_CONTAINERS", 100)
+    text = json.dumps({"entries": []}).replace("[]", "[" + ",".join([part] * 120) + "]")
+    with pytest.raises(FlightRecordError, match="more than 100 objects and lists"):
+        dump.decode(text.encode())

@@ -4,7 +4,9 @@ import contextlib
 import os
 import pickle
 import time
+import tracemalloc
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -144,3 +146,44 @@ def test_a_changed_byte_is_read_or_refused(data) -> None:
 def test_any_bytes_are_read_or_refused(noise) -> None:
     with contextlib.suppress(FlightRecordError):
         safe_pickle.loads(b"\x80\x02" + noise)
+
+
+@pytest.mark.parametrize(
+    ("item", "instructions"),
+    [(b"}", 1), (b"]", 1), (b"}K\x01Ns", 4), (b"J\xff\xff\xff\x01", 1),
+     (b"\x8c\x06\xf0\x9f\x98\x80aa", 1)],
+    ids=["dicts", "lists", "full dicts", "numbers", "texts"],
+)  # fmt: skip
+def test_what_would_take_much_more_memory_than_its_bytes_is_refused_unread(
+    item, instructions
+) -> None:
+    times = (safe_pickle.MAX_INSTRUCTIONS - 9) // instructions
+    whole = b"\x80\x04](" + item * times + b"e."
+    with pytest.raises(FlightRecordError, match="MiB in memory"):
+        safe_pickle._inspect(whole)
+
+
+def test_the_largest_record_that_is_expected_fits() -> None:
+    """20,000 entries, each with a stack of 30 calls."""
+    stack = [{"name": f"f{n}", "filename": f"/job/file{n}.py", "line": n} for n in range(30)]
+    some = [{"id": n, "sizes": [[n]], "frames": [dict(f) for f in stack]} for n in range(1000)]
+    whole = pickle.dumps({"entries": some}, protocol=2)
+    raw = np.frombuffer(whole, np.uint8)
+    ops = raw[safe_pickle._instruction_starts(whole, raw, 1 << 24)]
+    costs = np.bincount(ops, minlength=256) @ safe_pickle._COSTS + 4 * len(raw)
+    assert 20 * costs < safe_pickle.MAX_MEMORY
+
+
+def test_a_frame_that_asks_for_more_than_there_is_is_refused_before_it_is_allocated() -> None:
+    for size in (1 << 20, 1 << 40, 2**64 - 1):
+        with pytest.raises(FlightRecordError, match="a frame longer than all of it"):
+            safe_pickle.loads(b"\x80\x04\x95" + size.to_bytes(8, "little") + b"N.")
+
+
+def test_inspecting_takes_no_large_multiple_of_the_file() -> None:
+    whole = b"\x80\x04](" + b"\x8c\x02ab" * 2_000_000 + b"e."
+    tracemalloc.start()
+    safe_pickle._inspect(whole)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 6 * len(whole)
