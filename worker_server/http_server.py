@@ -200,7 +200,8 @@ class Connections:
         now_s, held = time.monotonic(), 0
         for channel in sorted(self.channels, key=lambda channel: -channel.moved_s):
             held += channel.total_outbufs_len
-            too_much = channel.total_outbufs_len and held > self.limits.unread_bytes
+            slow = channel.total_outbufs_len and now_s - channel.moved_s >= self.limits.young_s
+            too_much = slow and held > self.limits.unread_bytes
             if too_much or channel.overdue(self.limits, now_s):
                 channel.handle_close()
 

@@ -309,13 +309,13 @@ def test_many_who_pipeline_and_never_read_do_not_delay_others(served):
 def test_what_is_pipelined_is_not_even_parsed_before_its_turn(served):
     """Else 60,000 requests hold the loop for 8 s."""
     server = served()
-    one = b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n"
-    server.connect(one * 50)
+    slow = b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n"
+    server.connect(slow * 50)
     wait_for(lambda: any(c.requests for c in server.channels), within_s=10, what="the first")
     [channel] = server.channels
     assert len(channel.requests) == 1
     assert channel.request is None
-    assert len(channel._unread) >= 48 * len(one)
+    assert len(channel._unread) >= 48 * len(slow)
 
 
 def test_a_body_that_waits_for_leave_gets_it_in_its_turn(served):
