@@ -11,8 +11,8 @@ one; a connection whose request is being answered never is. A client that sends 
 at once is read before it could become the oldest, because each turn of the loop accepts few
 connections and reads everything that has arrived.
 
-Of several requests in a row (pipelining), the next goes to the end of the queue once the client
-has taken the answer before it: who reads nothing is answered once.
+Of several requests in a row (pipelining), the next is parsed, and goes to the end of the queue,
+once the client has taken the answer before it: who reads nothing is answered once.
 
 An answer is buffered (above 8 MiB waitress uses a temporary file), so that a client that reads
 slowly holds no thread either.
@@ -53,6 +53,7 @@ _IN_MEMORY: Final = 8 << 20
 """A full flight record has about one MiB and must not need disk space: the disk may be what is
 wrong."""
 _log = logging.getLogger(__name__)
+logging.getLogger("waitress").setLevel(logging.ERROR)  # "task queue depth" is not news
 
 
 @dataclass(frozen=True)
@@ -113,11 +114,13 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
 
     server: PatientServer
     requests: list[Any]
+    request: Any
+    sent_continue: bool
 
     def __init__(self, server: PatientServer, *args: Any, **kw: Any) -> None:
         self.since_s = self.moved_s = time.monotonic()
         self.idle = False
-        self._later: list[Any] = []
+        self._unread = b""
         super().__init__(server, *args, **kw)
 
     def add_channel(self, map: dict[int, Any] | None = None) -> None:  # noqa: A002
@@ -132,28 +135,42 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         """At the loop's end: waitress would close the socket, but not a large answer's file."""
         self.handle_close()
 
-    def set_aside(self) -> None:
-        """Answer no further request before the client has taken the last answer."""
-        self._later += self.requests
-        self.requests = []
-
     def readable(self) -> bool:
-        return bool(super().readable()) and not self._later  # in this order: a worker sets it
+        return bool(super().readable()) and not self._unread
 
     def writable(self) -> bool:
-        return bool(super().writable() or self._later)
+        return bool(super().writable() or (self._unread and not self.requests))
 
     def handle_write(self) -> None:
         super().handle_write()
-        if self._later and self.connected and not self.total_outbufs_len:
-            with self.requests_lock:
-                self.requests, self._later = self._later, []
-                self.server.add_task(self)
+        if self._unread and self.connected and not self.total_outbufs_len:
+            self.received(b"")
 
     def received(self, data: bytes) -> bool:
-        if self.idle:
-            self.idle, self.since_s = False, time.monotonic()
-        return bool(super().received(data))
+        """Parse one request, and the next one once the client has taken the answer: waitress would
+        parse all that a client sends in a row, before it looks at others.
+        """
+        with self.requests_lock:
+            self._unread += data
+            while self._unread and not (
+                self.requests or self.will_close or self.close_when_flushed
+            ):
+                if self.idle:
+                    self.idle, self.since_s = False, time.monotonic()
+                if self.request is None:
+                    self.request = self.parser_class(self.adj)
+                self._unread = self._unread[self.request.received(self._unread) :]
+                self._read(self.request)
+        return True
+
+    def _read(self, request: Any) -> None:
+        if request.expect_continue and request.headers_finished and not self.sent_continue:
+            self.send_continue()
+        if request.completed:
+            self.sent_continue, self.request = False, None
+            if not request.empty:
+                self.requests.append(request)
+                self.server.add_task(self)
 
     def write_soon(self, data: Any) -> int:
         """Take a part of the answer; after the last one, the wait for the client begins."""
@@ -203,7 +220,8 @@ class Connections:
         now_s, held = time.monotonic(), 0
         for channel in sorted(self.channels, key=lambda channel: -channel.moved_s):
             held += channel.total_outbufs_len
-            too_much = channel.total_outbufs_len and held > self.limits.unread_bytes
+            slow = channel.total_outbufs_len and now_s - channel.moved_s >= self.limits.young_s
+            too_much = slow and held > self.limits.unread_bytes
             if too_much or channel.overdue(self.limits, now_s):
                 channel.handle_close()
 
@@ -255,13 +273,6 @@ class PatientServer(TcpWSGIServer):  # type: ignore[misc]  # waitress has no typ
         self._defects = 0
         where = (listener.family, listener.type, 0, listener.getsockname())
         super().__init__(app, _sock=listener, bind_socket=False, sockinfo=where, **waitress)
-
-    def add_task(self, task: Channel) -> None:
-        """The next request of a connection, to the end of the queue."""
-        if task.total_outbufs_len:
-            task.set_aside()
-        else:
-            super().add_task(task)
 
     def readable(self) -> bool:
         """Whether to accept: not when full, unless an old one can be dropped."""

@@ -304,3 +304,30 @@ def test_many_who_pipeline_and_never_read_do_not_delay_others(served):
         assert time.monotonic() - began_s < 5
     wait_for(lambda: sum(c.total_outbufs_len for c in server.channels) <= 64 << 20,
              within_s=10, what="what they do not read is bounded")  # fmt: skip
+
+
+def test_what_is_pipelined_is_not_even_parsed_before_its_turn(served):
+    """Else 60,000 requests hold the loop for 8 s."""
+    server = served()
+    slow = b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n"
+    server.connect(slow * 50)
+    wait_for(lambda: any(c.requests for c in server.channels), within_s=10, what="the first")
+    [channel] = server.channels
+    assert len(channel.requests) == 1
+    assert channel.request is None
+    assert len(channel._unread) >= 48 * len(slow)
+
+
+def test_a_body_that_waits_for_leave_gets_it_in_its_turn(served):
+    sock = served().connect(
+        b"GET /1 HTTP/1.1\r\nHost: x\r\n\r\n"
+        b"POST /slow HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n"
+    )
+    stream = sock.makefile("rb")
+    assert list(stream_lines(stream, 1))[-1] == b"127.0.0.1 /1\n"
+    assert stream.readline() == b"HTTP/1.1 100 Continue\r\n"
+    assert stream.readline() == b"\r\n"
+    sock.sendall(b"abc" + b"GET /2 HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert [line for line in stream_lines(stream, 2) if line.startswith(b"127")] == [
+        b"127.0.0.1 /slow\n", b"127.0.0.1 /2\n",
+    ]  # fmt: skip

@@ -426,7 +426,6 @@ def serve(page_path: Path, rank_fd: int | None = None) -> int:
     handler = logging.handlers.RotatingFileHandler(files.log, maxBytes=64 * 1024, backupCount=1)
     handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    logging.getLogger("waitress").setLevel(logging.ERROR)  # "task queue depth" is not news
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a closed terminal ends the rank;
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # so does Ctrl-C: we outlive it
     try:
