@@ -299,7 +299,11 @@ def _waits_for(view: View) -> str:
     """Who starts the evicted groups again."""
     if held := [entry.name for entry in view.quarantine_groups if entry.name in view.out]:
         return f"{listed(held)} is quarantined: its launcher waits for the release"
-    return "Its launcher is waited for" if len(view.out) == 1 else "Their launchers are waited for"
+    hosts = sorted({str(g.host) for g in view.groups if g.group in view.out and g.host})
+    where = f" on {listed(hosts)}" if hosts else ""
+    if len(view.out) == 1:
+        return f"Its launcher{where} is waited for"
+    return f"Their launchers{where} are waited for"
 
 
 def _wrong(view: View, seen: _Figures) -> str:

@@ -86,6 +86,8 @@ def test_each_wheel_holds_its_own_below_the_one_name_with_its_files(wheel, sides
         assert not [name for name in names if "/./" in name]
     held = [rooms(names) for names in contents]
     assert {"lightkeeper/py.typed", "lightkeeper/monitor", "lightkeeper/worker_server"} < held[0]
+    manual = [name for name in contents[0] if name.startswith("lightkeeper/docs/")]
+    assert manual == ["lightkeeper/docs/on-call.md"]  # what /runbooks shows
     assert held[1:] == [{"lightkeeper/trainer"}, {"lightkeeper/dashboards"}]
     for kind in ("monitor/show/templates/", "monitor/show/static/", "dashboards/grafana/"):
         assert any(

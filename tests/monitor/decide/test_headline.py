@@ -159,9 +159,9 @@ HELD = QuarantineEntry("rg_1", "it hung", "ann", NOW_S, None, None, scope=Scope.
 @pytest.mark.parametrize(
     ("view", "said"),
     [
-        (evicted(), OUT + "Its launcher is waited for"),
-        (evicted(spent=Spent(usual_s=0.2)), OUT + "Its launcher is waited for"),
-        (evicted(RankHealth.UNREACHABLE), OUT + "Its launcher is waited for"),
+        (evicted(), OUT + "Its launcher on node-rg_1-0 is waited for"),
+        (evicted(spent=Spent(usual_s=0.2)), OUT + "Its launcher on node-rg_1-0 is waited for"),
+        (evicted(RankHealth.UNREACHABLE), OUT + "Its launcher on node-rg_1-0 is waited for"),
         (evicted(None), OUT + "Its launcher is waited for"),
         (evicted(quarantine_groups=(HELD,)),
          OUT + "rg_1 is quarantined: its launcher waits for the release"),
