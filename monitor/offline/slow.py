@@ -453,13 +453,6 @@ class SlowKind(StrEnum):
     MIXED = "mixed"  # S3: slow at its own work and in its transfers
 
 
-CLASSES: Mapping[SlowKind, str] = {
-    SlowKind.STRAGGLER: "S1",
-    SlowKind.SLOW_TRANSFER: "S2",
-    SlowKind.MIXED: "S3",
-}
-
-
 @dataclass(frozen=True, slots=True)
 class SlowVerdict:
     """One fault of the job; ranks are codes of the table."""
