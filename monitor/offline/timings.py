@@ -7,14 +7,16 @@ come from a small YAML file; an operation's name shows whose time it takes (`Tim
 from __future__ import annotations
 
 import csv
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
+from msgspec import Meta, Struct, ValidationError, convert, field
 from numpy.typing import NDArray
 
 from lightkeeper.monitor.model.wording import listed
@@ -207,9 +209,9 @@ _TYPES: Final = {"step": "i8", "optype": "i2"}
 class Columns:
     """The columns read so far."""
 
-    ops: dict[str, int] = field(default_factory=dict)
+    ops: dict[str, int] = dataclasses.field(default_factory=dict)
     rows: int = 0
-    _parts: dict[str, list[NDArray[Any]]] = field(default_factory=dict)
+    _parts: dict[str, list[NDArray[Any]]] = dataclasses.field(default_factory=dict)
 
     def add(self, name: str, values: NDArray[Any]) -> None:
         """Add a batch of one column of numbers; NaN where a row has none."""
@@ -427,18 +429,17 @@ def load(path: Path, tell: Callable[[int, int], None] | None = None) -> TimingTa
 # -- sizes -------------------------------------------------------------------------------------
 
 _MAX_BYTES: Final = 1 << 20
-_MOST: Final = 10_000_000
+_Size = Annotated[int, Meta(ge=1, le=10_000_000)]
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
+class Sizes(Struct, frozen=True):
     """Sizes from the job's own description; None where it has none."""
 
-    name: str = ""
-    dp_size: int | None = None
-    pp_size: int | None = None
-    tp_size: int | None = None
-    world_size: int | None = None
+    name: str = field(default="", name="trial_name")
+    dp_size: _Size | None = None
+    pp_size: _Size | None = None
+    tp_size: _Size | None = None
+    world_size: _Size | None = None
 
 
 def read_sizes(path: Path) -> Sizes:
@@ -451,29 +452,13 @@ def read_sizes(path: Path) -> Sizes:
 
     try:
         with path.open("rb") as file:
-            described: Any = yaml.safe_load(file.read(_MAX_BYTES))
+            return convert(yaml.safe_load(file.read(_MAX_BYTES)), Sizes)
     except OSError as exc:
         raise TableError(exc.strerror or str(exc)) from exc
+    except ValidationError as exc:
+        raise TableError(f"{exc}, expected lines such as dp_size: 4") from exc
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as exc:
         raise TableError("holds no YAML") from exc
-    if not isinstance(described, dict):
-        raise TableError("expected lines such as dp_size: 4")
-    return Sizes(
-        name=str(described.get("trial_name", ""))[:80],
-        **{name: _size(described, name) for name in _SIZES},
-    )
-
-
-_SIZES: Final = ("dp_size", "pp_size", "tp_size", "world_size")
-
-
-def _size(described: dict[Any, Any], name: str) -> int | None:
-    value = described.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST:
-        raise TableError(f"{name} is {str(value)[:40]!r}, expected a whole number from 1")
-    return value
 
 
 def differences(table: TimingTable, sizes: Sizes) -> Iterator[str]:
