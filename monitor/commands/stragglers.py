@@ -98,12 +98,14 @@ def stragglers(*, trace: Path, meta: Path | None, as_json: bool, deadline: float
 def _judge(
     trace: Path, meta: Path | None, progress: Progress, *, as_json: bool
 ) -> tuple[int, str, None]:
-    sizes = Sizes() if meta is None else _sizes(meta)
+    path, sizes = meta or trace, Sizes()
     try:
+        if meta is not None:
+            sizes, path = read_sizes(meta), trace
         table = load(trace, progress)
         report = judge(table)
     except TableError as exc:
-        raise CommandError(f"{shown(trace)}: {clean(str(exc), 500)}") from exc
+        raise CommandError(f"{shown(path)}: {clean(str(exc), 500)}") from exc
     notes = (*report.notes, *differences(table, sizes))
     said = composed(
         as_json=as_json,
@@ -111,13 +113,6 @@ def _judge(
         text=lambda console: print_report(console, table, report, sizes, notes),
     )
     return FAILED if report.verdicts else DONE, said, None
-
-
-def _sizes(path: Path) -> Sizes:
-    try:
-        return read_sizes(path)
-    except TableError as exc:
-        raise CommandError(f"{shown(path)}: {clean(str(exc), 500)}") from exc
 
 
 # -- report ------------------------------------------------------------------------------------

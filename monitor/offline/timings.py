@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -342,8 +343,7 @@ def read_csv(path: Path, tell: Callable[[int, int], None]) -> tuple[Columns, lis
     size = path.stat().st_size
     try:
         with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-            lines = _counted(file, tell, size)
-            reader = csv.reader(lines)
+            reader = csv.reader(file)
             head = [name.strip() for name in next(reader, [])]
             names = _expected(columns, [name[:40] for name in head], " in its first line:")
             places = [head.index(name) for name in names]
@@ -351,19 +351,11 @@ def read_csv(path: Path, tell: Callable[[int, int], None]) -> tuple[Columns, lis
                 good = [row for row in block if len(row) == len(head)]
                 ragged += len(block) - len(good)
                 _add(columns, names, places, good)
+                tell(os.lseek(file.fileno(), 0, os.SEEK_CUR), size)
     except (OSError, csv.Error) as exc:
         raise TableError(f"not readable as CSV: {str(exc)[:200]}") from exc
     notes = [f"{ragged:,} lines left out: not as many fields as the first line"] if ragged else []
     return columns, notes
-
-
-def _counted(lines: Iterable[str], tell: Callable[[int, int], None], size: int) -> Iterator[str]:
-    done = 0
-    for number, line in enumerate(lines):
-        done += len(line)
-        if not number % _BLOCK:
-            tell(done, size)
-        yield line
 
 
 def _add(
