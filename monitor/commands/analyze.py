@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,6 @@ import click
 from msgspec import Meta
 from msgspec.json import Decoder
 from rich.console import Console
-from rich.text import Text
 
 from lightkeeper.monitor.commands.command import (
     DONE,
@@ -30,10 +28,8 @@ from lightkeeper.monitor.commands.offline import (
     Progress,
     check_writable,
     composed,
-    confined,
     deadline,
-    reading,
-    say,
+    judged,
     shown,
     write,
 )
@@ -43,18 +39,17 @@ from lightkeeper.monitor.records.files import TooMuchError, bundle_in, load
 from lightkeeper.monitor.records.job import Job
 from lightkeeper.monitor.records.safe_pickle import FlightRecordError
 from lightkeeper.monitor.show.report import (
-    lines,
+    MOST_GROUPS,
     monitor_verdict,
-    no_answer,
     page,
     print_report,
     report,
+    report_words,
 )
 from lightkeeper.monitor.show.standing import concerned, group_label, named
-from lightkeeper.monitor.show.wording import clean, sentence
+from lightkeeper.monitor.show.wording import clean
 from lightkeeper.worker_server.home import open_file
 
-_DETAILED = 12
 _MEMBERS_MAX_BYTES = 64 << 20
 _MEMBERS = Decoder(dict[str, list[Annotated[int, Meta(ge=0)]]])
 
@@ -62,7 +57,7 @@ _MEMBERS = Decoder(dict[str, list[Annotated[int, Meta(ge=0)]]])
 @command(cls=Judging)
 @click.argument("paths", nargs=-1, required=True, type=FILE, metavar="PATH...")
 @as_json
-@option("--html", type=FILE, metavar="FILE", help="also write one page with graph and timeline")
+@option("--html", type=FILE, metavar="FILE", help="also write the report as one page")
 @option("--group", "groups", multiple=True, metavar="NAME",
         help="detail of a process group, by its name or description; again for more")  # fmt: skip
 @option("--details", is_flag=True, help="detail of every group in which somebody waits")
@@ -99,19 +94,11 @@ def analyze(*, html: Path | None, as_json: bool, deadline: float, **options: Any
     """
     if html is not None:
         check_writable(html)  # before a long load
-    try:
-        with reading() as progress:
-            status, text, written = confined(
-                lambda tell: _judge(tell, as_json=as_json, html=html is not None, **options),
-                deadline_s=deadline, progress=progress,
-            )  # fmt: skip
-    except CannotTellError as exc:
-        if not as_json:
-            raise
-        say(json.dumps(no_answer(exc.reason, exc.done, exc.total), indent=2) + "\n")
-        return exc.exit_code
-    say(text)
-    if html is not None:
+    status, written = judged(
+        lambda tell: _judge(tell, as_json=as_json, html=html is not None, **options),
+        deadline_s=deadline, as_json=as_json, files=True,
+    )  # fmt: skip
+    if html is not None and written is not None:
         write(html, written)
     return status
 
@@ -131,19 +118,13 @@ def _judge(
     analysis = analyse(job)
     live = monitor_verdict(job, analysis, bundle)
     if details:
-        detailed = tuple(dict.fromkeys((*detailed, *concerned(analysis)[:_DETAILED])))
+        detailed = tuple(dict.fromkeys((*detailed, *concerned(analysis))))
 
     def text(console: Console) -> None:
-        if live is not None:
-            heading, facts = lines(job, live)
-            console.print(Text(sentence(heading), "bold red" if live.sure else "bold magenta"))
-            for what, seen in facts:
-                console.print(Text(f"   {what + ': ' if what else ''}{seen}"))
-            console.print(Text("\nby the flight records alone:", "dim"))
-        print_report(console, job, analysis, detailed)
+        print_report(console, report_words(job, analysis, detailed, live))
 
     said = composed(as_json=as_json, body=lambda: report(job, analysis, live), text=text)
-    written = page(job, analysis, live) if html else ""
+    written = page(report_words(job, analysis, concerned(analysis), live)) if html else ""
     return FAILED if analysis.findings or live else DONE, said, written
 
 
@@ -184,7 +165,7 @@ def _groups(job: Job, names: Sequence[str]) -> tuple[int, ...]:
             existing = (word for group in job.groups for word in (group.name, group.desc))
             raise CommandError(no_such("process group", name, existing))
         chosen.update(dict.fromkeys(indices))
-    if len(chosen) > _DETAILED:
+    if len(chosen) > MOST_GROUPS:
         label = group_label(job.groups[next(iter(chosen))])
         raise CommandError(
             f"{len(chosen)} process groups are called that; name one, such as {label!r}"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
 from typing import Any, Final
 
 import click
@@ -13,7 +13,6 @@ from rich.table import Table
 
 from lightkeeper.monitor.commands.command import CommandError, as_json, command, option
 from lightkeeper.monitor.commands.offline import composed, say
-from lightkeeper.monitor.model.config import ConfigError, KeeperConfig
 from lightkeeper.monitor.offline.goodput import (
     DAY_S,
     FT_HSDP,
@@ -26,7 +25,6 @@ from lightkeeper.monitor.offline.goodput import (
     RIVAL,
     SHORT_STALL_FACTOR,
     TIMES,
-    TIMES_SAY,
     TORCHFT_LOST_S,
     Detection,
     Handling,
@@ -35,7 +33,6 @@ from lightkeeper.monitor.offline.goodput import (
     RecoveryTimes,
     Response,
     Scenario,
-    ScenarioError,
     detection,
     eviction_cost_s,
     ft_hsdp,
@@ -57,9 +54,25 @@ ASSUMED: Final[Mapping[str, tuple[float | None, str]]] = {
     "detect_hang": (None, f"lightkeeper's: {HANG_S:g} s, measured with short steps, and by step"),
     "stall_factor": (None, f"step times until a hang is decided: 10, and {SHORT_STALL_FACTOR:g}"),
     "give_up": (TORCHFT_LOST_S, "the survivors of a hang crash after it; TorchFT's defaults"),
-    **{name.removesuffix("_s"): (getattr(TIMES, name), say) for name, say in TIMES_SAY.items()},
+    "evict": (TIMES.evict_s, "from the decision until the group's processes are gone"),
+    "requorum": (TIMES.requorum_s, "from then until the survivors train again"),
+    "restart": (TIMES.restart_s, "from the group's end until new processes are ready to heal"),
+    "heal": (TIMES.heal_s, "until these have weights and optimizer state"),
+    "first_step": (TIMES.first_step_s, "all stand while a group comes back"),
+    "job_restart": (TIMES.job_restart_s, "a synchronous job, from its end until it trains again"),
+    "step": (TIMES.step_s, "one step; half of one is lost with each stall"),
 }
 """What `--assume` sets: its default (None: computed) and its meaning; times in seconds."""
+_LIMITS: Final = {
+    "rank_mtbf": (1.0, 1e16), "slowdown": (1.0, 1e3), "slow_lasts": (1e-3, 1e9),
+    "false_evictions": (0.0, 1e6), "stall_factor": (1.0, 1e6),
+}  # fmt: skip
+
+
+def _checked(what: str, value: float, least: float, most: float) -> float:
+    if not least <= value <= most:
+        raise CommandError(f"{what} is {value:g}, expected {least:g} to {most:g}")
+    return value
 
 
 def _number(text: str) -> float:
@@ -75,57 +88,53 @@ def _number(text: str) -> float:
     return number * (unit or 1.0)
 
 
-def _assumed(assume: tuple[str, ...], mtbf: str | None) -> dict[str, float | None]:
-    """All of `ASSUMED`, as the options say; `mtbf` takes the place of one."""
-    if mtbf is not None and any(words.startswith("rank_mtbf=") for words in assume):
-        raise CommandError("--mtbf and --assume rank_mtbf exclude each other")
-    numbers = {name: default for name, (default, _) in ASSUMED.items()}
+def _assumed(assume: tuple[str, ...]) -> dict[str, float]:
+    """The numbers of `ASSUMED` that are not computed, as the options say."""
+    numbers = {name: usual for name, (usual, _) in ASSUMED.items() if usual is not None}
     for words in assume:
         name, _, value = words.partition("=")
         if name not in ASSUMED:
             raise CommandError(f"{name!r} is not assumed; there are {', '.join(ASSUMED)}")
-        numbers[name] = _number(value)
+        numbers[name] = _checked(name, _number(value), *_LIMITS.get(name, (0.0, 1e9)))
     return numbers
 
 
 def _scenarios(
-    ranks: int, groups: int, mtbf_s: float | None, numbers: Mapping[str, float | None]
+    ranks: int, groups: int, mtbf_s: float | None, said: Mapping[str, float]
 ) -> list[Scenario]:
     """The ways to run a job of this size."""
-    said = {name: number for name, number in numbers.items() if number is not None}
-    if mtbf_s is None:
-        mtbf_s = said["rank_mtbf"] / max(1, ranks)
-    total = sum(said[kind] for kind in KINDS) or 1.0
-    stop, hang, slow = (said[kind] / total for kind in KINDS)
+    _checked("ranks", ranks, 2, 1e7)
+    _checked("groups", groups, 2, ranks)
+    if ranks % groups:
+        raise CommandError(f"{ranks} ranks cannot be {groups} groups of one size")
+    mtbf_s = said["rank_mtbf"] / ranks if mtbf_s is None else mtbf_s
+    job = JobSize(ranks, groups, _checked("the mean time between faults", mtbf_s, 1.0, 1e9))
+    shares = [said[kind] for kind in KINDS]
+    total = _checked("the sum of stop, hang and slow", sum(shares), 1e-9, 1e10)
+    stop, hang, slow = (share / total for share in shares)
     mix = Mix(stop, hang, slow, said["slowdown"], said["slow_lasts"])
-    times = RecoveryTimes(**{name: said[name.removesuffix("_s")] for name in TIMES_SAY})
+    times = RecoveryTimes(*(said[time.name.removesuffix("_s")] for time in fields(RecoveryTimes)))
     nobody = Handling("", Response(None), Response(None), Response(None))
-    plain = Scenario(JobSize(ranks, groups, mtbf_s), mix, times, nobody)
-    detections = list(_detections(times.step_s, mix.slowdown, said))
+    detections = _detections(times.step_s, mix.slowdown, said)
+    plain = Scenario(job, mix, times, nobody)
     return ways(plain, detections, said["give_up"], said["false_evictions"])
 
 
 def _detections(
     step_s: float, slowdown: float, said: Mapping[str, float]
-) -> Iterator[tuple[str, Detection]]:
-    usual = KeeperConfig()
-    short = detection(MEASURED_STEP_S, slowdown, usual)
-    factor = said.get("stall_factor", usual.stall_factor)
-    long = detection(step_s, slowdown, replace(usual, stall_factor=factor))
+) -> list[tuple[str, Detection]]:
+    measured = detection(MEASURED_STEP_S, slowdown)
+    scaled = detection(step_s, slowdown, said.get("stall_factor"))
     if "detect_hang" in said:
-        yield "lightkeeper", long._replace(hang_s=said["detect_hang"])
-    elif long == short:
-        yield "lightkeeper", short
-    else:
-        steps = f"lightkeeper, {step_s:g} s steps"
-        yield "lightkeeper, as measured", short
-        yield steps, long
-        if "stall_factor" not in said:
-            soon = replace(usual, stall_factor=SHORT_STALL_FACTOR)
-            yield (
-                f"{steps}, stall_factor {SHORT_STALL_FACTOR:g}",
-                detection(step_s, slowdown, soon),
-            )
+        return [("lightkeeper", scaled._replace(hang_s=said["detect_hang"]))]
+    if scaled == measured:
+        return [("lightkeeper", measured)]
+    name = f"lightkeeper, {step_s:g} s steps"
+    rows = [("lightkeeper, as measured", measured), (name, scaled)]
+    if "stall_factor" not in said:
+        soon = detection(step_s, slowdown, SHORT_STALL_FACTOR)
+        rows.append((f"{name}, stall_factor {SHORT_STALL_FACTOR:g}", soon))
+    return rows
 
 
 @command(
@@ -173,36 +182,33 @@ def goodput(
     """
     if sum(asked is not None for asked in (case, sweep, ranks)) > 1:
         raise CommandError("--case, --sweep and --ranks exclude each other")
-    numbers = _assumed(assume, mtbf)
-    mtbf_s = None if mtbf is None else _number(mtbf)
-    try:
-        if case is not None:
-            tables, body = _case(list(ft_hsdp()))
-        elif sweep is not None:
-            unit = groups or GROUPS
-            sizes = _sizes(sweep, unit)
-            tables, body = _sweep([_scenarios(size, unit, mtbf_s, numbers) for size in sizes])
-        else:
-            unit = groups or (FT_HSDP.groups if ranks is None else GROUPS)
-            count = FT_HSDP.ranks if ranks is None else ranks
-            tables, body = _job(_scenarios(count, unit, mtbf_s, numbers))
-    except (ScenarioError, ConfigError) as exc:
-        raise CommandError(str(exc)) from exc
+    if mtbf is not None and any(words.startswith("rank_mtbf=") for words in assume):
+        raise CommandError("--mtbf and --assume rank_mtbf exclude each other")
+    numbers, mtbf_s = _assumed(assume), None if mtbf is None else _number(mtbf)
+    groups = groups or (FT_HSDP.groups if ranks is None and sweep is None else GROUPS)
+    if case is not None:
+        tables, body = _case(list(ft_hsdp()))
+    elif sweep is not None:
+        sizes = _sizes(sweep, groups)
+        tables, body = _sweep([_scenarios(size, groups, mtbf_s, numbers) for size in sizes])
+    else:
+        count = FT_HSDP.ranks if ranks is None else ranks
+        tables, body = _job(_scenarios(count, groups, mtbf_s, numbers))
     shown = Group(*tables)
     say(composed(as_json=as_json, body=lambda: body,
                  text=lambda out: out.print(shown, highlight=False)))  # fmt: skip
 
 
-def _sizes(sweep: str, unit: int) -> list[int]:
+def _sizes(sweep: str, groups: int) -> list[int]:
     ends = sweep.split(":")
     if len(ends) != 2 or not all(map(str.isdecimal, ends)):
-        raise ScenarioError(f"{sweep!r} is not A:B, such as 1000:100000")
+        raise CommandError(f"{sweep!r} is not A:B, such as 1000:100000")
     first, last = map(int, ends)
-    if not unit <= first < last <= 10_000_000:
-        raise ScenarioError(f"the sweep is {first}:{last}, expected {unit} to 10000000, in order")
+    if not groups <= first < last <= 10_000_000:
+        raise CommandError(f"the sweep is {sweep}, expected {groups} to 10000000, in order")
     steps = (base * 10**power for power in range(8) for base in (1, 2, 5))
     sizes = {first, last, *(size for size in steps if first < size < last)}
-    return sorted({round(size / unit) * unit for size in sizes})
+    return sorted({round(size / groups) * groups for size in sizes})
 
 
 def _body(rows: Sequence[Scenario]) -> dict[str, Any]:
@@ -235,11 +241,8 @@ def _job(rows: Sequence[Scenario]) -> Answer:
     parts: list[RenderableType] = [
         f"{job.ranks:,} ranks in {job.groups} groups, a fault every {_seconds(job.mtbf_s)}",
         grid,
+        f"an eviction costs {cost_s:.0f} s of the fleet's time, right or wrong",
     ]
-    parts.append(
-        f"an eviction costs {cost_s:.0f} s of the fleet's time, right or wrong; "
-        f"one false one a day {cost_s / DAY_S:.2%}"
-    )
     late = [row.handling.name for row in rows[RIVAL + 1 :] if row.handling.hang.takes_job]
     if late:
         parts.append(

@@ -54,7 +54,7 @@ class CannotTellError(CommandError):
 
 
 def _left_out(done: int, total: int) -> str:
-    if not total:
+    if not done:
         return "no file was read"
     if done < total:
         return f"{done:,} of {total:,} files were read, the others are left out"
@@ -207,6 +207,32 @@ def reading() -> Iterator[Progress | None]:
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("reading", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def judged(
+    work: Callable[[Progress], tuple[int, str, T]], *, deadline_s: float, as_json: bool, files: bool
+) -> tuple[int, T | None]:
+    """Print the report of `work`: (exit status, report, more); the status and, if known, `more`.
+
+    Where a limit was reached, JSON says so too. `files`: the work's progress counts them.
+
+    Raises:
+        CommandError: no usable input, or no answer.
+    """
+    try:
+        with reading() as progress:
+            status, report, more = confined(work, deadline_s=deadline_s, progress=progress)
+    except CannotTellError as exc:
+        done, total = (exc.done, exc.total) if files else (0, 1)
+        if not as_json:
+            raise CannotTellError(exc.reason, done, total) from exc
+        limit = {"reason": exc.reason, "files_read": done, "files": total}
+        body = {"schema": 1, "cannot_tell": limit, "verdicts": [], "culprits": [], "problems": [],
+                "notes": []}  # fmt: skip
+        say(json.dumps(body, indent=2) + "\n")
+        return exc.exit_code, None
+    say(report)
+    return status, more
 
 
 def shown(path: Path) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +9,6 @@ from typing import Any, Final
 
 import click
 from rich.console import Console, RenderableType
-from rich.padding import Padding
-from rich.table import Table as Grid
 from rich.text import Text
 
 from lightkeeper.monitor.commands.command import (
@@ -24,19 +21,15 @@ from lightkeeper.monitor.commands.command import (
     option,
 )
 from lightkeeper.monitor.commands.offline import (
-    CannotTellError,
     Judging,
     Progress,
     composed,
-    confined,
     deadline,
-    reading,
-    say,
+    judged,
     shown,
 )
 from lightkeeper.monitor.model.wording import counted
 from lightkeeper.monitor.offline.slow import (
-    CLASSES,
     RankPace,
     Report,
     SlowKind,
@@ -53,7 +46,8 @@ from lightkeeper.monitor.offline.timings import (
     read_sizes,
     stands_for,
 )
-from lightkeeper.monitor.show.report import FindingWords, no_answer, verdict
+from lightkeeper.monitor.show.report import FindingWords, drawn, limits, verdict
+from lightkeeper.monitor.show.standing import ReportRow, ReportTable, Role, headline
 from lightkeeper.monitor.show.wording import clean, sentence
 
 
@@ -94,43 +88,31 @@ def stragglers(*, trace: Path, meta: Path | None, as_json: bool, deadline: float
       1  a fault found           70 a fault of lightkeeper itself
       2  no usable input
     """
-    try:
-        with reading() as progress:
-            status, text = confined(
-                lambda tell: _judge(trace, meta, tell, as_json=as_json),
-                deadline_s=deadline, progress=progress,
-            )  # fmt: skip
-    except CannotTellError as exc:
-        if not as_json:
-            why = f"cannot tell: {exc.reason}; nobody is judged on a part of a table"
-            raise CommandError(why, exc.exit_code) from exc
-        say(json.dumps(no_answer(exc.reason, 0, 1), indent=2) + "\n")
-        return exc.exit_code
-    say(text)
+    status, _ = judged(
+        lambda tell: _judge(trace, meta, tell, as_json=as_json),
+        deadline_s=deadline, as_json=as_json, files=False,
+    )  # fmt: skip
     return status
 
 
-def _judge(trace: Path, meta: Path | None, progress: Progress, *, as_json: bool) -> tuple[int, str]:
-    sizes = Sizes() if meta is None else _sizes(meta)
+def _judge(
+    trace: Path, meta: Path | None, progress: Progress, *, as_json: bool
+) -> tuple[int, str, None]:
+    path, sizes = meta or trace, Sizes()
     try:
+        if meta is not None:
+            sizes, path = read_sizes(meta), trace
         table = load(trace, progress)
         report = judge(table)
     except TableError as exc:
-        raise CommandError(f"{shown(trace)}: {clean(str(exc), 500)}") from exc
+        raise CommandError(f"{shown(path)}: {clean(str(exc), 500)}") from exc
     notes = (*report.notes, *differences(table, sizes))
     said = composed(
         as_json=as_json,
         body=lambda: body(table, report, sizes, notes),
         text=lambda console: print_report(console, table, report, sizes, notes),
     )
-    return FAILED if report.verdicts else DONE, said
-
-
-def _sizes(path: Path) -> Sizes:
-    try:
-        return read_sizes(path)
-    except TableError as exc:
-        raise CommandError(f"{shown(path)}: {clean(str(exc), 500)}") from exc
+    return FAILED if report.verdicts else DONE, said, None
 
 
 # -- report ------------------------------------------------------------------------------------
@@ -138,14 +120,14 @@ def _sizes(path: Path) -> Sizes:
 
 SCHEMA: Final = 1
 _ROWS: Final = 10
-_LINES: Final = 12
 _OPS: Final = 4
 
-TITLES: Final = {
-    SlowKind.STRAGGLER: "slower than its peers, who wait for it",
-    SlowKind.SLOW_TRANSFER: "slow transfers",
-    SlowKind.MIXED: "slow at work and in transfers",
+KINDS: Final = {
+    SlowKind.STRAGGLER: ("S1", "slower than its peers, who wait for it"),
+    SlowKind.SLOW_TRANSFER: ("S2", "slow transfers"),
+    SlowKind.MIXED: ("S3", "slow at work and in transfers"),
 }
+"""The class in ALGORITHMS.md section 0, and what the culprits are."""
 
 
 def body(
@@ -175,7 +157,7 @@ def body(
 def _verdict(table: TimingTable, verdict: SlowVerdict, sizes: Sizes) -> dict[str, Any]:
     return {
         "kind": str(verdict.kind),
-        "class": CLASSES[verdict.kind],
+        "class": KINDS[verdict.kind][0],
         "culprits": _ranks(table, verdict.culprits),
         "cannot_tell_between": [_ranks(table, side) for side in verdict.between],
         "stands_for": sorted(
@@ -231,30 +213,17 @@ def print_report(
 def _parts(
     table: TimingTable, report: Report, sizes: Sizes, notes: tuple[str, ...]
 ) -> Iterator[RenderableType]:
-    yield Text(headline(table, report), "bold red" if report.verdicts else "bold green")
+    culprits = named(table, report.culprits) if report.culprits else ""
+    unnamed = sum(not verdict.culprits for verdict in report.verdicts)
+    answer = headline("straggler", len(report.verdicts), unnamed, culprits, "the table does")
+    yield Text(answer, "bold red" if report.verdicts else "bold green")
     yield Text(_read(table, report, sizes), "dim")
     for number, slow in enumerate(report.verdicts, 1):
         yield Text()
-        yield from _finding(table, number, slow, sizes)
+        yield from verdict(number, _words(table, slow, sizes), 24)
     yield Text()
-    yield _slowest(table, report)
-    if notes:
-        yield Text()
-        yield Text("what limits this", "bold")
-    for line in notes[:_LINES]:
-        yield Padding(Text(f"- {clean(line)}"), (0, 0, 0, 2))
-
-
-def headline(table: TimingTable, report: Report) -> str:
-    if not report.verdicts:
-        return "no straggler found"
-    faults = counted(len(report.verdicts), "fault")
-    unnamed = sum(not verdict.culprits for verdict in report.verdicts)
-    if not report.culprits:
-        which = "it" if len(report.verdicts) == 1 else "them"
-        return f"{faults} found; the table does not tell which rank caused {which}"
-    more = f"; which rank caused {unnamed} of them is not told" if unnamed else ""
-    return f"{faults} found, caused by {named(table, report.culprits)}{more}"
+    yield drawn(_slowest(table, report))
+    yield from limits([clean(note) for note in notes])
 
 
 def _read(table: TimingTable, report: Report, sizes: Sizes) -> str:
@@ -267,9 +236,7 @@ def _read(table: TimingTable, report: Report, sizes: Sizes) -> str:
     )
 
 
-def _finding(
-    table: TimingTable, number: int, slow: SlowVerdict, sizes: Sizes
-) -> Iterator[RenderableType]:
+def _words(table: TimingTable, slow: SlowVerdict, sizes: Sizes) -> FindingWords:
     peers = {peer for rank in slow.culprits for peer in stands_for(table, sizes, rank)}
     shared = ", ".join(map(str, sorted(peers)[:16])) if len(peers) > len(slow.culprits) else ""
     facts = (
@@ -278,36 +245,30 @@ def _finding(
         *((clean(name, 40), clean(seen)) for name, seen in slow.evidence.items()),
     )
     who = named(table, slow.culprits) if slow.culprits else "no rank accused"
-    kind = f"{slow.kind}, {CLASSES[slow.kind]}"
-    words = FindingWords(who, TITLES[slow.kind], kind, slow.confidence, slow.reason, facts)
-    return verdict(number, words, 24)
+    class_, what = KINDS[slow.kind]
+    kind = f"{slow.kind}, {class_}"
+    return FindingWords(who, what, kind, slow.confidence, slow.reason, facts)
 
 
-def _slowest(table: TimingTable, report: Report) -> Grid:
+def _slowest(table: TimingTable, report: Report) -> ReportTable:
     ops = sorted({name for pace in report.paces for name in pace.by_op})[:_OPS]
-    grid = Grid(
-        title="slowest ranks, own work against the median of the peers on their stage",
-        title_justify="left",
-        title_style="bold",
-        header_style="bold",
-    )
-    for column in ("rank", "stage", "dp rank", "ratio", *ops, "slow steps"):
-        grid.add_column(clean(column, 40), overflow="fold")
-    for pace in report.paces[:_ROWS]:
-        style = "bold red" if pace.rank in report.culprits else ""
-        cells = (
-            str(table.ranks[pace.rank]),
-            str(pace.stage),
-            "-" if pace.replica is None else str(pace.replica),
-            _ratio(pace.ratio),
-            *(_ratio(pace.by_op.get(name, math.nan)) for name in ops),
-            f"{pace.slow} of {pace.seen}",
+    rows = [
+        ReportRow(
+            Role.CULPRIT if pace.rank in report.culprits else "",
+            (
+                str(table.ranks[pace.rank]),
+                str(pace.stage),
+                "-" if pace.replica is None else str(pace.replica),
+                *map(_ratio, (pace.ratio, *(pace.by_op.get(name, math.nan) for name in ops))),
+                f"{pace.slow} of {pace.seen}",
+            ),
         )
-        grid.add_row(*(Text(cell, style) for cell in cells))
-    if len(report.paces) > _ROWS:
-        more = counted(len(report.paces) - _ROWS, "rank")
-        grid.caption = f"and {more} more; --format json has them all"
-    return grid
+        for pace in report.paces[:_ROWS]
+    ]
+    title = "slowest ranks, own work against the median of the peers on their stage"
+    names = (clean(name, 40) for name in ops)
+    heads = ("rank", "stage", "dp rank", "ratio", *names, "slow steps")
+    return ReportTable(title, heads, tuple(rows), len(report.paces[_ROWS:]))
 
 
 def _ratio(value: float) -> str:

@@ -176,20 +176,16 @@ def _load(table: TimingTable, rows: _Rows, picked: NDArray[np.intp]) -> tuple[Fl
     microbatches = int(microbatch.max()) + 1
     key = (replica * len(table.steps) + rows.step) * len(table.ops) + table.op[picked]
     key = key * microbatches + microbatch
-    order = np.lexsort((rows.relative, key))
-    ordered = key[order]
-    starts = _starts(ordered)
-    counts = np.diff(starts, append=len(ordered))
+    keys, order, starts, counts = _grouped(key, rows.relative)
     asked = rows.relative[order[starts + (counts - 1) // 2]]
     by_rank = rows.rank[order]
-    if len(starts):
-        compared = np.minimum.reduceat(by_rank, starts) != np.maximum.reduceat(by_rank, starts)
-        asked = np.where(compared, asked, 1.0)
-    of_row = np.empty(len(ordered))
+    compared = np.minimum.reduceat(by_rank, starts) != np.maximum.reduceat(by_rank, starts)
+    asked = np.where(compared, asked, 1.0)
+    of_row = np.empty(len(order))
     of_row[order] = np.repeat(asked, counts)
-    keys, middles, _ = medians(ordered[starts] // (microbatches * len(table.ops)), asked)
+    cells, middles, _ = medians(keys // (microbatches * len(table.ops)), asked)
     by_replica = np.full(len(replicas) * len(table.steps), np.nan)
-    by_replica[keys] = middles
+    by_replica[cells] = middles
     return of_row, by_replica.reshape(len(replicas), len(table.steps)).T
 
 
@@ -246,17 +242,12 @@ def medians(
 def _grouped(
     key: NDArray[np.int64], values: NDArray[Any]
 ) -> tuple[NDArray[np.int64], NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
+    """Distinct keys, sorted; the order of the values by key; where those of each key begin in it,
+    and how many there are.
+    """
     order = np.lexsort((values, key))
-    ordered = key[order]
-    starts = _starts(ordered)
-    return ordered[starts], order, starts, np.diff(starts, append=len(ordered))
-
-
-def _starts(ordered: NDArray[np.int64]) -> NDArray[np.intp]:
-    """Where each run of equal keys begins."""
-    if not len(ordered):
-        return np.empty(0, dtype=np.intp)
-    return np.concatenate(([0], np.flatnonzero(np.diff(ordered)) + 1)).astype(np.intp)
+    keys, starts, counts = np.unique(key[order], return_index=True, return_counts=True)
+    return keys, order, starts, counts
 
 
 # -- how long a step lasts ---------------------------------------------------------------------
@@ -451,13 +442,6 @@ class SlowKind(StrEnum):
     STRAGGLER = "straggler"  # S1: works longer than its peers, which wait for it
     SLOW_TRANSFER = "slow_transfer"  # S2: all arrive in time, the transfer takes long
     MIXED = "mixed"  # S3: slow at its own work and in its transfers
-
-
-CLASSES: Mapping[SlowKind, str] = {
-    SlowKind.STRAGGLER: "S1",
-    SlowKind.SLOW_TRANSFER: "S2",
-    SlowKind.MIXED: "S3",
-}
 
 
 @dataclass(frozen=True, slots=True)

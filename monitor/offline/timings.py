@@ -7,14 +7,17 @@ come from a small YAML file; an operation's name shows whose time it takes (`Tim
 from __future__ import annotations
 
 import csv
+import dataclasses
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
+from msgspec import Meta, Struct, ValidationError, convert, field
 from numpy.typing import NDArray
 
 from lightkeeper.monitor.model.wording import listed
@@ -208,9 +211,9 @@ _TYPES: Final = {"step": "i8", "optype": "i2"}
 class Columns:
     """The columns read so far."""
 
-    ops: dict[str, int] = field(default_factory=dict)
+    ops: dict[str, int] = dataclasses.field(default_factory=dict)
     rows: int = 0
-    _parts: dict[str, list[NDArray[Any]]] = field(default_factory=dict)
+    _parts: dict[str, list[NDArray[Any]]] = dataclasses.field(default_factory=dict)
 
     def add(self, name: str, values: NDArray[Any]) -> None:
         """Add a batch of one column of numbers; NaN where a row has none."""
@@ -341,8 +344,7 @@ def read_csv(path: Path, tell: Callable[[int, int], None]) -> tuple[Columns, lis
     size = path.stat().st_size
     try:
         with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-            lines = _counted(file, tell, size)
-            reader = csv.reader(lines)
+            reader = csv.reader(file)
             head = [name.strip() for name in next(reader, [])]
             names = _expected(columns, [name[:40] for name in head], " in its first line:")
             places = [head.index(name) for name in names]
@@ -350,19 +352,11 @@ def read_csv(path: Path, tell: Callable[[int, int], None]) -> tuple[Columns, lis
                 good = [row for row in block if len(row) == len(head)]
                 ragged += len(block) - len(good)
                 _add(columns, names, places, good)
+                tell(os.lseek(file.fileno(), 0, os.SEEK_CUR), size)
     except (OSError, csv.Error) as exc:
         raise TableError(f"not readable as CSV: {str(exc)[:200]}") from exc
     notes = [f"{ragged:,} lines left out: not as many fields as the first line"] if ragged else []
     return columns, notes
-
-
-def _counted(lines: Iterable[str], tell: Callable[[int, int], None], size: int) -> Iterator[str]:
-    done = 0
-    for number, line in enumerate(lines):
-        done += len(line)
-        if not number % _BLOCK:
-            tell(done, size)
-        yield line
 
 
 def _add(
@@ -428,18 +422,17 @@ def load(path: Path, tell: Callable[[int, int], None] | None = None) -> TimingTa
 # -- sizes -------------------------------------------------------------------------------------
 
 _MAX_BYTES: Final = 1 << 20
-_MOST: Final = 10_000_000
+_Size = Annotated[int, Meta(ge=1, le=10_000_000)]
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
+class Sizes(Struct, frozen=True):
     """Sizes from the job's own description; None where it has none."""
 
-    name: str = ""
-    dp_size: int | None = None
-    pp_size: int | None = None
-    tp_size: int | None = None
-    world_size: int | None = None
+    name: str = field(default="", name="trial_name")
+    dp_size: _Size | None = None
+    pp_size: _Size | None = None
+    tp_size: _Size | None = None
+    world_size: _Size | None = None
 
 
 def read_sizes(path: Path) -> Sizes:
@@ -452,29 +445,13 @@ def read_sizes(path: Path) -> Sizes:
 
     try:
         with open_file(path) as file:
-            described: Any = yaml.safe_load(file.read(_MAX_BYTES))
+            return convert(yaml.safe_load(file.read(_MAX_BYTES)), Sizes)
     except OSError as exc:
         raise TableError(exc.strerror or str(exc)) from exc
+    except ValidationError as exc:
+        raise TableError(f"{exc}, expected lines such as dp_size: 4") from exc
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as exc:
         raise TableError("holds no YAML") from exc
-    if not isinstance(described, dict):
-        raise TableError("expected lines such as dp_size: 4")
-    return Sizes(
-        name=str(described.get("trial_name", ""))[:80],
-        **{name: _size(described, name) for name in _SIZES},
-    )
-
-
-_SIZES: Final = ("dp_size", "pp_size", "tp_size", "world_size")
-
-
-def _size(described: dict[Any, Any], name: str) -> int | None:
-    value = described.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST:
-        raise TableError(f"{name} is {str(value)[:40]!r}, expected a whole number from 1")
-    return value
 
 
 def differences(table: TimingTable, sizes: Sizes) -> Iterator[str]:

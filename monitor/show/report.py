@@ -8,7 +8,7 @@ analysis of the records is a second look, and the report says whether both agree
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,36 +21,30 @@ from lightkeeper.monitor.model.incident import Incident, IncidentError, incident
 from lightkeeper.monitor.model.verdict import Confidence
 from lightkeeper.monitor.model.wording import counted, who
 from lightkeeper.monitor.records.files import Bundle
-from lightkeeper.monitor.records.findings import Analysis, Finding, Wait
+from lightkeeper.monitor.records.findings import Analysis, Finding
 from lightkeeper.monitor.records.job import Job
-from lightkeeper.monitor.records.signature import POINT_TO_POINT
 from lightkeeper.monitor.show.standing import (
     MEANINGS,
-    Crowd,
-    ReportRow,
+    ReportTable,
     Role,
-    concerned,
-    crowds,
+    answer,
     ended,
-    group_label,
-    headline,
-    members,
-    offers,
+    group_tables,
+    group_title,
     rank_list,
     rank_word,
     read_line,
-    site,
-    stands,
     title,
+    wait_table,
     where,
     with_hosts,
 )
 from lightkeeper.monitor.show.wording import clean, moment, sentence
 
-_LINES: Final = 12
-_TEXT_ROWS: Final = 40
-_PAGE_ROWS: Final = 60
-_PAGE_GROUPS: Final = 12
+_LINES: Final = 20
+_ROWS: Final = 40
+MOST_GROUPS: Final = 12
+"""Process groups in detail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,39 +59,15 @@ class FindingWords:
 
     @property
     def known(self) -> list[tuple[str, str]]:
-        return [fact for fact in self.facts if fact[1] and fact[1] != "-"]
-
-
-@dataclass(frozen=True, slots=True)
-class Called:
-    """What the members of a group passed to one collective."""
-
-    sequence: int
-    p2p: bool
-    rows: tuple[ReportRow, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class GroupTable:
-    """How far the members of one process group are."""
-
-    label: str
-    ranks: tuple[int, ...]
-    inferred: bool
-    """Whether its members are known only from its entries."""
-    rows: tuple[ReportRow, ...]
-    called: tuple[Called, ...]
-
-
-STAND_HEADS: Final = ("ranks", "are", "enqueued", "completed", "first unfinished", "unfinished")
-CALL_HEADS: Final = ("ranks", "gave", "state", "called at")
+        confidence = "confidence", f"{self.confidence}: {MEANINGS[self.confidence]}"
+        return [fact for fact in (*self.facts, confidence) if fact[1] and fact[1] != "-"]
 
 
 def finding_words(job: Job, finding: Finding) -> FindingWords:
     who, what = title(job, finding)
     facts = (
         ("shows at", where(job, finding)),
-        ("victims", rank_list(job, finding.victims) if finding.victims else ""),
+        ("victims", rank_list(job, finding.victims)),
         ("hosts", with_hosts(job, finding.culprits)),
         ("process", ended(job, finding.culprits)),
         *((clean(name, 80), clean(seen)) for name, seen in finding.evidence.items()),
@@ -105,93 +75,49 @@ def finding_words(job: Job, finding: Finding) -> FindingWords:
     return FindingWords(who, what, finding.kind, finding.confidence, finding.reason, facts)
 
 
-def wait_heads(analysis: Analysis) -> tuple[str, ...]:
-    """Headings; no rank is called stuck where nothing is wrong."""
-    within = "stuck in" if analysis.findings else "in"
-    return ("ranks", "are", within, "since", "wait for", "called at")
+@dataclass(frozen=True, slots=True)
+class ReportWords:
+    """What the terminal and the page show."""
+
+    answer: str
+    accused: bool
+    read: str
+    live: MonitorVerdict | None
+    """For evidence bundles."""
+    findings: tuple[FindingWords, ...]
+    waits: ReportTable | None
+    groups: tuple[tuple[str, list[ReportTable]], ...]
+    """Process groups in detail."""
+    limits: list[str]
+    """What could not be read, and the analysis's own notes."""
 
 
-def wait_rows(
-    job: Job, analysis: Analysis, at_most: int, *, free: bool
-) -> tuple[list[ReportRow], int]:
-    """A row for each collective in which a crowd waits, and how many ranks are left out.
-
-    Args:
-        at_most: crowds.
-        free: whether to include ranks that wait for nothing.
-    """
-    every = [
-        crowd for crowd in crowds(job, analysis, at_most) if free or crowd.role is not Role.FREE
-    ]
-    rows = []
-    for crowd in every[:at_most]:
-        waits: tuple[Wait | None, ...] = crowd.waits or (None,)
-        for wait in waits:
-            cells = (idle(crowd), "-", "-", "-") if wait is None else (
-                stuck_in(job, crowd, wait), moment(wait.since_ns), awaited(job, crowd),
-                site(job, wait.row) or "-",
-            )  # fmt: skip
-            rows.append(
-                ReportRow(crowd.role, (rank_list(job, crowd.ranks), str(crowd.role), *cells))
-            )
-    return rows, sum(len(crowd.ranks) for crowd in every[at_most:])
-
-
-def stuck_in(job: Job, crowd: Crowd, wait: Wait) -> str:
-    """The collective in which a crowd waits; of several groups, without its number."""
-    op = clean(wait.op, 80)
-    group = job.groups[wait.group]
-    if crowd.groups == 1:
-        return f"{op} {wait.sequence} of {group_label(group)}"
-    return f"{op} of {clean(group.desc or group.name, 80)} and its like ({crowd.groups} groups)"
-
-
-def idle(crowd: Crowd) -> str:
-    """The state of a crowd that waits in no collective."""
-    if crowd.role is Role.SILENT or crowd.unfinished is None:
-        return "no record"
-    return f"{crowd.unfinished} unfinished" if crowd.unfinished else "nothing unfinished"
-
-
-def awaited(job: Job, crowd: Crowd) -> str:
-    others = tuple(rank for rank in crowd.waits_for if rank not in crowd.ranks)
-    if crowd.waits_for and not others:
-        return "each other"
-    return rank_list(job, others or crowd.waits_for) if crowd.waits_for else "nobody: all are there"
-
-
-def standing(job: Job, analysis: Analysis, group: int, at_most: int) -> GroupTable:
-    """One process group; `at_most` rows a table."""
-    process_group = job.groups[group]
-    rows = tuple(stands(job, analysis, group)[:at_most])
-    called = tuple(
-        Called(sequence, p2p, tuple(offers(job, group, sequence, p2p=p2p)[:at_most]))
-        for sequence, p2p in _sequences(job, analysis, group)
-    )
-    inferred = process_group.inferred or not process_group.members
-    return GroupTable(group_label(process_group), members(job, group), inferred, rows, called)
-
-
-def _sequences(job: Job, analysis: Analysis, group: int) -> tuple[tuple[int, bool], ...]:
-    """The collectives of a group that matter, and whether they are point-to-point; a few."""
-    calls: dict[tuple[int, bool], None] = {}
-    for wait in analysis.waits:
-        if wait.group == group:
-            calls[wait.sequence, bool(job.columns["p2p"][wait.row])] = None
-    for finding in analysis.findings:
-        if finding.group == group and finding.sequence is not None:
-            calls[finding.sequence, finding.op in POINT_TO_POINT] = None
-    return tuple(sorted(calls))[:6]
-
-
-def limits(job: Job, analysis: Analysis) -> list[str]:
-    """What could not be read, a line each, and the analysis's own notes."""
-    lines = []
+def report_words(
+    job: Job, analysis: Analysis, groups: Sequence[int] = (), live: MonitorVerdict | None = None
+) -> ReportWords:
+    """The report; detail for `groups`, indices into `Job.groups`."""
+    unshown = len(groups[MOST_GROUPS:])
+    lines = [f"{unshown} more process groups: lightkeeper analyze --group NAME"] * bool(unshown)
     for problem in job.problems:
         rank = problem.rank
         missing = "" if rank is None else f" ({rank_word(job, (rank,))} has no record)"
         lines.append(f"{clean(problem.path, 300)}: {clean(problem.reason, 300)}{missing}")
-    return [*lines, *map(clean, analysis.notes)]
+    lines += map(clean, analysis.notes)
+    more = len(lines) - _LINES
+    waits = bool(analysis.waits and (analysis.findings or groups))  # a healthy job always waits
+    return ReportWords(
+        answer(job, analysis),
+        bool(analysis.culprits),
+        read_line(job),
+        live,
+        tuple(finding_words(job, finding) for finding in analysis.findings),
+        wait_table(job, analysis, _ROWS) if waits else None,
+        tuple(
+            (group_title(job, group), group_tables(job, analysis, group, _ROWS))
+            for group in groups[:MOST_GROUPS]
+        ),
+        [*lines[:_LINES], *([f"and {more} more; --format json has them"] if more > 0 else [])],
+    )
 
 
 # On a terminal.
@@ -211,102 +137,76 @@ def verdict(number: int, words: FindingWords, width: int) -> Iterator[Renderable
 
     Texts are printed as they are: clean those from files first.
     """
-    confidence = words.confidence
-    unsure = confidence is Confidence.UNSURE
+    unsure = words.confidence is Confidence.UNSURE
     heading = Text(f"{number}. {words.who}", "bold magenta" if unsure else "bold red")
     heading.append(f": {words.what}", "bold")
-    heading.append(f"  ({words.kind}, {confidence})", "dim")
+    heading.append(f"  ({words.kind}, {words.confidence})", "dim")
     yield heading
     yield Padding(Text(sentence(words.reason)), _INDENT)
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", max_width=width)
     grid.add_column(overflow="fold")
-    for name, seen in (*words.known, ("confidence", f"{confidence}: {MEANINGS[confidence]}")):
+    for name, seen in words.known:
         grid.add_row(Text(name), Text(seen))
     yield Padding(grid, _INDENT)
 
 
-def print_report(out: Console, job: Job, analysis: Analysis, groups: Sequence[int] = ()) -> None:
-    """Write the report; detail for `groups`, indices into `Job.groups`."""
-    for part in _parts(job, analysis, groups):
-        out.print(part)
-
-
-def _parts(job: Job, analysis: Analysis, groups: Sequence[int]) -> Iterator[RenderableType]:
-    style = "bold red" if analysis.findings else "bold green"
-    yield Text(headline(job, analysis.findings, analysis.culprits), style)
-    yield Text(read_line(job), "dim")
-    for number, finding in enumerate(analysis.findings, start=1):
-        yield Text()
-        yield from verdict(number, finding_words(job, finding), 44)
-    if analysis.waits and (analysis.findings or groups):  # a healthy job waits at any moment
-        rows, more = wait_rows(job, analysis, _TEXT_ROWS, free=False)
-        table = _table("who waits for whom", wait_heads(analysis), rows)
-        if more:
-            table.caption = f"and {counted(more, 'rank')} more; --format json has them all"
-        yield Text()
-        yield table
-    for group in groups:
-        yield Text()
-        yield from _group(job, standing(job, analysis, group, _TEXT_ROWS))
-    lines = limits(job, analysis)
+def limits(lines: Sequence[str]) -> Iterator[RenderableType]:
+    """What limits an answer."""
     if lines:
         yield Text("\nwhat limits this", "bold")
-    more = len(lines) - _LINES
-    rest = [f"and {more} more; --format json has them"] if more > 0 else []
-    for line in (*lines[:_LINES], *rest):
+    for line in lines:
         yield Padding(Text(f"- {line}"), (0, 0, 0, 2))
 
 
-def _group(job: Job, table: GroupTable) -> Iterator[RenderableType]:
-    caveat = ", as far as its entries tell" if table.inferred else ""
-    yield Text(f"group {table.label.removeprefix('group ')}: {rank_word(job, table.ranks)}{caveat}",
-               "bold")  # fmt: skip
-    yield _table("", STAND_HEADS, table.rows)
-    for called in table.called:
-        yield _table(f"at {called.sequence}", CALL_HEADS, called.rows)
+def print_report(out: Console, words: ReportWords) -> None:
+    for part in _parts(words):
+        out.print(part)
 
 
-def _table(title: str, heads: Iterable[str], rows: Iterable[ReportRow]) -> Table:
+def _parts(words: ReportWords) -> Iterator[RenderableType]:
+    if words.live is not None:
+        yield Text(words.live.heading, "bold red" if words.live.sure else "bold magenta")
+        for name, seen in words.live.facts:
+            yield Text(f"   {name}: {seen}")
+        yield Text("\nby the flight records alone:", "dim")
+    yield Text(words.answer, "bold red" if words.findings else "bold green")
+    yield Text(words.read, "dim")
+    for number, finding in enumerate(words.findings, start=1):
+        yield Text()
+        yield from verdict(number, finding, 44)
+    if words.waits is not None:
+        yield Text()
+        yield drawn(words.waits)
+    for heading, tables in words.groups:
+        yield Text(f"\n{heading}", "bold")
+        yield from map(drawn, tables)
+    yield from limits(words.limits)
+
+
+def drawn(shown: ReportTable) -> Table:
     """The first two cells of a row with a role have its colour."""
     table = Table(
-        title=title or None, title_justify="left", title_style="bold", header_style="bold"
+        title=shown.title or None, title_justify="left", title_style="bold", header_style="bold"
     )
-    for head in heads:
+    for head in shown.heads:
         table.add_column(head, overflow="fold")
-    for row in rows:
+    for row in shown.rows:
         style = _STYLES.get(Role(row.role), "") if row.role else ""
         table.add_row(*(Text(cell, style if at < 2 else "") for at, cell in enumerate(row.cells)))
+    if shown.left_out:
+        table.caption = f"and {counted(shown.left_out, 'rank')} more"
     return table
 
 
 # As a page to mail.
 
 
-def page(job: Job, analysis: Analysis, live: MonitorVerdict | None = None) -> str:
-    """The whole document; `live`: the monitor's verdict, for evidence bundles."""
+def page(words: ReportWords) -> str:
+    """The whole document."""
     from lightkeeper.monitor.show.templating import render  # noqa: PLC0415 - nobody else needs templates here
 
-    rows, more = wait_rows(job, analysis, _PAGE_ROWS, free=True)
-    shown = concerned(analysis)
-    groups = [standing(job, analysis, group, _PAGE_ROWS) for group in shown[:_PAGE_GROUPS]]
-    return render(
-        "report.html",
-        answer=headline(job, analysis.findings, analysis.culprits),
-        tone="bad" if analysis.culprits else "doubt" if analysis.findings or live else "good",
-        read=read_line(job),
-        live=None if live is None else lines(job, live),
-        findings=[finding_words(job, finding) for finding in analysis.findings],
-        meanings=MEANINGS,
-        waits=rows if analysis.waits else [],
-        wait_heads=wait_heads(analysis),
-        waits_left=more,
-        groups=[(table, rank_word(job, table.ranks, 12)) for table in groups],
-        groups_left=max(0, len(shown) - _PAGE_GROUPS),
-        stand_heads=STAND_HEADS,
-        call_heads=CALL_HEADS,
-        limits=limits(job, analysis),
-    )
+    return render("report.html", report=words)
 
 
 # For programs: schema 1; keys may be added, none is removed.
@@ -329,25 +229,12 @@ def report(job: Job, analysis: Analysis, live: MonitorVerdict | None = None) -> 
         ],
         "notes": list(analysis.notes),
     }
-    if job.names:
-        body["names"] = {str(rank): job.names[rank] for rank in sorted(job.names)}
+    for key, by_rank in (("names", job.names), ("hosts", job.hosts)):
+        if by_rank:
+            body[key] = {str(rank): by_rank[rank] for rank in sorted(by_rank)}
     if live is not None:
         body["monitor"] = to_json(live)
-    if job.hosts:
-        body["hosts"] = {str(rank): job.hosts[rank] for rank in sorted(job.hosts)}
     return body
-
-
-def no_answer(reason: str, done: int, total: int) -> dict[str, Any]:
-    """The report when a limit was reached: partial evidence accuses nobody."""
-    return {
-        "schema": SCHEMA,
-        "cannot_tell": {"reason": reason, "files_read": done, "files": total},
-        "verdicts": [],
-        "culprits": [],
-        "problems": [],
-        "notes": [],
-    }
 
 
 def _verdict(job: Job, finding: Finding) -> dict[str, Any]:
@@ -383,6 +270,21 @@ class MonitorVerdict:
     @property
     def sure(self) -> bool:
         return self.incident.verdict.confidence is not Confidence.UNSURE
+
+    @property
+    def heading(self) -> str:
+        whose = clean(who(self.incident, 12), 300) or "nobody"
+        kind = f"{self.incident.kind}, {self.incident.verdict.confidence}"
+        return f"The monitor's verdict: {whose} ({kind})"
+
+    @property
+    def facts(self) -> tuple[tuple[str, str], ...]:
+        return (
+            ("reason", sentence(self.incident.verdict.reason)),
+            ("incident", f"{clean(self.incident.id, 200)}, {self.incident.state}"),
+            ("records of", self.records_of),
+            ("second look", _SAID[self.agreement]),
+        )
 
 
 def monitor_verdict(job: Job, analysis: Analysis, bundle: Bundle | None) -> MonitorVerdict | None:
@@ -424,21 +326,6 @@ _SAID = {
     "unsure": "the flight records by themselves do not tell who it was",
     "other": "the flight records by themselves name others: read both",
 }
-
-
-def lines(job: Job, live: MonitorVerdict) -> tuple[str, list[tuple[str, str]]]:
-    incident = live.incident
-    whose = clean(who(incident, 12), 300) or "nobody"
-    heading = f"the monitor's verdict: {whose} ({incident.kind}, {incident.verdict.confidence})"
-    facts = [
-        ("", sentence(incident.verdict.reason)),
-        ("incident", f"{clean(incident.id, 200)}, {incident.state}"),
-        ("records of", live.records_of),
-        ("second look", _SAID[live.agreement]),
-    ]
-    if live.suspects and not live.sure:
-        facts.insert(1, ("ranks", rank_list(job, live.suspects)))
-    return heading, facts
 
 
 def to_json(live: MonitorVerdict) -> dict[str, Any]:

@@ -12,7 +12,7 @@ For one group: what each member passed to one of its collectives, the detail beh
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 
 from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.verdict import Confidence
-from lightkeeper.monitor.model.wording import counted
+from lightkeeper.monitor.model.wording import counted, listed, plural
 from lightkeeper.monitor.records.findings import Analysis, Fault, Finding, Wait
 from lightkeeper.monitor.records.job import NONE, CollectiveState, Group, GroupStatus, Job
-from lightkeeper.monitor.show.wording import clean
+from lightkeeper.monitor.records.signature import POINT_TO_POINT
+from lightkeeper.monitor.show.wording import clean, moment
 
 UNFINISHED = (CollectiveState.UNKNOWN, CollectiveState.SCHEDULED, CollectiveState.STARTED)
 
@@ -45,19 +46,21 @@ ORDER = tuple(Role)
 
 
 @dataclass(frozen=True, slots=True)
-class Crowd:
-    """Ranks in the same situation."""
+class ReportRow:
+    """A row of a table; ranks in one situation share it."""
 
-    ranks: tuple[int, ...]
-    role: Role
-    waits: tuple[Wait, ...]
-    """Of its first rank; empty when that rank waits for nothing."""
-    waits_for: tuple[int, ...]
-    """Ranks that its members wait for, sorted."""
-    groups: int
-    """Process groups in which its members wait."""
-    unfinished: int | None
-    """Unfinished entries of its first rank; None without a record."""
+    role: str
+    """`Role`, or empty."""
+    cells: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportTable:
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[ReportRow, ...]
+    left_out: int = 0
+    """Ranks for which there was no room."""
 
 
 def rows_of(job: Job, rank: int) -> slice:
@@ -66,12 +69,6 @@ def rows_of(job: Job, rank: int) -> slice:
     ends = np.array([rank, rank + 1], ranks.dtype)  # another dtype would convert the whole column
     first, last = np.searchsorted(ranks, ends)
     return slice(int(first), int(last))
-
-
-def unfinished(job: Job, rank: int | None = None) -> NDArray[np.bool_]:
-    """Mask of the unfinished entries, of one rank or of all."""
-    states = job.columns["state"]
-    return np.isin(states if rank is None else states[rows_of(job, rank)], UNFINISHED)
 
 
 def roles(job: Job, analysis: Analysis) -> dict[int, Role]:
@@ -87,14 +84,13 @@ def roles(job: Job, analysis: Analysis) -> dict[int, Role]:
     return dict(sorted(by_rank.items()))
 
 
-def crowds(job: Job, analysis: Analysis, at_most: int) -> tuple[Crowd, ...]:
+def crowds(job: Job, analysis: Analysis, at_most: int) -> tuple[tuple[int, ...], ...]:
     """All ranks in crowds, by role (culprits first), then by rank.
 
     Grouped as finely as `at_most` allows: by the exact collective and the ranks waited for; by
     the kind of collective and the roles of those ranks; by role alone.
     """
-    role, marks = roles(job, analysis), _marks(analysis)
-    waits = defaultdict(list, grouped((wait.rank, wait) for wait in analysis.waits))
+    role, marks, waits = roles(job, analysis), _marks(analysis), _waits(analysis)
 
     def exact(rank: int) -> Hashable:
         inside = ((w.group, w.sequence, w.op, _whom(job, w)) for w in waits[rank])
@@ -116,8 +112,15 @@ def crowds(job: Job, analysis: Analysis, at_most: int) -> tuple[Crowd, ...]:
         by_key = grouped((key(rank), rank) for rank in role)
         if len(by_key) <= at_most:
             break
-    folded = (_crowd(job, tuple(members), role, waits) for members in by_key.values())
-    return tuple(sorted(folded, key=lambda crowd: (ORDER.index(crowd.role), crowd.ranks)))
+    return tuple(
+        tuple(ranks)
+        for ranks in sorted(by_key.values(), key=lambda ranks: (ORDER.index(role[ranks[0]]), ranks))
+    )
+
+
+def _waits(analysis: Analysis) -> defaultdict[int, list[Wait]]:
+    """Rank -> the collectives in which it waits."""
+    return defaultdict(list, grouped((wait.rank, wait) for wait in analysis.waits))
 
 
 def _whom(job: Job, wait: Wait) -> tuple[int, ...] | None:
@@ -136,34 +139,63 @@ def _marks(analysis: Analysis) -> Mapping[int, tuple[int, ...]]:
     return marks
 
 
-def _crowd(
-    job: Job,
-    members: tuple[int, ...],
-    role: Mapping[int, Role],
-    waits: Mapping[int, Sequence[Wait]],
-) -> Crowd:
-    every = [wait for rank in members for wait in waits[rank]]
-    return Crowd(
-        members,
-        role[members[0]],
-        tuple(waits[members[0]]),
-        tuple(sorted({to for wait in every for to in wait.waits_for})),
-        len({wait.group for wait in every}),
-        int(unfinished(job, members[0]).sum()) if members[0] in job.ranks else None,
-    )
+def wait_table(job: Job, analysis: Analysis, at_most: int) -> ReportTable:
+    """Who waits for whom: a row for each collective in which one of `at_most` crowds waits."""
+    role, waits, every = roles(job, analysis), _waits(analysis), crowds(job, analysis, at_most)
+    rows = [
+        ReportRow(role[ranks[0]], (rank_list(job, ranks), str(role[ranks[0]]), *cells))
+        for ranks in every[:at_most]
+        for cells in _waiting(job, ranks, waits)
+    ]
+    heads = ("ranks", "are", "in", "since", "wait for", "called at")
+    return ReportTable("who waits for whom", heads, tuple(rows), sum(map(len, every[at_most:])))
 
 
-@dataclass(frozen=True, slots=True)
-class ReportRow:
-    """A row of a table; ranks in one situation share it."""
+def _waiting(
+    job: Job, ranks: tuple[int, ...], waits: Mapping[int, Sequence[Wait]]
+) -> Iterator[tuple[str, ...]]:
+    """The collectives in which the first rank of a crowd waits, since when, for whom, and where."""
+    first, every = waits[ranks[0]], [wait for rank in ranks for wait in waits[rank]]
+    if not first:
+        states = job.columns["state"][rows_of(job, ranks[0])]
+        unfinished = np.count_nonzero(np.isin(states, UNFINISHED)) or "nothing"
+        yield f"{unfinished} unfinished" if ranks[0] in job.ranks else "no record", "-", "-", "-"
+    groups = len({wait.group for wait in every})
+    awaited = {rank for wait in every for rank in wait.waits_for}
+    whom = "each other" if awaited else "nobody: all are there"
+    if awaited - set(ranks):
+        whom = rank_list(job, awaited - set(ranks))
+    for wait in first:
+        op, group = clean(wait.op, 80), job.groups[wait.group]
+        inside = f"{op} {wait.sequence} of {group_label(group)}"
+        if groups > 1:
+            inside = f"{op} of {clean(group.desc or group.name, 80)} and its like ({groups} groups)"
+        yield inside, moment(wait.since_ns), whom, site(job, wait.row) or "-"
 
-    role: str
-    """`Role`, or empty."""
-    cells: tuple[str, ...]
+
+def group_tables(job: Job, analysis: Analysis, group: int, at_most: int) -> list[ReportTable]:
+    """How far the members of a group are, and what they passed to those of its collectives that
+    matter, a few; `at_most` rows a table.
+    """
+    calls = {
+        (w.sequence, bool(job.columns["p2p"][w.row])) for w in analysis.waits if w.group == group
+    }
+    calls |= {
+        (finding.sequence, finding.op in POINT_TO_POINT)
+        for finding in analysis.findings
+        if finding.group == group and finding.sequence is not None
+    }
+    heads = ("ranks", "are", "enqueued", "completed", "first unfinished", "unfinished")
+    tables = [ReportTable("", heads, tuple(stands(job, analysis, group)[:at_most]))]
+    for sequence, p2p in sorted(calls)[:6]:
+        title = f"at {'point-to-point operation' if p2p else 'collective'} {sequence}"
+        rows = tuple(offers(job, group, sequence, p2p=p2p)[:at_most])
+        tables.append(ReportTable(title, ("ranks", "gave", "state", "called at"), rows))
+    return tables
 
 
 def stands(job: Job, analysis: Analysis, group: int) -> list[ReportRow]:
-    """How far each member of a group is (`STAND_HEADS`), culprits first.
+    """How far each member of a group is, culprits first.
 
     Counts collectives, or sends and recvs where the group has nothing else. Where it has both,
     pg_status mixes their numbers (ProcessGroupNCCL counts them apart and keeps the last of
@@ -201,6 +233,13 @@ def stands(job: Job, analysis: Analysis, group: int) -> list[ReportRow]:
     ]
 
 
+def group_title(job: Job, group: int) -> str:
+    inferred = job.groups[group].inferred or not job.groups[group].members
+    caveat = ", as far as its entries tell" if inferred else ""
+    label = clean(job.groups[group].label, 120)
+    return f"process group {label}: {rank_word(job, members(job, group))}{caveat}"
+
+
 def members(job: Job, group: int) -> tuple[int, ...]:
     """Global ranks of a group, sorted; if not declared, those seen in it."""
     declared = job.groups[group].members
@@ -216,7 +255,7 @@ def _most(reported: int, seen: NDArray[np.int64]) -> int | None:
 
 
 def offers(job: Job, group: int, sequence: int, *, p2p: bool = False) -> list[ReportRow]:
-    """What each member passed to one collective (`CALL_HEADS`), and which have no such entry.
+    """What each member passed to one collective, and which have no such entry.
 
     For a point-to-point operation only the two sides.
     """
@@ -348,19 +387,6 @@ TITLES: Final[Mapping[Fault, str]] = {
 }
 """What the culprits of each kind did."""
 
-UNSOLVED: Final[Mapping[Fault, str]] = {
-    **TITLES,
-    Fault.NOT_ENTERED: "somebody did not come to a collective",
-    Fault.NOT_ENQUEUING: "somebody stopped launching collectives",
-    Fault.SILENT: "ranks without a record, and others wait for them",
-    Fault.GPU_BEHIND: "a GPU stopped before its peers'",
-    Fault.MISMATCH: "members of a group call different things",
-    Fault.SKIPPED: "somebody left a collective out",
-    Fault.EXTRA: "somebody called one collective too many",
-    Fault.SILENT_MISMATCH: "different dtypes of the same size: no hang, wrong numbers",
-}
-"""A kind, if nobody is accused."""
-
 MEANINGS: Final[Mapping[Confidence, str]] = {
     Confidence.CERTAIN: "seen directly, or the only explanation of what every rank shows",
     Confidence.LIKELY: "a strict majority or the rank's own history says so, nothing contradicts",
@@ -369,16 +395,15 @@ MEANINGS: Final[Mapping[Confidence, str]] = {
 
 
 def rank_word(job: Job, ranks: Iterable[int], at_most: int = 24) -> str:
-    """`rank 9`, `ranks 9 and 14`, `ranks 0-7, 9`; by name if ranks have names."""
+    """`rank 9`, `ranks 9 and 14`, `ranks 0-7 and 9`; by name if ranks have names."""
     distinct = set(ranks)
-    parts = rank_parts(job, distinct)
-    text = " and ".join(parts) if len(parts) == 2 else _joined(parts, at_most)
-    return f"{'rank' if len(distinct) == 1 else 'ranks'} {text}"
+    return f"{plural(distinct, 'rank', 'ranks')} {listed(rank_parts(job, distinct), at_most)}"
 
 
 def rank_list(job: Job, ranks: Iterable[int], at_most: int = 24) -> str:
     """`0-7, 9`; a dash for nobody."""
-    return _joined(rank_parts(job, ranks), at_most) or "-"
+    parts = rank_parts(job, ranks)
+    return listed(parts, at_most) if len(parts) > at_most else ", ".join(parts) or "-"
 
 
 def rank_parts(job: Job, ranks: Iterable[int]) -> list[str]:
@@ -409,12 +434,6 @@ def _runs(prefix: str, numbers: list[int]) -> list[str]:
     return [f"{prefix}{a}" if a == b else f"{prefix}{a}-{b}" for a, b in runs]
 
 
-def _joined(parts: list[str], at_most: int) -> str:
-    if len(parts) <= at_most:
-        return ", ".join(parts)
-    return f"{', '.join(parts[: at_most - 1])} and {len(parts) - at_most + 1:,} more"
-
-
 def group_label(group: Group) -> str:
     """A process group's name; a bare number from torch gets `group`."""
     label = clean(group.label, 120)
@@ -433,21 +452,21 @@ def where(job: Job, finding: Finding) -> str:
 
 
 def title(job: Job, finding: Finding) -> tuple[str, str]:
-    """Who did what; or what happened, and between which sides it is undecided."""
+    """Who it was, or between which sides that is undecided; and what happened."""
+    who = "no rank to accuse"
     if finding.culprits:
-        return rank_word(job, finding.culprits), TITLES[finding.kind]
-    if finding.between:
+        who = rank_word(job, finding.culprits)
+    elif finding.between:
         sides = [rank_word(job, side) for side in finding.between]
-        last = f"{', '.join(sides[:-1])} and {sides[-1]}" if len(sides) > 1 else sides[0]
-        return UNSOLVED[finding.kind], f"cannot tell between {last}"
-    return UNSOLVED[finding.kind], "no rank to accuse"
+        who = f"cannot tell between {listed(sides, len(sides))}"
+    return who, TITLES[finding.kind]
 
 
 def with_hosts(job: Job, ranks: Iterable[int]) -> str:
     """`9 on node17, 14 on node18`; empty where no host is known."""
     by_host = grouped((job.hosts[rank], rank) for rank in sorted(set(ranks)) if rank in job.hosts)
     places = [f"{rank_list(job, ranks)} on {clean(host, 80)}" for host, ranks in by_host.items()]
-    return _joined(places, 8)
+    return listed(places, 8)
 
 
 def ended(job: Job, ranks: Iterable[int]) -> str:
@@ -456,20 +475,29 @@ def ended(job: Job, ranks: Iterable[int]) -> str:
     return f"{rank_word(job, dead)} had ended" if dead else ""
 
 
-def headline(job: Job, findings: tuple[Finding, ...], culprits: tuple[int, ...]) -> str:
+def answer(job: Job, analysis: Analysis) -> str:
     """The whole answer in one line."""
-    if not findings:
-        if job.silent:
-            all_of = counted(len({*job.expected, *job.ranks}), "rank")
-            return f"no fault found in the records of {len(job.ranks):,} of {all_of}"
-        return "no fault found"
-    faults = counted(len(findings), "fault")
-    unsure = sum(not finding.culprits for finding in findings)
-    if not culprits:
-        which = "it" if len(findings) == 1 else "them"
-        return f"{faults} found; the records do not tell who caused {which}"
-    more = f"; the records do not tell who caused {unsure} of them" if unsure else ""
-    return f"{faults} found, caused by {rank_word(job, culprits)}{more}"
+    culprits = rank_word(job, analysis.culprits) if analysis.culprits else ""
+    unsure = sum(not finding.culprits for finding in analysis.findings)
+    if analysis.findings or not job.silent:
+        return headline("fault", len(analysis.findings), unsure, culprits, "the records do")
+    all_of = counted(len({*job.expected, *job.ranks}), "rank")
+    return f"no fault found in the records of {len(job.ranks):,} of {all_of}"
+
+
+def headline(noun: str, faults: int, unsure: int, culprits: str, source: str) -> str:
+    """`2 faults found, caused by rank 1; the records do not tell who caused 1 of them`.
+
+    Args:
+        unsure: faults without a culprit.
+        culprits: in words, empty without any.
+    """
+    if not faults:
+        return f"no {noun} found"
+    caused = f", caused by {culprits}" if culprits else ""
+    which = f"{unsure} of them" if culprits else "it" if faults == 1 else "them"
+    more = f"; {source} not tell who caused {which}" if unsure else ""
+    return f"{counted(faults, 'fault')} found{caused}{more}"
 
 
 def read_line(job: Job) -> str:

@@ -169,7 +169,10 @@ def _bad_input(folder: Path) -> None:
         (["good.parquet", "--meta", "list.yaml"], "expected lines such as dp_size: 4"),
         (["good.parquet", "--meta", "bad.yaml"], "bad.yaml: holds no YAML"),
         (["good.parquet", "--meta", "run.yaml"], "run.yaml: holds no YAML"),
-        (["good.parquet", "--meta", "size.yaml"], "dp_size is 'many', expected a whole number"),
+        (
+            ["good.parquet", "--meta", "size.yaml"],
+            "got `str` - at `$.dp_size`, expected lines such as dp_size: 4",
+        ),
     ],
     ids=lambda value: ascii(" ".join(value)) if isinstance(value, list) else "",
 )

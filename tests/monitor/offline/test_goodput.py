@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightkeeper.monitor.cli import main
-from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.offline.goodput import (
     HANG_S,
     KINDS,
@@ -26,7 +25,6 @@ from lightkeeper.monitor.offline.goodput import (
     RecoveryTimes,
     Response,
     Scenario,
-    ScenarioError,
     detection,
     eviction_cost_s,
     ft_hsdp,
@@ -153,17 +151,17 @@ def test_who_slows_nobody_never_goes() -> None:
 
 
 def test_what_was_measured_holds_for_short_steps() -> None:
-    assert detection(0.2, 2.0, KeeperConfig()) == Detection(HANG_S, SLOW_S)
+    assert detection(0.2, 2.0) == Detection(HANG_S, SLOW_S)
 
 
 def test_long_steps_are_waited_for_by_the_monitors_own_rules() -> None:
-    assert detection(20.0, 2.0, KeeperConfig()) == Detection(HANG_S + 195.0, SLOW_S + 4 * 55.0)
-    assert detection(20.0, 2.0, KeeperConfig(stall_factor=3.0)).hang_s == HANG_S + 55.0
+    assert detection(20.0, 2.0) == Detection(HANG_S + 195.0, SLOW_S + 4 * 55.0)
+    assert detection(20.0, 2.0, 3.0).hang_s == HANG_S + 55.0
 
 
 @pytest.mark.parametrize(("step_s", "slowdown"), [(45.0, 2.0), (1.0, 1.34)])
 def test_a_slow_rank_that_no_window_shows_is_never_found(step_s: float, slowdown: float) -> None:
-    assert detection(step_s, slowdown, KeeperConfig()).slow_s is None
+    assert detection(step_s, slowdown).slow_s is None
 
 
 def test_a_hang_that_is_decided_after_the_survivors_gave_up_takes_the_job() -> None:
@@ -190,26 +188,6 @@ def test_the_times_are_the_medians_of_the_committed_campaign() -> None:
     assert medians["slow"] == pytest.approx(SLOW_S, rel=0.05)
     assert medians["crash"] == pytest.approx(STOP_S + USUAL_TIMES.requorum_s, rel=0.05)
     assert medians["after"] == pytest.approx(USUAL_TIMES.evict_s + USUAL_TIMES.requorum_s, rel=0.05)
-
-
-# -- numbers that make no sense -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("make", "line"),
-    [
-        (lambda: JobSize(1023, 10, 60.0), "1023 ranks cannot be 10 groups of one size"),
-        (lambda: JobSize(8, 1, 60.0), "groups is 1, expected 2 to 8"),
-        (lambda: JobSize(8, 2, math.nan), "mtbf_s is nan, expected 1 to 1e+09"),
-        (lambda: Mix(0.5, 0.5, 0.5), "the shares of stop, hang and slow add up to 1.5, not 1"),
-        (lambda: Mix(slowdown=0.5), "slowdown is 0.5, expected 1 to 1000"),
-        (lambda: RecoveryTimes(heal_s=-1.0), "heal_s is -1, expected 0 to 1e+09"),
-    ],
-)
-def test_nonsense_is_refused_in_one_line(make: object, line: str) -> None:
-    with pytest.raises(ScenarioError) as caught:
-        make()  # type: ignore[operator]
-    assert str(caught.value) == line
 
 
 # -- for any numbers ------------------------------------------------------------------------------
@@ -310,12 +288,18 @@ def test_a_person_gets_a_table(
         (["--ranks", "1023"], "1023 ranks cannot be 10 groups of one size"),
         (["--ranks", "0"], "ranks is 0, expected 2 to 1e+07"),
         (["--assume", "slowdown=0.5"], "slowdown is 0.5, expected 1 to 1000"),
-        (["--assume", "false_evictions=-1"], "false evictions a day is -1, expected 0 to 1e+06"),
+        (["--ranks", "8", "--groups", "1"], "groups is 1, expected 2 to 8"),
+        (["--mtbf", "0.5"], "the mean time between faults is 0.5, expected 1 to 1e+09"),
+        (
+            ["--assume", "stop=0", "--assume", "hang=0", "--assume", "slow=0"],
+            "the sum of stop, hang and slow is 0, expected 1e-09 to 1e+10",
+        ),
+        (["--assume", "false_evictions=-1"], "false_evictions is -1, expected 0 to 1e+06"),
         (["--case", "ft-hsdp", "--sweep", "1:2"], "--case, --sweep and --ranks exclude each other"),
         (["--sweep", "5:2"], "the sweep is 5:2, expected 10 to 10000000, in order"),
         (["--mtbf", "soon"], "'soon' is no number and no time, such as 90, 90s"),
-        (["--assume", "heal=-1"], "heal_s is -1, expected 0 to 1e+09"),
-        (["--assume", "detect_hang=-1"], "seconds until a decision is -1, expected 0 to 1e+09"),
+        (["--assume", "heal=-1"], "heal is -1, expected 0 to 1e+09"),
+        (["--assume", "detect_hang=-1"], "detect_hang is -1, expected 0 to 1e+09"),
         (
             ["--mtbf", "3h", "--assume", "rank_mtbf=9h"],
             "--mtbf and --assume rank_mtbf exclude each other",

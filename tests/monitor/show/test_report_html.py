@@ -6,7 +6,8 @@ from html.parser import HTMLParser
 import pytest
 
 from lightkeeper.monitor.records.job import Group, Problem
-from lightkeeper.monitor.show.report import page
+from lightkeeper.monitor.show.report import page, report_words
+from lightkeeper.monitor.show.standing import concerned
 from tests.monitor.show.jobs import PP, hang, healthy, megatron, tie
 
 _VOID = {"meta", "!doctype"}
@@ -39,9 +40,13 @@ class Tags(HTMLParser):
         self.text.append(data)
 
 
+def page_of(job, analysis):
+    return page(report_words(job, analysis, concerned(analysis)))
+
+
 @pytest.mark.parametrize("make", [hang, tie, healthy, lambda: megatron(16)])
 def test_the_page_is_well_formed_and_fetches_nothing(make):
-    text = page(*make())
+    text = page_of(*make())
     tags = Tags(text)
     names = {name for name, _ in tags.attributes}
     assert not names & {"src", "href", "style"}
@@ -51,19 +56,19 @@ def test_the_page_is_well_formed_and_fetches_nothing(make):
 
 
 def test_the_answer_is_the_title_and_the_first_heading():
-    text = page(*hang())
+    text = page_of(*hang())
     assert "<title>lightkeeper: 1 fault found, caused by rank 1</title>" in text
     assert '<h1 class="bad">1 fault found, caused by rank 1</h1>' in text
 
 
 def test_a_tie_is_not_shown_as_an_accusation():
-    text = page(*tie())
+    text = page_of(*tie())
     assert '<h1 class="doubt">' in text
     assert 'class="culprit"' not in text
 
 
 def test_a_healthy_page_has_no_verdict():
-    text = page(*healthy())
+    text = page_of(*healthy())
     assert "<article" not in text
 
 
@@ -79,7 +84,7 @@ def test_names_from_records_are_text_and_nothing_else():
     )
     finding = analysis.findings[0]
     changed = type(finding)(finding.kind, nasty, (1,), group=0, op=nasty, evidence={nasty: nasty})
-    text = page(job, type(analysis)((changed,), analysis.waits, (nasty,)))
+    text = page_of(job, type(analysis)((changed,), analysis.waits, (nasty,)))
     tags = Tags(text)
     assert not {name for name, _ in tags.attributes} & {"src", "onerror"}
     assert not any(letter in text for letter in "\x1b\u202e")
@@ -87,14 +92,14 @@ def test_names_from_records_are_text_and_nothing_else():
 
 
 def test_a_thousand_ranks_make_a_small_page():
-    text = page(*megatron(128))
+    text = page_of(*megatron(128))
     assert len(text) < 60_000
     assert "0-7, 16-1023" in text
 
 
 def test_every_class_that_the_page_uses_has_a_style():
     """A renamed role or state would lose its colour without a word."""
-    text = page(*megatron(4))
+    text = page_of(*megatron(4))
     head, body = text.split("</style>")
     used = {word for words in re.findall(r'class="([^"]+)"', body) for word in words.split()}
     plain = {"victim", "free", "waiting", "node", "cell", "culprit"}

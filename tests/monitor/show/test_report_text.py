@@ -6,14 +6,15 @@ import pytest
 from rich.console import Console
 
 from lightkeeper.monitor.records.job import GroupStatus, Problem
-from lightkeeper.monitor.show.report import print_report
+from lightkeeper.monitor.show.report import print_report, report_words
 from lightkeeper.monitor.show.wording import moment
 from tests.monitor.show.jobs import EPOCH_NS, OPEN, PP, entry, hang, healthy, job_of, tie
 
 
 def shown(job, analysis, groups=(), width=100):
     out = io.StringIO()
-    print_report(Console(file=out, width=width, legacy_windows=False), job, analysis, groups)
+    console = Console(file=out, width=width, legacy_windows=False)
+    print_report(console, report_words(job, analysis, groups))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
@@ -37,7 +38,7 @@ records of 4 of 4 ranks, 11 entries
 
 who waits for whom
 ┏━━━━━━━━┳━━━━━━━━━┳━━━━━━━━━━━━━━━━━━━━━━━━━┳━━━━━━━━━━━━━━┳━━━━━━━━━━┳━━━━━━━━━━━━━━━━━━━┓
-┃ ranks  ┃ are     ┃ stuck in                ┃ since        ┃ wait for ┃ called at         ┃
+┃ ranks  ┃ are     ┃ in                      ┃ since        ┃ wait for ┃ called at         ┃
 ┡━━━━━━━━╇━━━━━━━━━╇━━━━━━━━━━━━━━━━━━━━━━━━━╇━━━━━━━━━━━━━━╇━━━━━━━━━━╇━━━━━━━━━━━━━━━━━━━┩
 │ 1      │ culprit │ nothing unfinished      │ -            │ -        │ -                 │
 │ 0, 2-3 │ victim  │ all_reduce 12 of dp (3) │ 22:29:16.000 │ 1        │ train.py:160 step │
@@ -49,7 +50,7 @@ what limits this
 
 
 def test_detail_of_a_group_shows_how_far_each_member_got_and_what_it_gave():
-    _, detail = shown(*tie(), groups=(0,)).split("\ngroup ")
+    _, detail = shown(*tie(), groups=(0,)).split("\nprocess group ")
     assert (
         detail
         == """\
@@ -59,7 +60,7 @@ dp (3): ranks 0-3
 ┡━━━━━━━╇━━━━━━━━━╇━━━━━━━━━━╇━━━━━━━━━━━╇━━━━━━━━━━━━━━━━━━╇━━━━━━━━━━━━┩
 │ 0-3   │ suspect │ 12       │ -         │ 12               │ 1          │
 └───────┴─────────┴──────────┴───────────┴──────────────────┴────────────┘
-at 12
+at collective 12
 ┏━━━━━━━┳━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━┳━━━━━━━━━━━┳━━━━━━━━━━━━━━━━━━━┓
 ┃ ranks ┃ gave                                 ┃ state     ┃ called at         ┃
 ┡━━━━━━━╇━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━╇━━━━━━━━━━━╇━━━━━━━━━━━━━━━━━━━┩
@@ -72,8 +73,10 @@ at 12
 def test_a_tie_accuses_nobody():
     text = shown(*tie(), width=120)
     assert "1 fault found; the records do not tell who caused it" in text
-    assert "1. members of a group call different things: cannot tell between ranks 0-1" in text
-    assert "cannot tell between ranks 0-1 and ranks 2-3  (mismatch, unsure)" in text
+    assert (
+        "1. cannot tell between ranks 0-1 and ranks 2-3: called something else than its peers  "
+        "(mismatch, unsure)"
+    ) in text
     assert "culprit" not in text
     assert "│ 0-1   │ suspect │ all_reduce 12 of dp (3) │ -     │ 2-3 " in text
 
@@ -125,4 +128,6 @@ def test_a_time_is_utc_and_any_number_is_survived(at_ns, text):
 def test_members_that_are_only_inferred_are_called_so():
     group = type(PP)("", "", (), inferred=True)
     job = job_of([entry(1, 1)], groups=(group,))
-    assert "group : rank 1, as far as its entries tell" in shown(job, healthy()[1], groups=(0,))
+    assert "process group : rank 1, as far as its entries tell" in shown(
+        job, healthy()[1], groups=(0,)
+    )

@@ -5,29 +5,25 @@ import random
 
 from lightkeeper.monitor.records.findings import Analysis, Fault, Finding, Wait
 from lightkeeper.monitor.records.job import Group
-from lightkeeper.monitor.show.standing import Role, crowds, roles
+from lightkeeper.monitor.show.standing import Role, crowds, roles, wait_table
 from tests.monitor.show.jobs import OPEN, entry, hang, healthy, job_of, megatron, tie
 
 
 def test_victims_of_one_collective_are_one_crowd():
-    made = crowds(*hang(), at_most=24)
-    assert [(group.ranks, group.role, group.waits_for) for group in made] == [
-        ((1,), Role.CULPRIT, ()),
-        ((0, 2, 3), Role.VICTIM, (1,)),
-    ]
+    assert crowds(*hang(), at_most=24) == ((1,), (0, 2, 3))
+    culprit, victims = wait_table(*hang(), at_most=24).rows
+    assert (culprit.role, culprit.cells[2:]) == (Role.CULPRIT, ("nothing unfinished", *"---"))
+    assert (victims.role, victims.cells[4]) == (Role.VICTIM, "1")
 
 
 def test_sides_of_a_tie_stay_apart_and_are_suspects():
-    made = crowds(*tie(), at_most=24)
-    assert [(group.ranks, group.role) for group in made] == [
-        ((0, 1), Role.SUSPECT),
-        ((2, 3), Role.SUSPECT),
-    ]
+    assert crowds(*tie(), at_most=24) == ((0, 1), (2, 3))
+    assert [row.role for row in wait_table(*tie(), at_most=24).rows] == [Role.SUSPECT] * 2
 
 
 def test_in_a_healthy_job_everybody_is_free():
-    (everybody,) = crowds(*healthy(), at_most=24)
-    assert (everybody.ranks, everybody.role, everybody.unfinished) == ((0, 1, 2, 3), Role.FREE, 0)
+    (everybody,) = wait_table(*healthy(), at_most=24).rows
+    assert everybody.cells == ("0-3", Role.FREE, "nothing unfinished", "-", "-", "-")
 
 
 def test_a_rank_without_a_record_is_silent_unless_it_is_accused():
@@ -40,7 +36,7 @@ def test_a_rank_without_a_record_is_silent_unless_it_is_accused():
 
 def test_a_thousand_ranks_are_three_crowds():
     made = crowds(*megatron(128), at_most=24)
-    assert [len(group.ranks) for group in made] == [1, 1016, 7]
+    assert [len(ranks) for ranks in made] == [1, 1016, 7]
 
 
 def test_equal_groups_fold_when_there_are_too_many():
@@ -54,8 +50,9 @@ def test_equal_groups_fold_when_there_are_too_many():
     waits = tuple(Wait(rank, (80,), rank // 2, 1, "all_reduce", rank) for rank in range(80))
     finding = Finding(Fault.NOT_ENTERED, "80", (80,), victims=tuple(range(80)))
     analysis = Analysis((finding,), waits)
-    culprit, rest = crowds(job, analysis, at_most=24)
-    assert (culprit.ranks, rest.ranks, rest.groups) == ((80,), tuple(range(80)), 40)
+    assert crowds(job, analysis, at_most=24) == ((80,), tuple(range(80)))
+    _, rest = wait_table(job, analysis, at_most=24).rows
+    assert rest.cells[2] == "all_reduce of pp and its like (40 groups)"
     assert len(crowds(job, analysis, at_most=100)) == 41
 
 
@@ -70,7 +67,7 @@ def test_folding_keeps_those_apart_who_wait_for_somebody_else():
     waits = tuple(Wait(r, (r - 1,), r - 1, 1, "recv", r - 1) for r in range(1, 40))
     finding = Finding(Fault.NOT_ENTERED, "0", (0,), victims=tuple(range(1, 40)))
     made = crowds(job, Analysis((finding,), waits), at_most=10)
-    assert [group.ranks for group in made] == [(0,), (1,), tuple(range(2, 40))]
+    assert made == ((0,), (1,), tuple(range(2, 40)))
 
 
 def test_more_kinds_than_rows_fold_by_role():
@@ -81,8 +78,8 @@ def test_more_kinds_than_rows_fold_by_role():
     )
     waits = tuple(Wait(r, (59,), r, r, "all_reduce", r) for r in range(59))
     finding = Finding(Fault.GPU_BEHIND, "59", (59,), victims=tuple(range(59)))
-    made = crowds(job, Analysis((finding,), waits), at_most=24)
-    assert [group.role for group in made] == [Role.CULPRIT, Role.VICTIM]
+    table = wait_table(job, Analysis((finding,), waits), at_most=24)
+    assert list(dict.fromkeys(row.role for row in table.rows)) == [Role.CULPRIT, Role.VICTIM]
 
 
 def test_the_order_of_waits_changes_nothing():

@@ -5,13 +5,12 @@ import dataclasses
 import pytest
 
 from lightkeeper.monitor.model.verdict import Confidence
-from lightkeeper.monitor.records.findings import Fault, Finding
+from lightkeeper.monitor.records.findings import Analysis, Fault, Finding
 from lightkeeper.monitor.show.standing import (
     MEANINGS,
     TITLES,
-    UNSOLVED,
+    answer,
     ended,
-    headline,
     rank_list,
     rank_word,
     title,
@@ -31,7 +30,7 @@ JOB = job_of([])
         ((9, 14), "ranks 9 and 14"),
         ((0, 1), "ranks 0-1"),
         ((3, 1, 2, 9), "ranks 1-3 and 9"),
-        ((0, 2, 4), "ranks 0, 2, 4"),
+        ((0, 2, 4), "ranks 0, 2 and 4"),
         ((), "ranks "),
     ],
     ids=str,
@@ -47,7 +46,7 @@ def test_ranks_are_called_what_people_call_them():
 
 
 def test_a_long_list_of_ranks_says_how_many_more():
-    assert rank_list(JOB, range(0, 100, 2), 4) == "0, 2, 4 and 47 more"
+    assert rank_list(JOB, range(0, 100, 2), 4) == "0, 2, 4, 6 and 46 more"
 
 
 @pytest.mark.parametrize(
@@ -74,13 +73,13 @@ def test_a_megabyte_of_name_is_cut():
 
 
 def test_every_kind_and_every_confidence_has_words():
-    assert set(TITLES) == set(UNSOLVED) == set(Fault)
+    assert set(TITLES) == set(Fault)
     assert set(MEANINGS) == set(Confidence)
 
 
 def test_no_fault_in_half_of_the_records_is_not_no_fault():
     job = job_of([], ranks=(0, 2), expected=range(4))
-    assert headline(job, (), ()) == "no fault found in the records of 2 of 4 ranks"
+    assert answer(job, Analysis((), ())) == "no fault found in the records of 2 of 4 ranks"
 
 
 @pytest.mark.parametrize(
@@ -98,8 +97,8 @@ def test_a_reason_begins_as_a_sentence_and_a_name_stays_as_it_is(reason, expecte
 
 def test_the_headline_counts_what_the_records_do_not_tell():
     job, analysis = hang()
-    both = analysis.findings + tie()[1].findings
-    assert headline(job, both, (1,)) == (
+    both = dataclasses.replace(analysis, findings=analysis.findings + tie()[1].findings)
+    assert answer(job, both) == (
         "2 faults found, caused by rank 1; the records do not tell who caused 1 of them"
     )
 
@@ -108,15 +107,15 @@ def test_a_fault_without_a_rank_says_so():
     job, _ = healthy()
     finding = Finding(Fault.STUCK_INSIDE, "All are inside.")
     assert title(job, finding) == (
-        "a whole group is stuck inside a collective",
         "no rank to accuse",
+        "a whole group is stuck inside a collective",
     )
     assert where(job, finding) == "-"
 
 
 def test_hosts_stand_with_the_ranks_on_them():
     job = job_of([], hosts={0: "node1", 1: "node1", 2: "node\x1b2"})
-    assert with_hosts(job, (0, 1, 2, 3)) == "0-1 on node1, 2 on node2"
+    assert with_hosts(job, (0, 1, 2, 3)) == "0-1 on node1 and 2 on node2"
     assert with_hosts(job, (3,)) == ""
 
 
