@@ -47,7 +47,6 @@ SCHEMA: Final = 1
 PATH_STATE: Final = "/v1/state"
 PATH_FLIGHT_RECORDER: Final = "/v1/flight_recorder"
 PATH_STACKS: Final = "/v1/stacks"
-PATH_WAIT_COUNTERS: Final = "/v1/wait_counters"
 PATH_STEPS: Final = "/v1/steps"
 PATH_LAST_WORDS: Final = "/v1/last_words"
 PATH_HOST: Final = "/v1/host"

@@ -160,7 +160,7 @@ class Page:
 
 ITEMS: Final = "<!--items-->"
 """Marks where a section's items go. Text from outside is escaped, so it cannot be a comment."""
-SOURCES: Final = ("state", "steps", "flight_recorder", "stacks", "last_words", "wait_counters")
+SOURCES: Final = ("state", "steps", "flight_recorder", "stacks", "last_words")
 """Pages of the rank itself."""
 
 

@@ -185,7 +185,7 @@ class Pages:
 # -- the routes -----------------------------------------------------------------------------------
 
 _PAGES: Final = "lightkeeper.pages"
-_TABLES: Final = ("steps", "flight_recorder", "last_words", "wait_counters")
+_TABLES: Final = ("steps", "flight_recorder", "last_words")
 _ROWS: Final = 200
 """Of a rank's table on a page, the newest."""
 _SHOWN_CHARS: Final = 150_000

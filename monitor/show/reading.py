@@ -53,7 +53,6 @@ from lightkeeper.worker_server.wire import (
     PATH_STACKS,
     PATH_STATE,
     PATH_STEPS,
-    PATH_WAIT_COUNTERS,
 )
 
 _PLAIN: Final = "text/plain; charset=utf-8"
@@ -369,11 +368,10 @@ _PAGES: Final = {
     "flight_recorder": _Page(PATH_FLIGHT_RECORDER, 10.0, 16 * _MIB, ("active", "since", *_TEXT)),
     "stacks": _Page(PATH_STACKS, 20.0, 4 * _MIB, ("native", "raw")),
     "last_words": _Page(PATH_LAST_WORDS, 5.0, _MIB, _TEXT),
-    "wait_counters": _Page(PATH_WAIT_COUNTERS, 5.0, _MIB, _TEXT),
 }
 
 passing = Blueprint("passing", __name__)
-"""`GET /v1/ranks/RANK/{state,steps,flight_recorder,stacks,last_words,wait_counters}`, and what was
+"""`GET /v1/ranks/RANK/{state,steps,flight_recorder,stacks,last_words}`, and what was
 saved: `GET /v1/incidents/ID/bundle`."""
 _places = threading.BoundedSemaphore(_AT_ONCE)
 

@@ -562,7 +562,7 @@ def _http_rank() -> Any:
                      within_s=30, what="steps")  # fmt: skip
             document = seen.ask("GET /openapi.json")
             for path in ("/", "/healthz", "/v1/state", "/v1/steps?since=0", "/v1/host",
-                         "/v1/last_words", "/v1/flight_recorder?active=1", "/v1/wait_counters",
+                         "/v1/last_words", "/v1/flight_recorder?active=1",
                          "/v1/flight_recorder?format=text", "/metrics", "/v1/steps?since=x",
                          "/v1/state?x=1", "/nonsense"):  # fmt: skip
                 seen.ask(f"GET {path}")

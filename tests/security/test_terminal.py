@@ -133,7 +133,7 @@ class EvilBox(FakeBox):
 
     def __getattribute__(self, name: str) -> Any:
         method = super().__getattribute__(name)
-        if name in ("state", "steps", "flight_record", "last_words", "wait_counters", "stacks"):
+        if name in ("state", "steps", "flight_record", "last_words", "stacks"):
             return lambda *a, **k: evil(method(*a, **k))
         return evil(method) if name == "identity" else method
 

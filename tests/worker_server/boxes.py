@@ -152,10 +152,6 @@ class FakeBox:
             "stderr is a pipe",
         )  # fmt: skip
 
-    def wait_counters(self) -> dict[str, Any]:
-        self._note("wait_counters")
-        return {"pytorch.wait_counter.x": {"total_calls": 3}}
-
     def stacks(self, *, native: bool = False) -> str:
         self._note("stacks", native)
         self._wait()

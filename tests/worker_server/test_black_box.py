@@ -10,7 +10,6 @@ from prometheus_client import generate_latest
 from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.rank.page import layout
 from lightkeeper.worker_server.sidecar.metrics import make_registry
-from lightkeeper.worker_server.sidecar.queries import SilentError
 from lightkeeper.worker_server.sidecar.recorders import MAIN
 from tests.changed import replace
 from tests.worker_server.doubles import Bench
@@ -83,8 +82,6 @@ def test_after_death_the_last_record_of_torch_is_kept_and_nobody_is_asked(bench)
     record = bench.box.flight_record()
     assert (record.alive, record.torch, bench.torch.asked) == (False, {"entries": [1]}, 1)
     assert record.torch_age_s is not None
-    with pytest.raises(SilentError, match="the rank is dead"):
-        bench.box.wait_counters()
 
 
 def test_a_silent_control_plane_is_an_error_in_the_record_and_not_of_it(page, bench):
@@ -144,8 +141,6 @@ def test_a_stopped_rank_is_not_asked_for_torchs_record_and_the_answer_says_so(be
     record = bench.box.flight_record()
     assert (bench.torch.asked, record.torch) == (1, {"entries": [1]})
     assert record.torch_error == "the rank is stopped (state T): it was not asked"
-    with pytest.raises(SilentError, match="stopped"):
-        bench.box.wait_counters()
     bench.process.state = "S"
     assert bench.box.flight_record().torch_error is None
     assert bench.torch.asked == 2

@@ -112,7 +112,6 @@ def test_a_parameter_that_makes_no_sense_is_named(client, box, path, error):
     ("path", "wrong", "status"),
     [
         (wire.PATH_FLIGHT_RECORDER, ("flight_record", RefusalError(400, "no cursor: x")), 400),
-        (wire.PATH_WAIT_COUNTERS, ("wait_counters", SilentError("no answer")), 503),
         (wire.PATH_STACKS, ("stacks", SilentError("py-spy is missing")), 503),
         (wire.PATH_STACKS, ("stacks", RefusalError(410, "dead, and none were taken")), 410),
     ],

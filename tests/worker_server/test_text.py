@@ -220,18 +220,6 @@ def test_a_host_is_a_table_of_its_ranks():
     assert PROCESS.alive
 
 
-def test_of_wait_counters_those_come_first_in_which_most_time_went():
-    counters = {
-        "short": {"total_calls": 3, "total_time_us": 10},
-        "long": {"total_calls": 1, "total_time_us": 5_000},
-        "odd": 7,
-    }
-    assert render(counters, 1).splitlines() == [
-        "counter total_calls total_time_us", "long              1          5000",
-        "and 1 more: &rows=0",
-    ]  # fmt: skip
-
-
 def test_what_cannot_be_written_as_text_is_a_mistake_of_ours():
     with pytest.raises(NotImplementedError):
         render(object(), 20)

@@ -6,7 +6,6 @@ import contextlib
 import os
 import time
 from dataclasses import replace
-from typing import Any
 
 from msgspec import structs
 
@@ -183,14 +182,6 @@ class BlackBox:
             sources=merge.SOURCES,
             recorders=dict(sorted(others.items())),
         )
-
-    def wait_counters(self) -> dict[str, Any]:
-        """Torch's wait counters, from the rank itself.
-
-        Raises:
-            SilentError: no valid answer.
-        """
-        return self.recorders.wait_counters()
 
     def tick(self) -> None:
         """Fetch what a dead rank could not give; called about once a second."""

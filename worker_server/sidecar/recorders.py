@@ -405,14 +405,6 @@ class Recorders:
             self.heads.take(question, record, done_s, self._moved_s)
         return Kept(record, done_s, done_s - started_s, entered)
 
-    def wait_counters(self) -> dict[str, Any]:
-        """Torch's wait counters, from the rank itself.
-
-        Raises:
-            SilentError: no valid answer.
-        """
-        return self._asked(lambda: self._plane.ask("wait_counter_values"))
-
     def _asked(self, ask: Callable[[], _T]) -> _T:
         """The answer, if the rank can give one."""
         process = self._process()

@@ -141,7 +141,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 600 else f"{seconds / 60:.0f} min"
 
 
-# -- state, steps, last words, host, wait counters -------------------------------------------------
+# -- state, steps, last words, host -------------------------------------------------
 
 
 @render.register
@@ -218,22 +218,6 @@ def _of_host(entry: HostEntry) -> _Row:
         "process": entry.error if entry.report is None else _life(entry.report.process),
         "url": entry.url,
     }
-
-
-@render.register(dict)
-def _(answer: Mapping[str, Any], rows: int) -> str:
-    """Torch's wait counters, the largest total time first."""
-    counters = [
-        {"counter": name, **dict(sorted(cells.items()))}
-        for name, cells in answer.items()
-        if isinstance(cells, Mapping)
-    ]
-    counters.sort(key=lambda row: -_number(row.get("total_time_us")))
-    return _text(*_table(counters, rows, "no counters"))
-
-
-def _number(cell: object) -> float:
-    return float(cell) if isinstance(cell, int | float) else 0.0
 
 
 # -- flight record ---------------------------------------------------------------------------------
