@@ -23,7 +23,6 @@ examples:
   lightkeeper dashboards push --url http://grafana:3000 --token-file ~/.grafana-token \\
       --monitor-url http://head:8470
   lightkeeper dashboards export /etc/lightkeeper-grafana
-  lightkeeper dashboards check --prometheus http://127.0.0.1:9090
 A push needs `pip install 'lightkeeper[grafana]'` and a token of a service account with the
 Editor role. Without a push: `export`, and mount what it wrote into Grafana.
 
@@ -47,18 +46,9 @@ def _parser() -> argparse.ArgumentParser:
     out = commands.add_parser(
         "export", help="write them, provisioning files and Prometheus's rules into a folder"
     )
-    checked = commands.add_parser("check", help="with --prometheus: ask every query of every panel")
+    commands.add_parser("check", help="whether the committed JSON is what the Python says")
     commands.add_parser("render", help="write the committed JSON again from the Python")
 
-    checked.add_argument(
-        "--prometheus", metavar="URL", type=_url,
-        help="ask a running Prometheus, such as http://127.0.0.1:9090; without it: whether the "
-        "committed JSON is what the Python says (for developers of lightkeeper)",
-    )  # fmt: skip
-    checked.add_argument("--range", type=_seconds, default=900, metavar="SECONDS",
-                         help="the time that panels show (default: 900)")  # fmt: skip
-    checked.add_argument("--scrape", type=_seconds, default=15, metavar="SECONDS",
-                         help="how often Prometheus scrapes (default: 15)")  # fmt: skip
     pushed.add_argument("--url", required=True, help="root of Grafana: http://127.0.0.1:3000")
     pushed.add_argument("--token-file", required=True, type=Path, metavar="FILE")
     pushed.add_argument(
@@ -75,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         "--folder-uid", metavar="UID",
         help="a folder that is there, nested or not (default: 'Lightkeeper', made if missing)",
     )  # fmt: skip
-    for command in (pushed, listed, checked):
+    for command in (pushed, listed):
         command.add_argument("--format", choices=["text", "json"], default="text")
     out.add_argument("folder", type=Path, metavar="DIR")
     out.add_argument(
@@ -87,12 +77,6 @@ def _parser() -> argparse.ArgumentParser:
             help="your page of runbooks, to which alerts lead (default: the monitor's /runbooks)",
         )  # fmt: skip
     return top
-
-
-def _seconds(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 10_000_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
-    return int(text)
 
 
 def _url(text: str) -> str:
@@ -155,42 +139,6 @@ def _render(args: argparse.Namespace) -> int:
     for path in paths:
         print(f"{path}: {'written' if write else 'differs: make dashboards'}")
     return 1 if paths and not write else 0
-
-
-# -- the check with a Prometheus -----------------------------------------------------------------
-
-
-def _check(args: argparse.Namespace) -> int:
-    if args.prometheus is None:
-        return _render(args)
-    prom = committed.Prometheus(args.prometheus)
-    try:
-        seen = committed.scrapes_a_monitor(prom)
-        answers = committed.ask_all(prom, span_s=args.range, scrape_s=args.scrape)
-    except (committed.PrometheusError, ValueError) as error:
-        print(committed.one_line(f"error: {error}"), file=sys.stderr)
-        return 1
-    failures = (committed.Found.EMPTY, committed.Found.REFUSED)
-    wrong = [answer for answer in answers if answer.found in failures]
-    if args.format == "json":
-        body = {"prometheus": args.prometheus, "monitor": seen, "wrong": len(wrong),
-                "queries": [answer.to_json() for answer in answers]}  # fmt: skip
-        print(json.dumps(body, indent=2))
-    else:
-        _print_answers(answers)
-        print(f"{len(answers)} queries, {len(wrong)} failed or empty")
-    if not seen:
-        print("error: this Prometheus sees no monitor: does it scrape one?", file=sys.stderr)
-    return 1 if wrong or not seen else 0
-
-
-def _print_answers(answers: Sequence[committed.PanelAnswer]) -> None:
-    board = max(len(answer.board) for answer in answers)
-    where = max(len(answer.where) for answer in answers)
-    for answer in answers:
-        place = f"{answer.board:{board}}  {answer.where:{where}}"
-        line = f"{answer.found:6}  {answer.series:6}  {place}  {answer.said}".rstrip()
-        print(committed.one_line(line))
 
 
 # -- the push ------------------------------------------------------------------------------------
@@ -267,7 +215,7 @@ def _as_json(folder: Folder, steps: Sequence[Step], args: argparse.Namespace) ->
 def main(arguments: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
     commands = {
-        "push": _push, "list": _list, "export": _export, "check": _check, "render": _render,
+        "push": _push, "list": _list, "export": _export, "check": _render, "render": _render,
     }  # fmt: skip
     try:
         return commands[args.command](args)

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from lightkeeper.dashboards import committed
+from tests.dashboards import asked
 
 ROOT = Path(__file__).parents[2]
 PATHS = sorted((ROOT / "dashboards" / "grafana").glob("*.json"))
@@ -33,12 +34,12 @@ def targets(board):
 
 def expressions(board):
     """(where, expression) of everything that is asked of Prometheus."""
-    return [(query.where, query.expr) for query in committed.queries(board)]
+    return [(query.where, query.expr) for query in asked.queries(board)]
 
 
 def filled(expr, **chosen):
     """`expr` as Prometheus gets it, with everything chosen and, unless told, the odd intervals."""
-    return committed.filled(expr, **{**INTERVALS, **chosen})
+    return asked.filled(expr, **{**INTERVALS, **chosen})
 
 
 def selectors(expr):

@@ -1,4 +1,4 @@
-"""`lightkeeper dashboards check --prometheus`: which panels a running Prometheus leaves empty."""
+"""`tests.dashboards.asked`: which panels a running Prometheus leaves empty."""
 
 import json
 import subprocess
@@ -9,15 +9,15 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from lightkeeper.dashboards import committed
-from lightkeeper.dashboards.__main__ import main
 from lightkeeper.dashboards.selectors import or_none
+from tests.dashboards.asked import main, queries
 from tests.dashboards.boards import ROOT, filled
 from tests.http_server import FakeServer, Handler
 from tests.ports import free_port
 from tests.prometheus.server import prometheus
 from tests.waiting import wait_for
 
-EVERY = [query for board in committed.read() for query in committed.queries(board)]
+EVERY = [query for board in committed.read() for query in queries(board)]
 
 
 class FakeHttp(FakeServer):
@@ -60,7 +60,7 @@ def refused(why: str) -> tuple[int, bytes]:
 
 
 def check(fake: FakeHttp, *more: str) -> int:
-    return main(["check", "--prometheus", f"http://{fake.address}", *more])
+    return main([f"http://{fake.address}", *more])
 
 
 def test_a_prometheus_that_has_all_of_it_passes(serve, capsys) -> None:
@@ -124,7 +124,7 @@ def test_a_server_that_is_no_prometheus_is_one_line_of_error(
 
 
 def test_nobody_there_is_told_in_one_line(capsys) -> None:
-    assert main(["check", "--prometheus", f"http://127.0.0.1:{free_port()}"]) == 1
+    assert main([f"http://127.0.0.1:{free_port()}"]) == 1
     assert capsys.readouterr().err.count("\n") == 1
 
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from lightkeeper.dashboards.committed import Found, Prometheus, ask_all
+from tests.dashboards.asked import Found, Prometheus, ask_all
 from tests.dashboards.boards import PATHS, filled, load, panels
 from tests.dashboards.crowd import monitor_page, ranks_page
 from tests.http_server import FakeServer

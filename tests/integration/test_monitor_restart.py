@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import requests
 
-from lightkeeper.dashboards import committed
 from lightkeeper.trainer.demo.__main__ import wait_until_whole
 from lightkeeper.trainer.demo.fleet import (
     DemoFleet,
@@ -23,7 +22,7 @@ from lightkeeper.trainer.demo.fleet import (
     start_monitor,
     wait_for_lighthouse,
 )
-from tests.dashboards import contract
+from tests.dashboards import asked, contract
 from tests.incidents import fired
 from tests.prometheus.server import Prometheus, example_config, prometheus
 from tests.waiting import wait_for
@@ -74,12 +73,12 @@ def metric_names(*bases: str) -> set[str]:
     return {words[2] for words in lines if words[:2] == ["#", "TYPE"]}
 
 
-def happened(prom: Prometheus, answer: committed.PanelAnswer) -> bool:
+def happened(prom: Prometheus, answer: asked.PanelAnswer) -> bool:
     """Whether a query of a panel has an answer, or had one at any second of ten minutes."""
     if answer.series or answer.where.startswith("annotation "):
         return True
     past = f"count_over_time(({answer.expr})[600s:1s])"
-    return answer.found is not committed.Found.REFUSED and bool(prom.query(past))
+    return answer.found is not asked.Found.REFUSED and bool(prom.query(past))
 
 
 @contextlib.contextmanager
@@ -117,8 +116,8 @@ def ask_every_panel(prom: Prometheus, fleet: DemoFleet) -> None:
     prom.wait_for("sum(lightkeeper_evictions_total) > 0", within_s=60)
 
     def unanswered() -> set[str]:
-        asked = committed.ask_all(committed.Prometheus(prom.url), span_s=600, scrape_s=1)
-        return {f"{answer.board}: {answer.where}" for answer in asked if not happened(prom, answer)}
+        answers = asked.ask_all(asked.Prometheus(prom.url), span_s=600, scrape_s=1)
+        return {f"{a.board}: {a.where}" for a in answers if not happened(prom, a)}
 
     missing: set[str] = {"nobody was asked"}
 
