@@ -138,3 +138,8 @@ def difference(theirs: Mapping[str, Any] | None, ours: Mapping[str, Any]) -> lis
             before, after, f"grafana/{uid}", f"lightkeeper/{uid}", lineterm="", n=2
         )
     )
+
+
+def one_line(text: str) -> str:
+    """Text of a server, of which nothing moves a terminal."""
+    return "".join(char if char.isprintable() else " " for char in text)

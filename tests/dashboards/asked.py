@@ -122,11 +122,6 @@ class Prometheus:
         return body["data"]
 
 
-def one_line(text: str) -> str:
-    """Text of a server, of which nothing moves a terminal."""
-    return "".join(char if char.isprintable() else " " for char in text)
-
-
 def _body(error: urllib.error.HTTPError) -> Any:
     try:
         return json.load(error)

@@ -103,7 +103,6 @@ OPENS = {
         "http.client.HTTPConnection", "http.client.HTTPSConnection",
     },
     "worker_server/sidecar/recorders.py": {"http.client.HTTPConnection"},
-    "dashboards/committed.py": {"urllib.request.urlopen"},
     "dashboards/publish.py": {"GrafanaFace"},  # Grafana's own token
     "trainer/demo/fleet.py": {"requests.Session", "requests.get"},
 }  # fmt: skip
