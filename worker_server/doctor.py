@@ -140,24 +140,33 @@ def of_torchft_bugs(ranks: Sequence[RankHere]) -> Iterator[DoctorFinding]:
 def of_host_name(
     ranks: Sequence[RankHere], lookup: Callable[[str], Iterable[str]] | None = None
 ) -> Iterator[DoctorFinding]:
-    """Whether others can reach the name that TorchFT and gloo give them: this host's own."""
-    lighthouses = {rank.environ.get("TORCHFT_LIGHTHOUSE", "") for rank in ranks} - {""}
-    if not {urlsplit(url).hostname for url in lighthouses} - {"localhost", "127.0.0.1", "::1"}:
-        return  # no TorchFT, or all of it is here
-    name = socket.gethostname()
+    """Whether others can reach the names that TorchFT and gloo give them: this host's own, and
+    that of the group's store.
+    """
+    here = ("", None, "localhost", "127.0.0.1", "::1")
+    environs = [rank.environ for rank in ranks]
+    far = [e for e in environs if urlsplit(e.get("TORCHFT_LIGHTHOUSE", "")).hostname not in here]
+    stores = {environ["MASTER_ADDR"] for environ in far if "MASTER_ADDR" in environ}
+    for name in [socket.gethostname(), *sorted(stores)] if far else ():
+        yield _of_name(name, lookup or _addresses)
+
+
+def _of_name(name: str, lookup: Callable[[str], Iterable[str]]) -> DoctorFinding:
+    check = "host's name"
     try:
-        addresses = sorted(set((lookup or _addresses)(name)))
+        addresses = sorted(set(lookup(name)))
     except OSError as exc:
         do = "add it to /etc/hosts or the DNS: TorchFT and gloo look it up"
-        yield DoctorFinding("host's name", FAILED, f"{name}: {exc.strerror}", do)
-        return
+        return DoctorFinding(check, FAILED, f"{name}: {exc.strerror}", do)
     said = f"{name} leads to {', '.join(addresses)}"
-    if all(ip_address(address.partition("%")[0]).is_loopback for address in addresses):
-        said += ": on several hosts every heal ends with `connection refused`"
-        do = "let /etc/hosts give the name the address that the other hosts use"
-        yield DoctorFinding("host's name", WARNING, said, do)
-    else:
-        yield DoctorFinding("host's name", OK, said)
+    if not all(ip_address(address.partition("%")[0]).is_loopback for address in addresses):
+        return DoctorFinding(check, OK, said)
+    said += ": on several hosts every heal ends with `connection refused`, or a timeout"
+    do = (
+        "let /etc/hosts give the name the address that the other hosts use, and torchrun's "
+        "--master-addr be one that they reach"
+    )
+    return DoctorFinding(check, WARNING, said, do)
 
 
 def _addresses(name: str) -> list[str]:

@@ -42,10 +42,9 @@ def is_gone(track: RankTrack) -> bool:
 
 
 def finished(track: RankTrack) -> bool:
-    """Whether it had reported the end of its training; without phases, by its exit code."""
-    if track.doing == FINISHED_PHASE:
-        return True
-    return not track.phased and track.report is not None and track.report.process.exit_code == 0
+    """Whether it had reported the end of its training, or ended with exit code 0."""
+    exited = track.report is not None and track.report.process.exit_code == 0
+    return track.doing == FINISHED_PHASE or exited
 
 
 def end_of(track: RankTrack) -> End:

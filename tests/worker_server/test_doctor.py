@@ -284,6 +284,17 @@ def test_a_name_of_this_host_that_leads_back_to_it(lighthouse, addresses, states
     assert [finding.state for finding in findings] == states
 
 
+def test_the_address_of_a_groups_store_is_one_that_other_hosts_reach():
+    """torchrun's default is 127.0.0.1, and TorchFT gives it to the other groups."""
+    environ = {"TORCHFT_LIGHTHOUSE": "http://head:1", "MASTER_ADDR": "127.0.0.1"}
+    own = {"127.0.0.1": ["127.0.0.1"]}
+    findings = list(
+        doctor.of_host_name([rank(**environ)], lambda name: own.get(name, ["10.0.0.7"]))
+    )
+    assert told(findings) == [("host's name", OK), ("host's name", WARNING)]
+    assert "--master-addr" in findings[1].do
+
+
 def test_a_name_of_this_host_that_leads_nowhere():
     def nowhere(name):
         raise OSError(-2, "Name or service not known")

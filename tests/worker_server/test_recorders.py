@@ -307,3 +307,12 @@ def test_a_header_that_hangs_costs_the_state_nothing(page, serve, tmp_path, monk
         return plane.asked.count(header) > 1
 
     wait_for(asked_again, within_s=10, what="what it answers at last ends that connection")
+
+
+def test_a_control_plane_whose_socket_had_too_long_a_path_is_told_from_one_that_comes_later(
+    tmp_path: Path,
+) -> None:
+    for folder, why in ((tmp_path, "is not imported"), (tmp_path / ("x" * 99), "is too long: set")):
+        plane = ControlPlane(RankFiles.of(folder, "rg_0.0", "abc").socket)
+        with pytest.raises(SilentError, match=f"not up .*{why}"):
+            plane.handlers()

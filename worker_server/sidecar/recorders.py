@@ -28,6 +28,7 @@ from msgspec import Struct, ValidationError, convert, field
 from msgspec.structs import astuple
 
 from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.run_dir import RankFiles
 from lightkeeper.worker_server.sidecar.queries import SilentError
 from lightkeeper.worker_server.wire import ACROSS, GroupHead, Shapes
 
@@ -105,9 +106,10 @@ class ControlPlane:
         if earlier is not None:
             earlier.close()
         if not self._path.exists():
-            raise SilentError(
-                "torch's control plane is not up (torch.distributed is not imported, or it is over)"
-            )
+            why = "torch.distributed is not imported, or it is over"
+            if not RankFiles(self._path.with_suffix(".page")).socket_fits:
+                why = "the path of its socket is too long: set a shorter LIGHTKEEPER_RUN_DIR"
+            raise SilentError(f"torch's control plane is not up ({why})")
         connection = _UnixConnection(self._path, timeout_s)
         try:
             connection.request(method, f"/handler/{question}", headers={"Connection": "close"})

@@ -8,7 +8,7 @@ from lightkeeper.monitor.model.observation import Snapshot
 from lightkeeper.monitor.model.verdict import Confidence
 from lightkeeper.worker_server.wire import ACROSS, Doing, StateReport
 from tests.changed import replace
-from tests.monitor.fleet import Drive
+from tests.monitor.fleet import Drive, SimFleet, at, leaves, pause
 from tests.monitor.fleet.plain import PlainJob
 from tests.monitor.fleet.told import reports
 
@@ -81,6 +81,23 @@ def test_ranks_that_finish_one_after_the_other_are_done() -> None:
 
     drive = Drive(PlainJob(3, *map(finish, range(3)))).run(40)
     assert not drive.seen
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_ranks_that_report_phases_and_end_with_0_are_done_though_one_saves_for_long(groups) -> None:
+    """And though none has called `reporter.close()`."""
+    last, *others = [f"rg_{group}.{rank}" for group in range(groups) for rank in range(2)]
+    saves = at(19, pause([last], "checkpoint", 25))
+    ends = [at(20 + n, leaves(rank)) for n, rank in enumerate(others)]
+    drive = Drive(SimFleet(groups, 2, [saves, *ends, at(44, leaves(last))])).run(60)
+    assert not drive.fired
+
+
+def test_a_rank_that_reports_phases_and_leaves_with_0_while_others_wait_for_it_left_early() -> None:
+    incident = Drive(SimFleet(1, 3, [at(20, leaves("rg_0.2"))])).run(50).incident("dead")
+    assert incident.culprits == ("rg_0.2",)
+    assert incident.verdict.victims == ("rg_0.0", "rg_0.1")
+    assert "left with exit code 0" in incident.verdict.reason
 
 
 def test_who_left_with_0_is_named_once_all_others_have_lost_it() -> None:

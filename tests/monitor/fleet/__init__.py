@@ -21,6 +21,7 @@ from tests.monitor.fleet.faults import (
     gives_across,
     habit,
     hang,
+    leaves,
     leaves_out,
     leaves_vote,
     let_go,

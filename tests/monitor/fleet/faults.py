@@ -59,6 +59,16 @@ def ended_by(rank: str, signal: str) -> Fault:
     return do
 
 
+def leaves(rank: str) -> Fault:
+    """It ends with exit code 0, and has not said that its training is over."""
+
+    def do(fleet: SimFleet) -> None:
+        fleet.rank(rank).exit_code = 0
+        fleet.kill(fleet.rank(rank))
+
+    return do
+
+
 def stands(rank: str, function: str, line: int, doing: Doing = Doing.LOCK) -> Fault:
     """Hangs at a place that stacks from outside show."""
 

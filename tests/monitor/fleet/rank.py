@@ -46,6 +46,7 @@ class SimRank:
     seconds: dict[str, float] = field(default_factory=dict)
     alive: bool = True
     died_s: float | None = None
+    exit_code: int | None = None
     exit_signal: str | None = None
     stopped: bool = False
     gil_since_s: float | None = None

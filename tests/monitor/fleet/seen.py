@@ -120,6 +120,7 @@ class Seen(Quorum):
                 if rank.stopped
                 else rank.state,
                 dead_age_s=now_s - rank.died_s if rank.died_s is not None else None,
+                exit_code=rank.exit_code,
                 exit_signal=rank.exit_signal,
                 interpreter_age_s=None if dead else interpreter,
                 tracer=rank.tracer,
