@@ -88,8 +88,10 @@ def _number(text: str) -> float:
     return number * (unit or 1.0)
 
 
-def _assumed(assume: tuple[str, ...]) -> dict[str, float]:
-    """The numbers of `ASSUMED` that are not computed, as the options say."""
+def _assumed(assume: tuple[str, ...], mtbf: str | None) -> dict[str, float]:
+    """The numbers of `ASSUMED` that are not computed; `mtbf` takes the place of one."""
+    if mtbf is not None and any(words.startswith("rank_mtbf=") for words in assume):
+        raise CommandError("--mtbf and --assume rank_mtbf exclude each other")
     numbers = {name: usual for name, (usual, _) in ASSUMED.items() if usual is not None}
     for words in assume:
         name, _, value = words.partition("=")
@@ -182,9 +184,7 @@ def goodput(
     """
     if sum(asked is not None for asked in (case, sweep, ranks)) > 1:
         raise CommandError("--case, --sweep and --ranks exclude each other")
-    if mtbf is not None and any(words.startswith("rank_mtbf=") for words in assume):
-        raise CommandError("--mtbf and --assume rank_mtbf exclude each other")
-    numbers, mtbf_s = _assumed(assume), None if mtbf is None else _number(mtbf)
+    numbers, mtbf_s = _assumed(assume, mtbf), None if mtbf is None else _number(mtbf)
     groups = groups or (FT_HSDP.groups if ranks is None and sweep is None else GROUPS)
     if case is not None:
         tables, body = _case(list(ft_hsdp()))
