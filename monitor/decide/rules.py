@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from enum import StrEnum
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from lightkeeper.monitor.model.config import ConfigError, KeeperConfig
 from lightkeeper.monitor.model.verdict import FAULTS, Kind, Severity
@@ -276,7 +276,6 @@ def suggestion(name: str, names: tuple[str, ...]) -> str:
 _TABLES: Final = ("policy", "actions", "guards", "thresholds", "maintenance")
 _OPTIONS: Final = {"guards": GUARDS, "thresholds": THRESHOLDS}
 _MODES: Final = ("act", "observe")
-_E = TypeVar("_E", bound=StrEnum)
 
 
 class PolicyError(ValueError):
@@ -381,30 +380,22 @@ def _actions(
             kinds = tuple(map(str, FAULTS))
             problems.append(f"actions.{name}: unknown kind of fault, {suggestion(name, kinds)}")
             continue
-        single = not isinstance(words, Mapping)  # one word for all severities
-        by_severity = dict.fromkeys(map(str, Severity), words) if single else words
-        before = len(problems)
-        for level, word in by_severity.items():
-            where = f"actions.{name}" if single else f"actions.{name}.{level}"
-            severity, action = _one_of(Severity, level), _one_of(PolicyAction, word)
-            if severity is None:
-                problems.append(f"{where}: unknown severity, expected {', '.join(Severity)}")
-            elif action is None or (kind is Kind.LIGHTHOUSE_AWAY and action not in _NOBODY):
-                allowed = _NOBODY if kind is Kind.LIGHTHOUSE_AWAY else tuple(PolicyAction)
-                problems.append(f"{where}: is {word!r}, expected {', '.join(allowed)}")
-            else:
-                actions[kind, severity] = action
-            if single and len(problems) > before:
-                break  # reported once
+        allowed = _NOBODY if kind is Kind.LIGHTHOUSE_AWAY else tuple(PolicyAction)
+        by_severity = words if isinstance(words, Mapping) else dict.fromkeys(Severity, words)
+        if all(level in tuple(Severity) and word in allowed for level, word in by_severity.items()):
+            actions |= {
+                (kind, Severity(level)): PolicyAction(word) for level, word in by_severity.items()
+            }
+        else:
+            problems.append(
+                f"actions.{name}: is {words!r}, expected {', '.join(allowed)}, or one of them for "
+                f"each of {', '.join(Severity)}"
+            )
     return actions
 
 
 _NOBODY: Final = (PolicyAction.OBSERVE, PolicyAction.PAGE)
 """For a fault that accuses no group: there is nobody to evict."""
-
-
-def _one_of(kind: type[_E], value: Any) -> _E | None:
-    return next((member for member in kind if member == value), None)
 
 
 def _windows(tables: Any, problems: list[str]) -> tuple[Window, ...]:

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lightkeeper.monitor.model.incident import Incident, IncidentError, incident_from_json
+from lightkeeper.monitor.model.plain import to_plain
 from lightkeeper.monitor.model.verdict import Confidence
 from lightkeeper.monitor.model.wording import counted, who
 from lightkeeper.monitor.records.files import Bundle
@@ -223,10 +224,7 @@ def report(job: Job, analysis: Analysis, live: MonitorVerdict | None = None) -> 
         "ranks_silent": list(job.silent),
         "verdicts": [_verdict(job, finding) for finding in analysis.findings],
         "culprits": list(culprits(analysis, live)),
-        "problems": [
-            {"path": problem.path, "rank": problem.rank, "reason": problem.reason}
-            for problem in job.problems
-        ],
+        "problems": [to_plain(problem) for problem in job.problems],
         "notes": list(analysis.notes),
     }
     for key, by_rank in (("names", job.names), ("hosts", job.hosts)):

@@ -86,6 +86,7 @@ def test_what_is_written_is_read_as_it_was() -> None:
     )
 
 
+EACH = ", or one of them for each of info, warning, critical"
 CASES = {
     "unknown table": ("[action]\n", ["action: unknown table, did you mean actions?"]),
     "no table": ("guards = 3\n", ["guards: is 3, expected a table [guards]"]),
@@ -130,15 +131,15 @@ CASES = {
     ),
     "action, once for all severities": (
         '[actions]\ndead = "kill"\n',
-        ["actions.dead: is 'kill', expected observe, page, evict, evict_and_quarantine"],
+        [f"actions.dead: is 'kill', expected {', '.join(PolicyAction)}{EACH}"],
     ),
     "severity": (
         '[actions]\ndead = { fatal = "page" }\n',
-        ["actions.dead.fatal: unknown severity, expected info, warning, critical"],
+        [f"actions.dead: is {{'fatal': 'page'}}, expected {', '.join(PolicyAction)}{EACH}"],
     ),
     "nobody to evict": (
         '[actions]\nlighthouse_away = "evict"\n',
-        ["actions.lighthouse_away: is 'evict', expected observe, page"],
+        [f"actions.lighthouse_away: is 'evict', expected observe, page{EACH}"],
     ),
     "two options that do not go together": (
         "[thresholds]\nstraggler_windows = 3\n",
