@@ -24,7 +24,8 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -199,11 +200,37 @@ def _wait_gone(pids: Sequence[int], limit_s: float) -> list[int]:
 
 
 def die_with_parent() -> None:
-    """In the child, between fork and exec: SIGTERM when the parent dies, however it dies.
+    """In the child, between fork and exec: SIGTERM when the parent dies, however it dies."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def spawn(
+    command: Sequence[str], environment: Mapping[str, str], log: Path | None
+) -> subprocess.Popen[bytes]:
+    """A process in its own session that ends with this one; its output is added to the log.
 
     Only for single-threaded parents: it runs Python code after a fork.
     """
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    with nullcontext() if log is None else log.open("ab") as output:
+        return subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - this process has one thread
+        )
+
+
+def end(process: subprocess.Popen[bytes], grace_s: float) -> None:
+    """End a process of `spawn` and its session: SIGTERM, and SIGKILL after the grace."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is None:
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(grace_s)
+            return
 
 
 @dataclass
@@ -225,14 +252,7 @@ class Launch:
 
     def stop(self) -> None:
         """End torchrun, which passes SIGTERM on to its ranks; returns when all are gone."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            if self.process.poll() is None:
-                os.killpg(self.process.pid, number)
-            try:
-                self.process.wait(self.grace_s)
-                break
-            except subprocess.TimeoutExpired:
-                continue
+        end(self.process, self.grace_s)
         self.sweep()
 
     def sweep(self) -> list[int]:
@@ -288,23 +308,11 @@ class Launcher:
     def start(self, host: str) -> Launch:
         self._count += 1
         mark = f"{self.run_id}.{self._count}"
-        output = None
+        log = None
         if self.log_dir is not None:
             self.log_dir.mkdir(parents=True, exist_ok=True)
-            output = (self.log_dir / f"{self.group}.log").open("ab")
-        try:
-            process = subprocess.Popen(
-                self.command(),
-                env=self.environment(host, mark),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                preexec_fn=die_with_parent,  # noqa: PLW1509 - this process has one thread
-            )
-        finally:
-            if output is not None:
-                output.close()
+            log = self.log_dir / f"{self.group}.log"
+        process = spawn(self.command(), self.environment(host, mark), log)
         return Launch(process, mark, self.grace_s)
 
     def close(self) -> list[int]:
