@@ -18,10 +18,10 @@ distinguish the rank that holds the job back from those that wait for it.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import os
-import re
 import shutil
 import signal
 import sys
@@ -136,8 +136,7 @@ def start(opt: TrainOptions, reporter: Reporter) -> Rank:
     )
     intra = group.join_group(place, opt.group_timeout_s, opt.pipeline, opt.tensor_parallel)
 
-    shape = model.ModelConfig(opt.layers, opt.width, opt.heads, opt.context)
-    network = model.build(shape, opt.seed).to(place.device)
+    network = model.build(opt).to(place.device)
     model.split(network, intra, opt)
     pipeline = None
     if intra is not None and opt.pipeline > 1:
@@ -157,14 +156,14 @@ def start(opt: TrainOptions, reporter: Reporter) -> Rank:
     every_step = opt.algorithm == "every-step"
 
     record = status.open_for(opt.status_file, place.name)
-    corpus = model.standard_library()
+    text = model.standard_library()
     record.write(
         "started",
         host=place.host,
         parameters=sum(p.numel() for p in network.parameters()),
         held=pieces.gradient.numel(),
         step=exchange.current_step(),
-        corpus_sha256=corpus.sha256,
+        corpus_sha256=hashlib.sha256(text).hexdigest(),
     )
     # Tensor parallel ranks and the stages of a pipeline work on the same batch.
     reader = place.group_rank if intra is None else intra.mesh[SHARD].get_local_rank()
@@ -172,7 +171,7 @@ def start(opt: TrainOptions, reporter: Reporter) -> Rank:
         opt=opt,
         place=place,
         intra=intra,
-        batches=model.Batches(corpus, opt, model.group_index(place.group), reader),
+        batches=model.Batches(text, opt, model.group_index(place.group), reader),
         network=network,
         pipeline=pipeline,
         optimizer=optimizer,
@@ -452,35 +451,29 @@ def evaluate(rank: Rank) -> float:
 # kept.
 
 _KEPT: Final = 2
-_NAME: Final = re.compile(r"step-(\d+)")
+_LAST: Final = ".metadata"
+"""DCP writes this file of a checkpoint when all ranks have written; without it none is read."""
 _CLOCK: Final = "clock"
 """Two numbers: committed steps, and batches committed by all groups, as TorchFT counts them."""
 
 
 def save(rank: Rank, folder: Path) -> None:
-    """Write the state into `folder`; every rank of the group calls this.
-
-    A reader sees all of it or nothing: it is renamed when every rank has written.
-    """
+    """Write the state into `folder`; every rank of the group calls this."""
     from torch.distributed.checkpoint import state_dict_saver as dcp  # noqa: PLC0415 - a second
 
     step, batches = rank.exchange.current_step(), rank.exchange.lead.batches_committed()
-    first = rank.place.group_rank == 0
-    done, draft = folder / f"step-{step}", folder / f".draft-step-{step}"
+    first, path = rank.place.group_rank == 0, folder / f"step-{step}"
     if first:
-        shutil.rmtree(draft, ignore_errors=True)
-    meet(rank.intra)
+        (path / _LAST).unlink(missing_ok=True)
     dcp.save(
         {**tensors_of(rank.network, rank.optimizer), _CLOCK: torch.tensor([step, batches])},
-        checkpoint_id=str(draft),
+        checkpoint_id=str(path),
         no_dist=rank.intra is None,
     )
-    meet(rank.intra)
     if first:
-        shutil.rmtree(done, ignore_errors=True)
-        draft.rename(done)
-        forget_old(folder)
-    meet(rank.intra)
+        for old in whole(folder.parent, rank.place.group)[:-_KEPT]:
+            (old / _LAST).unlink()
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def resume(
@@ -495,7 +488,7 @@ def resume(
     """
     if not opt.resume or opt.checkpoint_dir is None:
         return None
-    chosen = [newest(opt.checkpoint_dir)]
+    chosen = [next(reversed(whole(opt.checkpoint_dir, "*")), None)]
     if intra is not None:  # one rank chooses: another group may be writing at this moment
         cpu = torch.device("cpu")
         dist.broadcast_object_list(chosen, group_src=0, group=intra.norms, device=cpu)
@@ -516,29 +509,14 @@ def resume(
     return step, batches
 
 
-def newest(directory: Path) -> Path | None:
-    """The newest whole checkpoint of any group in `directory`."""
-    whole = [path for path in directory.glob("*/step-*") if _NAME.fullmatch(path.name)]
-    return max(whole, key=lambda path: (step_of(path), path.name), default=None)
-
-
-def step_of(path: Path) -> int:
-    match = _NAME.fullmatch(path.name)
-    return int(match[1]) if match else -1
-
-
-def forget_old(folder: Path) -> None:
-    whole = sorted((p for p in folder.glob("step-*") if _NAME.fullmatch(p.name)), key=step_of)
-    for path in whole[:-_KEPT]:
-        # Renamed first: half a checkpoint must not have a name that is read.
-        gone = path.with_name(f".gone-{path.name}-{os.getpid()}")
-        path.rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
-
-
-def meet(intra: Intra | None) -> None:
-    if intra is not None:
-        dist.barrier(group=intra.metrics)
+def whole(directory: Path, group: str) -> list[Path]:
+    """The whole checkpoints of a group, or of `*`, by step."""
+    steps = {
+        int(number): file.parent
+        for file in sorted(directory.glob(f"{group}/step-*/{_LAST}"))
+        if (number := file.parent.name.removeprefix("step-")).isdecimal()
+    }
+    return [steps[step] for step in sorted(steps)]
 
 
 # -- the process ------------------------------------------------------------------------------

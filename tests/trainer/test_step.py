@@ -20,11 +20,10 @@ def alone(*arguments):
     opt = options.parse(["--context", "8", "--batch", "2", *arguments])
     network, optimizer, pieces = trained()
     pieces.gradient.zero_()
-    corpus = model.Corpus(bytes(range(256)) * 4)
     return SimpleNamespace(
         opt=opt, place=place(0, 1), intra=None, pipeline=None, network=network, optimizer=optimizer,
-        pieces=pieces, batches=model.Batches(corpus, opt, 0, 0), reporter=NullReporter(),
-        injector=Injector("rg_0.0", world_size=1), pace=WorkStretcher(),
+        pieces=pieces, batches=model.Batches(bytes(range(256)) * 4, opt, 0, 0),
+        reporter=NullReporter(), injector=Injector("rg_0.0", world_size=1), pace=WorkStretcher(),
     )  # fmt: skip
 
 
