@@ -168,22 +168,15 @@ class PlannedFault:
                 raise FaultError(wrong)
 
 
-@dataclass(frozen=True, slots=True)
-class Marker:
-    """The record on disk of a fault that fired."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker(PlannedFault):
+    """The record on disk of a fault that fired, at `step`."""
 
-    id: str
-    kind: FaultKind
-    rank: str
     host: str
-    step: int
     time: float
     """Unix seconds, just before the fault acted."""
-    factor: float = DEFAULT_FACTOR
     refused: str | None = None
     """Why the fault did not act; None when it did."""
-    phase: str = FIRST_PHASE
-    variant: str | None = None
 
 
 # -- from JSON to faults and back, and the files --------------------------------------------------

@@ -205,8 +205,8 @@ def try_step(rank: Rank, step: int) -> tuple[bool, float | None]:
 
     with reporter.phase("communication"):
         injector.strike("communication")
-        if injector.slowness[FaultKind.SLOW_LINK] > 1.0:
-            throttle(injector.slowness[FaultKind.SLOW_LINK])
+        if (slowness := injector.slowness(FaultKind.SLOW_LINK)) > 1.0:
+            throttle(slowness)
         pieces.pack()
         if rank.intra is not None:
             squares = pieces.squares()
@@ -241,7 +241,7 @@ def try_step(rank: Rank, step: int) -> tuple[bool, float | None]:
         injector.strike("optimizer")
         if committed:
             rank.optimizer.step()
-            if injector.take_corruption():
+            if injector.take(FaultKind.CORRUPT):
                 flip_bit(rank.network)
             publish_fingerprint(rank, exchange.current_step())
     loss = float(mean_loss) * injector.take_spike()
@@ -252,7 +252,7 @@ def agree_on(rank: Rank, step: int) -> int:
     """The step of the group's first rank: all ranks of the group read that step's data."""
     if rank.intra is None:
         return step
-    root = 1 if rank.injector.take_mismatch(Variant.ROOT) else 0
+    root = 1 if rank.injector.take(FaultKind.MISMATCH, Variant.ROOT) else 0
     clock = torch.tensor([step])
     dist.broadcast(clock, group_src=root, group=rank.intra.norms)
     return int(clock)
@@ -271,13 +271,13 @@ def accumulate(rank: Rank, step: int) -> tuple[Tensor, bool]:
         with reporter.phase("data"):
             if micro == 0:
                 injector.poll(step)
-                pace.load_data(injector.slowness[FaultKind.SLOW_DATA])
+                pace.load_data(injector.slowness(FaultKind.SLOW_DATA))
             inputs, targets = rank.batches.draw(step, micro)
 
         with reporter.phase("forward"):
             if micro == 0:
                 injector.strike("forward")
-                pace.begin_work(injector.slow_factor)
+                pace.begin_work(injector.slowness(FaultKind.SLOW))
             loss = rank.network(inputs.to(rank.place.device), targets.to(rank.place.device))
             if injector.nan:
                 loss = loss * math.nan
@@ -304,14 +304,14 @@ def run_stage(rank: Rank, pipeline: Pipeline, step: int) -> tuple[Tensor, bool]:
     reporter, injector, pace = rank.reporter, rank.injector, rank.pace
     with reporter.phase("data"):
         injector.poll(step)
-        pace.load_data(injector.slowness[FaultKind.SLOW_DATA])
+        pace.load_data(injector.slowness(FaultKind.SLOW_DATA))
         drawn = [rank.batches.draw(step, micro) for micro in range(rank.opt.accumulate)]
         device = rank.place.device
         batches = [(inputs.to(device), targets.to(device)) for inputs, targets in drawn]
     with reporter.phase("forward"):
-        pace.begin_work(injector.slow_factor)
+        pace.begin_work(injector.slowness(FaultKind.SLOW))
     with reporter.phase("communication"):  # but for each micro-batch's forward and backward
-        if injector.take_mismatch(Variant.FEWER):
+        if injector.take(FaultKind.MISMATCH, Variant.FEWER):
             leave_out_last_micro_batch(pipeline.stage)
         loss = pipeline.step(batches)
     pace.end_work()
@@ -324,9 +324,9 @@ def sum_in_group(rank: Rank, squares: Tensor, loss: Tensor) -> None:
     """Sum `squares` and average `loss` over the group, in place."""
     if rank.intra is None:
         return
-    variant = rank.injector.take_mismatch(*REDUCTIONS)
-    if variant is not None:
-        reduce_wrongly(squares, loss, rank.intra, variant)
+    mismatch = rank.injector.take(FaultKind.MISMATCH, *REDUCTIONS)
+    if mismatch is not None:
+        reduce_wrongly(squares, loss, rank.intra, mismatch.how)
     else:
         dist.all_reduce(squares, group=rank.intra.norms)
         dist.all_reduce(loss, group=rank.intra.metrics)

@@ -23,7 +23,7 @@ def trained(count=1, *, leads=True):
 
 
 def place(group_rank=0, world_size=2):
-    return RankPlace("rg_0", group_rank, world_size, None, "127.0.0.1", torch.device("cpu"))
+    return RankPlace("rg_0", group_rank, world_size, "host-1", "127.0.0.1", torch.device("cpu"))
 
 
 def test_the_first_step_of_adamw_changes_no_weight_and_leaves_moments_of_zero():
