@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torchft import Manager
 from torchft.local_sgd import DiLoCo, LocalSGD
-from torchft.process_group import ProcessGroup, ProcessGroupGloo, ProcessGroupNCCL
+from torchft.process_group import ProcessGroupGloo, ProcessGroupNCCL
 
 from lightkeeper.trainer.group import RankPlace
 from lightkeeper.trainer.options import TrainOptions
@@ -97,8 +97,11 @@ def _manager(place: RankPlace, opt: TrainOptions, cut: Cut, piece: int, state: S
         for name, tensor in state.items():
             tensor.copy_(fetched[name])  # in place: optimizer and flat gradient keep their views
 
+    timeout = timedelta(seconds=opt.timeout_s)
+    # Rebuilt at every quorum: a mesh of gloo's sockets, or an NCCL communicator.
+    kind = ProcessGroupGloo if place.device.type == "cpu" else ProcessGroupNCCL
     return Manager(
-        pg=_process_group(place, opt),
+        pg=kind(timeout=timeout),
         load_state_dict=load,
         state_dict=lambda: state,
         min_replica_size=opt.min_replicas,
@@ -108,7 +111,7 @@ def _manager(place: RankPlace, opt: TrainOptions, cut: Cut, piece: int, state: S
         # from another group, and a receiving group contributes no gradient to that step: the ranks
         # of one group would take different first steps.
         init_sync=False,
-        timeout=timedelta(seconds=opt.timeout_s),
+        timeout=timeout,
         quorum_timeout=timedelta(seconds=opt.quorum_timeout_s),
         quorum_retries=opt.quorum_retries,
         connect_timeout=timedelta(seconds=opt.connect_timeout_s),
@@ -117,14 +120,6 @@ def _manager(place: RankPlace, opt: TrainOptions, cut: Cut, piece: int, state: S
         replica_id=place.group,
         hostname=place.address,
     )
-
-
-def _process_group(place: RankPlace, opt: TrainOptions) -> ProcessGroup:
-    """Rebuilt at every quorum: a mesh of gloo's sockets, or an NCCL communicator."""
-    timeout = timedelta(seconds=opt.timeout_s)
-    if place.device.type == "cpu":
-        return ProcessGroupGloo(timeout=timeout)
-    return ProcessGroupNCCL(timeout=timeout)
 
 
 class SemiSync:

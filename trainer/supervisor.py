@@ -26,7 +26,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -62,31 +62,22 @@ def asker(monitors: str, group: str) -> Callable[[str], Admission]:
     return lambda host: ask(urls, host, group, _ASK_S)
 
 
+@dataclass(eq=False)
 class Supervisor:
     """Launch, watch, launch again."""
 
-    def __init__(
-        self,
-        hosts: Sequence[str],
-        *,
-        launcher: Launcher,
-        admission: Callable[[str], Admission],
-        emit: Callable[..., None],
-        wait: Callable[[float], bool],
-        clock: Callable[[], float] = time.monotonic,
-        backoff_s: float = 1.0,
-    ) -> None:
-        """`wait` sleeps that many seconds; returns whether to stop."""
-        self._hosts = tuple(hosts)
-        self._launcher = launcher
-        self._admission = admission
-        self._emit = emit
-        self._wait = wait
-        self._clock = clock
-        self._backoff_s = backoff_s
-        self._quick = 0
-        self._away = False
-        self._refusals: dict[str, str] = {}
+    hosts: Sequence[str]
+    _: KW_ONLY
+    launcher: Launcher
+    admission: Callable[[str], Admission]
+    emit: Callable[..., None]
+    wait: Callable[[float], bool]
+    """Sleeps that many seconds; returns whether to stop."""
+    clock: Callable[[], float] = time.monotonic
+    backoff_s: float = 1.0
+    _quick: int = field(default=0, init=False)
+    _away: bool = field(default=False, init=False)
+    _refusals: dict[str, str] = field(default_factory=dict, init=False)
 
     def run(self) -> bool:
         """True when the training finished, False when asked to stop."""
@@ -96,62 +87,60 @@ class Supervisor:
                 host = self._admitted_host()
                 if host is None:
                     return False
-                launch = self._launcher.start(host)
-                began_s = self._clock()
-                self._emit("started", host=host, pid=launch.pid)
+                launch = self.launcher.start(host)
+                began_s = self.clock()
+                self.emit("started", host=host, pid=launch.pid)
                 while (code := launch.poll()) is None:
-                    if self._wait(_POLL_S):
+                    if self.wait(_POLL_S):
                         return False
                 killed = launch.sweep()
-                lived_s = self._clock() - began_s
-                self._emit("left", host=host, rc=code, lived_s=round(lived_s, 3), killed=killed)
+                lived_s = self.clock() - began_s
+                self.emit("left", host=host, rc=code, lived_s=round(lived_s, 3), killed=killed)
                 launch = None
                 if code == 0:
                     return True
-                if self._wait(self._pause_s(lived_s)):
+                if self.wait(self._pause_s(lived_s)):
                     return False
         finally:
             if launch is not None:
                 launch.stop()
-                self._emit("stopped", pid=launch.pid)
-            self._launcher.close()
+                self.emit("stopped", pid=launch.pid)
+            self.launcher.close()
 
     def _pause_s(self, lived_s: float) -> float:
         self._quick = self._quick + 1 if lived_s < _QUICK_S else 0
-        return min(self._backoff_s * 2.0 ** max(0, self._quick - 1), _BACKOFF_LIMIT_S)
+        return min(self.backoff_s * 2.0 ** max(0, self._quick - 1), _BACKOFF_LIMIT_S)
 
     def _admitted_host(self) -> str | None:
         """The first admitted host; None when asked to stop while all are refused."""
         waiting = False
         while True:
-            for host in self._hosts:
-                answer = self._admission(host)
+            for host in self.hosts:
+                answer = self.admission(host)
+                self._note_monitor(answer.reason if isinstance(answer, MonitorAway) else None)
                 match answer:
                     case Admitted():
-                        self._note_monitor(None)
                         self._refusals.pop(host, None)
                         return host
                     case Refused(reason):
-                        self._note_monitor(None)
                         if self._refusals.get(host) != reason:
-                            self._emit("refused", host=host, reason=reason)
+                            self.emit("refused", host=host, reason=reason)
                         self._refusals[host] = reason
-                    case MonitorAway(reason):
-                        self._note_monitor(reason)
+                    case MonitorAway():
                         # Nobody to ask: prefer a host that was not refused last time.
-                        return min(self._hosts, key=lambda name: name in self._refusals)
+                        return min(self.hosts, key=lambda name: name in self._refusals)
             if not waiting:
-                self._emit("waiting", hosts=list(self._hosts), reason="every host is refused")
+                self.emit("waiting", hosts=list(self.hosts), reason="every host is refused")
                 waiting = True
-            if self._wait(max(self._backoff_s, 1.0)):
+            if self.wait(max(self.backoff_s, 1.0)):
                 return None
 
     def _note_monitor(self, away: str | None) -> None:
         """Report once when it goes away, with the reason, and once when it is back."""
         if away is not None and not self._away:
-            self._emit("monitor_away", reason=away, then="hosts are admitted without asking")
+            self.emit("monitor_away", reason=away, then="hosts are admitted without asking")
         elif away is None and self._away:
-            self._emit("monitor_back")
+            self.emit("monitor_back")
         self._away = away is not None
 
 
@@ -183,16 +172,11 @@ def _state(pid: int) -> str:
     return (stat_fields(pid) or "X")[0]
 
 
-def _signal(pids: Sequence[int], number: signal.Signals) -> None:
+def _end_all(pids: Sequence[int], number: signal.Signals, limit_s: float) -> list[int]:
+    """Send a signal; those still alive after `limit_s`."""
     for pid in pids:
-        try:
+        with suppress(ProcessLookupError):
             os.kill(pid, number)
-        except ProcessLookupError:
-            continue
-
-
-def _wait_gone(pids: Sequence[int], limit_s: float) -> list[int]:
-    """Those still alive after `limit_s`."""
     until = time.monotonic() + limit_s
     while (left := [p for p in pids if _state(p) not in "ZX"]) and time.monotonic() < until:
         time.sleep(0.05)
@@ -258,8 +242,7 @@ class Launch:
     def sweep(self) -> list[int]:
         """Kill ranks that outlived torchrun; returns those."""
         left = [pid for pid in marked(self.mark + ";") if not _is_sidecar(pid)]
-        _signal(left, signal.SIGKILL)
-        _wait_gone(left, self.grace_s)
+        _end_all(left, signal.SIGKILL, self.grace_s)
         return left
 
 
@@ -318,10 +301,8 @@ class Launcher:
     def close(self) -> list[int]:
         """End all that this supervisor's launches left, sidecars too; returns those."""
         left = list(marked(self.run_id + "."))
-        _signal(left, signal.SIGTERM)
-        stubborn = _wait_gone(left, self.grace_s)
-        _signal(stubborn, signal.SIGKILL)
-        _wait_gone(stubborn, self.grace_s)
+        stubborn = _end_all(left, signal.SIGTERM, self.grace_s)
+        _end_all(stubborn, signal.SIGKILL, self.grace_s)
         return left
 
 
