@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import gc
 import json
+import math
 import os
 import signal
 import socket
@@ -59,24 +60,6 @@ class InjectedError(RuntimeError):
     """What `raise` raises."""
 
 
-def _hang(fault: PlannedFault) -> NoReturn:
-    while True:
-        match fault.how:
-            case Variant.BUSY:
-                pass
-            case Variant.LOCK:
-                lock = threading.Lock()
-                lock.acquire()
-                with lock:
-                    pass
-            case Variant.FILE:
-                reader, _writer = os.pipe()
-                with open(reader, "rb") as file:
-                    file.read()
-            case _:
-                time.sleep(1.0)
-
-
 def _hold_gil(_fault: PlannedFault) -> NoReturn:
     c_library = ctypes.PyDLL(None)  # PyDLL, unlike CDLL, keeps the GIL during the call
     while True:
@@ -87,33 +70,38 @@ def _raise(fault: PlannedFault) -> NoReturn:
     raise InjectedError(f"fault {fault.id!r}")
 
 
-def _pause(fault: PlannedFault) -> None:
-    until = time.monotonic() + fault.seconds
-    match fault.how:
-        case Variant.BUSY:
-            while time.monotonic() < until:
-                pass
-        case Variant.GIL:
-            ctypes.PyDLL(None).usleep(int(fault.seconds * 1e6))
-        case Variant.GC:
-            # A collection holds the GIL for about 30 ms: the pause must end in time on a busy core.
-            garbage: list[Any] = [[] for _ in range(200_000)]
-            while time.monotonic() < until:
-                gc.collect()
-            del garbage
-        case _:
-            time.sleep(fault.seconds)
+def _stand(fault: PlannedFault) -> None:
+    """Python goes no further: for so many seconds, or forever."""
+    until = time.monotonic() + (fault.seconds if fault.kind is FaultKind.PAUSE else math.inf)
+    garbage: list[Any] = []
+    if fault.how is Variant.LOCK:
+        lock = threading.Lock()
+        lock.acquire()
+        lock.acquire()
+    elif fault.how is Variant.FILE:
+        reader, _writer = os.pipe()
+        os.read(reader, 1)
+    elif fault.how is Variant.GIL:
+        ctypes.PyDLL(None).usleep(int(fault.seconds * 1e6))
+    elif fault.how is Variant.GC:
+        # A collection holds the GIL for about 30 ms: the pause must end in time on a busy core.
+        garbage = [[] for _ in range(200_000)]
+    while (left_s := until - time.monotonic()) > 0:
+        if garbage:
+            gc.collect()
+        elif fault.how is not Variant.BUSY:
+            time.sleep(min(1.0, left_s))
 
 
 ACTS: Final[Mapping[FaultKind, Act]] = {
-    FaultKind.HANG: _hang,
+    FaultKind.HANG: _stand,
     FaultKind.GIL: _hold_gil,
     FaultKind.STOP: lambda _: os.kill(os.getpid(), signal.SIGSTOP),
     FaultKind.CRASH: lambda _: os.kill(os.getpid(), signal.SIGKILL),
     FaultKind.SEGFAULT: lambda _: ctypes.string_at(0),
     FaultKind.ABORT: lambda _: os.abort(),
     FaultKind.RAISE: _raise,
-    FaultKind.PAUSE: _pause,
+    FaultKind.PAUSE: _stand,
 }
 """What a fault does immediately; the other kinds change how the rank continues."""
 

@@ -263,31 +263,30 @@ def accumulate(rank: Rank, step: int) -> tuple[Tensor, bool]:
 
     Here FSDP2 gathers weights and scatters gradients within the group.
     """
+    reporter, injector, pace, device = rank.reporter, rank.injector, rank.pace, rank.place.device
+    with reporter.phase("data"):
+        injector.poll(step)
+        pace.load_data(injector.slowness(FaultKind.SLOW_DATA))
+        drawn = [rank.batches.draw(step, micro) for micro in range(rank.opt.accumulate)]
+        batches = [(inputs.to(device), targets.to(device)) for inputs, targets in drawn]
     if rank.pipeline is not None:
-        return run_stage(rank, rank.pipeline, step)
-    reporter, injector, pace, count = rank.reporter, rank.injector, rank.pace, rank.opt.accumulate
-    total, finite = torch.zeros((), device=rank.place.device), True
-    for micro in range(count):
-        with reporter.phase("data"):
-            if micro == 0:
-                injector.poll(step)
-                pace.load_data(injector.slowness(FaultKind.SLOW_DATA))
-            inputs, targets = rank.batches.draw(step, micro)
-
+        return run_stage(rank, rank.pipeline, batches), True
+    total, finite = torch.zeros((), device=device), True
+    for micro, (inputs, targets) in enumerate(batches):
         with reporter.phase("forward"):
             if micro == 0:
                 injector.strike("forward")
                 pace.begin_work(injector.slowness(FaultKind.SLOW))
-            loss = rank.network(inputs.to(rank.place.device), targets.to(rank.place.device))
+            loss = rank.network(inputs, targets)
             if injector.nan:
                 loss = loss * math.nan
 
         with reporter.phase("backward"):
             if micro == 0:
                 injector.strike("backward")
-            (loss / count).backward()
+            (loss / len(batches)).backward()
             loss = loss.detach()
-            total += loss / count
+            total += loss / len(batches)
             # Checked before other ranks' numbers are in it, to show which rank was first. With
             # FSDP2 the gradient is already the whole group's.
             own = float(rank.pieces.gradient.norm()) if rank.intra is None else None
@@ -296,28 +295,22 @@ def accumulate(rank: Rank, step: int) -> tuple[Tensor, bool]:
     return total, finite
 
 
-def run_stage(rank: Rank, pipeline: Pipeline, step: int) -> tuple[Tensor, bool]:
-    """The same by this rank's stage: the last stage has the loss, the others zero.
+def run_stage(rank: Rank, pipeline: Pipeline, batches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """By this rank's stage: the last stage has the loss, the others zero.
 
     It does not ask whether a number is finite: a NaN of one stage is soon in all of them.
     """
-    reporter, injector, pace = rank.reporter, rank.injector, rank.pace
-    with reporter.phase("data"):
-        injector.poll(step)
-        pace.load_data(injector.slowness(FaultKind.SLOW_DATA))
-        drawn = [rank.batches.draw(step, micro) for micro in range(rank.opt.accumulate)]
-        device = rank.place.device
-        batches = [(inputs.to(device), targets.to(device)) for inputs, targets in drawn]
-    with reporter.phase("forward"):
-        pace.begin_work(injector.slowness(FaultKind.SLOW))
-    with reporter.phase("communication"):  # but for each micro-batch's forward and backward
-        if injector.take(FaultKind.MISMATCH, Variant.FEWER):
+    with rank.reporter.phase("forward"):
+        rank.pace.begin_work(rank.injector.slowness(FaultKind.SLOW))
+    # But for each micro-batch's forward and backward.
+    with rank.reporter.phase("communication"):
+        if rank.injector.take(FaultKind.MISMATCH, Variant.FEWER):
             leave_out_last_micro_batch(pipeline.stage)
         loss = pipeline.step(batches)
-    pace.end_work()
-    if injector.nan:
+    rank.pace.end_work()
+    if rank.injector.nan:
         rank.pieces.gradient.fill_(math.nan)
-    return loss, True
+    return loss
 
 
 def sum_in_group(rank: Rank, squares: Tensor, loss: Tensor) -> None:

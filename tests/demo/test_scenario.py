@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from lightkeeper.trainer.demo.__main__ import Row, Strike, report_of, verdict
-from lightkeeper.trainer.demo.fleet import unhealthy
+from lightkeeper.trainer.demo.__main__ import Row, report_of, verdict
+from lightkeeper.trainer.demo.fleet import parse, unhealthy
+from lightkeeper.trainer.faults import FaultKind, Marker
 
 
 def incident(rank: str, *, kind: str = "not_entered", **milestones: float) -> dict[str, Any]:
@@ -33,8 +34,9 @@ WHOLE_STORY = {
 
 
 def report(*incidents: dict[str, Any], keeper: bool = True, **left: float) -> Row:
-    strike = Strike("gil", "rg_1.0", at_s=100.0, step=42, others=2, keeper=keeper)
-    return report_of(strike, list(incidents), dict(left))
+    options = parse([] if keeper else ["--without-keeper"])
+    struck = Marker("1-gil", FaultKind.GIL, "rg_1.0", 42, host="host-1", time=100.0)
+    return report_of(options, "gil", struck, list(incidents), dict(left))
 
 
 def test_times_are_seconds_after_the_injection() -> None:
@@ -92,6 +94,7 @@ def test_alone_every_committed_step_is_lost_once_all_survivors_crashed() -> None
     both = report(named, keeper=False, rg_0=225.0, rg_2=223.0)
     assert (both["survivors_crashed"], both["steps_lost"]) == (["rg_2", "rg_0"], 42)
     assert both["problems"] == []
+    assert "survivors crashed +123.0 s" in verdict(both)
 
 
 def test_the_verdict_is_a_line_for_each_fault() -> None:

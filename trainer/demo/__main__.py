@@ -13,7 +13,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +28,7 @@ from lightkeeper.trainer.demo.fleet import (
     start_fleet,
     unhealthy,
 )
+from lightkeeper.trainer.faults import Marker
 
 # -- one fault -------------------------------------------------------------------------------
 
@@ -49,22 +49,6 @@ Row = dict[str, Any]
 """An object of the monitor's JSON, or of ours."""
 Show = Callable[[Row, str], None]
 """Shows a snapshot of the monitor and what the demo is waiting for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Strike:
-    """A fault that fired, and the fleet before it."""
-
-    kind: str
-    rank: str
-    at_s: float
-    """Unix time."""
-    step: int
-    """The furthest that any rank had committed."""
-    others: int
-    """How many groups were sound."""
-    keeper: bool
-    """Whether the monitor may evict."""
 
 
 def _looks(
@@ -101,8 +85,8 @@ def wait_until_whole(fleet: DemoFleet, client: MonitorClient, show: Show, limit_
 def run_fault(fleet: DemoFleet, client: MonitorClient, kind: str, rank: str, show: Show) -> Row:
     """Inject one fault and follow it until the group is back, or the limit; returns its report."""
     earlier = {incident["id"] for incident in client.incidents()}
-    best_step = max((row.get("step") or 0 for row in client.snapshot()["ranks"]), default=0)
     # Weights must have been seen to be equal before one that differs can be recognised.
+    best_step = max((row.get("step") or 0 for row in client.snapshot()["ranks"]), default=0)
     step = best_step + EQUAL_STEPS if kind == "corrupt" else None
     fault_id = fleet.inject(kind, rank, step)
     for _ in fleet.attempts(STRIKE_LIMIT_S, 0.1):
@@ -114,14 +98,13 @@ def run_fault(fleet: DemoFleet, client: MonitorClient, kind: str, rank: str, sho
         raise FleetError(
             f"{kind} did not strike {rank} within {STRIKE_LIMIT_S:.0f} s: is it training?"
         )
-    keeper, others = fleet.options.keeper, fleet.options.groups - 1
-    strike = Strike(kind, rank, marker.time, best_step, others, keeper)
+    keeper = fleet.options.keeper
     alone_s = ALONE_SLOW_LIMIT_S if kind == "slow" else ALONE_LIMIT_S
-    report = report_of(strike, [], {})
+    report = report_of(fleet.options, kind, marker, [], {})
     for snapshot, listed in _looks(fleet, client, KEEPER_LIMIT_S if keeper else alone_s):
         incidents = [incident for incident in listed if incident["id"] not in earlier]
-        crashes = {group: fleet.left_s(group, marker.time) for group in fleet.groups}
-        report = report_of(strike, incidents, crashes)
+        left = {group: fleet.left_s(group, marker.time) for group in fleet.groups}
+        report = report_of(fleet.options, kind, marker, incidents, left)
         show(snapshot, sentence(report))
         # Alone it is over when the others commit again; with a slow rank they do, slowly.
         ended = report["to_rejoined"] is not None if keeper else kind != "slow"
@@ -139,7 +122,10 @@ def _main_incident(kind: str, incidents: list[Row]) -> Row | None:
     return min(candidates, key=lambda item: float(item["milestones"]["firing_s"]), default=None)
 
 
-def report_of(strike: Strike, incidents: list[Row], left: dict[str, float | None]) -> Row:
+def report_of(
+    options: DemoOptions, kind: str, struck: Marker, incidents: list[Row],
+    left: dict[str, float | None],
+) -> Row:  # fmt: skip
     """The outcome of one fault so far. Times are seconds after the injection; None: did not happen.
 
     `left`: when each group's launch first ended after it, unix time. `steps_lost`: committed steps
@@ -147,19 +133,19 @@ def report_of(strike: Strike, incidents: list[Row], left: dict[str, float | None
     """
 
     def after_s(at_s: float | None) -> float | None:
-        return None if at_s is None else round(at_s - strike.at_s, 3)
+        return None if at_s is None else round(at_s - struck.time, 3)
 
-    target = strike.rank.rpartition(".")[0]
-    incident = _main_incident(strike.kind, incidents)
+    target = struck.rank.rpartition(".")[0]
+    incident = _main_incident(kind, incidents)
     about: Row = incident or {"culprits": [], "groups": [], "milestones": {}, "account": {}}
     times = {f"to_{name}": after_s(about["milestones"].get(f"{name}_s")) for name in MILESTONES}
     account, group = about["account"], next(iter(about["groups"]), None)
     crashed = {name: at_s for name, at_s in left.items() if at_s is not None and name != target}
     report = {
-        "kind": strike.kind,
-        "target_rank": strike.rank,
+        "kind": kind,
+        "target_rank": struck.rank,
         "target_group": target,
-        "injected_s": round(strike.at_s, 3),
+        "injected_s": round(struck.time, 3),
         "incident": about.get("id"),
         "culprit_ranks": about["culprits"],
         "culprit_group": group,
@@ -171,11 +157,11 @@ def report_of(strike: Strike, incidents: list[Row], left: dict[str, float | None
         "rejoined_host": next(iter(account.get("back_on", ())), None),
         "survivors_crashed": sorted(crashed, key=lambda name: crashed[name]),
         "to_survivors_crashed": after_s(min(crashed.values(), default=None)),
-        "steps_lost": strike.step if len(crashed) == strike.others else 0,
+        "steps_lost": struck.step if len(crashed) == options.groups - 1 else 0,
         "training_went_on": times["to_survivor_commit"] is not None and not crashed,
     }
     wrong = list(_wrong(report, incidents))
-    failed = list(_failed(report)) if strike.keeper else []
+    failed = list(_failed(report)) if options.keeper else []
     return {**report, "correct": not wrong, "problems": wrong + failed}
 
 
@@ -233,7 +219,8 @@ class DemoLog:
 
 def sentence(report: Row) -> str:
     """What happened of a fault so far; seconds after the injection."""
-    times = ((name.replace("_", " "), report[f"to_{name}"]) for name in MILESTONES)
+    names = (*MILESTONES, "survivors_crashed")
+    times = ((name.replace("_", " "), report[f"to_{name}"]) for name in names)
     done = ", ".join(f"{name} +{time_s:.1f} s" for name, time_s in times if time_s is not None)
     return f"{report['kind']} in {report['target_rank']}: {done or 'nothing seen yet'}"
 
