@@ -7,7 +7,7 @@ commit together, so several pieces in one process vote at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from datetime import timedelta
@@ -21,7 +21,7 @@ from torchft.process_group import ProcessGroupGloo, ProcessGroupNCCL
 
 from lightkeeper.trainer.group import RankPlace
 from lightkeeper.trainer.options import TrainOptions
-from lightkeeper.trainer.pieces import Cut
+from lightkeeper.trainer.pieces import Cut, Pieces
 
 State = dict[str, Tensor]
 
@@ -83,12 +83,12 @@ class Exchange:
             self._voters.shutdown(wait=False)
 
 
-def connect(
-    place: RankPlace, opt: TrainOptions, cut: Cut, state_of: Callable[[int], State]
-) -> Exchange:
+def connect(place: RankPlace, opt: TrainOptions, pieces: Pieces) -> Exchange:
     """A manager for each piece; piece 0's also hosts the group's manager server."""
+    cut = pieces.cut
+    states = map(pieces.state_of, range(cut.count))
     return Exchange(
-        [_manager(place, opt, cut, cut.first + i, state_of(i)) for i in range(cut.count)]
+        [_manager(place, opt, cut, n, state) for n, state in enumerate(states, cut.first)]
     )
 
 

@@ -162,9 +162,9 @@ def _parallelize(block: nn.Module, intra: Intra) -> None:
     )
 
     assert isinstance(block, Block)  # noqa: S101
-    plan = {name: ColwiseParallel() for name in _SPLIT_BY_OUTPUT}
+    plan = dict.fromkeys(_SPLIT_BY_OUTPUT, ColwiseParallel())
     parallelize_module(
-        block, intra.mesh[TENSOR], {**plan, **{name: RowwiseParallel() for name in _SPLIT_BY_INPUT}}
+        block, intra.mesh[TENSOR], plan | dict.fromkeys(_SPLIT_BY_INPUT, RowwiseParallel())
     )
 
 

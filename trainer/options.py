@@ -11,14 +11,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final, NoReturn, get_type_hints
+from typing import Any, Final, get_type_hints
 
-
-class OneLineParser(argparse.ArgumentParser):
-    """Reports an error in one line; the full usage is in `--help`."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"error: {message} (see {self.prog} --help)\n")
+from lightkeeper.worker_server.rank.admission import OneLineParser
 
 
 def option(says: str, default: Any = None, **more: Any) -> Any:

@@ -31,9 +31,16 @@ from pathlib import Path
 from typing import Final
 
 from lightkeeper.trainer import options as trainer_options
-from lightkeeper.trainer.options import OneLineParser, add_options, option
+from lightkeeper.trainer.options import add_options, option
 from lightkeeper.trainer.status import StatusFile
-from lightkeeper.worker_server.rank.admission import Admission, Admitted, MonitorAway, Refused, ask
+from lightkeeper.worker_server.rank.admission import (
+    Admission,
+    Admitted,
+    MonitorAway,
+    OneLineParser,
+    Refused,
+    ask,
+)
 from lightkeeper.worker_server.rank.settings import monitors_of
 from lightkeeper.worker_server.run_dir import stat_fields
 

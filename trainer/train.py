@@ -29,7 +29,6 @@ import time
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,9 +42,9 @@ from torch.distributed.elastic.multiprocessing.errors import record
 
 import lightkeeper
 from lightkeeper.trainer import group, model, options, status
-from lightkeeper.trainer.exchange import Exchange, SemiSync, connect
+from lightkeeper.trainer.exchange import SemiSync, connect
 from lightkeeper.trainer.faults import FaultKind, Variant
-from lightkeeper.trainer.group import SHARD, Intra, RankPlace
+from lightkeeper.trainer.group import SHARD
 from lightkeeper.trainer.injector import (
     REDUCTIONS,
     Injector,
@@ -71,7 +70,7 @@ def train(opt: TrainOptions, reporter: Reporter) -> None:
             ends and the group's launcher restarts the group.
     """
     with reporter.phase("init"):
-        rank = start(opt, reporter)
+        rank = Rank(opt, reporter)
         clock = rank.semi_sync or rank.exchange
         if opt.resume and opt.fingerprint_every:
             write_fingerprint(rank, clock.current_step())  # of the resumed state
@@ -97,93 +96,66 @@ def train(opt: TrainOptions, reporter: Reporter) -> None:
 # -- what a rank consists of -----------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
 class Rank:
     """One rank, ready to train."""
 
-    opt: TrainOptions
-    place: RankPlace
-    intra: Intra | None
-    """None: this rank is its whole group."""
-    batches: model.Batches
-    network: model.ByteTransformer
-    pipeline: Pipeline | None
-    """None: this rank holds all layers."""
-    optimizer: torch.optim.Optimizer
-    pieces: Pieces
-    printed: dict[str, Tensor]
-    """Weights of the first piece: the keeper compares them with the same piece elsewhere."""
-    exchange: Exchange
-    semi_sync: SemiSync | None
-    """None: groups average gradients at every step."""
-    injector: Injector
-    pace: WorkStretcher
-    record: status.StatusFile
-    reporter: Reporter
+    def __init__(self, opt: TrainOptions, reporter: Reporter) -> None:
+        """Join the group, build the model, connect to TorchFT; any failure ends the process."""
+        torch.set_num_threads(1)  # ranks share the cores of a host
+        self.opt, self.reporter = opt, reporter
+        self.place = group.read_place(opt.device)
+        self.injector = Injector(
+            self.place.name,
+            world_size=self.place.world_size,
+            stages=opt.pipeline,
+            host=self.place.host,
+            file=opt.fault_file,
+            declare=reporter.phase,
+        )
+        self.pace = WorkStretcher(opt.step_time_s)
+        self.intra = group.join_group(
+            self.place, opt.group_timeout_s, opt.pipeline, opt.tensor_parallel
+        )
+        """None: this rank is its whole group."""
 
+        self.network = model.build(opt).to(self.place.device)
+        model.split(self.network, self.intra, opt)
+        self.pipeline: Pipeline | None = None
+        """None: this rank holds all layers."""
+        if self.intra is not None and opt.pipeline > 1:
+            from lightkeeper.trainer.pipeline import Pipeline  # noqa: PLC0415 - 3 s of CPU
 
-def start(opt: TrainOptions, reporter: Reporter) -> Rank:
-    """Join the group, build the model, connect to TorchFT; any failure ends the process."""
-    torch.set_num_threads(1)  # ranks share the cores of a host
-    place = group.read_place(opt.device)
-    injector = Injector(
-        place.name,
-        world_size=place.world_size,
-        stages=opt.pipeline,
-        host=place.host,
-        file=opt.fault_file,
-        declare=reporter.phase,
-    )
-    intra = group.join_group(place, opt.group_timeout_s, opt.pipeline, opt.tensor_parallel)
+            self.pipeline = Pipeline(self.network, self.intra, opt, self.injector, reporter)
+        self.optimizer = torch.optim.AdamW(self.network.parameters(), lr=opt.learning_rate)
+        self.pieces = Pieces(self.network, self.optimizer, cut_of(self.place, opt))
+        self.printed = self.pieces.weights_of(0)
+        """The keeper compares them with the same piece elsewhere."""
 
-    network = model.build(opt).to(place.device)
-    model.split(network, intra, opt)
-    pipeline = None
-    if intra is not None and opt.pipeline > 1:
-        from lightkeeper.trainer.pipeline import Pipeline  # noqa: PLC0415 - 3 s of CPU to import
+        resumed = resume(self)
+        self.exchange = connect(self.place, opt, self.pieces)
+        if resumed is not None:
+            self.exchange.resume(*resumed)
+        for manager in self.exchange.managers:
+            reporter.observe_manager(manager)
+        self.semi_sync: SemiSync | None = None
+        """None: groups average gradients at every step."""
+        if opt.algorithm != "every-step":
+            self.semi_sync = SemiSync(opt, self.exchange, self.network, self.optimizer)
 
-        pipeline = Pipeline(network, intra, opt, injector, reporter)
-    optimizer = torch.optim.AdamW(network.parameters(), lr=opt.learning_rate)
-    cut = cut_of(place, opt)
-    pieces = Pieces(network, optimizer, cut)
-
-    resumed = resume(opt, network, optimizer, intra)
-    exchange = connect(place, opt, cut, pieces.state_of)
-    if resumed is not None:
-        exchange.resume(*resumed)
-    for manager in exchange.managers:
-        reporter.observe_manager(manager)
-    every_step = opt.algorithm == "every-step"
-
-    record = status.open_for(opt.status_file, place.name)
-    text = model.standard_library()
-    record.write(
-        "started",
-        host=place.host,
-        parameters=sum(p.numel() for p in network.parameters()),
-        held=pieces.gradient.numel(),
-        step=exchange.current_step(),
-        corpus_sha256=hashlib.sha256(text).hexdigest(),
-    )
-    # Tensor parallel ranks and the stages of a pipeline work on the same batch.
-    reader = place.group_rank if intra is None else intra.mesh[SHARD].get_local_rank()
-    return Rank(
-        opt=opt,
-        place=place,
-        intra=intra,
-        batches=model.Batches(text, opt, model.group_index(place.group), reader),
-        network=network,
-        pipeline=pipeline,
-        optimizer=optimizer,
-        pieces=pieces,
-        printed=pieces.weights_of(0),
-        exchange=exchange,
-        semi_sync=None if every_step else SemiSync(opt, exchange, network, optimizer),
-        injector=injector,
-        pace=WorkStretcher(opt.step_time_s),
-        record=record,
-        reporter=reporter,
-    )
+        text = model.standard_library()
+        # Tensor parallel ranks and the stages of a pipeline work on the same batch.
+        mesh = None if self.intra is None else self.intra.mesh[SHARD]
+        reader = self.place.group_rank if mesh is None else mesh.get_local_rank()
+        self.batches = model.Batches(text, opt, model.group_index(self.place.group), reader)
+        self.record = status.open_for(opt.status_file, self.place.name)
+        self.record.write(
+            "started",
+            host=self.place.host,
+            parameters=sum(p.numel() for p in self.network.parameters()),
+            held=self.pieces.gradient.numel(),
+            step=self.exchange.current_step(),
+            corpus_sha256=hashlib.sha256(text).hexdigest(),
+        )
 
 
 # -- groups average their gradients at every step --------------------------------------------
@@ -469,16 +441,12 @@ def save(rank: Rank, folder: Path) -> None:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def resume(
-    opt: TrainOptions,
-    network: model.ByteTransformer,
-    optimizer: torch.optim.Optimizer,
-    intra: Intra | None,
-) -> tuple[int, int] | None:
+def resume(rank: Rank) -> tuple[int, int] | None:
     """With `--resume`, load the newest checkpoint; returns its committed steps and batches.
 
     A checkpoint that does not fit this model ends the process with one line.
     """
+    opt, intra = rank.opt, rank.intra
     if not opt.resume or opt.checkpoint_dir is None:
         return None
     chosen = [next(reversed(whole(opt.checkpoint_dir, "*")), None)]
@@ -491,7 +459,7 @@ def resume(
     from torch.distributed.checkpoint import state_dict_loader as dcp  # noqa: PLC0415
 
     clock = torch.zeros(2, dtype=torch.int64)
-    wanted: dict[str, Any] = {**tensors_of(network, optimizer), _CLOCK: clock}
+    wanted: dict[str, Any] = {**tensors_of(rank.network, rank.optimizer), _CLOCK: clock}
     try:
         dcp.load(wanted, checkpoint_id=str(path), no_dist=intra is None)
     except Exception as error:  # noqa: BLE001 - DCP wraps whatever a rank met, by rank

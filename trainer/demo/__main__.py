@@ -297,11 +297,10 @@ def _run_fleet(options: DemoOptions, run_dir: Path, faults: tuple[str, ...]) -> 
             log.say(verdict(report))
         if options.keep_running:
             rank_url = client.snapshot()["ranks"][0]["url"]
-            log.say(f"everything stays up until Ctrl-C; open {fleet.monitor_url}/ or try:")
-            for command in (f"lightkeeper top --monitor {fleet.monitor_url}",
-                            f"curl {fleet.monitor_url}", f"curl {rank_url}"):  # fmt: skip
-                print(f"  {command}", file=sys.stderr)
-            log.say(f"both say what else they answer; the token is in {fleet.token_file}")
+            log.say(
+                f"everything stays up until Ctrl-C; open {fleet.monitor_url}/, or curl it and "
+                f"{rank_url}: both say what else to ask; the token is in {fleet.token_file}"
+            )
             with contextlib.suppress(KeyboardInterrupt):
                 for _ in fleet.attempts(inf, 1):
                     pass

@@ -18,8 +18,9 @@ from typing import Any, Final, NamedTuple
 import requests
 
 from lightkeeper.trainer import faults, status
-from lightkeeper.trainer.options import OneLineParser, add_options, option
+from lightkeeper.trainer.options import add_options, option
 from lightkeeper.trainer.supervisor import end, spawn
+from lightkeeper.worker_server.rank.admission import OneLineParser
 
 _PYTHON: Final = (sys.executable, "-P", "-m")
 
