@@ -141,21 +141,15 @@ class SemiSync:
         self._optimizer = optimizer
         self._every = opt.sync_every
         self._since = 0
-        self._torchft: AbstractContextManager[Any]
+        self.hooks: AbstractContextManager[Any]
+        """On the optimizer, while entered."""
         if opt.algorithm == "diloco":
             outer = torch.optim.SGD(
                 network.parameters(), lr=OUTER_RATE, momentum=OUTER_MOMENTUM, nesterov=True
             )
-            self._torchft = DiLoCo(exchange.lead, [network], optimizer, outer, opt.sync_every)
+            self.hooks = DiLoCo(exchange.lead, [network], optimizer, outer, opt.sync_every)
         else:
-            self._torchft = LocalSGD(exchange.lead, network, optimizer, opt.sync_every)
-
-    def __enter__(self) -> SemiSync:
-        self._torchft.__enter__()
-        return self
-
-    def __exit__(self, *why: Any) -> None:
-        self._torchft.__exit__(*why)
+            self.hooks = LocalSGD(exchange.lead, network, optimizer, opt.sync_every)
 
     def current_step(self) -> int:
         """Committed training steps so far, plus those since the last meeting."""

@@ -221,15 +221,12 @@ class Injector:
     def _read_if_changed(self, file: Path) -> None:
         try:
             now = os.stat(file)
-        except FileNotFoundError:
-            self._stat, self._wanted = None, []
-            return
-        stat = (now.st_mtime_ns, now.st_size, now.st_ino)
-        if stat == self._stat:
-            return
-        self._stat = stat
-        try:
+            if (stat := (now.st_mtime_ns, now.st_size, now.st_ino)) == self._stat:
+                return
+            self._stat = stat
             data = json.loads(file.read_text())
+        except FileNotFoundError:
+            self._stat, data = None, []
         except (OSError, ValueError) as error:
             self.say(f"{self.rank}: error: fault file {file}: {error}")
             return

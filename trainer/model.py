@@ -110,9 +110,16 @@ def split(network: ByteTransformer, intra: Intra | None, opt: TrainOptions) -> N
     """Give this rank its part of the model, in place, in the same order as torchtitan.
 
     Stages of a pipeline first, then tensor parallel (whole attention heads and columns of the MLP),
-    then compile, then FSDP2 around each block and around all.
+    then compile, then FSDP2 around each block and around all. Every tensor's rows must divide into
+    `--pieces` equal parts in each tensor parallel rank.
     """
-    check_divisible(network, opt)
+    parts = max(1, opt.pieces) * opt.tensor_parallel
+    for name, parameter in network.named_parameters():
+        if parameter.shape[0] % parts:
+            sys.exit(
+                f"trainer: {name} has {parameter.shape[0]} rows, which do not fall into {parts} "
+                "equal parts (--pieces times --tensor-parallel): choose another --width"
+            )
     if intra is not None and opt.pipeline > 1:
         _keep_stage(network, intra.mesh[STAGE].get_local_rank(), opt.pipeline)
     blocks = list(network.blocks.values())
@@ -129,17 +136,6 @@ def split(network: ByteTransformer, intra: Intra | None, opt: TrainOptions) -> N
         for block in blocks:
             fully_shard(block, mesh=mesh)
         fully_shard(network, mesh=mesh)
-
-
-def check_divisible(network: nn.Module, opt: TrainOptions) -> None:
-    """Every tensor's rows must divide into `--pieces` equal parts in each tensor parallel rank."""
-    parts = max(1, opt.pieces) * opt.tensor_parallel
-    for name, parameter in network.named_parameters():
-        if parameter.shape[0] % parts:
-            sys.exit(
-                f"trainer: {name} has {parameter.shape[0]} rows, which do not fall into {parts} "
-                "equal parts (--pieces times --tensor-parallel): choose another --width"
-            )
 
 
 def _keep_stage(network: ByteTransformer, stage: int, stages: int) -> None:

@@ -15,7 +15,6 @@ No torch.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import os
 import re
@@ -31,13 +30,12 @@ from pathlib import Path
 from typing import Final
 
 from lightkeeper.trainer import options as trainer_options
-from lightkeeper.trainer.options import add_options, option
+from lightkeeper.trainer.options import option, parser_of
 from lightkeeper.trainer.status import StatusFile
 from lightkeeper.worker_server.rank.admission import (
     Admission,
     Admitted,
     MonitorAway,
-    OneLineParser,
     Refused,
     ask,
 )
@@ -175,17 +173,15 @@ def _is_sidecar(pid: int) -> bool:
         return False
 
 
-def _state(pid: int) -> str:
-    return (stat_fields(pid) or "X")[0]
-
-
 def _end_all(pids: Sequence[int], number: signal.Signals, limit_s: float) -> list[int]:
     """Send a signal; those still alive after `limit_s`."""
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
     until = time.monotonic() + limit_s
-    while (left := [p for p in pids if _state(p) not in "ZX"]) and time.monotonic() < until:
+    while left := [pid for pid in pids if (stat_fields(pid) or "X")[0] not in "ZX"]:
+        if time.monotonic() >= until:
+            break
         time.sleep(0.05)
     return left
 
@@ -352,14 +348,11 @@ class SupervisorOptions:
 
 def parse(arguments: Sequence[str] | None = None) -> SupervisorOptions:
     """Checked options; wrong use ends the process here, not in every launch."""
-    top = OneLineParser(
-        prog="lightkeeper.trainer.supervisor",
-        description="Keep one replica group running: start torchrun on the first host that the "
-        "monitor admits, and again, after asking again, whenever it left.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    about = (
+        "Keep one replica group running: start torchrun on the first host that the monitor admits, "
+        "and again, after asking again, whenever it left."
     )
-    add_options(top, SupervisorOptions)
+    top = parser_of(SupervisorOptions, "lightkeeper.trainer.supervisor", about, _EPILOG)
     top.add_argument(
         "arguments", nargs="*", metavar="-- ARGS", help="for python -m lightkeeper.trainer.train"
     )

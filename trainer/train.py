@@ -74,7 +74,7 @@ def train(opt: TrainOptions, reporter: Reporter) -> None:
         clock = rank.semi_sync or rank.exchange
         if opt.resume and opt.fingerprint_every:
             write_fingerprint(rank, clock.current_step())  # of the resumed state
-    with rank.semi_sync or nullcontext():
+    with rank.semi_sync.hooks if rank.semi_sync else nullcontext():
         while not opt.steps or clock.current_step() < opt.steps:
             began_s = time.perf_counter()
             step = clock.current_step()
@@ -147,7 +147,7 @@ class Rank:
         mesh = None if self.intra is None else self.intra.mesh[SHARD]
         reader = self.place.group_rank if mesh is None else mesh.get_local_rank()
         self.batches = model.Batches(text, opt, model.group_index(self.place.group), reader)
-        self.record = status.open_for(opt.status_file, self.place.name)
+        self.record = status.StatusFile(opt.status_file, rank=self.place.name, pid=os.getpid())
         self.record.write(
             "started",
             host=self.place.host,
@@ -483,16 +483,13 @@ def whole(directory: Path, group: str) -> list[Path]:
 # -- the process ------------------------------------------------------------------------------
 
 
-def quieten(line: logging.LogRecord) -> bool:
-    """TorchFT warns at every quorum that it cannot reset NCCL's flight recorder: there is none."""
-    return "Unable to reset NCCL flight recorder" not in line.getMessage()
-
-
 @record  # torchrun finds the traceback of the rank that failed first in its error file
 def main() -> None:
     opt = options.parse()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # end at once, even from inside a C call
-    logging.getLogger("torchft.manager").addFilter(quieten)
+    # TorchFT warns at every quorum that it cannot reset NCCL's flight recorder: there is none.
+    noise = "Unable to reset NCCL flight recorder"
+    logging.getLogger("torchft.manager").addFilter(lambda line: noise not in line.getMessage())
     warnings.filterwarnings("ignore", message="The given buffer is not writable")  # its transport
     train(opt, lightkeeper.attach())
 

@@ -88,9 +88,9 @@ def test_a_group_that_was_not_evicted_says_what_held_the_keeper() -> None:
 
 def test_alone_every_committed_step_is_lost_once_all_survivors_crashed() -> None:
     named = incident("rg_1.0", firing_s=106.0)
-    one = report(named, keeper=False, rg_0=223.0)
-    assert (one["survivors_crashed"], one["to_survivors_crashed"]) == (["rg_0"], 123.0)
-    assert one["steps_lost"] == 0
+    half = report(named, keeper=False, rg_0=223.0)
+    assert (half["survivors_crashed"], half["to_survivors_crashed"]) == (["rg_0"], 123.0)
+    assert half["steps_lost"] == 0
     both = report(named, keeper=False, rg_0=225.0, rg_2=223.0)
     assert (both["survivors_crashed"], both["steps_lost"]) == (["rg_2", "rg_0"], 42)
     assert both["problems"] == []

@@ -139,10 +139,10 @@ def test_training_goes_on_without_the_monitor_and_it_comes_back_knowing_everythi
     options = parse(["--groups", "2", "--fault", "hang"])
     with (
         start_fleet(options, tmp_path) as fleet,
-        contextlib.closing(fleet.monitor()) as client,
         scraping(fleet) as prom,
     ):
-        wait_until_whole(fleet, client, quiet, 180)
+        client = fleet.monitor
+        wait_until_whole(fleet, quiet, 180)
         urls = {rank["rank"]: rank["url"] for rank in client.snapshot()["ranks"]}
 
         kill_monitor(fleet)

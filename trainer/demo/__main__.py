@@ -1,4 +1,4 @@
-"""`lightkeeper demo`: faults in a real fleet, each from injection to recovery, told by the monitor.
+"""`lightkeeper demo`: faults in a real fleet, each from injection to recovery.
 
 Every time is measured where it happens: the injection by the trainer that fails, the rest by the
 monitor. Both run on this machine and use one clock.
@@ -23,7 +23,6 @@ from lightkeeper.trainer.demo.fleet import (
     DemoOptions,
     FleetError,
     MonitorAwayError,
-    MonitorClient,
     parse,
     start_fleet,
     unhealthy,
@@ -51,9 +50,7 @@ Show = Callable[[Row, str], None]
 """Shows a snapshot of the monitor and what the demo is waiting for."""
 
 
-def _looks(
-    fleet: DemoFleet, client: MonitorClient, limit_s: float
-) -> Iterator[tuple[Row, list[Row]]]:
+def _looks(fleet: DemoFleet, limit_s: float) -> Iterator[tuple[Row, list[Row]]]:
     """The monitor's snapshot and incidents, polled until the limit, while it answers.
 
     Raises:
@@ -61,18 +58,18 @@ def _looks(
     """
     for _ in fleet.attempts(limit_s, POLL_S):
         with contextlib.suppress(MonitorAwayError):
-            seen = client.snapshot(), client.incidents()
+            seen = fleet.monitor.snapshot(), fleet.monitor.incidents()
             yield seen
 
 
-def wait_until_whole(fleet: DemoFleet, client: MonitorClient, show: Show, limit_s: float) -> None:
+def wait_until_whole(fleet: DemoFleet, show: Show, limit_s: float) -> None:
     """Wait until every rank of every group commits and no incident is open.
 
     Raises:
         FleetError: a process of the demo ended, or the fleet was not whole in time.
     """
     why: str | None = "the monitor did not answer"
-    for snapshot, _ in _looks(fleet, client, limit_s):
+    for snapshot, _ in _looks(fleet, limit_s):
         why = unhealthy(snapshot, fleet.options.groups, fleet.options.ranks_per_group)
         if why is None:
             return
@@ -82,18 +79,18 @@ def wait_until_whole(fleet: DemoFleet, client: MonitorClient, show: Show, limit_
     )
 
 
-def run_fault(fleet: DemoFleet, client: MonitorClient, kind: str, rank: str, show: Show) -> Row:
+def run_fault(fleet: DemoFleet, kind: str, rank: str, show: Show) -> Row:
     """Inject one fault and follow it until the group is back, or the limit; returns its report."""
-    earlier = {incident["id"] for incident in client.incidents()}
+    earlier = {incident["id"] for incident in fleet.monitor.incidents()}
     # Weights must have been seen to be equal before one that differs can be recognised.
-    best_step = max((row.get("step") or 0 for row in client.snapshot()["ranks"]), default=0)
+    best_step = max((row.get("step") or 0 for row in fleet.monitor.snapshot()["ranks"]), default=0)
     step = best_step + EQUAL_STEPS if kind == "corrupt" else None
     fault_id = fleet.inject(kind, rank, step)
     for _ in fleet.attempts(STRIKE_LIMIT_S, 0.1):
         marker = fleet.fired(fault_id)
         if marker is not None:
             break
-        show(client.snapshot(), f"injecting {kind} into {rank}")
+        show(fleet.monitor.snapshot(), f"injecting {kind} into {rank}")
     else:
         raise FleetError(
             f"{kind} did not strike {rank} within {STRIKE_LIMIT_S:.0f} s: is it training?"
@@ -101,7 +98,7 @@ def run_fault(fleet: DemoFleet, client: MonitorClient, kind: str, rank: str, sho
     keeper = fleet.options.keeper
     alone_s = ALONE_SLOW_LIMIT_S if kind == "slow" else ALONE_LIMIT_S
     report = report_of(fleet.options, kind, marker, [], {})
-    for snapshot, listed in _looks(fleet, client, KEEPER_LIMIT_S if keeper else alone_s):
+    for snapshot, listed in _looks(fleet, KEEPER_LIMIT_S if keeper else alone_s):
         incidents = [incident for incident in listed if incident["id"] not in earlier]
         left = {group: fleet.left_s(group, marker.time) for group in fleet.groups}
         report = report_of(fleet.options, kind, marker, incidents, left)
@@ -116,10 +113,19 @@ def run_fault(fleet: DemoFleet, client: MonitorClient, kind: str, rank: str, sho
 def _main_incident(kind: str, incidents: list[Row]) -> Row | None:
     """The incident that fired for this fault: the evicting one, else the first to fire."""
     fired = [item for item in incidents if item["milestones"].get("firing_s") is not None]
-    evicting = [item for item in fired if item["milestones"].get("evict_asked_s") is not None]
-    expected = [item for item in fired if item["kind"] == FAULTS[kind].incident]
-    candidates = evicting or expected or fired
-    return min(candidates, key=lambda item: float(item["milestones"]["firing_s"]), default=None)
+    return min(
+        fired,
+        key=lambda item: (
+            not _evicting(item),
+            item["kind"] != FAULTS[kind].incident,
+            item["milestones"]["firing_s"],
+        ),
+        default=None,
+    )
+
+
+def _evicting(incident: Row) -> bool:
+    return incident["milestones"].get("evict_asked_s") is not None
 
 
 def report_of(
@@ -171,9 +177,8 @@ def _wrong(report: Row, incidents: list[Row]) -> Iterator[str]:
         yield "not found"
     elif report["culprit_ranks"] != [report["target_rank"]]:
         yield f"accused {', '.join(report['culprit_ranks'])}, not {report['target_rank']}"
-    evicting = [item for item in incidents if item["milestones"].get("evict_asked_s") is not None]
-    evicted = {group for item in evicting for group in item["groups"]} - {report["target_group"]}
-    if evicted:
+    evicted = {group for item in filter(_evicting, incidents) for group in item["groups"]}
+    if evicted := evicted - {report["target_group"]}:
         yield f"evicted the healthy {', '.join(sorted(evicted))}"
 
 
@@ -238,7 +243,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     run_dir = options.run_dir or Path(tempfile.mkdtemp(prefix="lightkeeper-demo-"))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        reports = _run(options, run_dir.resolve())
+        # Nobody repairs a fleet without keeper: the effects of one fault would spoil the next.
+        runs = {"": options.faults} if options.keeper else {
+            f"{number}-{kind}": (kind,) for number, kind in enumerate(options.faults)
+        }  # fmt: skip
+        reports = [
+            report
+            for name, faults in runs.items()
+            for report in _run_fleet(options, run_dir.resolve() / name, faults)
+        ]
     except (OSError, FleetError, MonitorAwayError) as exc:
         at = f"{exc.filename or run_dir}: {exc.strerror}" if isinstance(exc, OSError) else exc
         print(f"error: {at}", file=sys.stderr)
@@ -263,40 +276,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if options.keeper and not ok else 0
 
 
-def _run(options: DemoOptions, run_dir: Path) -> list[Row]:
-    if options.keeper:
-        return _run_fleet(options, run_dir, options.faults)
-    # Nobody repairs the fleet here: the effects of one fault would spoil the next.
-    return [
-        report
-        for number, kind in enumerate(options.faults)
-        for report in _run_fleet(options, run_dir / f"{number}-{kind}", (kind,))
-    ]
-
-
 def _run_fleet(options: DemoOptions, run_dir: Path, faults: tuple[str, ...]) -> list[Row]:
     reports: list[Row] = []
     log = DemoLog()
-    with start_fleet(options, run_dir) as fleet, contextlib.closing(fleet.monitor()) as client:
+    with start_fleet(options, run_dir) as fleet:
         log.say(
             f"starting {options.groups} groups x {options.ranks_per_group} ranks, "
             f"{'with' if options.keeper else 'without'} keeper; logs in {run_dir}"
         )
-        wait_until_whole(fleet, client, log.show, START_LIMIT_S)
+        wait_until_whole(fleet, log.show, START_LIMIT_S)
         log.say(f"whole: every rank commits. Monitor: {fleet.monitor_url}")
         for number, kind in enumerate(faults):
             if number and options.keeper:
-                wait_until_whole(fleet, client, log.show, START_LIMIT_S)
+                wait_until_whole(fleet, log.show, START_LIMIT_S)
             # Another group for each fault, and its last rank, which hosts no TorchFT manager.
             rank = f"rg_{(number + 1) % options.groups}.{options.ranks_per_group - 1}"
             log.say(f"injecting {kind} into {rank}: {FAULTS[kind].says}")
-            report = run_fault(fleet, client, kind, rank, log.show)
+            report = run_fault(fleet, kind, rank, log.show)
             reports.append(report)
             if report["incident"] is not None:
                 fleet.print_story(report["incident"])
             log.say(verdict(report))
         if options.keep_running:
-            rank_url = client.snapshot()["ranks"][0]["url"]
+            rank_url = fleet.monitor.snapshot()["ranks"][0]["url"]
             log.say(
                 f"everything stays up until Ctrl-C; open {fleet.monitor_url}/, or curl it and "
                 f"{rank_url}: both say what else to ask; the token is in {fleet.token_file}"

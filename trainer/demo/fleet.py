@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import secrets
@@ -18,9 +17,8 @@ from typing import Any, Final, NamedTuple
 import requests
 
 from lightkeeper.trainer import faults, status
-from lightkeeper.trainer.options import add_options, option
+from lightkeeper.trainer.options import option, parser_of
 from lightkeeper.trainer.supervisor import end, spawn
-from lightkeeper.worker_server.rank.admission import OneLineParser
 
 _PYTHON: Final = (sys.executable, "-P", "-m")
 
@@ -119,14 +117,11 @@ class DemoOptions:
 def parse(argv: Sequence[str] | None = None) -> DemoOptions:
     """Options from the command line; wrong ones end the process with status 2."""
     faults = "\n".join(f"  {name:<15}{fault.says}" for name, fault in FAULTS.items())
-    parser = OneLineParser(
-        prog="lightkeeper demo",
-        description="Start a TorchFT fleet on this machine, make a rank sick, and watch "
-        "lightkeeper name it, evict its group through the Lighthouse, and training continue.",
-        epilog=_EPILOG.format(faults=faults),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    about = (
+        "Start a TorchFT fleet on this machine, make a rank sick, and watch lightkeeper name it, "
+        "evict its group through the Lighthouse, and training continue."
     )
-    add_options(parser, DemoOptions)
+    parser = parser_of(DemoOptions, "lightkeeper demo", about, _EPILOG.format(faults=faults))
     args = parser.parse_args(argv)
     several = args.ranks_per_group > 1
     args.faults = tuple(
@@ -205,8 +200,6 @@ def unhealthy(snapshot: dict[str, Any], groups: int, ranks_per_group: int) -> st
 
 SHUTDOWN_GRACE_S: Final = 15.0
 
-SLOW_FACTOR: Final = 6.0
-
 
 class FleetError(RuntimeError):
     """The fleet could not start or died; the message says which part, and its log."""
@@ -232,20 +225,17 @@ class DemoFleet:
 
     def __post_init__(self) -> None:
         self.monitor_url = _loopback(self.options.port)
+        self.monitor = MonitorClient(self.monitor_url)
         self.token_file = self.run_dir / "token"
         self.fault_file = self.run_dir / "fault.json"
         self.groups = tuple(f"rg_{index}" for index in range(self.options.groups))
-
-    def monitor(self) -> MonitorClient:
-        return MonitorClient(self.monitor_url)
 
     def inject(self, kind: str, rank: str, step: int | None = None) -> str:
         """Ask the trainer of `rank` to fail at `step`, or at its next step; returns the fault's
         id.
         """
         fault_id = f"{len(faults.markers(self.fault_file)) + 1}-{kind}"
-        fault = {"id": fault_id, "kind": kind, "rank": rank, "factor": SLOW_FACTOR,
-                 "step": step}  # fmt: skip
+        fault = {"id": fault_id, "kind": kind, "rank": rank, "factor": 6.0, "step": step}
         faults.inject(self.fault_file, faults.parse_fault(fault))
         return fault_id
 
@@ -270,27 +260,19 @@ class DemoFleet:
         """One attempt after the other until the limit, while every process runs.
 
         Raises:
-            FleetError: one ended.
+            FleetError: one ended; names it, its status, and its log with the last line.
         """
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline:
-            self.check_alive()
+            for name, process in self.processes.items():
+                if process.poll() is not None:
+                    log = self._log(name)
+                    lines = log.read_text(errors="replace").split("\n")
+                    said = next(filter(str.strip, reversed(lines)), "no output").strip()
+                    status = f"{name} ended with status {process.returncode}"
+                    raise FleetError(f"{status}: {said} (log: {log})")
             yield
             time.sleep(every_s)
-
-    def check_alive(self) -> None:
-        """Check that every process runs.
-
-        Raises:
-            FleetError: one ended; names it, its status, and its log with the last line.
-        """
-        for name, process in self.processes.items():
-            if process.poll() is not None:
-                log = self._log(name)
-                said = log.read_text(errors="replace").strip().rpartition("\n")[2] or "no output"
-                raise FleetError(
-                    f"{name} ended with status {process.returncode}: {said.strip()} (log: {log})"
-                )
 
     def _log(self, name: str) -> Path:
         return self.run_dir / "logs" / f"{name}.log"
@@ -320,6 +302,7 @@ class DemoFleet:
                 process.terminate()
             for process in ending:
                 end(process, SHUTDOWN_GRACE_S)
+        self.monitor.close()
 
 
 def free_port() -> int:
