@@ -7,7 +7,7 @@ commit together, so several pieces in one process vote at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from datetime import timedelta
@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 from torchft import Manager
 from torchft.local_sgd import DiLoCo, LocalSGD
-from torchft.process_group import ProcessGroup, ProcessGroupGloo, ProcessGroupNCCL
+from torchft.process_group import ProcessGroupGloo, ProcessGroupNCCL
 
 from lightkeeper.trainer.group import RankPlace
 from lightkeeper.trainer.options import TrainOptions
-from lightkeeper.trainer.pieces import Cut
+from lightkeeper.trainer.pieces import Cut, Pieces
 
 State = dict[str, Tensor]
 
@@ -83,12 +83,12 @@ class Exchange:
             self._voters.shutdown(wait=False)
 
 
-def connect(
-    place: RankPlace, opt: TrainOptions, cut: Cut, state_of: Callable[[int], State]
-) -> Exchange:
+def connect(place: RankPlace, opt: TrainOptions, pieces: Pieces) -> Exchange:
     """A manager for each piece; piece 0's also hosts the group's manager server."""
+    cut = pieces.cut
+    states = map(pieces.state_of, range(cut.count))
     return Exchange(
-        [_manager(place, opt, cut, cut.first + i, state_of(i)) for i in range(cut.count)]
+        [_manager(place, opt, cut, n, state) for n, state in enumerate(states, cut.first)]
     )
 
 
@@ -97,8 +97,11 @@ def _manager(place: RankPlace, opt: TrainOptions, cut: Cut, piece: int, state: S
         for name, tensor in state.items():
             tensor.copy_(fetched[name])  # in place: optimizer and flat gradient keep their views
 
+    timeout = timedelta(seconds=opt.timeout_s)
+    # Rebuilt at every quorum: a mesh of gloo's sockets, or an NCCL communicator.
+    kind = ProcessGroupGloo if place.device.type == "cpu" else ProcessGroupNCCL
     return Manager(
-        pg=_process_group(place, opt),
+        pg=kind(timeout=timeout),
         load_state_dict=load,
         state_dict=lambda: state,
         min_replica_size=opt.min_replicas,
@@ -108,7 +111,7 @@ def _manager(place: RankPlace, opt: TrainOptions, cut: Cut, piece: int, state: S
         # from another group, and a receiving group contributes no gradient to that step: the ranks
         # of one group would take different first steps.
         init_sync=False,
-        timeout=timedelta(seconds=opt.timeout_s),
+        timeout=timeout,
         quorum_timeout=timedelta(seconds=opt.quorum_timeout_s),
         quorum_retries=opt.quorum_retries,
         connect_timeout=timedelta(seconds=opt.connect_timeout_s),
@@ -117,14 +120,6 @@ def _manager(place: RankPlace, opt: TrainOptions, cut: Cut, piece: int, state: S
         replica_id=place.group,
         hostname=place.address,
     )
-
-
-def _process_group(place: RankPlace, opt: TrainOptions) -> ProcessGroup:
-    """Rebuilt at every quorum: a mesh of gloo's sockets, or an NCCL communicator."""
-    timeout = timedelta(seconds=opt.timeout_s)
-    if place.device.type == "cpu":
-        return ProcessGroupGloo(timeout=timeout)
-    return ProcessGroupNCCL(timeout=timeout)
 
 
 class SemiSync:
@@ -146,21 +141,15 @@ class SemiSync:
         self._optimizer = optimizer
         self._every = opt.sync_every
         self._since = 0
-        self._torchft: AbstractContextManager[Any]
+        self.hooks: AbstractContextManager[Any]
+        """On the optimizer, while entered."""
         if opt.algorithm == "diloco":
             outer = torch.optim.SGD(
                 network.parameters(), lr=OUTER_RATE, momentum=OUTER_MOMENTUM, nesterov=True
             )
-            self._torchft = DiLoCo(exchange.lead, [network], optimizer, outer, opt.sync_every)
+            self.hooks = DiLoCo(exchange.lead, [network], optimizer, outer, opt.sync_every)
         else:
-            self._torchft = LocalSGD(exchange.lead, network, optimizer, opt.sync_every)
-
-    def __enter__(self) -> SemiSync:
-        self._torchft.__enter__()
-        return self
-
-    def __exit__(self, *why: Any) -> None:
-        self._torchft.__exit__(*why)
+            self.hooks = LocalSGD(exchange.lead, network, optimizer, opt.sync_every)
 
     def current_step(self) -> int:
         """Committed training steps so far, plus those since the last meeting."""

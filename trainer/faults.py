@@ -28,8 +28,6 @@ import msgspec
 
 from lightkeeper.worker_server.wire import split_rank_name
 
-DEFAULT_FACTOR: Final = 5.0
-DEFAULT_SECONDS: Final = 2.0
 FIRST_PHASE: Final = "data"
 PHASES: Final = (FIRST_PHASE, "forward", "backward", "communication", "optimizer")
 """Where a fault may strike: when that phase begins, outside any collective."""
@@ -139,13 +137,13 @@ class PlannedFault:
     """The rank it hits, such as `rg_1.0`."""
     step: int | None = None
     """First step at which it fires; None = at the next step."""
-    factor: float = DEFAULT_FACTOR
+    factor: float = 5.0
     """Of the slow kinds and `loss_spike`."""
     variant: Variant | None = None
     """None: the first of its kind."""
     phase: str = FIRST_PHASE
     """When it strikes: as this phase begins; slowness and mismatches have no choice."""
-    seconds: float = DEFAULT_SECONDS
+    seconds: float = 2.0
     """Of `pause`."""
 
     @property
@@ -168,22 +166,15 @@ class PlannedFault:
                 raise FaultError(wrong)
 
 
-@dataclass(frozen=True, slots=True)
-class Marker:
-    """The record on disk of a fault that fired."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker(PlannedFault):
+    """The record on disk of a fault that fired, at `step`."""
 
-    id: str
-    kind: FaultKind
-    rank: str
     host: str
-    step: int
     time: float
     """Unix seconds, just before the fault acted."""
-    factor: float = DEFAULT_FACTOR
     refused: str | None = None
     """Why the fault did not act; None when it did."""
-    phase: str = FIRST_PHASE
-    variant: str | None = None
 
 
 # -- from JSON to faults and back, and the files --------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from dataclasses import dataclass
 from datetime import timedelta
@@ -26,7 +27,7 @@ class RankPlace:
     group_rank: int
     world_size: int
     """Ranks in this replica group."""
-    host: str | None
+    host: str
     address: str
     """Where other groups reach this group's manager: torchrun's rendezvous host."""
     device: torch.device
@@ -52,7 +53,7 @@ def read_place(device: str) -> RankPlace:
         group=os.environ.get("REPLICA_GROUP") or os.environ.get("REPLICA_GROUP_ID") or "job",
         group_rank=int(os.environ["RANK"]),
         world_size=int(os.environ["WORLD_SIZE"]),
-        host=os.environ.get("LIGHTKEEPER_HOST"),
+        host=os.environ.get("LIGHTKEEPER_HOST") or socket.gethostname(),
         # torchrun on one machine says `localhost`, for which the manager may use only ::1.
         address="127.0.0.1" if meeting in ("", "localhost") else meeting,
         device=_device(device, int(os.environ.get("LOCAL_RANK", "0"))),

@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import gc
 import json
+import math
 import os
 import signal
 import socket
@@ -16,9 +17,10 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass, field
+from itertools import repeat
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -30,7 +32,6 @@ from torch import Tensor, nn
 from lightkeeper.trainer.faults import (
     FIRST_PHASE,
     LASTING,
-    SLOW_KINDS,
     SPIKE_STEPS,
     VARIANTS,
     FaultError,
@@ -59,24 +60,6 @@ class InjectedError(RuntimeError):
     """What `raise` raises."""
 
 
-def _hang(fault: PlannedFault) -> NoReturn:
-    while True:
-        match fault.how:
-            case Variant.BUSY:
-                pass
-            case Variant.LOCK:
-                lock = threading.Lock()
-                lock.acquire()
-                with lock:
-                    pass
-            case Variant.FILE:
-                reader, _writer = os.pipe()
-                with open(reader, "rb") as file:
-                    file.read()
-            case _:
-                time.sleep(1.0)
-
-
 def _hold_gil(_fault: PlannedFault) -> NoReturn:
     c_library = ctypes.PyDLL(None)  # PyDLL, unlike CDLL, keeps the GIL during the call
     while True:
@@ -87,33 +70,38 @@ def _raise(fault: PlannedFault) -> NoReturn:
     raise InjectedError(f"fault {fault.id!r}")
 
 
-def _pause(fault: PlannedFault) -> None:
-    until = time.monotonic() + fault.seconds
-    match fault.how:
-        case Variant.BUSY:
-            while time.monotonic() < until:
-                pass
-        case Variant.GIL:
-            ctypes.PyDLL(None).usleep(int(fault.seconds * 1e6))
-        case Variant.GC:
-            # A collection holds the GIL for about 30 ms: the pause must end in time on a busy core.
-            garbage: list[Any] = [[] for _ in range(200_000)]
-            while time.monotonic() < until:
-                gc.collect()
-            del garbage
-        case _:
-            time.sleep(fault.seconds)
+def _stand(fault: PlannedFault) -> None:
+    """Python goes no further: for so many seconds, or forever."""
+    until = time.monotonic() + (fault.seconds if fault.kind is FaultKind.PAUSE else math.inf)
+    garbage: list[Any] = []
+    if fault.how is Variant.LOCK:
+        lock = threading.Lock()
+        lock.acquire()
+        lock.acquire()
+    elif fault.how is Variant.FILE:
+        reader, _writer = os.pipe()
+        os.read(reader, 1)
+    elif fault.how is Variant.GIL:
+        ctypes.PyDLL(None).usleep(int(fault.seconds * 1e6))
+    elif fault.how is Variant.GC:
+        # A collection holds the GIL for about 30 ms: the pause must end in time on a busy core.
+        garbage = [[] for _ in range(200_000)]
+    while (left_s := until - time.monotonic()) > 0:
+        if garbage:
+            gc.collect()
+        elif fault.how is not Variant.BUSY:
+            time.sleep(min(1.0, left_s))
 
 
 ACTS: Final[Mapping[FaultKind, Act]] = {
-    FaultKind.HANG: _hang,
+    FaultKind.HANG: _stand,
     FaultKind.GIL: _hold_gil,
     FaultKind.STOP: lambda _: os.kill(os.getpid(), signal.SIGSTOP),
     FaultKind.CRASH: lambda _: os.kill(os.getpid(), signal.SIGKILL),
     FaultKind.SEGFAULT: lambda _: ctypes.string_at(0),
     FaultKind.ABORT: lambda _: os.abort(),
     FaultKind.RAISE: _raise,
-    FaultKind.PAUSE: _pause,
+    FaultKind.PAUSE: _stand,
 }
 """What a fault does immediately; the other kinds change how the rank continues."""
 
@@ -122,62 +110,61 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+@dataclass(eq=False)
 class Injector:
     """What to break in this rank; called at the beginning of every phase."""
 
-    def __init__(
-        self,
-        rank: str,
-        *,
-        world_size: int,
-        stages: int = 1,
-        host: str | None = None,
-        file: Path | None = None,
-        acts: Mapping[FaultKind, Act] = ACTS,
-        declare: Callable[[str], AbstractContextManager[Any]] = nullcontext,
-        say: Callable[[str], None] = _say,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        """`declare` reports a phase to the keeper, as `Reporter.phase` does."""
-        self.slowness = dict.fromkeys(sorted(SLOW_KINDS), 1.0)
-        """How many times as long as measured this rank must take, by kind."""
-        self.nan = False
-        """Whether this rank's gradient must hold a NaN."""
-        self._rank = rank
-        self._world_size = world_size
-        self._stages = stages
-        self._host = host or socket.gethostname()
-        self._file = file
-        self._acts = acts
-        self._declare = declare
-        self._say = say
-        self._clock = clock
-        self._stat: tuple[int, int, int] | None = None
-        self._wanted: list[PlannedFault] = []
-        self._armed: list[PlannedFault] = []
-        self._step = 0
-        self._mismatch: Variant | None = None
-        self._corruption = False
-        self._spikes: tuple[float, int] = (1.0, 0)
-        self._inherit()
+    rank: str
+    _: KW_ONLY
+    world_size: int
+    stages: int = 1
+    host: str = field(default_factory=socket.gethostname)
+    file: Path | None = None
+    acts: Mapping[FaultKind, Act] = field(default_factory=lambda: ACTS)
+    declare: Callable[[str], AbstractContextManager[Any]] = nullcontext
+    """Reports a phase to the keeper, as `Reporter.phase` does."""
+    say: Callable[[str], None] = _say
+    clock: Callable[[], float] = time.time
+    _stat: tuple[int, int, int] | None = field(default=None, init=False)
+    _wanted: list[PlannedFault] = field(default_factory=list, init=False)
+    _armed: list[PlannedFault] = field(default_factory=list, init=False)
+    _step: int = field(default=0, init=False)
+    _due: dict[FaultKind, PlannedFault] = field(default_factory=dict, init=False)
+    """What `take` gives out."""
+    _lasting: dict[FaultKind, float] = field(default_factory=dict, init=False)
+    _spikes: Iterator[float] = field(default_factory=lambda: iter(()), init=False)
+
+    def __post_init__(self) -> None:
+        """Apply earlier faults of this host."""
+        _, number = split_rank_name(self.rank)
+        for marker in markers(self.file) if self.file else ():
+            same_place = marker.host == self.host and split_rank_name(marker.rank)[1] == number
+            if marker.kind in LASTING and same_place:
+                self._suffer(marker)
+                why = f"as fault {marker.id!r} left it"
+                self.say(f"{self.rank}: {marker.kind} on {self.host}, {why}")
+
+    def slowness(self, kind: FaultKind) -> float:
+        """How many times as long as measured this rank must take."""
+        return self._lasting.get(kind, 1.0)
 
     @property
-    def slow_factor(self) -> float:
-        """Of the rank's own work."""
-        return self.slowness[FaultKind.SLOW]
+    def nan(self) -> bool:
+        """Whether this rank's gradient must hold a NaN."""
+        return FaultKind.NAN in self._lasting
 
     def poll(self, step: int) -> None:
         """Fire what is due at `step`, now or in a later phase; may not return."""
-        if self._file is None:
+        if self.file is None:
             return
-        self._read_if_changed(self._file)
+        self._read_if_changed(self.file)
         self._step = step
         self._armed = [
             fault
             for fault in self._wanted
-            if fault.rank == self._rank
+            if fault.rank == self.rank
             and (fault.step is None or step >= fault.step)
-            and not (fired(self._file) / fault.id).exists()
+            and not (fired(self.file) / fault.id).exists()
         ]
         self.strike(FIRST_PHASE)
 
@@ -188,95 +175,67 @@ class Injector:
                 self._armed.remove(fault)
                 self._fire(fault)
 
-    def take_mismatch(self, *variants: Variant) -> Variant | None:
-        """How the next collective inside the group must differ; given once.
+    def take(self, kind: FaultKind, *variants: Variant) -> PlannedFault | None:
+        """A mismatch of one collective, or a corrupt weight, that is due now; given once.
 
         With `variants`, only if it is one of them.
         """
-        if variants and self._mismatch not in variants:
+        fault = self._due.get(kind)
+        if fault is None or (variants and fault.how not in variants):
             return None
-        variant, self._mismatch = self._mismatch, None
-        return variant
-
-    def take_corruption(self) -> bool:
-        """Whether a bit of the weights must flip now; True once."""
-        corruption, self._corruption = self._corruption, False
-        return corruption
+        return self._due.pop(kind)
 
     def take_spike(self) -> float:
         """Factor on the reported loss of this step."""
-        factor, left = self._spikes
-        self._spikes = factor, max(0, left - 1)
-        return factor if left else 1.0
+        return next(self._spikes, 1.0)
 
     def _fire(self, fault: PlannedFault) -> None:
-        assert self._file is not None  # noqa: S101 - it was read
+        assert self.file is not None  # noqa: S101 - it was read
         refused = None
-        if fault.kind is FaultKind.MISMATCH and self._world_size < 2:
+        if fault.kind is FaultKind.MISMATCH and self.world_size < 2:
             refused = "a mismatch needs a replica group of at least 2 ranks"
-        elif fault.how is Variant.FEWER and self._stages < 2:
+        elif fault.how is Variant.FEWER and self.stages < 2:
             refused = "only a stage of a pipeline (--pipeline) has micro-batches to send"
-        marker = Marker(
-            fault.id, fault.kind, self._rank, self._host, self._step, self._clock(), fault.factor,
-            refused, fault.phase, fault.how,
-        )  # fmt: skip
-        mark(self._file, marker)
+        planned = {**asdict(fault), "step": self._step, "variant": fault.how}
+        marker = Marker(**planned, host=self.host, time=self.clock(), refused=refused)
+        mark(self.file, marker)
         if refused:
-            self._say(f"{self._rank}: error: fault {fault.id!r} refused: {refused}")
+            self.say(f"{self.rank}: error: fault {fault.id!r} refused: {refused}")
             return
-        self._say(f"{self._rank}: fault {fault.id!r} ({fault.kind}) fires at step {self._step}")
-        match fault.kind:
-            case kind if kind in LASTING:
-                self._suffer(kind, fault.factor)
-            case FaultKind.MISMATCH:
-                self._mismatch = fault.how
-            case FaultKind.CORRUPT:
-                self._corruption = True
-            case FaultKind.LOSS_SPIKE:
-                self._spikes = fault.factor, SPIKE_STEPS
-            case kind:
-                declared = fault.how is Variant.DECLARED
-                with self._declare("compile") if declared else nullcontext():
-                    self._acts[kind](fault)
-
-    def _suffer(self, kind: FaultKind, factor: float) -> None:
-        """Start a lasting fault."""
-        if kind is FaultKind.NAN:
-            self.nan = True
+        self.say(f"{self.rank}: fault {fault.id!r} ({fault.kind}) fires at step {self._step}")
+        if fault.kind in self.acts:
+            declared = fault.how is Variant.DECLARED
+            with self.declare("compile") if declared else nullcontext():
+                self.acts[fault.kind](fault)
+        elif fault.kind in LASTING:
+            self._suffer(fault)
+        elif fault.kind is FaultKind.LOSS_SPIKE:
+            self._spikes = repeat(fault.factor, SPIKE_STEPS)
         else:
-            self.slowness[kind] = max(self.slowness[kind], factor)
+            self._due[fault.kind] = fault
 
-    def _inherit(self) -> None:
-        """Apply earlier faults of this host."""
-        _, number = split_rank_name(self._rank)
-        for marker in markers(self._file) if self._file else ():
-            same_place = marker.host == self._host and split_rank_name(marker.rank)[1] == number
-            if marker.kind in LASTING and same_place:
-                self._suffer(marker.kind, marker.factor)
-                why = f"as fault {marker.id!r} left it"
-                self._say(f"{self._rank}: {marker.kind} on {self._host}, {why}")
+    def _suffer(self, fault: PlannedFault) -> None:
+        """Start a lasting fault."""
+        self._lasting[fault.kind] = max(self.slowness(fault.kind), fault.factor)
 
     def _read_if_changed(self, file: Path) -> None:
         try:
             now = os.stat(file)
-        except FileNotFoundError:
-            self._stat, self._wanted = None, []
-            return
-        stat = (now.st_mtime_ns, now.st_size, now.st_ino)
-        if stat == self._stat:
-            return
-        self._stat = stat
-        try:
+            if (stat := (now.st_mtime_ns, now.st_size, now.st_ino)) == self._stat:
+                return
+            self._stat = stat
             data = json.loads(file.read_text())
+        except FileNotFoundError:
+            self._stat, data = None, []
         except (OSError, ValueError) as error:
-            self._say(f"{self._rank}: error: fault file {file}: {error}")
+            self.say(f"{self.rank}: error: fault file {file}: {error}")
             return
         self._wanted = []
         for item in data if isinstance(data, list) else [data]:
             try:
                 self._wanted.append(parse_fault(item))
             except FaultError as error:
-                self._say(f"{self._rank}: error: {error}")
+                self.say(f"{self.rank}: error: {error}")
 
 
 # -- slow -----------------------------------------------------------------------------------
@@ -354,7 +313,7 @@ REDUCTIONS: Final = tuple(
 """Mismatches of `reduce_wrongly`; a wrong root needs a broadcast, the other one a pipeline."""
 
 
-def reduce_wrongly(squares: Tensor, loss: Tensor, intra: Intra, variant: Variant) -> None:
+def reduce_wrongly(squares: Tensor, loss: Tensor, intra: Intra, variant: Variant | None) -> None:
     """Replaces: all-reduce of `squares` in `norms`, then of `loss` in `metrics`."""
     group, metrics = intra.norms, intra.metrics
     match variant:

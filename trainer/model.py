@@ -13,14 +13,11 @@ the same batch.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import sys
 import sysconfig
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -38,22 +35,13 @@ _SPLIT_BY_OUTPUT: Final = ("qkv", "expand")
 _SPLIT_BY_INPUT: Final = ("project", "contract")
 
 
-@dataclass(frozen=True, slots=True)
-class ModelConfig:
-    layers: int = 2
-    width: int = 128
-    heads: int = 4
-    context: int = 128
-    """Bytes that the model sees at once."""
-
-
 class Block(nn.Module):
     """Attention, then a two-layer MLP, each on the normalised residual stream."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, opt: TrainOptions) -> None:
         super().__init__()
-        width = config.width
-        self.head_width = width // config.heads
+        width = opt.width
+        self.head_width = width // opt.heads
         self.norm_attention = nn.RMSNorm(width)
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.project = nn.Linear(width, width, bias=False)
@@ -77,13 +65,13 @@ class Block(nn.Module):
 class ByteTransformer(nn.Module):
     """Predicts the next byte at every position."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, opt: TrainOptions) -> None:
         super().__init__()
-        self.embed: nn.Embedding | None = nn.Embedding(VOCABULARY, config.width)
-        self.position: nn.Embedding | None = nn.Embedding(config.context, config.width)
-        self.blocks = nn.ModuleDict({str(n): Block(config) for n in range(config.layers)})
-        self.norm: nn.RMSNorm | None = nn.RMSNorm(config.width)
-        self.head: nn.Linear | None = nn.Linear(config.width, VOCABULARY, bias=False)
+        self.embed: nn.Embedding | None = nn.Embedding(VOCABULARY, opt.width)
+        self.position: nn.Embedding | None = nn.Embedding(opt.context, opt.width)
+        self.blocks = nn.ModuleDict({str(n): Block(opt) for n in range(opt.layers)})
+        self.norm: nn.RMSNorm | None = nn.RMSNorm(opt.width)
+        self.head: nn.Linear | None = nn.Linear(opt.width, VOCABULARY, bias=False)
         for table in (self.embed, self.position):
             nn.init.normal_(table.weight, std=0.02)
         self.parameter_count = len(list(self.parameters()))
@@ -109,10 +97,10 @@ def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def build(config: ModelConfig, seed: int) -> ByteTransformer:
-    """The model with the weights of `seed`: the same on every rank of every group."""
-    torch.manual_seed(seed)
-    return ByteTransformer(config)
+def build(opt: TrainOptions) -> ByteTransformer:
+    """The model with the weights of its seed: the same on every rank of every group."""
+    torch.manual_seed(opt.seed)
+    return ByteTransformer(opt)
 
 
 # -- inside a replica group ---------------------------------------------------------------------
@@ -122,9 +110,16 @@ def split(network: ByteTransformer, intra: Intra | None, opt: TrainOptions) -> N
     """Give this rank its part of the model, in place, in the same order as torchtitan.
 
     Stages of a pipeline first, then tensor parallel (whole attention heads and columns of the MLP),
-    then compile, then FSDP2 around each block and around all.
+    then compile, then FSDP2 around each block and around all. Every tensor's rows must divide into
+    `--pieces` equal parts in each tensor parallel rank.
     """
-    check_divisible(network, opt)
+    parts = max(1, opt.pieces) * opt.tensor_parallel
+    for name, parameter in network.named_parameters():
+        if parameter.shape[0] % parts:
+            sys.exit(
+                f"trainer: {name} has {parameter.shape[0]} rows, which do not fall into {parts} "
+                "equal parts (--pieces times --tensor-parallel): choose another --width"
+            )
     if intra is not None and opt.pipeline > 1:
         _keep_stage(network, intra.mesh[STAGE].get_local_rank(), opt.pipeline)
     blocks = list(network.blocks.values())
@@ -141,17 +136,6 @@ def split(network: ByteTransformer, intra: Intra | None, opt: TrainOptions) -> N
         for block in blocks:
             fully_shard(block, mesh=mesh)
         fully_shard(network, mesh=mesh)
-
-
-def check_divisible(network: nn.Module, opt: TrainOptions) -> None:
-    """Every tensor's rows must divide into `--pieces` equal parts in each tensor parallel rank."""
-    parts = max(1, opt.pieces) * opt.tensor_parallel
-    for name, parameter in network.named_parameters():
-        if parameter.shape[0] % parts:
-            sys.exit(
-                f"trainer: {name} has {parameter.shape[0]} rows, which do not fall into {parts} "
-                "equal parts (--pieces times --tensor-parallel): choose another --width"
-            )
 
 
 def _keep_stage(network: ByteTransformer, stage: int, stages: int) -> None:
@@ -174,9 +158,9 @@ def _parallelize(block: nn.Module, intra: Intra) -> None:
     )
 
     assert isinstance(block, Block)  # noqa: S101
-    plan = {name: ColwiseParallel() for name in _SPLIT_BY_OUTPUT}
+    plan = dict.fromkeys(_SPLIT_BY_OUTPUT, ColwiseParallel())
     parallelize_module(
-        block, intra.mesh[TENSOR], {**plan, **{name: RowwiseParallel() for name in _SPLIT_BY_INPUT}}
+        block, intra.mesh[TENSOR], plan | dict.fromkeys(_SPLIT_BY_INPUT, RowwiseParallel())
     )
 
 
@@ -194,36 +178,13 @@ def local(tensor: Tensor) -> Tensor:
 # -- data ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Corpus:
-    text: bytes
+def standard_library() -> bytes:
+    """The top-level modules of the running Python's standard library (about 4.7 MB in 3.11).
 
-    @cached_property
-    def sha256(self) -> str:
-        """Identifies the text: groups on different Python versions read different corpora."""
-        return hashlib.sha256(self.text).hexdigest()
-
-    @cached_property
-    def values(self) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-        """The text as an array, without a copy."""
-        return np.frombuffer(self.text, dtype=np.uint8)
-
-    def batch(self, key: Sequence[int], size: int, length: int) -> tuple[Tensor, Tensor]:
-        """Inputs and targets, each (size, length) of int64; targets are one byte later.
-
-        Equal keys draw equal batches.
-        """
-        draw = np.random.default_rng(key)
-        starts = draw.integers(0, len(self.values) - length, size=size)
-        windows = np.stack([self.values[start : start + length + 1] for start in starts])
-        tokens = torch.from_numpy(windows.astype(np.int64))
-        return tokens[:, :-1], tokens[:, 1:]
-
-
-def standard_library() -> Corpus:
-    """The top-level modules of the running Python's standard library (about 4.7 MB in 3.11)."""
+    Groups on different Python versions read different texts.
+    """
     sources = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
-    return Corpus(b"\n".join(source.read_bytes() for source in sources))
+    return b"\n".join(source.read_bytes() for source in sources)
 
 
 def group_index(group: str) -> int:
@@ -237,9 +198,9 @@ def group_index(group: str) -> int:
 
 @dataclass(frozen=True)
 class Batches:
-    """What one rank reads: the corpus, and the key except for the step."""
+    """What one rank reads: a text, and the key of its batches except for the step."""
 
-    corpus: Corpus
+    text: bytes
     opt: TrainOptions
     group_index: int
     reader: int
@@ -254,4 +215,13 @@ class Batches:
         return self._batch(self.opt.seed + 1, number, 0, 0, 0)
 
     def _batch(self, *key: int) -> tuple[Tensor, Tensor]:
-        return self.corpus.batch(key, self.opt.batch, self.opt.context)
+        """Inputs and targets, each (batch, context) of int64; targets are one byte later.
+
+        Equal keys draw equal batches.
+        """
+        values, length = np.frombuffer(self.text, dtype=np.uint8), self.opt.context
+        draw = np.random.default_rng(key)
+        starts = draw.integers(0, len(values) - length, size=self.opt.batch)
+        windows = np.stack([values[start : start + length + 1] for start in starts])
+        tokens = torch.from_numpy(windows.astype(np.int64))
+        return tokens[:, :-1], tokens[:, 1:]

@@ -11,14 +11,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final, NoReturn, get_type_hints
+from typing import Any, Final, get_type_hints
 
-
-class OneLineParser(argparse.ArgumentParser):
-    """Reports an error in one line; the full usage is in `--help`."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"error: {message} (see {self.prog} --help)\n")
+from lightkeeper.worker_server.rank.admission import OneLineParser
 
 
 def option(says: str, default: Any = None, **more: Any) -> Any:
@@ -30,11 +25,13 @@ def option(says: str, default: Any = None, **more: Any) -> Any:
     return field(default=default, metadata={"says": says, **more})
 
 
-def add_options(parser: argparse.ArgumentParser, described: type) -> None:
+def parser_of(described: type, prog: str, description: str, epilog: str) -> OneLineParser:
     """An option for each `option` of the dataclass: `step_time_s: float` is `--step-time S`.
 
-    The help ends with the default, or marks an explained 0 as the default.
+    Its help ends with the default, or marks an explained 0 as the default.
     """
+    form = argparse.RawDescriptionHelpFormatter
+    parser = OneLineParser(prog, description=description, epilog=epilog, formatter_class=form)
     add, kinds = parser.add_argument, get_type_hints(described)
     for each in fields(described):
         more = dict(each.metadata)
@@ -46,6 +43,7 @@ def add_options(parser: argparse.ArgumentParser, described: type) -> None:
         flag = more.pop("flag", "--" + each.name.removesuffix("_s").replace("_", "-"))
         more = {**_of_kind(kinds[each.name], each.name.endswith("_s"), *bounds), **more}
         add(flag, dest=each.name, default=each.default, help=_help(says, each.default), **more)
+    return parser
 
 
 def _of_kind(kind: type, seconds: bool, least: float, most: float) -> dict[str, Any]:
@@ -200,13 +198,7 @@ class TrainOptions:
 
 def parse(arguments: Sequence[str] | None = None) -> TrainOptions:
     """Checked options; wrong ones end the process with status 2 and one line, like argparse."""
-    top = OneLineParser(
-        prog="lightkeeper.trainer.train",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_options(top, TrainOptions)
+    top = parser_of(TrainOptions, "lightkeeper.trainer.train", _DESCRIPTION, _EPILOG)
     opt = TrainOptions(**vars(top.parse_args(arguments)))
     if opt.width % opt.heads:
         top.error(f"--width {opt.width} does not divide by --heads {opt.heads}")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class StatusFile:
-    """Appends events; without a path it drops them."""
+    """Appends events; without a path it drops them. `{rank}` in it becomes the rank's name."""
 
     def __init__(
         self,
@@ -32,6 +32,7 @@ class StatusFile:
         self._clock = clock
         self._descriptor = None
         if path is not None:
+            path = Path(str(path).replace("{rank}", always.get("rank", "{rank}")))
             path.parent.mkdir(parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
             self._descriptor = os.open(path, flags, 0o644)
@@ -47,13 +48,6 @@ class StatusFile:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
-
-
-def open_for(path: Path | None, rank: str) -> StatusFile:
-    """The status file of one rank; `{rank}` in the path becomes its name."""
-    if path is not None:
-        path = Path(str(path).replace("{rank}", rank))
-    return StatusFile(path, rank=rank, pid=os.getpid())
 
 
 def read(path: Path) -> list[dict[str, Any]]:

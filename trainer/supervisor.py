@@ -15,7 +15,6 @@ No torch.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import os
 import re
@@ -24,15 +23,22 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Final
 
 from lightkeeper.trainer import options as trainer_options
-from lightkeeper.trainer.options import OneLineParser, add_options, option
+from lightkeeper.trainer.options import option, parser_of
 from lightkeeper.trainer.status import StatusFile
-from lightkeeper.worker_server.rank.admission import Admission, Admitted, MonitorAway, Refused, ask
+from lightkeeper.worker_server.rank.admission import (
+    Admission,
+    Admitted,
+    MonitorAway,
+    Refused,
+    ask,
+)
 from lightkeeper.worker_server.rank.settings import monitors_of
 from lightkeeper.worker_server.run_dir import stat_fields
 
@@ -61,31 +67,22 @@ def asker(monitors: str, group: str) -> Callable[[str], Admission]:
     return lambda host: ask(urls, host, group, _ASK_S)
 
 
+@dataclass(eq=False)
 class Supervisor:
     """Launch, watch, launch again."""
 
-    def __init__(
-        self,
-        hosts: Sequence[str],
-        *,
-        launcher: Launcher,
-        admission: Callable[[str], Admission],
-        emit: Callable[..., None],
-        wait: Callable[[float], bool],
-        clock: Callable[[], float] = time.monotonic,
-        backoff_s: float = 1.0,
-    ) -> None:
-        """`wait` sleeps that many seconds; returns whether to stop."""
-        self._hosts = tuple(hosts)
-        self._launcher = launcher
-        self._admission = admission
-        self._emit = emit
-        self._wait = wait
-        self._clock = clock
-        self._backoff_s = backoff_s
-        self._quick = 0
-        self._away = False
-        self._refusals: dict[str, str] = {}
+    hosts: Sequence[str]
+    _: KW_ONLY
+    launcher: Launcher
+    admission: Callable[[str], Admission]
+    emit: Callable[..., None]
+    wait: Callable[[float], bool]
+    """Sleeps that many seconds; returns whether to stop."""
+    clock: Callable[[], float] = time.monotonic
+    backoff_s: float = 1.0
+    _quick: int = field(default=0, init=False)
+    _away: bool = field(default=False, init=False)
+    _refusals: dict[str, str] = field(default_factory=dict, init=False)
 
     def run(self) -> bool:
         """True when the training finished, False when asked to stop."""
@@ -95,62 +92,60 @@ class Supervisor:
                 host = self._admitted_host()
                 if host is None:
                     return False
-                launch = self._launcher.start(host)
-                began_s = self._clock()
-                self._emit("started", host=host, pid=launch.pid)
+                launch = self.launcher.start(host)
+                began_s = self.clock()
+                self.emit("started", host=host, pid=launch.pid)
                 while (code := launch.poll()) is None:
-                    if self._wait(_POLL_S):
+                    if self.wait(_POLL_S):
                         return False
                 killed = launch.sweep()
-                lived_s = self._clock() - began_s
-                self._emit("left", host=host, rc=code, lived_s=round(lived_s, 3), killed=killed)
+                lived_s = self.clock() - began_s
+                self.emit("left", host=host, rc=code, lived_s=round(lived_s, 3), killed=killed)
                 launch = None
                 if code == 0:
                     return True
-                if self._wait(self._pause_s(lived_s)):
+                if self.wait(self._pause_s(lived_s)):
                     return False
         finally:
             if launch is not None:
                 launch.stop()
-                self._emit("stopped", pid=launch.pid)
-            self._launcher.close()
+                self.emit("stopped", pid=launch.pid)
+            self.launcher.close()
 
     def _pause_s(self, lived_s: float) -> float:
         self._quick = self._quick + 1 if lived_s < _QUICK_S else 0
-        return min(self._backoff_s * 2.0 ** max(0, self._quick - 1), _BACKOFF_LIMIT_S)
+        return min(self.backoff_s * 2.0 ** max(0, self._quick - 1), _BACKOFF_LIMIT_S)
 
     def _admitted_host(self) -> str | None:
         """The first admitted host; None when asked to stop while all are refused."""
         waiting = False
         while True:
-            for host in self._hosts:
-                answer = self._admission(host)
+            for host in self.hosts:
+                answer = self.admission(host)
+                self._note_monitor(answer.reason if isinstance(answer, MonitorAway) else None)
                 match answer:
                     case Admitted():
-                        self._note_monitor(None)
                         self._refusals.pop(host, None)
                         return host
                     case Refused(reason):
-                        self._note_monitor(None)
                         if self._refusals.get(host) != reason:
-                            self._emit("refused", host=host, reason=reason)
+                            self.emit("refused", host=host, reason=reason)
                         self._refusals[host] = reason
-                    case MonitorAway(reason):
-                        self._note_monitor(reason)
+                    case MonitorAway():
                         # Nobody to ask: prefer a host that was not refused last time.
-                        return min(self._hosts, key=lambda name: name in self._refusals)
+                        return min(self.hosts, key=lambda name: name in self._refusals)
             if not waiting:
-                self._emit("waiting", hosts=list(self._hosts), reason="every host is refused")
+                self.emit("waiting", hosts=list(self.hosts), reason="every host is refused")
                 waiting = True
-            if self._wait(max(self._backoff_s, 1.0)):
+            if self.wait(max(self.backoff_s, 1.0)):
                 return None
 
     def _note_monitor(self, away: str | None) -> None:
         """Report once when it goes away, with the reason, and once when it is back."""
         if away is not None and not self._away:
-            self._emit("monitor_away", reason=away, then="hosts are admitted without asking")
+            self.emit("monitor_away", reason=away, then="hosts are admitted without asking")
         elif away is None and self._away:
-            self._emit("monitor_back")
+            self.emit("monitor_back")
         self._away = away is not None
 
 
@@ -178,32 +173,51 @@ def _is_sidecar(pid: int) -> bool:
         return False
 
 
-def _state(pid: int) -> str:
-    return (stat_fields(pid) or "X")[0]
-
-
-def _signal(pids: Sequence[int], number: signal.Signals) -> None:
+def _end_all(pids: Sequence[int], number: signal.Signals, limit_s: float) -> list[int]:
+    """Send a signal; those still alive after `limit_s`."""
     for pid in pids:
-        try:
+        with suppress(ProcessLookupError):
             os.kill(pid, number)
-        except ProcessLookupError:
-            continue
-
-
-def _wait_gone(pids: Sequence[int], limit_s: float) -> list[int]:
-    """Those still alive after `limit_s`."""
     until = time.monotonic() + limit_s
-    while (left := [p for p in pids if _state(p) not in "ZX"]) and time.monotonic() < until:
+    while left := [pid for pid in pids if (stat_fields(pid) or "X")[0] not in "ZX"]:
+        if time.monotonic() >= until:
+            break
         time.sleep(0.05)
     return left
 
 
 def die_with_parent() -> None:
-    """In the child, between fork and exec: SIGTERM when the parent dies, however it dies.
+    """In the child, between fork and exec: SIGTERM when the parent dies, however it dies."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def spawn(
+    command: Sequence[str], environment: Mapping[str, str], log: Path | None
+) -> subprocess.Popen[bytes]:
+    """A process in its own session that ends with this one; its output is added to the log.
 
     Only for single-threaded parents: it runs Python code after a fork.
     """
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    with nullcontext() if log is None else log.open("ab") as output:
+        return subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - this process has one thread
+        )
+
+
+def end(process: subprocess.Popen[bytes], grace_s: float) -> None:
+    """End a process of `spawn` and its session: SIGTERM, and SIGKILL after the grace."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is None:
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(grace_s)
+            return
 
 
 @dataclass
@@ -225,21 +239,13 @@ class Launch:
 
     def stop(self) -> None:
         """End torchrun, which passes SIGTERM on to its ranks; returns when all are gone."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            if self.process.poll() is None:
-                os.killpg(self.process.pid, number)
-            try:
-                self.process.wait(self.grace_s)
-                break
-            except subprocess.TimeoutExpired:
-                continue
+        end(self.process, self.grace_s)
         self.sweep()
 
     def sweep(self) -> list[int]:
         """Kill ranks that outlived torchrun; returns those."""
         left = [pid for pid in marked(self.mark + ";") if not _is_sidecar(pid)]
-        _signal(left, signal.SIGKILL)
-        _wait_gone(left, self.grace_s)
+        _end_all(left, signal.SIGKILL, self.grace_s)
         return left
 
 
@@ -288,32 +294,18 @@ class Launcher:
     def start(self, host: str) -> Launch:
         self._count += 1
         mark = f"{self.run_id}.{self._count}"
-        output = None
+        log = None
         if self.log_dir is not None:
             self.log_dir.mkdir(parents=True, exist_ok=True)
-            output = (self.log_dir / f"{self.group}.log").open("ab")
-        try:
-            process = subprocess.Popen(
-                self.command(),
-                env=self.environment(host, mark),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                preexec_fn=die_with_parent,  # noqa: PLW1509 - this process has one thread
-            )
-        finally:
-            if output is not None:
-                output.close()
+            log = self.log_dir / f"{self.group}.log"
+        process = spawn(self.command(), self.environment(host, mark), log)
         return Launch(process, mark, self.grace_s)
 
     def close(self) -> list[int]:
         """End all that this supervisor's launches left, sidecars too; returns those."""
         left = list(marked(self.run_id + "."))
-        _signal(left, signal.SIGTERM)
-        stubborn = _wait_gone(left, self.grace_s)
-        _signal(stubborn, signal.SIGKILL)
-        _wait_gone(stubborn, self.grace_s)
+        stubborn = _end_all(left, signal.SIGTERM, self.grace_s)
+        _end_all(stubborn, signal.SIGKILL, self.grace_s)
         return left
 
 
@@ -356,14 +348,11 @@ class SupervisorOptions:
 
 def parse(arguments: Sequence[str] | None = None) -> SupervisorOptions:
     """Checked options; wrong use ends the process here, not in every launch."""
-    top = OneLineParser(
-        prog="lightkeeper.trainer.supervisor",
-        description="Keep one replica group running: start torchrun on the first host that the "
-        "monitor admits, and again, after asking again, whenever it left.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    about = (
+        "Keep one replica group running: start torchrun on the first host that the monitor admits, "
+        "and again, after asking again, whenever it left."
     )
-    add_options(top, SupervisorOptions)
+    top = parser_of(SupervisorOptions, "lightkeeper.trainer.supervisor", about, _EPILOG)
     top.add_argument(
         "arguments", nargs="*", metavar="-- ARGS", help="for python -m lightkeeper.trainer.train"
     )

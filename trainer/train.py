@@ -18,10 +18,10 @@ distinguish the rank that holds the job back from those that wait for it.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import os
-import re
 import shutil
 import signal
 import sys
@@ -29,7 +29,6 @@ import time
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,9 +42,9 @@ from torch.distributed.elastic.multiprocessing.errors import record
 
 import lightkeeper
 from lightkeeper.trainer import group, model, options, status
-from lightkeeper.trainer.exchange import Exchange, SemiSync, connect
+from lightkeeper.trainer.exchange import SemiSync, connect
 from lightkeeper.trainer.faults import FaultKind, Variant
-from lightkeeper.trainer.group import SHARD, Intra, RankPlace
+from lightkeeper.trainer.group import SHARD
 from lightkeeper.trainer.injector import (
     REDUCTIONS,
     Injector,
@@ -71,11 +70,11 @@ def train(opt: TrainOptions, reporter: Reporter) -> None:
             ends and the group's launcher restarts the group.
     """
     with reporter.phase("init"):
-        rank = start(opt, reporter)
+        rank = Rank(opt, reporter)
         clock = rank.semi_sync or rank.exchange
         if opt.resume and opt.fingerprint_every:
             write_fingerprint(rank, clock.current_step())  # of the resumed state
-    with rank.semi_sync or nullcontext():
+    with rank.semi_sync.hooks if rank.semi_sync else nullcontext():
         while not opt.steps or clock.current_step() < opt.steps:
             began_s = time.perf_counter()
             step = clock.current_step()
@@ -97,94 +96,66 @@ def train(opt: TrainOptions, reporter: Reporter) -> None:
 # -- what a rank consists of -----------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
 class Rank:
     """One rank, ready to train."""
 
-    opt: TrainOptions
-    place: RankPlace
-    intra: Intra | None
-    """None: this rank is its whole group."""
-    batches: model.Batches
-    network: model.ByteTransformer
-    pipeline: Pipeline | None
-    """None: this rank holds all layers."""
-    optimizer: torch.optim.Optimizer
-    pieces: Pieces
-    printed: dict[str, Tensor]
-    """Weights of the first piece: the keeper compares them with the same piece elsewhere."""
-    exchange: Exchange
-    semi_sync: SemiSync | None
-    """None: groups average gradients at every step."""
-    injector: Injector
-    pace: WorkStretcher
-    record: status.StatusFile
-    reporter: Reporter
+    def __init__(self, opt: TrainOptions, reporter: Reporter) -> None:
+        """Join the group, build the model, connect to TorchFT; any failure ends the process."""
+        torch.set_num_threads(1)  # ranks share the cores of a host
+        self.opt, self.reporter = opt, reporter
+        self.place = group.read_place(opt.device)
+        self.injector = Injector(
+            self.place.name,
+            world_size=self.place.world_size,
+            stages=opt.pipeline,
+            host=self.place.host,
+            file=opt.fault_file,
+            declare=reporter.phase,
+        )
+        self.pace = WorkStretcher(opt.step_time_s)
+        self.intra = group.join_group(
+            self.place, opt.group_timeout_s, opt.pipeline, opt.tensor_parallel
+        )
+        """None: this rank is its whole group."""
 
+        self.network = model.build(opt).to(self.place.device)
+        model.split(self.network, self.intra, opt)
+        self.pipeline: Pipeline | None = None
+        """None: this rank holds all layers."""
+        if self.intra is not None and opt.pipeline > 1:
+            from lightkeeper.trainer.pipeline import Pipeline  # noqa: PLC0415 - 3 s of CPU
 
-def start(opt: TrainOptions, reporter: Reporter) -> Rank:
-    """Join the group, build the model, connect to TorchFT; any failure ends the process."""
-    torch.set_num_threads(1)  # ranks share the cores of a host
-    place = group.read_place(opt.device)
-    injector = Injector(
-        place.name,
-        world_size=place.world_size,
-        stages=opt.pipeline,
-        host=place.host,
-        file=opt.fault_file,
-        declare=reporter.phase,
-    )
-    intra = group.join_group(place, opt.group_timeout_s, opt.pipeline, opt.tensor_parallel)
+            self.pipeline = Pipeline(self.network, self.intra, opt, self.injector, reporter)
+        self.optimizer = torch.optim.AdamW(self.network.parameters(), lr=opt.learning_rate)
+        self.pieces = Pieces(self.network, self.optimizer, cut_of(self.place, opt))
+        self.printed = self.pieces.weights_of(0)
+        """The keeper compares them with the same piece elsewhere."""
 
-    shape = model.ModelConfig(opt.layers, opt.width, opt.heads, opt.context)
-    network = model.build(shape, opt.seed).to(place.device)
-    model.split(network, intra, opt)
-    pipeline = None
-    if intra is not None and opt.pipeline > 1:
-        from lightkeeper.trainer.pipeline import Pipeline  # noqa: PLC0415 - 3 s of CPU to import
+        resumed = resume(self)
+        self.exchange = connect(self.place, opt, self.pieces)
+        if resumed is not None:
+            self.exchange.resume(*resumed)
+        for manager in self.exchange.managers:
+            reporter.observe_manager(manager)
+        self.semi_sync: SemiSync | None = None
+        """None: groups average gradients at every step."""
+        if opt.algorithm != "every-step":
+            self.semi_sync = SemiSync(opt, self.exchange, self.network, self.optimizer)
 
-        pipeline = Pipeline(network, intra, opt, injector, reporter)
-    optimizer = torch.optim.AdamW(network.parameters(), lr=opt.learning_rate)
-    cut = cut_of(place, opt)
-    pieces = Pieces(network, optimizer, cut)
-
-    resumed = resume(opt, network, optimizer, intra)
-    exchange = connect(place, opt, cut, pieces.state_of)
-    if resumed is not None:
-        exchange.resume(*resumed)
-    for manager in exchange.managers:
-        reporter.observe_manager(manager)
-    every_step = opt.algorithm == "every-step"
-
-    record = status.open_for(opt.status_file, place.name)
-    corpus = model.standard_library()
-    record.write(
-        "started",
-        host=place.host,
-        parameters=sum(p.numel() for p in network.parameters()),
-        held=pieces.gradient.numel(),
-        step=exchange.current_step(),
-        corpus_sha256=corpus.sha256,
-    )
-    # Tensor parallel ranks and the stages of a pipeline work on the same batch.
-    reader = place.group_rank if intra is None else intra.mesh[SHARD].get_local_rank()
-    return Rank(
-        opt=opt,
-        place=place,
-        intra=intra,
-        batches=model.Batches(corpus, opt, model.group_index(place.group), reader),
-        network=network,
-        pipeline=pipeline,
-        optimizer=optimizer,
-        pieces=pieces,
-        printed=pieces.weights_of(0),
-        exchange=exchange,
-        semi_sync=None if every_step else SemiSync(opt, exchange, network, optimizer),
-        injector=injector,
-        pace=WorkStretcher(opt.step_time_s),
-        record=record,
-        reporter=reporter,
-    )
+        text = model.standard_library()
+        # Tensor parallel ranks and the stages of a pipeline work on the same batch.
+        mesh = None if self.intra is None else self.intra.mesh[SHARD]
+        reader = self.place.group_rank if mesh is None else mesh.get_local_rank()
+        self.batches = model.Batches(text, opt, model.group_index(self.place.group), reader)
+        self.record = status.StatusFile(opt.status_file, rank=self.place.name, pid=os.getpid())
+        self.record.write(
+            "started",
+            host=self.place.host,
+            parameters=sum(p.numel() for p in self.network.parameters()),
+            held=self.pieces.gradient.numel(),
+            step=self.exchange.current_step(),
+            corpus_sha256=hashlib.sha256(text).hexdigest(),
+        )
 
 
 # -- groups average their gradients at every step --------------------------------------------
@@ -206,8 +177,8 @@ def try_step(rank: Rank, step: int) -> tuple[bool, float | None]:
 
     with reporter.phase("communication"):
         injector.strike("communication")
-        if injector.slowness[FaultKind.SLOW_LINK] > 1.0:
-            throttle(injector.slowness[FaultKind.SLOW_LINK])
+        if (slowness := injector.slowness(FaultKind.SLOW_LINK)) > 1.0:
+            throttle(slowness)
         pieces.pack()
         if rank.intra is not None:
             squares = pieces.squares()
@@ -242,7 +213,7 @@ def try_step(rank: Rank, step: int) -> tuple[bool, float | None]:
         injector.strike("optimizer")
         if committed:
             rank.optimizer.step()
-            if injector.take_corruption():
+            if injector.take(FaultKind.CORRUPT):
                 flip_bit(rank.network)
             publish_fingerprint(rank, exchange.current_step())
     loss = float(mean_loss) * injector.take_spike()
@@ -253,7 +224,7 @@ def agree_on(rank: Rank, step: int) -> int:
     """The step of the group's first rank: all ranks of the group read that step's data."""
     if rank.intra is None:
         return step
-    root = 1 if rank.injector.take_mismatch(Variant.ROOT) else 0
+    root = 1 if rank.injector.take(FaultKind.MISMATCH, Variant.ROOT) else 0
     clock = torch.tensor([step])
     dist.broadcast(clock, group_src=root, group=rank.intra.norms)
     return int(clock)
@@ -264,31 +235,30 @@ def accumulate(rank: Rank, step: int) -> tuple[Tensor, bool]:
 
     Here FSDP2 gathers weights and scatters gradients within the group.
     """
+    reporter, injector, pace, device = rank.reporter, rank.injector, rank.pace, rank.place.device
+    with reporter.phase("data"):
+        injector.poll(step)
+        pace.load_data(injector.slowness(FaultKind.SLOW_DATA))
+        drawn = [rank.batches.draw(step, micro) for micro in range(rank.opt.accumulate)]
+        batches = [(inputs.to(device), targets.to(device)) for inputs, targets in drawn]
     if rank.pipeline is not None:
-        return run_stage(rank, rank.pipeline, step)
-    reporter, injector, pace, count = rank.reporter, rank.injector, rank.pace, rank.opt.accumulate
-    total, finite = torch.zeros((), device=rank.place.device), True
-    for micro in range(count):
-        with reporter.phase("data"):
-            if micro == 0:
-                injector.poll(step)
-                pace.load_data(injector.slowness[FaultKind.SLOW_DATA])
-            inputs, targets = rank.batches.draw(step, micro)
-
+        return run_stage(rank, rank.pipeline, batches), True
+    total, finite = torch.zeros((), device=device), True
+    for micro, (inputs, targets) in enumerate(batches):
         with reporter.phase("forward"):
             if micro == 0:
                 injector.strike("forward")
-                pace.begin_work(injector.slow_factor)
-            loss = rank.network(inputs.to(rank.place.device), targets.to(rank.place.device))
+                pace.begin_work(injector.slowness(FaultKind.SLOW))
+            loss = rank.network(inputs, targets)
             if injector.nan:
                 loss = loss * math.nan
 
         with reporter.phase("backward"):
             if micro == 0:
                 injector.strike("backward")
-            (loss / count).backward()
+            (loss / len(batches)).backward()
             loss = loss.detach()
-            total += loss / count
+            total += loss / len(batches)
             # Checked before other ranks' numbers are in it, to show which rank was first. With
             # FSDP2 the gradient is already the whole group's.
             own = float(rank.pieces.gradient.norm()) if rank.intra is None else None
@@ -297,37 +267,31 @@ def accumulate(rank: Rank, step: int) -> tuple[Tensor, bool]:
     return total, finite
 
 
-def run_stage(rank: Rank, pipeline: Pipeline, step: int) -> tuple[Tensor, bool]:
-    """The same by this rank's stage: the last stage has the loss, the others zero.
+def run_stage(rank: Rank, pipeline: Pipeline, batches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """By this rank's stage: the last stage has the loss, the others zero.
 
     It does not ask whether a number is finite: a NaN of one stage is soon in all of them.
     """
-    reporter, injector, pace = rank.reporter, rank.injector, rank.pace
-    with reporter.phase("data"):
-        injector.poll(step)
-        pace.load_data(injector.slowness[FaultKind.SLOW_DATA])
-        drawn = [rank.batches.draw(step, micro) for micro in range(rank.opt.accumulate)]
-        device = rank.place.device
-        batches = [(inputs.to(device), targets.to(device)) for inputs, targets in drawn]
-    with reporter.phase("forward"):
-        pace.begin_work(injector.slow_factor)
-    with reporter.phase("communication"):  # but for each micro-batch's forward and backward
-        if injector.take_mismatch(Variant.FEWER):
+    with rank.reporter.phase("forward"):
+        rank.pace.begin_work(rank.injector.slowness(FaultKind.SLOW))
+    # But for each micro-batch's forward and backward.
+    with rank.reporter.phase("communication"):
+        if rank.injector.take(FaultKind.MISMATCH, Variant.FEWER):
             leave_out_last_micro_batch(pipeline.stage)
         loss = pipeline.step(batches)
-    pace.end_work()
-    if injector.nan:
+    rank.pace.end_work()
+    if rank.injector.nan:
         rank.pieces.gradient.fill_(math.nan)
-    return loss, True
+    return loss
 
 
 def sum_in_group(rank: Rank, squares: Tensor, loss: Tensor) -> None:
     """Sum `squares` and average `loss` over the group, in place."""
     if rank.intra is None:
         return
-    variant = rank.injector.take_mismatch(*REDUCTIONS)
-    if variant is not None:
-        reduce_wrongly(squares, loss, rank.intra, variant)
+    mismatch = rank.injector.take(FaultKind.MISMATCH, *REDUCTIONS)
+    if mismatch is not None:
+        reduce_wrongly(squares, loss, rank.intra, mismatch.how)
     else:
         dist.all_reduce(squares, group=rank.intra.norms)
         dist.all_reduce(loss, group=rank.intra.metrics)
@@ -452,50 +416,40 @@ def evaluate(rank: Rank) -> float:
 # kept.
 
 _KEPT: Final = 2
-_NAME: Final = re.compile(r"step-(\d+)")
+_LAST: Final = ".metadata"
+"""DCP writes this file of a checkpoint when all ranks have written; without it none is read."""
 _CLOCK: Final = "clock"
 """Two numbers: committed steps, and batches committed by all groups, as TorchFT counts them."""
 
 
 def save(rank: Rank, folder: Path) -> None:
-    """Write the state into `folder`; every rank of the group calls this.
-
-    A reader sees all of it or nothing: it is renamed when every rank has written.
-    """
+    """Write the state into `folder`; every rank of the group calls this."""
     from torch.distributed.checkpoint import state_dict_saver as dcp  # noqa: PLC0415 - a second
 
     step, batches = rank.exchange.current_step(), rank.exchange.lead.batches_committed()
-    first = rank.place.group_rank == 0
-    done, draft = folder / f"step-{step}", folder / f".draft-step-{step}"
+    first, path = rank.place.group_rank == 0, folder / f"step-{step}"
     if first:
-        shutil.rmtree(draft, ignore_errors=True)
-    meet(rank.intra)
+        (path / _LAST).unlink(missing_ok=True)
     dcp.save(
         {**tensors_of(rank.network, rank.optimizer), _CLOCK: torch.tensor([step, batches])},
-        checkpoint_id=str(draft),
+        checkpoint_id=str(path),
         no_dist=rank.intra is None,
     )
-    meet(rank.intra)
     if first:
-        shutil.rmtree(done, ignore_errors=True)
-        draft.rename(done)
-        forget_old(folder)
-    meet(rank.intra)
+        for old in whole(folder.parent, rank.place.group)[:-_KEPT]:
+            (old / _LAST).unlink()
+            shutil.rmtree(old, ignore_errors=True)
 
 
-def resume(
-    opt: TrainOptions,
-    network: model.ByteTransformer,
-    optimizer: torch.optim.Optimizer,
-    intra: Intra | None,
-) -> tuple[int, int] | None:
+def resume(rank: Rank) -> tuple[int, int] | None:
     """With `--resume`, load the newest checkpoint; returns its committed steps and batches.
 
     A checkpoint that does not fit this model ends the process with one line.
     """
+    opt, intra = rank.opt, rank.intra
     if not opt.resume or opt.checkpoint_dir is None:
         return None
-    chosen = [newest(opt.checkpoint_dir)]
+    chosen = [next(reversed(whole(opt.checkpoint_dir, "*")), None)]
     if intra is not None:  # one rank chooses: another group may be writing at this moment
         cpu = torch.device("cpu")
         dist.broadcast_object_list(chosen, group_src=0, group=intra.norms, device=cpu)
@@ -505,7 +459,7 @@ def resume(
     from torch.distributed.checkpoint import state_dict_loader as dcp  # noqa: PLC0415
 
     clock = torch.zeros(2, dtype=torch.int64)
-    wanted: dict[str, Any] = {**tensors_of(network, optimizer), _CLOCK: clock}
+    wanted: dict[str, Any] = {**tensors_of(rank.network, rank.optimizer), _CLOCK: clock}
     try:
         dcp.load(wanted, checkpoint_id=str(path), no_dist=intra is None)
     except Exception as error:  # noqa: BLE001 - DCP wraps whatever a rank met, by rank
@@ -516,44 +470,26 @@ def resume(
     return step, batches
 
 
-def newest(directory: Path) -> Path | None:
-    """The newest whole checkpoint of any group in `directory`."""
-    whole = [path for path in directory.glob("*/step-*") if _NAME.fullmatch(path.name)]
-    return max(whole, key=lambda path: (step_of(path), path.name), default=None)
-
-
-def step_of(path: Path) -> int:
-    match = _NAME.fullmatch(path.name)
-    return int(match[1]) if match else -1
-
-
-def forget_old(folder: Path) -> None:
-    whole = sorted((p for p in folder.glob("step-*") if _NAME.fullmatch(p.name)), key=step_of)
-    for path in whole[:-_KEPT]:
-        # Renamed first: half a checkpoint must not have a name that is read.
-        gone = path.with_name(f".gone-{path.name}-{os.getpid()}")
-        path.rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
-
-
-def meet(intra: Intra | None) -> None:
-    if intra is not None:
-        dist.barrier(group=intra.metrics)
+def whole(directory: Path, group: str) -> list[Path]:
+    """The whole checkpoints of a group, or of `*`, by step."""
+    steps = {
+        int(number): file.parent
+        for file in sorted(directory.glob(f"{group}/step-*/{_LAST}"))
+        if (number := file.parent.name.removeprefix("step-")).isdecimal()
+    }
+    return [steps[step] for step in sorted(steps)]
 
 
 # -- the process ------------------------------------------------------------------------------
-
-
-def quieten(line: logging.LogRecord) -> bool:
-    """TorchFT warns at every quorum that it cannot reset NCCL's flight recorder: there is none."""
-    return "Unable to reset NCCL flight recorder" not in line.getMessage()
 
 
 @record  # torchrun finds the traceback of the rank that failed first in its error file
 def main() -> None:
     opt = options.parse()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # end at once, even from inside a C call
-    logging.getLogger("torchft.manager").addFilter(quieten)
+    # TorchFT warns at every quorum that it cannot reset NCCL's flight recorder: there is none.
+    noise = "Unable to reset NCCL flight recorder"
+    logging.getLogger("torchft.manager").addFilter(lambda line: noise not in line.getMessage())
     warnings.filterwarnings("ignore", message="The given buffer is not writable")  # its transport
     train(opt, lightkeeper.attach())
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from lightkeeper.trainer.demo.__main__ import FaultReport, _judge, _read_incidents
-from lightkeeper.trainer.demo.fleet import unhealthy
+from lightkeeper.trainer.demo.__main__ import Row, report_of, verdict
+from lightkeeper.trainer.demo.fleet import parse, unhealthy
+from lightkeeper.trainer.faults import FaultKind, Marker
 
 
 def incident(rank: str, *, kind: str = "not_entered", **milestones: float) -> dict[str, Any]:
@@ -17,7 +18,9 @@ def incident(rank: str, *, kind: str = "not_entered", **milestones: float) -> di
         "state": "resolved",
         "culprits": [rank],
         "groups": [rank.partition(".")[0]],
+        "reason": "because",
         "milestones": {"first_seen_s": 101.0, **milestones},
+        "account": {"outcome": "evicted", "ran_on": ["host-1"], "back_on": ["host-1"]},
     }
 
 
@@ -30,34 +33,32 @@ WHOLE_STORY = {
 }
 
 
-def report(kind: str = "gil") -> FaultReport:
-    return FaultReport(kind, "rg_1.0", injected_s=100.0)
+def report(*incidents: dict[str, Any], keeper: bool = True, **left: float) -> Row:
+    options = parse([] if keeper else ["--without-keeper"])
+    struck = Marker("1-gil", FaultKind.GIL, "rg_1.0", 42, host="host-1", time=100.0)
+    return report_of(options, "gil", struck, list(incidents), dict(left))
 
 
 def test_times_are_seconds_after_the_injection() -> None:
-    result = report()
-    _read_incidents(result, [incident("rg_1.0", **WHOLE_STORY)])
-    assert (result.to_firing, result.to_evict_asked, result.to_left_quorum) == (6.0, 6.5, 12.0)
-    assert (result.to_survivor_commit, result.to_rejoined) == (13.0, 40.0)
-    assert result.evicted_groups == ["rg_1"]
+    result = report(incident("rg_1.0", **WHOLE_STORY))
+    times = [result[f"to_{name}"] for name in ("firing", "evict_asked", "left_quorum")]
+    assert times == [6.0, 6.5, 12.0]
+    assert (result["to_survivor_commit"], result["to_rejoined"]) == (13.0, 40.0)
+    assert result["evicted_group"] == "rg_1"
+    assert (result["left_host"], result["rejoined_host"]) == ("host-1", "host-1")
 
 
 def test_the_right_culprit_evicted_and_back_is_correct() -> None:
-    result = report()
-    incidents = [incident("rg_1.0", **WHOLE_STORY)]
-    _read_incidents(result, incidents)
-    _judge(result)
-    assert result.correct
-    assert result.problems == []
+    result = report(incident("rg_1.0", **WHOLE_STORY), rg_1=105.0)
+    assert result["correct"]
+    assert result["problems"] == []
+    assert (result["survivors_crashed"], result["steps_lost"]) == ([], 0)
 
 
 def test_an_evicted_healthy_group_is_wrong_even_beside_the_right_one() -> None:
-    result = report()
-    incidents = [incident("rg_1.0", **WHOLE_STORY), incident("rg_2.0", **WHOLE_STORY)]
-    _read_incidents(result, incidents)
-    _judge(result)
-    assert not result.correct
-    assert "evicted the healthy rg_2" in result.problems
+    result = report(incident("rg_1.0", **WHOLE_STORY), incident("rg_2.0", **WHOLE_STORY))
+    assert not result["correct"]
+    assert "evicted the healthy rg_2" in result["problems"]
 
 
 @pytest.mark.parametrize(
@@ -66,20 +67,42 @@ def test_an_evicted_healthy_group_is_wrong_even_beside_the_right_one() -> None:
     ids=["silent", "another rank"],
 )
 def test_silence_and_a_wrong_name_are_wrong(incidents: list[dict[str, Any]], problem: str) -> None:
-    result = report()
-    _read_incidents(result, incidents)
-    _judge(result)
-    assert not result.correct
-    assert problem in result.problems
+    result = report(*incidents)
+    assert not result["correct"]
+    assert problem in result["problems"]
 
 
 def test_a_group_that_never_came_back_is_a_problem_although_the_name_was_right() -> None:
-    result = report()
-    incidents = [incident("rg_1.0", **{**WHOLE_STORY, "rejoined_s": None})]  # type: ignore[arg-type]
-    _read_incidents(result, incidents)
-    _judge(result)
-    assert result.correct
-    assert result.problems == ["the group did not come back"]
+    result = report(incident("rg_1.0", **{**WHOLE_STORY, "rejoined_s": None}))  # type: ignore[arg-type]
+    assert result["correct"]
+    assert result["problems"] == ["the group did not come back"]
+
+
+def test_a_group_that_was_not_evicted_says_what_held_the_keeper() -> None:
+    held = incident("rg_1.0", firing_s=106.0)
+    held["account"] = {"outcome": "held", "why": "held by budget: 4 in the last hour"}
+    result = report(held)
+    assert result["held"] == "held by budget: 4 in the last hour"
+    assert "not evicted (held by budget: 4 in the last hour)" in result["problems"]
+
+
+def test_alone_every_committed_step_is_lost_once_all_survivors_crashed() -> None:
+    named = incident("rg_1.0", firing_s=106.0)
+    half = report(named, keeper=False, rg_0=223.0)
+    assert (half["survivors_crashed"], half["to_survivors_crashed"]) == (["rg_0"], 123.0)
+    assert half["steps_lost"] == 0
+    both = report(named, keeper=False, rg_0=225.0, rg_2=223.0)
+    assert (both["survivors_crashed"], both["steps_lost"]) == (["rg_2", "rg_0"], 42)
+    assert both["problems"] == []
+    assert "survivors crashed +123.0 s" in verdict(both)
+
+
+def test_the_verdict_is_a_line_for_each_fault() -> None:
+    assert verdict(report(incident("rg_1.0", **WHOLE_STORY))) == (
+        "gil in rg_1.0: firing +6.0 s, evict asked +6.5 s, left quorum +12.0 s, "
+        "survivor commit +13.0 s, rejoined +40.0 s; right"
+    )
+    assert verdict(report(keeper=False)) == "gil in rg_1.0: nothing seen yet; not found"
 
 
 def snapshot(**changes: Any) -> dict[str, Any]:

@@ -1,45 +1,50 @@
-import numpy as np
 import pytest
 import torch
 
-from lightkeeper.trainer import model
+from lightkeeper.trainer import model, options
 
 pytestmark = pytest.mark.integration  # torch
 
-CORPUS = model.Corpus(bytes(range(256)) * 40)
-KEY = (7, 900, 1, 0, 0)
-"""Seed, step, group, reader, number in the step."""
+TEXT = bytes(range(256)) * 40
+
+
+def batches(*arguments, text=TEXT, group=1, reader=0):
+    opt = options.parse(["--batch", "4", "--context", "16", *arguments])
+    return model.Batches(text, opt, group, reader)
 
 
 def test_the_same_place_and_step_give_the_same_batch_with_no_state_in_between():
-    first, _ = CORPUS.batch(KEY, 4, 16)
-    CORPUS.batch((7, 3, 1, 0, 0), 4, 16)
+    reader = batches()
+    first, _ = reader.draw(900, 0)
+    reader.draw(3, 0)
 
-    again, _ = model.Corpus(CORPUS.text).batch(KEY, 4, 16)
+    again, _ = batches().draw(900, 0)
 
     assert torch.equal(first, again)
 
 
 def test_every_part_of_the_key_changes_the_batch():
-    base, _ = CORPUS.batch(KEY, 4, 16)
-    for part in range(len(KEY)):
-        changed = [*KEY]
-        changed[part] += 1
-        other, _ = CORPUS.batch(changed, 4, 16)
+    base, _ = batches().draw(900, 0)
+    changed = {
+        "seed": batches("--seed", "7").draw(900, 0),
+        "step": batches().draw(901, 0),
+        "group": batches(group=2).draw(900, 0),
+        "reader": batches(reader=1).draw(900, 0),
+        "number": batches().draw(900, 1),
+    }
+    for part, (other, _) in changed.items():
         assert not torch.equal(base, other), part
 
 
 def test_the_target_of_a_byte_is_the_byte_after_it():
-    inputs, targets = CORPUS.batch(KEY, 4, 16)
+    inputs, targets = batches().draw(900, 0)
 
     assert inputs.shape == targets.shape == (4, 16)
     assert torch.equal((inputs + 1) % 256, targets)
 
 
-def test_the_last_byte_of_a_corpus_can_be_drawn():
-    tiny = model.Corpus(b"ab")
-
-    inputs, targets = tiny.batch(KEY, 4, 1)
+def test_the_last_byte_of_a_text_can_be_drawn():
+    inputs, targets = batches("--context", "1", text=b"ab").draw(900, 0)
 
     assert inputs.tolist() == [[97]] * 4
     assert targets.tolist() == [[98]] * 4
@@ -48,9 +53,8 @@ def test_the_last_byte_of_a_corpus_can_be_drawn():
 def test_the_standard_library_is_real_text_and_read_the_same_twice():
     once, twice = model.standard_library(), model.standard_library()
 
-    assert once.sha256 == twice.sha256
-    assert b"class ArgumentParser(" in once.text
-    assert once.values.dtype == np.uint8
+    assert once == twice
+    assert b"class ArgumentParser(" in once
 
 
 def test_a_group_is_numbered_by_its_trailing_digits_as_torchft_does():

@@ -232,7 +232,7 @@ def test_slow_stays_until_the_process_ends(tmp_path):
     factors = []
     for step in (4, 5, 6):
         rank.poll(step)
-        factors.append(rank.injector.slow_factor)
+        factors.append(rank.injector.slowness(FaultKind.SLOW))
 
     assert factors == [1.0, 3.0, 3.0]
 
@@ -240,8 +240,8 @@ def test_slow_stays_until_the_process_ends(tmp_path):
 def test_slow_belongs_to_the_host_and_hits_whoever_comes_there_next(tmp_path):
     Rank(tmp_path, planned=SLOW).poll(5)
 
-    assert Rank(tmp_path, planned=SLOW).injector.slow_factor == 3.0
-    assert Rank(tmp_path, "rg_7.0", planned=SLOW).injector.slow_factor == 3.0
+    assert Rank(tmp_path, planned=SLOW).injector.slowness(FaultKind.SLOW) == 3.0
+    assert Rank(tmp_path, "rg_7.0", planned=SLOW).injector.slowness(FaultKind.SLOW) == 3.0
 
 
 def test_a_group_that_moved_to_another_host_is_fast_again_and_stays_so(tmp_path):
@@ -249,21 +249,23 @@ def test_a_group_that_moved_to_another_host_is_fast_again_and_stays_so(tmp_path)
     moved = Rank(tmp_path, host="spare-1", planned=SLOW)
     moved.poll(5, 6)
 
-    assert moved.injector.slow_factor == 1.0
+    assert moved.injector.slowness(FaultKind.SLOW) == 1.0
 
 
 def test_the_other_rank_of_a_slow_host_is_not_slow(tmp_path):
     Rank(tmp_path, planned=SLOW).poll(5)
 
-    assert Rank(tmp_path, "rg_1.1", planned=SLOW).injector.slow_factor == 1.0
+    assert Rank(tmp_path, "rg_1.1", planned=SLOW).injector.slowness(FaultKind.SLOW) == 1.0
 
 
 def test_a_mismatch_is_handed_out_once_in_a_group_of_two(tmp_path):
     rank = Rank(tmp_path, world_size=2, planned=[wanted("mismatch:size", 5)])
     rank.poll(5)
 
-    assert rank.injector.take_mismatch(Variant.ROOT) is None
-    assert [rank.injector.take_mismatch() for _ in range(2)] == [Variant.SIZE, None]
+    assert rank.injector.take(FaultKind.MISMATCH, Variant.ROOT) is None
+    fault = rank.injector.take(FaultKind.MISMATCH, Variant.SIZE, Variant.OP)
+    assert fault.how is Variant.SIZE
+    assert rank.injector.take(FaultKind.MISMATCH) is None
 
 
 @pytest.mark.parametrize(
@@ -277,7 +279,7 @@ def test_a_mismatch_that_cannot_be_is_refused_in_log_and_marker(tmp_path, kind, 
     rank = Rank(tmp_path, world_size=size, planned=[wanted(kind, 5)])
     rank.poll(5, 6)
 
-    assert rank.injector.take_mismatch() is None
+    assert rank.injector.take(FaultKind.MISMATCH) is None
     assert rank.said == [f"rg_1.0: error: fault 'one' refused: {refused}"]
     assert [marker.refused for marker in faults.markers(rank.file)] == [refused]
 
@@ -313,8 +315,9 @@ def test_a_bit_flips_once_and_no_restart_flips_it_again(tmp_path):
     again = Rank(tmp_path, planned=planned)
     again.poll(5)
 
-    assert [rank.injector.take_corruption() for _ in range(2)] == [True, False]
-    assert not again.injector.take_corruption()
+    assert rank.injector.take(FaultKind.CORRUPT) == planned[0]
+    assert rank.injector.take(FaultKind.CORRUPT) is None
+    assert again.injector.take(FaultKind.CORRUPT) is None
 
 
 def test_a_loss_spike_lasts_for_a_while(tmp_path):

@@ -202,7 +202,7 @@ def test_training_resumes_from_disk_as_if_it_had_not_stopped(tmp_path):
         assert first.exit_codes() == [0, 0, 0]
         kept = sorted(path.name for path in (tmp_path / "disk" / "rg_1").iterdir())
         for path in (tmp_path / "disk").glob("*/step-8"):  # as if it had ended in writing it
-            path.rename(path.with_name(".draft-step-8"))
+            (path / ".metadata").unlink()
         again.start_all()
         assert again.exit_codes() == [0, 0, 0]
         turned.start_all()

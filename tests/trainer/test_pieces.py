@@ -9,12 +9,12 @@ from lightkeeper.trainer.pieces import Cut, Pieces, cut_of, norm
 
 pytestmark = pytest.mark.integration  # torch
 
-SMALL = model.ModelConfig(layers=1, width=16, heads=2, context=8)
+SMALL = options.parse(["--layers", "1", "--width", "16", "--heads", "2", "--context", "8"])
 
 
 def trained(count=1, *, leads=True):
     """A small model with a gradient, held by one rank as so many pieces."""
-    network = model.build(SMALL, seed=0)
+    network = model.build(SMALL)
     optimizer = torch.optim.AdamW(network.parameters(), lr=0.1)
     pieces = Pieces(network, optimizer, Cut(total=count, first=0, count=count, leads=leads))
     text = torch.arange(16).reshape(2, 8)
@@ -23,12 +23,12 @@ def trained(count=1, *, leads=True):
 
 
 def place(group_rank=0, world_size=2):
-    return RankPlace("rg_0", group_rank, world_size, None, "127.0.0.1", torch.device("cpu"))
+    return RankPlace("rg_0", group_rank, world_size, "host-1", "127.0.0.1", torch.device("cpu"))
 
 
 def test_the_first_step_of_adamw_changes_no_weight_and_leaves_moments_of_zero():
     network, _, pieces = trained()
-    fresh = model.build(SMALL, seed=0)
+    fresh = model.build(SMALL)
 
     assert all(
         torch.equal(mine, other)
@@ -85,7 +85,7 @@ def test_the_norm_is_the_same_to_the_last_bit_however_many_pieces_a_rank_holds()
 
 def test_what_tensor_parallel_ranks_hold_in_common_counts_once():
     leading, following = trained()[2].squares(), trained(leads=False)[2].squares()
-    names = [name for name, _ in model.build(SMALL, seed=0).named_parameters()]
+    names = [name for name, _ in model.build(SMALL).named_parameters()]
 
     for column, name in enumerate(names):
         counted = following[0, column] > 0
@@ -145,4 +145,4 @@ def test_a_model_that_does_not_fall_into_pieces_is_refused_with_what_to_change()
     opt = options.parse(["--pieces", "3"])
 
     with pytest.raises(SystemExit, match=r"embed.weight has 256 rows.*choose another --width"):
-        model.split(model.build(SMALL, seed=0), None, opt)
+        model.split(model.build(SMALL), None, opt)

@@ -45,6 +45,6 @@ def test_the_fingerprint_sees_one_bit_and_not_the_order():
 
 
 def test_a_file_of_each_rank_is_named_by_a_placeholder(tmp_path):
-    status.open_for(tmp_path / "{rank}.jsonl", "rg_1.0").write("started")
+    status.StatusFile(tmp_path / "{rank}.jsonl", rank="rg_1.0").write("started")
 
     assert [event["rank"] for event in status.read(tmp_path / "rg_1.0.jsonl")] == ["rg_1.0"]

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lightkeeper.trainer import model, options
+from lightkeeper.trainer import faults, model, options
 from lightkeeper.trainer.injector import Injector, WorkStretcher
 from lightkeeper.trainer.pieces import norm
 from lightkeeper.trainer.train import accumulate, clip
@@ -15,16 +15,16 @@ from tests.trainer.test_pieces import place, trained
 pytestmark = pytest.mark.integration  # torch
 
 
-def alone(*arguments):
+def alone(*arguments, injector=None):
     """A rank with a small model, and nobody beside it."""
     opt = options.parse(["--context", "8", "--batch", "2", *arguments])
     network, optimizer, pieces = trained()
     pieces.gradient.zero_()
-    corpus = model.Corpus(bytes(range(256)) * 4)
     return SimpleNamespace(
         opt=opt, place=place(0, 1), intra=None, pipeline=None, network=network, optimizer=optimizer,
-        pieces=pieces, batches=model.Batches(corpus, opt, 0, 0), reporter=NullReporter(),
-        injector=Injector("rg_0.0", world_size=1), pace=WorkStretcher(),
+        pieces=pieces, batches=model.Batches(bytes(range(256)) * 4, opt, 0, 0),
+        reporter=NullReporter(), pace=WorkStretcher(),
+        injector=injector or Injector("rg_0.0", world_size=1),
     )  # fmt: skip
 
 
@@ -47,9 +47,10 @@ def test_accumulated_batches_make_the_mean_of_their_gradients_and_losses():
     assert torch.allclose(both.pieces.gradient, (gradients[0] + gradients[1]) / 2, atol=1e-7)
 
 
-def test_a_nan_of_its_own_is_seen_before_anybody_elses_numbers():
-    rank = alone()
-    rank.injector.nan = True
+def test_a_nan_of_its_own_is_seen_before_anybody_elses_numbers(tmp_path):
+    file = tmp_path / "faults.json"
+    faults.inject(file, faults.PlannedFault("nan", faults.FaultKind.NAN, "rg_0.0"))
+    rank = alone(injector=Injector("rg_0.0", world_size=1, file=file, say=lambda _: None))
 
     loss, finite = accumulate(rank, 0)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import secrets
@@ -13,29 +12,41 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import requests
 
 from lightkeeper.trainer import faults, status
-from lightkeeper.trainer.options import OneLineParser, add_options, option
-from lightkeeper.trainer.supervisor import die_with_parent
+from lightkeeper.trainer.options import option, parser_of
+from lightkeeper.trainer.supervisor import end, spawn
 
-_OURS: Final = (sys.executable, "-P", "-m", "lightkeeper")
+_PYTHON: Final = (sys.executable, "-P", "-m")
 
 # -- The demo's command line ----------------------------------------------------------------------
 
+
+class DemoFault(NamedTuple):
+    says: str
+    incident: str
+    """Kind of the monitor's incident."""
+    leaves: bool = False
+    """Whether it ends the group before anybody can evict it."""
+
+
 FAULTS: Final = {
-    "hang": "a rank sleeps outside any collective, forever",
-    "gil": "a rank holds the interpreter lock in C, forever",
-    "stop": "a rank is stopped (SIGSTOP)",
-    "crash": "a rank is killed (SIGKILL)",
-    "slow": "a rank is several times slower from then on",
-    "mismatch": "a rank calls another collective than its peers (2 ranks a group)",
-    "nan": "a rank's gradient holds NaN from then on",
-    "corrupt": "a bit of a rank's weights flips silently",
-    "mismatch:size": "a rank brings another size than its peers: gloo aborts (2 ranks a group)",
-}
+    "hang": DemoFault("a rank sleeps outside any collective, forever", "not_entered"),
+    "gil": DemoFault("a rank holds the interpreter lock in C, forever", "not_entered"),
+    "stop": DemoFault("a rank is stopped (SIGSTOP)", "not_entered"),
+    "crash": DemoFault("a rank is killed (SIGKILL)", "dead", leaves=True),
+    "slow": DemoFault("a rank is several times slower from then on (found after a minute)",
+                      "straggler"),
+    "mismatch": DemoFault("a rank calls another collective than its peers (2 ranks a group)",
+                          "mismatch"),
+    "nan": DemoFault("a rank's gradient holds NaN from then on", "state_corrupt"),
+    "corrupt": DemoFault("a bit of a rank's weights flips silently", "state_corrupt"),
+    "mismatch:size": DemoFault("a rank brings another size than its peers: gloo aborts (2 ranks "
+                               "a group)", "mismatch", leaves=True),
+}  # fmt: skip
 
 _EPILOG = """\
 faults:
@@ -45,12 +56,13 @@ examples:
   lightkeeper demo                                  3 groups x 1 rank: gil, then slow
   lightkeeper demo --groups 2 --ranks-per-group 2   gil, slow, mismatch
   lightkeeper demo --fault stop --format json       one JSON object, last on stdout
+  lightkeeper demo --fault gil --without-keeper     what TorchFT does alone
   lightkeeper demo --gate --fault stop              with the gate in front of the Lighthouse
   lightkeeper demo --keep-running                   leaves all up, with URLs to curl
   lightkeeper demo --port 8470 --keep-running       where `lightkeeper status` looks
 
-exit status: 0 every fault was found, the right group was evicted and training continued; 1 it was
-not so; 2 wrong usage; 130 interrupted.
+exit status: 0 every fault was found, the right group was evicted and training continued (with
+--without-keeper: the report is complete); 1 it was not so; 2 wrong usage; 130 interrupted.
 """
 
 
@@ -65,6 +77,10 @@ class DemoOptions:
         "replica groups, 2 to 8 (default: 3, or 2 when groups have several ranks)", least=2, most=8
     )
     ranks_per_group: int = option("ranks in each group, 1 to 4", 1, least=1, most=4)
+    keeper: bool = option(
+        "same faults, nobody evicts: what TorchFT does alone",
+        default=True, flag="--without-keeper", action="store_false",
+    )  # fmt: skip
     gate: bool = option(
         "groups reach the Lighthouse through `lightkeeper gate`, which can keep them out",
         default=False,
@@ -100,15 +116,12 @@ class DemoOptions:
 
 def parse(argv: Sequence[str] | None = None) -> DemoOptions:
     """Options from the command line; wrong ones end the process with status 2."""
-    faults = "\n".join(f"  {name:<15}{text}" for name, text in FAULTS.items())
-    parser = OneLineParser(
-        prog="lightkeeper demo",
-        description="Start a TorchFT fleet on this machine, make a rank sick, and watch "
-        "lightkeeper name it, evict its group through the Lighthouse, and training continue.",
-        epilog=_EPILOG.format(faults=faults),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    faults = "\n".join(f"  {name:<15}{fault.says}" for name, fault in FAULTS.items())
+    about = (
+        "Start a TorchFT fleet on this machine, make a rank sick, and watch lightkeeper name it, "
+        "evict its group through the Lighthouse, and training continue."
     )
-    add_options(parser, DemoOptions)
+    parser = parser_of(DemoOptions, "lightkeeper demo", about, _EPILOG.format(faults=faults))
     args = parser.parse_args(argv)
     several = args.ranks_per_group > 1
     args.faults = tuple(
@@ -156,10 +169,6 @@ class MonitorClient:
         """All incidents, newest first."""
         return list(self._get("/v1/incidents")["incidents"])
 
-    def story(self, incident_id: str) -> list[str]:
-        """One incident as lines of text."""
-        return list(self._get(f"/v1/incidents/{incident_id}")["text"])
-
     def close(self) -> None:
         self._session.close()
 
@@ -191,11 +200,14 @@ def unhealthy(snapshot: dict[str, Any], groups: int, ranks_per_group: int) -> st
 
 SHUTDOWN_GRACE_S: Final = 15.0
 
-SLOW_FACTOR: Final = 6.0
-
 
 class FleetError(RuntimeError):
     """The fleet could not start or died; the message says which part, and its log."""
+
+
+def _loopback(port: int = 0) -> str:
+    """A URL on this port, or on a free one."""
+    return f"http://127.0.0.1:{port or free_port()}"
 
 
 @dataclass
@@ -204,32 +216,26 @@ class DemoFleet:
 
     options: DemoOptions
     run_dir: Path
-    lighthouse_url: str
+    lighthouse_url: str = field(default_factory=_loopback)
     """TorchFT's."""
-    monitor_url: str
-    token_file: Path
-    fault_file: Path
-    gate_url: str | None = None
+    gate_url: str = field(default_factory=_loopback)
     """Used by the groups instead, with `--gate`."""
-    gate_admin_url: str | None = None
+    gate_admin_url: str = field(default_factory=_loopback)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
-    faults_injected: int = 0
 
-    @property
-    def groups(self) -> tuple[str, ...]:
-        return tuple(f"rg_{index}" for index in range(self.options.groups))
-
-    def monitor(self) -> MonitorClient:
-        return MonitorClient(self.monitor_url)
+    def __post_init__(self) -> None:
+        self.monitor_url = _loopback(self.options.port)
+        self.monitor = MonitorClient(self.monitor_url)
+        self.token_file = self.run_dir / "token"
+        self.fault_file = self.run_dir / "fault.json"
+        self.groups = tuple(f"rg_{index}" for index in range(self.options.groups))
 
     def inject(self, kind: str, rank: str, step: int | None = None) -> str:
         """Ask the trainer of `rank` to fail at `step`, or at its next step; returns the fault's
         id.
         """
-        self.faults_injected += 1
-        fault_id = f"{self.faults_injected}-{kind}"
-        fault = {"id": fault_id, "kind": kind, "rank": rank, "factor": SLOW_FACTOR,
-                 "step": step}  # fmt: skip
+        fault_id = f"{len(faults.markers(self.fault_file)) + 1}-{kind}"
+        fault = {"id": fault_id, "kind": kind, "rank": rank, "factor": 6.0, "step": step}
         faults.inject(self.fault_file, faults.parse_fault(fault))
         return fault_id
 
@@ -238,68 +244,65 @@ class DemoFleet:
         marks = faults.markers(self.fault_file)
         return next((mark for mark in marks if mark.id == fault_id), None)
 
-    def events(self, group: str) -> list[dict[str, Any]]:
-        """The events of the group's supervisor: started, left, refused."""
-        return status.read(self.run_dir / "events" / f"{group}.jsonl")
+    def left_s(self, group: str, since_s: float) -> float | None:
+        """When a launch of the group first ended after that, unix time."""
+        events = status.read(self.run_dir / "events" / f"{group}.jsonl")
+        left = (event["time"] for event in events if event["event"] == "left")
+        return next((at_s for at_s in left if at_s >= since_s), None)
+
+    def print_story(self, incident: str) -> None:
+        """What `lightkeeper incidents show` says, to stderr."""
+        command = [*_PYTHON, "lightkeeper", "incidents", "show", incident]
+        command += _flags(monitor=self.monitor_url)
+        subprocess.run(command, check=False, stdout=sys.stderr)
 
     def attempts(self, limit_s: float, every_s: float) -> Iterator[None]:
         """One attempt after the other until the limit, while every process runs.
 
         Raises:
-            FleetError: one ended.
+            FleetError: one ended; names it, its status, and its log with the last line.
         """
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline:
-            self.check_alive()
+            for name, process in self.processes.items():
+                if process.poll() is not None:
+                    log = self._log(name)
+                    lines = log.read_text(errors="replace").split("\n")
+                    said = next(filter(str.strip, reversed(lines)), "no output").strip()
+                    status = f"{name} ended with status {process.returncode}"
+                    raise FleetError(f"{status}: {said} (log: {log})")
             yield
             time.sleep(every_s)
 
-    def check_alive(self) -> None:
-        """Check that every process runs.
+    def _log(self, name: str) -> Path:
+        return self.run_dir / "logs" / f"{name}.log"
 
-        Raises:
-            FleetError: one ended; names it, its status and its log.
-        """
-        for name, process in self.processes.items():
-            if process.poll() is not None:
-                raise FleetError(
-                    f"{name} ended with status {process.returncode}: {self.log_tail(name)}"
-                )
-
-    def log_tail(self, name: str) -> str:
-        """Path and last line of a process's log."""
-        path = self.run_dir / "logs" / f"{name}.log"
-        lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
-        return f"{lines[-1].strip() if lines else 'no output'} (log: {path})"
-
-    def spawn(self, name: str, command: list[str], environment: dict[str, str]) -> None:
+    def spawn(self, name: str, *command: object) -> None:
         """Start one process with its output in a log; it ends when we do, however we end."""
-        log = self.run_dir / "logs" / f"{name}.log"
-        with log.open("ab") as output:
-            self.processes[name] = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env={**os.environ, **environment, "LIGHTKEEPER_RUN_DIR": str(self.run_dir / "run")},
-                start_new_session=True,
-                preexec_fn=die_with_parent,  # noqa: PLW1509 - no thread before the fleet is up
-            )
+        environment = {
+            # At their default level, info, Lighthouse and ranks log every request: 6 KB/s.
+            "RUST_LOG": "warn",
+            **os.environ,
+            "TORCHFT_LIGHTHOUSE": self.gate_url if self.options.gate else self.lighthouse_url,
+            "LIGHTKEEPER_MONITOR": self.monitor_url,
+            "LIGHTKEEPER_TOKEN_FILE": str(self.token_file),
+            "LIGHTKEEPER_RUN_DIR": str(self.run_dir / "run"),
+            "LIGHTKEEPER_JOB": "demo",
+            "GLOO_SOCKET_IFNAME": "lo",
+            "OMP_NUM_THREADS": "1",
+        }
+        self.processes[name] = spawn([str(word) for word in command], environment, self._log(name))
 
     def stop(self) -> None:
         """End every process, supervisors first: they end their ranks and sidecars."""
         for first in ("supervisor-", ""):
-            ending = [name for name in self.processes if name.startswith(first)]
-            for name in ending:
-                self.processes[name].terminate()
-            deadline = time.monotonic() + SHUTDOWN_GRACE_S
-            for name in ending:
-                process = self.processes.pop(name)
-                try:
-                    process.wait(max(0.1, deadline - time.monotonic()))
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
+            names = [name for name in self.processes if name.startswith(first)]
+            ending = [self.processes.pop(name) for name in names]
+            for process in ending:
+                process.terminate()
+            for process in ending:
+                end(process, SHUTDOWN_GRACE_S)
+        self.monitor.close()
 
 
 def free_port() -> int:
@@ -315,16 +318,9 @@ def start_fleet(options: DemoOptions, run_dir: Path) -> Iterator[DemoFleet]:
     for folder in ("logs", "events", "run"):
         (run_dir / folder).mkdir(parents=True, exist_ok=True)
     (run_dir / "run").chmod(0o700)
-    token_file = run_dir / "token"
-    token_file.touch(mode=0o600)
-    token_file.write_text(secrets.token_urlsafe(24))
-    lighthouse, monitor, gate, admin = (
-        f"http://127.0.0.1:{port or free_port()}" for port in (0, options.port, 0, 0)
-    )
-    gates = (gate, admin) if options.gate else (None, None)
-    fleet = DemoFleet(
-        options, run_dir, lighthouse, monitor, token_file, run_dir / "fault.json", *gates
-    )
+    fleet = DemoFleet(options, run_dir)
+    fleet.token_file.touch(mode=0o600)
+    fleet.token_file.write_text(secrets.token_urlsafe(24))
     try:
         start_lighthouse(fleet)
         if options.gate:
@@ -351,39 +347,40 @@ def start_lighthouse(fleet: DemoFleet) -> None:
             f"TorchFT is not installed beside {sys.executable}: pip install torch==2.13.0 "
             "'lightkeeper[trainer]' (or run `make demo`)"
         )
-    command = [str(program), *_flags(bind=f"[::]:{fleet.lighthouse_url.rpartition(':')[2]}")]
-    # Its own options have underscores.
-    command += ["--min_replicas", str(fleet.options.min_replicas)]
-    command += ["--heartbeat_timeout_ms", str(fleet.options.heartbeat_timeout_ms)]
-    # At its default level, info, the Lighthouse logs every request: 6 KB/s from two groups.
-    fleet.spawn("lighthouse", command, {"RUST_LOG": os.environ.get("RUST_LOG", "warn")})
+    fleet.spawn(
+        "lighthouse",
+        program,
+        *_flags(bind=f"[::]:{fleet.lighthouse_url.rpartition(':')[2]}"),
+        # Its own options have underscores.
+        *("--min_replicas", fleet.options.min_replicas),
+        *("--heartbeat_timeout_ms", fleet.options.heartbeat_timeout_ms),
+    )
 
 
 def start_gate(fleet: DemoFleet) -> None:
     """Start the gate in front of the Lighthouse, or start it again on the same ports."""
     flags = _flags(
         lighthouse=fleet.lighthouse_url,
-        bind=str(fleet.gate_url).removeprefix("http://"),
-        admin=str(fleet.gate_admin_url).removeprefix("http://"),
-        token_file=fleet.token_file,
+        bind=fleet.gate_url.removeprefix("http://"),
+        admin=fleet.gate_admin_url.removeprefix("http://"),
         state=fleet.run_dir / "gate.json",
     )
-    fleet.spawn("gate", [*_OURS, "gate", *flags], {})
+    fleet.spawn("gate", *_PYTHON, "lightkeeper", "gate", *flags)
 
 
 def start_monitor(fleet: DemoFleet) -> None:
     """Start the monitor, or start it again on the same store and port."""
+    options = fleet.options
     flags = _flags(
         lighthouse=fleet.lighthouse_url,
         bind=fleet.monitor_url.removeprefix("http://"),
         store=fleet.run_dir / "lightkeeper.sqlite3",
-        token_file=fleet.token_file,
-        min_replicas=fleet.options.min_replicas,
-        budget=len(fleet.options.faults) + 2,
+        min_replicas=options.min_replicas,
+        budget=len(options.faults) + 2,
+        **({"gate": fleet.gate_admin_url} if options.gate else {}),
     )
-    if fleet.gate_admin_url is not None:
-        flags += _flags(gate=fleet.gate_admin_url)
-    fleet.spawn("monitor", [*_OURS, "monitor", *flags], {})
+    observe = () if options.keeper else ("--observe",)
+    fleet.spawn("monitor", *_PYTHON, "lightkeeper", "monitor", *flags, *observe)
 
 
 def _start_group(fleet: DemoFleet, group: str) -> None:
@@ -405,37 +402,5 @@ def _start_group(fleet: DemoFleet, group: str) -> None:
         min_replicas=options.min_replicas,
         fault_file=fleet.fault_file,
     )
-    fleet.spawn(
-        f"supervisor-{group}",
-        [
-            sys.executable,
-            "-P",
-            "-m",
-            "lightkeeper.trainer.supervisor",
-            *of_supervisor,
-            "--",
-            *of_ranks,
-        ],
-        {
-            "TORCHFT_LIGHTHOUSE": fleet.gate_url or fleet.lighthouse_url,
-            "LIGHTKEEPER_MONITOR": fleet.monitor_url,
-            "LIGHTKEEPER_TOKEN_FILE": str(fleet.token_file),
-            "LIGHTKEEPER_JOB": "demo",
-            "GLOO_SOCKET_IFNAME": "lo",
-            "OMP_NUM_THREADS": "1",
-            "RUST_LOG": os.environ.get("RUST_LOG", "warn"),
-        },
-    )
-
-
-def wait_for_lighthouse(fleet: DemoFleet, deadline_s: float) -> None:
-    """Wait until the Lighthouse answers.
-
-    Raises:
-        FleetError: it ended, or did not answer in time.
-    """
-    for _ in fleet.attempts(deadline_s, 0.2):
-        with contextlib.suppress(requests.RequestException):
-            requests.get(f"{fleet.lighthouse_url}/status", timeout=1)
-            return
-    raise FleetError(f"the Lighthouse did not answer within {deadline_s:.0f} s")
+    module = "lightkeeper.trainer.supervisor"
+    fleet.spawn(f"supervisor-{group}", *_PYTHON, module, *of_supervisor, "--", *of_ranks)

@@ -255,8 +255,8 @@ use; 126 or 127 the command cannot be run or is not there. See docs/deploy.md.
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    """Reports wrong arguments in one line."""
+class OneLineParser(argparse.ArgumentParser):
+    """Reports wrong arguments in one line; the full usage is in `--help`."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(_USAGE_STATUS, f"error: {message} (see {self.prog} --help)\n")
@@ -264,7 +264,7 @@ class _Parser(argparse.ArgumentParser):
 
 def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     """The options before `--`."""
-    parser = _Parser(
+    parser = OneLineParser(
         prog="lightkeeper run",
         usage="%(prog)s [OPTIONS] [-- COMMAND [ARGS ...]]",
         description=_ABOUT,
