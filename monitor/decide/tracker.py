@@ -292,8 +292,12 @@ def followed(history: History, incident: Incident, config: KeeperConfig) -> Inci
         since_s = incident.milestones.firing_s
     if since_s is None or history.now_s - since_s > config.follow_s:
         return incident
-    if not incident.groups:
-        return incident  # there is nobody to come back
+    # without groups there is nobody to come back
+    return _going_and_coming(history, incident, since_s) if incident.groups else incident
+
+
+def _going_and_coming(history: History, incident: Incident, since_s: float) -> Incident:
+    """The incident with milestones of its groups and of the others."""
     marks = incident.milestones
     awaited = marks.evict_asked_s is not None and marks.left_quorum_s is None
     if awaited and out_of_quorum(history, incident):
