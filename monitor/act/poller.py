@@ -409,6 +409,6 @@ def _recognise(target: Target, answer: T | Unreachable) -> T | Unreachable:
         return answer
     who = "another incarnation" if theirs.rank == expected.rank else "another rank"
     return Unreachable(
-        Failure.STRANGER,
+        Failure.RENAMED if theirs.incarnation == expected.incarnation else Failure.STRANGER,
         f"{who} answers: {theirs.rank} pid {theirs.pid} ({theirs.incarnation})"[:200],
     )

@@ -15,6 +15,7 @@ from lightkeeper.monitor.act.launches import Source, Target
 from lightkeeper.monitor.act.poller import Poller
 from lightkeeper.monitor.model.observation import Failure, Observation, Unreachable
 from lightkeeper.worker_server.wire import FlightRecord, StateReport, to_json
+from tests.changed import replace
 from tests.http_server import Hang
 from tests.monitor.fakes import FakeFleet, FakeRank, identity, page
 
@@ -115,6 +116,17 @@ def test_another_incarnation_at_the_same_url_is_a_stranger(
         Failure.STRANGER, "another incarnation answers: rg_0.0 pid 4242 (two)"
     )
     assert seen.identity.incarnation == "one"
+
+
+def test_a_rank_that_has_renamed_its_group_since_it_registered_is_no_stranger(
+    fleet: FakeFleet, fetcher: Fetcher
+) -> None:
+    rank = fleet.add()
+    registered = rank.target()
+    rank.identity = replace(rank.identity, group="train_0", launched_as="rg_0")
+    seen = Poller(fetcher).sweep([registered], deadline_s=DEADLINE_S).observations[0]
+    assert isinstance(seen.outcome, Unreachable)
+    assert seen.outcome.reason is Failure.RENAMED
 
 
 def test_flight_records_of_the_wanted_ranks_come_with_the_sweep(
