@@ -224,10 +224,10 @@ def test_fourteen_runs_in_a_row_each_fault_under_its_run_and_none_about_a_health
 
     def over(launch: Launch | list[Launch], end: Callable[[Launch], object]) -> None:
         launches = launch if isinstance(launch, list) else [launch]
-        for one in launches:
-            end(one)
-        for one in launches:
-            one.ended()
+        for each in launches:
+            end(each)
+        for each in launches:
+            each.ended()
 
     def killed_by(number: signal.Signals) -> Callable[[Launch], None]:
         return lambda launch: launch.send(number)
