@@ -19,6 +19,8 @@ from lightkeeper.monitor.model.names import GroupName, RankName
 from lightkeeper.worker_server.wire import Claim, Identity
 
 _NO_CLAIM: Final = Claim()
+_UNNAMED: Final = "job"
+"""What a WorkerServer calls a job that nobody named."""
 
 
 class Source(StrEnum):
@@ -109,12 +111,15 @@ def same_world(rank: Target, other: Target) -> bool:
 
 
 def same_job(rank: Target, other: Target) -> bool:
-    """Whether two ranks can be of one job: its name says so, unless they ask two Lighthouses; or
-    one Lighthouse says so (with a launcher for each group, each may name the job after itself).
+    """Whether two ranks can be of one job: its name says so, unless they ask two Lighthouses or,
+    where nobody named it, one asks a Lighthouse and one none; or one Lighthouse says so (with a
+    launcher for each group, each may name the job after itself).
     """
     a, b = rank.claim.lighthouse, other.claim.lighthouse
     if a and a == b:
         return True
     ports = {urlsplit(url if "//" in url else f"//{url}").netloc.rpartition(":")[2]
              for url in (a, b)}  # fmt: skip
-    return rank.identity.job == other.identity.job and not (a and b and len(ports) > 1)
+    named = rank.identity.job != _UNNAMED or not (rank.proved and other.proved)
+    apart = len(ports) > 1 if a and b else a != b and not named
+    return rank.identity.job == other.identity.job and not apart

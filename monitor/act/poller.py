@@ -412,7 +412,8 @@ def _recognise(target: Target, answer: T | Unreachable) -> T | Unreachable:
     if (theirs.rank, theirs.incarnation) == (expected.rank, expected.incarnation):
         return answer
     who = "another incarnation" if theirs.rank == expected.rank else "another rank"
+    process = theirs.incarnation, theirs.group_rank, theirs.launched_as or theirs.group
     return Unreachable(
-        Failure.STRANGER,
+        Failure.RENAMED if process == target.process else Failure.STRANGER,
         f"{who} answers: {theirs.rank} pid {theirs.pid} ({theirs.incarnation})"[:200],
     )

@@ -187,7 +187,7 @@ def _is_silent(seen: Observation) -> bool:
     return isinstance(seen.outcome, Unreachable) and seen.outcome.reason not in _HEARD
 
 
-_HEARD: Final = (Failure.GARBAGE, Failure.HTTP, Failure.STRANGER)
+_HEARD: Final = (Failure.GARBAGE, Failure.HTTP, Failure.STRANGER, Failure.RENAMED)
 _SCALED: Final = (
     "stall_floor_s", "undeclared_floor_s", "witnessed_floor_s", "stall_factor", "silent_s",
     "host_lost_s", "mismatch_suspect_s", "lighthouse_away_s", "lag_absent_s",

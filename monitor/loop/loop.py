@@ -174,7 +174,7 @@ class Observing:
                 continue
             self._components.instruments.poll_failures.labels(str(seen.outcome.reason)).inc()
             target = registry.get(seen.rank)
-            if seen.outcome.reason is Failure.STRANGER and target is not None:
+            if seen.outcome.reason in (Failure.STRANGER, Failure.RENAMED) and target is not None:
                 registry.estrange(target)
         for url, identity in sweep.identified:
             registry.identify(url, identity)
@@ -484,7 +484,7 @@ class Keeper:
         steps = (seen.step.step for seen in alive if seen.step is not None)
         every = -(-len(trend) // POINTS_KEPT) or 1
         run = replace(
-            before, seen_s=snapshot.now_s, ranks=max(before.ranks, len(snapshot.observations)),
+            before, seen_s=snapshot.now_s, ranks=max(before.ranks, len(alive)),
             step=max(steps, default=before.step), trend=tuple(trend[::every]),
         )  # fmt: skip
         if before.seen_s // _RUN_SAVED_S != run.seen_s // _RUN_SAVED_S:

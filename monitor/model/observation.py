@@ -42,6 +42,7 @@ class Failure(StrEnum):
     GARBAGE = "garbage"  # answered something that is not our schema
     UNASKED = "unasked"  # the sweep ended before its turn; it is among the first of the next
     STRANGER = "stranger"  # answered in our schema, as another rank than the one registered
+    RENAMED = "renamed"  # the registered process answered, by a name that it has not registered yet
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.monitor.lighthouses import installations, lighthouse_process
 from tests.monitor.process import Monitor, environment
 from tests.ports import free_port
 from tests.waiting import wait_for
@@ -39,21 +40,51 @@ while not (act == "ends" and after.exists()):
     reporter.step(step := step + 1)
 """
 
+TORCHFT = """\
+import os, pathlib, sys, time, lightkeeper
+lightkeeper.attach()
+import torch, torch.distributed as dist
+from torchft.manager import Manager
+from torchft.process_group import ProcessGroupGloo
+act, after, group = sys.argv[1], pathlib.Path(sys.argv[2]), os.environ["REPLICA_GROUP_ID"]
+torch.set_num_threads(1)
+weights, store = torch.zeros(3), dist.TCPStore("127.0.0.1", 0, is_master=True)
+manager = Manager(
+    pg=ProcessGroupGloo(), load_state_dict=lambda state: weights.copy_(state["w"]),
+    state_dict=lambda: {"w": weights.clone()}, min_replica_size=1, store_addr="127.0.0.1",
+    store_port=store.port, replica_id="train_" + group, hostname="127.0.0.1",
+)
+while not (act == "ends" and after.exists()):
+    if act in ("crashes", "hangs") and group == "1" and after.exists():
+        if act == "crashes":
+            raise RuntimeError("out of luck")
+        time.sleep(1e6)
+    manager.start_quorum()
+    gradient = torch.ones(3)
+    manager.allreduce(gradient).wait()
+    if manager.should_commit():
+        weights += gradient
+    time.sleep(0.05)
+manager.shutdown(wait=False)
+"""
+"""One rank a group."""
+
 
 class Launch:
     """What a launcher starts: the ranks of one group, on this host or on several."""
 
     def __init__(self, day: Day, act: str, *, ranks: int = 2, group: str = "", hosts: int = 1,
                  **more: str) -> None:  # fmt: skip
+        script = TORCHFT if group else RANK
+        more |= {"REPLICA_GROUP_ID": group, "TORCHFT_LIGHTHOUSE": day.lighthouse} if group else {}
         self.after = day.folder / f"after-{len(day.launches)}"
         master = more.pop("MASTER_PORT", str(free_port()))
         self.ranks = [
             subprocess.Popen(
-                [sys.executable, "-c", RANK, act, str(self.after)],
+                [sys.executable, "-W", "ignore", "-c", script, act, str(self.after)],
                 env=environment(**{
                     "RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
                     "MASTER_PORT": master, "LIGHTKEEPER_MONITOR": day.monitor.url, **day.own,
-                    **({"REPLICA_GROUP": group} if group else {}),
                     **(day.host(rank % hosts) if hosts > 1 else {}), **more,
                 }),
                 stderr=subprocess.PIPE, text=True,
@@ -82,11 +113,12 @@ class Launch:
 class Day:
     """The monitor, and what was launched."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, lighthouse: str) -> None:
         self.folder, self.launches, self.said = folder, list[Launch](), set[str]()
+        self.lighthouse = lighthouse
         self.own = {
             "XDG_STATE_HOME": str(folder / "state"), "LIGHTKEEPER_RUN_DIR": self.run_dir(0),
-            "LIGHTKEEPER_LINGER_S": "60",
+            "LIGHTKEEPER_LINGER_S": "60", "OMP_NUM_THREADS": "1", "RUST_LOG": "error",
         }  # fmt: skip
         self.port = free_port()
         self.start_monitor("day.db")
@@ -103,8 +135,14 @@ class Day:
 
     def start_monitor(self, store: str) -> None:
         words = ("--tick", "0.5", "--store", str(self.folder / store), "--no-token", "--observe")
-        self.monitor = Monitor(*words, port=self.port, **self.own)
+        self.monitor = Monitor(*words, "--lighthouse", self.lighthouse, port=self.port, **self.own)
         self.monitor.ready()
+
+    def torchft(self, act: str) -> list[Launch]:
+        """A job of two groups."""
+        groups = [Launch(self, act, group=str(group), ranks=1) for group in range(2)]
+        self.watches(*groups)
+        return groups
 
     def ranks(self) -> dict[int, str]:
         """Process -> health, of all that are watched."""
@@ -122,6 +160,11 @@ class Day:
             wait_for(so, within_s=60, what="these are watched and healthy")
         except AssertionError as exc:
             seen = f"{pids} are to be watched: {self.ranks()}\n{''.join(self.monitor.lines)}"
+            lines = self.monitor.call("GET", "/metrics").text.splitlines()
+            seen += "\n".join(line for line in lines if "refused" in line)
+            for launch in launches:
+                launch.send(signal.SIGKILL)
+                seen += launch.ended()
             raise AssertionError(seen) from exc
 
     def incidents(self) -> dict[str, list[str]]:
@@ -142,8 +185,18 @@ class Day:
 
 
 @pytest.fixture
-def day(tmp_path: Path) -> Iterator[Day]:
-    day = Day(tmp_path)
+def lighthouse(tmp_path: Path) -> Iterator[str]:
+    """Up all day, with a memory of its own of the last run's groups."""
+    with lighthouse_process(
+        installations()["0.2.0"], tmp_path / "lighthouse.py", free_port(),
+        min_replicas=1, join_timeout_ms=5000, heartbeat_timeout_ms=1500,
+    ) as url:  # fmt: skip
+        yield url
+
+
+@pytest.fixture
+def day(tmp_path: Path, lighthouse: str) -> Iterator[Day]:
+    day = Day(tmp_path, lighthouse)
     try:
         yield day
     finally:
@@ -161,85 +214,87 @@ def fires(day: Day, run: str, what: str) -> None:
     wait_for(lambda: what in day.incidents().get(run, []), within_s=60, what=f"{what} in {run}")
 
 
-def test_twelve_runs_in_a_row_each_fault_under_its_run_and_none_about_a_healthy_one(
+def test_fourteen_runs_in_a_row_each_fault_under_its_run_and_none_about_a_healthy_one(
     day: Day,
 ) -> None:
-    killed = list[str]()
-
     def healthy(**more: Any) -> Launch:
         launch = Launch(day, "ends", **more)
         day.watches(launch)
         return launch
 
-    def over(launch: Launch, end: Callable[[], object]) -> None:
-        end()
-        launch.ended()
+    def over(launch: Launch | list[Launch], end: Callable[[Launch], object]) -> None:
+        launches = launch if isinstance(launch, list) else [launch]
+        for each in launches:
+            end(each)
+        for each in launches:
+            each.ended()
+
+    def killed_by(number: signal.Signals) -> Callable[[Launch], None]:
+        return lambda launch: launch.send(number)
 
     port = str(free_port())
-    first = healthy(MASTER_PORT=port)
-    over(first, first.go_on)
+    over(healthy(MASTER_PORT=port), Launch.go_on)
     again = healthy(MASTER_PORT=port)  # the same address: only time tells them apart
-    over(again, lambda: again.send(signal.SIGTERM))
+    over(again, killed_by(signal.SIGTERM))
+    over(day.torchft("ends"), Launch.go_on)
     hangs = Launch(day, "hangs")
     day.watches(hangs)
     hangs.go_on()
     hung = day.run()
-    wait_for(lambda: day.incidents().get(day.run()), within_s=60, what="the hang is named")
-    over(hangs, lambda: hangs.send(signal.SIGKILL))
-    alone = healthy(ranks=1)
-    over(alone, alone.go_on)
+    wait_for(lambda: day.incidents().get(hung), within_s=60, what="the hang is named")
+    over(hangs, killed_by(signal.SIGKILL))
+    lost = day.torchft("crashes")
+    bereft = day.run()
+    for launch in lost:
+        launch.go_on()
+    fires(day, bereft, "dead train_1.0")
+    over(lost, killed_by(signal.SIGTERM))
+    over(healthy(ranks=1), Launch.go_on)
     crashes = Launch(day, "crashes")
     day.watches(crashes)
     crashed = day.run()
     crashes.go_on()
-    fires(day, day.run(), "dead job.1")
-    crashes.send(signal.SIGTERM)
-    crashes.ended()
-    interrupted = healthy()
-    over(interrupted, lambda: interrupted.send(signal.SIGINT))
-    groups = [Launch(day, "ends", group=f"rg_{n}", ranks=1) for n in range(2)]
+    fires(day, crashed, "dead job.1")
+    over(crashes, killed_by(signal.SIGTERM))
+    over(healthy(), killed_by(signal.SIGINT))
+    groups = day.torchft("ends")
+    restarted = day.run()
+    over(groups[1], killed_by(signal.SIGTERM))
+    groups[1] = Launch(day, "ends", group="1", ranks=1)
     day.watches(*groups)
-    run = day.run()
-    over(groups[1], lambda: groups[1].send(signal.SIGTERM))
-    groups[1] = Launch(day, "ends", group="rg_1", ranks=1)
-    day.watches(*groups)
-    assert day.run() == run  # a group that restarts beside another stays in its run
-    for launch in groups:
-        over(launch, lambda launch=launch: launch.send(signal.SIGTERM))
+    assert day.run() == restarted  # a group that restarts beside another stays in its run
+    over(groups, killed_by(signal.SIGTERM))
     hosts = healthy(ranks=4, hosts=2)
-    over(hosts, hosts.go_on)
-    killed.append(run)
+    over(hosts, Launch.go_on)
     eight = healthy(ranks=8)
-    killed.append(day.run())
-    over(eight, lambda: eight.send(signal.SIGKILL))
+    killed = {restarted, day.run()}
+    over(eight, killed_by(signal.SIGKILL))
     kept = healthy()
     second = Launch(day, "ends")
     wait_for(lambda: any("not watched" in line for line in day.monitor.lines), within_s=60,
              what="the second run at once is refused aloud")  # fmt: skip
     day.watches(kept)
-    over(kept, kept.go_on)
+    over(kept, Launch.go_on)
     day.watches(second)
-    over(second, second.go_on)
+    over(second, Launch.go_on)
     last = healthy()
     by_run = day.incidents()
     for run in killed:
         by_run.pop(run, None)  # who was killed from outside is dead, and that may be said
     accused = [name.split()[1:] for name in by_run.pop(hung)]  # its end by SIGKILL is nobody's
     assert [names for names in accused if names] == [["job.1"]]
-    assert by_run == {crashed: ["dead job.1"]}, "\n".join(sorted(day.said))
+    true = {crashed: ["dead job.1"], bereft: ["dead train_1.0"]}
+    assert by_run == true, "\n".join(sorted(day.said))
     runs = day.monitor.get("/v1/runs")["runs"]
-    assert len(runs) == 12
-    assert [row["ranks"] for row in runs] == [2, 2, 2, 8, 4, 2, 2, 2, 1, 2, 2, 2]
+    assert [row["ranks"] for row in runs] == [2, 2, 2, 8, 4, 2, 2, 2, 1, 2, 2, 2, 2, 2]
     assert day.headline().startswith("Training: all 2 ranks are healthy")
-    over(last, last.go_on)
+    over(last, Launch.go_on)
 
 
 def test_a_fresh_monitor_between_two_runs_hears_the_last_ones_dead_and_says_nothing(
     day: Day,
 ) -> None:
-    groups = [Launch(day, "ends", group=f"train_{n}", ranks=1) for n in range(2)]
-    day.watches(*groups)
-    for launch in groups:
+    for launch in day.torchft("ends"):
         launch.send(signal.SIGTERM)
         launch.ended()
     day.monitor.process.kill()

@@ -251,6 +251,35 @@ def test_two_jobs_at_once_are_told_apart_by_name_or_lighthouse(fleet: Fleet) -> 
     assert other.register(0) is Registered.OTHER_JOB
 
 
+@pytest.mark.parametrize("torchft", ["first", "second"])
+def test_a_torchft_job_and_a_plain_one_by_turns_are_two_runs_however_soon(
+    fleet: Fleet, torchft: str
+) -> None:
+    """Not a second lies between, and no poll has seen the end of the first."""
+
+    def start(name: str) -> list[Launch]:
+        if name != torchft:
+            return [fleet.launch(name)]
+        claim = {"lighthouse": "http://h:29510"}
+        return [fleet.launch(f"{name} {n}", group=f"{n}", ranks=1, claim=claim) for n in range(2)]
+
+    def all_are_in(launches: list[Launch]) -> bool:
+        return all(stood is Registered.CURRENT for each in launches for stood in each.up())
+
+    first = start("first")
+    assert all_are_in(first)
+    fleet.tick(5)
+    run = fleet.run()
+    for launch in first:
+        launch.die()
+    second = start("second")
+    assert second[0].register(0) is Registered.WAIT
+    fleet.tick()
+    assert all_are_in(second)
+    assert {owner.split()[0] for owner in fleet.names().values()} == {"second"}
+    assert fleet.run() != run
+
+
 def test_groups_of_one_lighthouse_are_one_job_whatever_its_name(
     fleet: Fleet,
 ) -> None:

@@ -126,6 +126,17 @@ def test_another_incarnation_at_the_same_url_is_a_stranger(
     assert seen.identity.incarnation == "one"
 
 
+def test_a_rank_that_has_renamed_its_group_since_it_registered_is_no_stranger(
+    fleet: FakeFleet, fetcher: Fetcher
+) -> None:
+    rank = fleet.add()
+    registered = rank.target()
+    rank.identity = replace(rank.identity, group="train_0", launched_as="rg_0")
+    seen = Poller(fetcher).sweep([registered], deadline_s=DEADLINE_S).observations[0]
+    assert isinstance(seen.outcome, Unreachable)
+    assert seen.outcome.reason is Failure.RENAMED
+
+
 def test_flight_records_of_the_wanted_ranks_come_with_the_sweep(
     fleet: FakeFleet, fetcher: Fetcher
 ) -> None:

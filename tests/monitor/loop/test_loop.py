@@ -17,7 +17,7 @@ from lightkeeper.monitor.act.http import Fetcher, Tokens
 from lightkeeper.monitor.act.lighthouse import Lighthouse
 from lightkeeper.monitor.act.poller import Poller
 from lightkeeper.monitor.act.quarantine import PauseSwitch, Quarantine
-from lightkeeper.monitor.act.targets import Registry, TargetsFile
+from lightkeeper.monitor.act.targets import Registered, Registry, TargetsFile
 from lightkeeper.monitor.clock import SteadyClock
 from lightkeeper.monitor.decide.pipeline import TickResult
 from lightkeeper.monitor.decide.view import NotPossible, View
@@ -178,6 +178,24 @@ def test_one_snapshot_a_tick_sorted_by_rank_with_the_lighthouse(
     assert isinstance(first.lighthouse, LighthouseView)
     assert (first.tick, second.tick) == (1, 2)
     assert second.now_s > first.now_s
+
+
+def test_groups_that_get_their_names_at_once_stay_in_one_run(
+    bench: Bench, fleet: FakeFleet
+) -> None:
+    """As TorchFT's first quorum lets them: one has registered its new name, the other not yet."""
+    ranks = [fleet.add(f"{n}", incarnation=f"of {n}") for n in range(2)]
+    for rank in ranks:
+        bench.registry.register(rank.registration())
+    bench.keeper.tick()
+    run = bench.registry.run
+    for rank in ranks:
+        group = rank.identity.group
+        rank.identity = replace(rank.identity, group=f"train_{group}", launched_as=group)
+    bench.keeper.tick()
+    stood = [bench.registry.register(rank.registration()) for rank in ranks]
+    assert stood == [Registered.CURRENT] * 2
+    assert bench.registry.run == run
 
 
 def test_records_that_the_judge_wants_come_with_the_next_snapshot(
