@@ -19,7 +19,7 @@ from lightkeeper.monitor.show.incident_page import (
     title,
 )
 from tests.changed import replace
-from tests.monitor.decide.scene import MARKS, hang
+from tests.monitor.decide.scene import EVICTION, MARKS, hang
 from tests.monitor.show.test_incident_page import HELD, report
 
 OPEN = {"state": State.FIRING, "resolution": None, "story": hang().story[:2]}
@@ -179,3 +179,10 @@ def test_what_the_others_lost_is_told_apart_from_how_long_the_group_was_away() -
     assert (others.seconds, own.seconds) == (5.0, 62.0)
     assert float(figures["others lost"]) == others.rank_seconds
     assert not any("67" in value for value in figures.values())
+
+
+@pytest.mark.parametrize(("hosts", "listed"), [(("node1",), True), ((), False)])
+def test_who_is_sent_to_the_quarantine_list_finds_the_host_there(hosts, listed: bool) -> None:
+    words = " ".join(story_of(report(evictions=(replace(EVICTION, quarantine=hosts),))))
+    assert "look at node1 before it is used again" in words
+    assert ("quarantine list" in words) is listed
