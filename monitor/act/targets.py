@@ -309,8 +309,9 @@ class Registry:
         if refusal is not None:
             return refusal
         if fresh:
+            renamed = target.process in self._processes
             self._take_over(target)
-            self._begin(target)
+            self._begin(target, new=not renamed)
         elif old is not None:
             first = old.bringer or target.bringer
             target = replace(target, died_s=target.died_s or old.died_s, bringer=first)
@@ -454,13 +455,13 @@ class Registry:
             for rank in tuple(self._claimed.get(target.identity.group, ())):
                 self._drop(rank)  # comes back under its launcher's name
 
-    def _begin(self, target: Target) -> None:
-        """Drop who is of an older launch of its group; begin a new run if nobody of the last may
-        still live, and drop its dead.
+    def _begin(self, target: Target, *, new: bool) -> None:
+        """Drop who is of an older launch of its group; begin a new run if the process is new and
+        nobody of the last run may still live, and drop its dead.
         """
         ended, itself = self._dead | self._gone, {target.rank}
         others = len(self._targets) - (target.rank in self._targets)
-        if self._run is None or len(ended - itself) == others:
+        if self._run is None or (new and len(ended - itself) == others):
             everybody = self._targets.values()
             if self._run is None or not any(same_launch(other, target) for other in everybody):
                 self._new_run(target)

@@ -83,7 +83,7 @@ def test_banners_say_what_a_person_must_know_first(stage, opened) -> None:
         "The store cannot be written",
     ]
     assert page.inner_text("#headline") == "Training, but nobody looks for straggler"
-    page.get_by_text("observe mode").click()
+    page.get_by_text("watch-only").first.click()
     assert page.inner_text("#chips p:visible") == (
         "The monitor says whom it would evict, and evicts nobody."
     )
@@ -256,7 +256,7 @@ def test_hostile_names_stay_text(stage, opened) -> None:
 def test_what_a_word_in_the_header_unfolds_fits_a_phone(stage, opened) -> None:
     view = crowd(2, 2, observe=True, tokenless=True, lighthouse=LighthouseAway(NO_LIGHTHOUSE))
     page = opened.open(stage(view).url, width=390)
-    page.get_by_text("observe mode").click()
+    page.get_by_text("watch-only").first.click()
     assert page.locator("#chips p:visible").count() == 1
     assert_fits(page)
     assert_accessible(page)

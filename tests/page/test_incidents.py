@@ -134,7 +134,7 @@ def test_it_tells_when_it_is_over_and_then_asks_no_more(stage, opened, stacks) -
     soon(page, lambda: page.locator("#stacks .crowd").count(), "the stacks")
     monitor.show(view())
     soon(page, lambda: page.locator("#story[data-live=over]").count(), "it is over")
-    assert "rg_1 is back since" in page.inner_text("#story")
+    assert "rg_1 is back, " in page.inner_text("#story")
 
 
 def test_one_that_is_over_is_not_asked_for_again(stage, opened, stacks) -> None:

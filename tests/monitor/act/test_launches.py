@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -364,3 +364,14 @@ def test_a_rank_that_was_born_after_the_clock_was_set_back_is_no_elder(fleet: Fl
     fleet.registry.restore(list(memory.targets.values()), memory.runs[-1])
     fleet.clock.advance(ANSWERS_S)
     assert fleet.launch("again").up() == [Registered.CURRENT] * 2
+
+
+def test_a_lone_rank_whose_manager_names_its_group_stays_in_its_run(fleet: Fleet) -> None:
+    """Its only name is given up for the other: for a moment nobody is there."""
+    lone = fleet.launch("lone", group="0", ranks=1)
+    lone.up()
+    who = replace(lone.who(0), group=GroupName("train_0"), launched_as=GroupName("0"))
+    asks = Registration(who, "http://h:1000", 15.0, 1.0, None, Claim(secret=lone.secret(0)))
+    assert fleet.registry.register(asks, "h") is Registered.CURRENT
+    assert [str(target.rank) for target in fleet.registry.targets()] == ["train_0.0"]
+    assert len(fleet.registry._store.runs) == 1

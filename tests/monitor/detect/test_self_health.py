@@ -230,13 +230,13 @@ def brought(by: Mapping[str, str], *more: Observation, ours: str = "10.0.0.0") -
 
 
 def strangers(like: Snapshot, number: int, *, silent: bool) -> list[Observation]:
-    """Names from one address, each on a host of its own, as it says."""
-    one = like.observations[0]
+    """Names from first address, each on a host of its own, as it says."""
+    first = like.observations[0]
     made = []
     for n in range(number):
-        who = replace(one.identity, group=GroupName(f"x{n}"), host=Host(f"x{n}"))
-        outcome = Unreachable(Failure.REFUSED, "closed") if silent else one.outcome
-        made.append(replace(one, identity=who, outcome=outcome, bringer="10.9.9.9"))
+        who = replace(first.identity, group=GroupName(f"x{n}"), host=Host(f"x{n}"))
+        outcome = Unreachable(Failure.REFUSED, "closed") if silent else first.outcome
+        made.append(replace(first, identity=who, outcome=outcome, bringer="10.9.9.9"))
     return made
 
 

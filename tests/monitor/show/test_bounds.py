@@ -12,9 +12,9 @@ from lightkeeper.monitor.decide.tempo import Tempo
 from lightkeeper.monitor.decide.view import View
 from lightkeeper.monitor.model.names import GroupName, RankName
 from lightkeeper.monitor.model.verdict import RankHealth
-from lightkeeper.monitor.show import exposition
 from lightkeeper.monitor.show.exposition import Bounds
 from lightkeeper.monitor.show.metrics import Instruments, ViewCollector
+from lightkeeper.worker_server.http_server import metrics_page
 from tests.changed import replace
 from tests.metrics_doc.measure import registry_of, series_of, view_of
 from tests.monitor.commands.parsing import monitor_options
@@ -66,7 +66,7 @@ def test_few_groups_of_1250_have_series_of_their_own_the_sick_and_accused_first(
 
 
 def test_nought_means_none_and_aggregates_stay(large):
-    page, _ = exposition.page(registry_of(large, Bounds(0, 0)), "")
+    page, _ = metrics_page(registry_of(large, Bounds(0, 0)), "")
     text = page.decode()
     names = {line.split("{")[0].split()[0] for line in text.splitlines() if line[0] != "#"}
     by_rank = {name for name in names if name.startswith("lightkeeper_rank_")}
@@ -79,7 +79,7 @@ def test_nought_means_none_and_aggregates_stay(large):
 
 def test_the_page_of_10000_ranks_is_as_large_as_the_docs_say(large):
     groups, ranks = Bounds().groups, Bounds().ranks
-    page, _ = exposition.page(registry_of(large, Bounds()), "")
+    page, _ = metrics_page(registry_of(large, Bounds()), "")
     assert series_of(page) <= 17 * groups + 2 * ranks + 1000
 
 
@@ -95,7 +95,7 @@ def test_two_scrapes_of_one_tick_cost_one_and_the_next_tick_is_told_anew():
     made.registry.register(ViewCollector(lambda: shown[0], lambda: 0, "1"))
 
     def step() -> str:
-        page, _ = exposition.page(made.registry, "")
+        page, _ = metrics_page(made.registry, "")
         return next(line for line in page.decode().splitlines() if line.startswith(STEP))
 
     first = step()
@@ -116,7 +116,7 @@ def test_a_scrape_waits_for_the_end_of_a_tick_only_when_there_is_something_to_ma
     made = Instruments()
     made.registry.register(ViewCollector(lambda: shown[0], lambda: 0, "1", None, wait))
     for _ in range(3):
-        page, _ = exposition.page(made.registry, "")
+        page, _ = metrics_page(made.registry, "")
         assert f"{STEP} 11.0" in page.decode()
     assert waited == [1]
 
@@ -156,7 +156,7 @@ def hostile() -> View:
     ],
 )
 def test_a_scraper_reads_any_name_back(hostile, accept, parse):
-    page, content_type = exposition.page(registry_of(hostile, Bounds()), accept)
+    page, content_type = metrics_page(registry_of(hostile, Bounds()), accept)
     assert content_type.startswith(accept.partition(";")[0] or "text/plain")
     tokens = [
         (sample.labels, sample.value)
