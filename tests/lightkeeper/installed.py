@@ -34,7 +34,7 @@ def fresh(folder: Path, *, extras: bool) -> Path:
     venv.create(folder, symlinks=True)
     site = Path(next(folder.glob("lib/python*/site-packages")))
     if extras:
-        (site / "here.pth").write_text(f"{_HERE}\n")
+        (site / "00-here.pth").write_text(f"{_HERE}\n")  # before an editable install needs it
     else:
         for name in sorted(_needed("lightkeeper")):
             for file in importlib.metadata.files(name) or ():

@@ -168,8 +168,12 @@ print(type(reporter).__name__, monitor.loop.WHOSE, trainer.loop.WHOSE)
 """
 
 
+@pytest.mark.parametrize("editable", [False, True], ids=["wheel", "editable"])
 @pytest.mark.parametrize("kind", ["a package", "a folder without __init__.py"])
-def test_a_users_packages_of_our_names_stay_theirs_in_a_rank(whole, tmp_path, kind):
+def test_a_users_packages_of_our_names_stay_theirs_in_a_rank(whole, tmp_path, kind, editable):
+    if editable:
+        whole = fresh(tmp_path / "venv", extras=True)
+        install(whole, "-e", ROOT)
     folder = strangers(tmp_path / "repository")
     for name in OURS:
         (folder / name / "__init__.py").write_text("")
