@@ -358,6 +358,7 @@ def test_three_commands_and_no_variable_from_the_wheel_to_a_watched_job(shell):
         seen = {row["where"] for row in findings if row["check"] == "monitor sees the ranks"}
         assert seen == {"job.0", "job.1"}
         of_host = {"versions", "run directory", "ptrace"}
+        findings = [row for row in findings if "socket is too long" not in row["said"]]  # pytest's
         states = {row["state"] for row in findings if row["check"] not in of_host}
         states -= {"unknown"}  # torch's control plane may come up later, and doctor says so
         assert (examined.returncode, states) == (0, {"ok"}), examined.stdout

@@ -83,7 +83,7 @@ def test_banners_say_what_a_person_must_know_first(stage, opened) -> None:
         "The store cannot be written",
     ]
     assert page.inner_text("#headline") == "Training, but nobody looks for straggler"
-    page.get_by_text("watch-only").first.click()
+    page.get_by_text("observe mode").click()
     assert page.inner_text("#chips p:visible") == (
         "The monitor says whom it would evict, and evicts nobody."
     )
