@@ -575,10 +575,15 @@ class Registry:
                     self._gone.add(identity.rank)
             self._part()
 
-    def current(self, observations: tuple[Observation, ...]) -> tuple[Observation, ...]:
-        """Those of ranks that nobody has replaced, nor left behind, since they were asked."""
+    def current(
+        self, observations: tuple[Observation, ...]
+    ) -> tuple[tuple[Observation, ...], Run | None]:
+        """Those of ranks that nobody has replaced, nor left behind, since they were asked; and
+        their run: a rank that registers in between begins the next one.
+        """
         with self._lock:
-            return tuple(seen for seen in observations if self._is_current(seen.identity))
+            still = tuple(seen for seen in observations if self._is_current(seen.identity))
+            return still, self._run
 
     def _is_current(self, identity: Identity) -> bool:
         target = self._targets.get(identity.rank)

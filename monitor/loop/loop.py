@@ -135,18 +135,19 @@ class Observing:
         if keeper is not None:
             keeper.saw(sweep.observations, self._born)
         components.evictors.note(lighthouse)
+        observations, run = components.registry.current(sweep.observations)
         return Snapshot(
             now_s=now_s,
             tick=tick,
             lateness_s=max(lateness_s, overdue_s),
-            observations=components.registry.current(sweep.observations),
+            observations=observations,
             lighthouse=lighthouse,
             records=sweep.records,
             evictions=components.evictors.progress(),
             steps=sweep.steps,
             vitals=components.vitals.measure(),
             pause=components.pause.current(),
-            run=components.registry.run,
+            run=run,
             gate_up=keeper is not None and keeper.up,
         )
 

@@ -284,8 +284,9 @@ def test_fourteen_runs_in_a_row_each_fault_under_its_run_and_none_about_a_health
     accused = [name.split()[1:] for name in by_run.pop(hung)]  # its end by SIGKILL is nobody's
     assert [names for names in accused if names] == [["job.1"]]
     true = {crashed: ["dead job.1"], bereft: ["dead train_1.0"]}
-    assert by_run == true, "\n".join(sorted(day.said))
     runs = day.monitor.get("/v1/runs")["runs"]
+    rows = [f"{row['id']}: {row['ranks']} ranks from {row['began_s']:.1f}" for row in runs]
+    assert by_run == true, "\n".join((*sorted(day.said), *rows, f"killed: {killed}"))
     assert [row["ranks"] for row in runs] == [2, 2, 2, 8, 4, 2, 2, 2, 1, 2, 2, 2, 2, 2]
     assert day.headline().startswith("Training: all 2 ranks are healthy")
     over(last, Launch.go_on)

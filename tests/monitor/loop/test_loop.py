@@ -198,6 +198,27 @@ def test_groups_that_get_their_names_at_once_stay_in_one_run(
     assert bench.registry.run == run
 
 
+def test_the_dead_of_a_run_are_not_of_the_run_that_begins_in_the_same_tick(
+    bench: Bench, fleet: FakeFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight ranks that were killed were an incident of the next run, which was healthy."""
+    old = fleet.add("job")
+    bench.registry.register(old.registration())
+    bench.keeper.tick()
+    old.die()
+    measure = VitalSigns.measure
+
+    def meanwhile(vitals: VitalSigns) -> object:
+        bench.registry.register(fleet.add("job", incarnation="next").registration())
+        return measure(vitals)
+
+    monkeypatch.setattr(VitalSigns, "measure", meanwhile)
+    bench.keeper.tick()
+    first, second = bench.judge.seen
+    assert bench.registry.run != first.run
+    assert (second.run, len(second.observations)) == (first.run, 1)
+
+
 def test_records_that_the_judge_wants_come_with_the_next_snapshot(
     bench: Bench, fleet: FakeFleet
 ) -> None:
