@@ -130,7 +130,8 @@ class Loss:
     def words(self) -> str:
         if self.seconds is None or not self.ranks:
             return ""
-        return f"{counted(self.ranks, 'rank')}, {self.seconds:.1f} s each"
+        each = " each" if self.ranks > 1 else ""
+        return f"{counted(self.ranks, 'rank')}, {self.seconds:.1f} s{each}"
 
 
 _NOTHING: Final = Loss(0, 0.0)
