@@ -78,10 +78,10 @@ QUEUE_LENGTH = gauge(
 )  # fmt: skip
 REGISTRATIONS_REFUSED = counter(
     "registrations_refused",
-    "Registrations refused, by reason: superseded (by a newer incarnation), wait (the name's bearer "
-    "is asked first), taken (it lives), other job (which lives), over (its run is), refused (a "
-    "Manager's name that is another group's), hasty (its address brings more new ranks than one "
-    "may), full (as many ranks as this monitor takes), token (wrong or missing).",
+    "Registrations refused, by reason: superseded (by a newer incarnation), wait (its bearer is "
+    "asked first), taken (it lives), other job, over (its run is), refused (a Manager's name that "
+    "is another group's), hasty (its address brings more new ranks than one may), full (as many as "
+    "this monitor takes), token (wrong or missing).",
     ("reason",), series="at most 9", absent="none was refused since the start",
 )  # fmt: skip
 JOURNAL_TICKS = counter("journal_ticks", "Ticks written to the journal.")
