@@ -102,11 +102,11 @@ def own_token_file(environ: Mapping[str, str]) -> Path | None:
         return None
 
 
-def is_open(path: Path) -> bool:
-    """Whether others can read a secret, or write it; its group may read: Kubernetes gives volumes
-    one (fsGroup).
+def is_open(status: os.stat_result) -> bool:
+    """Whether others can read a file with a secret, or write it; its group may read: Kubernetes
+    gives volumes one (fsGroup).
     """
-    return bool(path.stat().st_mode & 0o027)
+    return bool(status.st_mode & 0o027)
 
 
 def read_token_file(path: Path) -> str:
@@ -122,7 +122,7 @@ def read_token_file(path: Path) -> str:
             raise TokenFileError(
                 f"{path} belongs to another user (uid {status.st_uid}): use a copy of your own"
             )
-        if stat.S_ISREG(status.st_mode) and status.st_mode & 0o027:
+        if stat.S_ISREG(status.st_mode) and is_open(status):
             raise TokenFileError(f"{path} holds a token that others can read: chmod 600 {path}")
         content = file.read(4096)
     try:

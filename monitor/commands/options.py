@@ -71,7 +71,7 @@ def read_group_tokens(group_tokens: Path | None) -> Mapping[GroupName, str]:
     if path is None:
         return tokens
     text = _text(path)
-    if home.is_open(path):
+    if home.is_open(path.stat()):
         raise CommandError(f"{path} holds secrets that others can read: chmod 600 {path}")
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split()

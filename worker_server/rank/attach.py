@@ -273,7 +273,8 @@ def _attach(environ: Mapping[str, str]) -> Reporter:
         warn(f"lightkeeper: {complaint}")
     if settings.no_token and identity.group_rank == 0:
         warn(f"lightkeeper has no token: {settings.no_token}")
-    if (key := settings.tls_key) is not None and identity.group_rank == 0 and is_open(key):
+    key = settings.tls_key
+    if key is not None and identity.group_rank == 0 and is_open(key.stat()):
         warn(f"lightkeeper: {key} holds a key that others can read: chmod 600 {key}")
     files, page = run_dir.first_usable(
         run_dir.candidates(environ), lambda folder: _new_page(folder, identity, claim), warn
