@@ -43,6 +43,8 @@ from msgspec import DecodeError, Meta, Raw, Struct, ValidationError, convert, st
 from msgspec.json import Decoder, decode
 
 SCHEMA: Final = 1
+UNNAMED: Final = "job"
+"""What a WorkerServer calls a job, or a group, that nobody named."""
 
 PATH_STATE: Final = "/v1/state"
 PATH_FLIGHT_RECORDER: Final = "/v1/flight_recorder"

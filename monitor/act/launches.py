@@ -16,11 +16,9 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from lightkeeper.monitor.model.names import GroupName, RankName
-from lightkeeper.worker_server.wire import Claim, Identity
+from lightkeeper.worker_server.wire import UNNAMED, Claim, Identity
 
 _NO_CLAIM: Final = Claim()
-_UNNAMED: Final = "job"
-"""What a WorkerServer calls a job that nobody named."""
 
 
 class Source(StrEnum):
@@ -120,6 +118,6 @@ def same_job(rank: Target, other: Target) -> bool:
         return True
     ports = {urlsplit(url if "//" in url else f"//{url}").netloc.rpartition(":")[2]
              for url in (a, b)}  # fmt: skip
-    named = rank.identity.job != _UNNAMED or not (rank.proved and other.proved)
+    named = rank.identity.job != UNNAMED or not (rank.proved and other.proved)
     apart = len(ports) > 1 if a and b else a != b and not named
     return rank.identity.job == other.identity.job and not apart

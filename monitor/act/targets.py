@@ -45,6 +45,7 @@ from lightkeeper.monitor.model.observation import Observation
 from lightkeeper.monitor.model.run import Run
 from lightkeeper.monitor.store.store import Store
 from lightkeeper.worker_server.wire import (
+    UNNAMED,
     Claim,
     Identity,
     Registration,
@@ -121,8 +122,6 @@ RENEW_LEAST_S: Final = 5.0
 RENEW_MOST_S: Final = 60.0
 LEASE_MIN_S: Final = 1.0
 LEASE_MAX_S: Final = 3600.0
-UNNAMED: Final = GroupName("job")
-"""What a WorkerServer calls a group that no launcher names."""
 ANSWERS_S: Final = 10.0
 """A rank that answered within this time is there."""
 STRANGE_S: Final = 60.0

@@ -48,8 +48,6 @@ from lightkeeper.worker_server.wire import (
     PLACE_VALUE_MAX_CHARS,
 )
 
-UNNAMED = "job"
-"""A group that no launcher names."""
 _GROUP_NAME = re.compile(r"[^\s/\\<>\"':-][^\s/\\<>\"':]{0,127}")
 POD = "pod:"
 """Prefix of a host that is no node: a pod that does not know where it runs."""
@@ -160,7 +158,7 @@ def identity_from(
     group = group_of(environ)
     return wire.Identity(
         job=_job(environ, grouped=group is not None),
-        group=wire.GroupName(group or UNNAMED),
+        group=wire.GroupName(group or wire.UNNAMED),
         group_rank=rank,
         world_size=size,
         host=wire.Host(host_of(environ, hostname)),
@@ -249,7 +247,7 @@ def _job(environ: Mapping[str, str], *, grouped: bool) -> str:
         return f"{environ.get('SLURM_JOB_NAME') or 'slurm'}-{number}"
     run = environ.get("TORCHELASTIC_RUN_ID", "none")
     # With one torchrun a replica group, its run id names the group's agents, not the job.
-    return "job" if grouped or run in ("", "none") or _is_uuid(run) else run
+    return wire.UNNAMED if grouped or run in ("", "none") or _is_uuid(run) else run
 
 
 def _slurm_job(environ: Mapping[str, str], *, grouped: bool) -> str | None:
