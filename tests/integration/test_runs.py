@@ -138,6 +138,11 @@ class Day:
         self.monitor = Monitor(*words, "--lighthouse", self.lighthouse, port=self.port, **self.own)
         self.monitor.ready()
 
+    def end_monitor(self, number: signal.Signals) -> None:
+        self.monitor.process.send_signal(number)
+        self.monitor.process.wait(30)
+        self.monitor.process.stderr.close()
+
     def torchft(self, act: str) -> list[Launch]:
         """A job of two groups."""
         groups = [Launch(self, act, group=str(group), ranks=1) for group in range(2)]
@@ -205,9 +210,7 @@ def day(tmp_path: Path, lighthouse: str) -> Iterator[Day]:
                 rank.kill()
                 rank.wait(20)
                 rank.stderr.close()
-        day.monitor.process.terminate()
-        day.monitor.process.wait(30)
-        day.monitor.process.stderr.close()
+        day.end_monitor(signal.SIGTERM)
 
 
 def fires(day: Day, run: str, what: str) -> None:
@@ -257,6 +260,8 @@ def test_fourteen_runs_in_a_row_each_fault_under_its_run_and_none_about_a_health
     fires(day, crashed, "dead job.1")
     over(crashes, killed_by(signal.SIGTERM))
     over(healthy(), killed_by(signal.SIGINT))
+    day.end_monitor(signal.SIGTERM)
+    day.start_monitor("day.db")  # goes on with what it knew, and the dead of the last run linger
     groups = day.torchft("ends")
     restarted = day.run()
     over(groups[1], killed_by(signal.SIGTERM))
@@ -298,9 +303,7 @@ def test_a_fresh_monitor_between_two_runs_hears_the_last_ones_dead_and_says_noth
     for launch in day.torchft("ends"):
         launch.send(signal.SIGTERM)
         launch.ended()
-    day.monitor.process.kill()
-    day.monitor.process.wait(30)
-    day.monitor.process.stderr.close()
+    day.end_monitor(signal.SIGKILL)
     day.start_monitor("another.db")
     new = Launch(day, "ends")
     day.watches(new)
