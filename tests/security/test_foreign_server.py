@@ -14,7 +14,14 @@ from lightkeeper.monitor.commands.status import look_at
 from lightkeeper.worker_server import doctor
 from tests.http_server import FakeServer, Handler, Hang
 from tests.monitor.commands.calling import Command
-from tests.security.words import ASK, EVIL, OTHERS, check_harmless, commands
+from tests.security.words import (
+    ASK,
+    EVIL,
+    OTHERS,
+    check_harmless,
+    commands,
+    in_a_monitors_place,
+)
 
 HTML = b"<!doctype html><title>It works!</title>"
 JSON, PAGE = "application/json", "text/html"
@@ -38,11 +45,8 @@ class Foreign(FakeServer):
 
 @pytest.fixture
 def foreign(monkeypatch: pytest.MonkeyPatch) -> Iterator[Foreign]:
-    made = Foreign()
-    monkeypatch.setenv("LIGHTKEEPER_MONITOR", made.url)
-    monkeypatch.setenv("LIGHTKEEPER_TOKEN", "secret")
-    yield made
-    made.close()
+    with in_a_monitors_place(Foreign(), monkeypatch) as made:
+        yield made
 
 
 def test_every_command_that_asks_is_tried_here() -> None:

@@ -38,7 +38,7 @@ from tests.monitor.fakes import FakeFleet
 from tests.monitor.fleet import Drive, SimFleet, at, hang
 from tests.monitor.journal.tape import Tape
 from tests.monitor.offline.jobs import OPS, Recorded, Slow, write_csv
-from tests.security.words import ASK, EVIL, check_harmless, spoilt
+from tests.security.words import ASK, EVIL, check_harmless, in_a_monitors_place, spoilt
 from tests.worker_server.boxes import FakeBox, app_of, host_report
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -196,11 +196,8 @@ class Spoiler(FakeServer):
 
 @pytest.fixture
 def spoiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spoiler]:
-    made = Spoiler()
-    monkeypatch.setenv("LIGHTKEEPER_MONITOR", made.url)
-    monkeypatch.setenv("LIGHTKEEPER_TOKEN", "secret")
-    yield made
-    made.close()
+    with in_a_monitors_place(Spoiler(), monkeypatch) as made:
+        yield made
 
 
 @pytest.mark.parametrize("colour", [False, True])

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import click
+import pytest
 
 from lightkeeper.monitor.cli import cli
+from tests.http_server import FakeServer
 
 FORGED = "2026-11-25 22:00:00,000 WARNING forged"
 EVIL = (
@@ -58,3 +61,15 @@ OTHERS = {
     "monitor", "top", "run", "analyze", "stragglers", "replay", "goodput", "doctor", "gate",
     "check scheduler", "check notify", "check policy", "dashboards", "demo",
 }  # fmt: skip
+
+
+S = TypeVar("S", bound=FakeServer)
+
+
+@contextmanager
+def in_a_monitors_place(server: S, monkeypatch: pytest.MonkeyPatch) -> Iterator[S]:
+    """Commands ask this server."""
+    monkeypatch.setenv("LIGHTKEEPER_MONITOR", server.url)
+    monkeypatch.setenv("LIGHTKEEPER_TOKEN", "secret")
+    yield server
+    server.close()
