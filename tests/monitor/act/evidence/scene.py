@@ -82,6 +82,10 @@ class Bench:
         value = self.value("lightkeeper_evidence_captures_total", **labels)
         return 0.0 if value is None else value
 
+    def counts(self, **labels: str) -> bool:
+        """Whether it is counted, a moment after it is written."""
+        return wait_until(lambda: self.counted(**labels) == 1, 10, f"{labels} is counted")
+
     def value(self, name: str, **labels: str) -> float | None:
         return self.instruments.registry.get_sample_value(name, labels)
 
