@@ -229,6 +229,7 @@ def test_the_culprits_group_comes_first_then_of_each_group_a_victim(
     bench.take(seen, replace(firing, kind=kind, verdict=replace(firing.verdict, victims=victims)))
     moment = bench.bundle("inc-1", "firing").moments["firing"]
     assert (moment["ranks"], moment["left_out_ranks"]) == (ranks, left_out)
+    assert bench.counts(moment="firing", outcome="partial" if left_out else "complete")
     assert bench.counted(moment="firing", outcome="partial") == bool(left_out)
 
 
