@@ -29,6 +29,7 @@ from lightkeeper.monitor.act.notices import Sink
 from lightkeeper.monitor.act.notify import Notifier
 from lightkeeper.monitor.act.poller import Poller
 from lightkeeper.monitor.act.quarantine import PauseSwitch, Quarantine
+from lightkeeper.monitor.act.release import Releaser
 from lightkeeper.monitor.act.schedulers.base import Place
 from lightkeeper.monitor.act.schedulers.build import SchedulerOptions, StoredName, drivers
 from lightkeeper.monitor.act.schedulers.kubernetes import KubeUnusableError
@@ -330,6 +331,7 @@ def build(
         store=store,
         quarantine=quarantine,
         evictors=evictors,
+        releaser=Releaser(fetcher, clock),
         instruments=instruments,
         evidence=evidence,
         auditor=auditor,

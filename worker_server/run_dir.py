@@ -87,6 +87,21 @@ class RankFiles:
         """Python stacks at a fatal signal; empty until then."""
         return self.page.with_suffix(".crash")
 
+    @property
+    def sockets(self) -> Path:
+        """What the rank opened its sockets for, by inode."""
+        return self.page.with_suffix(".sockets")
+
+    @property
+    def order(self) -> Path:
+        """What the sidecar asks of the rank: to end the exchange of a quorum."""
+        return self.page.with_suffix(".order")
+
+    @property
+    def answer(self) -> Path:
+        """What the rank did about it."""
+        return self.page.with_suffix(".answer")
+
     def write_endpoint(self, content: dict[str, Any]) -> None:
         """Publish the endpoint file, atomically."""
         write_json(self.endpoint, content)
@@ -104,7 +119,10 @@ class RankFiles:
 
     def remove(self) -> None:
         """Remove everything but the log, which `sweep` removes a day later."""
-        for path in (self.page, self.socket, self.endpoint, self.seen, self.crash):
+        for path in (
+            self.page, self.socket, self.endpoint, self.seen, self.crash, self.sockets,
+            self.order, self.answer,
+        ):  # fmt: skip
             with contextlib.suppress(OSError):
                 path.unlink()
 

@@ -53,7 +53,9 @@ PATH_STEPS: Final = "/v1/steps"
 PATH_LAST_WORDS: Final = "/v1/last_words"
 PATH_HOST: Final = "/v1/host"
 PATH_OPENAPI: Final = "/openapi.json"
+PATH_NETWORK: Final = "/v1/network"
 PATH_EVICT: Final = "/v1/evict"
+PATH_RELEASE: Final = "/v1/release"
 PATH_HEALTHZ: Final = "/healthz"
 PATH_METRICS: Final = "/metrics"
 
@@ -625,6 +627,85 @@ class Forming(Struct, frozen=True, gc=False):
     """The last calls of new_group before this one, oldest first: number nth - 1 is the last."""
 
 
+class Trouble(StrEnum):
+    """What is odd about a connection."""
+
+    NONE = ""
+    UNACKNOWLEDGED = "unacknowledged"  # what was sent is sent again, and nobody answers
+    UNANSWERED = "unanswered"  # the peer does not answer the request to connect
+    SILENT = "silent"  # the rank waits for it, and nothing comes
+    SLOW = "slow"  # busy sending for most of the last seconds
+
+    @classmethod
+    def _missing_(cls, value: object) -> Trouble | None:
+        """A newer WorkerServer's value is not known here."""
+        return cls.NONE if isinstance(value, str) else None
+
+
+ADDRESSES_MOST: Final = 8
+CONNECTIONS_MOST: Final = 8
+"""Of a state: the odd ones."""
+_End = Annotated[str, Meta(max_length=64)]
+_Short = Annotated[str, Meta(max_length=32)]
+
+
+class Connection(Struct, array_like=True, frozen=True, gc=False):
+    """One TCP connection of the rank or its children, by its kernel; travels as a row."""
+
+    local: _End
+    """`ADDRESS:PORT`."""
+    peer: _End
+    trouble: Trouble = Trouble.NONE
+    for_s: Seconds = 0.0
+    """How long; of one without trouble, since data was last sent or received."""
+    use: _Short = ""
+    """What it is for: `across` or `within` (a process group across or within replica groups),
+    `store`, `lighthouse`, `monitor`; empty: not known."""
+    queued: Count = 0
+    """Bytes not acknowledged yet, sent or not."""
+    retries: Count = 0
+    """Retransmissions, probes or SYNs in a row that nobody has answered."""
+    rate: Count = 0
+    """Bytes a second while it was busy; of one that is not slow, of its last measured flight."""
+    rtt_s: Seconds = 0.0
+
+    def later(self, seconds: float) -> Connection:
+        """The same, looked at so much later."""
+        return structs.replace(self, for_s=self.for_s + seconds)
+
+    @property
+    def address(self) -> str:
+        """Of the peer, without its port."""
+        return self.peer.rpartition(":")[0].strip("[]")
+
+
+class Interface(Struct, array_like=True, frozen=True, gc=False):
+    """A network interface or an InfiniBand port of the host; travels as a row."""
+
+    name: _Short
+    up: bool
+    changes: Count = 0
+    """How often its carrier changed, or its link went down, since the host started."""
+    errors: Count = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkReport:
+    """The rank's connections and its host's interfaces: the answer of `GET /v1/network`."""
+
+    identity: Identity
+    alive: bool
+    age_s: Seconds
+    """Since the kernel was asked; of a dead rank, the last look before its end."""
+    addresses: tuple[str, ...]
+    """Of the host, without loopback."""
+    connections: tuple[Connection, ...]
+    """Odd ones first; at most 512."""
+    interfaces: tuple[Interface, ...] = ()
+    error: str | None = None
+    """Why the kernel cannot be asked; None: it answers."""
+
+
 class StateReport(Struct, frozen=True, gc=False):
     """Where the rank stands: the answer of `GET /v1/state`."""
 
@@ -651,6 +732,10 @@ class StateReport(Struct, frozen=True, gc=False):
     lighthouse: str | None = None
     """Address of the Lighthouse that this rank's Manager asks, `HOST:PORT`. None: it asks none, as
     rank 0 asks for its whole group, or it is not known."""
+    addresses: Annotated[tuple[_End, ...], Meta(max_length=ADDRESSES_MOST)] = ()
+    """Of its host, without loopback; others know its connections by them."""
+    connections: Annotated[tuple[Connection, ...], Meta(max_length=CONNECTIONS_MOST)] = ()
+    """The odd ones; left out if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -972,7 +1057,8 @@ class _StateCells(StateReport, frozen=True, gc=False):
             structs.force_setattr(step, "committed_step", expected_committed_step(step))
         return StateReport(
             identity, self.process, step, self.heads, self.witness, self.ending, self.unhooked,
-            self.transfers, self.forming, self.timeouts, self.lighthouse,
+            self.transfers, self.forming, self.timeouts, self.lighthouse, self.addresses,
+            self.connections,
         )  # fmt: skip
 
 
@@ -1099,11 +1185,15 @@ def _is_server(url: str) -> bool:
 
 # -- and back ------------------------------------------------------------------------------------
 
-Answer = StateReport | StepLog | FlightRecord | LastWords | HostReport | Registration
+Answer = (
+    StateReport | StepLog | FlightRecord | LastWords | HostReport | Registration | NetworkReport
+)
 
 LEFT_OUT: Final[Mapping[type, Mapping[str, Any]]] = {
     Identity: {"place": {}},
-    StateReport: {"unhooked": (), "transfers": (), "timeouts": {}},
+    StateReport: {
+        "unhooked": (), "transfers": (), "timeouts": {}, "addresses": (), "connections": (),
+    },
     Forming: {"ranks": (), "earlier": ()},
     StepState: {
         "healing": False, "errored": False, "loss_finite": True, "commit_failures": 0, "tags": (),
@@ -1163,8 +1253,8 @@ def _plain(value: Any, digits: int) -> Any:  # noqa: PLR0911  one case each
                     _plain(value.seconds, digits)]  # fmt: skip
         case GroupHead():
             return _head_row(value)
-        case MadeGroup():
-            return [list(value.ranks), value.site]
+        case MadeGroup() | Connection() | Interface():
+            return _list_of(structs.astuple(value), 3)
         case TransferHead():
             return [value.group, value.peer, value.tag, value.sends, value.posted,
                     value.unfinished, round(value.age_s, 2), value.held]  # fmt: skip

@@ -126,6 +126,8 @@ class _Page:
         self.members: list[tuple[list[str], list[str], bool]] = []
         """Replica id, text of the box, recovering."""
         self.heartbeats: list[list[str]] = []
+        self.old: list[bool] = []
+        """Whether each of them is older than the Lighthouse's timeout (0.2.0: class `old`)."""
         self._depth = 0  # of <div> inside a member box
         self._bold = self._item = False
         pieces = iter(_TAG.split(html))  # text, then a tag's name, its rest, text ...
@@ -149,6 +151,7 @@ class _Page:
             self._item = tag == "li" and "heartbeat" in classes
             if self._item:
                 self.heartbeats.append([])
+                self.old.append("old" in classes)
         elif tag == "br":
             self.text.append("\n")
 
@@ -182,11 +185,13 @@ def parse_status(html: str) -> LighthouseView:
     nobody_joined = text.split() == ["Heartbeats"] and not page.members  # 0.1.1: no quorum request
     if quorum_id is None and not nobody_joined:
         raise PageError("no 'Current quorum_id' on the page")
+    heartbeats = [_heartbeat("".join(line)) for line in page.heartbeats]
     return LighthouseView(
         quorum_id=0 if quorum_id is None else _int(quorum_id[1]),
         members=tuple(_member("".join(i), "".join(t), r) for i, t, r in page.members),
-        heartbeat_ages_s=dict(_heartbeat("".join(line)) for line in page.heartbeats),
+        heartbeat_ages_s=dict(heartbeats),
         status="" if status is None else status[1].strip(),
+        expired=frozenset(name for (name, _), old in zip(heartbeats, page.old, strict=True) if old),
     )
 
 

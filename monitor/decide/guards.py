@@ -16,7 +16,7 @@ from typing import Final
 
 from lightkeeper.monitor.decide.rules import DEFAULT, Policy, PolicyAction, moment
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.eviction import Decision, Evict, Eviction, Guard, Hold
+from lightkeeper.monitor.model.eviction import Evict, Eviction, Guard, Hold, Ruling
 from lightkeeper.monitor.model.incident import Incident, oldest_first
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE, Pause
@@ -643,13 +643,13 @@ def decide(
     fleet: DecisionFacts,
     incidents: Sequence[Incident],
     policy: Policy = DEFAULT,
-) -> tuple[Decision, ...]:
+) -> tuple[Ruling, ...]:
     """One decision for each given incident that accuses somebody.
 
     At most one is an `Evict`, except for groups that share a dead host. `incidents` are firing and
     were seen in this tick. The oldest is decided first.
     """
-    decisions: list[Decision] = []
+    decisions: list[Ruling] = []
     for incident in sorted(incidents, key=oldest_first):
         if not incident.groups:
             continue  # nobody is accused, so there is no eviction to hold back
@@ -665,7 +665,7 @@ def decide(
     return tuple(decisions)
 
 
-def _decide(case: Case) -> Decision:
+def _decide(case: Case) -> Ruling:
     incident_id = case.incident.id
     settled = case.only_observed and any(
         eviction.incident_id == incident_id and eviction.group == case.group

@@ -27,6 +27,7 @@ from lightkeeper.monitor.decide.guards import (
     lesson_of,
     min_replicas_named,
 )
+from lightkeeper.monitor.decide.release import Asked, releases
 from lightkeeper.monitor.decide.rules import DEFAULT, Policy
 from lightkeeper.monitor.decide.tracker import GONE_UNCONFIRMED_S, Tracker
 from lightkeeper.monitor.detect.dead import over
@@ -47,7 +48,7 @@ from lightkeeper.monitor.detect.track import FINISHED_PHASE, UNDECLARED, RankTra
 from lightkeeper.monitor.detect.waits import build
 from lightkeeper.monitor.detect.wording import looks
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.eviction import Decision, Evict, Eviction, Guard, Hold
+from lightkeeper.monitor.model.eviction import Decision, Evict, Eviction, Guard, Hold, Ruling
 from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import (
@@ -544,6 +545,7 @@ _GRAPH: Final = "waits"
 _SECOND_LOOK_S: Final = 0.3
 """From the first sight of a hang to the second. A sweep may ask ranks before and after one step,
 but not twice so soon; and until the next scheduled tick nobody trains."""
+_LOOKED_AT_TWICE: Final = frozenset({Kind.NOT_ENTERED, Kind.DEAD, Kind.DEADLOCK})
 _WATCHED: Final = 64
 _ROUNDING_S: Final = 0.02
 _OF_A_NEW_LIFE: Final = (Kind.NOT_ENTERED, Kind.MISMATCH, Kind.DEADLOCK)
@@ -584,6 +586,7 @@ class Pipeline:
         self._health = Health()
         self._past: list[Eviction] = []
         self._holds: dict[str, tuple[Guard, str]] = {}
+        self._released: Asked = set()
         self._experience = Experience()
         self.go_on(incidents, evictions, would=would)
 
@@ -674,7 +677,7 @@ class Pipeline:
         """Seconds until a hang is due, or can be seen a second time."""
         now_s = self._history.now_s
         new = [incident for incident in changed if incident.milestones.first_seen_s == now_s]
-        if (Kind.NOT_ENTERED, State.PENDING) in {(i.kind, i.state) for i in new}:
+        if any(i.kind in _LOOKED_AT_TWICE and i.state is State.PENDING for i in new):
             return _SECOND_LOOK_S
         return math.inf if graph is None else graph.next_root_s + _ROUNDING_S
 
@@ -810,7 +813,7 @@ class Pipeline:
         ripe = self._tracker.ripe(snapshot.now_s)
         emitted: list[Decision] = []
         self._experience.take(self._tracker.all(), snapshot.now_s, self._config)
-        ruled: Sequence[Decision] = ()
+        ruled: Sequence[Ruling] = ()
         if ripe:
             fleet = fleet_of(
                 self._history,
@@ -836,6 +839,10 @@ class Pipeline:
                     if self._holds.get(decision.incident_id) != why:
                         self._holds[decision.incident_id] = why
                         emitted.append(decision)
+        emitted += releases(
+            self._history, snapshot, self._tracker.shown(), past=self._past,
+            policy=self._policy, doubt=self._health.hold, asked=self._released,
+        )  # fmt: skip
         still = {incident.id for incident in self._tracker.open()}
         self._holds = {key: why for key, why in self._holds.items() if key in still}
         return tuple(emitted)

@@ -225,7 +225,7 @@ def _clock(second: float) -> str:
 GUARDS: Final = (
     "min_replicas", "budget_per_hour", "budget_per_group", "cool_down_s", "breaker_share",
     "eviction_cost_s", "program_bug_after", "crash_loop_after", "crash_loop_memory_s",
-    "lateness_ticks", "unreachable_share", "starved_share",
+    "lateness_ticks", "unreachable_share", "starved_share", "tie_break_s", "release_survivors",
 )  # fmt: skip
 """Table `guards`: when an eviction is held back."""
 MODE: Final = "observe"

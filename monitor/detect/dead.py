@@ -18,7 +18,9 @@ alike, by an error; it is over, and nothing is reported, if all are done or were
 A WorkerServer that cannot be reached is no dead rank: the server itself may be gone. A process is
 dead when its WorkerServer says so. Hosts count as lost only when every WorkerServer there is silent
 and the group's heartbeat, a second channel, is stale too; where other hosts of the group still
-answer, the Manager must have been on a silent one, and all that answer stand still.
+answer, the Manager must have been on a silent one, and all that answer stand still. The kernels of
+other hosts are a third channel: where they send to the host and get no acknowledgement, seconds are
+enough, and they stand for the heartbeat of a host without a Manager.
 """
 
 from __future__ import annotations
@@ -70,6 +72,14 @@ _ALONE_S: Final = 3.0
 _TOGETHER_S: Final = 1.0
 """A death younger than this in the only group is seen once more before it counts: the whole job
 may be ending."""
+_UNACKNOWLEDGED_S: Final = 2.5
+_SILENT_S: Final = 3.0
+_EXPIRED_S: Final = 0.7
+_UNHEARD_S: Final = 4.3
+"""A host with the word of three channels is lost once its heartbeat is older than this, and than
+the Lighthouse's timeout by `_EXPIRED_S`: at the default of 5 s a link that is down for 6 s is no
+lost host, and at 1.5 s one that is down for 4 s is none."""
+_WITHOUT_A_HEARTBEAT_S: Final = 6.0
 _BY_EDGES: Final = "whom they waited for when they were last seen"
 _BY_RECORDS: Final = "flight records of the dead"
 _BY_ITSELF: Final = frozenset({End.OWN, End.KILLED})
@@ -672,18 +682,44 @@ def _signal(track: RankTrack) -> str | None:
 def _on_lost_hosts(
     history: History, group: GroupName, members: tuple[RankTrack, ...]
 ) -> tuple[RankTrack, ...]:
-    """Ranks on lost hosts, the host of the group's Manager among them; mostly empty."""
-    limit_s = history.config.host_lost_s
-    age_s = history.heartbeat_age_s(group)
-    if age_s is None or age_s < limit_s:
+    """Ranks on lost hosts; mostly empty. Without the word of other hosts' kernels, the host of the
+    group's Manager is among them.
+    """
+    silent = tuple(track for track in members if _is_lost(history, track))
+    if not silent:
         return ()
-    silent = tuple(track for track in members if _silent_for(history, track, limit_s))
     lost = {track.rank for track in silent}
     others = [track for track in members if track.rank not in lost]
-    manager = any(track.identity.group_rank == 0 for track in silent)
+    if not others or any(track.identity.group_rank == 0 for track in silent):
+        stale = _stale(history, group, sooner=all(_cut_off(history, t) for t in silent))
+    else:
+        stale = all(
+            _cut_off(history, t) and t.silence_s(history.now_s) >= _WITHOUT_A_HEARTBEAT_S
+            for t in silent
+        )
     apart = {t.identity.host for t in silent}.isdisjoint(t.identity.host for t in others)
-    stands = manager and apart and all(_outlasts(history, track) for track in others)
-    return silent if not others or stands else ()
+    stands = apart and all(_outlasts(history, track) for track in others)
+    return silent if stale and (not others or stands) else ()
+
+
+def _stale(history: History, group: GroupName, *, sooner: bool) -> bool:
+    """Whether the group's heartbeat is out of date for long; `sooner`: just longer than the
+    Lighthouse's own timeout.
+    """
+    age_s = history.heartbeat_age_s(group) or 0.0
+    expired = history.expired_for_s(group) >= _EXPIRED_S and age_s >= _UNHEARD_S
+    return age_s >= history.config.host_lost_s or (sooner and expired)
+
+
+def _cut_off(history: History, track: RankTrack) -> bool:
+    """Whether other hosts send to its host and get no acknowledgement."""
+    return bool(history.links.to(track.identity.host, _UNACKNOWLEDGED_S))
+
+
+def _is_lost(history: History, track: RankTrack) -> bool:
+    """Whether nothing comes from it any more."""
+    sooner = _cut_off(history, track) and _silent_for(history, track, _SILENT_S)
+    return sooner or _silent_for(history, track, history.config.host_lost_s)
 
 
 def _silent_for(history: History, track: RankTrack, limit_s: float) -> bool:
@@ -693,33 +729,42 @@ def _silent_for(history: History, track: RankTrack, limit_s: float) -> bool:
 
 
 def _outlasts(history: History, track: RankTrack) -> bool:
-    """Whether it is seen to stand for longer than it may."""
+    """Whether it is seen to stand for longer than it may; beside a host that other kernels miss,
+    whether it stands at all.
+    """
     seen = track.fresh is not None and not finished(track)
-    return seen and track.stall_s >= allowance(history, track).span_s
+    missed = bool(history.links.of(track.rank))
+    least_s = history.still_after_s if missed else allowance(history, track).span_s
+    return seen and track.stall_s >= least_s
 
 
 def _lost(
     history: History, graph: WaitGraph, group: GroupName, gone: tuple[RankTrack, ...]
 ) -> Verdict:
     culprits = tuple(track.rank for track in gone)
+    hosts = history.hosts(culprits)
+    edges = [edge for host in hosts for edge in history.links.to(host, _UNACKNOWLEDGED_S)]
+    stale = history.expired_for_s(group) > 0 or _stale(history, group, sooner=False)
     since_s = min(t.silent_since_s for t in gone if t.silent_since_s is not None)
     others = tuple(t.rank for t in history.groups()[group] if t.rank not in culprits)
     who = listed(culprits) if others else group
     reason = (
-        f"no WorkerServer of {who} answers for {seconds(history.now_s - since_s)} and the "
-        f"heartbeat of {group} is stale: {plural(history.hosts(culprits), 'its', 'their')} "
-        f"{plural(history.hosts(culprits), 'host is', 'hosts are')} lost"
+        f"{plural(hosts, 'host', 'hosts')} {listed(hosts)} {plural(hosts, 'is', 'are')} lost: no "
+        f"WorkerServer of {who} answers for {seconds(history.now_s - since_s)}"
     )
+    reason += f", and the heartbeat of {group} is stale" if stale else ""
+    reason += "".join(f"; {edge.sentence()}" for edge in edges[:1])
     if others:
         reason += f"; {listed(others)} of the group {plural(others, 'stands', 'stand')}"
     return Verdict(
         kind=Kind.DEAD,
         culprits=culprits,
         reason=reason,
-        confidence=Confidence.LIKELY,
+        confidence=Confidence.CERTAIN if edges and stale else Confidence.LIKELY,
         since_s=since_s,
-        victims=tuple(sorted({*graph.victims(culprits), *others})),
-        evidence={"host": ", ".join(history.hosts(culprits))}
+        victims=tuple(sorted({*graph.victims(culprits), *others, *(e.rank for e in edges)})),
+        evidence={"host": ", ".join(hosts)}
+        | {f"kernel of {edge.host}": edge.sentence() for edge in edges[:_SHOWN]}
         | {track.rank: "unreachable" for track in gone},
         signature="",
     )

@@ -37,6 +37,7 @@ from lightkeeper.monitor.detect.mismatch import (
     suspicious_records,
     torn_records,
 )
+from lightkeeper.monitor.detect.network import parted, slow_link
 from lightkeeper.monitor.detect.straggler import slow_pause, slow_transfer, straggler
 from lightkeeper.monitor.model.names import GroupName, RankName
 from lightkeeper.monitor.model.verdict import BY_ELIMINATION, Kind, Verdict
@@ -60,6 +61,7 @@ DETECTORS: Final = (
     Detector("forming", Kind.MISMATCH, lambda history, _: forming(history)),
     Detector("differing_across", Kind.MISMATCH, lambda history, _: differing_across(history)),
     Detector("dead", Kind.DEAD, dead),
+    Detector("parted", Kind.DEADLOCK, lambda history, _: parted(history)),
     Detector("not_entered", Kind.NOT_ENTERED, not_entered),
     Detector("unphased", Kind.NOT_ENTERED, unphased),
     Detector("deadlock", Kind.DEADLOCK, deadlock),
@@ -68,6 +70,7 @@ DETECTORS: Final = (
     Detector("corrupt", Kind.STATE_CORRUPT, lambda history, _: corrupt(history)),
     Detector("straggler", Kind.STRAGGLER, lambda history, _: straggler(history)),
     Detector("slow_pause", Kind.STRAGGLER, lambda history, _: slow_pause(history)),
+    Detector("slow_link", Kind.STRAGGLER, lambda history, _: slow_link(history)),
     Detector("slow_transfer", Kind.STRAGGLER, lambda history, _: slow_transfer(history)),
     Detector("late_comer", Kind.STRAGGLER, lambda history, _: late_comer(history)),
     Detector("replica_lag", Kind.REPLICA_LAG, replica_lag),

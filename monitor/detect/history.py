@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from lightkeeper.monitor.detect.arrivals import ArrivalBook
 from lightkeeper.monitor.detect.learned_pauses import Gap, Habits
+from lightkeeper.monitor.detect.links import Links
 from lightkeeper.monitor.detect.pace import PaceMeter
 from lightkeeper.monitor.detect.quorum_participation import Attendance
 from lightkeeper.monitor.detect.track import RankTrack
@@ -147,6 +148,10 @@ class History:
     """Ranks that wait, or that ended waiting -> for whom, by the wait-for graph."""
     fallen_s: dict[GroupName, float] = field(default_factory=dict)
     """Groups that recently lost a process, by any cause -> when its first one died."""
+    expired_s: dict[ReplicaId, float] = field(default_factory=dict)
+    """Replica ids whose heartbeat this Lighthouse counts no more -> first seen so."""
+    links: Links = field(default_factory=Links)
+    """The ranks' odd connections, in the latest tick."""
     unseen_s: dict[ReplicaId, float] = field(default_factory=dict)
     """Replica ids that beat but no rank reports -> first seen so."""
     inside: frozenset[RankName] = frozenset()
@@ -263,6 +268,11 @@ class History:
         """
         return self._replica_ids.get(group)
 
+    def expired_for_s(self, group: GroupName) -> float:
+        """For how long the Lighthouse has counted this group's heartbeat no more; 0: it counts."""
+        since_s = self.expired_s.get(self.replica_id(group) or ReplicaId(""))
+        return 0.0 if since_s is None else self.now_s - since_s
+
     def in_quorum(self, group: GroupName) -> bool | None:
         """Whether the group's current replica id is in the last quorum; None when unknown."""
         replica_id = self.replica_id(group)
@@ -366,6 +376,8 @@ class History:
         self.lighthouse = seen if isinstance(seen, LighthouseView) else None
         members = () if self.lighthouse is None else self.lighthouse.members
         self._members = frozenset(member.replica_id for member in members)
+        expired = frozenset() if self.lighthouse is None else self.lighthouse.expired
+        self.expired_s = {name: self.expired_s.get(name, self.now_s) for name in expired}
         self.away = seen if isinstance(seen, LighthouseAway) and seen.missed else None
         if self.away is not None:
             self.away_since_s = self.now_s if self.away_since_s is None else self.away_since_s

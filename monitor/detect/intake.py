@@ -14,6 +14,7 @@ from typing import Final
 
 from lightkeeper.monitor.detect.history import COLLECTIVES_A_STEP, History, Unproven
 from lightkeeper.monitor.detect.learned_pauses import Gap, pauses_of
+from lightkeeper.monitor.detect.links import links_of
 from lightkeeper.monitor.detect.pace import Sample
 from lightkeeper.monitor.detect.quorum_participation import Turn
 from lightkeeper.monitor.detect.track import (
@@ -50,6 +51,7 @@ def push(history: History, snapshot: Snapshot) -> None:
     history.see_commits()
     history.forget()
     history.regroup()
+    history.links = links_of(history.present())
     history.see_deaths()
     history.keep_records(snapshot.records)
     _push_arrivals(history, snapshot)

@@ -13,7 +13,7 @@ from lightkeeper.monitor.decide.pipeline import TickResult
 from lightkeeper.monitor.decide.rules import DEFAULT, Policy
 from lightkeeper.monitor.journal import memory
 from lightkeeper.monitor.model.config import ConfigError, KeeperConfig
-from lightkeeper.monitor.model.eviction import Decision, Evict, Eviction
+from lightkeeper.monitor.model.eviction import Decision, Evict, Eviction, Release
 from lightkeeper.monitor.model.incident import Incident, incident_to_json
 from lightkeeper.monitor.model.observation import Snapshot
 from lightkeeper.monitor.model.plain import from_plain, readable, to_plain
@@ -219,6 +219,8 @@ def decision_to_json(decision: Decision) -> dict[str, Any]:
     plain = to_plain(decision)
     if isinstance(decision, Evict):
         return {"action": "evict", **plain}
+    if isinstance(decision, Release):
+        return {"action": "release", **plain}
     would = plain.pop("would")
     if would is None:
         return {"action": "hold", **plain}

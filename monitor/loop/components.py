@@ -23,6 +23,7 @@ from lightkeeper.monitor.act.lighthouse import Lighthouse
 from lightkeeper.monitor.act.notify import Notifier
 from lightkeeper.monitor.act.poller import Poller
 from lightkeeper.monitor.act.quarantine import PauseSwitch, Quarantine
+from lightkeeper.monitor.act.release import Releaser
 from lightkeeper.monitor.act.schedulers.reconcile import CordonReconciler
 from lightkeeper.monitor.act.targets import Registry, TargetsFile
 from lightkeeper.monitor.clock import Clock
@@ -34,8 +35,8 @@ from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import (
     Decision,
     DecisionRow,
-    Evict,
     Eviction,
+    Hold,
     Remembered,
     Rung,
 )
@@ -159,6 +160,7 @@ class Components:
     store: Store
     quarantine: Quarantine
     evictors: Evictors
+    releaser: Releaser
     instruments: Instruments
     evidence: Evidence
     auditor: Auditor
@@ -179,7 +181,7 @@ class Components:
 
 def rungs_for(decision: Decision, components: Components) -> tuple[Rung, ...]:
     """The rungs that an eviction held back by observe mode would use; () for other decisions."""
-    if isinstance(decision, Evict) or decision.would is None:
+    if not isinstance(decision, Hold) or decision.would is None:
         return ()
     would = decision.would
     has = {

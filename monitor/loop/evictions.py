@@ -35,6 +35,7 @@ from lightkeeper.monitor.model.eviction import (
     EvictionState,
     Guard,
     Hold,
+    Release,
     Remembered,
     row_of,
 )
@@ -146,6 +147,8 @@ class Acting:
             for decision in result.decisions:
                 self._take(decision, snapshot, epoch)
             self._review(snapshot)
+            for row in components.releaser.finished():
+                self._note_release(row)
             self._tell_changes()
             self._hand_over(snapshot)
         components.store.flush()
@@ -186,6 +189,14 @@ class Acting:
                 self._held[decision.incident_id] = f"{decision.guard}: {decision.reason}"
                 rungs = rungs_for(decision, components)
                 self._record(components.store.save_hold(decision, snapshot.now_s, rungs=rungs))
+            case Release():
+                ranks = ", ".join(survivor.rank for survivor in decision.survivors)
+                log.warning("released %s: %s", ranks, decision.reason)
+                self._note_release(components.releaser.begin(decision, epoch))
+
+    def _note_release(self, row: DecisionRow) -> None:
+        self._components.store.save_release(row)
+        self._record(row)
 
     def _decided(self, evict: Evict, snapshot: Snapshot, epoch: int, author: str = KEEPER) -> None:
         """Add an eviction, or decide the incident's open eviction again."""

@@ -242,6 +242,12 @@ class KeeperConfig:
     cool_down_s: Annotated[float, Range(0, DAY)] = 20.0
     """Between two evictions: a quorum needs the heartbeat timeout (5 s) plus its tick, a
     restarted group 17 to 20 s to contribute (facts/torchft.md)."""
+    tie_break_s: Annotated[float, Range(0, DAY)] = 20.0
+    """If the link between two groups is broken and the job stands for it this long, one of the two
+    is evicted, whichever: the last by name, on no blamed host. 0: a person decides."""
+    release_survivors: Annotated[int, Range(0, 1)] = 1
+    """Whether ranks that wait for a group that is gone are freed at once (1), or by TorchFT's
+    timeout (0)."""
     breaker_share: Annotated[float, Range(0, 1)] = 1 / 3
     """Share of the groups that may be accused at once before nobody is evicted (at least 1)."""
     # The monitor's own health: monitor.detect.self_health.

@@ -81,7 +81,40 @@ class Hold:
     """The eviction that only observe mode held back: all other guards passed."""
 
 
-Decision = Evict | Hold
+_UNKNOWN: Final = Host("")
+
+
+@dataclass(frozen=True, slots=True)
+class Accused:
+    """One rank process that may be signalled: this incarnation and no other."""
+
+    rank: RankName
+    incarnation: str
+    url: str = ""
+    host: Host = _UNKNOWN
+    place: Mapping[str, str] = field(default_factory=dict)
+    """Where its scheduler put it (`Identity.place`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """End the exchange in which others wait for a group that is gone."""
+
+    incident_id: IncidentId
+    group: GroupName
+    """The one that is gone."""
+    quorum_id: int
+    """The last one that it was in."""
+    survivors: tuple[Accused, ...]
+    """Ranks that wait for it: nobody accuses them."""
+    addresses: tuple[str, ...]
+    """Of the job's hosts."""
+    reason: str
+
+
+Ruling = Evict | Hold
+"""About an incident, by the guards."""
+Decision = Ruling | Release
 
 
 # -- eviction ----------------------------------------------------------------------------------
@@ -128,21 +161,6 @@ class RungOutcome:
     """None while it is under way."""
     deadline_s: float | None = None
     """Time limit in seconds."""
-
-
-_UNKNOWN: Final = Host("")
-
-
-@dataclass(frozen=True, slots=True)
-class Accused:
-    """One rank process that may be signalled: this incarnation and no other."""
-
-    rank: RankName
-    incarnation: str
-    url: str = ""
-    host: Host = _UNKNOWN
-    place: Mapping[str, str] = field(default_factory=dict)
-    """Where its scheduler put it (`Identity.place`)."""
 
 
 @dataclass(frozen=True, slots=True)

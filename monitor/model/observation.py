@@ -108,6 +108,8 @@ class LighthouseView:
     """Never pruned by the Lighthouse: holds every replica id it ever heard."""
     status: str
     """Its text about the next quorum."""
+    expired: frozenset[ReplicaId] = frozenset()
+    """Ids whose heartbeat is older than this Lighthouse's own timeout, by its page."""
 
     @property
     def ids(self) -> frozenset[ReplicaId]:

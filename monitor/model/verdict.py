@@ -135,6 +135,8 @@ class Verdict:
 
     settled: bool = field(default=False, compare=False)
     """It has happened, and stays true without lasting: a death whose cause is known."""
+    tie: tuple[GroupName, ...] = ()
+    """Groups of which one has to go, whichever, for the others to train; empty: no such tie."""
     candidates: tuple[RankName, ...] = ()
     """Sorted; one of them may be to blame. A detector need not fill it in: the culprits of an
     UNSURE verdict become candidates."""

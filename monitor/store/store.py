@@ -142,9 +142,13 @@ class Store:
             hold.incident_id, at_s, action, str(hold.guard), hold.reason, epoch=epoch,
             body=_held(hold, rungs),
         )  # fmt: skip
+        self.save_release(row)
+        return row
+
+    def save_release(self, row: DecisionRow) -> None:
+        """Remember that survivors are freed, later what came of it; kept beside the holds."""
         key = {"incident_id": row.incident_id, "at_s": row.at_s}
         self._put("holds", key, {"body": json.dumps(to_plain(row))})
-        return row
 
     def save_eviction(self, eviction: Eviction) -> None:
         """Remember an eviction; `flush` before acting on it. A new attempt updates the same row."""

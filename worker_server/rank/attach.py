@@ -346,11 +346,13 @@ def _hook_torch(reporter: Reporter, files: run_dir.RankFiles) -> None:
     def exchanges() -> None:
         from lightkeeper.worker_server.rank import (  # noqa: PLC0415  they import torch.distributed
             collectives,
+            exchange,
             process_groups,
             torchft,
         )
 
         collectives.install(reporter)
+        exchange.install(files)
         process_groups.install()
         torchft.install(reporter)
         if os.environ.get("LIGHTKEEPER_MEND_TORCHFT") == "1":
@@ -396,7 +398,8 @@ def _start_beat(
             last_words.keeping(lambda text: page.write_note(layout.NOTE_STACKS, text)),
             last_words.note_uncaught,
             _complaining(files),
-            _tell_backends,
+            _chore_of("collectives", "tell_backends"),
+            _chore_of("exchange", "obey"),
         ),
     )
 
@@ -412,13 +415,16 @@ def _start_beat(
     return end
 
 
-def _tell_backends() -> None:
-    module = sys.modules.get(
-        "lightkeeper.worker_server.rank.collectives"
-    )  # it may be half imported
-    tell = getattr(module, "tell_backends", None)
-    if tell is not None:
-        tell()
+def _chore_of(module: str, name: str) -> Callable[[], None]:
+    """A chore of a module that is imported with torch; until then it does nothing."""
+
+    def chore() -> None:
+        loaded = sys.modules.get(f"lightkeeper.worker_server.rank.{module}")
+        do = getattr(loaded, name, None)  # it may be half imported
+        if do is not None:
+            do()
+
+    return chore
 
 
 class Beat(threading.Thread):

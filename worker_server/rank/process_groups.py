@@ -31,7 +31,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from lightkeeper.worker_server.rank import collectives
+from lightkeeper.worker_server.rank import collectives, exchange
 from lightkeeper.worker_server.rank.collectives import Recorder
 from lightkeeper.worker_server.rank.page import layout
 from lightkeeper.worker_server.rank.warn_once import warn
@@ -94,7 +94,8 @@ def _noted(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             _here.inside = True
             _begin(recorder, name, signature, args, kwargs)
-            group = original(*args, **kwargs)
+            with exchange.opening_within():
+                group = original(*args, **kwargs)
         finally:
             _here.inside = False
             _write(recorder, "")

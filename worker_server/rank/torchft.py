@@ -50,7 +50,13 @@ from urllib.parse import urlsplit
 import torch
 import torch.distributed as dist
 
-from lightkeeper.worker_server.rank import collectives, last_words, process_groups, torchft_groups
+from lightkeeper.worker_server.rank import (
+    collectives,
+    exchange,
+    last_words,
+    process_groups,
+    torchft_groups,
+)
 from lightkeeper.worker_server.rank.loop import LOCAL, Soundness
 from lightkeeper.worker_server.rank.page import layout
 from lightkeeper.worker_server.rank.page.writer import PageWriter
@@ -155,11 +161,20 @@ def _patch_groups(module: Any) -> None:
     formed = False
     for cls in vars(module).values():
         if isinstance(cls, type) and issubclass(cls, module.ProcessGroup):
-            formed |= wrap(
-                cls, "configure", timed(layout.TIME_RECONFIGURE, _configured)
-            )  # <= 0.2.0
-            formed |= wrap(cls, "reconfigure", timed(layout.TIME_RECONFIGURE, _reconfigured))
+            for name, then in (("configure", _configured), ("reconfigure", _reconfigured)):
+                formed |= wrap(cls, name, _opening(timed(layout.TIME_RECONFIGURE, then)))
     _miss("ProcessGroup", [] if formed else ["reconfigure"], "new quorums' process groups are")
+
+
+def _opening(around: Around) -> Around:
+    """The same, and the sockets that it opens are noted."""
+
+    def configuring(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
+        store = kwargs.get("store_addr", args[0] if args else "")
+        with exchange.opening_across(self, store if isinstance(store, str) else ""):
+            return around(original, self, args, kwargs)
+
+    return configuring
 
 
 def _configured(group: Any, _: object, args: Any, kwargs: Any) -> None:

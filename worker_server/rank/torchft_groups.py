@@ -275,7 +275,7 @@ def begin_allreduce(pg: Any, tensor: torch.Tensor, reduce_op: object) -> OpenGro
     return _enter(recorder, pg, _METHODS[0], ([tensor], reduce_op), {})
 
 
-def _innermost(pg: Any) -> Any:
+def innermost(pg: Any) -> Any:
     inner = getattr(pg, "_pg", None)
     while _kind is not None and isinstance(inner, _kind):
         pg, inner = inner, getattr(inner, "_pg", None)
@@ -284,11 +284,17 @@ def _innermost(pg: Any) -> Any:
 
 def timeout_of(manager: Any) -> Any:
     """After how long the Manager's group gives up; None: it does not say."""
-    return getattr(_innermost(getattr(manager, "_pg", None)), "_timeout", None)
+    return getattr(innermost(getattr(manager, "_pg", None)), "_timeout", None)
+
+
+def groups_of(quorum: object) -> list[Any]:
+    """The groups that are configured for this quorum now."""
+    alive = [(group.alive(), group.quorum) for group in list(_groups.values())]
+    return [pg for pg, configured in alive if pg is not None and configured == quorum]
 
 
 def _group(recorder: Recorder, pg: Any) -> _Group | None:
-    pg = _innermost(pg)
+    pg = innermost(pg)
     group = _groups.get(id(pg))
     if group is not None and group.alive() is pg:
         return group
@@ -334,7 +340,7 @@ def failed(pg: Any, error: BaseException) -> None:
     if this_thread.waiting:
         this_thread.swallowed = error
     elif this_thread.managed is None and not this_thread.background:
-        group = _groups.get(id(_innermost(pg)))
+        group = _groups.get(id(innermost(pg)))
         oldest = next(iter(group.open_entries.values()), None) if group is not None else None
         if oldest is not None:
             oldest.complete(error)

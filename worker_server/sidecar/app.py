@@ -69,6 +69,8 @@ class Endpoint:
     """Whether it needs the token even on loopback."""
     body: str | None = None
     """Example of a body; makes it a POST."""
+    order: type | None = None
+    """Type of its body."""
 
     @property
     def method(self) -> str:
@@ -107,6 +109,10 @@ _OF_READING: Final = {
     401: "wrong or missing token (never on loopback)",
     403: "no token is configured and others could reach the port, or the Host header names "
     "another host",
+}
+_OF_ORDERS: Final = {
+    409: "meant for another incarnation of the rank",
+    413: "the body is larger than 16 KiB",
 }
 _OF_ACTING: Final = {
     401: "wrong or missing token",
@@ -163,8 +169,8 @@ def _operation(endpoint: Endpoint) -> Schema:
             **{str(status): _error(status, errors[status]) for status in sorted(errors)},
         },
     }
-    if endpoint.body:
-        order = {"application/json": {"schema": _ref(queries.EvictionOrder.__name__)}}
+    if endpoint.order is not None:
+        order = {"application/json": {"schema": _ref(endpoint.order.__name__)}}
         operation["requestBody"] = {"required": True, "content": order}
     return operation
 
@@ -192,7 +198,8 @@ def _ref(name: str) -> Schema:
 
 
 def _schemas(answers: Sequence[type]) -> dict[str, Schema]:
-    kinds = (*answers, queries.EvictionOrder)
+    orders = [endpoint.order for endpoint in ENDPOINTS if endpoint.order is not None]
+    kinds = (*answers, *orders)
     _, schemas = schema_components(kinds, ref_template=_ref("{name}")["$ref"])
     left_out = {kind.__name__: set(usual) for kind, usual in wire.LEFT_OUT.items()}
     for name, about in _docstrings().items():
@@ -200,7 +207,7 @@ def _schemas(answers: Sequence[type]) -> dict[str, Schema]:
             _describe(schemas[name], about)
     for name, schema in schemas.items():
         schema["description"] = inspect.cleandoc(schema.get("description", name))
-        if "properties" in schema and name != queries.EvictionOrder.__name__:
+        if "properties" in schema and name not in {order.__name__ for order in orders}:
             _leave_out(schema, left_out.get(name, set()))
     schemas["HostEntry"]["properties"]["report"] = dict(schemas["StateReport"])
     for kind in answers:
@@ -323,6 +330,8 @@ _PLACES: Final = {"stacks": 2, "records": 3, "last words": 2, "eviction": 2}
 """A look into the rank may wait for the rank, and reading its files for a file server. These limits
 leave at least one thread for the rest."""
 _MAX_BODY: Final = 16 * 1024
+_RELEASE_WAIT_S: Final = 3.0
+"""The rank looks for orders once a second."""
 _log = logging.getLogger("lightkeeper.worker_server.sidecar")
 
 
@@ -367,11 +376,19 @@ def _answer(served: Served, endpoint: Endpoint, places: WorkSlots | None) -> Res
 
 
 def _evict(served: Served, _: queries.Nothing) -> Response:
-    reason, grace_s = queries.eviction(request.get_data(), served.box.identity)
-    _log.warning("evict asked by %s: %a", request.remote_addr, reason)
-    eviction = served.evict(grace_s)
+    order = queries.order_in(request.get_data(), queries.EvictionOrder, served.box.identity)
+    _log.warning("evict asked by %s: %a", request.remote_addr, order.reason)
+    eviction = served.evict(order.grace_s)
     _log.warning("evicted: %s", eviction)
     return in_json({"schema": wire.SCHEMA, **asdict(eviction)})
+
+
+def _release(served: Served, _: queries.Nothing) -> Response:
+    order = queries.order_in(request.get_data(), queries.ReleaseOrder, served.box.identity)
+    _log.warning("release asked by %s: %a", request.remote_addr, order.reason)
+    ended, said = served.box.release(order.quorum_id, order.addresses, _RELEASE_WAIT_S)
+    _log.warning("released: %a", said)
+    return in_json({"schema": wire.SCHEMA, **asdict(queries.ReleaseResult(ended, said))})
 
 
 def _metrics(served: Served, _: None) -> Response:
@@ -465,14 +482,21 @@ ENDPOINTS: Final = (
              example="?format=text"),
     Endpoint("metrics", wire.PATH_METRICS, "for Prometheus", _metrics,
              formats=(*TEXT, "application/openmetrics-text"), query=None),
+    Endpoint("network", wire.PATH_NETWORK, "its connections and the host's interfaces",
+             lambda served, _: served.box.network_report(), wire.NetworkReport, BOTH, queries.Look,
+             slow="last words", example="?format=text"),
     Endpoint("healthz", wire.PATH_HEALTHZ, "this server answers",
              lambda _, __: in_text("ok\n"), formats=TEXT, query=None),
     Endpoint("openapi", wire.PATH_OPENAPI, "all of this for programs",
              lambda _, __: in_json(document()), query=None),
     Endpoint("evict", wire.PATH_EVICT, "end the rank's process: SIGTERM, grace, SIGKILL",
              _evict, process.EvictionResult, slow="eviction", acts=True,
-             body='{"reason": "why", "grace_s": 2}',
-             errors={409: "meant for another incarnation of the rank",
-                     413: "the body is larger than 16 KiB"}),
+             body='{"reason": "why", "grace_s": 2}', order=queries.EvictionOrder,
+             errors=_OF_ORDERS),
+    Endpoint("release", wire.PATH_RELEASE, "end its exchange with the other groups of a quorum",
+             _release, queries.ReleaseResult, slow="eviction", acts=True,
+             body='{"reason": "why", "quorum_id": 7, "addresses": ["10.0.0.1"]}',
+             order=queries.ReleaseOrder,
+             errors={**_OF_ORDERS, 503: "the rank did not answer within 3 s"}),
 )  # fmt: skip
 _LISTED: Final = ENDPOINTS[1:]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from msgspec import structs
 
@@ -17,6 +19,7 @@ from lightkeeper.worker_server.sidecar.host import share
 from lightkeeper.worker_server.sidecar.last_words import Remains
 from lightkeeper.worker_server.sidecar.merge import ClockPairs
 from lightkeeper.worker_server.sidecar.metrics import StepFollower
+from lightkeeper.worker_server.sidecar.network import Network, awaited_by, interfaces
 from lightkeeper.worker_server.sidecar.process import DEAF_S, PidfdProcess
 from lightkeeper.worker_server.sidecar.queries import RefusalError, SilentError
 from lightkeeper.worker_server.sidecar.recorders import MAIN, ControlPlane, Recorders
@@ -37,6 +40,8 @@ takes the rank 18 ms, one of 20,000 more than a second."""
 _RECORD_FRESH_S = 1.0
 _STANDS_EVERY_S, _STANDS_DUTY = 5.0, 0.05
 """The same while the rank hangs, if some heads come only with a full record."""
+_STANDS_S = 1.5
+"""Without a move for so long, its connections are looked at each second."""
 _WITHOUT = "What there is: /v1/state has the phase and its age, /v1/flight_recorder the call sites."
 
 
@@ -58,6 +63,8 @@ class BlackBox:
         self._page = page
         self._process = process
         self.recorders = Recorders(torch, self.process, lambda: page.backends)
+        self.network = Network(process.pid, self._opened)
+        self._files = files
         self._stacks = stacks
         self._remains = Remains(page, process, files.crash, os.environ)
         self._seen = files.seen
@@ -117,6 +124,8 @@ class BlackBox:
             report,
             heads=heads,
             witness=self._standstill.witness(mark, now_ns * 1e-9),
+            addresses=self.network.addresses,
+            connections=self.network.odd(now_ns * 1e-9),
             ending=None if process.alive else self._remains.ending(process),
         )
 
@@ -183,6 +192,42 @@ class BlackBox:
             recorders=dict(sorted(others.items())),
         )
 
+    def _opened(self) -> dict[str, Any]:
+        """What the rank's sockets are for, by inode, or by the port of a server."""
+        uses = run_dir.read_json(self._files.sockets) or {}
+        servers = {"store": os.environ.get("MASTER_PORT"), "lighthouse": self._page.lighthouse}
+        for use, address in servers.items():
+            if address:
+                uses[f":{address.rpartition(':')[2]}"] = use
+        return uses
+
+    def network_report(self) -> wire.NetworkReport:
+        """The answer of `GET /v1/network`."""
+        network, now_s = self.network, time.monotonic()
+        alive = not self._process.wait_death(0)
+        rows = network.connections() if alive else network.odd(now_s)
+        return wire.NetworkReport(
+            self.identity, alive, 0.0 if alive else network.age_s(now_s), network.addresses, rows,
+            interfaces(), network.error,
+        )  # fmt: skip
+
+    def release(self, quorum_id: int, addresses: Sequence[str], wait_s: float) -> tuple[int, str]:
+        """Have the rank end its exchange in a quorum: how many connections, and what it said.
+
+        Raises:
+            SilentError: no answer in time; it may follow still.
+        """
+        order = {"id": os.urandom(8).hex(), "quorum_id": quorum_id, "addresses": [*addresses]}
+        run_dir.write_json(self._files.order, order)
+        until_s = time.monotonic() + wait_s
+        while time.monotonic() < until_s:
+            answer = run_dir.read_json(self._files.answer) or {}
+            if answer.get("id") == order["id"]:
+                return int(answer.get("ended", 0)), str(answer.get("said", ""))
+            if self._process.wait_death(0.05):
+                raise SilentError("the rank is dead")
+        raise SilentError(f"the rank has not answered within {wait_s:g} s")
+
     def tick(self) -> None:
         """Fetch what a dead rank could not give; called about once a second."""
         self.follower.follow()
@@ -193,6 +238,8 @@ class BlackBox:
         self.recorders.look(self._hangs.since_s)
         self._keep_record()
         self._look_at_hang()
+        now_s = time.monotonic()
+        self.network.look(now_s, stands=now_s - self._hangs.since_s > _STANDS_S)
 
     def _keep_record(self) -> None:
         entered, kept = self._page.entered, self.recorders.kept.values()
@@ -221,8 +268,8 @@ class BlackBox:
         step, heads, transfers = self._stand(process)
         due = self._hangs.due(process, step, heads, time.monotonic(), transfers)
         mark = mark_of(step, heads, transfers)
-        recorded = any(head.read_age_s is not None for head in heads)
-        if recorded or (self._shares and self._standstill.witness(mark, 0.0) is None):
+        odd = any(head.read_age_s is not None for head in heads) or self.network.odd(0.0)
+        if odd or (self._shares and self._standstill.witness(mark, 0.0) is None):
             self._share()
         if not due or self.closed:
             return
@@ -265,6 +312,7 @@ class BlackBox:
         deaf = (process.interpreter_age_s or 0.0) > DEAF_S and not look.owns_gil
         # waiting for the GIL is a futex call, like waiting for a lock
         thread, number, calls = look.behind or (None, None, look.main)
+        self.network.awaited = awaited_by(self._process.pid, number)
         syscall = None if deaf else self._process.syscall(number)
         return StackSample(calls, look.taken.taken_s, syscall, thread)
 

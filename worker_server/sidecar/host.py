@@ -39,18 +39,21 @@ _STALE_S: Final = 30.0
 
 
 def share(path: Path, report: wire.StateReport, now_s: float) -> bool:
-    """Write witness, ending and the heads of torch's recorders to a file; False: there are none.
+    """Write what the page does not hold to a file, so for one thing the heads of torch's recorders;
+    False: there is nothing.
 
     Raises:
         OSError: it cannot be written.
     """
     heads = _recorded(report)
-    if report.witness is None and report.ending is None and not heads:
+    rest = (report.witness, report.ending, report.connections or None)
+    if rest == (None, None, None) and not heads:
         path.unlink(missing_ok=True)
         return False
     unseen = wire.StateReport(
-        report.identity, report.process, heads=heads, witness=report.witness, ending=report.ending
-    )
+        report.identity, report.process, heads=heads, witness=report.witness,
+        ending=report.ending, connections=report.connections,
+    )  # fmt: skip
     run_dir.write_json(path, {"written_s": now_s, "report": wire.to_json(unseen)})
     return True
 
@@ -84,6 +87,7 @@ def with_shared(path: Path, report: wire.StateReport, now_s: float) -> wire.Stat
         process=process,
         witness=witness,
         heads=(*report.heads, *heads),
+        connections=tuple(row.later(late_s) for row in kept.connections if late_s <= _STALE_S),
         ending=None if process.alive else kept.ending,
     )
 
@@ -152,9 +156,16 @@ class HostView:
     """Reads the pages of all ranks of one job in a run directory; safe from any thread."""
 
     def __init__(
-        self, folder: Path, identity: wire.Identity, own: Callable[[], wire.StateReport]
+        self,
+        folder: Path,
+        identity: wire.Identity,
+        own: Callable[[], wire.StateReport],
+        addresses: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
-        """`own`: the state of this sidecar's own rank, which it knows best."""
+        """`own`: the state of this sidecar's own rank, which it knows best; `addresses`: the
+        host's.
+        """
+        self._addresses = addresses
         self._folder = folder
         self._identity = identity
         self._own = own
@@ -193,6 +204,8 @@ class HostView:
         own = who.incarnation == self._identity.incarnation
         try:
             report = self._own() if own else neighbour.report()
+            if not own:
+                report = structs.replace(report, addresses=self._addresses())
             return wire.HostEntry(who.rank, neighbour.url(), report)
         except LookupError as exc:
             return wire.HostEntry(who.rank, neighbour.url(), error=str(exc))

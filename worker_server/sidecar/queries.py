@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from flask import Response, request
@@ -196,16 +196,42 @@ class EvictionOrder:
     """Refuse if another process has the rank's name by now."""
 
 
-def eviction(body: bytes, identity: wire.Identity) -> tuple[str, float]:
-    """Reason and grace of `POST /v1/evict`.
+@dataclass(frozen=True, slots=True)
+class ReleaseOrder:
+    """Which exchange to end."""
+
+    reason: Annotated[str, Meta(pattern=r"\S")]
+    """Not empty."""
+    quorum_id: wire.Count
+    """Nothing is ended in any other quorum."""
+    addresses: Annotated[tuple[str, ...], Meta(min_length=1, max_length=100_000)]
+    """Of the job's hosts: only connections to these are ended."""
+    incarnation: Annotated[str, Meta(examples=["32bfd68baf"])] | UnsetType = UNSET
+    """Refuse if another process has the rank's name by now."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseResult:
+    """What the rank did about an order to end an exchange."""
+
+    ended: wire.Count
+    """Connections; 1 for a group that was aborted."""
+    said: str
+
+
+_Order = TypeVar("_Order", EvictionOrder, ReleaseOrder)
+
+
+def order_in(body: bytes, kind: type[_Order], identity: wire.Identity) -> _Order:
+    """The order in a body, its reason in one short line.
 
     Raises:
         RefusalError: 400, or 409 when another incarnation is meant.
     """
     try:
-        order = decode(body, type=EvictionOrder)
+        order = decode(body, type=kind)
     except ValidationError as exc:
-        raise RefusalError(400, f"the body is no order to evict: {exc}") from exc
+        raise RefusalError(400, f"the body is no such order: {exc}") from exc
     except (DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise RefusalError(400, f"the body is not JSON: {exc}") from exc
     if order.incarnation not in (UNSET, identity.incarnation):
@@ -214,4 +240,4 @@ def eviction(body: bytes, identity: wire.Identity) -> tuple[str, float]:
             409,
             f"meant for incarnation {order.incarnation!r:.80}, this is {identity.incarnation!r}",
         )
-    return " ".join(order.reason.split())[:_MAX_REASON], order.grace_s
+    return replace(order, reason=" ".join(order.reason.split())[:_MAX_REASON])

@@ -464,7 +464,8 @@ def _serve(
 
     url = ""
     registry = make_registry(box.state, lambda: url, box.follower)
-    host = HostView(files.page.parent, box.identity, box.state).report
+    addresses = lambda: box.network.addresses  # noqa: E731
+    host = HostView(files.page.parent, box.identity, box.state, addresses).report
     app = make_app(
         Served(box, evict_rank, registry, host, settings.monitors),
         RequestGuard(settings, names=[box.identity.host]),

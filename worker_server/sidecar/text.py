@@ -20,6 +20,7 @@ from lightkeeper.worker_server.wire import (
     HostReport,
     Identity,
     LastWords,
+    NetworkReport,
     Process,
     RingEntry,
     StateReport,
@@ -36,6 +37,7 @@ _NS: Final = 1e-9
 _TORCH: Final = "torch's own record"
 _UNFINISHED: Final = 3
 _Row = Mapping[str, Any]
+_CONNECTION: Final = "peer local use trouble for_s queued retries rate rtt_s"
 _STATE: Final[Mapping[str, str]] = {
     "ending": "sentence",
     "step": "step phase phase_age_s commits last_commit_age_s commit_failures local_steps "
@@ -46,6 +48,7 @@ _STATE: Final[Mapping[str, str]] = {
     "unhooked": "",
     "heads": "name size enqueued unfinished op inside age_s",
     "transfers": "group peer tag sends posted unfinished held age_s",
+    "connections": _CONNECTION,
 }
 """What is shown of a state: its parts, and their fields. A part's first field goes without name."""
 
@@ -183,6 +186,21 @@ def _(answer: StepLog, rows: int) -> str:
     ]  # fmt: skip
     who = _who(answer.identity, "alive" if answer.alive else "dead")
     return _text(who, *_table(table, rows, "no step is over yet"))
+
+
+@render.register
+def _(answer: NetworkReport, rows: int) -> str:
+    alive = "alive" if answer.alive else f"dead; looked at {_duration(answer.age_s)} ago"
+    connections = [_fields(row, _CONNECTION) for row in answer.connections]
+    links = [_fields(row, "name up changes errors") for row in answer.interfaces]
+    return _text(
+        _who(answer.identity, alive),
+        f"addresses    {', '.join(answer.addresses) or 'loopback only'}",
+        *([f"the kernel cannot be asked: {answer.error}"] if answer.error else []),
+        *_table(connections, rows, "no connections"),
+        "",
+        *_table(links, rows, "no interfaces"),
+    )
 
 
 @render.register

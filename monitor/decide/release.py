@@ -1,0 +1,133 @@
+"""Who may stop waiting for a group that is gone: the survivors of its last quorum. Pure.
+
+Theory of operation. A group is gone if its host is lost, all its processes are, or an eviction has
+put it out; and the Lighthouse must have forgotten its heartbeat, so that the next quorum waits for
+it no more. Ranks of other groups that still stand in an exchange of a quorum with it cannot finish
+that exchange: TorchFT ends it at its timeout (60 s by default). Ending it now is what TorchFT does
+later, so no budget applies; but while the monitor doubts itself, during a pause, a maintenance
+window and in observe mode nothing is ended, and no rank is asked twice in one quorum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from lightkeeper.monitor.decide.rules import Policy, PolicyAction
+from lightkeeper.monitor.detect.history import History
+from lightkeeper.monitor.detect.links import addresses_of
+from lightkeeper.monitor.detect.track import RankTrack
+from lightkeeper.monitor.model.eviction import Accused, Eviction, Release
+from lightkeeper.monitor.model.incident import Incident, State
+from lightkeeper.monitor.model.names import GroupName, IncidentId
+from lightkeeper.monitor.model.observation import Snapshot
+from lightkeeper.monitor.model.verdict import Confidence, Kind
+from lightkeeper.worker_server.wire import ACROSS
+
+_STANDS_S: Final = 1.0
+_AFTER_S: Final = 120.0
+"""How long after an eviction others may still wait for it: TorchFT's timeouts, one by one."""
+_MOST: Final = 4096
+
+Asked = set[tuple[str, int]]
+"""Incarnations that were asked, and the quorum."""
+
+
+def releases(
+    history: History,
+    snapshot: Snapshot,
+    incidents: Sequence[Incident],
+    *,
+    past: Sequence[Eviction],
+    policy: Policy,
+    doubt: str | None,
+    asked: Asked,
+) -> tuple[Release, ...]:
+    """One for each group that is gone and waited for; notes in `asked` who is asked.
+
+    Args:
+        history: with this tick in it.
+        snapshot: of this tick.
+        incidents: open ones, and those of the last hour.
+        past: evictions of the last hour.
+        policy: the operator's rules.
+        doubt: why the monitor does not trust itself; None if it does.
+        asked: who was asked before.
+    """
+    view, config = history.lighthouse, history.config
+    held = config.observe or doubt is not None or snapshot.pause is not None
+    if view is None or held or not config.release_survivors or policy.window(history.now_s):
+        return ()
+    orders = []
+    for incident, group in _gone(history, incidents, past, policy):
+        replica_id = next((name for name in incident.replica_ids if name in view.ids), None)
+        if replica_id is None or replica_id not in view.expired:
+            continue  # the next quorum would still wait for it
+        waiting = [
+            track
+            for track in _waiting(history, group, view.quorum_id)
+            if (track.identity.incarnation, view.quorum_id) not in asked
+        ]
+        if waiting:
+            asked |= {(track.identity.incarnation, view.quorum_id) for track in waiting}
+            orders.append(_order(history, incident.id, group, view.quorum_id, waiting))
+    return tuple(orders)
+
+
+def _gone(
+    history: History, incidents: Iterable[Incident], past: Iterable[Eviction], policy: Policy
+) -> Iterator[tuple[Incident, GroupName]]:
+    """Groups that are gone by an incident's verdict, or because they were evicted for it."""
+    out = {
+        eviction.incident_id: eviction.group
+        for eviction in past
+        if (at_s := eviction.gone_s or eviction.unseen_s) is not None
+        and history.now_s - at_s < _AFTER_S
+    }
+    for incident in incidents:
+        action = policy.action(incident.kind, incident.severity)
+        if incident.id in out:
+            yield incident, out[incident.id]
+        elif (
+            incident.kind is Kind.DEAD
+            and incident.state is State.FIRING
+            and incident.verdict.confidence is not Confidence.UNSURE
+            and action is not PolicyAction.OBSERVE
+        ):
+            for group in incident.groups:
+                members = history.groups().get(group, ())
+                if members and not any(t.fresh and t.fresh.process.alive for t in members):
+                    yield incident, group
+
+
+def _waiting(history: History, group: GroupName, quorum_id: int) -> Iterator[RankTrack]:
+    """Ranks of other groups that stand in an exchange of this quorum. DDP waits in C++, where only
+    what is unfinished shows it.
+    """
+    for track in history.present():
+        fresh, step = track.fresh, track.step
+        if fresh is None or step is None or track.group == group or not fresh.process.alive:
+            continue
+        inside = any(h.unfinished for h in track.heads if h.name.startswith(ACROSS))
+        if step.quorum_id == quorum_id and inside and track.stall_s >= _STANDS_S:
+            yield track
+
+
+def _order(
+    history: History,
+    incident_id: IncidentId,
+    group: GroupName,
+    quorum_id: int,
+    waiting: Sequence[RankTrack],
+) -> Release:
+    return Release(
+        incident_id=incident_id,
+        group=group,
+        quorum_id=quorum_id,
+        survivors=tuple(
+            Accused(t.rank, t.identity.incarnation, t.observation.url if t.observation else "")
+            for t in waiting[:_MOST]
+        ),
+        addresses=addresses_of(history.present()),
+        reason=f"{group} is gone, and quorum {quorum_id} waits for it",
+    )

@@ -1,0 +1,148 @@
+"""Links that are broken or slow, by the kernels of their ends. Pure.
+
+Who has broken links to several hosts, each confirmed by its other end, is the culprit; of two hosts
+that only miss each other, either may be. A host to or from which all slow connections lead is held
+back by its own link; where all are slow, nobody is named. Hosts that nobody hears any more are
+reported by `dead`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from itertools import chain
+from statistics import median_low
+from typing import Final
+
+from lightkeeper.monitor.detect.history import History
+from lightkeeper.monitor.detect.links import Edge, rate_in_words
+from lightkeeper.monitor.model.names import Host, RankName, group_of
+from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
+from lightkeeper.monitor.model.wording import listed, seconds
+from lightkeeper.worker_server.wire import Trouble
+
+PARTED_S: Final = 7.0
+"""Longer than a flap of 6 s; TCP sends again after 0.2, 0.6, 1.4, 3 and 6.2 s."""
+_SLOW_S: Final = 20.0
+_SHOWN: Final = 4
+
+
+# -- links that are broken -----------------------------------------------------------------------
+
+
+def parted(history: History) -> tuple[Verdict, ...]:
+    """At most one verdict: hosts that cannot reach each other, while ranks on both stand still."""
+    pairs = {
+        pair: edges
+        for pair, edges in history.links.confirmed(PARTED_S).items()
+        if all(_stands(history, edge.rank) for edge in edges)
+    }
+    if not pairs:
+        return ()
+    count = Counter(chain.from_iterable(pairs))
+    (host, most), *others = count.most_common()
+    edges = sorted(chain.from_iterable(pairs.values()), key=lambda edge: edge.rank)
+    named = most > 1 and (not others or others[0][1] < most)
+    if named:
+        culprits = tuple(t.rank for t in history.present() if t.identity.host == host)
+        missed = sorted(set(count) - {host})
+        reason = f"{host} cannot reach {listed(missed)}, which reach each other: its link is broken"
+    else:
+        pair = min(pairs)
+        culprits = tuple(sorted({edge.rank for edge in pairs[pair]}))
+        reason = f"{listed(pair)} cannot reach each other, and everybody else reaches both"
+        if len(pairs) > 1:
+            reason = f"links between {listed(sorted(count))} are broken"
+    said = "; ".join(edge.sentence() for edge in edges[:_SHOWN])
+    tie = {group_of(rank) for rank in culprits} if not named and len(pairs) == 1 else set()
+    stands = tuple(t.rank for t in history.present() if _stands(history, t.rank))
+    return (
+        Verdict(
+            kind=Kind.DEADLOCK,
+            culprits=culprits,
+            reason=f"{reason}: {said}",
+            brief=reason,
+            confidence=Confidence.LIKELY if named else Confidence.UNSURE,
+            since_s=history.now_s - max(edge.connection.for_s for edge in edges),
+            victims=tuple(rank for rank in stands if not named or rank not in culprits),
+            evidence={"source": "the kernels of both ends", "links": _in_words(pairs)},
+            signature=f"link:{'/'.join(sorted(count))}",
+            tie=tuple(sorted(tie)) if len(tie) > 1 else (),
+        ),
+    )
+
+
+def _in_words(pairs: Iterable[tuple[Host, Host]]) -> str:
+    return ", ".join(f"{host} - {peer}" for host, peer in sorted(pairs)[:_SHOWN])
+
+
+def _stands(history: History, rank: RankName) -> bool:
+    track = history.tracks.get(rank)
+    return track is not None and track.fresh is not None and track.stall_s >= history.still_after_s
+
+
+# -- links that are slow -------------------------------------------------------------------------
+
+
+def slow_link(history: History) -> tuple[Verdict, ...]:
+    """At most one verdict: the host to or from which all slow connections of the job lead.
+
+    Links that are slow for all, as in a job that sends much, name nobody.
+    """
+    slow = [
+        edge
+        for edge in history.links.edges
+        if edge.connection.trouble is Trouble.SLOW and edge.peer not in (None, edge.host)
+    ]
+    lasting = [edge for edge in slow if edge.connection.for_s >= _SLOW_S]
+    hosts = {track.identity.host for track in history.present()}
+    if not lasting or len(hosts) < 3:
+        return ()
+    common = [
+        host for host in hosts if all(host in (e.host, e.peer) for e in slow)
+        and any(e.host == host for e in lasting)
+    ]  # fmt: skip
+    if len(common) != 1:
+        return ()
+    (host,) = common
+    culprits = tuple(t.rank for t in history.present() if t.identity.host == host)
+    own = [edge for edge in lasting if edge.host == host]
+    rate = median_low(sorted(edge.connection.rate for edge in own))
+    step_s = max((t.step_s or 0.0 for t in history.present()), default=0.0)
+    others = tuple(t.rank for t in history.present() if t.rank not in culprits)
+    return (
+        Verdict(
+            kind=Kind.STRAGGLER,
+            culprits=culprits,
+            reason=(
+                f"the link of {host} is slow: {own[0].rank} sends to {own[0].peer} at "
+                f"{rate_in_words(rate)} and was busy with it for most of the last "
+                f"{seconds(own[0].connection.for_s)}, while the others wait for it and their own "
+                "connections are idle"
+            ),
+            brief=f"the link of {host} is slow: {rate_in_words(rate)}",
+            confidence=Confidence.LIKELY,
+            since_s=history.now_s - max(edge.connection.for_s for edge in own),
+            victims=others,
+            evidence={
+                "source": "the kernels' send queues",
+                "step": f"{seconds(step_s)}",
+                **{edge.rank: edge.sentence() for edge in lasting[:_SHOWN]},
+            },
+            signature=f"slow_link:{host}",
+        ),
+    )
+
+
+# -- places outside of the job ---------------------------------------------------------------------
+
+
+def far_waits(history: History, ranks: Iterable[RankName]) -> list[str]:
+    """What these ranks wait for at addresses that are no host's of the job, in sentences."""
+    edges = (edge for rank in sorted(ranks) for edge in history.links.of(rank))
+    return [edge.sentence() for edge in edges if _is_far(edge)][:_SHOWN]
+
+
+def _is_far(edge: Edge) -> bool:
+    served = edge.connection.use in ("store", "lighthouse")
+    return edge.connection.trouble is not Trouble.SLOW and (edge.peer is None or served)
