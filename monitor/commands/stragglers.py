@@ -56,7 +56,7 @@ from lightkeeper.monitor.show.wording import clean, sentence
 @option("--meta", type=FILE, metavar="FILE",
         help="the job's sizes, YAML: dp_size, pp_size, tp_size, world_size")  # fmt: skip
 @as_json
-@deadline("ten million operations as CSV take 90")
+@deadline("ten million operations take 10")
 def stragglers(*, trace: Path, meta: Path | None, as_json: bool, deadline: float) -> int:
     """Who slows a job, from a table of its operations' timings.
 
@@ -90,7 +90,7 @@ def stragglers(*, trace: Path, meta: Path | None, as_json: bool, deadline: float
     """
     status, _ = judged(
         lambda tell: _judge(trace, meta, tell, as_json=as_json),
-        deadline_s=deadline, as_json=as_json, files=False,
+        deadline_s=deadline, as_json=as_json,
     )  # fmt: skip
     return status
 
@@ -102,7 +102,8 @@ def _judge(
     try:
         if meta is not None:
             sizes, path = read_sizes(meta), trace
-        table = load(trace, progress)
+        table = load(trace)
+        progress(1, 1)
         report = judge(table)
     except TableError as exc:
         raise CommandError(f"{shown(path)}: {clean(str(exc), 500)}") from exc

@@ -44,7 +44,6 @@ from lightkeeper.monitor.offline.timings import (
     TableError,
     TimeOwner,
     TimingTable,
-    codes_of,
     direction,
 )
 
@@ -136,7 +135,7 @@ def work(table: TimingTable, *, by_load: bool = True) -> Work:
 
 
 def _rows(table: TimingTable) -> tuple[_Rows, NDArray[np.intp]]:
-    picked = table.rows_of(codes_of(table.ops, TimeOwner.OWN))
+    picked = table.rows_of(table.codes_of(TimeOwner.OWN))
     rank, step = table.rank[picked], table.step[picked]
     chunks = int(table.chunk.max()) + 1
     raw = table.op[picked].astype(np.int64) * chunks + table.chunk[picked]
@@ -768,7 +767,7 @@ class SlowLink:
 
 def collectives(table: TimingTable) -> Iterator[tuple[int, str, NDArray[np.intp], Floats]]:
     """Stage, operation, ranks, and seconds inside: steps x ranks; NaN where rows are missing."""
-    for code in codes_of(table.ops, TimeOwner.SHARED).tolist():
+    for code in table.codes_of(TimeOwner.SHARED):
         rows = table.rows_of([code])
         inside = np.full((len(table.ranks), len(table.steps)), np.nan)
         key = table.rank[rows].astype(np.int64) * len(table.steps) + table.step[rows]
@@ -896,8 +895,8 @@ def _link_seconds(table: TimingTable, replicas: NDArray[np.int64]) -> Floats:
     """Seconds of transfer between each stage and the next: stages x steps x replicas."""
     total = np.zeros((len(table.stages), len(table.steps), len(replicas)))
     present = np.zeros(total.shape, dtype=np.bool_)
-    receives = codes_of(table.ops, TimeOwner.RECEIVE).tolist()
-    for code in codes_of(table.ops, TimeOwner.SEND).tolist():
+    receives = table.codes_of(TimeOwner.RECEIVE)
+    for code in table.codes_of(TimeOwner.SEND):
         way = direction(table.ops[code])
         partners = [other for other in receives if direction(table.ops[other]) == way]
         if len(partners) != 1:
@@ -1123,7 +1122,7 @@ def _when(table: TimingTable, stretch: Stretch) -> str:
 def _resolution(table: TimingTable) -> str:
     if "mb_id" not in table.tells:
         return "one step"
-    rows = table.rows_of(codes_of(table.ops, TimeOwner.OWN))
+    rows = table.rows_of(table.codes_of(TimeOwner.OWN))
     count = len(np.unique(table.microbatch[rows]))
     return f"one step: median over its {counted(count, 'microbatch')}"
 
