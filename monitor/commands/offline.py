@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
+import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
@@ -173,7 +174,8 @@ class Judging(HelpPage):
 
 def composed(*, as_json: bool, body: Callable[[], Any], text: Callable[[Console], None]) -> str:
     if as_json:
-        return json.dumps(body(), indent=2) + "\n"
+        plain = msgspec.json.decode(msgspec.json.encode(body()))  # NaN is null
+        return json.dumps(plain, indent=2) + "\n"
     console = Console(width=None if sys.stdout.isatty() else _WIDTH)
     with console.capture() as captured:
         text(console)

@@ -30,7 +30,6 @@ from lightkeeper.monitor.commands.offline import (
 )
 from lightkeeper.monitor.model.wording import counted
 from lightkeeper.monitor.offline.slow import (
-    RankPace,
     Report,
     SlowKind,
     SlowVerdict,
@@ -148,16 +147,16 @@ def body(
             "steps": len(table.steps),
             "first_step": int(table.steps[0]),
             "last_step": int(table.steps[-1]),
-            "step_s": _number(report.step_s),
+            "step_s": report.step_s,
         },
-        "ranks": [_pace(table, pace) for pace in report.paces],
+        "ranks": report.paces,
         "notes": list(notes),
     }
 
 
 def _verdict(table: TimingTable, verdict: SlowVerdict, sizes: Sizes) -> dict[str, Any]:
     return {
-        "kind": str(verdict.kind),
+        "kind": verdict.kind,
         "class": KINDS[verdict.kind][0],
         "culprits": _ranks(table, verdict.culprits),
         "cannot_tell_between": [_ranks(table, side) for side in verdict.between],
@@ -167,9 +166,9 @@ def _verdict(table: TimingTable, verdict: SlowVerdict, sizes: Sizes) -> dict[str
         "group": None if verdict.stage is None else f"stage {verdict.stage}",
         "stage": verdict.stage,
         "dp_rank": verdict.replica,
-        "confidence": str(verdict.confidence),
+        "confidence": verdict.confidence,
         "reason": sentence(verdict.reason),
-        "evidence": dict(verdict.evidence),
+        "evidence": verdict.evidence,
         "since_step": int(table.steps[verdict.stretch.first]),
         "until_step": int(table.steps[verdict.stretch.last]),
         "steps": {
@@ -177,30 +176,14 @@ def _verdict(table: TimingTable, verdict: SlowVerdict, sizes: Sizes) -> dict[str
             "seen": verdict.stretch.seen,
             "of": len(table.steps),
         },
-        "ratio": _number(verdict.ratio),
-        "ratios": {name: _number(ratio) for name, ratio in verdict.by_op.items()},
-        "lost_s": _number(verdict.lost_s),
-    }
-
-
-def _pace(table: TimingTable, pace: RankPace) -> dict[str, Any]:
-    return {
-        "rank": int(table.ranks[pace.rank]),
-        "stage": pace.stage,
-        "dp_rank": pace.replica,
-        "ratio": _number(pace.ratio),
-        "ratios": {name: _number(ratio) for name, ratio in pace.by_op.items()},
-        "slow_steps": pace.slow,
-        "steps": pace.seen,
+        "ratio": verdict.ratio,
+        "ratios": verdict.by_op,
+        "lost_s": verdict.lost_s,
     }
 
 
 def _ranks(table: TimingTable, codes: tuple[int, ...]) -> list[int]:
     return sorted(int(rank) for rank in table.ranks[list(codes)])
-
-
-def _number(value: float) -> float | None:
-    return round(value, 4) if math.isfinite(value) else None
 
 
 def print_report(
@@ -252,16 +235,17 @@ def _words(table: TimingTable, slow: SlowVerdict, sizes: Sizes) -> FindingWords:
 
 
 def _slowest(table: TimingTable, report: Report) -> ReportTable:
-    ops = sorted({name for pace in report.paces for name in pace.by_op})[:_OPS]
+    ops = sorted({name for pace in report.paces for name in pace.ratios})[:_OPS]
+    culprits = _ranks(table, report.culprits)
     rows = [
         ReportRow(
-            Role.CULPRIT if pace.rank in report.culprits else "",
+            Role.CULPRIT if pace.rank in culprits else "",
             (
-                str(table.ranks[pace.rank]),
+                str(pace.rank),
                 str(pace.stage),
-                "-" if pace.replica is None else str(pace.replica),
-                *map(_ratio, (pace.ratio, *(pace.by_op.get(name, math.nan) for name in ops))),
-                f"{pace.slow} of {pace.seen}",
+                "-" if pace.dp_rank is None else str(pace.dp_rank),
+                *map(_ratio, (pace.ratio, *(pace.ratios.get(name, math.nan) for name in ops))),
+                f"{pace.slow_steps} of {pace.steps}",
             ),
         )
         for pace in report.paces[:_ROWS]

@@ -111,21 +111,10 @@ def build(columns: Mapping[str, NDArray[Any]], ops: Sequence[str]) -> TimingTabl
     if missing:
         there = listed(sorted(map(str, columns)), 8) or "none"
         raise TableError(f"no column {' and no column '.join(missing)}; there are {there}")
-    times = {name: columns[name] for name in ("duration", "start_ts") if name in columns}
-    whole = {name: _whole(held) for name, held in columns.items() if name not in times}
-    good = columns["duration"] >= 0
-    for held in times.values():
-        good &= np.isfinite(held)
-    for name in ("rank", "stage", "step", "optype"):
-        good &= whole[name] >= 0
-    usable, rows_read, notes = int(np.count_nonzero(good)), len(good), []
+    whole, times, notes = _usable(columns)
+    usable, rows_read = len(whole["rank"]), len(columns["rank"])
     if not usable:
         raise TableError("no usable row" if rows_read else "the table has no rows")
-    if usable < rows_read:
-        whole = {name: held[good] for name, held in whole.items()}
-        times = {name: held[good] for name, held in times.items()}
-        left_out = f"{rows_read - usable:,} of {rows_read:,} rows left out"
-        notes.append(f"{left_out}: no usable rank, stage, step, type or time")
     (ranks, rank), (steps, step) = coded(whole["rank"]), coded(whole["step"])
     if len(ranks) * len(steps) > max(_LEAST_CELLS, _CELLS_A_ROW * usable):
         what = f"{usable:,} rows are too few for {len(ranks):,} ranks in {len(steps):,} steps"
@@ -136,7 +125,7 @@ def build(columns: Mapping[str, NDArray[Any]], ops: Sequence[str]) -> TimingTabl
         np.maximum.at(values, rank, whole.get(name, nothing))
     other = int(np.count_nonzero(of_rank["stage"][rank] != whole["stage"]))
     if other:
-        notes.append(f"{other:,} rows name an earlier stage than others of their rank: the last counts")
+        notes.append(f"{other:,} rows name another stage than the last of their rank, which counts")
     tells = set(columns)
     if np.any(of_rank["dp_rank"] < 0):
         of_rank["dp_rank"][:] = -1
@@ -154,11 +143,31 @@ def build(columns: Mapping[str, NDArray[Any]], ops: Sequence[str]) -> TimingTabl
         chunk=coded(whole.get("mc", nothing))[1],
         microbatch=coded(whole.get("mb_id", nothing))[1],
         sequence=coded(whole.get("seq_id", nothing))[1],
-        start_s=times["start_ts"].astype(np.float64) if "start_ts" in times else None,
-        duration_s=times["duration"].astype(np.float64),
+        start_s=times.get("start_ts"),
+        duration_s=times["duration"],
         tells=frozenset(tells),
         rows_read=rows_read,
         notes=tuple(notes),
+    )
+
+
+def _usable(
+    columns: Mapping[str, NDArray[Any]],
+) -> tuple[Mapping[str, NDArray[np.int64]], Mapping[str, Floats], list[str]]:
+    """The whole numbers and the times of usable rows, and what was left out."""
+    times = {name: columns[name] for name in ("duration", "start_ts") if name in columns}
+    whole = {name: _whole(held) for name, held in columns.items() if name not in times}
+    good = columns["duration"] >= 0
+    for name in NEEDED[:-1]:
+        good &= whole[name] >= 0
+    for held in times.values():
+        good &= np.isfinite(held)
+    left_out = len(good) - int(np.count_nonzero(good))
+    note = f"{left_out:,} of {len(good):,} rows left out: no usable rank, stage, step, type or time"
+    return (
+        {name: held[good] for name, held in whole.items()},
+        {name: held[good].astype(np.float64) for name, held in times.items()},
+        [note] if left_out else [],
     )
 
 
