@@ -96,7 +96,7 @@ def analyze(*, html: Path | None, as_json: bool, deadline: float, **options: Any
         check_writable(html)  # before a long load
     status, written = judged(
         lambda tell: _judge(tell, as_json=as_json, html=html is not None, **options),
-        deadline_s=deadline, as_json=as_json, files=True,
+        deadline_s=deadline, as_json=as_json,
     )  # fmt: skip
     if html is not None and written is not None:
         write(html, written)

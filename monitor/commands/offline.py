@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
+import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
@@ -58,7 +59,7 @@ def _left_out(done: int, total: int) -> str:
         return "no file was read"
     if done < total:
         return f"{done:,} of {total:,} files were read, the others are left out"
-    return f"all {total:,} files were read, and none was weighed"
+    return "everything was read, and nothing weighed"
 
 
 def confined(work: Callable[[Progress], T], *, deadline_s: float, progress: Progress | None) -> T:
@@ -173,7 +174,8 @@ class Judging(HelpPage):
 
 def composed(*, as_json: bool, body: Callable[[], Any], text: Callable[[Console], None]) -> str:
     if as_json:
-        return json.dumps(body(), indent=2) + "\n"
+        plain = msgspec.json.decode(msgspec.json.encode(body()))  # NaN is null
+        return json.dumps(plain, indent=2) + "\n"
     console = Console(width=None if sys.stdout.isatty() else _WIDTH)
     with console.capture() as captured:
         text(console)
@@ -210,11 +212,11 @@ def reading() -> Iterator[Progress | None]:
 
 
 def judged(
-    work: Callable[[Progress], tuple[int, str, T]], *, deadline_s: float, as_json: bool, files: bool
+    work: Callable[[Progress], tuple[int, str, T]], *, deadline_s: float, as_json: bool
 ) -> tuple[int, T | None]:
     """Print the report of `work`: (exit status, report, more); the status and, if known, `more`.
 
-    Where a limit was reached, JSON says so too. `files`: the work's progress counts them.
+    Where a limit was reached, JSON says so too.
 
     Raises:
         CommandError: no usable input, or no answer.
@@ -223,10 +225,9 @@ def judged(
         with reading() as progress:
             status, report, more = confined(work, deadline_s=deadline_s, progress=progress)
     except CannotTellError as exc:
-        done, total = (exc.done, exc.total) if files else (0, 1)
         if not as_json:
-            raise CannotTellError(exc.reason, done, total) from exc
-        limit = {"reason": exc.reason, "files_read": done, "files": total}
+            raise
+        limit = {"reason": exc.reason, "files_read": exc.done, "files": exc.total}
         body = {"schema": 1, "cannot_tell": limit, "verdicts": [], "culprits": [], "problems": [],
                 "notes": []}  # fmt: skip
         say(json.dumps(body, indent=2) + "\n")

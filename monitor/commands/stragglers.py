@@ -30,7 +30,6 @@ from lightkeeper.monitor.commands.offline import (
 )
 from lightkeeper.monitor.model.wording import counted
 from lightkeeper.monitor.offline.slow import (
-    RankPace,
     Report,
     SlowKind,
     SlowVerdict,
@@ -56,7 +55,7 @@ from lightkeeper.monitor.show.wording import clean, sentence
 @option("--meta", type=FILE, metavar="FILE",
         help="the job's sizes, YAML: dp_size, pp_size, tp_size, world_size")  # fmt: skip
 @as_json
-@deadline("ten million operations as CSV take 90")
+@deadline("ten million operations take 10")
 def stragglers(*, trace: Path, meta: Path | None, as_json: bool, deadline: float) -> int:
     """Who slows a job, from a table of its operations' timings.
 
@@ -90,7 +89,7 @@ def stragglers(*, trace: Path, meta: Path | None, as_json: bool, deadline: float
     """
     status, _ = judged(
         lambda tell: _judge(trace, meta, tell, as_json=as_json),
-        deadline_s=deadline, as_json=as_json, files=False,
+        deadline_s=deadline, as_json=as_json,
     )  # fmt: skip
     return status
 
@@ -102,7 +101,8 @@ def _judge(
     try:
         if meta is not None:
             sizes, path = read_sizes(meta), trace
-        table = load(trace, progress)
+        table = load(trace)
+        progress(1, 1)
         report = judge(table)
     except TableError as exc:
         raise CommandError(f"{shown(path)}: {clean(str(exc), 500)}") from exc
@@ -147,16 +147,16 @@ def body(
             "steps": len(table.steps),
             "first_step": int(table.steps[0]),
             "last_step": int(table.steps[-1]),
-            "step_s": _number(report.step_s),
+            "step_s": report.step_s,
         },
-        "ranks": [_pace(table, pace) for pace in report.paces],
+        "ranks": report.paces,
         "notes": list(notes),
     }
 
 
 def _verdict(table: TimingTable, verdict: SlowVerdict, sizes: Sizes) -> dict[str, Any]:
     return {
-        "kind": str(verdict.kind),
+        "kind": verdict.kind,
         "class": KINDS[verdict.kind][0],
         "culprits": _ranks(table, verdict.culprits),
         "cannot_tell_between": [_ranks(table, side) for side in verdict.between],
@@ -166,9 +166,9 @@ def _verdict(table: TimingTable, verdict: SlowVerdict, sizes: Sizes) -> dict[str
         "group": None if verdict.stage is None else f"stage {verdict.stage}",
         "stage": verdict.stage,
         "dp_rank": verdict.replica,
-        "confidence": str(verdict.confidence),
+        "confidence": verdict.confidence,
         "reason": sentence(verdict.reason),
-        "evidence": dict(verdict.evidence),
+        "evidence": verdict.evidence,
         "since_step": int(table.steps[verdict.stretch.first]),
         "until_step": int(table.steps[verdict.stretch.last]),
         "steps": {
@@ -176,30 +176,14 @@ def _verdict(table: TimingTable, verdict: SlowVerdict, sizes: Sizes) -> dict[str
             "seen": verdict.stretch.seen,
             "of": len(table.steps),
         },
-        "ratio": _number(verdict.ratio),
-        "ratios": {name: _number(ratio) for name, ratio in verdict.by_op.items()},
-        "lost_s": _number(verdict.lost_s),
-    }
-
-
-def _pace(table: TimingTable, pace: RankPace) -> dict[str, Any]:
-    return {
-        "rank": int(table.ranks[pace.rank]),
-        "stage": pace.stage,
-        "dp_rank": pace.replica,
-        "ratio": _number(pace.ratio),
-        "ratios": {name: _number(ratio) for name, ratio in pace.by_op.items()},
-        "slow_steps": pace.slow,
-        "steps": pace.seen,
+        "ratio": verdict.ratio,
+        "ratios": verdict.by_op,
+        "lost_s": verdict.lost_s,
     }
 
 
 def _ranks(table: TimingTable, codes: tuple[int, ...]) -> list[int]:
     return sorted(int(rank) for rank in table.ranks[list(codes)])
-
-
-def _number(value: float) -> float | None:
-    return round(value, 4) if math.isfinite(value) else None
 
 
 def print_report(
@@ -251,16 +235,17 @@ def _words(table: TimingTable, slow: SlowVerdict, sizes: Sizes) -> FindingWords:
 
 
 def _slowest(table: TimingTable, report: Report) -> ReportTable:
-    ops = sorted({name for pace in report.paces for name in pace.by_op})[:_OPS]
+    ops = sorted({name for pace in report.paces for name in pace.ratios})[:_OPS]
+    culprits = _ranks(table, report.culprits)
     rows = [
         ReportRow(
-            Role.CULPRIT if pace.rank in report.culprits else "",
+            Role.CULPRIT if pace.rank in culprits else "",
             (
-                str(table.ranks[pace.rank]),
+                str(pace.rank),
                 str(pace.stage),
-                "-" if pace.replica is None else str(pace.replica),
-                *map(_ratio, (pace.ratio, *(pace.by_op.get(name, math.nan) for name in ops))),
-                f"{pace.slow} of {pace.seen}",
+                "-" if pace.dp_rank is None else str(pace.dp_rank),
+                *map(_ratio, (pace.ratio, *(pace.ratios.get(name, math.nan) for name in ops))),
+                f"{pace.slow_steps} of {pace.steps}",
             ),
         )
         for pace in report.paces[:_ROWS]

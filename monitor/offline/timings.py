@@ -1,23 +1,19 @@
 """Recorded timings of operations: a Parquet or CSV file, read into a table of coded columns.
 
-Both are read in batches, into columns of the smallest types that fit. The job's parallel sizes
-come from a small YAML file; an operation's name shows whose time it takes (`TimeOwner`).
+pyarrow reads both. The job's parallel sizes come from a small YAML file; an operation's name shows
+whose time it takes (`TimeOwner`).
 """
 
 from __future__ import annotations
 
-import csv
-import dataclasses
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import numpy as np
-from msgspec import Meta, Struct, ValidationError, convert, field
+from msgspec import Meta, Struct, ValidationError, field, yaml
 from numpy.typing import NDArray
 
 from lightkeeper.monitor.model.wording import listed
@@ -29,9 +25,17 @@ Floats = NDArray[np.float64]
 Codes = NDArray[np.int32]
 
 NEEDED: Final = ("rank", "stage", "step", "optype", "duration")
-WHOLE: Final = ("dp_rank", "stage", "rank", "step", "seq_id", "mc", "mb_id", "gmc")
-"""Integer columns."""
-USED: Final = (*NEEDED, "dp_rank", "start_ts", "seq_id", "mc", "mb_id")
+_LOSSES: Final = {
+    "dp_rank": "long sequences are not told by the other stages, slow links not looked for",
+    "mb_id": "long sequences are not told by the other stages",
+    "seq_id": "slow links are not looked for",
+    "start_ts": "a step's length is taken for the sum of its own work",
+    "mc": "model chunks of one stage are judged as one",
+}
+"""What cannot be judged without a column."""
+_USED: Final = {*NEEDED, *_LOSSES}
+_MOST: Final = 2.0**53
+"""No rank, step or microbatch has a greater number."""
 _DENSE: Final = 1 << 22
 _LEAST_CELLS: Final = 1 << 20
 _CELLS_A_ROW: Final = 20
@@ -55,8 +59,8 @@ class TimingTable:
     """Data-parallel rank of each rank; -1 if the table does not have it (see `tells`)."""
     rank: Codes
     step: Codes
-    op: NDArray[np.int16]
-    chunk: NDArray[np.int32]
+    op: Codes
+    chunk: Codes
     """Model chunk (virtual stage) on the rank, coded."""
     microbatch: Codes
     sequence: Codes
@@ -85,18 +89,20 @@ class TimingTable:
         """Data-parallel rank of a rank, if the table has it."""
         return int(self.replica[rank]) if "dp_rank" in self.tells else None
 
-    def rows_of(self, ops: Sequence[int] | NDArray[np.int16]) -> NDArray[np.intp]:
+    def codes_of(self, owner: TimeOwner) -> list[int]:
+        """Codes of the operations with a role."""
+        return [code for code, name in enumerate(self.ops) if role(name) is owner]
+
+    def rows_of(self, ops: Sequence[int]) -> NDArray[np.intp]:
         """Rows of these operations."""
-        chosen = np.zeros(max(1, len(self.ops)), dtype=np.bool_)
-        chosen[np.asarray(ops, dtype=np.intp)] = True
-        return np.flatnonzero(chosen[self.op])
+        return np.flatnonzero(np.isin(self.op, ops))
 
 
 def build(columns: Mapping[str, NDArray[Any]], ops: Sequence[str]) -> TimingTable:
     """A table from raw columns; `optype` holds codes into `ops`, or -1.
 
     Rows without a usable rank, step, type or duration (missing, NaN, infinite, negative) are left
-    out and counted in a note. Missing integers are -2**31 or NaN.
+    out and counted in a note. Missing numbers are NaN or negative.
 
     Raises:
         TableError: a needed column is missing, or no row is usable.
@@ -105,318 +111,139 @@ def build(columns: Mapping[str, NDArray[Any]], ops: Sequence[str]) -> TimingTabl
     if missing:
         there = listed(sorted(map(str, columns)), 8) or "none"
         raise TableError(f"no column {' and no column '.join(missing)}; there are {there}")
-    columns, notes, rows_read = _usable(columns)
-    if not len(columns["rank"]):
+    whole, times, notes = _usable(columns)
+    usable, rows_read = len(whole["rank"]), len(columns["rank"])
+    if not usable:
         raise TableError("no usable row" if rows_read else "the table has no rows")
-    ranks, rank = coded(columns["rank"])
-    steps, step = coded(columns["step"])
-    if len(ranks) * len(steps) > max(_LEAST_CELLS, _CELLS_A_ROW * len(rank)):
-        what = f"{len(rank):,} rows are too few for {len(ranks):,} ranks in {len(steps):,} steps"
+    (ranks, rank), (steps, step) = coded(whole["rank"]), coded(whole["step"])
+    if len(ranks) * len(steps) > max(_LEAST_CELLS, _CELLS_A_ROW * usable):
+        what = f"{usable:,} rows are too few for {len(ranks):,} ranks in {len(steps):,} steps"
         raise TableError(f"{what}: ranks that share no steps cannot be compared")
-    stage, other = _of_rank(rank, columns["stage"], len(ranks))
+    nothing = np.full(usable, -1)
+    of_rank = {name: np.full(len(ranks), -1) for name in ("stage", "dp_rank")}
+    for name, values in of_rank.items():
+        np.maximum.at(values, rank, whole.get(name, nothing))
+    other = int(np.count_nonzero(of_rank["stage"][rank] != whole["stage"]))
     if other:
-        notes.append(f"{other:,} rows name another stage than most of their rank's; judged by most")
+        notes.append(f"{other:,} rows name another stage than the last of their rank, which counts")
     tells = set(columns)
-    replica = np.full(len(ranks), -1, dtype=np.int64)
-    if "dp_rank" in columns:
-        replica = _of_rank(rank, columns["dp_rank"], len(ranks))[0]
-        if np.any(replica < 0):
-            tells.remove("dp_rank")
-    for name, loss in _LOSSES.items():
-        if name not in tells:
-            notes.append(f"no column {name}: {loss}")
+    if np.any(of_rank["dp_rank"] < 0):
+        of_rank["dp_rank"][:] = -1
+        tells.discard("dp_rank")
+    notes += [f"no column {name}: {loss}" for name, loss in _LOSSES.items() if name not in tells]
     return TimingTable(
         ranks=ranks,
         steps=steps,
         ops=tuple(ops),
-        stage=stage,
-        replica=replica,
+        stage=of_rank["stage"],
+        replica=of_rank["dp_rank"],
         rank=rank,
         step=step,
-        op=columns["optype"].astype(np.int16, copy=False),
-        chunk=_codes(columns, "mc", len(rank)),
-        microbatch=_codes(columns, "mb_id", len(rank)),
-        sequence=_codes(columns, "seq_id", len(rank)),
-        start_s=columns.get("start_ts"),
-        duration_s=columns["duration"],
+        op=whole["optype"].astype(np.int32),
+        chunk=coded(whole.get("mc", nothing))[1],
+        microbatch=coded(whole.get("mb_id", nothing))[1],
+        sequence=coded(whole.get("seq_id", nothing))[1],
+        start_s=times.get("start_ts"),
+        duration_s=times["duration"],
         tells=frozenset(tells),
         rows_read=rows_read,
         notes=tuple(notes),
     )
 
 
-_LOSSES: Final = {
-    "dp_rank": "long sequences are not told by the other stages, slow links not looked for",
-    "mb_id": "long sequences are not told by the other stages",
-    "seq_id": "slow links are not looked for",
-    "start_ts": "a step's length is taken for the sum of its own work",
-    "mc": "model chunks of one stage are judged as one",
-}
+def _usable(
+    columns: Mapping[str, NDArray[Any]],
+) -> tuple[Mapping[str, NDArray[np.int64]], Mapping[str, Floats], list[str]]:
+    """The whole numbers and the times of usable rows, and what was left out."""
+    times = {name: columns[name] for name in ("duration", "start_ts") if name in columns}
+    whole = {name: _whole(held) for name, held in columns.items() if name not in times}
+    good = columns["duration"] >= 0
+    for name in NEEDED[:-1]:
+        good &= whole[name] >= 0
+    for held in times.values():
+        good &= np.isfinite(held)
+    left_out = len(good) - int(np.count_nonzero(good))
+    note = f"{left_out:,} of {len(good):,} rows left out: no usable rank, stage, step, type or time"
+    return (
+        {name: held[good] for name, held in whole.items()},
+        {name: held[good].astype(np.float64) for name, held in times.items()},
+        [note] if left_out else [],
+    )
+
+
+def _whole(values: NDArray[Any]) -> NDArray[np.int64]:
+    """Whole numbers; -1 for none."""
+    return np.where((values >= 0) & (values < _MOST), values, -1).astype(np.int64)
 
 
 def coded(values: NDArray[Any]) -> tuple[NDArray[np.int64], Codes]:
     """Distinct values, sorted, and for each value its index among them."""
     low, high = int(values.min()), int(values.max())
     if high - low < _DENSE:  # counting is much faster than sorting
-        offsets = values.astype(np.int64) - low
+        offsets = values - low
         present = np.zeros(high - low + 1, dtype=np.bool_)
         present[offsets] = True
         place = np.cumsum(present, dtype=np.int32) - np.int32(1)
-        return np.flatnonzero(present).astype(np.int64) + low, place[offsets]
+        return np.flatnonzero(present) + low, place[offsets]
     distinct, places = np.unique(values, return_inverse=True)
-    return distinct.astype(np.int64), places.astype(np.int32)
-
-
-def _codes(columns: Mapping[str, NDArray[Any]], name: str, rows: int) -> Codes:
-    return coded(columns[name])[1] if name in columns else np.zeros(rows, dtype=np.int32)
-
-
-def _usable(
-    columns: Mapping[str, NDArray[Any]],
-) -> tuple[Mapping[str, NDArray[Any]], list[str], int]:
-    rows = len(columns["duration"])
-    duration = columns["duration"]
-    with np.errstate(invalid="ignore"):
-        good = np.isfinite(duration) & (duration >= 0)
-        if "start_ts" in columns:
-            good &= np.isfinite(columns["start_ts"])
-        for name in ("rank", "stage", "step", "optype"):
-            good &= columns[name] >= 0
-    bad = rows - int(np.count_nonzero(good))
-    if not bad:
-        return columns, [], rows
-    note = f"{bad:,} of {rows:,} rows left out: no usable rank, stage, step, type or time"
-    return {name: values[good] for name, values in columns.items()}, [note], rows
-
-
-def _of_rank(rank: Codes, values: NDArray[Any], ranks: int) -> tuple[NDArray[np.int64], int]:
-    """Each rank's most frequent value, and how many rows have another."""
-    distinct, places = coded(values)
-    keys, counts = np.unique(rank.astype(np.int64) * len(distinct) + places, return_counts=True)
-    order = np.lexsort((-keys, counts))  # the most frequent last; the smaller value on a tie
-    most = np.zeros(ranks, dtype=np.int64)
-    most[keys[order] // len(distinct)] = keys[order] % len(distinct)
-    return distinct[most], int(np.count_nonzero(most[rank] != places))
-
-
-# -- columns -----------------------------------------------------------------------------------
-
-MISSING: Final = -(2**31)
-"""An integer that a row does not have."""
-_MOST_OPS: Final = 10_000
-_TYPES: Final = {"step": "i8", "optype": "i2"}
-
-
-@dataclass(slots=True)
-class Columns:
-    """The columns read so far."""
-
-    ops: dict[str, int] = dataclasses.field(default_factory=dict)
-    rows: int = 0
-    _parts: dict[str, list[NDArray[Any]]] = dataclasses.field(default_factory=dict)
-
-    def add(self, name: str, values: NDArray[Any]) -> None:
-        """Add a batch of one column of numbers; NaN where a row has none."""
-        if name in WHOLE and values.dtype.kind == "f":
-            with np.errstate(invalid="ignore"):
-                inside = np.abs(values) < 2.0**62
-                values = np.where(inside, np.rint(values), MISSING).astype(np.int64)
-        kind = _TYPES.get(name, "i4" if name in WHOLE else "f8")
-        if name in WHOLE and len(values):
-            # Out of range counts as missing: no job has 2**31 ranks or microbatches.
-            outside = (values < MISSING) | (values > (2**31 - 1 if kind == "i4" else 2**62))
-            values = np.where(outside, MISSING, values) if outside.any() else values
-        self._parts.setdefault(name, []).append(values.astype(kind, copy=False))
-
-    def add_ops(self, names: Iterable[str | None]) -> NDArray[np.int16]:
-        """Codes of the names of operations; -1 for none.
-
-        Raises:
-            TableError: too many different names to be types of operations.
-        """
-        codes = []
-        for name in names:
-            code = -1 if not name else self.ops.setdefault(name, len(self.ops))
-            codes.append(code)
-        if len(self.ops) > _MOST_OPS:
-            raise TableError(f"more than {_MOST_OPS:,} types of operations in column optype")
-        return np.array(codes, dtype=np.int16)
-
-    def whole(self) -> tuple[dict[str, NDArray[Any]], list[str]]:
-        """Each column as one array, its batches freed; operations sorted by name."""
-        arrays = {}
-        for name in sorted(self._parts):
-            arrays[name] = np.concatenate(self._parts.pop(name))
-        names = sorted(self.ops)
-        if "optype" in arrays and names:
-            place = np.full(len(names) + 1, -1, dtype=np.int16)  # the last is for -1
-            for code, name in enumerate(names):
-                place[self.ops[name]] = code
-            arrays["optype"] = place[arrays["optype"]]
-        return arrays, names
-
-
-def _expected(columns: Columns, present: Sequence[str], where: str) -> list[str]:
-    """Columns to read that are present; each is added empty, in case the file has no rows."""
-    names = [name for name in USED if name in present]
-    if not names:
-        raise TableError(f"none of the expected columns{where} {', '.join(present[:8])}")
-    for name in names:
-        columns.add(name, np.empty(0))
-    return names
-
-
-# -- parquet -----------------------------------------------------------------------------------
-
-_BATCH: Final = 1 << 18
-
-MAGIC: Final = b"PAR1"
-
-
-def read_parquet(path: Path, tell: Callable[[int, int], None]) -> Columns:
-    """The columns of a parquet file; `tell` is called with rows read and rows in total.
-
-    Raises:
-        TableError: not readable as parquet, or a column of an unexpected type.
-    """
-    try:
-        import pyarrow  # noqa: PLC0415 - tens of MB that only this needs
-        import pyarrow.parquet  # noqa: PLC0415
-    except ImportError as exc:
-        raise TableError(
-            "reading parquet needs pyarrow: pip install 'lightkeeper[analyze]', or give CSV"
-        ) from exc
-    columns = Columns()
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            total = file.metadata.num_rows
-            names = _expected(columns, file.schema_arrow.names, "; there are")
-            for batch in file.iter_batches(batch_size=_BATCH, columns=names):
-                for name in names:
-                    columns.add(name, _values(columns, name, batch.column(name)))
-                columns.rows += batch.num_rows
-                tell(columns.rows, total)
-    except (pyarrow.ArrowException, OSError) as exc:
-        raise TableError(f"not readable as parquet: {str(exc).splitlines()[0][:200]}") from exc
-    return columns
-
-
-def _values(columns: Columns, name: str, column: Any) -> Any:
-    import pyarrow  # noqa: PLC0415
-
-    kinds = pyarrow.types
-    if name == "optype":
-        coded = column if kinds.is_dictionary(column.type) else column.dictionary_encode()
-        words = coded.dictionary.to_pylist()
-        if any(word is not None and not isinstance(word, str) for word in words):
-            raise TableError(f"column optype holds {column.type}, expected names")
-        codes = np.append(columns.add_ops(words), np.int16(-1))
-        places = coded.indices.fill_null(len(words)).to_numpy(zero_copy_only=False)
-        return codes[places]
-    if kinds.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    if not (
-        kinds.is_integer(column.type)
-        or kinds.is_floating(column.type)
-        or kinds.is_decimal(column.type)
-        or kinds.is_null(column.type)
-    ):
-        raise TableError(f"column {name} holds {column.type}, expected numbers")
-    if kinds.is_decimal(column.type) or kinds.is_null(column.type):
-        column = column.cast(pyarrow.float64())
-    return column.to_numpy(zero_copy_only=False)
-
-
-# -- separated ---------------------------------------------------------------------------------
-
-_BLOCK: Final = 1 << 16
-
-
-def read_csv(path: Path, tell: Callable[[int, int], None]) -> tuple[Columns, list[str]]:
-    """The columns of a CSV file, and notes; `tell` is called with bytes read and in total.
-
-    Fields that are not numbers where numbers are expected count as missing.
-
-    Raises:
-        TableError: not readable as CSV.
-    """
-    columns, ragged = Columns(), 0
-    size = path.stat().st_size
-    try:
-        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-            reader = csv.reader(file)
-            head = [name.strip() for name in next(reader, [])]
-            names = _expected(columns, [name[:40] for name in head], " in its first line:")
-            places = [head.index(name) for name in names]
-            while block := list(islice(reader, _BLOCK)):
-                good = [row for row in block if len(row) == len(head)]
-                ragged += len(block) - len(good)
-                _add(columns, names, places, good)
-                tell(os.lseek(file.fileno(), 0, os.SEEK_CUR), size)
-    except (OSError, csv.Error) as exc:
-        raise TableError(f"not readable as CSV: {str(exc)[:200]}") from exc
-    notes = [f"{ragged:,} lines left out: not as many fields as the first line"] if ragged else []
-    return columns, notes
-
-
-def _add(
-    columns: Columns, names: Sequence[str], places: Sequence[int], rows: list[list[str]]
-) -> None:
-    if not rows:
-        return
-    by_place = list(zip(*rows, strict=True))
-    for name, place in zip(names, places, strict=True):
-        words = by_place[place]
-        if name == "optype":
-            columns.add(name, columns.add_ops(word.strip() for word in words))
-        else:
-            columns.add(name, _numbers(words))
-    columns.rows += len(rows)
-
-
-def _numbers(words: Sequence[str]) -> NDArray[np.float64]:
-    try:
-        return np.array(words, dtype=np.float64)
-    except ValueError:
-        return np.array([_number(word) for word in words])
-
-
-def _number(word: str) -> float:
-    try:
-        return float(word)
-    except ValueError:
-        return float("nan")
+    return distinct, places.astype(np.int32)
 
 
 # -- load --------------------------------------------------------------------------------------
 
 
-def load(path: Path, tell: Callable[[int, int], None] | None = None) -> TimingTable:
-    """The table in a file: parquet if its first bytes say so, else CSV.
-
-    `tell` is called with the amount read and the total, in rows or bytes.
+def load(path: Path) -> TimingTable:
+    """The table in a file: parquet if its first bytes say so, else CSV with a line of names.
 
     Raises:
         TableError: unusable; the message is one line without the path.
     """
-    tell = tell or (lambda _done, _total: None)
     try:
-        if not path.is_file():
-            raise TableError("is a folder, expected a file" if path.is_dir() else "no such file")
+        import pyarrow  # noqa: PLC0415 - tens of MB that only this needs
+        import pyarrow.csv  # noqa: PLC0415
+        import pyarrow.parquet  # noqa: PLC0415
+    except ImportError as exc:
+        raise TableError("reading it needs pyarrow: pip install 'lightkeeper[analyze]'") from exc
+    kind = "CSV"
+    try:
         with path.open("rb") as file:
-            first = file.read(len(MAGIC))
+            kind = "parquet" if file.read(4) == b"PAR1" else kind
+            file.seek(0)
+            if kind == "parquet":
+                with pyarrow.parquet.ParquetFile(file) as parquet:
+                    read = parquet.read([*_USED.intersection(parquet.schema_arrow.names)])
+            else:
+                read = pyarrow.csv.read_csv(file)
+    except pyarrow.ArrowException as exc:
+        raise TableError(f"not readable as {kind}: {str(exc).splitlines()[0][:200]}") from exc
     except OSError as exc:
-        raise TableError(exc.strerror or str(exc)) from exc
-    if not first:
-        raise TableError("the file is empty")
-    notes: list[str] = []
-    if first == MAGIC:
-        columns = read_parquet(path, tell)
-    else:
-        columns, notes = read_csv(path, tell)
-    arrays, ops = columns.whole()
-    table = build(arrays, ops)
-    return replace(table, notes=(*notes, *table.notes))
+        raise TableError(exc.strerror or f"not readable as {kind}: {exc}") from exc
+    ops: list[str] = []
+    columns = {
+        name: _values(name, column, ops)
+        for name, column in zip(read.column_names, read.columns, strict=True)
+        if name in _USED
+    }
+    return build(columns, ops)
+
+
+def _values(name: str, column: Any, ops: list[str]) -> Any:
+    """The numbers of a column of pyarrow, NaN for none; of operations codes of the names, which are
+    added to `ops`.
+    """
+    import pyarrow.compute  # noqa: PLC0415
+
+    try:
+        if name == "optype":
+            ops += sorted(filter(None, column.unique().to_pylist()))
+            names = pyarrow.array(ops, pyarrow.string())
+            return pyarrow.compute.index_in(column, value_set=names).fill_null(-1).to_numpy()
+        if not (pyarrow.types.is_integer(column.type) or pyarrow.types.is_floating(column.type)):
+            column = column.cast(pyarrow.float64())
+        return column.to_numpy()
+    except (pyarrow.ArrowException, TypeError) as exc:
+        expected = "names" if name == "optype" else "numbers"
+        raise TableError(f"column {name} holds {column.type}, expected {expected}") from exc
 
 
 # -- sizes -------------------------------------------------------------------------------------
@@ -441,16 +268,14 @@ def read_sizes(path: Path) -> Sizes:
     Raises:
         TableError: unreadable, or a size is not a number; one line without the path.
     """
-    import yaml  # noqa: PLC0415 - the monitor itself reads no YAML
-
     try:
         with open_file(path) as file:
-            return convert(yaml.safe_load(file.read(_MAX_BYTES)), Sizes)
+            return yaml.decode(file.read(_MAX_BYTES), type=Sizes)
     except OSError as exc:
         raise TableError(exc.strerror or str(exc)) from exc
     except ValidationError as exc:
         raise TableError(f"{exc}, expected lines such as dp_size: 4") from exc
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as exc:
+    except (ValueError, RecursionError) as exc:
         raise TableError("holds no YAML") from exc
 
 
@@ -516,9 +341,3 @@ def role(name: str) -> TimeOwner:
 def direction(name: str) -> int:
     """+1 for operations towards the next stage (forward), -1 for backward."""
     return -1 if name.strip().lower().startswith("backward") else 1
-
-
-def codes_of(names: Sequence[str], owner: TimeOwner) -> NDArray[np.int16]:
-    """Codes of the operations with a role."""
-    codes = [code for code, name in enumerate(names) if role(name) is owner]
-    return np.array(codes, dtype=np.int16)
