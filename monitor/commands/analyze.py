@@ -33,7 +33,6 @@ from lightkeeper.monitor.commands.offline import (
     shown,
     write,
 )
-from lightkeeper.monitor.commands.options import no_such
 from lightkeeper.monitor.records.analyse import analyse
 from lightkeeper.monitor.records.files import TooMuchError, bundle_in, load
 from lightkeeper.monitor.records.job import Job
@@ -47,7 +46,7 @@ from lightkeeper.monitor.show.report import (
     report_words,
 )
 from lightkeeper.monitor.show.standing import concerned, group_label, named
-from lightkeeper.monitor.show.wording import clean
+from lightkeeper.monitor.show.wording import clean, no_such
 from lightkeeper.worker_server.home import open_file
 
 _MEMBERS_MAX_BYTES = 64 << 20
