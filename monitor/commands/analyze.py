@@ -33,20 +33,17 @@ from lightkeeper.monitor.commands.offline import (
     shown,
     write,
 )
-from lightkeeper.monitor.commands.options import no_such
 from lightkeeper.monitor.records.analyse import analyse
 from lightkeeper.monitor.records.files import TooMuchError, bundle_in, load
 from lightkeeper.monitor.records.job import Job
 from lightkeeper.monitor.records.safe_pickle import FlightRecordError
 from lightkeeper.monitor.show.report import (
-    MOST_GROUPS,
     monitor_verdict,
     page,
     print_report,
     report,
     report_words,
 )
-from lightkeeper.monitor.show.standing import concerned, group_label, named
 from lightkeeper.monitor.show.wording import clean
 from lightkeeper.worker_server.home import open_file
 
@@ -58,9 +55,7 @@ _MEMBERS = Decoder(dict[str, list[Annotated[int, Meta(ge=0)]]])
 @click.argument("paths", nargs=-1, required=True, type=FILE, metavar="PATH...")
 @as_json
 @option("--html", type=FILE, metavar="FILE", help="also write the report as one page")
-@option("--group", "groups", multiple=True, metavar="NAME",
-        help="detail of a process group, by its name or description; again for more")  # fmt: skip
-@option("--details", is_flag=True, help="detail of every group in which somebody waits")
+@option("--details", is_flag=True, help="who waits for whom, also where no fault was found")
 @option("--world-size", type=Within(1, 1e7, int), metavar="N",
         help="ranks of the job, where some left no dump (default: from the dumps)")  # fmt: skip
 @option("--members", type=FILE, metavar="FILE",
@@ -81,7 +76,7 @@ def analyze(*, html: Path | None, as_json: bool, deadline: float, **options: Any
     examples:
       lightkeeper analyze /tmp/nccl_trace_rank_*           who hangs my job?
       lightkeeper analyze dumps/ --html report.html        the same as a page to mail
-      lightkeeper analyze dumps/ --group dp                what each member of a process group did
+      lightkeeper analyze dumps/ --details                 who waits for whom, in any case
       lightkeeper analyze dumps/ --world-size 64           the ranks without a dump count as silent
       lightkeeper analyze dumps/ --format json | jq .culprits
 
@@ -104,8 +99,8 @@ def analyze(*, html: Path | None, as_json: bool, deadline: float, **options: Any
 
 
 def _judge(
-    progress: Progress, *, paths: Sequence[Path], groups: Sequence[str], details: bool,
-    world_size: int | None, members: Path | None, as_json: bool, html: bool,
+    progress: Progress, *, paths: Sequence[Path], details: bool, world_size: int | None,
+    members: Path | None, as_json: bool, html: bool,
 ) -> tuple[int, str, str]:  # fmt: skip
     """The exit status, the report, and the page."""
     group_members = None if members is None else read_members(members)
@@ -114,17 +109,14 @@ def _judge(
         job = _load(paths, world_size, group_members, progress, evidence=bundle is not None)
     except TooMuchError as exc:
         raise CannotTellError(f"there is {exc}") from exc
-    detailed = _groups(job, groups)
     analysis = analyse(job)
     live = monitor_verdict(job, analysis, bundle)
-    if details:
-        detailed = tuple(dict.fromkeys((*detailed, *concerned(analysis))))
 
     def text(console: Console) -> None:
-        print_report(console, report_words(job, analysis, detailed, live))
+        print_report(console, report_words(job, analysis, live, details=details))
 
     said = composed(as_json=as_json, body=lambda: report(job, analysis, live), text=text)
-    written = page(report_words(job, analysis, concerned(analysis), live)) if html else ""
+    written = page(report_words(job, analysis, live, details=True)) if html else ""
     return FAILED if analysis.findings or live else DONE, said, written
 
 
@@ -155,22 +147,6 @@ def _why_nothing(job: Job, paths: Sequence[Path]) -> str:
     first = job.problems[0]
     more = f" (and {len(job.problems) - 1} more)" if len(job.problems) > 1 else ""
     return f"no usable flight record: {clean(first.path, 300)}: {clean(first.reason, 300)}{more}"
-
-
-def _groups(job: Job, names: Sequence[str]) -> tuple[int, ...]:
-    chosen: dict[int, None] = {}
-    for name in names:
-        indices = named(job, name)
-        if not indices:
-            existing = (word for group in job.groups for word in (group.name, group.desc))
-            raise CommandError(no_such("process group", name, existing))
-        chosen.update(dict.fromkeys(indices))
-    if len(chosen) > MOST_GROUPS:
-        label = group_label(job.groups[next(iter(chosen))])
-        raise CommandError(
-            f"{len(chosen)} process groups are called that; name one, such as {label!r}"
-        )
-    return tuple(chosen)
 
 
 def read_members(path: Path) -> dict[str, list[int]]:

@@ -83,7 +83,7 @@ class Monitor:
         if said.status_code != 200:
             answer = _object(base, said)
             why = f"the monitor at {base} says: {answer['error']}"
-            if said.status_code == HTTPStatus.NOT_FOUND and path == STATUS:
+            if said.status_code == HTTPStatus.NOT_FOUND and path.startswith(STATUS):
                 why = f"{base} has no {STATUS}: it is no monitor, or one older than this command"
             if said.status_code == HTTPStatus.UNAUTHORIZED:
                 why += "; give --token-file FILE, or set LIGHTKEEPER_TOKEN_FILE"

@@ -10,10 +10,9 @@ from rich.text import Text
 
 from lightkeeper.monitor.commands.ask import Monitor, asking
 from lightkeeper.monitor.commands.command import as_json, command, option
-from lightkeeper.monitor.commands.printing import console, print_json, show_table, text
+from lightkeeper.monitor.commands.printing import console, moment, print_json, show_table, text
 from lightkeeper.monitor.model.verdict import Kind
 from lightkeeper.monitor.model.wording import counted, suspects
-from lightkeeper.monitor.show.terminal import moment
 
 _NAMES: Final = 12
 """Most suspects named."""

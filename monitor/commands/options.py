@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -15,7 +14,6 @@ from urllib.parse import urlsplit
 from lightkeeper.monitor.commands.command import FILE, CommandError, F, option
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.names import GroupName
-from lightkeeper.monitor.show.wording import clean
 from lightkeeper.worker_server import home
 
 token_file: Final = option(
@@ -161,17 +159,3 @@ def _value(name: str, text: str) -> Any:
     except ValueError as exc:
         kind = "a whole number" if isinstance(default, int) else "a number"
         raise CommandError(f"--set {name} is {text!r}, expected {kind}") from exc
-
-
-# -- names of things that have to exist -----------------------------------------------------------
-
-_NAMED: Final = 5
-
-
-def no_such(what: str, name: str, existing: Iterable[str]) -> str:
-    """That nothing has this name, and the nearest names, else the first."""
-    names = sorted({*existing} - {""})
-    near = get_close_matches(name, names) or names
-    some = ", ".join(clean(word, 80) for word in near[:_NAMED])
-    more = f" and {len(near) - _NAMED:,} more" if len(near) > _NAMED else ""
-    return f"no {what} {clean(name, 80)!r}" + (f"; there is {some}{more}" if some else "")

@@ -21,11 +21,16 @@ from lightkeeper.monitor.commands.command import (
     gathered,
     option,
 )
-from lightkeeper.monitor.commands.options import no_such
-from lightkeeper.monitor.commands.printing import console, print_json, show_table, text
+from lightkeeper.monitor.commands.printing import (
+    console,
+    moment,
+    print_json,
+    show_table,
+    text,
+    until,
+)
 from lightkeeper.monitor.model.wording import counted
-from lightkeeper.monitor.show.terminal import moment, until
-from lightkeeper.monitor.show.wording import clean, plain
+from lightkeeper.monitor.show.wording import clean, no_such, plain
 
 
 def _path(host: str | None, group: str | None) -> str:

@@ -21,11 +21,10 @@ from lightkeeper.monitor.commands.command import (
     command,
     option,
 )
-from lightkeeper.monitor.commands.printing import console, print_json, show_table, text
+from lightkeeper.monitor.commands.printing import console, moment, print_json, show_table, text
 from lightkeeper.monitor.decide.rules import Effective, PolicyError
 from lightkeeper.monitor.decide.view_json import effective_to_json
 from lightkeeper.monitor.rulebook import effective
-from lightkeeper.monitor.show.terminal import moment
 from lightkeeper.monitor.show.wording import pause_line
 from lightkeeper.worker_server.plain_text import escaped
 

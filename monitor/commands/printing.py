@@ -1,17 +1,19 @@
-"""How the commands print: JSON, tables, or a live screen."""
+"""How the commands print: JSON, lines of text, tables, or a live screen."""
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
+import re
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FrameType
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from rich.console import Console, ConsoleDimensions
+from rich.console import Console, ConsoleDimensions, Group
 from rich.live import Live
 from rich.segment import Segment, Segments
 from rich.style import Style
@@ -19,44 +21,80 @@ from rich.table import Table
 from rich.text import Text
 
 from lightkeeper.monitor.commands.command import CommandError
-from lightkeeper.monitor.show.terminal import (
-    STYLES,
-    Column,
-    Line,
-    cut,
-    lines_of,
-    moment,
-    show,
-    text_of,
-)
+from lightkeeper.monitor.show.terminal import Column, lines_of, show
 from lightkeeper.monitor.show.wording import clean
 from lightkeeper.worker_server.plain_text import escaped
 
-# Lines of (text, style) on a console: coloured on a terminal, plain in a pipe.
+_STYLES: Final = {
+    **dict.fromkeys(("healthy", "resolved"), "green"),
+    **dict.fromkeys(("waiting", "late", "pending", "warning"), "yellow"),
+    **dict.fromkeys(("slow", "evicting"), "bold yellow"),
+    **dict.fromkeys(("stalled", "corrupt", "firing", "critical"), "bold red"),
+    **dict.fromkeys(("unreachable", "unknown"), "magenta"),
+    **dict.fromkeys(("-", "ended", "finished"), "dim"),
+    "dead": "red", "traced": "bold magenta", "starting": "blue", "info": "cyan",
+}  # fmt: skip
+"""Colours of healths, and of incidents' states and severities."""
+_ANSWERS: Final = {
+    **dict.fromkeys(("yes", "finished", "nobody", "acting", "trusted"), "green"),
+    **dict.fromkeys(("disturbed", "pausing", "stopped", "suspected"), "yellow"),
+    **dict.fromkeys(("standby", "maintenance", "doubtful"), "yellow"),
+    **dict.fromkeys(("no", "stalling", "ended", "named", "unknown", "paused"), "bold red"),
+    "starting": "blue", "observing": "bold cyan", "watching": "cyan",
+}  # fmt: skip
+"""Of the answers of `status`."""
+_WORDS: Final = re.compile(
+    r"(?:\b(?:training|held back by|keeper|monitor) +)(?P<answer>[a-z]+)(?=  |$)"
+    rf"|(?<![\w.-])(?P<state>{'|'.join(map(re.escape, _STYLES))})(?![\w.-])"
+)
 
 
-def painted(lines: Iterable[Line]) -> Segments:
-    """For rich, as segments, not as Text: fast enough for ten thousand ranks."""
-    end = Segment("\n", Style.parse(""))
-    return Segments(
-        segment
-        for line in lines
-        for segment in (*(Segment(escaped(text), Style.parse(style)) for text, style in line), end)
-    )
+def painted(lines: Iterable[str]) -> Segments:
+    """Text with known words in colours; the first line, and one after an empty line, is a heading.
+
+    As segments, not as Text: fast enough for ten thousand ranks.
+    """
+    segments: list[Segment] = []
+    before = ""
+    for line in map(escaped, lines):
+        plain, at = Style.parse("" if before else "bold"), 0
+        for word in _WORDS.finditer(line):
+            kind = word.lastgroup or ""
+            colour = (_STYLES if kind == "state" else _ANSWERS).get(word[kind], "")
+            segments += (
+                Segment(line[at : word.start(kind)], plain),
+                Segment(word[kind], Style.parse(colour)),
+            )
+            at = word.end()
+        segments += Segment(line[at:], plain), Segment.line()
+        before = line
+    return Segments(segments)
 
 
-def show_lines(console: Console, lines: Iterable[Line]) -> None:
-    """Print lines; in a pipe without trailing spaces."""
+def show_lines(console: Console, lines: Iterable[str]) -> None:
     if console.is_terminal:
         console.print(painted(lines), end="")
         return
     for line in lines:
-        console.file.write(text_of(line) + "\n")
+        console.file.write(escaped(line) + "\n")
 
 
-def room(console: Console) -> int | None:
-    """Columns that a line may fill; None: no limit."""
-    return console.width if console.is_terminal else None
+def width_of(console: Console) -> int:
+    """Columns that a line may fill; 0: no limit."""
+    return console.width if console.is_terminal else 0
+
+
+def moment(at_s: float | None) -> str:
+    """In local time."""
+    if at_s is None:
+        return "-"
+    at = datetime.datetime.fromtimestamp(at_s, tz=datetime.UTC).astimezone()
+    return at.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def until(until_s: float | None) -> str:
+    """When a quarantine ends."""
+    return "released" if until_s is None else moment(until_s)
 
 
 def console() -> Console:
@@ -99,7 +137,7 @@ def show_table(
 
 def _cell(value: object) -> Text:
     said = show(value)
-    return value if isinstance(value, Text) else text(said, STYLES.get(said, ""))
+    return value if isinstance(value, Text) else text(said, _STYLES.get(said, ""))
 
 
 def text(value: str, style: str = "") -> Text:
@@ -109,25 +147,24 @@ def text(value: str, style: str = "") -> Text:
 
 # -- `top`: a live screen on a terminal -----------------------------------------------------------
 
-T = TypeVar("T")
 _ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The screen is restored."""
 _BUDGET: Final = 0.05
 """Largest share of one core for a live screen: with many ranks it updates less often."""
 
 
-Draw = Callable[[T, int, int], list[Line]]
-"""The screen's lines, from the latest look, for so many columns and rows."""
-
-
-def live(ask: Callable[[], T], every_s: float, draw: Draw[T]) -> None:
+def live(ask: Callable[[int, int], list[str]], every_s: float) -> None:
     """Full screen until Ctrl-C. Without an answer the last look stays, below since when and why.
+
+    Args:
+        ask: the screen's lines, for so many columns and rows.
 
     Raises:
         CommandError: the first look failed.
     """
     console = Console()
-    look, at_s, why = ask(), time.time(), ""
+    lines: list[str] = []
+    at_s = time.time()
     ends: list[int] = []
 
     def end(number: int, _frame: FrameType | None) -> None:
@@ -140,17 +177,17 @@ def live(ask: Callable[[], T], every_s: float, draw: Draw[T]) -> None:
     try:
         with Live(console=console, screen=True, auto_refresh=False) as screen:
             while not ends:
-                used_s = time.process_time()
+                used_s, away = time.process_time(), Text()
                 # an exported COLUMNS would keep an old size
-                width, height = os.get_terminal_size(sys.stdout.fileno())
-                console.size = ConsoleDimensions(width, height)
-                top = _away(at_s, why, width) if why else []
-                lines = [*top, *draw(look, width, max(1, height - len(top)))]
-                screen.update(painted(lines[:height]), refresh=True)
+                size = os.get_terminal_size(sys.stdout.fileno())
+                console.size = ConsoleDimensions(*size)
                 try:
-                    look, at_s, why = ask(), time.time(), ""
+                    lines, at_s = ask(*size), time.time()
                 except CommandError as exc:
-                    why = str(exc)
+                    if not lines:
+                        raise
+                    away = _away(at_s, str(exc))
+                screen.update(Group(away, painted(lines)) if away else painted(lines), refresh=True)
                 used_s = time.process_time() - used_s
                 time.sleep(max(every_s, used_s / _BUDGET))
     except KeyboardInterrupt:
@@ -163,8 +200,9 @@ def live(ask: Callable[[], T], every_s: float, draw: Draw[T]) -> None:
         raise SystemExit(128 + ends[0])
 
 
-def _away(at_s: float, why: str, width: int) -> list[Line]:
+def _away(at_s: float, why: str) -> Text:
     """That the screen is old, since when and why."""
     ago_s = max(0.0, time.time() - at_s)
-    text = f" NO ANSWER since {moment(at_s)} ({ago_s:.0f} s); below is what was seen last "
-    return [[(cut(text, width), "bold white on red")], [(cut(f" {why}", width), "red")]]
+    since = f" NO ANSWER since {moment(at_s)} ({ago_s:.0f} s); below is what was seen last "
+    parts = ((since, "bold white on red"), (f"\n {clean(why)}", "red"))
+    return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")

@@ -25,7 +25,7 @@ from lightkeeper.monitor.commands.command import (
 )
 from lightkeeper.monitor.commands.offline import Judging
 from lightkeeper.monitor.commands.options import threshold, thresholds
-from lightkeeper.monitor.commands.printing import console, print_json, show_table, text
+from lightkeeper.monitor.commands.printing import console, moment, print_json, show_table, text
 from lightkeeper.monitor.decide.rules import Effective, Policy, PolicyError
 from lightkeeper.monitor.decide.rules import changes as rules_changed
 from lightkeeper.monitor.journal.entries import End, JournalError
@@ -49,7 +49,6 @@ from lightkeeper.monitor.model.config import ConfigError, KeeperConfig
 from lightkeeper.monitor.model.incident import incident_to_json
 from lightkeeper.monitor.model.wording import suspects
 from lightkeeper.monitor.rulebook import read_policy
-from lightkeeper.monitor.show.terminal import moment
 
 # How a replay is reported: as text, stories first, or as JSON.
 

@@ -4,60 +4,40 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import urlencode
 
 import click
 
 from lightkeeper.monitor.commands.ask import STATUS, Monitor, asking
 from lightkeeper.monitor.commands.command import (
     DONE,
-    FAILED,
     CommandError,
     F,
     Within,
     as_json,
     command,
-    gathered,
     option,
 )
-from lightkeeper.monitor.commands.options import no_such
 from lightkeeper.monitor.commands.printing import (
     console,
     live,
+    moment,
     print_json,
-    room,
     show_lines,
     show_table,
+    width_of,
 )
-from lightkeeper.monitor.show.terminal import (
-    GROUP_COLUMNS,
-    GROUP_ORDERS,
-    HOST_COLUMNS,
-    RANK_ORDERS,
-    Column,
-    Row,
-    RowFilter,
-    columns_of,
-    in_order,
-    moment,
-    rank_columns,
-    status_screen,
-    table,
-    top_screen,
-)
+from lightkeeper.monitor.show.terminal import GROUP_ORDERS, RANK_ORDERS
 
 # -- `lightkeeper get ranks`, `groups` and `hosts`: all, or those that pass the filters ------------
 
-_group: Final = option("--group", "groups", multiple=True, metavar="NAME",
+_group: Final = option("--group", multiple=True, metavar="NAME",
                        help="of this replica group; repeatable")  # fmt: skip
-_host: Final = option(
-    "--host", "hosts", multiple=True, metavar="NAME", help="on this host; repeatable"
-)
+_host: Final = option("--host", multiple=True, metavar="NAME", help="on this host; repeatable")
 _unhealthy: Final = option("--unhealthy", is_flag=True,
                            help="neither healthy nor waiting for others")  # fmt: skip
-_wanted_ranks: Final = gathered("wanted", RowFilter, _group, _host, _unhealthy)
-_wanted_hosts: Final = gathered("wanted", RowFilter, _host, _unhealthy)
 _limit: Final = option("--limit", type=Within(1, 1e7, int), metavar="N", help="show at most N")
 
 
@@ -68,15 +48,15 @@ def _order(orders: Sequence[str], first: str) -> Callable[[F], F]:
 
 
 @command()
-@_wanted_ranks
+@_group
+@_host
+@_unhealthy
 @_order(RANK_ORDERS, "rank")
 @_limit
 @option("--wide", is_flag=True, help="more columns")
 @as_json
 @asking
-def ranks(
-    *, monitor: Monitor, wanted: RowFilter, sort: str, limit: int | None, wide: bool, as_json: bool,
-) -> None:  # fmt: skip
+def ranks(*, monitor: Monitor, as_json: bool, **asked: Any) -> None:
     """Every rank.
 
     examples:
@@ -93,21 +73,18 @@ def ranks(
 
     exit status: 0 done, 1 no monitor answers, 2 wrong arguments
     """
-    body = monitor.ask("/v1/ranks")
-    chosen = in_order(_wanted(body, "ranks", wanted), sort, "rank")
-    columns = columns_of(rank_columns(wide=wide), body)
-    _tell("ranks", chosen, limit, as_json, columns)
+    _get("ranks", monitor, as_json, asked)
 
 
 @command()
-@_wanted_ranks
+@_group
+@_host
+@_unhealthy
 @_order(GROUP_ORDERS, "group")
 @_limit
 @as_json
 @asking
-def groups(
-    *, monitor: Monitor, wanted: RowFilter, sort: str, limit: int | None, as_json: bool
-) -> None:
+def groups(*, monitor: Monitor, as_json: bool, **asked: Any) -> None:
     """Every replica group.
 
     examples:
@@ -119,17 +96,16 @@ def groups(
 
     exit status: 0 done, 1 no monitor answers, 2 wrong arguments
     """
-    body = monitor.ask("/v1/groups")
-    chosen = in_order(_wanted(body, "groups", wanted), sort, "group")
-    _tell("groups", chosen, limit, as_json, columns_of(GROUP_COLUMNS, body))
+    _get("groups", monitor, as_json, asked)
 
 
 @command()
-@_wanted_hosts
+@_host
+@_unhealthy
 @_limit
 @as_json
 @asking
-def hosts(*, monitor: Monitor, wanted: RowFilter, limit: int | None, as_json: bool) -> None:
+def hosts(*, monitor: Monitor, as_json: bool, **asked: Any) -> None:
     """Every host: its ranks now, and its record.
 
     examples:
@@ -141,9 +117,7 @@ def hosts(*, monitor: Monitor, wanted: RowFilter, limit: int | None, as_json: bo
 
     exit status: 0 done, 1 no monitor answers, 2 wrong arguments
     """
-    body = monitor.ask("/v1/hosts")
-    chosen = _wanted(body, "hosts", wanted)
-    _tell("hosts", chosen, limit, as_json, columns_of(HOST_COLUMNS, body))
+    _get("hosts", monitor, as_json, asked)
 
 
 @command()
@@ -173,32 +147,20 @@ def runs(*, monitor: Monitor, as_json: bool) -> None:
     show_table(console(), "runs", columns, rows)
 
 
-def _wanted(body: Row, what: str, wanted: RowFilter) -> list[Row]:
-    """Refuse unknown names: an empty table would look like good news.
-
-    Raises:
-        CommandError: a name that does not exist.
-    """
-    rows: list[Row] = body[what]
-    for kind, names in (("group", wanted.groups), ("host", wanted.hosts)):
-        existing = {row[kind] for row in rows if row.get(kind)} if names else ()
-        for name in names:
-            if name not in existing:
-                raise CommandError(no_such(kind, name, existing), FAILED)
-    return list(filter(wanted, rows))
-
-
-def _tell(
-    what: str, chosen: Sequence[Row], limit: int | None, as_json: bool, columns: Sequence[Column]
-) -> None:
-    shown, more = chosen[:limit], len(chosen) - len(chosen[:limit])
-    if as_json:
-        print_json({"schema": 1, what: shown, "more": more})
-        return
+def _get(what: str, monitor: Monitor, as_json: bool, asked: Mapping[str, Any]) -> None:
     out = console()
-    show_lines(out, table(columns, shown, room(out)))
-    if more:  # not on stdout: its lines are rows
-        sys.stderr.write(f"and {more:,} more\n")
+    if as_json:
+        print_json(monitor.ask(_path(what, asked)))
+        return
+    body = monitor.ask(_path(what, asked, width=width_of(out)))
+    show_lines(out, body["text"])
+    if body["more"]:  # not on stdout: its lines are rows
+        sys.stderr.write(f"and {body['more']:,} more\n")
+
+
+def _path(what: str, asked: Mapping[str, Any], **screen: int) -> str:
+    given = {name: int(value) if value is True else value for name, value in asked.items() if value}
+    return f"/v1/{what}?{urlencode({**given, **screen}, doseq=True)}"
 
 
 # -- `status` and `top` ---------------------------------------------------------------------------
@@ -224,24 +186,27 @@ def status(*, monitor: Monitor, check: bool, as_json: bool) -> int:
     exit status: 0 done, 1 no monitor answers, 2 wrong arguments, 3 with --check: it does not train,
     or what the monitor says is not to be trusted
     """
-    said = monitor.ask(STATUS)
+    out = console()
     if as_json:
+        said = monitor.ask(STATUS)
         print_json(said)
     else:
-        out = console()
-        show_lines(out, status_screen(said, room(out), monitor.urls[0]))
+        said = monitor.ask(f"{STATUS}?width={width_of(out)}")
+        show_lines(out, said["text"])
     well = said["training"]["is"] in ("yes", "disturbed") and said["monitor"]["is"] == "trusted"
     return NOT_WELL if check and not well else DONE
 
 
 @command()
 @_order(RANK_ORDERS, "busy")
-@_wanted_ranks
+@_group
+@_host
+@_unhealthy
 @option("--wide", is_flag=True, help="more columns")
 @option("--every", type=Within(0.2, 3600), default=2.0, metavar="SECONDS",
         help="pause between two looks")  # fmt: skip
 @asking
-def top(*, monitor: Monitor, wanted: RowFilter, sort: str, wide: bool, every: float) -> None:
+def top(*, monitor: Monitor, every: float, **asked: Any) -> None:
     """The ranks, live, as top and htop show processes.
 
     examples:
@@ -258,14 +223,14 @@ def top(*, monitor: Monitor, wanted: RowFilter, sort: str, wide: bool, every: fl
         raise CommandError(
             "top needs a terminal; in a pipe: lightkeeper get ranks --sort busy --limit 20"
         )
-    screen = functools.partial(top_screen, order=sort, wide=wide, wanted=wanted)
-    live(functools.partial(look_at, monitor), every, screen)
+    live(functools.partial(look_at, monitor, asked), every)
 
 
-def look_at(monitor: Monitor) -> tuple[Row, Sequence[Row]]:
-    """The status and every rank.
+def look_at(monitor: Monitor, asked: Mapping[str, Any], width: int, height: int) -> list[str]:
+    """The screen of `top`.
 
     Raises:
         CommandError: no monitor answers.
     """
-    return monitor.ask(STATUS), monitor.ask("/v1/ranks")["ranks"]
+    lines: list[str] = monitor.ask(_path("top", asked, width=width, height=height))["text"]
+    return lines

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlencode
 
+import msgspec
 from flask import Blueprint, Response, request, send_file
 
 from lightkeeper.monitor.act.http import FetchError, Question
@@ -43,9 +44,17 @@ from lightkeeper.monitor.show.answers import (
     the_view,
 )
 from lightkeeper.monitor.show.runs_page import runs_to_json
-from lightkeeper.monitor.show.status import status_to_json
-from lightkeeper.monitor.show.terminal import badness, plain, status_screen
-from lightkeeper.monitor.show.wording import natural
+from lightkeeper.monitor.show.status import rows_to_json, status_to_json
+from lightkeeper.monitor.show.terminal import (
+    GROUP_ORDERS,
+    RANK_ORDERS,
+    Row,
+    RowsAsked,
+    badness,
+    status_screen,
+    top_screen,
+)
+from lightkeeper.monitor.show.wording import natural, no_such
 from lightkeeper.worker_server.http_server import metrics_page
 from lightkeeper.worker_server.wire import (
     PATH_FLIGHT_RECORDER,
@@ -74,10 +83,8 @@ def snapshot() -> Response:
 
 @reading.get("/v1/groups")
 def groups() -> Response:
-    return _rendered(
-        "groups",
-        lambda view: {"schema": SCHEMA, "watch_only": view.alone, "groups": view.groups},
-    )
+    rows: list[Row] = msgspec.to_builtins(the_view().groups)
+    return _rows("groups", rows)
 
 
 @reading.get("/v1/lighthouse")
@@ -89,10 +96,49 @@ def lighthouse() -> Response:
 
 @reading.get("/v1/ranks")
 def ranks() -> Response:
-    return _rendered(
-        "ranks",
-        lambda view: {"schema": SCHEMA, "watch_only": view.alone, "ranks": ranks_to_json(view)},
-    )
+    return _rows("ranks", _ranks())
+
+
+def _ranks() -> list[Row]:
+    rows: list[Row] = msgspec.to_builtins(ranks_to_json(the_view()))
+    return rows
+
+
+_ORDERS: Final = {"ranks": RANK_ORDERS, "groups": GROUP_ORDERS, "hosts": ()}
+_MOST: Final = 10_000_000
+
+
+def _rows(what: str, rows: Sequence[Row]) -> Response:
+    """Those that are asked for, as objects or, with `width`, as lines of text."""
+    view = app_context().view()
+    width = _number("width", least=0)
+    alone = view is not None and view.alone
+    return answer(rows_to_json(what, rows, _asked(what, rows), width, watch_only=alone))
+
+
+def _asked(what: str, rows: Sequence[Row]) -> RowsAsked:
+    """Refuse unknown names: an empty table would look like good news."""
+    words, sort = request.args, request.args.get("sort", "")
+    if sort and sort not in _ORDERS[what]:
+        raise HttpRefusal(400, f"sort is {sort!r}, expected {', '.join(_ORDERS[what])}")
+    groups, hosts = map(words.getlist, ("group", "host"))
+    for kind, names in (("group", groups), ("host", hosts)):
+        existing = {row[kind] for row in rows if row.get(kind)} if names else ()
+        for name in names:
+            if name not in existing:
+                raise HttpRefusal(404, no_such(kind, name, existing))
+    unhealthy, wide = (words.get(name) == "1" for name in ("unhealthy", "wide"))
+    return RowsAsked(groups, hosts, unhealthy, sort, _number("limit"), wide)
+
+
+@reading.get("/v1/top")
+def top() -> Response:
+    """The screen of `lightkeeper top`."""
+    rows = _ranks()
+    asked = _asked("ranks", rows)
+    width, height = _number("width") or 100, _number("height") or 30
+    text = top_screen(_status(), rows, asked, width, height)
+    return answer({"schema": SCHEMA, "text": text})
 
 
 @reading.get("/v1/runs")
@@ -103,7 +149,7 @@ def runs() -> Response:
 @reading.get("/v1/incidents")
 def incidents() -> Response:
     """Open and resolved incidents, newest first."""
-    limit, choice = _limit(), chosen(the_view())
+    limit, choice = _number("limit", most=10_000) or 100, chosen(the_view())
 
     def body(view: View) -> dict[str, Any]:
         incidents = choice.among(view.incidents)
@@ -125,8 +171,11 @@ on a terminal: lightkeeper status --monitor {url}; in a browser: {url}
 
 @reading.get("/v1/status")
 def status() -> Response:
-    """What `lightkeeper status` prints."""
-    return answer(_status())
+    """What `lightkeeper status` prints; with `width` as lines of text, too."""
+    body, width = _status(), _number("width", least=0)
+    if width is not None:
+        body["text"] = _screen(body, width or None)
+    return answer(body)
 
 
 def _status() -> dict[str, Any]:
@@ -135,11 +184,14 @@ def _status() -> dict[str, Any]:
     return status_to_json(view, age_s, _not_ready(view, age_s))
 
 
+def _screen(body: Row, width: int | None = None) -> list[str]:
+    return status_screen(body, width, request.host_url.rstrip("/"))
+
+
 def status_text() -> Response:
     """The same for clients without HTML, such as curl."""
-    url = request.host_url.rstrip("/")
-    text = plain(status_screen(_status(), None, url))
-    return Response(f"{text}\n{_INDEX.format(url=url)}", content_type=_PLAIN)
+    lines = [*_screen(_status()), _INDEX.format(url=request.host_url.rstrip("/"))]
+    return Response("\n".join(lines), content_type=_PLAIN)
 
 
 @reading.get("/v1/admission")
@@ -205,8 +257,7 @@ def hosts() -> Response:
         row["busy_s"] = max(busy_s, default=None)
     rows.sort(key=lambda host: (host["lemon"] is None, not host["quarantined"], not host["ranks"],
                                 badness(host["health"]), natural(host["host"])))  # fmt: skip
-    alone = view is not None and view.alone
-    return answer({"schema": SCHEMA, "watch_only": alone, "hosts": rows})
+    return _rows("hosts", rows)
 
 
 def _entry(entry: QuarantineEntry) -> dict[str, Any]:
@@ -310,10 +361,17 @@ def _standing() -> dict[str, Any]:
     return {"role": "active" if lease is None else lease["role"], "lease": lease}
 
 
-def _limit() -> int:
-    text = request.args.get("limit", "100")
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 10_000:
-        raise HttpRefusal(400, f"limit is {text!r}, expected 1 to 10000")
+def _number(name: str, *, least: int = 1, most: int = _MOST) -> int | None:
+    """A whole number that the request brings; None: it does not.
+
+    Raises:
+        HttpRefusal: it is none, or not within these bounds.
+    """
+    text = request.args.get(name)
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or not least <= int(text[:9]) <= most:
+        raise HttpRefusal(400, f"{name} is {text!r}, expected {least} to {most}")
     return int(text)
 
 

@@ -30,8 +30,6 @@ from lightkeeper.monitor.show.standing import (
     Role,
     answer,
     ended,
-    group_tables,
-    group_title,
     rank_list,
     rank_word,
     read_line,
@@ -44,8 +42,6 @@ from lightkeeper.monitor.show.wording import clean, moment, sentence
 
 _LINES: Final = 20
 _ROWS: Final = 40
-MOST_GROUPS: Final = 12
-"""Process groups in detail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,25 +83,22 @@ class ReportWords:
     """For evidence bundles."""
     findings: tuple[FindingWords, ...]
     waits: ReportTable | None
-    groups: tuple[tuple[str, list[ReportTable]], ...]
-    """Process groups in detail."""
     limits: list[str]
     """What could not be read, and the analysis's own notes."""
 
 
 def report_words(
-    job: Job, analysis: Analysis, groups: Sequence[int] = (), live: MonitorVerdict | None = None
+    job: Job, analysis: Analysis, live: MonitorVerdict | None = None, *, details: bool = False
 ) -> ReportWords:
-    """The report; detail for `groups`, indices into `Job.groups`."""
-    unshown = len(groups[MOST_GROUPS:])
-    lines = [f"{unshown} more process groups: lightkeeper analyze --group NAME"] * bool(unshown)
+    """The report; `details`: who waits for whom, also without a fault."""
+    lines: list[str] = []
     for problem in job.problems:
         rank = problem.rank
         missing = "" if rank is None else f" ({rank_word(job, (rank,))} has no record)"
         lines.append(f"{clean(problem.path, 300)}: {clean(problem.reason, 300)}{missing}")
     lines += map(clean, analysis.notes)
     more = len(lines) - _LINES
-    waits = bool(analysis.waits and (analysis.findings or groups))  # a healthy job always waits
+    waits = bool(analysis.waits and (analysis.findings or details))  # a healthy job always waits
     return ReportWords(
         answer(job, analysis),
         bool(analysis.culprits),
@@ -113,10 +106,6 @@ def report_words(
         live,
         tuple(finding_words(job, finding) for finding in analysis.findings),
         wait_table(job, analysis, _ROWS) if waits else None,
-        tuple(
-            (group_title(job, group), group_tables(job, analysis, group, _ROWS))
-            for group in groups[:MOST_GROUPS]
-        ),
         [*lines[:_LINES], *([f"and {more} more; --format json has them"] if more > 0 else [])],
     )
 
@@ -179,9 +168,6 @@ def _parts(words: ReportWords) -> Iterator[RenderableType]:
     if words.waits is not None:
         yield Text()
         yield drawn(words.waits)
-    for heading, tables in words.groups:
-        yield Text(f"\n{heading}", "bold")
-        yield from map(drawn, tables)
     yield from limits(words.limits)
 
 

@@ -4,9 +4,6 @@ A job has thousands of ranks and a page has room for a few dozen rows. Ranks tha
 same collective for the same others form a crowd. If that leaves too many crowds, ranks that wait
 in similar collectives for ranks of similar roles form one: eight tensor-parallel groups that do the
 same are shown once, but ranks that wait for the culprit stay apart from those behind them.
-
-For one group: what each member passed to one of its collectives, the detail behind a finding
-(`lightkeeper analyze --group NAME`, and the page's sections by group).
 """
 
 from __future__ import annotations
@@ -18,14 +15,12 @@ from enum import StrEnum
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.verdict import Confidence
 from lightkeeper.monitor.model.wording import counted, listed, plural
 from lightkeeper.monitor.records.findings import Analysis, Fault, Finding, Wait
-from lightkeeper.monitor.records.job import NONE, CollectiveState, Group, GroupStatus, Job
-from lightkeeper.monitor.records.signature import POINT_TO_POINT
+from lightkeeper.monitor.records.job import NONE, CollectiveState, Group, Job
 from lightkeeper.monitor.show.wording import clean, moment
 
 UNFINISHED = (CollectiveState.UNKNOWN, CollectiveState.SCHEDULED, CollectiveState.STARTED)
@@ -173,199 +168,9 @@ def _waiting(
         yield inside, moment(wait.since_ns), whom, site(job, wait.row) or "-"
 
 
-def group_tables(job: Job, analysis: Analysis, group: int, at_most: int) -> list[ReportTable]:
-    """How far the members of a group are, and what they passed to those of its collectives that
-    matter, a few; `at_most` rows a table.
-    """
-    calls = {
-        (w.sequence, bool(job.columns["p2p"][w.row])) for w in analysis.waits if w.group == group
-    }
-    calls |= {
-        (finding.sequence, finding.op in POINT_TO_POINT)
-        for finding in analysis.findings
-        if finding.group == group and finding.sequence is not None
-    }
-    heads = ("ranks", "are", "enqueued", "completed", "first unfinished", "unfinished")
-    tables = [ReportTable("", heads, tuple(stands(job, analysis, group)[:at_most]))]
-    for sequence, p2p in sorted(calls)[:6]:
-        title = f"at {'point-to-point operation' if p2p else 'collective'} {sequence}"
-        rows = tuple(offers(job, group, sequence, p2p=p2p)[:at_most])
-        tables.append(ReportTable(title, ("ranks", "gave", "state", "called at"), rows))
-    return tables
-
-
-def stands(job: Job, analysis: Analysis, group: int) -> list[ReportRow]:
-    """How far each member of a group is, culprits first.
-
-    Counts collectives, or sends and recvs where the group has nothing else. Where it has both,
-    pg_status mixes their numbers (ProcessGroupNCCL counts them apart and keeps the last of
-    either), so only the entries can be trusted.
-    """
-    columns = job.columns
-    of_group = columns["group"] == group
-    both = bool((of_group & columns["p2p"]).any()), bool((of_group & ~columns["p2p"]).any())
-    if both[1]:
-        of_group &= ~columns["p2p"]
-    role_of = roles(job, analysis)
-    by_key: dict[tuple[Role, *tuple[int | None, ...]], list[int]] = defaultdict(list)
-    for rank in members(job, group):
-        rows = rows_of(job, rank)
-        at = np.flatnonzero(of_group[rows]) + rows.start
-        seqs, states = columns["seq"][at], columns["state"][at]
-        waiting = seqs[np.isin(states, UNFINISHED)]
-        info = job.ranks.get(rank)
-        reported = {} if info is None or all(both) else info.status
-        status = reported.get(group, GroupStatus())
-        key = (
-            role_of.get(rank, Role.FREE),
-            _most(status.enqueued, seqs),
-            _most(status.completed, seqs[states == CollectiveState.COMPLETED]),
-            int(waiting.min()) if len(waiting) else None,
-            len(waiting),
-        )
-        by_key[key].append(rank)
-    ordered = sorted(by_key.items(), key=lambda item: (ORDER.index(item[0][0]), item[1]))
-    return [
-        ReportRow(
-            role, (rank_list(job, ranks), role, *("-" if n is None else str(n) for n in numbers))
-        )
-        for (role, *numbers), ranks in ordered
-    ]
-
-
-def group_title(job: Job, group: int) -> str:
-    inferred = job.groups[group].inferred or not job.groups[group].members
-    caveat = ", as far as its entries tell" if inferred else ""
-    label = clean(job.groups[group].label, 120)
-    return f"process group {label}: {rank_word(job, members(job, group))}{caveat}"
-
-
-def members(job: Job, group: int) -> tuple[int, ...]:
-    """Global ranks of a group, sorted; if not declared, those seen in it."""
-    declared = job.groups[group].members
-    if declared:
-        return tuple(sorted(declared))
-    seen = job.columns["rank"][job.columns["group"] == group]
-    return tuple(int(rank) for rank in np.unique(seen))
-
-
-def _most(reported: int, seen: NDArray[np.int64]) -> int | None:
-    most = max(reported, int(seen.max()) if len(seen) else NONE)
-    return None if most < 0 else most
-
-
-def offers(job: Job, group: int, sequence: int, *, p2p: bool = False) -> list[ReportRow]:
-    """What each member passed to one collective, and which have no such entry.
-
-    For a point-to-point operation only the two sides.
-    """
-    columns = job.columns
-    at = np.flatnonzero(
-        (columns["group"] == group) & (columns["seq"] == sequence) & (columns["p2p"] == p2p)
-    )
-    if p2p:
-        at = _of_stuck_pairs(job, at)
-    by_key: dict[tuple[str, str, str], list[int]] = defaultdict(list)
-    seen = set()
-    for row in at:
-        rank = int(columns["rank"][row])
-        seen.add(rank)
-        by_key[what(job, row), state_word(job, row), site(job, row)].append(rank)
-    for rank in () if p2p else members(job, group):
-        if rank not in seen:
-            by_key["-", _why_absent(job, rank, group, sequence), ""].append(rank)
-    return [
-        ReportRow("", (rank_list(job, ranks), payload, state, called_at or "-"))
-        for (payload, state, called_at), ranks in sorted(by_key.items(), key=lambda item: item[1])
-    ]
-
-
-def _of_stuck_pairs(job: Job, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Rows of the pairs with a stuck side; all rows if no side is stuck."""
-    ranks, peers = job.columns["rank"][rows], job.columns["peer"][rows]
-    pairs = list(zip(np.minimum(ranks, peers), np.maximum(ranks, peers), strict=True))
-    stuck = np.isin(job.columns["state"][rows], UNFINISHED)
-    open_pairs = {pair for pair, is_stuck in zip(pairs, stuck, strict=True) if is_stuck}
-    return rows[[pair in open_pairs for pair in pairs]] if open_pairs else rows
-
-
-def _why_absent(job: Job, rank: int, group: int, sequence: int) -> str:
-    info = job.ranks.get(rank)
-    if info is None:
-        return "no record of this rank"
-    mixed = (job.columns["group"] == group) & job.columns["p2p"]
-    status = GroupStatus() if mixed.any() else info.status.get(group, GroupStatus())
-    if status.completed >= sequence:
-        return "completed"
-    if status.enqueued >= sequence:
-        return "enqueued, entry not in the record"
-    rows = rows_of(job, rank)
-    ours = (job.columns["group"][rows] == group) & ~job.columns["p2p"][rows]
-    seen = job.columns["seq"][rows][ours]
-    if status.enqueued >= 0 or (len(seen) and seen.min() < sequence):
-        return "not enqueued"
-    return "not in the record" if info.dropped or info.only_active else "not enqueued"
-
-
-def what(job: Job, row: int | np.int64) -> str:
-    """An entry's payload: `all_reduce float32[1000, 2]`, `send -> 8 bfloat16[4]`."""
-    payload = job.payloads[job.columns["payload"][row]]
-    words = [clean(payload.op, 80)]
-    peer = int(job.columns["peer"][row])
-    if peer != NONE:
-        towards = "from" if payload.op.endswith("recv") else "to"
-        words.append(f"{towards} {clean(job.name(peer), 80)}")
-    if payload.root is not None:
-        words.append(f"root {clean(job.name(payload.root), 80)}")
-    if payload.reduce_op:
-        words.append(clean(payload.reduce_op, 40))
-    inputs = _tensors(payload.dtypes_in, payload.sizes_in)
-    outputs = _tensors(payload.dtypes_out, payload.sizes_out)
-    if inputs or outputs:
-        words.append(
-            inputs if inputs == outputs or not outputs else f"{inputs or 'nothing'} -> {outputs}"
-        )
-    return " ".join(words)
-
-
-def _tensors(dtypes: Iterable[str], sizes: tuple[tuple[int, ...], ...], at_most: int = 3) -> str:
-    kinds = [clean(dtype, 40) for dtype in dtypes]
-    shown = [
-        (kinds[index] if index < len(kinds) else "") + str(list(size))
-        for index, size in enumerate(sizes[:at_most])
-    ]
-    if len(sizes) > at_most:
-        shown.append(f"and {len(sizes) - at_most} more")
-    return ", ".join(shown)
-
-
 def site(job: Job, row: int | np.int64) -> str:
     index = int(job.columns["site"][row])
     return "" if index == NONE else clean(job.sites[index], 200)
-
-
-def state_word(job: Job, row: int | np.int64) -> str:
-    state = CollectiveState(int(job.columns["state"][row]))
-    return "unfinished" if state is CollectiveState.UNKNOWN else state.name.lower()
-
-
-def named(job: Job, name: str) -> tuple[int, ...]:
-    """Indices of the groups with this name, else this label, else this description."""
-    for key in ("name", "label", "desc"):
-        indices = tuple(i for i, group in enumerate(job.groups) if getattr(group, key) == name)
-        if indices:
-            return indices
-    return ()
-
-
-def concerned(analysis: Analysis) -> tuple[int, ...]:
-    """Groups of the findings, in their order, then those in which ranks wait."""
-    of_findings = [finding.group for finding in analysis.findings if finding.group is not None]
-    crowded: dict[int, int] = defaultdict(int)
-    for wait in analysis.waits:
-        crowded[wait.group] += 1
-    waiting = sorted(crowded, key=lambda group: (-crowded[group], group))
-    return tuple(dict.fromkeys((*of_findings, *waiting)))
 
 
 # -- Findings from flight records in words: who did what, where, and how much was read. Pure -------

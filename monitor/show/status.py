@@ -1,4 +1,4 @@
-"""The answers of `lightkeeper status`, as the monitor gives them. Pure.
+"""What `lightkeeper status` and `get` say, as the monitor gives it. Pure.
 
 Four answers: is it training, who holds it back, what did the keeper do, can the monitor be trusted.
 Each has a word that scripts may rely on, a sentence for people, and the facts behind it.
@@ -21,7 +21,7 @@ from lightkeeper.monitor.model.incident import State
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView
 from lightkeeper.monitor.model.verdict import Kind
 from lightkeeper.monitor.model.wording import counted, who
-from lightkeeper.monitor.show.terminal import age, badness
+from lightkeeper.monitor.show.terminal import Row, RowsAsked, age, badness, columns_of, table
 from lightkeeper.monitor.show.wording import clean, listed, natural, pause_line, utc
 
 _SHOWN: Final = 3
@@ -260,3 +260,22 @@ def _doubts(view: View) -> Iterator[str]:
     if silent:
         share = f"{len(silent):,} of {counted(len(seen.observations), 'rank')}"
         yield f"{share} do not answer: {listed(silent, _SHOWN)}"
+
+
+def rows_to_json(
+    what: str, rows: Sequence[Row], asked: RowsAsked, width: int | None, *, watch_only: bool
+) -> dict[str, Any]:
+    """The body of `GET /v1/ranks`, `/v1/groups` and `/v1/hosts`.
+
+    Args:
+        width: rows become lines of text of at most so many cells (0: of any length); None: rows.
+    """
+    chosen = asked.among(rows)
+    shown = chosen[: asked.limit]
+    body: dict[str, Any] = {"schema": SCHEMA, "watch_only": watch_only}
+    if width is None:
+        body[what] = shown
+    else:
+        columns = columns_of(what, wide=asked.wide, watch_only=watch_only)
+        body["text"] = table(columns, shown, width or None)
+    return {**body, "more": len(chosen) - len(shown)}

@@ -1,41 +1,34 @@
-"""What is drawn on a terminal: tables, and the screens of `status` and `top`. Pure.
+"""Rows of ranks, groups and hosts: which, in what order, as lines of text; and the screens of
+`status` and `top`. Pure.
 
-Rows become lines: aligned, cut to a width, without boxes. In a pipe nothing is cut, fields are at
-least two spaces apart and none is empty or has two spaces in a row, so that `awk -F '  +'` reads
-any of our tables. A row is what the monitor answered; its texts come from outside: `lines_of`
-makes them safe.
+Rows become lines: aligned, cut to a width, without boxes. Without a width nothing is cut. Fields
+are at least two spaces apart and none is empty or has two spaces in a row, so that `awk -F '  +'`
+reads any of our tables. A row is what the API says of one; `lines_of` makes its texts safe.
 """
 
 from __future__ import annotations
 
-import datetime
 import textwrap
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from lightkeeper.monitor.show.wording import ORDER, UNKNOWN, clean, figure, natural
-from lightkeeper.worker_server.plain_text import escaped
+from lightkeeper.monitor.show.wording import (
+    ORDER,
+    UNKNOWN,
+    clean,
+    figure,
+    natural,
+    time_of_day,
+    utc,
+)
 
-Span = tuple[str, str]
-"""Text and its style; an empty style is plain."""
-Line = list[Span]
 Row = Mapping[str, Any]
 
 GAP: Final = 2
 CELL: Final = 300
 """Most characters of a cell."""
-STYLES: Final = {
-    **dict.fromkeys(("healthy", "resolved"), "green"),
-    **dict.fromkeys(("waiting", "late", "pending", "warning"), "yellow"),
-    **dict.fromkeys(("slow", "evicting"), "bold yellow"),
-    **dict.fromkeys(("stalled", "corrupt", "firing", "critical"), "bold red"),
-    **dict.fromkeys(("unreachable", "unknown"), "magenta"),
-    **dict.fromkeys(("-", "ended", "finished"), "dim"),
-    "dead": "red", "traced": "bold magenta", "starting": "blue", "info": "cyan",
-}  # fmt: skip
-"""Colours of healths, and of incidents' states and severities; the word is shown too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +42,6 @@ class Column:
     """Without enough width the highest numbers are dropped first; 0: never."""
     least: int = 0
     """Least width, so that changing values do not move other columns."""
-    style: str = ""
-    """Of values that have none of their own."""
 
 
 def width_of(text: str) -> int:
@@ -63,9 +54,9 @@ def width_of(text: str) -> int:
     )
 
 
-def cut(text: str, width: int) -> str:
+def cut(text: str, width: int | None) -> str:
     """Cut to at most `width` cells, with an ellipsis at the end."""
-    if width_of(text) <= width:
+    if width is None or width_of(text) <= width:
         return text
     shown = text[: max(0, width)]
     while width_of(shown) >= width > 0:
@@ -73,20 +64,7 @@ def cut(text: str, width: int) -> str:
     return shown + "…" if width > 0 else ""
 
 
-def fitted(line: Line, width: int | None) -> Line:
-    if width is None:
-        return line
-    spans: Line = []
-    for text, style in line:
-        shown = cut(text, width)
-        spans.append((shown, style))
-        width -= width_of(shown)
-        if shown != text:
-            break
-    return spans
-
-
-def table(columns: Sequence[Column], rows: Iterable[Row], width: int | None = None) -> list[Line]:
+def table(columns: Sequence[Column], rows: Iterable[Row], width: int | None = None) -> list[str]:
     """A line of headings, one a row. All fields but the last are single words."""
     last = columns[-1]
     texts = [
@@ -101,52 +79,31 @@ def table(columns: Sequence[Column], rows: Iterable[Row], width: int | None = No
 
 
 def lines_of(
-    columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None = None
-) -> list[Line]:
+    columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int | None = None
+) -> list[str]:
     """A heading and a line a row; to fit `width`, spare columns go, then the last is cut."""
-    rows = [[" ".join(clean(text, CELL).split()) or "-" for text in row] for row in rows]
+    cells = [[column.name for column in columns]]
+    cells += [[" ".join(clean(text, CELL).split()) or "-" for text in row] for row in rows]
     widths = [
-        max([width_of(column.name), column.least, *(width_of(row[at]) for row in rows)])
+        max(column.least, *(width_of(row[at]) for row in cells))
         for at, column in enumerate(columns)
     ]
-    kept = _kept(columns, widths, width)
-    head = [(column.name, "bold") for column in columns]
-    styled = [
-        [(text, STYLES.get(text, column.style)) for column, text in zip(columns, row, strict=True)]
-        for row in rows
-    ]
-    return [
-        fitted(_line([(columns[at], widths[at], row[at]) for at in kept]), width)
-        for row in (head, *styled)
-    ]
-
-
-def _kept(columns: Sequence[Column], widths: Sequence[int], width: int | None) -> list[int]:
     kept = list(range(len(columns)))
     for at in sorted(kept, key=lambda at: -columns[at].spare):
         if width is None or sum(widths[at] + GAP for at in kept) - GAP <= width:
             break
         if columns[at].spare:
             kept.remove(at)
-    return kept
+    gap = " " * GAP
+    return [
+        cut(gap.join(_filled(row[at], widths[at], columns[at]) for at in kept).rstrip(), width)
+        for row in cells
+    ]
 
 
-def _line(cells: Sequence[tuple[Column, int, Span]]) -> Line:
-    line: Line = []
-    for column, width, (text, style) in cells:
-        fill = " " * (width - width_of(text))
-        before, after = (fill, "") if column.right else ("", fill)
-        line += [(" " * GAP * bool(line) + before, ""), (text, style), (after, "")]
-    return [span for span in line if span[0]]
-
-
-def text_of(line: Iterable[Span]) -> str:
-    return escaped("".join(text for text, _ in line).rstrip())
-
-
-def plain(lines: Iterable[Line]) -> str:
-    """A screen without styles, as text."""
-    return "\n".join(map(text_of, lines))
+def _filled(text: str, width: int, column: Column) -> str:
+    fill = " " * (width - width_of(text))
+    return fill + text if column.right else text + fill
 
 
 def show(value: object) -> str:
@@ -172,13 +129,6 @@ def age(seconds: float | None) -> str:
         if seconds < length * most:
             return f"{seconds / length:.0f}{unit}"
     return f"{seconds / 86400:.0f}d"
-
-
-def moment(at_s: float | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
-    """In local time."""
-    if at_s is None:
-        return "-"
-    return datetime.datetime.fromtimestamp(at_s, tz=datetime.UTC).astimezone().strftime(form)
 
 
 # -- ranks, groups and hosts -----------------------------------------------------------------------
@@ -228,23 +178,31 @@ RANK_ORDERS: Final = (
 GROUP_ORDERS: Final = ("group", "health", "step", "heartbeat", "host")
 
 
-def in_order(rows: Iterable[Row], order: str, name: str) -> list[Row]:
-    """Ties by health, but not between names; then by `name`, the key of the row's own."""
-    by_name = sorted(rows, key=_ORDERS[name])
-    if order not in ("rank", "group", "host"):
-        by_name.sort(key=_ORDERS["health"])
-    return sorted(by_name, key=_ORDERS[order])
-
-
 @dataclass(frozen=True, slots=True)
-class RowFilter:
-    """An empty filter lets everything pass."""
+class RowsAsked:
+    """Which rows, in what order, at most how many; what is not said: all, as they come."""
 
     groups: Collection[str] = ()
     hosts: Collection[str] = ()
     unhealthy: bool = False
+    sort: str = ""
+    limit: int | None = None
+    wide: bool = False
 
-    def __call__(self, row: Row) -> bool:
+    def among(self, rows: Iterable[Row]) -> list[Row]:
+        """Those that pass. Ties in order of health, but not between names; then of their names."""
+        chosen = filter(self._passes, rows)
+        if not self.sort:
+            return list(chosen)
+        order, named = _ORDERS[self.sort], self.sort in ("rank", "group", "host")
+
+        def key(row: Row) -> tuple[Any, ...]:
+            health = 0 if named else badness(health_of(row))
+            return order(row), health, natural(row.get("rank", row["group"]))
+
+        return sorted(chosen, key=key)
+
+    def _passes(self, row: Row) -> bool:
         """Whether a rank, a group or a host passes; a host in quarantine is unhealthy."""
         if self.groups and row["group"] not in self.groups:
             return False
@@ -273,8 +231,8 @@ _WIDE_COLUMNS: Final = (
     Column("pid", right=True),
     Column("url"),
 )
-_TROUBLE: Final = Column("trouble", lambda rank: rank["trouble"] or "-", style="magenta")
-GROUP_COLUMNS: Final = (
+_TROUBLE: Final = Column("trouble", lambda rank: rank["trouble"] or "-")
+_GROUP_COLUMNS: Final = (
     Column("group"),
     Column("health", health_of, least=11),
     Column("host", spare=3),
@@ -284,7 +242,7 @@ GROUP_COLUMNS: Final = (
     Column("quorum", "in_quorum"),
     Column("heartbeat", lambda group: age(group["heartbeat_age_s"]), right=True, spare=4),
 )
-HOST_COLUMNS: Final = (
+_HOST_COLUMNS: Final = (
     Column("host"),
     Column("health"),
     Column("groups", lambda host: len(host["groups"]), right=True),
@@ -293,78 +251,68 @@ HOST_COLUMNS: Final = (
     Column("incidents", lambda host: sum(host["incidents"].values()), right=True, spare=2),
     Column("evictions", right=True, spare=1),
     Column("lemon", lambda host: host["lemon"] is not None),
-    Column(
-        "quarantine",
-        lambda host: f"until {until(host['until_s'])}" if host["quarantined"] else "-",
-        style="bold yellow",
-    ),
+    Column("quarantine", lambda host: f"until {_until(host)}" if host["quarantined"] else "-"),
 )
-
-
 _KEEPERS: Final = ("quorum", "heartbeat", "evictions", "of")
 
 
-def columns_of(columns: Sequence[Column], body: Row) -> list[Column]:
-    """Those that say something: a monitor without a Lighthouse knows no quorum, evicts nobody."""
-    return [c for c in columns if not (body.get("watch_only") and c.name in _KEEPERS)]
+def _until(host: Row) -> str:
+    return "released" if host["until_s"] is None else utc(host["until_s"])
 
 
-def rank_columns(*, wide: bool) -> tuple[Column, ...]:
-    return (*_RANK_COLUMNS, *(_WIDE_COLUMNS if wide else ()), _TROUBLE)
+def columns_of(what: str, *, wide: bool = False, watch_only: bool = False) -> list[Column]:
+    """Those that say something: a monitor without a Lighthouse knows no quorum, evicts nobody.
+
+    Args:
+        what: `ranks`, `groups` or `hosts`.
+        wide: more columns, of ranks.
+    """
+    columns = {
+        "ranks": (*_RANK_COLUMNS, *(_WIDE_COLUMNS if wide else ()), _TROUBLE),
+        "groups": _GROUP_COLUMNS,
+        "hosts": _HOST_COLUMNS,
+    }[what]
+    return [column for column in columns if not (watch_only and column.name in _KEEPERS)]
 
 
-def until(until_s: float | None) -> str:
-    """When a quarantine ends."""
-    return "released" if until_s is None else moment(until_s)
-
-
-# -- the screens of `status` and `top`, from `GET /v1/status` --------------------------------------
+# -- the screens of `status` and `top`, from what `GET /v1/status` says ----------------------------
 
 _ANSWERS: Final = ("training", "held_back_by", "keeper", "monitor")
-_ANSWER_STYLES: Final = {
-    **dict.fromkeys(("yes", "finished", "nobody", "acting", "trusted"), "green"),
-    **dict.fromkeys(("disturbed", "pausing", "stopped", "suspected"), "yellow"),
-    **dict.fromkeys(("standby", "maintenance", "doubtful"), "yellow"),
-    **dict.fromkeys(("no", "stalling", "ended", "named", "unknown", "paused"), "bold red"),
-    "starting": "blue", "observing": "bold cyan", "watching": "cyan",
-}  # fmt: skip
 _LABEL: Final = 14
 """Width of the names at the left."""
 _INCIDENTS: Final = 3
 """Incidents whose evidence is shown."""
 
 
-def status_screen(status: Row, width: int | None, base: str) -> list[Line]:
+def status_screen(status: Row, width: int | None, base: str) -> list[str]:
     """`base`: URL of the monitor, for links."""
-    indent = (" " * _LABEL, "")
-    lines: list[Line] = []
+    lines: list[str] = []
     for about in _ANSWERS:
         answer = status[about]
-        label = f"{about.replace('_', ' '):<{_LABEL}}"
-        lines.append(fitted([(label, "bold"), *_word(answer), (f"  {clean(answer['says'])}", "")],
-                            width))  # fmt: skip
-        lines += [[indent, (part, "")] for text in answer["more"] for part in _wrapped(text, width)]
-        for incident in answer.get("incidents", ())[:_INCIDENTS]:
-            if incident["bundle"]:  # never cut: people copy it
-                lines.append([indent, (f"evidence: {base}{incident['bundle']}", "dim")])
+        name, says = about.replace("_", " "), clean(answer["says"])
+        lines.append(cut(f"{name:<{_LABEL}}{answer['is']}  {says}", width))
+        lines += [" " * _LABEL + part for text in answer["more"] for part in _wrapped(text, width)]
+        lines += [
+            f"{'':<{_LABEL}}evidence: {base}{incident['bundle']}"  # never cut: people copy it
+            for incident in answer.get("incidents", ())[:_INCIDENTS]
+            if incident["bundle"]
+        ]
     for about in ("groups", "ranks"):
-        healths = dict(status[about])
-        line = [(f"{about:<{_LABEL}}", "bold"), (f"{healths.pop('all'):,}", "")]
-        for health, number in healths.items():
-            gap = "  " if len(line) == 2 else ", "
-            line += [(gap, ""), (f"{number:,} {health}", STYLES.get(health, ""))]
-        lines.append(line)
+        every, healths = _counts(status[about])
+        lines.append(f"{about:<{_LABEL}}{every}  {healths}".rstrip())
     worst = status["worst_groups"]
     if worst:
-        lines += [[("", "")], *table(columns_of(GROUP_COLUMNS, status), worst, width)]
+        columns = columns_of("groups", watch_only=status["watch_only"])
+        lines += ["", *table(columns, worst, width)]
     if (more := status["groups"]["all"] - len(worst)) > 0:
-        text = f"and {more:,} more, none of them worse: lightkeeper get groups"
-        lines.append([(text, "dim")])
+        lines.append(f"and {more:,} more, none of them worse: lightkeeper get groups")
     return lines
 
 
-def _word(answer: Row) -> Line:
-    return [(answer["is"], _ANSWER_STYLES.get(answer["is"], ""))]
+def _counts(healths: Mapping[str, int]) -> tuple[str, str]:
+    """How many there are, and how many have each health."""
+    parts = [f"{number:,} {health}" for health, number in healths.items() if health != "all"]
+    return f"{healths['all']:,}", ", ".join(parts)
 
 
 def _wrapped(text: str, width: int | None) -> Iterator[str]:
@@ -376,46 +324,24 @@ def _wrapped(text: str, width: int | None) -> Iterator[str]:
         yield from textwrap.wrap(text, width, break_on_hyphens=False) or [""]
 
 
-_COLUMN_OF: Final = {"phase-age": "for", "commit-age": "commit"}
-"""Orders whose column has another name."""
-_ALL: Final = RowFilter()
-
-
 def top_screen(
-    look: tuple[Row, Sequence[Row]],
-    width: int,
-    height: int,
-    *,
-    order: str = "busy",
-    wide: bool = False,
-    wanted: RowFilter = _ALL,
-) -> list[Line]:
-    """At most `height` lines of at most `width` cells; `look`: the status and the ranks."""
-    status, rows = look
-    head = _head(status, width)
-    ranks = in_order(filter(wanted, rows), order, "rank")
-    shown = ranks[: max(1, height - len(head) - 3)]
-    titles, *lines = table(columns_of(rank_columns(wide=wide), status), shown, width)
-    chosen = _COLUMN_OF.get(order, order)
-    titles = [(text, "bold reverse" if text == chosen else style) for text, style in titles]
-    which = "unhealthy " if wanted.unhealthy else ""
-    foot = f"{len(shown):,} of {len(ranks):,} {which}ranks by {order}   Ctrl-C: leave"
-    return [*head, [("", "")], titles, *lines, [(cut(foot, width), "dim")]][:height]
-
-
-def _head(status: Row, width: int) -> list[Line]:
-    title = f"  {moment(status['now_s'], '%H:%M:%S')}  {clean(status['training']['says'])}"
-    words: Line = []
-    counts: Line = []
-    for about in _ANSWERS:
-        name = about.replace("_", " ")
-        words += [(f"{'  ' if words else ''}{name} ", ""), *_word(status[about])]
-    for about in ("ranks", "groups"):
-        healths = dict(status[about])
-        counts.append((f"{'   ' if counts else ''}{healths.pop('all'):,} {about}:", ""))
-        counts += [(f" {number:,} {health}", STYLES.get(health, ""))
-                   for health, number in healths.items()]  # fmt: skip
+    status: Row, rows: Iterable[Row], asked: RowsAsked, width: int, height: int
+) -> list[str]:
+    """At most `height` lines of at most `width` cells; `rows`: of all ranks."""
+    counts = [(about, *_counts(status[about])) for about in ("ranks", "groups")]
     held_by = status["held_back_by"]
     says = next(iter((*held_by["more"], *status["monitor"]["more"])), held_by["says"])
-    lines = ([("lightkeeper top", "bold"), (title, "")], words, counts, [(clean(says), "")])
-    return [fitted(line, width) for line in lines]
+    head = (
+        f"lightkeeper top  {time_of_day(status['now_s'])}  {clean(status['training']['says'])}",
+        "  ".join(f"{about.replace('_', ' ')} {status[about]['is']}" for about in _ANSWERS),
+        "   ".join(f"{every} {about}: {healths}" for about, every, healths in counts),
+        clean(says),
+        "",
+    )
+    ranks = asked.among(rows)
+    shown = ranks[: max(1, height - len(head) - 2)]
+    columns = columns_of("ranks", wide=asked.wide, watch_only=status["watch_only"])
+    which = "unhealthy ranks" if asked.unhealthy else "ranks"
+    foot = f"{len(shown):,} of {len(ranks):,} {which} by {asked.sort}   Ctrl-C: leave"
+    lines = [*head, *table(columns, shown, width), foot]
+    return [cut(line, width) for line in lines[:height]]

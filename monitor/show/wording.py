@@ -12,6 +12,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -59,6 +60,18 @@ def listed(names: Sequence[Any], most: int) -> str:
     """`a, b, c and 7 more`."""
     shown = ", ".join(clean(str(name), 80) for name in names[:most])
     return f"{shown} and {len(names) - most:,} more" if len(names) > most else shown
+
+
+_NAMED: Final = 5
+
+
+def no_such(what: str, name: str, existing: Iterable[str]) -> str:
+    """That nothing has this name, and the nearest names, else the first."""
+    names = sorted({*existing} - {""})
+    near = get_close_matches(name, names) or names
+    some = ", ".join(clean(word, 80) for word in near[:_NAMED])
+    more = f" and {len(near) - _NAMED:,} more" if len(near) > _NAMED else ""
+    return f"no {what} {clean(name, 80)!r}" + (f"; there is {some}{more}" if some else "")
 
 
 def span(seconds: float | None) -> str:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 from lightkeeper.monitor.decide.audit import IncidentAudit
 from lightkeeper.monitor.decide.pipeline import TickResult
 from lightkeeper.monitor.decide.tempo import Tempo
 from lightkeeper.monitor.decide.view import View
-from lightkeeper.monitor.decide.view_json import ranks_to_json
 from lightkeeper.monitor.model.eviction import DecisionRow, Eviction, QuarantineEntry
 from lightkeeper.monitor.model.incident import BundleView, Incident, Milestones
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
@@ -22,10 +20,13 @@ from lightkeeper.monitor.model.observation import (
 )
 from lightkeeper.monitor.model.verdict import RankHealth
 from lightkeeper.monitor.show.answers import dump
+from lightkeeper.monitor.show.server import create_app
 from lightkeeper.monitor.show.status import status_to_json
-from lightkeeper.worker_server.wire import StepState
+from lightkeeper.worker_server.wire import Registration, StepState
 from tests.changed import replace
 from tests.http_server import FakeServer, Handler
+from tests.monitor.api import app_context
+from tests.monitor.doubles import HandClock
 from tests.monitor.fakes import FakeRank, identity
 from tests.monitor.samples import incident as sample
 
@@ -148,40 +149,16 @@ class FakeMonitor(FakeServer):
         self.view = view
         self.refuse = False
         self.status = "/v1/status"
-        self.looks = 0
-        self.on_look: Callable[[], object] = lambda: None
+        context = app_context(HandClock(NOW_S + 0.5), view=lambda: self.view)
+        for seen in view.snapshot.observations[:8]:
+            context.registry.register(Registration(seen.identity, seen.url, 3600.0))
+        context.quarantine.add(entry("spare"))
+        self._app = create_app(context).test_client()
 
     def serve(self, handler: Handler, method: str, path: str, body: bytes) -> None:
-        if path == self.status:
-            self.looks += 1
-            self.on_look()
         if self.refuse:
             handler.reply(503, "application/json", b'{"error": "the database is away"}')
             return
-        says: dict[str, Callable[[], dict[str, Any]]] = {
-            self.status: lambda: status(self.view),
-            "/v1/ranks": lambda: {"schema": 1, "ranks": ranks_to_json(self.view)},
-            "/v1/groups": lambda: {"schema": 1, "groups": self.view.groups},
-            "/v1/hosts": lambda: {"schema": 1, "hosts": self._hosts()},
-        }
-        said = says.get(path)
-        text = dump({"error": "no"} if said is None else said())
-        handler.reply(404 if said is None else 200, "application/json", text)
-
-    def _hosts(self) -> list[dict[str, Any]]:
-        hosts: dict[str, dict[str, Any]] = {"spare": _host("spare")}
-        for each in ranks_to_json(self.view):
-            row = hosts.setdefault(each.host, _host(each.host, health="waiting"))
-            row["ranks"].append(each.rank)
-            row["groups"] = [each.group]
-            if each.health == "stalled":
-                row["health"] = each.health
-        return sorted(hosts.values(), key=lambda row: (row["host"] != "spare", row["health"]))
-
-
-def _host(name: str, health: str | None = None) -> dict[str, Any]:
-    quarantined = name == "spare"
-    return {"host": name, "incidents": {"not_entered": 2} if quarantined else {},
-            "evictions": 1 if quarantined else 0, "quarantined": quarantined,
-            "ranks": [], "groups": [], "health": health, "busy_s": None,
-            "lemon": None, "until_s": None}  # fmt: skip
+        path = path if path.startswith(self.status) or "/status" not in path else "/no"
+        said = self._app.open(path, method=method, data=body)
+        handler.reply(said.status_code, "application/json", said.data)

@@ -15,7 +15,6 @@ from rich.terminal_theme import MONOKAI
 from lightkeeper.monitor.commands.ask import Monitor
 from lightkeeper.monitor.commands.printing import painted
 from lightkeeper.monitor.commands.status import look_at
-from lightkeeper.monitor.show.terminal import status_screen, top_screen
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -132,12 +131,13 @@ class Album:
 
 def terminal(url: str, out: Path, moment: str) -> None:
     """`status` and `top` as they are now, drawn by what draws them on a terminal."""
-    seen = look_at(Monitor(url))
-    width, height = 104, 16
+    monitor, width, height = Monitor(url), 104, 16
+    status = monitor.ask(f"/v1/status?width={width}")["text"]
+    top = look_at(monitor, {"sort": "busy"}, width, height)
     _svg(out / f"{moment}-status.svg", "lightkeeper status", width,
-         lambda: painted(status_screen(seen[0], width, "")))  # fmt: skip
+         lambda: painted(status))  # fmt: skip
     _svg(out / f"{moment}-top.svg", "lightkeeper top", width,
-         lambda: painted(top_screen(seen, width, height)))  # fmt: skip
+         lambda: painted(top))  # fmt: skip
 
 
 def _svg(path: Path, title: str, width: int, draw: Callable[[], Segments]) -> None:

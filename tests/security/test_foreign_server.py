@@ -122,7 +122,7 @@ def test_a_monitor_of_another_shape_raises_nothing(
 def test_top_looks_at_no_foreign_server(foreign: Foreign) -> None:
     foreign.says(200, PAGE, HTML)
     with pytest.raises(ask.CommandError, match="is not a monitor"):
-        look_at(ask.Monitor(foreign.url))
+        look_at(ask.Monitor(foreign.url), {}, 80, 24)
 
 
 @pytest.mark.parametrize("body", [HTML, *ODD_BODIES, b'{"ranks": 3}', b'{"ranks": [3]}'])

@@ -79,12 +79,6 @@ def test_the_page_is_written_beside_the_text(dumps: Path, tmp_path: Path, comman
     assert f'<h1 class="bad">{said.splitlines()[0]}</h1>' in page
 
 
-@pytest.mark.parametrize("words", [["--details"], ["--group", "default_pg"]], ids=" ".join)
-def test_detail_comes_on_demand(words: list[str], dumps: Path, command: Command) -> None:
-    assert "first unfinished ┃" not in command("analyze", str(dumps), status=1)
-    assert "first unfinished ┃" in command("analyze", str(dumps), *words, status=1)
-
-
 def test_a_rank_without_a_dump_is_told_and_counts(dumps: Path, command: Command) -> None:
     report = command.json("analyze", str(dumps), "--world-size", "9", status=1)
     assert (report["ranks_expected"], report["ranks_silent"]) == (9, [8])
@@ -148,13 +142,6 @@ def test_what_cannot_be_used_is_one_line_and_status_2(
 @pytest.mark.parametrize("size", ["0", "-1", "many", "99999999999"])
 def test_a_world_size_is_a_plausible_number(size: str, dumps: Path, command: Command) -> None:
     command.refused("analyze", str(dumps), f"--world-size={size}")
-
-
-def test_an_unknown_group_is_answered_with_those_that_are_there(
-    dumps: Path, command: Command
-) -> None:
-    said = command.refused("analyze", str(dumps), "--group", "defaultpg")
-    assert "no process group 'defaultpg'; there is default_pg" in said
 
 
 def test_a_page_that_cannot_be_written_is_said_before_the_load(

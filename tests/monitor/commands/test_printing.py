@@ -19,16 +19,16 @@ def test_a_signal_ends_it_as_that_signal_even_where_a_library_swallows_the_excep
     monkeypatch.setattr(os, "get_terminal_size", lambda _fd: os.terminal_size((80, 24)))
     asked: list[int] = []
 
-    def ask() -> int:
+    def ask(_width: int, _height: int) -> list[str]:
         asked.append(1)
         if len(asked) == 2:
             with contextlib.suppress(SystemExit):
                 signal.raise_signal(number)
-        return len(asked)
+        return ["seen"]
 
     before = signal.getsignal(number)
     with pytest.raises(SystemExit) as ended:
-        printing.live(ask, 0.2, lambda _look, _width, _height: [])
+        printing.live(ask, 0.2)
     assert ended.value.code == status
     assert signal.getsignal(number) is before
 
@@ -52,12 +52,12 @@ def test_a_signal_in_a_callback_ends_the_screen_and_prints_nothing(
         for _ in range(1000):  # the handler runs in here, and what it raises goes nowhere
             pass
 
-    def ask() -> int:
+    def ask(_width: int, _height: int) -> list[str]:
         answer = Answer()
         watches.append(weakref.ref(answer, gone if watches else None))
-        return 1
+        return ["seen"]
 
     with pytest.raises(SystemExit) as ended:
-        printing.live(ask, 0.01, lambda *_: [])
+        printing.live(ask, 0.01)
     assert ended.value.code == 128 + signal.SIGTERM
     assert "Traceback" not in capsys.readouterr().err

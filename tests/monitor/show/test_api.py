@@ -392,6 +392,51 @@ def test_a_host_tells_its_history_newest_first(api: Api) -> None:
     assert api.get("/v1/quarantine/node2")["history"] == []
 
 
+def test_rows_are_chosen_sorted_and_laid_out_as_asked(api: Api, fleet: FakeFleet) -> None:
+    api.register(fleet.add("rg_2", host="node2"), fleet.add("rg_10", host="node1"))
+    api.tick()
+    body = api.get("/v1/ranks?sort=rank&limit=1")
+    assert ([row["rank"] for row in body["ranks"]], body["more"]) == (["rg_2.0"], 1)
+    body = api.get("/v1/ranks?host=node1&sort=busy&width=60")
+    assert [line.split()[0] for line in body["text"]] == ["rank", "rg_10.0"]
+    assert body["more"] == 0
+    assert "ranks" not in body
+    assert max(map(len, body["text"])) <= 60
+    assert "url" in api.get("/v1/ranks?wide=1&width=0")["text"][0]
+    assert api.get("/v1/groups?unhealthy=1&group=rg_2")["groups"] == []
+    assert api.get("/v1/hosts?width=0")["text"][0].startswith("host ")
+
+
+def test_screens_are_as_large_as_asked(api: Api, fleet: FakeFleet) -> None:
+    api.register(*(fleet.add(f"rg_{number}") for number in range(9)))
+    api.tick()
+    lines = api.get("/v1/top?sort=phase-age&width=44&height=8")["text"]
+    assert (len(lines), lines[-1]) == (8, "1 of 9 ranks by phase-age   Ctrl-C: leave")
+    assert max(map(len, lines)) <= 44
+    assert "text" not in api.get("/v1/status")
+    assert api.get("/v1/status?width=0")["text"][0].startswith("training ")
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "why"),
+    [
+        ("/v1/ranks?group=rg-0", 404, "no group 'rg-0'; there is rg_0"),
+        ("/v1/hosts?host=node", 404, "no host 'node'; there is node0"),
+        ("/v1/ranks?sort=heartbeat", 400, "sort is 'heartbeat', expected rank, busy, wait"),
+        ("/v1/groups?limit=0", 400, "limit is '0', expected 1 to 10000000"),
+        ("/v1/top?width=wide", 400, "width is 'wide', expected 1 to 10000000"),
+    ],
+)
+def test_rows_that_cannot_be_are_refused(
+    path: str, status: int, why: str, api: Api, fleet: FakeFleet
+) -> None:
+    api.register(fleet.add("rg_0", host="node0"))
+    api.tick()
+    said = api.call("GET", path)
+    assert said.status_code == status
+    assert said.json()["error"].startswith(why)
+
+
 def test_hosts_are_listed_with_their_ranks_and_counters_worst_first(
     api: Api, fleet: FakeFleet
 ) -> None:

@@ -7,7 +7,6 @@ import pytest
 
 from lightkeeper.monitor.records.job import Group, Problem
 from lightkeeper.monitor.show.report import page, report_words
-from lightkeeper.monitor.show.standing import concerned
 from tests.monitor.show.jobs import PP, hang, healthy, megatron, tie
 
 _VOID = {"meta", "!doctype"}
@@ -41,7 +40,7 @@ class Tags(HTMLParser):
 
 
 def page_of(job, analysis):
-    return page(report_words(job, analysis, concerned(analysis)))
+    return page(report_words(job, analysis, details=True))
 
 
 @pytest.mark.parametrize("make", [hang, tie, healthy, lambda: megatron(16)])

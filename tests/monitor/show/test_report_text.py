@@ -5,16 +5,16 @@ import io
 import pytest
 from rich.console import Console
 
-from lightkeeper.monitor.records.job import GroupStatus, Problem
+from lightkeeper.monitor.records.job import Problem
 from lightkeeper.monitor.show.report import print_report, report_words
 from lightkeeper.monitor.show.wording import moment
-from tests.monitor.show.jobs import EPOCH_NS, OPEN, PP, entry, hang, healthy, job_of, tie
+from tests.monitor.show.jobs import EPOCH_NS, hang, healthy, tie
 
 
-def shown(job, analysis, groups=(), width=100):
+def shown(job, analysis, width=100, **more):
     out = io.StringIO()
     console = Console(file=out, width=width, legacy_windows=False)
-    print_report(console, report_words(job, analysis, groups))
+    print_report(console, report_words(job, analysis, **more))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
@@ -49,25 +49,11 @@ what limits this
     )
 
 
-def test_detail_of_a_group_shows_how_far_each_member_got_and_what_it_gave():
-    _, detail = shown(*tie(), groups=(0,)).split("\nprocess group ")
-    assert (
-        detail
-        == """\
-dp (3): ranks 0-3
-┏━━━━━━━┳━━━━━━━━━┳━━━━━━━━━━┳━━━━━━━━━━━┳━━━━━━━━━━━━━━━━━━┳━━━━━━━━━━━━┓
-┃ ranks ┃ are     ┃ enqueued ┃ completed ┃ first unfinished ┃ unfinished ┃
-┡━━━━━━━╇━━━━━━━━━╇━━━━━━━━━━╇━━━━━━━━━━━╇━━━━━━━━━━━━━━━━━━╇━━━━━━━━━━━━┩
-│ 0-3   │ suspect │ 12       │ -         │ 12               │ 1          │
-└───────┴─────────┴──────────┴───────────┴──────────────────┴────────────┘
-at collective 12
-┏━━━━━━━┳━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━┳━━━━━━━━━━━┳━━━━━━━━━━━━━━━━━━━┓
-┃ ranks ┃ gave                                 ┃ state     ┃ called at         ┃
-┡━━━━━━━╇━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━╇━━━━━━━━━━━╇━━━━━━━━━━━━━━━━━━━┩
-│ 0-1   │ all_reduce float32[4]                │ scheduled │ train.py:158 step │
-│ 2-3   │ all_gather float32[4] -> float32[16] │ scheduled │ train.py:160 step │
-└───────┴──────────────────────────────────────┴───────────┴───────────────────┘"""
-    )
+def test_who_waits_is_shown_without_a_fault_where_it_is_asked_for():
+    job, analysis = hang()
+    waits = type(analysis)((), analysis.waits)
+    assert "who waits for whom" not in shown(job, waits)
+    assert "who waits for whom" in shown(job, waits, details=True)
 
 
 def test_a_tie_accuses_nobody():
@@ -94,28 +80,9 @@ def test_what_could_not_be_read_is_said_with_the_rank_that_it_costs():
 def test_nothing_from_a_record_reaches_the_terminal_raw():
     nasty = "\x1b]0;owned\x07[red]x[/red]\r\u202e"
     job, analysis = hang(sites=(nasty, nasty), names={1: nasty}, hosts={1: nasty})
-    text = shown(job, analysis, groups=(0,), width=200)
+    text = shown(job, analysis, width=200)
     assert not any(letter in text for letter in "\x1b\x07\r\u202e")
     assert "[red]x[/red]" in text
-
-
-def test_a_silent_member_of_a_group_has_no_numbers():
-    job, analysis = hang(expected=range(5))
-    quiet = job_of([entry(0, 1, OPEN, group=1)], ranks=(0,), expected=(0, 2))
-    assert "│ 2     │ silent │ -        │ -         │ -                │ 0 " in shown(
-        quiet, type(analysis)((), ()), groups=(1,)
-    )
-    assert "no record of this rank" not in shown(job, analysis, groups=(0,))
-
-
-def test_numbers_of_sends_do_not_pass_for_numbers_of_collectives():
-    """pg_status counts both in one: rank 0 completed send 40, and collective 2 is its last."""
-    rows = [entry(rank, 3, OPEN, group=1) for rank in (0, 2)]
-    rows += [entry(0, 41, OPEN, group=1, p2p=True, peer=2, payload=2)]
-    status = {0: {1: GroupStatus(41, 40, 40)}, 2: {1: GroupStatus(3, 2, 2)}}
-    job = job_of(rows, ranks=(0, 2), status=status)
-    text = shown(job, healthy()[1], groups=(1,))
-    assert "│ 0, 2  │ free │ 3        │ -         │ 3                │ 1 " in text
 
 
 @pytest.mark.parametrize(
@@ -123,11 +90,3 @@ def test_numbers_of_sends_do_not_pass_for_numbers_of_collectives():
 )
 def test_a_time_is_utc_and_any_number_is_survived(at_ns, text):
     assert moment(at_ns) == text
-
-
-def test_members_that_are_only_inferred_are_called_so():
-    group = type(PP)("", "", (), inferred=True)
-    job = job_of([entry(1, 1)], groups=(group,))
-    assert "process group : rank 1, as far as its entries tell" in shown(
-        job, healthy()[1], groups=(0,)
-    )

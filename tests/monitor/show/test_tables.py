@@ -10,17 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightkeeper.monitor.show.terminal import (
-    GROUP_COLUMNS,
     RANK_ORDERS,
     Column,
-    RowFilter,
+    RowsAsked,
     age,
+    columns_of,
     cut,
-    in_order,
     lines_of,
-    rank_columns,
     table,
-    text_of,
     width_of,
 )
 from tests.monitor.bodies import group, rank
@@ -50,27 +47,27 @@ STILL = [
     ids=["rank", "busy", "step", "phase-age", "health", "nothing known: health"],
 )
 def test_what_is_not_known_comes_last(ranks, order: str, names: list[str]) -> None:
-    assert [row["rank"] for row in in_order(ranks, order, "rank")] == names
+    assert [row["rank"] for row in RowsAsked(sort=order).among(ranks)] == names
 
 
 @pytest.mark.parametrize(
     ("wanted", "names"),
     [
-        (RowFilter(), ["rg_10.0", "rg_9.0", "rg_9.1"]),
-        (RowFilter(groups=frozenset({"rg_9"})), ["rg_9.0", "rg_9.1"]),
-        (RowFilter(hosts=frozenset({"node10"})), ["rg_10.0"]),
-        (RowFilter(unhealthy=True), ["rg_9.0"]),
+        (RowsAsked(), ["rg_10.0", "rg_9.0", "rg_9.1"]),
+        (RowsAsked(groups=frozenset({"rg_9"})), ["rg_9.0", "rg_9.1"]),
+        (RowsAsked(hosts=frozenset({"node10"})), ["rg_10.0"]),
+        (RowsAsked(unhealthy=True), ["rg_9.0"]),
     ],
     ids=["all", "group", "host", "unhealthy"],
 )
-def test_filters(wanted: RowFilter, names: list[str]) -> None:
-    assert [row["rank"] for row in RANKS if wanted(row)] == names
+def test_filters(wanted: RowsAsked, names: list[str]) -> None:
+    assert [row["rank"] for row in wanted.among(RANKS)] == names
 
 
 def test_groups_by_heartbeat() -> None:
     groups = [group("rg_0", heartbeat_age_s=None), group("rg_1", heartbeat_age_s=1.0),
               group("rg_2", heartbeat_age_s=9.0)]  # fmt: skip
-    assert [row["group"] for row in in_order(groups, "heartbeat", "group")] == [
+    assert [row["group"] for row in RowsAsked(sort="heartbeat").among(groups)] == [
         "rg_2",
         "rg_1",
         "rg_0",
@@ -79,7 +76,7 @@ def test_groups_by_heartbeat() -> None:
 
 def test_a_table_whole() -> None:
     assert (
-        "\n".join(text_of(line) for line in table(rank_columns(wide=False), RANKS))
+        "\n".join(table(columns_of("ranks"), RANKS))
         == """\
 rank     health       host    phase            for    step   s/step     busy     wait  trouble
 rg_10.0  healthy      node10  forward         3.0s       7      0.5      0.2      0.3  -
@@ -90,10 +87,9 @@ rg_9.1   waiting      node9   forward         1.0s       -      0.5        -    
 
 def test_where_it_is_narrow_the_least_needed_columns_go_first() -> None:
     names = {
-        width: text_of(table(rank_columns(wide=False), RANKS, width)[0]).split()
-        for width in (100, 84, 70, 46)
+        width: table(columns_of("ranks"), RANKS, width)[0].split() for width in (100, 84, 70, 46)
     }
-    assert names[100] == [column.name for column in rank_columns(wide=False)]
+    assert names[100] == [column.name for column in columns_of("ranks")]
     assert "host" not in names[84]
     assert "s/step" not in names[70]
     assert names[46] == ["rank", "health", "for", "busy", "trouble"]
@@ -110,9 +106,8 @@ def test_two_spaces_part_the_fields_whatever_ranks_are_called(
         rank("rg_0", 0, rank=name, host=host, phase=phase, trouble=detail)
         for name, host, phase, detail in texts
     ]
-    columns = rank_columns(wide=True)
-    for line in table(columns, ranks):
-        said = text_of(line)
+    columns = columns_of("ranks", wide=True)
+    for said in table(columns, ranks):
         assert len(re.split("  +", said)) == len(columns)
         assert not {unicodedata.category(letter) for letter in said} & {"Cc", "Cf", "Cs", "Zl"}
 
@@ -121,14 +116,14 @@ def test_two_spaces_part_the_fields_whatever_ranks_are_called(
 def test_names_of_any_kind_can_be_sorted(texts: list[str]) -> None:
     ranks = [rank("rg_0", 0, rank=text, host=text) for text in texts]
     for order in ("rank", "host"):
-        assert len(in_order(ranks, order, "rank")) == len(texts)
+        assert len(RowsAsked(sort=order).among(ranks)) == len(texts)
 
 
 @given(st.integers(1, 120), st.lists(TEXTS, min_size=3, max_size=3))
 def test_no_line_is_wider_than_the_terminal(width: int, texts: list[str]) -> None:
     columns = (Column("a"), Column("b", spare=1), Column("c"))
     for line in lines_of(columns, [texts], width):
-        assert sum(width_of(text) for text, _ in line) <= width
+        assert width_of(line) <= width
 
 
 def test_wide_characters_take_two_cells() -> None:
@@ -137,7 +132,7 @@ def test_wide_characters_take_two_cells() -> None:
 
 
 def test_a_group_is_one_line() -> None:
-    line = text_of(table(GROUP_COLUMNS, [group("rg_0", in_quorum=None)])[1])
+    line = table(columns_of("groups"), [group("rg_0", in_quorum=None)])[1]
     assert line == "rg_0   healthy      node0      2   120      118  -            0.1s"
 
 
@@ -152,4 +147,4 @@ def test_ages_are_one_word(seconds: float | None, text: str) -> None:
 
 def test_every_order_sorts_every_rank() -> None:
     for order in RANK_ORDERS:
-        assert len(in_order(RANKS, order, "rank")) == len(RANKS)
+        assert len(RowsAsked(sort=order).among(RANKS)) == len(RANKS)

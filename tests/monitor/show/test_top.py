@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import re
+
+import msgspec
 
 from lightkeeper.monitor.decide.view import View
 from lightkeeper.monitor.decide.view_json import ranks_to_json
-from lightkeeper.monitor.show.answers import dump
-from lightkeeper.monitor.show.terminal import RowFilter, plain, text_of, top_screen, width_of
+from lightkeeper.monitor.show.terminal import RowsAsked, top_screen, width_of
 from tests.monitor.bodies import hung, many, status
 
 
-def shown(view: View, width: int = 100, height: int = 12, **chosen) -> str:
-    look = status(view), json.loads(dump(ranks_to_json(view)))
-    lines = top_screen(look, width, height, **chosen)
+def shown(view: View, width: int = 100, height: int = 12, sort: str = "busy", **asked: bool) -> str:
+    rows = msgspec.to_builtins(ranks_to_json(view))
+    lines = top_screen(status(view), rows, RowsAsked(sort=sort, **asked), width, height)
     assert len(lines) <= height
-    assert all(width_of(text_of(line)) <= width for line in lines)
-    return re.sub(r"\d\d:\d\d:\d\d", "HH:MM:SS", plain(lines)) + "\n"
+    assert all(width_of(line) <= width for line in lines)
+    return re.sub(r"\d\d:\d\d:\d\d", "HH:MM:SS", "\n".join(lines)) + "\n"
 
 
 def test_a_hang_whole() -> None:
     assert (
         shown(hung())
         == """\
-lightkeeper top  HH:MM:SS  no commit for 14s (step 120)
+lightkeeper top  HH:MM:SS UTC  no commit for 14s (step 120)
 training no  held back by named  keeper acting  monitor trusted
-4 ranks: 1 stalled 3 waiting   2 groups: 1 evicting 1 waiting
+4 ranks: 1 stalled, 3 waiting   2 groups: 1 evicting, 1 waiting
 critical, firing: rg_1.1 stands still in 'data'. rg_1 is being evicted (not_entered-rg_1.1-7)
 
 rank    health       host   phase            for    step   s/step     busy     wait  trouble
@@ -43,7 +43,7 @@ def test_ten_thousand_ranks_in_a_small_window() -> None:
     assert (
         shown(many(1250, 8), 60, 9)
         == """\
-lightkeeper top  HH:MM:SS  step 120, 0.5 s a step, 1,250 of…
+lightkeeper top  HH:MM:SS UTC  step 120, 0.5 s a step, 1,25…
 training yes  held back by nobody  keeper acting  monitor t…
 10,000 ranks: 10,000 healthy   1,250 groups: 1,250 healthy
 busiest is rg_7.3: 0.49 s a step, the median 0.4 s
@@ -66,12 +66,12 @@ def foot(text: str) -> str:
 
 def test_it_is_sorted_and_filtered_as_asked() -> None:
     seen = hung()
-    by_name = shown(seen, order="rank")
+    by_name = shown(seen, sort="rank")
     assert (first(by_name), foot(by_name)) == ("rg_0.0", "4 of 4 ranks by rank")
-    sick = shown(seen, order="rank", wanted=RowFilter(unhealthy=True))
+    sick = shown(seen, sort="rank", unhealthy=True)
     assert foot(sick) == "1 of 1 unhealthy ranks by rank"
     assert "loss" in shown(seen, 200, wide=True)
 
 
 def test_a_window_of_one_line_shows_what_fits() -> None:
-    assert shown(hung(), 30, 1) == "lightkeeper top  HH:MM:SS  no…\n"
+    assert shown(hung(), 30, 1) == "lightkeeper top  HH:MM:SS UTC…\n"
