@@ -318,7 +318,7 @@ def build(
     for reconciler in reversed(reconcilers):
         stack.callback(reconciler.close)
     audit_log = _audit_log(options, stack)
-    auditor = Auditor(store, options.config, audit_log)
+    auditor = Auditor(audit_log)
     quarantine.on_event, rules.on_reload = auditor.quarantined, auditor.reloaded
     pipeline = Pipeline(options.config, policy=rules.current.policy)
     return Components(

@@ -70,13 +70,13 @@ def _amount(rank_seconds: float | None) -> str:
 @as_json
 @asking
 def show(*, monitor: Monitor, id: str, as_json: bool) -> None:  # noqa: A002
-    """One incident, with its story: what happened, what was done, how long it took, what it cost.
+    """One incident, with its story: what happened, what was done, what it cost.
 
     examples:
       lightkeeper incidents show not_ent     the beginning of its id will do
 
     exit status: 0 done, 1 no such incident or no monitor, 2 wrong arguments
-    docs/offline.md says how its cost is computed.
+    docs/offline.md says what its cost is.
     """
     body = monitor.ask(f"/v1/incidents/{quote(id, safe='')}")
     if as_json:

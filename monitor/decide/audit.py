@@ -1,82 +1,24 @@
-"""The audit: records of every incident, lines of the audit log.
-
-Pure.
-"""
+"""The lines of the audit log. Pure."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
-from lightkeeper.monitor.decide.accounts import AuditedIncident, FleetFacts
 from lightkeeper.monitor.decide.rules import Reload
-from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import (
     Change,
     DecisionRow,
     DecisionState,
     Eviction,
     QuarantineEvent,
-    Remembered,
     Scope,
 )
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import Incident, State
-from lightkeeper.monitor.model.names import IncidentId
 from lightkeeper.monitor.model.observation import Pause
-from lightkeeper.monitor.model.plain import from_plain
 from lightkeeper.monitor.model.verdict import Kind
 from lightkeeper.monitor.store.audit_log import OURSELVES, Line, line
-
-# -- records -----------------------------------------------------------------------------------
-
-FACTS: Final = "facts"
-"""The part of an incident's audit in the store."""
-
-
-@dataclass(frozen=True, slots=True)
-class IncidentAudit:
-    """The records, by incident."""
-
-    facts: Mapping[IncidentId, FleetFacts] = field(default_factory=dict)
-    evictions: Mapping[IncidentId, Sequence[Eviction]] = field(default_factory=dict)
-    """All of each incident; the view has only the latest."""
-    config: KeeperConfig = field(default_factory=KeeperConfig)
-
-    def case(
-        self, incident: Incident, decisions: Sequence[DecisionRow], now_s: float
-    ) -> AuditedIncident:
-        """One incident with its records."""
-        return AuditedIncident(
-            incident=incident,
-            now_s=now_s,
-            decisions=tuple(sorted(decisions, key=lambda row: row.at_s)),
-            evictions=tuple(
-                sorted(self.evictions.get(incident.id, ()), key=lambda eviction: eviction.asked_s)
-            ),
-            facts=self.facts.get(incident.id),
-            config=self.config,
-        )
-
-
-def audit_of(remembered: Remembered, config: KeeperConfig) -> IncidentAudit:
-    """The records in the store; a part that cannot be read is left out."""
-    facts: dict[IncidentId, FleetFacts] = {}
-    for incident_id, part, body in remembered.audit:
-        with contextlib.suppress(ValueError):
-            if part == FACTS:
-                facts[incident_id] = from_plain(FleetFacts, body)
-    return IncidentAudit(facts, by_incident(remembered.taken_up), config)
-
-
-def by_incident(evictions: Iterable[Eviction]) -> dict[IncidentId, list[Eviction]]:
-    return grouped((eviction.incident_id, eviction) for eviction in evictions)
-
-
-# -- lines --------------------------------------------------------------------------------------
 
 # Who did what, when and why. Every line has `at` (UTC), `at_s`, `event`, `by`, `what`, `why` and
 # `incident` (null where there is none); some have more. Keys may be added.

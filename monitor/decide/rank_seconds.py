@@ -29,20 +29,25 @@ group has not trained since, keeps costing `recovering` until as many ranks are 
 for an hour at most. Any other rank that leaves has finished, and its open seconds are dropped.
 Ranks that report no steps are left out.
 
-Belongs here: this rule. Not here: what one incident cost (`accounts`), forecasts (`goodput`).
+*Incident*: a second lost to the kind of an incident is lost to that incident, and `recovering` to
+the one that ended the group's processes. The sum is what an incident cost, at least: what nobody
+watched, and a straggler's seconds before it was suspected, are missing.
+
+Belongs here: this rule. Not here: forecasts (`goodput`).
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lightkeeper.monitor.detect.track import FINISHED_PHASE
 from lightkeeper.monitor.model.incident import Incident, oldest_first
-from lightkeeper.monitor.model.names import GroupName, RankName, group_of
+from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName, group_of
 from lightkeeper.monitor.model.observation import Observation, Snapshot, absent
 from lightkeeper.monitor.model.verdict import RankHealth, Severity
 from lightkeeper.worker_server.wire import LONG_PHASES, StepState
@@ -100,17 +105,29 @@ _WORST_FIRST: Final = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 _RECENT_S: Final = 3600.0
 
 
+class Cause(NamedTuple):
+    """Why a rank-second is lost."""
+
+    name: str
+    incident: IncidentId | None = None
+    """The one to which it is lost."""
+
+
+def _by(incident: Incident) -> Cause:
+    return Cause(str(incident.kind), incident.id)
+
+
 @dataclass(frozen=True, slots=True)
 class Situation:
     open: tuple[Incident, ...]
     """Worst first, then oldest."""
-    named: dict[GroupName, str]
-    """Group -> kind of the worst open incident that names it."""
-    fell: dict[GroupName, float]
+    named: dict[GroupName, Cause]
+    """Group -> the worst open incident that names it."""
+    fell: dict[GroupName, tuple[float, IncidentId]]
     """Group -> when its incident last fired or its eviction was asked, within the last hour."""
     going: frozenset[GroupName]
     """Groups whose eviction is under way."""
-    others: str | None
+    others: Cause | None
     """What some rank does that all may wait for; None: nothing."""
 
     @property
@@ -122,7 +139,7 @@ class Situation:
         """Whether an open incident names this group, or it is being evicted."""
         return group in self.named or group in self.going
 
-    def cause(self, group: GroupName, own: str | None, *, failed: bool) -> str | None:
+    def cause(self, group: GroupName, own: Cause | None, *, failed: bool) -> Cause | None:
         """Why a second of a rank of this group is lost; None: not known (yet).
 
         Args:
@@ -130,48 +147,48 @@ class Situation:
             own: what the rank itself does (`own_cause`).
             failed: whether its last attempt was not committed.
         """
-        kind = str(self.open[0].kind) if self.open else None
-        cause = self.named.get(group) or own or kind or self.others
-        return FAILED_COMMIT if cause is None and failed else cause
+        worst = _by(self.open[0]) if self.open else None
+        cause = self.named.get(group) or own or worst or self.others
+        return Cause(FAILED_COMMIT) if cause is None and failed else cause
 
-    def explains(self, at_s: float) -> str | None:
-        """The kind of an open incident that began before a loss at `at_s`."""
-        return next((str(i.kind) for i in self.open if i.verdict.since_s <= at_s), None)
+    def explains(self, at_s: float) -> Cause | None:
+        """An open incident that began before a loss at `at_s`."""
+        return next((_by(i) for i in self.open if i.verdict.since_s <= at_s), None)
 
 
-def own_cause(step: StepState, health: RankHealth | None, *, recovering: bool) -> str | None:
-    """What a rank does other than train; `recovering`: whether its group is coming back."""
+def own_cause(step: StepState, health: RankHealth | None, recovering: Cause | None) -> Cause | None:
+    """What a rank does other than train; `recovering`: from what its group is coming back."""
     begins = step.commits == 0 or health is RankHealth.STARTING or step.phase == _INIT
     if step.healing or (begins and recovering):
-        return RECOVERING
+        return recovering or Cause(RECOVERING)
     if begins:
-        return STARTING
-    return step.phase if step.phase in _PAUSES else None
+        return Cause(STARTING)
+    return Cause(step.phase) if step.phase in _PAUSES else None
 
 
-def situation(snapshot: Snapshot, result: TickResult, own: Iterable[str | None]) -> Situation:
+def situation(snapshot: Snapshot, result: TickResult, own: Iterable[Cause]) -> Situation:
     """The one of this tick; `own`: what each rank does."""
     standing = sorted((i for i in result.incidents if i.open), key=oldest_first)
     standing.sort(key=lambda incident: _WORST_FIRST.index(incident.severity))
-    named: dict[GroupName, str] = {}
+    named: dict[GroupName, Cause] = {}
     for incident in standing:
         for group in incident.groups:
-            named.setdefault(group, str(incident.kind))
+            named.setdefault(group, _by(incident))
     times = [
-        (group, incident.milestones.firing_s)
+        (group, (incident.milestones.firing_s, incident.id))
         for incident in result.incidents
         if incident.milestones.firing_s is not None
         for group in incident.groups
     ]
     since_s = snapshot.now_s - _RECENT_S
     recent = [eviction for eviction in snapshot.evictions if eviction.asked_s >= since_s]
-    times += [(eviction.group, eviction.asked_s) for eviction in recent]
-    fell: dict[GroupName, float] = {}
-    for group, at_s in times:
-        fell[group] = max(at_s, fell.get(group, at_s))
+    times += [(eviction.group, (eviction.asked_s, eviction.incident_id)) for eviction in recent]
+    fell: dict[GroupName, tuple[float, IncidentId]] = {}
+    for group, at in times:
+        fell[group] = max(at, fell.get(group, at))
     going = frozenset(e.group for e in recent if not e.out and e.failed is None)
-    doing = set(own)
-    others = next((cause for cause in _ORDER if cause in doing), None)
+    doing = {cause.name: cause for cause in own}
+    others = next((doing[name] for name in _ORDER if name in doing), None)
     return Situation(tuple(standing), named, fell, going, others)
 
 
@@ -195,6 +212,8 @@ class Spent:
     """By cause."""
     usual_s: float | None = None
     """Usual seconds a commit; None until known."""
+    lost_to: Mapping[IncidentId, float] = field(default_factory=dict)
+    """Of this run, for each incident that was open since the usual pace is known."""
 
 
 @dataclass(slots=True)
@@ -209,7 +228,7 @@ class _Account:
     """Since the last commit, as far as not booked yet."""
     late: bool = False
     """Whether the open attempt took longer than allowed: all beyond the pace is lost."""
-    why: str | None = None
+    why: Cause | None = None
     """The cause when it became late; it may be over when the rank commits."""
     failed: bool = False
     """Whether an attempt failed since the last commit."""
@@ -222,12 +241,12 @@ class RankSeconds:
         self._blind_s = max(_BLIND_S, _BLIND_TICKS * tick_s)
         self._usual = UsualPace()
         self._accounts: dict[RankName, _Account] = {}
-        self._away: dict[RankName, float] = {}
-        """Rank missing since a fault -> since when."""
+        self._away: dict[RankName, tuple[float, Cause]] = {}
+        """Rank missing since a fault -> since when, and why."""
         self._whole = 0
         """Number of ranks before the first of them left."""
-        self._recovering: dict[GroupName, float] = {}
-        """Group of which a fault or an eviction ended a process -> when."""
+        self._recovering: dict[GroupName, tuple[float, Cause]] = {}
+        """Group of which a fault or an eviction ended a process -> when, and which."""
         self._back: dict[GroupName, float] = {}
         """Group in `Situation.fell` -> when it last trained without an incident or eviction."""
         self._untold: deque[tuple[float, float]] = deque()
@@ -237,9 +256,11 @@ class RankSeconds:
         """Seconds a commit, of the ranks that committed in this tick."""
         self._effective_s = 0.0
         self._lost_s: dict[str, float] = {}
+        self.lost_to: dict[IncidentId, float] = {}
 
     def turn(self) -> None:
         """A new run begins: nobody of the last one comes back. The counters stay."""
+        self.lost_to = {}
         self._accounts, self._away, self._recovering, self._back = {}, {}, {}, {}
 
     def push(self, snapshot: Snapshot, result: TickResult) -> Spent:
@@ -256,18 +277,22 @@ class RankSeconds:
         if stands.quiet or self._usual.commit_s is None:
             self._usual.push(self._now_s, self._paces)
         self._explain(stands)
+        if self._usual.commit_s is not None:
+            self.lost_to = {**dict.fromkeys((i.id for i in stands.open), 0.0), **self.lost_to}
         since_s = self._now_s - _AWAY_S
-        self._recovering = {g: at_s for g, at_s in self._recovering.items() if at_s >= since_s}
+        self._recovering = {g: at for g, at in self._recovering.items() if at[0] >= since_s}
         self._back = {group: at_s for group, at_s in self._back.items() if group in stands.fell}
-        return Spent(self._effective_s, dict(self._lost_s), self._usual.commit_s)
+        return Spent(
+            self._effective_s, dict(self._lost_s), self._usual.commit_s, dict(self.lost_to)
+        )
 
-    def _own_causes(self, snapshot: Snapshot, result: TickResult) -> dict[RankName, str]:
+    def _own_causes(self, snapshot: Snapshot, result: TickResult) -> dict[RankName, Cause]:
         """What ranks do other than train, for those that do."""
-        own: dict[RankName, str] = {}
+        own: dict[RankName, Cause] = {}
         for rank, report in snapshot.reports.items():
             if (step := report.step) is not None:
-                recovering = bool(self._recovering) and group_of(rank) in self._recovering
-                cause = own_cause(step, result.rank_health.get(rank), recovering=recovering)
+                back = self._recovering.get(group_of(rank)) if self._recovering else None
+                cause = own_cause(step, result.rank_health.get(rank), back and back[1])
                 if cause is not None:
                     own[rank] = cause
         return own
@@ -281,35 +306,34 @@ class RankSeconds:
         size = len(self._accounts)
         for rank in absent(self._accounts, present):
             account = self._accounts.pop(rank)
-            if self._fell(account.group, stands):
+            if (recovering := self._fell(account.group, stands)) is not None:
                 self._whole = max(self._whole, size)
-                self._away[rank] = self._now_s
-                self._lose_open(account, stands.named.get(account.group, RECOVERING))
+                self._away[rank] = self._now_s, recovering
+                self._lose_open(account, stands.named.get(account.group, recovering))
         self._away = {
-            rank: since_s
-            for rank, since_s in self._away.items()
+            rank: (since_s, cause)
+            for rank, (since_s, cause) in self._away.items()
             if rank not in present and self._now_s - since_s <= _AWAY_S
         }
         if not self._away:
             self._whole = 0
         away = min(len(self._away), max(0, self._whole - len(present)))
         for rank in sorted(self._away)[:away]:
-            self._lose(span_s, stands.named.get(group_of(rank), RECOVERING))
+            self._lose(span_s, stands.named.get(group_of(rank), self._away[rank][1]))
 
-    def _fell(self, group: GroupName, stands: Situation) -> bool:
-        """Whether a fault or an eviction since the group last trained explains that a process
-        ended: then the group is coming back, or stays away.
+    def _fell(self, group: GroupName, stands: Situation) -> Cause | None:
+        """The fault or eviction since the group last trained that explains that a process ended:
+        then the group is coming back, or stays away. None: there is none.
         """
-        at_s = stands.fell.get(group)
-        fell = at_s is not None and at_s >= self._back.get(group, at_s)
-        if fell:
-            self._recovering.setdefault(group, self._now_s)
-        return fell
+        at_s, incident = stands.fell.get(group, (-math.inf, None))
+        if at_s < self._back.get(group, at_s) or incident is None:
+            return None
+        return self._recovering.setdefault(group, (self._now_s, Cause(RECOVERING, incident)))[1]
 
     # -- present ranks ----------------------------------------------------------------------------
 
     def _take(
-        self, seen: Observation, stands: Situation, own: str | None, span_s: float, *, warm: bool
+        self, seen: Observation, stands: Situation, own: Cause | None, span_s: float, *, warm: bool
     ) -> None:
         """Take one rank; `warm`: whether its first steps are over."""
         rank, group, report = seen.rank, seen.identity.group, seen.report
@@ -325,7 +349,7 @@ class RankSeconds:
             self._accounts.pop(rank, None)
         elif account is None or account.incarnation != incarnation:
             if account is not None:
-                own = RECOVERING if self._fell(group, stands) else own or STARTING
+                own = self._fell(group, stands) or own or Cause(STARTING)
                 self._lose_open(account, stands.cause(group, own, failed=False))
             self._accounts[rank] = _Account(group, incarnation, step.commits, step.commit_failures)
         elif not report.process.alive:
@@ -335,7 +359,13 @@ class RankSeconds:
             self._train(account, step, stands, own, warm=warm)
 
     def _train(
-        self, account: _Account, step: StepState, stands: Situation, own: str | None, *, warm: bool
+        self,
+        account: _Account,
+        step: StepState,
+        stands: Situation,
+        own: Cause | None,
+        *,
+        warm: bool,
     ) -> None:
         """Book a live process: what it committed, and what the open attempt costs."""
         account.failed = account.failed or step.commit_failures > account.failures
@@ -350,7 +380,9 @@ class RankSeconds:
             self._back[group] = self._now_s
             self._recovering.pop(group, None)
 
-    def _commit(self, account: _Account, step: StepState, cause: str | None, *, warm: bool) -> bool:
+    def _commit(
+        self, account: _Account, step: StepState, cause: Cause | None, *, warm: bool
+    ) -> bool:
         """Close the commits since the last tick, if any."""
         done, account.commits = step.commits - account.commits, step.commits
         if done <= 0:
@@ -359,14 +391,14 @@ class RankSeconds:
         closed_s, account.open_s = account.open_s - since_s, since_s
         account.late, account.failed, account.why = False, False, None
         if done == step.commits or step.healing:  # the first of all: start and compilation
-            self._lose(closed_s, cause or STARTING)
+            self._lose(closed_s, cause or Cause(STARTING))
             return False
         self._book(closed_s, done, cause)
         if warm:
             self._paces.append(closed_s / done)
         return True
 
-    def _book(self, closed_s: float, commits: int, cause: str | None) -> None:
+    def _book(self, closed_s: float, commits: int, cause: Cause | None) -> None:
         """Book seconds up to a commit; all are effective before the pace is known."""
         usual_s = self._usual.commit_s
         worth_s = closed_s if usual_s is None else commits * usual_s
@@ -376,7 +408,7 @@ class RankSeconds:
             self._effective_s += min(closed_s, worth_s)
             self._lose(closed_s - worth_s, cause)
 
-    def _overrun(self, account: _Account, step: StepState, cause: str | None) -> None:
+    def _overrun(self, account: _Account, step: StepState, cause: Cause | None) -> None:
         """Book the seconds by which an open attempt exceeds its limit."""
         usual_s = self._usual.commit_s
         if step.commits == 0 or step.healing:
@@ -390,12 +422,12 @@ class RankSeconds:
 
     # -- booking ----------------------------------------------------------------------------------
 
-    def _lose_open(self, account: _Account, cause: str | None) -> None:
+    def _lose_open(self, account: _Account, cause: Cause | None) -> None:
         """Book as lost what a process can no longer commit."""
         self._lose(account.open_s, cause)
         account.open_s = 0.0
 
-    def _lose(self, seconds: float, cause: str | None) -> None:
+    def _lose(self, seconds: float, cause: Cause | None) -> None:
         if seconds <= 0:
             return
         if cause is None:
@@ -404,7 +436,10 @@ class RankSeconds:
                 before_s = self._untold.pop()[1]
             self._untold.append((self._now_s, before_s + seconds))
         else:
-            self._lost_s[cause] = self._lost_s.get(cause, 0.0) + seconds
+            self._lost_s[cause.name] = self._lost_s.get(cause.name, 0.0) + seconds
+            if cause.incident is not None:
+                before_s = self.lost_to.get(cause.incident, 0.0)
+                self.lost_to[cause.incident] = before_s + seconds
 
     def _explain(self, stands: Situation) -> None:
         """Book waiting seconds on an incident that began before; after a minute, on none."""
@@ -412,7 +447,7 @@ class RankSeconds:
         for at_s, seconds in waiting:
             cause = stands.explains(at_s)
             if cause is None and self._now_s - at_s >= _PATIENCE_S:
-                cause = UNEXPLAINED
+                cause = Cause(UNEXPLAINED)
             if cause is None:
                 self._untold.append((at_s, seconds))
             else:

@@ -317,6 +317,8 @@ def _going_and_coming(history: History, incident: Incident, since_s: float) -> I
         at_s = _rejoined_s(history, incident)
         if at_s is not None:
             incident = _reached(incident, at_s, "rejoined", "the group commits again")
+            back = (t.rank for t in history.present() if t.group in incident.groups)
+            incident = replace(incident, back_on=history.hosts(tuple(back)))
     return incident
 
 

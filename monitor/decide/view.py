@@ -9,7 +9,7 @@ wrong with a rank, whether the job is well. Its form for programs is `view_json`
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice, pairwise
@@ -19,10 +19,10 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from lightkeeper.monitor.decide.accounts import AuditedIncident, IncidentAccount, account
-from lightkeeper.monitor.decide.audit import IncidentAudit
+from lightkeeper.monitor.decide.accounts import IncidentAccount, Totals, account, totals_of
 from lightkeeper.monitor.decide.rank_seconds import Spent
 from lightkeeper.monitor.decide.tempo import Tempo
+from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import DecisionRow, Eviction, QuarantineEntry, Remembered
 from lightkeeper.monitor.model.incident import BundleView, Incident, newest_first, oldest_first
 from lightkeeper.monitor.model.names import (
@@ -151,11 +151,13 @@ class RecentIncidents:
     def __init__(self, remembered: Remembered) -> None:
         self._incidents: dict[IncidentId, Incident] = {}
         self._decisions: dict[IncidentId, tuple[DecisionRow, ...]] = {}
-        self._evictions: dict[IncidentId, Eviction] = {}
+        self._evictions: dict[IncidentId, dict[float, Eviction]] = {}
+        """By the time of their decision."""
         self.take_incidents(remembered.incidents[:INCIDENTS_KEPT])
         for row in remembered.decisions:
             self.take_decision(row)
-        self.take_evictions(remembered.taken_up)
+        for eviction in remembered.evictions:
+            self.take_eviction(eviction)
 
     def take_incidents(self, incidents: Sequence[Incident]) -> None:
         """Take incidents that are new or have changed."""
@@ -179,10 +181,10 @@ class RecentIncidents:
                 return
         self._decisions[row.incident_id] = (*rows, row)[-DECISIONS_KEPT:]
 
-    def take_evictions(self, evictions: Sequence[Eviction]) -> None:
-        """Take the progress of evictions, oldest first; the latest of each incident is kept."""
-        for progress in evictions:
-            self._evictions[progress.incident_id] = progress
+    def take_eviction(self, eviction: Eviction) -> None:
+        """Take the progress of an eviction, once an evictor has it."""
+        if eviction.taken_up:
+            self._evictions.setdefault(eviction.incident_id, {})[eviction.of_s] = eviction
 
     def incidents(self) -> tuple[Incident, ...]:
         """All, newest first."""
@@ -195,9 +197,9 @@ class RecentIncidents:
         """By incident, oldest first."""
         return dict(self._decisions)
 
-    def evictions(self) -> Mapping[IncidentId, Eviction]:
-        """The latest of each incident."""
-        return dict(self._evictions)
+    def evictions(self) -> Mapping[IncidentId, Sequence[Eviction]]:
+        """By incident, oldest first."""
+        return {key: tuple(by_time.values()) for key, by_time in self._evictions.items()}
 
 
 # Ranks that were here and are gone: a job that ended differs from one that never began.
@@ -299,8 +301,8 @@ class View:
     incidents: tuple[Incident, ...] = ()
     """All that are remembered, newest first."""
     decisions: Mapping[IncidentId, Sequence[DecisionRow]] = field(default_factory=dict)
-    evictions: Mapping[IncidentId, Eviction] = field(default_factory=dict)
-    """The latest of each incident."""
+    evictions: Mapping[IncidentId, Sequence[Eviction]] = field(default_factory=dict)
+    """Of each incident, oldest first."""
     bundles: Mapping[IncidentId, BundleView] = field(default_factory=dict)
     evicting: frozenset[GroupName] = frozenset()
     quarantine: tuple[QuarantineEntry, ...] = ()
@@ -319,8 +321,6 @@ class View:
     """Effective rank-seconds, and the lost ones by cause."""
     tokens: Mapping[GroupName, int] = field(default_factory=dict)
     """Trained on since this monitor started, for groups that report any."""
-    audit: IncidentAudit = field(default_factory=IncidentAudit)
-    """What accounts are made from."""
     rules: Effective | None = None
     """The policy in force."""
     lighthouse: LighthouseRecord = field(default_factory=LighthouseRecord)
@@ -351,7 +351,7 @@ class View:
         latest: dict[GroupName, tuple[Incident, Eviction]] = {}
         for incident in self.incidents:
             if run is None or incident.run in ("", run.id):
-                for eviction in filter(None, (self.evictions.get(incident.id),)):
+                for eviction in self.evictions.get(incident.id, ())[-1:]:
                     latest.setdefault(eviction.group, (incident, eviction))
         return {
             group: max(0.0, self.snapshot.now_s - (eviction.ended_s or eviction.asked_s))
@@ -375,17 +375,30 @@ class View:
         healths = self.result.rank_health
         return frozenset(rank for rank, health in healths.items() if health in waits)
 
-    def case(self, incident: Incident) -> AuditedIncident:
-        """What the account of an incident is made from."""
-        rows = self.decisions.get(incident.id, ())
-        return self.audit.case(incident, rows, self.snapshot.now_s)
+    def account(self, incident: Incident) -> IncidentAccount:
+        rows, evictions = self.decisions.get(incident.id, ()), self.evictions.get(incident.id, ())
+        lost = (run.lost[incident.id] for run in self.runs if incident.id in run.lost)
+        marks, config = incident.milestones, KeeperConfig()
+        config = config if self.rules is None else self.rules.config
+        asked_s = evictions[-1].asked_s if evictions else marks.firing_s
+        since_s = marks.evict_asked_s or asked_s
+        watched = since_s is not None and self.snapshot.now_s - since_s <= config.follow_s
+        return account(
+            incident, rows, evictions, lost=next(lost, None),
+            watched=watched and incident.run_over_s is None,
+        )  # fmt: skip
+
+    def totals(self, incidents: Iterable[Incident]) -> Totals:
+        """What those of them came to that have fired."""
+        fired = (incident for incident in incidents if incident.milestones.firing_s is not None)
+        return totals_of([self.account(incident) for incident in fired])
 
     def face(self, incident: Incident) -> Face:
         """An incident as people see it."""
         return face_of(incident, self.decisions.get(incident.id, ()), self.snapshot.now_s)
 
     def report(self, incident: Incident) -> IncidentReport:
-        case, victims = self.case(incident), incident.verdict.victims
+        victims, lasted_s = incident.verdict.victims, self.snapshot.now_s - incident.verdict.since_s
         troubles = {
             rank: trouble_of(self.by_rank[rank])
             for rank in incident.suspects
@@ -394,12 +407,11 @@ class View:
         return IncidentReport(
             incident=incident,
             face=self.face(incident),
-            account=account(case),
-            decisions=case.decisions,
-            evictions=case.evictions,
-            latest=self.evictions.get(incident.id),
+            account=self.account(incident),
+            decisions=self.decisions.get(incident.id, ()),
+            evictions=self.evictions.get(incident.id, ()),
             bundle=self.bundles.get(incident.id),
-            for_s=max(0.0, case.now_s - incident.verdict.since_s) if incident.open else None,
+            for_s=max(0.0, lasted_s) if incident.open else None,
             waiting=len(self.waiting.intersection(victims)),
             seen={rank: trouble for rank, trouble in troubles.items() if trouble},
             victims=self._some(victims),
@@ -431,8 +443,6 @@ class IncidentReport:
     """Oldest first."""
     evictions: Sequence[Eviction] = ()
     """Oldest first."""
-    latest: Eviction | None = None
-    """Of the evictions."""
     bundle: BundleView | None = None
     for_s: float | None = None
     """How long it has lasted; None: it is over."""
@@ -447,8 +457,13 @@ class IncidentReport:
     @property
     def began_s(self) -> float:
         """When the fault began, as nearly as known."""
-        parts, first_s = self.account.intervals, self.incident.milestones.first_seen_s
-        return parts[0].start_s if parts else first_s
+        first_s, since_s = self.incident.milestones.first_seen_s, self.incident.verdict.since_s
+        return since_s if 0 < since_s <= first_s else first_s
+
+    @property
+    def latest(self) -> Eviction | None:
+        """Of the evictions."""
+        return self.evictions[-1] if self.evictions else None
 
 
 @dataclass(frozen=True, slots=True)

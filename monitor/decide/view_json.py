@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lightkeeper.monitor.decide.accounts import account_to_json
 from lightkeeper.monitor.decide.headline import headline_of
 from lightkeeper.monitor.decide.rules import (
     GUARDS,
@@ -162,7 +161,7 @@ def report_to_json(report: IncidentReport) -> dict[str, Any]:
         "decisions": [decision_to_json(row) for row in report.decisions],
         "eviction": None if report.latest is None else eviction_to_json(report.latest),
         "evictions": [eviction_to_json(eviction) for eviction in report.evictions],
-        "account": account_to_json(report.account),
+        "account": to_plain(report.account),
         "bundle": None if bundle is None else {
             "url": bundle_url(incident.id), "bytes": bundle.nbytes, "written_s": bundle.written_s,
         },

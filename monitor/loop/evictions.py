@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from lightkeeper.monitor.act import quarantine as offences
@@ -112,6 +112,7 @@ class Acting:
         self._errors = errors
         self._config = config
         self.recent = RecentIncidents(Remembered())
+        """Those of the store after a takeover."""
         self._held: dict[IncidentId, str] = {}
         """Why an incident's eviction is held back."""
         self._hosts_known = False
@@ -121,10 +122,6 @@ class Acting:
     @property
     def _evictions(self) -> EvictionLog:
         return self._components.evictors.log
-
-    def adopt(self, remembered: Remembered) -> None:
-        self.recent = RecentIncidents(remembered)
-        self._components.auditor.adopt(remembered)
 
     def act(self, result: TickResult, snapshot: Snapshot, epoch: int) -> None:
         """Record the decisions, then hand them over."""
@@ -139,7 +136,8 @@ class Acting:
             quarantine = components.quarantine  # kept for weeks, as evidence
             quarantine.take(offences.accusations(result.changed, before, snapshot))
             quarantine.take(offences.evictions(result.decisions, self.recent.get, snapshot))
-        self._audit(snapshot, result, before)
+        with self._errors.part("audit"):
+            components.auditor.took_place(snapshot, result.changed, before)
         for incident in result.changed:
             _log(incident, before.get(incident.id))
         self._warn_of_one_host(snapshot)
@@ -152,7 +150,6 @@ class Acting:
             self._tell_changes()
             self._hand_over(snapshot)
         components.store.flush()
-        self.recent.take_evictions(components.evictors.progress())
         with self.deciding:
             self._tell_changes()
 
@@ -244,8 +241,12 @@ class Acting:
         return None
 
     def _tell_changes(self) -> None:
-        """Count and show the changes of evictions."""
+        """Count, log and show the changes of evictions."""
         for before, after in self._evictions.take_changes():
+            self.recent.take_eviction(after)
+            with self._errors.part("audit"):
+                now_s = self._components.clock.now_s()
+                self._components.auditor.evicting(before, after, now_s)
             if before is None or row_of(before) != row_of(after):
                 self._record(row_of(after))
             ends = before is not None and before.under_way and not after.open
@@ -267,15 +268,6 @@ class Acting:
         for eviction in self._waiting():
             why = self._components.store.last_error or "not on disk yet"
             yield f"eviction of {eviction.group} waits: its decision is not written ({why})"
-
-    def _audit(
-        self, snapshot: Snapshot, result: TickResult, before: Mapping[IncidentId, Incident]
-    ) -> None:
-        """Note what an incident's account needs, before anything is carried out."""
-        components, recent = self._components, self.recent
-        with self._errors.part("audit"):
-            components.auditor.took_place(snapshot, result.changed, before)
-            components.auditor.forget(recent.incidents())
 
     # -- by hand ------------------------------------------------------------------------------
 

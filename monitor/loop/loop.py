@@ -22,7 +22,7 @@ from lightkeeper.monitor.act.quarantine import SWITCH
 from lightkeeper.monitor.decide.pipeline import TickResult
 from lightkeeper.monitor.decide.rank_seconds import RankSeconds, Spent
 from lightkeeper.monitor.decide.tempo import TempoBook, TrendBook
-from lightkeeper.monitor.decide.view import DepartureBook, NotPossible, View
+from lightkeeper.monitor.decide.view import DepartureBook, NotPossible, RecentIncidents, View
 from lightkeeper.monitor.journal.writer import Stats
 from lightkeeper.monitor.loop.components import (
     Components,
@@ -412,8 +412,10 @@ class Keeper:
         self._leadership.close()
 
     def _show_stored(self, remembered: Remembered) -> None:
-        self._acting.adopt(remembered)
-        self._runs = self._runs or remembered.runs[:RUNS_KEPT]
+        self._acting.recent = RecentIncidents(remembered)
+        if not self._runs and remembered.runs:
+            self._runs = remembered.runs[:RUNS_KEPT]
+            self._rank_seconds.lost_to = dict(self._runs[0].lost)
         self._result = replace(self._result, incidents=self._acting.recent.incidents())
 
     def _reconfigure(self) -> None:
@@ -457,7 +459,7 @@ class Keeper:
         """Pass on the state that people are notified of; each sink's worker picks what is new."""
         notifier, recent = self._leadership.components.notify, self._acting.recent
         if notifier is not None:
-            evictions = recent.evictions().values()
+            evictions = [of_one[-1] for of_one in recent.evictions().values()]
             faults = [i for i in recent.incidents() if i.kind is not Kind.BY_HAND]
             facts = NoticeFacts(
                 snapshot.now_s, faults, recent.decisions(), evictions,
@@ -478,16 +480,18 @@ class Keeper:
 
     def _note_run(self, snapshot: Snapshot, trend: Sequence[TrendPoint]) -> None:
         """Keep what is known of the run, for when it is over."""
-        alive = [seen for seen in snapshot.reports.values() if seen.process.alive]
-        if not alive or not self._runs:
+        if not self._runs:
             return
         before, *past = self._runs
-        steps = (seen.step.step for seen in alive if seen.step is not None)
-        every = -(-len(trend) // POINTS_KEPT) or 1
-        run = replace(
-            before, seen_s=snapshot.now_s, ranks=max(before.ranks, len(alive)),
-            step=max(steps, default=before.step), trend=tuple(trend[::every]),
-        )  # fmt: skip
+        run = replace(before, lost=self._spent.lost_to)
+        alive = [seen for seen in snapshot.reports.values() if seen.process.alive]
+        if alive:
+            steps = (seen.step.step for seen in alive if seen.step is not None)
+            every = -(-len(trend) // POINTS_KEPT) or 1
+            run = replace(
+                run, seen_s=snapshot.now_s, ranks=max(before.ranks, len(alive)),
+                step=max(steps, default=before.step), trend=tuple(trend[::every]),
+            )  # fmt: skip
         if before.seen_s // _RUN_SAVED_S != run.seen_s // _RUN_SAVED_S:
             self._components.store.save_run(run)
         self._runs = (run, *past)
@@ -523,7 +527,6 @@ class Keeper:
             departures=self._departures.push(snapshot),
             spent=self._spent,
             tokens=self._tempos.tokens,
-            audit=components.auditor.audit,
             troubles=(
                 *troubles(components, result, self._errors.broken, self._leadership.components),
                 *self._acting.troubles(),

@@ -497,8 +497,6 @@ class Remembered:
     targets: tuple[Mapping[str, Any], ...] = ()
     notices: tuple[tuple[str, str, Mapping[str, Any]], ...] = ()
     """Sink, key, and what was sent to it."""
-    audit: tuple[tuple[IncidentId, str, Mapping[str, Any]], ...] = ()
-    """Incident, part (`loop.auditor`), and what was noted."""
     runs: tuple[Run, ...] = ()
     """Newest first."""
     switches: Mapping[str, str] = field(default_factory=dict)

@@ -94,6 +94,8 @@ class Incident:
     """Of the latest verdict, by whether the job trains."""
     hosts: tuple[Host, ...] = ()
     """Of the suspects when they were first seen, sorted."""
+    back_on: tuple[Host, ...] = ()
+    """Where its groups ran when they committed again, sorted."""
     candidates: tuple[RankName, ...] = ()
     """Of the latest verdict, if it is unsure."""
     training: Training = Training.UNKNOWN

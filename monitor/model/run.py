@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from lightkeeper.monitor.model.names import RunId
+from lightkeeper.monitor.model.names import IncidentId, RunId
 from lightkeeper.monitor.model.plain import Moment, readable
 
 
@@ -40,3 +41,5 @@ class Run:
     """The address from which its first rank registered."""
     trend: tuple[TrendPoint, ...] = ()
     """Of its last hour; oldest first."""
+    lost: Mapping[IncidentId, float] = field(default_factory=dict)
+    """Incident -> rank-seconds lost to it, as far as they were watched (`decide.rank_seconds`)."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
 from lightkeeper.monitor.decide.accounts import OPEN, Totals
 from lightkeeper.monitor.decide.view import IncidentReport, bundle_url
-from lightkeeper.monitor.model.eviction import Eviction, Rung, RungOutcome, RungResult
+from lightkeeper.monitor.model.eviction import Eviction, Guard, Rung, RungOutcome, RungResult
 from lightkeeper.monitor.model.incident import Incident, State, Training
 from lightkeeper.monitor.model.verdict import MEANINGS, Kind
 from lightkeeper.monitor.model.wording import counted, listed, who
@@ -48,7 +49,7 @@ def facts(report: IncidentReport, now_s: float) -> Iterator[Fact]:
     whose = clean(who(incident, 3), 240) or _names(incident.groups) or nobody
     accused = incident.kind not in (Kind.BY_HAND, Kind.LIGHTHOUSE_AWAY)
     sure = str(incident.verdict.confidence) if accused else ""
-    yield Fact("who", whose, ", ".join(filter(None, (_names(account.ran_on), sure))), "idle")
+    yield Fact("who", whose, ", ".join(filter(None, (_names(incident.hosts), sure))), "idle")
     first_s, last_s = report.began_s, incident.ended_s
     yield Fact("since", time_of_day(first_s), f"{span(max(0.0, now_s - first_s))} ago", "idle")
     word, tone = _DONE.get(account.outcome, (account.outcome, "idle"))
@@ -77,7 +78,7 @@ def _who_did(report: IncidentReport) -> str:
     if account.outcome == "watched":
         return account.why
     if not account.evicted:
-        return f"by {plain(account.holds[-1].guard)}" if account.holds else ""
+        return f"by {plain(report.decisions[-1].guard or '')}" if report.decisions else ""
     asked_s = report.incident.milestones.evict_asked_s
     after = (
         f", after {span(asked_s - report.began_s)}" if asked_s and asked_s > report.began_s else ""
@@ -176,7 +177,7 @@ class TimelineRow:
 
 def events(report: IncidentReport) -> list[TimelineRow]:
     """All rows, in order of beginning."""
-    rows = [*_seen(report), *_held(report), *_steps(report), *_came_of_it(report)]
+    rows = [*_seen(report), *list(_held(report))[-8:], *_steps(report), *_came_of_it(report)]
     return sorted(rows, key=lambda event: event.start_s)[:_EVENTS]
 
 
@@ -198,10 +199,15 @@ def _seen(report: IncidentReport) -> Iterator[TimelineRow]:
 
 
 def _held(report: IncidentReport) -> Iterator[TimelineRow]:
-    for hold in report.account.holds[-8:]:
-        yield TimelineRow(
-            f"held: {plain(hold.guard)}", hold.start_s, hold.end_s, "away", hold.reason
-        )
+    """Guards that held; one that only changed its words is one row, with the latest."""
+    ends_s = [*(row.at_s for row in report.decisions[1:]), report.incident.ended_s]
+    rows = zip(report.decisions, ends_s, strict=False)  # without decisions there is no end
+    for guard, together in groupby(rows, lambda row: row[0].guard):
+        if guard is not None and guard != Guard.WATCH_ONLY:
+            held = list(together)
+            start_s, (last, end_s) = held[0][0].at_s, held[-1]
+            detail = ". ".join(filter(None, (last.reason, last.body.get("release"))))
+            yield TimelineRow(f"held: {plain(guard)}", start_s, end_s, "away", detail)
 
 
 def _steps(report: IncidentReport) -> Iterator[TimelineRow]:
@@ -317,9 +323,7 @@ def incident_page(
         observed=list(_observed(report)),
         steps=steps_of,
         step_names=STEPS,
-        PARTS=PARTS,
         decisions=() if report.account.outcome == "watched" else report.decisions[-_ROWS:],
-        holds=report.account.holds[-_ROWS:],
         earlier=earlier,
     )
     return document(title(incident), *parts.values(), script=SCRIPT, styles=(STYLE,),
@@ -346,32 +350,17 @@ def steps_of(eviction: Eviction) -> Iterator[tuple[Rung, RungOutcome | None]]:
 
 # The same as text.
 
-PARTS: Final = {
-    "seen": "it was seen",
-    "firing": "it was sure",
-    "decided": "it was decided",
-    "asked": "it was asked",
-    "gone": "its processes were gone",
-    "left": "it left the quorum",
-    "survivors": "the others committed",
-    "rejoined": "it was back",
-}
-"""The end of each part of an incident."""
-_BAR: Final = 36
-"""Width of the bar chart."""
 _NAMED: Final = 12
 
 
 def incident_text(report: IncidentReport, base: str, journal: Path | None) -> str:
     """`base`: URL of the monitor; `journal`: its folder, for `lightkeeper replay`."""
-    parts, incident = report.account.intervals, report.incident
-    rungs = [rung for eviction in report.evictions for rung in eviction.rungs]
+    incident, rows = report.incident, events(report)
+    ends = [row.start_s if row.end_s is None else row.end_s for row in rows]
     return render_text(
         "incident.txt", report=report, incident=incident, account=report.account, base=base,
-        journal=journal, bundle_url=bundle_url(incident.id), parts=parts, PARTS=PARTS,
-        rungs=sorted(rungs, key=lambda rung: rung.started_s), bar=_bar,
-        total_s=sum(part.seconds for part in parts), names=_many, filled=filled,
-        took=lambda s: "as long as is known" if s is None else f"{s:.1f} s",
+        journal=journal, bundle_url=bundle_url(incident.id), events=rows,
+        end_s=max(ends, default=0.0), names=_many, filled=filled,
         row=lambda name, text: filled(f"  {name:<16}", text),
     )  # fmt: skip
 
@@ -379,15 +368,6 @@ def incident_text(report: IncidentReport, base: str, journal: Path | None) -> st
 def _many(names: Sequence[str], count: int = 0) -> str:
     shown = wording.listed(names, _NAMED)
     return f"{shown} and {count - len(names):,} more" if count > len(names) else shown
-
-
-def _bar(start_s: float, seconds: float, total_s: float) -> str:
-    """A bar for this part of the whole."""
-    if total_s <= 0:
-        return " " * _BAR
-    start = min(_BAR - 1, int(start_s / total_s * _BAR))
-    length = max(1, round(seconds / total_s * _BAR)) if seconds > 0 else 0
-    return (" " * start + "#" * length)[:_BAR].ljust(_BAR)
 
 
 # The list of all.

@@ -11,13 +11,7 @@ from typing import Any, Final
 
 from flask import Blueprint, Flask, Response, current_app, request
 
-from lightkeeper.monitor.decide.accounts import (
-    Choice,
-    ChoiceError,
-    account,
-    find,
-    totals_of,
-)
+from lightkeeper.monitor.decide.accounts import Choice, ChoiceError, find
 from lightkeeper.monitor.decide.view import SCHEMA, View, bundle_url
 from lightkeeper.monitor.decide.view_json import report_to_json
 from lightkeeper.monitor.model.eviction import Scope
@@ -379,7 +373,7 @@ def incidents_for_people() -> Response:
         asked=asked,
         total=len(incidents),
         remembered=len(view.incidents),
-        totals=totals_of(map(view.case, incidents)) if incidents else None,
+        totals=view.totals(incidents) if incidents else None,
         wrong=wrong,
         job=job_of(view),
         runs=[run.id for run in view.runs],
@@ -407,7 +401,7 @@ def _earlier(view: View, incident: Incident) -> list[Earlier]:
         same = [f"host {name}" for name in sorted({*incident.hosts} & {*other.hosts})[:2]]
         same += [f"group {name}" for name in sorted({*incident.groups} & {*other.groups})[:2]]
         if before and same and len(earlier) < _SIMILAR:
-            earlier.append(Earlier(other, account(view.case(other)).outcome, ", ".join(same)))
+            earlier.append(Earlier(other, view.account(other).outcome, ", ".join(same)))
     return earlier
 
 

@@ -15,7 +15,7 @@ from lightkeeper.monitor.act.http import FetchError, Question
 from lightkeeper.monitor.act.launches import Target
 from lightkeeper.monitor.act.lighthouse import lighthouse_json
 from lightkeeper.monitor.act.poller import describe_status
-from lightkeeper.monitor.decide.accounts import Choice, totals_of
+from lightkeeper.monitor.decide.accounts import Choice
 from lightkeeper.monitor.decide.view import SCHEMA, View
 from lightkeeper.monitor.decide.view_json import (
     degraded,
@@ -156,7 +156,7 @@ def incidents() -> Response:
         return {
             "schema": SCHEMA,
             "incidents": [report_to_json(view.report(incident)) for incident in incidents[:limit]],
-            "totals": to_plain(totals_of(map(view.case, incidents))),
+            "totals": to_plain(view.totals(incidents)),
         }
 
     return _rendered(f"incidents {limit}", body) if choice == Choice() else answer(body(the_view()))

@@ -18,7 +18,7 @@ def runs_to_json(view: View) -> Iterator[dict[str, Any]]:
     fired = Counter(i.run for i in view.incidents if i.milestones.firing_s is not None)
     for run in view.runs:
         plain = to_plain(run)
-        del plain["trend"], plain["bringer"]
+        del plain["trend"], plain["bringer"], plain["lost"]
         yield {**plain, "lasted_s": max(0.0, run.seen_s - run.began_s), "incidents": fired[run.id]}
 
 

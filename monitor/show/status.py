@@ -224,7 +224,7 @@ def _done(view: View, evicted: Sequence[IncidentReport]) -> Iterator[str]:
         account, incident = report.account, report.incident
         asked_s = incident.last_seen_s if report.latest is None else report.latest.asked_s
         what = f"{_HOW[account.outcome]} {listed(incident.groups, _SHOWN)}"
-        tail = f", back on {listed(account.back_on, _SHOWN)}" if account.back_on else ""
+        tail = f", back on {listed(incident.back_on, _SHOWN)}" if incident.back_on else ""
         why = f"{incident.kind} of {listed(incident.culprits, _SHOWN) or 'nobody named'}"
         if incident.kind is Kind.BY_HAND:
             why = "by hand"

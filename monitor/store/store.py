@@ -36,7 +36,7 @@ from lightkeeper.monitor.model.eviction import (
     row_of,
 )
 from lightkeeper.monitor.model.incident import Incident, incident_from_json, incident_to_json
-from lightkeeper.monitor.model.names import IncidentId, RankName
+from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.model.plain import from_plain, to_plain
 from lightkeeper.monitor.model.run import Run
 from lightkeeper.monitor.store.place import StoreError, StorePlace, parse_place
@@ -180,10 +180,6 @@ class Store:
         row = None if body is None else {"body": json.dumps(body)}
         self._put("notices", {"sink": sink, "key": key}, row)
 
-    def save_audit(self, incident_id: IncidentId, part: str, body: Mapping[str, Any]) -> None:
-        key = {"incident_id": incident_id, "part": part}
-        self._put("audit", key, {"body": json.dumps(body)})
-
     def save_run(self, run: Run) -> None:
         row = {"began_s": run.began_s, "body": json.dumps(to_plain(run))}
         self._put("runs", {"id": run.id}, row)
@@ -296,7 +292,6 @@ def remembered(rows: Rows) -> tuple[Remembered, int]:
         ),
         targets=read("targets", dict, order="rank"),
         notices=read("notices", lambda *row: row, "sink", "key", order="key"),
-        audit=read("audit", lambda *row: row, "incident_id", "part", order="incident_id"),
         runs=read("runs", lambda body: from_plain(Run, body), order="-began_s"),
         switches=dict(rows("switches", "name", "body", order="name")),
     )

@@ -20,7 +20,9 @@ def incident(rank: str, *, kind: str = "not_entered", **milestones: float) -> di
         "groups": [rank.partition(".")[0]],
         "reason": "because",
         "milestones": {"first_seen_s": 101.0, **milestones},
-        "account": {"outcome": "evicted", "ran_on": ["host-1"], "back_on": ["host-1"]},
+        "hosts": ["host-1"],
+        "back_on": ["host-1"],
+        "account": {"outcome": "evicted"},
     }
 
 

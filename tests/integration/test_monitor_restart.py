@@ -189,7 +189,7 @@ def test_training_goes_on_without_the_monitor_and_it_comes_back_knowing_everythi
         )
         assert quarantined(fleet) == []  # once, it comes back where it was
         assert [item["id"] for item in fired(client.incidents())] == [incident["id"]]
-        assert incident_of(client, "rg_1.0", "resolved")["account"]["back_on"] == ["host-1"]
+        assert incident_of(client, "rg_1.0", "resolved")["back_on"] == ["host-1"]
         assert fleet.left_s("rg_0", 0.0) is None
 
         # Both pages hold what the catalogue says: nothing else, and what is never left out.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from lightkeeper.monitor.decide.audit import IncidentAudit
 from lightkeeper.monitor.decide.pipeline import TickResult
 from lightkeeper.monitor.decide.tempo import Tempo
 from lightkeeper.monitor.decide.view import View
@@ -120,11 +119,9 @@ def hung(**more: Any) -> View:
     })  # fmt: skip
 
 
-def evicted(*evictions: Eviction, **more: Any) -> dict[str, Any]:
+def evicted(*evictions: Eviction) -> dict[str, Any]:
     """Fields of a view in which these have begun or are over."""
-    by_id = {eviction.incident_id: eviction for eviction in evictions}
-    audit = IncidentAudit(evictions={key: (latest,) for key, latest in by_id.items()}, **more)
-    return {"evictions": by_id, "audit": audit}
+    return {"evictions": {eviction.incident_id: (eviction,) for eviction in evictions}}
 
 
 def eviction(asked_s: float, name: str = ID) -> Eviction:

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from lightkeeper.monitor.act.bundles import BundleDir, Retention
-from lightkeeper.monitor.decide.audit import IncidentAudit
 from lightkeeper.monitor.decide.view import View
 from lightkeeper.monitor.model.incident import BundleView, State, Transition
 from lightkeeper.monitor.show.incident_page import BundleStacks
 from lightkeeper.monitor.show.stacks import StacksReader
 from tests.monitor.act.evidence.scene import REAL
-from tests.monitor.decide.scene import EVICTION, FACTS, ID, MARKS, ROWS, hang
+from tests.monitor.decide.scene import EVICTION, ID, MARKS, ROWS, hang
 from tests.monitor.fakes import wait_until
 from tests.monitor.show.test_incident_page import RUNGS
 from tests.page.browsing import assert_accessible, assert_fits
@@ -39,7 +38,7 @@ def view(*incidents: Any, **more: Any) -> View:
         incidents=incidents or (hang(),),
         decisions={ID: more.pop("rows", ROWS)},
         bundles={ID: BundleView(2048, 1.0)},
-        audit=IncidentAudit(facts={ID: FACTS}, evictions={ID: more.pop("evictions", (EVICTION,))}),
+        evictions={ID: more.pop("evictions", (EVICTION,))},
         **more,
     )  # fmt: skip
 
@@ -103,7 +102,6 @@ def test_an_open_one_goes_on_and_what_a_person_reads_stays(stage, opened, stacks
     folded.locator("summary").first.click()
     page.evaluate("""() => {
         document.querySelector("#stacks pre.commands").scrollLeft = 40;
-        document.querySelector("#course details").open = true;
         document.querySelector("#who a").focus();
         window.scrollTo(0, 900);
         window.same = document.querySelector("#stacks");
@@ -116,12 +114,11 @@ def test_an_open_one_goes_on_and_what_a_person_reads_stays(stage, opened, stacks
     soon(page, lambda: "cool down" in page.inner_text("#decisions"), "the news is shown")
     kept = page.evaluate("""() => ({
         command: document.querySelector("#stacks pre.commands").scrollLeft,
-        open: document.querySelector("#course details").open,
         focus: document.activeElement.getAttribute("href"),
         same: document.querySelector("#stacks") === window.same,
     })""")
     focus = "/ranks/rg_1.0"
-    assert kept == {"command": 40, "open": True, "focus": focus, "same": True}
+    assert kept == {"command": 40, "focus": focus, "same": True}
     assert folded.evaluate("one => one.open")
     assert abs(page.evaluate(place) - before) < 60, "what is read stays where it is"
 

@@ -149,7 +149,8 @@ class Simulated:
         chronicle.take_incidents(result.changed)
         for decision in result.decisions:
             chronicle.take_decision(_row(decision, snapshot.now_s))
-        chronicle.take_evictions(snapshot.evictions)
+        for eviction in snapshot.evictions:
+            chronicle.take_eviction(eviction)
         gone = {eviction.group for eviction in snapshot.evictions if eviction.gone_s is None}
         return View(
             snapshot=snapshot,

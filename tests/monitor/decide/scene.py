@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from lightkeeper.monitor.decide.accounts import AuditedIncident, FleetFacts
+from lightkeeper.monitor.decide.accounts import IncidentAccount, account
 from lightkeeper.monitor.model.eviction import DecisionRow, Eviction, Rung, RungOutcome
 from lightkeeper.monitor.model.incident import Incident, Milestones, State, Transition
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, ReplicaId
@@ -41,12 +41,6 @@ EVICTION = Eviction(
     gone_s=115.0,
     left_quorum_s=116.0,
 )
-FACTS = FleetFacts(
-    own=2,
-    others=4,
-    hosts={GroupName("rg_1"): (Host("node1"),)},
-    back_on={GroupName("rg_1"): (Host("node4"),)},
-)
 
 
 def hang(**changes: Any) -> Incident:
@@ -65,22 +59,22 @@ def hang(**changes: Any) -> Incident:
         ),
         last_seen_s=112.0,
         resolution="evicted: left the quorum",
+        hosts=(Host("node1"),),
+        back_on=(Host("node4"),),
     )
     return replace(made, **changes)
 
 
-def case(subject: Incident | None = None, **changes: Any) -> AuditedIncident:
-    """The hang with all that belongs to it, long after."""
-    made = AuditedIncident(
-        subject or hang(), 2000.0, decisions=ROWS, evictions=(EVICTION,), facts=FACTS
-    )
-    return replace(made, **changes)
+def case(subject: Incident | None = None, **changes: Any) -> IncidentAccount:
+    """The account of the hang with all that belongs to it, long after."""
+    made = {"rows": ROWS, "evictions": (EVICTION,), "lost": 140.0, "watched": False}
+    return account(subject or hang(), **{**made, **changes})
 
 
-def unevicted(hung: Incident, **marks: Any) -> AuditedIncident:
+def unevicted(hung: Incident, **changes: Any) -> IncidentAccount:
     """The same fault, nobody having done anything about it."""
     before = replace(hung.milestones, evict_asked_s=None, left_quorum_s=None, rejoined_s=None)
-    return case(replace(hung, milestones=replace(before, **marks)), decisions=(), evictions=())
+    return case(replace(hung, milestones=before), **{"rows": (), "evictions": (), **changes})
 
 
 def of_kind(kind: Kind, lost_s: float = 0.0) -> Incident:

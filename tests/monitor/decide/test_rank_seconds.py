@@ -99,6 +99,10 @@ def test_what_a_fault_costs_goes_to_its_kind_from_before_it_fired(fault, kind):
     assert seen.lost_s("unexplained") == 0
     # then its own two ranks alone come back
     assert 0 < seen.lost_s("recovering") < 2 * 30
+    # and all of it was lost to that incident
+    incident = seen.drive.incident(kind)
+    cost = seen.lost_s(kind) + seen.lost_s("recovering")
+    assert seen.last.lost_to == {incident.id: pytest.approx(cost)}
 
 
 def test_a_loss_without_a_cause_waits_a_minute_and_is_then_unexplained():

@@ -60,7 +60,7 @@ def test_an_incident_carries_its_decisions_and_its_eviction() -> None:
     shown = view(
         incidents=(incident(),),
         decisions={IncidentId("inc-1"): (row,)},
-        evictions={IncidentId("inc-1"): EVICTION},
+        evictions={IncidentId("inc-1"): (EVICTION,)},
         quarantine=(ENTRY,),
         evicting=frozenset({GroupName("rg_9")}),
     )

@@ -169,16 +169,11 @@ def test_an_open_incident_is_told_up_to_now() -> None:
     assert "the job stands 60 s" in words
 
 
-def test_what_the_others_lost_is_told_apart_from_how_long_the_group_was_away() -> None:
-    """It died by itself, cost the others 5 s, and its launcher took a minute to bring it back."""
-    marks = replace(BEFORE, firing_s=101.0, survivor_commit_s=105.0, rejoined_s=162.0)
-    made = report(incident=hang(kind=Kind.DEAD, milestones=marks), evictions=(), rows=())
-    lines = [line.split() for line in story_of(made) if line.startswith("  ")]
-    figures = {" ".join(words[:2]): words[2] for words in lines if len(words) > 2}
-    others, own = made.account.lost_by_others, made.account.lost_by_own
-    assert (others.seconds, own.seconds) == (5.0, 62.0)
-    assert float(figures["others lost"]) == others.rank_seconds
-    assert not any("67" in value for value in figures.values())
+def test_the_story_has_the_same_course_and_what_it_cost() -> None:
+    lines = [" ".join(line.split()) for line in story_of(report())]
+    assert "lost at least 140 rank-seconds" in lines
+    assert "+6.0 s held: cool down, 2.0 s: too soon. 60 s more" in lines
+    assert "+36.0 s back: its first commit as a new replica" in lines
 
 
 @pytest.mark.parametrize(("hosts", "listed"), [(("node1",), True), ((), False)])

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from lightkeeper.monitor.decide.accounts import FleetFacts
 from lightkeeper.monitor.decide.headline import Headline, JobState
 from lightkeeper.monitor.decide.view import View
 from lightkeeper.monitor.detect.self_health import Condition, Health
 from lightkeeper.monitor.model.eviction import Scope
 from lightkeeper.monitor.model.incident import State
-from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName
+from lightkeeper.monitor.model.names import GroupName, Host, RankName
 from lightkeeper.monitor.model.observation import (
     NO_LIGHTHOUSE,
     Failure,
@@ -201,13 +200,12 @@ def test_the_keeper_says_when_it_does_not_act(more: dict[str, Any], says: tuple[
 
 
 def test_what_the_keeper_did_and_what_it_holds() -> None:
-    gone = incident("gone", state=State.RESOLVED, resolution="evicted")
-    facts = FleetFacts(2, 2, back_on={GroupName("rg_1"): (Host("spare"),)})
+    gone = incident("gone", state=State.RESOLVED, resolution="evicted", back_on=(Host("spare"),))
     view = trains(
         incidents=(incident("open"), gone),
         quarantine=tuple(entry(f"node{number}") for number in range(5)),
         quarantine_groups=(entry("rg_1", scope=Scope.GROUP),),
-        **evicted(eviction(NOW_S - 130, "gone"), facts={IncidentId("gone"): facts}),
+        **evicted(eviction(NOW_S - 130, "gone")),
     )
     assert status(view)["keeper"]["more"] == [
         "evicted rg_1 2m ago: not_entered of rg_1.1, back on spare",
