@@ -1,0 +1,88 @@
+"""`python -m tests.netlab`: networks that break under a job, with lightkeeper and without."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tests import harness
+from tests.harness import say
+from tests.netlab import runner
+from tests.netlab.cases import CASES, Case
+from tests.netlab.lab import LabError, why_not
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(prog="tests.netlab", description=__doc__)
+    add = top.add_argument
+    add("command", choices=("list", "run", "page"))
+    add("cases", nargs="*", metavar="CASE", help="names, or patterns of names (default: all)")
+    add("--alone", action="store_true", help="TorchFT alone beside it, in the same run")
+    add("--only-alone", action="store_true", help="TorchFT alone, and nothing else")
+    add("--runs", type=int, default=1, metavar="N", help="runs of each case (1)")
+    add("--lanes", type=int, default=1, metavar="N", help="labs at once (1)")
+    add("--out", type=Path, default=Path("/tmp/netlab"), metavar="DIR",
+        help="results.jsonl, page.md, and a folder of evidence for each run (/tmp/netlab)")  # fmt: skip
+    return top
+
+
+def chosen(words: Sequence[str]) -> list[Case]:
+    """Cases by exact name, else by a pattern of the whole name."""
+    cases = {
+        name: case for word in words or [".*"] for name, case in CASES.items()
+        if name == word or (word not in CASES and re.fullmatch(word, name))
+    }  # fmt: skip
+    return list(cases.values())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status 0 when every run was made, whatever came of it."""
+    harness.begin("tests.netlab", arguments)
+    args = parser().parse_args(arguments)
+    cases = chosen(args.cases)
+    if args.command == "list":
+        for case in cases:
+            print(f"{case.name:24} {case.shape:10} {case.watch_s:5.0f} s  {case.what}")
+        return 0
+    if why := why_not():
+        print(f"no lab here: {why}", file=sys.stderr)
+        return 3
+    ways = [True] if args.only_alone else [False, True] if args.alone else [False]
+    runs = [
+        (case, number, alone) for number in range(args.runs) for case in cases for alone in ways
+    ]
+    with ThreadPoolExecutor(args.lanes) as lanes:
+        made = list(lanes.map(lambda one: _made(*one, out=args.out), runs))
+    return 0 if all(made) else 1
+
+
+def _made(case: Case, number: int, alone: bool, *, out: Path) -> bool:
+    name = f"{case.name}{'-alone' * alone}-{number}-{int(time.time())}"
+    say(f"{name}: {case.what}")
+    try:
+        record = runner.run(case, number, out / name, alone=alone)
+    except LabError as exc:
+        say(f"{name}: NOT MADE: {exc}")
+        return False
+    harness.append(out / "results.jsonl", record)
+    say(f"{name}: {line(record)}")
+    return True
+
+
+def line(record: dict[str, Any]) -> str:
+    """A record for the terminal."""
+    pauses = ", ".join(f"{rank} {row['pause']}" for rank, row in record["pauses"].items())
+    return f"pauses {pauses}; told {record['told']}"
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("LIGHTKEEPER_COMMAND", "make netlab")
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""A job on the hosts of a lab: Lighthouse, ranks by hand, and a monitor, or none of ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from tests.harness import StepLog, prepare
+from tests.netlab.cases import SHAPES, Case
+from tests.netlab.lab import Lab
+
+SCRIPTS: Final = Path(__file__).with_name("scripts")
+SERVERS: Final = ("lighthouse", "monitor", "data")
+_PORT: Final = {"lighthouse": 29510, "monitor": 8470, "data": 9000}
+_STORE_PORT: Final = 29500
+_DROPPED: Final = ("LIGHTKEEPER_", "TORCHFT_", "REPLICA_GROUP", "PYTEST_", "COVERAGE_")
+
+
+class Job:
+    """In `lab`, whose hosts are those of `hosts_of(case)`; it ends with the lab."""
+
+    def __init__(self, case: Case, lab: Lab, folder: Path, *, alone: bool) -> None:
+        self.case, self.lab, self.folder, self.alone = case, lab, folder, alone
+        self.shape = SHAPES[case.shape]
+        self.pids: dict[str, int] = {}
+        self._output = folder / "output"
+        self._steps = {rank: StepLog(self._output / f"{rank}.jsonl") for rank in self.shape.places}
+        self.monitor_port = _PORT["monitor"]
+        self._monitor = f"http://monitor:{self.monitor_port}"
+
+    def start(self) -> None:
+        """Start everything but the groups that come late; returns at once."""
+        token = prepare(self.folder, "logs", "output")
+        self._spawn(
+            "lighthouse", "lighthouse", _program("torchft_lighthouse"),
+            "--bind", f"[::]:{_PORT['lighthouse']}", "--min_replicas", "1", *self.case.lighthouse,
+        )  # fmt: skip
+        self._spawn(
+            "data", "data", sys.executable, str(SCRIPTS / "data_server.py"), str(_PORT["data"])
+        )
+        if not self.alone:
+            self._spawn(
+                "monitor", "monitor", _program("lightkeeper"), "monitor",
+                "--lighthouse", f"http://lighthouse:{_PORT['lighthouse']}",
+                "--bind", f"0.0.0.0:{_PORT['monitor']}", "--token-file", str(token),
+                "--store", str(self.folder / "monitor.db"),
+            )  # fmt: skip
+        for group in range(self.shape.groups):
+            if group not in self.case.late:
+                self.start_group(group)
+
+    def start_group(self, group: int) -> None:
+        """All ranks of it."""
+        places = self.shape.places
+        command = [sys.executable, "-W", "ignore", str(SCRIPTS / "train.py")]
+        if not self.alone:
+            command = [_program("lightkeeper"), "run", "--no-wait", "--", *command]
+        for rank in range(self.shape.ranks):
+            name = f"{group}.{rank}"
+            self._spawn(
+                name, places[name], *command,
+                REPLICA_GROUP_ID=str(group), RANK=str(rank), WORLD_SIZE=str(self.shape.ranks),
+                LOCAL_RANK=str(rank % self.shape.a_host),
+                MASTER_ADDR=places[f"{group}.0"], MASTER_PORT=str(_STORE_PORT),
+                TORCHFT_LIGHTHOUSE=f"http://lighthouse:{_PORT['lighthouse']}",
+                FAR=f"data:{_PORT['data']}", **self.case.env,
+            )  # fmt: skip
+
+    def _spawn(self, name: str, host: str, *command: str, **extra: str) -> None:
+        run = self.folder / "run" / host
+        run.mkdir(mode=0o700, exist_ok=True)
+        ours = {
+            "LIGHTKEEPER_MONITOR": self._monitor,
+            "LIGHTKEEPER_TOKEN_FILE": str(self.folder / "token"),
+            "LIGHTKEEPER_RUN_DIR": str(run),
+        }
+        environment = {
+            **{key: value for key, value in os.environ.items() if not key.startswith(_DROPPED)},
+            "XDG_STATE_HOME": str(self.folder / "state"),
+            "GLOO_SOCKET_IFNAME": "eth0",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+            "RUST_LOG": "info",
+            "OUTPUT": str(self._output),
+            **({} if self.alone else ours),
+            **extra,
+        }
+        log = self.folder / "logs" / f"{name}.log"
+        self.pids[name] = self.lab.spawn(host, command, environment, log)
+
+    # -- deeds -------------------------------------------------------------------------------------
+
+    def host(self, rank: str) -> str:
+        """Where it runs."""
+        return self.shape.places[rank]
+
+    def kill(self, *ranks: str) -> None:
+        """SIGKILL to the ranks alone."""
+        for rank in ranks:
+            os.kill(self.pids[rank], signal.SIGKILL)
+
+    def silence_data_for(self, host: str) -> None:
+        """The data server hears it and never answers."""
+        (self._output / "silent").write_text(self.lab.address(host))
+
+    def upload(self) -> None:
+        """The rank that UPLOADS names begins."""
+        (self._output / "upload").touch()
+
+    # -- looks -------------------------------------------------------------------------------------
+
+    def steps(self) -> dict[str, list[dict[str, Any]]]:
+        """Rank -> its commits so far."""
+        return {rank: log.read() for rank, log in self._steps.items()}
+
+    def ended(self) -> list[str]:
+        """Names of processes that are no more."""
+        return [name for name, pid in self.pids.items() if not _lives(pid)]
+
+
+def hosts_of(case: Case) -> list[str]:
+    """Of the ranks, and of the servers."""
+    return [*SHAPES[case.shape].nodes, *SERVERS]
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def _program(name: str) -> str:
+    return str(Path(sys.executable).parent / name)
+
+
+def write(path: Path, row: dict[str, Any]) -> None:
+    """One more line of JSON."""
+    with path.open("a") as file:
+        file.write(json.dumps(row) + "\n")

@@ -1,0 +1,216 @@
+"""One case: a lab and a job of its own from the start to the end, and the record of it."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import requests
+
+from tests.field.watch import Seen
+from tests.netlab.cases import Case
+from tests.netlab.job import SERVERS, Job, hosts_of, write
+from tests.netlab.lab import Lab, LabError
+
+START_LIMIT_S: Final = 150.0
+STEADY_STEPS: Final = 50
+"""Commits of every rank with all groups, about 10 s, before anything breaks: a pace is learned."""
+LOOK_S: Final = 0.25
+_NEW_NETWORK: Final = 0x40000000
+_DIGITS: Final = re.compile(r"[\d.]+")
+
+
+class Watch(threading.Thread):
+    """Looks at the monitor from its own host, whatever is cut around it."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(name="watch", daemon=True)
+        self._job, self._end = job, threading.Event()
+        self.seen: dict[str, Seen] = {}
+        self.ranks: dict[str, str] = {}
+        """Rank -> its health."""
+        self.headlines: list[tuple[float, str]] = []
+        self._told: dict[str, str] = {}
+
+    def run(self) -> None:
+        """Until `close`."""
+        network = os.open(self._job.lab.namespace("monitor"), os.O_RDONLY)
+        ctypes.CDLL(None).setns(network, _NEW_NETWORK)  # of this thread alone
+        os.close(network)
+        session = requests.Session()
+        session.trust_env = False
+        while not self._end.wait(LOOK_S):
+            try:
+                bodies = [
+                    session.get(f"{self._url}{path}", timeout=5).json()
+                    for path in ("/v1/snapshot", "/v1/incidents")
+                ]
+            except (requests.RequestException, ValueError):
+                continue
+            self._look(*bodies)
+        session.close()
+
+    @property
+    def _url(self) -> str:
+        return f"http://127.0.0.1:{self._job.monitor_port}"
+
+    def _look(self, snapshot: dict[str, Any], incidents: dict[str, Any]) -> None:
+        now_s, folder = time.time(), self._job.folder
+        self.ranks = {row["rank"]: row["health"] for row in snapshot["ranks"]}
+        text = str(snapshot["headline"]["text"])
+        if not self.headlines or _DIGITS.sub("", self.headlines[-1][1]) != _DIGITS.sub("", text):
+            self.headlines.append((now_s, text))
+            write(folder / "headlines.jsonl", {"seen_s": now_s, "text": text})
+        for incident in incidents["incidents"]:
+            seen = self.seen.setdefault(incident["id"], Seen(now_s, incident))
+            seen.look(incident, now_s)
+            digest = json.dumps([incident[key] for key in ("state", "culprits", "candidates",
+                                "confidence", "severity", "story", "decisions")])  # fmt: skip
+            if self._told.get(incident["id"]) != digest:
+                self._told[incident["id"]] = digest
+                write(folder / "incidents.jsonl", {"seen_s": now_s, **incident})
+
+    def close(self) -> None:
+        """Stop looking."""
+        self._end.set()
+        if self.ident is not None:
+            self.join(20)
+
+
+def run(case: Case, number: int, folder: Path, *, alone: bool) -> dict[str, Any]:
+    """The record of one run, with lightkeeper or with TorchFT alone.
+
+    Raises:
+        LabError: no namespaces here, or the job did not come up.
+    """
+    wrong = [host for host in hosts_of(case) if host not in SERVERS] if case.wrong_names else ()
+    with Lab(folder, hosts_of(case), wrong) as lab:
+        job = Job(case, lab, folder, alone=alone)
+        watch = Watch(job)
+        try:
+            job.start()
+            if not alone:
+                watch.start()
+            if case.steady:
+                _until_steady(job, watch)
+            at_s = _play(job)
+        finally:
+            watch.close()
+        return record(job, watch, number, at_s)
+
+
+def _until_steady(job: Job, watch: Watch) -> None:
+    deadline, why = time.monotonic() + START_LIMIT_S, "it does not train"
+    while time.monotonic() < deadline:
+        if ended := job.ended():
+            raise LabError(f"{ended} ended before anything broke ({job.folder})")
+        why = _unsteady(job, watch)
+        if not why:
+            return
+        time.sleep(LOOK_S)
+    raise LabError(f"no steady job: {why} ({job.folder})")
+
+
+def _unsteady(job: Job, watch: Watch) -> str:
+    """Why the job does not train steadily, all together; empty when it does."""
+    groups = job.shape.groups - len(job.case.late)
+    for rank, steps in job.steps().items():
+        if int(rank.partition(".")[0]) in job.case.late:
+            continue
+        last = steps[-STEADY_STEPS:]
+        if len(last) < STEADY_STEPS or any(line["groups"] != groups for line in last):
+            return f"{rank} has made {len(steps)} steps, not {STEADY_STEPS} with {groups} groups"
+    if not job.alone:
+        unwell = {rank: health for rank, health in watch.ranks.items() if health != "healthy"}
+        if unwell or len(watch.ranks) != groups * job.shape.ranks:
+            return f"the monitor sees {watch.ranks}"
+    return ""
+
+
+def _play(job: Job) -> float:
+    """The fault, its repair, and a look on; when the fault was."""
+    case, at_s = job.case, time.time()
+    case.fault(job)
+    if case.repair is not None:
+        time.sleep(max(0.0, at_s + case.repair_s - time.time()))
+        case.repair(job)
+    time.sleep(max(0.0, at_s + case.watch_s - time.time()))
+    return at_s
+
+
+def record(job: Job, watch: Watch, number: int, at_s: float) -> dict[str, Any]:
+    """What is kept of a run; times are seconds after the fault."""
+    case, steps = job.case, job.steps()
+    incidents = [_short(seen, at_s) for seen in watch.seen.values()]
+    fired = [row["fired"] for row in incidents if row["fired"] is not None and row["fired"] >= 0]
+    until_s = at_s + case.watch_s
+    return {
+        "key": f"{case.name}{'-alone' * job.alone}#{number}",
+        "case": case.name, "alone": job.alone, "number": number,
+        "pauses": {
+            rank: pause([line["time"] for line in steps[rank]], at_s, until_s)
+            for rank in case.goes_on
+        },
+        "quorums": {rank: len({line["quorum"] for line in lines if line["time"] > at_s})
+                    for rank, lines in steps.items()},
+        "told": min(fired, default=None),
+        "incidents": incidents,
+        "headlines": [[round(seen_s - at_s, 1), text] for seen_s, text in watch.headlines
+                      if seen_s >= at_s],
+        "ended": job.ended(),
+        "folder": str(job.folder),
+    }  # fmt: skip
+
+
+def pause(times: Sequence[float], at_s: float, until_s: float) -> dict[str, Any]:
+    """The longest time without a commit that reaches past the fault: `pause`, when it was `over`
+    (None: not by the end), and when the `first` commit after the fault was.
+    """
+    before = [time_s for time_s in times if time_s <= at_s][-1:]
+    after = [time_s for time_s in times if at_s < time_s <= until_s]
+    marks = [*(before or [at_s]), *after, until_s]
+    gaps = [(b - a, b) for a, b in zip(marks, marks[1:], strict=False)]
+    longest, end_s = max(gaps)
+    stands = end_s == until_s
+    return {
+        "pause": round(longest, 1),
+        "over": None if stands and longest > 2 else round(end_s - at_s, 1),
+        "first": round(after[0] - at_s, 1) if after else None,
+    }
+
+
+def _short(seen: Seen, at_s: float) -> dict[str, Any]:
+    """An incident: what it says, and all of its JSON."""
+    latest = seen.latest
+    fired_s = latest["milestones"].get("firing_s")
+    evictions = {row["group"]: round(row["asked_s"] - at_s, 1)
+                 for row in latest.get("evictions") or ()}  # fmt: skip
+    return {
+        "kind": latest["kind"],
+        "fired": None if fired_s is None else round(fired_s - at_s, 1),
+        "state": latest["state"],
+        "severity": latest["severity"],
+        "confidence": latest["confidence"],
+        "accused": seen.accused,
+        "sentences": [[round(seen_s - at_s, 1), text] for seen_s, text in seen.sentences],
+        "evicted": evictions,
+        "released": released(latest),
+        "json": latest,
+    }
+
+
+def released(body: Any) -> list[Any]:
+    """Values of all keys `released...` with something in them, wherever they are."""
+    if isinstance(body, dict):
+        own = [value for key, value in body.items() if key.startswith("released") and value]
+        return own + [value for inner in body.values() for value in released(inner)]
+    if isinstance(body, list):
+        return [value for inner in body for value in released(inner)]
+    return []
