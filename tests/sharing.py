@@ -20,6 +20,7 @@ TOGETHER: Final = {
         "tests/integration/test_demo.py",
         "tests/integration/test_monitor_restart.py",
         "tests/integration/test_quorum_faults.py",
+        "tests/integration/test_network.py",
         "tests/campaign/",
     ),
     "trainers": (

@@ -45,7 +45,7 @@ class Releaser:
         ranks = [survivor.rank for survivor in release.survivors]
         row = DecisionRow(
             release.incident_id, self._clock.now_s(), "release", None,
-            f"{listed(ranks)} {plural(ranks, 'waits', 'wait')} for {release.group}, which is gone: "
+            f"{listed(ranks)} {plural(ranks, 'does', 'do')} not wait for {release.group} any more: "
             f"{plural(ranks, 'its', 'their')} exchange in quorum {release.quorum_id} is ended, as "
             "TorchFT would at its timeout",
             state=DecisionState.CARRIED_OUT, epoch=epoch,

@@ -57,7 +57,7 @@ def account(
     """
     asked = incident.milestones.evict_asked_s is not None or bool(evictions)
     evicts = [row for row in rows if row.action == "evict"]
-    holds = [row for row in rows if row.action != "evict"]
+    holds = [row for row in rows if row.action in ("hold", "would_evict")]
     by, why = "nobody", "nothing was to be decided"
     if evicts or asked:
         confidence = incident.verdict.confidence

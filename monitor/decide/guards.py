@@ -248,6 +248,11 @@ class Case:
         return _said(promise, self.by_hand)
 
     @property
+    def tie(self) -> tuple[GroupName, ...]:
+        """Groups of which one has to go, whichever; nobody is blamed."""
+        return self.incident.verdict.tie
+
+    @property
     def view(self) -> GroupFacts | None:
         """The accused group; None when it is no longer registered."""
         return self.fleet.groups.get(self.group)
@@ -308,10 +313,18 @@ def watch_only(case: Case) -> Objection | None:
 
 
 def unsure(case: Case) -> Objection | None:
-    """The verdict cannot tell which rank is to blame."""
-    candidates = case.incident.candidates
+    """The verdict cannot tell which rank is to blame. A tie is broken once it has stood for long:
+    both ends of a broken link agree, and while both stay, nobody trains.
+    """
+    candidates, tie_s = case.incident.candidates, case.config.tie_break_s
     if case.incident.verdict.confidence is not Confidence.UNSURE:
         return None
+    if case.tie and tie_s:
+        stood_s = case.fleet.now_s - case.incident.verdict.since_s
+        if stood_s >= tie_s:
+            return None
+        promise = f"{case.group} may be evicted in {seconds(tie_s - stood_s)} (tie_break_s)"
+        return Objection(f"either of {listed(case.tie)} has to go", case.then(promise))
     doubt = "no rank can be named"
     if candidates:
         doubt = f"cannot tell whether it is {listed(candidates, last='or')}"
@@ -332,7 +345,7 @@ def spared(case: Case) -> Objection | None:
 def already_gone(case: Case) -> Objection | None:
     """The group left by itself."""
     view, incident = case.view, case.incident
-    nothing = "Nothing is to be done: nobody is left to evict"
+    nothing = NOBODY_LEFT
     if view is None:
         return Objection(f"{case.group} is no longer registered", nothing)
     if (
@@ -347,8 +360,10 @@ def already_gone(case: Case) -> Objection | None:
     if not dies or away or not (case.gone(view) or out_of_sight) or again(case):
         return None  # its heartbeat may continue, or it is gone and must not come back
     return Objection(
-        f"every process of {case.group} is gone and its heartbeat has ended with them",
-        "Nothing is to be done: it may be evicted if its heartbeat continues after all",
+        f"{case.group} is out of sight, and its heartbeat has ended"
+        if out_of_sight
+        else f"every process of {case.group} is gone and its heartbeat has ended with them",
+        "It may be evicted if its heartbeat continues after all",
     )
 
 
@@ -501,7 +516,11 @@ def min_replicas(case: Case) -> Objection | None:
     """Too few healthy groups would remain; the Lighthouse's own flag counts if it is higher."""
     flag = case.fleet.lighthouse_min_replicas or 0
     least = max(case.config.min_replicas, flag)
-    healthy = sum(view.healthy for name, view in case.fleet.groups.items() if name != case.group)
+    healthy = sum(
+        view.healthy or (name in case.tie and len(view.alive) == len(view.hosts))
+        for name, view in case.fleet.groups.items()
+        if name != case.group
+    )
     if healthy >= least:
         return None
     source = "the Lighthouse's own --min_replicas" if flag == least else "min_replicas"
@@ -653,7 +672,8 @@ def decide(
     for incident in sorted(incidents, key=oldest_first):
         if not incident.groups:
             continue  # nobody is accused, so there is no eviction to hold back
-        case = Case(config, policy, fleet, incident, incident.groups[0])
+        group = max(incident.verdict.tie, default=incident.groups[0])
+        case = Case(config, policy, fleet, incident, group)
         decision = _decide(case)
         decisions.append(decision)
         asked = Eviction(incident.id, case.group, None, fleet.now_s)

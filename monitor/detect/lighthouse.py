@@ -49,6 +49,9 @@ def lighthouse_away(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     return (_away_verdict(history, reason, since_s, victims, evidence),)
 
 
+_BROKEN_S: Final = 4.0
+_BROKEN_APART_S: Final = 8.6
+"""Where a rank's kernel gets no answer from the Lighthouse: longer than a flap of 8 s."""
 _APART_S: Final = 10.0
 """Without a heartbeat for this long a group is not known to this Lighthouse: twice its timeout."""
 
@@ -68,12 +71,23 @@ def apart(history: History) -> tuple[Verdict, ...]:
 def _judge_apart(history: History, group: GroupName) -> Verdict | None:
     members = history.groups()[group]
     unheard_s = _unheard_s(history, group, members)
-    if unheard_s < _APART_S or not all(map(_runs, members)):
+    broken = [
+        edge
+        for track in members
+        for edge in history.links.of(track.rank)
+        if edge.connection.use == "lighthouse" and edge.connection.for_s >= _BROKEN_S
+    ]
+    least_s = _BROKEN_APART_S if broken and history.expired_for_s(group) else _APART_S
+    if unheard_s < least_s or not all(map(_runs, members)):
         return None
     commit_s = _since_commit_s(history, members)
     others_s = _since_commit_s(history, [t for t in history.present() if t.group != group])
     waits_s = min((t.stall_s for t in members if t.waits_in == WAIT_QUORUM), default=0.0)
-    if commit_s < min(unheard_s, _APART_S):
+    if broken:
+        reason = f"{group} cannot reach the Lighthouse: {broken[0].sentence()}, and the Lighthouse "
+        reason += f"has not heard of it for {seconds(unheard_s)}"
+        spare = "its ranks are well: what is between them and the Lighthouse is not"
+    elif commit_s < min(unheard_s, _APART_S):
         reason = f"{group} trains alone: it commits, and this Lighthouse has not heard of it for "
         reason += f"{seconds(unheard_s)}{_theirs(members)}. Its weights drift from the others'"
         spare = "it follows another Lighthouse: an eviction would not bring it to this one"

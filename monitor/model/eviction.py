@@ -343,7 +343,8 @@ class DecisionRow:
     incident_id: IncidentId
     at_s: float
     action: str
-    """`evict`, `hold`, or `would_evict`: held back only by observe mode."""
+    """`evict`, `hold`, `would_evict` (held back only by observe mode), or `release`: others need
+    not wait for a group that is gone."""
     guard: str | None
     reason: str
     state: DecisionState = DecisionState.HELD

@@ -89,7 +89,17 @@ def face_of(incident: Incident, rows: Sequence[DecisionRow], now_s: float) -> Fa
     stands_s = now_s - verdict.since_s
     old = incident.open and now_s > incident.last_seen_s
     by_now = f" ({stands_s:.0f} s by now)" if old and stands_s > 0 else ""
-    return Face(verdict.reason + by_now, _next(incident, rows[-1] if rows else None))
+    ruled = [row for row in rows if row.action != "release"]
+    then = [_next(incident, ruled[-1] if ruled else None)]
+    if incident.open:  # afterwards it is history
+        then += [_released(row) for row in rows if row.action == "release"][-1:]
+    return Face(verdict.reason + by_now, ". ".join(filter(None, then)))
+
+
+def _released(row: DecisionRow) -> str:
+    """What was done so that others need not wait."""
+    said = f" ({row.outcome})" if row.outcome else ""
+    return f"{row.reason}{said}"
 
 
 _IN_VAIN: Final = (DecisionState.FAILED, DecisionState.ABANDONED)

@@ -214,6 +214,9 @@ def _steps(report: IncidentReport) -> Iterator[TimelineRow]:
     for row in report.decisions:
         if row.action == "evict":
             yield TimelineRow("decided", row.at_s, row.at_s, "bad", row.reason)
+        elif row.action == "release":
+            detail = ": ".join(filter(None, (row.reason, row.outcome)))
+            yield TimelineRow("others released", row.at_s, row.ended_s, "good", detail)
     for eviction in report.evictions[-3:]:
         asked_s = eviction.asked_s
         detail = "the eviction was asked for"

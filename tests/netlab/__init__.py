@@ -1,1 +1,1 @@
-"""What a job goes through when its network breaks: hosts of its own, with lightkeeper and without."""
+"""A job on hosts of its own, and what it goes through when their network breaks."""

@@ -14,8 +14,9 @@ from typing import Any
 
 from tests import harness
 from tests.harness import say
-from tests.netlab import runner
+from tests.netlab import page, runner
 from tests.netlab.cases import CASES, Case
+from tests.netlab.judge import judge
 from tests.netlab.lab import LabError, why_not
 
 
@@ -30,7 +31,8 @@ def parser() -> argparse.ArgumentParser:
     add("--runs", type=int, default=1, metavar="N", help="runs of each case (1)")
     add("--lanes", type=int, default=1, metavar="N", help="labs at once (1)")
     add("--out", type=Path, default=Path("/tmp/netlab"), metavar="DIR",
-        help="results.jsonl, page.md, and a folder of evidence for each run (/tmp/netlab)")  # fmt: skip
+        help="results.jsonl, and a folder of evidence for each run (/tmp/netlab)")  # fmt: skip
+    add("--page", type=Path, metavar="FILE", help="the page made of them (DIR/page.md)")
     return top
 
 
@@ -52,6 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for case in cases:
             print(f"{case.name:24} {case.shape:10} {case.watch_s:5.0f} s  {case.what}")
         return 0
+    if args.command == "page":
+        print(_page(args))
+        return 0
     if why := why_not():
         print(f"no lab here: {why}", file=sys.stderr)
         return 3
@@ -61,7 +66,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]
     with ThreadPoolExecutor(args.lanes) as lanes:
         made = list(lanes.map(lambda one: _made(*one, out=args.out), runs))
+    print(_page(args))
     return 0 if all(made) else 1
+
+
+def _page(args: argparse.Namespace) -> str:
+    return page.write(args.page or args.out / "page.md", args.out / "results.jsonl")
 
 
 def _made(case: Case, number: int, alone: bool, *, out: Path) -> bool:
@@ -79,8 +89,9 @@ def _made(case: Case, number: int, alone: bool, *, out: Path) -> bool:
 
 def line(record: dict[str, Any]) -> str:
     """A record for the terminal."""
+    verdict, because = judge(record, CASES[record["case"]].truth())
     pauses = ", ".join(f"{rank} {row['pause']}" for rank, row in record["pauses"].items())
-    return f"pauses {pauses}; told {record['told']}"
+    return f"{verdict.upper()} {because}; pauses {pauses}; told {record['told']}"
 
 
 if __name__ == "__main__":

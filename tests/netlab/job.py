@@ -14,14 +14,13 @@ from tests.netlab.cases import SHAPES, Case
 from tests.netlab.lab import Lab
 
 SCRIPTS: Final = Path(__file__).with_name("scripts")
-SERVERS: Final = ("lighthouse", "monitor", "data")
 _PORT: Final = {"lighthouse": 29510, "monitor": 8470, "data": 9000}
 _STORE_PORT: Final = 29500
 _DROPPED: Final = ("LIGHTKEEPER_", "TORCHFT_", "REPLICA_GROUP", "PYTEST_", "COVERAGE_")
 
 
 class Job:
-    """In `lab`, whose hosts are those of `hosts_of(case)`; it ends with the lab."""
+    """In `lab_of(case)`; it ends with the lab."""
 
     def __init__(self, case: Case, lab: Lab, folder: Path, *, alone: bool) -> None:
         self.case, self.lab, self.folder, self.alone = case, lab, folder, alone
@@ -65,7 +64,8 @@ class Job:
                 name, places[name], *command,
                 REPLICA_GROUP_ID=str(group), RANK=str(rank), WORLD_SIZE=str(self.shape.ranks),
                 LOCAL_RANK=str(rank % self.shape.a_host),
-                MASTER_ADDR=places[f"{group}.0"], MASTER_PORT=str(_STORE_PORT),
+                MASTER_ADDR=f"store-{group}" if self.case.stores else places[f"{group}.0"],
+                MASTER_PORT=str(_STORE_PORT),
                 TORCHFT_LIGHTHOUSE=f"http://lighthouse:{_PORT['lighthouse']}",
                 FAR=f"data:{_PORT['data']}", **self.case.env,
             )  # fmt: skip
@@ -122,9 +122,12 @@ class Job:
         return [name for name, pid in self.pids.items() if not _lives(pid)]
 
 
-def hosts_of(case: Case) -> list[str]:
-    """Of the ranks, and of the servers."""
-    return [*SHAPES[case.shape].nodes, *SERVERS]
+def lab_of(case: Case, folder: Path) -> Lab:
+    """Hosts of the ranks and of the servers."""
+    shape = SHAPES[case.shape]
+    stores = {f"store-{group}": shape.places[f"{group}.0"] for group in range(shape.groups)}
+    wrong = shape.nodes if case.wrong_names else ()
+    return Lab(folder, [*shape.nodes, *_PORT], wrong, stores if case.stores else None)
 
 
 def _lives(pid: int) -> bool:

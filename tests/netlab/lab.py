@@ -34,10 +34,14 @@ class Lab:
     """
 
     def __init__(
-        self, folder: Path, hosts: Sequence[str], wrong_names: Collection[str] = ()
-    ) -> None:
-        """Names of `wrong_names` lead to 127.0.0.1 on every host."""
+        self, folder: Path, hosts: Sequence[str], wrong_names: Collection[str] = (),
+        seconds: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        """Names of `wrong_names` lead to 127.0.0.1 on every host; `seconds`: a name -> the host
+        that has a second address by that name.
+        """
         self._folder, self.hosts, self._wrong = folder, tuple(hosts), wrong_names
+        self._seconds = dict(seconds or {})
         serial = next(_SERIAL)
         self.net = f"10.{60 + serial % 100}.{serial // 100 % 250}"
         self._keepers: list[subprocess.Popen[str]] = []
@@ -46,7 +50,7 @@ class Lab:
     def __enter__(self) -> Self:
         self._folder.mkdir(parents=True, exist_ok=True)
         names = self._folder / "hosts"
-        lines = [f"{self._named(host)} {host}\n" for host in self.hosts]
+        lines = [f"{self._named(host)} {host}\n" for host in (*self.hosts, *self._seconds)]
         names.write_text("".join(["127.0.0.1 localhost\n", *lines]))
         try:
             switch = self._begin("switch", names)
@@ -60,6 +64,8 @@ class Lab:
                     "link set eth0 up",
                 )
                 self._ip("switch", f"link set {self._port(host)} master bridge up")
+            for name, host in self._seconds.items():
+                self._ip(host, f"addr add {self.address(name)}/24 dev eth0")
         except BaseException:
             self._end()
             raise
@@ -72,8 +78,9 @@ class Lab:
         return "127.0.0.1" if host in self._wrong else self.address(host)
 
     def address(self, host: str) -> str:
-        """Of a host's only interface."""
-        return f"{self.net}.{self.hosts.index(host) + 1}"
+        """Of a host's only interface, or of a second name."""
+        names = (*self.hosts, *self._seconds)
+        return f"{self.net}.{names.index(host) + 1}"
 
     def namespace(self, host: str) -> Path:
         """The file that leads into its network."""

@@ -9,15 +9,18 @@ import re
 import threading
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 import requests
 
+from tests.field.judge import rank_of
 from tests.field.watch import Seen
 from tests.netlab.cases import Case
-from tests.netlab.job import SERVERS, Job, hosts_of, write
-from tests.netlab.lab import Lab, LabError
+from tests.netlab.job import Job, lab_of, write
+from tests.netlab.lab import LabError
 
 START_LIMIT_S: Final = 150.0
 STEADY_STEPS: Final = 50
@@ -36,6 +39,10 @@ class Watch(threading.Thread):
         self.seen: dict[str, Seen] = {}
         self.ranks: dict[str, str] = {}
         """Rank -> its health."""
+        self.named: dict[str, float] = {}
+        """Rank -> when an incident that had fired named it as likely or certain, at first."""
+        self.quarantined: set[str] = set()
+        """Hosts."""
         self.headlines: list[tuple[float, str]] = []
         self._told: dict[str, str] = {}
 
@@ -64,6 +71,7 @@ class Watch(threading.Thread):
     def _look(self, snapshot: dict[str, Any], incidents: dict[str, Any]) -> None:
         now_s, folder = time.time(), self._job.folder
         self.ranks = {row["rank"]: row["health"] for row in snapshot["ranks"]}
+        self.quarantined |= {row["host"] for row in snapshot["quarantine"]}
         text = str(snapshot["headline"]["text"])
         if not self.headlines or _DIGITS.sub("", self.headlines[-1][1]) != _DIGITS.sub("", text):
             self.headlines.append((now_s, text))
@@ -71,6 +79,9 @@ class Watch(threading.Thread):
         for incident in incidents["incidents"]:
             seen = self.seen.setdefault(incident["id"], Seen(now_s, incident))
             seen.look(incident, now_s)
+            for rank, confidence in seen.accused.items():
+                if confidence != "unsure":
+                    self.named.setdefault(rank_of(rank), now_s)
             digest = json.dumps([incident[key] for key in ("state", "culprits", "candidates",
                                 "confidence", "severity", "story", "decisions")])  # fmt: skip
             if self._told.get(incident["id"]) != digest:
@@ -90,8 +101,7 @@ def run(case: Case, number: int, folder: Path, *, alone: bool) -> dict[str, Any]
     Raises:
         LabError: no namespaces here, or the job did not come up.
     """
-    wrong = [host for host in hosts_of(case) if host not in SERVERS] if case.wrong_names else ()
-    with Lab(folder, hosts_of(case), wrong) as lab:
+    with lab_of(case, folder) as lab:
         job = Job(case, lab, folder, alone=alone)
         watch = Watch(job)
         try:
@@ -153,17 +163,20 @@ def record(job: Job, watch: Watch, number: int, at_s: float) -> dict[str, Any]:
     until_s = at_s + case.watch_s
     return {
         "key": f"{case.name}{'-alone' * job.alone}#{number}",
-        "case": case.name, "alone": job.alone, "number": number,
+        "case": case.name, "shape": case.shape, "alone": job.alone, "number": number,
         "pauses": {
             rank: pause([line["time"] for line in steps[rank]], at_s, until_s)
             for rank in case.goes_on
         },
+        "pace": {rank: pace([line["time"] for line in lines], at_s, until_s)
+                 for rank, lines in steps.items()},
         "quorums": {rank: len({line["quorum"] for line in lines if line["time"] > at_s})
                     for rank, lines in steps.items()},
         "told": min(fired, default=None),
+        "named": {rank: round(seen_s - at_s, 1) for rank, seen_s in watch.named.items()},
+        "quarantined": sorted(watch.quarantined),
         "incidents": incidents,
-        "headlines": [[round(seen_s - at_s, 1), text] for seen_s, text in watch.headlines
-                      if seen_s >= at_s],
+        "headlines": [[round(seen_s - at_s, 1), text] for seen_s, text in watch.headlines],
         "ended": job.ended(),
         "folder": str(job.folder),
     }  # fmt: skip
@@ -176,7 +189,7 @@ def pause(times: Sequence[float], at_s: float, until_s: float) -> dict[str, Any]
     before = [time_s for time_s in times if time_s <= at_s][-1:]
     after = [time_s for time_s in times if at_s < time_s <= until_s]
     marks = [*(before or [at_s]), *after, until_s]
-    gaps = [(b - a, b) for a, b in zip(marks, marks[1:], strict=False)]
+    gaps = [(b - a, b) for a, b in pairwise(marks)]
     longest, end_s = max(gaps)
     stands = end_s == until_s
     return {
@@ -184,6 +197,17 @@ def pause(times: Sequence[float], at_s: float, until_s: float) -> dict[str, Any]
         "over": None if stands and longest > 2 else round(end_s - at_s, 1),
         "first": round(after[0] - at_s, 1) if after else None,
     }
+
+
+def pace(times: Sequence[float], at_s: float, until_s: float) -> list[float | None]:
+    """Median seconds from commit to commit: in the 10 s before the fault, and in the last 30 s."""
+    spans = ((at_s - 10, at_s), (max(at_s, until_s - 30), until_s))
+    medians: list[float | None] = []
+    for begin_s, end_s in spans:
+        mine = [time_s for time_s in times if begin_s <= time_s <= end_s]
+        gaps = [b - a for a, b in pairwise(mine)]
+        medians.append(round(median(gaps), 2) if gaps else None)
+    return medians
 
 
 def _short(seen: Seen, at_s: float) -> dict[str, Any]:

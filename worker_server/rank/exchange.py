@@ -135,8 +135,8 @@ def release(quorum: object, addresses: Collection[object]) -> tuple[int, str]:
             except Exception as exc:  # noqa: BLE001  TorchFT waits for its timeout, as without us
                 return ended, f"abort failed: {exc!r}"
     if aborted:
-        return 1, f"aborted the {aborted[0]} group of quorum {quorum}"
-    return ended, f"ended {ended} connections of quorum {quorum}"
+        return 1, f"aborted its {aborted[0]} group"
+    return ended, f"ended {ended} connection{'s' * (ended != 1)}"
 
 
 def _backend(group: Any) -> str:

@@ -1,0 +1,33 @@
+"""A host is lost, on hosts of their own: how long the others stand, and what is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+pytest.importorskip("torchft")
+
+from tests.netlab.cases import CASES
+from tests.netlab.lab import why_not
+from tests.netlab.runner import run
+
+SURVIVORS_STAND_S: Final = 62.0
+"""TorchFT's timeout, and a step."""
+TOLD_S: Final = 25.0
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+
+def test_survivors_of_a_lost_host_commit_again_and_its_rank_alone_is_named(tmp_path: Path) -> None:
+    if why := why_not():
+        pytest.skip(why)
+    record = run(CASES["host-lost"], 0, tmp_path / "lab", alone=False)
+    assert record["pauses"].keys() == {"0.0", "2.0"}
+    for rank, row in record["pauses"].items():
+        assert row["over"] is not None, f"{rank} still stands"
+        assert row["pause"] < SURVIVORS_STAND_S, rank
+    assert record["named"].keys() == {"1.0"}, record["incidents"]
+    assert record["named"]["1.0"] < TOLD_S
+    assert {group for row in record["incidents"] for group in row["evicted"]} <= {"1"}
