@@ -165,14 +165,10 @@ def print_report(out: Console, journey: Journey) -> None:
     if not lasting:
         out.print(text("no incident", style="green"))
     if journey.now.decisions:
-        decisions = journey.now.decisions
         rows = []
-        for decision in decisions:
-            what, about = decision["action"], decision["incident_id"]
-            if what == "evict":
-                about = decision["group"]
-            else:
-                what = f"{what}: {decision['guard']}"
+        for decision in journey.now.decisions:
+            what = ": ".join(filter(None, (decision["action"], decision.get("guard"))))
+            about = decision.get("group", decision["incident_id"])
             at = moment(decision["at_s"])
             rows.append((decision["tick"], at, what, about, decision["reason"]))
         show_table(out, "decisions", ("tick", "when", "decision", "about", "why"), rows)

@@ -15,7 +15,14 @@ from typing import Final
 
 from lightkeeper.monitor.decide.accounts import OPEN, Totals
 from lightkeeper.monitor.decide.view import IncidentReport, bundle_url
-from lightkeeper.monitor.model.eviction import Eviction, Guard, Rung, RungOutcome, RungResult
+from lightkeeper.monitor.model.eviction import (
+    Eviction,
+    Guard,
+    Rung,
+    RungOutcome,
+    RungResult,
+    rulings,
+)
 from lightkeeper.monitor.model.incident import Incident, State, Training
 from lightkeeper.monitor.model.verdict import MEANINGS, Kind
 from lightkeeper.monitor.model.wording import counted, listed, who
@@ -78,7 +85,8 @@ def _who_did(report: IncidentReport) -> str:
     if account.outcome == "watched":
         return account.why
     if not account.evicted:
-        return f"by {plain(report.decisions[-1].guard or '')}" if report.decisions else ""
+        rows = rulings(report.decisions)
+        return f"by {plain(rows[-1].guard)}" if rows and rows[-1].guard else ""
     asked_s = report.incident.milestones.evict_asked_s
     after = (
         f", after {span(asked_s - report.began_s)}" if asked_s and asked_s > report.began_s else ""
@@ -200,9 +208,10 @@ def _seen(report: IncidentReport) -> Iterator[TimelineRow]:
 
 def _held(report: IncidentReport) -> Iterator[TimelineRow]:
     """Guards that held; one that only changed its words is one row, with the latest."""
-    ends_s = [*(row.at_s for row in report.decisions[1:]), report.incident.ended_s]
-    rows = zip(report.decisions, ends_s, strict=False)  # without decisions there is no end
-    for guard, together in groupby(rows, lambda row: row[0].guard):
+    rows = rulings(report.decisions)
+    ends_s = [*(row.at_s for row in rows[1:]), report.incident.ended_s]
+    pairs = zip(rows, ends_s, strict=False)  # without decisions there is no end
+    for guard, together in groupby(pairs, lambda pair: pair[0].guard):
         if guard is not None and guard != Guard.WATCH_ONLY:
             held = list(together)
             start_s, (last, end_s) = held[0][0].at_s, held[-1]
