@@ -16,6 +16,8 @@ from typing import Final
 from lightkeeper.monitor.decide.accounts import OPEN, Totals
 from lightkeeper.monitor.decide.view import IncidentReport, bundle_url
 from lightkeeper.monitor.model.eviction import (
+    DecisionRow,
+    DecisionState,
     Eviction,
     Guard,
     Rung,
@@ -60,7 +62,11 @@ def facts(report: IncidentReport, now_s: float) -> Iterator[Fact]:
     first_s, last_s = report.began_s, incident.ended_s
     yield Fact("since", time_of_day(first_s), f"{span(max(0.0, now_s - first_s))} ago", "idle")
     word, tone = _DONE.get(account.outcome, (account.outcome, "idle"))
-    yield Fact("done", word, _who_did(report), tone)
+    more = _who_did(report)
+    if not account.evicted and any(map(_freed, report.decisions)):
+        more = f"they do not wait for {_names(incident.groups)}"
+        word, tone = "others released", "good"
+    yield Fact("done", word, more, tone)
     if last_s is None:
         yield Fact("over", "no", f"for {span(max(0.0, now_s - first_s))} by now", "bad")
     else:
@@ -92,6 +98,10 @@ def _who_did(report: IncidentReport) -> str:
         f", after {span(asked_s - report.began_s)}" if asked_s and asked_s > report.began_s else ""
     )
     return f"{_names(report.incident.groups)}, by {clean(account.decided_by, 80)}{after}"
+
+
+def _freed(row: DecisionRow) -> bool:
+    return row.action == "release" and row.state is not DecisionState.FAILED
 
 
 def _training(report: IncidentReport) -> Fact:
@@ -224,8 +234,9 @@ def _steps(report: IncidentReport) -> Iterator[TimelineRow]:
         if row.action == "evict":
             yield TimelineRow("decided", row.at_s, row.at_s, "bad", row.reason)
         elif row.action == "release":
+            label, tone = ("others released", "good") if _freed(row) else ("not released", "bad")
             detail = ": ".join(filter(None, (row.reason, row.outcome)))
-            yield TimelineRow("others released", row.at_s, row.ended_s, "good", detail)
+            yield TimelineRow(label, row.at_s, row.ended_s, tone, detail)
     for eviction in report.evictions[-3:]:
         asked_s = eviction.asked_s
         detail = "the eviction was asked for"

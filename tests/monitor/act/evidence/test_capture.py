@@ -356,7 +356,7 @@ def test_a_disk_that_hangs_holds_up_no_eviction_and_is_told(bench, seen, monkeyp
         assert time.monotonic() - began < 15  # and not the 20 s of the disk
         bench.take(seen, incident("inc-2"))  # its lane is stuck; an eviction's is not yet
         said = bench.evict(evict("inc-3", "rg_2"), incident("inc-3"))
-        assert said.startswith(("10 of 10", "15 of 15"))
+        assert said.startswith(("12 of 12", "18 of 18"))
         wait_until(bench.evidence.troubles, 10, "it is told")
         where = bench.bundles.folder
         assert bench.evidence.troubles() == (f"no evidence is kept: {where} does not answer",)
