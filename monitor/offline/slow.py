@@ -403,14 +403,13 @@ def slow_steps(values: Floats, seconds: Floats | float, step_s: Floats, ratio: f
     return np.asarray((values > ratio * peers) & noticed, dtype=np.bool_)
 
 
-def _stands_out(values: Floats, stretch: Stretch, ratio: float) -> bool:
-    """Whether a member stands out over its whole stretch, in medians over the steps.
+def _stands_out(values: Floats, slow: Bools, stretch: Stretch) -> bool:
+    """Whether a member stands out in medians over its slow steps.
 
     With long sequences no single step scores high. Under 4 members have no robust score.
     """
-    paces = column_medians(values[stretch.steps])
-    pace, peers = paces[stretch.member], usual(paces)[stretch.member]
-    return bool(pace > ratio * peers and z_scores(paces)[stretch.member] > SCORE)
+    paces = column_medians(values[stretch.steps][slow[stretch.steps, stretch.member]])
+    return bool(z_scores(paces)[stretch.member] > SCORE)
 
 
 def in_stage(
@@ -424,13 +423,14 @@ def in_stage(
     if members < 2:
         yield from _alone(table, cohort, elsewhere, step_s)
         return
-    slow = list(stretches(slow_steps(cohort.pace, cohort.seconds, step_s, RATIO), seen, tests))
+    late = slow_steps(cohort.pace, cohort.seconds, step_s, RATIO)
+    slow = list(stretches(late, seen, tests))
     if members < SMALL:
         sides = [(stretch, _witnesses(cohort, elsewhere, stretch)) for stretch in slow]
         sure = [slow_rank(table, cohort, stretch, more) for stretch, more in sides if more]
         tied = [slow_rank(table, cohort, stretch, {}) for stretch, more in sides if not more]
     else:
-        clear = [stretch for stretch in slow if _stands_out(cohort.pace, stretch, RATIO)]
+        clear = [stretch for stretch in slow if _stands_out(cohort.pace, late, stretch)]
         sure = [slow_rank(table, cohort, stretch, {}) for stretch in clear]
         half = not clear and 2 * len(slow) == members  # half of a cohort against the other half
         tied = [slow_rank(table, cohort, stretch, {}) for stretch in slow] if half else []
@@ -699,7 +699,7 @@ def slow_links(table: TimingTable, step_s: Floats, tests: int) -> Iterator[SlowV
             if len(replicas) < SMALL:
                 clear = ratio >= FEW_RATIO and stretch.slow >= FEW_STEPS
             else:
-                clear = _stands_out(seconds, stretch, _LINK_RATIO)
+                clear = _stands_out(seconds, slow, stretch)
             if not clear:
                 continue
             replica = int(replicas[stretch.member])
