@@ -987,7 +987,7 @@ def _notes(table: TimingTable, cohorts: Sequence[Cohort]) -> Iterator[str]:
         sizes = " or ".join(str(size) for size in few)
         yield (
             f"stages of {sizes} {'rank' if few == [1] else 'ranks'}: too few peers for a robust "
-            "score, so a rank is named only if its own past or a great ratio agrees"
+            "score, so a rank is named only if its own past, other stages or a great ratio agree"
         )
     if not cohorts:
         yield "no operation is known as a rank's own work: expected names such as forward-compute"
