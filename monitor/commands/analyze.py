@@ -39,14 +39,13 @@ from lightkeeper.monitor.records.files import TooMuchError, bundle_in, load
 from lightkeeper.monitor.records.job import Job
 from lightkeeper.monitor.records.safe_pickle import FlightRecordError
 from lightkeeper.monitor.show.report import (
-    MOST_GROUPS,
     monitor_verdict,
     page,
     print_report,
     report,
     report_words,
 )
-from lightkeeper.monitor.show.standing import concerned, group_label, named
+from lightkeeper.monitor.show.standing import concerned, named
 from lightkeeper.monitor.show.wording import clean
 from lightkeeper.worker_server.home import open_file
 
@@ -165,11 +164,6 @@ def _groups(job: Job, names: Sequence[str]) -> tuple[int, ...]:
             existing = (word for group in job.groups for word in (group.name, group.desc))
             raise CommandError(no_such("process group", name, existing))
         chosen.update(dict.fromkeys(indices))
-    if len(chosen) > MOST_GROUPS:
-        label = group_label(job.groups[next(iter(chosen))])
-        raise CommandError(
-            f"{len(chosen)} process groups are called that; name one, such as {label!r}"
-        )
     return tuple(chosen)
 
 

@@ -15,7 +15,6 @@ from lightkeeper.monitor.offline.goodput import (
     DAY_S,
     FT_HSDP,
     GROUPS,
-    HANG_S,
     KINDS,
     MEASURED_STEP_S,
     MIX,
@@ -50,7 +49,6 @@ ASSUMED: Final[Mapping[str, tuple[float | None, str]]] = {
     "slowdown": (MIX.slowdown, "times as long as a step takes with a slow rank"),
     "slow_lasts": (MIX.slow_lasts_s, "how long a rank stays slow by itself, mean"),
     "false_evictions": (1.0, "of healthy groups a day, for the last row"),
-    "detect_hang": (None, f"lightkeeper's: {HANG_S:g} s, measured with short steps, and by step"),
     "stall_factor": (None, f"step times until a hang is decided: 10, and {SHORT_STALL_FACTOR:g}"),
     "give_up": (TORCHFT_LOST_S, "the survivors of a hang crash after it; TorchFT's defaults"),
     "evict": (TIMES.evict_s, "from the decision until the group's processes are gone"),
@@ -126,8 +124,6 @@ def _detections(
 ) -> list[tuple[str, Detection]]:
     measured = detection(MEASURED_STEP_S, slowdown)
     scaled = detection(step_s, slowdown, said.get("stall_factor"))
-    if "detect_hang" in said:
-        return [("lightkeeper", scaled._replace(hang_s=said["detect_hang"]))]
     if scaled == measured:
         return [("lightkeeper", measured)]
     name = f"lightkeeper, {step_s:g} s steps"
@@ -146,17 +142,16 @@ def _detections(
     )
 )
 @option("--case", type=click.Choice(("ft-hsdp",)), help="a published case")
-@option("--sweep", metavar="A:B", help="1, 2, 5, 10 ... from A to B ranks")
-@option("--ranks", type=int, metavar="N", help=f"GPUs (default: {FT_HSDP.ranks})")
-@option("--groups", type=int, metavar="N", help="replica groups (12, with --ranks or --sweep 10)")
+@option("--ranks", type=int, multiple=True, metavar="N",
+        help=f"GPUs; again to compare sizes (default: {FT_HSDP.ranks})")  # fmt: skip
+@option("--groups", type=int, metavar="N", help="replica groups (12, with --ranks 10)")
 @option("--mtbf", metavar="TIME", help="of the whole job: 90s, 3h, 1d")
 @option("--assume", multiple=True, metavar="NAME=VALUE", help="one of the numbers listed below")
 @as_json
 def goodput(
     *,
     case: str | None,
-    sweep: str | None,
-    ranks: int | None,
+    ranks: tuple[int, ...],
     groups: int | None,
     mtbf: str | None,
     assume: tuple[str, ...],
@@ -178,21 +173,19 @@ def goodput(
     examples:
       lightkeeper goodput --case ft-hsdp                      44 % -> 80 % at 98,304 GPUs
       lightkeeper goodput --ranks 16384 --groups 8 --mtbf 3h  my job
-      lightkeeper goodput --sweep 1000:100000 --assume step=5s --assume restart=4m
+      lightkeeper goodput --ranks 1000 --ranks 100000 --assume step=5s --assume restart=4m
       lightkeeper goodput --format json | jq '.ways[] | [.name, .poisson]'
     """
-    if sum(asked is not None for asked in (case, sweep, ranks)) > 1:
-        raise CommandError("--case, --sweep and --ranks exclude each other")
+    if case is not None and ranks:
+        raise CommandError("--case and --ranks exclude each other")
     numbers, mtbf_s = _assumed(assume, mtbf), None if mtbf is None else _number(mtbf)
-    groups = groups or (FT_HSDP.groups if ranks is None and sweep is None else GROUPS)
+    groups = groups or (GROUPS if ranks else FT_HSDP.groups)
+    sizes = ranks or (FT_HSDP.ranks,)
+    jobs = [_scenarios(size, groups, mtbf_s, numbers) for size in sizes]
     if case is not None:
         answer = _case(list(ft_hsdp()))
-    elif sweep is not None:
-        sizes = _sizes(sweep, groups)
-        answer = _sweep([_scenarios(size, groups, mtbf_s, numbers) for size in sizes])
     else:
-        count = FT_HSDP.ranks if ranks is None else ranks
-        answer = _job(_scenarios(count, groups, mtbf_s, numbers))
+        answer = _job(jobs[0]) if len(jobs) == 1 else _sweep(jobs)
     if as_json:
         print_json(answer.body)
         return
@@ -201,18 +194,6 @@ def goodput(
     show_table(out, "", answer.columns, answer.rows)
     for line in answer.more:
         out.print(text(line))
-
-
-def _sizes(sweep: str, groups: int) -> list[int]:
-    ends = sweep.split(":")
-    if len(ends) != 2 or not all(map(str.isdecimal, ends)):
-        raise CommandError(f"{sweep!r} is not A:B, such as 1000:100000")
-    first, last = map(int, ends)
-    if not groups <= first < last <= 10_000_000:
-        raise CommandError(f"the sweep is {sweep}, expected {groups} to 10000000, in order")
-    steps = (base * 10**power for power in range(8) for base in (1, 2, 5))
-    sizes = {first, last, *(size for size in steps if first < size < last)}
-    return sorted({round(size / groups) * groups for size in sizes})
 
 
 def _body(rows: Sequence[Scenario]) -> dict[str, Any]:
