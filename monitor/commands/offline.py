@@ -80,12 +80,16 @@ def confined(work: Callable[[Progress], T], *, deadline_s: float, progress: Prog
     until_s, done, total = time.monotonic() + deadline_s, 0, 0
     try:
         while mine.poll(max(0.0, until_s - time.monotonic())):
-            kind, *said = mine.recv()
-            if kind != "progress":
-                return _outcome(kind, said)  # type: ignore[no-any-return]
-            done, total = said
-            if progress is not None:
-                progress(done, total)
+            match mine.recv():
+                case "progress", done, total:
+                    if progress is not None:
+                        progress(done, total)
+                case CannotTellError(reason=reason):
+                    raise CannotTellError(reason, done, total)
+                case BaseException() as exc:
+                    raise exc
+                case result:
+                    return result[1]  # type: ignore[no-any-return]
         raise CannotTellError(f"not done after {deadline_s:g} s (see --deadline)", done, total)
     except EOFError:
         ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
@@ -100,44 +104,20 @@ def confined(work: Callable[[Progress], T], *, deadline_s: float, progress: Prog
         mine.close()
 
 
-def _outcome(kind: str, said: list[Any]) -> Any:
-    match kind:
-        case "result":
-            return said[0]
-        case "cannot tell":
-            raise CannotTellError(*said)
-        case "refused":
-            raise CommandError(*said)
-        case "interrupted":
-            raise KeyboardInterrupt
-        case _:
-            raise RuntimeError(*said)
-
-
 def _work(work: Callable[[Progress], Any], pipe: Connection, deadline_s: float) -> None:
     os.setsid()  # its own workers end with it
     pages = os.sysconf("SC_PHYS_PAGES")
     _limit(resource.RLIMIT_AS, int(_MEMORY * os.sysconf("SC_PAGE_SIZE") * pages))
     _limit(resource.RLIMIT_CPU, int(deadline_s) + 60)  # if its parent died
-    at = [0, 0]
-
-    def progress(done: int, total: int) -> None:
-        at[:] = done, total
-        pipe.send(("progress", done, total))
-
-    said: tuple[Any, ...]
+    said: Any
     try:
-        said = "result", work(progress)
-    except CannotTellError as exc:
-        said = "cannot tell", exc.reason, *at
-    except CommandError as exc:
-        said = "refused", str(exc), exc.exit_code
+        said = "result", work(lambda done, total: pipe.send(("progress", done, total)))
+    except (CommandError, KeyboardInterrupt) as exc:
+        said = exc
     except MemoryError:
-        said = "cannot tell", "it takes more memory than this machine has to give", *at
-    except KeyboardInterrupt:
-        said = ("interrupted",)
+        said = CannotTellError("it takes more memory than this machine has to give")
     except Exception:  # noqa: BLE001 - the parent raises it again
-        said = "broken", traceback.format_exc()
+        said = RuntimeError(traceback.format_exc())
     with contextlib.suppress(OSError):
         pipe.send(said)
 

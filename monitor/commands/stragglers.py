@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import click
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.text import Text
 
 from lightkeeper.monitor.commands.command import (
@@ -190,24 +189,16 @@ def print_report(
     console: Console, table: TimingTable, report: Report, sizes: Sizes, notes: tuple[str, ...]
 ) -> None:
     """The answer, the verdicts, the slowest ranks, and what limits them."""
-    for part in _parts(table, report, sizes, notes):
-        console.print(part, markup=False, highlight=False)
-
-
-def _parts(
-    table: TimingTable, report: Report, sizes: Sizes, notes: tuple[str, ...]
-) -> Iterator[RenderableType]:
     culprits = named(table, report.culprits) if report.culprits else ""
     unnamed = sum(not verdict.culprits for verdict in report.verdicts)
     answer = headline("straggler", len(report.verdicts), unnamed, culprits, "the table does")
-    yield Text(answer, "bold red" if report.verdicts else "bold green")
-    yield Text(_read(table, report, sizes), "dim")
+    console.print(Text(answer, "bold red" if report.verdicts else "bold green"))
+    console.print(Text(_read(table, report, sizes), "dim"))
     for number, slow in enumerate(report.verdicts, 1):
-        yield Text()
-        yield from verdict(number, _words(table, slow, sizes), 24)
-    yield Text()
-    yield drawn(_slowest(table, report))
-    yield from limits([clean(note) for note in notes])
+        console.print("", *verdict(number, _words(table, slow, sizes), 24), sep="\n")
+    console.print("", drawn(_slowest(table, report)), sep="\n")
+    for part in limits([clean(note) for note in notes]):
+        console.print(part)
 
 
 def _read(table: TimingTable, report: Report, sizes: Sizes) -> str:
