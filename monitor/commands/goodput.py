@@ -19,7 +19,6 @@ from lightkeeper.monitor.offline.goodput import (
     MEASURED_STEP_S,
     MIX,
     RANK_MTBF_S,
-    RIVAL,
     SHORT_STALL_FACTOR,
     TIMES,
     TORCHFT_LOST_S,
@@ -31,7 +30,7 @@ from lightkeeper.monitor.offline.goodput import (
     Response,
     Scenario,
     detection,
-    eviction_cost_s,
+    eviction,
     ft_hsdp,
     linear,
     poisson,
@@ -124,8 +123,6 @@ def _detections(
 ) -> list[tuple[str, Detection]]:
     measured = detection(MEASURED_STEP_S, slowdown)
     scaled = detection(step_s, slowdown, said.get("stall_factor"))
-    if scaled == measured:
-        return [("lightkeeper", measured)]
     name = f"lightkeeper, {step_s:g} s steps"
     rows = [("lightkeeper, as measured", measured), (name, scaled)]
     if "stall_factor" not in said:
@@ -204,7 +201,7 @@ def _body(rows: Sequence[Scenario]) -> dict[str, Any]:
         "ways": [
             {**asdict(row.handling), "linear": linear(row), "poisson": poisson(row)} for row in rows
         ],
-        "eviction_cost_s": eviction_cost_s(first),
+        "eviction_cost_s": eviction(first.times).fleet_s(first),
     }  # fmt: skip
 
 
@@ -227,9 +224,13 @@ def _job(scenes: Sequence[Scenario]) -> Answer:
         ends = ", the job ends" if hang.takes_job else ""
         rows.append((way.handling.name, f"{linear(way):.2%}", f"{poisson(way):.2%}",
                      _after(hang.after_s) + ends, _after(way.handling.slow.after_s)))  # fmt: skip
-    cost_s = eviction_cost_s(scenes[0])
+    cost_s = eviction(scenes[0].times).fleet_s(scenes[0])
     more = [f"an eviction costs {cost_s:.0f} s of the fleet's time, right or wrong"]
-    late = [way.handling.name for way in scenes[RIVAL + 1 :] if way.handling.hang.takes_job]
+    late = [
+        way.handling.name
+        for way in scenes
+        if way.handling.hang.takes_job and way.handling.name.startswith("lightkeeper")
+    ]
     if late:
         more.append(
             f"{late[0]}: a hang is decided later than the survivors give up; lower "

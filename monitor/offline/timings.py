@@ -6,6 +6,7 @@ whose time it takes (`TimeOwner`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -90,8 +91,8 @@ class TimingTable:
         return int(self.replica[rank]) if "dp_rank" in self.tells else None
 
     def codes_of(self, owner: TimeOwner) -> list[int]:
-        """Codes of the operations with a role."""
-        return [code for code, name in enumerate(self.ops) if role(name) is owner]
+        """Codes of the operations that take this time."""
+        return [code for code, name in enumerate(self.ops) if re.fullmatch(owner, name)]
 
     def rows_of(self, ops: Sequence[int]) -> NDArray[np.intp]:
         """Rows of these operations."""
@@ -305,39 +306,22 @@ def stands_for(table: TimingTable, sizes: Sizes, rank: int) -> tuple[int, ...]:
 
 
 class TimeOwner(StrEnum):
-    """Whose time an operation takes."""
+    """Whose time an operation takes: a pattern of its name, spelled as in the recorded jobs.
 
-    OWN = "own"  # the rank's own work: forward, backward, loading data
-    SEND = "send"  # to a neighbour in the pipeline; waits for it too
-    RECEIVE = "receive"
-    SHARED = "shared"  # a collective of the ranks of one stage; waits for the last of them
-    OTHER = "other"  # pauses, optimizers that hold collectives, groups whose members are unknown
-
-
-_OWN = ("compute", "data-load", "dataload")
-_SHARED = ("reduce", "gather")
-_SHARED_OF = ("grads-", "params-", "grad-", "param-")
-
-
-def role(name: str) -> TimeOwner:
-    """The role by name, as spelled in the recorded jobs (`forward-compute`, `backward-send` ...).
-
-    Only collectives of gradients or parameters over the ranks of a stage count as shared: those of
-    the embedding connect two stages, and those of layer norms the tensor-parallel peers, for which
-    the table has no rows. An unknown name accuses nobody.
+    All other operations accuse nobody: pauses, optimizers that hold collectives, and collectives
+    whose members are not the ranks of one stage (of the embedding, which connect two stages; of
+    layer norms, between tensor-parallel peers, for which the table has no rows).
     """
-    plain = name.strip().lower().replace("_", "-")
-    if plain in {"forward", "backward"} or any(word in plain for word in _OWN):
-        return TimeOwner.OWN
-    if plain.endswith("send"):
-        return TimeOwner.SEND
-    if plain.endswith(("recv", "receive")):
-        return TimeOwner.RECEIVE
-    if plain.startswith(_SHARED_OF) and any(word in plain for word in _SHARED):
-        return TimeOwner.SHARED
-    return TimeOwner.OTHER
+
+    OWN = ".*-compute|data-load"
+    """The rank's own work."""
+    SEND = ".*-send"
+    """To a neighbour in the pipeline; waits for it too."""
+    RECEIVE = ".*-recv"
+    SHARED = "(grads|params)-.*(reduce|gather).*"
+    """A collective of the ranks of one stage; waits for the last of them."""
 
 
 def direction(name: str) -> int:
     """+1 for operations towards the next stage (forward), -1 for backward."""
-    return -1 if name.strip().lower().startswith("backward") else 1
+    return -1 if name.startswith("backward") else 1

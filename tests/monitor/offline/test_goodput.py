@@ -26,7 +26,7 @@ from lightkeeper.monitor.offline.goodput import (
     Response,
     Scenario,
     detection,
-    eviction_cost_s,
+    eviction,
     ft_hsdp,
     kept,
     linear,
@@ -137,7 +137,7 @@ def test_a_group_that_is_back_before_the_others_train_is_not_missing() -> None:
 
 
 def test_a_straggler_goes_once_it_has_cost_what_its_eviction_will() -> None:
-    assert eviction_cost_s(scene()) == 41 + 21
+    assert eviction(TIMES).fleet_s(scene()) == 41 + 21
     assert kept("", Detection(slow_s=1.0), scene(), 125.0).slow.after_s == 124.0
     assert kept("", Detection(slow_s=200.0), scene(), 125.0).slow.after_s == 200.0
 
