@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any, Final, NamedTuple
@@ -11,8 +10,8 @@ import click
 
 from lightkeeper.monitor.commands.command import CommandError, as_json, command, option
 from lightkeeper.monitor.commands.printing import console, print_json, show_table, text
+from lightkeeper.monitor.decide.accounts import ChoiceError, span_s
 from lightkeeper.monitor.offline.goodput import (
-    DAY_S,
     FT_HSDP,
     GROUPS,
     KINDS,
@@ -39,7 +38,6 @@ from lightkeeper.monitor.offline.goodput import (
 )
 from lightkeeper.monitor.show.wording import span
 
-_UNITS_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": DAY_S}
 ASSUMED: Final[Mapping[str, tuple[float | None, str]]] = {
     "rank_mtbf": (RANK_MTBF_S, "between two faults of one rank: FT-HSDP's; Llama 3's was 50676h"),
     "stop": (MIX.stop, "share of faults that end a process or host; shares in any unit"),
@@ -73,15 +71,11 @@ def _checked(what: str, value: float, least: float, most: float) -> float:
 
 def _number(text: str) -> float:
     """A number, or seconds: `90`, `90s`, `18m`, `2h`, `1d`."""
-    words = text.strip().lower()
-    unit = _UNITS_S.get(words[-1:])
     try:
-        number = float(words if unit is None else words[:-1])
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise CommandError(f"{text!r} is no number and no time, such as 90, 90s, 18m, 2h or 1d")
-    return number * (unit or 1.0)
+        return span_s(text)
+    except ChoiceError as exc:
+        problem = f"{text!r} is no number and no time, such as 90, 90s, 18m, 2h or 1d"
+        raise CommandError(problem) from exc
 
 
 def _assumed(assume: tuple[str, ...], mtbf: str | None) -> dict[str, float]:

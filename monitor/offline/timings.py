@@ -207,7 +207,7 @@ def load(path: Path) -> TimingTable:
         raise TableError("reading it needs pyarrow: pip install 'lightkeeper[analyze]'") from exc
     kind = "CSV"
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             kind = "parquet" if file.read(4) == b"PAR1" else kind
             file.seek(0)
             if kind == "parquet":
@@ -215,6 +215,8 @@ def load(path: Path) -> TimingTable:
                     read = parquet.read([*_USED.intersection(parquet.schema_arrow.names)])
             else:
                 read = pyarrow.csv.read_csv(file)
+    except MemoryError:  # pyarrow's is an ArrowException too
+        raise
     except pyarrow.ArrowException as exc:
         raise TableError(f"not readable as {kind}: {str(exc).splitlines()[0][:200]}") from exc
     except OSError as exc:
@@ -222,7 +224,7 @@ def load(path: Path) -> TimingTable:
     ops: list[str] = []
     columns = {
         name: _values(name, column, ops)
-        for name, column in zip(read.column_names, read.columns, strict=True)
+        for name, column in zip(map(str.strip, read.column_names), read.columns, strict=True)
         if name in _USED
     }
     return build(columns, ops)
@@ -293,13 +295,12 @@ def differences(table: TimingTable, sizes: Sizes) -> Iterator[str]:
         yield f"rank {table.ranks[-1]} is outside of a world of {sizes.world_size:,}"
 
 
-def stands_for(table: TimingTable, sizes: Sizes, rank: int) -> tuple[int, ...]:
-    """Global ranks with common rows: a rank and its tensor-parallel peers, or only itself."""
-    first = int(table.ranks[rank])
-    size = sizes.tp_size or 1
-    if size == 1 or size > 1024 or np.any(table.ranks % size):
-        return (first,)
-    return tuple(range(first, first + size))
+def stands_for(table: TimingTable, sizes: Sizes, ranks: Sequence[int]) -> list[int]:
+    """Global ranks with common rows: the ranks, and their tensor-parallel peers if known."""
+    firsts, size = sorted(table.ranks[list(ranks)].tolist()), sizes.tp_size or 1
+    if size > 1024 or np.any(table.ranks % size):
+        return firsts
+    return [first + peer for first in firsts for peer in range(size)]
 
 
 # -- ops ---------------------------------------------------------------------------------------
