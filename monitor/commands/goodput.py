@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any, Final, NamedTuple
@@ -11,15 +10,14 @@ import click
 
 from lightkeeper.monitor.commands.command import CommandError, as_json, command, option
 from lightkeeper.monitor.commands.printing import console, print_json, show_table, text
+from lightkeeper.monitor.decide.accounts import ChoiceError, span_s
 from lightkeeper.monitor.offline.goodput import (
-    DAY_S,
     FT_HSDP,
     GROUPS,
     KINDS,
     MEASURED_STEP_S,
     MIX,
     RANK_MTBF_S,
-    RIVAL,
     SHORT_STALL_FACTOR,
     TIMES,
     TORCHFT_LOST_S,
@@ -31,7 +29,7 @@ from lightkeeper.monitor.offline.goodput import (
     Response,
     Scenario,
     detection,
-    eviction_cost_s,
+    eviction,
     ft_hsdp,
     linear,
     poisson,
@@ -40,7 +38,6 @@ from lightkeeper.monitor.offline.goodput import (
 )
 from lightkeeper.monitor.show.wording import span
 
-_UNITS_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": DAY_S}
 ASSUMED: Final[Mapping[str, tuple[float | None, str]]] = {
     "rank_mtbf": (RANK_MTBF_S, "between two faults of one rank: FT-HSDP's; Llama 3's was 50676h"),
     "stop": (MIX.stop, "share of faults that end a process or host; shares in any unit"),
@@ -74,15 +71,11 @@ def _checked(what: str, value: float, least: float, most: float) -> float:
 
 def _number(text: str) -> float:
     """A number, or seconds: `90`, `90s`, `18m`, `2h`, `1d`."""
-    words = text.strip().lower()
-    unit = _UNITS_S.get(words[-1:])
     try:
-        number = float(words if unit is None else words[:-1])
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise CommandError(f"{text!r} is no number and no time, such as 90, 90s, 18m, 2h or 1d")
-    return number * (unit or 1.0)
+        return span_s(text)
+    except ChoiceError as exc:
+        problem = f"{text!r} is no number and no time, such as 90, 90s, 18m, 2h or 1d"
+        raise CommandError(problem) from exc
 
 
 def _assumed(assume: tuple[str, ...], mtbf: str | None) -> dict[str, float]:
@@ -124,8 +117,6 @@ def _detections(
 ) -> list[tuple[str, Detection]]:
     measured = detection(MEASURED_STEP_S, slowdown)
     scaled = detection(step_s, slowdown, said.get("stall_factor"))
-    if scaled == measured:
-        return [("lightkeeper", measured)]
     name = f"lightkeeper, {step_s:g} s steps"
     rows = [("lightkeeper, as measured", measured), (name, scaled)]
     if "stall_factor" not in said:
@@ -204,7 +195,7 @@ def _body(rows: Sequence[Scenario]) -> dict[str, Any]:
         "ways": [
             {**asdict(row.handling), "linear": linear(row), "poisson": poisson(row)} for row in rows
         ],
-        "eviction_cost_s": eviction_cost_s(first),
+        "eviction_cost_s": eviction(first.times).fleet_s(first),
     }  # fmt: skip
 
 
@@ -227,9 +218,13 @@ def _job(scenes: Sequence[Scenario]) -> Answer:
         ends = ", the job ends" if hang.takes_job else ""
         rows.append((way.handling.name, f"{linear(way):.2%}", f"{poisson(way):.2%}",
                      _after(hang.after_s) + ends, _after(way.handling.slow.after_s)))  # fmt: skip
-    cost_s = eviction_cost_s(scenes[0])
+    cost_s = eviction(scenes[0].times).fleet_s(scenes[0])
     more = [f"an eviction costs {cost_s:.0f} s of the fleet's time, right or wrong"]
-    late = [way.handling.name for way in scenes[RIVAL + 1 :] if way.handling.hang.takes_job]
+    late = [
+        way.handling.name
+        for way in scenes
+        if way.handling.hang.takes_job and way.handling.name.startswith("lightkeeper")
+    ]
     if late:
         more.append(
             f"{late[0]}: a hang is decided later than the survivors give up; lower "

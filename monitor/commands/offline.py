@@ -21,7 +21,6 @@ from typing import Any, Final, TypeVar
 import click
 import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
 from lightkeeper.monitor.commands.command import CommandError, F, HelpPage, Within, option
@@ -50,16 +49,11 @@ class CannotTellError(CommandError):
 
     def __init__(self, reason: str, done: int = 0, total: int = 0) -> None:
         """`done` of `total` files were read."""
-        super().__init__(f"cannot tell: {reason}; {_left_out(done, total)}", CANNOT_TELL)
+        files = f"{done:,} of {total:,} files were read, none was weighed"
+        super().__init__(
+            f"cannot tell: {reason}; {files if done else 'no file was read'}", CANNOT_TELL
+        )
         self.reason, self.done, self.total = reason, done, total
-
-
-def _left_out(done: int, total: int) -> str:
-    if not done:
-        return "no file was read"
-    if done < total:
-        return f"{done:,} of {total:,} files were read, the others are left out"
-    return "everything was read, and nothing weighed"
 
 
 def confined(work: Callable[[Progress], T], *, deadline_s: float, progress: Progress | None) -> T:
@@ -185,8 +179,7 @@ def reading() -> Iterator[Progress | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    columns = (TextColumn("reading"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Bar(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("reading", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
@@ -218,28 +211,3 @@ def judged(
 
 def shown(path: Path) -> str:
     return clean(str(path), 300)
-
-
-def check_writable(path: Path) -> None:
-    """Check before the work, not after it.
-
-    Raises:
-        CommandError: no file can be written.
-    """
-    if path.is_dir():
-        raise CommandError(f"cannot write {shown(path)}: it is a folder")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        why = "no such folder" if not path.parent.is_dir() else "not allowed"
-        raise CommandError(f"cannot write {shown(path)}: {why}")
-
-
-def write(path: Path, text: str) -> None:
-    """Write a text file.
-
-    Raises:
-        CommandError: not possible.
-    """
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as exc:
-        raise CommandError(f"cannot write {shown(path)}: {exc.strerror}") from exc

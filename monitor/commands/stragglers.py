@@ -159,9 +159,7 @@ def _verdict(table: TimingTable, verdict: SlowVerdict, sizes: Sizes) -> dict[str
         "class": KINDS[verdict.kind][0],
         "culprits": _ranks(table, verdict.culprits),
         "cannot_tell_between": [_ranks(table, side) for side in verdict.between],
-        "stands_for": sorted(
-            {peer for rank in verdict.culprits for peer in stands_for(table, sizes, rank)}
-        ),
+        "stands_for": stands_for(table, sizes, verdict.culprits),
         "group": None if verdict.stage is None else f"stage {verdict.stage}",
         "stage": verdict.stage,
         "dp_rank": verdict.replica,
@@ -212,8 +210,8 @@ def _read(table: TimingTable, report: Report, sizes: Sizes) -> str:
 
 
 def _words(table: TimingTable, slow: SlowVerdict, sizes: Sizes) -> FindingWords:
-    peers = {peer for rank in slow.culprits for peer in stands_for(table, sizes, rank)}
-    shared = ", ".join(map(str, sorted(peers)[:16])) if len(peers) > len(slow.culprits) else ""
+    peers = stands_for(table, sizes, slow.culprits)
+    shared = ", ".join(map(str, peers[:16])) if len(peers) > len(slow.culprits) else ""
     facts = (
         ("lost", f"{slow.lost_s:.3g} s of its own beyond its peers'" if slow.culprits else ""),
         ("stands for", f"global ranks {shared} (tensor-parallel peers)" if shared else ""),

@@ -173,16 +173,15 @@ def step_seconds(table: TimingTable, cohorts: Sequence[Cohort]) -> Floats:
 
     Without start times it is the work of the busiest stage, a lower bound.
     """
-    steps = len(table.steps)
-    least = np.max([np.zeros(steps), *(cohort.seconds[:, 0] for cohort in cohorts)], axis=0)
+    shape = len(table.ranks), len(table.steps)
     if table.start_s is None:
-        return np.asarray(least, dtype=np.float64)
-    shape = len(table.ranks), steps
+        seconds = [np.zeros(shape[1]), *(cohort.seconds[:, 0] for cohort in cohorts)]
+        return np.asarray(np.max(seconds, axis=0), dtype=np.float64)
     begin, end = np.full(shape, np.inf), np.full(shape, -np.inf)
     np.minimum.at(begin, (table.rank, table.step), table.start_s)
     np.maximum.at(end, (table.rank, table.step), table.start_s + table.duration_s)
     spans = np.where(end >= begin, end - begin, np.nan)
-    return np.asarray(np.maximum(column_medians(spans), least), dtype=np.float64)
+    return column_medians(spans)
 
 
 # -- persistent or temporary -------------------------------------------------------------------
@@ -549,8 +548,6 @@ def tie(table: TimingTable, cohort: Cohort, slow: Sequence[SlowVerdict]) -> Slow
         culprits=(),
         between=(tuple(ranks), tuple(others)),
         replica=None,
-        by_op={},
-        evidence=_source(", ".join(cohort.by_op), _resolution(table)),
     )
 
 
@@ -582,7 +579,7 @@ def late(table: TimingTable, step_s: Floats, tests: int) -> Iterator[SlowVerdict
     """Ranks that come last, and late, for long, as if their recorded work were as usual."""
     for _, op, ranks, inside in collectives(table):
         least, share, lost = _parts(inside)
-        bad = (share >= LATE) & (lost > np.maximum(SHARE_OF_STEP * step_s, 3 * _spread(least)))
+        bad = (share >= LATE) & (lost > SHARE_OF_STEP * step_s)
         with np.errstate(invalid="ignore"):
             near = inside - least[:, None] <= (1 - LATE) * lost[:, None]
         # If two come last together, the others wait for neither alone.
@@ -653,10 +650,6 @@ def _parts(inside: Floats) -> tuple[Floats, Floats, Floats]:
     # A step may be faster than usual: then its own time is the base.
     base = np.fmin(middle(least), least)
     return least, late_share(inside, base), np.nan_to_num(lost)
-
-
-def _spread(values: Floats) -> float:
-    return float(middle(np.abs(values - middle(values)))[0])
 
 
 def slow_links(table: TimingTable, step_s: Floats, tests: int) -> Iterator[SlowVerdict]:
@@ -770,8 +763,7 @@ def _resolution(table: TimingTable) -> str:
 def named(table: TimingTable, ranks: Sequence[int]) -> str:
     """`rank 3`, `ranks 3 and 7`, `ranks 3, 7, 9 and 4 more`."""
     numbers = [str(number) for number in sorted(table.ranks[list(ranks)].tolist())]
-    shown = listed(numbers, 7 if len(numbers) > 8 else 8)
-    return f"{plural(numbers, 'rank', 'ranks')} {shown}"
+    return f"{plural(numbers, 'rank', 'ranks')} {listed(numbers, 8)}"
 
 
 def _placed(table: TimingTable, rank: int) -> str:

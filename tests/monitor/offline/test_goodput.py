@@ -26,7 +26,7 @@ from lightkeeper.monitor.offline.goodput import (
     Response,
     Scenario,
     detection,
-    eviction_cost_s,
+    eviction,
     ft_hsdp,
     kept,
     linear,
@@ -137,7 +137,7 @@ def test_a_group_that_is_back_before_the_others_train_is_not_missing() -> None:
 
 
 def test_a_straggler_goes_once_it_has_cost_what_its_eviction_will() -> None:
-    assert eviction_cost_s(scene()) == 41 + 21
+    assert eviction(TIMES).fleet_s(scene()) == 41 + 21
     assert kept("", Detection(slow_s=1.0), scene(), 125.0).slow.after_s == 124.0
     assert kept("", Detection(slow_s=200.0), scene(), 125.0).slow.after_s == 200.0
 
@@ -295,10 +295,10 @@ def test_a_person_gets_a_table(
             ["--assume", "stop=0", "--assume", "hang=0", "--assume", "slow=0"],
             "the sum of stop, hang and slow is 0, expected 1e-09 to 1e+10",
         ),
-        (["--assume", "false_evictions=-1"], "false_evictions is -1, expected 0 to 1e+06"),
+        (["--assume", "false_evictions=9999999"], "false_evictions is 1e+07, expected 0 to 1e+06"),
         (["--case", "ft-hsdp", "--ranks", "20"], "--case and --ranks exclude each other"),
         (["--mtbf", "soon"], "'soon' is no number and no time, such as 90, 90s"),
-        (["--assume", "heal=-1"], "heal is -1, expected 0 to 1e+09"),
+        (["--assume", "heal=-1"], "'-1' is no number"),
         (
             ["--mtbf", "3h", "--assume", "rank_mtbf=9h"],
             "--mtbf and --assume rank_mtbf exclude each other",
