@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Final
 from urllib.parse import quote
 
-from lightkeeper.monitor.model.eviction import DecisionRow, Eviction, Guard
+from lightkeeper.monitor.model.eviction import DecisionRow, Eviction, Guard, rulings
 from lightkeeper.monitor.model.incident import Incident, State, oldest_first
 from lightkeeper.monitor.model.names import IncidentId
 from lightkeeper.monitor.model.plain import from_plain, readable
@@ -137,7 +137,7 @@ def _fires(incident: Incident, facts: NoticeFacts, url: str) -> Notice:
 
 def _held(fires: Notice, incident: Incident, facts: NoticeFacts, hold_s: float) -> Notice | None:
     """The guard that the last decision met, if only a person can lift it."""
-    rows = facts.decisions.get(incident.id)
+    rows = rulings(facts.decisions.get(incident.id, ()))
     if incident.state is not State.FIRING or not rows or not incident.groups:
         return None  # an incident that accuses nobody is itself the page
     row = rows[-1]

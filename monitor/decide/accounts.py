@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from lightkeeper.monitor.model.eviction import KEEPER, DecisionRow, Eviction, Guard
+from lightkeeper.monitor.model.eviction import KEEPER, DecisionRow, Eviction, Guard, rulings
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.verdict import Kind
 
@@ -56,8 +56,9 @@ def account(
         watched: whether its aftermath is still watched.
     """
     asked = incident.milestones.evict_asked_s is not None or bool(evictions)
+    rows = rulings(rows)
     evicts = [row for row in rows if row.action == "evict"]
-    holds = [row for row in rows if row.action in ("hold", "would_evict")]
+    holds = [row for row in rows if row.action != "evict"]
     by, why = "nobody", "nothing was to be decided"
     if evicts or asked:
         confidence = incident.verdict.confidence

@@ -42,6 +42,7 @@ from lightkeeper.monitor.detect.detectors import (
 from lightkeeper.monitor.detect.graph import WaitGraph
 from lightkeeper.monitor.detect.history import History
 from lightkeeper.monitor.detect.intake import push
+from lightkeeper.monitor.detect.links import Links
 from lightkeeper.monitor.detect.patience import giving_up
 from lightkeeper.monitor.detect.self_health import Health, SelfHealth, scaled
 from lightkeeper.monitor.detect.track import FINISHED_PHASE, UNDECLARED, RankTrack
@@ -278,6 +279,7 @@ class TickResult:
     health: Health = field(default_factory=Health)
     """The monitor's own."""
     learned: Learned = field(default_factory=Learned)
+    links: Links = field(default_factory=Links)
 
     @property
     def blind(self) -> bool:
@@ -675,6 +677,7 @@ class Pipeline:
             unknown=self._unknown(failures),
             health=self._health,
             learned=self._learned(snapshot.now_s),
+            links=self._history.links,
         )
 
     def _look_again_s(self, graph: WaitGraph | None, changed: Sequence[Incident]) -> float:

@@ -8,7 +8,7 @@ everything, for an eviction its progress (`row_of`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
@@ -359,6 +359,11 @@ class DecisionRow:
     body: Mapping[str, Any] = field(default_factory=dict)
     """For an eviction: group, replica id, hosts to quarantine, and the accused incarnations; for a
     hold: what would release it; in observe mode: both, and the rungs it would have climbed."""
+
+
+def rulings(rows: Iterable[DecisionRow]) -> list[DecisionRow]:
+    """Those about the accused, not about others that wait for it."""
+    return [row for row in rows if row.action != "release"]
 
 
 def row_of(eviction: Eviction) -> DecisionRow:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from lightkeeper.monitor.model.eviction import DecisionRow, DecisionState, Guard
+from lightkeeper.monitor.model.eviction import DecisionRow, DecisionState, Guard, rulings
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import GroupName, RankName, group_of
 from lightkeeper.monitor.model.verdict import Severity, Verdict
@@ -89,17 +89,13 @@ def face_of(incident: Incident, rows: Sequence[DecisionRow], now_s: float) -> Fa
     stands_s = now_s - verdict.since_s
     old = incident.open and now_s > incident.last_seen_s
     by_now = f" ({stands_s:.0f} s by now)" if old and stands_s > 0 else ""
-    ruled = [row for row in rows if row.action != "release"]
+    ruled = rulings(rows)
     then = [_next(incident, ruled[-1] if ruled else None)]
-    if incident.open:  # afterwards it is history
-        then += [_released(row) for row in rows if row.action == "release"][-1:]
+    freed = [row for row in rows if row.action == "release"]
+    if incident.open and freed:  # afterwards it is history
+        failed = freed[-1].state is DecisionState.FAILED
+        then.append(f"Others still wait: {freed[-1].outcome}" if failed else freed[-1].reason)
     return Face(verdict.reason + by_now, ". ".join(filter(None, then)))
-
-
-def _released(row: DecisionRow) -> str:
-    """What was done so that others need not wait."""
-    said = f" ({row.outcome})" if row.outcome else ""
-    return f"{row.reason}{said}"
 
 
 _IN_VAIN: Final = (DecisionState.FAILED, DecisionState.ABANDONED)

@@ -58,6 +58,7 @@ from lightkeeper.worker_server.http_server import metrics_page
 from lightkeeper.worker_server.wire import (
     PATH_FLIGHT_RECORDER,
     PATH_LAST_WORDS,
+    PATH_NETWORK,
     PATH_STACKS,
     PATH_STATE,
     PATH_STEPS,
@@ -413,10 +414,11 @@ _PAGES: Final = {
     "flight_recorder": _Page(PATH_FLIGHT_RECORDER, 10.0, 16 * _MIB, ("active", "since", *_TEXT)),
     "stacks": _Page(PATH_STACKS, 20.0, 4 * _MIB, ("native", "raw")),
     "last_words": _Page(PATH_LAST_WORDS, 5.0, _MIB, _TEXT),
+    "network": _Page(PATH_NETWORK, 5.0, _MIB, _TEXT),
 }
 
 passing = Blueprint("passing", __name__)
-"""`GET /v1/ranks/RANK/{state,steps,flight_recorder,stacks,last_words}`, and what was
+"""`GET /v1/ranks/RANK/{state,steps,flight_recorder,stacks,last_words,network}`, and what was
 saved: `GET /v1/incidents/ID/bundle`."""
 _places = threading.BoundedSemaphore(_AT_ONCE)
 

@@ -6,7 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 from lightkeeper.monitor.decide.accounts import IncidentAccount, account
-from lightkeeper.monitor.model.eviction import DecisionRow, Eviction, Rung, RungOutcome
+from lightkeeper.monitor.model.eviction import (
+    DecisionRow,
+    DecisionState,
+    Eviction,
+    Rung,
+    RungOutcome,
+)
 from lightkeeper.monitor.model.incident import Incident, Milestones, State, Transition
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, ReplicaId
 from lightkeeper.monitor.model.verdict import Kind
@@ -22,6 +28,12 @@ MARKS = Milestones(
     rejoined_s=136.0,
 )
 """The fault began at 100."""
+RELEASE = DecisionRow(
+    ID, 109.5, "release", None, "rg_0.0 does not wait for rg_1 any more",
+    state=DecisionState.CONFIRMED, ended_s=110.0, outcome="rg_0.0 ended 2 connections",
+    body={"group": "rg_1", "quorum_id": 3},
+)  # fmt: skip
+"""Others were freed."""
 ROWS = (
     DecisionRow(ID, 106.0, "hold", "cool_down", "too soon"),
     DecisionRow(ID, 108.0, "hold", "budget", "4 an hour are used up"),

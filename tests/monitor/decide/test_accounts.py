@@ -32,6 +32,7 @@ from tests.monitor.decide.scene import (
     EVICTION,
     ID,
     MARKS,
+    RELEASE,
     ROWS,
     case,
     hang,
@@ -73,6 +74,14 @@ def test_who_held_and_why_is_the_answer_when_nobody_was_evicted() -> None:
     costs = unevicted(hang(), rows=ROWS[:2])
     assert (costs.outcome, costs.decided_by) == ("held", "nobody")
     assert costs.why == "held by budget: 4 an hour are used up"
+
+
+def test_who_was_released_changes_nothing_about_who_held() -> None:
+    costs = unevicted(hang(), rows=(*ROWS[:2], RELEASE))
+    assert (costs.outcome, costs.why) == ("held", "held by budget: 4 an hour are used up")
+    would = DecisionRow(ID, 107.0, "would_evict", "observe", "would evict rg_1")
+    assert unevicted(hang(), rows=(would, RELEASE)).outcome == "observed"
+    assert unevicted(hang(), rows=(RELEASE,)).why == "nothing was to be decided"
 
 
 # -- totals ----------------------------------------------------------------------------------------

@@ -28,10 +28,11 @@ from lightkeeper.monitor.show.incident_page import (
     BundleStacks,
     Earlier,
     incident_page,
+    incident_text,
     incidents_page,
 )
 from tests.changed import replace
-from tests.monitor.decide.scene import EVICTION, ID, ROWS, hang, of_kind
+from tests.monitor.decide.scene import EVICTION, ID, MARKS, RELEASE, ROWS, hang, of_kind
 
 RUNGS = (
     RungOutcome(Rung.GATE, 111.0, 111.2, "worked: refused", RungResult.WORKED, 5.0),
@@ -123,6 +124,33 @@ def test_a_hold_that_stands_says_so_and_nobody_was_evicted() -> None:
     held = ["+6.0 s", "? held: cool down", "32 min so far", "too soon. 60 s more"]
     assert held in rows(text)
     assert "Nobody was evicted." in text
+
+
+def test_a_release_is_told_as_what_was_done_and_interrupts_no_hold() -> None:
+    incident = hang(state="firing", resolution=None, milestones=replace(MARKS, evict_asked_s=None))
+    shown = report(incident=incident, evictions=(), rows=(HELD, RELEASE))
+    text = page(shown)
+    cells = rows(text)
+    assert ["+6.0 s", "? held: cool down", "32 min so far", "too soon. 60 s more"] in cells
+    said = "rg_0.0 does not wait for rg_1 any more"
+    ended = "rg_0.0 ended 2 connections"
+    assert ["+9.5 s", "✓ others released", "0.5 s", f"{said}: {ended}"] in cells
+    decision = ["+9.5 s", "release", "", "lightkeeper", said, f"confirmed: {ended}"]
+    assert decision in cells
+    assert "<b>" in text
+    assert "they do not wait for rg_1" in text
+    assert report_to_json(shown)["decisions"][-1]["action"] == "release"
+    for told in (text, incident_text(shown, "http://m:1", None)):
+        assert "None" not in told
+
+
+def test_a_release_that_failed_is_not_called_done() -> None:
+    failed = replace(RELEASE, state=DecisionState.FAILED, outcome="rg_0.0 no answer")
+    incident = hang(state="firing", resolution=None, milestones=replace(MARKS, evict_asked_s=None))
+    text = page(report(incident=incident, evictions=(), rows=(HELD, failed)))
+    assert "nothing: held back" in text
+    assert "others released" not in text
+    assert "not released" in text
 
 
 def test_no_foreign_script_runs_on_the_page_and_foreign_names_are_no_markup() -> None:

@@ -154,6 +154,15 @@ def test_a_hold_that_ended_in_an_eviction_holds_no_more() -> None:
     assert 'lightkeeper_holding{guard="cool_down"} 0.0' in text
 
 
+def test_a_hold_stands_also_after_others_were_released() -> None:
+    rows = (
+        DecisionRow(IncidentId("inc-1"), 102.0, "hold", "cool_down", "too soon"),
+        DecisionRow(IncidentId("inc-1"), 103.0, "release", None, "others go on"),
+    )
+    text = scrape(view(incidents=(incident(),), decisions={IncidentId("inc-1"): rows}))
+    assert 'lightkeeper_holding{guard="cool_down"} 1.0' in text
+
+
 def test_a_suspect_has_the_host_on_which_it_runs_now() -> None:
     accused = replace(incident(), culprits=(RankName("rg_0.0"),))
     text = scrape(view(seen("rg_0", host="node7"), incidents=(accused,)))
