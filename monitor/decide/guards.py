@@ -320,10 +320,10 @@ def unsure(case: Case) -> Objection | None:
     if case.incident.verdict.confidence is not Confidence.UNSURE:
         return None
     if case.tie and tie_s:
-        stood_s = case.fleet.now_s - case.incident.verdict.since_s
-        if stood_s >= tie_s:
+        due_s = case.incident.milestones.first_seen_s + tie_s
+        if case.fleet.now_s >= due_s:
             return None
-        promise = f"{case.group} may be evicted in {seconds(tie_s - stood_s)} (tie_break_s)"
+        promise = f"{case.group} may be evicted from {moment(due_s)} on (tie_break_s)"
         return Objection(f"either of {listed(case.tie)} has to go", case.then(promise))
     doubt = "no rank can be named"
     if candidates:

@@ -624,6 +624,10 @@ class Pipeline:
         history.config = history.pace.config = history.attendance.config = config
         history.habits.config = self._tracker.config = self._self_health.config = config
 
+    def close(self, incident_id: IncidentId, author: str, reason: str) -> bool:
+        """A person closes an incident that only a person may close, from the next tick on."""
+        return self._tracker.close(incident_id, author, reason)
+
     def tick(self, snapshot: Snapshot) -> TickResult:
         """Judge one snapshot; call it once per tick, in order of time."""
         self._health = self._self_health.push(snapshot)

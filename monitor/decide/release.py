@@ -19,7 +19,7 @@ from lightkeeper.monitor.detect.links import addresses_of
 from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.model.eviction import Accused, Eviction, Release
 from lightkeeper.monitor.model.incident import Incident, State
-from lightkeeper.monitor.model.names import GroupName, IncidentId
+from lightkeeper.monitor.model.names import GroupName, IncidentId, may_be_of
 from lightkeeper.monitor.model.observation import Snapshot
 from lightkeeper.monitor.model.verdict import Confidence, Kind
 from lightkeeper.worker_server.wire import ACROSS
@@ -60,8 +60,8 @@ def releases(
         return ()
     orders = []
     for incident, group in _gone(history, incidents, past, policy):
-        replica_id = next((name for name in incident.replica_ids if name in view.ids), None)
-        if replica_id is None or replica_id not in view.expired:
+        ids = [name for name in incident.replica_ids if may_be_of(name, group)]
+        if view.ids.isdisjoint(ids) or not view.expired.issuperset(view.ids.intersection(ids)):
             continue  # the next quorum would still wait for it
         waiting = [
             track

@@ -51,8 +51,17 @@ quorum to confirm it: another faulty group may keep one from forming."""
 
 def why_over(history: History, incident: Incident, config: KeeperConfig) -> str | None:
     """Why a fault that is not seen now is over; None while that is not known."""
+    if incident.kind is Kind.ABSENT:
+        return _back(history, incident)
     quorums = incident.kind in (Kind.REPLICA_LAG, Kind.LIGHTHOUSE_AWAY, Kind.UNSEEN)
     return (_settled if quorums else _passed)(history, incident, config)
+
+
+def _back(history: History, incident: Incident) -> str | None:
+    """That a missing group trains again; nothing else ends its absence but a person."""
+    tracks = [t for group in incident.groups for t in history.groups().get(group, ())]
+    trains = any(t.first_seen_s > incident.verdict.since_s and t.commits for t in tracks)
+    return "it trains again" if trains else None
 
 
 def restarted(history: History, incident: Incident) -> bool:
@@ -776,6 +785,8 @@ class Tracker:
 
     config: KeeperConfig
     _tracked: dict[IncidentId, TrackedIncident] = field(default_factory=dict)
+    _closing: dict[IncidentId, str] = field(default_factory=dict)
+    """Incidents that a person closes, and their words."""
 
     def go_on(
         self, incidents: Sequence[Incident], evictions: Sequence[Eviction], before: Tracker
@@ -900,6 +911,24 @@ class Tracker:
             candidates, key=lambda each: each.incident.groups != verdict.groups, default=None
         )
 
+    def close(self, incident_id: IncidentId, author: str, reason: str) -> bool:
+        """A person closes an open incident of a missing group, from the next tick on; False: there
+        is none.
+        """
+        tracked = self._tracked.get(incident_id)
+        if tracked is None or not tracked.open or tracked.incident.kind is not Kind.ABSENT:
+            return False
+        self._closing[incident_id] = f"closed by {author}: {reason}"
+        return True
+
+    def _closed(self, verdict: Verdict) -> bool:
+        """Whether a person has closed the absence that this verdict is about."""
+        return verdict.kind is Kind.ABSENT and any(
+            incident.groups == verdict.groups and (incident.ended_s or 0.0) > verdict.since_s
+            for incident in self.all()
+            if incident.kind is Kind.ABSENT and not incident.open
+        )
+
     def take_evictions(self, history: History, evictions: Sequence[Eviction]) -> None:
         """Begin a tick: evictions shield their groups from this tick's verdicts, and who gave up
         waiting is a victim.
@@ -940,6 +969,10 @@ class Tracker:
     ) -> tuple[Incident, ...]:
         """Take verdicts, after `take_evictions`; returns the changed incidents, oldest first."""
         now_s = history.now_s
+        while self._closing:
+            incident_id, why = self._closing.popitem()
+            if (tracked := self._tracked.get(incident_id)) is not None and tracked.open:
+                tracked.incident = resolved(tracked.incident, now_s, why)
         if verdicts or self._open():
             self._take(history, verdicts, unknown, inhibited or {})
         for tracked in self._tracked.values():
@@ -960,6 +993,8 @@ class Tracker:
     ) -> None:
         commits, seen = Commits.of(history), set[IncidentId]()
         for verdict in verdicts:
+            if self._closed(verdict):
+                continue
             tracked = self._owner(verdict, seen)
             if tracked is None:
                 tracked = TrackedIncident(opened(history, verdict, self._tracked))

@@ -538,6 +538,21 @@ class Keeper:
 
     # -- by hand ------------------------------------------------------------------------------
 
+    def close_incident(self, incident_id: IncidentId, reason: str, author: str) -> None:
+        """Close the incident of a missing group on a person's word.
+
+        Raises:
+            NotPossible: another monitor acts, or there is no such open incident.
+        """
+        with self._acting.deciding:
+            if not self._leadership.leading:
+                raise NotPossible(self._components.lease.standing().sentence())
+            if not self._components.judge.close(incident_id, author, reason):
+                raise NotPossible(
+                    f"{incident_id} is no open incident of a missing group: any other is over when "
+                    "its fault is"
+                )
+
     def evict_by_hand(self, group: GroupName, reason: str, author: str = "a person") -> IncidentId:
         """Evict a group on a person's request; no guard but the incarnation check applies.
 

@@ -108,7 +108,7 @@ def _next(incident: Incident, last: DecisionRow | None) -> str:
         case State.PENDING:
             return after(incident.remedy, "It is not certain yet, and nothing is done")
         case State.EVICTING:
-            return f"{listed(incident.groups)} is being evicted"
+            return f"{_evicted(incident, last)} is being evicted"
         case State.FIRING:
             going = last is not None and last.guard is None and last.state not in _IN_VAIN
             remedy = "" if going and incident.groups else incident.remedy
@@ -132,5 +132,11 @@ def _decided(incident: Incident, last: DecisionRow | None) -> str:
         why = f"nobody is evicted: {last.reason}" if last.action == "hold" else last.reason
         return f"{why[:1].upper()}{why[1:]}. {last.body.get('release', '')}".rstrip()
     if last.state in _IN_VAIN:
-        return f"The eviction of {listed(incident.groups)} failed: {last.outcome}"
-    return f"{listed(incident.groups)} is being evicted"
+        return f"The eviction of {_evicted(incident, last)} failed: {last.outcome}"
+    return f"{_evicted(incident, last)} is being evicted"
+
+
+def _evicted(incident: Incident, last: DecisionRow | None) -> str:
+    """The group that is evicted: of a tie only one."""
+    group = None if last is None else last.body.get("group")
+    return str(group) if isinstance(group, str) else listed(incident.groups)

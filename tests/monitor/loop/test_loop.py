@@ -17,6 +17,7 @@ from lightkeeper.monitor.act.http import Fetcher, Tokens
 from lightkeeper.monitor.act.lighthouse import Lighthouse
 from lightkeeper.monitor.act.poller import Poller
 from lightkeeper.monitor.act.quarantine import PauseSwitch, Quarantine
+from lightkeeper.monitor.act.release import Releaser
 from lightkeeper.monitor.act.targets import Registered, Registry, TargetsFile
 from lightkeeper.monitor.clock import SteadyClock
 from lightkeeper.monitor.decide.pipeline import TickResult
@@ -112,6 +113,7 @@ class Bench:
             store=self.store,
             quarantine=self.quarantine,
             evictors=self.evictors,
+            releaser=Releaser(self.fetcher, self.clock),
             instruments=self.instruments,
             evidence=self.evidence,
             auditor=Auditor(),
