@@ -77,7 +77,9 @@ def releases(
 def _gone(
     history: History, incidents: Iterable[Incident], past: Iterable[Eviction], policy: Policy
 ) -> Iterator[tuple[Incident, GroupName]]:
-    """Groups that are gone by an incident's verdict, or because they were evicted for it."""
+    """Groups that are gone by an incident's verdict, or because they were evicted for it. What is
+    left of a group that lost a rank trains no more.
+    """
     out = {
         eviction.incident_id: eviction.group
         for eviction in past
@@ -90,13 +92,13 @@ def _gone(
             yield incident, out[incident.id]
         elif (
             incident.kind is Kind.DEAD
-            and incident.state is State.FIRING
+            and incident.state in (State.FIRING, State.EVICTING)
             and incident.verdict.confidence is not Confidence.UNSURE
             and action is not PolicyAction.OBSERVE
         ):
-            for group in incident.groups:
-                members = history.groups().get(group, ())
-                if members and not any(t.fresh and t.fresh.process.alive for t in members):
+            lost = [history.tracks[rank] for rank in incident.culprits if rank in history.tracks]
+            if lost and not any(track.fresh and track.fresh.process.alive for track in lost):
+                for group in incident.groups:
                     yield incident, group
 
 

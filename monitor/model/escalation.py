@@ -761,6 +761,8 @@ def _kill_obstacle(eviction: Eviction, look: ProbeResult) -> str | None:
         return "it was pressed before"
     if eviction.replica_id not in view.ids:
         return "the Lighthouse kills members of its last quorum only"
+    if eviction.replica_id in view.expired:
+        return "its manager beats no more, and would not hear it"
     for rank in _managers(eviction):
         if look.lives[rank] in (Liveness.STUCK, Liveness.GONE):
             return f"{rank}, which hosts the manager: {look.details[rank]}"
