@@ -751,7 +751,9 @@ def _managers(eviction: Eviction) -> list[RankName]:
     return [accused.rank for accused in eviction.accused if split_rank_name(accused.rank)[1] == 0]
 
 
-def _kill_obstacle(eviction: Eviction, look: ProbeResult) -> str | None:
+def _kill_obstacle(  # noqa: PLR0911  one reason a line
+    eviction: Eviction, look: ProbeResult
+) -> str | None:
     view = look.lighthouse.view
     if isinstance(view, LighthouseAway):
         return "no Lighthouse answers"
