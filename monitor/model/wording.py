@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from lightkeeper.monitor.model.eviction import DecisionRow, DecisionState, Guard
+from lightkeeper.monitor.model.eviction import DecisionRow, EvictionState, Guard
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import GroupName, RankName, group_of
 from lightkeeper.monitor.model.verdict import Severity, Verdict
@@ -92,7 +92,7 @@ def face_of(incident: Incident, rows: Sequence[DecisionRow], now_s: float) -> Fa
     return Face(verdict.reason + by_now, _next(incident, rows[-1] if rows else None))
 
 
-_IN_VAIN: Final = (DecisionState.FAILED, DecisionState.ABANDONED)
+_IN_VAIN: Final = (EvictionState.FAILED, EvictionState.ABANDONED)
 
 
 def _next(incident: Incident, last: DecisionRow | None) -> str:
@@ -121,10 +121,10 @@ def _decided(incident: Incident, last: DecisionRow | None) -> str:
     if last is None:
         return ""
     if last.guard == Guard.WATCH_ONLY:
-        return str(last.body.get("release", ""))
+        return last.release
     if last.guard is not None:
         why = f"nobody is evicted: {last.reason}" if last.action == "hold" else last.reason
-        return f"{why[:1].upper()}{why[1:]}. {last.body.get('release', '')}".rstrip()
+        return f"{why[:1].upper()}{why[1:]}. {last.release}".rstrip()
     if last.state in _IN_VAIN:
         return f"The eviction of {listed(incident.groups)} failed: {last.outcome}"
     return f"{listed(incident.groups)} is being evicted"

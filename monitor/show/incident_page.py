@@ -206,13 +206,13 @@ def _held(report: IncidentReport) -> Iterator[TimelineRow]:
         if guard is not None and guard != Guard.WATCH_ONLY:
             held = list(together)
             start_s, (last, end_s) = held[0][0].at_s, held[-1]
-            detail = ". ".join(filter(None, (last.reason, last.body.get("release"))))
+            detail = ". ".join(filter(None, (last.reason, last.release)))
             yield TimelineRow(f"held: {plain(guard)}", start_s, end_s, "away", detail)
 
 
 def _steps(report: IncidentReport) -> Iterator[TimelineRow]:
     for row in report.decisions:
-        if row.action == "evict":
+        if isinstance(row, Eviction):
             yield TimelineRow("decided", row.at_s, row.at_s, "bad", row.reason)
     for eviction in report.evictions[-3:]:
         asked_s = eviction.asked_s

@@ -16,7 +16,7 @@ from lightkeeper.monitor.decide.view import (
     warnings_of,
 )
 from lightkeeper.monitor.decide.view_json import report_to_json
-from lightkeeper.monitor.model.eviction import DecisionRow
+from lightkeeper.monitor.model.eviction import Guard, Hold
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName
 from lightkeeper.monitor.model.observation import Observation
@@ -37,9 +37,9 @@ from tests.monitor.samples import seen, snapshot, view
 
 FRAME = Frame("Deadlock.log_step", "train.py", 66)
 OPEN: dict[str, Any] = {"state": State.FIRING, "resolution": None, "groups": (GroupName("rg_1"),)}
-HELD = DecisionRow(
-    IncidentId("inc-1"), 112.0, "hold", "budget", "4 evictions an hour are used up",
-    body={"release": "It goes on at 12:00. To evict it yourself: lightkeeper evict rg_1"},
+HELD = Hold(
+    IncidentId("inc-1"), Guard.BUDGET, "4 evictions an hour are used up",
+    "It goes on at 12:00. To evict it yourself: lightkeeper evict rg_1", at_s=112.0,
 )  # fmt: skip
 
 
@@ -73,7 +73,7 @@ RAISED = Ending("Raised", "RuntimeError: shape mismatch", FRAME)
     ids=["over", "undecided", "held", "nobody", "evicting", "pending"],
 )  # fmt: skip
 def test_after_the_verdicts_sentence_comes_what_happens_next(
-    shown: Incident, rows: tuple[DecisionRow, ...], then: str
+    shown: Incident, rows: tuple[Hold, ...], then: str
 ) -> None:
     face = face_of(shown, rows, shown.last_seen_s)
     assert face.says == shown.verdict.reason
