@@ -22,6 +22,7 @@ from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import GroupName, IncidentId, may_be_of
 from lightkeeper.monitor.model.observation import Snapshot
 from lightkeeper.monitor.model.verdict import Confidence, Kind
+from lightkeeper.monitor.model.wording import listed, plural
 from lightkeeper.worker_server.wire import ACROSS
 
 _STANDS_S: Final = 1.0
@@ -122,6 +123,7 @@ def _order(
     quorum_id: int,
     waiting: Sequence[RankTrack],
 ) -> Release:
+    ranks = [track.rank for track in waiting]
     return Release(
         incident_id=incident_id,
         group=group,
@@ -131,5 +133,9 @@ def _order(
             for t in waiting[:_MOST]
         ),
         addresses=addresses_of(history.present()),
-        reason=f"{group} is gone, and quorum {quorum_id} waits for it",
+        reason=(
+            f"{listed(ranks)} {plural(ranks, 'does', 'do')} not wait for {group} any more: "
+            f"{plural(ranks, 'its', 'their')} exchange in quorum {quorum_id} is ended, as TorchFT "
+            "would at its timeout"
+        ),
     )
