@@ -62,7 +62,7 @@ def test_a_release_has_no_guard_and_is_told(live: Path, capsys, monkeypatch) -> 
     monkeypatch.setattr(Pipeline, "_decide", releases)
     main(["replay", str(live)])
     assert re.search(r"release +rg_1 +rg_1 is gone", capsys.readouterr().out)
-    assert main(["replay", str(live), "--set", "hang_sweeps=3"]) == 0
+    assert main(["replay", str(live), "--set", "stall_floor_s=4.5"]) == 0
 
 
 def test_as_json_it_is_for_programs(live: Path, capsys) -> None:
