@@ -92,7 +92,7 @@ class ServerLimits:
     """Between two checks of the deadlines."""
     header_bytes: int = 16 * 1024
     body_bytes: int = 64 * 1024
-    """Read before the application says what is wrong with it (its own limit is 16 KiB)."""
+    """Read before the application says what is wrong with it (its own limit is less)."""
 
 
 def file_limit(wanted: int = 0) -> int:

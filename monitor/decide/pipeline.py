@@ -21,11 +21,11 @@ from lightkeeper.monitor.decide.guards import (
     COSTS_KEPT,
     DecisionFacts,
     GroupFacts,
-    Lesson,
     cost,
     decide,
-    lesson_of,
     min_replicas_named,
+    price_s,
+    teaches,
 )
 from lightkeeper.monitor.decide.release import Asked, releases
 from lightkeeper.monitor.decide.rules import DEFAULT, Policy
@@ -90,11 +90,12 @@ class Experience:
     would: list[Eviction] = field(default_factory=list)
     """Evictions that observe mode held back, kept for the budget's hour and while their incidents
     are open."""
-    _lessons: dict[IncidentId, Lesson] = field(default_factory=dict)
+    _lessons: dict[IncidentId, Incident] = field(default_factory=dict)
+    """Resolved incidents that ended by an eviction, one that observe mode held back, or a death."""
 
-    def all(self) -> tuple[Lesson, ...]:
+    def all(self) -> tuple[Incident, ...]:
         """Every lesson, oldest first."""
-        return tuple(sorted(self._lessons.values(), key=attrgetter("ended_s", "incident_id")))
+        return tuple(sorted(self._lessons.values(), key=attrgetter("ended_s", "id")))
 
     def see(self, lighthouse: LighthouseView | LighthouseAway) -> None:
         """Take the Lighthouse's page; one that does not name the flag changes nothing."""
@@ -109,21 +110,21 @@ class Experience:
         for incident in incidents:
             if incident.open:
                 open_ids.add(incident.id)
-            elif (lesson := lesson_of(incident, observed=incident.id in observed)) is not None:
-                self._lessons[incident.id] = lesson
+            elif teaches(incident) or incident.id in observed:
+                self._lessons[incident.id] = incident
         self.would = [
             eviction
             for eviction in self.would
             if now_s - eviction.asked_s < _HOUR_S or eviction.incident_id in open_ids
         ]
         # lessons recent enough for a crash loop stay, and the latest with a cost
-        measured = [lesson for lesson in self.all() if lesson.measured]
-        kept_ids = {lesson.incident_id for lesson in measured[-COSTS_KEPT:]}
+        measured = [lesson.id for lesson in self.all() if price_s(lesson, 1) is not None]
+        kept_ids = {*measured[-COSTS_KEPT:]}
         memory_s = max(config.crash_loop_memory_s, config.follow_s + _FOLLOW_S)
         self._lessons = {
             key: lesson
             for key, lesson in self._lessons.items()
-            if key in kept_ids or now_s - lesson.ended_s <= memory_s
+            if key in kept_ids or now_s - (lesson.ended_s or 0.0) <= memory_s
         }
 
     def hold_back(self, incident_id: IncidentId, group: GroupName, now_s: float) -> None:

@@ -456,30 +456,19 @@ def _gone_without_quorum(
     return "evicted: all its processes are gone; no quorum was formed since" if over else None
 
 
-def by_hand(eviction: Eviction) -> Incident:
+def by_hand(history: History, eviction: Eviction) -> Incident:
     """The incident of an eviction that a person asked for: nobody is accused."""
-    group, at_s = eviction.group, eviction.of_s
-    verdict = Verdict(
-        kind=Kind.BY_HAND,
-        groups=(group,),
-        reason=f"{eviction.author} asked for it: {eviction.reason}",
-        since_s=at_s,
-    )
-    asked = Transition(at_s, "asked", f"by {eviction.author}")
+    at_s, why = eviction.at_s, f"{eviction.author} asked for it: {eviction.reason}"
     began = Transition(eviction.asked_s, State.EVICTING.value, "the evictor began")
-    return Incident(
+    verdict = Verdict(kind=Kind.BY_HAND, groups=(eviction.group,), reason=why, since_s=at_s)
+    return replace(
+        opened(history, verdict, ()),
         id=eviction.incident_id,
-        kind=Kind.BY_HAND,
-        fingerprint=_fingerprint(verdict),
-        signature="",
         state=State.EVICTING,
-        culprits=(),
-        groups=(group,),
         replica_ids=() if eviction.replica_id is None else (eviction.replica_id,),
         incarnations=tuple(accused.incarnation for accused in eviction.accused),
-        verdict=verdict,
         milestones=Milestones(at_s, firing_s=at_s, evict_asked_s=eviction.asked_s),
-        story=(asked, began),
+        story=(Transition(at_s, "asked", f"by {eviction.author}"), began),
         last_seen_s=at_s,
         severity=Severity.INFO,
         hosts=tuple(sorted({accused.host for accused in eviction.accused})),
@@ -942,8 +931,7 @@ class Tracker:
         latest = {eviction.incident_id: eviction for eviction in by_time}
         for key, eviction in latest.items():
             if eviction.by_hand and key not in self._tracked:
-                asked = replace(by_hand(eviction), run=history.run)
-                self._tracked[key] = TrackedIncident(asked)
+                self._tracked[key] = TrackedIncident(by_hand(history, eviction))
         for tracked in [tracked for tracked in self._tracked.values() if tracked.open]:
             tracked.take_eviction(history, latest.get(tracked.incident.id), self.config)
 

@@ -28,6 +28,7 @@ from lightkeeper.monitor.decide.view import (
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import (
     DecisionRow,
+    Hold,
     QuarantineEntry,
     QuarantineEvent,
     Scope,
@@ -166,14 +167,20 @@ def report_to_json(report: IncidentReport) -> dict[str, Any]:
     }  # fmt: skip
 
 
+_ROW: Final = (
+    "at_s", "action", "guard", "reason", "state", "author", "epoch", "attempt", "ended_s",
+    "outcome",
+)  # fmt: skip
+
+
 def decision_to_json(row: DecisionRow) -> dict[str, Any]:
     """One decision for a reader; `would` is the eviction that observe mode held back."""
-    plain = to_plain(row)
-    del plain["body"], plain["incident_id"]
-    if row.guard is not None:
-        plain["release"] = row.body.get("release", "")
-    if row.action == "would_evict":
-        plain["would"] = {name: row.body.get(name) for name in ("group", "quarantine", "rungs")}
+    plain: dict[str, Any] = {name: getattr(row, name) for name in _ROW}
+    if isinstance(row, Hold):
+        plain["release"] = row.release
+        if row.would is not None:
+            group, hosts = row.would.group, list(row.would.quarantine)
+            plain["would"] = {"group": group, "quarantine": hosts, "rungs": list(row.rungs)}
     return plain
 
 

@@ -149,7 +149,7 @@ class History:
     fallen_s: dict[GroupName, float] = field(default_factory=dict)
     """Groups that recently lost a process, by any cause -> when its first one died."""
     expired_s: dict[ReplicaId, float] = field(default_factory=dict)
-    """Replica ids whose heartbeat this Lighthouse counts no more -> first seen so."""
+    """Replica ids whose heartbeat this Lighthouse has dropped -> first seen so."""
     links: Links = field(default_factory=Links)
     """The ranks' odd connections, in the latest tick."""
     unseen_s: dict[ReplicaId, float] = field(default_factory=dict)
@@ -269,7 +269,7 @@ class History:
         return self._replica_ids.get(group)
 
     def expired_for_s(self, group: GroupName) -> float:
-        """For how long the Lighthouse has counted this group's heartbeat no more; 0: it counts."""
+        """For how long the Lighthouse has not counted this group's heartbeat; 0: it counts."""
         since_s = self.expired_s.get(self.replica_id(group) or ReplicaId(""))
         return 0.0 if since_s is None else self.now_s - since_s
 

@@ -115,15 +115,16 @@ def addresses_of(tracks: Iterable[RankTrack]) -> tuple[str, ...]:
 
 def _hosts(tracks: Sequence[RankTrack]) -> dict[str, Host]:
     """Address -> host; one that two hosts claim is neither's."""
-    polled = ((_polled(track), track.identity.host) for track in tracks)
+    polled = [(_polled(track), track.identity.host) for track in tracks]
+    reached = {address for address, _ in polled}
     said = (
         (address, track.identity.host)
         for track in tracks
         if track.report is not None
         for address in track.report.addresses
+        if address not in reached
     )
-    hosts = _unique(polled)
-    return _unique(said) | hosts
+    return _unique(chain(polled, said))
 
 
 def _polled(track: RankTrack) -> str:

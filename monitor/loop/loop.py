@@ -459,13 +459,9 @@ class Keeper:
         """Pass on the state that people are notified of; each sink's worker picks what is new."""
         notifier, recent = self._leadership.components.notify, self._acting.recent
         if notifier is not None:
-            evictions = [of_one[-1] for of_one in recent.evictions().values()]
             faults = [i for i in recent.incidents() if i.kind is not Kind.BY_HAND]
-            facts = NoticeFacts(
-                snapshot.now_s, faults, recent.decisions(), evictions,
-                self._components.clock.ahead_s(),
-            )  # fmt: skip
-            notifier.push(facts)
+            ahead_s = self._components.clock.ahead_s()
+            notifier.push(NoticeFacts(snapshot.now_s, faults, recent.decisions(), ahead_s))
 
     def _turn_to(self, run: Run | None) -> None:
         """Forget what the ranks of the last run did, if this is another."""
@@ -515,7 +511,6 @@ class Keeper:
             rules=components.rulebook.current,
             incidents=incidents,
             decisions=self._acting.recent.decisions(),
-            evictions=self._acting.recent.evictions(),
             bundles=components.evidence.views(incident.id for incident in incidents),
             evicting=frozenset(progress.group for progress in components.evictors.active()),
             quarantine=quarantine,

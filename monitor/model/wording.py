@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from lightkeeper.monitor.model.eviction import DecisionRow, DecisionState, Guard, rulings
+from lightkeeper.monitor.model.eviction import DecisionRow, Eviction, EvictionState, Guard, rulings
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import GroupName, RankName, group_of
 from lightkeeper.monitor.model.verdict import Severity, Verdict
@@ -93,12 +93,12 @@ def face_of(incident: Incident, rows: Sequence[DecisionRow], now_s: float) -> Fa
     then = [_next(incident, ruled[-1] if ruled else None)]
     freed = [row for row in rows if row.action == "release"]
     if incident.open and freed:  # afterwards it is history
-        failed = freed[-1].state is DecisionState.FAILED
+        failed = freed[-1].state == "failed"
         then.append(f"Others still wait: {freed[-1].outcome}" if failed else freed[-1].reason)
     return Face(verdict.reason + by_now, ". ".join(filter(None, then)))
 
 
-_IN_VAIN: Final = (DecisionState.FAILED, DecisionState.ABANDONED)
+_IN_VAIN: Final = (EvictionState.FAILED, EvictionState.ABANDONED)
 
 
 def _next(incident: Incident, last: DecisionRow | None) -> str:
@@ -127,10 +127,10 @@ def _decided(incident: Incident, last: DecisionRow | None) -> str:
     if last is None:
         return ""
     if last.guard == Guard.WATCH_ONLY:
-        return str(last.body.get("release", ""))
+        return last.release
     if last.guard is not None:
         why = f"nobody is evicted: {last.reason}" if last.action == "hold" else last.reason
-        return f"{why[:1].upper()}{why[1:]}. {last.body.get('release', '')}".rstrip()
+        return f"{why[:1].upper()}{why[1:]}. {last.release}".rstrip()
     if last.state in _IN_VAIN:
         return f"The eviction of {_evicted(incident, last)} failed: {last.outcome}"
     return f"{_evicted(incident, last)} is being evicted"
@@ -138,5 +138,4 @@ def _decided(incident: Incident, last: DecisionRow | None) -> str:
 
 def _evicted(incident: Incident, last: DecisionRow | None) -> str:
     """The group that is evicted: of a tie only one."""
-    group = None if last is None else last.body.get("group")
-    return str(group) if isinstance(group, str) else listed(incident.groups)
+    return last.group if isinstance(last, Eviction) else listed(incident.groups)

@@ -17,7 +17,6 @@ from lightkeeper.monitor.decide.accounts import OPEN, Totals
 from lightkeeper.monitor.decide.view import IncidentReport, bundle_url
 from lightkeeper.monitor.model.eviction import (
     DecisionRow,
-    DecisionState,
     Eviction,
     Guard,
     Rung,
@@ -101,7 +100,7 @@ def _who_did(report: IncidentReport) -> str:
 
 
 def _freed(row: DecisionRow) -> bool:
-    return row.action == "release" and row.state is not DecisionState.FAILED
+    return row.action == "release" and row.state != "failed"
 
 
 def _training(report: IncidentReport) -> Fact:
@@ -225,13 +224,13 @@ def _held(report: IncidentReport) -> Iterator[TimelineRow]:
         if guard is not None and guard != Guard.WATCH_ONLY:
             held = list(together)
             start_s, (last, end_s) = held[0][0].at_s, held[-1]
-            detail = ". ".join(filter(None, (last.reason, last.body.get("release"))))
+            detail = ". ".join(filter(None, (last.reason, last.release)))
             yield TimelineRow(f"held: {plain(guard)}", start_s, end_s, "away", detail)
 
 
 def _steps(report: IncidentReport) -> Iterator[TimelineRow]:
     for row in report.decisions:
-        if row.action == "evict":
+        if isinstance(row, Eviction):
             yield TimelineRow("decided", row.at_s, row.at_s, "bad", row.reason)
         elif row.action == "release":
             label, tone = ("others released", "good") if _freed(row) else ("not released", "bad")

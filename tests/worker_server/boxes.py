@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import structs
@@ -85,6 +86,14 @@ ENTRY = wire.RingEntry(
     thread=77,
     tag=0,
 )
+CONNECTIONS = (
+    wire.Connection(
+        "10.0.0.7:4711", "10.0.0.8:29500", wire.Trouble.UNACKNOWLEDGED, 6.25, "across", 192, 4,
+        125_000, 0.004,
+    ),
+    wire.Connection("[fd00::7]:4712", "[fd00::8]:29510", for_s=0.5),
+)  # fmt: skip
+INTERFACES = (wire.Interface("eth0", True, 3, 1), wire.Interface("mlx5_0/1", False))
 TRACE = wire.Trace("ValueError: no", "sys.excepthook", 3.5)
 
 
@@ -115,7 +124,8 @@ class FakeBox:
         self._note("state")
         return wire.StateReport(
             IDENTITY, PROCESS, STEP, HEADS, transfers=TRANSFERS, forming=FORMING,
-            timeouts=TIMEOUTS, lighthouse="10.0.0.1:29510",
+            timeouts=TIMEOUTS, lighthouse="10.0.0.1:29510", addresses=("10.0.0.7", "fd00::7"),
+            connections=CONNECTIONS,
         )  # fmt: skip
 
     def steps(self, since: int = 0) -> wire.StepLog:
@@ -151,6 +161,15 @@ class FakeBox:
             IDENTITY, dead, "raised ValueError", TRACE, TRACE, TRACE, replace(TRACE, age_s=None),
             "stderr is a pipe",
         )  # fmt: skip
+
+    def network_report(self) -> wire.NetworkReport:
+        self._note("network_report")
+        addresses = ("10.0.0.7", "fd00::7")
+        return wire.NetworkReport(IDENTITY, True, 0.0, addresses, CONNECTIONS, INTERFACES, "late")
+
+    def release(self, quorum_id: int, addresses: Sequence[str], wait_s: float) -> tuple[int, str]:
+        self._note("release", quorum_id, tuple(addresses), wait_s)
+        return 2, "ended 2 connections"
 
     def stacks(self, *, native: bool = False) -> str:
         self._note("stacks", native)

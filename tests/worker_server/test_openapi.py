@@ -14,6 +14,7 @@ from msgspec import Struct, structs
 
 from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.rank.settings import Settings
+from lightkeeper.worker_server.sidecar.app import ENDPOINTS
 from tests.worker_server.boxes import TOKEN, WITH_TOKEN, FakeBox, app_of
 from tests.worker_server.ranks import ROOT
 
@@ -41,7 +42,8 @@ def test_every_route_is_described_and_vice_versa():
 @pytest.mark.parametrize(("path", "method", "operation"), OPERATIONS, ids=lambda x: str(x)[:40])
 def test_real_answers_follow_their_schema(path, method, operation):
     client = app_of(FakeBox()).test_client()
-    body = {"json": {"reason": "test"}} if method == "post" else {}
+    bodies = {endpoint.path: endpoint.body for endpoint in ENDPOINTS}
+    body = {"data": bodies[path]} if method == "post" else {}
     answer = client.open(path, method=method, headers=WITH_TOKEN, **body)
     assert answer.status_code == 200
     content = operation["responses"]["200"]["content"]
@@ -58,7 +60,7 @@ def test_real_answers_follow_their_schema(path, method, operation):
         ("StateReport", wire.StateReport), ("StepLog", wire.StepLog),
         ("RingEntry", wire.RingEntry), ("FlightRecord", wire.FlightRecord),
         ("Trace", wire.Trace), ("LastWords", wire.LastWords), ("HostEntry", wire.HostEntry),
-        ("HostReport", wire.HostReport),
+        ("HostReport", wire.HostReport), ("NetworkReport", wire.NetworkReport),
     ],
 )  # fmt: skip
 def test_a_schema_names_every_field_of_its_type_and_no_other(name, kind):

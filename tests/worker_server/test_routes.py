@@ -24,7 +24,7 @@ from tests.worker_server.boxes import (
     app_of,
     host_report,
 )
-from tests.worker_server.wire_values import parse_last_words
+from tests.worker_server.wire_values import parse_last_words, parse_network
 
 
 @pytest.fixture
@@ -48,6 +48,7 @@ def test_reports_arrive_as_the_wire_parses_them(client, box):
         wire.parse_flight_record(client.get(wire.PATH_FLIGHT_RECORDER).json) == box.flight_record()
     )
     assert wire.parse_host(client.get(wire.PATH_HOST).json) == host_report()
+    assert parse_network(client.get(wire.PATH_NETWORK).json) == box.network_report()
 
 
 def test_parameters_reach_the_box(client, box):
@@ -175,6 +176,48 @@ def test_an_eviction_is_carried_out_with_its_grace(box):
     assert graces == [7.5]
 
 
+def test_an_order_to_release_reaches_the_rank_and_its_answer_comes_back(client, box):
+    order = {"reason": "rg_0 is\ngone", "quorum_id": 7, "addresses": ["10.0.0.1", "::1"]}
+    answer = client.post(wire.PATH_RELEASE, json=order, headers=WITH_TOKEN)
+    assert answer.json == {"schema": 1, "ended": 2, "said": "ended 2 connections"}
+    assert box.asked == [("release", 7, ("10.0.0.1", "::1"), 3.0)]
+
+
+def test_the_addresses_of_two_thousand_hosts_fit_into_an_order(client, box):
+    addresses = [f"10.111.{number // 200}.{50 + number % 200}" for number in range(2000)]
+    order = {"reason": "x", "quorum_id": 7, "addresses": addresses}
+    assert client.post(wire.PATH_RELEASE, json=order, headers=WITH_TOKEN).status_code == 200
+    assert box.asked == [("release", 7, tuple(addresses), 3.0)]
+
+
+@pytest.mark.parametrize(
+    ("order", "token", "status", "error"),
+    [
+        ({}, None, 401, "wrong or missing bearer token"),
+        ({"reason": " "}, TOKEN, 400, "at `$.reason`"),
+        ({"quorum_id": -1}, TOKEN, 400, "at `$.quorum_id`"),
+        ({"addresses": []}, TOKEN, 400, "at `$.addresses`"),
+        ({"addresses": [1]}, TOKEN, 400, "at `$.addresses[0]`"),
+        ({"incarnation": "older"}, TOKEN, 409, "meant for incarnation 'older'"),
+    ],
+    ids=str,
+)
+def test_a_bad_order_to_release_ends_nothing(client, box, order, token, status, error):
+    headers = {} if token is None else WITH_TOKEN
+    whole = {"reason": "x", "quorum_id": 7, "addresses": ["10.0.0.1"], **order}
+    answer = client.post(wire.PATH_RELEASE, json=whole, headers=headers)
+    assert (answer.status_code, list(answer.json)) == (status, ["error"])
+    assert error in answer.json["error"]
+    assert box.asked == []
+
+
+def test_a_rank_that_does_not_answer_an_order_is_a_503(client, box):
+    box.wrong["release"] = SilentError("the rank has not answered within 3 s")
+    order = {"reason": "x", "quorum_id": 7, "addresses": ["10.0.0.1"]}
+    answer = client.post(wire.PATH_RELEASE, json=order, headers=WITH_TOKEN)
+    assert (answer.status_code, answer.json["error"]) == (503, str(box.wrong["release"]))
+
+
 def test_metrics_come_in_the_format_that_is_asked_for(client):
     plain = client.get(wire.PATH_METRICS)
     assert plain.content_type.startswith("text/plain; version=")
@@ -219,7 +262,7 @@ def test_a_browser_gets_a_page_of_its_own_with_everything_escaped(box):
         (b'{"reason": "x"}', None, 401, "wrong or missing bearer token"),
         (b'{"reason": "x"}', "no", 401, "wrong or missing bearer token"),
         (b'{"reason": "x"}', "\u00e4", 401, "wrong or missing bearer token"),
-        (b"[]", TOKEN, 400, "no order to evict: Expected `object`"),
+        (b"[]", TOKEN, 400, "the body is no such order: Expected `object`"),
         (b"{}", TOKEN, 400, "missing required field `reason`"),
         (b'{"reason": 1}', TOKEN, 400, "at `$.reason`"),
         (b'{"reason": " "}', TOKEN, 400, "at `$.reason`"),
@@ -233,7 +276,7 @@ def test_a_browser_gets_a_page_of_its_own_with_everything_escaped(box):
         (b"{", TOKEN, 400, "the body is not JSON"),
         (b'{"new":' + b"[" * 9000, TOKEN, 400, "the body is not JSON"),
         (b"\xff", TOKEN, 400, "the body is not JSON"),
-        (b"1" * 17_000, TOKEN, 413, "request entity too large"),
+        (b"1" * 50_000, TOKEN, 413, "request entity too large"),
     ],
     ids=lambda cell: str(cell)[:40],
 )  # fmt: skip

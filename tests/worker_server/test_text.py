@@ -122,6 +122,22 @@ transfers
 group   peer tag sends posted unfinished held   age
 default   -1   7     0      3          2    2 1.5 s
 default    1   0     1      4          0    0 2.0 s
+connections
+peer            local          use    trouble             for queued retries   rate    rtt
+10.0.0.8:29500  10.0.0.7:4711  across unacknowledged    6.2 s    192       4 125000 4.0 ms
+[fd00::8]:29510 [fd00::7]:4712                       500.0 ms      0       0      0   0 us
+"""
+NETWORK = """\
+rank rg_1.0 of job job on node7, pid 77, alive
+addresses    10.0.0.7, fd00::7
+the kernel cannot be asked: late
+peer           local         use    trouble          for queued retries   rate    rtt
+10.0.0.8:29500 10.0.0.7:4711 across unacknowledged 6.2 s    192       4 125000 4.0 ms
+and 1 more: &rows=0
+
+name  up changes errors
+eth0 yes       3      1
+and 1 more: &rows=0
 """
 
 
@@ -129,10 +145,14 @@ def test_a_state_reads_from_who_it_is_to_what_it_uses():
     assert render(FakeBox().state(), 20) == STATE
 
 
+def test_a_network_reads_from_what_is_odd_to_the_interfaces():
+    assert render(FakeBox().network_report(), 1) == NETWORK
+
+
 def test_of_many_transfers_the_unfinished_and_the_newest_are_shown():
     rows = (*(wire.TransferHead("default", peer, 0, 1, 1, 0, 9.0 - peer) for peer in range(9)),
             wire.TransferHead("default", 9, 0, 0, 1, 1, 100.0, 1))  # fmt: skip
-    lines = render(replace(FakeBox().state(), transfers=rows), 8).splitlines()
+    lines = render(replace(FakeBox().state(), transfers=rows, connections=()), 8).splitlines()
     assert [line.split()[1] for line in lines[-9:-1]] == list("98765432")
     assert lines[-1] == "and 2 more: &rows=0"
 
@@ -150,7 +170,8 @@ def test_a_transfer_that_is_open_is_told_with_its_peer():
 
 def test_a_rank_of_which_little_is_known_has_no_empty_facts():
     state = replace(FakeBox().state(), process=wire.Process(alive=True), step=None, forming=None,
-                    heads=(), transfers=(), unhooked=("Manager.start_quorum",))  # fmt: skip
+                    heads=(), transfers=(), connections=(),
+                    unhooked=("Manager.start_quorum",))  # fmt: skip
     assert render(state, 20) == (
         "rank rg_1.0 of job job on node7, pid 77, alive\nunhooked     Manager.start_quorum\n"
     )

@@ -24,12 +24,18 @@ def parse_last_words(data: Any) -> wire.LastWords:
     return wire._read(wire.LastWords, wire._answer(data))
 
 
+def parse_network(data: Any) -> wire.NetworkReport:
+    """The answer of `GET /v1/network`, checked."""
+    return wire._read(wire.NetworkReport, wire._answer(data))
+
+
 PARSERS = {
     wire.StateReport: wire.parse_state,
     wire.StepLog: wire.parse_steps,
     wire.FlightRecord: wire.parse_flight_record,
     wire.LastWords: parse_last_words,
     wire.HostReport: wire.parse_host,
+    wire.NetworkReport: parse_network,
     wire.Registration: wire.parse_registration,
     wire.Identity: wire.parse_identity,
 }
@@ -110,6 +116,8 @@ def values(hint, key=""):
         return st.none() | values(get_args(hint)[0], key)
     if (key in CHOSEN and kind is str) or key == "loss":
         return CHOSEN[key]
+    if kind is str and bounds is not None and bounds.pattern:
+        return st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=8)
     if kind in CHOSEN:
         return CHOSEN[kind]
     if kind is int:

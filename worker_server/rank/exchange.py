@@ -149,6 +149,8 @@ def _backend(group: Any) -> str:
 def _shut(inode: int, file: int, store_port: str, addresses: Collection[object]) -> bool:
     """Shut a connection down if the file is still that socket, and its peer is of the job."""
     try:
+        if os.fstat(file).st_ino != inode:
+            return False
         copy = socket.socket(fileno=os.dup(file))
     except OSError:
         return False

@@ -112,7 +112,7 @@ _OF_READING: Final = {
 }
 _OF_ORDERS: Final = {
     409: "meant for another incarnation of the rank",
-    413: "the body is larger than 16 KiB",
+    413: "the body is larger than 48 KiB",
 }
 _OF_ACTING: Final = {
     401: "wrong or missing token",
@@ -329,7 +329,8 @@ THREADS = 10
 _PLACES: Final = {"stacks": 2, "records": 3, "last words": 2, "eviction": 2}
 """A look into the rank may wait for the rank, and reading its files for a file server. These limits
 leave at least one thread for the rest."""
-_MAX_BODY: Final = 16 * 1024
+_MAX_BODY: Final = 48 * 1024
+"""The addresses of 2,500 hosts."""
 _RELEASE_WAIT_S: Final = 3.0
 """The rank looks for orders once a second."""
 _log = logging.getLogger("lightkeeper.worker_server.sidecar")

@@ -73,6 +73,8 @@ class BlackBox:
         self._last_stacks: Taken | None = None
         self._hangs = HangWatch()
         self._standstill = StandstillWitness()
+        self._was_odd = False
+        """Whether the neighbours were given odd connections."""
         self._hang_kept_s = 0.0
         """Start of the hang for which a record was fetched."""
 
@@ -268,7 +270,9 @@ class BlackBox:
         step, heads, transfers = self._stand(process)
         due = self._hangs.due(process, step, heads, time.monotonic(), transfers)
         mark = mark_of(step, heads, transfers)
-        odd = any(head.read_age_s is not None for head in heads) or self.network.odd(0.0)
+        odd, was_odd = bool(self.network.odd(0.0)), self._was_odd
+        self._was_odd = odd
+        odd = odd or was_odd or any(head.read_age_s is not None for head in heads)
         if odd or (self._shares and self._standstill.witness(mark, 0.0) is None):
             self._share()
         if not due or self.closed:

@@ -277,7 +277,10 @@ class Network:
 
     def look(self, now_s: float, *, stands: bool) -> None:
         """Ask the kernel, if it is time to. Never raises."""
-        if now_s - self._looked_s < (_STANDS_EVERY_S if stands else _WELL_EVERY_S):
+        moved = self.awaited is not None and not stands
+        if moved:
+            self.awaited = None
+        if not moved and now_s - self._looked_s < (_STANDS_EVERY_S if stands else _WELL_EVERY_S):
             return
         self._looked_s = now_s
         try:
@@ -367,7 +370,7 @@ class Network:
         elif trouble is Trouble.SILENT:
             for_s = row.received_s
         elif trouble is Trouble.SLOW:
-            slow = self._slow[row.inode]
+            slow = self._slow.get(row.inode, _Slow(now_s, rate, 0.0))
             for_s, rate, busy, best = now_s - slow.since_s, slow.rate, slow.busy, self._best
         ports = (f":{end.rpartition(':')[2]}" for end in (row.peer, row.local))
         use = next((uses[key] for key in (str(row.inode), *ports) if key in uses), "")

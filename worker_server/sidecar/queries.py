@@ -204,7 +204,7 @@ class ReleaseOrder:
     """Not empty."""
     quorum_id: wire.Count
     """Nothing is ended in any other quorum."""
-    addresses: Annotated[tuple[str, ...], Meta(min_length=1, max_length=100_000)]
+    addresses: Annotated[tuple[str, ...], Meta(min_length=1)]
     """Of the job's hosts: only connections to these are ended."""
     incarnation: Annotated[str, Meta(examples=["32bfd68baf"])] | UnsetType = UNSET
     """Refuse if another process has the rank's name by now."""

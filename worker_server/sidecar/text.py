@@ -15,6 +15,7 @@ from typing import Any, Final
 from lightkeeper.worker_server.plain_text import escaped
 from lightkeeper.worker_server.sidecar.recorders import WORLD, TorchEntry, numbered, read
 from lightkeeper.worker_server.wire import (
+    Connection,
     FlightRecord,
     HostEntry,
     HostReport,
@@ -152,13 +153,19 @@ def _(answer: StateReport, rows: int) -> str:
     lines = [_who(answer.identity, _life(answer.process))]
     for part, names in _STATE.items():
         value = getattr(answer, part)
-        if part in ("heads", "transfers") and value:
-            by_interest = sorted(value, key=lambda row: (-row.unfinished, row.age_s))
+        if part in ("heads", "transfers", "connections") and value:
+            by_interest = sorted(value, key=_interest)
             table = _table([_fields(row, names) for row in by_interest], rows, "")
             lines += [part, *table]
         elif value and (part != "process" or value.alive):
             lines += _facts(part, value, names)
     return _text(*lines)
+
+
+def _interest(row: Any) -> tuple[float, float]:
+    if isinstance(row, Connection):
+        return -row.for_s, 0.0
+    return -row.unfinished, row.age_s
 
 
 def _life(process: Process) -> str:
