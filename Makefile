@@ -96,7 +96,7 @@ field: setup  ## bugs as people write them, on scripts that know nothing of us, 
 	LIGHTKEEPER_COMMAND="make field" $(BIN)/python -m tests.field --resume $(ARGS)
 
 netlab: setup  ## networks that break under a job, with lightkeeper and TorchFT alone; as root, in namespaces; writes evidence/netlab.md (3 hours; ARGS="host-lost --runs 5")
-	LIGHTKEEPER_COMMAND="make netlab" $(BIN)/python -m tests.netlab run --alone --page evidence/netlab.md $(ARGS)
+	LIGHTKEEPER_COMMAND="make netlab" $(BIN)/python -m tests.netlab run --alone --results evidence/netlab.jsonl --page evidence/netlab.md $(ARGS)
 
 matrix-versions: setup  ## the tests that versions can break on {torch 2.13, 2.15} x {TorchFT 0.2.0, nightly}, in venvs outside of the tree; writes docs/versions.md (hours, 12 GB; ARGS="--torch 2.15.0")
 	$(BIN)/python -m tests.versions $(ARGS)

@@ -154,6 +154,8 @@ cli: Final = Commands(
                 "list": Ours("commands.incidents:listed", "the latest, and what they came to",
                              "monitor"),
                 "show": Ours("commands.incidents:show", "one, with its story", "monitor"),
+                "close": Ours("commands.incidents:close", "that of a group that stays away",
+                              "monitor"),
             }}),
         },
         "Act": {

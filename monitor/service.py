@@ -608,6 +608,7 @@ class Service:
             standing=self._lease.standing,
             unsaved=lambda: store.last_error,
             evict=keeper.evict_by_hand,
+            close=keeper.close_incident,
             tick_s=components.config.tick_s,
             version=version(),
             bound_here=bound_here,

@@ -81,7 +81,6 @@ class Supervisor:
     clock: Callable[[], float] = time.monotonic
     backoff_s: float = 1.0
     _quick: int = field(default=0, init=False)
-    _away: bool = field(default=False, init=False)
     _refusals: dict[str, str] = field(default_factory=dict, init=False)
 
     def run(self) -> bool:
@@ -122,7 +121,6 @@ class Supervisor:
         while True:
             for host in self.hosts:
                 answer = self.admission(host)
-                self._note_monitor(answer.reason if isinstance(answer, MonitorAway) else None)
                 match answer:
                     case Admitted():
                         self._refusals.pop(host, None)
@@ -131,7 +129,8 @@ class Supervisor:
                         if self._refusals.get(host) != reason:
                             self.emit("refused", host=host, reason=reason)
                         self._refusals[host] = reason
-                    case MonitorAway():
+                    case MonitorAway(reason):
+                        self.emit("monitor_away", reason=reason, then="hosts are admitted unasked")
                         # Nobody to ask: prefer a host that was not refused last time.
                         return min(self.hosts, key=lambda name: name in self._refusals)
             if not waiting:
@@ -139,14 +138,6 @@ class Supervisor:
                 waiting = True
             if self.wait(max(self.backoff_s, 1.0)):
                 return None
-
-    def _note_monitor(self, away: str | None) -> None:
-        """Report once when it goes away, with the reason, and once when it is back."""
-        if away is not None and not self._away:
-            self.emit("monitor_away", reason=away, then="hosts are admitted without asking")
-        elif away is None and self._away:
-            self.emit("monitor_back")
-        self._away = away is not None
 
 
 # -- launches -----------------------------------------------------------------------------------

@@ -668,6 +668,10 @@ class Connection(Struct, array_like=True, frozen=True, gc=False):
     rate: Count = 0
     """Bytes a second while it was busy; of one that is not slow, of its last measured flight."""
     rtt_s: Seconds = 0.0
+    busy: Amount = 0.0
+    """Share of the last seconds in which it had bytes to send or under way; 0: not measured."""
+    best: Count = 0
+    """The highest rate of any connection of this rank to the same use, so far; 0: not measured."""
 
     def later(self, seconds: float) -> Connection:
         """The same, looked at so much later."""

@@ -363,7 +363,7 @@ class EvictionLog:
         with self._lock:
             self._known, self._changes, self._acting = {}, [], True
             newest: dict[IncidentId, Key] = {}
-            for eviction in sorted(evictions, key=lambda eviction: eviction.of_s):
+            for eviction in sorted(evictions, key=lambda eviction: eviction.at_s):
                 self._known[eviction.key] = eviction
                 self.post(eviction.key, Interrupted())
                 older = newest.get(eviction.incident_id)

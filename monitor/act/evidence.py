@@ -296,6 +296,8 @@ TIDY_S: Final = 3600.0
 """How often the folder is checked for bundles that are too old."""
 STUCK_S: Final = 10.0
 """A write that takes longer is reported: a file server that is away hangs and reports nothing."""
+_SILENT_S: Final = 0.5
+"""For a rank that did not answer in this tick either: an eviction waits for all answers."""
 MARGIN_S: Final = 0.5  # on top of the deadline: threads are scheduled late on busy hosts
 _MIB: Final = 1024 * 1024
 
@@ -475,9 +477,14 @@ class Evidence:
         end = time.monotonic() + deadline_s
         budget = Budget(int(self._config.evidence_mib * _MIB))
         asked = [(observation, kind) for observation in whom for kind in KINDS]
+        soon = min(end, time.monotonic() + _SILENT_S)
 
         async def all_of_them() -> list[Raw]:
-            return await asyncio.gather(*(self._fetch_part(*each, end, budget) for each in asked))
+            fetches = (
+                self._fetch_part(seen, kind, soon if seen.report is None else end, budget)
+                for seen, kind in asked
+            )
+            return await asyncio.gather(*fetches)
 
         future = self._fetcher.submit(all_of_them())
         try:

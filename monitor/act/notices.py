@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Final
 from urllib.parse import quote
 
-from lightkeeper.monitor.model.eviction import DecisionRow, Eviction, Guard
+from lightkeeper.monitor.model.eviction import DecisionRow, Eviction, Guard, rulings, taken_up
 from lightkeeper.monitor.model.incident import Incident, State, oldest_first
 from lightkeeper.monitor.model.names import IncidentId
 from lightkeeper.monitor.model.plain import from_plain, readable
@@ -94,7 +94,6 @@ class NoticeFacts:
     now_s: float
     incidents: Sequence[Incident]
     decisions: Mapping[IncidentId, Sequence[DecisionRow]]
-    evictions: Iterable[Eviction]
     ahead_s: float = 0.0
     """Of the wall clock before the monitor's."""
 
@@ -113,10 +112,11 @@ def notices(facts: NoticeFacts, *, url: str, hold_s: float) -> dict[str, Notice]
         held = _held(fires, incident, facts, hold_s)
         if held is not None:
             standing.setdefault(held.key, held)
-    for progress in facts.evictions:
-        failed = _failed(progress, by_id.get(progress.incident_id), facts.now_s, url)
-        if failed is not None:
-            standing[failed.key] = failed
+    for incident_id, rows in facts.decisions.items():
+        for latest in taken_up(rows)[-1:]:
+            failed = _failed(latest, by_id.get(incident_id), facts.now_s, url)
+            if failed is not None:
+                standing[failed.key] = failed
     return standing
 
 
@@ -137,7 +137,7 @@ def _fires(incident: Incident, facts: NoticeFacts, url: str) -> Notice:
 
 def _held(fires: Notice, incident: Incident, facts: NoticeFacts, hold_s: float) -> Notice | None:
     """The guard that the last decision met, if only a person can lift it."""
-    rows = facts.decisions.get(incident.id)
+    rows = rulings(facts.decisions.get(incident.id, ()))
     if incident.state is not State.FIRING or not rows or not incident.groups:
         return None  # an incident that accuses nobody is itself the page
     row = rows[-1]

@@ -16,9 +16,8 @@ from typing import Final
 from lightkeeper.monitor.act.http import Fetcher, FetchError, Question
 from lightkeeper.monitor.act.lighthouse import ANSWER_MAX_BYTES
 from lightkeeper.monitor.clock import Clock
-from lightkeeper.monitor.model.eviction import Accused, DecisionRow, DecisionState, Release
+from lightkeeper.monitor.model.eviction import Accused, Release
 from lightkeeper.monitor.model.names import RankName, group_of
-from lightkeeper.monitor.model.wording import listed, plural
 from lightkeeper.worker_server.wire import PATH_RELEASE, one_line
 
 _TIMEOUT_S: Final = 5.0
@@ -28,7 +27,7 @@ _SHOWN: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    row: DecisionRow
+    release: Release
     answers: dict[RankName, Future[tuple[bool, str]]]
 
 
@@ -40,36 +39,27 @@ class Releaser:
         self._clock = clock
         self._orders: list[_Order] = []
 
-    def begin(self, release: Release, epoch: int) -> DecisionRow:
-        """Send one order to every survivor; returns its line in the list of decisions."""
-        ranks = [survivor.rank for survivor in release.survivors]
-        row = DecisionRow(
-            release.incident_id, self._clock.now_s(), "release", None,
-            f"{listed(ranks)} {plural(ranks, 'does', 'do')} not wait for {release.group} any more: "
-            f"{plural(ranks, 'its', 'their')} exchange in quorum {release.quorum_id} is ended, as "
-            "TorchFT would at its timeout",
-            state=DecisionState.CARRIED_OUT, epoch=epoch,
-            body={"group": release.group, "quorum_id": release.quorum_id},
-        )  # fmt: skip
+    def begin(self, release: Release, epoch: int) -> Release:
+        """Send one order to every survivor; returns what is kept of it."""
         answers = {s.rank: self._fetcher.submit(self._ask(s, release)) for s in release.survivors}
-        self._orders.append(_Order(row, answers))
-        return row
+        kept = replace(release, addresses=(), at_s=self._clock.now_s(), epoch=epoch)
+        self._orders.append(_Order(kept, answers))
+        return kept
 
-    def finished(self) -> Iterator[DecisionRow]:
-        """The lines of orders that have all their answers now, each once."""
+    def finished(self) -> Iterator[Release]:
+        """The orders that have all their answers now, each once."""
         for order in tuple(self._orders):
             if all(answer.done() for answer in order.answers.values()):
                 self._orders.remove(order)
                 yield self._ended(order)
 
-    def _ended(self, order: _Order) -> DecisionRow:
+    def _ended(self, order: _Order) -> Release:
         said = {rank: answer.result() for rank, answer in sorted(order.answers.items())}
-        failed = sum(not done for done, _ in said.values())
         words = [f"{rank} {text}" for rank, (_, text) in said.items()]
         more = f" and {len(words) - _SHOWN} more" if len(words) > _SHOWN else ""
         return replace(
-            order.row,
-            state=DecisionState.FAILED if failed == len(said) else DecisionState.CONFIRMED,
+            order.release,
+            state="confirmed" if any(done for done, _ in said.values()) else "failed",
             ended_s=self._clock.now_s(),
             outcome="; ".join(words[:_SHOWN]) + more,
         )

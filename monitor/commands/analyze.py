@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import IO, Annotated, Any
 
 import click
 from msgspec import Meta
@@ -26,12 +26,10 @@ from lightkeeper.monitor.commands.offline import (
     CannotTellError,
     Judging,
     Progress,
-    check_writable,
     composed,
     deadline,
     judged,
     shown,
-    write,
 )
 from lightkeeper.monitor.records.analyse import analyse
 from lightkeeper.monitor.records.files import TooMuchError, bundle_in, load
@@ -54,7 +52,8 @@ _MEMBERS = Decoder(dict[str, list[Annotated[int, Meta(ge=0)]]])
 @command(cls=Judging)
 @click.argument("paths", nargs=-1, required=True, type=FILE, metavar="PATH...")
 @as_json
-@option("--html", type=FILE, metavar="FILE", help="also write the report as one page")
+@option("--html", type=click.File("a", encoding="utf-8"), metavar="FILE",
+        help="also write the report as one page")  # fmt: skip
 @option("--details", is_flag=True, help="who waits for whom, also where no fault was found")
 @option("--world-size", type=Within(1, 1e7, int), metavar="N",
         help="ranks of the job, where some left no dump (default: from the dumps)")  # fmt: skip
@@ -62,7 +61,7 @@ _MEMBERS = Decoder(dict[str, list[Annotated[int, Meta(ge=0)]]])
         help='JSON, members of process groups that the dumps do not name: '
         '{"dp": [0, 1, 2, 3]}')  # fmt: skip
 @deadline("16,384 ranks take some minutes")
-def analyze(*, html: Path | None, as_json: bool, deadline: float, **options: Any) -> int:
+def analyze(*, html: IO[str] | None, as_json: bool, deadline: float, **options: Any) -> int:
     """Who hangs a job, from its flight-record dumps.
 
     what to give it:
@@ -87,14 +86,17 @@ def analyze(*, html: Path | None, as_json: bool, deadline: float, **options: Any
 
     Dumps are read without running anything in them. docs/offline.md explains kinds and confidence.
     """
-    if html is not None:
-        check_writable(html)  # before a long load
     status, written = judged(
         lambda tell: _judge(tell, as_json=as_json, html=html is not None, **options),
         deadline_s=deadline, as_json=as_json,
     )  # fmt: skip
     if html is not None and written is not None:
-        write(html, written)
+        try:
+            html.truncate(0)  # what an earlier report left
+            html.write(written)
+            html.flush()
+        except OSError as exc:
+            raise CommandError(f"cannot write {shown(Path(html.name))}: {exc.strerror}") from exc
     return status
 
 

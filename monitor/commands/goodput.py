@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
-from rich.console import Group, RenderableType
-from rich.table import Table
 
 from lightkeeper.monitor.commands.command import CommandError, as_json, command, option
-from lightkeeper.monitor.commands.offline import composed, say
+from lightkeeper.monitor.commands.printing import console, print_json, show_table, text
+from lightkeeper.monitor.decide.accounts import ChoiceError, span_s
 from lightkeeper.monitor.offline.goodput import (
-    DAY_S,
     FT_HSDP,
     GROUPS,
-    HANG_S,
     KINDS,
     MEASURED_STEP_S,
     MIX,
     RANK_MTBF_S,
-    RIVAL,
     SHORT_STALL_FACTOR,
     TIMES,
     TORCHFT_LOST_S,
@@ -34,15 +29,15 @@ from lightkeeper.monitor.offline.goodput import (
     Response,
     Scenario,
     detection,
-    eviction_cost_s,
+    eviction,
     ft_hsdp,
     linear,
     poisson,
     toll,
     ways,
 )
+from lightkeeper.monitor.show.wording import span
 
-_UNITS_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": DAY_S}
 ASSUMED: Final[Mapping[str, tuple[float | None, str]]] = {
     "rank_mtbf": (RANK_MTBF_S, "between two faults of one rank: FT-HSDP's; Llama 3's was 50676h"),
     "stop": (MIX.stop, "share of faults that end a process or host; shares in any unit"),
@@ -51,7 +46,6 @@ ASSUMED: Final[Mapping[str, tuple[float | None, str]]] = {
     "slowdown": (MIX.slowdown, "times as long as a step takes with a slow rank"),
     "slow_lasts": (MIX.slow_lasts_s, "how long a rank stays slow by itself, mean"),
     "false_evictions": (1.0, "of healthy groups a day, for the last row"),
-    "detect_hang": (None, f"lightkeeper's: {HANG_S:g} s, measured with short steps, and by step"),
     "stall_factor": (None, f"step times until a hang is decided: 10, and {SHORT_STALL_FACTOR:g}"),
     "give_up": (TORCHFT_LOST_S, "the survivors of a hang crash after it; TorchFT's defaults"),
     "evict": (TIMES.evict_s, "from the decision until the group's processes are gone"),
@@ -77,15 +71,11 @@ def _checked(what: str, value: float, least: float, most: float) -> float:
 
 def _number(text: str) -> float:
     """A number, or seconds: `90`, `90s`, `18m`, `2h`, `1d`."""
-    words = text.strip().lower()
-    unit = _UNITS_S.get(words[-1:])
     try:
-        number = float(words if unit is None else words[:-1])
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise CommandError(f"{text!r} is no number and no time, such as 90, 90s, 18m, 2h or 1d")
-    return number * (unit or 1.0)
+        return span_s(text)
+    except ChoiceError as exc:
+        problem = f"{text!r} is no number and no time, such as 90, 90s, 18m, 2h or 1d"
+        raise CommandError(problem) from exc
 
 
 def _assumed(assume: tuple[str, ...], mtbf: str | None) -> dict[str, float]:
@@ -127,10 +117,6 @@ def _detections(
 ) -> list[tuple[str, Detection]]:
     measured = detection(MEASURED_STEP_S, slowdown)
     scaled = detection(step_s, slowdown, said.get("stall_factor"))
-    if "detect_hang" in said:
-        return [("lightkeeper", scaled._replace(hang_s=said["detect_hang"]))]
-    if scaled == measured:
-        return [("lightkeeper", measured)]
     name = f"lightkeeper, {step_s:g} s steps"
     rows = [("lightkeeper, as measured", measured), (name, scaled)]
     if "stall_factor" not in said:
@@ -147,17 +133,16 @@ def _detections(
     )
 )
 @option("--case", type=click.Choice(("ft-hsdp",)), help="a published case")
-@option("--sweep", metavar="A:B", help="1, 2, 5, 10 ... from A to B ranks")
-@option("--ranks", type=int, metavar="N", help=f"GPUs (default: {FT_HSDP.ranks})")
-@option("--groups", type=int, metavar="N", help="replica groups (12, with --ranks or --sweep 10)")
+@option("--ranks", type=int, multiple=True, metavar="N",
+        help=f"GPUs; again to compare sizes (default: {FT_HSDP.ranks})")  # fmt: skip
+@option("--groups", type=int, metavar="N", help="replica groups (12, with --ranks 10)")
 @option("--mtbf", metavar="TIME", help="of the whole job: 90s, 3h, 1d")
 @option("--assume", multiple=True, metavar="NAME=VALUE", help="one of the numbers listed below")
 @as_json
 def goodput(
     *,
     case: str | None,
-    sweep: str | None,
-    ranks: int | None,
+    ranks: tuple[int, ...],
     groups: int | None,
     mtbf: str | None,
     assume: tuple[str, ...],
@@ -179,36 +164,27 @@ def goodput(
     examples:
       lightkeeper goodput --case ft-hsdp                      44 % -> 80 % at 98,304 GPUs
       lightkeeper goodput --ranks 16384 --groups 8 --mtbf 3h  my job
-      lightkeeper goodput --sweep 1000:100000 --assume step=5s --assume restart=4m
+      lightkeeper goodput --ranks 1000 --ranks 100000 --assume step=5s --assume restart=4m
       lightkeeper goodput --format json | jq '.ways[] | [.name, .poisson]'
     """
-    if sum(asked is not None for asked in (case, sweep, ranks)) > 1:
-        raise CommandError("--case, --sweep and --ranks exclude each other")
+    if case is not None and ranks:
+        raise CommandError("--case and --ranks exclude each other")
     numbers, mtbf_s = _assumed(assume, mtbf), None if mtbf is None else _number(mtbf)
-    groups = groups or (FT_HSDP.groups if ranks is None and sweep is None else GROUPS)
+    groups = groups or (GROUPS if ranks else FT_HSDP.groups)
+    sizes = ranks or (FT_HSDP.ranks,)
+    jobs = [_scenarios(size, groups, mtbf_s, numbers) for size in sizes]
     if case is not None:
-        tables, body = _case(list(ft_hsdp()))
-    elif sweep is not None:
-        sizes = _sizes(sweep, groups)
-        tables, body = _sweep([_scenarios(size, groups, mtbf_s, numbers) for size in sizes])
+        answer = _case(list(ft_hsdp()))
     else:
-        count = FT_HSDP.ranks if ranks is None else ranks
-        tables, body = _job(_scenarios(count, groups, mtbf_s, numbers))
-    shown = Group(*tables)
-    say(composed(as_json=as_json, body=lambda: body,
-                 text=lambda out: out.print(shown, highlight=False)))  # fmt: skip
-
-
-def _sizes(sweep: str, groups: int) -> list[int]:
-    ends = sweep.split(":")
-    if len(ends) != 2 or not all(map(str.isdecimal, ends)):
-        raise CommandError(f"{sweep!r} is not A:B, such as 1000:100000")
-    first, last = map(int, ends)
-    if not groups <= first < last <= 10_000_000:
-        raise CommandError(f"the sweep is {sweep}, expected {groups} to 10000000, in order")
-    steps = (base * 10**power for power in range(8) for base in (1, 2, 5))
-    sizes = {first, last, *(size for size in steps if first < size < last)}
-    return sorted({round(size / groups) * groups for size in sizes})
+        answer = _job(jobs[0]) if len(jobs) == 1 else _sweep(jobs)
+    if as_json:
+        print_json(answer.body)
+        return
+    out = console()
+    out.print(text(answer.title, "bold"))
+    show_table(out, "", answer.columns, answer.rows)
+    for line in answer.more:
+        out.print(text(line))
 
 
 def _body(rows: Sequence[Scenario]) -> dict[str, Any]:
@@ -219,72 +195,75 @@ def _body(rows: Sequence[Scenario]) -> dict[str, Any]:
         "ways": [
             {**asdict(row.handling), "linear": linear(row), "poisson": poisson(row)} for row in rows
         ],
-        "eviction_cost_s": eviction_cost_s(first),
+        "eviction_cost_s": eviction(first.times).fleet_s(first),
     }  # fmt: skip
 
 
-Answer = tuple[list[RenderableType], Any]
-"""For people and for programs."""
+class Answer(NamedTuple):
+    """For people, and `body` for programs."""
+
+    body: Any
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    more: Sequence[str] = ()
+    """Lines below the table."""
 
 
-def _job(rows: Sequence[Scenario]) -> Answer:
-    job = rows[0].job
-    grid = _grid("effective training time", "way", "linear", "Poisson",
-                 "a hang is decided after", "a slow rank goes after")  # fmt: skip
-    for row in rows:
-        hang = row.handling.hang
+def _job(scenes: Sequence[Scenario]) -> Answer:
+    job = scenes[0].job
+    rows = []
+    for way in scenes:
+        hang = way.handling.hang
         ends = ", the job ends" if hang.takes_job else ""
-        grid.add_row(row.handling.name, f"{linear(row):.2%}", f"{poisson(row):.2%}",
-                     _seconds(hang.after_s) + ends,
-                     _seconds(row.handling.slow.after_s))  # fmt: skip
-    cost_s = eviction_cost_s(rows[0])
-    parts: list[RenderableType] = [
-        f"{job.ranks:,} ranks in {job.groups} groups, a fault every {_seconds(job.mtbf_s)}",
-        grid,
-        f"an eviction costs {cost_s:.0f} s of the fleet's time, right or wrong",
+        rows.append((way.handling.name, f"{linear(way):.2%}", f"{poisson(way):.2%}",
+                     _after(hang.after_s) + ends, _after(way.handling.slow.after_s)))  # fmt: skip
+    cost_s = eviction(scenes[0].times).fleet_s(scenes[0])
+    more = [f"an eviction costs {cost_s:.0f} s of the fleet's time, right or wrong"]
+    late = [
+        way.handling.name
+        for way in scenes
+        if way.handling.hang.takes_job and way.handling.name.startswith("lightkeeper")
     ]
-    late = [row.handling.name for row in rows[RIVAL + 1 :] if row.handling.hang.takes_job]
     if late:
-        parts.append(
+        more.append(
             f"{late[0]}: a hang is decided later than the survivors give up; lower "
             "stall_factor, or raise TorchFT's timeouts (--assume give_up=...)"
         )
-    return parts, _body(rows)
+    title = (
+        f"effective training time of {job.ranks:,} ranks in {job.groups} groups, a fault every "
+        f"{span(job.mtbf_s)}"
+    )
+    columns = ("way", "linear", "Poisson", "a hang is decided after", "a slow rank goes after")
+    return Answer(_body(scenes), title, columns, rows, more)
 
 
 def _sweep(sweep: Sequence[Sequence[Scenario]]) -> Answer:
-    names = [row.handling.name for row in sweep[0]]
-    grid = _grid("effective training time: Poisson", "ranks", "a fault every", *names)
-    for rows in sweep:
-        job = rows[0].job
-        grid.add_row(
-            f"{job.ranks:,}", _seconds(job.mtbf_s), *(f"{poisson(row):.2%}" for row in rows)
+    rows = [
+        (
+            f"{scenes[0].job.ranks:,}",
+            span(scenes[0].job.mtbf_s),
+            *(f"{poisson(w):.2%}" for w in scenes),
         )
-    return [grid], [_body(rows) for rows in sweep]
+        for scenes in sweep
+    ]
+    columns = ("ranks", "a fault every", *(way.handling.name for way in sweep[0]))
+    return Answer(
+        [_body(scenes) for scenes in sweep], "effective training time: Poisson", columns, rows
+    )
 
 
-def _case(rows: Sequence[tuple[float, Scenario]]) -> Answer:
-    grid = _grid("FT-HSDP, arXiv 2602.00277", "way", "published", "linear (theirs)", "Poisson",
-                 "all stand", "a group is away")  # fmt: skip
-    for published, row in rows:
-        stop = toll(row, "stop")
-        grid.add_row(row.handling.name, f"{published:.0%}", f"{linear(row):.2%}",
-                     f"{poisson(row):.2%}", _seconds(stop.stall_s),
-                     _seconds(stop.stall_s + stop.missing_s))  # fmt: skip
-    return [grid], [{"published": published, **_body([row])["ways"][0]} for published, row in rows]
+def _case(scenes: Sequence[tuple[float, Scenario]]) -> Answer:
+    rows = []
+    for published, way in scenes:
+        stop = toll(way, "stop")
+        rows.append((way.handling.name, f"{published:.0%}", f"{linear(way):.2%}",
+                     f"{poisson(way):.2%}", span(stop.stall_s),
+                     span(stop.stall_s + stop.missing_s)))  # fmt: skip
+    body = [{"published": published, **_body([way])["ways"][0]} for published, way in scenes]
+    columns = ("way", "published", "linear (theirs)", "Poisson", "all stand", "a group is away")
+    return Answer(body, "FT-HSDP, arXiv 2602.00277", columns, rows)
 
 
-def _grid(title: str, *columns: str) -> Table:
-    grid = Table(title=title, title_justify="left")
-    for number, column in enumerate(columns):
-        grid.add_column(column, overflow="fold", justify="right" if number else "left")
-    return grid
-
-
-def _seconds(span_s: float | None) -> str:
-    if span_s is None:
-        return "never"
-    for unit, size_s in (("s", 1.0), ("min", 60.0), ("h", 3600.0)):
-        if span_s < 600.0 * size_s:
-            return f"{span_s / size_s:.3g} {unit}"
-    return f"{span_s / DAY_S:.3g} d"
+def _after(span_s: float | None) -> str:
+    return "never" if span_s is None else span(span_s)

@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 import click
 from rich.text import Text
 
-from lightkeeper.monitor.commands.ask import Monitor, asking
+from lightkeeper.monitor.commands.ask import Monitor, asking, login
 from lightkeeper.monitor.commands.command import as_json, command, option
 from lightkeeper.monitor.commands.printing import console, moment, print_json, show_table, text
 from lightkeeper.monitor.model.verdict import Kind
@@ -63,6 +63,24 @@ def listed(*, monitor: Monitor, as_json: bool, **chosen: Any) -> None:
 
 def _amount(rank_seconds: float | None) -> str:
     return "cannot tell" if rank_seconds is None else f"{rank_seconds:.0f}"
+
+
+@command()
+@click.argument("id")
+@option("--reason", required=True, metavar="TEXT", help="why it will not come back")
+@asking
+def close(*, monitor: Monitor, id: str, reason: str) -> None:  # noqa: A002
+    """Close the incident of a missing group, which nothing else ends but its return.
+
+    examples:
+      lightkeeper incidents close absent-rg_2-1795830642400 --reason "the node is returned"
+
+    exit status: 0 it is closed, 1 no monitor answers or there is no such open incident, 2 wrong
+    arguments
+    """
+    path = f"/v1/incidents/{quote(id, safe='')}/close"
+    monitor.ask(path, method="POST", body={"reason": reason, "author": login()})
+    console().print(text(f"closed: {id}"))
 
 
 @command()

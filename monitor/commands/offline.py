@@ -21,7 +21,6 @@ from typing import Any, Final, TypeVar
 import click
 import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
 from lightkeeper.monitor.commands.command import CommandError, F, HelpPage, Within, option
@@ -50,16 +49,11 @@ class CannotTellError(CommandError):
 
     def __init__(self, reason: str, done: int = 0, total: int = 0) -> None:
         """`done` of `total` files were read."""
-        super().__init__(f"cannot tell: {reason}; {_left_out(done, total)}", CANNOT_TELL)
+        files = f"{done:,} of {total:,} files were read, none was weighed"
+        super().__init__(
+            f"cannot tell: {reason}; {files if done else 'no file was read'}", CANNOT_TELL
+        )
         self.reason, self.done, self.total = reason, done, total
-
-
-def _left_out(done: int, total: int) -> str:
-    if not done:
-        return "no file was read"
-    if done < total:
-        return f"{done:,} of {total:,} files were read, the others are left out"
-    return "everything was read, and nothing weighed"
 
 
 def confined(work: Callable[[Progress], T], *, deadline_s: float, progress: Progress | None) -> T:
@@ -80,12 +74,16 @@ def confined(work: Callable[[Progress], T], *, deadline_s: float, progress: Prog
     until_s, done, total = time.monotonic() + deadline_s, 0, 0
     try:
         while mine.poll(max(0.0, until_s - time.monotonic())):
-            kind, *said = mine.recv()
-            if kind != "progress":
-                return _outcome(kind, said)  # type: ignore[no-any-return]
-            done, total = said
-            if progress is not None:
-                progress(done, total)
+            match mine.recv():
+                case "progress", done, total:
+                    if progress is not None:
+                        progress(done, total)
+                case CannotTellError(reason=reason):
+                    raise CannotTellError(reason, done, total)
+                case BaseException() as exc:
+                    raise exc
+                case result:
+                    return result[1]  # type: ignore[no-any-return]
         raise CannotTellError(f"not done after {deadline_s:g} s (see --deadline)", done, total)
     except EOFError:
         ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
@@ -100,44 +98,20 @@ def confined(work: Callable[[Progress], T], *, deadline_s: float, progress: Prog
         mine.close()
 
 
-def _outcome(kind: str, said: list[Any]) -> Any:
-    match kind:
-        case "result":
-            return said[0]
-        case "cannot tell":
-            raise CannotTellError(*said)
-        case "refused":
-            raise CommandError(*said)
-        case "interrupted":
-            raise KeyboardInterrupt
-        case _:
-            raise RuntimeError(*said)
-
-
 def _work(work: Callable[[Progress], Any], pipe: Connection, deadline_s: float) -> None:
     os.setsid()  # its own workers end with it
     pages = os.sysconf("SC_PHYS_PAGES")
     _limit(resource.RLIMIT_AS, int(_MEMORY * os.sysconf("SC_PAGE_SIZE") * pages))
     _limit(resource.RLIMIT_CPU, int(deadline_s) + 60)  # if its parent died
-    at = [0, 0]
-
-    def progress(done: int, total: int) -> None:
-        at[:] = done, total
-        pipe.send(("progress", done, total))
-
-    said: tuple[Any, ...]
+    said: Any
     try:
-        said = "result", work(progress)
-    except CannotTellError as exc:
-        said = "cannot tell", exc.reason, *at
-    except CommandError as exc:
-        said = "refused", str(exc), exc.exit_code
+        said = "result", work(lambda done, total: pipe.send(("progress", done, total)))
+    except (CommandError, KeyboardInterrupt) as exc:
+        said = exc
     except MemoryError:
-        said = "cannot tell", "it takes more memory than this machine has to give", *at
-    except KeyboardInterrupt:
-        said = ("interrupted",)
+        said = CannotTellError("it takes more memory than this machine has to give")
     except Exception:  # noqa: BLE001 - the parent raises it again
-        said = "broken", traceback.format_exc()
+        said = RuntimeError(traceback.format_exc())
     with contextlib.suppress(OSError):
         pipe.send(said)
 
@@ -205,8 +179,7 @@ def reading() -> Iterator[Progress | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    columns = (TextColumn("reading"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Bar(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("reading", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
@@ -238,28 +211,3 @@ def judged(
 
 def shown(path: Path) -> str:
     return clean(str(path), 300)
-
-
-def check_writable(path: Path) -> None:
-    """Check before the work, not after it.
-
-    Raises:
-        CommandError: no file can be written.
-    """
-    if path.is_dir():
-        raise CommandError(f"cannot write {shown(path)}: it is a folder")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        why = "no such folder" if not path.parent.is_dir() else "not allowed"
-        raise CommandError(f"cannot write {shown(path)}: {why}")
-
-
-def write(path: Path, text: str) -> None:
-    """Write a text file.
-
-    Raises:
-        CommandError: not possible.
-    """
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as exc:
-        raise CommandError(f"cannot write {shown(path)}: {exc.strerror}") from exc

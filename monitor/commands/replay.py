@@ -164,18 +164,6 @@ def print_report(out: Console, journey: Journey) -> None:
         out.print(text(f"{short} more did not last and never fired"))
     if not lasting:
         out.print(text("no incident", style="green"))
-    if journey.now.decisions:
-        decisions = journey.now.decisions
-        rows = []
-        for decision in decisions:
-            what, about = decision["action"], decision["incident_id"]
-            if what == "evict":
-                about = decision["group"]
-            else:
-                what = f"{what}: {decision['guard']}"
-            at = moment(decision["at_s"])
-            rows.append((decision["tick"], at, what, about, decision["reason"]))
-        show_table(out, "decisions", ("tick", "when", "decision", "about", "why"), rows)
 
 
 def _print_story(out: Console, incident: Mapping[str, Any], account: Account) -> None:
@@ -235,17 +223,9 @@ def _side(side: Side | None) -> tuple[str, str, str]:
 
 
 def _verdict(pair: Pair) -> Text:
-    match pair.live, pair.now:
-        case Side(evicted_s=float()), None:
-            return text("not by the time it was evicted live", style="yellow")
-        case _, None:
-            return text("not accused", style="yellow")
-        case None, _ if pair.conjecture:
-            return text("conjecture", style="yellow")
-        case None, _:
-            return text("accused only now", style="bold red")
-        case _:
-            return text("the same" if pair.same else "differs", style="" if pair.same else "yellow")
+    if pair.same:
+        return text("the same")
+    return text("conjecture" if pair.live is None and pair.conjecture else "differs", "yellow")
 
 
 # -- through the files ---------------------------------------------------------------------------

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import click
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.text import Text
 
 from lightkeeper.monitor.commands.command import (
@@ -160,9 +159,7 @@ def _verdict(table: TimingTable, verdict: SlowVerdict, sizes: Sizes) -> dict[str
         "class": KINDS[verdict.kind][0],
         "culprits": _ranks(table, verdict.culprits),
         "cannot_tell_between": [_ranks(table, side) for side in verdict.between],
-        "stands_for": sorted(
-            {peer for rank in verdict.culprits for peer in stands_for(table, sizes, rank)}
-        ),
+        "stands_for": stands_for(table, sizes, verdict.culprits),
         "group": None if verdict.stage is None else f"stage {verdict.stage}",
         "stage": verdict.stage,
         "dp_rank": verdict.replica,
@@ -190,24 +187,16 @@ def print_report(
     console: Console, table: TimingTable, report: Report, sizes: Sizes, notes: tuple[str, ...]
 ) -> None:
     """The answer, the verdicts, the slowest ranks, and what limits them."""
-    for part in _parts(table, report, sizes, notes):
-        console.print(part, markup=False, highlight=False)
-
-
-def _parts(
-    table: TimingTable, report: Report, sizes: Sizes, notes: tuple[str, ...]
-) -> Iterator[RenderableType]:
     culprits = named(table, report.culprits) if report.culprits else ""
     unnamed = sum(not verdict.culprits for verdict in report.verdicts)
     answer = headline("straggler", len(report.verdicts), unnamed, culprits, "the table does")
-    yield Text(answer, "bold red" if report.verdicts else "bold green")
-    yield Text(_read(table, report, sizes), "dim")
+    console.print(Text(answer, "bold red" if report.verdicts else "bold green"))
+    console.print(Text(_read(table, report, sizes), "dim"))
     for number, slow in enumerate(report.verdicts, 1):
-        yield Text()
-        yield from verdict(number, _words(table, slow, sizes), 24)
-    yield Text()
-    yield drawn(_slowest(table, report))
-    yield from limits([clean(note) for note in notes])
+        console.print("", *verdict(number, _words(table, slow, sizes), 24), sep="\n")
+    console.print("", drawn(_slowest(table, report)), sep="\n")
+    for part in limits([clean(note) for note in notes]):
+        console.print(part)
 
 
 def _read(table: TimingTable, report: Report, sizes: Sizes) -> str:
@@ -221,8 +210,8 @@ def _read(table: TimingTable, report: Report, sizes: Sizes) -> str:
 
 
 def _words(table: TimingTable, slow: SlowVerdict, sizes: Sizes) -> FindingWords:
-    peers = {peer for rank in slow.culprits for peer in stands_for(table, sizes, rank)}
-    shared = ", ".join(map(str, sorted(peers)[:16])) if len(peers) > len(slow.culprits) else ""
+    peers = stands_for(table, sizes, slow.culprits)
+    shared = ", ".join(map(str, peers[:16])) if len(peers) > len(slow.culprits) else ""
     facts = (
         ("lost", f"{slow.lost_s:.3g} s of its own beyond its peers'" if slow.culprits else ""),
         ("stands for", f"global ranks {shared} (tensor-parallel peers)" if shared else ""),

@@ -7,9 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from lightkeeper.monitor.model.eviction import KEEPER, DecisionRow, Eviction, Guard
+from lightkeeper.monitor.model.eviction import KEEPER, DecisionRow, Eviction, Guard, Hold
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.verdict import Kind
+
+AFTERMATH_S: Final = 600.0
+"""How long after its end something may still be learned of an incident: `follow_s` by default."""
 
 # -- account -----------------------------------------------------------------------------------
 
@@ -41,23 +44,21 @@ class IncidentAccount:
 def account(
     incident: Incident,
     rows: Sequence[DecisionRow],
-    evictions: Sequence[Eviction],
-    *,
     lost: float | None,
-    watched: bool,
+    now_s: float,
 ) -> IncidentAccount:
     """The account of this incident.
 
     Args:
         incident: as it is now.
         rows: its decisions, oldest first.
-        evictions: its own, oldest first.
         lost: what it cost, in rank-seconds; None: not known.
-        watched: whether its aftermath is still watched.
+        now_s: unix time.
     """
-    asked = incident.milestones.evict_asked_s is not None or bool(evictions)
-    evicts = [row for row in rows if row.action == "evict"]
-    holds = [row for row in rows if row.action in ("hold", "would_evict")]
+    evicts = [row for row in rows if isinstance(row, Eviction)]
+    holds = [row for row in rows if isinstance(row, Hold)]
+    tried = [eviction for eviction in evicts if eviction.taken_up]
+    asked = incident.milestones.evict_asked_s is not None or bool(tried)
     by, why = "nobody", "nothing was to be decided"
     if evicts or asked:
         confidence = incident.verdict.confidence
@@ -66,25 +67,27 @@ def account(
         why = why if by == KEEPER else evicts[-1].reason
     elif holds:
         guard, why = holds[-1].guard, holds[-1].reason
-        why = why if guard == Guard.WATCH_ONLY else f"held by {guard}: {why}"
+        why = why if guard is Guard.WATCH_ONLY else f"held by {guard}: {why}"
     marks = incident.milestones
     back = marks.survivor_commit_s is not None and marks.rejoined_s is not None
+    over = incident.ended_s is not None and now_s - incident.ended_s > AFTERMATH_S
     return IncidentAccount(
         decided_by=by,
         why=why,
-        outcome=_outcome(incident, rows, evictions, asked=asked),
+        outcome=_tried(incident, tried) if asked else _outcome(incident, rows),
         lost=lost,
-        final=not incident.open and (back or not watched),
+        final=over or (back and not incident.open),
     )
 
 
-def _outcome(
-    incident: Incident, rows: Sequence[DecisionRow], evictions: Sequence[Eviction], *, asked: bool
-) -> str:
-    if asked:
-        if evictions and evictions[-1].failed is not None:
-            return "failed"
-        return "evicting" if incident.open else "evicted"
+def _tried(incident: Incident, evictions: Sequence[Eviction]) -> str:
+    if evictions and evictions[-1].failed is not None:
+        return "failed"
+    return "evicting" if incident.open else "evicted"
+
+
+def _outcome(incident: Incident, rows: Sequence[DecisionRow]) -> str:
+    """What came of it where no eviction was asked for."""
     if rows and rows[-1].action == "would_evict":
         return "observed"
     if guards := {row.guard for row in rows if row.action == "hold"}:

@@ -40,33 +40,6 @@ _TOLD: Final = re.compile(r"\bmin_replicas\s+(\d{1,6})\b")
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
-    """One eviction that is over, or that observe mode held back."""
-
-    incident_id: IncidentId
-    signature: str
-    groups: tuple[GroupName, ...]
-    hosts: tuple[Host, ...]
-    """Of the culprits; empty when not known."""
-    ended_s: float
-    stall_s: float | None = None
-    """From asking to the first commit of another group; None when none was seen."""
-    away_s: float | None = None
-    """From asking to the group's own first commit after it; None when none was seen."""
-    observed: bool = False
-    """Whether observe mode held it back: it counts only for others that are only observed."""
-
-    @property
-    def measured(self) -> bool:
-        return self.stall_s is not None and self.away_s is not None
-
-    def cost_s(self, groups: int) -> float:
-        """In fleet seconds, for a fleet of `groups` groups, once it is measured."""
-        stall_s = self.stall_s or 0.0
-        return stall_s + max(0.0, (self.away_s or 0.0) - stall_s) / max(1, groups)
-
-
-@dataclass(frozen=True, slots=True)
 class Cost:
     """What an eviction costs, in fleet seconds."""
 
@@ -75,36 +48,27 @@ class Cost:
     """How many it was learned from; 0: as configured."""
 
 
-def lesson_of(incident: Incident, *, observed: bool = False) -> Lesson | None:
-    """The lesson of a resolved incident; None when nobody was evicted for it and no rank died.
+def teaches(incident: Incident) -> bool:
+    """Whether somebody was evicted for it, or a rank died of it."""
+    return incident.milestones.evict_asked_s is not None or incident.kind is Kind.DEAD
 
-    `observed`: somebody would have been evicted but for observe mode.
+
+def price_s(incident: Incident, groups: int) -> float | None:
+    """What the eviction for an incident cost a fleet of `groups` groups, in fleet seconds; None:
+    nobody was evicted, or it was not seen how it went on.
     """
     marks = incident.milestones
-    taught = marks.evict_asked_s is not None or observed or incident.kind is Kind.DEAD
-    if incident.open or not taught:
+    asked_s, others_s, back_s = marks.evict_asked_s, marks.survivor_commit_s, marks.rejoined_s
+    if asked_s is None or others_s is None or back_s is None:
         return None
-    asked_s = marks.evict_asked_s
-    back_s, again_s = marks.survivor_commit_s, marks.rejoined_s
-    return Lesson(
-        incident_id=incident.id,
-        signature=incident.signature,
-        groups=incident.groups,
-        hosts=incident.hosts,
-        ended_s=incident.last_seen_s if incident.ended_s is None else incident.ended_s,
-        stall_s=_span_s(asked_s, back_s),
-        away_s=_span_s(asked_s, again_s),
-        observed=observed and asked_s is None,
-    )
+    stall_s = max(0.0, others_s - asked_s)
+    return stall_s + max(0.0, max(0.0, back_s - asked_s) - stall_s) / max(1, groups)
 
 
-def _span_s(asked_s: float | None, at_s: float | None) -> float | None:
-    return None if asked_s is None or at_s is None else max(0.0, at_s - asked_s)
-
-
-def cost(lessons: Sequence[Lesson], groups: int, config: KeeperConfig) -> Cost:
+def cost(lessons: Sequence[Incident], groups: int, config: KeeperConfig) -> Cost:
     """What an eviction costs a fleet of `groups` groups: the median of those measured."""
-    costs_s = [lesson.cost_s(groups) for lesson in lessons if lesson.measured][-COSTS_KEPT:]
+    prices_s = (price_s(lesson, groups) for lesson in lessons)
+    costs_s = [each for each in prices_s if each is not None][-COSTS_KEPT:]
     if not costs_s:
         return Cost(config.eviction_cost_s)
     low, high = (times * config.eviction_cost_s for times in COST_BOUNDS)
@@ -170,7 +134,7 @@ class DecisionFacts:
     in_flight: tuple[GroupName, ...] = ()
     would: tuple[Eviction, ...] = ()
     """Evictions that observe mode held back: they count only for others that are only observed."""
-    lessons: tuple[Lesson, ...] = ()
+    lessons: tuple[Incident, ...] = ()
     """Of the evictions that are over, oldest first."""
     faults: Mapping[Host, Sequence[Incident]] = field(default_factory=dict)
     """Host -> earlier faults of its ranks that are over, of the incidents still remembered."""
@@ -320,10 +284,10 @@ def unsure(case: Case) -> Objection | None:
     if case.incident.verdict.confidence is not Confidence.UNSURE:
         return None
     if case.tie and tie_s:
-        stood_s = case.fleet.now_s - case.incident.verdict.since_s
-        if stood_s >= tie_s:
+        due_s = case.incident.milestones.first_seen_s + tie_s
+        if case.fleet.now_s >= due_s:
             return None
-        promise = f"{case.group} may be evicted in {seconds(tie_s - stood_s)} (tie_break_s)"
+        promise = f"{case.group} may be evicted from {moment(due_s)} on (tie_break_s)"
         return Objection(f"either of {listed(case.tie)} has to go", case.then(promise))
     doubt = "no rank can be named"
     if candidates:
@@ -440,9 +404,9 @@ def _came_again(case: Case) -> str:
         for lesson in case.fleet.lessons
         if incident.signature
         and lesson.signature == incident.signature
-        and lesson.incident_id != incident.id
-        and lesson.ended_s >= since_s
-        and (case.only_observed or not lesson.observed)
+        and lesson.id != incident.id
+        and (lesson.ended_s or 0.0) >= since_s
+        and (case.only_observed or teaches(lesson))
     ]
     hosts = set(incident.hosts)  # unknown hosts prove nothing
     elsewhere = [past for past in before if hosts and past.hosts and hosts.isdisjoint(past.hosts)]
@@ -454,7 +418,7 @@ def _came_again(case: Case) -> str:
     return ""
 
 
-def _times(lessons: list[Lesson]) -> str:
+def _times(lessons: list[Incident]) -> str:
     return "once" if len(lessons) == 1 else f"{len(lessons)} times"
 
 

@@ -21,11 +21,11 @@ from lightkeeper.monitor.decide.guards import (
     COSTS_KEPT,
     DecisionFacts,
     GroupFacts,
-    Lesson,
     cost,
     decide,
-    lesson_of,
     min_replicas_named,
+    price_s,
+    teaches,
 )
 from lightkeeper.monitor.decide.release import Asked, releases
 from lightkeeper.monitor.decide.rules import DEFAULT, Policy
@@ -42,6 +42,7 @@ from lightkeeper.monitor.detect.detectors import (
 from lightkeeper.monitor.detect.graph import WaitGraph
 from lightkeeper.monitor.detect.history import History
 from lightkeeper.monitor.detect.intake import push
+from lightkeeper.monitor.detect.links import Links
 from lightkeeper.monitor.detect.patience import giving_up
 from lightkeeper.monitor.detect.self_health import Health, SelfHealth, scaled
 from lightkeeper.monitor.detect.track import FINISHED_PHASE, UNDECLARED, RankTrack
@@ -89,11 +90,12 @@ class Experience:
     would: list[Eviction] = field(default_factory=list)
     """Evictions that observe mode held back, kept for the budget's hour and while their incidents
     are open."""
-    _lessons: dict[IncidentId, Lesson] = field(default_factory=dict)
+    _lessons: dict[IncidentId, Incident] = field(default_factory=dict)
+    """Resolved incidents that ended by an eviction, one that observe mode held back, or a death."""
 
-    def all(self) -> tuple[Lesson, ...]:
+    def all(self) -> tuple[Incident, ...]:
         """Every lesson, oldest first."""
-        return tuple(sorted(self._lessons.values(), key=attrgetter("ended_s", "incident_id")))
+        return tuple(sorted(self._lessons.values(), key=attrgetter("ended_s", "id")))
 
     def see(self, lighthouse: LighthouseView | LighthouseAway) -> None:
         """Take the Lighthouse's page; one that does not name the flag changes nothing."""
@@ -108,21 +110,21 @@ class Experience:
         for incident in incidents:
             if incident.open:
                 open_ids.add(incident.id)
-            elif (lesson := lesson_of(incident, observed=incident.id in observed)) is not None:
-                self._lessons[incident.id] = lesson
+            elif teaches(incident) or incident.id in observed:
+                self._lessons[incident.id] = incident
         self.would = [
             eviction
             for eviction in self.would
             if now_s - eviction.asked_s < _HOUR_S or eviction.incident_id in open_ids
         ]
         # lessons recent enough for a crash loop stay, and the latest with a cost
-        measured = [lesson for lesson in self.all() if lesson.measured]
-        kept_ids = {lesson.incident_id for lesson in measured[-COSTS_KEPT:]}
+        measured = [lesson.id for lesson in self.all() if price_s(lesson, 1) is not None]
+        kept_ids = {*measured[-COSTS_KEPT:]}
         memory_s = max(config.crash_loop_memory_s, config.follow_s + _FOLLOW_S)
         self._lessons = {
             key: lesson
             for key, lesson in self._lessons.items()
-            if key in kept_ids or now_s - lesson.ended_s <= memory_s
+            if key in kept_ids or now_s - (lesson.ended_s or 0.0) <= memory_s
         }
 
     def hold_back(self, incident_id: IncidentId, group: GroupName, now_s: float) -> None:
@@ -278,6 +280,7 @@ class TickResult:
     health: Health = field(default_factory=Health)
     """The monitor's own."""
     learned: Learned = field(default_factory=Learned)
+    links: Links = field(default_factory=Links)
 
     @property
     def blind(self) -> bool:
@@ -622,6 +625,10 @@ class Pipeline:
         history.config = history.pace.config = history.attendance.config = config
         history.habits.config = self._tracker.config = self._self_health.config = config
 
+    def close(self, incident_id: IncidentId, author: str, reason: str) -> bool:
+        """A person closes an incident that only a person may close, from the next tick on."""
+        return self._tracker.close(incident_id, author, reason)
+
     def tick(self, snapshot: Snapshot) -> TickResult:
         """Judge one snapshot; call it once per tick, in order of time."""
         self._health = self._self_health.push(snapshot)
@@ -671,6 +678,7 @@ class Pipeline:
             unknown=self._unknown(failures),
             health=self._health,
             learned=self._learned(snapshot.now_s),
+            links=self._history.links,
         )
 
     def _look_again_s(self, graph: WaitGraph | None, changed: Sequence[Incident]) -> float:

@@ -19,9 +19,10 @@ from lightkeeper.monitor.detect.links import addresses_of
 from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.model.eviction import Accused, Eviction, Release
 from lightkeeper.monitor.model.incident import Incident, State
-from lightkeeper.monitor.model.names import GroupName, IncidentId
+from lightkeeper.monitor.model.names import GroupName, IncidentId, may_be_of
 from lightkeeper.monitor.model.observation import Snapshot
 from lightkeeper.monitor.model.verdict import Confidence, Kind
+from lightkeeper.monitor.model.wording import listed, plural
 from lightkeeper.worker_server.wire import ACROSS
 
 _STANDS_S: Final = 1.0
@@ -60,8 +61,8 @@ def releases(
         return ()
     orders = []
     for incident, group in _gone(history, incidents, past, policy):
-        replica_id = next((name for name in incident.replica_ids if name in view.ids), None)
-        if replica_id is None or replica_id not in view.expired:
+        ids = [name for name in incident.replica_ids if may_be_of(name, group)]
+        if view.ids.isdisjoint(ids) or not view.expired.issuperset(view.ids.intersection(ids)):
             continue  # the next quorum would still wait for it
         waiting = [
             track
@@ -77,7 +78,9 @@ def releases(
 def _gone(
     history: History, incidents: Iterable[Incident], past: Iterable[Eviction], policy: Policy
 ) -> Iterator[tuple[Incident, GroupName]]:
-    """Groups that are gone by an incident's verdict, or because they were evicted for it."""
+    """Groups that are gone by an incident's verdict, or because they were evicted for it. What is
+    left of a group that lost a rank trains no more.
+    """
     out = {
         eviction.incident_id: eviction.group
         for eviction in past
@@ -90,13 +93,13 @@ def _gone(
             yield incident, out[incident.id]
         elif (
             incident.kind is Kind.DEAD
-            and incident.state is State.FIRING
+            and incident.state in (State.FIRING, State.EVICTING)
             and incident.verdict.confidence is not Confidence.UNSURE
             and action is not PolicyAction.OBSERVE
         ):
-            for group in incident.groups:
-                members = history.groups().get(group, ())
-                if members and not any(t.fresh and t.fresh.process.alive for t in members):
+            lost = [history.tracks[rank] for rank in incident.culprits if rank in history.tracks]
+            if lost and not any(track.fresh and track.fresh.process.alive for track in lost):
+                for group in incident.groups:
                     yield incident, group
 
 
@@ -120,6 +123,7 @@ def _order(
     quorum_id: int,
     waiting: Sequence[RankTrack],
 ) -> Release:
+    ranks = [track.rank for track in waiting]
     return Release(
         incident_id=incident_id,
         group=group,
@@ -129,5 +133,9 @@ def _order(
             for t in waiting[:_MOST]
         ),
         addresses=addresses_of(history.present()),
-        reason=f"{group} is gone, and quorum {quorum_id} waits for it",
+        reason=(
+            f"{listed(ranks)} {plural(ranks, 'does', 'do')} not wait for {group} any more: "
+            f"{plural(ranks, 'its', 'their')} exchange in quorum {quorum_id} is ended, as TorchFT "
+            "would at its timeout"
+        ),
     )

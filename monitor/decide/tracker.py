@@ -51,8 +51,17 @@ quorum to confirm it: another faulty group may keep one from forming."""
 
 def why_over(history: History, incident: Incident, config: KeeperConfig) -> str | None:
     """Why a fault that is not seen now is over; None while that is not known."""
+    if incident.kind is Kind.ABSENT:
+        return _back(history, incident)
     quorums = incident.kind in (Kind.REPLICA_LAG, Kind.LIGHTHOUSE_AWAY, Kind.UNSEEN)
     return (_settled if quorums else _passed)(history, incident, config)
+
+
+def _back(history: History, incident: Incident) -> str | None:
+    """That a missing group trains again; nothing else ends its absence but a person."""
+    tracks = [t for group in incident.groups for t in history.groups().get(group, ())]
+    trains = any(t.first_seen_s > incident.verdict.since_s and t.commits for t in tracks)
+    return "it trains again" if trains else None
 
 
 def restarted(history: History, incident: Incident) -> bool:
@@ -447,30 +456,19 @@ def _gone_without_quorum(
     return "evicted: all its processes are gone; no quorum was formed since" if over else None
 
 
-def by_hand(eviction: Eviction) -> Incident:
+def by_hand(history: History, eviction: Eviction) -> Incident:
     """The incident of an eviction that a person asked for: nobody is accused."""
-    group, at_s = eviction.group, eviction.of_s
-    verdict = Verdict(
-        kind=Kind.BY_HAND,
-        groups=(group,),
-        reason=f"{eviction.author} asked for it: {eviction.reason}",
-        since_s=at_s,
-    )
-    asked = Transition(at_s, "asked", f"by {eviction.author}")
+    at_s, why = eviction.at_s, f"{eviction.author} asked for it: {eviction.reason}"
     began = Transition(eviction.asked_s, State.EVICTING.value, "the evictor began")
-    return Incident(
+    verdict = Verdict(kind=Kind.BY_HAND, groups=(eviction.group,), reason=why, since_s=at_s)
+    return replace(
+        opened(history, verdict, ()),
         id=eviction.incident_id,
-        kind=Kind.BY_HAND,
-        fingerprint=_fingerprint(verdict),
-        signature="",
         state=State.EVICTING,
-        culprits=(),
-        groups=(group,),
         replica_ids=() if eviction.replica_id is None else (eviction.replica_id,),
         incarnations=tuple(accused.incarnation for accused in eviction.accused),
-        verdict=verdict,
         milestones=Milestones(at_s, firing_s=at_s, evict_asked_s=eviction.asked_s),
-        story=(asked, began),
+        story=(Transition(at_s, "asked", f"by {eviction.author}"), began),
         last_seen_s=at_s,
         severity=Severity.INFO,
         hosts=tuple(sorted({accused.host for accused in eviction.accused})),
@@ -776,6 +774,8 @@ class Tracker:
 
     config: KeeperConfig
     _tracked: dict[IncidentId, TrackedIncident] = field(default_factory=dict)
+    _closing: dict[IncidentId, str] = field(default_factory=dict)
+    """Incidents that a person closes, and their words."""
 
     def go_on(
         self, incidents: Sequence[Incident], evictions: Sequence[Eviction], before: Tracker
@@ -900,6 +900,24 @@ class Tracker:
             candidates, key=lambda each: each.incident.groups != verdict.groups, default=None
         )
 
+    def close(self, incident_id: IncidentId, author: str, reason: str) -> bool:
+        """A person closes an open incident of a missing group, from the next tick on; False: there
+        is none.
+        """
+        tracked = self._tracked.get(incident_id)
+        if tracked is None or not tracked.open or tracked.incident.kind is not Kind.ABSENT:
+            return False
+        self._closing[incident_id] = f"closed by {author}: {reason}"
+        return True
+
+    def _closed(self, verdict: Verdict) -> bool:
+        """Whether a person has closed the absence that this verdict is about."""
+        return verdict.kind is Kind.ABSENT and any(
+            incident.groups == verdict.groups and (incident.ended_s or 0.0) > verdict.since_s
+            for incident in self.all()
+            if incident.kind is Kind.ABSENT and not incident.open
+        )
+
     def take_evictions(self, history: History, evictions: Sequence[Eviction]) -> None:
         """Begin a tick: evictions shield their groups from this tick's verdicts, and who gave up
         waiting is a victim.
@@ -913,8 +931,7 @@ class Tracker:
         latest = {eviction.incident_id: eviction for eviction in by_time}
         for key, eviction in latest.items():
             if eviction.by_hand and key not in self._tracked:
-                asked = replace(by_hand(eviction), run=history.run)
-                self._tracked[key] = TrackedIncident(asked)
+                self._tracked[key] = TrackedIncident(by_hand(history, eviction))
         for tracked in [tracked for tracked in self._tracked.values() if tracked.open]:
             tracked.take_eviction(history, latest.get(tracked.incident.id), self.config)
 
@@ -940,6 +957,10 @@ class Tracker:
     ) -> tuple[Incident, ...]:
         """Take verdicts, after `take_evictions`; returns the changed incidents, oldest first."""
         now_s = history.now_s
+        while self._closing:
+            incident_id, why = self._closing.popitem()
+            if (tracked := self._tracked.get(incident_id)) is not None and tracked.open:
+                tracked.incident = resolved(tracked.incident, now_s, why)
         if verdicts or self._open():
             self._take(history, verdicts, unknown, inhibited or {})
         for tracked in self._tracked.values():
@@ -960,6 +981,8 @@ class Tracker:
     ) -> None:
         commits, seen = Commits.of(history), set[IncidentId]()
         for verdict in verdicts:
+            if self._closed(verdict):
+                continue
             tracked = self._owner(verdict, seen)
             if tracked is None:
                 tracked = TrackedIncident(opened(history, verdict, self._tracked))

@@ -22,8 +22,14 @@ from urllib.parse import quote
 from lightkeeper.monitor.decide.accounts import IncidentAccount, Totals, account, totals_of
 from lightkeeper.monitor.decide.rank_seconds import Spent
 from lightkeeper.monitor.decide.tempo import Tempo
-from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.eviction import DecisionRow, Eviction, QuarantineEntry, Remembered
+from lightkeeper.monitor.model.eviction import (
+    DecisionRow,
+    Eviction,
+    Hold,
+    QuarantineEntry,
+    Remembered,
+    taken_up,
+)
 from lightkeeper.monitor.model.incident import BundleView, Incident, newest_first, oldest_first
 from lightkeeper.monitor.model.names import (
     GroupName,
@@ -151,13 +157,9 @@ class RecentIncidents:
     def __init__(self, remembered: Remembered) -> None:
         self._incidents: dict[IncidentId, Incident] = {}
         self._decisions: dict[IncidentId, tuple[DecisionRow, ...]] = {}
-        self._evictions: dict[IncidentId, dict[float, Eviction]] = {}
-        """By the time of their decision."""
         self.take_incidents(remembered.incidents[:INCIDENTS_KEPT])
         for row in remembered.decisions:
             self.take_decision(row)
-        for eviction in remembered.evictions:
-            self.take_eviction(eviction)
 
     def take_incidents(self, incidents: Sequence[Incident]) -> None:
         """Take incidents that are new or have changed."""
@@ -169,22 +171,14 @@ class RecentIncidents:
             for incident in closed[:excess]:
                 self._incidents.pop(incident.id)
                 self._decisions.pop(incident.id, None)
-                self._evictions.pop(incident.id, None)
 
     def take_decision(self, row: DecisionRow) -> None:
         """Take a new decision, or the progress of one."""
-        rows = self._decisions.get(row.incident_id, ())
-        for number, before in enumerate(rows):
-            if (before.at_s, before.action) == (row.at_s, row.action):
-                changed = (*rows[:number], row, *rows[number + 1 :])
-                self._decisions[row.incident_id] = changed
-                return
-        self._decisions[row.incident_id] = (*rows, row)[-DECISIONS_KEPT:]
-
-    def take_eviction(self, eviction: Eviction) -> None:
-        """Take the progress of an eviction, once an evictor has it."""
-        if eviction.taken_up:
-            self._evictions.setdefault(eviction.incident_id, {})[eviction.of_s] = eviction
+        rows = {(r.at_s, r.action): r for r in self._decisions.get(row.incident_id, ())}
+        rows[row.at_s, row.action] = row
+        if len(rows) > DECISIONS_KEPT:
+            del rows[next(key for key, old in rows.items() if isinstance(old, Hold))]
+        self._decisions[row.incident_id] = tuple(rows.values())
 
     def incidents(self) -> tuple[Incident, ...]:
         """All, newest first."""
@@ -193,13 +187,13 @@ class RecentIncidents:
     def get(self, incident_id: IncidentId) -> Incident | None:
         return self._incidents.get(incident_id)
 
+    def latest(self, incident_id: IncidentId) -> DecisionRow | None:
+        """The latest decision about an incident."""
+        return next(reversed(self._decisions.get(incident_id, ())), None)
+
     def decisions(self) -> Mapping[IncidentId, Sequence[DecisionRow]]:
         """By incident, oldest first."""
         return dict(self._decisions)
-
-    def evictions(self) -> Mapping[IncidentId, Sequence[Eviction]]:
-        """By incident, oldest first."""
-        return {key: tuple(by_time.values()) for key, by_time in self._evictions.items()}
 
 
 # Ranks that were here and are gone: a job that ended differs from one that never began.
@@ -301,8 +295,6 @@ class View:
     incidents: tuple[Incident, ...] = ()
     """All that are remembered, newest first."""
     decisions: Mapping[IncidentId, Sequence[DecisionRow]] = field(default_factory=dict)
-    evictions: Mapping[IncidentId, Sequence[Eviction]] = field(default_factory=dict)
-    """Of each incident, oldest first."""
     bundles: Mapping[IncidentId, BundleView] = field(default_factory=dict)
     evicting: frozenset[GroupName] = frozenset()
     quarantine: tuple[QuarantineEntry, ...] = ()
@@ -351,7 +343,7 @@ class View:
         latest: dict[GroupName, tuple[Incident, Eviction]] = {}
         for incident in self.incidents:
             if run is None or incident.run in ("", run.id):
-                for eviction in self.evictions.get(incident.id, ())[-1:]:
+                for eviction in self.evictions(incident.id)[-1:]:
                     latest.setdefault(eviction.group, (incident, eviction))
         return {
             group: max(0.0, self.snapshot.now_s - (eviction.ended_s or eviction.asked_s))
@@ -375,18 +367,14 @@ class View:
         healths = self.result.rank_health
         return frozenset(rank for rank, health in healths.items() if health in waits)
 
+    def evictions(self, incident_id: IncidentId) -> tuple[Eviction, ...]:
+        """Evictions of an incident that an evictor had, oldest first."""
+        return taken_up(self.decisions.get(incident_id, ()))
+
     def account(self, incident: Incident) -> IncidentAccount:
-        rows, evictions = self.decisions.get(incident.id, ()), self.evictions.get(incident.id, ())
         lost = (run.lost[incident.id] for run in self.runs if incident.id in run.lost)
-        marks, config = incident.milestones, KeeperConfig()
-        config = config if self.rules is None else self.rules.config
-        asked_s = evictions[-1].asked_s if evictions else marks.firing_s
-        since_s = marks.evict_asked_s or asked_s
-        watched = since_s is not None and self.snapshot.now_s - since_s <= config.follow_s
-        return account(
-            incident, rows, evictions, lost=next(lost, None),
-            watched=watched and incident.run_over_s is None,
-        )  # fmt: skip
+        rows = self.decisions.get(incident.id, ())
+        return account(incident, rows, next(lost, None), self.snapshot.now_s)
 
     def totals(self, incidents: Iterable[Incident]) -> Totals:
         """What those of them came to that have fired."""
@@ -409,7 +397,6 @@ class View:
             face=self.face(incident),
             account=self.account(incident),
             decisions=self.decisions.get(incident.id, ()),
-            evictions=self.evictions.get(incident.id, ()),
             bundle=self.bundles.get(incident.id),
             for_s=max(0.0, lasted_s) if incident.open else None,
             waiting=len(self.waiting.intersection(victims)),
@@ -441,8 +428,6 @@ class IncidentReport:
     account: IncidentAccount
     decisions: Sequence[DecisionRow] = ()
     """Oldest first."""
-    evictions: Sequence[Eviction] = ()
-    """Oldest first."""
     bundle: BundleView | None = None
     for_s: float | None = None
     """How long it has lasted; None: it is over."""
@@ -461,9 +446,13 @@ class IncidentReport:
         return since_s if 0 < since_s <= first_s else first_s
 
     @property
+    def evictions(self) -> tuple[Eviction, ...]:
+        """Those that an evictor had, oldest first."""
+        return taken_up(self.decisions)
+
+    @property
     def latest(self) -> Eviction | None:
-        """Of the evictions."""
-        return self.evictions[-1] if self.evictions else None
+        return next(reversed(self.evictions), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final
 
 from lightkeeper.monitor.decide.headline import headline_of
 from lightkeeper.monitor.decide.rules import (
@@ -30,13 +28,14 @@ from lightkeeper.monitor.decide.view import (
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import (
     DecisionRow,
+    Hold,
     QuarantineEntry,
     QuarantineEvent,
     Scope,
     eviction_to_json,
 )
 from lightkeeper.monitor.model.incident import incident_to_json
-from lightkeeper.monitor.model.names import GroupName, Host, RankName, split_rank_name
+from lightkeeper.monitor.model.names import Host, RankName, split_rank_name
 from lightkeeper.monitor.model.observation import Observation, Unreachable, lighthouse_to_json
 from lightkeeper.monitor.model.plain import to_plain
 from lightkeeper.monitor.model.quarantine import HostRecord
@@ -168,14 +167,20 @@ def report_to_json(report: IncidentReport) -> dict[str, Any]:
     }  # fmt: skip
 
 
+_ROW: Final = (
+    "at_s", "action", "guard", "reason", "state", "author", "epoch", "attempt", "ended_s",
+    "outcome",
+)  # fmt: skip
+
+
 def decision_to_json(row: DecisionRow) -> dict[str, Any]:
     """One decision for a reader; `would` is the eviction that observe mode held back."""
-    plain = to_plain(row)
-    del plain["body"], plain["incident_id"]
-    if row.guard is not None:
-        plain["release"] = row.body.get("release", "")
-    if row.action == "would_evict":
-        plain["would"] = {name: row.body.get(name) for name in ("group", "quarantine", "rungs")}
+    plain: dict[str, Any] = {name: getattr(row, name) for name in _ROW}
+    if isinstance(row, Hold):
+        plain["release"] = row.release
+        if row.would is not None:
+            group, hosts = row.would.group, list(row.would.quarantine)
+            plain["would"] = {"group": group, "quarantine": hosts, "rungs": list(row.rungs)}
     return plain
 
 
@@ -237,79 +242,38 @@ def degraded(view: View) -> tuple[str, ...]:
     return (*unknown, *view.troubles)
 
 
-class Away(msgspec.Struct, frozen=True, gc=False):
-    """Why a rank's WorkerServer gave no answer."""
-
-    reason: str
-    detail: str
+def ranks_to_json(view: View) -> list[dict[str, Any]]:
+    """Every rank, sorted; None: not known."""
+    return [_rank_to_json(view, seen) for seen in view.snapshot.observations]
 
 
-class RankJson(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """One rank in `/v1/ranks` and the snapshot; None: not known.
-
-    A struct, not a dictionary: thousands are made for each answer, and the garbage collector can
-    skip them.
-    """
-
-    rank: RankName
-    group: GroupName
-    host: Host
-    pid: int
-    place: Mapping[str, str]
-    url: str
-    health: str
-    process_state: str | None
-    phase: str | None = None
-    phase_age_s: float | None = None
-    step: int | None = None
-    commits: int | None = None
-    last_commit_age_s: float | None = None
-    quorum_id: int | None = None
-    participants: int | None = None
-    loss: float | None = None
-    step_s: float | None = None
-    busy_s: float | None = None
-    wait_s: float | None = None
-    """Seconds a step beyond its own work."""
-    trouble: str
-    """What is wrong with it, or why it cannot be reached; empty: nothing known."""
-    unreachable: Away | None
+_OF_STEP: Final = (
+    "phase", "phase_age_s", "step", "commits", "last_commit_age_s", "quorum_id", "participants",
+    "loss",
+)  # fmt: skip
 
 
-def ranks_to_json(view: View) -> list[RankJson]:
-    """Every rank, sorted."""
-    return [_rank_json(view, seen) for seen in view.snapshot.observations]
+def _rank_to_json(view: View, seen: Observation) -> dict[str, Any]:
+    identity, outcome, tempo = seen.identity, seen.outcome, view.tempos.get(seen.rank)
+    paces = (None, None, None) if tempo is None else (tempo.step_s, tempo.busy_s, tempo.rest_s)
+    step_s, busy_s, wait_s = (None if pace is None else round(pace, 4) for pace in paces)
+    return {
+        "rank": seen.rank,
+        "group": identity.group,
+        "host": identity.host,
+        "pid": identity.pid,
+        "place": identity.place,
+        "url": seen.url,
+        "health": str(view.result.rank_health.get(seen.rank, "unknown")),
+        "process_state": None if seen.report is None else seen.report.process.state,
+        **{name: _plain(getattr(seen.step, name, None)) for name in _OF_STEP},
+        "step_s": step_s,
+        "busy_s": busy_s,
+        "wait_s": wait_s,  # seconds a step beyond its own work
+        "trouble": trouble_of(seen),
+        "unreachable": to_plain(outcome) if isinstance(outcome, Unreachable) else None,
+    }
 
 
-def _rank_json(view: View, seen: Observation) -> RankJson:
-    identity, outcome, rank = seen.identity, seen.outcome, seen.rank
-    away, report = None, None
-    if isinstance(outcome, Unreachable):
-        away = Away(str(outcome.reason), outcome.detail)
-    else:
-        report = outcome
-    step = seen.step
-    tempo = view.tempos.get(rank)
-    return RankJson(
-        rank=rank,
-        group=identity.group,
-        host=identity.host,
-        pid=identity.pid,
-        place=identity.place,
-        url=seen.url,
-        health=str(view.result.rank_health.get(rank, "unknown")),
-        process_state=None if report is None else report.process.state,
-        phase=None if step is None else step.phase,
-        phase_age_s=None if step is None else finite(step.phase_age_s),
-        step=None if step is None else step.step,
-        commits=None if step is None else step.commits,
-        last_commit_age_s=None if step is None else finite(step.last_commit_age_s),
-        quorum_id=None if step is None else step.quorum_id,
-        participants=None if step is None else step.participants,
-        loss=None if step is None else finite(step.loss),
-        step_s=None if tempo is None else round(tempo.step_s, 4),
-        busy_s=None if tempo is None else round(tempo.busy_s, 4),
-        wait_s=None if tempo is None else round(tempo.rest_s, 4),
-        trouble=trouble_of(seen),
-        unreachable=away,
-    )
+def _plain(value: Any) -> Any:
+    return finite(value) if isinstance(value, float) else value

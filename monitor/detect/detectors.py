@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from lightkeeper.monitor.detect.absent import absent
 from lightkeeper.monitor.detect.corrupt import corrupt
 from lightkeeper.monitor.detect.dead import dead
 from lightkeeper.monitor.detect.deadlock import (
@@ -76,6 +77,7 @@ DETECTORS: Final = (
     Detector("replica_lag", Kind.REPLICA_LAG, replica_lag),
     Detector("apart", Kind.REPLICA_LAG, lambda history, _: apart(history)),
     Detector("unseen", Kind.UNSEEN, unseen),
+    Detector("absent", Kind.ABSENT, lambda history, _: absent(history)),
     Detector("standstill", Kind.DEADLOCK, standstill),
     Detector("lighthouse_away", Kind.LIGHTHOUSE_AWAY, lighthouse_away),
 )

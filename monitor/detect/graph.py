@@ -51,6 +51,8 @@ class By(StrEnum):
     """In a quorum, a commit vote or a collective across replica groups."""
     RECORDS = "records"
     """Flight records alone show the wait."""
+    SOCKET = "socket"
+    """Its kernel gets no answer from the host that they are on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,7 @@ def _judge_apart(history: History, group: GroupName) -> Verdict | None:
         return None
     return Verdict(
         kind=Kind.REPLICA_LAG,
+        culprits=tuple(track.rank for track in members) if broken else (),
         groups=(group,),
         reason=reason,
         confidence=Confidence.CERTAIN,

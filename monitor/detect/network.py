@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from itertools import chain
-from statistics import median_low
 from typing import Final
 
 from lightkeeper.monitor.detect.history import History
-from lightkeeper.monitor.detect.links import Edge, rate_in_words
+from lightkeeper.monitor.detect.links import rate_in_words
 from lightkeeper.monitor.model.names import Host, RankName, group_of
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
 from lightkeeper.monitor.model.wording import listed, seconds
@@ -24,6 +23,12 @@ from lightkeeper.worker_server.wire import Trouble
 PARTED_S: Final = 7.0
 """Longer than a flap of 6 s; TCP sends again after 0.2, 0.6, 1.4, 3 and 6.2 s."""
 _SLOW_S: Final = 20.0
+_BUSY, _IDLE = 0.6, 0.3
+"""Share of the time in which a slow link is busy, and above which others report theirs: where all
+send much, all are reported, and nobody is named."""
+_SLOWER: Final = 3.0
+"""Than its own best rate. A link that was never faster is told, and accuses nobody: a program may
+send more from one host than from others."""
 _SHOWN: Final = 4
 
 
@@ -107,42 +112,31 @@ def slow_link(history: History) -> tuple[Verdict, ...]:
     (host,) = common
     culprits = tuple(t.rank for t in history.present() if t.identity.host == host)
     own = [edge for edge in lasting if edge.host == host]
-    rate = median_low(sorted(edge.connection.rate for edge in own))
-    step_s = max((t.step_s or 0.0 for t in history.present()), default=0.0)
+    edge = max(own, key=lambda edge: edge.connection.busy)
+    row = edge.connection
+    if row.busy < _BUSY:
+        return ()
+    slower = row.best > _SLOWER * row.rate
+    was = f" ({rate_in_words(row.best)} before)" if slower else ""
     others = tuple(t.rank for t in history.present() if t.rank not in culprits)
     return (
         Verdict(
             kind=Kind.STRAGGLER,
             culprits=culprits,
             reason=(
-                f"the link of {host} is slow: {own[0].rank} sends to {own[0].peer} at "
-                f"{rate_in_words(rate)} and was busy with it for most of the last "
-                f"{seconds(own[0].connection.for_s)}, while the others wait for it and their own "
-                "connections are idle"
+                f"the link of {host} is slow: {edge.rank} sends to {edge.peer} at "
+                f"{rate_in_words(row.rate)}{was} and was busy with it for {row.busy:.0%} of the "
+                f"last {seconds(row.for_s)}; the others' connections are idle for most of it"
             ),
-            brief=f"the link of {host} is slow: {rate_in_words(rate)}",
-            confidence=Confidence.LIKELY,
-            since_s=history.now_s - max(edge.connection.for_s for edge in own),
+            brief=f"the link of {host} is slow: {rate_in_words(row.rate)}{was}",
+            confidence=Confidence.LIKELY if slower else Confidence.UNSURE,
+            lost_s=row.for_s * (row.busy - _IDLE) if slower else 0.0,
+            since_s=history.now_s - row.for_s,
             victims=others,
             evidence={
                 "source": "the kernels' send queues",
-                "step": f"{seconds(step_s)}",
                 **{edge.rank: edge.sentence() for edge in lasting[:_SHOWN]},
             },
             signature=f"slow_link:{host}",
         ),
     )
-
-
-# -- places outside of the job ---------------------------------------------------------------------
-
-
-def far_waits(history: History, ranks: Iterable[RankName]) -> list[str]:
-    """What these ranks wait for at addresses that are no host's of the job, in sentences."""
-    edges = (edge for rank in sorted(ranks) for edge in history.links.of(rank))
-    return [edge.sentence() for edge in edges if _is_far(edge)][:_SHOWN]
-
-
-def _is_far(edge: Edge) -> bool:
-    served = edge.connection.use in ("store", "lighthouse")
-    return edge.connection.trouble is not Trouble.SLOW and (edge.peer is None or served)

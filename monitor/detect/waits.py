@@ -81,6 +81,7 @@ def build(history: History) -> WaitGraph:
         *(stuck_wait(each) for each in stuck if each.absent),
         *(Wait(team.joined, team.absent, By.GROUP) for team in forming),
         *missing_waits(missing, recorded),
+        *_unanswered(history),
     )
     still_s = history.still_after_s
     stalled = frozenset(t.rank for t in tracks if t.fresh is not None and t.stall_s >= still_s)
@@ -133,6 +134,14 @@ def missing_waits(
     """The edges to ranks that are missing somewhere; `recorded`: by records alone."""
     for rank, waiting in missing.items():
         yield Wait(waiting, (rank,), By.RECORDS if rank in recorded else By.ACROSS)
+
+
+def _unanswered(history: History) -> Iterable[Wait]:
+    """Edges to the ranks of hosts from which a rank's kernel gets no answer."""
+    for (_, peer), edges in history.links.by_hosts.items():
+        there = tuple(t.rank for t in history.present() if t.identity.host == peer)
+        if there:
+            yield Wait(tuple(dict.fromkeys(edge.rank for edge in edges)), there, By.SOCKET)
 
 
 def _waiters(missing: Mapping[RankName, Iterable[RankName]]) -> set[RankName]:

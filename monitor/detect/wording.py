@@ -37,6 +37,7 @@ from lightkeeper.worker_server.wire import (
     Ending,
     Frame,
     Tracer,
+    Trouble,
     Witness,
 )
 
@@ -244,7 +245,7 @@ def where_they_wait(tracks: Iterable[RankTrack]) -> list[str]:
     for track in tracks:
         seen = None if track.report is None else track.report.witness
         call = _waits_in(track) or ("" if seen is None else seen.call or "")
-        at = "" if seen is None else f" at {seen.frame}"
+        at = ("" if seen is None else f" at {seen.frame}") + _awaits(track)
         places.setdefault((f" in {call}" if call else "", at), []).append(track.rank)
     return [
         f"{listed(ranks)} {plural(ranks, 'waits', 'wait')}{call}{at}"
@@ -326,10 +327,28 @@ def _place(track: RankTrack, bare: bool = False, *, lasts: bool = False) -> str:
             return " at its end: its program is over, and a thread that is no daemon keeps it,"
         shown = not bare and seen.doing in _DOING and (lasts or not _works(track, seen))
         doing = f", {_DOING[seen.doing]}," if shown else ""
-        return f" in {seen.frame}{doing}"
+        awaits = _awaits(track)
+        return f" in {seen.frame}{(awaits and f'{awaits},') or doing}"
     if track.phased:
-        return f" in phase {track.doing!r}"
+        return f" in phase {track.doing!r}{_awaits(track)}"
     return "" if track.inside_any else " outside of any collective"
+
+
+_SILENCE: Final = {
+    Trouble.SILENT: "from which nothing comes",
+    Trouble.UNANSWERED: "which does not answer",
+    Trouble.UNACKNOWLEDGED: "which acknowledges nothing",
+}
+
+
+def _awaits(track: RankTrack) -> str:
+    """`, waiting for 10.0.0.5:443, from which nothing comes`: a server, by the rank's kernel."""
+    rows = () if track.report is None else track.report.connections
+    for row in rows:
+        if row.trouble in _SILENCE and row.use not in ("across", "within"):
+            server = f"the {row.use} at {row.peer}" if row.use else row.peer
+            return f", waiting for {server}, {_SILENCE[row.trouble]}"
+    return ""
 
 
 def _waits_in(track: RankTrack) -> str:

@@ -143,6 +143,7 @@ def _parsed(line: bytes) -> Any:
 JOURNAL_SCHEMA: Final = 3
 _PLAIN: Final = {"float": float, "int": int, "str": str, "Policy": Policy}
 _WOULD: Final = ("group", "replica_id", "quarantine")
+_HELD: Final = ("incident_id", "guard", "reason", "release")
 
 
 L = TypeVar("L", "Head", Snapshot)
@@ -220,11 +221,10 @@ def decision_to_json(decision: Decision) -> dict[str, Any]:
     if isinstance(decision, Evict):
         return {"action": "evict", **plain}
     if isinstance(decision, Release):
-        return {"action": "release", **plain}
-    would = plain.pop("would")
-    if would is None:
-        return {"action": "hold", **plain}
-    return {"action": "would_evict", **plain, "would": {key: would[key] for key in _WOULD}}
+        return {"action": decision.action, **plain}
+    held = {"action": decision.action, **{key: plain[key] for key in _HELD}}
+    would = plain["would"]
+    return held if would is None else {**held, "would": {key: would[key] for key in _WOULD}}
 
 
 def outcome_to_json(outcome: TickOutcome) -> dict[str, Any]:

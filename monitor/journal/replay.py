@@ -446,7 +446,7 @@ def _side(incident: Mapping[str, Any], account: Account) -> Side:
     decisions = account.of(str(incident["id"]))
     ended_s = _ended_s(incident)
     evicts_s = [decision["at_s"] for decision in decisions if decision["action"] == "evict"]
-    guards = [decision["guard"] for decision in decisions if decision["action"] != "evict"]
+    guards = [decision["guard"] for decision in decisions if "guard" in decision]
     return Side(
         id=str(incident["id"]),
         fired_s=incident["milestones"]["firing_s"],

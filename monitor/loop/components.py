@@ -40,7 +40,6 @@ from lightkeeper.monitor.model.eviction import (
     Remembered,
     Rung,
 )
-from lightkeeper.monitor.model.names import GroupName
 from lightkeeper.monitor.model.observation import Vitals
 from lightkeeper.monitor.rulebook import Rulebook
 from lightkeeper.monitor.show.metrics import Instruments
@@ -198,9 +197,9 @@ def rungs_for(decision: Decision, components: Components) -> tuple[Rung, ...]:
 def held_back(decisions: Iterable[DecisionRow]) -> tuple[Eviction, ...]:
     """Evictions that observe mode held back, oldest first."""
     return tuple(
-        Eviction(row.incident_id, GroupName(str(row.body["group"])), None, row.at_s)
+        Eviction(row.incident_id, row.would.group, None, row.at_s)
         for row in decisions
-        if row.action == "would_evict" and "group" in row.body
+        if isinstance(row, Hold) and row.would is not None
     )
 
 

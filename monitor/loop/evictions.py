@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from lightkeeper.monitor.act import quarantine as offences
@@ -37,7 +38,6 @@ from lightkeeper.monitor.model.eviction import (
     Hold,
     Release,
     Remembered,
-    row_of,
 )
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import MANUAL, GroupName, IncidentId, RankName, may_be_of
@@ -113,8 +113,6 @@ class Acting:
         self._config = config
         self.recent = RecentIncidents(Remembered())
         """Those of the store after a takeover."""
-        self._held: dict[IncidentId, str] = {}
-        """Why an incident's eviction is held back."""
         self._hosts_known = False
         """Whether the number of the job's hosts is known."""
         self.deciding = threading.RLock()
@@ -145,8 +143,8 @@ class Acting:
             for decision in result.decisions:
                 self._take(decision, snapshot, epoch)
             self._review(snapshot)
-            for row in components.releaser.finished():
-                self._note_release(row)
+            for release in components.releaser.finished():
+                self._note_release(release)
             self._tell_changes()
             self._hand_over(snapshot)
         components.store.flush()
@@ -176,24 +174,24 @@ class Acting:
         match decision:
             case Evict():
                 log.warning("evict %s: %s", decision.group, decision.reason)
-                self._held.pop(decision.incident_id, None)
                 self._decided(decision, snapshot, epoch)
             case Hold():
                 words = (decision.incident_id, decision.guard, decision.reason, decision.release)
                 if decision.guard is not Guard.WATCH_ONLY:
                     log.warning("nobody is evicted for %s (%s): %s. %s", *words)
                     components.instruments.holds.labels(str(decision.guard)).inc()
-                self._held[decision.incident_id] = f"{decision.guard}: {decision.reason}"
                 rungs = rungs_for(decision, components)
-                self._record(components.store.save_hold(decision, snapshot.now_s, rungs=rungs))
+                hold = replace(decision, at_s=snapshot.now_s, epoch=epoch, rungs=rungs)
+                components.store.save_hold(hold)
+                self._record(hold)
             case Release():
                 ranks = ", ".join(survivor.rank for survivor in decision.survivors)
                 log.warning("released %s: %s", ranks, decision.reason)
                 self._note_release(components.releaser.begin(decision, epoch))
 
-    def _note_release(self, row: DecisionRow) -> None:
-        self._components.store.save_release(row)
-        self._record(row)
+    def _note_release(self, release: Release) -> None:
+        self._components.store.save_hold(release)
+        self._record(release)
 
     def _decided(self, evict: Evict, snapshot: Snapshot, epoch: int, author: str = KEEPER) -> None:
         """Add an eviction, or decide the incident's open eviction again."""
@@ -210,8 +208,9 @@ class Acting:
         config = self._config()
         times_s = (config.eviction_deadline_s, config.eviction_ack_s)
         for eviction in self._evictions.all():
-            incident_id = eviction.incident_id
-            incident, hold = self.recent.get(incident_id), self._held.get(incident_id)
+            incident = self.recent.get(eviction.incident_id)
+            last = self.recent.latest(eviction.incident_id)
+            hold = f"{last.guard}: {last.reason}" if isinstance(last, Hold) else None
             self._evictions.post(eviction.key, Reviewed(snapshot, incident, hold, *times_s))
 
     def _hand_over(self, snapshot: Snapshot) -> None:
@@ -243,12 +242,12 @@ class Acting:
     def _tell_changes(self) -> None:
         """Count, log and show the changes of evictions."""
         for before, after in self._evictions.take_changes():
-            self.recent.take_eviction(after)
             with self._errors.part("audit"):
                 now_s = self._components.clock.now_s()
                 self._components.auditor.evicting(before, after, now_s)
-            if before is None or row_of(before) != row_of(after):
-                self._record(row_of(after))
+            self.recent.take_decision(after)
+            if before is None or (before.state, before.attempt) != (after.state, after.attempt):
+                self._record(after)
             ends = before is not None and before.under_way and not after.open
             if ends and self._components.lighthouse is not None:
                 incident = self.recent.get(after.incident_id)

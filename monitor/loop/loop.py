@@ -459,13 +459,9 @@ class Keeper:
         """Pass on the state that people are notified of; each sink's worker picks what is new."""
         notifier, recent = self._leadership.components.notify, self._acting.recent
         if notifier is not None:
-            evictions = [of_one[-1] for of_one in recent.evictions().values()]
             faults = [i for i in recent.incidents() if i.kind is not Kind.BY_HAND]
-            facts = NoticeFacts(
-                snapshot.now_s, faults, recent.decisions(), evictions,
-                self._components.clock.ahead_s(),
-            )  # fmt: skip
-            notifier.push(facts)
+            ahead_s = self._components.clock.ahead_s()
+            notifier.push(NoticeFacts(snapshot.now_s, faults, recent.decisions(), ahead_s))
 
     def _turn_to(self, run: Run | None) -> None:
         """Forget what the ranks of the last run did, if this is another."""
@@ -515,7 +511,6 @@ class Keeper:
             rules=components.rulebook.current,
             incidents=incidents,
             decisions=self._acting.recent.decisions(),
-            evictions=self._acting.recent.evictions(),
             bundles=components.evidence.views(incident.id for incident in incidents),
             evicting=frozenset(progress.group for progress in components.evictors.active()),
             quarantine=quarantine,
@@ -537,6 +532,21 @@ class Keeper:
         )
 
     # -- by hand ------------------------------------------------------------------------------
+
+    def close_incident(self, incident_id: IncidentId, reason: str, author: str) -> None:
+        """Close the incident of a missing group on a person's word.
+
+        Raises:
+            NotPossible: another monitor acts, or there is no such open incident.
+        """
+        with self._acting.deciding:
+            if not self._leadership.leading:
+                raise NotPossible(self._components.lease.standing().sentence())
+            if not self._components.judge.close(incident_id, author, reason):
+                raise NotPossible(
+                    f"{incident_id} is no open incident of a missing group: any other is over when "
+                    "its fault is"
+                )
 
     def evict_by_hand(self, group: GroupName, reason: str, author: str = "a person") -> IncidentId:
         """Evict a group on a person's request; no guard but the incarnation check applies.

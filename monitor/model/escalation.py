@@ -429,7 +429,7 @@ def _again(eviction: Eviction, now_s: float) -> Eviction:
         eviction,
         state=EvictionState.DECIDED,
         asked_s=now_s,
-        decided_s=eviction.of_s,
+        decided_s=eviction.at_s,
         attempt=eviction.attempt + (interrupted and eviction.taken_up),
         asks=(),
         asking_s=None,
@@ -627,7 +627,7 @@ def _reviewed(  # noqa: PLR0911 - one reason a line
     if incident is not None and not incident.open:
         why = incident.resolution or "its incident is over"
         left_s = incident.milestones.left_quorum_s
-        if taken_up and left_s is not None and left_s >= eviction.of_s:
+        if taken_up and left_s is not None and left_s >= eviction.at_s:
             return _confirmed(replace(eviction, gone_s=now_s), why, why, now_s)
         return _abandoned(eviction, f"not asked again: {why}", now_s)
     if eviction.by_hand and lives and all(lives):
@@ -751,7 +751,9 @@ def _managers(eviction: Eviction) -> list[RankName]:
     return [accused.rank for accused in eviction.accused if split_rank_name(accused.rank)[1] == 0]
 
 
-def _kill_obstacle(eviction: Eviction, look: ProbeResult) -> str | None:
+def _kill_obstacle(  # noqa: PLR0911  one reason a line
+    eviction: Eviction, look: ProbeResult
+) -> str | None:
     view = look.lighthouse.view
     if isinstance(view, LighthouseAway):
         return "no Lighthouse answers"
@@ -761,6 +763,8 @@ def _kill_obstacle(eviction: Eviction, look: ProbeResult) -> str | None:
         return "it was pressed before"
     if eviction.replica_id not in view.ids:
         return "the Lighthouse kills members of its last quorum only"
+    if eviction.replica_id in view.expired:
+        return "its manager beats no more, and would not hear it"
     for rank in _managers(eviction):
         if look.lives[rank] in (Liveness.STUCK, Liveness.GONE):
             return f"{rank}, which hosts the manager: {look.details[rank]}"

@@ -2,16 +2,15 @@
 
 `Evict` and `Hold` are decisions of one moment. An `Eviction` is one `Evict` from its decision to
 its end: the same value is stored, journalled, shown, and resumed after a takeover; `escalation`
-moves it. A `DecisionRow` is a line of the list of decisions that people read: for a hold it is
-everything, for an eviction its progress (`row_of`).
+moves it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from lightkeeper.monitor.model.incident import Incident
 from lightkeeper.monitor.model.names import (
@@ -26,6 +25,10 @@ from lightkeeper.monitor.model.plain import Moment, readable, to_plain
 from lightkeeper.monitor.model.run import Run
 
 # -- decisions ---------------------------------------------------------------------------------
+
+
+KEEPER: Final = "lightkeeper"
+"""The author of whatever no person asked for."""
 
 
 class Guard(StrEnum):
@@ -52,6 +55,18 @@ class Guard(StrEnum):
     OBSERVE = "observe"  # the monitor is set to change nothing
 
 
+class Rung(StrEnum):
+    """The steps of an eviction, in the order in which they are tried."""
+
+    EVIDENCE = "evidence"  # the group's last state is saved first
+    QUARANTINE = "quarantine"
+    GATE = "gate"  # refuses its heartbeats and quorum requests
+    LIGHTHOUSE_KILL = "lighthouse_kill"
+    WORKER_EVICT = "worker_evict"
+    SCHEDULER = "scheduler"  # removes the pod, or the job step
+    PAGE = "page"  # nothing helped: a person is needed
+
+
 @dataclass(frozen=True, slots=True)
 class Evict:
     """Evict this replica group."""
@@ -68,9 +83,16 @@ class Evict:
     launcher's name."""
 
 
+@readable
 @dataclass(frozen=True, slots=True)
 class Hold:
     """Do nothing about this incident now."""
+
+    author: ClassVar = KEEPER
+    attempt: ClassVar = 1
+    state: ClassVar = "held"
+    ended_s: ClassVar = None
+    outcome: ClassVar = ""
 
     incident_id: IncidentId
     guard: Guard
@@ -79,6 +101,16 @@ class Hold:
     """What would lift this guard."""
     would: Evict | None = None
     """The eviction that only observe mode held back: all other guards passed."""
+    at_s: float = 0.0
+    """When it was written; not yet: 0."""
+    epoch: int = 0
+    """Of the lease under which it was written; 0: no lease."""
+    rungs: tuple[Rung, ...] = ()
+    """Those that the eviction would have climbed, had observe mode not held it back."""
+
+    @property
+    def action(self) -> str:
+        return "hold" if self.would is None else "would_evict"
 
 
 _UNKNOWN: Final = Host("")
@@ -96,9 +128,16 @@ class Accused:
     """Where its scheduler put it (`Identity.place`)."""
 
 
+@readable
 @dataclass(frozen=True, slots=True)
 class Release:
     """End the exchange in which others wait for a group that is gone."""
+
+    action: ClassVar = "release"
+    author: ClassVar = KEEPER
+    attempt: ClassVar = 1
+    guard: ClassVar = None
+    release: ClassVar = ""
 
     incident_id: IncidentId
     group: GroupName
@@ -108,8 +147,16 @@ class Release:
     survivors: tuple[Accused, ...]
     """Ranks that wait for it: nobody accuses them."""
     addresses: tuple[str, ...]
-    """Of the job's hosts."""
+    """Of the job's hosts; not kept in the store."""
     reason: str
+    at_s: float = 0.0
+    """When it was written; not yet: 0."""
+    epoch: int = 0
+    """Of the lease under which it was written; 0: no lease."""
+    state: str = "carried_out"
+    ended_s: float | None = None
+    outcome: str = ""
+    """What the ranks said."""
 
 
 Ruling = Evict | Hold
@@ -118,21 +165,6 @@ Decision = Ruling | Release
 
 
 # -- eviction ----------------------------------------------------------------------------------
-
-KEEPER: Final = "lightkeeper"
-"""The author of whatever no person asked for."""
-
-
-class Rung(StrEnum):
-    """The steps of an eviction, in the order in which they are tried."""
-
-    EVIDENCE = "evidence"  # the group's last state is saved first
-    QUARANTINE = "quarantine"
-    GATE = "gate"  # refuses its heartbeats and quorum requests
-    LIGHTHOUSE_KILL = "lighthouse_kill"
-    WORKER_EVICT = "worker_evict"
-    SCHEDULER = "scheduler"  # removes the pod, or the job step
-    PAGE = "page"  # nothing helped: a person is needed
 
 
 ASKING: Final = frozenset({Rung.GATE, Rung.LIGHTHOUSE_KILL, Rung.WORKER_EVICT, Rung.SCHEDULER})
@@ -197,6 +229,10 @@ class EvictionState(StrEnum):
 class Eviction:
     """One decision to evict, and how far it got."""
 
+    action: ClassVar = "evict"
+    guard: ClassVar = None
+    release: ClassVar = ""
+
     incident_id: IncidentId
     group: GroupName
     replica_id: ReplicaId | None
@@ -257,13 +293,13 @@ class Eviction:
         return out_of_quorum and (self.gone_s is not None or self.unseen_s is not None)
 
     @property
-    def of_s(self) -> float:
+    def at_s(self) -> float:
         """Time of the decision that it carries out."""
         return self.asked_s if self.decided_s is None else self.decided_s
 
     @property
     def key(self) -> tuple[IncidentId, float]:
-        return self.incident_id, self.of_s
+        return self.incident_id, self.at_s
 
     @property
     def open(self) -> bool:
@@ -321,76 +357,18 @@ def eviction_to_json(eviction: Eviction) -> dict[str, Any]:
     return {name: plain[name] for name in _SHOWN}
 
 
-# -- rows --------------------------------------------------------------------------------------
+DecisionRow = Hold | Eviction | Release
+"""A line of the list of decisions that people read."""
 
 
-class DecisionState(StrEnum):
-    """How far a decision got. The last four are ends."""
-
-    DECIDED = "decided"  # written, and nobody asked yet
-    CARRIED_OUT = "carried_out"  # the evictor has it: somebody may have been asked
-    CONFIRMED = "confirmed"  # the accused were seen gone
-    FAILED = "failed"
-    ABANDONED = "abandoned"  # deliberately: after a restart it was no longer needed
-    HELD = "held"  # a hold is carried out by doing nothing
+def rulings(rows: Iterable[DecisionRow]) -> list[Hold | Eviction]:
+    """Those about the accused, not about others that wait for it."""
+    return [row for row in rows if not isinstance(row, Release)]
 
 
-@readable
-@dataclass(frozen=True, slots=True)
-class DecisionRow:
-    """A decision as people read it; it shares incident and time with its eviction."""
-
-    incident_id: IncidentId
-    at_s: float
-    action: str
-    """`evict`, `hold`, `would_evict` (held back only by observe mode), or `release`: others need
-    not wait for a group that is gone."""
-    guard: str | None
-    reason: str
-    state: DecisionState = DecisionState.HELD
-    author: str = KEEPER
-    epoch: int = 0
-    """Of the lease under which it was last taken up; 0: no lease."""
-    attempt: int = 1
-    """More than 1: a monitor died, or lost the lease, in the middle of it."""
-    ended_s: float | None = None
-    outcome: str = ""
-    """The result, once it has ended."""
-    body: Mapping[str, Any] = field(default_factory=dict)
-    """For an eviction: group, replica id, hosts to quarantine, and the accused incarnations; for a
-    hold: what would release it; in observe mode: both, and the rungs it would have climbed."""
-
-
-def row_of(eviction: Eviction) -> DecisionRow:
-    """The line of the list of decisions for an eviction."""
-    match eviction.state:
-        case EvictionState.CONFIRMED | EvictionState.FAILED | EvictionState.ABANDONED as end:
-            state = DecisionState(end.value)
-        case EvictionState.PREPARING | EvictionState.ASKING:
-            state = DecisionState.CARRIED_OUT
-        case EvictionState.INTERRUPTED if eviction.taken_up:
-            state = DecisionState.CARRIED_OUT
-        case EvictionState.DECIDED | EvictionState.INTERRUPTED:
-            state = DecisionState.DECIDED
-    return DecisionRow(
-        incident_id=eviction.incident_id,
-        at_s=eviction.of_s,
-        action="evict",
-        guard=None,
-        reason=eviction.reason,
-        state=state,
-        author=eviction.author,
-        epoch=eviction.epoch,
-        attempt=eviction.attempt,
-        ended_s=eviction.ended_s,
-        outcome=eviction.outcome,
-        body={
-            "group": eviction.group,
-            "replica_id": eviction.replica_id,
-            "quarantine": list(eviction.quarantine),
-            "accused": {accused.rank: accused.incarnation for accused in eviction.accused},
-        },
-    )
+def taken_up(rows: Iterable[DecisionRow]) -> tuple[Eviction, ...]:
+    """Evictions that an evictor had: somebody may have been asked."""
+    return tuple(row for row in rows if isinstance(row, Eviction) and row.taken_up)
 
 
 # -- quarantine --------------------------------------------------------------------------------
@@ -502,8 +480,3 @@ class Remembered:
     """Newest first."""
     switches: Mapping[str, str] = field(default_factory=dict)
     """Name -> latest setting."""
-
-    @property
-    def taken_up(self) -> tuple[Eviction, ...]:
-        """Evictions that an evictor had: somebody may have been asked."""
-        return tuple(eviction for eviction in self.evictions if eviction.taken_up)

@@ -35,6 +35,7 @@ class Kind(StrEnum):
     LIGHTHOUSE_AWAY = "lighthouse_away"  # accuses no rank
     STATE_CORRUPT = "state_corrupt"  # X: NaN or Inf, unequal replicas, a loss that jumps
     UNSEEN = "unseen"  # takes part, and no WorkerServer reports it; accuses no rank
+    ABSENT = "absent"  # trained, is gone and not back; accuses no rank
     BY_HAND = "by_hand"  # no fault: a person evicted; no detector or policy covers it
 
 
@@ -92,6 +93,9 @@ MEANINGS: Final[Mapping[Kind, Meaning]] = {
     Kind.UNSEEN: Meaning(
         "takes part in the quorum, and no WorkerServer reports it", stops=False,
         title="a participant that nobody reports",
+    ),
+    Kind.ABSENT: Meaning(
+        "trained, is gone, and has not come back", stops=False, title="a group that is missing"
     ),
     Kind.BY_HAND: Meaning("a person evicted", stops=False, title="evicted by hand"),
 }  # fmt: skip

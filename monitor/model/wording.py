@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from lightkeeper.monitor.model.eviction import DecisionRow, DecisionState, Guard
+from lightkeeper.monitor.model.eviction import DecisionRow, Eviction, EvictionState, Guard, rulings
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import GroupName, RankName, group_of
 from lightkeeper.monitor.model.verdict import Severity, Verdict
@@ -89,20 +89,16 @@ def face_of(incident: Incident, rows: Sequence[DecisionRow], now_s: float) -> Fa
     stands_s = now_s - verdict.since_s
     old = incident.open and now_s > incident.last_seen_s
     by_now = f" ({stands_s:.0f} s by now)" if old and stands_s > 0 else ""
-    ruled = [row for row in rows if row.action != "release"]
+    ruled = rulings(rows)
     then = [_next(incident, ruled[-1] if ruled else None)]
-    if incident.open:  # afterwards it is history
-        then += [_released(row) for row in rows if row.action == "release"][-1:]
+    freed = [row for row in rows if row.action == "release"]
+    if incident.open and freed:  # afterwards it is history
+        failed = freed[-1].state == "failed"
+        then.append(f"Others still wait: {freed[-1].outcome}" if failed else freed[-1].reason)
     return Face(verdict.reason + by_now, ". ".join(filter(None, then)))
 
 
-def _released(row: DecisionRow) -> str:
-    """What was done so that others need not wait."""
-    said = f" ({row.outcome})" if row.outcome else ""
-    return f"{row.reason}{said}"
-
-
-_IN_VAIN: Final = (DecisionState.FAILED, DecisionState.ABANDONED)
+_IN_VAIN: Final = (EvictionState.FAILED, EvictionState.ABANDONED)
 
 
 def _next(incident: Incident, last: DecisionRow | None) -> str:
@@ -112,7 +108,7 @@ def _next(incident: Incident, last: DecisionRow | None) -> str:
         case State.PENDING:
             return after(incident.remedy, "It is not certain yet, and nothing is done")
         case State.EVICTING:
-            return f"{listed(incident.groups)} is being evicted"
+            return f"{_evicted(incident, last)} is being evicted"
         case State.FIRING:
             going = last is not None and last.guard is None and last.state not in _IN_VAIN
             remedy = "" if going and incident.groups else incident.remedy
@@ -131,10 +127,15 @@ def _decided(incident: Incident, last: DecisionRow | None) -> str:
     if last is None:
         return ""
     if last.guard == Guard.WATCH_ONLY:
-        return str(last.body.get("release", ""))
+        return last.release
     if last.guard is not None:
         why = f"nobody is evicted: {last.reason}" if last.action == "hold" else last.reason
-        return f"{why[:1].upper()}{why[1:]}. {last.body.get('release', '')}".rstrip()
+        return f"{why[:1].upper()}{why[1:]}. {last.release}".rstrip()
     if last.state in _IN_VAIN:
-        return f"The eviction of {listed(incident.groups)} failed: {last.outcome}"
-    return f"{listed(incident.groups)} is being evicted"
+        return f"The eviction of {_evicted(incident, last)} failed: {last.outcome}"
+    return f"{_evicted(incident, last)} is being evicted"
+
+
+def _evicted(incident: Incident, last: DecisionRow | None) -> str:
+    """The group that is evicted: of a tie only one."""
+    return last.group if isinstance(last, Eviction) else listed(incident.groups)

@@ -159,15 +159,10 @@ def mean_toll(scenario: Scenario) -> Toll:
     return _weighed([(getattr(scenario.mix, kind), toll(scenario, kind)) for kind in KINDS])
 
 
-def eviction_cost_s(scenario: Scenario) -> float:
-    """Fleet seconds that one eviction costs, right or wrong."""
-    return eviction(scenario.times).fleet_s(scenario)
-
-
 def linear(scenario: Scenario) -> float:
     """Effective training time by the paper's formula; 0 where faults outpace recovery."""
     lost = mean_toll(scenario).fleet_s(scenario) / scenario.job.mtbf_s
-    lost += scenario.handling.false_per_day * eviction_cost_s(scenario) / DAY_S
+    lost += scenario.handling.false_per_day * eviction(scenario.times).fleet_s(scenario) / DAY_S
     return max(0.0, 1.0 - lost)
 
 
@@ -275,12 +270,8 @@ def kept(name: str, detected: Detection, plain: Scenario, give_up_s: float) -> H
     hang = Response(detected.hang_s) if in_time else Response(give_up_s, takes_job=True)
     slow_s = detected.slow_s if plain.mix.drag > 0.0 else None
     if slow_s is not None:
-        slow_s = max(slow_s, eviction_cost_s(plain) / plain.mix.drag)
+        slow_s = max(slow_s, eviction(plain.times).fleet_s(plain) / plain.mix.drag)
     return Handling(name, Response(STOP_S), hang, Response(slow_s))
-
-
-RIVAL: Final = 2
-"""Index of the way that lightkeeper is compared with: TorchFT's timeouts."""
 
 
 def ways(

@@ -40,7 +40,6 @@ from lightkeeper.monitor.model.cohort import (
 from lightkeeper.monitor.model.verdict import Confidence
 from lightkeeper.monitor.model.wording import counted, listed, plural
 from lightkeeper.monitor.offline.timings import (
-    TableError,
     TimeOwner,
     TimingTable,
     coded,
@@ -80,9 +79,6 @@ def work(table: TimingTable) -> list[Cohort]:
     A kind of work is an operation on one chunk. A microbatch's load is the lower median of its
     durations on all stages, relative to what is usual there: one slow stage of two or more does not
     move it, a long sequence does. Forward and backward count separately.
-
-    Raises:
-        TableError: too few rows to compare.
     """
     rows = table.rows_of(table.codes_of(TimeOwner.OWN))
     kind = table.op[rows].astype(np.int64) * (int(table.chunk.max()) + 1) + table.chunk[rows]
@@ -102,8 +98,6 @@ def work(table: TimingTable) -> list[Cohort]:
         relative /= _lower(key, relative, 0.5)
     kinds, place = coded(kind)
     shape = len(kinds), len(table.ranks), steps
-    if np.prod(shape, dtype=float) > max(1 << 22, 40 * len(table)):
-        raise TableError(f"too few rows for {shape[0]:,} kinds of work on {shape[1]:,} ranks")
     keys, middles, counts = medians((place * shape[1] + rank) * steps + step, relative)
     cells, spent_s = np.full(shape, np.nan), np.zeros(shape)
     cells.reshape(-1)[keys] = middles
@@ -179,16 +173,15 @@ def step_seconds(table: TimingTable, cohorts: Sequence[Cohort]) -> Floats:
 
     Without start times it is the work of the busiest stage, a lower bound.
     """
-    steps = len(table.steps)
-    least = np.max([np.zeros(steps), *(cohort.seconds[:, 0] for cohort in cohorts)], axis=0)
+    shape = len(table.ranks), len(table.steps)
     if table.start_s is None:
-        return np.asarray(least, dtype=np.float64)
-    shape = len(table.ranks), steps
+        seconds = [np.zeros(shape[1]), *(cohort.seconds[:, 0] for cohort in cohorts)]
+        return np.asarray(np.max(seconds, axis=0), dtype=np.float64)
     begin, end = np.full(shape, np.inf), np.full(shape, -np.inf)
     np.minimum.at(begin, (table.rank, table.step), table.start_s)
     np.maximum.at(end, (table.rank, table.step), table.start_s + table.duration_s)
     spans = np.where(end >= begin, end - begin, np.nan)
-    return np.asarray(np.maximum(column_medians(spans), least), dtype=np.float64)
+    return column_medians(spans)
 
 
 # -- persistent or temporary -------------------------------------------------------------------
@@ -383,17 +376,14 @@ RATIO: Final = 1.10
 """Relative to the median of the peers (ALGORITHMS.md section 6)."""
 SHARE_OF_STEP: Final = 0.05
 """Share of a step that the excess must reach: less is not noticeable."""
-FEW_RATIO: Final = 1.5
-"""With 1 or 2 peers and no change of its own: as online (`straggler_ratio`)."""
-FEW_STEPS: Final = 8
+FEW_RATIO: Final = 1.2
+"""With few peers that work as long as the ranks of other stages; without peers, relative to its own
+past: above the effect of a data change on one stage alone."""
+GREAT_RATIO: Final = 1.5
+"""With 1 or 2 peers and no change of its own: as online (`straggler_ratio`). Of a link relative to
+those of other replicas, and of a collective relative to its own past."""
+GREAT_STEPS: Final = 8
 """Slow steps required then: as online (`persistent_windows`)."""
-ODD_RATIO: Final = 1.2
-"""With 1 or 2 peers that work as long as the ranks of other stages."""
-CHANGED: Final = 1.10
-"""Rise of a rank's own pace that confirms what 1 or 2 peers show."""
-ALONE_CHANGED: Final = 1.2
-"""The same without peers: above the effect of a data change on one stage alone, below the 1.3 of
-the online detector (`own_change_ratio`), which has shorter windows."""
 
 
 def slow_steps(values: Floats, seconds: Floats | float, step_s: Floats, ratio: float) -> Bools:
@@ -403,14 +393,13 @@ def slow_steps(values: Floats, seconds: Floats | float, step_s: Floats, ratio: f
     return np.asarray((values > ratio * peers) & noticed, dtype=np.bool_)
 
 
-def _stands_out(values: Floats, stretch: Stretch, ratio: float) -> bool:
-    """Whether a member stands out over its whole stretch, in medians over the steps.
+def _stands_out(values: Floats, slow: Bools, stretch: Stretch) -> bool:
+    """Whether a member stands out in medians over its slow steps.
 
     With long sequences no single step scores high. Under 4 members have no robust score.
     """
-    paces = column_medians(values[stretch.steps])
-    pace, peers = paces[stretch.member], usual(paces)[stretch.member]
-    return bool(pace > ratio * peers and z_scores(paces)[stretch.member] > SCORE)
+    paces = column_medians(values[stretch.steps][slow[stretch.steps, stretch.member]])
+    return bool(z_scores(paces)[stretch.member] > SCORE)
 
 
 def in_stage(
@@ -424,18 +413,19 @@ def in_stage(
     if members < 2:
         yield from _alone(table, cohort, elsewhere, step_s)
         return
-    slow = list(stretches(slow_steps(cohort.pace, cohort.seconds, step_s, RATIO), seen, tests))
+    late = slow_steps(cohort.pace, cohort.seconds, step_s, RATIO)
+    slow = list(stretches(late, seen, tests))
     if members < SMALL:
         sides = [(stretch, _witnesses(cohort, elsewhere, stretch)) for stretch in slow]
         sure = [slow_rank(table, cohort, stretch, more) for stretch, more in sides if more]
         tied = [slow_rank(table, cohort, stretch, {}) for stretch, more in sides if not more]
     else:
-        clear = [stretch for stretch in slow if _stands_out(cohort.pace, stretch, RATIO)]
+        clear = [stretch for stretch in slow if _stands_out(cohort.pace, late, stretch)]
         sure = [slow_rank(table, cohort, stretch, {}) for stretch in clear]
         half = not clear and 2 * len(slow) == members  # half of a cohort against the other half
         tied = [slow_rank(table, cohort, stretch, {}) for stretch in slow] if half else []
     yield from sure
-    if tied := [verdict for verdict in tied if verdict.ratio >= ODD_RATIO]:
+    if tied := [verdict for verdict in tied if verdict.ratio >= FEW_RATIO]:
         yield tie(table, cohort, tied)
 
 
@@ -448,16 +438,16 @@ def _witnesses(cohort: Cohort, elsewhere: Floats | None, stretch: Stretch) -> di
     steps, member = stretch.steps, stretch.member
     ratio, _ = _excess(cohort.pace, cohort.seconds, stretch)
     agree = {}
-    if elsewhere is not None and ratio >= ODD_RATIO:
+    if elsewhere is not None and ratio >= FEW_RATIO:
         with np.errstate(all="ignore"):
             peers_s = usual(cohort.own_s)[steps, member]
             against = float(np.nanmedian(peers_s / elsewhere[steps]))
         if 1 / RATIO < against < RATIO:
             agree["other stages"] = "their ranks take as long as its peers"
     rise = change(cohort.own_s[:, member])
-    if rise is not None and rise.ratio >= CHANGED:
+    if rise is not None and rise.ratio >= RATIO:
         agree["own past"] = f"{rise.ratio:.2f} times as long as before"
-    if agree or (ratio >= FEW_RATIO and stretch.slow >= FEW_STEPS):
+    if agree or (ratio >= GREAT_RATIO and stretch.slow >= GREAT_STEPS):
         agree.setdefault("own past", "no change: it was so from the beginning of the table")
     return agree
 
@@ -471,7 +461,7 @@ def _alone(
     with np.errstate(all="ignore"):
         series = cohort.own_s[:, 0] / elsewhere
     rise = change(series)
-    if rise is None or rise.ratio < ALONE_CHANGED:
+    if rise is None or rise.ratio < FEW_RATIO:
         return
     excess = ((series - rise.before) * elsewhere)[rise.at :]
     if not _noticeable(excess, step_s):
@@ -479,23 +469,7 @@ def _alone(
     slow = series[rise.at :] > rise.before * (1 + rise.ratio) / 2
     seen = int(np.count_nonzero(~np.isnan(excess)))
     stretch = Stretch(0, rise.at, len(series) - 1, int(np.count_nonzero(slow)), seen)
-    rank = int(cohort.ranks[0])
-    yield SlowVerdict(
-        reason=(
-            f"{_placed(table, rank)} takes {rise.ratio:.2f} times as long for its own work as it "
-            f"did, in {_when(table, stretch)}, while the other stages take what they took"
-        ),
-        culprits=(rank,),
-        stage=cohort.stage,
-        replica=table.replica_of(rank),
-        ratio=rise.ratio,
-        lost_s=_lost_s(excess),
-        evidence={
-            **_source(f"{', '.join(cohort.by_op)} of stage {cohort.stage}", _resolution(table)),
-            "peers": "none, its own past only: low confidence",
-        },
-        stretch=stretch,
-    )
+    yield slow_rank(table, cohort, stretch, {}, alone=(rise.ratio, _lost_s(excess)))
 
 
 def _excess(values: Floats, seconds: Floats | float, stretch: Stretch) -> tuple[float, float]:
@@ -518,26 +492,35 @@ def _lost_s(excess: Floats) -> float:
 
 
 def slow_rank(
-    table: TimingTable, cohort: Cohort, stretch: Stretch, witnesses: Mapping[str, str]
+    table: TimingTable,
+    cohort: Cohort,
+    stretch: Stretch,
+    witnesses: Mapping[str, str],
+    *,
+    alone: tuple[float, float] | None = None,
 ) -> SlowVerdict:
-    """A rank slower than its peers."""
+    """A rank slower than its peers, or `alone` than it was: how many times, and seconds."""
     steps, member, peers = stretch.steps, stretch.member, len(cohort.ranks) - 1
-    ratio, lost_s = _excess(cohort.pace, cohort.seconds, stretch)
-    rank = int(cohort.ranks[member])
-    by_op = {name: float(column_medians(of[steps])[member]) for name, of in cohort.by_op.items()}
-    by_op = {name: ratio for name, ratio in by_op.items() if np.isfinite(ratio)}
-    parts = ", ".join(f"{name} {ratio:.2f}" for name, ratio in by_op.items())
-    if peers + 1 < SMALL:
-        how = {"peers": f"{peers} only, too few for a robust score: low confidence"}
-    else:
+    ratio, lost_s = alone or _excess(cohort.pace, cohort.seconds, stretch)
+    others, end = f"the {peers} other ranks of its stage", ""
+    how = {"peers": f"{peers} only, too few for a robust score: low confidence"}
+    if peers == 0:
+        others, end = "it did", ", while the other stages take what they took"
+        how = {"peers": "none, its own past only: low confidence"}
+    elif peers == 1:
+        others = "the other rank of its stage"
+    elif peers + 1 >= SMALL:
         score = float(np.nanmedian(z_scores(cohort.pace[steps])[:, member]))
         how = {"score": f"{score:.0f} robust standard deviations from the stage"}
-    of_stage = f"{counted(peers + 1, 'rank')} of stage {cohort.stage}"
+    rank = int(cohort.ranks[member])
+    by_op = {name: float(column_medians(of[steps])[member]) for name, of in cohort.by_op.items()}
+    by_op = {name: times for name, times in by_op.items() if np.isfinite(times)}
+    parts = ", ".join(f"{name} {times:.2f}" for name, times in by_op.items())
+    what = f"{', '.join(cohort.by_op)} of {counted(peers + 1, 'rank')} of stage {cohort.stage}"
     return SlowVerdict(
         reason=(
-            f"{_placed(table, rank)} takes {ratio:.2f} times as long for its own work as the "
-            f"{'other rank' if peers == 1 else f'{peers} other ranks'} of its stage in "
-            f"{_when(table, stretch)}" + (f" ({parts})" if len(by_op) > 1 else "")
+            f"{_placed(table, rank)} takes {ratio:.2f} times as long for its own work as {others} "
+            f"in {_when(table, stretch)}" + f" ({parts})" * (len(by_op) > 1) + end
         ),
         culprits=(rank,),
         stage=cohort.stage,
@@ -545,11 +528,7 @@ def slow_rank(
         ratio=ratio,
         by_op=by_op,
         lost_s=lost_s,
-        evidence={
-            **_source(f"{', '.join(cohort.by_op)} of {of_stage}", _resolution(table)),
-            **how,
-            **witnesses,
-        },
+        evidence={**_source(what, _resolution(table)), **how, **witnesses},
         stretch=stretch,
     )
 
@@ -569,8 +548,6 @@ def tie(table: TimingTable, cohort: Cohort, slow: Sequence[SlowVerdict]) -> Slow
         culprits=(),
         between=(tuple(ranks), tuple(others)),
         replica=None,
-        by_op={},
-        evidence=_source(", ".join(cohort.by_op), _resolution(table)),
     )
 
 
@@ -578,9 +555,6 @@ def tie(table: TimingTable, cohort: Cohort, slow: Sequence[SlowVerdict]) -> Slow
 
 LATE: Final = 0.7
 """P at or above which a collective's lost time is late arrival; below 0.3 it is the transfer."""
-_GROWN: Final = 1.5
-"""Of a group's fastest member, relative to its own past."""
-_LINK_RATIO: Final = 1.5
 
 
 def collectives(table: TimingTable) -> Iterator[tuple[int, str, NDArray[np.intp], Floats]]:
@@ -605,7 +579,7 @@ def late(table: TimingTable, step_s: Floats, tests: int) -> Iterator[SlowVerdict
     """Ranks that come last, and late, for long, as if their recorded work were as usual."""
     for _, op, ranks, inside in collectives(table):
         least, share, lost = _parts(inside)
-        bad = (share >= LATE) & (lost > np.maximum(SHARE_OF_STEP * step_s, 3 * _spread(least)))
+        bad = (share >= LATE) & (lost > SHARE_OF_STEP * step_s)
         with np.errstate(invalid="ignore"):
             near = inside - least[:, None] <= (1 - LATE) * lost[:, None]
         # If two come last together, the others wait for neither alone.
@@ -643,7 +617,7 @@ def slow_groups(table: TimingTable, step_s: Floats) -> Iterator[SlowVerdict]:
     for stage, op, _, inside in collectives(table):
         least, share, _ = _parts(inside)
         grown = change(least)
-        if grown is None or grown.ratio < _GROWN:
+        if grown is None or grown.ratio < GREAT_RATIO:
             continue
         excess = least[grown.at :] - grown.before
         late_part = float(np.nanmedian(np.nan_to_num(share[grown.at :])))
@@ -678,10 +652,6 @@ def _parts(inside: Floats) -> tuple[Floats, Floats, Floats]:
     return least, late_share(inside, base), np.nan_to_num(lost)
 
 
-def _spread(values: Floats) -> float:
-    return float(middle(np.abs(values - middle(values)))[0])
-
-
 def slow_links(table: TimingTable, step_s: Floats, tests: int) -> Iterator[SlowVerdict]:
     """Links slower than the same link of the other replicas.
 
@@ -693,13 +663,13 @@ def slow_links(table: TimingTable, step_s: Floats, tests: int) -> Iterator[SlowV
         return
     replicas, stages = np.unique(table.replica), table.stages
     for below, seconds in enumerate(_link_seconds(table, replicas)):
-        slow = slow_steps(seconds, 1.0, step_s, _LINK_RATIO)
+        slow = slow_steps(seconds, 1.0, step_s, GREAT_RATIO)
         for stretch in stretches(slow, ~np.isnan(seconds), tests):
             ratio, lost_s = _excess(seconds, 1.0, stretch)
             if len(replicas) < SMALL:
-                clear = ratio >= FEW_RATIO and stretch.slow >= FEW_STEPS
+                clear = ratio >= GREAT_RATIO and stretch.slow >= GREAT_STEPS
             else:
-                clear = _stands_out(seconds, stretch, _LINK_RATIO)
+                clear = _stands_out(seconds, slow, stretch)
             if not clear:
                 continue
             replica = int(replicas[stretch.member])
@@ -793,8 +763,7 @@ def _resolution(table: TimingTable) -> str:
 def named(table: TimingTable, ranks: Sequence[int]) -> str:
     """`rank 3`, `ranks 3 and 7`, `ranks 3, 7, 9 and 4 more`."""
     numbers = [str(number) for number in sorted(table.ranks[list(ranks)].tolist())]
-    shown = listed(numbers, 7 if len(numbers) > 8 else 8)
-    return f"{plural(numbers, 'rank', 'ranks')} {shown}"
+    return f"{plural(numbers, 'rank', 'ranks')} {listed(numbers, 8)}"
 
 
 def _placed(table: TimingTable, rank: int) -> str:
@@ -987,7 +956,7 @@ def _notes(table: TimingTable, cohorts: Sequence[Cohort]) -> Iterator[str]:
         sizes = " or ".join(str(size) for size in few)
         yield (
             f"stages of {sizes} {'rank' if few == [1] else 'ranks'}: too few peers for a robust "
-            "score, so a rank is named only if its own past or a great ratio agrees"
+            "score, so a rank is named only if its own past, other stages or a great ratio agree"
         )
     if not cohorts:
         yield "no operation is known as a rank's own work: expected names such as forward-compute"

@@ -6,6 +6,7 @@ whose time it takes (`TimeOwner`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -90,8 +91,8 @@ class TimingTable:
         return int(self.replica[rank]) if "dp_rank" in self.tells else None
 
     def codes_of(self, owner: TimeOwner) -> list[int]:
-        """Codes of the operations with a role."""
-        return [code for code, name in enumerate(self.ops) if role(name) is owner]
+        """Codes of the operations that take this time."""
+        return [code for code, name in enumerate(self.ops) if re.fullmatch(owner, name)]
 
     def rows_of(self, ops: Sequence[int]) -> NDArray[np.intp]:
         """Rows of these operations."""
@@ -206,7 +207,7 @@ def load(path: Path) -> TimingTable:
         raise TableError("reading it needs pyarrow: pip install 'lightkeeper[analyze]'") from exc
     kind = "CSV"
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             kind = "parquet" if file.read(4) == b"PAR1" else kind
             file.seek(0)
             if kind == "parquet":
@@ -214,6 +215,8 @@ def load(path: Path) -> TimingTable:
                     read = parquet.read([*_USED.intersection(parquet.schema_arrow.names)])
             else:
                 read = pyarrow.csv.read_csv(file)
+    except MemoryError:  # pyarrow's is an ArrowException too
+        raise
     except pyarrow.ArrowException as exc:
         raise TableError(f"not readable as {kind}: {str(exc).splitlines()[0][:200]}") from exc
     except OSError as exc:
@@ -221,7 +224,7 @@ def load(path: Path) -> TimingTable:
     ops: list[str] = []
     columns = {
         name: _values(name, column, ops)
-        for name, column in zip(read.column_names, read.columns, strict=True)
+        for name, column in zip(map(str.strip, read.column_names), read.columns, strict=True)
         if name in _USED
     }
     return build(columns, ops)
@@ -292,52 +295,34 @@ def differences(table: TimingTable, sizes: Sizes) -> Iterator[str]:
         yield f"rank {table.ranks[-1]} is outside of a world of {sizes.world_size:,}"
 
 
-def stands_for(table: TimingTable, sizes: Sizes, rank: int) -> tuple[int, ...]:
-    """Global ranks with common rows: a rank and its tensor-parallel peers, or only itself."""
-    first = int(table.ranks[rank])
-    size = sizes.tp_size or 1
-    if size == 1 or size > 1024 or np.any(table.ranks % size):
-        return (first,)
-    return tuple(range(first, first + size))
+def stands_for(table: TimingTable, sizes: Sizes, ranks: Sequence[int]) -> list[int]:
+    """Global ranks with common rows: the ranks, and their tensor-parallel peers if known."""
+    firsts, size = sorted(table.ranks[list(ranks)].tolist()), sizes.tp_size or 1
+    if size > 1024 or np.any(table.ranks % size):
+        return firsts
+    return [first + peer for first in firsts for peer in range(size)]
 
 
 # -- ops ---------------------------------------------------------------------------------------
 
 
 class TimeOwner(StrEnum):
-    """Whose time an operation takes."""
+    """Whose time an operation takes: a pattern of its name, spelled as in the recorded jobs.
 
-    OWN = "own"  # the rank's own work: forward, backward, loading data
-    SEND = "send"  # to a neighbour in the pipeline; waits for it too
-    RECEIVE = "receive"
-    SHARED = "shared"  # a collective of the ranks of one stage; waits for the last of them
-    OTHER = "other"  # pauses, optimizers that hold collectives, groups whose members are unknown
-
-
-_OWN = ("compute", "data-load", "dataload")
-_SHARED = ("reduce", "gather")
-_SHARED_OF = ("grads-", "params-", "grad-", "param-")
-
-
-def role(name: str) -> TimeOwner:
-    """The role by name, as spelled in the recorded jobs (`forward-compute`, `backward-send` ...).
-
-    Only collectives of gradients or parameters over the ranks of a stage count as shared: those of
-    the embedding connect two stages, and those of layer norms the tensor-parallel peers, for which
-    the table has no rows. An unknown name accuses nobody.
+    All other operations accuse nobody: pauses, optimizers that hold collectives, and collectives
+    whose members are not the ranks of one stage (of the embedding, which connect two stages; of
+    layer norms, between tensor-parallel peers, for which the table has no rows).
     """
-    plain = name.strip().lower().replace("_", "-")
-    if plain in {"forward", "backward"} or any(word in plain for word in _OWN):
-        return TimeOwner.OWN
-    if plain.endswith("send"):
-        return TimeOwner.SEND
-    if plain.endswith(("recv", "receive")):
-        return TimeOwner.RECEIVE
-    if plain.startswith(_SHARED_OF) and any(word in plain for word in _SHARED):
-        return TimeOwner.SHARED
-    return TimeOwner.OTHER
+
+    OWN = ".*-compute|data-load"
+    """The rank's own work."""
+    SEND = ".*-send"
+    """To a neighbour in the pipeline; waits for it too."""
+    RECEIVE = ".*-recv"
+    SHARED = "(grads|params)-.*(reduce|gather).*"
+    """A collective of the ranks of one stage; waits for the last of them."""
 
 
 def direction(name: str) -> int:
     """+1 for operations towards the next stage (forward), -1 for backward."""
-    return -1 if name.strip().lower().startswith("backward") else 1
+    return -1 if name.startswith("backward") else 1

@@ -44,6 +44,8 @@ class AppContext:
     view: Callable[[], View | None]
     evict: Callable[[GroupName, str, str], IncidentId]
     """Group, reason, author. Raises `NotPossible`."""
+    close: Callable[[IncidentId, str, str], None]
+    """Incident, reason, author. Raises `NotPossible`."""
     rules: Rulebook
     pause: PauseSwitch
     tick_s: float

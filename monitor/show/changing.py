@@ -187,6 +187,14 @@ def evict(group: str) -> Response:
     return answer({"schema": SCHEMA, "incident_id": incident_id, "note": why})
 
 
+@changing.post("/v1/incidents/<incident_id>/close")
+def close(incident_id: str) -> Response:
+    """Close the incident of a group that is missing and will not come back."""
+    body = json_body()
+    app_context().close(IncidentId(incident_id), text_of(body, "reason"), author_of(body))
+    return answer({"schema": SCHEMA, "incident_id": incident_id})
+
+
 def _check_names(identity: Identity) -> None:
     for key, value in (
         ("job", identity.job),

@@ -15,7 +15,15 @@ from typing import Final
 
 from lightkeeper.monitor.decide.accounts import OPEN, Totals
 from lightkeeper.monitor.decide.view import IncidentReport, bundle_url
-from lightkeeper.monitor.model.eviction import Eviction, Guard, Rung, RungOutcome, RungResult
+from lightkeeper.monitor.model.eviction import (
+    DecisionRow,
+    Eviction,
+    Guard,
+    Rung,
+    RungOutcome,
+    RungResult,
+    rulings,
+)
 from lightkeeper.monitor.model.incident import Incident, State, Training
 from lightkeeper.monitor.model.verdict import MEANINGS, Kind
 from lightkeeper.monitor.model.wording import counted, listed, who
@@ -53,7 +61,11 @@ def facts(report: IncidentReport, now_s: float) -> Iterator[Fact]:
     first_s, last_s = report.began_s, incident.ended_s
     yield Fact("since", time_of_day(first_s), f"{span(max(0.0, now_s - first_s))} ago", "idle")
     word, tone = _DONE.get(account.outcome, (account.outcome, "idle"))
-    yield Fact("done", word, _who_did(report), tone)
+    more = _who_did(report)
+    if not account.evicted and any(map(_freed, report.decisions)):
+        more = f"they do not wait for {_names(incident.groups)}"
+        word, tone = "others released", "good"
+    yield Fact("done", word, more, tone)
     if last_s is None:
         yield Fact("over", "no", f"for {span(max(0.0, now_s - first_s))} by now", "bad")
     else:
@@ -78,12 +90,17 @@ def _who_did(report: IncidentReport) -> str:
     if account.outcome == "watched":
         return account.why
     if not account.evicted:
-        return f"by {plain(report.decisions[-1].guard or '')}" if report.decisions else ""
+        rows = rulings(report.decisions)
+        return f"by {plain(rows[-1].guard)}" if rows and rows[-1].guard else ""
     asked_s = report.incident.milestones.evict_asked_s
     after = (
         f", after {span(asked_s - report.began_s)}" if asked_s and asked_s > report.began_s else ""
     )
     return f"{_names(report.incident.groups)}, by {clean(account.decided_by, 80)}{after}"
+
+
+def _freed(row: DecisionRow) -> bool:
+    return row.action == "release" and row.state != "failed"
 
 
 def _training(report: IncidentReport) -> Fact:
@@ -200,23 +217,25 @@ def _seen(report: IncidentReport) -> Iterator[TimelineRow]:
 
 def _held(report: IncidentReport) -> Iterator[TimelineRow]:
     """Guards that held; one that only changed its words is one row, with the latest."""
-    ends_s = [*(row.at_s for row in report.decisions[1:]), report.incident.ended_s]
-    rows = zip(report.decisions, ends_s, strict=False)  # without decisions there is no end
-    for guard, together in groupby(rows, lambda row: row[0].guard):
+    rows = rulings(report.decisions)
+    ends_s = [*(row.at_s for row in rows[1:]), report.incident.ended_s]
+    pairs = zip(rows, ends_s, strict=False)  # without decisions there is no end
+    for guard, together in groupby(pairs, lambda pair: pair[0].guard):
         if guard is not None and guard != Guard.WATCH_ONLY:
             held = list(together)
             start_s, (last, end_s) = held[0][0].at_s, held[-1]
-            detail = ". ".join(filter(None, (last.reason, last.body.get("release"))))
+            detail = ". ".join(filter(None, (last.reason, last.release)))
             yield TimelineRow(f"held: {plain(guard)}", start_s, end_s, "away", detail)
 
 
 def _steps(report: IncidentReport) -> Iterator[TimelineRow]:
     for row in report.decisions:
-        if row.action == "evict":
+        if isinstance(row, Eviction):
             yield TimelineRow("decided", row.at_s, row.at_s, "bad", row.reason)
         elif row.action == "release":
+            label, tone = ("others released", "good") if _freed(row) else ("not released", "bad")
             detail = ": ".join(filter(None, (row.reason, row.outcome)))
-            yield TimelineRow("others released", row.at_s, row.ended_s, "good", detail)
+            yield TimelineRow(label, row.at_s, row.ended_s, tone, detail)
     for eviction in report.evictions[-3:]:
         asked_s = eviction.asked_s
         detail = "the eviction was asked for"

@@ -9,7 +9,7 @@ from typing import Final
 from prometheus_client.core import Metric
 
 from lightkeeper.monitor.decide.view import View
-from lightkeeper.monitor.model.eviction import Guard
+from lightkeeper.monitor.model.eviction import Guard, rulings
 from lightkeeper.monitor.model.incident import State
 from lightkeeper.monitor.model.names import Host, RankName, split_rank_name
 from lightkeeper.monitor.model.verdict import FAULTS
@@ -168,9 +168,10 @@ def _policy(view: View) -> Iterator[Metric]:
 def _guards(view: View) -> Iterator[str]:
     """The guard of each firing incident whose latest decision was to hold."""
     for incident in view.incidents:
-        rows = view.decisions.get(incident.id) if incident.state is State.FIRING else None
-        if rows and (guard := max(rows, key=lambda row: row.at_s).guard) is not None:
-            yield guard
+        rows = rulings(view.decisions.get(incident.id, ()))
+        last = max(rows, key=lambda row: row.at_s, default=None)
+        if incident.state is State.FIRING and last is not None and last.guard is not None:
+            yield last.guard
 
 
 def _quarantine(view: View) -> Iterator[Metric]:

@@ -160,7 +160,7 @@ class Page:
 
 ITEMS: Final = "<!--items-->"
 """Marks where a section's items go. Text from outside is escaped, so it cannot be a comment."""
-SOURCES: Final = ("state", "steps", "flight_recorder", "stacks", "last_words")
+SOURCES: Final = ("state", "steps", "flight_recorder", "stacks", "last_words", "network")
 """Pages of the rank itself."""
 
 
@@ -512,6 +512,7 @@ def rank_page(context: Context) -> Page:
         letters=_LETTERS,
         phases=sorted(spent.items(), key=lambda phase: -phase[1]),
         spent_s=sum(spent.values()),
+        odd=[edge.sentence() for edge in view.result.links.of(RankName(name))],
         incidents=incidents[:_OPEN],
     )  # fmt: skip
 

@@ -179,7 +179,7 @@ class Pages:
 # -- the routes -----------------------------------------------------------------------------------
 
 _PAGES: Final = "lightkeeper.pages"
-_TABLES: Final = ("steps", "flight_recorder", "last_words")
+_TABLES: Final = ("steps", "flight_recorder", "last_words", "network")
 _ROWS: Final = 200
 """Of a rank's table on a page, the newest."""
 _SHOWN_CHARS: Final = 150_000

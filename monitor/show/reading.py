@@ -13,7 +13,6 @@ from flask import Blueprint, Response, request, send_file
 
 from lightkeeper.monitor.act.http import FetchError, Question
 from lightkeeper.monitor.act.launches import Target
-from lightkeeper.monitor.act.lighthouse import lighthouse_json
 from lightkeeper.monitor.act.poller import describe_status
 from lightkeeper.monitor.decide.accounts import Choice
 from lightkeeper.monitor.decide.view import SCHEMA, View
@@ -59,6 +58,7 @@ from lightkeeper.worker_server.http_server import metrics_page
 from lightkeeper.worker_server.wire import (
     PATH_FLIGHT_RECORDER,
     PATH_LAST_WORDS,
+    PATH_NETWORK,
     PATH_STACKS,
     PATH_STATE,
     PATH_STEPS,
@@ -87,21 +87,9 @@ def groups() -> Response:
     return _rows("groups", rows)
 
 
-@reading.get("/v1/lighthouse")
-def lighthouse() -> Response:
-    """The Lighthouse's state as JSON, which it does not serve; or since when it is away."""
-    now_s = app_context().clock.now_s()
-    return answer({"schema": SCHEMA, **lighthouse_json(the_view().lighthouse, now_s)})
-
-
 @reading.get("/v1/ranks")
 def ranks() -> Response:
-    return _rows("ranks", _ranks())
-
-
-def _ranks() -> list[Row]:
-    rows: list[Row] = msgspec.to_builtins(ranks_to_json(the_view()))
-    return rows
+    return _rows("ranks", ranks_to_json(the_view()))
 
 
 _ORDERS: Final = {"ranks": RANK_ORDERS, "groups": GROUP_ORDERS, "hosts": ()}
@@ -134,7 +122,7 @@ def _asked(what: str, rows: Sequence[Row]) -> RowsAsked:
 @reading.get("/v1/top")
 def top() -> Response:
     """The screen of `lightkeeper top`."""
-    rows = _ranks()
+    rows = ranks_to_json(the_view())
     asked = _asked("ranks", rows)
     width, height = _number("width") or 100, _number("height") or 30
     text = top_screen(_status(), rows, asked, width, height)
@@ -163,7 +151,7 @@ def incidents() -> Response:
 
 
 _INDEX: Final = """
-as JSON: /v1/status /v1/snapshot /v1/groups /v1/ranks /v1/incidents /v1/quarantine /v1/lighthouse
+as JSON: /v1/status /v1/snapshot /v1/groups /v1/ranks /v1/incidents /v1/quarantine
 more:    /metrics /healthz /readyz, of a rank /v1/ranks/RANK/stacks
 on a terminal: lightkeeper status --monitor {url}; in a browser: {url}
 """
@@ -426,10 +414,11 @@ _PAGES: Final = {
     "flight_recorder": _Page(PATH_FLIGHT_RECORDER, 10.0, 16 * _MIB, ("active", "since", *_TEXT)),
     "stacks": _Page(PATH_STACKS, 20.0, 4 * _MIB, ("native", "raw")),
     "last_words": _Page(PATH_LAST_WORDS, 5.0, _MIB, _TEXT),
+    "network": _Page(PATH_NETWORK, 5.0, _MIB, _TEXT),
 }
 
 passing = Blueprint("passing", __name__)
-"""`GET /v1/ranks/RANK/{state,steps,flight_recorder,stacks,last_words}`, and what was
+"""`GET /v1/ranks/RANK/{state,steps,flight_recorder,stacks,last_words,network}`, and what was
 saved: `GET /v1/incidents/ID/bundle`."""
 _places = threading.BoundedSemaphore(_AT_ONCE)
 

@@ -16,14 +16,13 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from lightkeeper.monitor.model.names import RankName
-from lightkeeper.monitor.model.observation import Observation
 from lightkeeper.monitor.model.verdict import RankHealth
-from lightkeeper.worker_server.wire import StepState
 
-if TYPE_CHECKING:  # it would import the deciders, and `status` needs only words
+if TYPE_CHECKING:  # commands need only the words
     from lightkeeper.monitor.decide.view import View
-
+    from lightkeeper.monitor.model.names import RankName
+    from lightkeeper.monitor.model.observation import Observation
+    from lightkeeper.worker_server.wire import StepState
 
 LONGEST: Final = 2000
 NONE: Final = "\N{EN DASH}"

@@ -30,10 +30,9 @@ from lightkeeper.monitor.model.eviction import (
     Hold,
     QuarantineEntry,
     QuarantineEvent,
+    Release,
     Remembered,
-    Rung,
     Scope,
-    row_of,
 )
 from lightkeeper.monitor.model.incident import Incident, incident_from_json, incident_to_json
 from lightkeeper.monitor.model.names import RankName
@@ -131,28 +130,16 @@ class Store:
             }
             self._put("incidents", {"id": incident.id}, row)
 
-    def save_hold(self, hold: Hold, at_s: float, *, rungs: Sequence[Rung] = ()) -> DecisionRow:
-        """Remember that nobody is evicted, and why.
-
-        `rungs`: those that the eviction would have climbed, had observe mode not held it back.
+    def save_hold(self, hold: Hold | Release) -> None:
+        """Remember that nobody is evicted, and why; or that survivors are freed, and what came of
+        it.
         """
-        action = "hold" if hold.would is None else "would_evict"
-        epoch = 0 if self._fence is None else self._fence.epoch
-        row = DecisionRow(
-            hold.incident_id, at_s, action, str(hold.guard), hold.reason, epoch=epoch,
-            body=_held(hold, rungs),
-        )  # fmt: skip
-        self.save_release(row)
-        return row
-
-    def save_release(self, row: DecisionRow) -> None:
-        """Remember that survivors are freed, later what came of it; kept beside the holds."""
-        key = {"incident_id": row.incident_id, "at_s": row.at_s}
-        self._put("holds", key, {"body": json.dumps(to_plain(row))})
+        key = {"incident_id": hold.incident_id, "at_s": hold.at_s}
+        self._put("holds", key, {"body": json.dumps(to_plain(hold))})
 
     def save_eviction(self, eviction: Eviction) -> None:
         """Remember an eviction; `flush` before acting on it. A new attempt updates the same row."""
-        key = {"incident_id": eviction.incident_id, "asked_s": eviction.of_s}
+        key = {"incident_id": eviction.incident_id, "asked_s": eviction.at_s}
         self._put("evictions", key, {"body": json.dumps(to_plain(eviction))})
 
     def save_quarantine(self, entry: QuarantineEntry) -> None:
@@ -253,16 +240,12 @@ class Store:
         return saved
 
 
-def _held(hold: Hold, rungs: Sequence[Rung]) -> dict[str, Any]:
-    body: dict[str, Any] = {"release": hold.release} if hold.release else {}
-    if hold.would is not None:
-        body |= {
-            "group": hold.would.group,
-            "replica_id": hold.would.replica_id,
-            "quarantine": list(hold.would.quarantine),
-            "rungs": [str(rung) for rung in rungs],
-        }
-    return body
+def _hold(row: Mapping[str, Any]) -> Hold | Release:
+    """Of any version: an older one wrote what observe mode held back into a `body`."""
+    if "quorum_id" in row:
+        return from_plain(Release, row)
+    flat = {**row, **row.get("body", {})}
+    return from_plain(Hold, {"would": flat, **flat} if "group" in flat else flat)
 
 
 def remembered(rows: Rows) -> tuple[Remembered, int]:
@@ -279,9 +262,9 @@ def remembered(rows: Rows) -> tuple[Remembered, int]:
                 bad += 1
         return tuple(values)
 
-    holds = read("holds", partial(from_plain, DecisionRow), order="at_s")
+    holds = read("holds", _hold, order="at_s")
     evictions = read("evictions", partial(from_plain, Eviction), order="asked_s")
-    decisions = (*holds, *map(row_of, evictions))
+    decisions: tuple[DecisionRow, ...] = (*holds, *evictions)
     saved = Remembered(
         incidents=read("incidents", incident_from_json, order="-first_seen_s"),
         decisions=tuple(sorted(decisions, key=lambda row: (row.at_s, row.incident_id))),

@@ -8,7 +8,7 @@ from typing import Any
 from lightkeeper.monitor.decide.pipeline import TickResult
 from lightkeeper.monitor.decide.tempo import Tempo
 from lightkeeper.monitor.decide.view import View
-from lightkeeper.monitor.model.eviction import DecisionRow, Eviction, QuarantineEntry
+from lightkeeper.monitor.model.eviction import Eviction, EvictionState, QuarantineEntry
 from lightkeeper.monitor.model.incident import BundleView, Incident, Milestones
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from lightkeeper.monitor.model.observation import (
@@ -112,16 +112,19 @@ def hung(**more: Any) -> View:
     ranks[3] = observed("rg_1", 1, **{**waits, "phase": "data"})
     health = {each.rank: RankHealth.WAITING for each in ranks}
     health[RankName("rg_1.1")] = RankHealth.STALLED
+    decided = replace(
+        eviction(NOW_S - 4), state=EvictionState.DECIDED, taken_up=False, reason="hung"
+    )
     return fleet(*ranks, **{
         "rank_health": health, "tempos": {}, "incidents": (incident(),),
         "evicting": frozenset({GroupName("rg_1")}), "bundles": {ID: BundleView(1, NOW_S)},
-        "decisions": {ID: (DecisionRow(ID, NOW_S - 4, "evict", None, "hung"),)}, **more,
+        "decisions": {ID: (decided,)}, **more,
     })  # fmt: skip
 
 
 def evicted(*evictions: Eviction) -> dict[str, Any]:
     """Fields of a view in which these have begun or are over."""
-    return {"evictions": {eviction.incident_id: (eviction,) for eviction in evictions}}
+    return {"decisions": {eviction.incident_id: (eviction,) for eviction in evictions}}
 
 
 def eviction(asked_s: float, name: str = ID) -> Eviction:

@@ -128,7 +128,7 @@ class HostFleet(SimFleet):
         asked = self.evictions.pop(decision.incident_id)
         before = self.left.pop(decision.incident_id, None)
         if before is not None:  # asked again: the same eviction
-            asked = replace(asked, decided_s=before.of_s, attempt=before.attempt + 1)
+            asked = replace(asked, decided_s=before.at_s, attempt=before.attempt + 1)
         self.evictions[f"{decision.incident_id}@{asked.asked_s}"] = asked
 
     def _evictor(self) -> None:

@@ -89,6 +89,7 @@ def test_pages_of_a_rank_are_passed_through_with_the_monitors_token(monitor) -> 
         ("stacks", "v1/stacks"),
         ("steps?since=7&evil=1", "v1/steps?since=7"),
         ("last_words", "v1/last_words"),
+        ("network?format=text&rows=0", "v1/network?format=text&rows=0"),
         ("steps?since=a%26b%3D1", "v1/steps?since=a%26b%3D1"),
     ]:
         answer = requests.get(f"{service.base}/{asked}", timeout=10)
@@ -100,7 +101,7 @@ def test_pages_of_a_rank_are_passed_through_with_the_monitors_token(monitor) -> 
 
 LOCAL = {"loopback": True}
 NETWORK = {"loopback": False}
-PASSED = ["state", "steps", "flight_recorder", "stacks", "last_words"]
+PASSED = ["state", "steps", "flight_recorder", "stacks", "last_words", "network"]
 
 
 @pytest.mark.parametrize("page", PASSED)

@@ -31,7 +31,8 @@ def parser() -> argparse.ArgumentParser:
     add("--runs", type=int, default=1, metavar="N", help="runs of each case (1)")
     add("--lanes", type=int, default=1, metavar="N", help="labs at once (1)")
     add("--out", type=Path, default=Path("/tmp/netlab"), metavar="DIR",
-        help="results.jsonl, and a folder of evidence for each run (/tmp/netlab)")  # fmt: skip
+        help="a folder of evidence for each run (/tmp/netlab)")  # fmt: skip
+    add("--results", type=Path, metavar="FILE", help="one JSON object a run (DIR/results.jsonl)")
     add("--page", type=Path, metavar="FILE", help="the page made of them (DIR/page.md)")
     return top
 
@@ -49,13 +50,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 0 when every run was made, whatever came of it."""
     harness.begin("tests.netlab", arguments)
     args = parser().parse_args(arguments)
+    args.results = args.results or args.out / "results.jsonl"
+    args.page = args.page or args.out / "page.md"
     cases = chosen(args.cases)
     if args.command == "list":
         for case in cases:
             print(f"{case.name:24} {case.shape:10} {case.watch_s:5.0f} s  {case.what}")
         return 0
     if args.command == "page":
-        print(_page(args))
+        print(page.write(args.page, args.results))
         return 0
     if why := why_not():
         print(f"no lab here: {why}", file=sys.stderr)
@@ -65,24 +68,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         (case, number, alone) for number in range(args.runs) for case in cases for alone in ways
     ]
     with ThreadPoolExecutor(args.lanes) as lanes:
-        made = list(lanes.map(lambda one: _made(*one, out=args.out), runs))
-    print(_page(args))
+        # one at a time in this thread, which a signal unwinds with the lab
+        each = map if args.lanes == 1 else lanes.map
+        try:
+            made = list(each(lambda case_and_way: _made(*case_and_way, args=args), runs))
+        except BaseException:
+            lanes.shutdown(cancel_futures=True)
+            raise
+    print(page.write(args.page, args.results))
     return 0 if all(made) else 1
 
 
-def _page(args: argparse.Namespace) -> str:
-    return page.write(args.page or args.out / "page.md", args.out / "results.jsonl")
-
-
-def _made(case: Case, number: int, alone: bool, *, out: Path) -> bool:
+def _made(case: Case, number: int, alone: bool, *, args: argparse.Namespace) -> bool:
     name = f"{case.name}{'-alone' * alone}-{number}-{int(time.time())}"
     say(f"{name}: {case.what}")
     try:
-        record = runner.run(case, number, out / name, alone=alone)
+        record = runner.run(case, number, args.out / name, alone=alone)
     except LabError as exc:
         say(f"{name}: NOT MADE: {exc}")
         return False
-    harness.append(out / "results.jsonl", record)
+    harness.append(args.results, record)
     say(f"{name}: {line(record)}")
     return True
 

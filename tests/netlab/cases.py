@@ -186,7 +186,8 @@ _ALL: Final = (
     Case(
         "lighthouse-cut", "node-1 and the Lighthouse do not hear each other",
         lambda job: job.lab.part("node-1", "lighthouse"),
-        culprits=("1.0",), told_s=12.0, says="Lighthouse", pause_s=15.0, evicted=("1",),
+        also=("1.0",), told_s=12.0, says=r"(\b1\b|node-1).*Lighthouse", pause_s=15.0,
+        survivors=("0.0", "2.0"), evicted=("1",),
     ),
     Case(
         "lighthouse-cut-all", "nobody hears the Lighthouse",
@@ -208,12 +209,12 @@ _ALL: Final = (
     Case(
         "data-silent", "the data server hears 1.0, and never answers",
         lambda job: job.silence_data_for("node-1"), env={"DATA": "data:9000"},
-        culprits=("1.0",), told_s=30.0, says="recv|data|9000", evicted=("1",), pause_s=60.0,
+        culprits=("1.0",), told_s=30.0, says=r"\bdata\b|:9000", evicted=("1",), pause_s=60.0,
     ),
     Case(
         "data-cut", "node-1 and the data server do not hear each other",
         lambda job: job.lab.part("node-1", "data"), env={"DATA": "data:9000"},
-        culprits=("1.0",), told_s=30.0, says="recv|data|9000", evicted=("1",), pause_s=60.0,
+        culprits=("1.0",), told_s=30.0, says=r"\bdata\b|:9000", evicted=("1",), pause_s=60.0,
     ),
     Case(
         "slow-link", "what node-1 sends leaves at 1 Mbit/s",

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Sequence
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -61,7 +62,8 @@ class Watch(threading.Thread):
                 ]
             except (requests.RequestException, ValueError):
                 continue
-            self._look(*bodies)
+            if "ranks" in bodies[0]:  # not in the first moments
+                self._look(*bodies)
         session.close()
 
     @property
@@ -95,8 +97,11 @@ class Watch(threading.Thread):
             self.join(20)
 
 
-def run(case: Case, number: int, folder: Path, *, alone: bool) -> dict[str, Any]:
-    """The record of one run, with lightkeeper or with TorchFT alone.
+def run(
+    case: Case, number: int, folder: Path, *, alone: bool, settle_s: float = inf
+) -> dict[str, Any]:
+    """The record of one run, with lightkeeper or with TorchFT alone; it is over at the latest when
+    survivors have gone on for `settle_s`.
 
     Raises:
         LabError: no namespaces here, or the job did not come up.
@@ -110,10 +115,10 @@ def run(case: Case, number: int, folder: Path, *, alone: bool) -> dict[str, Any]
                 watch.start()
             if case.steady:
                 _until_steady(job, watch)
-            at_s = _play(job)
+            span_s = _play(job, settle_s)
         finally:
             watch.close()
-        return record(job, watch, number, at_s)
+        return record(job, watch, number, *span_s)
 
 
 def _until_steady(job: Job, watch: Watch) -> None:
@@ -144,30 +149,38 @@ def _unsteady(job: Job, watch: Watch) -> str:
     return ""
 
 
-def _play(job: Job) -> float:
-    """The fault, its repair, and a look on; when the fault was."""
+def _play(job: Job, settle_s: float) -> tuple[float, float]:
+    """The fault, its repair, and a look on; when the fault was, and the end."""
     case, at_s = job.case, time.time()
     case.fault(job)
     if case.repair is not None:
         time.sleep(max(0.0, at_s + case.repair_s - time.time()))
         case.repair(job)
-    time.sleep(max(0.0, at_s + case.watch_s - time.time()))
-    return at_s
+    while (now_s := time.time()) < at_s + case.watch_s:
+        rows = _pauses(job, at_s, now_s).values()
+        if all(row["over"] is not None and now_s > at_s + row["over"] + settle_s for row in rows):
+            break
+        time.sleep(LOOK_S)
+    return at_s, now_s
 
 
-def record(job: Job, watch: Watch, number: int, at_s: float) -> dict[str, Any]:
+def _pauses(job: Job, at_s: float, until_s: float) -> dict[str, dict[str, Any]]:
+    steps = job.steps()
+    return {
+        rank: pause([line["time"] for line in steps[rank]], at_s, until_s)
+        for rank in job.case.goes_on
+    }
+
+
+def record(job: Job, watch: Watch, number: int, at_s: float, until_s: float) -> dict[str, Any]:
     """What is kept of a run; times are seconds after the fault."""
     case, steps = job.case, job.steps()
     incidents = [_short(seen, at_s) for seen in watch.seen.values()]
     fired = [row["fired"] for row in incidents if row["fired"] is not None and row["fired"] >= 0]
-    until_s = at_s + case.watch_s
     return {
         "key": f"{case.name}{'-alone' * job.alone}#{number}",
         "case": case.name, "shape": case.shape, "alone": job.alone, "number": number,
-        "pauses": {
-            rank: pause([line["time"] for line in steps[rank]], at_s, until_s)
-            for rank in case.goes_on
-        },
+        "pauses": _pauses(job, at_s, until_s),
         "pace": {rank: pace([line["time"] for line in lines], at_s, until_s)
                  for rank, lines in steps.items()},
         "quorums": {rank: len({line["quorum"] for line in lines if line["time"] > at_s})

@@ -73,7 +73,7 @@ def test_a_rank_tells_what_it_does_and_where_its_time_went(stage, opened, faulty
     )
     assert links == [
         f"/ranks/rg_1.0?show={page}"
-        for page in ("state", "steps", "flight_recorder", "stacks", "last_words")
+        for page in ("state", "steps", "flight_recorder", "stacks", "last_words", "network")
     ]
     assert "hang" in page.inner_text("#incidents")
 

@@ -36,9 +36,8 @@ def view(*incidents: Any, **more: Any) -> View:
         base,
         snapshot=replace(base.snapshot, now_s=2000.0),
         incidents=incidents or (hang(),),
-        decisions={ID: more.pop("rows", ROWS)},
+        decisions={ID: (*more.pop("rows", ROWS), *more.pop("evictions", (EVICTION,)))},
         bundles={ID: BundleView(2048, 1.0)},
-        evictions={ID: more.pop("evictions", (EVICTION,))},
         **more,
     )  # fmt: skip
 

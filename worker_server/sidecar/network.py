@@ -236,10 +236,19 @@ _WELL_EVERY_S: Final = 5.0
 _STANDS_EVERY_S: Final = 0.9
 _RETRIES_ODD: Final = 2
 """One is any lost packet."""
-_BUSY_ODD: Final = 0.5
+_BUSY_ODD: Final = 0.3
+_RATED_BYTES: Final = 32 * 1024
+"""Fewer in a span say nothing of a rate."""
 _SPAN_LEAST_S: Final = 4.0
 _LISTED_MOST: Final = 512
 _CHILDREN_MOST: Final = 64
+_GROUPS: Final = ("across", "within")
+
+
+class _Slow(NamedTuple):
+    since_s: float
+    rate: int
+    busy: float
 
 
 class Network:
@@ -261,8 +270,10 @@ class Network:
         self._before: dict[int, tuple[float, int]] = {}
         """Socket -> busy seconds and bytes acknowledged, at `_before_s`."""
         self._before_s = self._looked_s
-        self._slow: dict[int, tuple[float, int]] = {}
-        """Socket that was busy for most of the last span -> since when, and its bytes a second."""
+        self._slow: dict[int, _Slow] = {}
+        """Sockets that were busy for much of the last span."""
+        self._best = 0
+        """Bytes a second."""
 
     def look(self, now_s: float, *, stands: bool) -> None:
         """Ask the kernel, if it is time to. Never raises."""
@@ -316,17 +327,26 @@ class Network:
             yield self._row(row, uses, now_s)
 
     def _measure(self, rows: list[TcpSocket], now_s: float) -> None:
-        """Which connections were busy sending for most of the time since the last measurement."""
+        """Which connections of process groups were busy for much of the time since the last
+        measurement.
+        """
         span_s = now_s - self._before_s
         if span_s < _SPAN_LEAST_S:
             return
-        slow = {}
+        slow: dict[int, _Slow] = {}
+        groups = {int(key) for key, use in self._opened().items() if use in _GROUPS}
         for row in rows:
-            busy_s, acknowledged = self._before.get(row.inode, (row.busy_s, 0))
-            used_s = row.busy_s - busy_s
-            if used_s >= _BUSY_ODD * span_s:
-                since_s, _ = self._slow.get(row.inode, (self._before_s, 0))
-                slow[row.inode] = since_s, int((row.acknowledged - acknowledged) / used_s)
+            busy_s, acknowledged = self._before.get(row.inode, (row.busy_s, row.acknowledged))
+            used_s, done = row.busy_s - busy_s, row.acknowledged - acknowledged
+            if used_s <= 0:
+                continue
+            rate = int(done / used_s)
+            if done >= _RATED_BYTES and row.inode in groups:
+                self._best = max(self._best, rate)
+            if used_s >= _BUSY_ODD * span_s and row.inode in groups:
+                before = self._slow.get(row.inode)
+                since_s = self._before_s if before is None else before.since_s
+                slow[row.inode] = _Slow(since_s, rate, min(1.0, used_s / span_s))
         self._slow, self._before_s = slow, now_s
         self._before = {row.inode: (row.busy_s, row.acknowledged) for row in rows}
 
@@ -341,6 +361,7 @@ class Network:
 
     def _row(self, row: TcpSocket, uses: Mapping[str, Any], now_s: float) -> Connection:
         trouble, for_s, rate = self._trouble(row), min(row.sent_s, row.received_s), row.rate
+        busy = best = 0.0
         if trouble is Trouble.UNACKNOWLEDGED:
             before_s = row.again_s * (1 - 0.5**row.retries)  # of the retries together
             for_s = min(row.heard_s, before_s + row.sent_s)
@@ -349,13 +370,13 @@ class Network:
         elif trouble is Trouble.SILENT:
             for_s = row.received_s
         elif trouble is Trouble.SLOW:
-            since_s, rate = self._slow.get(row.inode, (now_s, rate))
-            for_s = now_s - since_s
+            slow = self._slow.get(row.inode, _Slow(now_s, rate, 0.0))
+            for_s, rate, busy, best = now_s - slow.since_s, slow.rate, slow.busy, self._best
         ports = (f":{end.rpartition(':')[2]}" for end in (row.peer, row.local))
         use = next((uses[key] for key in (str(row.inode), *ports) if key in uses), "")
         return Connection(
             row.local, row.peer, trouble, for_s, str(use)[:32], row.queued, row.retries, rate,
-            row.rtt_s,
+            row.rtt_s, busy, int(best),
         )  # fmt: skip
 
 

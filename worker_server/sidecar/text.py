@@ -38,7 +38,7 @@ _NS: Final = 1e-9
 _TORCH: Final = "torch's own record"
 _UNFINISHED: Final = 3
 _Row = Mapping[str, Any]
-_CONNECTION: Final = "peer local use trouble for_s queued retries rate rtt_s"
+_CONNECTION: Final = "peer local use trouble for_s queued retries rate rtt_s busy"
 _STATE: Final[Mapping[str, str]] = {
     "ending": "sentence",
     "step": "step phase phase_age_s commits last_commit_age_s commit_failures local_steps "

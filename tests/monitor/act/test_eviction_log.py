@@ -97,9 +97,9 @@ def test_of_two_without_an_end_about_one_incident_the_later_goes_on() -> None:
     later = decided(EVICT, accused(), now_s)
     book, records = log()
     book.take_over([later, older])
-    assert {eviction.of_s: (eviction.state, eviction.outcome) for eviction in book.all()} == {
-        older.of_s: (EvictionState.ABANDONED, "decided again"),
-        later.of_s: (EvictionState.INTERRUPTED, ""),
+    assert {eviction.at_s: (eviction.state, eviction.outcome) for eviction in book.all()} == {
+        older.at_s: (EvictionState.ABANDONED, "decided again"),
+        later.at_s: (EvictionState.INTERRUPTED, ""),
     }
     assert records
 

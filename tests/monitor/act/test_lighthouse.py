@@ -44,6 +44,7 @@ def test_reads_a_page_captured_from_torchft_0_2_0() -> None:
         },
         status="New quorum not ready, only have 0 participants, need min_replicas 1 "
         "[0/0 participants healthy][3 heartbeating][shrink_only=false]",
+        expired=frozenset({ReplicaId("rg_1:0a2f0d1e-evicted")}),
     )
 
 

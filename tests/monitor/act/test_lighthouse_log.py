@@ -1,10 +1,9 @@
-"""The Lighthouse over time: what counts as a restart, and what is exported of it."""
+"""The Lighthouse over time: what counts as a restart, and who is out of the quorum."""
 
 from __future__ import annotations
 
 import pytest
 
-from lightkeeper.monitor.act.lighthouse import STRANGERS_SHOWN, lighthouse_json
 from lightkeeper.monitor.model.names import ReplicaId
 from lightkeeper.monitor.model.observation import (
     LighthouseAway,
@@ -55,40 +54,6 @@ def log(*looks: LighthouseView | LighthouseAway) -> LighthouseRecord:
 def test_restarts_and_quorums_are_counted(looks, restarts, changes) -> None:
     record = log(*looks)
     assert (record.restarts, record.quorum_changes) == (restarts, changes)
-
-
-def test_exports_members_others_and_ages() -> None:
-    seen = view(4, "rg_0:a", beats={"rg_0:a": 0.25, "rg_1:b": 7.0, "rg_2:c": 3.0})
-    body = lighthouse_json(log(seen), now_s=1.5)
-    assert body == {
-        "up": True, "reason": None, "away_for_s": None, "view_age_s": 1.5,
-        "restarts": 0, "last_restart_age_s": None, "quorum_changes": 0,
-        "quorum_id": 4, "status": "fine",
-        "members": [{
-            "replica_id": "rg_0:a", "group": "rg_0", "step": 7, "recovering": False,
-            "address": None, "store_address": None, "world_size": None, "heartbeat_age_s": 0.25,
-        }],
-        "others": [
-            {"replica_id": "rg_2:c", "group": "rg_2", "heartbeat_age_s": 3.0},
-            {"replica_id": "rg_1:b", "group": "rg_1", "heartbeat_age_s": 7.0},
-        ],
-        "others_left_out": 0,
-    }  # fmt: skip
-
-
-def test_while_it_is_away_its_last_view_is_shown_with_its_age_and_why() -> None:
-    body = lighthouse_json(log(view(4, "rg_0:a"), AWAY, AWAY), now_s=10.0)
-    assert (body["up"], body["reason"]) == (False, "connection refused")
-    assert (body["view_age_s"], body["away_for_s"], body["quorum_id"]) == (10.0, 9.0, 4)
-    never_seen = lighthouse_json(log(AWAY), now_s=1.0)
-    assert (never_seen["view_age_s"], "quorum_id" in never_seen) == (None, False)
-
-
-def test_the_heartbeats_of_a_thousand_dead_are_shown_of_more_their_number() -> None:
-    beats = {f"rg_1:{n}": float(n) for n in range(STRANGERS_SHOWN + 50)}
-    body = lighthouse_json(log(view(4, "rg_0:a", beats=beats)), now_s=0.0)
-    assert len(body["others"]) == STRANGERS_SHOWN
-    assert body["others_left_out"] == 50
 
 
 @pytest.mark.parametrize(

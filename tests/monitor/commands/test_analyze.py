@@ -73,6 +73,7 @@ def test_files_folders_and_zips_give_the_same(
 
 
 def test_the_page_is_written_beside_the_text(dumps: Path, tmp_path: Path, command: Command) -> None:
+    (tmp_path / "r.html").write_text("an earlier report, " * 99)
     said = command("analyze", str(dumps), "--html", str(tmp_path / "r.html"), status=1)
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
@@ -126,8 +127,8 @@ def _bad_input(folder: Path) -> None:
         (["rank_0", "--members", "deep.json"], "expected lists of ranks by name"),
         (["rank_0", "--members", "list.json"], "expected lists of ranks by name"),
         (["rank_0", "--members", "m.json"], "'dp' holds a rank twice"),
-        (["rank_0", "--html", "empty"], "it is a folder"),
-        (["rank_0", "--html", "none/r.html"], "no such folder"),
+        (["rank_0", "--html", "empty"], "Is a directory"),
+        (["rank_0", "--html", "none/r.html"], "No such file or directory"),
     ],
     ids=lambda value: ascii(" ".join(value)) if isinstance(value, list) else "",
 )

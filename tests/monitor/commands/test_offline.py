@@ -95,7 +95,7 @@ def test_analyze_that_is_not_done_accuses_nobody(dumps, monkeypatch, capsys) -> 
     assert main(words) == 3
     said = capsys.readouterr()
     why = "not done after 1 s (see --deadline)"
-    assert said.err == f"error: cannot tell: {why}; everything was read, and nothing weighed\n"
+    assert said.err == f"error: cannot tell: {why}; 8 of 8 files were read, none was weighed\n"
     assert said.out == ""
     assert main([*words, "--format", "json"]) == 3
     report = json.loads(capsys.readouterr().out)

@@ -1,4 +1,4 @@
-"""A live screen: how it ends."""
+"""Known words in colours; a live screen: how it ends."""
 
 from __future__ import annotations
 
@@ -10,6 +10,21 @@ import weakref
 import pytest
 
 from lightkeeper.monitor.commands import printing
+
+
+def test_answers_and_healths_have_colours_and_other_words_have_none() -> None:
+    lines = [
+        "training      no  no commit by dead-1",
+        "held back by  named  rg_1 is dead",
+        "",
+        "host",
+    ]
+    styles = [(text, str(style)) for text, style, _ in printing.painted(lines).segments if text]
+    assert ("no", "bold red") in styles
+    assert ("  no commit by dead-1", "bold") in styles
+    assert ("named", "bold red") in styles
+    assert ("dead", "red") in styles
+    assert ("host", "bold") in styles
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGHUP, 129), (signal.SIGTERM, 143)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from lightkeeper.monitor.cli import main
 from lightkeeper.monitor.commands.replay import parse_time
 from lightkeeper.monitor.decide.pipeline import Pipeline
 from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import Decision, Evict, Release
+from lightkeeper.monitor.model.observation import Snapshot
 from tests.monitor.fleet import START_S, Drive, SimFleet, at, hang
 from tests.monitor.journal.tape import Tape
 
@@ -45,6 +48,21 @@ def test_a_folder_is_replayed_with_every_story_and_decision(live: Path, capsys) 
     assert "rank rg_1.0 hangs in phase 'forward'" in text
     assert "left_quorum" in text
     assert "evict" in text
+
+
+def test_a_release_has_no_guard_and_is_told(live: Path, capsys, monkeypatch) -> None:
+    decide = Pipeline._decide
+
+    def releases(pipeline: Pipeline, snapshot: Snapshot) -> tuple[Decision, ...]:
+        decisions = decide(pipeline, snapshot)
+        evicted = (Release(d.incident_id, d.group, 3, (), (), "rg_1 is gone")
+                   for d in decisions if isinstance(d, Evict))  # fmt: skip
+        return (*decisions, *evicted)
+
+    monkeypatch.setattr(Pipeline, "_decide", releases)
+    main(["replay", str(live)])
+    assert re.search(r"release +rg_1 +rg_1 is gone", capsys.readouterr().out)
+    assert main(["replay", str(live), "--set", "stall_floor_s=4.5"]) == 0
 
 
 def test_as_json_it_is_for_programs(live: Path, capsys) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import threading
@@ -144,6 +145,7 @@ def _bad_input(folder: Path) -> None:
     (folder / "noise.csv").write_bytes(bytes(range(256)) * 40)
     rows = "".join(f"{n},0,{n},forward-compute,0.1\n" for n in range(3000))
     (folder / "sparse.csv").write_text("rank,stage,step,optype,duration\n" + rows)
+    os.mkfifo(folder / "pipe")
     (folder / "list.yaml").write_text("- 1\n")
     (folder / "bad.yaml").write_text("a: [")
     (folder / "size.yaml").write_text("dp_size: many\n")
@@ -155,7 +157,8 @@ def _bad_input(folder: Path) -> None:
     [
         (["nowhere"], "nowhere: No such file"),
         (["no\nwhere\x1b[2J"], "no where[2J: No such file"),
-        (["."], "Is a directory"),
+        (["."], "no regular file"),
+        (["pipe"], "no regular file"),
         (["empty.csv"], "empty.csv: not readable as CSV: Empty CSV file"),
         (["other.csv"], "no column rank and no column stage and "),
         (["head.csv"], "column optype holds null, expected names"),

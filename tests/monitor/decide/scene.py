@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from lightkeeper.monitor.decide.accounts import IncidentAccount, account
-from lightkeeper.monitor.model.eviction import DecisionRow, Eviction, Rung, RungOutcome
+from lightkeeper.monitor.model.eviction import Eviction, Guard, Hold, Release, Rung, RungOutcome
 from lightkeeper.monitor.model.incident import Incident, Milestones, State, Transition
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, ReplicaId
 from lightkeeper.monitor.model.verdict import Kind
@@ -22,11 +22,15 @@ MARKS = Milestones(
     rejoined_s=136.0,
 )
 """The fault began at 100."""
+RELEASE = Release(
+    ID, GroupName("rg_1"), 3, (), (), "rg_0.0 does not wait for rg_1 any more",
+    at_s=109.5, state="confirmed", ended_s=110.0, outcome="rg_0.0 ended 2 connections",
+)  # fmt: skip
+"""Others were freed."""
 ROWS = (
-    DecisionRow(ID, 106.0, "hold", "cool_down", "too soon"),
-    DecisionRow(ID, 108.0, "hold", "budget", "4 an hour are used up"),
-    DecisionRow(ID, 109.0, "hold", "budget", "4 an hour are used up, still"),
-    DecisionRow(ID, 110.5, "evict", None, "not_entered: hung"),
+    Hold(ID, Guard.COOL_DOWN, "too soon", at_s=106.0),
+    Hold(ID, Guard.BUDGET, "4 an hour are used up", at_s=108.0),
+    Hold(ID, Guard.BUDGET, "4 an hour are used up, still", at_s=109.0),
 )
 EVICTION = Eviction(
     incident_id=ID,
@@ -40,6 +44,8 @@ EVICTION = Eviction(
     ),
     gone_s=115.0,
     left_quorum_s=116.0,
+    decided_s=110.5,
+    reason="not_entered: hung",
 )
 
 
@@ -67,14 +73,14 @@ def hang(**changes: Any) -> Incident:
 
 def case(subject: Incident | None = None, **changes: Any) -> IncidentAccount:
     """The account of the hang with all that belongs to it, long after."""
-    made = {"rows": ROWS, "evictions": (EVICTION,), "lost": 140.0, "watched": False}
+    made = {"rows": (*ROWS, EVICTION), "lost": 140.0, "now_s": 2000.0}
     return account(subject or hang(), **{**made, **changes})
 
 
 def unevicted(hung: Incident, **changes: Any) -> IncidentAccount:
     """The same fault, nobody having done anything about it."""
     before = replace(hung.milestones, evict_asked_s=None, left_quorum_s=None, rejoined_s=None)
-    return case(replace(hung, milestones=before), **{"rows": (), "evictions": (), **changes})
+    return case(replace(hung, milestones=before), **{"rows": (), **changes})
 
 
 def of_kind(kind: Kind, lost_s: float = 0.0) -> Incident:

@@ -17,21 +17,20 @@ from lightkeeper.monitor.decide.accounts import (
     span_s,
     totals_of,
 )
-from lightkeeper.monitor.model.eviction import (
-    DecisionRow,
-    Eviction,
-)
+from lightkeeper.monitor.model.eviction import Evict, Eviction, Guard, Hold
 from lightkeeper.monitor.model.incident import (
     IncidentError,
     incident_from_json,
     incident_to_json,
 )
+from lightkeeper.monitor.model.names import GroupName
 from lightkeeper.monitor.model.plain import from_plain, to_plain
 from lightkeeper.monitor.model.verdict import Kind
 from tests.monitor.decide.scene import (
     EVICTION,
     ID,
     MARKS,
+    RELEASE,
     ROWS,
     case,
     hang,
@@ -50,7 +49,7 @@ def test_an_eviction_was_decided_by_its_rule_and_cannot_change_once_all_are_back
 
 def test_who_is_still_away_is_watched_for_a_while() -> None:
     away = hang(milestones=replace(MARKS, rejoined_s=None))
-    assert case(away, watched=True).final is False
+    assert case(away, now_s=700.0).final is False
     assert case(away).final is True  # nobody looks for it any more
 
 
@@ -60,11 +59,12 @@ def test_a_fault_that_passed_is_said() -> None:
 
 def test_an_eviction_that_failed_is_said() -> None:
     failed = replace(EVICTION, failed="not gone after 25 s", gone_s=None, left_quorum_s=None)
-    assert case(evictions=(failed,)).outcome == "failed"
+    assert case(rows=(failed,)).outcome == "failed"
 
 
 def test_observe_mode_is_told_as_what_would_have_been() -> None:
-    would = DecisionRow(ID, 107.0, "would_evict", "observe", "would evict rg_1")
+    evict = Evict(ID, GroupName("rg_1"), None, (), "hung")
+    would = Hold(ID, Guard.OBSERVE, "would evict rg_1", would=evict, at_s=107.0)
     costs = unevicted(hang(), rows=(*ROWS[:1], would))
     assert (costs.outcome, costs.decided_by) == ("observed", "nobody")
 
@@ -73,6 +73,15 @@ def test_who_held_and_why_is_the_answer_when_nobody_was_evicted() -> None:
     costs = unevicted(hang(), rows=ROWS[:2])
     assert (costs.outcome, costs.decided_by) == ("held", "nobody")
     assert costs.why == "held by budget: 4 an hour are used up"
+
+
+def test_who_was_released_changes_nothing_about_who_held() -> None:
+    costs = unevicted(hang(), rows=(*ROWS[:2], RELEASE))
+    assert (costs.outcome, costs.why) == ("held", "held by budget: 4 an hour are used up")
+    evict = Evict(ID, GroupName("rg_1"), None, (), "hung")
+    would = Hold(ID, Guard.OBSERVE, "would evict rg_1", would=evict, at_s=107.0)
+    assert unevicted(hang(), rows=(would, RELEASE)).outcome == "observed"
+    assert unevicted(hang(), rows=(RELEASE,)).why == "nothing was to be decided"
 
 
 # -- totals ----------------------------------------------------------------------------------------

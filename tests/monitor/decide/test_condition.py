@@ -16,7 +16,7 @@ from lightkeeper.monitor.decide.view import (
     warnings_of,
 )
 from lightkeeper.monitor.decide.view_json import report_to_json
-from lightkeeper.monitor.model.eviction import DecisionRow
+from lightkeeper.monitor.model.eviction import Guard, Hold
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName
 from lightkeeper.monitor.model.observation import Observation
@@ -32,14 +32,14 @@ from lightkeeper.worker_server.wire import (
     Witness,
 )
 from tests.changed import replace
-from tests.monitor.decide.scene import hang
+from tests.monitor.decide.scene import RELEASE, hang
 from tests.monitor.samples import seen, snapshot, view
 
 FRAME = Frame("Deadlock.log_step", "train.py", 66)
 OPEN: dict[str, Any] = {"state": State.FIRING, "resolution": None, "groups": (GroupName("rg_1"),)}
-HELD = DecisionRow(
-    IncidentId("inc-1"), 112.0, "hold", "budget", "4 evictions an hour are used up",
-    body={"release": "It goes on at 12:00. To evict it yourself: lightkeeper evict rg_1"},
+HELD = Hold(
+    IncidentId("inc-1"), Guard.BUDGET, "4 evictions an hour are used up",
+    "It goes on at 12:00. To evict it yourself: lightkeeper evict rg_1", at_s=112.0,
 )  # fmt: skip
 
 
@@ -73,11 +73,22 @@ RAISED = Ending("Raised", "RuntimeError: shape mismatch", FRAME)
     ids=["over", "undecided", "held", "nobody", "evicting", "pending"],
 )  # fmt: skip
 def test_after_the_verdicts_sentence_comes_what_happens_next(
-    shown: Incident, rows: tuple[DecisionRow, ...], then: str
+    shown: Incident, rows: tuple[Hold, ...], then: str
 ) -> None:
     face = face_of(shown, rows, shown.last_seen_s)
     assert face.says == shown.verdict.reason
     assert face.next.startswith(then) if then else face.next == ""
+
+
+def test_who_was_released_is_said_while_it_lasts_and_does_not_hide_a_hold() -> None:
+    held = "Nobody is evicted: 4 evictions an hour are used up. It goes on at 12:00."
+    for rows in ((HELD, RELEASE), (RELEASE, HELD)):
+        said = face_of(hang(**OPEN), rows, 112.0).next
+        assert said.startswith(held)
+        assert said.endswith("rg_0.0 does not wait for rg_1 any more")
+    failed = replace(RELEASE, state="failed", outcome="rg_0.0 no answer")
+    assert face_of(hang(**OPEN), (failed,), 112.0).next == "Others still wait: rg_0.0 no answer"
+    assert "wait" not in face_of(hang(), (HELD, RELEASE), 112.0).next
 
 
 def test_a_sentence_that_is_older_than_the_tick_says_how_long_it_stands_by_now() -> None:

@@ -8,7 +8,6 @@ from lightkeeper.monitor.decide.guards import (
     Cost,
     DecisionFacts,
     GroupFacts,
-    Lesson,
     cost,
     decide,
     min_replicas_named,
@@ -16,7 +15,7 @@ from lightkeeper.monitor.decide.guards import (
 from lightkeeper.monitor.decide.rules import DEFAULT, Once, Policy, PolicyAction
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import Evict, Eviction, Guard, Hold
-from lightkeeper.monitor.model.incident import Incident, Milestones, State
+from lightkeeper.monitor.model.incident import Incident, Milestones, State, Transition
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE, Pause
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Severity, Verdict
@@ -71,10 +70,19 @@ def incident(kind: Kind = Kind.NOT_ENTERED, confidence=Confidence.CERTAIN, lost_
 
 def lesson(
     signature: str = "not_entered:rg_1.0", host: str = "host-rg_1", ago_s: float = 100.0
-) -> Lesson:
-    return Lesson(
-        IncidentId(f"before {ago_s}"), signature, (GroupName("rg_1"),), (Host(host),), NOW_S - ago_s
-    )
+) -> Incident:
+    """An incident that ended by an eviction."""
+    at_s = NOW_S - ago_s
+    return replace(
+        incident(), id=IncidentId(f"before {ago_s}"), signature=signature, hosts=(Host(host),),
+        state=State.RESOLVED, story=(Transition(at_s, "resolved", "evicted"),), last_seen_s=at_s,
+        milestones=Milestones(at_s - 9, at_s - 8, at_s - 5),
+    )  # fmt: skip
+
+
+def only_observed() -> Incident:
+    made = lesson(host="another")
+    return replace(made, milestones=replace(made.milestones, evict_asked_s=None))
 
 
 def past(ago_s: float, name: str = "other", group: str = "rg_0") -> Eviction:
@@ -414,8 +422,11 @@ def test_a_living_host_makes_nobody_go_together() -> None:
 # -- what was learned ----------------------------------------------------------------------------
 
 
-def measured(stall_s: float, away_s: float) -> Lesson:
-    return replace(lesson(), stall_s=stall_s, away_s=away_s)
+def measured(stall_s: float, away_s: float) -> Incident:
+    marks = lesson().milestones
+    times = {"survivor_commit_s": marks.evict_asked_s + stall_s,
+             "rejoined_s": marks.evict_asked_s + away_s}  # fmt: skip
+    return replace(lesson(), milestones=replace(marks, **times))
 
 
 def test_an_eviction_costs_the_stall_of_all_and_the_absence_of_one() -> None:
@@ -460,7 +471,7 @@ def test_a_group_that_fails_again_at_the_same_place_is_kept_out_under_every_name
     [
         ((lesson("not_entered@b.py:7:g"),), incident()),
         ((lesson(""), lesson("")), replace(incident(), signature="")),
-        ((replace(lesson(host="another"), observed=True),), incident()),
+        ((only_observed(),), incident()),
     ],
     ids=["another place", "a place that nobody knows", "only observed"],
 )
@@ -495,6 +506,6 @@ def test_groups_that_the_same_ones_wait_for_go_together() -> None:
 
 
 def test_what_was_only_observed_proves_a_crash_loop_to_who_observes() -> None:
-    seen = fleet(lessons=(replace(lesson(host="another"), observed=True),))
+    seen = fleet(lessons=(only_observed(),))
     (hold,) = decide(KeeperConfig(observe=True), seen, [incident()])
     assert hold.would.keep_out == (GroupName("rg_1"),)

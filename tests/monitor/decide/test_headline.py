@@ -149,7 +149,7 @@ def evicted(health: RankHealth | None = RankHealth.DEAD, **more) -> View:
     healths = {} if health is None else {"rg_1.0": health, "rg_1.1": health}
     healths |= more.pop("sick", {})
     more.setdefault("lighthouse", LighthouseView(8, (Member(ReplicaId("rg_0:a"), 1),), {}, ""))
-    return crowd(2, 2, healths, incidents=(resolved,), evictions={out.incident_id: (out,)}, **more)
+    return crowd(2, 2, healths, incidents=(resolved,), decisions={out.incident_id: (out,)}, **more)
 
 
 OUT = "Training without rg_1: evicted 20 s ago, not restarted yet. "

@@ -6,7 +6,7 @@ import pytest
 
 from lightkeeper.monitor.decide.view import groups_of
 from lightkeeper.monitor.decide.view_json import report_to_json, snapshot_to_json
-from lightkeeper.monitor.model.eviction import DecisionRow
+from lightkeeper.monitor.model.eviction import Guard, Hold
 from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName, ReplicaId
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Member
 from lightkeeper.monitor.model.verdict import RankHealth
@@ -54,18 +54,15 @@ def test_without_a_lighthouse_membership_is_unknown_and_not_no() -> None:
 
 
 def test_an_incident_carries_its_decisions_and_its_eviction() -> None:
-    row = DecisionRow(
-        IncidentId("inc-1"), 102.0, "hold", "cool_down", "too soon", body={"release": "later"}
-    )
+    row = Hold(IncidentId("inc-1"), Guard.COOL_DOWN, "too soon", "later", at_s=102.0)
     shown = view(
         incidents=(incident(),),
-        decisions={IncidentId("inc-1"): (row,)},
-        evictions={IncidentId("inc-1"): (EVICTION,)},
+        decisions={IncidentId("inc-1"): (row, EVICTION)},
         quarantine=(ENTRY,),
         evicting=frozenset({GroupName("rg_9")}),
     )
     body = report_to_json(shown.report(incident()))
-    assert body["decisions"] == [
+    assert body["decisions"][:1] == [
         {
             "at_s": 102.0,
             "action": "hold",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from lightkeeper.monitor.decide.pipeline import Pipeline, TickResult
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.eviction import Evict, Hold
+from lightkeeper.monitor.model.eviction import Evict, Hold, Release
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.model.observation import Snapshot
@@ -36,6 +36,7 @@ class Drive:
         self.results: list[TickResult] = []
         self.evicts: list[tuple[float, Evict]] = []
         self.holds: list[tuple[float, Hold]] = []
+        self.releases: list[tuple[float, Release]] = []
         self.fired: dict[str, float] = {}
         """Incident id -> seconds after the start at which it fired."""
         self.seen: dict[str, Incident] = {}
@@ -62,8 +63,10 @@ class Drive:
             if isinstance(decision, Evict):
                 self.evicts.append((at_s, decision))
                 self.fleet.evict(decision)
-            else:
+            elif isinstance(decision, Hold):
                 self.holds.append((at_s, decision))
+            else:
+                self.releases.append((at_s, decision))
         return result
 
     @property

@@ -64,6 +64,7 @@ class Seen(Quorum):
             ),
             heartbeat_ages_s={rid: self.now_s - beat for rid, beat in self.heartbeat_s.items()},
             status="",
+            expired=frozenset(r for r, beat in self.heartbeat_s.items() if self.now_s - beat > 5.0),
         )
 
     def _is_silent(self, rank: SimRank) -> Unreachable | None:

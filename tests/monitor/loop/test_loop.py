@@ -17,6 +17,7 @@ from lightkeeper.monitor.act.http import Fetcher, Tokens
 from lightkeeper.monitor.act.lighthouse import Lighthouse
 from lightkeeper.monitor.act.poller import Poller
 from lightkeeper.monitor.act.quarantine import PauseSwitch, Quarantine
+from lightkeeper.monitor.act.release import Releaser
 from lightkeeper.monitor.act.targets import Registered, Registry, TargetsFile
 from lightkeeper.monitor.clock import SteadyClock
 from lightkeeper.monitor.decide.pipeline import TickResult
@@ -112,6 +113,7 @@ class Bench:
             store=self.store,
             quarantine=self.quarantine,
             evictors=self.evictors,
+            releaser=Releaser(self.fetcher, self.clock),
             instruments=self.instruments,
             evidence=self.evidence,
             auditor=Auditor(),
@@ -250,7 +252,7 @@ def test_a_decision_is_on_disk_before_it_is_carried_out(
     bench.keeper.tick()
     (progress,) = bench.judge.seen[-1].evictions
     assert progress.gone_s is not None
-    assert bench.view.evictions[IncidentId("inc-1")][-1].gone_s is not None
+    assert bench.view.evictions(IncidentId("inc-1"))[-1].gone_s is not None
     assert [entry.host for entry in bench.view.quarantine] == ["node1"]
     assert bench.value("lightkeeper_evictions_total", kind="not_entered", outcome="gone") == 1
 
@@ -323,7 +325,7 @@ def test_a_group_that_claims_anothers_replica_id_is_evicted_without_it(
     wait_until(lambda: not doomed.alive, 10, "its own WorkerServer ends it")
     assert bench.store.flush()
     (row,) = bench.store.remembered().decisions
-    assert row.body["replica_id"] == killed
+    assert row.replica_id == killed
 
 
 def test_what_a_person_asked_for_goes_on_under_the_next_monitor(
@@ -347,7 +349,7 @@ def test_what_a_person_asked_for_goes_on_under_the_next_monitor(
         incident_id, "confirmed", 2, "a person",
     )  # fmt: skip
     (progress,) = bench.store.remembered().evictions
-    assert (progress.of_s, progress.attempt) == (row.at_s, 2)
+    assert (progress.at_s, progress.attempt) == (row.at_s, 2)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from lightkeeper.monitor.model.escalation import (
     Reviewed,
     handle,
 )
-from lightkeeper.monitor.model.eviction import DecisionState, Eviction, EvictionState, Host, row_of
+from lightkeeper.monitor.model.eviction import Eviction, EvictionState, Host
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import IncidentId
 from lightkeeper.monitor.model.observation import (
@@ -82,7 +82,6 @@ def test_what_the_fleet_shows_ends_it(
     ended = after(eviction, snapshot, known_incident)
     assert (ended.state, ended.ended_s) == (state, NOW_S)
     assert words in ended.outcome
-    assert row_of(ended).state == state
 
 
 @pytest.mark.parametrize(
@@ -115,15 +114,6 @@ def test_decided_again_it_is_the_same_eviction_and_its_next_attempt_if_somebody_
     assert (later.key, later.attempt, later.epoch) == (ASKED.key, 2, 2)
     assert (later.reason, later.state, later.asked_s) == ("hung on", "decided", NOW_S)
     assert handle(DECIDED, again, NOW_S, EvictionDeps())[0].attempt == 1
-
-
-def test_until_it_has_an_end_its_row_says_whether_an_evictor_had_it() -> None:
-    assert row_of(ASKED).state is DecisionState.CARRIED_OUT
-    assert row_of(DECIDED).state is DecisionState.DECIDED
-    assert row_of(ASKED).body == {
-        "group": "rg_1", "replica_id": "rg_1:a", "quarantine": ["node1"],
-        "accused": {"rg_1.0": "one"},
-    }  # fmt: skip
 
 
 def test_what_the_disk_does_not_take_has_to_be_decided_again() -> None:

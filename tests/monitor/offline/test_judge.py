@@ -46,6 +46,7 @@ HEALTHY = {
     "clocks that disagree": replace(JOB, clock_offsets_s=5.0),
     "virtual stages": replace(JOB, vpp=2, last_stage=1.5, long_sequences=0.5),
     "one rank": replace(JOB, dp=1, pp=1),
+    "one rank that was faster before": replace(JOB, dp=1, pp=1, slow=(Slow(0, 0, 1.5, first=15),)),
     "all at once": replace(JOB, gc=0.1, long_sequences=0.6, last_stage=1.5, noise=0.05),
 }
 
@@ -81,6 +82,9 @@ SICK_JOBS = {
     ),
     "one of two replicas, mild, where other stages agree with its peer": replace(
         JOB, slow=(Slow(2, 1, 1.3),), dp=2
+    ),
+    "one of two replicas, among long sequences": replace(
+        JOB, slow=(Slow(2, 1, 1.5),), dp=2, long_sequences=0.3
     ),
     "one of two ranks": replace(JOB, slow=(Slow(0, 1, 2.0),), dp=2, pp=1),
     "one that was faster before": replace(JOB, slow=(Slow(2, 0, 1.5, first=15),), dp=1),

@@ -11,13 +11,7 @@ from lightkeeper.monitor.decide.accounts import Totals
 from lightkeeper.monitor.decide.pipeline import TickResult
 from lightkeeper.monitor.decide.view import IncidentReport, View
 from lightkeeper.monitor.decide.view_json import report_to_json
-from lightkeeper.monitor.model.eviction import (
-    DecisionRow,
-    DecisionState,
-    Rung,
-    RungOutcome,
-    RungResult,
-)
+from lightkeeper.monitor.model.eviction import Rung, RungOutcome, RungResult
 from lightkeeper.monitor.model.incident import BundleView
 from lightkeeper.monitor.model.names import RunId
 from lightkeeper.monitor.model.observation import LighthouseAway, Snapshot
@@ -28,17 +22,18 @@ from lightkeeper.monitor.show.incident_page import (
     BundleStacks,
     Earlier,
     incident_page,
+    incident_text,
     incidents_page,
 )
 from tests.changed import replace
-from tests.monitor.decide.scene import EVICTION, ID, ROWS, hang, of_kind
+from tests.monitor.decide.scene import EVICTION, ID, MARKS, RELEASE, ROWS, hang, of_kind
 
 RUNGS = (
     RungOutcome(Rung.GATE, 111.0, 111.2, "worked: refused", RungResult.WORKED, 5.0),
     RungOutcome(Rung.LIGHTHOUSE_KILL, 111.1, 113.1, "no answer", RungResult.UNKNOWN, 2.0),
     RungOutcome(Rung.WORKER_EVICT, 113.1, None, "asked", None, 9.0),
 )
-HELD = replace(ROWS[0], body={"release": "60 s more"})
+HELD = replace(ROWS[0], release="60 s more")
 
 
 def report(**changes: Any) -> IncidentReport:
@@ -51,8 +46,7 @@ def report(**changes: Any) -> IncidentReport:
         result=TickResult(2000.0),
         observe=False,
         incidents=(incident,),
-        decisions={ID: rows},
-        evictions={ID: evictions},
+        decisions={ID: (*rows, *evictions)},
         runs=(Run(RunId("1"), "job", 0.0, lost={ID: 140.0}),),
     )
     return replace(view.report(incident), **changes)
@@ -114,7 +108,7 @@ def test_who_decided_on_what_and_what_released_a_hold() -> None:
     assert ["+6.0 s", "? held: cool down", "2.0 s", "too soon. 60 s more"] in cells
     assert ["+8.0 s", "? held: budget", "2.5 s", "4 an hour are used up, still"] in cells
     assert ["+6.0 s", "hold", "cool down", "lightkeeper", "too soon. 60 s more", "held"] in cells
-    assert ["+10.5 s", "evict", "", "lightkeeper", "not_entered: hung", "held"] in cells
+    assert ["+10.5 s", "evict", "", "lightkeeper", "not_entered: hung", "asking"] in cells
 
 
 def test_a_hold_that_stands_says_so_and_nobody_was_evicted() -> None:
@@ -125,17 +119,44 @@ def test_a_hold_that_stands_says_so_and_nobody_was_evicted() -> None:
     assert "Nobody was evicted." in text
 
 
+def test_a_release_is_told_as_what_was_done_and_interrupts_no_hold() -> None:
+    incident = hang(state="firing", resolution=None, milestones=replace(MARKS, evict_asked_s=None))
+    shown = report(incident=incident, evictions=(), rows=(HELD, RELEASE))
+    text = page(shown)
+    cells = rows(text)
+    assert ["+6.0 s", "? held: cool down", "32 min so far", "too soon. 60 s more"] in cells
+    said = "rg_0.0 does not wait for rg_1 any more"
+    ended = "rg_0.0 ended 2 connections"
+    assert ["+9.5 s", "✓ others released", "0.5 s", f"{said}: {ended}"] in cells
+    decision = ["+9.5 s", "release", "", "lightkeeper", said, f"confirmed: {ended}"]
+    assert decision in cells
+    assert "<b>" in text
+    assert "they do not wait for rg_1" in text
+    assert report_to_json(shown)["decisions"][-1]["action"] == "release"
+    for told in (text, incident_text(shown, "http://m:1", None)):
+        assert "None" not in told
+
+
+def test_a_release_that_failed_is_not_called_done() -> None:
+    failed = replace(RELEASE, state="failed", outcome="rg_0.0 no answer")
+    incident = hang(state="firing", resolution=None, milestones=replace(MARKS, evict_asked_s=None))
+    text = page(report(incident=incident, evictions=(), rows=(HELD, failed)))
+    assert "nothing: held back" in text
+    assert "others released" not in text
+    assert "not released" in text
+
+
 def test_no_foreign_script_runs_on_the_page_and_foreign_names_are_no_markup() -> None:
     evil = "<script>alert(1)</script>"
     incident = hang(resolution=evil)
     incident = replace(
         incident, verdict=replace(incident.verdict, reason=evil, evidence={evil: evil})
     )
-    row = DecisionRow(ID, 110.0, "evict", None, evil, state=DecisionState.DECIDED, author=evil)
     rungs = (RungOutcome(Rung.GATE, 1.0, 2.0, evil, RungResult.FAILED),)
     hostile = report(
-        incident=incident, rows=(row,), evictions=(replace(EVICTION, rungs=rungs, failed=evil),)
-    )
+        incident=incident, rows=(),
+        evictions=(replace(EVICTION, rungs=rungs, failed=evil, reason=evil, author=evil),),
+    )  # fmt: skip
     for text in (page(hostile), listing([hostile])):
         assert text.count("<script") <= 1  # ours, a file
         assert "<script>" not in text

@@ -10,8 +10,9 @@ import pytest
 from jinja2 import UndefinedError
 
 from lightkeeper.monitor.decide.headline import headline_of
+from lightkeeper.monitor.detect.links import Edge, Links
 from lightkeeper.monitor.model.eviction import QuarantineEntry
-from lightkeeper.monitor.model.names import GroupName
+from lightkeeper.monitor.model.names import GroupName, Host, RankName
 from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway, Pause
 from lightkeeper.monitor.model.run import TrendPoint
 from lightkeeper.monitor.model.verdict import RankHealth
@@ -29,6 +30,7 @@ from lightkeeper.monitor.show.paging import PageVersion, make, whole
 from lightkeeper.monitor.show.templating import attributes, environment
 from lightkeeper.monitor.show.wording import ago, natural, span
 from lightkeeper.monitor.store.lease import LeaseStanding
+from lightkeeper.worker_server.wire import Connection, Trouble
 from tests.changed import replace
 from tests.page.views import NOW_S, crowd
 
@@ -288,3 +290,37 @@ def test_hostile_names_are_text_on_every_page_and_on_what_is_sent(path: str, siz
         assert "<img/" not in markup
         assert "\u202e" not in markup
     assert "&lt;img/src=x onerror=alert(1)&gt;&#34;&#39;&amp;" in whole(page, place.path, "t", 1.0)
+
+
+ODD = (
+    Connection("10.0.0.1:4", "10.0.0.2:5", Trouble.UNACKNOWLEDGED, 6.0, "across", 96, 4),
+    Connection("10.0.0.1:7", "10.0.0.9:29510", Trouble.UNANSWERED, 3.0, "lighthouse", retries=2),
+)
+
+
+def network(*edges: Edge, **more) -> str | None:
+    view = crowd(2, 1)
+    view = replace(view, result=replace(view.result, links=Links(edges)))
+    parts = make(Context(FleetIndex(view), PagePlace("ranks", "rg_0.0"), **more)).sections
+    return parts.get("network")
+
+
+def test_a_rank_says_what_is_odd_of_its_connections_and_leads_to_all_of_them() -> None:
+    rank, host = RankName("rg_0.0"), Host("node-0")
+    edges = (Edge(rank, host, Host("node-1"), ODD[0]), Edge(rank, host, None, ODD[1]))
+    shown = network(*edges, Edge(RankName("rg_1.0"), host, None, ODD[1]))
+    assert shown is not None
+    said = re.findall("<li>(.*?)</li>", shown)
+    assert said == [
+        (
+            "rg_0.0 has sent 96 bytes to node-1 (10.0.0.2) and nobody has acknowledged them for "
+            "6.0 s, 4 retries"
+        ),
+        "The lighthouse at 10.0.0.9:29510 does not answer rg_0.0 for 3.0 s, 2 retries",
+    ]
+    assert 'href="/ranks/rg_0.0?show=network"' in shown
+    assert "<a " not in str(network(*edges, guarded=True))
+
+
+def test_a_rank_whose_connections_are_well_has_no_word_of_them() -> None:
+    assert network() is None

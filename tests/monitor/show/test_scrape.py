@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from lightkeeper.monitor.decide.rank_seconds import Spent
 from lightkeeper.monitor.decide.tempo import Tempo
 from lightkeeper.monitor.decide.view import View
-from lightkeeper.monitor.model.eviction import DecisionRow
+from lightkeeper.monitor.model.eviction import Eviction, Guard, Hold, Release
 from lightkeeper.monitor.model.incident import Milestones, State
 from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName
 from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway, Observation
@@ -50,8 +50,8 @@ FULL = view(
     spent=Spent(900.0, {"dead": 12.5}),
     decisions={
         IncidentId("inc-1"): (
-            DecisionRow(IncidentId("inc-1"), 103.0, "hold", "budget", "too many"),
-            DecisionRow(IncidentId("inc-1"), 102.0, "hold", "cool_down", "too soon"),
+            Hold(IncidentId("inc-1"), Guard.BUDGET, "too many", at_s=103.0),
+            Hold(IncidentId("inc-1"), Guard.COOL_DOWN, "too soon", at_s=102.0),
         )
     },
     evicting=frozenset({GroupName("rg_3")}),
@@ -147,11 +147,20 @@ def test_exports_what_the_contract_names() -> None:
 
 def test_a_hold_that_ended_in_an_eviction_holds_no_more() -> None:
     rows = (
-        DecisionRow(IncidentId("inc-1"), 102.0, "hold", "cool_down", "too soon"),
-        DecisionRow(IncidentId("inc-1"), 103.0, "evict", None, "hung"),
+        Hold(IncidentId("inc-1"), Guard.COOL_DOWN, "too soon", at_s=102.0),
+        Eviction(IncidentId("inc-1"), GroupName("rg_1"), None, 103.0),
     )
     text = scrape(view(incidents=(incident(),), decisions={IncidentId("inc-1"): rows}))
     assert 'lightkeeper_holding{guard="cool_down"} 0.0' in text
+
+
+def test_a_hold_stands_also_after_others_were_released() -> None:
+    rows = (
+        Hold(IncidentId("inc-1"), Guard.COOL_DOWN, "too soon", at_s=102.0),
+        Release(IncidentId("inc-1"), GroupName("rg_1"), 3, (), (), "others go on", at_s=103.0),
+    )
+    text = scrape(view(incidents=(incident(),), decisions={IncidentId("inc-1"): rows}))
+    assert 'lightkeeper_holding{guard="cool_down"} 1.0' in text
 
 
 def test_a_suspect_has_the_host_on_which_it_runs_now() -> None:

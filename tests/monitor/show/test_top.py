@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import msgspec
-
 from lightkeeper.monitor.decide.view import View
 from lightkeeper.monitor.decide.view_json import ranks_to_json
 from lightkeeper.monitor.show.terminal import RowsAsked, top_screen, width_of
@@ -13,7 +11,7 @@ from tests.monitor.bodies import hung, many, status
 
 
 def shown(view: View, width: int = 100, height: int = 12, sort: str = "busy", **asked: bool) -> str:
-    rows = msgspec.to_builtins(ranks_to_json(view))
+    rows = ranks_to_json(view)
     lines = top_screen(status(view), rows, RowsAsked(sort=sort, **asked), width, height)
     assert len(lines) <= height
     assert all(width_of(line) <= width for line in lines)

@@ -37,7 +37,7 @@ def test_programs_read_candidates_and_no_culprit() -> None:
 
 
 def test_a_message_names_no_culprit() -> None:
-    (notice,) = notices(NoticeFacts(110.0, (unsure(),), {}, ()), url="", hold_s=9.0).values()
+    (notice,) = notices(NoticeFacts(110.0, (unsure(),), {}), url="", hold_s=9.0).values()
     assert notice.title == f"not entered, {WORDS}"
     assert (notice.incident["culprits"], notice.incident["candidates"]) == ([], [*CANDIDATES])
 

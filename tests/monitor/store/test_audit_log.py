@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from lightkeeper.monitor.decide import audit as lines
-from lightkeeper.monitor.model.eviction import Change, DecisionState, QuarantineEvent, Scope
+from lightkeeper.monitor.loop import auditor as lines
+from lightkeeper.monitor.model.eviction import Change, EvictionState, QuarantineEvent, Scope
 from lightkeeper.monitor.model.observation import Pause
 from lightkeeper.monitor.store.audit_log import KEPT, WAITING, LogFile
 from tests.monitor.decide.scene import EVICTION, ID, ROWS, hang
@@ -41,10 +41,10 @@ def test_a_decision_says_who_what_and_why() -> None:
         "what": "hold rg_1", "why": "too soon", "incident": "inc-1", "guard": "cool_down",
         "attempt": 1,
     }  # fmt: skip
-    by_hand = replace(ROWS[3], author="a person", state=DecisionState.DECIDED)
+    by_hand = replace(EVICTION, author="a person", state=EvictionState.DECIDED)
     assert [line["by"] for line in lines.decision(by_hand, "rg_1")] == ["a person"]
-    assert list(lines.decision(replace(by_hand, state=DecisionState.CARRIED_OUT), "rg_1")) == []
-    over = replace(by_hand, state=DecisionState.FAILED, ended_s=120.0, outcome="not gone")
+    assert list(lines.decision(replace(by_hand, state=EvictionState.ASKING), "rg_1")) == []
+    over = replace(by_hand, state=EvictionState.FAILED, ended_s=120.0, outcome="not gone")
     (line,) = lines.decision(over, "rg_1")
     assert (line["at_s"], line["what"], line["why"]) == (120.0, "evict rg_1 failed", "not gone")
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sqlalchemy import event
 
-from lightkeeper.monitor.model.eviction import DecisionRow, DecisionState, Remembered
-from lightkeeper.monitor.model.names import IncidentId, RankName
+from lightkeeper.monitor.model.eviction import Remembered
+from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.store.place import StoreError
 from lightkeeper.monitor.store.store import Store
 from tests.monitor.samples import ENTRY, EVENT, EVICTION, GROUP_ENTRY, HOLD, incident
@@ -20,7 +22,7 @@ from tests.monitor.samples import ENTRY, EVENT, EVICTION, GROUP_ENTRY, HOLD, inc
 
 def fill(store: Store) -> None:
     store.save_incidents([incident(), incident("inc-2", 200.0)])
-    store.save_hold(HOLD, 102.0)
+    store.save_hold(HELD)
     store.save_eviction(EVICTION)
     store.save_quarantine(ENTRY)
     store.save_quarantine(GROUP_ENTRY)
@@ -28,26 +30,13 @@ def fill(store: Store) -> None:
     store.save_target(RankName("rg_1.0"), {"url": "http://h:1"})
 
 
+HELD = replace(HOLD, at_s=102.0, epoch=3)
+
 EVERYTHING = Remembered(
     incidents=(incident("inc-2", 200.0), incident()),
     decisions=(
-        DecisionRow(IncidentId("inc-1"), 102.0, "hold", "cool_down", "too soon"),
-        DecisionRow(
-            IncidentId("inc-1"),
-            103.0,
-            "evict",
-            None,
-            "hung",
-            state=DecisionState.CONFIRMED,
-            ended_s=103.6,
-            outcome="every accused process is gone",
-            body={
-                "group": "rg_1",
-                "replica_id": "rg_1:uuid1",
-                "quarantine": ["node1"],
-                "accused": {"rg_1.0": "one"},
-            },
-        ),
+        HELD,
+        EVICTION,
     ),
     evictions=(EVICTION,),
     quarantine=(GROUP_ENTRY, ENTRY),
@@ -87,6 +76,36 @@ def test_a_damaged_row_does_not_hide_the_others(path: Path, store: Store) -> Non
         db.execute("UPDATE incidents SET body = '{\"id\": 3}' WHERE id = 'inc-2'")
     db.close()
     assert [stored.id for stored in reopened(path).incidents] == ["inc-1"]
+
+
+def test_what_an_older_version_wrote_of_a_hold_is_read(path: Path, store: Store) -> None:
+    row = {
+        "incident_id": "inc-1", "at_s": 102.0, "action": "would_evict", "guard": "observe",
+        "reason": "observe mode: would evict rg_1", "state": "held", "author": "lightkeeper",
+        "epoch": 3, "attempt": 1, "ended_s": None, "outcome": "",
+        "body": {"release": "start it without --observe", "group": "rg_1", "replica_id": None,
+                 "quarantine": ["node1"], "rungs": ["evidence"]},
+    }  # fmt: skip
+    held = {**row, "action": "hold", "guard": "budget", "at_s": 103.0, "body": {}}
+    for each in (row, held):
+        key = {"incident_id": "inc-1", "at_s": each["at_s"]}
+        store._put("holds", key, {"body": json.dumps(each)})
+    store._put("runs", {"id": "r"}, {"began_s": 1.0, "body": json.dumps(RUN)})
+    store.close()
+    remembered = reopened(path)
+    would, hold = remembered.decisions
+    assert (would.action, would.guard, would.release) == (
+        "would_evict", "observe", "start it without --observe",
+    )  # fmt: skip
+    assert (would.would.group, would.would.quarantine, would.rungs) == (
+        "rg_1", ("node1",), ("evidence",),
+    )  # fmt: skip
+    assert (hold.action, hold.guard, hold.would) == ("hold", "budget", None)
+    assert [(run.id, run.lost) for run in remembered.runs] == [("r", {})]
+
+
+RUN = {"id": "r", "job": "job", "began_s": 1.0, "seen_s": 2.0, "ranks": 2, "step": 3,
+       "bringer": "", "trend": []}  # fmt: skip
 
 
 # -- a sick disk ----------------------------------------------------------------------------------

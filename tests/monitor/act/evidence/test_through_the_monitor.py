@@ -72,11 +72,18 @@ def test_an_eviction_is_preceded_by_its_evidence(
     evictors = api.components.evictors
     api.evictions_end()
     assert read_at_kill == [
-        ["v1/flight_recorder", "v1/last_words", "v1/stacks", "v1/state", "v1/steps"]
+        [
+            "v1/flight_recorder",
+            "v1/last_words",
+            "v1/network",
+            "v1/stacks",
+            "v1/state",
+            "v1/steps",
+        ]
     ]
     (progress,) = evictors.progress()
     rungs = {rung.rung: rung.detail for rung in progress.rungs}
-    assert rungs[Rung.EVIDENCE].startswith("10 of 10 parts of 2 ranks in ")
+    assert rungs[Rung.EVIDENCE].startswith("12 of 12 parts of 2 ranks in ")
     assert progress.gone_s is not None
     with zipfile.ZipFile(io.BytesIO(bundle_of(api).content)) as opened:
         assert json.loads(opened.read("firing/rg_1.0/state.json"))["process"]["alive"] is True

@@ -11,7 +11,7 @@ from lightkeeper.monitor.act.http import Fetcher
 from lightkeeper.monitor.act.notices import NoticeFacts, Sink
 from lightkeeper.monitor.act.notify import Notifier
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.eviction import DecisionRow
+from lightkeeper.monitor.model.eviction import Guard, Hold
 from lightkeeper.monitor.model.incident import Incident, State, Transition
 from lightkeeper.monitor.show.metrics import Instruments
 from tests.http_server import FakeServer
@@ -63,7 +63,10 @@ class Bench:
     def tell(
         self, *incidents: Incident, now_s: float = NOW_S, decisions=None, evictions=()
     ) -> None:
-        self.notifier.push(NoticeFacts(now_s, incidents, decisions or {}, evictions))
+        rows = dict(decisions or {})
+        for eviction in evictions:  # before what was decided then
+            rows[eviction.incident_id] = (eviction, *rows.get(eviction.incident_id, ()))
+        self.notifier.push(NoticeFacts(now_s, incidents, rows))
 
     def counted(self, sink: str, outcome: str) -> float:
         labels = {"sink": sink, "outcome": outcome}
@@ -86,4 +89,4 @@ def another(name: str, fingerprint: str | None = None) -> Incident:
 
 
 def held(firing: Incident, guard: str = "unsure", at_s: float = NOW_S - 60) -> dict:
-    return {firing.id: (DecisionRow(firing.id, at_s, "hold", guard, "cannot tell which of them"),)}
+    return {firing.id: (Hold(firing.id, Guard(guard), "cannot tell which of them", at_s=at_s),)}

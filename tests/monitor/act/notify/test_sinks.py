@@ -32,7 +32,7 @@ from tests.monitor.samples import incident
 
 def notice(**changes) -> Notice:
     (made,) = notices(
-        NoticeFacts(NOW_S, (incident(),), {}, ()), url="http://head:8470", hold_s=0.0
+        NoticeFacts(NOW_S, (incident(),), {}), url="http://head:8470", hold_s=0.0
     ).values()
     return replace(made, **changes)
 
@@ -120,13 +120,13 @@ def test_alertmanagers_alert_and_its_end() -> None:
 @pytest.mark.parametrize("severity", list(Severity))
 def test_as_loud_as_the_incident(severity: Severity) -> None:
     firing = replace(incident(), severity=severity)
-    (made,) = notices(NoticeFacts(NOW_S, (firing,), {}, ()), url="", hold_s=0.0).values()
+    (made,) = notices(NoticeFacts(NOW_S, (firing,), {}), url="", hold_s=0.0).values()
     assert made.severity == severity.value
 
 
 def test_what_accuses_nobody_bears_our_name() -> None:
     nobody = replace(incident(), culprits=(), groups=(), incarnations=())
-    (made,) = notices(NoticeFacts(NOW_S, (nobody,), {}, ()), url="", hold_s=0.0).values()
+    (made,) = notices(NoticeFacts(NOW_S, (nobody,), {}), url="", hold_s=0.0).values()
     assert made.title == "lightkeeper: not entered"
 
 

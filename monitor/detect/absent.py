@@ -1,0 +1,63 @@
+"""Groups that trained, are gone, and have not come back, while the others train on. Pure.
+
+Accuses nobody: why a group went is another incident's, which is over when the group is. That it is
+missing stays true until it trains again, its run is over, or a person closes the incident.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lightkeeper.monitor.detect.endings import finished, is_gone
+from lightkeeper.monitor.detect.history import History
+from lightkeeper.monitor.detect.track import RankTrack
+from lightkeeper.monitor.model.grouping import grouped
+from lightkeeper.monitor.model.names import GroupName
+from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
+from lightkeeper.monitor.model.wording import listed, plural, seconds
+
+_ABSENT_S: Final = 60.0
+"""A restart takes 17 to 30 s (facts/torchft.md), and twice that where a pod has to be scheduled."""
+
+
+def absent(history: History) -> tuple[Verdict, ...]:
+    """One verdict for each group that is missing."""
+    groups = grouped((track.group, track) for track in history.tracks.values())
+    if len(groups) == len(history.groups()) and not history.fallen_s:
+        return ()  # the usual case
+    verdicts = (_judge(history, group, tracks) for group, tracks in sorted(groups.items()))
+    return tuple(verdict for verdict in verdicts if verdict is not None)
+
+
+def _judge(history: History, group: GroupName, tracks: list[RankTrack]) -> Verdict | None:
+    left_s = max(map(_last_s, tracks))
+    gone = all(track.observation is None or is_gone(track) for track in tracks)
+    trained = any(track.commits for track in tracks) and not any(map(finished, tracks))
+    if not gone or not trained or history.now_s - left_s < _ABSENT_S:
+        return None
+    others = [t for t in history.present() if t.group != group]
+    commits = (t.last_commit_s for t in others if t.last_commit_s is not None)
+    if max(commits, default=0.0) < left_s + _ABSENT_S / 2:
+        return None  # the job stands, or is over
+    hosts = history.hosts(tuple(track.rank for track in tracks))
+    return Verdict(
+        kind=Kind.ABSENT,
+        groups=(group,),
+        reason=(
+            f"{group} is gone for {seconds(history.now_s - left_s)} and has not come back; the "
+            f"others train without it. It ran on {listed(hosts)}: {plural(hosts, 'its', 'their')} "
+            f"{plural(hosts, 'launcher', 'launchers')} may start it again"
+        ),
+        brief=f"{group} is gone and has not come back",
+        confidence=Confidence.CERTAIN,
+        since_s=left_s,
+        evidence={"last seen": f"{seconds(history.now_s - left_s)} ago"},
+        signature=f"absent:{group}",
+    )
+
+
+def _last_s(track: RankTrack) -> float:
+    """When it was last known to live."""
+    if track.died_s is not None:
+        return track.died_s
+    return track.seen_s if track.report_s is None else track.report_s

@@ -1,0 +1,389 @@
+"""Connections as a witness: lost hosts, broken links, slow links, and who is released."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import Guard
+from lightkeeper.monitor.model.observation import LighthouseView, Pause, Snapshot
+from lightkeeper.monitor.model.verdict import Confidence
+from lightkeeper.worker_server.wire import ACROSS, Connection, GroupHead, StateReport, Trouble
+from tests.changed import replace
+from tests.monitor.fleet import START_S, At, Drive, SimFleet, at, crash, silent
+from tests.monitor.fleet.told import Alter, observed, reports
+
+ADDRESS = {f"rg_{n}.{r}": f"10.0.{n}.{r}" for n in range(4) for r in range(2)}
+
+
+def chain(*alters: Alter) -> Alter:
+    """One change after the other."""
+
+    def alter(seen: Snapshot) -> Snapshot:
+        for change in alters:
+            seen = change(seen)
+        return seen
+
+    return alter
+
+
+def polled_by_address(seen: Snapshot) -> Snapshot:
+    """Every rank has a host and an address of its own, by which the monitor reaches it."""
+    return observed(lambda each: replace(each, url=f"http://{ADDRESS[each.rank]}:8000"))(seen)
+
+
+def row(peer: str, trouble: Trouble, for_s: float, **more: object) -> Connection:
+    return Connection("10.9.9.9:4000", f"{ADDRESS[peer]}:5000", trouble, for_s, **more)
+
+
+def connected(rank: str, peers: dict[str, Trouble], since: int, **more: object) -> Alter:
+    """The kernel of a rank has these odd connections from this second on."""
+
+    def alter(seen: Snapshot) -> Snapshot:
+        for_s = seen.now_s - START_S - since
+        if for_s < 0:
+            return seen
+        rows = tuple(row(peer, trouble, for_s, **more) for peer, trouble in peers.items())
+        return reports(lambda report: replace(report, connections=rows), rank)(seen)
+
+    return alter
+
+
+def unacknowledged(rank: str, *peers: str, since: int = 20) -> Alter:
+    troubles = dict.fromkeys(peers, Trouble.UNACKNOWLEDGED)
+    return connected(rank, troubles, since, queued=192, retries=4)
+
+
+def lost(rank: str = "rg_1.0", for_s: float = 300.0) -> list[At]:
+    """Its host is out of reach: no answers, no heartbeats, and no part in the quorum."""
+    return [at(20, crash(rank)), at(20, silent(rank, for_s))]
+
+
+def inside(seen: Snapshot) -> Snapshot:
+    """Who waits across groups is inside a collective of TorchFT's group."""
+
+    def enters(report: StateReport) -> StateReport:
+        if report.step is None or report.step.phase != "communication":
+            return report
+        head = GroupHead(ACROSS, 3, 9, 1, "all_reduce", report.step.phase_age_s)
+        return replace(report, heads=(*report.heads, head))
+
+    return reports(enters)(seen)
+
+
+def of(script: list[At], *alters: Alter, config: KeeperConfig | None = None) -> Drive:
+    fleet = SimFleet(3, 1, script)
+    for rank in fleet.ranks():
+        rank.host = f"node-{rank.group}"
+    return Drive(fleet, config, alter=chain(polled_by_address, inside, *alters))
+
+
+# -- lost hosts ------------------------------------------------------------------------------------
+
+
+def test_a_host_that_kernels_miss_too_is_lost_within_seconds() -> None:
+    """17 s without that witness."""
+    drive = of(lost(), unacknowledged("rg_0.0", "rg_1.0")).run(40)
+    incident = drive.incident("dead")
+    assert drive.fired[incident.id] <= 7.0 + 20
+    assert incident.culprits == ("rg_1.0",)
+    assert incident.verdict.confidence is Confidence.CERTAIN
+    assert (
+        "rg_0.0 has sent 192 bytes to node-rg_1 (10.0.1.0) and nobody has acknowledged them"
+        in incident.verdict.reason
+    )
+    assert "rg_0.0" in incident.verdict.victims
+
+
+def test_one_kernels_word_alone_loses_no_host() -> None:
+    """Its WorkerServer answers, and it beats: whoever says so is at best cut off from it."""
+    drive = of([], unacknowledged("rg_0.0", "rg_1.0")).run(60)
+    assert not drive.seen
+
+
+def test_a_host_that_only_the_monitor_does_not_hear_is_not_lost_for_a_kernels_word() -> None:
+    drive = of([at(20, silent("rg_1.0", 300.0))], unacknowledged("rg_0.0", "rg_1.0")).run(60)
+    assert not drive.seen
+
+
+@pytest.mark.parametrize("for_s", [4.0, 6.0])
+def test_a_link_that_is_down_for_seconds_loses_no_host(for_s: float) -> None:
+    def until(change: Alter) -> Alter:
+        return lambda seen: change(seen) if seen.now_s - START_S < 20 + for_s else seen
+
+    def beats(seen: Snapshot) -> Snapshot:
+        """Its heartbeats stop for as long."""
+        view, now_s = seen.lighthouse, seen.now_s - START_S
+        assert isinstance(view, LighthouseView)
+        name = min((rid for rid in view.heartbeat_ages_s if rid.startswith("rg_1")), default=None)
+        if name is None:
+            return seen
+        age_s = min(max(0.0, now_s - 20), for_s) if 20 <= now_s < 20 + for_s else 0.1
+        ages = {**view.heartbeat_ages_s, name: age_s}
+        expired = frozenset(rid for rid, old_s in ages.items() if old_s > 5.0)
+        return replace(seen, lighthouse=replace(view, heartbeat_ages_s=ages, expired=expired))
+
+    quiet = until(unacknowledged("rg_0.0", "rg_1.0"))
+    drive = of([at(20, silent("rg_1.0", for_s))], beats, quiet).run(60)
+    assert not drive.fired
+
+
+def stand(*ranks: str, since: int = 20) -> Alter:
+    """These ranks do not move."""
+    kept: dict[str, StateReport] = {}
+
+    def alter(seen: Snapshot) -> Snapshot:
+        if seen.now_s - START_S < since:
+            return seen
+
+        def still(report: StateReport) -> StateReport:
+            rank, for_s = report.identity.rank, seen.now_s - START_S - since
+            stood = kept.setdefault(rank, report)
+            heads = tuple(replace(head, age_s=head.age_s + for_s) for head in stood.heads)
+            step = replace(
+                stood.step,
+                phase="communication",
+                phase_age_s=stood.step.phase_age_s + for_s,
+                last_commit_age_s=(stood.step.last_commit_age_s or 0.0) + for_s,
+            )
+            return replace(report, step=step, heads=heads)
+
+        return reports(still, *ranks)(seen)
+
+    return alter
+
+
+# -- survivors -------------------------------------------------------------------------------------
+
+
+def no_new_quorum(since: int = 20) -> Alter:
+    """Nobody asks for one: all wait in the exchange of the last."""
+    kept: list[LighthouseView] = []
+
+    def alter(seen: Snapshot) -> Snapshot:
+        view = seen.lighthouse
+        assert isinstance(view, LighthouseView)
+        if seen.now_s - START_S < since:
+            return seen
+        kept.append(view)
+        last = replace(view, quorum_id=kept[0].quorum_id, members=kept[0].members)
+        return replace(seen, lighthouse=last)
+
+    return alter
+
+
+WAITING = (stand("rg_0.0", "rg_2.0", since=21), unacknowledged("rg_0.0", "rg_1.0"))
+
+
+def test_ranks_that_wait_for_a_lost_host_are_released_once() -> None:
+    drive = of(lost(), no_new_quorum(), *WAITING).run(40)
+    ((at_s, release),) = drive.releases
+    incident = drive.incident("dead")
+    assert at_s == drive.fired[incident.id]
+    assert (release.incident_id, release.group) == (incident.id, "rg_1")
+    assert [survivor.rank for survivor in release.survivors] == ["rg_0.0", "rg_2.0"]
+    assert {"10.0.0.0", "10.0.1.0", "10.0.2.0", "127.0.0.1"} <= set(release.addresses)
+    assert not drive.evicts
+
+
+def while_paused(seen: Snapshot) -> Snapshot:
+    return replace(seen, pause=Pause("drill", "ada", START_S, None))
+
+
+def before_its_heartbeat_has_expired(seen: Snapshot) -> Snapshot:
+    assert isinstance(seen.lighthouse, LighthouseView)
+    return replace(seen, lighthouse=replace(seen.lighthouse, expired=frozenset()))
+
+
+def in_a_later_quorum(seen: Snapshot) -> Snapshot:
+    def later(report: StateReport) -> StateReport:
+        return replace(report, step=replace(report.step, quorum_id=99))
+
+    return reports(later)(seen)
+
+
+@pytest.mark.parametrize(
+    "alter", [while_paused, before_its_heartbeat_has_expired, in_a_later_quorum]
+)
+def test_nobody_is_released(alter: Alter) -> None:
+    drive = of(lost(), no_new_quorum(), *WAITING, alter).run(50)
+    assert drive.fired
+    assert not drive.releases
+
+
+@pytest.mark.parametrize("options", [{"observe": True}, {"release_survivors": 0}])
+def test_nobody_is_released_where_that_is_off(options: dict[str, object]) -> None:
+    config = KeeperConfig(**options)
+    drive = of(lost(), no_new_quorum(), *WAITING, config=config).run(50)
+    assert drive.fired
+    assert not drive.releases
+
+
+def test_who_crashed_alone_releases_nobody_whose_connections_are_closed() -> None:
+    """The others get an error at once and go on: nobody waits."""
+    drive = of([at(20, crash("rg_1.0"))]).run(50)
+    assert not [release for at_s, release in drive.releases if at_s < 25]
+
+
+# -- broken links ----------------------------------------------------------------------------------
+
+
+ALL = ("rg_0.0", "rg_1.0", "rg_2.0")
+BOTH = (unacknowledged("rg_1.0", "rg_2.0"), unacknowledged("rg_2.0", "rg_1.0"))
+
+
+def test_a_link_that_both_ends_call_broken_is_named_and_nobody_is_blamed() -> None:
+    config = KeeperConfig(tie_break_s=0.0)
+    drive = of([], stand(*ALL), *BOTH, config=config).run(60)
+    incident = drive.incident("deadlock")
+    assert drive.fired[incident.id] <= 20 + 12
+    assert incident.verdict.candidates == ("rg_1.0", "rg_2.0")
+    assert incident.verdict.reason.startswith(
+        "node-rg_1 and node-rg_2 cannot reach each other, and everybody else reaches both: "
+        "rg_1.0 has sent 192 bytes to node-rg_2"
+    )
+    assert not drive.evicts
+    assert {hold.guard for _, hold in drive.holds} == {Guard.UNSURE}
+
+
+def test_a_tie_is_broken_after_a_while_and_no_host_is_quarantined() -> None:
+    drive = of([], stand(*ALL), *BOTH).run(60)
+    fired_s = drive.fired[drive.incident("deadlock").id]
+    ((at_s, evict), *_) = drive.evicts
+    assert fired_s + 19 <= at_s <= fired_s + 21
+    assert (evict.group, evict.quarantine, evict.keep_out) == ("rg_2", (), ())
+
+
+@pytest.mark.parametrize("options", [{"observe": True}, {"min_replicas": 3}])
+def test_a_tie_is_not_broken_against_the_guards(options: dict[str, object]) -> None:
+    drive = of([], stand(*ALL), *BOTH, config=KeeperConfig(**options)).run(60)
+    assert drive.fired
+    assert not drive.evicts
+
+
+def test_who_has_broken_links_to_several_is_the_culprit() -> None:
+    drive = of(
+        [],
+        stand(*ALL),
+        unacknowledged("rg_1.0", "rg_0.0", "rg_2.0"),
+        unacknowledged("rg_0.0", "rg_1.0"),
+        unacknowledged("rg_2.0", "rg_1.0"),
+    ).run(30)
+    incident = drive.incident("deadlock")
+    assert incident.culprits == ("rg_1.0",)
+    assert "node-rg_1 cannot reach node-rg_0 and node-rg_2" in incident.verdict.reason
+    assert [evict.group for _, evict in drive.evicts] == ["rg_1"]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param((BOTH[0],), id="only one end says so"),
+        pytest.param((unacknowledged("rg_1.0", "rg_0.0", "rg_2.0"),), id="one rank says so of all"),
+    ],
+)
+def test_one_ends_word_breaks_no_link(rows: tuple[Alter, ...]) -> None:
+    drive = of([], stand(*ALL), *rows).run(34)
+    assert not [i for i in drive.seen.values() if i.suspects]
+
+
+def test_a_broken_link_between_ranks_that_train_is_no_fault() -> None:
+    assert not of([], *BOTH).run(40).fired
+
+
+# -- slow links ------------------------------------------------------------------------------------
+
+
+def slow(rank: str, *peers: str, busy: float = 0.9, best: int = 10**8) -> Alter:
+    troubles = dict.fromkeys(peers, Trouble.SLOW)
+    return connected(rank, troubles, 20, rate=100_000, busy=busy, best=best)
+
+
+def link_verdicts(drive: Drive) -> list[tuple[tuple[str, ...], Confidence]]:
+    return [
+        (verdict.suspects, verdict.confidence)
+        for verdict in drive.last.verdicts
+        if verdict.signature.startswith("slow_link")
+    ]
+
+
+def test_a_host_whose_link_is_slow_is_named_within_a_minute() -> None:
+    drive = of([], slow("rg_1.0", "rg_2.0"), slow("rg_0.0", "rg_1.0", busy=0.4)).run(42)
+    assert link_verdicts(drive) == [(("rg_1.0",), Confidence.LIKELY)]
+    (verdict,) = [v for v in drive.last.verdicts if v.signature.startswith("slow_link")]
+    assert verdict.reason.startswith(
+        "the link of node-rg_1 is slow: rg_1.0 sends to node-rg_2 at 0.1 MB/s (100.0 MB/s before)"
+    )
+    assert 10 < verdict.lost_s < 15
+    ((at_s, evict),) = drive.run(8).evicts  # once it has cost more than an eviction
+    assert (evict.group, evict.quarantine) == ("rg_1", ("node-rg_1",))
+    assert 44 <= at_s <= 47
+
+
+def test_a_link_that_was_never_faster_is_told_and_accuses_nobody() -> None:
+    both = slow("rg_1.0", "rg_2.0", "rg_0.0", best=100_000)
+    assert link_verdicts(of([], both).run(50)) == [(("rg_1.0",), Confidence.UNSURE)]
+
+
+@pytest.mark.parametrize(
+    "alters",
+    [
+        pytest.param(
+            (slow("rg_0.0", "rg_1.0"), slow("rg_1.0", "rg_2.0"), slow("rg_2.0", "rg_0.0")),
+            id="slow for all",
+        ),
+        pytest.param(
+            (slow("rg_1.0", "rg_2.0"), slow("rg_0.0", "rg_2.0", busy=0.35)), id="all send much"
+        ),
+        pytest.param((slow("rg_1.0", "rg_2.0", "rg_0.0", busy=0.5),), id="busy half the time"),
+    ],
+)
+def test_busy_links_name_nobody(alters: tuple[Alter, ...]) -> None:
+    drive = of([], *alters).run(60)
+    assert [found for found in link_verdicts(drive) if found[0] == ("rg_1.0",)] == []
+
+
+# -- groups that stay away -------------------------------------------------------------------------
+
+
+def gone(rank: str, at_tick: int) -> Alter:
+    """Its target is dropped."""
+
+    def alter(seen: Snapshot) -> Snapshot:
+        kept = tuple(each for each in seen.observations if each.rank != rank)
+        return replace(seen, observations=kept) if seen.tick >= at_tick else seen
+
+    return alter
+
+
+Close = Callable[[Drive], None]
+
+
+def test_a_group_that_is_gone_and_not_back_stays_an_open_incident() -> None:
+    drive = of([at(20, crash("rg_1.0"))], gone("rg_1.0", 40)).run(150)
+    incident = drive.incident("absent")
+    assert 80 <= drive.fired[incident.id] <= 85
+    assert incident.open
+    assert incident.verdict.reason.startswith("rg_1 is gone for")
+    assert incident.severity == "warning"
+    assert not drive.evicts
+
+
+def test_it_is_over_when_the_group_trains_again() -> None:
+    from tests.monitor.fleet import restart
+
+    drive = of([at(20, crash("rg_1.0")), at(100, restart("rg_1"))]).run(160)
+    incident = drive.incident("absent")
+    assert incident.resolution == "it trains again"
+
+
+def test_a_person_closes_it_and_it_stays_closed() -> None:
+    drive = of([at(20, crash("rg_1.0"))], gone("rg_1.0", 40)).run(100)
+    incident = drive.incident("absent")
+    assert drive.pipeline.close(incident.id, "ada", "the node is returned")
+    drive.run(60)
+    assert drive.seen[incident.id].resolution == "closed by ada: the node is returned"
+    assert [i.id for i in drive.seen.values() if i.kind == "absent"] == [incident.id]
+    assert not drive.pipeline.close(incident.id, "ada", "again")
