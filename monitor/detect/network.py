@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Final
 
 from lightkeeper.monitor.detect.history import History
-from lightkeeper.monitor.detect.links import rate_in_words
+from lightkeeper.monitor.detect.links import Edge, rate_in_words
 from lightkeeper.monitor.model.names import Host, RankName, group_of
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
 from lightkeeper.monitor.model.wording import listed, seconds
@@ -69,13 +69,18 @@ def parted(history: History) -> tuple[Verdict, ...]:
             reason=f"{reason}: {said}",
             brief=reason,
             confidence=Confidence.LIKELY if named else Confidence.UNSURE,
-            since_s=history.now_s - max(edge.connection.for_s for edge in edges),
+            since_s=history.now_s - max(map(_agreed_s, pairs.values())),
             victims=tuple(rank for rank in stands if not named or rank not in culprits),
             evidence={"source": "the kernels of both ends", "links": _in_words(pairs)},
             signature=f"link:{'/'.join(sorted(count))}",
             tie=tuple(sorted(tie)) if len(tie) > 1 else (),
         ),
     )
+
+
+def _agreed_s(edges: Iterable[Edge]) -> float:
+    """For how long both ends say so."""
+    return min(edge.connection.for_s for edge in edges)
 
 
 def _in_words(pairs: Iterable[tuple[Host, Host]]) -> str:
