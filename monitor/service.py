@@ -34,7 +34,7 @@ from lightkeeper.monitor.act.schedulers.base import Place
 from lightkeeper.monitor.act.schedulers.build import SchedulerOptions, StoredName, drivers
 from lightkeeper.monitor.act.schedulers.kubernetes import KubeUnusableError
 from lightkeeper.monitor.act.schedulers.reconcile import CordonReconciler
-from lightkeeper.monitor.act.targets import Registry
+from lightkeeper.monitor.act.targets import Registry, TargetsError, TargetsFile
 from lightkeeper.monitor.background import BackgroundWorker
 from lightkeeper.monitor.clock import SteadyClock
 from lightkeeper.monitor.decide.pipeline import Pipeline
@@ -110,6 +110,7 @@ class Options:
     store: Path | str | StorePlace
     """A SQLite file, or a database by URL."""
     lighthouse: str | None = None
+    targets: Path | None = None
     token: str | None = field(default=None, repr=False)
     group_tokens: Mapping[GroupName, str] = field(default_factory=dict, repr=False)
     ca_file: Path | None = None
@@ -236,6 +237,7 @@ def build(
 
     Raises:
         CaError: the CA file cannot be used.
+        TargetsError: the list of targets cannot be read.
         KubeUnusableError: Kubernetes cannot be used with these options.
         StartError: the audit log cannot be written.
     """
@@ -247,6 +249,9 @@ def build(
     registry, quarantine = Registry(clock, store), Quarantine(clock, store, options.config)
     registry.restore(remembered.targets, next(iter(remembered.runs), None))
     quarantine.take_over(remembered.quarantine, remembered.quarantine_events)
+    targets_file = None if options.targets is None else TargetsFile(options.targets)
+    if targets_file is not None:
+        registry.follow(targets_file.changed() or ())
 
     def may_change() -> bool:
         """Whether gate and schedulers may be changed now: not on standby, nor in observe mode."""
@@ -333,6 +338,7 @@ def build(
         rulebook=rules,
         pause=pause,
         vitals=VitalSigns((lambda: store.last_error, lease.lapse)),
+        targets_file=targets_file,
         lease=lease,
         gatekeeper=gatekeeper,
         schedulers=reconcilers,
@@ -449,7 +455,7 @@ class Service:
     def _open(self) -> None:
         try:
             self._start()
-        except (ServeError, StoreError, CaError, KubeUnusableError) as exc:
+        except (ServeError, StoreError, TargetsError, CaError, KubeUnusableError) as exc:
             self._stack.close()
             raise StartError(str(exc)) from exc
         except BaseException:

@@ -36,7 +36,7 @@ from lightkeeper.monitor.model.names import GroupName, one_line
 from lightkeeper.monitor.model.observation import Failure
 
 NO_GROUP: Final = GroupName("")
-"""The gate: it is asked with the monitor's own token."""
+"""The gate, or a WorkerServer not identified yet: it is asked with the monitor's own token."""
 
 
 class Tokens:

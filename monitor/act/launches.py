@@ -11,22 +11,27 @@ decide: who died before another was born was never in a world with it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 from urllib.parse import urlsplit
 
 from lightkeeper.monitor.model.names import GroupName, RankName
-from lightkeeper.monitor.model.plain import readable
 from lightkeeper.worker_server.wire import UNNAMED, Claim, Identity
 
 _NO_CLAIM: Final = Claim()
 
 
-@readable
+class Source(StrEnum):
+    LEASE = "lease"
+    FILE = "file"
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     identity: Identity
     url: str
     lease_s: float
+    source: Source
     heard_s: float
     """Unix time of the last renewal."""
     born_s: float | None = None
@@ -38,7 +43,7 @@ class Target:
     proved: bool = False
     """Whether it knows the secret of its incarnation."""
     bringer: str = ""
-    """The address, or IPv6 network, from which it first registered; empty: not known."""
+    """The address, or IPv6 network, from which it first registered; empty: a list of targets."""
 
     @property
     def dead(self) -> bool:
@@ -85,12 +90,15 @@ def same_launch(rank: Target, other: Target) -> bool | None:
     a, b = rank.claim, other.claim
     if a.launcher and a.launcher == b.launcher and rank.address == other.address:
         return True
-    if a.launch != b.launch:
+    listed = Source.FILE in (rank.source, other.source)  # an address in a list claims nothing
+    if a.launch != b.launch and not listed:
         return False
-    if a.meeting != b.meeting and (not a.launch or (a.meeting and b.meeting)):
+    if a.meeting and b.meeting and a.meeting != b.meeting:
         return False
-    if a.launch:
+    if a.launch and b.launch:
         return True
+    if a.meeting != b.meeting and not listed:
+        return False
     return False if over_before(rank, other) or over_before(other, rank) else None
 
 

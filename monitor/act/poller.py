@@ -6,7 +6,7 @@ The number of requests at once is limited. Targets not asked by the deadline com
 sweep. Those that did not answer in time come last: else they would hold up the others in every
 sweep. Sickness is data: whatever a target does, its Observation says so, and no other Observation
 is late or missing because of it. The same sweep fetches the flight records that the previous tick
-asked for (tier 2).
+asked for (tier 2), and asks the URLs whose rank is not known yet.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 from msgspec.json import decode
 
-from lightkeeper.monitor.act.http import Fetcher, FetchError, Question
+from lightkeeper.monitor.act.http import NO_GROUP, Fetcher, FetchError, Question
 from lightkeeper.monitor.act.launches import Target
 from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import GroupName, Host, RankName, one_line
@@ -36,6 +36,7 @@ from lightkeeper.worker_server.wire import (
     FlightRecord,
     HostReader,
     HostReport,
+    Identity,
     StateReport,
     StepLog,
     parse_flight_record,
@@ -75,6 +76,8 @@ class Sweep:
     observations: tuple[Observation, ...]
     """One for each target, in the targets' order."""
     records: Mapping[RankName, FlightRecord | Unreachable]
+    identified: tuple[tuple[str, Identity], ...]
+    """URLs whose rank was not known, and the rank that answered."""
     steps: Mapping[RankName, StepLog | Unreachable] = field(default_factory=dict)
     """The past steps that were asked for, reduced to those with pauses."""
 
@@ -157,6 +160,13 @@ class Poller:
         """URL of a WorkerServer that answered for its host -> the incarnations that it reported."""
         self._dumb: dict[str, float] = {}
         """URL of one that did not answer for its host -> not asked to until; monotonic time."""
+        self._failed: dict[str, int] = {}
+        """URL whose rank is unknown -> unanswered requests."""
+        self._unidentified: frozenset[str] = frozenset()
+        self._not_all_known: set[str | None] = set()
+        """Addresses of the unidentified URLs."""
+        self._overheard: dict[str, Identity] = {}
+        """Unidentified URLs that a WorkerServer at the same address reported in this sweep."""
         self._left: frozenset[RankName] = frozenset()
         """Ranks not asked in the last sweep."""
         self._silent: frozenset[RankName] = frozenset()
@@ -170,6 +180,7 @@ class Poller:
         *,
         deadline_s: float,
         wanted: Sequence[RankName] = (),
+        unidentified: Sequence[str] = (),
         past: Sequence[RankName] = (),
         watched: Sequence[RankName] = (),
     ) -> Sweep:
@@ -183,24 +194,56 @@ class Poller:
 
         async def look() -> Sweep:
             end = time.monotonic() + deadline_s
+            self._unidentified, self._overheard = frozenset(unidentified), {}
+            self._not_all_known = {_address(url) for url in unidentified}
             chosen = {*wanted, *past}
             of = {t.identity.rank: t for t in targets if t.identity.rank in chosen}
             asked, early = (
                 [of[rank] for rank in dict.fromkeys(ranks[:RECORDS_AT_ONCE]) if rank in of]
                 for ranks in (wanted, past)
             )
-            observations, records, steps = await asyncio.gather(
+            observations, records, answers, steps = await asyncio.gather(
                 self._observe(targets, frozenset(watched), end),
                 asyncio.gather(*(self._record(target, end) for target in asked)),
+                self._identify(unidentified, end),
                 asyncio.gather(*(self._steps(target, end) for target in early)),
             )
             return Sweep(
                 observations=observations,
                 records=dict(zip((target.rank for target in asked), records, strict=True)),
+                identified=tuple((self._overheard | answers).items()),  # a direct answer wins
                 steps=dict(zip((target.rank for target in early), steps, strict=True)),
             )
 
         return self._fetcher.submit(look()).result(timeout=deadline_s + _LOOP_LATE_S)
+
+    async def _identify(self, urls: Sequence[str], end: float) -> dict[str, Identity]:
+        """Ask which rank answers at each URL; URLs that failed before come last.
+
+        With more than `_AT_ONCE` URLs, one at each address is asked first. The others follow if
+        that address's answer for its host does not report them.
+        """
+        turns, wanted = asyncio.Semaphore(_AT_ONCE), set(urls)
+        self._failed = {url: times for url, times in self._failed.items() if url in wanted}
+        states: dict[str, StateReport | Unreachable] = {}
+        asked = sorted(urls, key=lambda url: self._failed.get(url, 0))
+        if len(asked) > _AT_ONCE:
+            spoken = {_address(url) for url in self._covers}
+            first = {_address(url): url for url in reversed(asked)}
+            asked = [u for u in asked if _address(u) in spoken or first[_address(u)] == u]
+
+        async def ask(url: str) -> None:
+            async with turns:
+                if time.monotonic() >= end:
+                    return
+                states[url] = state = await self._state(url, NO_GROUP, end)
+                if isinstance(state, Unreachable):
+                    self._failed[url] = self._failed.get(url, 0) + 1
+
+        await asyncio.gather(*map(ask, asked))
+        return {
+            url: state.identity for url, state in states.items() if isinstance(state, StateReport)
+        }
 
     async def _observe(
         self, targets: Sequence[Target], watched: frozenset[RankName], end: float
@@ -221,7 +264,7 @@ class Poller:
         if self._planned is None or self._planned[0] != others:
             self._planned = others, self._plan(others)
         todo.extend(self._planned[1])
-        if self._dumb:  # the plan depends on these too
+        if self._dumb or self._unidentified:  # the plan depends on these too
             self._planned = None
         seen = await _Round(self, todo, end, self._silent).seen()
         observations = tuple(
@@ -240,31 +283,31 @@ class Poller:
         )
         return observations
 
-    def _speaks_for(self, who: Target) -> tuple[Host, str | None, str | None]:
+    def _speaks_for(self, who: Identity, url: str) -> tuple[Host, str | None, str | None]:
         """A key: ranks that have it in common may report each other.
 
         The address counts because a rank may claim any host name. The token counts because a rank
         must not speak for ranks whose token it need not know.
         """
-        identity = who.identity
-        return identity.host, _address(who.url), self._fetcher.tokens.of(identity.group)
+        return who.host, _address(url), self._fetcher.tokens.of(who.group)
 
     def _plan(self, targets: Sequence[Target]) -> list[_Questions]:
         """Choose whom to ask: one WorkerServer of each host, and another one for the ranks of the
         host that the first did not know (another container, another run directory).
         """
-        hosts = grouped((self._speaks_for(each), each) for each in targets)
+        hosts = grouped((self._speaks_for(each.identity, each.url), each) for each in targets)
         plan: list[_Questions] = []
-        for members in hosts.values():
+        for (_, address, _), members in hosts.items():
+            few = 0 if address in self._not_all_known else 1
             uncovered = {target.identity.life: target for target in members}
             for speaker in members:
                 lives = self._covers.get(speaker.url, ())
                 covered = [uncovered.pop(life) for life in lives if life in uncovered]
                 if covered:
-                    plan.append(_Questions(speaker if len(covered) > 1 else None, tuple(covered)))
+                    plan.append(_Questions(speaker if len(covered) > few else None, tuple(covered)))
             remaining = tuple(uncovered.values())
             able = (target for target in remaining if target.url not in self._dumb)
-            plan.append(_Questions(next(able, None) if len(remaining) > 1 else None, remaining))
+            plan.append(_Questions(next(able, None) if len(remaining) > few else None, remaining))
         return plan
 
     async def ask_host(
@@ -285,6 +328,15 @@ class Poller:
         reports = {e.report.identity.life: e.report for e in said.entries if e.report}
         if reports.keys() != self._covers.get(speaker.url):
             self._covers[speaker.url], self._planned = frozenset(reports), None
+        if self._unidentified:
+            place = self._speaks_for(speaker.identity, speaker.url)
+            self._overheard |= {
+                e.url: e.report.identity
+                for e in said.entries
+                if e.report
+                and e.url in self._unidentified
+                and self._speaks_for(e.report.identity, e.url) == place
+            }
         return {
             target.identity.rank: _observed(target, report, took_s)
             for target in targets
@@ -293,23 +345,21 @@ class Poller:
 
     async def ask_rank(self, target: Target, end: float) -> Observation:
         began = time.monotonic()
-        outcome = await self._own(target, PATH_STATE, end, STATE_MAX_BYTES, _state_of)
+        outcome = _recognise(target, await self._state(target.url, target.identity.group, end))
         took_s = round(time.monotonic() - began, 6)  # more digits only fill the journal
         return _observed(target, outcome, took_s)
 
     async def _record(self, target: Target, end: float) -> FlightRecord | Unreachable:
-        return await self._own(target, PATH_FLIGHT_RECORDER, end, RECORD_MAX_BYTES, _record_of)
+        url, group = target.url + PATH_FLIGHT_RECORDER, target.identity.group
+        return _recognise(target, await self._get(url, group, end, RECORD_MAX_BYTES, _record_of))
 
     async def _steps(self, target: Target, end: float) -> StepLog | Unreachable:
-        log = await self._own(target, PATH_STEPS, end, STEPS_MAX_BYTES, _steps_of)
+        url, group = target.url + PATH_STEPS, target.identity.group
+        log = _recognise(target, await self._get(url, group, end, STEPS_MAX_BYTES, _steps_of))
         return with_pauses(log) if isinstance(log, StepLog) else log
 
-    async def _own(
-        self, target: Target, path: str, end: float, most_bytes: int, read: Callable[[bytes], T]
-    ) -> T | Unreachable:
-        """What a rank's own WorkerServer says there."""
-        url, group = target.url + path, target.identity.group
-        return _recognise(target, await self._get(url, group, end, most_bytes, read))
+    async def _state(self, url: str, group: GroupName, end: float) -> StateReport | Unreachable:
+        return await self._get(url + PATH_STATE, group, end, STATE_MAX_BYTES, _state_of)
 
     async def _get(
         self, url: str, group: GroupName, end: float, max_bytes: int, read: Callable[[bytes], Said]

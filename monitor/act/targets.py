@@ -1,4 +1,4 @@
-"""Who is polled: the ranks that registered with a lease.
+"""Who is polled: ranks that registered with a lease, and those of a `file_sd` list.
 
 Theory of operation. A rank name belongs to one incarnation at a time. The incarnation that
 registered *first* is the oldest: a new one replaces it at once, and from then on the old one's
@@ -23,13 +23,15 @@ import logging
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from ipaddress import ip_network
+from pathlib import Path
 from typing import Any, Final
 
 from lightkeeper.monitor.act.launches import (
+    Source,
     Target,
     older,
     over_before,
@@ -40,7 +42,6 @@ from lightkeeper.monitor.act.launches import (
 from lightkeeper.monitor.clock import Clock
 from lightkeeper.monitor.model.names import GroupName, RankName, RunId
 from lightkeeper.monitor.model.observation import Observation
-from lightkeeper.monitor.model.plain import from_plain, to_plain
 from lightkeeper.monitor.model.run import Run
 from lightkeeper.monitor.store.store import Store
 from lightkeeper.worker_server.wire import (
@@ -49,7 +50,10 @@ from lightkeeper.worker_server.wire import (
     Identity,
     Registration,
     StateReport,
+    WireError,
     digest,
+    parse_claim,
+    parse_identity,
     routed,
 )
 
@@ -72,20 +76,39 @@ class Registered(StrEnum):
     HASTY = "hasty"  # its address registers more ranks than one address may
 
 
+def rank_of(body: Mapping[str, Any]) -> RankName | None:
+    """The rank of a stored target; None: written by another version."""
+    try:
+        return parse_identity(body["identity"]).rank
+    except (WireError, KeyError, TypeError, ValueError):
+        return None
+
+
 def target_to_json(target: Target, superseded: Sequence[str]) -> dict[str, Any]:
     """A target for the store, with the incarnations that had the name before."""
-    lasting = replace(target, heard_s=0.0, died_s=None)
-    return {**to_plain(lasting), "superseded": list(superseded)}
+    body = asdict(target)
+    del body["heard_s"], body["died_s"]
+    return {**body, "source": str(target.source), "superseded": list(superseded)}
 
 
 def target_from_json(body: Mapping[str, Any], heard_s: float) -> tuple[Target, tuple[str, ...]]:
     """A stored target, and the incarnations that had the name before.
 
     Raises:
-        TypeError, ValueError: written by another version.
+        WireError, KeyError, TypeError, ValueError: written by another version.
     """
-    target = replace(from_plain(Target, body), heard_s=heard_s)
-    return target, tuple(str(item) for item in body.get("superseded", ()))
+    target = Target(
+        identity=parse_identity(body["identity"]),
+        url=str(body["url"]),
+        lease_s=float(body["lease_s"]),
+        source=Source(body["source"]),
+        heard_s=heard_s,
+        born_s=None if body.get("born_s") is None else float(body["born_s"]),
+        claim=parse_claim(body.get("claim", {})),
+        proved=bool(body.get("proved")),
+        bringer=str(body.get("bringer", "")),
+    )
+    return target, tuple(str(item) for item in body["superseded"])
 
 
 log = logging.getLogger(__name__)
@@ -175,6 +198,8 @@ class Registry:
         """Incarnations that want a living rank's name, group or monitor -> first seen."""
         self._answered: dict[RankName, float] = {}
         """Unix time of the last good answer to a poll."""
+        self._file_urls: dict[str, None] = {}
+        self._strangers: set[str] = set()
         self._brought: Counter[str] = Counter()
         """Targets by bringer."""
         self._new: Counter[str] = Counter()
@@ -189,7 +214,7 @@ class Registry:
         """Add targets that an earlier or another monitor saved, if their rank is not known here.
 
         Each has one lease to answer or to renew, without the grace: nobody knows for how long
-        the monitor was away.
+        the monitor was away. Targets of a file come back with the file.
         """
         heard_s, restored = self._clock.now_s() - LAPSE_GRACE_S, 0
         with self._lock:
@@ -200,10 +225,10 @@ class Registry:
                 target, superseded = target_from_json(body, heard_s)
                 if (target.born_s or 0.0) > heard_s + LAPSE_GRACE_S:  # the clock was set back
                     target = replace(target, born_s=None)
-            except (TypeError, ValueError):
+            except (WireError, KeyError, TypeError, ValueError):
                 continue  # written by another version: its next renewal restores it
             with self._lock:
-                if target.rank not in self._targets:
+                if target.source is Source.LEASE and target.rank not in self._targets:
                     self._put(target)
                     self._superseded[target.rank] = superseded
                     restored += 1
@@ -211,11 +236,11 @@ class Registry:
 
     def save_all(self, stored: Sequence[Mapping[str, Any]]) -> None:
         """Write every target that the store lacks or has differently: this monitor writes now."""
-        saved = {json.dumps(body, sort_keys=True) for body in stored}
+        saved = {rank_of(body): body for body in stored}
         with self._lock:
             for rank, target in self._targets.items():
                 body = target_to_json(target, self._superseded.get(rank, ()))
-                if json.dumps(body, sort_keys=True) not in saved:
+                if body != saved.get(rank):
                     self._store.save_target(rank, body)
 
     def register(self, registration: Registration, address: str = "") -> Registered:
@@ -227,7 +252,7 @@ class Registry:
         died_s = None if registration.dead_age_s is None else now_s - registration.dead_age_s
         claim = registration.claim or Claim()
         target = Target(
-            identity, registration.url, lease_s, now_s, born_s, died_s,
+            identity, registration.url, lease_s, Source.LEASE, now_s, born_s, died_s,
             claim=replace(claim, secret=""), proved=digest(claim.secret) == identity.incarnation,
             bringer=_network(address),
         )  # fmt: skip
@@ -290,6 +315,7 @@ class Registry:
             first = old.bringer or target.bringer
             target = replace(target, died_s=target.died_s or old.died_s, bringer=first)
         self._put(target)
+        self._strangers.discard(target.url)
         if self._left.get(rank) == target.identity.incarnation:
             del self._left[rank]
         body = target_to_json(target, self._superseded.get(rank, ()))
@@ -324,6 +350,8 @@ class Registry:
             taken = old is not None and self._lives(old)
             alone = taken or not self._has_company(target)
             return Registered.OVER if alone else None
+        if target.source is Source.FILE:
+            return None  # the operator's list, and it has just answered there
         return self._rivalled(target, old)
 
     def _has_company(self, dead: Target) -> bool:
@@ -385,7 +413,8 @@ class Registry:
 
     def _moves_unproved(self, target: Target, old: Target) -> bool:
         """Whether somebody takes a living incarnation to another address without its secret."""
-        return not target.proved and old.url != target.url and self._lives(old)
+        unproved = target.source is Source.LEASE and not target.proved
+        return unproved and old.url != target.url and self._lives(old)
 
     def _is_hasty(self, bringer: str) -> bool:
         minute = int(self._clock.now_s() // 60)
@@ -594,7 +623,8 @@ class Registry:
             silent = tuple(
                 target
                 for target in self._targets.values()
-                if now_s - self._heard_s(target) > target.lease_s + LAPSE_GRACE_S
+                if target.source is Source.LEASE
+                and now_s - self._heard_s(target) > target.lease_s + LAPSE_GRACE_S
             )
             for target in silent:
                 self._drop(target.rank)
@@ -620,3 +650,92 @@ class Registry:
             if self._left.get(rank) == incarnation:
                 return Registered.LEFT
             return Registered.UNKNOWN
+
+    # -- targets of a file ------------------------------------------------------------------
+
+    def follow(self, urls: Sequence[str]) -> None:
+        """Poll exactly these URLs as file targets; those no longer listed are dropped."""
+        with self._lock:
+            self._file_urls = dict.fromkeys(urls)
+            unlisted = [
+                target.rank
+                for target in self._targets.values()
+                if target.source is Source.FILE and target.url not in self._file_urls
+            ]
+            for rank in unlisted:
+                self._drop(rank)
+
+    def unidentified(self) -> tuple[str, ...]:
+        """URLs of the file whose rank is not known, or no longer known."""
+        with self._lock:
+            identified = {target.url for target in self._targets.values()} - self._strangers
+            return tuple(url for url in self._file_urls if url not in identified)
+
+    def estrange(self, target: Target) -> None:
+        """Another rank answered at a file target's URL: identify it again."""
+        if target.source is Source.FILE:
+            with self._lock:
+                self._strangers.add(target.url)
+
+    def identify(self, url: str, identity: Identity) -> None:
+        """Register the rank that answered at a URL of the file."""
+        with self._lock:
+            if url in self._file_urls:
+                self._admit(Target(identity, url, LEASE_MAX_S, Source.FILE, self._clock.now_s()))
+
+
+# -- file sd -----------------------------------------------------------------------------------
+
+
+class TargetsError(Exception):
+    """A `file_sd` list that cannot be read; the message is one line for a person."""
+
+
+class TargetsFile:
+    """A Prometheus `file_sd` JSON list, read again whenever it changes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp: tuple[int, int] | None = None
+
+    def changed(self) -> tuple[str, ...] | None:
+        """The URLs, when the file is new or has changed; None when it has not.
+
+        Raises:
+            TargetsError: it cannot be read or is not a `file_sd` list.
+        """
+        try:
+            stat = self._path.stat()
+            stamp = (stat.st_mtime_ns, stat.st_size)
+            if stamp == self._stamp:
+                return None
+            urls = parse_file_sd(self._path.read_text(encoding="utf-8"))
+        except OSError as exc:
+            raise TargetsError(f"cannot read targets file {self._path}: {exc.strerror}") from exc
+        except ValueError as exc:
+            raise TargetsError(f"targets file {self._path}: {exc}") from exc
+        self._stamp = stamp  # a list that cannot be read is tried and reported again
+        return urls
+
+
+def parse_file_sd(text: str) -> tuple[str, ...]:
+    """URLs of a Prometheus `file_sd` list: `[{"targets": ["host:port"], "labels": {...}}]`.
+
+    Raises:
+        ValueError: not such a list.
+    """
+    try:
+        entries = json.loads(text)
+    except RecursionError as exc:
+        raise ValueError("nested too deeply") from exc
+    if not isinstance(entries, list):
+        raise ValueError('expected a list of {"targets": ["host:port", ...]}')  # noqa: TRY004
+    urls: dict[str, None] = {}
+    for entry in entries:
+        addresses = entry.get("targets") if isinstance(entry, dict) else None
+        if not isinstance(addresses, list) or not all(isinstance(a, str) for a in addresses):
+            raise ValueError('an entry has no "targets": ["host:port", ...]')
+        for address in addresses:
+            url = address if address.startswith(("http://", "https://")) else f"http://{address}"
+            urls[url.rstrip("/")] = None
+    return tuple(urls)

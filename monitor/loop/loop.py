@@ -78,9 +78,16 @@ class Observing:
         """What is known about the Lighthouse over all ticks."""
 
     def refresh_targets(self) -> None:
-        """Drop ranks that were silent for too long."""
-        for target in self._components.registry.expire():
+        """Drop ranks that were silent for too long; follow the list of those that do not register.
+
+        Raises:
+            TargetsError: the list cannot be read.
+        """
+        registry, listed = self._components.registry, self._components.targets_file
+        for target in registry.expire():
             log.warning("%s is dropped: silent and its lease over", target.rank)
+        if listed is not None and (urls := listed.changed()) is not None:
+            registry.follow(urls)
 
     def look(
         self,
@@ -113,6 +120,7 @@ class Observing:
             targets,
             deadline_s=deadline_s,
             wanted=wanted,
+            unidentified=components.registry.unidentified(),
             past=past,
             watched=watched,
         )
@@ -163,8 +171,14 @@ class Observing:
             if not isinstance(seen.outcome, StateReport) and seen.outcome.reason in _GONE
         )
         for seen in sweep.observations:
-            if not isinstance(seen.outcome, StateReport):
-                self._components.instruments.poll_failures.labels(str(seen.outcome.reason)).inc()
+            if isinstance(seen.outcome, StateReport):
+                continue
+            self._components.instruments.poll_failures.labels(str(seen.outcome.reason)).inc()
+            target = registry.get(seen.rank)
+            if seen.outcome.reason in (Failure.STRANGER, Failure.RENAMED) and target is not None:
+                registry.estrange(target)
+        for url, identity in sweep.identified:
+            registry.identify(url, identity)
 
 
 # -- who acts ------------------------------------------------------------------------------------

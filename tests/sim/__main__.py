@@ -1,6 +1,6 @@
 """`python -m tests.sim RANKS`: a real monitor over a simulated fleet on real HTTP; what it costs.
 
-A fleet in this process, a monitor in its own (observing, with a store that knows them). Prints one JSON
+A fleet in this process, a monitor in its own (observing, a file of targets). Prints one JSON
 object: CPU seconds of the monitor per second, its memory, how many ranks it saw a tick, how long
 page and API took, and when it named a rank that was made to hang.
 """
@@ -96,12 +96,13 @@ async def _run(args: argparse.Namespace) -> dict[str, Any]:
     await fleet.serve()
     clients: list[asyncio.Task[None]] = []
     with tempfile.TemporaryDirectory() as folder:
-        fleet.write_store(Path(folder, "m.db"))
+        targets = Path(folder, "targets.json")
+        fleet.write_targets(targets)
         port = free_port()
         command = [
             sys.executable, "-m", "lightkeeper.monitor.cli", "monitor",
             "--bind", f"127.0.0.1:{port}",
-            "--store", f"{folder}/m.db", "--observe",
+            "--store", f"{folder}/m.db", "--targets", str(targets), "--observe",
             "--tick", str(args.tick),
         ]  # fmt: skip
         with Path(folder, "log").open("wb") as log:

@@ -17,11 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from lightkeeper.monitor.act.launches import Target
-from lightkeeper.monitor.act.targets import target_to_json
-from lightkeeper.monitor.model.names import RunId
-from lightkeeper.monitor.model.run import Run
-from lightkeeper.monitor.store.store import Store
 from lightkeeper.worker_server import wire
 from tests.sim.hostile import odd_state
 
@@ -108,14 +103,9 @@ class Fleet:
         rank.hangs_s = self.began_s + step * STEP_S
         self.stands_s = rank.hangs_s + _COMPUTES * STEP_S
 
-    def write_store(self, path: Path) -> None:
-        """A store in which all have registered, as after a restart of the monitor."""
-        store, now_s = Store(path), time.time()
-        store.save_run(Run(RunId("sim"), "sim", now_s))
-        for rank in self.ranks:
-            target = Target(wire.parse_identity(self._identity(rank)), rank.url, 3600.0, now_s)
-            store.save_target(target.rank, target_to_json(target, ()))
-        store.close()
+    def write_targets(self, path: Path) -> None:
+        """A file_sd list of all WorkerServers."""
+        path.write_text(json.dumps([{"targets": [rank.url for rank in self.ranks]}]))
 
     # -- what a rank says ----------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from lightkeeper.monitor.act.lighthouse import Lighthouse
 from lightkeeper.monitor.act.poller import Poller
 from lightkeeper.monitor.act.quarantine import PauseSwitch, Quarantine
 from lightkeeper.monitor.act.release import Releaser
-from lightkeeper.monitor.act.targets import Registered, Registry
+from lightkeeper.monitor.act.targets import Registered, Registry, TargetsFile
 from lightkeeper.monitor.clock import SteadyClock
 from lightkeeper.monitor.decide.pipeline import TickResult
 from lightkeeper.monitor.decide.view import NotPossible, View
@@ -416,7 +416,9 @@ def test_a_crash_of_the_reckoning_leaves_the_page_as_fresh_as_ever(
     assert [trouble.partition(":")[0] for trouble in bench.view.troubles] == ["goodput failed"]
 
 
-@pytest.mark.parametrize(("part", "broken"), [("sweep", "poller"), ("view", "quarantine")])
+@pytest.mark.parametrize(
+    ("part", "broken"), [("sweep", "poller"), ("targets", "targets_file"), ("view", "quarantine")]
+)
 def test_a_crash_of_any_part_is_counted_and_the_loop_goes_on(
     bench: Bench, part: str, broken: str
 ) -> None:
@@ -483,6 +485,25 @@ def test_an_away_lighthouse_is_data(bench: Bench, lighthouse: FakeLighthouse) ->
     lighthouse.close()
     bench.keeper.tick()
     assert isinstance(bench.judge.seen[0].lighthouse, LighthouseAway)
+
+
+def test_a_listed_target_is_found_and_followed_through_a_restart(
+    bench: Bench, fleet: FakeFleet, tmp_path: Path
+) -> None:
+    rank = fleet.add()
+    listed = tmp_path / "targets.json"
+    listed.write_text(f'[{{"targets": ["{rank.url}"]}}]')
+    bench.with_components(targets_file=TargetsFile(listed))
+    bench.keeper.tick()
+    bench.keeper.tick()
+    assert [
+        observation.report is not None for observation in bench.judge.seen[-1].observations
+    ] == [True]
+    rank.restart("two")
+    for _ in range(3):
+        bench.keeper.tick()
+    (seen,) = bench.judge.seen[-1].observations
+    assert seen.report == rank.report()
 
 
 # -- by hand, and the schedule --------------------------------------------------------------------
