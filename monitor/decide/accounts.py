@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from lightkeeper.monitor.model.eviction import KEEPER, DecisionRow, Eviction, Guard, Hold
+from lightkeeper.monitor.model.eviction import KEEPER, DecisionRow, Eviction, Guard, Hold, rulings
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.verdict import Kind
 
@@ -74,7 +74,7 @@ def account(
     return IncidentAccount(
         decided_by=by,
         why=why,
-        outcome=_tried(incident, tried) if asked else _outcome(incident, rows),
+        outcome=_tried(incident, tried) if asked else _outcome(incident, rulings(rows)),
         lost=lost,
         final=over or (back and not incident.open),
     )
