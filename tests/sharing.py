@@ -60,7 +60,10 @@ TOGETHER: Final = {
     "endings": ("tests/worker_server/test_with_torch.py", "tests/worker_server/test_last_words.py"),
     "ddp": ("tests/examples/test_ddp.py",),
     "fates": ("tests/worker_server/test_matrix.py",),
-    "torchft": ("tests/worker_server/test_torchft.py",),
+    "torchft": (
+        "tests/worker_server/test_torchft.py",
+        "tests/worker_server/test_exchange.py",
+    ),
     "recipes": ("tests/examples/test_kubernetes.py",),
     "records": ("tests/worker_server/test_records.py",),
     "transfers": ("tests/worker_server/test_transfers.py",),

@@ -645,7 +645,7 @@ class Trouble(StrEnum):
 ADDRESSES_MOST: Final = 8
 CONNECTIONS_MOST: Final = 8
 """Of a state: the odd ones."""
-_End = Annotated[str, Meta(max_length=64, pattern="^[!-~]*$")]
+_End = Annotated[str, Meta(max_length=64, pattern="^[!-~]*(?!\\n)$")]
 _Short = Annotated[str, Meta(max_length=32)]
 
 

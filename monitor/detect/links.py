@@ -23,6 +23,7 @@ from lightkeeper.worker_server.wire import Connection, Trouble
 
 _BROKEN: Final = frozenset({Trouble.UNACKNOWLEDGED, Trouble.UNANSWERED})
 _LOOPBACK: Final = ("127.", "::1")
+_Claim = tuple[str, Host]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,22 +110,28 @@ def links_of(tracks: Iterable[RankTrack]) -> Links:
 
 
 def addresses_of(tracks: Iterable[RankTrack]) -> tuple[str, ...]:
-    """Addresses of the hosts of these ranks, and loopback; sorted."""
-    return tuple(sorted({*_hosts(tuple(tracks)), "127.0.0.1", "::1"}))
+    """Addresses of the hosts of these ranks, also those that two claim, and loopback; sorted."""
+    polled, said = _claims(tuple(tracks))
+    return tuple(sorted({address for address, _ in (*polled, *said)} | {"127.0.0.1", "::1"}))
 
 
 def _hosts(tracks: Sequence[RankTrack]) -> dict[str, Host]:
     """Address -> host; one that two hosts claim is neither's."""
-    polled = [(_polled(track), track.identity.host) for track in tracks]
+    polled, said = _claims(tracks)
     reached = {address for address, _ in polled}
-    said = (
+    return _unique([*polled, *(claim for claim in said if claim[0] not in reached)])
+
+
+def _claims(tracks: Sequence[RankTrack]) -> tuple[list[_Claim], list[_Claim]]:
+    """Where this monitor reaches hosts, and what their ranks say."""
+    polled = [(_polled(track), track.identity.host) for track in tracks]
+    said = [
         (address, track.identity.host)
         for track in tracks
         if track.report is not None
         for address in track.report.addresses
-        if address not in reached
-    )
-    return _unique(chain(polled, said))
+    ]
+    return polled, said
 
 
 def _polled(track: RankTrack) -> str:
@@ -132,7 +139,7 @@ def _polled(track: RankTrack) -> str:
     return urlsplit(url).hostname or ""
 
 
-def _unique(claims: Iterable[tuple[str, Host]]) -> dict[str, Host]:
+def _unique(claims: Iterable[_Claim]) -> dict[str, Host]:
     owners: dict[str, set[Host]] = {}
     for address, host in claims:
         owners.setdefault(address, set()).add(host)

@@ -2,7 +2,8 @@
 
 Who has broken links to several hosts, each confirmed by its other end, is the culprit; of two hosts
 that only miss each other, either may be. A host to or from which all slow connections lead is held
-back by its own link; where all are slow, nobody is named. Hosts that nobody hears any more are
+back by its own link; where all are slow, nobody is named. Of a host's ranks those are named whose
+own kernel says so: a rank may call its host by another's name. Hosts that nobody hears any more are
 reported by `dead`.
 """
 
@@ -14,7 +15,7 @@ from itertools import chain
 from typing import Final
 
 from lightkeeper.monitor.detect.history import History
-from lightkeeper.monitor.detect.links import rate_in_words
+from lightkeeper.monitor.detect.links import Edge, rate_in_words
 from lightkeeper.monitor.model.names import Host, RankName, group_of
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
 from lightkeeper.monitor.model.wording import listed, seconds
@@ -49,7 +50,7 @@ def parted(history: History) -> tuple[Verdict, ...]:
     edges = sorted(chain.from_iterable(pairs.values()), key=lambda edge: edge.rank)
     named = most > 1 and (not others or others[0][1] < most)
     if named:
-        culprits = tuple(t.rank for t in history.present() if t.identity.host == host)
+        culprits = tuple(sorted({edge.rank for edge in edges if edge.host == host}))
         missed = sorted(set(count) - {host})
         reason = f"{host} cannot reach {listed(missed)}, which reach each other: its link is broken"
     else:
@@ -68,13 +69,18 @@ def parted(history: History) -> tuple[Verdict, ...]:
             reason=f"{reason}: {said}",
             brief=reason,
             confidence=Confidence.LIKELY if named else Confidence.UNSURE,
-            since_s=history.now_s - max(edge.connection.for_s for edge in edges),
+            since_s=history.now_s - max(map(_agreed_s, pairs.values())),
             victims=tuple(rank for rank in stands if not named or rank not in culprits),
             evidence={"source": "the kernels of both ends", "links": _in_words(pairs)},
             signature=f"link:{'/'.join(sorted(count))}",
             tie=tuple(sorted(tie)) if len(tie) > 1 else (),
         ),
     )
+
+
+def _agreed_s(edges: Iterable[Edge]) -> float:
+    """For how long both ends say so."""
+    return min(edge.connection.for_s for edge in edges)
 
 
 def _in_words(pairs: Iterable[tuple[Host, Host]]) -> str:
@@ -110,8 +116,8 @@ def slow_link(history: History) -> tuple[Verdict, ...]:
     if len(common) != 1:
         return ()
     (host,) = common
-    culprits = tuple(t.rank for t in history.present() if t.identity.host == host)
     own = [edge for edge in lasting if edge.host == host]
+    culprits = tuple(sorted({edge.rank for edge in own}))
     edge = max(own, key=lambda edge: edge.connection.busy)
     row = edge.connection
     if row.busy < _BUSY:

@@ -317,19 +317,23 @@ def made_up(busy_s: float, acknowledged: int, own: int) -> TcpSocket:
     )  # fmt: skip
 
 
-def test_a_connection_that_is_busy_for_most_of_the_time_is_slow_with_its_rate(
+def test_a_groups_connection_that_is_busy_for_much_of_the_time_is_slow_with_its_rate(
     opened: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours, _ = connected(opened)
-    at, now_s = mine(), time.monotonic()
-    seen: list[tuple[Trouble, int, float]] = []
-    for second, busy_s, acknowledged in ((0, 5.0, 0), (5, 9.0, 4_000), (10, 14.0, 9_000),
-                                         (15, 14.1, 90_000)):  # fmt: skip
-        row = made_up(busy_s, acknowledged, inode(ours))
-        monkeypatch.setattr(network, "tcp_sockets", lambda row=row: iter([row]))
+    (ours, _), (data, _) = connected(opened), connected(opened)
+    at, now_s = mine({str(inode(ours)): "across", "odd": "across"}), time.monotonic()
+    seen: list[Connection] = []
+    for second, busy_s, acknowledged in (
+        (0, 5.0, 0), (5, 5.1, 900_000), (10, 9.1, 940_000), (15, 14.1, 990_000),
+        (20, 14.2, 1_890_000),
+    ):  # fmt: skip
+        rows = [made_up(busy_s, acknowledged, inode(each)) for each in (ours, data)]
+        monkeypatch.setattr(network, "tcp_sockets", lambda rows=rows: iter(rows))
         at.look(now_s + second, stands=False)
-        seen += [(row.trouble, row.rate, round(row.for_s, 3)) for row in at.odd(now_s + second)]
-    assert seen == [(Trouble.SLOW, 1_000, 5.0), (Trouble.SLOW, 1_000, 10.0)]
+        seen += at.odd(now_s + second)
+    assert [row.trouble for row in seen] == [Trouble.SLOW] * 2
+    assert [(row.rate, round(row.for_s, 3)) for row in seen] == [(10_000, 5.0), (10_000, 10.0)]
+    assert [(round(row.busy, 3), row.best) for row in seen] == [(0.8, 9_000_000), (1.0, 9_000_000)]
 
 
 def test_a_healthy_rank_is_looked_at_every_five_seconds_and_one_that_stands_each_second(

@@ -123,16 +123,16 @@ group   peer tag sends posted unfinished held   age
 default   -1   7     0      3          2    2 1.5 s
 default    1   0     1      4          0    0 2.0 s
 connections
-peer            local          use    trouble             for queued retries   rate    rtt
-10.0.0.8:29500  10.0.0.7:4711  across unacknowledged    6.2 s    192       4 125000 4.0 ms
-[fd00::8]:29510 [fd00::7]:4712                       500.0 ms      0       0      0   0 us
+peer            local          use    trouble             for queued retries   rate    rtt busy
+10.0.0.8:29500  10.0.0.7:4711  across unacknowledged    6.2 s    192       4 125000 4.0 ms    0
+[fd00::8]:29510 [fd00::7]:4712                       500.0 ms      0       0      0   0 us    0
 """
 NETWORK = """\
 rank rg_1.0 of job job on node7, pid 77, alive
 addresses    10.0.0.7, fd00::7
 the kernel cannot be asked: late
-peer           local         use    trouble          for queued retries   rate    rtt
-10.0.0.8:29500 10.0.0.7:4711 across unacknowledged 6.2 s    192       4 125000 4.0 ms
+peer           local         use    trouble          for queued retries   rate    rtt busy
+10.0.0.8:29500 10.0.0.7:4711 across unacknowledged 6.2 s    192       4 125000 4.0 ms    0
 and 1 more: &rows=0
 
 name  up changes errors

@@ -125,17 +125,18 @@ def release(quorum: object, addresses: Collection[object]) -> tuple[int, str]:
         return 0, f"it is in quorum {quorum} no longer"
     ended, aborted = 0, []
     for group in groups:
-        _, sockets, port = _across.get(id(group), (None, Sockets(), ""))
-        ended += sum(_shut(inode, file, port, addresses) for inode, file in sockets.items())
         backend = _backend(group)
-        if not ended and ("gloo" not in backend or "baby" in backend):
+        if "gloo" in backend and "baby" not in backend:
+            _, sockets, port = _across.get(id(group), (None, Sockets(), ""))
+            ended += sum(_shut(inode, file, port, addresses) for inode, file in sockets.items())
+        else:
             try:
                 group.abort()
                 aborted.append(backend)
             except Exception as exc:  # noqa: BLE001  TorchFT waits for its timeout, as without us
                 return ended, f"abort failed: {exc!r}"
     if aborted:
-        return 1, f"aborted its {aborted[0]} group"
+        return ended + len(aborted), f"aborted its {aborted[0]} group"
     return ended, f"ended {ended} connection{'s' * (ended != 1)}"
 
 

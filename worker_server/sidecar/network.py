@@ -334,7 +334,8 @@ class Network:
         if span_s < _SPAN_LEAST_S:
             return
         slow: dict[int, _Slow] = {}
-        groups = {int(key) for key, use in self._opened().items() if use in _GROUPS}
+        uses = self._opened().items()
+        groups = {int(key) for key, use in uses if use in _GROUPS and key.isdecimal()}
         for row in rows:
             busy_s, acknowledged = self._before.get(row.inode, (row.busy_s, row.acknowledged))
             used_s, done = row.busy_s - busy_s, row.acknowledged - acknowledged
