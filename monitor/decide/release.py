@@ -79,7 +79,7 @@ def _gone(
     history: History, incidents: Iterable[Incident], past: Iterable[Eviction], policy: Policy
 ) -> Iterator[tuple[Incident, GroupName]]:
     """Groups that are gone by an incident's verdict, or because they were evicted for it. What is
-    left of a group that lost a rank trains no more.
+    left of a group that lost a rank does not train.
     """
     out = {
         eviction.incident_id: eviction.group

@@ -51,12 +51,14 @@ def commands(
 
 ASK = {
     "status": [], "get ranks": ["--wide"], "get groups": [], "get hosts": [], "get runs": [],
-    "incidents list": [], "incidents show": ["x"], "evict": ["rg_0", "--yes", "--wait", "0"],
+    "incidents list": [], "incidents show": ["x"], "incidents close": ["x", "--reason", "r"],
+    "evict": ["rg_0", "--yes", "--wait", "0"],
     "quarantine list": [], "quarantine add": ["node0", "--reason", "r"],
     "quarantine release": ["node0"], "quarantine history": ["node0"], "pause": ["--reason", "r"],
     "resume": [], "policy show": [], "policy reload": [],
 }  # fmt: skip
 """Every command that asks a monitor, with what it needs; `top` needs a terminal."""
+WITHOUT_JSON = {"incidents close"}
 OTHERS = {
     "monitor", "top", "run", "analyze", "stragglers", "replay", "goodput", "doctor", "gate",
     "check scheduler", "check notify", "check policy", "dashboards", "demo",
