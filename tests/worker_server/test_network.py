@@ -328,7 +328,7 @@ def test_a_groups_connection_that_is_busy_for_much_of_the_time_is_slow_with_its_
         (20, 14.2, 1_890_000),
     ):  # fmt: skip
         rows = [made_up(busy_s, acknowledged, inode(each)) for each in (ours, data)]
-        monkeypatch.setattr(network, "tcp_sockets", lambda rows=rows: iter(rows))
+        monkeypatch.setattr(network, "tcp_sockets", lambda _, rows=rows: iter(rows))
         at.look(now_s + second, stands=False)
         seen += at.odd(now_s + second)
     assert [row.trouble for row in seen] == [Trouble.SLOW] * 2
@@ -343,7 +343,7 @@ def test_a_healthy_rank_is_looked_at_every_five_seconds_and_one_that_stands_each
     at, now_s = mine(), time.monotonic()
 
     def looked(second: float, *, stands: bool) -> None:
-        monkeypatch.setattr(network, "tcp_sockets", lambda: asked.append(second) or iter([]))
+        monkeypatch.setattr(network, "tcp_sockets", lambda _: asked.append(second) or iter([]))
         at.look(now_s + second, stands=stands)
 
     for second in range(11):

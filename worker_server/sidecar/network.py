@@ -18,7 +18,8 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -35,7 +36,7 @@ _DONE, _ERROR = 3, 2
 _HEADER: Final = struct.Struct("=IHHII")
 _ASK: Final = struct.Struct("=BBBxI48x")
 """struct inet_diag_req_v2."""
-_SOCKET: Final = struct.Struct("=BBBB2s2s16s16s12xIIIII")
+_SOCKET: Final = struct.Struct("=BBBBHH16s16s12xIIIII")
 """struct inet_diag_msg."""
 _INFO: Final = struct.Struct("=BBBBBBBB24I4Q6I4Q")
 """struct tcp_info up to `tcpi_busy_time` and `tcpi_rwnd_limited`; Linux 4.10."""
@@ -111,32 +112,37 @@ def _attributes(data: memoryview) -> Iterator[tuple[int, memoryview]]:
 
 def _address(family: int, raw: bytes) -> str:
     if family == socket.AF_INET:
-        return str(ipaddress.IPv4Address(raw[:4]))
-    return str(wire.routed(str(ipaddress.IPv6Address(raw))))
+        return socket.inet_ntop(family, raw[:4])
+    return str(wire.routed(socket.inet_ntop(family, raw)))
 
 
-def _end(family: int, raw: bytes, port: bytes) -> str:
+def _end(family: int, raw: bytes, port: int) -> str:
     address = _address(family, raw)
-    return f"{f'[{address}]' if ':' in address else address}:{int.from_bytes(port, 'big')}"
+    return f"{f'[{address}]' if ':' in address else address}:{socket.ntohs(port)}"
 
 
-def tcp_sockets() -> Iterator[TcpSocket]:
-    """Every connected TCP socket of this network namespace.
+def tcp_sockets(wanted: Container[int] | None = None) -> Iterator[TcpSocket]:
+    """Every connected TCP socket of this network namespace, of the first 20,000.
+
+    Args:
+        wanted: of those from which nothing is overdue, only these inodes; None: all.
 
     Raises:
         OSError: the kernel or a container forbids it.
     """
     for family in (socket.AF_INET, socket.AF_INET6):
         ask = _ASK.pack(family, socket.IPPROTO_TCP, 1 << _INET_DIAG_INFO - 1, _STATES)
-        for kind, data in _messages(_SOCK_DIAG, _BY_FAMILY, ask):
-            if kind == _BY_FAMILY and (row := _row(data)) is not None:
+        for kind, data in islice(_messages(_SOCK_DIAG, _BY_FAMILY, ask), _SOCKETS_MOST):
+            if kind == _BY_FAMILY and (row := _row(data, wanted)) is not None:
                 yield row
 
 
-def _row(data: memoryview) -> TcpSocket | None:
+def _row(data: memoryview, wanted: Container[int] | None) -> TcpSocket | None:
     family, state, _, retries, sport, dport, src, dst, _, unread, queued, _, inode = (
         _SOCKET.unpack_from(data)
     )
+    if wanted is not None and inode not in wanted and not retries and state != _SYN_SENT:
+        return None
     info = next((i for kind, i in _attributes(data[72:]) if kind == _INET_DIAG_INFO), None)
     if info is None or len(info) < _INFO.size:
         return None
@@ -286,7 +292,9 @@ class Network:
         try:
             if now_s - self._addressed_s > 60.0:
                 self.addresses, self._addressed_s = own_addresses(), now_s
-            self._odd = tuple(self._judge(list(_some(tcp_sockets())), now_s))
+            groups = self._groups()
+            rows = list(tcp_sockets({*groups, self.awaited}))
+            self._odd = tuple(self._judge(rows, groups, now_s))
             self.error = None
         except OSError as exc:
             self.error = exc.strerror or str(exc)
@@ -306,7 +314,7 @@ class Network:
         """
         now_s, inodes, uses = time.monotonic(), inodes_of(self._pid), self._opened()
         try:
-            rows = [row for row in _some(tcp_sockets()) if row.inode in inodes]
+            rows = [row for row in tcp_sockets(inodes) if row.inode in inodes]
         except OSError as exc:
             self.error, rows = exc.strerror or str(exc), []
         if not rows:
@@ -314,8 +322,15 @@ class Network:
         rows.sort(key=lambda row: (self._trouble(row) is Trouble.NONE, row.peer))
         return tuple(self._row(row, uses, now_s) for row in rows[:_LISTED_MOST])
 
-    def _judge(self, rows: list[TcpSocket], now_s: float) -> Iterator[Connection]:
-        self._measure(rows, now_s)
+    def _groups(self) -> set[int]:
+        """Inodes of the process groups' connections."""
+        uses = self._opened().items()
+        return {int(key) for key, use in uses if use in _GROUPS and key.isdecimal()}
+
+    def _judge(
+        self, rows: list[TcpSocket], groups: Container[int], now_s: float
+    ) -> Iterator[Connection]:
+        self._measure([row for row in rows if row.inode in groups], now_s)
         asking = {row.inode for row in rows if row.state == _SYN_SENT}
         self._asked_s = {inode: self._asked_s.get(inode, now_s) for inode in asking}
         suspects = [row for row in rows if self._trouble(row)]
@@ -334,17 +349,15 @@ class Network:
         if span_s < _SPAN_LEAST_S:
             return
         slow: dict[int, _Slow] = {}
-        uses = self._opened().items()
-        groups = {int(key) for key, use in uses if use in _GROUPS and key.isdecimal()}
         for row in rows:
             busy_s, acknowledged = self._before.get(row.inode, (row.busy_s, row.acknowledged))
             used_s, done = row.busy_s - busy_s, row.acknowledged - acknowledged
             if used_s <= 0:
                 continue
             rate = int(done / used_s)
-            if done >= _RATED_BYTES and row.inode in groups:
+            if done >= _RATED_BYTES:
                 self._best = max(self._best, rate)
-            if used_s >= _BUSY_ODD * span_s and row.inode in groups:
+            if used_s >= _BUSY_ODD * span_s:
                 before = self._slow.get(row.inode)
                 since_s = self._before_s if before is None else before.since_s
                 slow[row.inode] = _Slow(since_s, rate, min(1.0, used_s / span_s))
@@ -379,11 +392,6 @@ class Network:
             row.local, row.peer, trouble, for_s, str(use)[:32], row.queued, row.retries, rate,
             row.rtt_s, busy, int(best),
         )  # fmt: skip
-
-
-def _some(rows: Iterable[TcpSocket]) -> Iterator[TcpSocket]:
-    for _, row in zip(range(_SOCKETS_MOST), rows, strict=False):
-        yield row
 
 
 _RECEIVES: Final[Mapping[str, tuple[int, ...]]] = {
