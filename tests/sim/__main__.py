@@ -1,6 +1,6 @@
 """`python -m tests.sim RANKS`: a real monitor over a simulated fleet on real HTTP; what it costs.
 
-A fleet in this process, a monitor in its own (observing, with a store that knows them). Prints one JSON
+A fleet in this process, a monitor in its own (observing, its store knows them). Prints one JSON
 object: CPU seconds of the monitor per second, its memory, how many ranks it saw a tick, how long
 page and API took, and when it named a rank that was made to hang.
 """
