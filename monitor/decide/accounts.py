@@ -68,16 +68,21 @@ def account(
     elif holds:
         guard, why = holds[-1].guard, holds[-1].reason
         why = why if guard is Guard.WATCH_ONLY else f"held by {guard}: {why}"
-    marks = incident.milestones
-    back = marks.survivor_commit_s is not None and marks.rejoined_s is not None
-    over = incident.ended_s is not None and now_s - incident.ended_s > AFTERMATH_S
     return IncidentAccount(
         decided_by=by,
         why=why,
         outcome=_tried(incident, tried) if asked else _outcome(incident, holds),
         lost=lost,
-        final=over or (back and not incident.open),
+        final=_is_final(incident, now_s),
     )
+
+
+def _is_final(incident: Incident, now_s: float) -> bool:
+    """Whether nothing more can come of it."""
+    marks, ended_s = incident.milestones, incident.ended_s
+    back = marks.survivor_commit_s is not None and marks.rejoined_s is not None
+    over = ended_s is not None and now_s - ended_s > AFTERMATH_S
+    return over or (back and not incident.open)
 
 
 def _tried(incident: Incident, evictions: Sequence[Eviction]) -> str:

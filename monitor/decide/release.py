@@ -22,7 +22,7 @@ from lightkeeper.monitor.model.eviction import Accused, Eviction, Release
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import GroupName, IncidentId, may_be_of
 from lightkeeper.monitor.model.observation import Snapshot
-from lightkeeper.monitor.model.verdict import Confidence, Kind
+from lightkeeper.monitor.model.verdict import Kind
 from lightkeeper.monitor.model.wording import listed, plural
 from lightkeeper.worker_server.wire import ACROSS
 
@@ -90,19 +90,21 @@ def _gone(
         and history.now_s - at_s < _AFTER_S
     }
     for incident in incidents:
-        action = policy.action(incident.kind, incident.severity)
+        observed = policy.action(incident.kind, incident.severity) is PolicyAction.OBSERVE
         if incident.id in out:
             yield incident, out[incident.id]
-        elif (
-            incident.kind is Kind.DEAD
-            and incident.state in (State.FIRING, State.EVICTING)
-            and incident.verdict.confidence is not Confidence.UNSURE
-            and action is not PolicyAction.OBSERVE
-        ):
-            lost = [history.tracks[rank] for rank in incident.culprits if rank in history.tracks]
-            if lost and not any(track.fresh and track.fresh.process.alive for track in lost):
-                for group in incident.groups:
-                    yield incident, group
+        elif not observed and _shows_dead(history, incident):
+            for group in incident.groups:
+                yield incident, group
+
+
+def _shows_dead(history: History, incident: Incident) -> bool:
+    """Whether it names ranks that are dead or lost, and none of them is seen alive."""
+    stands = incident.state in (State.FIRING, State.EVICTING)
+    if incident.kind is not Kind.DEAD or not stands or not incident.culprits:
+        return False  # an unsure one has no culprits
+    lost = [history.tracks[rank] for rank in incident.culprits if rank in history.tracks]
+    return bool(lost) and not any(track.fresh and track.fresh.process.alive for track in lost)
 
 
 def _all_gone(history: History, incident: Incident, group: GroupName) -> bool:

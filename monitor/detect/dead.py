@@ -686,20 +686,22 @@ def _on_lost_hosts(
     group's Manager is among them.
     """
     silent = tuple(track for track in members if _is_lost(history, track))
-    if not silent:
-        return ()
     lost = {track.rank for track in silent}
     others = [track for track in members if track.rank not in lost]
-    if not others or any(track.identity.group_rank == 0 for track in silent):
-        stale = _stale(history, group, sooner=all(_cut_off(history, t) for t in silent))
-    else:
-        stale = all(
-            _cut_off(history, t) and t.silence_s(history.now_s) >= _WITHOUT_A_HEARTBEAT_S
-            for t in silent
-        )
     apart = {t.identity.host for t in silent}.isdisjoint(t.identity.host for t in others)
     stands = apart and all(_outlasts(history, track) for track in others)
-    return silent if stale and (not others or stands) else ()
+    return silent if silent and stands and _unheard(history, silent, others) else ()
+
+
+def _unheard(history: History, silent: Sequence[RankTrack], others: Sequence[RankTrack]) -> bool:
+    """Whether a second channel does not hear them either: the heartbeat of the Manager among them,
+    else the kernels of other hosts.
+    """
+    missed = all(_cut_off(history, track) for track in silent)
+    if not others or any(track.identity.group_rank == 0 for track in silent):
+        return _stale(history, silent[0].group, sooner=missed)
+    least_s = min(track.silence_s(history.now_s) for track in silent)
+    return missed and least_s >= _WITHOUT_A_HEARTBEAT_S
 
 
 def _stale(history: History, group: GroupName, *, sooner: bool) -> bool:
@@ -747,24 +749,25 @@ def _lost(
     stale = history.expired_for_s(group) > 0 or _stale(history, group, sooner=False)
     since_s = min(t.silent_since_s for t in gone if t.silent_since_s is not None)
     others = tuple(t.rank for t in history.groups()[group] if t.rank not in culprits)
-    who = listed(culprits) if others else group
     reason = (
         f"{plural(hosts, 'host', 'hosts')} {listed(hosts)} {plural(hosts, 'is', 'are')} lost: no "
-        f"WorkerServer of {who} answers for {seconds(history.now_s - since_s)}"
+        f"WorkerServer of {listed(culprits) if others else group} answers for "
+        f"{seconds(history.now_s - since_s)}"
     )
-    reason += f", and the heartbeat of {group} is stale" if stale else ""
-    reason += "".join(f"; {edge.sentence()}" for edge in edges[:1])
+    beside = [f", and the heartbeat of {group} is stale"] if stale else []
+    beside += [f"; {edge.sentence()}" for edge in edges[:1]]
     if others:
-        reason += f"; {listed(others)} of the group {plural(others, 'stands', 'stand')}"
+        beside.append(f"; {listed(others)} of the group {plural(others, 'stands', 'stand')}")
     return Verdict(
         kind=Kind.DEAD,
         culprits=culprits,
-        reason=reason,
+        reason="".join((reason, *beside)),
         confidence=Confidence.CERTAIN if edges and stale else Confidence.LIKELY,
         since_s=since_s,
         victims=tuple(sorted({*graph.victims(culprits), *others, *(e.rank for e in edges)})),
-        evidence={"host": ", ".join(hosts)}
-        | {f"kernel of {edge.host}": edge.sentence() for edge in edges[:_SHOWN]}
-        | {track.rank: "unreachable" for track in gone},
-        signature="",
+        evidence={
+            "host": ", ".join(hosts),
+            **{f"kernel of {edge.host}": edge.sentence() for edge in edges[:_SHOWN]},
+            **{track.rank: "unreachable" for track in gone},
+        },
     )

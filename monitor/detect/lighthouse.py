@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Final
 
 from lightkeeper.monitor.detect.graph import WaitGraph
 from lightkeeper.monitor.detect.history import History
 from lightkeeper.monitor.detect.intake import HEARTBEAT_TIMEOUT_S
+from lightkeeper.monitor.detect.links import Edge
 from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.model.names import GroupName, RankName
 from lightkeeper.monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
@@ -71,12 +73,7 @@ def apart(history: History) -> tuple[Verdict, ...]:
 def _judge_apart(history: History, group: GroupName) -> Verdict | None:
     members = history.groups()[group]
     unheard_s = _unheard_s(history, group, members)
-    broken = [
-        edge
-        for track in members
-        for edge in history.links.of(track.rank)
-        if edge.connection.use == "lighthouse" and edge.connection.for_s >= _BROKEN_S
-    ]
+    broken = _broken(history, members)
     least_s = _BROKEN_APART_S if broken and history.expired_for_s(group) else _APART_S
     if unheard_s < least_s or not all(map(_runs, members)):
         return None
@@ -108,6 +105,13 @@ def _judge_apart(history: History, group: GroupName) -> Verdict | None:
         spare=spare,
         signature="apart",
     )
+
+
+def _broken(history: History, members: Iterable[RankTrack]) -> list[Edge]:
+    """Their connections to the Lighthouse that get no answer."""
+    edges = chain.from_iterable(history.links.of(track.rank) for track in members)
+    to_it = (edge for edge in edges if edge.connection.use == "lighthouse")
+    return [edge for edge in to_it if edge.connection.for_s >= _BROKEN_S]
 
 
 def _unheard_s(history: History, group: GroupName, members: Sequence[RankTrack]) -> float:

@@ -36,6 +36,11 @@ class Edge:
     """None: the address is no host's of this job."""
     connection: Connection
 
+    @property
+    def between(self) -> bool:
+        """Whether it leads to another host of the job."""
+        return self.peer is not None and self.peer != self.host
+
     def sentence(self) -> str:
         """`0.0 has sent 192 bytes to node-1 (10.0.0.2) and got no acknowledgement for 6 s`."""
         row = self.connection

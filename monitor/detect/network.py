@@ -46,36 +46,42 @@ def parted(history: History) -> tuple[Verdict, ...]:
     if not pairs:
         return ()
     count = Counter(chain.from_iterable(pairs))
-    (host, most), *others = count.most_common()
     edges = sorted(chain.from_iterable(pairs.values()), key=lambda edge: edge.rank)
-    named = most > 1 and (not others or others[0][1] < most)
-    if named:
-        culprits = tuple(sorted({edge.rank for edge in edges if edge.host == host}))
-        missed = sorted(set(count) - {host})
-        reason = f"{host} cannot reach {listed(missed)}, which reach each other: its link is broken"
-    else:
-        pair = min(pairs)
-        culprits = tuple(sorted({edge.rank for edge in pairs[pair]}))
-        reason = f"{listed(pair)} cannot reach each other, and everybody else reaches both"
-        if len(pairs) > 1:
-            reason = f"links between {listed(sorted(count))} are broken"
+    host = _in_most(count)
     said = "; ".join(edge.sentence() for edge in edges[:_SHOWN])
-    tie = {group_of(rank) for rank in culprits} if not named and len(pairs) == 1 else set()
-    stands = tuple(t.rank for t in history.present() if _stands(history, t.rank))
+    culprits = tuple(sorted({edge.rank for edge in edges if host in (None, edge.host)}))
+    tie = sorted({group_of(rank) for rank in culprits}) if host is None and len(pairs) == 1 else []
+    reason = _parted_in_words(sorted(count), host, pairs=len(pairs))
+    stands = (t.rank for t in history.present() if _stands(history, t.rank))
     return (
         Verdict(
             kind=Kind.DEADLOCK,
             culprits=culprits,
             reason=f"{reason}: {said}",
             brief=reason,
-            confidence=Confidence.LIKELY if named else Confidence.UNSURE,
+            confidence=Confidence.UNSURE if host is None else Confidence.LIKELY,
             since_s=history.now_s - max(map(_agreed_s, pairs.values())),
-            victims=tuple(rank for rank in stands if not named or rank not in culprits),
+            victims=tuple(rank for rank in stands if host is None or rank not in culprits),
             evidence={"source": "the kernels of both ends", "links": _in_words(pairs)},
             signature=f"link:{'/'.join(sorted(count))}",
-            tie=tuple(sorted(tie)) if len(tie) > 1 else (),
+            tie=tuple(tie) if len(tie) > 1 else (),
         ),
     )
+
+
+def _in_most(count: Counter[Host]) -> Host | None:
+    """The host of more broken links than any other; None: no host stands out."""
+    (host, most), *others = count.most_common()
+    return host if most > 1 and (not others or others[0][1] < most) else None
+
+
+def _parted_in_words(hosts: list[Host], host: Host | None, *, pairs: int) -> str:
+    if host is not None:
+        missed = listed([other for other in hosts if other != host])
+        return f"{host} cannot reach {missed}, which reach each other: its link is broken"
+    if pairs > 1:
+        return f"links between {listed(hosts)} are broken"
+    return f"{listed(hosts)} cannot reach each other, and everybody else reaches both"
 
 
 def _agreed_s(edges: Iterable[Edge]) -> float:
@@ -100,31 +106,14 @@ def slow_link(history: History) -> tuple[Verdict, ...]:
 
     Links that are slow for all, as in a job that sends much, name nobody.
     """
-    slow = [
-        edge
-        for edge in history.links.edges
-        if edge.connection.trouble is Trouble.SLOW and edge.peer not in (None, edge.host)
-    ]
-    lasting = [edge for edge in slow if edge.connection.for_s >= _SLOW_S]
-    hosts = {track.identity.host for track in history.present()}
-    if not lasting or len(hosts) < 3:
+    own = _slow_of_one_host(history)
+    if not own or own[0].connection.busy < _BUSY:
         return ()
-    common = [
-        host for host in hosts if all(host in (e.host, e.peer) for e in slow)
-        and any(e.host == host for e in lasting)
-    ]  # fmt: skip
-    if len(common) != 1:
-        return ()
-    (host,) = common
-    own = [edge for edge in lasting if edge.host == host]
-    culprits = tuple(sorted({edge.rank for edge in own}))
-    edge = max(own, key=lambda edge: edge.connection.busy)
-    row = edge.connection
-    if row.busy < _BUSY:
-        return ()
+    edge, row = own[0], own[0].connection
+    host, culprits = edge.host, tuple(sorted({edge.rank for edge in own}))
     slower = row.best > _SLOWER * row.rate
     was = f" ({rate_in_words(row.best)} before)" if slower else ""
-    others = tuple(t.rank for t in history.present() if t.rank not in culprits)
+    others = (track.rank for track in history.present())
     return (
         Verdict(
             kind=Kind.STRAGGLER,
@@ -138,11 +127,23 @@ def slow_link(history: History) -> tuple[Verdict, ...]:
             confidence=Confidence.LIKELY if slower else Confidence.UNSURE,
             lost_s=row.for_s * (row.busy - _IDLE) if slower else 0.0,
             since_s=history.now_s - row.for_s,
-            victims=others,
+            victims=tuple(rank for rank in others if rank not in culprits),
             evidence={
                 "source": "the kernels' send queues",
-                **{edge.rank: edge.sentence() for edge in lasting[:_SHOWN]},
+                **{edge.rank: edge.sentence() for edge in own[:_SHOWN]},
             },
             signature=f"slow_link:{host}",
         ),
     )
+
+
+def _slow_of_one_host(history: History) -> list[Edge]:
+    """Slow connections of the one host that takes part in all of them, the busiest first; empty:
+    there are none, or no such host among three.
+    """
+    slow = [e for e in history.links.edges if e.connection.trouble is Trouble.SLOW and e.between]
+    hosts = {track.identity.host for track in history.present()}
+    common = {host for host in hosts if all(host in (e.host, e.peer) for e in slow)}
+    own = [e for e in slow if e.host in common and e.connection.for_s >= _SLOW_S]
+    alone = len(hosts) > 2 and len({edge.host for edge in own}) == 1
+    return sorted(own, key=lambda edge: -edge.connection.busy) if alone else []

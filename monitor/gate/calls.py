@@ -7,9 +7,10 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final
 
 from lightkeeper.monitor.gate.denylist import AccessRefused, DenialScope, DenyList, SeenReplica
+from lightkeeper.monitor.gate.http2 import Connection
 from lightkeeper.monitor.gate.messages import (
     HEARTBEAT_PATH,
     QUORUM_PATH,
@@ -43,13 +44,11 @@ class Replica:
     replica_id: ReplicaId
     heard_s: float
     heartbeat_s: float | None = None
-    heartbeats: int = 0
     answered_s: float | None = None
     """When the last answered heartbeat was sent to the Lighthouse."""
     request: QuorumRequest | None = None
     """Its last quorum request."""
     host: Host | None = None
-    quorum_requests: int = 0
     asking_since_s: float | None = None
     refused: int = 0
     refusal: AccessRefused | None = None
@@ -62,14 +61,9 @@ class Replica:
             replica_id=self.replica_id,
             group=group_of_replica(self.replica_id),
             heartbeat_age_s=None if beat_s is None else round(now_s - beat_s, 3),
-            heartbeats=self.heartbeats,
-            quorum_requests=self.quorum_requests,
             asking_for_s=None if since_s is None else round(now_s - since_s, 3),
             step=None if request is None else request.step,
             commit_failures=None if request is None else request.commit_failures,
-            address=None if request is None else request.address,
-            store_address=None if request is None else request.store_address,
-            world_size=None if request is None else request.world_size,
             refused=self.refused,
             refused_for=None if self.refusal is None else self.refusal.reason,
         )
@@ -97,25 +91,6 @@ class Stage(Enum):
     """The Lighthouse has it."""
 
 
-class Carrier(Protocol):
-    """A connection that carries a call to the Lighthouse."""
-
-    def send_headers(self, stream: int, block: bytes, *, end: bool) -> None:
-        """Forward the client's trailers."""
-
-    def send_data(self, stream: int, data: bytes, *, end: bool) -> None:
-        """Forward more of the client's message."""
-
-    def credit(self, stream: int, size: int) -> None:
-        """The client has received `size` more bytes of the answer."""
-
-    def forget(self, stream: int) -> bool:
-        """Discard what still arrives for this call; returns whether it was open."""
-
-    def forsake(self, stream: int, code: int) -> None:
-        """The client no longer waits for this call."""
-
-
 _METHODS: Final = {HEARTBEAT_PATH: Method.HEARTBEAT, QUORUM_PATH: Method.QUORUM}
 
 
@@ -138,7 +113,7 @@ class ProxiedCall:
     """Bytes already credited to the client but not forwarded yet."""
     trailers: bytes | None = None
     resent: int = 0
-    via: Carrier | None = None
+    via: Connection | None = None
     """The connection that carries it to the Lighthouse, as stream `via_number`."""
     via_number: int = 0
     replica: Replica | None = None
@@ -235,7 +210,6 @@ class AdmissionControl:
         if replica.host != request.host:
             replica.host, replica.list_version = request.host, -1
         replica.request = request
-        replica.quorum_requests += 1
         replica.asking_since_s = now_s
         return replica
 
@@ -251,7 +225,6 @@ class AdmissionControl:
                 self._by_heartbeat.clear()
             if len(message) <= _HEARTBEAT_BYTES:
                 self._by_heartbeat[message] = replica
-        replica.heartbeats += 1
         replica.heartbeat_s = replica.heard_s = now_s
         return replica
 

@@ -197,15 +197,10 @@ class SeenReplica:
     group: GroupName
     heartbeat_age_s: Seconds | None = None
     """Since its last heartbeat, refused or not; None: it sent none."""
-    heartbeats: int = 0
-    quorum_requests: int = 0
     asking_for_s: Seconds | None = None
     """How long its quorum request has been open; None: none is."""
     step: int | None = None
     commit_failures: int | None = None
-    address: str | None = None
-    store_address: str | None = None
-    world_size: int | None = None
     refused: int = 0
     """Heartbeats and quorum requests refused."""
     refused_for: str | None = None

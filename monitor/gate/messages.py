@@ -149,16 +149,10 @@ ANSWER_ENDS: Final = encode_headers(((b"grpc-status", b"0"),))
 @dataclass(frozen=True, slots=True)
 class QuorumRequest:
     replica_id: ReplicaId
-    address: str
-    store_address: str
+    host: Host | None
+    """The host in its manager's address."""
     step: int
-    world_size: int
     commit_failures: int
-
-    @property
-    def host(self) -> Host | None:
-        """The host in its manager's address."""
-        return host_of(self.address)
 
 
 def is_whole(data: bytes | bytearray) -> bool | None:
@@ -192,10 +186,8 @@ def read_quorum_request(data: bytes) -> QuorumRequest | None:
         return None
     return QuorumRequest(
         replica_id=replica_id,
-        address=_text(member.get(2)),
-        store_address=_text(member.get(3)),
+        host=host_of(_text(member.get(2))),
         step=_signed(member.get(4)),
-        world_size=_signed(member.get(5)),
         commit_failures=_signed(member.get(8)),
     )
 

@@ -40,7 +40,7 @@ from lightkeeper.monitor.gate.messages import (
     is_whole,
 )
 from lightkeeper.monitor.gate.quorum_ids import QuorumIds, members_of
-from lightkeeper.monitor.gate.upstream import Upstream, UpstreamLighthouse
+from lightkeeper.monitor.gate.upstream import Caller, Upstream, UpstreamLighthouse
 
 log = logging.getLogger("lightkeeper.gate")
 
@@ -260,7 +260,7 @@ class Proxy:
         )
 
 
-class Downstream(http2.Connection):
+class Downstream(Caller):
     """A client's connection: a TorchFT manager, or another gRPC client."""
 
     def __init__(self, proxy: Proxy, key: int) -> None:
@@ -551,7 +551,7 @@ class Downstream(http2.Connection):
     # -- answers ------------------------------------------------------------------------------
 
     def answer_headers(self, call: ProxiedCall, block: bytes, *, end: bool) -> None:
-        """An answer begins or ends; a quorum's begins with its message."""
+        """A quorum's answer begins with its message."""
         if call.method is Method.QUORUM and not end and not call.answered:
             call.reply_headers = block
             return

@@ -16,8 +16,9 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+import msgspec
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -35,15 +36,19 @@ from lightkeeper.monitor.gate.denylist import (
 from lightkeeper.monitor.gate.listener import BACKLOG, GateOptions, NewClient, raise_file_limit
 from lightkeeper.monitor.gate.proxy import CLIENTS_MAX, TICK_S, Proxy
 from lightkeeper.monitor.gate.quorum_ids import RESERVED_MOST, QuorumIds
+from lightkeeper.monitor.model.plain import from_plain, readable, to_plain
 
 # -- The gate's state on disk: written whole or not at all, and never a reason not to serve -------
 # One JSON object: the list of denials, and the highest quorum id groups may have (`quorum_ids`).
-# Each part is read separately, so that a damaged one does not affect the other.
 
 _FILE_MAX_BYTES: Final = 16 * 1024 * 1024
-_RESERVED: Final = "quorum_ids_reserved"
-_NO_LIST: Final = "nobody is denied until the monitor says so"
-_NO_COUNT: Final = "quorum ids go on from where the Lighthouse is"
+
+
+@readable
+@dataclass(frozen=True, slots=True)
+class _Count:
+    quorum_ids_reserved: Annotated[int, msgspec.Meta(ge=0, le=RESERVED_MOST)] = 0
+    """Missing in a file of an older gate."""
 
 
 class StateFile:
@@ -56,7 +61,6 @@ class StateFile:
         self.reserved = 0
         """The highest quorum id that groups may have, as on disk."""
         self._writing = asyncio.Lock()
-        self._unreadable = False
         self._read_trouble: str | None = None
         self._write_trouble: str | None = None
 
@@ -72,30 +76,20 @@ class StateFile:
     # -- reading --------------------------------------------------------------------------------
 
     def recall(self) -> Sequence[Denial]:
-        """Read the list that was in force, and `reserved`; what is unreadable is logged."""
+        """Read `reserved` and the list that was in force; what is unreadable is logged."""
         try:
-            state = None if self._path is None else _read(self._path)
-        except OSError as exc:
-            self._not_read(str(exc.strerror), f"{_NO_LIST}, {_NO_COUNT}")
-            return ()
-        except (ValueError, RecursionError) as exc:
-            self._not_read(str(exc), f"{_NO_LIST}, {_NO_COUNT}")
-            return ()
-        if state is not None:
-            try:
+            if self._path is not None and self._path.exists():
+                state = _read(self._path)
+                self.reserved = from_plain(_Count, state).quorum_ids_reserved
                 self.denials = parse_denials(state)
-            except ValueError as exc:
-                self._not_read(str(exc), _NO_LIST)
-            try:
-                self.reserved = _reserved(state)
-            except ValueError as exc:
-                self._not_read(str(exc), _NO_COUNT)
+        except (OSError, ValueError, RecursionError) as exc:
+            why = exc.strerror if isinstance(exc, OSError) else exc
+            self._read_trouble = f"cannot read {self._path}: {why}"
+            log.warning(
+                "%s: nobody is denied until the monitor says so, and quorum ids begin above %d",
+                self._read_trouble, self.reserved,
+            )  # fmt: skip
         return self.denials
-
-    def _not_read(self, why: str, lost: str) -> None:
-        self._unreadable = True
-        self._read_trouble = f"cannot read {self._path}: {why}"
-        log.warning("%s: %s", self._read_trouble, lost)
 
     # -- writing: in a thread, so that a disk that hangs delays no heartbeat -----------------------
 
@@ -114,7 +108,8 @@ class StateFile:
         if self._path is None:
             return False
         async with self._writing:
-            state = {**denials_json(self.denials), _RESERVED: max(reserved, self.reserved)}
+            count = _Count(max(reserved, self.reserved))
+            state = {**denials_json(self.denials), **to_plain(count)}
             try:
                 await asyncio.to_thread(self._write, self._path, state)
             except OSError as exc:
@@ -130,9 +125,6 @@ class StateFile:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and not path.is_file():
             raise OSError(errno.EINVAL, "it is no file")
-        if self._unreadable and path.exists():  # somebody may want to look at it
-            path.replace(path.with_name(path.name + ".unreadable"))
-        self._unreadable = False
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=".gate-")
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -146,13 +138,11 @@ class StateFile:
 
 
 def _read(path: Path) -> Any:
-    """The file's JSON; None if there is no file.
+    """The file's JSON.
 
     Raises:
         OSError, ValueError, RecursionError: it cannot be read.
     """
-    if not path.exists():
-        return None
     if not path.is_file():  # reading a pipe would wait forever
         raise ValueError("it is no file")
     with path.open("rb") as file:
@@ -160,14 +150,6 @@ def _read(path: Path) -> Any:
     if len(body) > _FILE_MAX_BYTES:
         raise ValueError(f"over {_FILE_MAX_BYTES} bytes")
     return json.loads(body)
-
-
-def _reserved(state: Any) -> int:
-    """The reserved quorum id; 0 for an old file without one."""
-    value = state.get(_RESERVED, 0) if isinstance(state, dict) else 0
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= RESERVED_MOST:
-        raise ValueError(f"{_RESERVED} is no count of quorums")
-    return value
 
 
 log = logging.getLogger("lightkeeper.gate")

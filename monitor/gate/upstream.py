@@ -15,7 +15,7 @@ import errno
 import socket
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from lightkeeper.monitor.gate import http2
 from lightkeeper.monitor.gate.calls import AdmissionControl, ProxiedCall, Replica
@@ -47,8 +47,8 @@ DEAF_MS: Final = 10_000
 _LIGHTHOUSE_SLOW: Final = "the Lighthouse does not take it"
 
 
-class Caller(Protocol):
-    """The client whose calls a connection carries; each `call` is one of these."""
+class Caller(http2.Connection):
+    """The client whose calls a connection carries."""
 
     def answer_headers(self, call: ProxiedCall, block: bytes, *, end: bool) -> None:
         """An answer begins or ends."""
@@ -63,15 +63,6 @@ class Caller(Protocol):
         self, upstream: Upstream, calls: Sequence[ProxiedCall], *, lost: bool = False
     ) -> None:
         """These calls get no answer from `upstream`; `lost`: it also closed the connection."""
-
-    def credit(self, stream: int, size: int) -> None:
-        """The Lighthouse has received `size` more bytes of a call."""
-
-    def pause_reading(self, why: str) -> None:
-        """The Lighthouse reads too slowly."""
-
-    def resume_reading(self, why: str) -> None:
-        """The Lighthouse reads again."""
 
 
 class Upstream(http2.Connection):
@@ -112,16 +103,11 @@ class Upstream(http2.Connection):
             self.send_headers(number, call.trailers, end=True)
 
     def forget(self, stream: int) -> bool:
-        """Discard what still comes of this call; returns whether it was open."""
         if self.carried.pop(stream, None) is None:
             return False
         self.drop(stream)
         self._stream_credit.pop(stream, None)
         return True
-
-    def forsake(self, stream: int, code: int) -> None:
-        if self.forget(stream) and not self.closed:
-            self.send_reset(stream, code)
 
     def on_headers(self, stream: int, block: bytes, *, end: bool) -> None:
         """An answer begins, or ends with its status."""

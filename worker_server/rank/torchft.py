@@ -93,6 +93,7 @@ def install(reporter: Reporter) -> None:
     global _observer  # noqa: PLW0603  the wrappers outlive any one attach
     _observer = Observer(reporter)
     torchft_groups.forget()
+    exchange.innermost, exchange.groups_of = torchft_groups.innermost, torchft_groups.groups_of
     wrap(torch.amp.GradScaler, "scale", _scaled)
     for name, patch in ((_GROUPS, _patch_groups), (_MANAGER, _patch_manager)):
         if name not in _patched:

@@ -25,6 +25,7 @@ from lightkeeper.worker_server.sidecar.queries import RefusalError, SilentError
 from lightkeeper.worker_server.sidecar.recorders import MAIN, ControlPlane, Recorders
 from lightkeeper.worker_server.sidecar.stacks import (
     HangWatch,
+    Mark,
     Stacks,
     StackSample,
     StandstillWitness,
@@ -270,11 +271,7 @@ class BlackBox:
         step, heads, transfers = self._stand(process)
         due = self._hangs.due(process, step, heads, time.monotonic(), transfers)
         mark = mark_of(step, heads, transfers)
-        odd, was_odd = bool(self.network.odd(0.0)), self._was_odd
-        self._was_odd = odd
-        odd = odd or was_odd or any(head.read_age_s is not None for head in heads)
-        if odd or (self._shares and self._standstill.witness(mark, 0.0) is None):
-            self._share()
+        self._keep_sharing(heads, mark)
         if not due or self.closed:
             return
         sample = self._sample(process)
@@ -288,6 +285,14 @@ class BlackBox:
         waits = waits or (step is not None and step.waits_in is not None)
         self._standstill.add(sample._replace(error=self._hidden(step)), mark, waits=waits)
         self._share()
+
+    def _keep_sharing(self, heads: tuple[wire.GroupHead, ...], mark: Mark) -> None:
+        """Share what changes while the rank stands, and once more when that is over."""
+        odd, was_odd = bool(self.network.odd(0.0)), self._was_odd
+        self._was_odd = odd
+        odd = odd or was_odd or any(head.read_age_s is not None for head in heads)
+        if odd or (self._shares and self._standstill.witness(mark, 0.0) is None):
+            self._share()
 
     def _hidden(self, step: wire.StepState | None) -> str | None:
         return self._remains.hidden(None if step is None else step.last_commit_age_s)

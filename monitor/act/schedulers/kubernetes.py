@@ -19,6 +19,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import urlencode
 
 from lightkeeper.monitor.act.schedulers.base import (
     Check,
@@ -50,6 +51,9 @@ Body = Mapping[str, Any]
 
 BODY_MAX_BYTES: Final = 64 * 1024 * 1024
 _MERGE: Final = "application/merge-patch+json"
+_STRATEGIC: Final = "application/strategic-merge-patch+json"
+_NODES: Final = "/api/v1/nodes"
+_REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _PASSING: Final = frozenset({409, 410, 429, 500, 502, 503, 504})
 """Worth another try: somebody changed it meanwhile, or the server is busy or restarts."""
 _LAST_CALL_S: Final = 0.25
@@ -90,116 +94,73 @@ def configured(context: str | None = None) -> client.Configuration:
             config.load_kube_config(context=context, client_configuration=configuration)
     except (config.ConfigException, OSError, ValueError) as exc:
         raise KubeUnusableError(f"no cluster is configured: {one_line(exc, 300)}") from exc
-    configuration.retries = False  # a retry is ours to make, within the deadline
     return configuration
 
 
 class KubeApi:
-    """The requests to one cluster that the driver needs, each with what is left of a deadline.
+    """The requests to one cluster, each with what is left of a deadline.
 
-    Answers are plain JSON and not the client's models, which cost 3 MB of parsing for five fields
-    and drop what a newer server says. The client brings kubeconfig, in-cluster tokens and their
-    renewal, exec plugins, proxies and TLS.
+    Of the official client this takes what differs between clusters: kubeconfig, tokens and their
+    renewal, exec plugins, proxies and TLS. Its calls differ between its releases, and its models
+    cost 3 MB of parsing for five fields and drop what a newer server says.
     """
 
     def __init__(self, configuration: client.Configuration) -> None:
         from kubernetes import client  # noqa: PLC0415 - installed, as there is a configuration
 
+        self._configuration = configuration
         self._client = client.ApiClient(configuration)
-        self._core = client.CoreV1Api(self._client)
-        self._merging = client.ApiClient(configuration)
-        # Clients before 35 take no `_content_type`; left alone, all send a strategic merge patch.
-        self._merging.set_default_header("Content-Type", _MERGE)
-        self._merges = client.CoreV1Api(self._merging)
-        self._review = client.AuthorizationV1Api(self._client)
-
-    def node(self, name: str, deadline: Deadline) -> Body:
-        return self._ask(self._core.read_node, deadline, name)
-
-    def nodes(self, label: str, deadline: Deadline) -> Sequence[Body]:
-        return _items(self._ask(self._core.list_node, deadline, label_selector=label))
-
-    def patch_node(self, name: str, patch: Body, deadline: Deadline) -> None:
-        self._ask(self._merges.patch_node, deadline, name, dict(patch))
-
-    def patch_status(self, name: str, patch: Body, deadline: Deadline) -> None:
-        """A strategic merge patch of nodes/status."""
-        self._ask(self._core.patch_node_status, deadline, name, dict(patch))
-
-    def pod(self, namespace: str, name: str, deadline: Deadline) -> Body:
-        return self._ask(self._core.read_namespaced_pod, deadline, name, namespace)
-
-    def pods(
-        self, namespace: str, deadline: Deadline, *, node: str = "", label: str = ""
-    ) -> Sequence[Body]:
-        """The pods of a namespace, on one node or with these labels."""
-        selected = {"field_selector": f"spec.nodeName={node}"} if node else {}
-        labelled = {"label_selector": label} if label else {}
-        asked = self._ask(
-            self._core.list_namespaced_pod, deadline, namespace, **selected, **labelled
-        )
-        return _items(asked)
-
-    def delete_pod(
-        self, namespace: str, name: str, uid: str, grace_s: int, deadline: Deadline
-    ) -> None:
-        """Delete this pod, and no newer one of its name."""
-        body = {
-            "apiVersion": "v1",
-            "kind": "DeleteOptions",
-            "gracePeriodSeconds": grace_s,
-            "preconditions": {"uid": uid},
-        }
-        self._ask(self._core.delete_namespaced_pod, deadline, name, namespace, body=body)
-
-    def may(self, rule: Mapping[str, str], deadline: Deadline) -> tuple[bool, str]:
-        """Whether we may do something (a SelfSubjectAccessReview, which changes nothing)."""
-        body = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": dict(rule)},
-        }
-        said = self._ask(self._review.create_self_subject_access_review, deadline, body)
-        status = said.get("status") or {}
-        return status.get("allowed") is True, one_line(status.get("reason") or "", 300)
 
     def close(self) -> None:
-        for api_client in (self._client, self._merging):
-            with contextlib.suppress(Exception):
-                api_client.close()
+        with contextlib.suppress(Exception):
+            self._client.close()
 
-    def _ask(
-        self, call: Callable[..., Any], deadline: Deadline, *args: Any, **options: Any
-    ) -> Body:
+    def ask(
+        self, method: str, path: str, deadline: Deadline, body: Body | None = None,
+        kind: str = "application/json", **query: str,
+    ) -> Body:  # fmt: skip
+        """The answer's JSON object. `kind`: the content type of `body`.
+
+        Raises:
+            KubeError, TooLate: any other answer, or none.
+        """
         left_s = max(deadline.left_s(), _LAST_CALL_S)
+        headers = {"Accept": "application/json", "Content-Type": kind}
         try:
-            said = call(*args, **options, _preload_content=False, _request_timeout=left_s)
+            for setting in self._configuration.auth_settings().values():  # renews the token
+                headers[setting["key"]] = setting["value"]
+            said = self._client.rest_client.pool_manager.request(
+                method,
+                f"{self._configuration.host}{path}?{urlencode(query)}",
+                body=None if body is None else json.dumps(body),
+                headers=headers,
+                timeout=left_s,
+                retries=False,  # a retry is ours to make, within the deadline
+                preload_content=False,
+            )
             status, raw = int(said.status), said.read(BODY_MAX_BYTES)
         except Exception as exc:
-            raise _translated(exc) from exc
+            raise KubeError(0, one_line(exc, 300)) from exc
         if not 200 <= status < 300:
             raise KubeError(status, _answer_line(status, raw))
         try:
-            body = json.loads(raw)
+            answer = json.loads(raw)
         except (ValueError, RecursionError) as exc:
             raise KubeError(0, "the API server's answer is no JSON") from exc
-        return body if isinstance(body, dict) else {}
+        return answer if isinstance(answer, dict) else {}
 
 
-def _translated(exc: Exception) -> KubeError:
-    status = getattr(exc, "status", None)
-    if isinstance(status, int) and status:
-        return KubeError(status, _answer_line(status, getattr(exc, "body", None) or b""))
-    return KubeError(0, one_line(exc, 300))
-
-
-def _answer_line(status: int, raw: bytes | str) -> str:
+def _answer_line(status: int, raw: bytes) -> str:
     try:
         said = json.loads(raw)
         words = str(said.get("message") or said.get("reason") or "")
     except (ValueError, AttributeError, RecursionError):
         words = ""
     return f"the API server answers {status}" + (f": {one_line(words, 300)}" if words else "")
+
+
+def _pods(namespace: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/pods"
 
 
 def _items(body: Body) -> Sequence[Body]:
@@ -532,12 +493,14 @@ def checks(api: KubeApi, asked: Sequence[Mapping[str, str]], deadline: Deadline)
     for rule in asked:
         what = _words(rule)
         try:
-            allowed, why = api.may(rule, deadline)
+            review = {"spec": {"resourceAttributes": rule}}
+            status = api.ask("POST", _REVIEWS, deadline, review).get("status") or {}
         except (KubeError, TooLate) as exc:
             yield Check(what, False, str(exc))
             if isinstance(exc, TooLate) or exc.status == 0:
                 return  # no answer: the others would fail too
         else:
+            allowed, why = status.get("allowed") is True, one_line(status.get("reason") or "", 300)
             yield Check(what, allowed, why or ("allowed" if allowed else "not allowed (see RBAC)"))
 
 
@@ -548,9 +511,6 @@ def _words(rule: Mapping[str, str]) -> str:
 
 
 PRIMUS_PREFIX: Final = "primus-safe."
-
-Condition = tuple[bool, Callable[[], str]]
-"""What Primus-SaFE gets: whether the node is bad, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -599,62 +559,56 @@ class Kubernetes(Scheduler):
     def _cordon(
         self, host: Host, reason: str, incident_id: IncidentId | None, deadline: Deadline
     ) -> Outcome:
+        owner = self._owner()
 
-        def compute(node: Any) -> NodeChange:
-            return cordon(node, self._owner(), reason, incident_id, _now())
+        def compute(node: Body) -> NodeChange:
+            return cordon(node, owner, reason, incident_id, _now())
 
-        def said() -> str:
-            return marked(self._owner(), reason, incident_id, REASON_MAX_CHARS)
-
-        return self._change(host, compute, (True, said), deadline)
+        said = marked(owner, reason, incident_id, REASON_MAX_CHARS)
+        return self._change(host, compute, deadline, bad=True, message=said)
 
     def _uncordon(self, host: Host, reason: str, deadline: Deadline) -> Outcome:
         """Remove our hold, and with the last hold also taint and cordon."""
 
-        def compute(node: Any) -> NodeChange:
+        def compute(node: Body) -> NodeChange:
             return uncordon(node, self._owner())
 
-        return self._change(host, compute, (False, lambda: reason), deadline)
+        return self._change(host, compute, deadline, bad=False, message=reason)
 
     def _cordoned(self, deadline: Deadline) -> Iterable[Host]:
         owner = self._owner()
-        nodes = self._api.nodes(KEY, deadline)
+        nodes = _items(self._api.ask("GET", _NODES, deadline, labelSelector=KEY))
         return [Host(str(node["metadata"]["name"])) for node in nodes if owner in hold_of(node).by]
 
     def _change(
-        self,
-        host: Host,
-        compute: Callable[[Any], NodeChange],
-        condition: Condition,
-        deadline: Deadline,
-    ) -> Outcome:
-        """Read, compute, write; repeated if somebody else wrote meanwhile or the error may pass."""
+        self, host: Host, compute: Callable[[Body], NodeChange], deadline: Deadline, *, bad: bool,
+        message: str,
+    ) -> Outcome:  # fmt: skip
+        """Read, compute, write; repeated if somebody else wrote meanwhile or the error may pass.
+
+        `bad`, `message`: what Primus-SaFE is told of the node.
+        """
         if host.startswith(POD_HOST):
             raise Refusal("its pod was not told its node (set K8S_NODE_NAME by the downward API)")
         if DNS.fullmatch(host) is None:
             raise Refusal(f"{host!r:.80} is no name of a node")
 
         def change() -> NodeChange:
-            node = self._api.node(host, deadline)
+            path = f"{_NODES}/{host}"
+            node = self._api.ask("GET", path, deadline)
             change = compute(node)
             if change.patch is not None:
-                self._api.patch_node(host, change.patch, deadline)
-            if not change.wait:
-                self._tell_primus(host, node, condition, deadline)
+                self._api.ask("PATCH", path, deadline, change.patch, _MERGE)
+            if self._options.primus_safe is not None and not change.wait:
+                kind = PRIMUS_PREFIX + self._options.primus_safe
+                held = bad or bool(set(hold_of(node).by) - {self._owner()})
+                patch = node_condition(node, kind, bad=held, message=message, now=_now())
+                if patch is not None:
+                    self._api.ask("PATCH", f"{path}/status", deadline, patch, _STRATEGIC)
             return change
 
         changed = retrying(change, deadline)
         return Outcome(not changed.wait, f"{host} {changed.said}", ours=changed.ours)
-
-    def _tell_primus(self, name: str, node: Any, condition: Condition, deadline: Deadline) -> None:
-        if self._options.primus_safe is None:
-            return
-        bad, message = condition[0], condition[1]()
-        bad = bad or bool(set(hold_of(node).by) - {self._owner()})
-        kind = PRIMUS_PREFIX + self._options.primus_safe
-        patch = node_condition(node, kind, bad=bad, message=message, now=_now())
-        if patch is not None:
-            self._api.patch_status(name, patch, deadline)
 
     # -- pods ----------------------------------------------------------------------------------
 
@@ -715,11 +669,14 @@ class Kubernetes(Scheduler):
     def _delete(self, pod: WantedPod, deadline: Deadline) -> bool:
         """Delete a pod; returns whether by force."""
         force = self._options.force and self._is_lost(pod.node, deadline)
-        grace_s = 0 if force else self._options.grace_s
+        body = {
+            "gracePeriodSeconds": 0 if force else self._options.grace_s,
+            "preconditions": {"uid": pod.uid},
+        }
 
         def delete() -> bool:
             try:
-                self._api.delete_pod(pod.namespace, pod.name, pod.uid, grace_s, deadline)
+                self._api.ask("DELETE", f"{_pods(pod.namespace)}/{pod.name}", deadline, body)
             except KubeError as exc:
                 if exc.status == 404 or (exc.status == 409 and self._look(pod, deadline) is None):
                     return False  # gone, or a newer one has its name
@@ -732,7 +689,8 @@ class Kubernetes(Scheduler):
         if not node:
             return False
         try:
-            return condition_of(self._api.node(node, deadline), "Ready") != "True"
+            shown = self._api.ask("GET", f"{_NODES}/{node}", deadline)
+            return condition_of(shown, "Ready") != "True"
         except KubeError as exc:
             return exc.status == 404
 
@@ -743,19 +701,24 @@ class Kubernetes(Scheduler):
     def _read(self, wanted: WantedPod, deadline: Deadline) -> Body | None:
         if wanted.name:
             try:
-                pod = self._api.pod(wanted.namespace, wanted.name, deadline)
+                pod = self._api.ask("GET", f"{_pods(wanted.namespace)}/{wanted.name}", deadline)
             except KubeError as exc:
                 if exc.status == 404:
                     return None
                 raise
             return pod if _at(pod, "metadata", "uid") == wanted.uid else None
-        pods = self._api.pods(wanted.namespace, deadline, node=wanted.node)
-        return next((pod for pod in pods if _at(pod, "metadata", "uid") == wanted.uid), None)
+        asked = {"fieldSelector": f"spec.nodeName={wanted.node}"} if wanted.node else {}
+        pods = self._api.ask("GET", _pods(wanted.namespace), deadline, None, **asked)
+        return next(
+            (pod for pod in _items(pods) if _at(pod, "metadata", "uid") == wanted.uid), None
+        )
 
     def _group_of(self, namespace: str, pod: Body, deadline: Deadline) -> Sequence[Body]:
         """All pods of this pod's replica group, if Primus-SaFE is used; else none."""
         selector = None if self._options.primus_safe is None else group_selector(pod)
-        return () if selector is None else self._api.pods(namespace, deadline, label=selector)
+        if selector is None:
+            return ()
+        return _items(self._api.ask("GET", _pods(namespace), deadline, labelSelector=selector))
 
     def _within(self, timeout_s: float, work: Callable[[Deadline], T]) -> T:
         """Run the work in a thread that is abandoned at the deadline."""

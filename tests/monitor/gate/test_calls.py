@@ -68,8 +68,7 @@ def test_the_view_shows_what_a_quorum_request_says() -> None:
         gate.client().ask("rg_0:x", step=12)
         gate.sleep(1.5)
         [seen] = gate.core.view().replicas
-        assert (seen.step, seen.commit_failures, seen.world_size) == (12, 1, 2)
-        assert (seen.address, seen.store_address) == ("http://node-1:41533", "node-1:29500")
+        assert (seen.step, seen.commit_failures) == (12, 1)
         assert seen.asking_for_s == pytest.approx(1.5)
         assert seen.heartbeat_age_s is None
 
