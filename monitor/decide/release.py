@@ -3,10 +3,10 @@
 Theory of operation. A group is gone if its host is lost, all its processes are, or an eviction has
 put it out; and the Lighthouse must have forgotten its heartbeat, or all its ranks must be gone, so
 that the next quorum does not wait for it. Ranks of other groups that still stand in an exchange of
-a quorum with it cannot finish that: TorchFT ends it at its timeout (60 s by default). Ending it now
-is what TorchFT does later, so no budget applies; but while the monitor doubts itself, during a
-pause, a maintenance window and in observe mode nothing is ended, and no rank is asked twice in one
-quorum.
+a quorum with it cannot finish that exchange: TorchFT ends it at its timeout (60 s by default).
+Ending it now is what TorchFT does later, so no budget applies; but while the monitor doubts itself,
+during a pause, a maintenance window and in observe mode nothing is ended, and no rank is asked
+twice in one quorum.
 """
 
 from __future__ import annotations

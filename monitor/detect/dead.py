@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from operator import attrgetter
 from typing import Final
 
@@ -110,7 +111,7 @@ def dead(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     verdicts += [
         _lost(history, graph, group, away)
         for group, members in history.groups().items()
-        if group not in lost and (away := _on_lost_hosts(history, group, members))
+        if group not in lost and (away := _on_lost_hosts(history, members))
     ]
     return (*early, *verdicts)
 
@@ -679,9 +680,7 @@ def _signal(track: RankTrack) -> str | None:
 # -- lost hosts --------------------------------------------------------------------------------
 
 
-def _on_lost_hosts(
-    history: History, group: GroupName, members: tuple[RankTrack, ...]
-) -> tuple[RankTrack, ...]:
+def _on_lost_hosts(history: History, members: tuple[RankTrack, ...]) -> tuple[RankTrack, ...]:
     """Ranks on lost hosts; mostly empty. Without the word of other hosts' kernels, the host of the
     group's Manager is among them.
     """
@@ -745,7 +744,8 @@ def _lost(
 ) -> Verdict:
     culprits = tuple(track.rank for track in gone)
     hosts = history.hosts(culprits)
-    edges = [edge for host in hosts for edge in history.links.to(host, _UNACKNOWLEDGED_S)]
+    missed = (history.links.to(host, _UNACKNOWLEDGED_S) for host in hosts)
+    edges = list(chain.from_iterable(missed))
     stale = history.expired_for_s(group) > 0 or _stale(history, group, sooner=False)
     since_s = min(t.silent_since_s for t in gone if t.silent_since_s is not None)
     others = tuple(t.rank for t in history.groups()[group] if t.rank not in culprits)
