@@ -68,8 +68,9 @@ def _amount(rank_seconds: float | None) -> str:
 @command()
 @click.argument("id")
 @option("--reason", required=True, metavar="TEXT", help="why it will not come back")
+@as_json
 @asking
-def close(*, monitor: Monitor, id: str, reason: str) -> None:  # noqa: A002
+def close(*, monitor: Monitor, id: str, reason: str, as_json: bool) -> None:  # noqa: A002
     """Close the incident of a missing group, which nothing else ends but its return.
 
     examples:
@@ -79,8 +80,11 @@ def close(*, monitor: Monitor, id: str, reason: str) -> None:  # noqa: A002
     arguments
     """
     path = f"/v1/incidents/{quote(id, safe='')}/close"
-    monitor.ask(path, method="POST", body={"reason": reason, "author": login()})
-    console().print(text(f"closed: {id}"))
+    said = monitor.ask(path, method="POST", body={"reason": reason, "author": login()})
+    if as_json:
+        print_json(said)
+    else:
+        console().print(text(f"closed: {id}"))
 
 
 @command()

@@ -74,7 +74,7 @@ def account(
     return IncidentAccount(
         decided_by=by,
         why=why,
-        outcome=_tried(incident, tried) if asked else _outcome(incident, rows),
+        outcome=_tried(incident, tried) if asked else _outcome(incident, holds),
         lost=lost,
         final=over or (back and not incident.open),
     )
@@ -86,11 +86,11 @@ def _tried(incident: Incident, evictions: Sequence[Eviction]) -> str:
     return "evicting" if incident.open else "evicted"
 
 
-def _outcome(incident: Incident, rows: Sequence[DecisionRow]) -> str:
+def _outcome(incident: Incident, holds: Sequence[Hold]) -> str:
     """What came of it where no eviction was asked for."""
-    if rows and rows[-1].action == "would_evict":
+    if holds and holds[-1].would is not None:
         return "observed"
-    if guards := {row.guard for row in rows if row.action == "hold"}:
+    if guards := {hold.guard for hold in holds}:
         return "watched" if guards == {Guard.WATCH_ONLY} else "held"
     return "open" if incident.open else "passed"
 

@@ -1,11 +1,12 @@
 """Who may stop waiting for a group that is gone: the survivors of its last quorum. Pure.
 
 Theory of operation. A group is gone if its host is lost, all its processes are, or an eviction has
-put it out; and the Lighthouse must have forgotten its heartbeat, so that the next quorum does not
-wait for it. Ranks of other groups that still stand in an exchange of a quorum with it cannot finish
-that exchange: TorchFT ends it at its timeout (60 s by default). Ending it now is what TorchFT does
-later, so no budget applies; but while the monitor doubts itself, during a pause, a maintenance
-window and in observe mode nothing is ended, and no rank is asked twice in one quorum.
+put it out; and the Lighthouse must have forgotten its heartbeat, or all its ranks must be gone, so
+that the next quorum does not wait for it. Ranks of other groups that still stand in an exchange of
+a quorum with it cannot finish that: TorchFT ends it at its timeout (60 s by default). Ending it now
+is what TorchFT does later, so no budget applies; but while the monitor doubts itself, during a
+pause, a maintenance window and in observe mode nothing is ended, and no rank is asked twice in one
+quorum.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ def releases(
     orders = []
     for incident, group in _gone(history, incidents, past, policy):
         ids = [name for name in incident.replica_ids if may_be_of(name, group)]
-        if view.ids.isdisjoint(ids) or not view.expired.issuperset(view.ids.intersection(ids)):
+        expired = view.expired.issuperset(view.ids.intersection(ids))
+        if view.ids.isdisjoint(ids) or not (expired or _all_gone(history, incident, group)):
             continue  # the next quorum would still wait for it
         waiting = [
             track
@@ -79,7 +81,7 @@ def _gone(
     history: History, incidents: Iterable[Incident], past: Iterable[Eviction], policy: Policy
 ) -> Iterator[tuple[Incident, GroupName]]:
     """Groups that are gone by an incident's verdict, or because they were evicted for it. What is
-    left of a group that lost a rank does not train.
+    left of a group that lost a rank trains no longer.
     """
     out = {
         eviction.incident_id: eviction.group
@@ -101,6 +103,16 @@ def _gone(
             if lost and not any(track.fresh and track.fresh.process.alive for track in lost):
                 for group in incident.groups:
                     yield incident, group
+
+
+def _all_gone(history: History, incident: Incident, group: GroupName) -> bool:
+    """Whether every rank of the group is dead, or on a lost host: its heartbeat ends with them."""
+    members = history.groups().get(group, ())
+    lost = incident.culprits if incident.kind is Kind.DEAD else ()
+    return bool(members) and all(
+        track.died_s is not None or (track.rank in lost and track.fresh is None)
+        for track in members
+    )
 
 
 def _waiting(history: History, group: GroupName, quorum_id: int) -> Iterator[RankTrack]:

@@ -50,18 +50,19 @@ def parted(history: History) -> tuple[Verdict, ...]:
     edges = sorted(chain.from_iterable(pairs.values()), key=lambda edge: edge.rank)
     named = most > 1 and (not others or others[0][1] < most)
     if named:
-        culprits = tuple(sorted({edge.rank for edge in edges if edge.host == host}))
+        blamed = [edge for edge in edges if edge.host == host]
         missed = sorted(set(count) - {host})
         reason = f"{host} cannot reach {listed(missed)}, which reach each other: its link is broken"
     else:
         pair = min(pairs)
-        culprits = tuple(sorted({edge.rank for edge in pairs[pair]}))
+        blamed = pairs[pair]
         reason = f"{listed(pair)} cannot reach each other, and everybody else reaches both"
         if len(pairs) > 1:
             reason = f"links between {listed(sorted(count))} are broken"
+    culprits = _ranks(blamed)
     said = "; ".join(edge.sentence() for edge in edges[:_SHOWN])
     tie = {group_of(rank) for rank in culprits} if not named and len(pairs) == 1 else set()
-    stands = tuple(t.rank for t in history.present() if _stands(history, t.rank))
+    stands = {t.rank for t in history.present() if _stands(history, t.rank)}
     return (
         Verdict(
             kind=Kind.DEADLOCK,
@@ -70,12 +71,16 @@ def parted(history: History) -> tuple[Verdict, ...]:
             brief=reason,
             confidence=Confidence.LIKELY if named else Confidence.UNSURE,
             since_s=history.now_s - max(map(_agreed_s, pairs.values())),
-            victims=tuple(rank for rank in stands if not named or rank not in culprits),
+            victims=tuple(sorted(stands.difference(culprits if named else ()))),
             evidence={"source": "the kernels of both ends", "links": _in_words(pairs)},
             signature=f"link:{'/'.join(sorted(count))}",
             tie=tuple(sorted(tie)) if len(tie) > 1 else (),
         ),
     )
+
+
+def _ranks(edges: Iterable[Edge]) -> tuple[RankName, ...]:
+    return tuple(sorted({edge.rank for edge in edges}))
 
 
 def _agreed_s(edges: Iterable[Edge]) -> float:
@@ -109,15 +114,13 @@ def slow_link(history: History) -> tuple[Verdict, ...]:
     hosts = {track.identity.host for track in history.present()}
     if not lasting or len(hosts) < 3:
         return ()
-    common = [
-        host for host in hosts if all(host in (e.host, e.peer) for e in slow)
-        and any(e.host == host for e in lasting)
-    ]  # fmt: skip
+    shared = set.intersection(*({edge.host, edge.peer} for edge in slow))
+    common = shared & {edge.host for edge in lasting} & hosts
     if len(common) != 1:
         return ()
     (host,) = common
     own = [edge for edge in lasting if edge.host == host]
-    culprits = tuple(sorted({edge.rank for edge in own}))
+    culprits = _ranks(own)
     edge = max(own, key=lambda edge: edge.connection.busy)
     row = edge.connection
     if row.busy < _BUSY:

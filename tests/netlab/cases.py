@@ -219,6 +219,7 @@ _ALL: Final = (
     Case(
         "slow-link", "what node-1 sends leaves at 1 Mbit/s",
         lambda job: job.lab.slow("node-1"), watch_s=110.0, culprits=("1.0",), told_s=60.0,
+        evicted=("1",),
     ),
     Case(
         "slow-evenly", "what hosts send leaves at 1 Mbit/s, on all of them",

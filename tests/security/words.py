@@ -51,7 +51,8 @@ def commands(
 
 ASK = {
     "status": [], "get ranks": ["--wide"], "get groups": [], "get hosts": [], "get runs": [],
-    "incidents list": [], "incidents show": ["x"], "incidents close": ["x", "--reason", "r"],
+    "incidents list": [], "incidents show": ["x"],
+    "incidents close": ["x", "--reason", "it is returned"],
     "evict": ["rg_0", "--yes", "--wait", "0"],
     "quarantine list": [], "quarantine add": ["node0", "--reason", "r"],
     "quarantine release": ["node0"], "quarantine history": ["node0"], "pause": ["--reason", "r"],

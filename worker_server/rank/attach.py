@@ -221,6 +221,8 @@ class SidecarProcess:
 # -- attaching ------------------------------------------------------------------------------------
 
 _BEAT_S = 1.0
+_ORDERS_S = 0.25
+"""Others wait for a group that is gone meanwhile. A look takes 10 us."""
 _START_S = 0.1
 """Until the sidecar is up: its launcher must be reaped, and the sidecar admitted."""
 
@@ -399,8 +401,8 @@ def _start_beat(
             last_words.note_uncaught,
             _complaining(files),
             _chore_of("collectives", "tell_backends"),
-            _chore_of("exchange", "obey"),
         ),
+        _chore_of("exchange", "obey"),
     )
 
     def end() -> None:
@@ -435,17 +437,25 @@ class Beat(threading.Thread):
         stamp: Callable[[], None],
         sidecar: SidecarProcess,
         chores: Sequence[Callable[[], None]],
+        obey: Callable[[], None] = lambda: None,
     ) -> None:
+        """`obey` carries out what the monitor orders; it is called more often than the chores."""
         super().__init__(name="lightkeeper-beat", daemon=True)
         self._stamp = stamp
         self._sidecar: SidecarProcess | None = sidecar
         self._chores = list(chores)
+        self._obey = obey
         self._over = threading.Event()
 
     def run(self) -> None:
         """Until the interpreter ends."""
-        due_s = monotonic()
-        while not self._over.wait(self._pause_s(due_s)):
+        due_s = stamp_s = monotonic()
+        while not self._over.wait(min(_ORDERS_S, self._pause_s(due_s))):
+            if not self._try(self._obey):
+                self._obey = lambda: None
+            if monotonic() < min(stamp_s, due_s):
+                continue
+            stamp_s = monotonic() + self._pause_s(monotonic() + _BEAT_S)
             self._stamp()
             if self._sidecar is not None and not self._try(self._sidecar.look):
                 self._sidecar = None

@@ -21,7 +21,6 @@ import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
-from lightkeeper.worker_server.rank import torchft_groups
 from lightkeeper.worker_server.run_dir import RankFiles, read_json, write_json
 
 WITHIN: Final = "within"
@@ -31,6 +30,8 @@ _NOTED_MOST: Final = 256
 Sockets = dict[int, int]
 """Inode -> file descriptor."""
 
+groups_of: Callable[[object], Collection[Any]] = lambda _: ()  # noqa: E731  it is replaced
+"""The groups that are configured for a quorum now; set by who watches TorchFT."""
 _within: Sockets = {}
 _across: dict[int, tuple[Callable[[], Any], Sockets, str]] = {}
 """By the id of a group across replica groups: the group, its sockets, its store's port."""
@@ -89,7 +90,6 @@ def opening_across(group: Any, store: str) -> Iterator[None]:
     before = own()
     yield
     with contextlib.suppress(Exception):  # a group of the user's own may be any object
-        group = torchft_groups.innermost(group)
         port = store.partition("/")[0].rpartition(":")[2]
         for key in [key for key, (alive, *_) in _across.items() if alive() is None]:
             del _across[key]
@@ -120,7 +120,7 @@ def release(quorum: object, addresses: Collection[object]) -> tuple[int, str]:
     Returns:
         How many connections were ended, and what was done in words. Never raises.
     """
-    groups = torchft_groups.groups_of(quorum)
+    groups = groups_of(quorum)
     if not groups:
         return 0, f"it is in quorum {quorum} no longer"
     ended, aborted = 0, []

@@ -25,6 +25,7 @@ from lightkeeper.worker_server.sidecar.queries import RefusalError, SilentError
 from lightkeeper.worker_server.sidecar.recorders import MAIN, ControlPlane, Recorders
 from lightkeeper.worker_server.sidecar.stacks import (
     HangWatch,
+    Mark,
     Stacks,
     StackSample,
     StandstillWitness,
@@ -270,10 +271,7 @@ class BlackBox:
         step, heads, transfers = self._stand(process)
         due = self._hangs.due(process, step, heads, time.monotonic(), transfers)
         mark = mark_of(step, heads, transfers)
-        unseen = bool(self.network.odd(0.0)) or any(h.read_age_s is not None for h in heads)
-        if unseen or self._unseen or (self._shares and not self._standstill.witness(mark, 0.0)):
-            self._share()
-        self._unseen = unseen
+        self._share_what_changed(heads, mark)
         if not due or self.closed:
             return
         sample = self._sample(process)
@@ -287,6 +285,12 @@ class BlackBox:
         waits = waits or (step is not None and step.waits_in is not None)
         self._standstill.add(sample._replace(error=self._hidden(step)), mark, waits=waits)
         self._share()
+
+    def _share_what_changed(self, heads: Sequence[wire.GroupHead], mark: Mark) -> None:
+        unseen = bool(self.network.odd(0.0)) or any(h.read_age_s is not None for h in heads)
+        if unseen or self._unseen or (self._shares and not self._standstill.witness(mark, 0.0)):
+            self._share()
+        self._unseen = unseen
 
     def _hidden(self, step: wire.StepState | None) -> str | None:
         return self._remains.hidden(None if step is None else step.last_commit_age_s)

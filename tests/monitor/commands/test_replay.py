@@ -61,7 +61,7 @@ def test_a_release_has_no_guard_and_is_told(live: Path, capsys, monkeypatch) -> 
 
     monkeypatch.setattr(Pipeline, "_decide", releases)
     main(["replay", str(live)])
-    assert re.search(r"release +rg_1 +rg_1 is gone", capsys.readouterr().out)
+    assert re.search(r"release +rg_1 is gone", capsys.readouterr().out)
     assert main(["replay", str(live), "--set", "stall_floor_s=4.5"]) == 0
 
 
