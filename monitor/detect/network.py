@@ -28,7 +28,7 @@ _BUSY, _IDLE = 0.6, 0.3
 """Share of the time in which a slow link is busy, and above which others report theirs: where all
 send much, all are reported, and nobody is named."""
 _SLOWER: Final = 3.0
-"""Than its own best rate. A link that was never faster is reported and accuses nobody: a program
+"""Than its own best rate. A link that was never faster is reported, and accuses nobody: a program
 may send more from one host than from others."""
 _SHOWN: Final = 4
 

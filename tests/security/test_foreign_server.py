@@ -18,7 +18,6 @@ from tests.security.words import (
     ASK,
     EVIL,
     OTHERS,
-    WITHOUT_JSON,
     check_harmless,
     commands,
     in_a_monitors_place,
@@ -72,7 +71,7 @@ def test_a_page_or_other_json_is_no_monitor(words: str, foreign: Foreign, comman
     foreign.says(200, JSON, b"\x1f\x8bno", **{"Content-Encoding": "gzip"})
     _refuses(command, words)
     foreign.says(200, PAGE, HTML)
-    _refuses(command, words, *([] if words in WITHOUT_JSON else ["--format", "json"]))
+    _refuses(command, words, "--format", "json")
 
 
 @pytest.mark.parametrize("words", ASK)

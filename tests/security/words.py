@@ -59,7 +59,6 @@ ASK = {
     "resume": [], "policy show": [], "policy reload": [],
 }  # fmt: skip
 """Every command that asks a monitor, with what it needs; `top` needs a terminal."""
-WITHOUT_JSON = {"incidents close"}
 OTHERS = {
     "monitor", "top", "run", "analyze", "stragglers", "replay", "goodput", "doctor", "gate",
     "check scheduler", "check notify", "check policy", "dashboards", "demo",

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from prometheus_client import generate_latest
 
 from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.rank.page import layout
+from lightkeeper.worker_server.run_dir import RankFiles, read_json, write_json
 from lightkeeper.worker_server.sidecar.metrics import make_registry
+from lightkeeper.worker_server.sidecar.queries import SilentError
 from lightkeeper.worker_server.sidecar.recorders import MAIN
 from tests.changed import replace
+from tests.worker_server.boxes import CONNECTIONS
 from tests.worker_server.doubles import Bench
 from tests.worker_server.pages import enter, write_step
+from tests.worker_server.ranks import eventually
 from tests.worker_server.wire_values import parse_last_words
 
 
@@ -202,3 +207,74 @@ def test_a_rank_whose_page_moves_after_its_death_is_alive(page, bench):
         dead = wire.Process(alive=False, state=None, dead_age_s=dead_age_s)
         bench.process.look = lambda _, dead=dead: dead
         assert bench.box.process().alive is alive
+
+
+# -- connections ----------------------------------------------------------------------------------
+
+
+def test_odd_connections_are_in_the_state_and_shared_until_there_are_none(
+    bench, tmp_path, monkeypatch
+):
+    at = bench.box.network
+    monkeypatch.setattr(at, "look", lambda *_, **__: None)
+    at._odd = CONNECTIONS[:1]
+    bench.box.tick()
+    assert [row.peer for row in bench.box.state().connections] == [CONNECTIONS[0].peer]
+    seen = RankFiles(tmp_path / "a.page").seen
+    assert CONNECTIONS[0].peer in seen.read_text()
+    at._odd = ()
+    bench.box.tick()
+    assert not seen.exists()
+
+
+def test_connections_that_healed_are_shared_no_longer_while_the_rank_stands(
+    bench, tmp_path, monkeypatch
+):
+    """A witness alone is shared as seldom as stacks are taken."""
+    witness = wire.Witness(wire.Frame("f", "train.py", 1), wire.Doing.LOCK, 3, 9.0, 1.0)
+    monkeypatch.setattr(bench.box._standstill, "witness", lambda *_: witness)
+    monkeypatch.setattr(bench.box.network, "look", lambda *_, **__: None)
+    bench.box.network._odd = CONNECTIONS[:1]
+    bench.box.tick()
+    seen = RankFiles(tmp_path / "a.page").seen
+    assert CONNECTIONS[0].peer in seen.read_text()
+    bench.box.network._odd = ()
+    bench.box.tick()
+    assert "train.py" in seen.read_text()
+    assert CONNECTIONS[0].peer not in seen.read_text()
+
+
+def test_the_network_of_a_dead_rank_is_that_of_its_last_look(bench):
+    bench.box.network._odd = CONNECTIONS[:1]
+    bench.process.dead = True
+    report = bench.box.network_report()
+    assert (report.alive, [row.peer for row in report.connections]) == (
+        False, [CONNECTIONS[0].peer],
+    )  # fmt: skip
+    assert report.age_s > 0
+
+
+def test_servers_are_known_by_their_ports_and_sockets_by_what_the_rank_noted(
+    page, bench, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    page.write_text(layout.W_LIGHTHOUSE, "head:29510")
+    write_json(RankFiles(tmp_path / "a.page").sockets, {"77": "across"})
+    assert bench.box._opened() == {"77": "across", ":29500": "store", ":29510": "lighthouse"}
+
+
+def test_an_order_reaches_the_rank_and_its_answer_the_caller(bench, tmp_path):
+    files = RankFiles(tmp_path / "a.page")
+
+    def rank():
+        order = eventually(lambda: read_json(files.order), "an order")
+        answer = {"id": order["id"], "ended": len(order["addresses"]), "said": "done"}
+        write_json(files.answer, answer)
+
+    write_json(files.answer, {"id": "of an earlier order", "ended": 9, "said": "old"})
+    with ThreadPoolExecutor(1) as pool:
+        obeyed = pool.submit(rank)
+        assert bench.box.release(7, ["10.0.0.1", "10.0.0.2"], 30.0) == (2, "done")
+        obeyed.result()
+    with pytest.raises(SilentError, match="has not answered within 0 s"):
+        bench.box.release(7, ["10.0.0.1"], 0.0)

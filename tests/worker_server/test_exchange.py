@@ -14,13 +14,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from lightkeeper.worker_server.rank import exchange
 from lightkeeper.worker_server.run_dir import RankFiles, read_json, write_json
 from tests.waiting import wait_for
 from tests.worker_server.ranks import ROOT, environment
-
-pytestmark = pytest.mark.integration  # torch
-
-exchange = pytest.importorskip("lightkeeper.worker_server.rank.exchange")
 
 HERE = ["127.0.0.1"]
 
@@ -67,7 +64,7 @@ def sockets():
 def quorum(monkeypatch, tmp_path):
     """Which groups are configured for which quorum."""
     groups = {}
-    monkeypatch.setattr(exchange.torchft_groups, "groups_of", lambda n: groups.get(n, []))
+    monkeypatch.setattr(exchange, "groups_of", lambda n: groups.get(n, []))
     exchange.install(RankFiles(tmp_path / "a.page"))
     yield groups
     exchange.install(RankFiles(tmp_path / "gone.page"))
@@ -212,6 +209,7 @@ def test_an_order_that_makes_no_sense_breaks_nothing(quorum, tmp_path, order):
 # -- with gloo itself -----------------------------------------------------------------------------
 
 
+@pytest.mark.integration
 def test_ranks_that_wait_for_a_stopped_one_are_free_at_once_and_form_the_next_quorum(tmp_path):
     pytest.importorskip("torchft")
     from tests.worker_server.exchange_parent import QUORUM, files_of

@@ -30,12 +30,11 @@ _NOTED_MOST: Final = 256
 Sockets = dict[int, int]
 """Inode -> file descriptor."""
 
+groups_of: Callable[[object], Collection[Any]] = lambda _: ()  # noqa: E731  it is replaced
+"""The groups that are configured for a quorum now; set by who watches TorchFT."""
 _within: Sockets = {}
 _across: dict[int, tuple[Callable[[], Any], Sockets, str]] = {}
 """By the id of a group across replica groups: the group, its sockets, its store's port."""
-innermost: Callable[[Any], Any] | None = None
-groups_of: Callable[[object], list[Any]] | None = None
-"""Of `rank.torchft_groups`, once TorchFT is observed."""
 _files: RankFiles | None = None
 _obeyed: object = None
 """The last order's id."""
@@ -91,7 +90,6 @@ def opening_across(group: Any, store: str) -> Iterator[None]:
     before = own()
     yield
     with contextlib.suppress(Exception):  # a group of the user's own may be any object
-        group = group if innermost is None else innermost(group)
         port = store.partition("/")[0].rpartition(":")[2]
         for key in [key for key, (alive, *_) in _across.items() if alive() is None]:
             del _across[key]
@@ -122,7 +120,7 @@ def release(quorum: object, addresses: Collection[object]) -> tuple[int, str]:
     Returns:
         How many connections were ended, and what was done in words. Never raises.
     """
-    groups = [] if groups_of is None else groups_of(quorum)
+    groups = groups_of(quorum)
     if not groups:
         return 0, f"it is in quorum {quorum} no longer"
     ended, aborted = 0, []

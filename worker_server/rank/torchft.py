@@ -93,7 +93,7 @@ def install(reporter: Reporter) -> None:
     global _observer  # noqa: PLW0603  the wrappers outlive any one attach
     _observer = Observer(reporter)
     torchft_groups.forget()
-    exchange.innermost, exchange.groups_of = torchft_groups.innermost, torchft_groups.groups_of
+    exchange.groups_of = torchft_groups.groups_of
     wrap(torch.amp.GradScaler, "scale", _scaled)
     for name, patch in ((_GROUPS, _patch_groups), (_MANAGER, _patch_manager)):
         if name not in _patched:
@@ -172,7 +172,8 @@ def _opening(around: Around) -> Around:
 
     def configuring(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
         store = kwargs.get("store_addr", args[0] if args else "")
-        with exchange.opening_across(self, store if isinstance(store, str) else ""):
+        group = torchft_groups.innermost(self)
+        with exchange.opening_across(group, store if isinstance(store, str) else ""):
             return around(original, self, args, kwargs)
 
     return configuring

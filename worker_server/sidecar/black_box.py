@@ -74,8 +74,8 @@ class BlackBox:
         self._last_stacks: Taken | None = None
         self._hangs = HangWatch()
         self._standstill = StandstillWitness()
-        self._was_odd = False
-        """Whether the neighbours were given odd connections."""
+        self._unseen = False
+        """Whether the neighbours were given connections or heads that no page holds."""
         self._hang_kept_s = 0.0
         """Start of the hang for which a record was fetched."""
 
@@ -271,7 +271,7 @@ class BlackBox:
         step, heads, transfers = self._stand(process)
         due = self._hangs.due(process, step, heads, time.monotonic(), transfers)
         mark = mark_of(step, heads, transfers)
-        self._keep_sharing(heads, mark)
+        self._share_what_changed(heads, mark)
         if not due or self.closed:
             return
         sample = self._sample(process)
@@ -286,13 +286,11 @@ class BlackBox:
         self._standstill.add(sample._replace(error=self._hidden(step)), mark, waits=waits)
         self._share()
 
-    def _keep_sharing(self, heads: tuple[wire.GroupHead, ...], mark: Mark) -> None:
-        """Share what changes while the rank stands, and once more when that is over."""
-        odd, was_odd = bool(self.network.odd(0.0)), self._was_odd
-        self._was_odd = odd
-        odd = odd or was_odd or any(head.read_age_s is not None for head in heads)
-        if odd or (self._shares and self._standstill.witness(mark, 0.0) is None):
+    def _share_what_changed(self, heads: Sequence[wire.GroupHead], mark: Mark) -> None:
+        unseen = bool(self.network.odd(0.0)) or any(h.read_age_s is not None for h in heads)
+        if unseen or self._unseen or (self._shares and not self._standstill.witness(mark, 0.0)):
             self._share()
+        self._unseen = unseen
 
     def _hidden(self, step: wire.StepState | None) -> str | None:
         return self._remains.hidden(None if step is None else step.last_commit_age_s)

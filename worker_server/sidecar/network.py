@@ -293,7 +293,7 @@ class Network:
             if now_s - self._addressed_s > 60.0:
                 self.addresses, self._addressed_s = own_addresses(), now_s
             groups = self._groups()
-            rows = list(tcp_sockets({*groups, self.awaited or 0}))
+            rows = list(tcp_sockets(groups | {self.awaited or 0}))
             self._odd = tuple(self._judge(rows, groups, now_s))
             self.error = None
         except OSError as exc:
