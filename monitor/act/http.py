@@ -107,7 +107,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    url: str
+    url: str = field(repr=False)
+    """May hold a secret, as that of a chat's webhook does."""
     timeout_s: float
     max_bytes: int
     method: str = "GET"

@@ -15,10 +15,12 @@ from enum import StrEnum
 from typing import Any, ClassVar, Final
 from urllib.parse import quote
 
+from lightkeeper.monitor.act.http import Question
 from lightkeeper.monitor.model.eviction import DecisionRow, Eviction, Guard, rulings, taken_up
 from lightkeeper.monitor.model.incident import Incident, State, oldest_first
 from lightkeeper.monitor.model.names import IncidentId
-from lightkeeper.monitor.model.plain import from_plain, readable
+from lightkeeper.monitor.model.plain import readable
+from lightkeeper.monitor.model.verdict import Severity
 from lightkeeper.monitor.model.wording import face_of, listed, rfc3339, who
 
 # -- notices -----------------------------------------------------------------------------------
@@ -57,7 +59,7 @@ class Notice:
     """Deduplicates notices. For an incident it is the fingerprint."""
     event: Event
     incident_id: str
-    severity: str
+    severity: Severity
     """`critical`: training stands still, or a person has to decide; `warning`: it is slow, or
     unclear; `info`."""
     title: str
@@ -73,18 +75,6 @@ class Notice:
         """The idempotency key: the same message has the same key, also when it is sent again."""
         text = f"{self.key}\n{status}\n{self.severity}\n{self.since_s:.3f}"
         return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def notice_from_json(body: Mapping[str, Any]) -> Notice:
-    """Inverse of `to_plain`.
-
-    Raises:
-        ValueError: it is not a notice.
-    """
-    notice = from_plain(Notice, body)
-    if notice.severity not in LOUDNESS:
-        raise ValueError("no severity")
-    return notice
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +115,7 @@ def _fires(incident: Incident, facts: NoticeFacts, url: str) -> Notice:
         key=incident.fingerprint,
         event=Event.INCIDENT,
         incident_id=incident.id,
-        severity=incident.severity.value,
+        severity=incident.severity,
         title=_title(incident),
         text=str(face_of(incident, facts.decisions.get(incident.id, ()), incident.last_seen_s)),
         since_s=incident.milestones.firing_s or incident.milestones.first_seen_s,
@@ -147,7 +137,7 @@ def _held(fires: Notice, incident: Incident, facts: NoticeFacts, hold_s: float) 
         fires,
         key=f"held {row.guard} {incident.fingerprint}",
         event=Event.HELD,
-        severity=max(fires.severity, "warning", key=LOUDNESS.index),
+        severity=max(fires.severity, Severity.WARNING, key=LOUDNESS.index),
         title=f"{listed(incident.groups, 8)}: nobody is evicted, a person has to decide",
         since_s=row.at_s,
         labels={**fires.labels, "guard": str(row.guard)},
@@ -165,7 +155,7 @@ def _failed(progress: Eviction, incident: Incident | None, now_s: float, url: st
         key=f"eviction failed {progress.incident_id} {progress.asked_s:.3f}",
         event=Event.EVICTION_FAILED,
         incident_id=progress.incident_id,
-        severity="critical",
+        severity=Severity.CRITICAL,
         title=f"{progress.group}: its eviction failed",
         text=progress.failed,
         since_s=progress.asked_s,
@@ -175,7 +165,7 @@ def _failed(progress: Eviction, incident: Incident | None, now_s: float, url: st
     )
 
 
-LOUDNESS: Final = ("info", "warning", "critical")
+LOUDNESS: Final = tuple(Severity)
 
 
 def louder(now: Notice, before: Notice) -> bool:
@@ -232,6 +222,8 @@ def ending(notice: Notice, incidents: Iterable[Incident], now_s: float) -> Notic
 
 # -- sinks -------------------------------------------------------------------------------------
 
+TIMEOUT_S: Final = 10.0
+ANSWER_MAX_BYTES: Final = 64 * 1024
 SIGNATURE: Final = "X-Lightkeeper-Signature"
 _ALERT_NAMES: Final = {
     Event.INCIDENT: "LightkeeperIncident",
@@ -263,13 +255,6 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Post:
-    url: str = field(repr=False)
-    body: bytes
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
 class Sink(ABC):
     at_once: ClassVar[int] = 1
     """Messages in one request."""
@@ -285,7 +270,7 @@ class Sink(ABC):
         return None
 
     @abstractmethod
-    def post(self, messages: Sequence[Message]) -> Post:
+    def post(self, messages: Sequence[Message]) -> Question:
         """The request that carries these messages."""
 
 
@@ -295,34 +280,32 @@ class Webhook(Sink):
 
     secret: str | None = field(default=None, repr=False)
 
-    def post(self, messages: Sequence[Message]) -> Post:
+    def post(self, messages: Sequence[Message]) -> Question:
         """The body is signed as it is sent: HMAC-SHA256, hexadecimal."""
         (message,) = messages
         notice, ended = message.notice, message.ended
         key = notice.id(message.status)
-        body = _dump(
-            {
-                "schema": 1,
-                "id": key,
-                "event": str(notice.event),
-                "status": str(message.status),
-                "key": notice.key,
-                "severity": notice.severity,
-                "title": notice.title,
-                "text": notice.text,
-                "since_s": notice.since_s,
-                "ended_s": None if ended is None else ended.at_s,
-                "resolution": None if ended is None else ended.reason,
-                "sent_s": message.at_s,
-                "url": notice.url or None,
-                "labels": dict(notice.labels),
-                "incident": dict(notice.incident) or None,
-            }
-        )
-        headers = {"Content-Type": "application/json", "Idempotency-Key": key}
-        if self.secret is not None:
-            headers[SIGNATURE] = sign(self.secret, body)
-        return Post(self.url, body, headers)
+        body = {
+            "schema": 1,
+            "id": key,
+            "event": str(notice.event),
+            "status": str(message.status),
+            "key": notice.key,
+            "severity": notice.severity,
+            "title": notice.title,
+            "text": notice.text,
+            "since_s": notice.since_s,
+            "ended_s": None if ended is None else ended.at_s,
+            "resolution": None if ended is None else ended.reason,
+            "sent_s": message.at_s,
+            "url": notice.url or None,
+            "labels": dict(notice.labels),
+            "incident": dict(notice.incident) or None,
+        }
+        post = _post(self.url, body, {"Idempotency-Key": key})
+        if self.secret is None or post.body is None:
+            return post
+        return replace(post, headers={**post.headers, SIGNATURE: sign(self.secret, post.body)})
 
 
 def sign(secret: str, body: bytes) -> str:
@@ -350,13 +333,11 @@ class Alertmanager(Sink):
         """Often enough that three lost requests in a row do not end an alert."""
         return self.expire_s / 4
 
-    def post(self, messages: Sequence[Message]) -> Post:
+    def post(self, messages: Sequence[Message]) -> Question:
         """All in one list."""
-        headers = {"Content-Type": "application/json"}
-        if self.authorization is not None:
-            headers["Authorization"] = self.authorization
-        body = _dump([self._alert(message) for message in messages])
-        return Post(self.url.rstrip("/") + "/api/v2/alerts", body, headers)
+        headers = {} if self.authorization is None else {"Authorization": self.authorization}
+        alerts = [self._alert(message) for message in messages]
+        return _post(self.url.rstrip("/") + "/api/v2/alerts", alerts, headers)
 
     def _alert(self, message: Message) -> dict[str, Any]:
         notice, ended = message.notice, message.ended
@@ -379,5 +360,7 @@ class Alertmanager(Sink):
         return alert
 
 
-def _dump(body: Any) -> bytes:
-    return json.dumps(body, separators=(",", ":")).encode()
+def _post(url: str, body: Any, headers: Mapping[str, str]) -> Question:
+    raw = json.dumps(body, separators=(",", ":")).encode()
+    headers = {"Content-Type": "application/json", **headers}
+    return Question(url, TIMEOUT_S, ANSWER_MAX_BYTES, "POST", body=raw, headers=headers)

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from prometheus_client import Counter, Gauge
 
-from lightkeeper.monitor.act.http import Answer, Fetcher, FetchError, Question
+from lightkeeper.monitor.act.http import Answer, Fetcher, FetchError
 from lightkeeper.monitor.act.notices import (
     BY_HAND_S,
     Event,
@@ -27,14 +27,12 @@ from lightkeeper.monitor.act.notices import (
     Sink,
     ending,
     louder,
-    notice_from_json,
     notices,
 )
 from lightkeeper.monitor.background import BackgroundWorker, backoff_s
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.incident import Incident
 from lightkeeper.monitor.model.names import without_secrets
-from lightkeeper.monitor.model.plain import to_plain
+from lightkeeper.monitor.model.plain import from_plain, readable, to_plain
 from lightkeeper.monitor.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -43,16 +41,11 @@ QUEUE: Final = 256
 """Messages that may wait for one sink; nobody reads more one by one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What every sink should have been sent by now."""
-
-    now_s: float
-    notices: Mapping[str, Notice]
-    incidents: tuple[Incident, ...] = ()
-    ahead_s: float = 0.0
+Standing = Mapping[str, Notice]
+"""The notices that every sink should have been sent by now."""
 
 
+@readable
 @dataclass(frozen=True, slots=True)
 class Row:
     """One notice that was sent, or that was given up."""
@@ -79,36 +72,32 @@ class NotificationLog:
     def restore(self, key: str, body: Mapping[str, Any]) -> None:
         """Load a row that an earlier monitor wrote; a row that cannot be read is deleted."""
         try:
-            row = Row(
-                notice_from_json(body["notice"]), float(body["sent_s"]), bool(body["dropped"])
-            )
-        except (KeyError, TypeError, ValueError, AttributeError):
+            self._rows[key] = from_plain(Row, body)
+        except ValueError:
             self._keep(key, None)
-        else:
-            self._rows[key] = row
 
-    def due(self, wanted: Wanted) -> tuple[list[Message], int]:
+    def due(self, standing: Standing, facts: NoticeFacts) -> tuple[list[Message], int]:
         """The messages to send now, oldest first, and how many were given up just now."""
         waiting: dict[str, Message] = {}
-        for key, notice in wanted.notices.items():
-            message = self._begun(key, notice, wanted.now_s)
+        for key, notice in standing.items():
+            message = self._begun(key, notice, facts.now_s)
             if message is not None:
                 waiting[key] = message
         for key, row in list(self._rows.items()):
-            if key in wanted.notices or self._stands_on(row, wanted):
+            if key in standing or self._stands_on(row, facts):
                 continue
             once = self._sink.resend_s is None and row.notice.event is not Event.INCIDENT
             if row.dropped or once:
                 self._forget(key)
             else:
-                ends = ending(row.notice, wanted.incidents, wanted.now_s)
-                waiting[key] = Message(row.notice, wanted.now_s, ends)
-        self._since = {key: self._since.get(key, wanted.now_s) for key in waiting}
+                ends = ending(row.notice, facts.incidents, facts.now_s)
+                waiting[key] = Message(row.notice, facts.now_s, ends)
+        self._since = {key: self._since.get(key, facts.now_s) for key in waiting}
         order = sorted(waiting, key=lambda key: (self._since[key], waiting[key].notice.since_s))
-        fresh = [key for key in order if wanted.now_s - self._since[key] <= self._give_up_s]
+        fresh = [key for key in order if facts.now_s - self._since[key] <= self._give_up_s]
         sendable = dict.fromkeys(fresh[:QUEUE])
         given_up = [waiting[key] for key in order if key not in sendable]
-        self._give_up(given_up, wanted.now_s)
+        self._give_up(given_up, facts.now_s)
         return [waiting[key] for key in sendable], len(given_up)
 
     def _begun(self, key: str, notice: Notice, now_s: float) -> Message | None:
@@ -124,17 +113,17 @@ class NotificationLog:
         sent = row.notice  # labels, severity and beginning make the alert: they stay
         return Message(replace(sent, title=notice.title, text=notice.text), now_s)
 
-    def _stands_on(self, row: Row, wanted: Wanted) -> bool:
+    def _stands_on(self, row: Row, facts: NoticeFacts) -> bool:
         """Whether a row stays until its incident ends, though its notice no longer stands.
 
         So a guard that comes and goes is reported once for each incident, as is a failed eviction.
         """
         if row.notice.event is Event.INCIDENT:
             return False
-        for incident in wanted.incidents:
+        for incident in facts.incidents:
             if incident.id == row.notice.incident_id:
                 return incident.open
-        return wanted.now_s - row.notice.since_s <= BY_HAND_S
+        return facts.now_s - row.notice.since_s <= BY_HAND_S
 
     def _give_up(self, messages: Iterable[Message], now_s: float) -> None:
         """Drop messages that are too old to be news, or too many; they are never sent."""
@@ -156,18 +145,15 @@ class NotificationLog:
     def put(self, notice: Notice, sent_s: float, *, dropped: bool = False) -> None:
         """Set a row. Sending again changes only the time, which is not worth a write."""
         sent = self._rows.get(notice.key)
-        self._rows[notice.key] = Row(notice, sent_s, dropped)
+        row = self._rows[notice.key] = Row(notice, sent_s, dropped)
         if sent is None or sent.dropped != dropped or louder(notice, sent.notice):
-            body = {"notice": to_plain(notice), "sent_s": sent_s, "dropped": dropped}
-            self._keep(notice.key, body)
+            self._keep(notice.key, to_plain(row))
 
     def _forget(self, key: str) -> None:
         if self._rows.pop(key, None) is not None:
             self._keep(key, None)
 
 
-TIMEOUT_S: Final = 10.0
-ANSWER_MAX_BYTES: Final = 64 * 1024
 _FIRST_S: Final = 1.0
 _LONGEST_S: Final = 300.0
 """Between two tries: a sink that comes back gets its messages within five minutes."""
@@ -186,20 +172,12 @@ def send(fetcher: Fetcher, sink: Sink, messages: Sequence[Message]) -> Answer:
     Raises:
         FetchError: no answer; like the answer it never shows the URL, which may be the secret.
     """
-    post = sink.post(messages)
-    question = Question(
-        post.url,
-        TIMEOUT_S,
-        ANSWER_MAX_BYTES,
-        method="POST",
-        body=post.body,
-        headers=post.headers,
-    )
+    question = sink.post(messages)
     try:
         answer = fetcher.ask(question)
     except FetchError as exc:
-        raise FetchError(exc.failure, without_secrets(post.url, exc.detail)) from None
-    said = without_secrets(post.url, answer.body.decode(errors="replace"))
+        raise FetchError(exc.failure, without_secrets(question.url, exc.detail)) from None
+    said = without_secrets(question.url, answer.body.decode(errors="replace"))
     return replace(answer, body=said.encode())
 
 
@@ -237,15 +215,15 @@ class DeliveryWorker:
         self._retry = 0.0
         """Monotonic time before which a failing sink is not tried, even for news."""
         self._look_again_s = min(_LOOK_AGAIN_S, (sink.resend_s or _LOOK_AGAIN_S) / 2)
-        self._latest: tuple[Wanted, float] | None = None
+        self._latest: tuple[Standing, NoticeFacts, float] | None = None
         """With the monotonic time at which it came: the tick may stand still."""
         self._worker = BackgroundWorker(f"notify {sink.name}", self._work, after_crash_s=_LONGEST_S)
         self._worker.start()
 
-    def push(self, wanted: Wanted) -> None:
+    def push(self, standing: Standing, facts: NoticeFacts) -> None:
         """Hand over what the sink should have now; never waits."""
-        before, self._latest = self._latest, (wanted, time.monotonic())
-        if before is None or _news(before[0]) != _news(wanted):
+        before, self._latest = self._latest, (standing, facts, time.monotonic())
+        if before is None or _news(before[0]) != _news(standing):
             self._worker.wake()
 
     def trouble(self) -> str | None:
@@ -263,32 +241,31 @@ class DeliveryWorker:
             return None
         if now < self._retry:
             return self._retry - now
-        wanted, came = self._latest
-        failed = self._deliver(replace(wanted, now_s=wanted.now_s + now - came))
+        standing, facts, came = self._latest
+        failed = self._deliver(standing, replace(facts, now_s=facts.now_s + now - came))
         if failed is None:
             self._flush()
             return self._look_again_s
         self._retry = time.monotonic() + failed
         return failed
 
-    def _deliver(self, wanted: Wanted) -> float | None:
+    def _deliver(self, standing: Standing, facts: NoticeFacts) -> float | None:
         """Send all that is due, in batches; returns as `_send` does."""
-        messages, given_up = self._log.due(wanted)
+        messages, given_up = self._log.due(standing, facts)
         self._count("dropped", given_up)
         pending = self._metrics.pending.labels(self.sink.name)
         pending.set(len(messages))
         while messages and not self._worker.closing:
             batch, messages = messages[: self.sink.at_once], messages[self.sink.at_once :]
-            failed = self._send(batch)
+            failed = self._send(batch, facts.ahead_s)
             if failed is not None:
                 return failed
             pending.set(len(messages))
         return None
 
-    def _send(self, batch: Sequence[Message]) -> float | None:
+    def _send(self, batch: Sequence[Message], ahead_s: float) -> float | None:
         """Send one batch. None: it is settled; else how long to wait before the next try."""
         try:
-            ahead_s = 0.0 if self._latest is None else self._latest[0].ahead_s
             timed = [message.by_the_wall(ahead_s) for message in batch]
             answer = send(self._fetcher, self.sink, timed)
         except FetchError as exc:
@@ -300,7 +277,7 @@ class DeliveryWorker:
             self._failures, self._failure = 0, None
             return None
         if answer.status in _BAD_MESSAGE and len(batch) > 1:  # the others must still be sent
-            waits_s = (self._send([message]) for message in batch)
+            waits_s = (self._send([message], ahead_s) for message in batch)
             return next((wait_s for wait_s in waits_s if wait_s is not None), None)
         if answer.status in _BAD_MESSAGE:
             log.warning("notify %s refuses a message: %s", self.sink.name, answer.summary)
@@ -325,9 +302,9 @@ class DeliveryWorker:
             self._metrics.messages.labels(self.sink.name, outcome).inc(number)
 
 
-def _news(wanted: Wanted) -> dict[str, str]:
+def _news(standing: Standing) -> dict[str, str]:
     """What is compared between pushes: a change wakes the worker at once."""
-    return {key: notice.severity for key, notice in wanted.notices.items()}
+    return {key: notice.severity for key, notice in standing.items()}
 
 
 class Notifier:
@@ -369,9 +346,8 @@ class Notifier:
     def push(self, facts: NoticeFacts) -> None:
         """One tick; never waits for a sink."""
         standing = self._lasting(notices(facts, url=self._url, hold_s=self._hold_s), facts.now_s)
-        wanted = Wanted(facts.now_s, standing, tuple(facts.incidents), facts.ahead_s)
         for worker in self._workers:
-            worker.push(wanted)
+            worker.push(standing, facts)
 
     def _lasting(self, standing: dict[str, Notice], now_s: float) -> dict[str, Notice]:
         """Leave out evictions that failed just now: one that a restart of the monitor cut short is

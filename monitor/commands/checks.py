@@ -38,6 +38,7 @@ from lightkeeper.monitor.commands.command import (
 from lightkeeper.monitor.commands.options import read_secret, web_url
 from lightkeeper.monitor.commands.printing import show_checks
 from lightkeeper.monitor.model.names import Host, RankName, shown_url
+from lightkeeper.monitor.model.verdict import Severity
 from lightkeeper.monitor.show.server import is_loopback
 
 # -- messages ----------------------------------------------------------------------------------
@@ -165,7 +166,7 @@ def _test(url: str) -> Notice:
         key=f"test {now_s:.3f}",
         event=Event.TEST,
         incident_id="test",
-        severity="warning",
+        severity=Severity.WARNING,
         title=f"lightkeeper on {socket.gethostname()}: a test",
         text="Somebody ran lightkeeper check notify. Nothing is wrong.",
         since_s=now_s,

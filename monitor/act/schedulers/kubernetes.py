@@ -707,11 +707,10 @@ class Kubernetes(Scheduler):
                     return None
                 raise
             return pod if _at(pod, "metadata", "uid") == wanted.uid else None
-        asked = {"fieldSelector": f"spec.nodeName={wanted.node}"} if wanted.node else {}
-        pods = self._api.ask("GET", _pods(wanted.namespace), deadline, None, **asked)
-        return next(
-            (pod for pod in _items(pods) if _at(pod, "metadata", "uid") == wanted.uid), None
-        )
+        on_node = f"spec.nodeName={wanted.node}" if wanted.node else ""
+        path = _pods(wanted.namespace)
+        pods = _items(self._api.ask("GET", path, deadline, fieldSelector=on_node))
+        return next((pod for pod in pods if _at(pod, "metadata", "uid") == wanted.uid), None)
 
     def _group_of(self, namespace: str, pod: Body, deadline: Deadline) -> Sequence[Body]:
         """All pods of this pod's replica group, if Primus-SaFE is used; else none."""

@@ -19,11 +19,10 @@ from lightkeeper.monitor.act.notices import (
     NoticeFacts,
     Status,
     Webhook,
-    notice_from_json,
     notices,
 )
 from lightkeeper.monitor.model.names import shown_url, without_secrets
-from lightkeeper.monitor.model.plain import to_plain
+from lightkeeper.monitor.model.plain import from_plain, to_plain
 from lightkeeper.monitor.model.verdict import Severity
 from tests.monitor.act.notify.scene import NOW_S, Bench, Receiver
 from tests.monitor.fakes import page, wait_until
@@ -131,7 +130,7 @@ def test_what_accuses_nobody_bears_our_name() -> None:
 
 
 def test_a_notice_survives_the_store() -> None:
-    assert notice_from_json(json.loads(json.dumps(to_plain(notice())))) == notice()
+    assert from_plain(Notice, json.loads(json.dumps(to_plain(notice())))) == notice()
 
 
 # -- secrets --------------------------------------------------------------------------------------
