@@ -55,7 +55,7 @@ def teaches(incident: Incident) -> bool:
 
 def price_s(incident: Incident, groups: int) -> float | None:
     """What the eviction for an incident cost a fleet of `groups` groups, in fleet seconds; None:
-    nobody was evicted, or it was not seen how it went on.
+    nobody was evicted, or its end was not seen.
     """
     marks = incident.milestones
     asked_s, others_s, back_s = marks.evict_asked_s, marks.survivor_commit_s, marks.rejoined_s

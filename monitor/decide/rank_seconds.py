@@ -232,6 +232,8 @@ class _Account:
     """The cause when it became late; it may be over when the rank commits."""
     failed: bool = False
     """Whether an attempt failed since the last commit."""
+    warm: bool = False
+    """Whether its first steps are over."""
 
 
 class RankSeconds:
@@ -335,7 +337,7 @@ class RankSeconds:
     def _take(
         self, seen: Observation, stands: Situation, own: Cause | None, span_s: float, *, warm: bool
     ) -> None:
-        """Take one rank; `warm`: whether its first steps are over."""
+        """Take one rank."""
         rank, group, report = seen.rank, seen.identity.group, seen.report
         account = self._accounts.get(rank)
         if account is not None:
@@ -356,16 +358,11 @@ class RankSeconds:
             self._fell(group, stands)
             self._lose_open(account, stands.cause(group, own, failed=account.failed))
         else:
-            self._train(account, step, stands, own, warm=warm)
+            account.warm = warm
+            self._train(account, step, stands, own)
 
     def _train(
-        self,
-        account: _Account,
-        step: StepState,
-        stands: Situation,
-        own: Cause | None,
-        *,
-        warm: bool,
+        self, account: _Account, step: StepState, stands: Situation, own: Cause | None
     ) -> None:
         """Book a live process: what it committed, and what the open attempt costs."""
         account.failed = account.failed or step.commit_failures > account.failures
@@ -374,15 +371,13 @@ class RankSeconds:
         if account.failed or not stands.quiet:
             cause = stands.cause(group, own, failed=account.failed)
         why = cause or account.why
-        committed = step.commits != account.commits and self._commit(account, step, why, warm=warm)
+        committed = step.commits != account.commits and self._commit(account, step, why)
         self._overrun(account, step, cause if committed else why)
-        if committed and warm and group in stands.fell and not stands.against(group):
+        if committed and account.warm and group in stands.fell and not stands.against(group):
             self._back[group] = self._now_s
             self._recovering.pop(group, None)
 
-    def _commit(
-        self, account: _Account, step: StepState, cause: Cause | None, *, warm: bool
-    ) -> bool:
+    def _commit(self, account: _Account, step: StepState, cause: Cause | None) -> bool:
         """Close the commits since the last tick, if any."""
         done, account.commits = step.commits - account.commits, step.commits
         if done <= 0:
@@ -394,7 +389,7 @@ class RankSeconds:
             self._lose(closed_s, cause or Cause(STARTING))
             return False
         self._book(closed_s, done, cause)
-        if warm:
+        if account.warm:
             self._paces.append(closed_s / done)
         return True
 
