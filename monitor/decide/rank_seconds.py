@@ -199,6 +199,8 @@ _SLACK: Final = 0.25
 """Excess over the usual pace, as a share of it, that needs no explanation."""
 _PATIENCE_S: Final = 60.0
 """How long a lost second waits for an incident that explains it."""
+_INCIDENTS_KEPT: Final = 1000
+"""Incidents of a run whose cost is kept: they are stored with it every half minute."""
 _AWAY_S: Final = 3600.0
 """After this long a missing rank is given up: the job is smaller now."""
 
@@ -279,8 +281,9 @@ class RankSeconds:
         if stands.quiet or self._usual.commit_s is None:
             self._usual.push(self._now_s, self._paces)
         self._explain(stands)
-        if self._usual.commit_s is not None:
-            self.lost_to = {**dict.fromkeys((i.id for i in stands.open), 0.0), **self.lost_to}
+        for incident in stands.open if self._usual.commit_s is not None else ():
+            self.lost_to.setdefault(incident.id, 0.0)
+        self.lost_to = dict([*self.lost_to.items()][-_INCIDENTS_KEPT:])
         since_s = self._now_s - _AWAY_S
         self._recovering = {g: at for g, at in self._recovering.items() if at[0] >= since_s}
         self._back = {group: at_s for group, at_s in self._back.items() if group in stands.fell}
