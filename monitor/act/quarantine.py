@@ -35,8 +35,8 @@ from lightkeeper.monitor.model.eviction import (
 )
 from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import Incident, State
-from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName, group_of
-from lightkeeper.monitor.model.observation import Pause, Snapshot
+from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, group_of
+from lightkeeper.monitor.model.observation import Pause
 from lightkeeper.monitor.model.plain import from_plain, to_plain
 from lightkeeper.monitor.model.quarantine import HostRecord, length_s, note_on, records
 from lightkeeper.monitor.model.verdict import Confidence
@@ -330,39 +330,28 @@ _NO_NODE: Final = "pod:"
 
 
 def accusations(
-    changed: Sequence[Incident], before: Mapping[IncidentId, Incident], snapshot: Snapshot
+    changed: Sequence[Incident], before: Mapping[IncidentId, Incident], now_s: float
 ) -> Iterator[QuarantineEvent]:
     """Accuse the hosts of the culprits of incidents that have just become certain.
 
     `before`: the same incidents as they were before this tick.
     """
-    hosts = hosts_of(snapshot) if changed else {}
     for incident in changed:
         old = before.get(incident.id)
         if _certain(incident) and not (old is not None and _certain(old)):
-            yield from _events_of(incident, hosts, Change.ACCUSED, snapshot.now_s)
+            yield from _events_of(incident, Change.ACCUSED, now_s)
 
 
 def evictions(
     decisions: Sequence[Decision],
     incident: Callable[[IncidentId], Incident | None],
-    snapshot: Snapshot,
+    now_s: float,
 ) -> Iterator[QuarantineEvent]:
     """Events for the hosts of culprits whose eviction was decided; by hand, nobody is accused."""
-    hosts = hosts_of(snapshot) if decisions else {}
     for decision in decisions:
         blamed = incident(decision.incident_id) if isinstance(decision, Evict) else None
         if blamed is not None:
-            yield from _events_of(blamed, hosts, Change.EVICTED, snapshot.now_s)
-
-
-def hosts_of(snapshot: Snapshot) -> dict[RankName, Host]:
-    """Where each rank runs, as far as a node is known."""
-    return {
-        observation.rank: observation.identity.host
-        for observation in snapshot.observations
-        if not observation.identity.host.startswith(_NO_NODE)
-    }
+            yield from _events_of(blamed, Change.EVICTED, now_s)
 
 
 def _certain(incident: Incident) -> bool:
@@ -371,12 +360,11 @@ def _certain(incident: Incident) -> bool:
     return fires and verdict.confidence is not Confidence.UNSURE and not verdict.spare
 
 
-def _events_of(
-    incident: Incident, hosts: Mapping[RankName, Host], change: Change, now_s: float
-) -> Iterator[QuarantineEvent]:
+def _events_of(incident: Incident, change: Change, now_s: float) -> Iterator[QuarantineEvent]:
     verdict = incident.verdict
     wide = any(group_of(rank) not in incident.groups for rank in verdict.victims)
-    for host in sorted({hosts[rank] for rank in incident.culprits if rank in hosts}):
+    hosts = incident.hosts if incident.culprits else ()
+    for host in (host for host in hosts if not host.startswith(_NO_NODE)):
         yield QuarantineEvent(
             at_s=now_s,
             change=change,

@@ -46,7 +46,7 @@ from lightkeeper.monitor.journal.replay import (
     read_head,
 )
 from lightkeeper.monitor.model.config import ConfigError, KeeperConfig
-from lightkeeper.monitor.model.incident import incident_to_json
+from lightkeeper.monitor.model.incident import Incident, incident_to_json
 from lightkeeper.monitor.model.wording import suspects
 from lightkeeper.monitor.rulebook import read_policy
 
@@ -104,8 +104,8 @@ class Journey:
         number = replayed.tick.snapshot.tick
         if self.fresh:
             self.fresh = False
-            new = {incident["id"] for incident in replayed.again.changed}
-            earlier = [incident_to_json(i) for i in replayed.result.incidents if i.id not in new]
+            new = {incident.id for incident in replayed.again.changed}
+            earlier = [i for i in replayed.result.incidents if i.id not in new]
             self.live.seed(earlier)
             self.now.seed(earlier)
         self.live.take(replayed.tick.outcome, number, replayed.now_s)
@@ -127,7 +127,7 @@ def report_to_json(journey: Journey) -> dict[str, Any]:
         "to_s": journey.last_s,
         "files": [str(file.path) for file in journey.opened],
         "versions": journey.versions(),
-        "incidents": journey.now.all(),
+        "incidents": [incident_to_json(incident) for incident in journey.now.all()],
         "decisions": journey.now.decisions,
         "same": journey.difference is None,
         "difference": journey.difference,
@@ -166,16 +166,16 @@ def print_report(out: Console, journey: Journey) -> None:
         out.print(text("no incident", style="green"))
 
 
-def _print_story(out: Console, incident: Mapping[str, Any], account: Account) -> None:
+def _print_story(out: Console, incident: Incident, account: Account) -> None:
     out.print()
-    head = f"{incident['id']}: {incident['kind']}, {incident['state']}"
+    head = f"{incident.id}: {incident.kind}, {incident.state}"
     out.print(text(head, style="bold"))
-    out.print(text(str(incident["reason"])))
-    for source, seen in incident["evidence"].items():
+    out.print(text(incident.verdict.reason))
+    for source, seen in incident.verdict.evidence.items():
         out.print(text(f"  {source}: {seen}"))
-    began_s = incident["milestones"]["first_seen_s"]
-    lines = [(line["at_s"], line["to"], line["reason"]) for line in incident["story"]]
-    for decision in account.of(str(incident["id"])):
+    began_s = incident.milestones.first_seen_s
+    lines = [(line.at_s, line.to, line.reason) for line in incident.story]
+    for decision in account.of(incident.id):
         what = " ".join((decision["action"], decision.get("guard", ""))).strip()
         lines.append((decision["at_s"], what, decision["reason"]))
     rows = [

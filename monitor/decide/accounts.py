@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from lightkeeper.monitor.model.eviction import KEEPER, DecisionRow, Eviction, Guard, Hold
+from lightkeeper.monitor.model.eviction import (
+    KEEPER,
+    DecisionRow,
+    Eviction,
+    Guard,
+    rulings,
+    taken_up,
+)
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.verdict import Kind
 
@@ -55,34 +63,33 @@ def account(
         lost: what it cost, in rank-seconds; None: not known.
         now_s: unix time.
     """
-    evicts = [row for row in rows if isinstance(row, Eviction)]
-    holds = [row for row in rows if isinstance(row, Hold)]
-    tried = [eviction for eviction in evicts if eviction.taken_up]
-    asked = incident.milestones.evict_asked_s is not None or bool(tried)
-    by, why = "nobody", "nothing was to be decided"
-    if evicts or asked:
-        confidence = incident.verdict.confidence
-        by = evicts[-1].author if evicts else KEEPER
-        why = f"{incident.kind} is evicted when it fires, {confidence}, and no guard holds"
-        why = why if by == KEEPER else evicts[-1].reason
-    elif holds:
-        guard, why = holds[-1].guard, holds[-1].reason
-        why = why if guard is Guard.WATCH_ONLY else f"held by {guard}: {why}"
+    ruled = rulings(rows)
+    marks, tried = incident.milestones, taken_up(rows)
+    asked = marks.evict_asked_s is not None or bool(tried)
+    by, why = _decided(incident, ruled, asked=asked)
+    back = marks.survivor_commit_s is not None and marks.rejoined_s is not None
+    over = incident.ended_s is not None and now_s - incident.ended_s > AFTERMATH_S
     return IncidentAccount(
         decided_by=by,
         why=why,
-        outcome=_tried(incident, tried) if asked else _outcome(incident, holds),
+        outcome=_tried(incident, tried) if asked else _outcome(incident, ruled),
         lost=lost,
-        final=_is_final(incident, now_s),
+        final=over or (back and not incident.open),
     )
 
 
-def _is_final(incident: Incident, now_s: float) -> bool:
-    """Whether nothing more can come of it."""
-    marks, ended_s = incident.milestones, incident.ended_s
-    back = marks.survivor_commit_s is not None and marks.rejoined_s is not None
-    over = ended_s is not None and now_s - ended_s > AFTERMATH_S
-    return over or (back and not incident.open)
+def _decided(incident: Incident, rows: Sequence[DecisionRow], *, asked: bool) -> tuple[str, str]:
+    """Who decided, and why."""
+    evicts = [row for row in rows if isinstance(row, Eviction)]
+    if evicts and evicts[-1].author != KEEPER:
+        return evicts[-1].author, evicts[-1].reason
+    if evicts or asked:
+        confidence = incident.verdict.confidence
+        return KEEPER, f"{incident.kind} is evicted when it fires, {confidence}, and no guard holds"
+    if not rows:
+        return "nobody", "nothing was to be decided"
+    guard, why = rows[-1].guard, rows[-1].reason
+    return "nobody", why if guard is Guard.WATCH_ONLY else f"held by {guard}: {why}"
 
 
 def _tried(incident: Incident, evictions: Sequence[Eviction]) -> str:
@@ -91,11 +98,11 @@ def _tried(incident: Incident, evictions: Sequence[Eviction]) -> str:
     return "evicting" if incident.open else "evicted"
 
 
-def _outcome(incident: Incident, holds: Sequence[Hold]) -> str:
+def _outcome(incident: Incident, rows: Sequence[DecisionRow]) -> str:
     """What came of it where no eviction was asked for."""
-    if holds and holds[-1].would is not None:
+    if rows and rows[-1].action == "would_evict":
         return "observed"
-    if guards := {hold.guard for hold in holds}:
+    if guards := {row.guard for row in rows if row.action == "hold"}:
         return "watched" if guards == {Guard.WATCH_ONLY} else "held"
     return "open" if incident.open else "passed"
 
@@ -147,60 +154,33 @@ def span_s(text: str) -> float:
     return float(match[1]) * _UNITS[match[2]]
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Which incidents are asked for; None: all."""
+WORDS: Final = ("since", "kind", "group", "state", "run")
+"""By what incidents can be chosen. State: a `State`, or `open`: all but resolved."""
 
-    since_s: float | None = None
-    """Unix time: incidents that were still open then, or began later."""
-    kind: Kind | None = None
-    group: str | None = None
-    state: str | None = None
-    """A `State`, or `open`: all but resolved."""
-    run: str | None = None
-    """That they began in."""
 
-    @classmethod
-    def of(
-        cls,
-        since: str | None,
-        kind: str | None,
-        group: str | None,
-        now_s: float,
-        *,
-        state: str | None = None,
-        run: str | None = None,
-    ) -> Choice:
-        """From what a person typed.
+def choose(incidents: Iterable[Incident], words: Mapping[str, str], now_s: float) -> list[Incident]:
+    """The incidents that a person asks for, in their order. `words`: of `WORDS`, what was typed.
 
-        Raises:
-            ChoiceError: one of them is not valid.
-        """
-        since_s = None if not since else now_s - span_s(since)
-        if kind and kind not in list(Kind):
-            raise ChoiceError(f"kind is {kind[:60]!r}, expected one of {', '.join(Kind)}")
-        if state and state not in (OPEN, *State):
-            states = ", ".join((OPEN, *State))
-            raise ChoiceError(f"state is {state[:60]!r}, expected one of {states}")
-        kinds = Kind(kind) if kind else None
-        return cls(since_s, kinds, group or None, state or None, run or None)
+    Raises:
+        ChoiceError: one of them is not valid.
+    """
+    since, kind, group, state, run = (words.get(name, "") for name in WORDS)
+    since_s = now_s - span_s(since) if since else -math.inf
+    for name, word, valid in (("kind", kind, (*Kind,)), ("state", state, (OPEN, *State))):
+        if word and word not in valid:
+            raise ChoiceError(f"{name} is {word[:60]!r}, expected one of {', '.join(valid)}")
 
-    def takes(self, incident: Incident) -> bool:
-        if self.kind is not None and incident.kind is not self.kind:
-            return False
-        if self.group is not None and self.group not in incident.groups:
-            return False
-        if self.run is not None and self.run != incident.run:
-            return False
-        states = (incident.state, OPEN) if incident.open else (incident.state,)
-        if self.state is not None and self.state not in states:
-            return False
-        ended_s = max(incident.last_seen_s, incident.milestones.first_seen_s)
-        return self.since_s is None or incident.open or ended_s >= self.since_s
+    def fits(incident: Incident) -> bool:
+        last_s = max(incident.last_seen_s, incident.milestones.first_seen_s)
+        return (
+            (incident.open or last_s >= since_s)
+            and kind in ("", incident.kind)
+            and (not group or group in incident.groups)
+            and (state in ("", incident.state) or (state == OPEN and incident.open))
+            and run in ("", incident.run)
+        )
 
-    def among(self, incidents: Iterable[Incident]) -> list[Incident]:
-        """The incidents asked for, in their order."""
-        return [incident for incident in incidents if self.takes(incident)]
+    return [incident for incident in incidents if fits(incident)]
 
 
 def find(incidents: Sequence[Incident], prefix: str) -> Incident:

@@ -199,6 +199,8 @@ _SLACK: Final = 0.25
 """Excess over the usual pace, as a share of it, that needs no explanation."""
 _PATIENCE_S: Final = 60.0
 """How long a lost second waits for an incident that explains it."""
+_INCIDENTS_KEPT: Final = 1000
+"""Incidents of a run whose cost is kept: they are stored with it every half minute."""
 _AWAY_S: Final = 3600.0
 """After this long a missing rank is given up: the job is smaller now."""
 
@@ -232,6 +234,8 @@ class _Account:
     """The cause when it became late; it may be over when the rank commits."""
     failed: bool = False
     """Whether an attempt failed since the last commit."""
+    warm: bool = False
+    """Whether its first steps are over."""
 
 
 class RankSeconds:
@@ -277,8 +281,9 @@ class RankSeconds:
         if stands.quiet or self._usual.commit_s is None:
             self._usual.push(self._now_s, self._paces)
         self._explain(stands)
-        if self._usual.commit_s is not None:
-            self.lost_to = {**dict.fromkeys((i.id for i in stands.open), 0.0), **self.lost_to}
+        for incident in stands.open if self._usual.commit_s is not None else ():
+            self.lost_to.setdefault(incident.id, 0.0)
+        self.lost_to = dict([*self.lost_to.items()][-_INCIDENTS_KEPT:])
         since_s = self._now_s - _AWAY_S
         self._recovering = {g: at for g, at in self._recovering.items() if at[0] >= since_s}
         self._back = {group: at_s for group, at_s in self._back.items() if group in stands.fell}
@@ -335,7 +340,7 @@ class RankSeconds:
     def _take(
         self, seen: Observation, stands: Situation, own: Cause | None, span_s: float, *, warm: bool
     ) -> None:
-        """Take one rank; `warm`: whether its first steps are over."""
+        """Take one rank."""
         rank, group, report = seen.rank, seen.identity.group, seen.report
         account = self._accounts.get(rank)
         if account is not None:
@@ -356,16 +361,11 @@ class RankSeconds:
             self._fell(group, stands)
             self._lose_open(account, stands.cause(group, own, failed=account.failed))
         else:
-            self._train(account, step, stands, own, warm=warm)
+            account.warm = warm
+            self._train(account, step, stands, own)
 
     def _train(
-        self,
-        account: _Account,
-        step: StepState,
-        stands: Situation,
-        own: Cause | None,
-        *,
-        warm: bool,
+        self, account: _Account, step: StepState, stands: Situation, own: Cause | None
     ) -> None:
         """Book a live process: what it committed, and what the open attempt costs."""
         account.failed = account.failed or step.commit_failures > account.failures
@@ -374,15 +374,13 @@ class RankSeconds:
         if account.failed or not stands.quiet:
             cause = stands.cause(group, own, failed=account.failed)
         why = cause or account.why
-        committed = step.commits != account.commits and self._commit(account, step, why, warm=warm)
+        committed = step.commits != account.commits and self._commit(account, step, why)
         self._overrun(account, step, cause if committed else why)
-        if committed and warm and group in stands.fell and not stands.against(group):
+        if committed and account.warm and group in stands.fell and not stands.against(group):
             self._back[group] = self._now_s
             self._recovering.pop(group, None)
 
-    def _commit(
-        self, account: _Account, step: StepState, cause: Cause | None, *, warm: bool
-    ) -> bool:
+    def _commit(self, account: _Account, step: StepState, cause: Cause | None) -> bool:
         """Close the commits since the last tick, if any."""
         done, account.commits = step.commits - account.commits, step.commits
         if done <= 0:
@@ -394,7 +392,7 @@ class RankSeconds:
             self._lose(closed_s, cause or Cause(STARTING))
             return False
         self._book(closed_s, done, cause)
-        if warm:
+        if account.warm:
             self._paces.append(closed_s / done)
         return True
 

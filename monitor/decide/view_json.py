@@ -180,7 +180,7 @@ def decision_to_json(row: DecisionRow) -> dict[str, Any]:
         plain["release"] = row.release
         if row.would is not None:
             group, hosts = row.would.group, list(row.would.quarantine)
-            plain["would"] = {"group": group, "quarantine": hosts, "rungs": list(row.rungs)}
+            plain["would"] = {"group": group, "quarantine": hosts}
     return plain
 
 

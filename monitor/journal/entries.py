@@ -14,7 +14,7 @@ from lightkeeper.monitor.decide.rules import DEFAULT, Policy
 from lightkeeper.monitor.journal import memory
 from lightkeeper.monitor.model.config import ConfigError, KeeperConfig
 from lightkeeper.monitor.model.eviction import Decision, Evict, Eviction, Release
-from lightkeeper.monitor.model.incident import Incident, incident_to_json
+from lightkeeper.monitor.model.incident import Incident, incident_from_json, incident_to_json
 from lightkeeper.monitor.model.observation import Snapshot
 from lightkeeper.monitor.model.plain import from_plain, readable, to_plain
 
@@ -185,9 +185,9 @@ class Head:
 @readable
 @dataclass(frozen=True, slots=True)
 class TickOutcome:
-    """What the live monitor decided in a tick, in plain JSON types."""
+    """What the live monitor decided in a tick; decisions in plain JSON types."""
 
-    changed: Sequence[Mapping[str, Any]] = ()
+    changed: Sequence[Incident] = ()
     decisions: Sequence[Mapping[str, Any]] = ()
     wanted: Sequence[str] = ()
     """Ranks whose flight records were requested."""
@@ -207,7 +207,7 @@ class Tick:
 
 def outcome_of(result: TickResult, crash: str | None = None) -> TickOutcome:
     return TickOutcome(
-        changed=[incident_to_json(incident) for incident in result.changed],
+        changed=result.changed,
         decisions=[decision_to_json(decision) for decision in result.decisions],
         wanted=[str(rank) for rank in result.wants_records],
         failures=dict(result.detector_failures) or None,
@@ -230,7 +230,10 @@ def decision_to_json(decision: Decision) -> dict[str, Any]:
 def outcome_to_json(outcome: TickOutcome) -> dict[str, Any]:
     """Only the fields that are not empty: in most ticks, none."""
     names = (part.name for part in fields(outcome))
-    return {name: value for name in names if (value := getattr(outcome, name))}
+    plain = {name: value for name in names if (value := getattr(outcome, name))}
+    if outcome.changed:
+        plain["changed"] = [incident_to_json(incident) for incident in outcome.changed]
+    return plain
 
 
 def tick_text(snapshot: Snapshot, outcome: TickOutcome, writer: memory.Writer) -> tuple[bytes, ...]:
@@ -295,7 +298,10 @@ def tick_from_json(plain: Any, reader: memory.Reader) -> Tick:
         if plain["kind"] != "tick":
             raise JournalError(f"a line of kind {plain['kind']!r}, expected 'tick'")
         snapshot = _checked(Snapshot, reader.read(plain["seen"]))
-        return Tick(snapshot, from_plain(TickOutcome, plain.get("told", {})))
+        decided = plain.get("told", {})
+        changed = tuple(map(incident_from_json, decided.get("changed", ())))
+        outcome = from_plain(TickOutcome, {**decided, "changed": ()})
+        return Tick(snapshot, replace(outcome, changed=changed))
     except memory.UNUSABLE as exc:
         raise JournalError(f"no tick: {type(exc).__name__}: {exc}") from exc
 

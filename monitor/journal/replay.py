@@ -31,6 +31,8 @@ from lightkeeper.monitor.journal.entries import (
 from lightkeeper.monitor.journal.memory import UNUSABLE, Reader
 from lightkeeper.monitor.journal.writer import files
 from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.incident import Incident, oldest_first
+from lightkeeper.monitor.model.names import IncidentId
 from lightkeeper.monitor.model.plain import to_plain
 from lightkeeper.worker_server.home import open_file
 
@@ -293,20 +295,18 @@ def events(opened: Sequence[Opened]) -> Iterator[Event]:
 
 @dataclass(slots=True)
 class Account:
-    """Latest state of incidents, and decisions in order, in plain JSON types."""
+    """Latest state of incidents; decisions in order, in plain JSON types."""
 
-    incidents: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    incidents: dict[IncidentId, Incident] = field(default_factory=dict)
     decisions: list[Mapping[str, Any]] = field(default_factory=list)
 
     def take(self, outcome: TickOutcome, tick: int, now_s: float) -> None:
-        for incident in outcome.changed:
-            self.incidents[str(incident["id"])] = incident
+        self.incidents |= {incident.id: incident for incident in outcome.changed}
         at = {"at_s": now_s, "tick": tick}
         self.decisions += [{**at, **decision} for decision in outcome.decisions]
 
-    def seed(self, incidents: Iterable[Mapping[str, Any]]) -> None:
-        for incident in incidents:
-            self.incidents.setdefault(str(incident["id"]), incident)
+    def seed(self, incidents: Iterable[Incident]) -> None:
+        self.incidents = {incident.id: incident for incident in incidents} | self.incidents
 
     def since(self, from_s: float) -> Account:
         """The part from that time on: incidents not over by then, and decisions since."""
@@ -315,28 +315,19 @@ class Account:
             [decision for decision in self.decisions if decision["at_s"] >= from_s],
         )
 
-    def lasting(self) -> list[Mapping[str, Any]]:
+    def lasting(self) -> list[Incident]:
         """Incidents that fired or are open, oldest first."""
-        incidents = (
-            incident
-            for incident in self.incidents.values()
-            if incident["milestones"]["firing_s"] is not None or incident["state"] != "resolved"
-        )
-        return sorted(incidents, key=_first_seen)
+        return [i for i in self.all() if i.milestones.firing_s is not None or i.open]
 
-    def all(self) -> list[Mapping[str, Any]]:
+    def all(self) -> list[Incident]:
         """Every incident, oldest first."""
-        return sorted(self.incidents.values(), key=_first_seen)
+        return sorted(self.incidents.values(), key=oldest_first)
 
     def of(self, incident_id: str) -> list[Mapping[str, Any]]:
         return [decision for decision in self.decisions if decision["incident_id"] == incident_id]
 
     def evictions(self) -> list[Mapping[str, Any]]:
         return [decision for decision in self.decisions if decision["action"] == "evict"]
-
-
-def _first_seen(incident: Mapping[str, Any]) -> tuple[float, str]:
-    return incident["milestones"]["first_seen_s"], str(incident["id"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,26 +376,25 @@ def compared(live: Account, now: Account) -> list[Pair]:
     The same fault has the same kind, shares a suspect and overlaps in time. If several do, the one
     that began nearest in time counts.
     """
-    unmatched = {str(incident["id"]): incident for incident in now.lasting()}
+    unmatched = {incident.id: incident for incident in now.lasting()}
     apart_s = parted_s(live, now)
     pairs: list[tuple[float, Pair]] = []
     for incident in live.lasting():
         other = _nearest(incident, list(unmatched.values()))
         if other is not None:
-            del unmatched[str(other["id"])]
+            del unmatched[other.id]
         replayed = None if other is None else _side(other, now)
         pairs.append((_began_s(incident), Pair(*_fault(incident), _side(incident, live), replayed)))
     for incident in unmatched.values():
-        after = apart_s is not None and incident["milestones"]["first_seen_s"] >= apart_s
+        after = apart_s is not None and incident.milestones.first_seen_s >= apart_s
         pair = Pair(*_fault(incident), None, _side(incident, now), after)
         pairs.append((_began_s(incident), pair))
     return [pair for _, pair in sorted(pairs, key=lambda item: item[0])]
 
 
-def _fault(incident: Mapping[str, Any]) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+def _fault(incident: Incident) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     """Kind, culprits and candidates."""
-    culprits, candidates = tuple(incident["culprits"]), tuple(incident["candidates"])
-    return str(incident["kind"]), culprits, candidates
+    return str(incident.kind), incident.culprits, incident.candidates
 
 
 def parted_s(live: Account, now: Account) -> float | None:
@@ -414,47 +404,39 @@ def parted_s(live: Account, now: Account) -> float | None:
     return min((at_s for at_s, _ in set(now_evicts) ^ set(live_evicts)), default=None)
 
 
-def _nearest(
-    incident: Mapping[str, Any], others: Sequence[Mapping[str, Any]]
-) -> Mapping[str, Any] | None:
-    suspects = _suspects(incident)
+def _nearest(incident: Incident, others: Sequence[Incident]) -> Incident | None:
+    suspects = {*incident.suspects}
     near = [
         other
         for other in others
-        if other["kind"] == incident["kind"]
-        and (suspects & _suspects(other) or not suspects | _suspects(other))
+        if other.kind is incident.kind
+        and (suspects.intersection(other.suspects) or not suspects.union(other.suspects))
         and _began_s(other) <= _ended_s(incident)
         and _began_s(incident) <= _ended_s(other)
     ]
     return min(near, key=lambda other: abs(_began_s(other) - _began_s(incident)), default=None)
 
 
-def _suspects(incident: Mapping[str, Any]) -> set[str]:
-    return {*incident["culprits"], *incident["candidates"]}
+def _began_s(incident: Incident) -> float:
+    return min(incident.verdict.since_s, incident.milestones.first_seen_s)
 
 
-def _began_s(incident: Mapping[str, Any]) -> float:
-    return float(min(incident["since_s"], incident["milestones"]["first_seen_s"]))
+def _ended_s(incident: Incident) -> float:
+    return inf if incident.ended_s is None else incident.ended_s
 
 
-def _ended_s(incident: Mapping[str, Any]) -> float:
-    times = [float(line["at_s"]) for line in incident["story"] if line["to"] == "resolved"]
-    return times[-1] if times else inf
-
-
-def _side(incident: Mapping[str, Any], account: Account) -> Side:
-    decisions = account.of(str(incident["id"]))
-    ended_s = _ended_s(incident)
+def _side(incident: Incident, account: Account) -> Side:
+    decisions = account.of(incident.id)
     evicts_s = [decision["at_s"] for decision in decisions if decision["action"] == "evict"]
     guards = [decision["guard"] for decision in decisions if "guard" in decision]
     return Side(
-        id=str(incident["id"]),
-        fired_s=incident["milestones"]["firing_s"],
+        id=incident.id,
+        fired_s=incident.milestones.firing_s,
         evicted_s=evicts_s[0] if evicts_s else None,
         asked=len(evicts_s),
         held=None if evicts_s or not guards else str(guards[-1]),
-        resolved_s=None if ended_s == inf else ended_s,
-        resolution=incident["resolution"],
+        resolved_s=incident.ended_s,
+        resolution=incident.resolution,
     )
 
 

@@ -33,12 +33,10 @@ from lightkeeper.monitor.journal.writer import Journal
 from lightkeeper.monitor.loop.auditor import Auditor
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import (
-    Decision,
     DecisionRow,
     Eviction,
     Hold,
     Remembered,
-    Rung,
 )
 from lightkeeper.monitor.model.observation import Vitals
 from lightkeeper.monitor.rulebook import Rulebook
@@ -176,22 +174,6 @@ class Components:
 
 
 # -- observe mode ------------------------------------------------------------------------------
-
-
-def rungs_for(decision: Decision, components: Components) -> tuple[Rung, ...]:
-    """The rungs that an eviction held back by observe mode would use; () for other decisions."""
-    if not isinstance(decision, Hold) or decision.would is None:
-        return ()
-    would = decision.would
-    has = {
-        Rung.EVIDENCE: True,
-        Rung.QUARANTINE: bool(would.quarantine),
-        Rung.GATE: components.gatekeeper is not None and would.replica_id is not None,
-        Rung.LIGHTHOUSE_KILL: components.lighthouse is not None and would.replica_id is not None,
-        Rung.WORKER_EVICT: True,
-        Rung.SCHEDULER: bool(components.schedulers),
-    }
-    return tuple(rung for rung in Rung if has.get(rung, False))
 
 
 def held_back(decisions: Iterable[DecisionRow]) -> tuple[Eviction, ...]:

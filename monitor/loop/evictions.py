@@ -17,7 +17,7 @@ from lightkeeper.monitor.act import quarantine as offences
 from lightkeeper.monitor.act.evictor import EvictionLog, Evidence
 from lightkeeper.monitor.decide.pipeline import TickResult
 from lightkeeper.monitor.decide.view import NotPossible, RecentIncidents, View, groups_of
-from lightkeeper.monitor.loop.components import Components, ErrorBoundary, rungs_for
+from lightkeeper.monitor.loop.components import Components, ErrorBoundary
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.escalation import (
     DecidedAgain,
@@ -132,8 +132,9 @@ class Acting:
         self.recent.take_incidents(result.changed)
         with self._errors.part("offences"):
             quarantine = components.quarantine  # kept for weeks, as evidence
-            quarantine.take(offences.accusations(result.changed, before, snapshot))
-            quarantine.take(offences.evictions(result.decisions, self.recent.get, snapshot))
+            quarantine.take(offences.accusations(result.changed, before, snapshot.now_s))
+            evicted = offences.evictions(result.decisions, self.recent.get, snapshot.now_s)
+            quarantine.take(evicted)
         with self._errors.part("audit"):
             components.auditor.took_place(snapshot, result.changed, before)
         for incident in result.changed:
@@ -180,8 +181,7 @@ class Acting:
                 if decision.guard is not Guard.WATCH_ONLY:
                     log.warning("nobody is evicted for %s (%s): %s. %s", *words)
                     components.instruments.holds.labels(str(decision.guard)).inc()
-                rungs = rungs_for(decision, components)
-                hold = replace(decision, at_s=snapshot.now_s, epoch=epoch, rungs=rungs)
+                hold = replace(decision, at_s=snapshot.now_s, epoch=epoch)
                 components.store.save_hold(hold)
                 self._record(hold)
             case Release():

@@ -105,8 +105,6 @@ class Hold:
     """When it was written; not yet: 0."""
     epoch: int = 0
     """Of the lease under which it was written; 0: no lease."""
-    rungs: tuple[Rung, ...] = ()
-    """Those that the eviction would have climbed, had observe mode not held it back."""
 
     @property
     def action(self) -> str:

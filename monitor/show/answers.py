@@ -18,8 +18,9 @@ from lightkeeper.monitor.act.http import Fetcher, Tokens
 from lightkeeper.monitor.act.quarantine import PauseSwitch, Quarantine
 from lightkeeper.monitor.act.targets import Registry
 from lightkeeper.monitor.clock import Clock
-from lightkeeper.monitor.decide.accounts import Choice, ChoiceError, NoSuchIncidentError
+from lightkeeper.monitor.decide.accounts import ChoiceError, NoSuchIncidentError, choose
 from lightkeeper.monitor.decide.view import NotPossible, View
+from lightkeeper.monitor.model.incident import Incident
 from lightkeeper.monitor.model.names import GroupName, IncidentId
 from lightkeeper.monitor.rulebook import Rulebook
 from lightkeeper.monitor.show.incident_page import BundleStacks
@@ -249,14 +250,13 @@ def the_view() -> View:
     return view
 
 
-def chosen(view: View) -> Choice:
+def chosen(view: View) -> list[Incident]:
     """`?since=7d&kind=straggler&group=rg_1&state=open&run=20261127-164512`, or `run=current`.
 
     Raises:
         ChoiceError: one of them is not valid.
     """
-    since, kind, group, state = map(request.args.get, ("since", "kind", "group", "state"))
-    run = request.args.get("run")
-    if run == "current":
-        run = next((each.id for each in view.runs), "none yet")
-    return Choice.of(since, kind, group, view.snapshot.now_s, state=state, run=run)
+    words = request.args.to_dict()
+    if words.get("run") == "current":
+        words["run"] = next((each.id for each in view.runs), "none yet")
+    return choose(view.incidents, words, view.snapshot.now_s)

@@ -241,7 +241,8 @@ def _steps(report: IncidentReport) -> Iterator[TimelineRow]:
         detail = "the eviction was asked for"
         yield TimelineRow(f"asked: {eviction.group}", asked_s, asked_s, "bad", detail)
         for step in eviction.rungs:
-            tone, detail = _RESULTS[step.result], f"{step.result}: {step.detail}"
+            tone, said = _RESULTS[step.result], step.detail.removeprefix(f"{step.result}: ")
+            detail = said if step.result is None else f"{step.result}: {said}"
             yield TimelineRow(STEPS[step.rung], step.started_s, step.finished_s, tone, detail)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from flask import Blueprint, Flask, Response, current_app, request
 
-from lightkeeper.monitor.decide.accounts import Choice, ChoiceError, find
+from lightkeeper.monitor.decide.accounts import WORDS, ChoiceError, find
 from lightkeeper.monitor.decide.view import SCHEMA, View, bundle_url
 from lightkeeper.monitor.decide.view_json import report_to_json
 from lightkeeper.monitor.model.eviction import Scope
@@ -359,14 +359,12 @@ def runbooks_for_people() -> Response:
 def incidents_for_people() -> Response:
     """The latest of those chosen, each with a link to its page."""
     view, words = the_view(), request.args
-    names = ("kind", "group", "state", "since", "run")
-    asked = {name: words[name] for name in names if words.get(name)}
+    asked = {name: words[name] for name in WORDS if words.get(name)}
     wrong = ""
     try:
-        choice = chosen(view)
+        incidents = chosen(view)
     except ChoiceError as exc:
-        choice, wrong = Choice(), str(exc)
-    incidents = [] if wrong else choice.among(view.incidents)
+        incidents, wrong = [], str(exc)
     page = incidents_page(
         [view.report(incident) for incident in incidents[:_LISTED]],
         now_s=view.snapshot.now_s,

@@ -14,7 +14,7 @@ from flask import Blueprint, Response, request, send_file
 from lightkeeper.monitor.act.http import FetchError, Question
 from lightkeeper.monitor.act.launches import Target
 from lightkeeper.monitor.act.poller import describe_status
-from lightkeeper.monitor.decide.accounts import Choice
+from lightkeeper.monitor.decide.accounts import WORDS
 from lightkeeper.monitor.decide.view import SCHEMA, View
 from lightkeeper.monitor.decide.view_json import (
     degraded,
@@ -137,17 +137,19 @@ def runs() -> Response:
 @reading.get("/v1/incidents")
 def incidents() -> Response:
     """Open and resolved incidents, newest first."""
-    limit, choice = _number("limit", most=10_000) or 100, chosen(the_view())
+    limit = _number("limit", most=10_000) or 100
 
     def body(view: View) -> dict[str, Any]:
-        incidents = choice.among(view.incidents)
+        incidents = chosen(view)
         return {
             "schema": SCHEMA,
             "incidents": [report_to_json(view.report(incident)) for incident in incidents[:limit]],
             "totals": to_plain(view.totals(incidents)),
         }
 
-    return _rendered(f"incidents {limit}", body) if choice == Choice() else answer(body(the_view()))
+    if any(request.args.get(word) for word in WORDS):
+        return answer(body(the_view()))
+    return _rendered(f"incidents {limit}", body)
 
 
 _INDEX: Final = """

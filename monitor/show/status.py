@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from lightkeeper.monitor.decide.accounts import Choice
+from lightkeeper.monitor.decide.accounts import choose
 from lightkeeper.monitor.decide.headline import Headline, JobState, headline_of
 from lightkeeper.monitor.decide.view import SCHEMA, IncidentReport, View, bundle_url, ended_of
 from lightkeeper.monitor.decide.view_json import degraded, report_to_json
@@ -178,7 +178,7 @@ def _busiest(view: View) -> str:
 def keeper(view: View) -> Answer:
     """Whether it acts, and what it did in the last hour."""
     word, text = _mode(view)
-    lately = Choice.of("1h", None, None, view.snapshot.now_s).among(view.incidents)[:_RECENT]
+    lately = choose(view.incidents, {"since": "1h"}, view.snapshot.now_s)[:_RECENT]
     evicted = [r for r in map(view.report, lately) if r.account.outcome in _HOW]
     hosts = [entry.name for entry in view.quarantine]
     groups = [entry.name for entry in view.quarantine_groups]

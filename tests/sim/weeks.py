@@ -450,7 +450,7 @@ class Weeks:
                   f"right, wrong: {account.wrong}", file=sys.stderr, flush=True)  # fmt: skip
         account.crashed += [f"{k}: {v}" for k, v in result.detector_failures.items()]
         before = {i.id: self.incidents[i.id] for i in result.changed if i.id in self.incidents}
-        self.quarantine.take(offences.accusations(result.changed, before, snapshot))
+        self.quarantine.take(offences.accusations(result.changed, before, snapshot.now_s))
         for incident in result.changed:
             self.incidents[incident.id] = incident
             self._judge(incident)
@@ -460,7 +460,8 @@ class Weeks:
             else:
                 account.guards[str(decision.guard)] += 1
                 self._held(decision.incident_id, f"{decision.guard}: {decision.reason}")
-        self.quarantine.take(offences.evictions(result.decisions, self.incidents.get, snapshot))
+        evicted = offences.evictions(result.decisions, self.incidents.get, snapshot.now_s)
+        self.quarantine.take(evicted)
         for progress in fleet.evictions.values():
             self.evictions[progress.incident_id] = progress
         moving = bool(result.changed) or result.health.score or not fleet.trains

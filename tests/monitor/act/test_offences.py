@@ -30,7 +30,7 @@ class Told:
 
     def tick(self, snapshot: Snapshot) -> TickResult:
         result = self.pipeline.tick(snapshot)
-        self.events += accusations(result.changed, self.known, snapshot)
+        self.events += accusations(result.changed, self.known, snapshot.now_s)
         self.known.update({incident.id: incident for incident in result.changed})
         self.events += evictions(result.decisions, self.known.get, snapshot)
         return result

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from lightkeeper.monitor.decide.accounts import (
-    Choice,
     ChoiceError,
     NoSuchIncidentError,
     Totals,
+    choose,
     find,
     span_s,
     totals_of,
@@ -25,7 +25,6 @@ from lightkeeper.monitor.model.incident import (
 )
 from lightkeeper.monitor.model.names import GroupName
 from lightkeeper.monitor.model.plain import from_plain, to_plain
-from lightkeeper.monitor.model.verdict import Kind
 from tests.monitor.decide.scene import (
     EVICTION,
     ID,
@@ -133,11 +132,14 @@ def test_the_beginning_of_an_id_is_enough_if_no_other_begins_so() -> None:
 
 def test_incidents_are_chosen_by_time_kind_and_group() -> None:
     over, now = hang(last_seen_s=112.0), incident("inc-2", first_seen_s=50.0)
-    assert Choice.of(None, None, None, 1000.0).among([over, now]) == [over, now]
-    assert Choice.of("10s", None, None, 1000.0).among([over, now]) == [now]  # still open
-    assert Choice.of("1d", "straggler", None, 1000.0).among([over, now]) == []
-    assert Choice.of(None, "not_entered", "rg_1", 0.0).among([over]) == [over]
-    assert Choice.of(None, None, "rg_9", 0.0).among([over]) == []
+    assert choose([over, now], {}, 1000.0) == [over, now]
+    assert choose([over, now], {"since": "10s"}, 1000.0) == [now]  # still open
+    assert choose([over, now], {"since": "1d", "kind": "straggler"}, 1000.0) == []
+    assert choose([over], {"kind": "not_entered", "group": "rg_1"}, 0.0) == [over]
+    assert choose([over], {"group": "rg_9"}, 0.0) == []
+    assert choose([over, now], {"state": "open"}, 0.0) == [now]
+    assert choose([over, now], {"state": "resolved", "run": over.run}, 0.0) == [over]
     with pytest.raises(ChoiceError, match="kind is 'slow', expected one of dead, not_entered"):
-        Choice.of(None, "slow", None, 0.0)
-    assert Choice.of(None, "dead", None, 0.0).kind is Kind.DEAD
+        choose([], {"kind": "slow"}, 0.0)
+    with pytest.raises(ChoiceError, match="state is 'shut', expected one of open, pending"):
+        choose([], {"state": "shut"}, 0.0)

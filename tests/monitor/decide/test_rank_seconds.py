@@ -105,6 +105,15 @@ def test_what_a_fault_costs_goes_to_its_kind_from_before_it_fired(fault, kind):
     assert seen.last.lost_to == {incident.id: pytest.approx(cost)}
 
 
+def test_the_costs_of_the_latest_thousand_incidents_are_kept():
+    seen = Watch(fleet(at(60, hang("rg_1.0")))).run(59)
+    seen.book.lost_to = {f"older-{n}": 1.0 for n in range(1000)}
+    seen.run(20)
+    assert len(seen.last.lost_to) == 1000
+    assert seen.last.lost_to[seen.drive.incident("not_entered").id] > 0
+    assert "older-0" not in seen.last.lost_to
+
+
 def test_a_loss_without_a_cause_waits_a_minute_and_is_then_unexplained():
     # one rank is three times as slow for a while: too short for a straggler
     seen = Watch(fleet(at(60, slow("rg_1.0", 1.8)), at(66, slow("rg_1.0", 1.0)))).run(100)

@@ -173,6 +173,8 @@ def test_the_story_has_the_same_course_and_what_it_cost() -> None:
     lines = [" ".join(line.split()) for line in story_of(report())]
     assert "lost at least 140 rank-seconds" in lines
     assert "+6.0 s held: cool down, 2.0 s: too soon. 60 s more" in lines
+    assert "+11.0 s gate refuses it, 0.2 s: worked: refused" in lines
+    assert any(line.endswith("so far: asked") for line in lines)
     assert "+36.0 s back: its first commit as a new replica" in lines
 
 

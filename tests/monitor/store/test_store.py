@@ -97,9 +97,7 @@ def test_what_an_older_version_wrote_of_a_hold_is_read(path: Path, store: Store)
     assert (would.action, would.guard, would.release) == (
         "would_evict", "observe", "start it without --observe",
     )  # fmt: skip
-    assert (would.would.group, would.would.quarantine, would.rungs) == (
-        "rg_1", ("node1",), ("evidence",),
-    )  # fmt: skip
+    assert (would.would.group, would.would.quarantine) == ("rg_1", ("node1",))
     assert (hold.action, hold.guard, hold.would) == ("hold", "budget", None)
     assert [(run.id, run.lost) for run in remembered.runs] == [("r", {})]
 
