@@ -105,9 +105,10 @@ class _Round:
 
     def __init__(
         self, poller: Poller, questions: Sequence[_Questions | Target], end: float,
-        silent: frozenset[RankName],
+        silent: frozenset[RankName], silent_end: float,
     ) -> None:  # fmt: skip
         self._poller, self._end, self._silent = poller, end, silent
+        self._silent_end = silent_end
         self._todo: deque[_Questions | Target] = deque()
         self._last: deque[_Questions | Target] = deque()
         self._put(questions)
@@ -124,7 +125,8 @@ class _Round:
         while (queue := self._todo or self._last) and time.monotonic() < self._end:
             question = queue.popleft()
             if isinstance(question, Target):
-                self._seen[question.rank] = await self._poller.ask_rank(question, self._end)
+                end = self._silent_end if question.rank in self._silent else self._end
+                self._seen[question.rank] = await self._poller.ask_rank(question, end)
                 continue
             if question.speaker is not None:
                 host = await self._poller.ask_host(question.speaker, question.targets, self._end)
@@ -171,6 +173,8 @@ class Poller:
         """Ranks not asked in the last sweep."""
         self._silent: frozenset[RankName] = frozenset()
         """Ranks that did not answer in time when last asked."""
+        self._silent_share = 1.0
+        """Of the time, for ranks that did not answer in time."""
         self._planned: tuple[Sequence[Target], list[_Questions]] | None = None
         """The last plan and the targets that it is for, while it is valid."""
 
@@ -183,10 +187,12 @@ class Poller:
         unidentified: Sequence[str] = (),
         past: Sequence[RankName] = (),
         watched: Sequence[RankName] = (),
+        again: bool = False,
     ) -> Sweep:
         """Look at all targets; those `watched` are asked directly, not through their host.
 
-        Returns after at most about `deadline_s` seconds.
+        Returns after at most about `deadline_s` seconds. `again`: soon after the last look, so
+        that ranks that did not answer then get half of the time.
 
         Raises:
             TimeoutError: the fetcher's own loop does not run.
@@ -194,6 +200,7 @@ class Poller:
 
         async def look() -> Sweep:
             end = time.monotonic() + deadline_s
+            self._silent_share = _HOST_SHARE if again else 1.0
             self._unidentified, self._overheard = frozenset(unidentified), {}
             self._not_all_known = {_address(url) for url in unidentified}
             chosen = {*wanted, *past}
@@ -266,7 +273,8 @@ class Poller:
         todo.extend(self._planned[1])
         if self._dumb or self._unidentified:  # the plan depends on these too
             self._planned = None
-        seen = await _Round(self, todo, end, self._silent).seen()
+        silent_end = now_s + self._silent_share * (end - now_s)
+        seen = await _Round(self, todo, end, self._silent, silent_end).seen()
         observations = tuple(
             [seen.get(target.identity.rank) or _unasked(target) for target in targets]
         )

@@ -297,7 +297,7 @@ _TOLD: Final = attrgetter(
 def followed(history: History, incident: Incident, config: KeeperConfig) -> Incident:
     """The incident with the milestones of this tick; they are awaited even after its end."""
     since_s = incident.milestones.evict_asked_s
-    if since_s is None and not incident.open:
+    if since_s is None and (not incident.open or incident.kind is Kind.DEAD):  # it may be gone
         since_s = incident.milestones.firing_s
     if since_s is None or history.now_s - since_s > config.follow_s:
         return incident

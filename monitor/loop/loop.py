@@ -98,6 +98,7 @@ class Observing:
         wanted: Sequence[RankName],
         past: Sequence[RankName],
         watched: Sequence[RankName] = (),
+        again: bool = False,
     ) -> Snapshot:
         """The snapshot of this tick.
 
@@ -107,6 +108,7 @@ class Observing:
             wanted: ranks whose flight records are read as well.
             past: ranks whose past steps are read.
             watched: ranks that are asked themselves.
+            again: whether this look is one between two planned ones.
         """
         components, targets = self._components, self._components.registry.targets()
         most_s = max(_SWEEP_MOST_S, _SWEEP_A_RANK_S * len(targets))
@@ -123,6 +125,7 @@ class Observing:
             unidentified=components.registry.unidentified(),
             past=past,
             watched=watched,
+            again=again,
         )
         lighthouse: LighthouseView | LighthouseAway = LighthouseAway(NO_LIGHTHOUSE)
         if page is not None:
@@ -334,7 +337,7 @@ class Keeper:
         while not stop.is_set():
             began_s = clock.now_s()
             lateness_s = max(0.0, began_s - due_s)
-            self.tick(lateness_s)
+            self.tick(lateness_s, again=due_s < planned_s)
             between += 1
             if due_s >= planned_s:
                 planned_s = (planned_s if lateness_s < tick_s else began_s) + tick_s
@@ -346,7 +349,7 @@ class Keeper:
             if clock.ahead_s():
                 return
 
-    def tick(self, lateness_s: float = 0.0) -> None:
+    def tick(self, lateness_s: float = 0.0, *, again: bool = False) -> None:
         """Observe, decide, act, once. Never raises."""
         components = self._components
         began_s = components.clock.now_s()
@@ -364,7 +367,7 @@ class Keeper:
         with self._errors.part("sweep"):
             snapshot = self._observing.look(
                 self._tick, began_s, lateness_s, wanted=self._result.wants_records,
-                past=self._result.wants_steps, watched=self._result.watches,
+                past=self._result.wants_steps, watched=self._result.watches, again=again,
             )  # fmt: skip
         self.idle.clear()
         if snapshot is not None:

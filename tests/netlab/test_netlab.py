@@ -66,9 +66,9 @@ TIE = {"named": {}, "incidents": [incident(says=1, sentences=[[9.0, "node-1 and 
 def test_a_record_gets_the_worst_verdict_that_holds(
     case: str, more: dict[str, Any], expected: Verdict, because: str
 ) -> None:
-    found = verdict(case, **more)
-    assert found[0] is expected, found
-    assert because in found[1]
+    judged, why = verdict(case, **more)
+    assert judged is expected, why
+    assert because in why
 
 
 def test_torchft_alone_is_judged_by_its_pause_only() -> None:

@@ -83,8 +83,8 @@ def test_a_neighbours_file_that_lies_costs_its_own_rows(tmp_path: Path) -> None:
     path, report = tmp_path / "a.seen", FakeBox().state()
     assert share(path, report, 100.0)
     plain = replace(report, connections=())
-    told = with_shared(path, plain, 103.0).connections
-    assert told == tuple(row.later(3.0) for row in CONNECTIONS)
+    later = with_shared(path, plain, 103.0).connections
+    assert later == tuple(row.later(3.0) for row in CONNECTIONS)
     assert with_shared(path, plain, 200.0).connections == ()  # too old
     content = json.loads(path.read_text())
     content["report"]["connections"] = [[*ROW[:3], -1.0]]

@@ -175,3 +175,18 @@ def test_a_record_of_millions_of_empty_lists_is_not_unpacked(
     record = sweep.records[liar.identity.rank]
     assert isinstance(record, Unreachable)
     assert (record.reason, "containers" in record.detail) == (Failure.GARBAGE, True)
+
+
+def test_who_did_not_answer_just_now_gets_less_time_when_it_is_asked_again(
+    fleet: FakeFleet, fetcher: Fetcher
+) -> None:
+    """Somebody waits for a second look at a rank that may be gone."""
+    well, away = fleet.add("rg_0"), fleet.add("rg_1")
+    away.answer = hang
+    poller = Poller(fetcher)
+    targets = [well.target(), away.target()]
+    looks = [poller.sweep(targets, deadline_s=1.0, again=again) for again in (True, True, False)]
+    first_s, second_s, third_s = (look.observations[1].round_trip_s for look in looks)
+    assert second_s < 0.75 * first_s
+    assert third_s > 1.25 * second_s
+    assert all(isinstance(look.observations[0].outcome, StateReport) for look in looks)

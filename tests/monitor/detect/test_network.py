@@ -336,7 +336,7 @@ def test_a_link_that_was_never_faster_is_told_and_accuses_nobody() -> None:
 )
 def test_busy_links_name_nobody(alters: tuple[Alter, ...]) -> None:
     drive = of([], *alters).run(60)
-    assert [found for found in link_verdicts(drive) if found[0] == ("rg_1.0",)] == []
+    assert [named for named, _ in link_verdicts(drive) if named == ("rg_1.0",)] == []
 
 
 # -- groups that stay away -------------------------------------------------------------------------
