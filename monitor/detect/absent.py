@@ -6,6 +6,7 @@ missing stays true until it trains again, its run is over, or a person closes th
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from lightkeeper.monitor.detect.endings import finished, is_gone
@@ -33,7 +34,7 @@ def _judge(history: History, group: GroupName, tracks: list[RankTrack]) -> Verdi
     left_s = max(map(_last_s, tracks))
     gone = all(track.observation is None or is_gone(track) for track in tracks)
     trained = any(track.commits for track in tracks) and not any(map(finished, tracks))
-    if not gone or not trained or history.now_s - left_s < _ABSENT_S:
+    if not gone or not trained or history.now_s - left_s < _ABSENT_S or _beats(history, tracks):
         return None
     others = [t for t in history.present() if t.group != group]
     commits = (t.last_commit_s for t in others if t.last_commit_s is not None)
@@ -54,6 +55,16 @@ def _judge(history: History, group: GroupName, tracks: list[RankTrack]) -> Verdi
         evidence={"last seen": f"{seconds(history.now_s - left_s)} ago"},
         signature=f"absent:{group}",
     )
+
+
+def _beats(history: History, tracks: Iterable[RankTrack]) -> bool:
+    """Whether it may live where only this monitor does not see it: the Lighthouse hears it, or is
+    not there to say.
+    """
+    view = history.lighthouse
+    ids = {track.step.replica_id for track in tracks if track.step is not None}
+    heard = () if view is None else view.heartbeat_ages_s.keys() - view.expired
+    return view is None or not ids.isdisjoint(heard)
 
 
 def _last_s(track: RankTrack) -> float:

@@ -67,7 +67,20 @@ def apart(history: History) -> tuple[Verdict, ...]:
     if history.lighthouse is None:
         return ()
     judged = (_judge_apart(history, group) for group in history.groups())
-    return tuple(verdict for verdict in judged if verdict is not None)
+    verdicts = tuple(verdict for verdict in judged if verdict is not None)
+    all_of_them = len(verdicts) == len(history.groups()) and all(v.culprits for v in verdicts)
+    return (_reached_by_nobody(history, verdicts),) if all_of_them and verdicts else verdicts
+
+
+def _reached_by_nobody(history: History, verdicts: Sequence[Verdict]) -> Verdict:
+    """What cuts all off is the Lighthouse's: nobody is accused."""
+    since_s = min(verdict.since_s for verdict in verdicts)
+    reason = (
+        "no rank reaches the Lighthouse, which answers this monitor and has heard of nobody for "
+    )
+    reason += f"{seconds(history.now_s - since_s)}: {verdicts[0].reason}"
+    waiting = tuple(t.rank for t in history.present() if t.waits_in == WAIT_QUORUM)
+    return _away_verdict(history, reason, since_s, waiting, {"Lighthouse": "answers this monitor"})
 
 
 def _judge_apart(history: History, group: GroupName) -> Verdict | None:

@@ -287,6 +287,48 @@ def test_a_broken_link_between_ranks_that_train_is_no_fault() -> None:
     assert not of([], *BOTH).run(40).fired
 
 
+# -- the Lighthouse --------------------------------------------------------------------------------
+
+
+def cut_off(*ranks: str) -> Alter:
+    """The Lighthouse hears nothing of their groups from 20 s on, and acknowledges nothing."""
+
+    def alter(seen: Snapshot) -> Snapshot:
+        view, for_s = seen.lighthouse, seen.now_s - START_S - 20
+        if for_s < 0 or not isinstance(view, LighthouseView):
+            return seen
+        groups = {rank.partition(".")[0] for rank in ranks}
+        ages = {
+            name: for_s if name.partition(":")[0] in groups else age_s
+            for name, age_s in view.heartbeat_ages_s.items()
+        }
+        expired = frozenset(name for name, age_s in ages.items() if age_s > 5.0)
+        at_it = Connection(
+            "10.9.9.9:4000", "10.0.9.9:29510", Trouble.UNACKNOWLEDGED, for_s, "lighthouse", 252, 5
+        )
+        tells = reports(lambda report: replace(report, connections=(at_it,)), *ranks)
+        heard = replace(view, heartbeat_ages_s=ages, expired=expired)
+        return tells(replace(seen, lighthouse=heard))
+
+    return alter
+
+
+def test_a_host_that_cannot_reach_the_lighthouse_is_named_within_12_s_and_spared() -> None:
+    drive = of([], cut_off("rg_1.0")).run(40)
+    incident = drive.incident("replica_lag")
+    assert drive.fired[incident.id] <= 20 + 12
+    assert incident.culprits == ("rg_1.0",)
+    assert incident.verdict.reason.startswith("rg_1 cannot reach the Lighthouse: rg_1.0 has sent")
+    assert {hold.guard for _, hold in drive.holds} == {Guard.SPARED}
+
+
+def test_where_nobody_reaches_it_nobody_is_accused() -> None:
+    drive = of([], cut_off("rg_0.0", "rg_1.0", "rg_2.0")).run(40)
+    incident = drive.incident("lighthouse_away")
+    assert not incident.suspects
+    assert incident.verdict.reason.startswith("no rank reaches the Lighthouse, which answers this")
+
+
 # -- slow links ------------------------------------------------------------------------------------
 
 
@@ -363,6 +405,12 @@ def test_a_group_that_is_gone_and_not_back_stays_an_open_incident() -> None:
     assert incident.verdict.reason.startswith("rg_1 is gone for")
     assert incident.severity == "warning"
     assert not drive.evicts
+
+
+def test_a_group_that_only_this_monitor_does_not_see_is_not_missing() -> None:
+    """Its lease is over, and it trains in the quorum."""
+    drive = of([], gone("rg_1.0", 40)).run(150)
+    assert {str(incident.kind) for incident in drive.seen.values()} <= {"unseen"}
 
 
 def test_it_is_over_when_the_group_trains_again() -> None:
