@@ -156,12 +156,8 @@ def _last_unfinished(record: Reading) -> Iterable[RingEntry]:
     """Of each process group inside the replica group; those across it have other members."""
     own = (entry for entry in record.calls if not entry.group.startswith(ACROSS))
     last = {entry.group: entry for entry in own}
-    return (entry for entry in last.values() if _unfinished(entry))
-
-
-def _unfinished(call: RingEntry) -> bool:
-    """Whether the rank did not get out of it, or got out with an error."""
-    return call.exit_age_s is None or call.error is not None
+    # it did not get out, or with an error
+    return (call for call in last.values() if call.exit_age_s is None or call.error is not None)
 
 
 # -- differing across --------------------------------------------------------------------------
@@ -357,7 +353,7 @@ def sampled_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
 
 def _late_s(history: History, members: tuple[RankTrack, ...], spoilt_s: float) -> float:
     """Seconds since a group's records were due; infinite if older than `spoilt_s`."""
-    ages_s = [_age_s(history, track) for track in members]
+    ages_s = [history.record_age_s(track.rank) for track in members]
     if inf in ages_s or max(ages_s) > spoilt_s:
         return inf
     due_s = map(history.sample_after_s, members)
@@ -378,18 +374,13 @@ def _calm(members: tuple[RankTrack, ...]) -> bool:
     return whole and all(track.participating for track in members)
 
 
-def _age_s(history: History, track: RankTrack) -> float:
-    reading = history.reading(track)
-    return inf if reading is None else history.now_s - reading.at_s
-
-
 def _just_read(history: History, members: tuple[RankTrack, ...]) -> bool:
     config = history.config
     if not config.sample_s or not 1 < len(members) <= LARGEST:
         return False
     if any(track.stall_s >= history.still_after_s for track in members):
         return False  # read on a suspicion: others judge that
-    oldest_s = max(_age_s(history, track) for track in members)
+    oldest_s = max(history.record_age_s(track.rank) for track in members)
     return oldest_s <= _TOLD_TICKS * config.tick_s
 
 

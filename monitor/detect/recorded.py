@@ -33,12 +33,6 @@ from lightkeeper.monitor.records.job import CollectiveState, Job, Problem
 from lightkeeper.monitor.records.ring import RankRecord, from_answers
 from lightkeeper.monitor.records.safe_pickle import FlightRecordError
 
-# -- recorded ----------------------------------------------------------------------------------
-# What the flight records of a replica group show, by the analysis of `lightkeeper analyze`.
-#
-# The detectors look at heads and phases every tick; records are read only on suspicion, and then
-# by the same code that judges a folder of dumps offline.
-
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
@@ -170,8 +164,6 @@ def sure(finding: Finding) -> bool:
     """Whether it accuses a rank."""
     return bool(finding.culprits) and finding.confidence is not Confidence.UNSURE
 
-
-# -- recorded wait -----------------------------------------------------------------------------
 
 MISSING = (Fault.NOT_ENTERED, Fault.NOT_ENQUEUING, Fault.SILENT)
 """Findings of a rank that others wait for."""

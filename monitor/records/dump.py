@@ -2,8 +2,9 @@
 
 Theory of operation. A dump is read without knowing any other rank: groups and payloads are numbered
 within it, and peers are ranks of their group. NCCL's pickle and JSON and gloo's are read, schema
-2.0 to 2.10 and newer ones as far as they keep the keys. What the values mean is defined in torch's
-`FlightRecorder.hpp` and `FlightRecorderDetail.hpp` (2.10). `assemble` makes a job of many dumps.
+2.4 (torch 2.5) to 2.10, and newer ones as far as they keep the keys. What the values mean is
+defined in torch's `FlightRecorder.hpp` and `FlightRecorderDetail.hpp` (2.10). `assemble` makes a
+job of many dumps.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ from lightkeeper.monitor.records import safe_pickle
 from lightkeeper.monitor.records.job import (
     COLUMNS,
     MAIN_THREAD,
+    MOMENTS,
     NONE,
     Backend,
     CollectiveState,
@@ -79,14 +81,13 @@ def read_entries(rows: Sequence[Any]) -> Entries:
     )
     of_kind = _by_payload(payload, [item.op in POINT_TO_POINT for item in payloads], np.bool_)
     p2p = _flags(table, "is_p2p") | of_kind
-    seq = _integers(table, ("collective_seq_id", "seq_id"))
     sites = Sites()
     state = [_STATES.get(item, CollectiveState.UNKNOWN) for item in table.column("state")]
     columns: dict[str, NDArray[Any]] = {
         "group": group,
-        "seq": np.where(p2p, _integers(table, ("p2p_seq_id", "seq_id")), seq),
-        "op_id": _integers(table, ("op_id",)),
-        "record": _integers(table, ("record_id", "id"), counted=True),
+        "seq": np.where(p2p, _given(table, "p2p_seq_id"), _given(table, "collective_seq_id")),
+        "op_id": _given(table, "op_id"),
+        "record": _given(table, "record_id"),
         "payload": payload,
         "site": np.array([sites.of(frames) for frames in table.column("frames")], np.int32),
         "state": np.array(state, np.int8),
@@ -161,6 +162,7 @@ def spread_coalesced(columns: Mapping[str, NDArray[Any]], payloads: Sequence[Pay
 def close_finished_batches(
     columns: Mapping[str, NDArray[Any]],
     payloads: Sequence[Payload],
+    groups: Sequence[LocalGroup],
     status: Mapping[int, GroupStatus],
 ) -> None:
     """Mark the parts of finished batches whose whole was left out as completed, in place.
@@ -168,7 +170,8 @@ def close_finished_batches(
     A dump of only unfinished entries leaves out the whole of a finished batch and keeps its parts,
     which never finish. If sends and receives are batched (a whole, or two parts with one sequence
     id, are there) and the group's last completed sequence id is a batch's (it lies beyond all of
-    the group's collectives), the parts up to it have completed.
+    the group's collectives), the parts up to it have completed. So have all transfers up to it in a
+    group of two: they are one stream, which works in order.
     """
     p2p = columns["p2p"]
     if not p2p.any():
@@ -182,7 +185,8 @@ def close_finished_batches(
         sends = own[moved & ~whole[own]]
         seqs = columns["seq"][sends]
         batched = (whole[own] & moved).any() or len(np.unique(seqs)) < len(seqs)
-        if batched and head.completed > columns["seq"][own[~moved]].max(initial=0):
+        batched &= head.completed > columns["seq"][own[~moved]].max(initial=0)
+        if batched or len(groups[index].members) == 2:
             over = sends[seqs <= head.completed]
             columns["state"][over] = CollectiveState.COMPLETED
 
@@ -218,9 +222,7 @@ def _group_keys(rows: EntryRows) -> list[GroupKey]:
 
 
 def _named(value: Any) -> tuple[str, str]:
-    """Name and description: a pair since schema 2.2, before that only the name."""
-    if isinstance(value, str):
-        return value, ""
+    """Name and description."""
     if isinstance(value, tuple) and len(value) == 2 and all(isinstance(p, str) for p in value):
         return value[0], "" if value[1] == "undefined" else value[1]
     raise FlightRecordError("process_group is a name and a description")
@@ -246,22 +248,10 @@ def _times(rows: EntryRows, key: str) -> NDArray[np.int64]:
 
 
 def _given(rows: EntryRows, key: str) -> NDArray[np.int64]:
-    """The numbers of a key, one for each value that `column` returns."""
+    """The numbers of a key; NONE where the schema lacks it."""
     if not rows.has(key):
-        return np.full(len(rows.column(key)), NONE, np.int64)
+        return np.full(len(rows), NONE, np.int64)
     return _int64(rows.column(key), key)
-
-
-def _integers(
-    rows: EntryRows, keys: tuple[str, ...], *, counted: bool = False
-) -> NDArray[np.int64]:
-    """The numbers of the first of `keys` that the rows have; else NONE, or the rows counted."""
-    for key in keys:
-        if rows.has(key):
-            return _int64(rows.column(key), key)
-    if counted:
-        return np.arange(len(rows), dtype=np.int64)
-    return np.full(len(rows), NONE, np.int64)
 
 
 def _int64(values: Sequence[Any], key: str) -> NDArray[np.int64]:
@@ -297,6 +287,8 @@ class LocalGroup:
     """TorchFT's quorum id, if known."""
     inferred: bool = False
     """Whether there may be more members than these."""
+    owner: int = NONE
+    """The only rank that knows it, if it cannot be matched with a group of its peers."""
 
 
 def groups_of(keys: Sequence[GroupKey], config: Any) -> tuple[LocalGroup, ...]:
@@ -387,8 +379,8 @@ def _group_number(value: Any) -> int:
 
 def place_statuses(
     seen: tuple[LocalGroup, ...], status: Mapping[int, GroupStatus]
-) -> tuple[tuple[LocalGroup, ...], dict[int, GroupStatus], int]:
-    """Groups with `pg_id` where known, statuses by group, and how many statuses have no group.
+) -> tuple[tuple[LocalGroup, ...], dict[int, GroupStatus]]:
+    """Groups with `pg_id` where known, and statuses by group, as far as they have one.
 
     `pg_status` identifies groups by pg_id and `pg_config` by name; entries have both. For groups
     without entries both count up in the order in which the process made its groups, if torch
@@ -405,7 +397,7 @@ def place_statuses(
         changed[index] = replace(changed[index], pg_id=pg_id)
     by_id |= guessed
     placed = {by_id[pg_id]: head for pg_id, head in status.items() if pg_id in by_id}
-    return tuple(changed), placed, len(status) - len(placed)
+    return tuple(changed), placed
 
 
 def _in_order(
@@ -451,14 +443,11 @@ class Dump:
     """One rank's record."""
 
     backend: Backend
-    version: str
     only_active: bool
     dropped: int
     groups: tuple[LocalGroup, ...]
     status: Mapping[int, GroupStatus]
     """By index into `groups`."""
-    unplaced: int
-    """Statuses that could not be assigned to a group."""
     payloads: tuple[Payload, ...]
     sites: tuple[str, ...]
     columns: Mapping[str, NDArray[Any]]
@@ -471,8 +460,7 @@ class Dump:
     @property
     def newest_ns(self) -> int:
         """The latest time in it."""
-        names = ("created_ns", "started_ns", "completed_ns")
-        return max((int(self.columns[name].max(initial=NONE)) for name in names), default=NONE)
+        return max(int(self.columns[name].max(initial=NONE)) for name in MOMENTS)
 
 
 def decode(data: bytes) -> Mapping[str, Any]:
@@ -518,14 +506,14 @@ def read(data: Mapping[str, Any]) -> Dump:
     if version.partition(".")[0] != "2" and "pg_config" not in data and "entries" not in data:
         raise FlightRecordError(f"not a flight record that can be read: schema {version[:20]!r}")
     try:
-        return _read(data, version)
+        return _read(data)
     except FlightRecordError:
         raise
     except ODD as exc:
         raise FlightRecordError(f"not a flight record: {type(exc).__name__}: {exc}"[:200]) from exc
 
 
-def _read(data: Mapping[str, Any], version: str) -> Dump:
+def _read(data: Mapping[str, Any]) -> Dump:
     rows = data.get("entries")  # the key is absent when nothing was recorded
     if rows is not None and not isinstance(rows, list | tuple):
         raise FlightRecordError(f"entries are a list, not a {type(rows).__name__}")
@@ -536,7 +524,7 @@ def _read(data: Mapping[str, Any], version: str) -> Dump:
     seen = groups_of(keys, data.get("pg_config"))
     # gloo counts sends, receives and barriers' parts too: not comparable between peers
     raw = {} if backend is Backend.GLOO else statuses(data.get("pg_status"))
-    seen, status, unplaced = place_statuses(seen, raw)
+    seen, status = place_statuses(seen, raw)
     # torchcomms: no status, and groups described by backend name
     shared_count = {desc for _, desc, _ in keys} == writers != set() and not data.get("pg_status")
     if shared_count:  # its communicators have names, but all the same description
@@ -546,16 +534,14 @@ def _read(data: Mapping[str, Any], version: str) -> Dump:
     active = _only_active(columns, raw)
     spread_coalesced(columns, payloads)
     if active:
-        close_finished_batches(columns, payloads, status)
+        close_finished_batches(columns, payloads, seen, status)
     first = columns["record"][:1]
     return Dump(
         backend=backend,
-        version=version,
         only_active=active,
         dropped=0 if active or not len(first) else max(0, int(first[0])),
         groups=seen,
         status=status,
-        unplaced=unplaced,
         payloads=payloads,
         sites=sites,
         columns=columns,
@@ -628,7 +614,7 @@ def with_generation(dump: Dump, generation: int) -> Dump:
 # -- torchcomms' one count of all calls --------------------------------------------------------
 
 _COMMON: Final = 0.5
-"""Share of a group's numbers that both records must have where they overlap."""
+"""Share of a group's numbers that all records must have where they overlap."""
 UNCOUNTED: Final = (
     "torchcomms counts the calls of all its communicators together, its oldest entries are "
     "overwritten, and ranks make different calls: they cannot be compared; a larger "
@@ -670,20 +656,14 @@ def _counted(dump: Dump) -> Dump:
 
 
 def _agree(dumps: Iterable[Dump]) -> bool:
-    """Whether records have most of each group's numbers in common.
-
-    There may be thousands, so not every pair is compared: in order of their first numbers, each
-    is compared with the next and with the last, which overlaps the others least.
-    """
-    by_name = grouped(pair for dump in dumps for pair in _numbers(dump).items())
-    for same in by_name.values():
-        same.sort(key=lambda numbers: (int(numbers[0]), int(numbers[-1])))
-    return all(
-        _overlap(numbers, other)
-        for same in by_name.values()
-        for numbers, following in pairwise(same)
-        for other in (following, same[-1])
-    )
+    """Whether all records have most of each group's numbers in common, where they overlap."""
+    for same in grouped(pair for dump in dumps for pair in _numbers(dump).items()).values():
+        first, last = max(seq[0] for seq in same), min(seq[-1] for seq in same)
+        sides = [seq[(seq >= first) & (seq <= last)] for seq in same]
+        most = max(map(len, sides))
+        if not most or len(reduce(np.intersect1d, sides)) < _COMMON * most:
+            return False
+    return True
 
 
 def _numbers(dump: Dump) -> Mapping[str, NDArray[Any]]:
@@ -694,13 +674,6 @@ def _numbers(dump: Dump) -> Mapping[str, NDArray[Any]]:
         for at, group in enumerate(dump.groups)
         if (own & (columns["group"] == at)).any()
     }
-
-
-def _overlap(a: NDArray[Any], b: NDArray[Any]) -> bool:
-    first, last = max(a[0], b[0]), min(a[-1], b[-1])
-    sides = [x[(x >= first) & (x <= last)] for x in (a, b)]
-    most = max(map(len, sides))
-    return bool(most) and len(np.intersect1d(*sides)) >= _COMMON * most
 
 
 # -- the job of many dumps ---------------------------------------------------------------------
@@ -716,20 +689,6 @@ class Record:
     rank: int
     dump: Dump
     path: str = ""
-
-
-class _Key(NamedTuple):
-    """What identifies one group of the job."""
-
-    name: str
-    members: tuple[int, ...]
-    """Empty if unknown."""
-    age: int
-    generation: int | None
-    inferred: bool = False
-    """Whether there may be more members."""
-    owner: int = NONE
-    """The only rank that knows it, if it cannot be matched with a group of its peers."""
 
 
 def assemble(
@@ -753,16 +712,14 @@ def assemble(
     """
     ordered = sorted(records, key=lambda record: record.rank)
     dumps, uncounted = count_by_group([record.dump for record in ordered])
-    ordered = [replace(r, dump=read) for r, read in zip(ordered, dumps, strict=True)]
-    shifted = _global_members(ordered)
-    complaints = [*problems, *_unplaced(ordered)]
+    ordered = [_in_the_job(replace(r, dump=read)) for r, read in zip(ordered, dumps, strict=True)]
+    complaints = [*problems]
     complaints += [] if uncounted is None else [Problem(ordered[0].path, uncounted)]
     read = {problem.rank for problem in complaints if problem.rank is not None}
     read.update(record.rank for record in ordered)
-    ranks = set[int]().union(*{members for listed in shifted for members in listed})
-    ranks |= read.union(range(world_size or 0))
+    ranks = read.union(*{g.members for r in ordered for g in r.dump.groups}, range(world_size or 0))
     expected = tuple(sorted(ranks.union(gaps)))
-    keys = _keys(ordered, shifted, dict(members or {}), expected if world_size else ())
+    keys = _keys(ordered, members or {}, expected if world_size else ())
     places, groups = _groups(ordered, keys, expected)
     columns, payloads, sites = _columns(ordered, places, groups)
     return Job(
@@ -777,74 +734,53 @@ def assemble(
     )
 
 
-def _global_members(records: Sequence[Record]) -> list[list[tuple[int, ...]]]:
-    """Members of each local group of each record, as global ranks.
+def _in_the_job(record: Record) -> Record:
+    """The record with the members of its groups as global ranks.
 
     Under TorchFT each replica group is its own world with ranks counted from 0, while the file's
     name has the rank in the whole job: except in the first replica group, that rank is not in its
     world. (Torch's `transform_ft` needs the size of a replica group as an option.)
     """
-    shifted = []
-    for record in records:
-        shift = _shift(record)
-        shifted.append(
-            [
-                tuple(rank + shift for rank in group.members)
-                if shift and record.rank not in group.members
-                else group.members
-                for group in record.dump.groups
-            ]
-        )
-    return shifted
-
-
-def _shift(record: Record) -> int:
-    for group in record.dump.groups:
-        size = len(group.members)
-        if group.desc == _WORLD and 0 < size <= record.rank and group.members == tuple(range(size)):
-            return record.rank - record.rank % size
-    return 0
+    here, groups = record.rank, record.dump.groups
+    worlds = (g.members for g in groups if g.desc == _WORLD and 0 < len(g.members) <= here)
+    shift = next((here - here % len(w) for w in worlds if w == tuple(range(len(w)))), 0)
+    if not shift:
+        return record
+    groups = tuple(
+        g if here in g.members else replace(g, members=tuple(r + shift for r in g.members))
+        for g in groups
+    )
+    return replace(record, dump=replace(record.dump, groups=groups))
 
 
 def _keys(
     records: Sequence[Record],
-    shifted: Sequence[Sequence[tuple[int, ...]]],
     supplied: Mapping[str, Sequence[int]],
     world: tuple[int, ...],
-) -> list[list[_Key]]:
-    first = [
-        [
-            _key(group, members or _supplied(group, supplied, world), record.rank)
-            for group, members in zip(record.dump.groups, listed, strict=True)
-        ]
-        for record, listed in zip(records, shifted, strict=True)
-    ]
-    named: dict[tuple[str, int], dict[_Key, None]] = {}
-    for key in {key: None for keys in first for key in keys if key.members}:
-        named.setdefault((key.name, key.age), {})[key] = None
+) -> list[list[LocalGroup]]:
+    first = [[_key(g, r.rank, supplied, world) for g in r.dump.groups] for r in records]
+    known = dict.fromkeys(key for keys in first for key in keys if key.members)
+    named = grouped(((key.name, key.age), key) for key in known)
     return [
         [_adopt(key, record.rank, named) for key in keys]
         for record, keys in zip(records, first, strict=True)
     ]
 
 
-def _supplied(
-    group: LocalGroup, supplied: Mapping[str, Sequence[int]], world: tuple[int, ...]
-) -> tuple[int, ...]:
-    for name in (group.name, group.desc):
-        if name in supplied:
-            return tuple(supplied[name])
-    return world if group.desc == _WORLD else ()
-
-
-def _key(group: LocalGroup, members: tuple[int, ...], rank: int) -> _Key:
-    if members or group.name:
-        return _Key(group.name, members, group.age, group.generation, group.inferred)
+def _key(
+    group: LocalGroup, rank: int, supplied: Mapping[str, Sequence[int]], world: tuple[int, ...]
+) -> LocalGroup:
+    """What identifies a group in the job: all but what only this process calls it."""
+    usual = world if group.desc == _WORLD else ()
+    members = group.members or tuple(supplied.get(group.name, supplied.get(group.desc, usual)))
     # no name, and members unknown: peers' nameless groups may be different ones
-    return _Key("", (), group.age, group.generation, owner=rank)
+    owner = NONE if members or group.name else rank
+    return replace(group, desc="", pg_id=NONE, members=members, owner=owner)
 
 
-def _adopt(key: _Key, rank: int, named: Mapping[tuple[str, int], Mapping[_Key, None]]) -> _Key:
+def _adopt(
+    key: LocalGroup, rank: int, named: Mapping[tuple[str, int], Sequence[LocalGroup]]
+) -> LocalGroup:
     """The peers' group with this name and known members, if there is exactly one."""
     if key.members or key.owner != NONE:
         return key
@@ -855,11 +791,11 @@ def _adopt(key: _Key, rank: int, named: Mapping[tuple[str, int], Mapping[_Key, N
 
 
 def _groups(
-    records: Sequence[Record], keys: Sequence[Sequence[_Key]], expected: Sequence[int]
+    records: Sequence[Record], keys: Sequence[Sequence[LocalGroup]], expected: Sequence[int]
 ) -> tuple[list[list[int]], tuple[Group, ...]]:
     """For each record the indices of its local groups, and the groups of the job."""
-    desc: dict[_Key, str] = {}
-    seen: dict[_Key, list[int]] = {}
+    desc: dict[LocalGroup, str] = {}
+    seen: dict[LocalGroup, list[int]] = {}
     for record, listed in zip(records, keys, strict=True):
         for group, key in zip(record.dump.groups, listed, strict=True):
             desc[key] = desc.get(key) or group.desc
@@ -882,7 +818,7 @@ def _groups(
     return [[index[key] for key in listed] for listed in keys], named
 
 
-def _order(key: _Key) -> tuple[Any, ...]:
+def _order(key: LocalGroup) -> tuple[Any, ...]:
     number = int(key.name) if key.name.isdecimal() and len(key.name) < 19 else 1 << 62
     generation = NONE if key.generation is None else key.generation
     return number, key.name, -generation, key.age, key.members, key.owner
@@ -911,7 +847,6 @@ def _info(record: Record, index: Sequence[int]) -> RankInfo:
     return RankInfo(
         rank=record.rank,
         backend=dump.backend,
-        version=dump.version,
         only_active=dump.only_active,
         dropped=dump.dropped,
         status={index[local]: status for local, status in sorted(dump.status.items())},
@@ -970,17 +905,3 @@ def _peers(
         peers[own[inside]] = np.array(members, np.int32)[peers[own[inside]]]
         peers[own[~inside]] = NONE
     return peers
-
-
-def _unplaced(records: Sequence[Record]) -> list[Problem]:
-    lost = [record for record in records if record.dump.unplaced]
-    if not lost:
-        return []
-    named = ", ".join(str(record.rank) for record in lost[:8])
-    more = " ..." if len(lost) > 8 else ""
-    return [
-        Problem(
-            lost[0].path,
-            f"pg_status of groups without entries cannot be given to a group (ranks {named}{more})",
-        )
-    ]

@@ -51,29 +51,6 @@ from lightkeeper.monitor.records.signature import (
 )
 from lightkeeper.worker_server.wire import ACROSS, RING_CALLS, FlightRecord, RingEntry
 
-
-def collectives(record: FlightRecord) -> tuple[RingEntry, ...]:
-    """The ring without point-to-point operations, and only the newest group of each name.
-
-    Sequence ids that start again belong to a new process group of the same name.
-
-    Raises:
-        FlightRecordError: a sequence id below 1.
-    """
-    calls = [entry for entry in record.ring if op_name(entry.op) not in POINT_TO_POINT]
-    last: dict[str, int] = {}
-    begins: dict[str, int] = {}
-    for at, entry in enumerate(calls):
-        if entry.seq < 1:
-            raise FlightRecordError(
-                f"ring of {record.identity.rank}: sequence {entry.seq} of {entry.group!r}"
-            )
-        if entry.seq <= last.get(entry.group, 0):
-            begins[entry.group] = at
-        last[entry.group] = entry.seq
-    return tuple(call for at, call in enumerate(calls) if at >= begins.get(call.group, 0))
-
-
 # -- rows of one answer ------------------------------------------------------------------------
 
 
@@ -131,6 +108,11 @@ class RankRecord:
     """Torch's record ids that belong to no entry of the ring."""
 
     @cached_property
+    def ring_groups(self) -> frozenset[GroupKey]:
+        """Groups whose collectives the ring has."""
+        return frozenset(row.group for row in self.ring if not row.p2p)
+
+    @cached_property
     def torch(self) -> tuple[RingRow, ...]:
         """Torch's records as rows."""
         owners = rows_by_torch_id(self.ring)
@@ -138,6 +120,11 @@ class RankRecord:
 
 
 # -- torch's record in the ring's groups -------------------------------------------------------
+
+_AS_THEY_ARE: Final = (
+    "seq", "op_id", "record", "state", "p2p", "thread", "blocking", "created_ns", "started_ns",
+    "completed_ns",
+)  # fmt: skip
 
 
 def rows_of_dump(
@@ -152,41 +139,34 @@ def rows_of_dump(
     }
     rows = []
     for at, record in enumerate(columns["record"]):
-        own, number = owners.get(record), columns["site"][at]
-        # torch's own site first: calls that the ring no longer has have no other
-        site = dump.sites[number] if number != NONE else None if own is None else own.site
-        payload = dump.payloads[columns["payload"][at]]
-        if own is not None:
-            payload = replace(payload, reduce_op=own.payload.reduce_op, root=own.payload.root)
-        state = CollectiveState(columns["state"][at])
-        if own is not None and (
-            own.state is CollectiveState.FAILED or state is CollectiveState.UNKNOWN
-        ):
-            state = own.state
-        members, peer = dump.groups[columns["group"][at]].members, columns["peer"][at]
-        rows.append(
-            RingRow(
-                group=groups[columns["group"][at]],
-                seq=columns["seq"][at],
-                payload=payload,
-                state=state,
-                op_id=columns["op_id"][at],
-                record=record,
-                site=site,
-                p2p=columns["p2p"][at],
-                # a group rank as a rank of the replica group
-                peer=members[peer] if peer != NONE and peer < len(members) else NONE,
-                thread=threads.get(columns["thread"][at], NONE)
-                if threads
-                else columns["thread"][at],
-                blocking=own is not None and own.blocking,
-                created_ns=columns["created_ns"][at],
-                started_ns=columns["started_ns"][at],
-                completed_ns=columns["completed_ns"][at],
-                torch_ids=(record,),
-            )
+        said = {name: columns[name][at] for name in _AS_THEY_ARE}
+        if threads:
+            said["thread"] = threads.get(said["thread"], NONE)
+        group, site, peer = (columns[name][at] for name in ("group", "site", "peer"))
+        members = dump.groups[group].members
+        row = RingRow(
+            **{**said, "state": CollectiveState(said["state"])},
+            group=groups[group],
+            payload=dump.payloads[columns["payload"][at]],
+            site=None if site == NONE else dump.sites[site],
+            # a group rank as a rank of the replica group
+            peer=members[peer] if peer != NONE and peer < len(members) else NONE,
+            torch_ids=(record,),
         )
+        rows.append(_completed_by(owners[record], row) if record in owners else row)
     return tuple(rows)
+
+
+def _completed_by(own: RingRow, row: RingRow) -> RingRow:
+    """Torch's row with what only the ring's knows."""
+    by_ring = own.state is CollectiveState.FAILED or row.state is CollectiveState.UNKNOWN
+    return replace(
+        row,
+        payload=replace(row.payload, reduce_op=own.payload.reduce_op, root=own.payload.root),
+        state=own.state if by_ring else row.state,
+        site=row.site or own.site,  # torch's also has calls that the ring has forgotten
+        blocking=own.blocking,
+    )
 
 
 def matched_groups(
@@ -401,6 +381,22 @@ def _keyed(record: FlightRecord) -> Iterable[tuple[RingEntry, GroupKey]]:
         yield entry, GroupKey(base, tuple(places), entry.quorum, age)
 
 
+def collectives(record: FlightRecord) -> tuple[RingEntry, ...]:
+    """The ring without point-to-point operations, and only the newest group of each name.
+
+    Raises:
+        FlightRecordError: a sequence id below 1.
+    """
+    calls = [pair for pair in _keyed(record) if op_name(pair[0].op) not in POINT_TO_POINT]
+    quorum = {entry.group: entry.quorum for entry, _ in calls}
+    for entry, _ in calls:
+        if entry.seq < 1:
+            raise FlightRecordError(
+                f"ring of {record.identity.rank}: sequence {entry.seq} of {entry.group!r}"
+            )
+    return tuple(e for e, key in calls if not key.age and e.quorum == quorum[e.group])
+
+
 def _ring_row(
     entry: RingEntry, key: GroupKey, taken_ns: int, over: Mapping[int, CollectiveState]
 ) -> RingRow:
@@ -598,10 +594,6 @@ def _few(groups: Any) -> None:
 
 # -- the job of many answers -------------------------------------------------------------------
 
-_AS_THEY_ARE: Final = (
-    "seq", "op_id", "record", "state", "p2p", "thread", "blocking", "created_ns", "started_ns",
-    "completed_ns",
-)  # fmt: skip
 _WORLD: Final = "default"
 """The ring's name for a replica group's own world."""
 
@@ -705,7 +697,7 @@ def _groups_by_torch(answers: Sequence[RankRecord]) -> frozenset[tuple[str, Grou
         nccl = {key for dump, keys in answer.dumps for key in keys if dump.backend is Backend.NCCL}
         unexplained = {row.group for row in answer.torch if row.record in answer.alone}
         torch -= {row.group for row in answer.ring if _after_torch(answer, row)}
-        for key in {row.group for row in answer.ring if not row.p2p} | torch:
+        for key in answer.ring_groups | torch:
             where = _scope(answer, key)
             ring[where] = ring.get(where, True) and key in torch
             if key in nccl or key in unexplained:
@@ -762,12 +754,10 @@ def _record(
         path=answer.path,
         dump=Dump(
             backend=Backend.NCCL if Backend.NCCL in backends else backends[0],
-            version="" if not answer.dumps else answer.dumps[0][0].version,
             only_active=_only_active(answer, rows),
             dropped=answer.record.dropped,
             groups=tuple(_local(key, answer, ranks, quorums) for key in groups),
             status={groups.index(key): head for key, head in status.items()},
-            unplaced=0,
             payloads=payloads,
             sites=sites[1:],
             columns={name: np.array(listed, COLUMNS[name]) for name, listed in columns.items()},
@@ -778,14 +768,9 @@ def _record(
 
 def _rows(answer: RankRecord, by_torch: frozenset[tuple[str, GroupKey]]) -> list[RingRow]:
     """Each group's rows from the record that is used for it, in call order."""
-    ring_groups = {row.group for row in answer.ring if not row.p2p}
     ring = [row for row in answer.ring if row.p2p or _scope(answer, row.group) not in by_torch]
     sends = {row.group for row in answer.torch if row.p2p}
-    torch = [
-        row
-        for row in answer.torch
-        if row.group not in ring_groups or _scope(answer, row.group) in by_torch
-    ]
+    torch = [row for row in answer.torch if _counts(answer, row.group, by_torch)]
     rows = [row for row in ring if not (row.p2p and row.group in sends)] + torch
     if all(row.created_ns != NONE for row in rows):
         rows.sort(key=lambda row: row.created_ns)
@@ -796,17 +781,17 @@ def _status(
     answer: RankRecord, by_torch: frozenset[tuple[str, GroupKey]]
 ) -> dict[GroupKey, GroupStatus]:
     """Torch's status of the groups that use its numbers."""
-    ring_groups = {row.group for row in answer.ring if not row.p2p}
     heads = {
         keys[index]: head
         for dump, keys in answer.dumps
         for index, head in sorted(dump.status.items())
     }
-    return {
-        key: head
-        for key, head in heads.items()
-        if key not in ring_groups or _scope(answer, key) in by_torch
-    }
+    return {key: head for key, head in heads.items() if _counts(answer, key, by_torch)}
+
+
+def _counts(answer: RankRecord, key: GroupKey, by_torch: frozenset[tuple[str, GroupKey]]) -> bool:
+    """Whether torch's numbers of a group are used."""
+    return key not in answer.ring_groups or _scope(answer, key) in by_torch
 
 
 def _only_active(answer: RankRecord, rows: Sequence[RingRow]) -> bool:

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from lightkeeper.monitor.records.safe_pickle import FlightRecordError
 
-_FEWEST: Final = 2
-"""`itemgetter` with a single key returns no tuple."""
 _RECENT: Final = 8
 """Recent payloads of one name that a row is compared with before its key is built."""
 MOST_WORK: Final = 1 << 22
@@ -24,11 +22,7 @@ PayloadKey = tuple[Any, tuple[Any, ...], tuple[Any, ...], tuple[Any, ...], tuple
 
 
 class EntryRows:
-    """The entries, by key.
-
-    A writer normally gives all entries the same keys. They are then turned into columns at once,
-    which takes a quarter of the time of looking up each key in each entry.
-    """
+    """The entries, by key."""
 
     def __init__(self, rows: Sequence[Any]) -> None:
         """Keeps `rows` without a copy.
@@ -40,7 +34,6 @@ class EntryRows:
         if odd is not None:
             raise FlightRecordError(f"an entry is an object, not a {type(odd).__name__}")
         self._rows = rows
-        self._columns = _alike(rows)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -51,21 +44,10 @@ class EntryRows:
 
     def column(self, key: str, default: Any = None) -> Sequence[Any]:
         """The entries' values of a key; `default` for those that lack it."""
-        if self._columns is None:
+        try:
+            return list(map(itemgetter(key), self._rows))
+        except KeyError:  # a writer normally gives all entries the same keys
             return [row.get(key, default) for row in self._rows]
-        values = self._columns.get(key)
-        return [default] * len(self._rows) if values is None else values
-
-
-def _alike(rows: Sequence[dict[Any, Any]]) -> dict[Any, tuple[Any, ...]] | None:
-    """Key -> values, if all entries have the same keys."""
-    if not rows or len(rows[0]) < _FEWEST or len(set(map(len, rows))) != 1:
-        return None
-    try:
-        values = zip(*map(itemgetter(*rows[0]), rows), strict=True)
-    except KeyError:
-        return None
-    return dict(zip(rows[0], values, strict=True))
 
 
 class _Payloads:
