@@ -23,21 +23,19 @@ from lightkeeper.monitor.detect.recorded import (
     lane,
     opinion,
     opinion_across,
-    sure,
 )
 from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.detect.wording import HANGS_NOTHING, calls_uneven, with_places
 from lightkeeper.monitor.model.names import GroupName, RankName
-from lightkeeper.monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
+from lightkeeper.monitor.model.verdict import Kind, RankStanding, Verdict
 from lightkeeper.monitor.records.findings import Fault, Finding
 from lightkeeper.monitor.records.job import NONE
 from lightkeeper.worker_server.wire import ACROSS, RingEntry
 
 # -- suspicion ---------------------------------------------------------------------------------
-# A collective is suspicious when every member is inside and none gets out, when a process died in a
-# group of more than one (gloo kills with SIGABRT on a size mismatch, within a second), or when some
-# are inside and the absent wait elsewhere, with no rank alone (an extra or a skipped call). A group
-# that stands still, and no head shows in what, is suspicious as a whole.
+# A collective is suspicious when none of its members gets out, when one of them died (gloo kills
+# with SIGABRT on a size mismatch), or when the absent wait elsewhere, with no rank alone (an extra
+# or a skipped call). So is a group that stands still, and no head shows in what.
 
 _AGAIN_S = 3.0
 """After this long a record is requested again if it lacks the call its rank reports to be in.
@@ -207,9 +205,8 @@ def _judge(history: History, dead: RankTrack) -> Verdict | None:
     if said is None:
         return None
     lane_ranks = {track.rank for track in tracks}
-    for finding in said.findings:
-        culprits = said.names(finding.culprits)
-        if finding.kind is Fault.MISMATCH and sure(finding) and set(culprits) <= lane_ranks:
+    for finding, culprits in said.accusing:
+        if finding.kind is Fault.MISMATCH and set(culprits) <= lane_ranks:
             return Verdict(
                 kind=Kind.MISMATCH,
                 culprits=culprits,
@@ -247,8 +244,8 @@ def two_threads(history: History, stuck: Stuck) -> Verdict | None:
     Nothing orders their calls, so whatever differs is the program's, even if a minority differs.
     """
     said = opinion(history, stuck.group)
-    findings = () if said is None else said.findings
-    finding = next((each for each in findings if each.kind is Fault.TWO_THREADS), None)
+    here = () if said is None else said.findings
+    finding = next((each for each in here if each.kind is Fault.TWO_THREADS), None)
     if said is None or finding is None:
         return None
     victims = said.names(finding.victims)
@@ -275,7 +272,7 @@ def _by_records(history: History, graph: WaitGraph, stuck: Stuck) -> Verdict | N
     findings = (f for f in said.findings if f.live or stuck not in graph.quiet)
     finding = next((f for f in findings if f.kind in _KINDS), None)
     circle = any(each.kind is Fault.ORDER_INVERSION for each in said.findings)
-    if circle and not (finding and sure(finding)):
+    if circle and not (finding and finding.culprits):
         return None
     if finding is None:
         return _uneven(history, graph, stuck, said)
@@ -295,7 +292,7 @@ def _by_records(history: History, graph: WaitGraph, stuck: Stuck) -> Verdict | N
 
 def _uneven(history: History, graph: WaitGraph, stuck: Stuck, said: Opinion) -> Verdict | None:
     """A call without a counterpart, which the others wait past, and no record says more."""
-    others = any(sure(each) and each.kind not in MISSING for each in said.findings)
+    others = any(each.kind not in MISSING for each, _ in said.accusing)
     unseen = any(graph.standing[rank] is RankStanding.SILENT for rank in stuck.absent)
     if stuck.complete or others or unseen:
         return None
@@ -413,7 +410,7 @@ def _silent_verdict(group: GroupName, said: Opinion, finding: Finding, since_s: 
         culprits=culprits,
         groups=(group,),
         reason=finding.reason,
-        confidence=finding.confidence if sure(finding) else Confidence.UNSURE,
+        confidence=finding.confidence,
         since_s=since_s,
         evidence=dict(finding.evidence),
         signature=f"mismatch:silent:{label}:{finding.op}",

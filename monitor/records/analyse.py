@@ -84,7 +84,7 @@ def cycles(graph: Graph, pasts: RankPasts) -> Iterable[Finding]:
 
 
 def _cycle(graph: Graph, pasts: RankPasts, nodes: tuple[int, ...]) -> Finding:
-    sides = _sides(graph, nodes)
+    sides, index = _sides(graph, nodes), graph.index
     collectives = [side for side in sides if side.stuck.transfer is None][:_MOST]
     culprits: set[int] = set()
     for left, right in combinations(collectives, 2):
@@ -102,10 +102,8 @@ def _cycle(graph: Graph, pasts: RankPasts, nodes: tuple[int, ...]) -> Finding:
         sides=sorted(side.ranks for side in sides),
         victims=victims_of(graph, nodes, culprits),
         evidence={
-            wording.collective(graph.index, side.stuck): wording.ranks_listed(
-                graph.index.job, side.ranks
-            )
-            + wording.site(graph.index, side.stuck.row)
+            wording.collective(index, side.stuck): wording.ranks_listed(index.job, side.ranks)
+            + wording.site(index, side.stuck.row)
             for side in sides[:8]
         },
     )
@@ -155,9 +153,8 @@ def _out_of_habit(graph: Graph, pasts: RankPasts, sides: Sequence[_Side]) -> tup
 
 def _conflict(graph: Graph, pasts: RankPasts, left: _Side, right: _Side) -> tuple[int, ...]:
     """Which of two sides is wrong; empty if they do not conflict or nothing decides."""
-    groups = graph.index.groups
-    first, second = (set(groups[side.stuck.group].members.tolist()) for side in (left, right))
-    both = first & second
+    at = [graph.index.groups[side.stuck.group] for side in (left, right)]
+    both = set.intersection(*(set(group.members.tolist()) for group in at))
     sides = [tuple(rank for rank in side.ranks if rank in both) for side in (left, right)]
     if not all(sides):
         return ()
@@ -229,8 +226,8 @@ def absent(graph: Graph, pasts: RankPasts, different: Collection[int] = ()) -> I
     `different` ranks are known to call something else than their peers: their past is not used
     to judge whether a call is usual.
 
-    If at least as many of a group are missing as have arrived, those inside may have called one
-    too many. Then their past decides; if it does not, nobody on the larger side is accused.
+    If outnumbered, those inside may have called one too many: their past decides, or nobody is
+    accused.
     """
     still = graph.awaited.intersection(graph.index.job.ranks) - graph.unbegun.union(graph.lost)
     absentees = ((stuck, still.intersection(stuck.absent)) for stuck in graph.stuck)
@@ -385,10 +382,9 @@ def _ahead(graph: Graph, stuck: StuckCollective, *, sure: bool) -> Finding:
 def inside(graph: Graph) -> Iterable[Finding]:
     """Collectives from which nobody is missing, but that some or all ranks do not get out of.
 
-    With NCCL an entry stays unfinished until the GPU completes it. A rank whose peers completed
-    what it has unfinished, or began what it has not begun, is behind by itself (see `lost`). If all
-    are equal, it is the group and not a rank. A running job can look the same in places, so what
-    may be a moment's delay is reported only when it is known to last.
+    A rank whose peers completed what it has unfinished (`lost`), or began what it has not begun, is
+    behind by itself. If all are equal, it is the group and not a rank. A running job can look the
+    same, so it is reported only when it is known to last.
     """
     state, heads = graph.index.job.columns["state"], graph.index.collective_heads
     for nodes in graph.roots:

@@ -158,33 +158,17 @@ def _begins(group: NDArray[Any], sequence: NDArray[Any]) -> Bools:
     return begins
 
 
-def past(job: Job, calls: Calls, row: int) -> list[Hashable]:
-    """Calls of a row's rank up to and including the row, in any group, oldest first."""
-    columns = job.columns
-    rank = columns["rank"]
-    begin = max(int(np.searchsorted(rank, rank[row])), row - _PAST)
-    rows = slice(begin, row + 1)
-    group, site, peer = (columns[name][rows] for name in ("group", "site", "peer"))
-    if job.ranks[int(rank[row])].backend is Backend.RING and (site == NONE).any():
-        site = np.full(len(site), NONE)  # unknown for calls that the ring has overwritten
-    signature = np.where(calls.in_past[rows] >= 0, calls.in_past[rows], columns["payload"][rows])
-    return list(zip(*(column.tolist() for column in (signature, group, site, peer)), strict=True))
-
-
 def _signatures(job: Job) -> tuple[list[Signature], NDArray[np.int64]]:
     """The distinct signatures, and by row an index into them; -1 for transfers."""
     sizes = np.array([len(group.members) for group in job.groups], dtype=np.int64)
     columns = job.columns
-    keys = (
-        columns["payload"].astype(np.int64) * (int(sizes.max(initial=0)) + 1)
-        + sizes[columns["group"]]
-    )
+    width = int(sizes.max(initial=0)) + 1
+    keys = columns["payload"].astype(np.int64) * width + sizes[columns["group"]]
     distinct, inverse = np.unique(keys, return_inverse=True)
     numbers: dict[Signature, int] = {}
     by_key = []
     for key in distinct.tolist():
-        payload = job.payloads[key // (int(sizes.max()) + 1)]
-        signature = signature_of(payload, key % (int(sizes.max()) + 1))
+        signature = signature_of(job.payloads[key // width], key % width)
         by_key.append(numbers.setdefault(signature, len(numbers)))
     by_row = np.array(by_key, dtype=np.int64)[inverse.reshape(-1)]
     by_row[columns["p2p"]] = -1
@@ -284,10 +268,22 @@ class RankPasts:
         if self._job.ranks[rank].only_active:
             return Habit.UNKNOWN  # completed calls were left out: there is no past
         if row not in self._known:
-            before = past(self._job, self._calls, row) if self._left > 0 else []
+            before = self._before(row) if self._left > 0 else []
             self._left -= len(before)
             self._known[row] = habit(before) if before else Habit.UNKNOWN
         return self._known[row]
+
+    def _before(self, row: int) -> list[Hashable]:
+        """Calls of a row's rank up to and including the row, in any group, oldest first."""
+        columns, numbers = self._job.columns, self._calls.in_past
+        rank = columns["rank"]
+        begin = max(int(np.searchsorted(rank, rank[row])), row - _PAST)
+        rows = slice(begin, row + 1)
+        group, site, peer = (columns[name][rows] for name in ("group", "site", "peer"))
+        if self._job.ranks[int(rank[row])].backend is Backend.RING and (site == NONE).any():
+            site = np.full(len(site), NONE)  # unknown for calls that the ring has overwritten
+        signature = np.where(numbers[rows] >= 0, numbers[rows], columns["payload"][rows])
+        return list(zip(*(c.tolist() for c in (signature, group, site, peer)), strict=True))
 
 
 _WINDOW: Final = 32
@@ -571,11 +567,10 @@ def with_hanging(
 def _slip_by_site(graph: Graph, calls: Calls, stuck: StuckCollective) -> Divergence | None:
     """A slip that leads to this hang.
 
-    If all calls of a group have one signature, nothing differs when a rank skips a call or makes
-    one more; the job hangs much later, when one side has no partner left. Then one side is exactly
-    one call ahead. From the slip on, the minority's call sites are the majority's, moved by one
-    call. Sites may also differ because the program has one line for each role, so they are compared
-    only in a group that hangs like this, and only a perfect fit counts.
+    If all calls of a group have one signature, the job hangs much after the slip, when one side has
+    no partner left and is exactly one call ahead. From the slip on, the minority's call sites are
+    the majority's, moved by one call. Roles have lines of their own, so sites are compared only in
+    a group that hangs like this, and only a perfect fit counts.
     """
     size = len(graph.index.job.groups[stuck.group].members)
     behind, ahead = stuck.absent, stuck.joined
@@ -742,12 +737,11 @@ _ORDERS_LOOKED_AT = 100_000, 16
 def orders(graph: Graph, pasts: RankPasts) -> Iterable[Finding]:
     """One finding for each set of ranks with another order.
 
-    The wait-for graph has a cycle for an order inversion only once both sides have reached it. But
-    a CPU runs ahead, and its record keeps its call order: if another fault holds up all ranks
-    earlier, the inversion is visible in the queues. Pairs of unfinished collectives of two groups
-    are compared; a strict majority of the ranks that have to call both shows which comes first.
-    Two groups with fewer than three common members have no majority. A rank whose past shows that
-    this order is usual for it is not accused, nor is any in a job that may still be running.
+    The wait-for graph has a cycle only once both sides have reached it. If another fault holds up
+    all ranks earlier, the inversion is visible in what their CPUs have queued. Pairs of unfinished
+    collectives of two groups are compared; a strict majority of the ranks that have to call both
+    shows which comes first. A rank for which this order is usual is not accused, nor is any in a
+    job that may still be running.
     """
     reported = set[tuple[int, ...]]()
     for rows, wrong, others, stuck in _inversions(graph):

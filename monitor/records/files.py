@@ -517,8 +517,8 @@ def load(
 def _dated(info: RankInfo, last_ns: int) -> RankInfo:
     """`info` dated by its file, where nothing else says when the record was written.
 
-    A copy may be dated later, so the date is an upper bound. It is ignored if it is hours after
-    all times in the records. Members of a zip have no time zone and get no date.
+    A copy may be dated later: a date hours after all times in the records is ignored. Members of a
+    zip have no time zone and get no date.
     """
     if info.taken_ns != NONE or not info.path:
         return info

@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from operator import is_
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -205,13 +204,14 @@ def split_by_backend(
     taken: set[GroupKey] = set()
     renamed = []
     for keys, dump in zip(homes, dumps, strict=True):
-        plain = [key._replace(places=()) for key in keys]
-        apart_keys = (
-            key._replace(name=f"{key.name}.{dump.backend.name.lower()}") if of in taken else key
-            for key, of in zip(keys, plain, strict=True)
+        served = f".{dump.backend.name.lower()}"
+        renamed.append(
+            tuple(
+                key._replace(name=key.name + served) if key._replace(places=()) in taken else key
+                for key in keys
+            )
         )
-        renamed.append(tuple(apart_keys))
-        taken.update(plain)
+        taken.update(key._replace(places=()) for key in keys)
     return renamed
 
 
@@ -340,13 +340,10 @@ def check(record: FlightRecord) -> None:
 
 def _taken(ring: Iterable[RingEntry], dumps: Iterable[Dump], otherwise: int) -> int:
     """The time from which ages count: torch makes its entry just after the ring."""
-    created = {
-        number: moment
-        for dump in dumps
-        for number, moment in zip(
-            dump.columns["record"].tolist(), dump.columns["created_ns"].tolist(), strict=True
-        )
-    }
+    created: dict[int, int] = {}
+    for dump in dumps:
+        pairs = (dump.columns[name].tolist() for name in ("record", "created_ns"))
+        created.update(zip(*pairs, strict=True))
     guesses = [
         created[number] + int(entry.enter_age_s * _NS)
         for entry in ring
@@ -470,7 +467,7 @@ def _close_unwaited(rows: Sequence[RingRow], ring: Sequence[RingEntry]) -> list[
 
     Its missing exit may only mean that nobody called wait(); a group's work is done in order.
     """
-    last: dict[_Stream, int] = {}
+    last: dict[tuple[Any, ...], int] = {}
     for row in rows:
         if row.state is CollectiveState.COMPLETED:
             last[_stream(row)] = max(row.seq, last.get(_stream(row), 0))
@@ -484,10 +481,7 @@ def _close_unwaited(rows: Sequence[RingRow], ring: Sequence[RingEntry]) -> list[
     ]
 
 
-_Stream = tuple[GroupKey, str, int, int]
-
-
-def _stream(row: RingRow) -> _Stream:
+def _stream(row: RingRow) -> tuple[Any, ...]:
     """What is counted together: a group's collectives, or its transfers of one kind with one peer
     and tag.
     """
@@ -498,19 +492,14 @@ def _batched(rows: Sequence[RingRow], ring: Sequence[RingEntry]) -> Iterable[Rin
     """Transfers that one line posts one after the other get the op id of the first: they are one
     operation, such as `batch_isend_irecv`, and the rank waits for all of them.
     """
-    before: RingEntry | None = None
+    before: tuple[Any, ...] | None = None
     op_id = NONE
     for row, entry in zip(rows, ring, strict=True):
+        line = (entry.group, entry.site, entry.thread, entry.attempt)
         posted = row.p2p and entry.is_async
-        same = (
-            posted
-            and before is not None
-            and (before.group, before.site, before.thread, before.attempt)
-            == (entry.group, entry.site, entry.thread, entry.attempt)
-            and entry.id == (before.id or 0) + 1
-        )
+        same = posted and before == (*line, row.op_id)
         op_id = op_id if same else row.op_id
-        before = entry if posted else None
+        before = (*line, row.op_id + 1) if posted else None
         yield replace(row, op_id=op_id) if same else row
 
 
@@ -533,10 +522,9 @@ def bounded(record: FlightRecord) -> FlightRecord:
     Raises:
         FlightRecordError: no program can have made this record.
 
-    No rank may hold up a tick, so a record has at most as many entries as its recorders keep: of a
-    longer one only the newest are used, as if the recorder had overwritten the others. A record
-    that no program can have made is garbage: it is not read, and the other ranks are judged
-    without it. Within these bounds no record takes longer than that of a rank with many calls.
+    No rank may hold up a tick, so of a record with more entries than its recorders keep only the
+    newest are used. One that no program can have made is garbage: the other ranks are judged
+    without it.
     """
     check(record)
     if len(record.recorders) >= _RECORDERS:
@@ -644,25 +632,18 @@ def from_answers(
         problems=[*problems, *odd, *gone],
     )
     names = {number: rank_name(*place) for place, number in ranks.number.items()}
+    of_rank = {record.rank: each for each, record in zip(counted, records, strict=True)}
     infos = {
-        record.rank: replace(
-            job.ranks[record.rank], alive=answer.record.alive, taken_ns=answer.taken_ns
-        )
-        for answer, record in zip(counted, records, strict=True)
+        rank: replace(job.ranks[rank], alive=each.record.alive, taken_ns=each.taken_ns)
+        for rank, each in of_rank.items()
     }
-    hosts = {
-        record.rank: str(answer.record.identity.host)
-        for answer, record in zip(counted, records, strict=True)
-    }
+    hosts = {rank: str(each.record.identity.host) for rank, each in of_rank.items()}
     return replace(job, names=names, hosts=hosts, ranks=infos)
 
 
 def _counted(answers: Sequence[RankRecord]) -> list[RankRecord]:
     """The answers with torch's calls numbered within each group; see `count_by_group`."""
-    before = [dump for answer in answers for dump, _ in answer.dumps]
-    dumps, uncounted = count_by_group(before)
-    if all(map(is_, before, dumps)):
-        return list(answers)
+    dumps, uncounted = count_by_group([dump for answer in answers for dump, _ in answer.dumps])
     after = iter(dumps)
     return [
         replace(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final
 
@@ -15,39 +15,21 @@ _RECENT: Final = 8
 """Recent payloads of one name that a row is compared with before its key is built."""
 MOST_WORK: Final = 1 << 22
 """Sizes and dtypes read from a pickle, which may refer to one list a million times: 0.5 s."""
-_PAYLOAD: Final = ("input_sizes", "output_sizes", "input_dtypes", "output_dtypes")
+_PAYLOAD: Final = ("profiling_name", "input_sizes", "output_sizes", "input_dtypes", "output_dtypes")
 
 PayloadKey = tuple[Any, tuple[Any, ...], tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]
 """profiling_name, sizes in and out, dtypes in and out; hashable."""
 
 
-class EntryRows:
-    """The entries, by key."""
+Rows = Sequence[Mapping[str, Any]]
 
-    def __init__(self, rows: Sequence[Any]) -> None:
-        """Keeps `rows` without a copy.
 
-        Raises:
-            FlightRecordError: an entry is not an object.
-        """
-        odd = next((row for row in rows if type(row) is not dict), None)
-        if odd is not None:
-            raise FlightRecordError(f"an entry is an object, not a {type(odd).__name__}")
-        self._rows = rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def has(self, key: str) -> bool:
-        """Whether the first entry has `key`; true if there are no entries."""
-        return not self._rows or key in self._rows[0]
-
-    def column(self, key: str, default: Any = None) -> Sequence[Any]:
-        """The entries' values of a key; `default` for those that lack it."""
-        try:
-            return list(map(itemgetter(key), self._rows))
-        except KeyError:  # a writer normally gives all entries the same keys
-            return [row.get(key, default) for row in self._rows]
+def column(rows: Rows, key: str, default: Any = None) -> list[Any]:
+    """The entries' values of a key; `default` for those that lack it."""
+    try:
+        return list(map(itemgetter(key), rows))
+    except KeyError:  # a writer normally gives all entries the same keys
+        return [row.get(key, default) for row in rows]
 
 
 class _Payloads:
@@ -105,16 +87,14 @@ def _check(key: PayloadKey) -> None:
         raise FlightRecordError("dtypes are texts")
 
 
-def payload_numbers(rows: EntryRows) -> tuple[NDArray[np.int32], tuple[PayloadKey, ...]]:
+def payload_numbers(rows: Rows) -> tuple[NDArray[np.int32], tuple[PayloadKey, ...]]:
     """For each entry the number of its payload, and the payloads by number.
 
     Raises:
         FlightRecordError: a value is malformed, or there are far too many.
         TypeError, KeyError: the same, but raised by Python itself.
     """
-    if len(rows) and not rows.has("profiling_name"):
-        raise FlightRecordError("an entry has no profiling_name")
     payloads = _Payloads()
-    columns = (rows.column("profiling_name"), *(rows.column(key) for key in _PAYLOAD))
+    columns = (column(rows, key) for key in _PAYLOAD)
     numbers = [payloads.of(row) for row in zip(*columns, strict=True)]
     return np.array(numbers, np.int32), tuple(payloads.numbers)

@@ -2,10 +2,9 @@
 
 Theory of operation. The members of a group must make the same calls in the same order, and nothing
 orders two threads. So where two threads of a rank take turns in one group, every difference there
-follows from that: another op, a call too many, another order. A rank in the minority has done
-nothing wrong, so nobody is accused; a group of its own for one of the threads mends it. A group
-that one thread hands over to another once has an order, and so has one whose second thread runs
-autograd's hooks while the first one waits for them (those threads are not recorded as others).
+follows from that, and nobody is accused; a group of its own for one of the threads mends it. A
+group that one thread hands over to another once has an order, and so has one whose second thread
+runs autograd's hooks while the first one waits for them (they are not recorded as others).
 """
 
 from __future__ import annotations

@@ -16,8 +16,6 @@ Collectives are separate nodes, so a thousand ranks in one make a thousand edges
 
 No rank gets out of a synchronising collective before all ranks are in. So what one member completed
 all members have enqueued, and all healthy members complete within milliseconds.
-
-Everything is vectorised over the job's entries, and linear in them.
 """
 
 from __future__ import annotations
@@ -682,11 +680,9 @@ class Graph:
         """Ranks that wait, directly or not, for one of the nodes, including the nodes' own."""
         seen = set(nodes)
         todo = list(seen)
-        count = sum(node < len(self.ranks) for node in seen)
-        while todo and count < len(self.ranks):  # stop once all ranks are found
+        while todo:
             new = [node for node in self.back.get(todo.pop(), ()) if node not in seen]
             seen.update(new)
-            count += sum(node < len(self.ranks) for node in new)
             todo += new
         return tuple(sorted({self.ranks[node] for node in seen if node < len(self.ranks)}))
 
@@ -916,14 +912,8 @@ def settled(graph: Graph, scene: Iterable[StuckCollective], culprits: Iterable[i
 
     A culprit may have lost track of its GPU; it may not have moved, for then it did arrive.
 
-    Ranks are not dumped at the same moment. In a hang that does not matter, as nothing moves
-    between the dumps. In a running job, ranks that were merely dumped first look absent or behind.
-    Two things are impossible while nothing moves, so they show that the job is running:
-
-    - a rank completed a collective that another has not even enqueued, although no rank gets out
-      of it before all are in: the other moved after its dump;
-    - ranks that are not to blame are at different points of one communicator: what one of them
-      completed, healthy ranks complete too, within milliseconds.
+    In a hang nothing moves between the dumps. In a running job, ranks that were merely dumped first
+    look absent or behind; then some `moved`, or ranks that are not to blame `lost` something.
     """
     restless = moved(graph.index) | (frozenset(graph.lost) - frozenset(culprits))
     around = {rank for stuck in scene for rank in (*stuck.joined, *stuck.absent)}
