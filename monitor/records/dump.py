@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -411,10 +410,10 @@ def _in_order(
     names = [group.name for group in seen]
     if len(set(names)) < len(names) or not all(name.isdecimal() for name in names):
         return {}
-    numbered = sorted((pg_id, int(names[index])) for pg_id, index in by_id.items())
-    if any(a[1] >= b[1] for a, b in pairwise(numbered)):
+    ids = sorted(by_id)
+    between = [int(names[by_id[pg_id]]) for pg_id in ids]
+    if between != sorted(set(between)):
         return {}
-    ids, between = [pg_id for pg_id, _ in numbered], [name for _, name in numbered]
     unplaced = grouped((bisect_left(ids, pg_id), pg_id) for pg_id in waiting)
     idle = sorted(idle, key=lambda index: int(names[index]))
     fitting = grouped((bisect_left(between, int(names[index])), index) for index in idle)
@@ -751,8 +750,8 @@ def _keys(
     world: tuple[int, ...],
 ) -> list[list[LocalGroup]]:
     first = [[_key(g, r.rank, supplied, world) for g in r.dump.groups] for r in records]
-    known = dict.fromkeys(key for keys in first for key in keys if key.members)
-    named = grouped(((key.name, key.age), key) for key in known)
+    distinct = dict.fromkeys(key for keys in first for key in keys if key.members)
+    named = grouped(((key.name, key.age), key) for key in distinct)
     return [
         [_adopt(key, record.rank, named) for key in keys]
         for record, keys in zip(records, first, strict=True)

@@ -30,7 +30,7 @@ from lightkeeper.monitor.records.job import Payload
 # A family is what the backend has to move, not the function that was called. One rank in
 # `all_gather` and another in `all_gather_into_tensor` issue the same transfer and complete.
 
-_VARIANT: Final = re.compile(r"(_base|_into_tensor|_tensor|_single|_v|_oop|_coalesced)+$")
+_VARIANT: Final = re.compile(r"(_base|_into_tensor|_tensor|_single|_v|_oop|_coalesced){1,3}$")
 """Endings that only say how the tensors are passed."""
 _FAMILY: Final[Mapping[str, str]] = {
     "allreduce": "all_reduce",
