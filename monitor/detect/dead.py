@@ -42,7 +42,7 @@ from lightkeeper.monitor.detect.endings import (
 from lightkeeper.monitor.detect.graph import WaitGraph
 from lightkeeper.monitor.detect.history import Held, History
 from lightkeeper.monitor.detect.patience import allowance, at_work
-from lightkeeper.monitor.detect.recorded import MISSING, before_death, opinion, sure, waits_by_stack
+from lightkeeper.monitor.detect.recorded import MISSING, before_death, opinion, waits_by_stack
 from lightkeeper.monitor.detect.track import RankTrack, inside_own_group, of_own_group
 from lightkeeper.monitor.detect.wording import (
     gave_up,
@@ -314,9 +314,9 @@ def _missing_by_records(
 ) -> tuple[frozenset[RankName], str]:
     """The ranks that the records of a group show missing since its first death, and why."""
     said = opinion(history, group, within_s=history.now_s - min(track.death_s for track in gone))
-    for finding in () if said is None else said.findings:
-        if said is not None and sure(finding) and finding.kind in MISSING:
-            return frozenset(said.names(finding.culprits)), finding.reason.rstrip(".")
+    for finding, ranks in () if said is None else said.accusing:
+        if finding.kind in MISSING:
+            return frozenset(ranks), finding.reason.rstrip(".")
     return frozenset(), ""
 
 

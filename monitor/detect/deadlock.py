@@ -22,7 +22,7 @@ from typing import Final
 from lightkeeper.monitor.detect.graph import Stuck, WaitGraph
 from lightkeeper.monitor.detect.history import History
 from lightkeeper.monitor.detect.patience import allowance, at_work, out_of_sight, works_long
-from lightkeeper.monitor.detect.recorded import Opinion, due, opinion, opinion_across, sure
+from lightkeeper.monitor.detect.recorded import Opinion, due, opinion, opinion_across
 from lightkeeper.monitor.detect.track import INSIDE, RankTrack
 from lightkeeper.monitor.detect.wording import hidden_errors, what_they_do, where_they_wait
 from lightkeeper.monitor.model.names import GroupName, RankName
@@ -133,8 +133,8 @@ def _verdict(
     involved = said.involved(finding) or members
     culprits = () if circle else involved
     track = history.tracks[involved[0]]
-    confidence, reason = finding.confidence if sure(finding) else Confidence.UNSURE, finding.reason
-    if not sure(finding) and finding.kind in _THE_GROUPS and _group_alone(history, graph, stuck):
+    confidence, reason = finding.confidence, finding.reason
+    if not finding.culprits and finding.kind in _THE_GROUPS and _group_alone(history, graph, stuck):
         confidence, culprits = Confidence.LIKELY, members
         reason = (
             f"{reason} Every other group waits for {stuck.group}, so it is in this group, "
@@ -251,11 +251,10 @@ def _named(history: History, still_s: float) -> tuple[Finding, tuple[RankName, .
         return None
     lane_ranks = {track.rank for track in lane}
     accused = [
-        (finding, said.names(finding.culprits))
-        for finding in said.findings
-        if sure(finding) and finding.kind is Fault.GPU_BEHIND
+        (finding, names)
+        for finding, names in said.accusing
+        if finding.kind is Fault.GPU_BEHIND and set(names) <= lane_ranks
     ]
-    accused = [(finding, names) for finding, names in accused if set(names) <= lane_ranks]
     groups = {group for _, names in accused for group in groups_of(names)}
     return accused[0] if len(groups) == 1 else None
 

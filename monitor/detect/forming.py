@@ -76,7 +76,8 @@ def _judge(history: History, group: GroupName, teams: list[Team]) -> Verdict | N
     members = history.groups()[group]
     stands_s = min(team.stall_s for team in teams)
     ranks = [rank for team in teams for rank in team.joined]
-    apart = [t for t in members if t.rank not in ranks and _past(t)]
+    # has gone on to collectives, and waits in one for those that create a group
+    apart = [t for t in members if t.rank not in ranks and t.inside_own]
     if len(teams) > 1 or apart:
         if stands_s < max(history.hang_after_s(history.tracks[rank]) for rank in ranks):
             return None
@@ -85,11 +86,6 @@ def _judge(history: History, group: GroupName, teams: list[Team]) -> Verdict | N
     if alone or stands_s < _STARTS_S:
         return None
     return _all_wait(history.now_s, group, teams[0], stands_s)
-
-
-def _past(track: RankTrack) -> bool:
-    """Whether it has gone on to collectives, and waits in one for those that create a group."""
-    return track.inside_own
 
 
 def _differ(
@@ -121,7 +117,9 @@ def _differ(
         since_s=history.now_s - stands_s,
         victims=tuple(sorted(everyone - set(odd) if clear else everyone)),
         evidence={
-            rank: "; ".join([*_calls(team.forming), _call(team.forming)])
+            rank: "; ".join(
+                [*(_of(c.ranks, c.site) for c in team.forming.earlier), _call(team.forming)]
+            )
             for team in teams
             for rank in team.joined[:_SHOWN]
         },
@@ -159,10 +157,6 @@ def _numbered(forming: Forming) -> dict[int, tuple[tuple[int, ...], str]]:
     return dict(enumerate(made, first))
 
 
-def _calls(forming: Forming) -> list[str]:
-    return [text for _, text in list(_numbered(forming).values())[:-1]]
-
-
 def _all_wait(now_s: float, group: GroupName, team: Team, stands_s: float) -> Verdict:
     """All are in the same call, and it does not end: the store, or the network between them."""
     store = team.forming.store
@@ -188,11 +182,8 @@ def _call(forming: Forming) -> str:
 
 def _of(ranks: tuple[int, ...], site: str | None) -> str:
     """`of ranks 1 and 2 (train.py:10)`."""
-    return f"of {_ranks(ranks)}{_site(site)}"
-
-
-def _ranks(ranks: tuple[int, ...]) -> str:
-    return f"ranks {listed([str(rank) for rank in ranks])}" if ranks else "all ranks"
+    who = f"ranks {listed([str(rank) for rank in ranks])}" if ranks else "all ranks"
+    return f"of {who}{_site(site)}"
 
 
 def _site(site: str | None) -> str:

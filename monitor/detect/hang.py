@@ -13,7 +13,7 @@ from lightkeeper.monitor.detect.graph import SELF_HELD, Stuck, WaitGraph
 from lightkeeper.monitor.detect.history import AROUND_S, History
 from lightkeeper.monitor.detect.outside import heads_across
 from lightkeeper.monitor.detect.patience import FOR_OTHERS, at_work, out_of_sight
-from lightkeeper.monitor.detect.recorded import MISSING, Opinion, due, opinion, sure
+from lightkeeper.monitor.detect.recorded import MISSING, Opinion, due, opinion
 from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.detect.waits import patience
 from lightkeeper.monitor.detect.wording import (
@@ -306,11 +306,9 @@ class _Case:
     """None: not every record could be read during the stall."""
 
     @property
-    def accused(self) -> Iterator[tuple[Finding, tuple[RankName, ...]]]:
+    def accused(self) -> tuple[tuple[Finding, tuple[RankName, ...]], ...]:
         """What the flight records are sure of, and the ranks that they accuse."""
-        if self.said is not None:
-            for finding in filter(sure, self.said.findings):
-                yield finding, self.said.names(finding.culprits)
+        return () if self.said is None else self.said.accusing
 
 
 @dataclass(frozen=True, slots=True)
@@ -519,8 +517,8 @@ def _collectives_left_out(history: History, still: Sequence[RankTrack]) -> Itera
         said = opinion(history, group, within_s=still_s)
         if said is None:
             continue
-        for finding in filter(sure, said.findings):
-            early, late = said.names(finding.culprits), said.names(finding.victims)
+        for finding, early in said.accusing:
+            late = said.names(finding.victims)
             if finding.kind in MISSING and late and {t.rank for t in voting}.issuperset(early):
                 yield _LeftOut(
                     [track for track in voting if track.rank in early],

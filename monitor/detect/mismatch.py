@@ -23,21 +23,19 @@ from lightkeeper.monitor.detect.recorded import (
     lane,
     opinion,
     opinion_across,
-    sure,
 )
 from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.detect.wording import HANGS_NOTHING, calls_uneven, with_places
 from lightkeeper.monitor.model.names import GroupName, RankName
-from lightkeeper.monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
+from lightkeeper.monitor.model.verdict import Kind, RankStanding, Verdict
 from lightkeeper.monitor.records.findings import Fault, Finding
 from lightkeeper.monitor.records.job import NONE
 from lightkeeper.worker_server.wire import ACROSS, RingEntry
 
 # -- suspicion ---------------------------------------------------------------------------------
-# A collective is suspicious when every member is inside and none gets out, when a process died in a
-# group of more than one (gloo kills with SIGABRT on a size mismatch, within a second), or when some
-# are inside and the absent wait elsewhere, with no rank alone (an extra or a skipped call). A group
-# that stands still, and no head shows in what, is suspicious as a whole.
+# A collective is suspicious when none of its members gets out, when one of them died (gloo kills
+# with SIGABRT on a size mismatch), or when the absent wait elsewhere, with no rank alone (an extra
+# or a skipped call). So is a group that stands still, and no head shows in what.
 
 _AGAIN_S = 3.0
 """After this long a record is requested again if it lacks the call its rank reports to be in.
@@ -156,12 +154,8 @@ def _last_unfinished(record: Reading) -> Iterable[RingEntry]:
     """Of each process group inside the replica group; those across it have other members."""
     own = (entry for entry in record.calls if not entry.group.startswith(ACROSS))
     last = {entry.group: entry for entry in own}
-    return (entry for entry in last.values() if _unfinished(entry))
-
-
-def _unfinished(call: RingEntry) -> bool:
-    """Whether the rank did not get out of it, or got out with an error."""
-    return call.exit_age_s is None or call.error is not None
+    # it did not get out, or with an error
+    return (call for call in last.values() if call.exit_age_s is None or call.error is not None)
 
 
 # -- differing across --------------------------------------------------------------------------
@@ -211,9 +205,8 @@ def _judge(history: History, dead: RankTrack) -> Verdict | None:
     if said is None:
         return None
     lane_ranks = {track.rank for track in tracks}
-    for finding in said.findings:
-        culprits = said.names(finding.culprits)
-        if finding.kind is Fault.MISMATCH and sure(finding) and set(culprits) <= lane_ranks:
+    for finding, culprits in said.accusing:
+        if finding.kind is Fault.MISMATCH and set(culprits) <= lane_ranks:
             return Verdict(
                 kind=Kind.MISMATCH,
                 culprits=culprits,
@@ -251,8 +244,8 @@ def two_threads(history: History, stuck: Stuck) -> Verdict | None:
     Nothing orders their calls, so whatever differs is the program's, even if a minority differs.
     """
     said = opinion(history, stuck.group)
-    findings = () if said is None else said.findings
-    finding = next((each for each in findings if each.kind is Fault.TWO_THREADS), None)
+    here = () if said is None else said.findings
+    finding = next((each for each in here if each.kind is Fault.TWO_THREADS), None)
     if said is None or finding is None:
         return None
     victims = said.names(finding.victims)
@@ -279,7 +272,7 @@ def _by_records(history: History, graph: WaitGraph, stuck: Stuck) -> Verdict | N
     findings = (f for f in said.findings if f.live or stuck not in graph.quiet)
     finding = next((f for f in findings if f.kind in _KINDS), None)
     circle = any(each.kind is Fault.ORDER_INVERSION for each in said.findings)
-    if circle and not (finding and sure(finding)):
+    if circle and not (finding and finding.culprits):
         return None
     if finding is None:
         return _uneven(history, graph, stuck, said)
@@ -299,7 +292,7 @@ def _by_records(history: History, graph: WaitGraph, stuck: Stuck) -> Verdict | N
 
 def _uneven(history: History, graph: WaitGraph, stuck: Stuck, said: Opinion) -> Verdict | None:
     """A call without a counterpart, which the others wait past, and no record says more."""
-    others = any(sure(each) and each.kind not in MISSING for each in said.findings)
+    others = any(each.kind not in MISSING for each, _ in said.accusing)
     unseen = any(graph.standing[rank] is RankStanding.SILENT for rank in stuck.absent)
     if stuck.complete or others or unseen:
         return None
@@ -357,7 +350,7 @@ def sampled_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
 
 def _late_s(history: History, members: tuple[RankTrack, ...], spoilt_s: float) -> float:
     """Seconds since a group's records were due; infinite if older than `spoilt_s`."""
-    ages_s = [_age_s(history, track) for track in members]
+    ages_s = [history.record_age_s(track.rank) for track in members]
     if inf in ages_s or max(ages_s) > spoilt_s:
         return inf
     due_s = map(history.sample_after_s, members)
@@ -378,18 +371,13 @@ def _calm(members: tuple[RankTrack, ...]) -> bool:
     return whole and all(track.participating for track in members)
 
 
-def _age_s(history: History, track: RankTrack) -> float:
-    reading = history.reading(track)
-    return inf if reading is None else history.now_s - reading.at_s
-
-
 def _just_read(history: History, members: tuple[RankTrack, ...]) -> bool:
     config = history.config
     if not config.sample_s or not 1 < len(members) <= LARGEST:
         return False
     if any(track.stall_s >= history.still_after_s for track in members):
         return False  # read on a suspicion: others judge that
-    oldest_s = max(_age_s(history, track) for track in members)
+    oldest_s = max(history.record_age_s(track.rank) for track in members)
     return oldest_s <= _TOLD_TICKS * config.tick_s
 
 
@@ -422,7 +410,7 @@ def _silent_verdict(group: GroupName, said: Opinion, finding: Finding, since_s: 
         culprits=culprits,
         groups=(group,),
         reason=finding.reason,
-        confidence=finding.confidence if sure(finding) else Confidence.UNSURE,
+        confidence=finding.confidence,
         since_s=since_s,
         evidence=dict(finding.evidence),
         signature=f"mismatch:silent:{label}:{finding.op}",

@@ -25,19 +25,13 @@ from lightkeeper.monitor.detect.history import History, Reading
 from lightkeeper.monitor.detect.patience import allowance, undeclared
 from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.model.names import GroupName, RankName
-from lightkeeper.monitor.model.verdict import Confidence, RankStanding
+from lightkeeper.monitor.model.verdict import RankStanding
 from lightkeeper.monitor.records import ring
 from lightkeeper.monitor.records.analyse import analyse
 from lightkeeper.monitor.records.findings import Fault, Finding
 from lightkeeper.monitor.records.job import CollectiveState, Job, Problem
 from lightkeeper.monitor.records.ring import RankRecord, from_answers
 from lightkeeper.monitor.records.safe_pickle import FlightRecordError
-
-# -- recorded ----------------------------------------------------------------------------------
-# What the flight records of a replica group show, by the analysis of `lightkeeper analyze`.
-#
-# The detectors look at heads and phases every tick; records are read only on suspicion, and then
-# by the same code that judges a folder of dumps offline.
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +44,11 @@ class Opinion:
     def names(self, ranks: tuple[int, ...]) -> tuple[RankName, ...]:
         """Names of ranks, sorted."""
         return tuple(sorted(RankName(self.job.name(rank)) for rank in ranks))
+
+    @property
+    def accusing(self) -> tuple[tuple[Finding, tuple[RankName, ...]], ...]:
+        """The findings that accuse ranks, and whom."""
+        return tuple((each, self.names(each.culprits)) for each in self.findings if each.culprits)
 
     def involved(self, finding: Finding) -> tuple[RankName, ...]:
         """The ranks a finding accuses, or if ambiguous, all candidates; sorted."""
@@ -91,9 +90,8 @@ def opinion(history: History, group: GroupName, within_s: float = inf) -> Opinio
 
 
 _LATELY: Final[deque[tuple[list[Reading], list[RankName], Opinion]]] = deque(maxlen=4)
-"""Recent judgements: the same readings are judged in several ticks, with the same result. A cache
-of a pure function, and not in `History`: that is journalled whole, field by field, and read
-again."""
+"""Recent judgements: the same readings are judged in several ticks. Not in `History`, which is
+journalled whole."""
 
 
 def lane(history: History, number: int) -> tuple[RankTrack, ...]:
@@ -166,13 +164,6 @@ def _opinion(readings: Sequence[Reading], unseen: Sequence[RankName], world: int
     return Opinion(job, findings)
 
 
-def sure(finding: Finding) -> bool:
-    """Whether it accuses a rank."""
-    return bool(finding.culprits) and finding.confidence is not Confidence.UNSURE
-
-
-# -- recorded wait -----------------------------------------------------------------------------
-
 MISSING = (Fault.NOT_ENTERED, Fault.NOT_ENQUEUING, Fault.SILENT)
 """Findings of a rank that others wait for."""
 
@@ -195,15 +186,13 @@ def quiet_groups(history: History, standing: Mapping[RankName, RankStanding]) ->
         )
         for group, members in history.groups().items()
         if len(members) > 1
-        and all(_nothing_shows(track, standing[track.rank]) for track in members)
+        and all(
+            standing[t.rank] is RankStanding.UNKNOWN or waits_by_stack(t, standing[t.rank])
+            for t in members
+        )
         and all(t.fresh is not None and t.stall_s >= history.still_after_s for t in members)
         and any(_still(history, track, standing[track.rank]) for track in members)
     )
-
-
-def _nothing_shows(track: RankTrack, standing: RankStanding) -> bool:
-    """Whether nothing but perhaps its stack shows a wait."""
-    return standing is RankStanding.UNKNOWN or waits_by_stack(track, standing)
 
 
 def waits_by_stack(track: RankTrack, standing: RankStanding) -> bool:
@@ -224,8 +213,8 @@ def missed_by_records(
         said = opinion(history, stuck.group, within_s=stuck.stall_s)
         if said is None:
             continue
-        for finding in filter(sure, said.findings):
-            for rank in said.names(finding.culprits) if finding.kind in MISSING else ():
+        for finding, ranks in said.accusing:
+            for rank in ranks if finding.kind in MISSING else ():
                 if standing[rank] is RankStanding.UNKNOWN:
                     missing.setdefault(rank, set()).update(said.names(finding.victims))
     return {rank: tuple(sorted(waiting)) for rank, waiting in sorted(missing.items())}

@@ -2,7 +2,7 @@
 
 Theory of operation. Each rank is given one standing. Waiting is a fact, not a phase: a rank inside
 an unfinished collective of its own group waits for the members that have not entered it
-(`collectives`), one inside a send or receive for its peer (`transfers`), one that creates a process
+(`collectives`), one inside a send or receive for its peer, one that creates a process
 group for the other ranks (`forming`). A rank waits across groups if TorchFT's own calls show it in
 a quorum or a commit vote, if it is inside a collective across groups, if it reports phase
 `communication`, or if its stack is in a wait for other ranks: it then waits for its counterparts
@@ -22,7 +22,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from lightkeeper.monitor.detect.collectives import stuck_in
+from lightkeeper.monitor.detect.collectives import stuck_in, transfers_in
 from lightkeeper.monitor.detect.forming import forming_waits
 from lightkeeper.monitor.detect.graph import (
     PAUSING,
@@ -45,7 +45,6 @@ from lightkeeper.monitor.detect.patience import (
 )
 from lightkeeper.monitor.detect.recorded import missed_by_records, quiet_groups
 from lightkeeper.monitor.detect.track import RankTrack
-from lightkeeper.monitor.detect.transfers import transfers_in
 from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.model.verdict import RankStanding

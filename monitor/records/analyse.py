@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from operator import itemgetter
 
 from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.wording import listed, plural
@@ -21,7 +22,6 @@ from lightkeeper.monitor.records.divergence import (
     RankPasts,
     calls_of,
     divergences,
-    doubled,
     mismatch,
     orders,
     silent_slips,
@@ -59,10 +59,9 @@ _MOST = 64
 """Collectives of one cycle that are compared with each other."""
 _SHOWN = 8
 """Transfers of one circle that are named."""
-_STEPS = 16
-"""Calls of a rank before the one it is stuck in that are checked against its past."""
-_TRANSFERS = 64
-"""The same for sends and receives: those of one rank for a step of 16 micro-batches."""
+_STEPS = 64
+"""Calls of a rank before the one it is stuck in that are checked against its past: the sends and
+receives of a step of 16 micro-batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +84,29 @@ def cycles(graph: Graph, pasts: RankPasts) -> Iterable[Finding]:
 
 
 def _cycle(graph: Graph, pasts: RankPasts, nodes: tuple[int, ...]) -> Finding:
-    sides = _sides(graph, nodes)
-    if all(side.stuck.transfer is not None for side in sides):
-        return _cycle_finding(
-            graph, nodes, Fault.POINT_TO_POINT, sides, (), reason=_circle(graph, sides)
-        )
+    sides, index = _sides(graph, nodes), graph.index
     collectives = [side for side in sides if side.stuck.transfer is None][:_MOST]
     culprits: set[int] = set()
     for left, right in combinations(collectives, 2):
         culprits.update(_conflict(graph, pasts, left, right))
-    kind = Fault.ORDER_INVERSION
-    if len(collectives) < len(sides) and not culprits:
+    kind = Fault.ORDER_INVERSION if collectives else Fault.POINT_TO_POINT
+    if 0 < len(collectives) < len(sides) and not culprits:
         culprits.update(_out_of_habit(graph, pasts, sides))
         kind = Fault.POINT_TO_POINT if culprits else kind
-    return _cycle_finding(graph, nodes, kind, sides, tuple(sorted(culprits)))
+    return at_scene(
+        graph,
+        kind,
+        _crossed(graph, kind, sides, sorted(culprits)) if collectives else _circle(graph, sides),
+        tuple(dict.fromkeys(side.stuck for side in sides)),
+        culprits=sorted(culprits),
+        sides=sorted(side.ranks for side in sides),
+        victims=victims_of(graph, nodes, culprits),
+        evidence={
+            wording.collective(index, side.stuck): wording.ranks_listed(index.job, side.ranks)
+            + wording.site(index, side.stuck.row)
+            for side in sides[:8]
+        },
+    )
 
 
 def _circle(graph: Graph, sides: Sequence[_Side]) -> str:
@@ -137,61 +145,47 @@ def _out_of_habit(graph: Graph, pasts: RankPasts, sides: Sequence[_Side]) -> tup
     front = graph.index.front
     if any(rank not in front for side in sides for rank in side.ranks):
         return ()
-    habits = []
-    for side in sides:
-        rows = [min(front[rank]) for rank in side.ranks]
-        led = (row for end in rows for row in _transfers_before(graph, end))
-        odd = any(pasts.of((row,)) is Habit.UNUSUAL for row in led)
-        habits.append(Habit.UNUSUAL if odd else pasts.of(rows))
+    ends = [[min(front[rank]) for rank in side.ranks] for side in sides]
+    habits = [_habit(graph, pasts, rows, None) for rows in ends]
     odd_one = the_only(habits, Habit.UNUSUAL)
     return () if odd_one is None else sides[odd_one].ranks
 
 
-def _transfers_before(graph: Graph, end: int) -> Iterable[int]:
-    """A rank's rows before `end`, back to its last collective."""
-    columns = graph.index.job.columns
-    for row in range(end - 1, max(end - _TRANSFERS, 0) - 1, -1):
-        if columns["rank"][row] != columns["rank"][end] or not columns["p2p"][row]:
-            return
-        yield row
-
-
 def _conflict(graph: Graph, pasts: RankPasts, left: _Side, right: _Side) -> tuple[int, ...]:
     """Which of two sides is wrong; empty if they do not conflict or nothing decides."""
-    groups = graph.index.groups
-    first, second = (set(groups[side.stuck.group].members.tolist()) for side in (left, right))
-    both = first & second
+    at = [graph.index.groups[side.stuck.group] for side in (left, right)]
+    both = set.intersection(*(set(group.members.tolist()) for group in at))
     sides = [tuple(rank for rank in side.ranks if rank in both) for side in (left, right)]
     if not all(sides):
         return ()
     for mine, theirs in (sides, sides[::-1]):
         if 2 * len(theirs) > len(both):
             return mine
-    habits = [
-        _habit(graph, pasts, ranks, mine.stuck.group, theirs.stuck.group)
-        for mine, theirs, ranks in zip((left, right), (right, left), sides, strict=True)
-    ]
+    habits = []
+    for own, other, ranks in zip((left, right), (right, left), sides, strict=True):
+        ends = [graph.index.collective_heads[rank, own.stuck.group] for rank in ranks]
+        habits.append(_habit(graph, pasts, ends, other.stuck.group))
     odd = the_only(habits, Habit.UNUSUAL)
     return () if odd is None else sides[odd]
 
 
-def _habit(graph: Graph, pasts: RankPasts, ranks: Sequence[int], own: int, theirs: int) -> Habit:
-    """Whether the ranks' calls were usual since their last call in the other side's group.
+def _habit(graph: Graph, pasts: RankPasts, ends: Sequence[int], group: int | None) -> Habit:
+    """Whether the calls in these rows are usual, and those since the ranks' last call in a group;
+    None: since their last collective.
 
     A rank that skips a call may be in a usual one again soon after.
     """
-    heads = [graph.index.collective_heads[rank, own] for rank in ranks]
-    way = (row for head in heads for row in _way(graph, head, theirs))
+    way = (row for end in ends for row in _way(graph, end, group))
     if any(pasts.of((row,)) is Habit.UNUSUAL for row in way):
         return Habit.UNUSUAL
-    return pasts.of(heads)
+    return pasts.of(ends)
 
 
-def _way(graph: Graph, head: int, group: int) -> Iterable[int]:
-    """A rank's rows before `head`, back to its last call in a group."""
+def _way(graph: Graph, end: int, group: int | None) -> Iterable[int]:
     columns = graph.index.job.columns
-    for row in range(head - 1, max(head - _STEPS, 0) - 1, -1):
-        if columns["rank"][row] != columns["rank"][head] or columns["group"][row] == group:
+    for row in range(end - 1, max(end - _STEPS, 0) - 1, -1):
+        begins = not columns["p2p"][row] if group is None else columns["group"][row] == group
+        if begins or columns["rank"][row] != columns["rank"][end]:
             return
         yield row
 
@@ -208,15 +202,7 @@ def _sides(graph: Graph, nodes: tuple[int, ...]) -> list[_Side]:
     return sorted(stuck_sides, key=lambda side: side.ranks)
 
 
-def _cycle_finding(
-    graph: Graph,
-    nodes: tuple[int, ...],
-    kind: Fault,
-    sides: Sequence[_Side],
-    culprits: tuple[int, ...],
-    *,
-    reason: str = "",
-) -> Finding:
+def _crossed(graph: Graph, kind: Fault, sides: Sequence[_Side], culprits: Sequence[int]) -> str:
     job = graph.index.job
     blamed = sorted(sides, key=lambda side: not set(side.ranks) & set(culprits))
     said = [
@@ -224,31 +210,14 @@ def _cycle_finding(
         f"{wording.collective(graph.index, side.stuck)}{wording.site(graph.index, side.stuck.row)}"
         for side in blamed[:4]
     ]
-    who = wording.ranks_listed(job, culprits) if culprits else ""
-    if not reason:
-        reason = f"{listed(said)}, and each waits for the other: "
-        match kind:
-            case Fault.POINT_TO_POINT:
-                reason += f"{who} has never called in this order before: "
-                reason += "it left out a call, or made another."
-            case _ if culprits:
-                reason += f"{who} took them in another order than the others."
-            case _:
-                reason += "the records cannot tell whose order is wrong."
-    return at_scene(
-        graph,
-        kind,
-        reason,
-        tuple(dict.fromkeys(side.stuck for side in sides)),
-        culprits=culprits,
-        sides=sorted(side.ranks for side in sides),
-        victims=victims_of(graph, nodes, culprits),
-        evidence={
-            wording.collective(graph.index, side.stuck): wording.ranks_listed(job, side.ranks)
-            + wording.site(graph.index, side.stuck.row)
-            for side in sides[:8]
-        },
-    )
+    if not culprits:
+        end = "the records cannot tell whose order is wrong."
+    elif kind is Fault.POINT_TO_POINT:
+        end = "has never called in this order before: it left out a call, or made another."
+    else:
+        end = "took them in another order than the others."
+    who = f"{wording.ranks_listed(job, culprits)} " if culprits else ""
+    return f"{listed(said)}, and each waits for the other: {who}{end}"
 
 
 def absent(graph: Graph, pasts: RankPasts, different: Collection[int] = ()) -> Iterable[Finding]:
@@ -257,8 +226,8 @@ def absent(graph: Graph, pasts: RankPasts, different: Collection[int] = ()) -> I
     `different` ranks are known to call something else than their peers: their past is not used
     to judge whether a call is usual.
 
-    If at least as many of a group are missing as have arrived, those inside may have called one
-    too many. Then their past decides; if it does not, nobody on the larger side is accused.
+    If outnumbered, those inside may have called one too many: their past decides, or nobody is
+    accused.
     """
     still = graph.awaited.intersection(graph.index.job.ranks) - graph.unbegun.union(graph.lost)
     absentees = ((stuck, still.intersection(stuck.absent)) for stuck in graph.stuck)
@@ -334,9 +303,7 @@ def _scene(
     waited: dict[int, list[StuckCollective]], ranks: Iterable[int]
 ) -> tuple[StuckCollective, ...]:
     """The collectives that wait for these ranks, the most convincing first."""
-    distinct = {
-        (stuck.group, stuck.sequence, stuck.row): stuck for rank in ranks for stuck in waited[rank]
-    }
+    distinct = {stuck.place: stuck for rank in ranks for stuck in waited[rank]}
     return tuple(
         sorted(
             distinct.values(),  # fronts first, then collectives, then the most ranks inside
@@ -349,7 +316,7 @@ def _scene(
 def _kind(graph: Graph, rank: int, scene: list[StuckCollective]) -> Fault:
     """The fault of a rank that did not arrive, by how many calls it is behind."""
     groups = {stuck.group for stuck in scene if stuck.transfer is None}
-    if not groups or rank in graph.index.hidden:
+    if not groups:
         return Fault.POINT_TO_POINT
     standings = [graph.index.groups[group] for group in groups]
     short = sum(at.enqueued.max() - at.enqueued[at.members == rank][0] for at in standings)
@@ -371,12 +338,8 @@ def _missing(
                 f"more: {wording.waiting(index, first)}."
             )
         case Fault.POINT_TO_POINT:
-            hidden = any(rank in index.hidden for rank in ranks)
-            where = (
-                "in a send or recv that gloo does not record" if hidden else "nowhere to be seen"
-            )
             waiting = wording.waiting(index, first)
-            reason = f"{who} {plural(ranks, 'is', 'are')} {where}: {waiting}."
+            reason = f"{who} {plural(ranks, 'is', 'are')} nowhere to be seen: {waiting}."
         case _:
             waiting = wording.waiting(index, first, "there")
             reason = f"{who} {has} not entered {what}, nor anything else: {waiting}."
@@ -419,10 +382,9 @@ def _ahead(graph: Graph, stuck: StuckCollective, *, sure: bool) -> Finding:
 def inside(graph: Graph) -> Iterable[Finding]:
     """Collectives from which nobody is missing, but that some or all ranks do not get out of.
 
-    With NCCL an entry stays unfinished until the GPU completes it. A rank whose peers completed
-    what it has unfinished, or began what it has not begun, is behind by itself (see `lost`). If all
-    are equal, it is the group and not a rank. A running job can look the same in places, so what
-    may be a moment's delay is reported only when it is known to last.
+    A rank whose peers completed what it has unfinished (`lost`), or began what it has not begun, is
+    behind by itself. If all are equal, it is the group and not a rank. A running job can look the
+    same, so it is reported only when it is known to last.
     """
     state, heads = graph.index.job.columns["state"], graph.index.collective_heads
     for nodes in graph.roots:
@@ -469,14 +431,9 @@ def _behind(graph: Graph) -> Iterable[Finding]:
 
 def _where_lost(graph: Graph) -> dict[int, StuckCollective]:
     """By rank the first collective, in its own order, that it has not finished but peers have."""
-    first: dict[int, tuple[int, StuckCollective]] = {}
-    for stuck in graph.stuck:
-        if stuck.done and not stuck.transfer:
-            for rank in stuck.inside:
-                row = graph.index.collective_heads[rank, stuck.group]
-                if rank not in first or row < first[rank][0]:
-                    first[rank] = row, stuck
-    return {rank: stuck for rank, (_, stuck) in first.items()}
+    heads, over = graph.index.collective_heads, (s for s in graph.stuck if s.done)
+    inside = [(heads[rank, s.group], rank, s) for s in over if not s.transfer for rank in s.inside]
+    return {rank: stuck for _, rank, stuck in sorted(inside, key=itemgetter(0), reverse=True)}
 
 
 def _really_behind(graph: Graph, stuck: StuckCollective, rank: int, unfinished: int) -> bool:
@@ -655,7 +612,6 @@ def _analysis(job: Job) -> Analysis:
         *absent(graph, pasts, different),
         *inside(graph),
         *_inverted(graph, pasts),
-        *doubled(graph, calls, pasts),
     )
     candidates = [root for root in roots if not explained(shared, root)]
     unexplained = list(_unexplained(graph, candidates, diverging))
@@ -762,22 +718,19 @@ def _sorted(findings: list[Finding]) -> tuple[Finding, ...]:
 
 def _waits(graph: Graph) -> Iterable[Wait]:
     """For each rank, the collective in which it is stuck first."""
-    columns = graph.index.job.columns
-    by_rank: dict[int, tuple[int, StuckCollective]] = {}
-    for stuck in graph.stuck:
-        for rank in stuck.front:
-            row = min(
-                row for row in graph.index.front[rank] if columns["group"][row] == stuck.group
-            )
-            if rank not in by_rank or row < by_rank[rank][0]:
-                by_rank[rank] = (row, stuck)
-    for rank, (row, stuck) in sorted(by_rank.items()):
+    index, columns = graph.index, graph.index.job.columns
+    stuck_at = {stuck.place: stuck for stuck in graph.stuck}
+    for rank, rows in sorted(index.front.items()):
+        places = [(row, at) for row in sorted(rows) if (at := index.place(row)) is not None]
+        if not places:
+            continue
+        row, stuck = places[0][0], stuck_at[places[0][1]]
         yield Wait(
             rank=rank,
             waits_for=stuck.holding,
             group=stuck.group,
             sequence=int(columns["seq"][row]),
-            op=graph.index.op(row),
+            op=index.op(row),
             row=row,
             since_ns=int(columns["created_ns"][row]),
         )

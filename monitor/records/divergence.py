@@ -158,33 +158,17 @@ def _begins(group: NDArray[Any], sequence: NDArray[Any]) -> Bools:
     return begins
 
 
-def past(job: Job, calls: Calls, row: int) -> list[Hashable]:
-    """Calls of a row's rank up to and including the row, in any group, oldest first."""
-    columns = job.columns
-    rank = columns["rank"]
-    begin = max(int(np.searchsorted(rank, rank[row])), row - _PAST)
-    rows = slice(begin, row + 1)
-    group, site, peer = (columns[name][rows] for name in ("group", "site", "peer"))
-    if job.ranks[int(rank[row])].backend is Backend.RING and (site == NONE).any():
-        site = np.full(len(site), NONE)  # unknown for calls that the ring has overwritten
-    signature = np.where(calls.in_past[rows] >= 0, calls.in_past[rows], columns["payload"][rows])
-    return list(zip(*(column.tolist() for column in (signature, group, site, peer)), strict=True))
-
-
 def _signatures(job: Job) -> tuple[list[Signature], NDArray[np.int64]]:
     """The distinct signatures, and by row an index into them; -1 for transfers."""
     sizes = np.array([len(group.members) for group in job.groups], dtype=np.int64)
     columns = job.columns
-    keys = (
-        columns["payload"].astype(np.int64) * (int(sizes.max(initial=0)) + 1)
-        + sizes[columns["group"]]
-    )
+    width = int(sizes.max(initial=0)) + 1
+    keys = columns["payload"].astype(np.int64) * width + sizes[columns["group"]]
     distinct, inverse = np.unique(keys, return_inverse=True)
     numbers: dict[Signature, int] = {}
     by_key = []
     for key in distinct.tolist():
-        payload = job.payloads[key // (int(sizes.max()) + 1)]
-        signature = signature_of(payload, key % (int(sizes.max()) + 1))
+        signature = signature_of(job.payloads[key // width], key % width)
         by_key.append(numbers.setdefault(signature, len(numbers)))
     by_row = np.array(by_key, dtype=np.int64)[inverse.reshape(-1)]
     by_row[columns["p2p"]] = -1
@@ -284,10 +268,22 @@ class RankPasts:
         if self._job.ranks[rank].only_active:
             return Habit.UNKNOWN  # completed calls were left out: there is no past
         if row not in self._known:
-            before = past(self._job, self._calls, row) if self._left > 0 else []
+            before = self._before(row) if self._left > 0 else []
             self._left -= len(before)
             self._known[row] = habit(before) if before else Habit.UNKNOWN
         return self._known[row]
+
+    def _before(self, row: int) -> list[Hashable]:
+        """Calls of a row's rank up to and including the row, in any group, oldest first."""
+        columns, numbers = self._job.columns, self._calls.in_past
+        rank = columns["rank"]
+        begin = max(int(np.searchsorted(rank, rank[row])), row - _PAST)
+        rows = slice(begin, row + 1)
+        group, site, peer = (columns[name][rows] for name in ("group", "site", "peer"))
+        if self._job.ranks[int(rank[row])].backend is Backend.RING and (site == NONE).any():
+            site = np.full(len(site), NONE)  # unknown for calls that the ring has overwritten
+        signature = np.where(numbers[rows] >= 0, numbers[rows], columns["payload"][rows])
+        return list(zip(*(c.tolist() for c in (signature, group, site, peer)), strict=True))
 
 
 _WINDOW: Final = 32
@@ -350,20 +346,13 @@ def divergences(index: Index, calls: Calls, pasts: RankPasts) -> tuple[Divergenc
     earlier_of: dict[int, list[Divergence]] = {}
     for begin, end in _differing(calls):
         earlier = earlier_of.setdefault(int(calls.group[begin]), [])
-        tied = any(not d.culprits and not d.passing for d in earlier)
-        if len(earlier) > _PER_GROUP or (tied and not _most_agree(index, calls, begin, end)):
+        if len(earlier) > _PER_GROUP:
             continue
         divergence = _judge(index, calls, pasts, slice(begin, end))
         if not any(_repeats(divergence, before) for before in earlier):
             distinct.append(divergence)
         earlier.append(divergence)
     return tuple(distinct)
-
-
-def _most_agree(index: Index, calls: Calls, begin: int, end: int) -> bool:
-    """Whether a strict majority of the group gave the same; cheaper than checking their past."""
-    size = max(end - begin, len(index.job.groups[int(calls.group[begin])].members))
-    return 2 * int(np.unique(calls.given[begin:end], return_counts=True)[1].max()) > size
 
 
 def _repeats(divergence: Divergence, before: Divergence) -> bool:
@@ -578,11 +567,10 @@ def with_hanging(
 def _slip_by_site(graph: Graph, calls: Calls, stuck: StuckCollective) -> Divergence | None:
     """A slip that leads to this hang.
 
-    If all calls of a group have one signature, nothing differs when a rank skips a call or makes
-    one more; the job hangs much later, when one side has no partner left. Then one side is exactly
-    one call ahead. From the slip on, the minority's call sites are the majority's, moved by one
-    call. Sites may also differ because the program has one line for each role, so they are compared
-    only in a group that hangs like this, and only a perfect fit counts.
+    If all calls of a group have one signature, the job hangs much after the slip, when one side has
+    no partner left and is exactly one call ahead. From the slip on, the minority's call sites are
+    the majority's, moved by one call. Roles have lines of their own, so sites are compared only in
+    a group that hangs like this, and only a perfect fit counts.
     """
     size = len(graph.index.job.groups[stuck.group].members)
     behind, ahead = stuck.absent, stuck.joined
@@ -595,15 +583,16 @@ def _slip_by_site(graph: Graph, calls: Calls, stuck: StuckCollective) -> Diverge
     if 2 * len(many) <= size or len(few) > _FEW:
         return None
     right = max((_places(calls, stuck.group, rank) for rank in many[:_FEW]), key=len)
-    begins = {_begin(_places(calls, stuck.group, rank), right, by) for rank in few}
-    if len(begins) != 1 or (begin := begins.pop()) is None:
+    slips = {_moved(_places(calls, stuck.group, rank), right, (by,), least=0) for rank in few}
+    begin, moved_by = slips.pop()
+    if slips or not moved_by:
         return None
     here = calls.between(stuck.group, begin, begin)
     alike = calls.rank[here][calls.site[here] == right[begin][0]]
     if 2 * int(np.isin(alike, many).sum()) <= size:
         return None
     rows = right[begin][1], _places(calls, stuck.group, few[0])[begin][1]
-    return _moved_calls(calls, (stuck.group, begin), (many, few), rows, by, culprits=few, live=True)
+    return _moved_calls(calls, (stuck.group, begin), (many, few), rows, by)
 
 
 def _moved_calls(
@@ -612,40 +601,17 @@ def _moved_calls(
     sides: tuple[tuple[int, ...], tuple[int, ...]],
     rows: tuple[int, int],
     by: int,
-    *,
-    culprits: tuple[int, ...],
-    live: bool,
 ) -> Divergence:
-    """A slip that call sites show at `place` (group, sequence): `by` as in `_moved`."""
-    return Divergence(
-        kind=Fault.SKIPPED if by > 0 else Fault.EXTRA,
-        group=place[0],
-        sequence=place[1],
-        sides=sides,
-        rows=rows,
-        said=tuple(str(calls.called(row)) for row in rows),
-        culprits=culprits,
-        live=live,
-    )
+    """A slip of the second side, shown by lines; place: group and sequence; `by` as in `_moved`."""
+    said = tuple(str(calls.called(row)) for row in rows)
+    kind = Fault.SKIPPED if by > 0 else Fault.EXTRA
+    return Divergence(kind, *place, sides, rows, said, culprits=sides[1], live=True)
 
 
 def _places(calls: Calls, group: int, rank: int) -> _Places:
     own = calls.of(group, rank)
     values = zip(calls.site[own].tolist(), calls.row[own].tolist(), strict=True)
     return dict(zip(calls.sequence[own].tolist(), values, strict=True))
-
-
-def _begin(own: _Places, theirs: _Places, by: int) -> int | None:
-    """The first sequence where sites differ, if from there all fit when moved by one; else None."""
-    both = sorted(own.keys() & theirs.keys())
-    sited = (s for s in both if NONE not in (own[s][0], theirs[s][0]))
-    begin = next((s for s in sited if own[s][0] != theirs[s][0]), None)
-    if begin is None:
-        return None
-    first = begin if by > 0 else begin + 1  # the extra call itself has no partner
-    pairs = [(own[s][0], theirs[s + by][0]) for s in own if s >= first and s + by in theirs]
-    fits = bool(pairs) and all(a == b != NONE for a, b in pairs)
-    return begin if fits else None
 
 
 _SHIFT_LEAST: Final = 6
@@ -684,7 +650,7 @@ def _silent_slip(index: Index, calls: Calls, pasts: RankPasts, group: int) -> Di
     same, moved = [first], dict[int, list[int]]()
     starts: set[int] = set()
     for rank in ranks[1:]:
-        start, by = _moved(places[rank], places[first])
+        start, by = _moved(places[rank], places[first], (1, -1), _SHIFT_LEAST)
         if by:
             moved.setdefault(by, []).append(rank)
             starts.add(start)
@@ -705,26 +671,27 @@ def _silent_slip(index: Index, calls: Calls, pasts: RankPasts, group: int) -> Di
         clear = set(habits) == {Habit.USUAL, Habit.UNUSUAL}
         if habits[0] is Habit.UNUSUAL:
             few, many, by, rows = many, few, -by, rows[::-1]
-    sides, culprits = (tuple(many), tuple(few)), tuple(few) if clear else ()
-    return _moved_calls(calls, (group, sequence), sides, rows, by, culprits=culprits, live=False)
+    slip = _moved_calls(calls, (group, sequence), (tuple(many), tuple(few)), rows, by)
+    return replace(slip, culprits=slip.culprits if clear else (), live=False)
 
 
-def _moved(own: _Places, theirs: _Places) -> tuple[int, int]:
+def _moved(own: _Places, theirs: _Places, ways: tuple[int, ...], least: int) -> tuple[int, int]:
     """Where one rank's lines begin to be another's, moved by one call, and by which way: 1 if it
-    left one out, -1 if it made one more. (0, 0): all lines agree; (1, 0): they differ otherwise.
+    left one out, -1 if it made one more. (0, 0): all lines agree; (1, 0): they differ otherwise, or
+    fewer than `least` calls fit before it or after it.
     """
-    both = sorted(own.keys() & theirs.keys())
-    differ = [s for s in both if own[s][0] != theirs[s][0]]
-    if not differ:
+    both = sorted(s for s in own.keys() & theirs.keys() if NONE not in (own[s][0], theirs[s][0]))
+    at = next((n for n, s in enumerate(both) if own[s][0] != theirs[s][0]), None)
+    if at is None:
         return 0, 0
-    begin = differ[0]
-    if both.index(begin) < _SHIFT_LEAST:
+    if at < least:
         return 1, 0
-    for by in (1, -1):
-        pairs = [(own[s][0], theirs[s + by][0]) for s in both if s >= begin and s + by in theirs]
-        pairs = pairs if by > 0 else pairs[1:]
-        enough = len(pairs) >= _SHIFT_LEAST and len(set(pairs)) > 1
-        if enough and all(a == b != NONE for a, b in pairs):
+    begin = both[at]
+    for by in ways:
+        first = begin if by > 0 else begin + 1  # the extra call itself has no partner
+        pairs = [(own[s][0], theirs[s + by][0]) for s in own if s >= first and s + by in theirs]
+        enough = len(pairs) >= least and (not least or len(set(pairs)) > 1)
+        if pairs and enough and all(a == b != NONE for a, b in pairs):
             return begin, by
     return 1, 0
 
@@ -767,56 +734,31 @@ _ORDERS_LOOKED_AT = 100_000, 16
 """Pairs of a rank's call and group that are examined: at least (0.5 s), or for each queue."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Queue:
-    """Unfinished collectives of one rank in one group, in call order."""
-
-    rows: Ints
-    sequences: Ints
-
-    def after(self, row: int) -> int | None:
-        """The sequence of the first collective after a row."""
-        at = int(np.searchsorted(self.rows, row))
-        return int(self.sequences[at]) if at < len(self.rows) else None
-
-    def row_of(self, sequence: int) -> int | None:
-        at = int(np.searchsorted(self.sequences, sequence))
-        there = at < len(self.rows) and self.sequences[at] == sequence
-        return int(self.rows[at]) if there else None
-
-
-@dataclass(frozen=True, slots=True)
-class Inversion:
-    """Two collectives that ranks called in different orders."""
-
-    rows: tuple[int, int]
-    """An entry of each, of a rank that is wrong, in that rank's order."""
-    wrong: tuple[int, ...]
-    others: tuple[int, ...]
-    stuck: StuckCollective
-
-
 def orders(graph: Graph, pasts: RankPasts) -> Iterable[Finding]:
     """One finding for each set of ranks with another order.
 
-    The wait-for graph has a cycle for an order inversion only once both sides have reached it. But
-    a CPU runs ahead, and its record keeps its call order: if another fault holds up all ranks
-    earlier, the inversion is visible in the queues. Pairs of unfinished collectives of two groups
-    are compared; a strict majority of the ranks that have to call both shows which comes first.
-    Two groups with fewer than three common members have no majority. A rank whose past shows that
-    this order is usual for it is not accused, nor is any in a job that may still be running.
+    The wait-for graph has a cycle only once both sides have reached it. If another fault holds up
+    all ranks earlier, the inversion is visible in what their CPUs have queued. Pairs of unfinished
+    collectives of two groups are compared; a strict majority of the ranks that have to call both
+    shows which comes first. A rank for which this order is usual is not accused, nor is any in a
+    job that may still be running.
     """
     reported = set[tuple[int, ...]]()
-    for inversion in _inversions(graph):
-        if inversion.wrong not in reported and pasts.of(inversion.rows[:1]) is not Habit.USUAL:
-            reported.add(inversion.wrong)
-            yield _order_finding(graph, inversion)
+    for rows, wrong, others, stuck in _inversions(graph):
+        if wrong not in reported and pasts.of(rows[:1]) is not Habit.USUAL:
+            reported.add(wrong)
+            yield _order_finding(graph, rows, wrong, others, stuck)
 
 
-def _inversions(graph: Graph) -> Iterable[Inversion]:
-    job = graph.index.job
-    streams = by_stream(job, np.flatnonzero(graph.index.live & ~job.columns["p2p"]))
-    queues = {stream: _Queue(rows, job.columns["seq"][rows]) for stream, rows in streams.items()}
+_Inversion = tuple[tuple[int, int], tuple[int, ...], tuple[int, ...], StuckCollective]
+"""An entry of each of two collectives, of a rank that is wrong and in its order; who is wrong; who
+called them the other way round; the first one."""
+
+
+def _inversions(graph: Graph) -> Iterable[_Inversion]:
+    job, number = graph.index.job, graph.index.job.columns["seq"]
+    queues = by_stream(job, np.flatnonzero(graph.index.live & ~job.columns["p2p"]))
+    calls = _by_call(number, queues)
     of_rank = grouped(queues)
     members = [frozenset(group.members) for group in job.groups]
     shared = cache(lambda first, second: len(members[first] & members[second]))
@@ -827,130 +769,62 @@ def _inversions(graph: Graph) -> Iterable[Inversion]:
         budget -= sum(len(of_rank[rank]) for rank in stuck.joined if rank in of_rank)
         if budget < 0:
             return  # no program has thousands of groups that are all unfinished
-        called = _rows(queues, stuck.joined, stuck.group, stuck.sequence)
+        joined = set(stuck.joined)
+        here = calls[stuck.group, stuck.sequence]
+        called = {rank: row for rank, row in here.items() if rank in joined}
         nexts: dict[int, set[int]] = {}
         for rank, row in called.items():
             for group in of_rank[rank]:
                 if group != stuck.group and shared(stuck.group, group) >= _VOTERS:
-                    after = queues[rank, group].after(row)
-                    nexts.setdefault(group, set()).update(() if after is None else (after,))
+                    after = queues[rank, group][np.searchsorted(queues[rank, group], row) :][:1]
+                    nexts.setdefault(group, set()).update(number[after].tolist())
         for group, sequences in sorted(nexts.items()):
             for sequence in sorted(sequences)[:_CANDIDATES]:
-                rows = _rows(queues, called, group, sequence)
+                rows = {r: row for r, row in calls[group, sequence].items() if r in called}
                 yield from _judge_order(stuck, called, rows, shared(stuck.group, group))
 
 
-def _rows(
-    queues: Mapping[tuple[int, int], _Queue], called: Iterable[int], group: int, sequence: int
-) -> dict[int, int]:
-    """Rank -> row of its call of a collective."""
-    rows = {}
-    for rank in called:
-        queue = queues.get((rank, group))
-        row = None if queue is None else queue.row_of(sequence)
-        if row is not None:
-            rows[rank] = row
-    return rows
+def _by_call(
+    sequences: Ints, queues: Mapping[tuple[int, int], Ints]
+) -> dict[tuple[int, int], dict[int, int]]:
+    """(group, sequence) -> rank -> row of its first call."""
+    calls: dict[tuple[int, int], dict[int, int]] = {}
+    for (rank, group), rows in queues.items():
+        for row, sequence in zip(rows.tolist(), sequences[rows].tolist(), strict=True):
+            calls.setdefault((group, sequence), {}).setdefault(rank, row)
+    return calls
 
 
 def _judge_order(
     stuck: StuckCollective, called: Mapping[int, int], rows: Mapping[int, int], voters: int
-) -> Iterable[Inversion]:
+) -> Iterable[_Inversion]:
     """Which ranks are outvoted on which of two collectives comes first."""
     before = tuple(sorted(rank for rank, row in rows.items() if row < called[rank]))
     after = tuple(sorted(rows.keys() - set(before)))
     if before and after and 2 * max(len(before), len(after)) > voters:
         wrong, others = sorted((before, after), key=len)
         pair = sorted((rows[wrong[0]], called[wrong[0]]))
-        yield Inversion((pair[0], pair[1]), wrong, others, stuck)
+        yield (pair[0], pair[1]), wrong, others, stuck
 
 
-def _order_finding(graph: Graph, inversion: Inversion) -> Finding:
-    index, job = graph.index, graph.index.job
-    first, second = (wording.call(index, row) for row in inversion.rows)
-    wrong, others = (
-        wording.ranks_listed(job, ranks) for ranks in (inversion.wrong, inversion.others)
-    )
+def _order_finding(
+    graph: Graph,
+    rows: tuple[int, int],
+    ranks: tuple[int, ...],
+    peers: tuple[int, ...],
+    stuck: StuckCollective,
+) -> Finding:
+    job = graph.index.job
+    first, second = (wording.call(graph.index, row) for row in rows)
+    wrong, others = wording.ranks_listed(job, ranks), wording.ranks_listed(job, peers)
     return at_scene(
         graph,
         Fault.ORDER_INVERSION,
         f"{wrong} called {first} before {second}, and {others} called them the other way "
-        f"round: {plural(inversion.wrong, 'it takes', 'they take')} another order.",
-        (inversion.stuck,),
-        culprits=inversion.wrong,
-        row=inversion.rows[0],
-        evidence={
-            f"{wrong}, in this order": f"{first}; {second}",
-            **evidence_of(graph, (), (inversion.stuck,)),
-        },
-    )
-
-
-def doubled(graph: Graph, calls: Calls, pasts: RankPasts) -> Iterable[Finding]:
-    """Ranks that called once more what their peers called last.
-
-    `absent` finds an extra call when ranks wait in it for ranks that are done. If the GPUs are
-    stuck before it, nobody waits in it yet and only the queues show it: most members called nothing
-    after this call, and one made the same call again, which it never did at this place. A rank that
-    is merely further along would make the next call and continue, so only the same call counts,
-    and only as the rank's last.
-    """
-    ranks = graph.index.job.columns["rank"]
-    ends = np.flatnonzero(np.diff(ranks, append=-1))
-    last = dict(zip(ranks[ends].tolist(), ends.tolist(), strict=True))
-    for stuck in graph.stuck:
-        if stuck.transfer is None and not stuck.silent and lasting(graph, stuck):
-            yield from _doubled(graph, calls, pasts, stuck, last)
-
-
-def _doubled(
-    graph: Graph, calls: Calls, pasts: RankPasts, stuck: StuckCollective, last: dict[int, int]
-) -> Iterable[Finding]:
-    at = graph.index.groups[stuck.group]
-    top = int(at.enqueued.max())
-    ahead = at.members[at.enqueued == top].tolist()
-    most = at.members[at.enqueued == top - 1].tolist()
-    if 2 * len(most) <= len(at.members) or top <= stuck.sequence:
-        return
-    if not all(_ends_in(graph, stuck.group, last.get(rank)) for rank in (*ahead, *most)):
-        return
-    rows = [last[rank] for rank in ahead]
-    same = all(_same(graph, calls, row - 1, row) for row in rows)
-    if same and pasts.of(rows) is Habit.UNUSUAL:
-        yield _doubled_finding(graph, stuck, tuple(ahead), tuple(most), rows[0])
-
-
-def _ends_in(graph: Graph, group: int, row: int | None) -> bool:
-    """Whether `row`, a rank's last call, is a collective of that group."""
-    columns = graph.index.job.columns
-    return row is not None and columns["group"][row] == group and not columns["p2p"][row]
-
-
-def _same(graph: Graph, calls: Calls, before: int, row: int) -> bool:
-    """Whether two consecutive calls of one rank are the same."""
-    columns = graph.index.job.columns
-    if before < 0 or any(columns[name][before] != columns[name][row] for name in ("rank", "group")):
-        return False
-    return bool(calls.by_row[before] == calls.by_row[row])
-
-
-def _doubled_finding(
-    graph: Graph, stuck: StuckCollective, ahead: tuple[int, ...], most: tuple[int, ...], row: int
-) -> Finding:
-    index, job = graph.index, graph.index.job
-    sequence = int(job.columns["seq"][row])
-    op, label = index.op(row), job.groups[stuck.group].label
-    reason = (
-        f"{wording.ranks_listed(job, ahead)} called {op} {sequence - 1} of {label} once more"
-        f"{wording.site(index, row)}, as never at this place before: one call too many. Nothing "
-        f"after it was called by {wording.ranks_listed(job, most)}."
-    )
-    return at_scene(
-        graph,
-        Fault.EXTRA,
-        reason,
+        f"round: {plural(ranks, 'it takes', 'they take')} another order.",
         (stuck,),
-        culprits=ahead,
-        row=row,
-        evidence=evidence_of(graph, ahead, (stuck,)),
+        culprits=ranks,
+        row=rows[0],
+        evidence={f"{wrong}, in this order": f"{first}; {second}"}
+        | evidence_of(graph, (), (stuck,)),
     )

@@ -2,21 +2,21 @@
 
 Theory of operation. A dump is read without knowing any other rank: groups and payloads are numbered
 within it, and peers are ranks of their group. NCCL's pickle and JSON and gloo's are read, schema
-2.0 to 2.10 and newer ones as far as they keep the keys. What the values mean is defined in torch's
-`FlightRecorder.hpp` and `FlightRecorderDetail.hpp` (2.10). `assemble` makes a job of many dumps.
+2.4 (torch 2.5) to 2.10, and newer ones as far as they keep the keys. What the values mean is
+defined in torch's `FlightRecorder.hpp` and `FlightRecorderDetail.hpp` (2.10). `assemble` makes a
+job of many dumps.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from functools import lru_cache, reduce
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from lightkeeper.monitor.records import safe_pickle
 from lightkeeper.monitor.records.job import (
     COLUMNS,
     MAIN_THREAD,
+    MOMENTS,
     NONE,
     Backend,
     CollectiveState,
@@ -37,7 +38,7 @@ from lightkeeper.monitor.records.job import (
     RankInfo,
     Sites,
 )
-from lightkeeper.monitor.records.rows import EntryRows, payload_numbers
+from lightkeeper.monitor.records.rows import Rows, column, payload_numbers
 from lightkeeper.monitor.records.safe_pickle import FlightRecordError
 from lightkeeper.monitor.records.signature import (
     POINT_TO_POINT,
@@ -70,41 +71,42 @@ def read_entries(rows: Sequence[Any]) -> Entries:
         FlightRecordError: a value is malformed.
         TypeError, ValueError, LookupError ...: the same, but raised by Python itself.
     """
-    table = EntryRows(rows)
-    group, groups = numbered(_group_keys(table))
-    payload, keys = payload_numbers(table)
+    odd = next((row for row in rows if type(row) is not dict), None)
+    if odd is not None:
+        raise FlightRecordError(f"an entry is an object, not a {type(odd).__name__}")
+    group, groups = numbered(_group_keys(rows))
+    payload, keys = payload_numbers(rows)
     payloads = tuple(
         payload_of(recorded, sizes_in, sizes_out, dtypes_in=dtypes_in, dtypes_out=dtypes_out)
         for recorded, sizes_in, sizes_out, dtypes_in, dtypes_out in keys
     )
     of_kind = _by_payload(payload, [item.op in POINT_TO_POINT for item in payloads], np.bool_)
-    p2p = _flags(table, "is_p2p") | of_kind
-    seq = _integers(table, ("collective_seq_id", "seq_id"))
+    p2p = _flags(rows, "is_p2p") | of_kind
     sites = Sites()
-    state = [_STATES.get(item, CollectiveState.UNKNOWN) for item in table.column("state")]
+    state = [_STATES.get(item, CollectiveState.UNKNOWN) for item in column(rows, "state")]
     columns: dict[str, NDArray[Any]] = {
         "group": group,
-        "seq": np.where(p2p, _integers(table, ("p2p_seq_id", "seq_id")), seq),
-        "op_id": _integers(table, ("op_id",)),
-        "record": _integers(table, ("record_id", "id"), counted=True),
+        "seq": np.where(p2p, _given(rows, "p2p_seq_id"), _given(rows, "collective_seq_id")),
+        "op_id": _given(rows, "op_id"),
+        "record": _given(rows, "record_id"),
         "payload": payload,
-        "site": np.array([sites.of(frames) for frames in table.column("frames")], np.int32),
+        "site": np.array([sites.of(frames) for frames in column(rows, "frames")], np.int32),
         "state": np.array(state, np.int8),
         "p2p": p2p,
         "peer": np.where(
             p2p, _by_payload(payload, [_peer(item) for item in payloads], np.int32), NONE
         ),
-        "thread": np.array(threads_of(table), np.int64),
+        "thread": np.array(threads_of(rows), np.int64),
         "blocking": np.zeros(len(p2p), np.bool_),
-        "created_ns": _times(table, "time_created_ns"),
-        "started_ns": _times(table, "time_discovered_started_ns"),
-        "completed_ns": _times(table, "time_discovered_completed_ns"),
-        "retired": _flags(table, "retired"),
+        "created_ns": _times(rows, "time_created_ns"),
+        "started_ns": _times(rows, "time_discovered_started_ns"),
+        "completed_ns": _times(rows, "time_discovered_completed_ns"),
+        "retired": _flags(rows, "retired"),
     }
     record = columns["record"]
     if (record[1:] < record[:-1]).any():
         order = np.argsort(record, kind="stable")
-        columns = {name: column[order] for name, column in columns.items()}
+        columns = {name: values[order] for name, values in columns.items()}
     return columns, groups, payloads, sites.texts
 
 
@@ -112,15 +114,15 @@ _HELPERS: Final = ("pt_autograd",)
 """Threads of autograd: they run FSDP's and DDP's hooks while the training thread waits for them."""
 
 
-def threads_of(table: EntryRows) -> list[int]:
+def threads_of(rows: Rows) -> list[int]:
     """A number for each entry's thread; NONE if it is not recorded.
 
     `MAIN_THREAD` is the one that calls most; a helper's entries count as its own.
     """
-    rows = list(zip(table.column("thread_name"), table.column("thread_id"), strict=True))
+    called = list(zip(column(rows, "thread_name"), column(rows, "thread_id"), strict=True))
     callers: Counter[str] = Counter()
     helpers = set()
-    for row, calls in Counter(rows).items():
+    for row, calls in Counter(called).items():
         name, thread = row
         if not isinstance(thread, str):
             continue
@@ -129,9 +131,9 @@ def threads_of(table: EntryRows) -> list[int]:
         else:
             callers[thread] += calls
     if not callers:
-        return [NONE] * len(rows)
+        return [NONE] * len(called)
     numbers = {thread: number for number, (thread, _) in enumerate(callers.most_common())}
-    return [MAIN_THREAD if row in helpers else numbers.get(row[1], NONE) for row in rows]
+    return [MAIN_THREAD if row in helpers else numbers.get(row[1], NONE) for row in called]
 
 
 def spread_coalesced(columns: Mapping[str, NDArray[Any]], payloads: Sequence[Payload]) -> None:
@@ -161,6 +163,7 @@ def spread_coalesced(columns: Mapping[str, NDArray[Any]], payloads: Sequence[Pay
 def close_finished_batches(
     columns: Mapping[str, NDArray[Any]],
     payloads: Sequence[Payload],
+    groups: Sequence[LocalGroup],
     status: Mapping[int, GroupStatus],
 ) -> None:
     """Mark the parts of finished batches whose whole was left out as completed, in place.
@@ -168,7 +171,8 @@ def close_finished_batches(
     A dump of only unfinished entries leaves out the whole of a finished batch and keeps its parts,
     which never finish. If sends and receives are batched (a whole, or two parts with one sequence
     id, are there) and the group's last completed sequence id is a batch's (it lies beyond all of
-    the group's collectives), the parts up to it have completed.
+    the group's collectives), the parts up to it have completed. So have all transfers up to it in a
+    group of two: they are one stream, which works in order.
     """
     p2p = columns["p2p"]
     if not p2p.any():
@@ -182,7 +186,8 @@ def close_finished_batches(
         sends = own[moved & ~whole[own]]
         seqs = columns["seq"][sends]
         batched = (whole[own] & moved).any() or len(np.unique(seqs)) < len(seqs)
-        if batched and head.completed > columns["seq"][own[~moved]].max(initial=0):
+        batched &= head.completed > columns["seq"][own[~moved]].max(initial=0)
+        if batched or len(groups[index].members) == 2:
             over = sends[seqs <= head.completed]
             columns["state"][over] = CollectiveState.COMPLETED
 
@@ -203,11 +208,11 @@ def _by_payload(index: NDArray[np.int32], values: Sequence[Any], dtype: Any) -> 
     return np.array(values, dtype)[index] if len(index) else np.zeros(0, dtype)
 
 
-def _group_keys(rows: EntryRows) -> list[GroupKey]:
+def _group_keys(rows: Rows) -> list[GroupKey]:
     ids = _given(rows, "pg_id").tolist()
     names: dict[Any, tuple[str, str]] = {}
     keys = []
-    for name, pg_id in zip(rows.column("process_group", ""), ids, strict=True):
+    for name, pg_id in zip(column(rows, "process_group", ""), ids, strict=True):
         # only enough of a list to see that it is too long: a pickle may name one a million times
         plain = tuple(name[:3]) if type(name) is list else name
         named = names.get(plain)
@@ -218,9 +223,7 @@ def _group_keys(rows: EntryRows) -> list[GroupKey]:
 
 
 def _named(value: Any) -> tuple[str, str]:
-    """Name and description: a pair since schema 2.2, before that only the name."""
-    if isinstance(value, str):
-        return value, ""
+    """Name and description."""
     if isinstance(value, tuple) and len(value) == 2 and all(isinstance(p, str) for p in value):
         return value[0], "" if value[1] == "undefined" else value[1]
     raise FlightRecordError("process_group is a name and a description")
@@ -235,33 +238,21 @@ def _peer(payload: Payload) -> int:
     return peer if peer < 1 << 31 else NONE
 
 
-def _flags(rows: EntryRows, key: str) -> NDArray[np.bool_]:
-    return np.array([flag is True for flag in rows.column(key)], np.bool_)
+def _flags(rows: Rows, key: str) -> NDArray[np.bool_]:
+    return np.array([flag is True for flag in column(rows, key)], np.bool_)
 
 
-def _times(rows: EntryRows, key: str) -> NDArray[np.int64]:
+def _times(rows: Rows, key: str) -> NDArray[np.int64]:
     """Nanoseconds; for an unset time, pickles have None and JSON has 0."""
-    times = _int64([time_ns or NONE for time_ns in rows.column(key)], key)
+    times = _int64([time_ns or NONE for time_ns in column(rows, key)], key)
     return np.where((times > 0) & (times < _LAST_TIME), times, NONE)
 
 
-def _given(rows: EntryRows, key: str) -> NDArray[np.int64]:
-    """The numbers of a key, one for each value that `column` returns."""
-    if not rows.has(key):
-        return np.full(len(rows.column(key)), NONE, np.int64)
-    return _int64(rows.column(key), key)
-
-
-def _integers(
-    rows: EntryRows, keys: tuple[str, ...], *, counted: bool = False
-) -> NDArray[np.int64]:
-    """The numbers of the first of `keys` that the rows have; else NONE, or the rows counted."""
-    for key in keys:
-        if rows.has(key):
-            return _int64(rows.column(key), key)
-    if counted:
-        return np.arange(len(rows), dtype=np.int64)
-    return np.full(len(rows), NONE, np.int64)
+def _given(rows: Rows, key: str) -> NDArray[np.int64]:
+    """The numbers of a key; NONE where the schema lacks it."""
+    if rows and key not in rows[0]:
+        return np.full(len(rows), NONE, np.int64)
+    return _int64(column(rows, key), key)
 
 
 def _int64(values: Sequence[Any], key: str) -> NDArray[np.int64]:
@@ -297,6 +288,8 @@ class LocalGroup:
     """TorchFT's quorum id, if known."""
     inferred: bool = False
     """Whether there may be more members than these."""
+    owner: int = NONE
+    """The only rank that knows it, if it cannot be matched with a group of its peers."""
 
 
 def groups_of(keys: Sequence[GroupKey], config: Any) -> tuple[LocalGroup, ...]:
@@ -387,14 +380,13 @@ def _group_number(value: Any) -> int:
 
 def place_statuses(
     seen: tuple[LocalGroup, ...], status: Mapping[int, GroupStatus]
-) -> tuple[tuple[LocalGroup, ...], dict[int, GroupStatus], int]:
-    """Groups with `pg_id` where known, statuses by group, and how many statuses have no group.
+) -> tuple[tuple[LocalGroup, ...], dict[int, GroupStatus]]:
+    """Groups with `pg_id` where known, and statuses by group, as far as they have one.
 
-    `pg_status` identifies groups by pg_id and `pg_config` by name; entries have both. For groups
-    without entries both count up in the order in which the process made its groups, if torch
-    numbered the names, and every group with a status is configured (NCCL's communicator is made
-    before its first entry). So between two groups known from entries, if there are as many names
-    as pg_ids, they are matched in order; if the numbers differ, none is matched.
+    `pg_status` identifies groups by pg_id and `pg_config` by name; entries have both. Both count up
+    in the order in which the process made its groups, if torch numbered the names. So between two
+    groups known from entries, if there are as many names as pg_ids, they are matched in order; if
+    the numbers differ, none is matched.
     """
     by_id = {group.pg_id: index for index, group in enumerate(seen) if group.pg_id != NONE}
     waiting = sorted(pg_id for pg_id in status if pg_id not in by_id)
@@ -405,7 +397,7 @@ def place_statuses(
         changed[index] = replace(changed[index], pg_id=pg_id)
     by_id |= guessed
     placed = {by_id[pg_id]: head for pg_id, head in status.items() if pg_id in by_id}
-    return tuple(changed), placed, len(status) - len(placed)
+    return tuple(changed), placed
 
 
 def _in_order(
@@ -418,24 +410,23 @@ def _in_order(
     names = [group.name for group in seen]
     if len(set(names)) < len(names) or not all(name.isdecimal() for name in names):
         return {}
-    numbered = sorted((pg_id, int(names[index])) for pg_id, index in by_id.items())
-    if any(a[1] >= b[1] for a, b in pairwise(numbered)):
+    ids = sorted(by_id)
+    between = [int(names[by_id[pg_id]]) for pg_id in ids]
+    if between != sorted(set(between)):
         return {}
-    bounds = [(-1, -1), *numbered, (1 << 62, 1 << 62)]
-    guessed: dict[int, int] = {}
+    unplaced = grouped((bisect_left(ids, pg_id), pg_id) for pg_id in waiting)
     idle = sorted(idle, key=lambda index: int(names[index]))
-    numbers = [int(names[index]) for index in idle]
-    for (low_id, low), (high_id, high) in pairwise(bounds):
-        ids = waiting[bisect_right(waiting, low_id) : bisect_left(waiting, high_id)]
-        between = idle[bisect_right(numbers, low) : bisect_left(numbers, high)]
-        if len(ids) == len(between):
-            guessed.update(zip(ids, between, strict=True))
-    return guessed
+    fitting = grouped((bisect_left(between, int(names[index])), index) for index in idle)
+    return {
+        pg_id: index
+        for at, some in unplaced.items()
+        if len(some) == len(fitting.get(at, ()))
+        for pg_id, index in zip(some, fitting[at], strict=True)
+    }
 
 
 # -- one dump ----------------------------------------------------------------------------------
 
-MAX_JSON: Final = 128 << 20
 MAX_CONTAINERS: Final = 4_000_000
 """An empty one takes 2 bytes there, and 70 in memory; 20,000 entries with call stacks of 30 have
 700,000."""
@@ -451,14 +442,11 @@ class Dump:
     """One rank's record."""
 
     backend: Backend
-    version: str
     only_active: bool
     dropped: int
     groups: tuple[LocalGroup, ...]
     status: Mapping[int, GroupStatus]
     """By index into `groups`."""
-    unplaced: int
-    """Statuses that could not be assigned to a group."""
     payloads: tuple[Payload, ...]
     sites: tuple[str, ...]
     columns: Mapping[str, NDArray[Any]]
@@ -471,8 +459,7 @@ class Dump:
     @property
     def newest_ns(self) -> int:
         """The latest time in it."""
-        names = ("created_ns", "started_ns", "completed_ns")
-        return max((int(self.columns[name].max(initial=NONE)) for name in names), default=NONE)
+        return max(int(self.columns[name].max(initial=NONE)) for name in MOMENTS)
 
 
 def decode(data: bytes) -> Mapping[str, Any]:
@@ -494,16 +481,12 @@ def decode(data: bytes) -> Mapping[str, Any]:
 
 
 def _json(data: bytes) -> Any:
-    if len(data) > MAX_JSON:
-        raise FlightRecordError(f"JSON of {len(data)} bytes; at most {MAX_JSON} are read")
     if data.count(b"{") + data.count(b"[") > MAX_CONTAINERS:
         raise FlightRecordError(f"JSON of more than {MAX_CONTAINERS:,} objects and lists")
     try:
         return json.loads(data)
-    except json.JSONDecodeError as exc:
-        raise FlightRecordError(f"broken JSON: {exc}") from exc
     except (ValueError, RecursionError, MemoryError) as exc:
-        raise FlightRecordError(f"broken JSON: {type(exc).__name__}") from exc
+        raise FlightRecordError(f"broken JSON: {exc}") from exc
 
 
 def read(data: Mapping[str, Any]) -> Dump:
@@ -518,14 +501,14 @@ def read(data: Mapping[str, Any]) -> Dump:
     if version.partition(".")[0] != "2" and "pg_config" not in data and "entries" not in data:
         raise FlightRecordError(f"not a flight record that can be read: schema {version[:20]!r}")
     try:
-        return _read(data, version)
+        return _read(data)
     except FlightRecordError:
         raise
     except ODD as exc:
         raise FlightRecordError(f"not a flight record: {type(exc).__name__}: {exc}"[:200]) from exc
 
 
-def _read(data: Mapping[str, Any], version: str) -> Dump:
+def _read(data: Mapping[str, Any]) -> Dump:
     rows = data.get("entries")  # the key is absent when nothing was recorded
     if rows is not None and not isinstance(rows, list | tuple):
         raise FlightRecordError(f"entries are a list, not a {type(rows).__name__}")
@@ -536,7 +519,7 @@ def _read(data: Mapping[str, Any], version: str) -> Dump:
     seen = groups_of(keys, data.get("pg_config"))
     # gloo counts sends, receives and barriers' parts too: not comparable between peers
     raw = {} if backend is Backend.GLOO else statuses(data.get("pg_status"))
-    seen, status, unplaced = place_statuses(seen, raw)
+    seen, status = place_statuses(seen, raw)
     # torchcomms: no status, and groups described by backend name
     shared_count = {desc for _, desc, _ in keys} == writers != set() and not data.get("pg_status")
     if shared_count:  # its communicators have names, but all the same description
@@ -546,16 +529,14 @@ def _read(data: Mapping[str, Any], version: str) -> Dump:
     active = _only_active(columns, raw)
     spread_coalesced(columns, payloads)
     if active:
-        close_finished_batches(columns, payloads, status)
+        close_finished_batches(columns, payloads, seen, status)
     first = columns["record"][:1]
     return Dump(
         backend=backend,
-        version=version,
         only_active=active,
         dropped=0 if active or not len(first) else max(0, int(first[0])),
         groups=seen,
         status=status,
-        unplaced=unplaced,
         payloads=payloads,
         sites=sites,
         columns=columns,
@@ -628,7 +609,7 @@ def with_generation(dump: Dump, generation: int) -> Dump:
 # -- torchcomms' one count of all calls --------------------------------------------------------
 
 _COMMON: Final = 0.5
-"""Share of a group's numbers that both records must have where they overlap."""
+"""Share of a group's numbers that all records must have where they overlap."""
 UNCOUNTED: Final = (
     "torchcomms counts the calls of all its communicators together, its oldest entries are "
     "overwritten, and ranks make different calls: they cannot be compared; a larger "
@@ -639,12 +620,9 @@ UNCOUNTED: Final = (
 def count_by_group(dumps: Sequence[Dump]) -> tuple[list[Dump], str | None]:
     """The same dumps, numbered within each group, and the reason if something was left out.
 
-    Ranks are compared by the number of a call in its group. If all recorders still have their
-    rank's first call, calls are counted again, group by group. Otherwise the common numbers stay:
-    they agree between ranks that make the same calls overall (each has a communicator of every
-    kind). That is checked, because a pipeline's ranks do not. If the check fails, torchcomms'
-    records cannot be compared and are left out. (Format: torchcomms 2026-08,
-    hooks/fr/FlightRecorder.cpp.)
+    If all recorders still have their rank's first call, calls are counted again, group by group.
+    Otherwise the common numbers stay if ranks agree in them: those of a pipeline do not, and their
+    records are left out. (Format: torchcomms 2026-08, hooks/fr/FlightRecorder.cpp.)
     """
     torchcomms = [dump for dump in dumps if dump.shared_count]
     if all(dump.dropped == 0 for dump in torchcomms):
@@ -670,20 +648,14 @@ def _counted(dump: Dump) -> Dump:
 
 
 def _agree(dumps: Iterable[Dump]) -> bool:
-    """Whether records have most of each group's numbers in common.
-
-    There may be thousands, so not every pair is compared: in order of their first numbers, each
-    is compared with the next and with the last, which overlaps the others least.
-    """
-    by_name = grouped(pair for dump in dumps for pair in _numbers(dump).items())
-    for same in by_name.values():
-        same.sort(key=lambda numbers: (int(numbers[0]), int(numbers[-1])))
-    return all(
-        _overlap(numbers, other)
-        for same in by_name.values()
-        for numbers, following in pairwise(same)
-        for other in (following, same[-1])
-    )
+    """Whether all records have most of each group's numbers in common, where they overlap."""
+    for same in grouped(pair for dump in dumps for pair in _numbers(dump).items()).values():
+        first, last = max(seq[0] for seq in same), min(seq[-1] for seq in same)
+        sides = [seq[(seq >= first) & (seq <= last)] for seq in same]
+        most = max(map(len, sides))
+        if not most or len(reduce(np.intersect1d, sides)) < _COMMON * most:
+            return False
+    return True
 
 
 def _numbers(dump: Dump) -> Mapping[str, NDArray[Any]]:
@@ -694,13 +666,6 @@ def _numbers(dump: Dump) -> Mapping[str, NDArray[Any]]:
         for at, group in enumerate(dump.groups)
         if (own & (columns["group"] == at)).any()
     }
-
-
-def _overlap(a: NDArray[Any], b: NDArray[Any]) -> bool:
-    first, last = max(a[0], b[0]), min(a[-1], b[-1])
-    sides = [x[(x >= first) & (x <= last)] for x in (a, b)]
-    most = max(map(len, sides))
-    return bool(most) and len(np.intersect1d(*sides)) >= _COMMON * most
 
 
 # -- the job of many dumps ---------------------------------------------------------------------
@@ -718,20 +683,6 @@ class Record:
     path: str = ""
 
 
-class _Key(NamedTuple):
-    """What identifies one group of the job."""
-
-    name: str
-    members: tuple[int, ...]
-    """Empty if unknown."""
-    age: int
-    generation: int | None
-    inferred: bool = False
-    """Whether there may be more members."""
-    owner: int = NONE
-    """The only rank that knows it, if it cannot be matched with a group of its peers."""
-
-
 def assemble(
     records: Iterable[Record],
     *,
@@ -745,24 +696,21 @@ def assemble(
     `members` gives the global ranks of groups, by name or description, where the records do not;
     `gaps` are ranks missing from the records' numbers.
 
-    A rank's groups are matched with its peers' by name and members, because pg_ids and record ids
-    count within a process and names may be used twice (each replica group of TorchFT has its own
-    group "0"). A rank that does not know the members takes the one group of that name that
-    includes it; if there is none, the group is inferred from the ranks that have entries in it.
-    The result does not depend on the order of the records.
+    A rank's groups are matched with its peers' by name and members: pg_ids count within a process,
+    and each replica group of TorchFT has its own group "0". A rank that does not know the members
+    takes the one group of that name that includes it; if there is none, the group is inferred from
+    the ranks that have entries in it.
     """
     ordered = sorted(records, key=lambda record: record.rank)
     dumps, uncounted = count_by_group([record.dump for record in ordered])
-    ordered = [replace(r, dump=read) for r, read in zip(ordered, dumps, strict=True)]
-    shifted = _global_members(ordered)
-    complaints = [*problems, *_unplaced(ordered)]
+    ordered = [_in_the_job(replace(r, dump=read)) for r, read in zip(ordered, dumps, strict=True)]
+    complaints = [*problems]
     complaints += [] if uncounted is None else [Problem(ordered[0].path, uncounted)]
     read = {problem.rank for problem in complaints if problem.rank is not None}
     read.update(record.rank for record in ordered)
-    ranks = set[int]().union(*{members for listed in shifted for members in listed})
-    ranks |= read.union(range(world_size or 0))
+    ranks = read.union(*{g.members for r in ordered for g in r.dump.groups}, range(world_size or 0))
     expected = tuple(sorted(ranks.union(gaps)))
-    keys = _keys(ordered, shifted, dict(members or {}), expected if world_size else ())
+    keys = _keys(ordered, members or {}, expected if world_size else ())
     places, groups = _groups(ordered, keys, expected)
     columns, payloads, sites = _columns(ordered, places, groups)
     return Job(
@@ -777,74 +725,53 @@ def assemble(
     )
 
 
-def _global_members(records: Sequence[Record]) -> list[list[tuple[int, ...]]]:
-    """Members of each local group of each record, as global ranks.
+def _in_the_job(record: Record) -> Record:
+    """The record with the members of its groups as global ranks.
 
     Under TorchFT each replica group is its own world with ranks counted from 0, while the file's
     name has the rank in the whole job: except in the first replica group, that rank is not in its
     world. (Torch's `transform_ft` needs the size of a replica group as an option.)
     """
-    shifted = []
-    for record in records:
-        shift = _shift(record)
-        shifted.append(
-            [
-                tuple(rank + shift for rank in group.members)
-                if shift and record.rank not in group.members
-                else group.members
-                for group in record.dump.groups
-            ]
-        )
-    return shifted
-
-
-def _shift(record: Record) -> int:
-    for group in record.dump.groups:
-        size = len(group.members)
-        if group.desc == _WORLD and 0 < size <= record.rank and group.members == tuple(range(size)):
-            return record.rank - record.rank % size
-    return 0
+    here, groups = record.rank, record.dump.groups
+    worlds = (g.members for g in groups if g.desc == _WORLD and 0 < len(g.members) <= here)
+    shift = next((here - here % len(w) for w in worlds if w == tuple(range(len(w)))), 0)
+    if not shift:
+        return record
+    groups = tuple(
+        g if here in g.members else replace(g, members=tuple(r + shift for r in g.members))
+        for g in groups
+    )
+    return replace(record, dump=replace(record.dump, groups=groups))
 
 
 def _keys(
     records: Sequence[Record],
-    shifted: Sequence[Sequence[tuple[int, ...]]],
     supplied: Mapping[str, Sequence[int]],
     world: tuple[int, ...],
-) -> list[list[_Key]]:
-    first = [
-        [
-            _key(group, members or _supplied(group, supplied, world), record.rank)
-            for group, members in zip(record.dump.groups, listed, strict=True)
-        ]
-        for record, listed in zip(records, shifted, strict=True)
-    ]
-    named: dict[tuple[str, int], dict[_Key, None]] = {}
-    for key in {key: None for keys in first for key in keys if key.members}:
-        named.setdefault((key.name, key.age), {})[key] = None
+) -> list[list[LocalGroup]]:
+    first = [[_key(g, r.rank, supplied, world) for g in r.dump.groups] for r in records]
+    distinct = dict.fromkeys(key for keys in first for key in keys if key.members)
+    named = grouped(((key.name, key.age), key) for key in distinct)
     return [
         [_adopt(key, record.rank, named) for key in keys]
         for record, keys in zip(records, first, strict=True)
     ]
 
 
-def _supplied(
-    group: LocalGroup, supplied: Mapping[str, Sequence[int]], world: tuple[int, ...]
-) -> tuple[int, ...]:
-    for name in (group.name, group.desc):
-        if name in supplied:
-            return tuple(supplied[name])
-    return world if group.desc == _WORLD else ()
-
-
-def _key(group: LocalGroup, members: tuple[int, ...], rank: int) -> _Key:
-    if members or group.name:
-        return _Key(group.name, members, group.age, group.generation, group.inferred)
+def _key(
+    group: LocalGroup, rank: int, supplied: Mapping[str, Sequence[int]], world: tuple[int, ...]
+) -> LocalGroup:
+    """What identifies a group in the job: all but what only this process calls it."""
+    usual = world if group.desc == _WORLD else ()
+    members = group.members or tuple(supplied.get(group.name, supplied.get(group.desc, usual)))
     # no name, and members unknown: peers' nameless groups may be different ones
-    return _Key("", (), group.age, group.generation, owner=rank)
+    owner = NONE if members or group.name else rank
+    return replace(group, desc="", pg_id=NONE, members=members, owner=owner)
 
 
-def _adopt(key: _Key, rank: int, named: Mapping[tuple[str, int], Mapping[_Key, None]]) -> _Key:
+def _adopt(
+    key: LocalGroup, rank: int, named: Mapping[tuple[str, int], Sequence[LocalGroup]]
+) -> LocalGroup:
     """The peers' group with this name and known members, if there is exactly one."""
     if key.members or key.owner != NONE:
         return key
@@ -855,11 +782,11 @@ def _adopt(key: _Key, rank: int, named: Mapping[tuple[str, int], Mapping[_Key, N
 
 
 def _groups(
-    records: Sequence[Record], keys: Sequence[Sequence[_Key]], expected: Sequence[int]
+    records: Sequence[Record], keys: Sequence[Sequence[LocalGroup]], expected: Sequence[int]
 ) -> tuple[list[list[int]], tuple[Group, ...]]:
     """For each record the indices of its local groups, and the groups of the job."""
-    desc: dict[_Key, str] = {}
-    seen: dict[_Key, list[int]] = {}
+    desc: dict[LocalGroup, str] = {}
+    seen: dict[LocalGroup, list[int]] = {}
     for record, listed in zip(records, keys, strict=True):
         for group, key in zip(record.dump.groups, listed, strict=True):
             desc[key] = desc.get(key) or group.desc
@@ -882,7 +809,7 @@ def _groups(
     return [[index[key] for key in listed] for listed in keys], named
 
 
-def _order(key: _Key) -> tuple[Any, ...]:
+def _order(key: LocalGroup) -> tuple[Any, ...]:
     number = int(key.name) if key.name.isdecimal() and len(key.name) < 19 else 1 << 62
     generation = NONE if key.generation is None else key.generation
     return number, key.name, -generation, key.age, key.members, key.owner
@@ -911,7 +838,6 @@ def _info(record: Record, index: Sequence[int]) -> RankInfo:
     return RankInfo(
         rank=record.rank,
         backend=dump.backend,
-        version=dump.version,
         only_active=dump.only_active,
         dropped=dump.dropped,
         status={index[local]: status for local, status in sorted(dump.status.items())},
@@ -931,8 +857,8 @@ def _columns(
     for record, size, index in zip(records, sizes, places, strict=True):
         dump, rows = record.dump, slice(end, end + size)
         end += size
-        for name, column in dump.columns.items():
-            columns[name][rows] = column
+        for name, values in dump.columns.items():
+            columns[name][rows] = values
         columns["rank"][rows] = record.rank
         columns["group"][rows] = _renumbered(dump.columns["group"], index)
         columns["payload"][rows] = _renumbered(
@@ -970,17 +896,3 @@ def _peers(
         peers[own[inside]] = np.array(members, np.int32)[peers[own[inside]]]
         peers[own[~inside]] = NONE
     return peers
-
-
-def _unplaced(records: Sequence[Record]) -> list[Problem]:
-    lost = [record for record in records if record.dump.unplaced]
-    if not lost:
-        return []
-    named = ", ".join(str(record.rank) for record in lost[:8])
-    more = " ..." if len(lost) > 8 else ""
-    return [
-        Problem(
-            lost[0].path,
-            f"pg_status of groups without entries cannot be given to a group (ranks {named}{more})",
-        )
-    ]

@@ -69,15 +69,23 @@ class DumpFile:
     file: str
     member: str | None = None
     size: int = 0
-    rank: int | None = None
-    """From the file's name; a WorkerServer's answer contains its rank."""
-    quorum: int | None = None
     named: bool = False
     """Whether the user named this file itself: then it must be a record."""
     whose: RankName | None = None
     """The rank according to the evidence bundle's manifest."""
     taken_ns: int | None = None
     """When it was answered, according to the manifest; Unix time."""
+
+    @property
+    def rank(self) -> int | None:
+        """From the file's name; a WorkerServer's answer contains its rank."""
+        return rank_of(self.path.rpartition("/")[2])
+
+    @property
+    def quorum(self) -> int | None:
+        """From the folder's name."""
+        match = _QUORUM.search(self.path.rpartition("/")[0])
+        return None if match is None else int(match[1])
 
     @property
     def prefix(self) -> str:
@@ -103,11 +111,10 @@ class DumpFile:
             FlightRecordError: unreadable or too large.
         """
         try:
-            if bundle is None or self.member is None:
-                data = _whole(self.file)
-            else:
-                with bundle.open(self.member) as file:
-                    data = file.read(MAX_FILE + 1)
+            with (
+                open(self.file, "rb") if bundle is None else bundle.open(self.member or "") as file
+            ):
+                data = file.read(MAX_FILE + 1)
         except OSError as exc:
             raise FlightRecordError(exc.strerror or str(exc)) from exc
         except BROKEN_ZIP as exc:
@@ -115,17 +122,6 @@ class DumpFile:
         if len(data) > MAX_FILE:
             raise FlightRecordError(f"more than {MAX_FILE} bytes")
         return data
-
-
-def _whole(path: str) -> bytes:
-    """All of a file, or a little more than is allowed.
-
-    `MAX_FILE` is not requested at once: that much memory would be mapped again for each file.
-    """
-    with open(path, "rb") as file:
-        size = min(os.fstat(file.fileno()).st_size, MAX_FILE)
-        data = file.read(size + 1)
-        return data + file.read(MAX_FILE + 1 - len(data)) if len(data) > size else data
 
 
 class TooMuchError(Exception):
@@ -191,27 +187,9 @@ def _in_file(path: Path, *, named: bool) -> Iterator[DumpFile]:
         if sum(info.file_size for info in members) > MAX_ZIP:
             raise ValueError(f"a zip of more than {MAX_ZIP >> 30} GiB")
         for info in members:
-            yield _source(
-                f"{path}/{info.filename}", str(path), info.file_size, member=info.filename
-            )
+            yield DumpFile(f"{path}/{info.filename}", str(path), info.filename, info.file_size)
     else:
-        yield _source(str(path), str(path), status.st_size, named=named)
-
-
-def _source(
-    name: str, file: str, size: int, *, member: str | None = None, named: bool = False
-) -> DumpFile:
-    folder, _, last = name.rpartition("/")
-    quorum = _QUORUM.search(folder)
-    return DumpFile(
-        path=name,
-        file=file,
-        member=member,
-        size=size,
-        rank=rank_of(last),
-        quorum=None if quorum is None else int(quorum[1]),
-        named=named,
-    )
+        yield DumpFile(str(path), str(path), size=status.st_size, named=named)
 
 
 def rank_of(name: str) -> int | None:
@@ -539,8 +517,8 @@ def load(
 def _dated(info: RankInfo, last_ns: int) -> RankInfo:
     """`info` dated by its file, where nothing else says when the record was written.
 
-    A copy may be dated later, so the date is an upper bound. It is ignored if it is hours after
-    all times in the records. Members of a zip have no time zone and get no date.
+    A copy may be dated later: a date hours after all times in the records is ignored. Members of a
+    zip have no time zone and get no date.
     """
     if info.taken_ns != NONE or not info.path:
         return info

@@ -10,7 +10,7 @@ import numpy as np
 
 from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.verdict import Confidence
-from lightkeeper.monitor.model.wording import listed, plural
+from lightkeeper.monitor.model.wording import listed, plural, seconds
 from lightkeeper.monitor.records.job import CollectiveState, Job
 from lightkeeper.monitor.records.waits import Graph, Index, StuckCollective
 
@@ -138,16 +138,6 @@ def call(index: Index, row: int) -> str:
     return f"{index.op(row)} {sequence} of {index.job.groups[group].label}{site(index, row)}"
 
 
-def span(ns: int) -> str:
-    """`0.4 s`, `31 s`, `12 min`, `1.5 h`."""
-    seconds = ns / 1e9
-    if seconds < 10:
-        return f"{max(seconds, 0):.1f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
 def waiting(index: Index, stuck: StuckCollective, where: str = "") -> str:
     """`ranks 0 and 1 wait in all_reduce 12 of dp at train.py:66 (step) for 31 s`; also which ranks
     left, and how. `where` stands for the collective if it was named before.
@@ -167,7 +157,7 @@ def waiting(index: Index, stuck: StuckCollective, where: str = "") -> str:
         spans = (index.stayed_ns(row) if failed else _age_ns(index, row) for row in chosen)
         longest_ns = max((ns for ns in spans if ns is not None), default=None)
         did = "waited" if failed else plural(who, "waits", "wait")
-        long = "" if longest_ns is None else f" for {span(longest_ns)}"
+        long = "" if longest_ns is None else f" for {seconds(max(longest_ns, 0) / 1e9)}"
         end = " and left by a timeout or an error" if failed else ""
         parts.append(f"{ranks_listed(job, who)} {did} {where}{site(index, chosen[0])}{long}{end}")
     return "; ".join(parts)
@@ -196,9 +186,10 @@ def last_call(index: Index, ranks: Sequence[int]) -> str:
         return ""
     if len({tuple(int(columns[c][row]) for c in ("group", "seq", "payload")) for row in rows}) > 1:
         return ""
-    ages = [age for row in rows if (age := _age_ns(index, row)) is not None]
+    ages_s = [max(ns, 0) / 1e9 for row in rows if (ns := _age_ns(index, row)) is not None]
     whose = plural(ranks, "its", "their")
-    when = f", {span(max(ages))} before {plural(ranks, 'its dump', 'their dumps')}" if ages else ""
+    dumps = plural(ranks, "its dump", "their dumps")
+    when = f", {seconds(max(ages_s))} before {dumps}" if ages_s else ""
     return f" {whose.capitalize()} last call was {call(index, rows[0])}{when}."
 
 

@@ -110,8 +110,6 @@ class RankInfo:
 
     rank: int
     backend: Backend = Backend.UNKNOWN
-    version: str = ""
-    """Of the schema, as recorded: `2.10`."""
     only_active: bool = False
     """Whether completed entries were left out when it was written (stated or evident)."""
     dropped: int = 0

@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from operator import is_
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -50,29 +49,6 @@ from lightkeeper.monitor.records.signature import (
     payload_of,
 )
 from lightkeeper.worker_server.wire import ACROSS, RING_CALLS, FlightRecord, RingEntry
-
-
-def collectives(record: FlightRecord) -> tuple[RingEntry, ...]:
-    """The ring without point-to-point operations, and only the newest group of each name.
-
-    Sequence ids that start again belong to a new process group of the same name.
-
-    Raises:
-        FlightRecordError: a sequence id below 1.
-    """
-    calls = [entry for entry in record.ring if op_name(entry.op) not in POINT_TO_POINT]
-    last: dict[str, int] = {}
-    begins: dict[str, int] = {}
-    for at, entry in enumerate(calls):
-        if entry.seq < 1:
-            raise FlightRecordError(
-                f"ring of {record.identity.rank}: sequence {entry.seq} of {entry.group!r}"
-            )
-        if entry.seq <= last.get(entry.group, 0):
-            begins[entry.group] = at
-        last[entry.group] = entry.seq
-    return tuple(call for at, call in enumerate(calls) if at >= begins.get(call.group, 0))
-
 
 # -- rows of one answer ------------------------------------------------------------------------
 
@@ -131,6 +107,11 @@ class RankRecord:
     """Torch's record ids that belong to no entry of the ring."""
 
     @cached_property
+    def ring_groups(self) -> frozenset[GroupKey]:
+        """Groups whose collectives the ring has."""
+        return frozenset(row.group for row in self.ring if not row.p2p)
+
+    @cached_property
     def torch(self) -> tuple[RingRow, ...]:
         """Torch's records as rows."""
         owners = rows_by_torch_id(self.ring)
@@ -138,6 +119,11 @@ class RankRecord:
 
 
 # -- torch's record in the ring's groups -------------------------------------------------------
+
+_AS_THEY_ARE: Final = (
+    "seq", "op_id", "record", "state", "p2p", "thread", "blocking", "created_ns", "started_ns",
+    "completed_ns",
+)  # fmt: skip
 
 
 def rows_of_dump(
@@ -152,41 +138,34 @@ def rows_of_dump(
     }
     rows = []
     for at, record in enumerate(columns["record"]):
-        own, number = owners.get(record), columns["site"][at]
-        # torch's own site first: calls that the ring no longer has have no other
-        site = dump.sites[number] if number != NONE else None if own is None else own.site
-        payload = dump.payloads[columns["payload"][at]]
-        if own is not None:
-            payload = replace(payload, reduce_op=own.payload.reduce_op, root=own.payload.root)
-        state = CollectiveState(columns["state"][at])
-        if own is not None and (
-            own.state is CollectiveState.FAILED or state is CollectiveState.UNKNOWN
-        ):
-            state = own.state
-        members, peer = dump.groups[columns["group"][at]].members, columns["peer"][at]
-        rows.append(
-            RingRow(
-                group=groups[columns["group"][at]],
-                seq=columns["seq"][at],
-                payload=payload,
-                state=state,
-                op_id=columns["op_id"][at],
-                record=record,
-                site=site,
-                p2p=columns["p2p"][at],
-                # a group rank as a rank of the replica group
-                peer=members[peer] if peer != NONE and peer < len(members) else NONE,
-                thread=threads.get(columns["thread"][at], NONE)
-                if threads
-                else columns["thread"][at],
-                blocking=own is not None and own.blocking,
-                created_ns=columns["created_ns"][at],
-                started_ns=columns["started_ns"][at],
-                completed_ns=columns["completed_ns"][at],
-                torch_ids=(record,),
-            )
+        said = {name: columns[name][at] for name in _AS_THEY_ARE}
+        if threads:
+            said["thread"] = threads.get(said["thread"], NONE)
+        group, site, peer = (columns[name][at] for name in ("group", "site", "peer"))
+        members = dump.groups[group].members
+        row = RingRow(
+            **{**said, "state": CollectiveState(said["state"])},
+            group=groups[group],
+            payload=dump.payloads[columns["payload"][at]],
+            site=None if site == NONE else dump.sites[site],
+            # a group rank as a rank of the replica group
+            peer=members[peer] if peer != NONE and peer < len(members) else NONE,
+            torch_ids=(record,),
         )
+        rows.append(_completed_by(owners[record], row) if record in owners else row)
     return tuple(rows)
+
+
+def _completed_by(own: RingRow, row: RingRow) -> RingRow:
+    """Torch's row with what only the ring's knows."""
+    by_ring = own.state is CollectiveState.FAILED or row.state is CollectiveState.UNKNOWN
+    return replace(
+        row,
+        payload=replace(row.payload, reduce_op=own.payload.reduce_op, root=own.payload.root),
+        state=own.state if by_ring else row.state,
+        site=row.site or own.site,  # torch's also has calls that the ring has forgotten
+        blocking=own.blocking,
+    )
 
 
 def matched_groups(
@@ -225,13 +204,14 @@ def split_by_backend(
     taken: set[GroupKey] = set()
     renamed = []
     for keys, dump in zip(homes, dumps, strict=True):
-        plain = [key._replace(places=()) for key in keys]
-        apart_keys = (
-            key._replace(name=f"{key.name}.{dump.backend.name.lower()}") if of in taken else key
-            for key, of in zip(keys, plain, strict=True)
+        served = f".{dump.backend.name.lower()}"
+        renamed.append(
+            tuple(
+                key._replace(name=key.name + served) if key._replace(places=()) in taken else key
+                for key in keys
+            )
         )
-        renamed.append(tuple(apart_keys))
-        taken.update(plain)
+        taken.update(key._replace(places=()) for key in keys)
     return renamed
 
 
@@ -360,13 +340,10 @@ def check(record: FlightRecord) -> None:
 
 def _taken(ring: Iterable[RingEntry], dumps: Iterable[Dump], otherwise: int) -> int:
     """The time from which ages count: torch makes its entry just after the ring."""
-    created = {
-        number: moment
-        for dump in dumps
-        for number, moment in zip(
-            dump.columns["record"].tolist(), dump.columns["created_ns"].tolist(), strict=True
-        )
-    }
+    created: dict[int, int] = {}
+    for dump in dumps:
+        pairs = (dump.columns[name].tolist() for name in ("record", "created_ns"))
+        created.update(zip(*pairs, strict=True))
     guesses = [
         created[number] + int(entry.enter_age_s * _NS)
         for entry in ring
@@ -399,6 +376,22 @@ def _keyed(record: FlightRecord) -> Iterable[tuple[RingEntry, GroupKey]]:
         places = record.members.get(entry.group, ())
         base = _COPY.sub("", entry.group) if places else entry.group
         yield entry, GroupKey(base, tuple(places), entry.quorum, age)
+
+
+def collectives(record: FlightRecord) -> tuple[RingEntry, ...]:
+    """The ring without point-to-point operations, and only the newest group of each name.
+
+    Raises:
+        FlightRecordError: a sequence id below 1.
+    """
+    calls = [pair for pair in _keyed(record) if op_name(pair[0].op) not in POINT_TO_POINT]
+    quorum = {entry.group: entry.quorum for entry, _ in calls}
+    for entry, _ in calls:
+        if entry.seq < 1:
+            raise FlightRecordError(
+                f"ring of {record.identity.rank}: sequence {entry.seq} of {entry.group!r}"
+            )
+    return tuple(e for e, key in calls if not key.age and e.quorum == quorum[e.group])
 
 
 def _ring_row(
@@ -474,7 +467,7 @@ def _close_unwaited(rows: Sequence[RingRow], ring: Sequence[RingEntry]) -> list[
 
     Its missing exit may only mean that nobody called wait(); a group's work is done in order.
     """
-    last: dict[_Stream, int] = {}
+    last: dict[tuple[Any, ...], int] = {}
     for row in rows:
         if row.state is CollectiveState.COMPLETED:
             last[_stream(row)] = max(row.seq, last.get(_stream(row), 0))
@@ -488,10 +481,7 @@ def _close_unwaited(rows: Sequence[RingRow], ring: Sequence[RingEntry]) -> list[
     ]
 
 
-_Stream = tuple[GroupKey, str, int, int]
-
-
-def _stream(row: RingRow) -> _Stream:
+def _stream(row: RingRow) -> tuple[Any, ...]:
     """What is counted together: a group's collectives, or its transfers of one kind with one peer
     and tag.
     """
@@ -502,19 +492,14 @@ def _batched(rows: Sequence[RingRow], ring: Sequence[RingEntry]) -> Iterable[Rin
     """Transfers that one line posts one after the other get the op id of the first: they are one
     operation, such as `batch_isend_irecv`, and the rank waits for all of them.
     """
-    before: RingEntry | None = None
+    before: tuple[Any, ...] | None = None
     op_id = NONE
     for row, entry in zip(rows, ring, strict=True):
+        line = (entry.group, entry.site, entry.thread, entry.attempt)
         posted = row.p2p and entry.is_async
-        same = (
-            posted
-            and before is not None
-            and (before.group, before.site, before.thread, before.attempt)
-            == (entry.group, entry.site, entry.thread, entry.attempt)
-            and entry.id == (before.id or 0) + 1
-        )
+        same = posted and before == (*line, row.op_id)
         op_id = op_id if same else row.op_id
-        before = entry if posted else None
+        before = (*line, row.op_id + 1) if posted else None
         yield replace(row, op_id=op_id) if same else row
 
 
@@ -537,10 +522,9 @@ def bounded(record: FlightRecord) -> FlightRecord:
     Raises:
         FlightRecordError: no program can have made this record.
 
-    No rank may hold up a tick, so a record has at most as many entries as its recorders keep: of a
-    longer one only the newest are used, as if the recorder had overwritten the others. A record
-    that no program can have made is garbage: it is not read, and the other ranks are judged
-    without it. Within these bounds no record takes longer than that of a rank with many calls.
+    No rank may hold up a tick, so of a record with more entries than its recorders keep only the
+    newest are used. One that no program can have made is garbage: the other ranks are judged
+    without it.
     """
     check(record)
     if len(record.recorders) >= _RECORDERS:
@@ -598,10 +582,6 @@ def _few(groups: Any) -> None:
 
 # -- the job of many answers -------------------------------------------------------------------
 
-_AS_THEY_ARE: Final = (
-    "seq", "op_id", "record", "state", "p2p", "thread", "blocking", "created_ns", "started_ns",
-    "completed_ns",
-)  # fmt: skip
 _WORLD: Final = "default"
 """The ring's name for a replica group's own world."""
 
@@ -652,25 +632,18 @@ def from_answers(
         problems=[*problems, *odd, *gone],
     )
     names = {number: rank_name(*place) for place, number in ranks.number.items()}
+    of_rank = {record.rank: each for each, record in zip(counted, records, strict=True)}
     infos = {
-        record.rank: replace(
-            job.ranks[record.rank], alive=answer.record.alive, taken_ns=answer.taken_ns
-        )
-        for answer, record in zip(counted, records, strict=True)
+        rank: replace(job.ranks[rank], alive=each.record.alive, taken_ns=each.taken_ns)
+        for rank, each in of_rank.items()
     }
-    hosts = {
-        record.rank: str(answer.record.identity.host)
-        for answer, record in zip(counted, records, strict=True)
-    }
+    hosts = {rank: str(each.record.identity.host) for rank, each in of_rank.items()}
     return replace(job, names=names, hosts=hosts, ranks=infos)
 
 
 def _counted(answers: Sequence[RankRecord]) -> list[RankRecord]:
     """The answers with torch's calls numbered within each group; see `count_by_group`."""
-    before = [dump for answer in answers for dump, _ in answer.dumps]
-    dumps, uncounted = count_by_group(before)
-    if all(map(is_, before, dumps)):
-        return list(answers)
+    dumps, uncounted = count_by_group([dump for answer in answers for dump, _ in answer.dumps])
     after = iter(dumps)
     return [
         replace(
@@ -705,7 +678,7 @@ def _groups_by_torch(answers: Sequence[RankRecord]) -> frozenset[tuple[str, Grou
         nccl = {key for dump, keys in answer.dumps for key in keys if dump.backend is Backend.NCCL}
         unexplained = {row.group for row in answer.torch if row.record in answer.alone}
         torch -= {row.group for row in answer.ring if _after_torch(answer, row)}
-        for key in {row.group for row in answer.ring if not row.p2p} | torch:
+        for key in answer.ring_groups | torch:
             where = _scope(answer, key)
             ring[where] = ring.get(where, True) and key in torch
             if key in nccl or key in unexplained:
@@ -762,12 +735,10 @@ def _record(
         path=answer.path,
         dump=Dump(
             backend=Backend.NCCL if Backend.NCCL in backends else backends[0],
-            version="" if not answer.dumps else answer.dumps[0][0].version,
             only_active=_only_active(answer, rows),
             dropped=answer.record.dropped,
             groups=tuple(_local(key, answer, ranks, quorums) for key in groups),
             status={groups.index(key): head for key, head in status.items()},
-            unplaced=0,
             payloads=payloads,
             sites=sites[1:],
             columns={name: np.array(listed, COLUMNS[name]) for name, listed in columns.items()},
@@ -778,14 +749,9 @@ def _record(
 
 def _rows(answer: RankRecord, by_torch: frozenset[tuple[str, GroupKey]]) -> list[RingRow]:
     """Each group's rows from the record that is used for it, in call order."""
-    ring_groups = {row.group for row in answer.ring if not row.p2p}
     ring = [row for row in answer.ring if row.p2p or _scope(answer, row.group) not in by_torch]
     sends = {row.group for row in answer.torch if row.p2p}
-    torch = [
-        row
-        for row in answer.torch
-        if row.group not in ring_groups or _scope(answer, row.group) in by_torch
-    ]
+    torch = [row for row in answer.torch if _counts(answer, row.group, by_torch)]
     rows = [row for row in ring if not (row.p2p and row.group in sends)] + torch
     if all(row.created_ns != NONE for row in rows):
         rows.sort(key=lambda row: row.created_ns)
@@ -796,17 +762,17 @@ def _status(
     answer: RankRecord, by_torch: frozenset[tuple[str, GroupKey]]
 ) -> dict[GroupKey, GroupStatus]:
     """Torch's status of the groups that use its numbers."""
-    ring_groups = {row.group for row in answer.ring if not row.p2p}
     heads = {
         keys[index]: head
         for dump, keys in answer.dumps
         for index, head in sorted(dump.status.items())
     }
-    return {
-        key: head
-        for key, head in heads.items()
-        if key not in ring_groups or _scope(answer, key) in by_torch
-    }
+    return {key: head for key, head in heads.items() if _counts(answer, key, by_torch)}
+
+
+def _counts(answer: RankRecord, key: GroupKey, by_torch: frozenset[tuple[str, GroupKey]]) -> bool:
+    """Whether torch's numbers of a group are used."""
+    return key not in answer.ring_groups or _scope(answer, key) in by_torch
 
 
 def _only_active(answer: RankRecord, rows: Sequence[RingRow]) -> bool:

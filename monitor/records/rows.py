@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final
 
@@ -11,61 +11,25 @@ from numpy.typing import NDArray
 
 from lightkeeper.monitor.records.safe_pickle import FlightRecordError
 
-_FEWEST: Final = 2
-"""`itemgetter` with a single key returns no tuple."""
 _RECENT: Final = 8
 """Recent payloads of one name that a row is compared with before its key is built."""
 MOST_WORK: Final = 1 << 22
 """Sizes and dtypes read from a pickle, which may refer to one list a million times: 0.5 s."""
-_PAYLOAD: Final = ("input_sizes", "output_sizes", "input_dtypes", "output_dtypes")
+_PAYLOAD: Final = ("profiling_name", "input_sizes", "output_sizes", "input_dtypes", "output_dtypes")
 
 PayloadKey = tuple[Any, tuple[Any, ...], tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]
 """profiling_name, sizes in and out, dtypes in and out; hashable."""
 
 
-class EntryRows:
-    """The entries, by key.
-
-    A writer normally gives all entries the same keys. They are then turned into columns at once,
-    which takes a quarter of the time of looking up each key in each entry.
-    """
-
-    def __init__(self, rows: Sequence[Any]) -> None:
-        """Keeps `rows` without a copy.
-
-        Raises:
-            FlightRecordError: an entry is not an object.
-        """
-        odd = next((row for row in rows if type(row) is not dict), None)
-        if odd is not None:
-            raise FlightRecordError(f"an entry is an object, not a {type(odd).__name__}")
-        self._rows = rows
-        self._columns = _alike(rows)
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def has(self, key: str) -> bool:
-        """Whether the first entry has `key`; true if there are no entries."""
-        return not self._rows or key in self._rows[0]
-
-    def column(self, key: str, default: Any = None) -> Sequence[Any]:
-        """The entries' values of a key; `default` for those that lack it."""
-        if self._columns is None:
-            return [row.get(key, default) for row in self._rows]
-        values = self._columns.get(key)
-        return [default] * len(self._rows) if values is None else values
+Rows = Sequence[Mapping[str, Any]]
 
 
-def _alike(rows: Sequence[dict[Any, Any]]) -> dict[Any, tuple[Any, ...]] | None:
-    """Key -> values, if all entries have the same keys."""
-    if not rows or len(rows[0]) < _FEWEST or len(set(map(len, rows))) != 1:
-        return None
+def column(rows: Rows, key: str, default: Any = None) -> list[Any]:
+    """The entries' values of a key; `default` for those that lack it."""
     try:
-        values = zip(*map(itemgetter(*rows[0]), rows), strict=True)
-    except KeyError:
-        return None
-    return dict(zip(rows[0], values, strict=True))
+        return list(map(itemgetter(key), rows))
+    except KeyError:  # a writer normally gives all entries the same keys
+        return [row.get(key, default) for row in rows]
 
 
 class _Payloads:
@@ -123,16 +87,14 @@ def _check(key: PayloadKey) -> None:
         raise FlightRecordError("dtypes are texts")
 
 
-def payload_numbers(rows: EntryRows) -> tuple[NDArray[np.int32], tuple[PayloadKey, ...]]:
+def payload_numbers(rows: Rows) -> tuple[NDArray[np.int32], tuple[PayloadKey, ...]]:
     """For each entry the number of its payload, and the payloads by number.
 
     Raises:
         FlightRecordError: a value is malformed, or there are far too many.
         TypeError, KeyError: the same, but raised by Python itself.
     """
-    if len(rows) and not rows.has("profiling_name"):
-        raise FlightRecordError("an entry has no profiling_name")
     payloads = _Payloads()
-    columns = (rows.column("profiling_name"), *(rows.column(key) for key in _PAYLOAD))
+    columns = (column(rows, key) for key in _PAYLOAD)
     numbers = [payloads.of(row) for row in zip(*columns, strict=True)]
     return np.array(numbers, np.int32), tuple(payloads.numbers)

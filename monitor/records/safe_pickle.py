@@ -194,10 +194,6 @@ class _Plain(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> NoReturn:
         raise FlightRecordError(f"a pickle that wants to import {module}.{name} is not opened")
 
-    def persistent_load(self, pid: Any) -> NoReturn:
-        del pid
-        raise FlightRecordError("a pickle with persistent ids is not opened")
-
 
 class _Instructions(NamedTuple):
     """A pickle's instructions: where each begins, and its opcode."""

@@ -30,48 +30,22 @@ from lightkeeper.monitor.records.job import Payload
 # A family is what the backend has to move, not the function that was called. One rank in
 # `all_gather` and another in `all_gather_into_tensor` issue the same transfer and complete.
 
+_VARIANT: Final = re.compile(r"(_base|_into_tensor|_tensor|_single|_v|_oop|_coalesced){1,3}$")
+"""Endings that only say how the tensors are passed."""
 _FAMILY: Final[Mapping[str, str]] = {
     "allreduce": "all_reduce",
-    "allreduce_coalesced": "all_reduce",
-    "all_reduce_coalesced": "all_reduce",
     "sparse_all_reduce": "all_reduce_sparse",
-    "_broadcast_oop": "broadcast",
-    "_reduce_oop": "reduce",
     "allgather": "all_gather",
-    "_all_gather_base": "all_gather",
-    "_allgather_base": "all_gather",
-    "all_gather_base": "all_gather",
-    "all_gather_into_tensor": "all_gather",
-    "all_gather_into_tensor_coalesced": "all_gather",
-    "allgather_into_tensor_coalesced": "all_gather",
-    "all_gather_coalesced": "all_gather",
-    "all_gather_single": "all_gather",
-    "all_gather_v": "all_gather",
-    "_reduce_scatter_base": "reduce_scatter",
-    "reduce_scatter_base": "reduce_scatter",
-    "reduce_scatter_tensor": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter",
-    "reduce_scatter_single": "reduce_scatter",
-    "reduce_scatter_v": "reduce_scatter",
     "alltoall": "all_to_all",
-    "alltoall_base": "all_to_all",
-    "all_to_all_single": "all_to_all",
-    "all_to_all_v_single": "all_to_all",
     "all_reduce_barrier": "barrier",
     "isend": "send",
     "irecv": "recv",
     "recvanysource": "recv",
 }
-"""Recorded, lower case -> family. Names of ProcessGroupNCCL.cpp, ProcessGroupGloo.cpp,
-torchcomms and TorchFT as torch 2.13 and torchft 0.2.0 write them."""
-
-_END_OF: Final[Mapping[str, str]] = {
-    "ALLGATHER_coalesced": "all_gather",
-    "REDUCE_SCATTER_coalesced": "reduce_scatter",
-}
-"""Entries that close a coalesced operation -> family of the whole. NCCL writes an uneven
-all_gather as one `_broadcast_oop` per member, then `nccl:ALLGATHER_coalesced`; an uneven
-reduce_scatter as `_reduce_oop`s, then `nccl:REDUCE_SCATTER_coalesced`; any other group of calls
+"""Recorded, lower case, without its ending -> family. Names of ProcessGroupNCCL.cpp,
+ProcessGroupGloo.cpp, torchcomms and TorchFT as torch 2.13 and torchft 0.2.0 write them. An
+uneven all_gather of NCCL is one `_broadcast_oop` per member, then `nccl:ALLGATHER_coalesced`; an
+uneven reduce_scatter `_reduce_oop`s, then `nccl:REDUCE_SCATTER_coalesced`; any other group of calls
 ends in `nccl:coalesced`."""
 
 POINT_TO_POINT: Final = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv"})
@@ -100,8 +74,9 @@ _PEERS = re.compile(r"\S+ (?P<left>\d+)(?P<arrow>->|<-)(?P<right>\d+)")
 
 def op_name(recorded: str) -> str:
     """One name for one collective: `nccl:_all_gather_base` and `all_gather` are the same."""
-    name = recorded.rpartition(":")[2].split(" ")[0]
-    return _END_OF.get(name) or _FAMILY.get(name.lower(), name.lower())
+    name = recorded.rpartition(":")[2].split(" ")[0].lower()
+    family = _VARIANT.sub("", name.removeprefix("_"))
+    return _FAMILY.get(family, family)
 
 
 def closes_coalesced(recorded: str) -> bool:

@@ -2,16 +2,14 @@
 
 Theory of operation. The members of a group must make the same calls in the same order, and nothing
 orders two threads. So where two threads of a rank take turns in one group, every difference there
-follows from that: another op, a call too many, another order. A rank in the minority has done
-nothing wrong, so nobody is accused; a group of its own for one of the threads mends it. A group
-that one thread hands over to another once has an order, and so has one whose second thread runs
-autograd's hooks while the first one waits for them (those threads are not recorded as others).
+follows from that, and nobody is accused; a group of its own for one of the threads mends it. A
+group that one thread hands over to another once has an order, and so has one whose second thread
+runs autograd's hooks while the first one waits for them (they are not recorded as others).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -28,16 +26,12 @@ _EXPLAINED = frozenset({Fault.ORDER_INVERSION, Fault.EXTRA, Fault.SKIPPED, Fault
 """Faults of a shared group that follow from its threads, as does any that accuses nobody."""
 
 
-@dataclass(frozen=True, slots=True)
-class SharedGroup:
-    """A group that several threads of a rank use in turns."""
-
-    group: int
-    calls: Mapping[int, tuple[int, ...]]
-    """Rank -> the row of the latest call of each of its threads, in call order."""
+Shared = Mapping[int, tuple[int, ...]]
+"""A group that several threads of a rank use in turns: rank -> the row of the latest call of each
+of its threads, in call order."""
 
 
-def shared_groups(job: Job) -> dict[int, SharedGroup]:
+def shared_groups(job: Job) -> dict[int, Shared]:
     """The groups in which calls of two threads alternate or overlap, by index."""
     columns = job.columns
     rows = np.flatnonzero(~columns["p2p"] & (columns["thread"] != NONE))
@@ -48,7 +42,7 @@ def shared_groups(job: Job) -> dict[int, SharedGroup]:
         if len(turns) > 1 or (len(turns) and _overlaps(job, own, int(turns[0]))):
             last = {int(thread): int(row) for thread, row in zip(threads, own, strict=True)}
             calls.setdefault(group, {})[rank] = tuple(sorted(last.values()))
-    return {group: SharedGroup(group, by_rank) for group, by_rank in sorted(calls.items())}
+    return dict(sorted(calls.items()))
 
 
 def _overlaps(job: Job, rows: Ints, turn: int) -> bool:
@@ -68,39 +62,39 @@ def explained(shared: Collection[int], finding: Finding) -> bool:
 
 def two_threads(
     graph: Graph,
-    shared: Mapping[int, SharedGroup],
+    shared: Mapping[int, Shared],
     divergences: Sequence[Divergence],
     roots: Sequence[Finding],
 ) -> Iterable[Finding]:
     """One finding for each shared group in which calls differ or hang, in place of all that."""
-    for number, group in shared.items():
+    for number, calls in shared.items():
         here = [divergence for divergence in divergences if divergence.group == number]
         hanging = [root for root in roots if explained({number}, root)]
         if here or any(not young(graph, root.scene) for root in hanging):
             sides = (*(d.involved for d in here), *(root.tied for root in hanging))
-            yield _finding(graph, group, set(group.calls).union(*sides))
+            yield _finding(graph, number, calls, set(calls).union(*sides))
 
 
-def _finding(graph: Graph, group: SharedGroup, involved: Collection[int]) -> Finding:
+def _finding(graph: Graph, group: int, calls: Shared, involved: Collection[int]) -> Finding:
     index, job = graph.index, graph.index.job
-    shown = [(rank, rows[-3:]) for rank, rows in islice(group.calls.items(), 4)]
+    shown = [(rank, rows[-3:]) for rank, rows in islice(calls.items(), 4)]
     ranks = grouped(
         (listed(sorted({_call(index, row) for row in rows})), job.name(rank))
         for rank, rows in shown
     )
-    said = [f"in {listed(names)} they call {calls}" for calls, names in ranks.items()]
-    label = job.groups[group.group].label
-    threads = plural(group.calls, "of the rank", "of each of these ranks")
-    stuck = graph.collectives.get(group.group, ())
+    said = [f"in {listed(names)} they call {text}" for text, names in ranks.items()]
+    label = job.groups[group].label
+    threads = plural(calls, "of the rank", "of each of these ranks")
+    stuck = graph.collectives.get(group, ())
     waiting = graph.reaching(graph.front_node(number) for number in stuck)
-    latest = max(rows[-1] for rows in group.calls.values())
+    latest = max(rows[-1] for rows in calls.values())
     return Finding(
         kind=Fault.TWO_THREADS,
         reason=f"two threads use {label} in no fixed order: {'; '.join(said)}. Their calls meet "
         f"those of peers in whatever order the threads {threads} happen to run: it is the "
         "program, and no rank. Give one of the threads a process group of its own (new_group).",
         victims=tuple(sorted({*waiting, *involved})),
-        group=group.group,
+        group=group,
         sequence=int(job.columns["seq"][latest]),
         op=index.op(latest),
         evidence={

@@ -16,8 +16,6 @@ Collectives are separate nodes, so a thousand ranks in one make a thousand edges
 
 No rank gets out of a synchronising collective before all ranks are in. So what one member completed
 all members have enqueued, and all healthy members complete within milliseconds.
-
-Everything is vectorised over the job's entries, and linear in them.
 """
 
 from __future__ import annotations
@@ -54,7 +52,7 @@ def live(job: Job) -> Bools:
     unfinished = np.isin(
         state, (CollectiveState.UNKNOWN, CollectiveState.SCHEDULED, CollectiveState.STARTED)
     )
-    unfinished &= ~(_counted_out(job) | _parts_of_the_past(job) | _received(job))
+    unfinished &= ~(_parts_of_the_past(job) | _received(job))
     failed = np.flatnonzero(state == CollectiveState.FAILED)
     if len(failed):
         done = np.flatnonzero(state == CollectiveState.COMPLETED)
@@ -85,24 +83,6 @@ def _received(job: Job) -> Bools:
         elif columns["state"][row] == CollectiveState.COMPLETED:
             received.add((group, peer, rank, payload.tag, seq))
     over[[row for row, key in sent if key in received]] = True
-    return over
-
-
-def _counted_out(job: Job) -> Bools:
-    """Transfers that are over according to their group's counter.
-
-    In NCCL's records the parts of a batch never finish, and a partial record keeps nothing else of
-    a finished batch. In a group of two all transfers are one stream, which works in order.
-    """
-    columns = job.columns
-    over = np.zeros(len(job), dtype=np.bool_)
-    pairs = [number for number, group in enumerate(job.groups) if len(group.members) == 2]
-    chosen = np.flatnonzero(columns["p2p"] & np.isin(columns["group"], pairs))
-    for row in chosen.tolist():
-        info = job.ranks[int(columns["rank"][row])]
-        status = info.status.get(int(columns["group"][row]))
-        if status is not None and info.only_active and info.backend is Backend.NCCL:
-            over[row] = columns["seq"][row] <= status.completed
     return over
 
 
@@ -280,8 +260,6 @@ class Index:
     """Rank, group and sequence id -> rows of heads."""
     front: Mapping[int, tuple[int, ...]]
     """Rank -> rows in which it is stuck: one, or the parts of one coalesced operation."""
-    hidden: frozenset[int]
-    """Ranks whose counters show unfinished work that their entries do not."""
     retired: frozenset[int]
     """Groups of generations that a rank has left for a newer one."""
 
@@ -309,22 +287,20 @@ class Index:
         )
         return None if NONE in (created_ns, left_ns) else left_ns - created_ns
 
-    def transfers(self, row: int) -> Transfers | None:
-        """The stream of a point-to-point entry; None if its peer is not recorded."""
+    def place(self, row: int) -> Transfers | tuple[int, int] | None:
+        """Where an entry meets its peers': a stream of transfers, or (group, sequence).
+
+        None for a transfer whose peer is not recorded.
+        """
         columns = self.job.columns
-        rank, peer = int(columns["rank"][row]), int(columns["peer"][row])
+        group, rank, peer = (int(columns[name][row]) for name in ("group", "rank", "peer"))
+        if not columns["p2p"][row]:
+            return group, int(columns["seq"][row])
         if peer == NONE:
             return None
-        source, target = (rank, peer) if self.sends(row) else (peer, rank)
-        tag = self.job.payloads[int(columns["payload"][row])].tag
-        return Transfers(int(columns["group"][row]), source, target, tag)
-
-    def place(self, row: int) -> Transfers | tuple[int, int] | None:
-        """Where an entry meets its peers': a stream of transfers, or (group, sequence)."""
-        columns = self.job.columns
-        if columns["p2p"][row]:
-            return self.transfers(row)
-        return int(columns["group"][row]), int(columns["seq"][row])
+        payload = self.job.payloads[int(columns["payload"][row])]
+        ends = (rank, peer) if "send" in payload.op else (peer, rank)
+        return Transfers(group, *ends, payload.tag)
 
     def by_place(
         self, rows_of: Mapping[int, Iterable[int]]
@@ -332,10 +308,6 @@ class Index:
         """Ranks' rows, by where they meet their peers'; without those of unknown peers."""
         rows = (row for rows in rows_of.values() for row in rows)
         return grouped((place, row) for row in rows if (place := self.place(row)) is not None)
-
-    def sends(self, row: int) -> bool:
-        """Whether a point-to-point entry is the sending side."""
-        return "send" in self.op(row)
 
 
 def build_index(job: Job) -> Index:
@@ -356,7 +328,6 @@ def build_index(job: Job) -> Index:
         collective_heads=heads_at,
         head_rows=grouped(zip(zip(rank, group, seq, strict=True), rows_of_heads, strict=True)),
         front=front,
-        hidden=_hidden(job, heads),
         retired=retired,
     )
 
@@ -459,19 +430,6 @@ def _by_counters(
         for group, status in info.status.items()
         if group not in transferring and group not in doubtful
     }
-
-
-def _hidden(job: Job, heads: Mapping[int, list[int]]) -> frozenset[int]:
-    """Ranks without an unfinished entry whose counters show unfinished work.
-
-    Gloo's sends and recvs cause this (facts, section 2).
-    """
-    return frozenset(
-        rank
-        for rank, info in job.ranks.items()
-        if rank not in heads and info.backend is not Backend.NCCL
-        if any(status.enqueued > max(status.completed, 0) for status in info.status.values())
-    )
 
 
 _DOUBT_NS: Final = 5_000_000_000
@@ -722,11 +680,9 @@ class Graph:
         """Ranks that wait, directly or not, for one of the nodes, including the nodes' own."""
         seen = set(nodes)
         todo = list(seen)
-        count = sum(node < len(self.ranks) for node in seen)
-        while todo and count < len(self.ranks):  # stop once all ranks are found
+        while todo:
             new = [node for node in self.back.get(todo.pop(), ()) if node not in seen]
             seen.update(new)
-            count += sum(node < len(self.ranks) for node in new)
             todo += new
         return tuple(sorted({self.ranks[node] for node in seen if node < len(self.ranks)}))
 
@@ -956,14 +912,8 @@ def settled(graph: Graph, scene: Iterable[StuckCollective], culprits: Iterable[i
 
     A culprit may have lost track of its GPU; it may not have moved, for then it did arrive.
 
-    Ranks are not dumped at the same moment. In a hang that does not matter, as nothing moves
-    between the dumps. In a running job, ranks that were merely dumped first look absent or behind.
-    Two things are impossible while nothing moves, so they show that the job is running:
-
-    - a rank completed a collective that another has not even enqueued, although no rank gets out
-      of it before all are in: the other moved after its dump;
-    - ranks that are not to blame are at different points of one communicator: what one of them
-      completed, healthy ranks complete too, within milliseconds.
+    In a hang nothing moves between the dumps. In a running job, ranks that were merely dumped first
+    look absent or behind; then some `moved`, or ranks that are not to blame `lost` something.
     """
     restless = moved(graph.index) | (frozenset(graph.lost) - frozenset(culprits))
     around = {rank for stuck in scene for rank in (*stuck.joined, *stuck.absent)}

@@ -11,7 +11,7 @@ from lightkeeper.monitor.records import dump
 from lightkeeper.monitor.records.dump import Record, assemble
 from lightkeeper.monitor.records.files import load
 from lightkeeper.monitor.records.job import COLUMNS, CollectiveState, GroupStatus, Sites
-from tests.monitor.records.dumps import config, entry, gloo, nccl, pending, send, status
+from tests.monitor.records.dumps import config, entry, gloo, nccl, pending, send
 
 REAL = Path(__file__).parents[4] / "shared/data/flight_recorder_nccl"
 
@@ -136,18 +136,6 @@ def test_payloads_and_sites_are_shared_by_ranks() -> None:
     records = job({rank: nccl(entry(0, 1, frames=frames)) for rank in range(4)})
     assert len(records.payloads) == len(records.sites) == 1
     assert records.columns["site"].tolist() == [0] * 4
-
-
-def test_statuses_that_nobody_can_place_are_said_once() -> None:
-    value = nccl(
-        entry(0, 1), pg_config=config(**WORLD, a=("", (0, 1)), b=("", (0, 2))),
-        pg_status=status(p0=(1, 1, 1), p3=(1, 1, 1)),
-    )  # fmt: skip
-    records = job(dict.fromkeys(range(3), value))
-    assert [problem.reason for problem in records.problems] == [
-        "pg_status of groups without entries cannot be given to a group (ranks 0, 1, 2)"
-    ]
-    assert not any(problem.rank is not None for problem in records.problems)
 
 
 @given(st.permutations(range(4)))

@@ -1,5 +1,7 @@
 """What members of a collective must agree on, one rule a test."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,6 +54,12 @@ def call(recorded, given=(), got=None, *, dtype="Float", **more):
 )
 def test_every_writers_names_become_one_family(recorded, family) -> None:
     assert op_name(recorded) == family
+
+
+def test_a_name_of_endings_without_end_is_read_in_no_time() -> None:
+    began_s = time.process_time()
+    op_name("_v" * 200_000 + "x")
+    assert time.process_time() - began_s < 2
 
 
 def test_only_the_closing_entries_of_coalesced_operations_close_them() -> None:

@@ -134,15 +134,6 @@ def test_overwritten_records_of_ranks_that_make_the_same_calls_are_compared():
     assert not records.problems
 
 
-def test_overwritten_records_are_compared_in_time_by_their_number(monkeypatch):
-    compared, overlap = [], dump._overlap
-    monkeypatch.setattr(dump, "_overlap", lambda *pair: compared.append(1) or overlap(*pair))
-    ranks, long = 40, calls(*["world"] * 20)
-    records = [comms(long, {"world": range(ranks)}, left=8) for _ in range(ranks)]
-    assert not job(*records).problems
-    assert len(compared) <= 2 * ranks
-
-
 @pytest.mark.parametrize("read", [offline, live])
 def test_overwritten_records_of_ranks_that_make_other_calls_accuse_nobody_and_say_so(read):
     ahead = [*calls("pair"), *calls(*["world", "pair"] * 20), ("world", "all_reduce", "started")]

@@ -100,11 +100,6 @@ ABSENT = [
         "sends that wait for each other accuse nobody",
         {0: [send(1)], 1: [send(0)], 2: []}, says(Fault.POINT_TO_POINT, between=((0,), (1,))),
     ),
-    row(
-        "hidden transfers of gloo show in its counters",
-        {**each((0, 1), DONE), **each((2, 3), DONE, OPEN)}, says(Fault.POINT_TO_POINT, 0, 1),
-        backend=Backend.GLOO, status={rank: {WORLD: GroupStatus(9, -1, 8)} for rank in (0, 1)},
-    ),
     *(
         row(
             f"a call that one of {size} makes at the end accuses nobody without a past",
@@ -326,18 +321,6 @@ SEVERAL = [
         {**each(range(5), *EIGHT), **each((5, 6), *EIGHT, AFTER),
          7: [*EIGHT, Call(size=17).open()]},
         says(Fault.MISMATCH, 7), says(Fault.NOT_ENTERED, 0, 1, 2, 3, 4),
-    ),
-    row(
-        "a call made once more, in the queues behind another fault",
-        {**each((0, 1, 2), *LAYER * 3, *QUEUE), 3: [*LAYER * 3, WRONG, *QUEUE[1:]],
-         4: [*LAYER * 3, *QUEUE, Call(size=1).open()]},
-        says(Fault.EXTRA, 4), says(Fault.MISMATCH, 3), groups=FIVE, waited_s=60,
-    ),
-    row(
-        "who queued what comes next only got further",
-        {**each((0, 1, 2), *LAYER * 3, *QUEUE), 3: [*LAYER * 3, WRONG, *QUEUE[1:]],
-         4: [*LAYER * 3, *QUEUE, Call(size=2).open()]},
-        says(Fault.MISMATCH, 3), groups=FIVE, waited_s=60,
     ),
 ]  # fmt: skip
 

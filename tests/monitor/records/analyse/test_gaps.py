@@ -30,9 +30,9 @@ def idle(make: Callable[..., Dump] = gloo, **how: Any) -> Dump:
 
 
 def old(dump: Dump) -> Dump:
-    """As torch 2.3 wrote it: no members, no description of a group."""
-    rows = [row | {"process_group": row["process_group"][0]} for row in dump["entries"]]
-    return {"version": "2.1", "entries": rows}
+    """With neither members nor a description of a group."""
+    rows = [row | {"process_group": (row["process_group"][0], "")} for row in dump["entries"]]
+    return {"version": "2.4", "entries": rows}
 
 
 def loaded(folder: Path, dumps: Mapping[str, Dump], *, zipped: bool = False) -> Job:
