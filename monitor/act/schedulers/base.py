@@ -7,6 +7,7 @@ time: what is already so counts as done, and the outcome says so.
 
 from __future__ import annotations
 
+import random
 import re
 import time
 from abc import ABC, abstractmethod
@@ -14,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from lightkeeper.monitor.background import backoff_s
 from lightkeeper.monitor.model.names import (
     GroupName,
     Host,
@@ -30,6 +32,11 @@ from lightkeeper.monitor.model.names import (
 
 class NotDone(Exception):  # noqa: N818 - an answer, not an accident
     """A request that was not carried out; the message is one line for a person."""
+
+    def __init__(self, said: str, retry_s: float | None = None) -> None:
+        """`retry_s`: when it may be carried out if it is sent again; None: it will not."""
+        super().__init__(said)
+        self.retry_s = retry_s
 
 
 class Refusal(NotDone):
@@ -93,13 +100,13 @@ def mark(owner: str) -> str:
     return f"lightkeeper[{owner}]: "
 
 
-def marked(owner: str, reason: str, incident_id: IncidentId | None, max_chars: int) -> str:
+def marked(owner: str, why: Why, max_chars: int) -> str:
     """A reason that begins with our mark: one line of plain ASCII without quotes.
 
     A shell, a hostlist or a config file may read it later: nothing in it has a meaning to them.
     """
-    incident = "" if incident_id is None else f"incident {incident_id}: "
-    return plain(mark(owner) + incident + reason, max_chars)
+    incident = "" if why.incident_id is None else f"incident {why.incident_id}: "
+    return plain(mark(owner) + incident + why.reason, max_chars)
 
 
 def plain(text: str, max_chars: int) -> str:
@@ -145,6 +152,14 @@ Everyone = Callable[[], Sequence[Place]]
 
 Owner = Callable[[], str]
 """Name of our quarantine list; called when the first mark is made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """What a request is made for."""
+
+    reason: str
+    incident_id: IncidentId | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +221,30 @@ class Deadline:
         self._clockwork.sleep(seconds)
 
 
-# -- scheduler ---------------------------------------------------------------------------------
-
 T = TypeVar("T")
+_FIRST_RETRY_S: Final = 0.25
+_LONGEST_RETRY_S: Final = 5.0
+
+
+def retrying(ask: Callable[[], T], deadline: Deadline) -> T:
+    """Call `ask`, and again while what it raises may pass; returns its result.
+
+    Raises:
+        NotDone: it does not pass, or not within the deadline.
+    """
+    failures = 0
+    while True:
+        try:
+            return ask()
+        except NotDone as exc:
+            if exc.retry_s is None:
+                raise
+            failures += 1
+            wait_s = backoff_s(failures, _FIRST_RETRY_S, _LONGEST_RETRY_S)
+            deadline.pause(max(wait_s * random.uniform(0.8, 1.2), exc.retry_s), str(exc))  # noqa: S311
+
+
+# -- scheduler ---------------------------------------------------------------------------------
 
 
 class Scheduler(ABC):
@@ -236,7 +272,7 @@ class Scheduler(ABC):
     ) -> Outcome:
         """Let nothing new start on a host; what runs there stays."""
         return self._outcome(
-            lambda deadline: self._cordon(host, reason, incident_id, deadline),
+            lambda deadline: self._cordon(host, Why(reason, incident_id), deadline),
             timeout_s,
             f"{host} not {self.cordoned_word}",
         )
@@ -259,7 +295,7 @@ class Scheduler(ABC):
     ) -> Outcome:
         """End what runs a group at these places, and nothing of any other group."""
         return self._outcome(
-            lambda deadline: self._remove(group, places, reason, incident_id, deadline),
+            lambda deadline: self._remove(group, places, Why(reason, incident_id), deadline),
             timeout_s,
             f"{group} not removed",
         )
@@ -283,21 +319,14 @@ class Scheduler(ABC):
     # -- what a driver brings ------------------------------------------------------------------
 
     @abstractmethod
-    def _cordon(
-        self, host: Host, reason: str, incident_id: IncidentId | None, deadline: Deadline
-    ) -> Outcome: ...
+    def _cordon(self, host: Host, why: Why, deadline: Deadline) -> Outcome: ...
 
     @abstractmethod
     def _uncordon(self, host: Host, reason: str, deadline: Deadline) -> Outcome: ...
 
     @abstractmethod
     def _remove(
-        self,
-        group: GroupName,
-        places: Sequence[Place],
-        reason: str,
-        incident_id: IncidentId | None,
-        deadline: Deadline,
+        self, group: GroupName, places: Sequence[Place], why: Why, deadline: Deadline
     ) -> Outcome: ...
 
     @abstractmethod

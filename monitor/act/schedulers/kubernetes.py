@@ -32,13 +32,15 @@ from lightkeeper.monitor.act.schedulers.base import (
     Refusal,
     Scheduler,
     TooLate,
+    Why,
     marked,
     plain,
     refuse_shared_pod,
+    retrying,
     strangers,
 )
 from lightkeeper.monitor.background import in_thread
-from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, one_line
+from lightkeeper.monitor.model.names import GroupName, Host, one_line
 
 if TYPE_CHECKING:
     from kubernetes import client
@@ -54,7 +56,7 @@ _MERGE: Final = "application/merge-patch+json"
 _STRATEGIC: Final = "application/strategic-merge-patch+json"
 _NODES: Final = "/api/v1/nodes"
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-_PASSING: Final = frozenset({409, 410, 429, 500, 502, 503, 504})
+_PASSING: Final = frozenset({0, 409, 410, 429, 500, 502, 503, 504})
 """Worth another try: somebody changed it meanwhile, or the server is busy or restarts."""
 _LAST_CALL_S: Final = 0.25
 
@@ -67,12 +69,8 @@ class KubeError(NotDone):
     """An answer other than 2xx, or none; the message is one line for a person."""
 
     def __init__(self, status: int, said: str) -> None:
-        super().__init__(said)
+        super().__init__(said, 0.0 if status in _PASSING else None)
         self.status = status
-
-    @property
-    def passing(self) -> bool:
-        return self.status in _PASSING or self.status == 0
 
 
 def configured(context: str | None = None) -> client.Configuration:
@@ -221,13 +219,12 @@ def hold_of(node: Body) -> NodeHold:
         return NodeHold({}, cordoned=False)
 
 
-def cordon(
-    node: Body, owner: str, reason: str, incident_id: IncidentId | None, since: str
-) -> NodeChange:
+def cordon(node: Body, owner: str, why: Why, since: str) -> NodeChange:
     hold, unschedulable = hold_of(node), _is_unschedulable(node)
     if owner in hold.by and any(taint.get("key") == KEY for taint in _taints(node)):
         return NodeChange(None, "is cordoned already" + _beside(node, hold, owner))
-    entry = {"reason": plain(reason, REASON_MAX_CHARS), "incident": incident_id, "since": since}
+    reason = plain(why.reason, REASON_MAX_CHARS)
+    entry = {"reason": reason, "incident": why.incident_id, "since": since}
     spec = {"unschedulable": True, "taints": [*_others_taints(node), TAINT]}
     patch = _patch(node, {**hold.by, owner: entry}, hold.cordoned or not unschedulable, spec)
     word = "tainted (it was cordoned before)" if unschedulable else "cordoned and tainted"
@@ -422,24 +419,6 @@ _LOOK_AGAIN_S: Final = 0.25
 T = TypeVar("T")
 
 
-def retrying(ask: Callable[[], T], deadline: Deadline) -> T:
-    """Call `ask`, and again while its error may pass; returns its result.
-
-    Raises:
-        KubeError: it does not pass, or not within the deadline.
-    """
-    while True:
-        try:
-            return ask()
-        except KubeError as exc:
-            if not exc.passing:
-                raise
-            try:
-                deadline.pause(_LOOK_AGAIN_S)
-            except TooLate:
-                raise exc from None
-
-
 # Work in its own thread, which is abandoned at the deadline and never keeps a process alive.
 
 _MOST: Final = 8
@@ -556,15 +535,13 @@ class Kubernetes(Scheduler):
 
     # -- nodes ---------------------------------------------------------------------------------
 
-    def _cordon(
-        self, host: Host, reason: str, incident_id: IncidentId | None, deadline: Deadline
-    ) -> Outcome:
+    def _cordon(self, host: Host, why: Why, deadline: Deadline) -> Outcome:
         owner = self._owner()
 
         def compute(node: Body) -> NodeChange:
-            return cordon(node, owner, reason, incident_id, _now())
+            return cordon(node, owner, why, _now())
 
-        said = marked(owner, reason, incident_id, REASON_MAX_CHARS)
+        said = marked(owner, why, REASON_MAX_CHARS)
         return self._change(host, compute, deadline, bad=True, message=said)
 
     def _uncordon(self, host: Host, reason: str, deadline: Deadline) -> Outcome:
@@ -613,12 +590,7 @@ class Kubernetes(Scheduler):
     # -- pods ----------------------------------------------------------------------------------
 
     def _remove(
-        self,
-        group: GroupName,
-        places: Sequence[Place],
-        _reason: str,
-        _incident_id: IncidentId | None,
-        deadline: Deadline,
+        self, group: GroupName, places: Sequence[Place], _why: Why, deadline: Deadline
     ) -> Outcome:
         """Delete the pods that run only this group. A deletion cannot record a reason."""
         everyone = self._everyone()
