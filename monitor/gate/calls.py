@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -34,7 +33,6 @@ REPLICAS_MAX: Final = 20_000
 """Most replica ids remembered; calls of any others pass unchecked."""
 _HEARTBEATS_MAX: Final = 20_000
 _HEARTBEAT_BYTES: Final = 1100
-BUCKETS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 
 
 @dataclass(slots=True)
@@ -155,13 +153,6 @@ class GateCounts:
     """Quorum requests answered in place of a Lighthouse or worker that died while answering."""
     bad_clients: int = 0
     refused: dict[DenialScope, int] = field(default_factory=lambda: dict.fromkeys(DenialScope, 0))
-    answer_seconds: float = 0.0
-    answer_buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
-
-    def answered(self, seconds: float) -> None:
-        """The Lighthouse answered a heartbeat, `seconds` after it was sent."""
-        self.answer_seconds += seconds
-        self.answer_buckets[bisect_left(BUCKETS_S, seconds)] += 1
 
 
 class AdmissionControl:

@@ -618,7 +618,6 @@ class Downstream(Caller):
         if call.reply_headers is not None:
             self.send_headers(call.number, call.reply_headers, end=False)
         if call.replica is not None and call.method is Method.HEARTBEAT:
-            self._proxy.counts.answered(self._proxy.now_s() - call.since_s)
             call.replica.answered_s = call.since_s
             self._proxy.lighthouse.heard(call.replica)
 

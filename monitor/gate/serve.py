@@ -21,14 +21,13 @@ from typing import Annotated, Any, Final
 import msgspec
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from lightkeeper.monitor.gate.calls import BUCKETS_S, GateCounts, Method, Stage
+from lightkeeper.monitor.gate.calls import GateCounts, Method, Stage
 from lightkeeper.monitor.gate.denylist import (
     Denial,
-    SeenReplica,
     denials_json,
     parse_denials,
     wire_json,
@@ -350,10 +349,8 @@ class GateCollector(Collector):
         for scope, number in counts.refused.items():
             refused.add_metric([scope.value], number)
         yield refused
-        yield _heartbeat_seconds(counts)
         for name, text, value in _gauges(self._proxy, self._state):
             yield GaugeMetricFamily(f"lightkeeper_gate_{name}", text, value=float(value))
-        yield from _by_replica(self._proxy.view().replicas)
 
 
 def _counters(counts: GateCounts) -> Iterator[tuple[str, str, int]]:
@@ -383,36 +380,3 @@ def _gauges(proxy: Proxy, state: StateFile) -> Iterator[tuple[str, str, float]]:
     missed = proxy.successor.missed
     yield "not_kept", "Connections and requests that the keeper did not take", missed
     yield "state_trouble", "Whether --state cannot be read or written", state.trouble is not None
-
-
-def _heartbeat_seconds(counts: GateCounts) -> Metric:
-    total, buckets = 0, []
-    for bound, number in zip([*map(str, BUCKETS_S), "+Inf"], counts.answer_buckets, strict=True):
-        total += number
-        buckets.append((bound, total))
-    return HistogramMetricFamily(
-        "lightkeeper_gate_heartbeat_seconds",
-        "From passing a heartbeat on to the Lighthouse's answer",
-        buckets=buckets,
-        sum_value=counts.answer_seconds,
-    )
-
-
-def _by_replica(replicas: tuple[SeenReplica, ...]) -> Iterator[Metric]:
-    for name, text, field in (
-        ("step", "Step in the last quorum request", "step"),
-        (
-            "commit_failures",
-            "Commit failures in a row, in the last quorum request",
-            "commit_failures",
-        ),
-        ("heartbeat_age_seconds", "Since its heartbeat", "heartbeat_age_s"),
-    ):
-        family = GaugeMetricFamily(
-            f"lightkeeper_gate_replica_{name}", text, labels=["group", "replica_id"]
-        )
-        for replica in replicas:
-            value = getattr(replica, field)
-            if value is not None:
-                family.add_metric([replica.group, replica.replica_id], value)
-        yield family

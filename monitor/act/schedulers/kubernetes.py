@@ -183,10 +183,8 @@ KEY: Final = "lightkeeper.dev/quarantine"
 TAINT: Final = {"key": KEY, "value": "true", "effect": "NoSchedule"}
 REASON_MAX_CHARS: Final = 400
 _SENTINEL: Final = "quarantineHealthEvent"
+_BY_SENTINEL: Final = "NVSentinel holds it"
 _SENTINEL_LABEL: Final = ("k8saas.nvidia.com/cordon-by", "NVSentinel")
-_OWN_CONDITIONS: Final = frozenset(
-    {"Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"}
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,8 +239,8 @@ def uncordon(node: Body, owner: str) -> NodeChange:
     if by:
         said = f"is held by {', '.join(sorted(by))} still"
         return NodeChange(_patch(node, by, hold.cordoned), said, ours=False)
-    if hold.cordoned and (sentinel := sentinel_of(node)) is not None:
-        return NodeChange(None, f"stays cordoned for now: {sentinel}", ours=False, wait=True)
+    if hold.cordoned and _sentinel_holds(node):
+        return NodeChange(None, f"stays cordoned for now: {_BY_SENTINEL}", ours=False, wait=True)
     freed = {"unschedulable": False} if hold.cordoned else {}
     patch = _patch(node, {}, hold.cordoned, {"taints": _others_taints(node), **freed})
     if hold.cordoned or not unschedulable:
@@ -264,18 +262,11 @@ def _patch(
     return {"metadata": {**meta, "labels": {KEY: "true" if by else None}}, "spec": spec}
 
 
-def sentinel_of(node: Body) -> str | None:
-    """A note that NVSentinel holds the node, and what it found; None if it does not hold it."""
+def _sentinel_holds(node: Body) -> bool:
+    """Whether NVSentinel holds the node."""
     label, value = _SENTINEL_LABEL
     events = _at(node, "metadata", "annotations", _SENTINEL) or ""
-    if not events.strip("[] {}") and _at(node, "metadata", "labels", label) != value:
-        return None
-    faults = [
-        str(condition.get("type"))
-        for condition in _at(node, "status", "conditions") or []
-        if condition.get("status") == "True" and condition.get("type") not in _OWN_CONDITIONS
-    ]
-    return "NVSentinel holds it" + (f" ({', '.join(sorted(faults)[:5])})" if faults else "")
+    return bool(events.strip("[] {}")) or _at(node, "metadata", "labels", label) == value
 
 
 def condition_of(node: Body, kind: str) -> str | None:
@@ -311,7 +302,7 @@ def _beside(node: Body, hold: NodeHold, owner: str) -> str:
 def _others(node: Body, hold: NodeHold, owner: str) -> str:
     names = sorted(name for name in hold.by if name != owner)
     held = f"held by {', '.join(names)}" if names else None
-    return "; ".join(filter(None, (held, sentinel_of(node))))
+    return "; ".join(filter(None, (held, _BY_SENTINEL if _sentinel_holds(node) else None)))
 
 
 def _is_unschedulable(node: Body) -> bool:
