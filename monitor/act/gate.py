@@ -301,17 +301,16 @@ ANSWER_MAX_BYTES: Final = 16 * 1024 * 1024
 """A replica takes about 500 bytes, a denial 500 and 50 more for each replica id in it."""
 
 
+@dataclass(frozen=True, slots=True)
 class Gate:
-    """One gate, by the URL of its admin port."""
-
-    def __init__(self, url: str, fetcher: Fetcher) -> None:
-        self.url = url.rstrip("/")
-        self._fetcher = fetcher
+    url: str
+    """Of its admin port."""
+    fetcher: Fetcher
 
     def look(self) -> GateView | GateAway:
         question = Question(f"{self.url}/v1/gate", ASK_S, ANSWER_MAX_BYTES, group=NO_GROUP)
         try:
-            answer = self._fetcher.ask(question)
+            answer = self.fetcher.ask(question)
             if answer.status != 200:
                 return GateAway(f"GET /v1/gate {answer.summary}")
             return from_plain(GateView, json.loads(answer.body))
@@ -331,7 +330,7 @@ class Gate:
             group=NO_GROUP,
         )
         try:
-            answer = self._fetcher.ask(question)
+            answer = self.fetcher.ask(question)
         except FetchError as exc:
             return str(exc)
         return None if answer.status == 200 else f"PUT /v1/gate/denied {answer.summary}"

@@ -177,23 +177,21 @@ LEAST_S: Final = 0.05
 """Less is not worth asking for: a process starts in some milliseconds, a connection in one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Clockwork:
-    """A monotonic clock, and waiting; tests bring their own."""
-
-    now: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
-
-
 class TooLate(NotDone):
     """The deadline is over."""
 
 
 class Deadline:
-    def __init__(self, timeout_s: float, clockwork: Clockwork) -> None:
+    def __init__(
+        self,
+        timeout_s: float,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._timeout_s = timeout_s
-        self._clockwork = clockwork
-        self._end_s = clockwork.now() + timeout_s
+        self._now = now
+        self._sleep = sleep
+        self._end_s = now() + timeout_s
 
     def left_s(self, late: str = "") -> float:
         """The seconds left; `late`: the message if none are.
@@ -201,14 +199,14 @@ class Deadline:
         Raises:
             TooLate: none are left.
         """
-        left_s = self._end_s - self._clockwork.now()
+        left_s = self._end_s - self._now()
         if left_s < LEAST_S:
             raise TooLate(late or f"not within {self._timeout_s:g} s")
         return left_s
 
     def share_left(self) -> float:
         """The time left, as a share of the whole."""
-        return max(0.0, (self._end_s - self._clockwork.now()) / max(self._timeout_s, LEAST_S))
+        return max(0.0, (self._end_s - self._now()) / max(self._timeout_s, LEAST_S))
 
     def pause(self, seconds: float, late: str = "") -> None:
         """Wait, but not beyond the end.
@@ -218,7 +216,7 @@ class Deadline:
         """
         if self.left_s(late) - seconds < LEAST_S:
             raise TooLate(late or f"not within {self._timeout_s:g} s")
-        self._clockwork.sleep(seconds)
+        self._sleep(seconds)
 
 
 T = TypeVar("T")
@@ -256,16 +254,11 @@ class Scheduler(ABC):
 
     name: str
     """For people, logs and metrics, such as `slurm`; holds no secret."""
-    cordoned_word, uncordoned_word = "cordoned", "uncordoned"
-    """This scheduler's words for it."""
 
-    def __init__(
-        self, everyone: Everyone, owner: Owner, clockwork: Clockwork | None = None
-    ) -> None:
+    def __init__(self, everyone: Everyone, owner: Owner) -> None:
         """`owner` names the quarantine list whose marks are ours."""
         self._everyone = everyone
         self._owner = owner
-        self._clockwork = clockwork or Clockwork()
 
     def cordon(
         self, host: Host, reason: str, incident_id: IncidentId | None, timeout_s: float
@@ -274,7 +267,7 @@ class Scheduler(ABC):
         return self._outcome(
             lambda deadline: self._cordon(host, Why(reason, incident_id), deadline),
             timeout_s,
-            f"{host} not {self.cordoned_word}",
+            f"{host} not cordoned",
         )
 
     def uncordon(self, host: Host, reason: str, timeout_s: float) -> Outcome:
@@ -282,7 +275,7 @@ class Scheduler(ABC):
         return self._outcome(
             lambda deadline: self._uncordon(host, reason, deadline),
             timeout_s,
-            f"{host} not {self.uncordoned_word}",
+            f"{host} not uncordoned",
         )
 
     def remove(
@@ -332,8 +325,11 @@ class Scheduler(ABC):
     @abstractmethod
     def _cordoned(self, deadline: Deadline) -> Iterable[Host] | None: ...
 
+    def _deadline(self, timeout_s: float) -> Deadline:
+        return Deadline(timeout_s)
+
     def _within(self, timeout_s: float, work: Callable[[Deadline], T]) -> T:
-        return work(Deadline(timeout_s, self._clockwork))
+        return work(self._deadline(timeout_s))
 
     def _crash(self, exc: Exception) -> str:
         """The text shown for a bug."""

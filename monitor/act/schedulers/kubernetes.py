@@ -406,6 +406,9 @@ def pod_of(namespace: str, pod: Body) -> WantedPod:
 POD_HOST: Final = "pod:"
 """Prefix of a rank's host if its pod does not know its node: see `worker_server.rank.identity`."""
 _LOOK_AGAIN_S: Final = 0.25
+_GRACE_S: Final = 5
+"""Between SIGTERM and SIGKILL of a pod. An evicted group hangs or is faulty and leaves no
+checkpoint, so a longer grace only occupies its host for longer."""
 
 T = TypeVar("T")
 
@@ -453,7 +456,7 @@ def rules(namespaces: Collection[str], *, primus: bool) -> Sequence[Mapping[str,
     pods = [
         {"resource": "pods", "verb": verb, "namespace": namespace}
         for namespace in sorted(namespaces)
-        for verb in ("get", "list", "delete")
+        for verb in ("list", "delete")
     ]
     return [*nodes, *status, *pods]
 
@@ -485,9 +488,6 @@ PRIMUS_PREFIX: Final = "primus-safe."
 
 @dataclass(frozen=True, slots=True)
 class KubeOptions:
-    grace_s: int = 5
-    """Between SIGTERM and SIGKILL of a pod. An evicted group hangs or is faulty and leaves no
-    checkpoint, so a longer grace only occupies its host for longer."""
     force: bool = False
     """Whether a pod on a node that is not ready is deleted without waiting for its kubelet. Its
     processes may live on there until the node is back; without it, the pod stays Terminating."""
@@ -497,7 +497,6 @@ class KubeOptions:
 
 class Kubernetes(Scheduler):
     name = "kubernetes"
-    cordoned_word = uncordoned_word = "changed"
 
     def __init__(
         self,
@@ -633,7 +632,7 @@ class Kubernetes(Scheduler):
         """Delete a pod; returns whether by force."""
         force = self._options.force and self._is_lost(pod.node, deadline)
         body = {
-            "gracePeriodSeconds": 0 if force else self._options.grace_s,
+            "gracePeriodSeconds": 0 if force else _GRACE_S,
             "preconditions": {"uid": pod.uid},
         }
 
@@ -659,20 +658,15 @@ class Kubernetes(Scheduler):
 
     def _look(self, wanted: WantedPod, deadline: Deadline) -> Body | None:
         """The pod as it is now; None when it is gone."""
-        return retrying(lambda: self._read(wanted, deadline), deadline)
-
-    def _read(self, wanted: WantedPod, deadline: Deadline) -> Body | None:
+        selector = f"spec.nodeName={wanted.node}" if wanted.node else ""
         if wanted.name:
-            try:
-                pod = self._api.ask("GET", f"{_pods(wanted.namespace)}/{wanted.name}", deadline)
-            except KubeError as exc:
-                if exc.status == 404:
-                    return None
-                raise
-            return pod if _at(pod, "metadata", "uid") == wanted.uid else None
-        on_node = f"spec.nodeName={wanted.node}" if wanted.node else ""
+            selector = f"metadata.name={wanted.name}"
         path = _pods(wanted.namespace)
-        pods = _items(self._api.ask("GET", path, deadline, fieldSelector=on_node))
+
+        def read() -> Sequence[Body]:
+            return _items(self._api.ask("GET", path, deadline, fieldSelector=selector))
+
+        pods = retrying(read, deadline)
         return next((pod for pod in pods if _at(pod, "metadata", "uid") == wanted.uid), None)
 
     def _group_of(self, namespace: str, pod: Body, deadline: Deadline) -> Sequence[Body]:
@@ -684,7 +678,7 @@ class Kubernetes(Scheduler):
 
     def _within(self, timeout_s: float, work: Callable[[Deadline], T]) -> T:
         """Run the work in a thread that is abandoned at the deadline."""
-        return run_within(lambda: work(Deadline(timeout_s, self._clockwork)), timeout_s)
+        return run_within(lambda: work(self._deadline(timeout_s)), timeout_s)
 
 
 def _now() -> str:

@@ -20,7 +20,6 @@ from typing import Final
 
 from lightkeeper.monitor.act.schedulers.base import (
     Check,
-    Clockwork,
     Deadline,
     Everyone,
     NotDone,
@@ -286,23 +285,16 @@ class Slurm(Scheduler):
     """The cluster that this machine's `scontrol` talks to."""
 
     name = "slurm"
-    cordoned_word, uncordoned_word = "drained", "undrained"
 
     def __init__(
-        self,
-        everyone: Everyone,
-        owner: Owner,
-        *,
-        removal: Removal = Removal.CANCEL,
-        run: Run = run,
-        clockwork: Clockwork | None = None,
+        self, everyone: Everyone, owner: Owner, *, removal: Removal = Removal.CANCEL, run: Run = run
     ) -> None:
-        super().__init__(everyone, owner, clockwork)
+        super().__init__(everyone, owner)
         self._removal = removal
         self._run = run
 
     def checks(self, timeout_s: float) -> Sequence[Check]:
-        return tuple(checks(self._run, Deadline(timeout_s, self._clockwork)))
+        return tuple(checks(self._run, self._deadline(timeout_s)))
 
     def close(self) -> None:
         """Nothing is kept open."""

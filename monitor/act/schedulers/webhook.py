@@ -75,7 +75,7 @@ class WebhookScheduler(Scheduler):
 
     def checks(self, timeout_s: float) -> Sequence[Check]:
         """Whether the receiver takes a signed ping, and refuses one signed with another secret."""
-        deadline = Deadline(timeout_s, self._clockwork)
+        deadline = self._deadline(timeout_s)
         where = shown_url(self._url)
         signed, forged = f"{where} takes a signed ping", f"{where} refuses a forged one"
         try:

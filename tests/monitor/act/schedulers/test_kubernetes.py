@@ -114,7 +114,7 @@ def test_what_may_pass_is_tried_again_and_what_will_not_is_said_at_once(kube_wor
     said = cordon(kube_world)
     assert said.done is passes
     if not passes:
-        expected = f"not changed: the API server answers {status}: no, and here is why"
+        expected = f"not cordoned: the API server answers {status}: no, and here is why"
         assert said.detail == f"node1 {expected}"
         assert len(kube_world.kube.requests) == 1
 
