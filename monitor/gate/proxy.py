@@ -153,7 +153,7 @@ class Proxy:
         clients_max: int = CLIENTS_MAX,
     ) -> None:
         """`clock`: Unix seconds, for expiry; `now_s`: a steady clock, for the rest."""
-        self.now_s = now_s  # not the loop's: uvloop's stands still within a turn, in steps of 1 ms
+        self.now_s = now_s
         self.clock = clock
         self.admission = AdmissionControl(now_s)
         self.denylist = self.admission.denylist

@@ -180,18 +180,7 @@ def run(
         async with serving(options, listeners, prepare, clients_max):
             await stop.wait()
 
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(until_stopped())
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Uvloop's if it is installed: about 5 % cheaper than asyncio's own (docs/decisions.md)."""
-    try:
-        import uvloop  # noqa: PLC0415 - optional
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
+    asyncio.run(until_stopped())
 
 
 @contextlib.asynccontextmanager
@@ -260,14 +249,6 @@ async def _stay_ahead(proxy: Proxy, state: StateFile) -> None:
 # -- The gate's admin port: what it sees, whom it refuses, its metrics. Denying takes the token ---
 
 BODY_MAX_BYTES: Final = 16 * 1024 * 1024
-_INDEX: Final = """\
-lightkeeper gate
-
-GET /v1/gate         what it sees: replica ids, heartbeats, steps; whom it refuses
-PUT /v1/gate/denied  replace the list of denials (needs the token)
-GET /metrics         the same for Prometheus
-GET /healthz
-"""
 
 
 @dataclass(frozen=True)
@@ -280,7 +261,6 @@ class Admin:
         app = web.Application(client_max_size=BODY_MAX_BYTES)
         app.add_routes(
             [
-                web.get("/", self._index),
                 web.get("/v1/gate", self._view),
                 web.put("/v1/gate/denied", self._deny),
                 web.get("/metrics", self._metrics),
@@ -288,9 +268,6 @@ class Admin:
             ]
         )
         return app
-
-    async def _index(self, _: web.Request) -> web.Response:
-        return web.Response(text=_INDEX)
 
     async def _view(self, _: web.Request) -> web.Response:
         return web.json_response(wire_json(self.proxy.view()))
