@@ -262,7 +262,7 @@ def of_buffers(rank: RankHere) -> Iterator[DoctorFinding]:
 
 def of_timeouts(rank: RankHere) -> Iterator[DoctorFinding]:
     """Whether TorchFT's timeouts outlast the naming of a hang, and the watchdog outlasts both."""
-    quorum_s = _quorum_s(rank)
+    quorum_s = _seconds(rank, "TORCHFT_QUORUM_TIMEOUT_SEC", _TORCHFT_S)
     work_s = _seconds(rank, "TORCHFT_TIMEOUT_SEC", _TORCHFT_S)
     watchdog_s = _seconds(rank, "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", 480.0)
     said = (
@@ -282,10 +282,6 @@ def of_timeouts(rank: RankHere) -> Iterator[DoctorFinding]:
         yield DoctorFinding("timeouts", FAILED, said, do)
     else:
         yield DoctorFinding("timeouts", OK, f"{said} (a script may set others)")
-
-
-def _quorum_s(rank: RankHere) -> float:
-    return _seconds(rank, "TORCHFT_QUORUM_TIMEOUT_SEC", _TORCHFT_S)
 
 
 def _seconds(rank: RankHere, name: str, usual: float) -> float:

@@ -146,10 +146,10 @@ def deny_list(
     Everything follows from records with fixed times, so the list stays the same while nothing
     happens.
 
-    `quarantine` names hosts, `groups` replica groups.
+    `quarantine` names hosts, `groups` replica groups: all that are in force.
     """
     evicted = _evicted(evictions, now_s)
-    hosts = {entry.host: entry for entry in quarantine if _in_force(entry, now_s)}
+    hosts = {entry.host: entry for entry in quarantine}
     denials = [*evicted.values()]
     for host, entry in sorted(hosts.items()):
         if not any(host in life.hosts and _settled(life, entry, evicted, now_s) for life in lives):
@@ -157,16 +157,12 @@ def deny_list(
             denials.append(
                 _denial(DenialScope.HOST, host, reason, entry.until_s, entry.incident_id)
             )
-    named = {entry.name: entry for entry in groups if _in_force(entry, now_s)}
+    named = {entry.name: entry for entry in groups}
     denials += _groups(hosts, named, lives, evicted, now_s)
     sound = (
         denial for denial in denials if denial.name.isprintable() and len(denial.name) <= NAME_MAX
     )
     return tuple(sorted(sound, key=lambda denial: (denial.scope, denial.name)))[:DENIALS_MAX]
-
-
-def _in_force(entry: QuarantineEntry, now_s: float) -> bool:
-    return bool(entry.name) and (entry.until_s is None or entry.until_s > now_s)
 
 
 def _evicted(evictions: Iterable[Eviction], now_s: float) -> dict[ReplicaId, Denial]:

@@ -14,7 +14,6 @@ from lightkeeper.monitor.gate.messages import (
     HEARTBEAT_PATH,
     QUORUM_PATH,
     CallHeaders,
-    QuorumRequest,
     read_heartbeat,
     read_quorum_request,
 )
@@ -44,25 +43,22 @@ class Replica:
     heartbeat_s: float | None = None
     answered_s: float | None = None
     """When the last answered heartbeat was sent to the Lighthouse."""
-    request: QuorumRequest | None = None
-    """Its last quorum request."""
+    step: int | None = None
+    """In its last quorum request."""
     host: Host | None = None
     asking_since_s: float | None = None
-    refused: int = 0
     refusal: AccessRefused | None = None
     list_version: int = -1
     """Version of the deny list that `refusal` is based on."""
 
     def seen(self, now_s: float) -> SeenReplica:
-        request, beat_s, since_s = self.request, self.heartbeat_s, self.asking_since_s
+        beat_s, since_s = self.heartbeat_s, self.asking_since_s
         return SeenReplica(
             replica_id=self.replica_id,
             group=group_of_replica(self.replica_id),
             heartbeat_age_s=None if beat_s is None else round(now_s - beat_s, 3),
             asking_for_s=None if since_s is None else round(now_s - since_s, 3),
-            step=None if request is None else request.step,
-            commit_failures=None if request is None else request.commit_failures,
-            refused=self.refused,
+            step=self.step,
             refused_for=None if self.refusal is None else self.refusal.reason,
         )
 
@@ -200,7 +196,7 @@ class AdmissionControl:
             return None
         if replica.host != request.host:
             replica.host, replica.list_version = request.host, -1
-        replica.request = request
+        replica.step = request.step
         replica.asking_since_s = now_s
         return replica
 
@@ -238,7 +234,6 @@ class AdmissionControl:
     def refused(self, call: ProxiedCall) -> str:
         if call.replica is None or call.replica.refusal is None:
             return ""
-        call.replica.refused += 1
         self.counts.refused[call.replica.refusal.scope] += 1
         return call.replica.refusal.reason
 

@@ -64,10 +64,6 @@ class StateFile:
         self._write_trouble: str | None = None
 
     @property
-    def exists(self) -> bool:
-        return self._path is not None
-
-    @property
     def trouble(self) -> str | None:
         """What cannot be read or written now; None: nothing."""
         return self._write_trouble or self._read_trouble
@@ -239,7 +235,7 @@ async def _forget(proxy: Proxy) -> None:
 
 async def _stay_ahead(proxy: Proxy, state: StateFile) -> None:
     """Write quorum ids to disk before groups get them."""
-    while state.exists:
+    while True:
         number = proxy.quorum_ids.reserve(state.reserved)
         if number is not None:
             await state.reserve(number)

@@ -58,7 +58,6 @@ _NODES: Final = "/api/v1/nodes"
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _PASSING: Final = frozenset({0, 409, 410, 429, 500, 502, 503, 504})
 """Worth another try: somebody changed it meanwhile, or the server is busy or restarts."""
-_LAST_CALL_S: Final = 0.25
 
 
 class KubeUnusableError(Exception):
@@ -122,7 +121,7 @@ class KubeApi:
         Raises:
             KubeError, TooLate: any other answer, or none.
         """
-        left_s = max(deadline.left_s(), _LAST_CALL_S)
+        left_s = deadline.left_s()
         headers = {"Accept": "application/json", "Content-Type": kind}
         try:
             for setting in self._configuration.auth_settings().values():  # renews the token
@@ -233,8 +232,8 @@ def uncordon(node: Body, owner: str) -> NodeChange:
     """Remove this owner's hold; the last holder removes taint and cordon too."""
     hold, unschedulable = hold_of(node), _is_unschedulable(node)
     if owner not in hold.by:
-        other = _others(node, hold, owner) or ("somebody cordoned it" if unschedulable else "")
-        return NodeChange(None, "is not held by us" + (f"; {other}" if other else ""), not other)
+        beside = _beside(node, hold, owner) or "; somebody cordoned it" * unschedulable
+        return NodeChange(None, "is not held by us" + beside, not beside)
     by = {name: entry for name, entry in hold.by.items() if name != owner}
     if by:
         said = f"is held by {', '.join(sorted(by))} still"
@@ -295,14 +294,10 @@ def node_condition(node: Body, kind: str, *, bad: bool, message: str, now: str) 
 
 
 def _beside(node: Body, hold: NodeHold, owner: str) -> str:
-    other = _others(node, hold, owner)
-    return f"; {other}" if other else ""
-
-
-def _others(node: Body, hold: NodeHold, owner: str) -> str:
+    """Who else holds the node, to complete a sentence."""
     names = sorted(name for name in hold.by if name != owner)
-    held = f"held by {', '.join(names)}" if names else None
-    return "; ".join(filter(None, (held, _BY_SENTINEL if _sentinel_holds(node) else None)))
+    held = f"; held by {', '.join(names)}" if names else ""
+    return held + (f"; {_BY_SENTINEL}" if _sentinel_holds(node) else "")
 
 
 def _is_unschedulable(node: Body) -> bool:
