@@ -548,7 +548,7 @@ class Kubernetes(Scheduler):
     ) -> Outcome:  # fmt: skip
         """Read, compute, write; repeated if somebody else wrote meanwhile or the error may pass.
 
-        `bad`, `message`: what Primus-SaFE is told of the node.
+        `bad`, `message`: what is reported of the node to Primus-SaFE.
         """
         if host.startswith(POD_HOST):
             raise Refusal("its pod was not told its node (set K8S_NODE_NAME by the downward API)")
