@@ -260,7 +260,7 @@ def build(
     lighthouse = None if options.lighthouse is None else Lighthouse(options.lighthouse, fetcher)
     gatekeeper = None
     if options.gate is not None:
-        gate = Gate(options.gate, fetcher)
+        gate = Gate(options.gate.rstrip("/"), fetcher)
         gatekeeper = Gatekeeper(gate, clock=clock, quarantine=quarantine, may=may_change)
     schedulers = tuple(
         drivers(

@@ -18,7 +18,6 @@ from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from importlib.metadata import PackageNotFoundError, version
 from ipaddress import ip_address
-from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
@@ -263,7 +262,7 @@ def of_buffers(rank: RankHere) -> Iterator[DoctorFinding]:
 
 def of_timeouts(rank: RankHere) -> Iterator[DoctorFinding]:
     """Whether TorchFT's timeouts outlast the naming of a hang, and the watchdog outlasts both."""
-    quorum_s = _quorum_s(rank)
+    quorum_s = _seconds(rank, "TORCHFT_QUORUM_TIMEOUT_SEC", _TORCHFT_S)
     work_s = _seconds(rank, "TORCHFT_TIMEOUT_SEC", _TORCHFT_S)
     watchdog_s = _seconds(rank, "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", 480.0)
     said = (
@@ -283,10 +282,6 @@ def of_timeouts(rank: RankHere) -> Iterator[DoctorFinding]:
         yield DoctorFinding("timeouts", FAILED, said, do)
     else:
         yield DoctorFinding("timeouts", OK, f"{said} (a script may set others)")
-
-
-def _quorum_s(rank: RankHere) -> float:
-    return _seconds(rank, "TORCHFT_QUORUM_TIMEOUT_SEC", _TORCHFT_S)
 
 
 def _seconds(rank: RankHere, name: str, usual: float) -> float:
@@ -441,10 +436,8 @@ def _of_clock(date: str | None, here_s: float) -> Iterator[DoctorFinding]:
         yield DoctorFinding("clock", OK, "that of the monitor's host")
 
 
-def of_lighthouses(
-    ranks: Sequence[RankHere], proc: Path = Path("/proc")
-) -> Iterator[DoctorFinding]:
-    """Whether it answers and, if it runs on this host, how long it keeps a dead group."""
+def of_lighthouses(ranks: Sequence[RankHere]) -> Iterator[DoctorFinding]:
+    """Whether it answers."""
     check = "Lighthouse"
     for url in dict.fromkeys(rank.environ.get("TORCHFT_LIGHTHOUSE", "") for rank in ranks):
         if not url:
@@ -458,39 +451,6 @@ def of_lighthouses(
             yield DoctorFinding(check, FAILED, f"{url}: {_short(exc)}", do)
         else:
             yield DoctorFinding(check, OK, url)
-    check = "Lighthouse's timeouts"
-    quorum_s = max(map(_quorum_s, ranks))
-    for flags in _lighthouse_flags(proc):
-        beat_ms = flags.get("--heartbeat_timeout_ms", 5000)
-        join_ms = flags.get("--join_timeout_ms", 60_000)
-        said = f"heartbeat timeout {beat_ms} ms, join timeout {join_ms} ms"
-        if beat_ms < 500:
-            said += ": groups beat each 100 ms, a busy host loses healthy ones"
-            do = "--heartbeat_timeout_ms 1500 (docs/eviction.md)"
-            yield DoctorFinding(check, WARNING, said, do)
-        elif join_ms > 1000 * quorum_s:
-            said += (
-                ": a quorum waits longer for a group that hangs than its members wait for "
-                f"the quorum ({quorum_s:g} s)"
-            )
-            do = "--join_timeout_ms at most TORCHFT_QUORUM_TIMEOUT_SEC"
-            yield DoctorFinding(check, WARNING, said, do)
-        else:
-            sooner_s = (beat_ms - 1500) / 1000
-            more = f"; 1500 would let the others go on {sooner_s:g} s sooner after an eviction"
-            yield DoctorFinding(check, OK, said + more * (beat_ms > 2000))
-
-
-def _lighthouse_flags(proc: Path) -> Iterator[dict[str, int]]:
-    for path in proc.glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().decode(errors="replace").split("\0")
-        except OSError:
-            continue
-        if any(Path(word).name == "torchft_lighthouse" for word in words[:2]):
-            pairs = [word.split("=", 1) for word in words if "=" in word]
-            pairs += [list(pair) for pair in pairwise(words)]
-            yield {name: int(text) for name, text in pairs if name[:2] == "--" and text.isdigit()}
 
 
 # -- the command -----------------------------------------------------------------------------------

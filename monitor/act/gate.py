@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -145,10 +146,10 @@ def deny_list(
     Everything follows from records with fixed times, so the list stays the same while nothing
     happens.
 
-    `quarantine` names hosts, `groups` replica groups.
+    `quarantine` names hosts, `groups` replica groups: all that are in force.
     """
     evicted = _evicted(evictions, now_s)
-    hosts = {entry.host: entry for entry in quarantine if _in_force(entry, now_s)}
+    hosts = {entry.host: entry for entry in quarantine}
     denials = [*evicted.values()]
     for host, entry in sorted(hosts.items()):
         if not any(host in life.hosts and _settled(life, entry, evicted, now_s) for life in lives):
@@ -156,21 +157,12 @@ def deny_list(
             denials.append(
                 _denial(DenialScope.HOST, host, reason, entry.until_s, entry.incident_id)
             )
-    by_name = {denial.name: denial for denial in _groups(hosts, lives, evicted, now_s)}
-    for entry in groups:
-        if _in_force(entry, now_s):
-            by_host = by_name.get(entry.name)
-            astray = frozenset() if by_host is None else by_host.refused
-            by_name[entry.name] = _held_out(entry, lives, evicted, now_s, astray)
-    denials += by_name.values()
+    named = {entry.name: entry for entry in groups}
+    denials += _groups(hosts, named, lives, evicted, now_s)
     sound = (
         denial for denial in denials if denial.name.isprintable() and len(denial.name) <= NAME_MAX
     )
     return tuple(sorted(sound, key=lambda denial: (denial.scope, denial.name)))[:DENIALS_MAX]
-
-
-def _in_force(entry: QuarantineEntry, now_s: float) -> bool:
-    return bool(entry.name) and (entry.until_s is None or entry.until_s > now_s)
 
 
 def _evicted(evictions: Iterable[Eviction], now_s: float) -> dict[ReplicaId, Denial]:
@@ -204,23 +196,27 @@ def _settled(
 
 def _groups(
     hosts: Mapping[Host, QuarantineEntry],
+    named: Mapping[str, QuarantineEntry],
     lives: Sequence[Incarnation],
     evicted: Mapping[ReplicaId, Denial],
     now_s: float,
 ) -> list[Denial]:
-    barred: dict[GroupName, QuarantineEntry] = {}
-    refused: dict[GroupName, set[ReplicaId]] = {}
+    """Denials by name. A quarantined group (`named`) is on all hosts as on a quarantined one."""
+    barred = {GroupName(name): entry for name, entry in named.items()}
+    refused: defaultdict[GroupName, set[ReplicaId]] = defaultdict(set)
     for life in lives:
         entries = [hosts[host] for host in sorted(life.hosts) if host in hosts]
+        entries += [named[life.group]] if life.group in named else []
         unsettled = [entry for entry in entries if not _settled(life, entry, evicted, now_s)]
         if unsettled:
             barred.setdefault(life.group, unsettled[0])
-            refused.setdefault(life.group, set()).add(life.replica_id)
+            refused[life.group].add(life.replica_id)
     return [
         _denial(
             DenialScope.GROUP,
             group,
-            f"{group} must not run on {entry.host}: {entry.reason}",
+            f"{group} {'is quarantined' if group in named else f'must not run on {entry.host}'}: "
+            f"{entry.reason}",
             entry.until_s,
             entry.incident_id,
             admitted=_admitted(group, lives, refused[group], evicted, now_s),
@@ -228,29 +224,6 @@ def _groups(
         )
         for group, entry in barred.items()
     ]
-
-
-def _held_out(
-    entry: QuarantineEntry,
-    lives: Sequence[Incarnation],
-    evicted: Mapping[ReplicaId, Denial],
-    now_s: float,
-    astray: frozenset[ReplicaId],
-) -> Denial:
-    """Deny a group on all hosts; what ran before stays, unless its host is quarantined too."""
-    members = [life for life in lives if life.group == entry.name]
-    settled = {life.replica_id for life in members if _settled(life, entry, evicted, now_s)}
-    admitted = settled - astray
-    refused = [life.replica_id for life in members if life.replica_id not in admitted]
-    return _denial(
-        DenialScope.GROUP,
-        entry.name,
-        f"{entry.name} is quarantined: {entry.reason}",
-        entry.until_s,
-        entry.incident_id,
-        admitted=frozenset(admitted),
-        refused=frozenset(refused[-IDS_MAX:]),
-    )
 
 
 def _admitted(
@@ -301,17 +274,16 @@ ANSWER_MAX_BYTES: Final = 16 * 1024 * 1024
 """A replica takes about 500 bytes, a denial 500 and 50 more for each replica id in it."""
 
 
+@dataclass(frozen=True, slots=True)
 class Gate:
-    """One gate, by the URL of its admin port."""
-
-    def __init__(self, url: str, fetcher: Fetcher) -> None:
-        self.url = url.rstrip("/")
-        self._fetcher = fetcher
+    url: str
+    """Of its admin port."""
+    fetcher: Fetcher
 
     def look(self) -> GateView | GateAway:
         question = Question(f"{self.url}/v1/gate", ASK_S, ANSWER_MAX_BYTES, group=NO_GROUP)
         try:
-            answer = self._fetcher.ask(question)
+            answer = self.fetcher.ask(question)
             if answer.status != 200:
                 return GateAway(f"GET /v1/gate {answer.summary}")
             return from_plain(GateView, json.loads(answer.body))
@@ -331,7 +303,7 @@ class Gate:
             group=NO_GROUP,
         )
         try:
-            answer = self._fetcher.ask(question)
+            answer = self.fetcher.ask(question)
         except FetchError as exc:
             return str(exc)
         return None if answer.status == 200 else f"PUT /v1/gate/denied {answer.summary}"

@@ -225,12 +225,6 @@ def ending(notice: Notice, incidents: Iterable[Incident], now_s: float) -> Notic
 TIMEOUT_S: Final = 10.0
 ANSWER_MAX_BYTES: Final = 64 * 1024
 SIGNATURE: Final = "X-Lightkeeper-Signature"
-_ALERT_NAMES: Final = {
-    Event.INCIDENT: "LightkeeperIncident",
-    Event.EVICTION_FAILED: "LightkeeperEvictionFailed",
-    Event.HELD: "LightkeeperHeld",
-    Event.TEST: "LightkeeperTest",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +341,7 @@ class Alertmanager(Sink):
             "labels": {
                 **{name: value for name, value in notice.labels.items() if value},
                 **self.labels,
-                "alertname": _ALERT_NAMES[notice.event],
+                "alertname": "Lightkeeper" + notice.event.title().replace("_", ""),
                 "severity": notice.severity,
                 "incident": notice.incident_id,
             },

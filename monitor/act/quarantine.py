@@ -140,13 +140,12 @@ class Quarantine:
             entry = self._entries.pop((scope, name), None)
             if entry is None:
                 return None
-            before = self._record_of(name) if scope is Scope.HOST else None
             self._store.drop_quarantine(scope, name)
             now_s = self._clock.now_s()
             why = reason or f"it was in quarantine for: {entry.reason}"
             self._append(QuarantineEvent(now_s, Change.RELEASED, name, why, author, scope))
         self._store.flush()
-        return f"{name} may come back{_reset(before, self._config)}"
+        return f"{name} may come back"
 
     def take(self, events: Iterable[QuarantineEvent]) -> None:
         """Record what incidents say about hosts; known accusations are not repeated."""
@@ -308,18 +307,6 @@ def _change(old: QuarantineEntry | None, entry: QuarantineEntry) -> Change:
     if old is None:
         return Change.ADDED
     return Change.SHORTENED if _later(old.until_s, entry.until_s) else Change.EXTENDED
-
-
-def _reset(before: HostRecord | None, config: KeeperConfig) -> str:
-    """What a release resets, to complete the sentence; empty if nothing counted."""
-    if before is None or not (before.counted_quarantines or before.offences or before.lemon):
-        return ""
-    counted = f"{before.counted_quarantines} quarantines and {before.offences} faults"
-    lemon = ", and it is a lemon no more" if before.lemon is not None else ""
-    return (
-        f"; {counted} count no more{lemon}, unless it fails again within "
-        f"{config.readmission_hours:g} h"
-    )
 
 
 # -- what incidents say of hosts ---------------------------------------------------------------

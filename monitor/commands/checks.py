@@ -29,7 +29,6 @@ from lightkeeper.monitor.commands.command import (
     FILE,
     CommandError,
     F,
-    Within,
     as_json,
     command,
     gathered,
@@ -189,13 +188,12 @@ def _try(fetcher: Fetcher, sink: Sink, message: Message) -> dict[str, Any]:
 
 _WEBHOOK_SECRET: Final = "LIGHTKEEPER_SCHEDULER_WEBHOOK_SECRET"  # noqa: S105 - a variable's name
 _CHECK_S: Final = 15.0
-_GRACE_MOST_S: Final = 3600
 
 
 def schedulers_of(
     *, scheduler: tuple[str, ...], scheduler_name: str | None,
     scheduler_webhook_secret_file: Path | None, scheduler_ca_file: Path | None, slurm_removal: str,
-    kube_context: str | None, kube_grace: int, kube_force: bool, primus_safe: str | None,
+    kube_context: str | None, kube_force: bool, primus_safe: str | None,
 ) -> SchedulerOptions:  # fmt: skip
     """What the options and the environment ask for.
 
@@ -216,7 +214,7 @@ def schedulers_of(
         name=None if scheduler_name is None else owner_name(scheduler_name),
         removal=Removal(slurm_removal),
         context=kube_context,
-        kube=KubeOptions(kube_grace, kube_force, _primus(primus_safe)),
+        kube=KubeOptions(kube_force, _primus(primus_safe)),
         secret=secret,
         ca_file=scheduler_ca_file,
     )
@@ -268,9 +266,6 @@ scheduler_options: Final = gathered(
             help="how a job that carries one group alone, without a step, is ended"),
     _scheduler_option("--kube-context", metavar="NAME", envvar="LIGHTKEEPER_KUBE_CONTEXT",
             help="of the kubeconfig (default: the current one)"),
-    _scheduler_option("--kube-grace", metavar="S", type=Within(1, _GRACE_MOST_S, int), default=5,
-            envvar="LIGHTKEEPER_KUBE_GRACE_S",
-            help="whole seconds between a pod's SIGTERM and SIGKILL"),
     _scheduler_option("--kube-force", is_flag=True, envvar="LIGHTKEEPER_KUBE_FORCE",
             help="delete pods by force on a node that is not ready; their processes may live on "
             "there"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -15,7 +14,6 @@ from lightkeeper.monitor.gate.messages import (
     HEARTBEAT_PATH,
     QUORUM_PATH,
     CallHeaders,
-    QuorumRequest,
     read_heartbeat,
     read_quorum_request,
 )
@@ -34,7 +32,6 @@ REPLICAS_MAX: Final = 20_000
 """Most replica ids remembered; calls of any others pass unchecked."""
 _HEARTBEATS_MAX: Final = 20_000
 _HEARTBEAT_BYTES: Final = 1100
-BUCKETS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 
 
 @dataclass(slots=True)
@@ -46,25 +43,22 @@ class Replica:
     heartbeat_s: float | None = None
     answered_s: float | None = None
     """When the last answered heartbeat was sent to the Lighthouse."""
-    request: QuorumRequest | None = None
-    """Its last quorum request."""
+    step: int | None = None
+    """In its last quorum request."""
     host: Host | None = None
     asking_since_s: float | None = None
-    refused: int = 0
     refusal: AccessRefused | None = None
     list_version: int = -1
     """Version of the deny list that `refusal` is based on."""
 
     def seen(self, now_s: float) -> SeenReplica:
-        request, beat_s, since_s = self.request, self.heartbeat_s, self.asking_since_s
+        beat_s, since_s = self.heartbeat_s, self.asking_since_s
         return SeenReplica(
             replica_id=self.replica_id,
             group=group_of_replica(self.replica_id),
             heartbeat_age_s=None if beat_s is None else round(now_s - beat_s, 3),
             asking_for_s=None if since_s is None else round(now_s - since_s, 3),
-            step=None if request is None else request.step,
-            commit_failures=None if request is None else request.commit_failures,
-            refused=self.refused,
+            step=self.step,
             refused_for=None if self.refusal is None else self.refusal.reason,
         )
 
@@ -155,13 +149,6 @@ class GateCounts:
     """Quorum requests answered in place of a Lighthouse or worker that died while answering."""
     bad_clients: int = 0
     refused: dict[DenialScope, int] = field(default_factory=lambda: dict.fromkeys(DenialScope, 0))
-    answer_seconds: float = 0.0
-    answer_buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
-
-    def answered(self, seconds: float) -> None:
-        """The Lighthouse answered a heartbeat, `seconds` after it was sent."""
-        self.answer_seconds += seconds
-        self.answer_buckets[bisect_left(BUCKETS_S, seconds)] += 1
 
 
 class AdmissionControl:
@@ -209,7 +196,7 @@ class AdmissionControl:
             return None
         if replica.host != request.host:
             replica.host, replica.list_version = request.host, -1
-        replica.request = request
+        replica.step = request.step
         replica.asking_since_s = now_s
         return replica
 
@@ -247,7 +234,6 @@ class AdmissionControl:
     def refused(self, call: ProxiedCall) -> str:
         if call.replica is None or call.replica.refusal is None:
             return ""
-        call.replica.refused += 1
         self.counts.refused[call.replica.refusal.scope] += 1
         return call.replica.refusal.reason
 

@@ -200,9 +200,6 @@ class SeenReplica:
     asking_for_s: Seconds | None = None
     """How long its quorum request has been open; None: none is."""
     step: int | None = None
-    commit_failures: int | None = None
-    refused: int = 0
-    """Heartbeats and quorum requests refused."""
     refused_for: str | None = None
     """Why its last call was refused; None: it was not."""
 

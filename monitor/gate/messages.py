@@ -3,8 +3,7 @@
 A call is a header block (RFC 7541) and one gRPC message: five bytes, then protobuf. torchft.proto
 of 0.2.0: LighthouseHeartbeatRequest{1: replica_id}, LighthouseQuorumRequest{1: QuorumMember},
 QuorumMember{1: replica_id, 2: address, 3: store_address, 4: step, 5: world_size, 6: shrink_only,
-7: data, 8: commit_failures}. 0.1.1 has no field 8. Unknown fields are skipped. What cannot be read
-is None, which means: pass it on.
+7: data, 8: commit_failures}. What cannot be read is None, which means: pass it on.
 
 A client's header block may refer to headers that it sent before, and the gate does not pass on
 every block; so each is rewritten without references. The Lighthouse's blocks are passed on as they
@@ -152,7 +151,6 @@ class QuorumRequest:
     host: Host | None
     """The host in its manager's address."""
     step: int
-    commit_failures: int
 
 
 def is_whole(data: bytes | bytearray) -> bool | None:
@@ -188,7 +186,6 @@ def read_quorum_request(data: bytes) -> QuorumRequest | None:
         replica_id=replica_id,
         host=host_of(_text(member.get(2))),
         step=_signed(member.get(4)),
-        commit_failures=_signed(member.get(8)),
     )
 
 

@@ -153,7 +153,7 @@ class Proxy:
         clients_max: int = CLIENTS_MAX,
     ) -> None:
         """`clock`: Unix seconds, for expiry; `now_s`: a steady clock, for the rest."""
-        self.now_s = now_s  # not the loop's: uvloop's stands still within a turn, in steps of 1 ms
+        self.now_s = now_s
         self.clock = clock
         self.admission = AdmissionControl(now_s)
         self.denylist = self.admission.denylist
@@ -618,7 +618,6 @@ class Downstream(Caller):
         if call.reply_headers is not None:
             self.send_headers(call.number, call.reply_headers, end=False)
         if call.replica is not None and call.method is Method.HEARTBEAT:
-            self._proxy.counts.answered(self._proxy.now_s() - call.since_s)
             call.replica.answered_s = call.since_s
             self._proxy.lighthouse.heard(call.replica)
 

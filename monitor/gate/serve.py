@@ -21,14 +21,13 @@ from typing import Annotated, Any, Final
 import msgspec
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from lightkeeper.monitor.gate.calls import BUCKETS_S, GateCounts, Method, Stage
+from lightkeeper.monitor.gate.calls import GateCounts, Method, Stage
 from lightkeeper.monitor.gate.denylist import (
     Denial,
-    SeenReplica,
     denials_json,
     parse_denials,
     wire_json,
@@ -63,10 +62,6 @@ class StateFile:
         self._writing = asyncio.Lock()
         self._read_trouble: str | None = None
         self._write_trouble: str | None = None
-
-    @property
-    def exists(self) -> bool:
-        return self._path is not None
 
     @property
     def trouble(self) -> str | None:
@@ -181,18 +176,7 @@ def run(
         async with serving(options, listeners, prepare, clients_max):
             await stop.wait()
 
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(until_stopped())
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Uvloop's if it is installed: about 5 % cheaper than asyncio's own (docs/decisions.md)."""
-    try:
-        import uvloop  # noqa: PLC0415 - optional
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
+    asyncio.run(until_stopped())
 
 
 @contextlib.asynccontextmanager
@@ -251,7 +235,7 @@ async def _forget(proxy: Proxy) -> None:
 
 async def _stay_ahead(proxy: Proxy, state: StateFile) -> None:
     """Write quorum ids to disk before groups get them."""
-    while state.exists:
+    while True:
         number = proxy.quorum_ids.reserve(state.reserved)
         if number is not None:
             await state.reserve(number)
@@ -261,14 +245,6 @@ async def _stay_ahead(proxy: Proxy, state: StateFile) -> None:
 # -- The gate's admin port: what it sees, whom it refuses, its metrics. Denying takes the token ---
 
 BODY_MAX_BYTES: Final = 16 * 1024 * 1024
-_INDEX: Final = """\
-lightkeeper gate
-
-GET /v1/gate         what it sees: replica ids, heartbeats, steps; whom it refuses
-PUT /v1/gate/denied  replace the list of denials (needs the token)
-GET /metrics         the same for Prometheus
-GET /healthz
-"""
 
 
 @dataclass(frozen=True)
@@ -281,7 +257,6 @@ class Admin:
         app = web.Application(client_max_size=BODY_MAX_BYTES)
         app.add_routes(
             [
-                web.get("/", self._index),
                 web.get("/v1/gate", self._view),
                 web.put("/v1/gate/denied", self._deny),
                 web.get("/metrics", self._metrics),
@@ -289,9 +264,6 @@ class Admin:
             ]
         )
         return app
-
-    async def _index(self, _: web.Request) -> web.Response:
-        return web.Response(text=_INDEX)
 
     async def _view(self, _: web.Request) -> web.Response:
         return web.json_response(wire_json(self.proxy.view()))
@@ -350,10 +322,8 @@ class GateCollector(Collector):
         for scope, number in counts.refused.items():
             refused.add_metric([scope.value], number)
         yield refused
-        yield _heartbeat_seconds(counts)
         for name, text, value in _gauges(self._proxy, self._state):
             yield GaugeMetricFamily(f"lightkeeper_gate_{name}", text, value=float(value))
-        yield from _by_replica(self._proxy.view().replicas)
 
 
 def _counters(counts: GateCounts) -> Iterator[tuple[str, str, int]]:
@@ -383,36 +353,3 @@ def _gauges(proxy: Proxy, state: StateFile) -> Iterator[tuple[str, str, float]]:
     missed = proxy.successor.missed
     yield "not_kept", "Connections and requests that the keeper did not take", missed
     yield "state_trouble", "Whether --state cannot be read or written", state.trouble is not None
-
-
-def _heartbeat_seconds(counts: GateCounts) -> Metric:
-    total, buckets = 0, []
-    for bound, number in zip([*map(str, BUCKETS_S), "+Inf"], counts.answer_buckets, strict=True):
-        total += number
-        buckets.append((bound, total))
-    return HistogramMetricFamily(
-        "lightkeeper_gate_heartbeat_seconds",
-        "From passing a heartbeat on to the Lighthouse's answer",
-        buckets=buckets,
-        sum_value=counts.answer_seconds,
-    )
-
-
-def _by_replica(replicas: tuple[SeenReplica, ...]) -> Iterator[Metric]:
-    for name, text, field in (
-        ("step", "Step in the last quorum request", "step"),
-        (
-            "commit_failures",
-            "Commit failures in a row, in the last quorum request",
-            "commit_failures",
-        ),
-        ("heartbeat_age_seconds", "Since its heartbeat", "heartbeat_age_s"),
-    ):
-        family = GaugeMetricFamily(
-            f"lightkeeper_gate_replica_{name}", text, labels=["group", "replica_id"]
-        )
-        for replica in replicas:
-            value = getattr(replica, field)
-            if value is not None:
-                family.add_metric([replica.group, replica.replica_id], value)
-        yield family

@@ -23,8 +23,6 @@ from lightkeeper.monitor.model.names import ReplicaId
 
 _WINDOW: Final = 1024 * 1024
 """Bytes of answers waiting for one client: a quorum of 1,000 groups takes about 200 KB."""
-_NUMBERS_END: Final = 2**31 - 2
-"""Last stream number of a connection; ten calls a second take three years to reach it."""
 _SETTINGS: Final = {
     http2.HEADER_TABLE_SIZE: 0,  # so its blocks can be passed on unchanged
     http2.ENABLE_PUSH: 0,
@@ -85,7 +83,7 @@ class Upstream(http2.Connection):
     @property
     def takes(self) -> bool:
         """Whether a call can be handed to it."""
-        return not self._leaving and not self.closed and self._next < _NUMBERS_END
+        return not self._leaving and not self.closed
 
     def carry(self, call: ProxiedCall) -> None:
         """Send a call to the Lighthouse, with all the client has sent of it so far."""

@@ -58,14 +58,9 @@ _ALWAYS: Final = (
     "quorum_requests_under_way", "upstream_up", "connections", "denials", "kept", "quorum_id",
     "lighthouse_restarts", "not_kept", "state_trouble",
 )  # fmt: skip
-_BY_REPLICA: Final = "one a replica id heard of within two minutes"
 
 GATE: Final[dict[str, tuple[str, str]]] = {
     **{f"lightkeeper_gate_{name}": ("1", "") for name in _ALWAYS},
     "lightkeeper_gate_refused_total": ("3", ""),
-    "lightkeeper_gate_heartbeat_seconds": ("15", ""),
-    "lightkeeper_gate_replica_step": (_BY_REPLICA, "it never asked for a quorum"),
-    "lightkeeper_gate_replica_commit_failures": (_BY_REPLICA, "it never asked for a quorum"),
-    "lightkeeper_gate_replica_heartbeat_age_seconds": (_BY_REPLICA, "it never sent a heartbeat"),
 }
 """The same of the gate."""

@@ -50,7 +50,6 @@ the optimizers once, with a rate of 0, to create their state."""
 _OVER = "torch_distributed_teardown_end"
 """Only training that succeeded tears down its process groups."""
 _TOKENS = "local_valid_tokens"
-_LOSSES = ("loss", "train.loss", "local_loss")
 
 
 def handler(*, structured_logger: logging.Logger, rank: int, source: str, output_dir: str) -> None:
@@ -127,7 +126,6 @@ class SpanHandler(logging.Handler):
         self._close = close
         self._spans = Spans(source)
         self._tokens = 0
-        self._loss: float | None = None
         self._failed = False
         self._on = True
 
@@ -147,8 +145,8 @@ class SpanHandler(logging.Handler):
         if not isinstance(name, str) or fields.get("task_name") is not None:
             return  # spans of asyncio tasks (RL) overlap: they do not say where the rank is
         if fields.get("log_type") == "instant":
-            if name == "metric_value":
-                self._note(fields.get("event_name"), fields.get("value"))
+            if name == "metric_value" and fields.get("event_name") == _TOKENS:
+                self._tokens += int(fields["value"])
             return
         span, _, event = name.rpartition("_")
         if name == _OVER:
@@ -162,21 +160,13 @@ class SpanHandler(logging.Handler):
             elif phase is not None and event == "end":
                 self._spans.end(phase)
 
-    def _note(self, name: Any, value: Any) -> None:
-        if name == _TOKENS:
-            self._tokens += int(value)
-        elif name in _LOSSES:
-            self._loss = float(value)
-
     def _step(self, event: str, step: Any) -> None:
         if not isinstance(step, int):
             return
         if event == "start":
-            self._failed, self._tokens, self._loss = False, 0, None
+            self._failed, self._tokens = False, 0
             self._source.begin_step(step)
         elif event == "error":
             self._failed = True
         elif event == "end":
-            self._source.end_step(
-                step, committed=not self._failed, loss=self._loss, tokens=self._tokens
-            )
+            self._source.end_step(step, committed=not self._failed, tokens=self._tokens)

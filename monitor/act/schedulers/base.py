@@ -7,6 +7,7 @@ time: what is already so counts as done, and the outcome says so.
 
 from __future__ import annotations
 
+import random
 import re
 import time
 from abc import ABC, abstractmethod
@@ -14,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from lightkeeper.monitor.background import backoff_s
 from lightkeeper.monitor.model.names import (
     GroupName,
     Host,
@@ -30,6 +32,11 @@ from lightkeeper.monitor.model.names import (
 
 class NotDone(Exception):  # noqa: N818 - an answer, not an accident
     """A request that was not carried out; the message is one line for a person."""
+
+    def __init__(self, said: str, retry_s: float | None = None) -> None:
+        """`retry_s`: when it may be carried out if it is sent again; None: it will not."""
+        super().__init__(said)
+        self.retry_s = retry_s
 
 
 class Refusal(NotDone):
@@ -93,13 +100,13 @@ def mark(owner: str) -> str:
     return f"lightkeeper[{owner}]: "
 
 
-def marked(owner: str, reason: str, incident_id: IncidentId | None, max_chars: int) -> str:
+def marked(owner: str, why: Why, max_chars: int) -> str:
     """A reason that begins with our mark: one line of plain ASCII without quotes.
 
     A shell, a hostlist or a config file may read it later: nothing in it has a meaning to them.
     """
-    incident = "" if incident_id is None else f"incident {incident_id}: "
-    return plain(mark(owner) + incident + reason, max_chars)
+    incident = "" if why.incident_id is None else f"incident {why.incident_id}: "
+    return plain(mark(owner) + incident + why.reason, max_chars)
 
 
 def plain(text: str, max_chars: int) -> str:
@@ -148,6 +155,14 @@ Owner = Callable[[], str]
 
 
 @dataclass(frozen=True, slots=True)
+class Why:
+    """What a request is made for."""
+
+    reason: str
+    incident_id: IncidentId | None
+
+
+@dataclass(frozen=True, slots=True)
 class Check:
     """One thing that a scheduler needs to work, and whether it is there."""
 
@@ -162,23 +177,21 @@ LEAST_S: Final = 0.05
 """Less is not worth asking for: a process starts in some milliseconds, a connection in one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Clockwork:
-    """A monotonic clock, and waiting; tests bring their own."""
-
-    now: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
-
-
 class TooLate(NotDone):
     """The deadline is over."""
 
 
 class Deadline:
-    def __init__(self, timeout_s: float, clockwork: Clockwork) -> None:
+    def __init__(
+        self,
+        timeout_s: float,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._timeout_s = timeout_s
-        self._clockwork = clockwork
-        self._end_s = clockwork.now() + timeout_s
+        self._now = now
+        self._sleep = sleep
+        self._end_s = now() + timeout_s
 
     def left_s(self, late: str = "") -> float:
         """The seconds left; `late`: the message if none are.
@@ -186,14 +199,14 @@ class Deadline:
         Raises:
             TooLate: none are left.
         """
-        left_s = self._end_s - self._clockwork.now()
+        left_s = self._end_s - self._now()
         if left_s < LEAST_S:
             raise TooLate(late or f"not within {self._timeout_s:g} s")
         return left_s
 
     def share_left(self) -> float:
         """The time left, as a share of the whole."""
-        return max(0.0, (self._end_s - self._clockwork.now()) / max(self._timeout_s, LEAST_S))
+        return max(0.0, (self._end_s - self._now()) / max(self._timeout_s, LEAST_S))
 
     def pause(self, seconds: float, late: str = "") -> None:
         """Wait, but not beyond the end.
@@ -203,12 +216,33 @@ class Deadline:
         """
         if self.left_s(late) - seconds < LEAST_S:
             raise TooLate(late or f"not within {self._timeout_s:g} s")
-        self._clockwork.sleep(seconds)
+        self._sleep(seconds)
+
+
+T = TypeVar("T")
+_FIRST_RETRY_S: Final = 0.25
+_LONGEST_RETRY_S: Final = 5.0
+
+
+def retrying(ask: Callable[[], T], deadline: Deadline) -> T:
+    """Call `ask`, and again while what it raises may pass; returns its result.
+
+    Raises:
+        NotDone: it does not pass, or not within the deadline.
+    """
+    failures = 0
+    while True:
+        try:
+            return ask()
+        except NotDone as exc:
+            if exc.retry_s is None:
+                raise
+            failures += 1
+            wait_s = backoff_s(failures, _FIRST_RETRY_S, _LONGEST_RETRY_S)
+            deadline.pause(max(wait_s * random.uniform(0.8, 1.2), exc.retry_s), str(exc))  # noqa: S311
 
 
 # -- scheduler ---------------------------------------------------------------------------------
-
-T = TypeVar("T")
 
 
 class Scheduler(ABC):
@@ -220,25 +254,20 @@ class Scheduler(ABC):
 
     name: str
     """For people, logs and metrics, such as `slurm`; holds no secret."""
-    cordoned_word, uncordoned_word = "cordoned", "uncordoned"
-    """This scheduler's words for it."""
 
-    def __init__(
-        self, everyone: Everyone, owner: Owner, clockwork: Clockwork | None = None
-    ) -> None:
+    def __init__(self, everyone: Everyone, owner: Owner) -> None:
         """`owner` names the quarantine list whose marks are ours."""
         self._everyone = everyone
         self._owner = owner
-        self._clockwork = clockwork or Clockwork()
 
     def cordon(
         self, host: Host, reason: str, incident_id: IncidentId | None, timeout_s: float
     ) -> Outcome:
         """Let nothing new start on a host; what runs there stays."""
         return self._outcome(
-            lambda deadline: self._cordon(host, reason, incident_id, deadline),
+            lambda deadline: self._cordon(host, Why(reason, incident_id), deadline),
             timeout_s,
-            f"{host} not {self.cordoned_word}",
+            f"{host} not cordoned",
         )
 
     def uncordon(self, host: Host, reason: str, timeout_s: float) -> Outcome:
@@ -246,7 +275,7 @@ class Scheduler(ABC):
         return self._outcome(
             lambda deadline: self._uncordon(host, reason, deadline),
             timeout_s,
-            f"{host} not {self.uncordoned_word}",
+            f"{host} not uncordoned",
         )
 
     def remove(
@@ -259,7 +288,7 @@ class Scheduler(ABC):
     ) -> Outcome:
         """End what runs a group at these places, and nothing of any other group."""
         return self._outcome(
-            lambda deadline: self._remove(group, places, reason, incident_id, deadline),
+            lambda deadline: self._remove(group, places, Why(reason, incident_id), deadline),
             timeout_s,
             f"{group} not removed",
         )
@@ -283,28 +312,24 @@ class Scheduler(ABC):
     # -- what a driver brings ------------------------------------------------------------------
 
     @abstractmethod
-    def _cordon(
-        self, host: Host, reason: str, incident_id: IncidentId | None, deadline: Deadline
-    ) -> Outcome: ...
+    def _cordon(self, host: Host, why: Why, deadline: Deadline) -> Outcome: ...
 
     @abstractmethod
     def _uncordon(self, host: Host, reason: str, deadline: Deadline) -> Outcome: ...
 
     @abstractmethod
     def _remove(
-        self,
-        group: GroupName,
-        places: Sequence[Place],
-        reason: str,
-        incident_id: IncidentId | None,
-        deadline: Deadline,
+        self, group: GroupName, places: Sequence[Place], why: Why, deadline: Deadline
     ) -> Outcome: ...
 
     @abstractmethod
     def _cordoned(self, deadline: Deadline) -> Iterable[Host] | None: ...
 
+    def _deadline(self, timeout_s: float) -> Deadline:
+        return Deadline(timeout_s)
+
     def _within(self, timeout_s: float, work: Callable[[Deadline], T]) -> T:
-        return work(Deadline(timeout_s, self._clockwork))
+        return work(self._deadline(timeout_s))
 
     def _crash(self, exc: Exception) -> str:
         """The text shown for a bug."""

@@ -95,17 +95,14 @@ class StoredName:
                 would leave nodes cordoned forever.
         """
         with self._lock:
+            self._name = self._name or self._read()
             if self._name is None:
-                self._name = self._read() or self._made()
+                self._store.save_switch(OWNER_SWITCH, secrets.token_hex(3))
+                self._store.flush()
+                self._name = self._read()
+            if self._name is None:
+                raise StoreError("the store does not keep the name of our marks yet")
             return self._name
-
-    def _made(self) -> str:
-        self._store.save_switch(OWNER_SWITCH, secrets.token_hex(3))
-        self._store.flush()
-        name = self._read()
-        if name is None:
-            raise StoreError("the store does not keep the name of our marks yet")
-        return name
 
     def _read(self) -> str | None:
         return self._store.remembered().switches.get(OWNER_SWITCH)

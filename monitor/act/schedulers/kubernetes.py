@@ -32,13 +32,15 @@ from lightkeeper.monitor.act.schedulers.base import (
     Refusal,
     Scheduler,
     TooLate,
+    Why,
     marked,
     plain,
     refuse_shared_pod,
+    retrying,
     strangers,
 )
 from lightkeeper.monitor.background import in_thread
-from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, one_line
+from lightkeeper.monitor.model.names import GroupName, Host, one_line
 
 if TYPE_CHECKING:
     from kubernetes import client
@@ -54,9 +56,8 @@ _MERGE: Final = "application/merge-patch+json"
 _STRATEGIC: Final = "application/strategic-merge-patch+json"
 _NODES: Final = "/api/v1/nodes"
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-_PASSING: Final = frozenset({409, 410, 429, 500, 502, 503, 504})
+_PASSING: Final = frozenset({0, 409, 410, 429, 500, 502, 503, 504})
 """Worth another try: somebody changed it meanwhile, or the server is busy or restarts."""
-_LAST_CALL_S: Final = 0.25
 
 
 class KubeUnusableError(Exception):
@@ -67,12 +68,8 @@ class KubeError(NotDone):
     """An answer other than 2xx, or none; the message is one line for a person."""
 
     def __init__(self, status: int, said: str) -> None:
-        super().__init__(said)
+        super().__init__(said, 0.0 if status in _PASSING else None)
         self.status = status
-
-    @property
-    def passing(self) -> bool:
-        return self.status in _PASSING or self.status == 0
 
 
 def configured(context: str | None = None) -> client.Configuration:
@@ -124,7 +121,7 @@ class KubeApi:
         Raises:
             KubeError, TooLate: any other answer, or none.
         """
-        left_s = max(deadline.left_s(), _LAST_CALL_S)
+        left_s = deadline.left_s()
         headers = {"Accept": "application/json", "Content-Type": kind}
         try:
             for setting in self._configuration.auth_settings().values():  # renews the token
@@ -185,10 +182,8 @@ KEY: Final = "lightkeeper.dev/quarantine"
 TAINT: Final = {"key": KEY, "value": "true", "effect": "NoSchedule"}
 REASON_MAX_CHARS: Final = 400
 _SENTINEL: Final = "quarantineHealthEvent"
+_BY_SENTINEL: Final = "NVSentinel holds it"
 _SENTINEL_LABEL: Final = ("k8saas.nvidia.com/cordon-by", "NVSentinel")
-_OWN_CONDITIONS: Final = frozenset(
-    {"Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"}
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,13 +216,12 @@ def hold_of(node: Body) -> NodeHold:
         return NodeHold({}, cordoned=False)
 
 
-def cordon(
-    node: Body, owner: str, reason: str, incident_id: IncidentId | None, since: str
-) -> NodeChange:
+def cordon(node: Body, owner: str, why: Why, since: str) -> NodeChange:
     hold, unschedulable = hold_of(node), _is_unschedulable(node)
     if owner in hold.by and any(taint.get("key") == KEY for taint in _taints(node)):
         return NodeChange(None, "is cordoned already" + _beside(node, hold, owner))
-    entry = {"reason": plain(reason, REASON_MAX_CHARS), "incident": incident_id, "since": since}
+    reason = plain(why.reason, REASON_MAX_CHARS)
+    entry = {"reason": reason, "incident": why.incident_id, "since": since}
     spec = {"unschedulable": True, "taints": [*_others_taints(node), TAINT]}
     patch = _patch(node, {**hold.by, owner: entry}, hold.cordoned or not unschedulable, spec)
     word = "tainted (it was cordoned before)" if unschedulable else "cordoned and tainted"
@@ -238,14 +232,14 @@ def uncordon(node: Body, owner: str) -> NodeChange:
     """Remove this owner's hold; the last holder removes taint and cordon too."""
     hold, unschedulable = hold_of(node), _is_unschedulable(node)
     if owner not in hold.by:
-        other = _others(node, hold, owner) or ("somebody cordoned it" if unschedulable else "")
-        return NodeChange(None, "is not held by us" + (f"; {other}" if other else ""), not other)
+        beside = _beside(node, hold, owner) or "; somebody cordoned it" * unschedulable
+        return NodeChange(None, "is not held by us" + beside, not beside)
     by = {name: entry for name, entry in hold.by.items() if name != owner}
     if by:
         said = f"is held by {', '.join(sorted(by))} still"
         return NodeChange(_patch(node, by, hold.cordoned), said, ours=False)
-    if hold.cordoned and (sentinel := sentinel_of(node)) is not None:
-        return NodeChange(None, f"stays cordoned for now: {sentinel}", ours=False, wait=True)
+    if hold.cordoned and _sentinel_holds(node):
+        return NodeChange(None, f"stays cordoned for now: {_BY_SENTINEL}", ours=False, wait=True)
     freed = {"unschedulable": False} if hold.cordoned else {}
     patch = _patch(node, {}, hold.cordoned, {"taints": _others_taints(node), **freed})
     if hold.cordoned or not unschedulable:
@@ -267,18 +261,11 @@ def _patch(
     return {"metadata": {**meta, "labels": {KEY: "true" if by else None}}, "spec": spec}
 
 
-def sentinel_of(node: Body) -> str | None:
-    """A note that NVSentinel holds the node, and what it found; None if it does not hold it."""
+def _sentinel_holds(node: Body) -> bool:
+    """Whether NVSentinel holds the node."""
     label, value = _SENTINEL_LABEL
     events = _at(node, "metadata", "annotations", _SENTINEL) or ""
-    if not events.strip("[] {}") and _at(node, "metadata", "labels", label) != value:
-        return None
-    faults = [
-        str(condition.get("type"))
-        for condition in _at(node, "status", "conditions") or []
-        if condition.get("status") == "True" and condition.get("type") not in _OWN_CONDITIONS
-    ]
-    return "NVSentinel holds it" + (f" ({', '.join(sorted(faults)[:5])})" if faults else "")
+    return bool(events.strip("[] {}")) or _at(node, "metadata", "labels", label) == value
 
 
 def condition_of(node: Body, kind: str) -> str | None:
@@ -307,14 +294,10 @@ def node_condition(node: Body, kind: str, *, bad: bool, message: str, now: str) 
 
 
 def _beside(node: Body, hold: NodeHold, owner: str) -> str:
-    other = _others(node, hold, owner)
-    return f"; {other}" if other else ""
-
-
-def _others(node: Body, hold: NodeHold, owner: str) -> str:
+    """Who else holds the node, to complete a sentence."""
     names = sorted(name for name in hold.by if name != owner)
-    held = f"held by {', '.join(names)}" if names else None
-    return "; ".join(filter(None, (held, sentinel_of(node))))
+    held = f"; held by {', '.join(names)}" if names else ""
+    return held + (f"; {_BY_SENTINEL}" if _sentinel_holds(node) else "")
 
 
 def _is_unschedulable(node: Body) -> bool:
@@ -418,26 +401,11 @@ def pod_of(namespace: str, pod: Body) -> WantedPod:
 POD_HOST: Final = "pod:"
 """Prefix of a rank's host if its pod does not know its node: see `worker_server.rank.identity`."""
 _LOOK_AGAIN_S: Final = 0.25
+_GRACE_S: Final = 5
+"""Between SIGTERM and SIGKILL of a pod. An evicted group hangs or is faulty and leaves no
+checkpoint, so a longer grace only occupies its host for longer."""
 
 T = TypeVar("T")
-
-
-def retrying(ask: Callable[[], T], deadline: Deadline) -> T:
-    """Call `ask`, and again while its error may pass; returns its result.
-
-    Raises:
-        KubeError: it does not pass, or not within the deadline.
-    """
-    while True:
-        try:
-            return ask()
-        except KubeError as exc:
-            if not exc.passing:
-                raise
-            try:
-                deadline.pause(_LOOK_AGAIN_S)
-            except TooLate:
-                raise exc from None
 
 
 # Work in its own thread, which is abandoned at the deadline and never keeps a process alive.
@@ -483,7 +451,7 @@ def rules(namespaces: Collection[str], *, primus: bool) -> Sequence[Mapping[str,
     pods = [
         {"resource": "pods", "verb": verb, "namespace": namespace}
         for namespace in sorted(namespaces)
-        for verb in ("get", "list", "delete")
+        for verb in ("list", "delete")
     ]
     return [*nodes, *status, *pods]
 
@@ -515,9 +483,6 @@ PRIMUS_PREFIX: Final = "primus-safe."
 
 @dataclass(frozen=True, slots=True)
 class KubeOptions:
-    grace_s: int = 5
-    """Between SIGTERM and SIGKILL of a pod. An evicted group hangs or is faulty and leaves no
-    checkpoint, so a longer grace only occupies its host for longer."""
     force: bool = False
     """Whether a pod on a node that is not ready is deleted without waiting for its kubelet. Its
     processes may live on there until the node is back; without it, the pod stays Terminating."""
@@ -527,7 +492,6 @@ class KubeOptions:
 
 class Kubernetes(Scheduler):
     name = "kubernetes"
-    cordoned_word = uncordoned_word = "changed"
 
     def __init__(
         self,
@@ -556,15 +520,13 @@ class Kubernetes(Scheduler):
 
     # -- nodes ---------------------------------------------------------------------------------
 
-    def _cordon(
-        self, host: Host, reason: str, incident_id: IncidentId | None, deadline: Deadline
-    ) -> Outcome:
+    def _cordon(self, host: Host, why: Why, deadline: Deadline) -> Outcome:
         owner = self._owner()
 
         def compute(node: Body) -> NodeChange:
-            return cordon(node, owner, reason, incident_id, _now())
+            return cordon(node, owner, why, _now())
 
-        said = marked(owner, reason, incident_id, REASON_MAX_CHARS)
+        said = marked(owner, why, REASON_MAX_CHARS)
         return self._change(host, compute, deadline, bad=True, message=said)
 
     def _uncordon(self, host: Host, reason: str, deadline: Deadline) -> Outcome:
@@ -586,7 +548,7 @@ class Kubernetes(Scheduler):
     ) -> Outcome:  # fmt: skip
         """Read, compute, write; repeated if somebody else wrote meanwhile or the error may pass.
 
-        `bad`, `message`: what Primus-SaFE gets to know of the node.
+        `bad`, `message`: what is reported of the node to Primus-SaFE.
         """
         if host.startswith(POD_HOST):
             raise Refusal("its pod was not told its node (set K8S_NODE_NAME by the downward API)")
@@ -613,12 +575,7 @@ class Kubernetes(Scheduler):
     # -- pods ----------------------------------------------------------------------------------
 
     def _remove(
-        self,
-        group: GroupName,
-        places: Sequence[Place],
-        _reason: str,
-        _incident_id: IncidentId | None,
-        deadline: Deadline,
+        self, group: GroupName, places: Sequence[Place], _why: Why, deadline: Deadline
     ) -> Outcome:
         """Delete the pods that run only this group. A deletion cannot record a reason."""
         everyone = self._everyone()
@@ -670,7 +627,7 @@ class Kubernetes(Scheduler):
         """Delete a pod; returns whether by force."""
         force = self._options.force and self._is_lost(pod.node, deadline)
         body = {
-            "gracePeriodSeconds": 0 if force else self._options.grace_s,
+            "gracePeriodSeconds": 0 if force else _GRACE_S,
             "preconditions": {"uid": pod.uid},
         }
 
@@ -696,20 +653,15 @@ class Kubernetes(Scheduler):
 
     def _look(self, wanted: WantedPod, deadline: Deadline) -> Body | None:
         """The pod as it is now; None when it is gone."""
-        return retrying(lambda: self._read(wanted, deadline), deadline)
-
-    def _read(self, wanted: WantedPod, deadline: Deadline) -> Body | None:
+        selector = f"spec.nodeName={wanted.node}" if wanted.node else ""
         if wanted.name:
-            try:
-                pod = self._api.ask("GET", f"{_pods(wanted.namespace)}/{wanted.name}", deadline)
-            except KubeError as exc:
-                if exc.status == 404:
-                    return None
-                raise
-            return pod if _at(pod, "metadata", "uid") == wanted.uid else None
-        on_node = f"spec.nodeName={wanted.node}" if wanted.node else ""
+            selector = f"metadata.name={wanted.name}"
         path = _pods(wanted.namespace)
-        pods = _items(self._api.ask("GET", path, deadline, fieldSelector=on_node))
+
+        def read() -> Sequence[Body]:
+            return _items(self._api.ask("GET", path, deadline, fieldSelector=selector))
+
+        pods = retrying(read, deadline)
         return next((pod for pod in pods if _at(pod, "metadata", "uid") == wanted.uid), None)
 
     def _group_of(self, namespace: str, pod: Body, deadline: Deadline) -> Sequence[Body]:
@@ -721,7 +673,7 @@ class Kubernetes(Scheduler):
 
     def _within(self, timeout_s: float, work: Callable[[Deadline], T]) -> T:
         """Run the work in a thread that is abandoned at the deadline."""
-        return run_within(lambda: work(Deadline(timeout_s, self._clockwork)), timeout_s)
+        return run_within(lambda: work(self._deadline(timeout_s)), timeout_s)
 
 
 def _now() -> str:

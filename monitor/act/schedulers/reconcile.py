@@ -3,9 +3,8 @@
 Theory of operation. A host on the list is cordoned once. A host that we cordoned, or tried to
 cordon, is uncordoned when it is off the list. Failures are retried with backoff. What an earlier
 monitor had cordoned is read back from the scheduler, and is uncordoned too unless it is on the
-list. Two things are left alone. A host that somebody else cordoned is only checked now and then, in
-case they uncordon it while it is on the list. A cordon of ours that somebody removes by hand is not
-made again while this monitor runs: they know more than we do, and launchers are refused there
+list. Two things are left alone: a host that somebody else cordoned, and a cordon that somebody
+removes by hand while this monitor runs. They know more than we do, and launchers are refused there
 anyway.
 
 Each scheduler has its own worker, which looks at the list once a second, so it does not matter who
@@ -37,8 +36,6 @@ _RECALL_AGAIN_S: Final = 60.0
 FIRST_RETRY_S: Final = 1.0
 LONGEST_RETRY_S: Final = 300.0
 """A scheduler that comes back is asked within five minutes."""
-FOREIGN_LOOK_S: Final = 60.0
-"""How often a host that somebody else cordoned is checked."""
 STRAY_S: Final = 15.0
 """A cordon that was read back, of a host that is not on the list, is removed only after this time:
 the list of a monitor that has just taken over may be on its way."""
@@ -62,7 +59,6 @@ class Action:
 class _Made:
     since_s: float
     ours: bool
-    look_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +87,15 @@ class CordonPlan:
         """Requests due now, sorted by host, cordons first."""
         entries = {entry.host: entry for entry in quarantined}
         for host in sorted(entries):
-            if self._is_time(host, "cordon", now_s) and self._is_news(entries[host], now_s):
+            if self._is_time(host, "cordon", now_s) and self._is_news(entries[host]):
                 yield Action(host, entries[host])
         for host in sorted(self._owed.keys() - entries.keys()):
             if now_s >= self._owed[host] and self._is_time(host, "uncordon", now_s):
                 yield Action(host, None)
 
-    def _is_news(self, entry: QuarantineEntry, now_s: float) -> bool:
+    def _is_news(self, entry: QuarantineEntry) -> bool:
         cordon = self._made.get(entry.host)
-        if cordon is None or cordon.since_s != entry.since_s:
-            return True
-        return not cordon.ours and now_s >= cordon.look_s
+        return cordon is None or cordon.since_s != entry.since_s
 
     def _is_time(self, host: Host, word: str, now_s: float) -> bool:
         failed = self._failed.get(host)
@@ -124,7 +118,7 @@ class CordonPlan:
             self._made.pop(host, None)
             self._owed.pop(host, None)
         else:
-            self._made[host] = _Made(entry.since_s, outcome.ours, now_s + FOREIGN_LOOK_S)
+            self._made[host] = _Made(entry.since_s, outcome.ours)
 
     def counts(self) -> dict[str, int]:
         """Hosts by state: `ours`, `foreign` (kept out by somebody else), `failing`."""

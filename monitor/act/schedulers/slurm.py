@@ -20,7 +20,6 @@ from typing import Final
 
 from lightkeeper.monitor.act.schedulers.base import (
     Check,
-    Clockwork,
     Deadline,
     Everyone,
     NotDone,
@@ -29,12 +28,13 @@ from lightkeeper.monitor.act.schedulers.base import (
     Place,
     Refusal,
     Scheduler,
+    Why,
     mark,
     marked,
     refuse_shared_job,
     strangers,
 )
-from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, one_line
+from lightkeeper.monitor.model.names import GroupName, Host, one_line
 
 # -- slurm text --------------------------------------------------------------------------------
 # What `scontrol show` and `sinfo` say, as values.
@@ -285,34 +285,25 @@ class Slurm(Scheduler):
     """The cluster that this machine's `scontrol` talks to."""
 
     name = "slurm"
-    cordoned_word, uncordoned_word = "drained", "undrained"
 
     def __init__(
-        self,
-        everyone: Everyone,
-        owner: Owner,
-        *,
-        removal: Removal = Removal.CANCEL,
-        run: Run = run,
-        clockwork: Clockwork | None = None,
+        self, everyone: Everyone, owner: Owner, *, removal: Removal = Removal.CANCEL, run: Run = run
     ) -> None:
-        super().__init__(everyone, owner, clockwork)
+        super().__init__(everyone, owner)
         self._removal = removal
         self._run = run
 
     def checks(self, timeout_s: float) -> Sequence[Check]:
-        return tuple(checks(self._run, Deadline(timeout_s, self._clockwork)))
+        return tuple(checks(self._run, self._deadline(timeout_s)))
 
     def close(self) -> None:
         """Nothing is kept open."""
 
     # -- nodes ---------------------------------------------------------------------------------
 
-    def _cordon(
-        self, host: Host, reason: str, incident_id: IncidentId | None, deadline: Deadline
-    ) -> Outcome:
+    def _cordon(self, host: Host, why: Why, deadline: Deadline) -> Outcome:
         """Drain the node, unless somebody else has drained it or taken it down."""
-        said = marked(self._owner(), reason, incident_id, REASON_MAX_CHARS)
+        said = marked(self._owner(), why, REASON_MAX_CHARS)
         node = self._node(host, deadline)
         if self._is_ours(node):
             return Outcome(True, f"{host} is drained already{node.by}")
@@ -363,12 +354,7 @@ class Slurm(Scheduler):
     # -- jobs ----------------------------------------------------------------------------------
 
     def _remove(
-        self,
-        group: GroupName,
-        places: Sequence[Place],
-        _reason: str,
-        _incident_id: IncidentId | None,
-        deadline: Deadline,
+        self, group: GroupName, places: Sequence[Place], _why: Why, deadline: Deadline
     ) -> Outcome:
         """Cancel the steps, or jobs, that run only this group. A reason cannot be recorded."""
         targets = targets_of(group, places, self._everyone())

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import random
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -27,11 +26,12 @@ from lightkeeper.monitor.act.schedulers.base import (
     Place,
     Refusal,
     Scheduler,
+    Why,
     plain,
+    retrying,
     strangers,
 )
-from lightkeeper.monitor.background import backoff_s
-from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, shown_url, without_secrets
+from lightkeeper.monitor.model.names import GroupName, Host, shown_url, without_secrets
 
 # How requests are signed, and how a receiver verifies them.
 #
@@ -53,8 +53,6 @@ def sign(secret: bytes, body: bytes, at_s: int) -> str:
 SCHEMA: Final = 1
 ANSWER_MAX_BYTES: Final = 1024 * 1024
 REASON_MAX_CHARS: Final = 400
-_FIRST_RETRY_S: Final = 0.25
-_LONGEST_RETRY_S: Final = 5.0
 
 
 class WebhookScheduler(Scheduler):
@@ -77,7 +75,7 @@ class WebhookScheduler(Scheduler):
 
     def checks(self, timeout_s: float) -> Sequence[Check]:
         """Whether the receiver takes a signed ping, and refuses one signed with another secret."""
-        deadline = Deadline(timeout_s, self._clockwork)
+        deadline = self._deadline(timeout_s)
         where = shown_url(self._url)
         signed, forged = f"{where} takes a signed ping", f"{where} refuses a forged one"
         try:
@@ -97,22 +95,14 @@ class WebhookScheduler(Scheduler):
 
     # -- one request ---------------------------------------------------------------------------
 
-    def _cordon(
-        self, host: Host, reason: str, incident_id: IncidentId | None, deadline: Deadline
-    ) -> Outcome:
-        body = {"host": host, "reason": _line(reason), "incident_id": incident_id}
-        return self._ask("cordon", body, deadline)
+    def _cordon(self, host: Host, why: Why, deadline: Deadline) -> Outcome:
+        return self._ask("cordon", {"host": host, **_told(why)}, deadline)
 
     def _uncordon(self, host: Host, reason: str, deadline: Deadline) -> Outcome:
         return self._ask("uncordon", {"host": host, "reason": _line(reason)}, deadline)
 
     def _remove(
-        self,
-        group: GroupName,
-        places: Sequence[Place],
-        reason: str,
-        incident_id: IncidentId | None,
-        deadline: Deadline,
+        self, group: GroupName, places: Sequence[Place], why: Why, deadline: Deadline
     ) -> Outcome:
         labels = [place.labels for place in places if place.labels]
         if not labels:
@@ -126,8 +116,7 @@ class WebhookScheduler(Scheduler):
                 {"rank": place.rank, "host": place.host, "labels": dict(place.labels)}
                 for place in places
             ],
-            "reason": _line(reason),
-            "incident_id": incident_id,
+            **_told(why),
         }
         return self._ask("remove", body, deadline)
 
@@ -154,33 +143,19 @@ class WebhookScheduler(Scheduler):
         whole = {"schema": SCHEMA, "action": action, "owner": self._owner(), **body}
         key = self._key(action, whole)
         raw = json.dumps({**whole, "idempotency_key": key}, separators=(",", ":")).encode()
-        failures, why = 0, ""
-        while True:
-            headers = {
-                "Content-Type": "application/json",
-                IDEMPOTENCY: key,
-                HEADER: sign(secret or self._secret, raw, int(time.time())),
-            }
-            question = Question(
-                self._url,
-                deadline.left_s(why),
-                ANSWER_MAX_BYTES,
-                method="POST",
-                body=raw,
-                headers=headers,
-            )
-            retry_s = 0.0
+
+        def post() -> Mapping[str, Any]:
+            signature = sign(secret or self._secret, raw, int(time.time()))
+            headers = {"Content-Type": "application/json", IDEMPOTENCY: key, HEADER: signature}
+            left_s = deadline.left_s()
             try:
-                answer = self._fetcher.ask(question)
+                return _said(self._fetcher.ask(Question(
+                    self._url, left_s, ANSWER_MAX_BYTES, "POST", body=raw, headers=headers,
+                )))  # fmt: skip
             except FetchError as exc:
-                why = without_secrets(self._url, str(exc))
-            else:
-                if not _passing(answer.status):
-                    return _said(answer)
-                why, retry_s = _answer_line(answer), answer.retry_after_s or 0.0
-            failures += 1
-            wait_s = backoff_s(failures, _FIRST_RETRY_S, _LONGEST_RETRY_S)
-            deadline.pause(max(wait_s * random.uniform(0.8, 1.2), retry_s), why)  # noqa: S311
+                raise NotDone(without_secrets(self._url, str(exc)), 0.0) from exc
+
+        return retrying(post, deadline)
 
     def _key(self, action: str, body: Mapping[str, Any]) -> str:
         """The idempotency key: the same whenever a removal is repeated for the same incident, so
@@ -195,7 +170,9 @@ class WebhookScheduler(Scheduler):
 def _said(answer: Answer) -> Mapping[str, Any]:
     """The answer's JSON object; an empty body means yes."""
     if not 200 <= answer.status < 300:
-        raise NotDone(_answer_line(answer))
+        passes = answer.status == 429 or (answer.status >= 500 and answer.status != 501)
+        retry_s = (answer.retry_after_s or 0.0) if passes else None
+        raise NotDone(_line(f"it {answer.summary}"), retry_s)
     if not answer.body.strip():
         return {}
     try:
@@ -205,13 +182,8 @@ def _said(answer: Answer) -> Mapping[str, Any]:
     return said if isinstance(said, dict) else {}
 
 
-def _passing(status: int) -> bool:
-    """Whether a later try may get another answer."""
-    return status == 429 or (status >= 500 and status != 501)
-
-
-def _answer_line(answer: Answer) -> str:
-    return _line(f"it {answer.summary}")
+def _told(why: Why) -> dict[str, Any]:
+    return {"reason": _line(why.reason), "incident_id": why.incident_id}
 
 
 def _line(text: str) -> str:

@@ -42,13 +42,11 @@ def test_the_check_of_a_good_webhook_succeeds_and_shows_no_path(monkeypatch, cap
          "--scheduler webhook=... is http to far.example: https is needed beyond this host"),
         (["--scheduler", "webhook=ftp://x"],
          "--scheduler webhook=... is no http:// or https:// URL"),
-        (["--scheduler", "kubernetes", "--kube-grace", "0"],
-         "--kube-grace is 0, expected 1 to 3600"),
         (["--scheduler", "kubernetes", "--primus-safe", "a/b"],
          "--primus-safe is 'a/b', expected an id such as 901"),
         ([], "no scheduler: see lightkeeper check scheduler --help"),
     ],
-    ids=["unknown", "no-url-given", "url-of-none", "no-secret", "plain-http", "no-url", "grace",
+    ids=["unknown", "no-url-given", "url-of-none", "no-secret", "plain-http", "no-url",
          "primus", "none"],
 )  # fmt: skip
 def test_a_bad_option_is_one_line(words, said, capsys):

@@ -78,12 +78,7 @@ def test_a_quorum_request_is_read_with_whatever_else_is_in_it(
     replica_id: str, step: int, more: bytes
 ) -> None:
     message = quorum(replica_id, step=step, more=field(31, more))
-    assert read_quorum_request(message) == QuorumRequest(replica_id, "node-1", step, 1)
-
-
-def test_a_request_of_torchft_0_1_1_has_no_commit_failures() -> None:
-    asking = read_quorum_request(grpc(field(1, field(1, b"rg_0:x") + field(4, 3))))
-    assert asking == QuorumRequest("rg_0:x", None, 3, 0)
+    assert read_quorum_request(message) == QuorumRequest(replica_id, "node-1", step)
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,6 @@ def test_a_view_reads_back_as_it_was_written() -> None:
         heartbeat_age_s=0.25,
         asking_for_s=None,
         step=7,
-        commit_failures=0,
-        refused=2,
         refused_for="rg_1 is quarantined",
     )
     view = GateView("http://127.0.0.1:29510", True, (FULL,), (seen,))

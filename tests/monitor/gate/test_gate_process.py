@@ -73,7 +73,7 @@ def test_a_refused_replica_is_out_as_soon_as_its_heartbeats_have_aged(
         others[0].commits_more(3)
         assert time.monotonic() - began < 7  # the join timeout is 10 s
         assert others[0].members[-1] == 2
-        wait_for(lambda: _seen(gate, "rg_1:a")["refused"], within_s=5, what="it is told")
+        wait_for(lambda: _seen(gate, "rg_1:a")["refused_for"], within_s=5, what="it is told")
         seen = _seen(gate, "rg_1:a")
         assert "hang of rg_1.0" in seen["refused_for"]
         gate.deny()

@@ -139,4 +139,4 @@ def test_without_a_file_nothing_is_kept() -> None:
     assert file.recall() == ()
     asyncio.run(file.keep([DENIAL]))
     asyncio.run(file.reserve(100))
-    assert (file.exists, file.reserved, file.trouble) == (False, 0, None)
+    assert (file.reserved, file.trouble) == (0, None)

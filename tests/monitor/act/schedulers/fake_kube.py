@@ -155,9 +155,10 @@ class FakeKube:
             ]
         field = query.get("fieldSelector", "")
         if field:
-            assert field.startswith("spec.nodeName=")
-            node = field.partition("=")[2]
-            items = [item for item in items if item["spec"].get("nodeName") == node]
+            key, _, value = field.partition("=")
+            part, _, name = key.partition(".")
+            assert key in ("metadata.name", "spec.nodeName"), key
+            items = [item for item in items if item[part].get(name) == value]
         return {"kind": "List", "items": copy.deepcopy(items)}
 
     def _patch(self, name: str, sub: str, body: Body, kind: str) -> Body:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from lightkeeper.monitor.act.schedulers.base import Clockwork, NotDone, Place, Scheduler
+from lightkeeper.monitor.act.schedulers.base import Deadline, NotDone, Place, Scheduler
 from lightkeeper.monitor.act.schedulers.slurm import Ran, Removal, Slurm
 from tests.monitor.act.schedulers.conformance import NODE, OTHER, OWNER, World, place_of
 
@@ -58,8 +58,8 @@ class FakeTime:
     def __init__(self) -> None:
         self.now_s = 100.0
 
-    def clockwork(self) -> Clockwork:
-        return Clockwork(lambda: self.now_s, self.sleep)
+    def deadline(self, timeout_s: float) -> Deadline:
+        return Deadline(timeout_s, lambda: self.now_s, self.sleep)
 
     def sleep(self, seconds: float) -> None:
         self.now_s += seconds
@@ -185,10 +185,9 @@ class SlurmWorld(World):
         self._steps = itertools.count()
 
     def _made(self, owner: str, removal: Removal = Removal.CANCEL) -> Slurm:
-        return Slurm(
-            self.everyone, lambda: owner, removal=removal, run=self.slurm.run,
-            clockwork=self.slurm.time.clockwork(),
-        )  # fmt: skip
+        slurm = Slurm(self.everyone, lambda: owner, removal=removal, run=self.slurm.run)
+        slurm._deadline = self.slurm.time.deadline
+        return slurm
 
     def start(self, rank: str, host: str, beside: Place | None = None) -> Place:
         step = str(next(self._steps)) if beside is None else beside.labels["slurm_step_id"]

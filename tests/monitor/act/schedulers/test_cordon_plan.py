@@ -8,7 +8,6 @@ import pytest
 
 from lightkeeper.monitor.act.schedulers.base import Outcome
 from lightkeeper.monitor.act.schedulers.reconcile import (
-    FOREIGN_LOOK_S,
     LONGEST_RETRY_S,
     STRAY_S,
     CordonPlan,
@@ -90,10 +89,8 @@ def test_a_cordon_that_failed_is_taken_back_and_neither_waits_for_the_others_bac
     assert scene.asks(wanted()) == ["cordon node1"]
 
 
-def test_a_host_that_somebody_else_keeps_out_is_looked_at_now_and_then(scene):
+def test_a_host_that_somebody_else_keeps_out_is_left_to_them(scene):
     scene.asks(wanted(), outcome=FOREIGN)
-    assert scene.asks(wanted()) == []
-    assert scene.later(FOREIGN_LOOK_S).asks(wanted()) == ["cordon node1"]
     assert scene.later(1e6).asks(wanted()) == []
 
 

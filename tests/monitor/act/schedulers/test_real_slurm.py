@@ -156,4 +156,4 @@ def test_a_rank_under_srun_tells_its_step_and_one_in_the_batch_script_none(clust
 
 def test_a_node_that_slurm_does_not_know_is_refused(slurm):
     outcome = slurm.cordon(Host("elsewhere"), REASON, INCIDENT, IN_TIME_S)
-    assert outcome.detail == "elsewhere not drained: Node elsewhere not found"
+    assert outcome.detail == "elsewhere not cordoned: Node elsewhere not found"

@@ -25,7 +25,7 @@ class FakeScheduler(Scheduler):
         self.gate = threading.Event()
         self.gate.set()
 
-    def _cordon(self, host, reason, incident_id, deadline):
+    def _cordon(self, host, why, deadline):
         return self._do(f"cordon {host}", self.marked.add, host)
 
     def _uncordon(self, host, reason, deadline):

@@ -68,7 +68,7 @@ def test_a_node_that_an_administrator_set_down_keeps_his_reason(world):
 def test_who_may_not_drain_is_told_so(world):
     world.slurm.powerless = True
     outcome = world.scheduler.cordon(NODE, REASON, INCIDENT, SOON_S)
-    assert outcome.detail == "node1 not drained: slurm_update error: Invalid user id"
+    assert outcome.detail == "node1 not cordoned: slurm_update error: Invalid user id"
     failed = [check for check in world.scheduler.checks(SOON_S) if not check.ok]
     assert [check.what for check in failed] == ["nodes may be drained"]
 
