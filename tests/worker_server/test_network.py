@@ -279,7 +279,9 @@ def test_bytes_that_nobody_acknowledges_are_odd_while_a_link_is_down_and_no_long
     process = subprocess.Popen(
         [*host.before, sys.executable, "-c", ECHO], stdout=subprocess.PIPE, text=True
     )
-    opened.callback(process.communicate)
+    assert process.stdout is not None
+    opened.callback(process.stdout.close)  # what holds it ends with the host
+    opened.callback(process.wait, 20)
     opened.callback(process.kill)
     ours = opened.enter_context(socket.create_connection((host.address, int(line(process))), 30))
     ours.sendall(b"x" * 100)

@@ -257,6 +257,14 @@ class _Slow(NamedTuple):
     busy: float
 
 
+def _silence_s(row: TcpSocket) -> float:
+    """For how long nobody has answered, at the first sight of it: later, what a peer sends again
+    repeats an old acknowledgement.
+    """
+    retries_s = row.again_s * (1 - 0.5**row.retries)
+    return retries_s if row.state == _SYN_SENT else min(row.heard_s, retries_s + row.sent_s)
+
+
 class Network:
     """Follows one rank's connections; `look` is called about once a second."""
 
@@ -271,8 +279,8 @@ class Network:
         self.addresses: tuple[str, ...] = ()
         self._odd: tuple[Connection, ...] = ()
         self._looked_s = self._addressed_s = time.monotonic() - 3600.0
-        self._asked_s: dict[int, float] = {}
-        """Sockets whose SYN is not answered -> when that was first seen."""
+        self._broken_s: dict[int, float] = {}
+        """Sockets whose bytes or SYN nobody answers -> since when."""
         self._before: dict[int, tuple[float, int]] = {}
         """Socket -> busy seconds and bytes acknowledged, at `_before_s`."""
         self._before_s = self._looked_s
@@ -331,9 +339,12 @@ class Network:
         self, rows: list[TcpSocket], groups: Container[int], now_s: float
     ) -> Iterator[Connection]:
         self._measure([row for row in rows if row.inode in groups], now_s)
-        asking = {row.inode for row in rows if row.state == _SYN_SENT}
-        self._asked_s = {inode: self._asked_s.get(inode, now_s) for inode in asking}
         suspects = [row for row in rows if self._trouble(row)]
+        self._broken_s = {
+            row.inode: self._broken_s.get(row.inode, now_s - _silence_s(row))
+            for row in suspects
+            if row.retries  # it goes back to 0 with any acknowledgement
+        }
         own = inodes_of(self._pid) if suspects else frozenset()
         suspects = [row for row in suspects if row.inode in own]
         suspects.sort(key=lambda row: (self._trouble(row) is Trouble.SLOW, -row.heard_s, row.peer))
@@ -376,11 +387,8 @@ class Network:
     def _row(self, row: TcpSocket, uses: Mapping[str, Any], now_s: float) -> Connection:
         trouble, for_s, rate = self._trouble(row), min(row.sent_s, row.received_s), row.rate
         busy = best = 0.0
-        if trouble is Trouble.UNACKNOWLEDGED:
-            before_s = row.again_s * (1 - 0.5**row.retries)  # of the retries together
-            for_s = min(row.heard_s, before_s + row.sent_s)
-        elif trouble is Trouble.UNANSWERED:
-            for_s = now_s - self._asked_s.get(row.inode, now_s)
+        if trouble in (Trouble.UNACKNOWLEDGED, Trouble.UNANSWERED):
+            for_s = now_s - self._broken_s.get(row.inode, now_s - _silence_s(row))
         elif trouble is Trouble.SILENT:
             for_s = row.received_s
         elif trouble is Trouble.SLOW:
