@@ -160,6 +160,8 @@ class Objection:
     """What happens by itself, and what a person can do."""
 
 
+_BEATS_S: Final = 3.0
+"""A younger heartbeat is of a process that lives, seen or not: TorchFT sends 3 to 10 a second."""
 NOBODY_LEFT: Final = "Nobody is left to evict"
 
 
@@ -320,7 +322,8 @@ def already_gone(case: Case) -> Objection | None:
         return Objection(f"{case.group} is another process by now", nothing)
     dies = incident.kind in (Kind.DEAD, Kind.MISMATCH)  # gloo ends ranks at a mismatch
     away = case.fleet.lighthouse_away is not None
-    out_of_sight = not view.alive and view.dead_for_s is None  # its host is lost
+    beats = view.heartbeat_age_s is not None and view.heartbeat_age_s < _BEATS_S
+    out_of_sight = not (view.alive or view.dead_for_s or beats)  # its host is lost
     if not dies or away or not (case.gone(view) or out_of_sight) or again(case):
         return None  # its heartbeat may continue, or it is gone and must not come back
     return Objection(

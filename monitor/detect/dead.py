@@ -81,6 +81,8 @@ _UNHEARD_S: Final = 4.3
 the Lighthouse's timeout by `_EXPIRED_S`: at the default of 5 s a link that is down for 6 s is no
 lost host, and at 1.5 s one that is down for 4 s is none."""
 _WITHOUT_A_HEARTBEAT_S: Final = 6.0
+_BEATS_S: Final = 10.0
+"""Of silence, where its Manager's heartbeat still comes through."""
 _BY_EDGES: Final = "whom they waited for when they were last seen"
 _BY_RECORDS: Final = "flight records of the dead"
 _BY_ITSELF: Final = frozenset({End.OWN, End.KILLED})
@@ -694,12 +696,16 @@ def _on_lost_hosts(history: History, members: tuple[RankTrack, ...]) -> tuple[Ra
 
 def _unheard(history: History, silent: Sequence[RankTrack], others: Sequence[RankTrack]) -> bool:
     """Whether a second channel does not hear them either: the heartbeat of the Manager among them,
-    else the kernels of other hosts.
+    else the kernels of other hosts. Two of those count more than a heartbeat: it is short, and may
+    pass where a step's data does not.
     """
     missed = all(_cut_off(history, track) for track in silent)
+    edges = (history.links.to(track.identity.host, _UNACKNOWLEDGED_S) for track in silent)
+    least_s = min(track.silence_s(history.now_s) for track in silent)
+    if len({edge.host for edge in chain.from_iterable(edges)}) > 1 and least_s >= _BEATS_S:
+        return True
     if not others or any(track.identity.group_rank == 0 for track in silent):
         return _stale(history, silent[0].group, sooner=missed)
-    least_s = min(track.silence_s(history.now_s) for track in silent)
     return missed and least_s >= _WITHOUT_A_HEARTBEAT_S
 
 
