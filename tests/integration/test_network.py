@@ -13,9 +13,9 @@ from tests.netlab.cases import CASES
 from tests.netlab.lab import why_not
 from tests.netlab.runner import run
 
-SURVIVORS_STAND_S: Final = 62.0
-"""TorchFT's timeout, and a step."""
-TOLD_S: Final = 25.0
+SURVIVORS_STAND_S: Final = 20.0
+"""8.7 s on a quiet machine; TorchFT alone takes 60.4."""
+TOLD_S: Final = 15.0
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

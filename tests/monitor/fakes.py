@@ -85,6 +85,7 @@ class FakeRank:
     asked: list[tuple[str, str]] = field(default_factory=list)
     """Path and Authorization of every read."""
     evictions: list[dict[str, Any]] = field(default_factory=list)
+    releases: list[dict[str, Any]] = field(default_factory=list)
     polls: int = 0
 
     @property
@@ -130,6 +131,14 @@ class FakeRank:
         self.identity = replace(self.identity, incarnation=incarnation)
         self.alive, self.process_state, self.interpreter_age_s = True, "S", 0.1
 
+    def on_release(self, body: dict[str, Any], token: str) -> Page:
+        self.releases.append(body)
+        if token != f"Bearer {self.token}":
+            return page({"error": "wrong token"}, 401)
+        if body["incarnation"] != self.identity.incarnation:
+            return page({"error": "another incarnation"}, 409)
+        return page({"schema": 1, "ended": 2, "said": "ended 2 connections"})
+
     def on_evict(self, body: dict[str, Any], token: str) -> Page:
         self.evictions.append(body)
         if self.evict is not None:
@@ -171,9 +180,10 @@ class FakeFleet(FakeServer):
         rank = self.ranks.get(RankName(unquote(name)))
         if rank is None:
             handler.reply(*page({"error": "no such rank"}, 404))
-        elif method == "POST" and rest == "v1/evict":
+        elif method == "POST" and rest in ("v1/evict", "v1/release"):
             token = handler.headers.get("Authorization", "")
-            handler.reply(*rank.on_evict(json.loads(body), token))
+            obey = rank.on_evict if rest == "v1/evict" else rank.on_release
+            handler.reply(*obey(json.loads(body), token))
         elif not self._may_read(handler, rank, rest):
             handler.reply(*page({"error": "wrong or missing bearer token"}, 401))
         elif rank.identity.rank in self.redirects:

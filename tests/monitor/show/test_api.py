@@ -458,6 +458,17 @@ def test_a_person_evicts_a_group(api: Api, fleet: FakeFleet) -> None:
     )
 
 
+def test_only_the_incident_of_a_missing_group_is_closed_by_a_person(
+    api: Api, fleet: FakeFleet
+) -> None:
+    api.register(fleet.add("rg_1"))
+    api.tick()
+    path = "/v1/incidents/dead-1/close"
+    assert api.call("POST", path, json={"reason": "returned"}).status_code == 401
+    answer = api.call("POST", path, json={"reason": "returned"}, headers=TOKEN)
+    assert (answer.status_code, "no open incident of a missing group" in answer.text) == (409, True)
+
+
 # -- passed through -------------------------------------------------------------------------------
 
 
