@@ -430,9 +430,13 @@ def awaited_by(pid: int, thread: int | None) -> int | None:
 
 
 def inodes_of(pid: int) -> frozenset[int]:
-    """Sockets that a process and its children hold open."""
+    """Sockets that a process and its children hold open, but for ours: a rank that is the first
+    process of its container adopts its sidecar.
+    """
     family, inodes = [str(pid)], set[int]()
     for each in family:  # which grows meanwhile
+        if each == str(os.getpid()) != str(pid):
+            continue
         with contextlib.suppress(OSError):
             family += Path(f"/proc/{each}/task/{each}/children").read_text("ascii").split()
         del family[_CHILDREN_MOST:]
