@@ -55,7 +55,7 @@ from lightkeeper.monitor.detect.wording import (
     working,
 )
 from lightkeeper.monitor.detect.wording import named as ranks_named
-from lightkeeper.monitor.model.names import GroupName, RankName
+from lightkeeper.monitor.model.names import GroupName, Host, RankName
 from lightkeeper.monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
 from lightkeeper.monitor.model.wording import listed, plural, seconds
 from lightkeeper.worker_server.wire import ACROSS, RingEntry
@@ -696,8 +696,8 @@ def _on_lost_hosts(history: History, members: tuple[RankTrack, ...]) -> tuple[Ra
 
 def _unheard(history: History, silent: Sequence[RankTrack], others: Sequence[RankTrack]) -> bool:
     """Whether a second channel does not hear them either: the heartbeat of the Manager among them,
-    else the kernels of other hosts. Two of those count more than a heartbeat: it is short, and may
-    pass where a step's data does not.
+    else the kernels of other hosts. Two of those raise a doubt in spite of a heartbeat, which is
+    short, and may pass where a step's data does not.
     """
     missed = all(_cut_off(history, track) for track in silent)
     edges = (history.links.to(track.identity.host, _UNACKNOWLEDGED_S) for track in silent)
@@ -753,10 +753,11 @@ def _lost(
     missed = (history.links.to(host, _UNACKNOWLEDGED_S) for host in hosts)
     edges = list(chain.from_iterable(missed))
     stale = history.expired_for_s(group) > 0 or _stale(history, group, sooner=False)
+    beats = not stale and gone[0].identity.group_rank == 0
     since_s = min(t.silent_since_s for t in gone if t.silent_since_s is not None)
     others = tuple(t.rank for t in history.groups()[group] if t.rank not in culprits)
     reason = (
-        f"{plural(hosts, 'host', 'hosts')} {listed(hosts)} {plural(hosts, 'is', 'are')} lost: no "
+        f"{plural(hosts, 'host', 'hosts')} {listed(hosts)} {_state_of(hosts, beats=beats)}: no "
         f"WorkerServer of {listed(culprits) if others else group} answers for "
         f"{seconds(history.now_s - since_s)}"
     )
@@ -768,7 +769,7 @@ def _lost(
         kind=Kind.DEAD,
         culprits=culprits,
         reason="".join((reason, *beside)),
-        confidence=Confidence.CERTAIN if edges and stale else Confidence.LIKELY,
+        confidence=_how_sure(beats=beats, stale=stale and bool(edges)),
         since_s=since_s,
         victims=tuple(sorted({*graph.victims(culprits), *others, *(e.rank for e in edges)})),
         evidence={
@@ -777,3 +778,16 @@ def _lost(
             **{track.rank: "unreachable" for track in gone},
         },
     )
+
+
+def _state_of(hosts: Sequence[Host], *, beats: bool) -> str:
+    if beats:
+        return plural(hosts, "does not answer", "do not answer")
+    return plural(hosts, "is lost", "are lost")
+
+
+def _how_sure(*, beats: bool, stale: bool) -> Confidence:
+    """Where the heartbeat comes through, only those accuse it who may be cut off themselves."""
+    if beats:
+        return Confidence.UNSURE
+    return Confidence.CERTAIN if stale else Confidence.LIKELY

@@ -108,12 +108,15 @@ def test_a_host_that_only_the_monitor_does_not_hear_is_not_lost_for_a_kernels_wo
     assert not drive.seen
 
 
-def test_a_host_that_beats_but_answers_neither_the_monitor_nor_two_kernels_is_evicted() -> None:
+def test_a_host_that_beats_but_answers_neither_the_monitor_nor_two_kernels_is_doubted() -> None:
     """Only short packets come through, as with a broken MTU."""
     missed = unacknowledged("rg_0.0", "rg_1.0"), unacknowledged("rg_2.0", "rg_1.0")
     drive = of([at(20, silent("rg_1.0", 300.0))], stand(*ALL), *missed).run(36)
-    assert drive.incident("dead").culprits == ("rg_1.0",)
-    assert [(at_s, evict.group) for at_s, evict in drive.evicts] == [(31.0, "rg_1")]
+    incident = drive.incident("dead")
+    assert (incident.culprits, incident.candidates) == ((), ("rg_1.0",))
+    assert incident.verdict.reason.startswith("host node-rg_1 does not answer: no WorkerServer")
+    assert drive.fired[incident.id] == 31.0
+    assert not drive.evicts
 
 
 @pytest.mark.parametrize("for_s", [4.0, 6.0])
