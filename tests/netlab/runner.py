@@ -243,11 +243,8 @@ def _short(seen: Seen, at_s: float) -> dict[str, Any]:
     }
 
 
-def released(body: Any) -> list[Any]:
-    """Values of all keys `released...` with something in them, wherever they are."""
-    if isinstance(body, dict):
-        own = [value for key, value in body.items() if key.startswith("released") and value]
-        return own + [value for inner in body.values() for value in released(inner)]
-    if isinstance(body, list):
-        return [value for inner in body for value in released(inner)]
-    return []
+def released(incident: dict[str, Any]) -> list[str]:
+    """What ranks said that they ended at the monitor's word."""
+    decisions = incident.get("decisions", ())
+    done = (row for row in decisions if row["action"] == "release" and row["state"] == "confirmed")
+    return [str(row["outcome"]) for row in done]

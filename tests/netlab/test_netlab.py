@@ -96,9 +96,14 @@ def test_a_pace_is_the_median_before_and_in_the_end() -> None:
     assert pace([5], 10, 90) == [None, None]
 
 
-def test_who_was_released_is_read_from_wherever_an_incident_says_it() -> None:
-    body = {"released": [], "story": [{"released_s": 4.0}], "more": {"released": ["0.0"]}}
-    assert released(body) == [4.0, ["0.0"]]
+def test_what_was_ended_is_read_from_the_decisions_that_were_obeyed() -> None:
+    rows = [
+        {"action": "hold", "state": "held", "outcome": ""},
+        {"action": "release", "state": "failed", "outcome": "0.0 no answer"},
+        {"action": "release", "state": "confirmed", "outcome": "2.0 ended 1 connection"},
+    ]
+    assert released({"decisions": rows}) == ["2.0 ended 1 connection"]
+    assert released({}) == []
 
 
 def test_ranks_have_the_hosts_that_the_shape_says() -> None:
