@@ -59,18 +59,25 @@ def resumed_s(commits: Sequence[float], struck_s: float) -> float | None:
     return None
 
 
+AWAY_S: Final = 3.0
+"""Without a commit for longer, and then with one: the link of a living process came back."""
+
+
 def back_s(group: str, steps: Sequence[Event], struck_s: float) -> tuple[float, str] | None:
-    """First commit of the group by processes that started after the fault, and on which host."""
-    started = [
-        line
-        for line in steps
-        if line["event"] == "started" and line["rank"] == f"{group}.0" and line["time"] > struck_s
-    ]
-    hosts = {line["pid"]: line["host"] for line in started}
-    for line in steps:
-        mine = line["event"] == "step" and line["committed"] and line["rank"] == f"{group}.0"
-        if mine and line["time"] > struck_s and line["pid"] in hosts:
-            return line["time"], hosts[line["pid"]]
+    """First commit of the group after the fault, by a process that started since or was away for
+    long, and on which host.
+    """
+    own = [line for line in steps if line["rank"] == f"{group}.0"]
+    started = {line["pid"]: line for line in own if line["event"] == "started"}
+    last_s = struck_s
+    for line in own:
+        if line["event"] != "step" or not line["committed"] or line["time"] <= struck_s:
+            continue
+        process = started.get(line["pid"])
+        away = line["time"] - last_s > AWAY_S
+        if process is not None and (away or process["time"] > struck_s):
+            return line["time"], process["host"]
+        last_s = line["time"]
     return None
 
 

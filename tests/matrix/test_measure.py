@@ -66,6 +66,13 @@ def test_the_group_is_back_when_a_process_that_started_after_the_fault_commits()
     assert (result["to_back"], result["host_back"]) == (15.0, "spare-2")
 
 
+def test_the_group_is_back_when_a_process_that_lives_commits_after_its_link_is_back():
+    steps = [started(1, "rg_2.0", 3, "host-2"), *every("rg_2.0", 90, 100.5, pid=3)]
+    assert row(WITH, steps)["to_back"] is None
+    back = row(WITH, [*steps, *every("rg_2.0", 112, 115, pid=3)])
+    assert (back["to_back"], back["host_back"]) == (12.0, "host-2")
+
+
 def test_other_groups_that_ended_are_in_the_row():
     exits = {"rg_1": [{"time": 223.4, "event": "left", "rc": 1}]}
     result = row(ALONE, HEALTHY, exits)
