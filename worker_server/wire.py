@@ -54,6 +54,7 @@ PATH_LAST_WORDS: Final = "/v1/last_words"
 PATH_HOST: Final = "/v1/host"
 PATH_OPENAPI: Final = "/openapi.json"
 PATH_NETWORK: Final = "/v1/network"
+PATH_MACHINE: Final = "/v1/machine"
 PATH_EVICT: Final = "/v1/evict"
 PATH_RELEASE: Final = "/v1/release"
 PATH_HEALTHZ: Final = "/healthz"
@@ -693,6 +694,79 @@ class Interface(Struct, array_like=True, frozen=True, gc=False):
     errors: Count = 0
 
 
+class Weight(StrEnum):
+    """What a testimony may be used for; none of them accuses anybody alone."""
+
+    BROKEN = "broken"  # the host needs repair: named, and kept from the job
+    ENDED = "ended"  # why a process ended; says nothing against the host
+    SLOW = "slow"  # explains why something is slow or waits
+    LEAVING = "leaving"  # drained, preempted, under maintenance: nobody's fault
+    CONTEXT = "context"  # shown, decides nothing
+
+    @classmethod
+    def _missing_(cls, value: object) -> Weight | None:
+        """A newer WorkerServer's value is not known here."""
+        return cls.CONTEXT if isinstance(value, str) else None
+
+
+TESTIMONIES_MOST: Final = 8
+"""Of a state: the weightiest, then the latest."""
+
+
+class Testimony(Struct, array_like=True, frozen=True, gc=False):
+    """What one witness says against a host, or of a process on it; travels as a row."""
+
+    witness: _Short
+    """Who says so: `kernel log`, `EDAC`, `cgroup`, `NVIDIA`, `Kubernetes` ..."""
+    weight: Weight
+    code: _Short
+    """For programs, lower case: `xid-79`, `oom-kill`, `cpu-throttled` ..."""
+    text: Annotated[str, Meta(max_length=200)]
+    """For people, without host and time: `GPU 3: Xid 79, fallen off the bus`."""
+    age_s: Seconds = 0.0
+    """Since it was last so."""
+    for_s: Seconds = 0.0
+    """Since it was first so."""
+    device: _Short = ""
+    """`GPU 3`, `nvme0n1`, `eth0`; empty: the host."""
+    pids: Annotated[tuple[Count, ...], Meta(max_length=8)] = ()
+    """Processes it concerns, in the witness's PID namespace; empty: all of the host."""
+    count: Count = 1
+    """How often since the witness began."""
+
+    def later(self, seconds: float) -> Testimony:
+        """The same, so much later."""
+        return structs.replace(self, age_s=self.age_s + seconds, for_s=self.for_s + seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class WitnessState:
+    """What one witness of a host does: it reads, or says why it cannot."""
+
+    name: str
+    state: Literal["fine", "bad", "cannot be read"]
+    why: str = ""
+    """Why it cannot be read."""
+    for_s: Seconds = 0.0
+    """How long it has been in this state."""
+    cost_s: Seconds = 0.0
+    """CPU seconds of its last look."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineReport:
+    """What the machine itself says: the answer of `GET /v1/machine`."""
+
+    host: Host
+    age_s: Seconds
+    """Since the witnesses' process wrote it; it writes every few seconds."""
+    witnesses: tuple[WitnessState, ...] = ()
+    testimonies: tuple[Testimony, ...] = ()
+    """All that is known, weightiest first; at most 256."""
+    error: str | None = None
+    """Why there are no witnesses; None: they are heard."""
+
+
 @dataclass(frozen=True, slots=True)
 class NetworkReport:
     """The rank's connections and its host's interfaces: the answer of `GET /v1/network`."""
@@ -740,6 +814,8 @@ class StateReport(Struct, frozen=True, gc=False):
     """Of its host, without loopback; others know its connections by them."""
     connections: Annotated[tuple[Connection, ...], Meta(max_length=CONNECTIONS_MOST)] = ()
     """The odd ones; left out if there are none."""
+    machine: Annotated[tuple[Testimony, ...], Meta(max_length=TESTIMONIES_MOST)] = ()
+    """What its host's witnesses say of the host and of this rank; left out if that is nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -1062,7 +1138,7 @@ class _StateCells(StateReport, frozen=True, gc=False):
         return StateReport(
             identity, self.process, step, self.heads, self.witness, self.ending, self.unhooked,
             self.transfers, self.forming, self.timeouts, self.lighthouse, self.addresses,
-            self.connections,
+            self.connections, self.machine,
         )  # fmt: skip
 
 
@@ -1190,13 +1266,21 @@ def _is_server(url: str) -> bool:
 # -- and back ------------------------------------------------------------------------------------
 
 Answer = (
-    StateReport | StepLog | FlightRecord | LastWords | HostReport | Registration | NetworkReport
+    StateReport
+    | StepLog
+    | FlightRecord
+    | LastWords
+    | HostReport
+    | Registration
+    | NetworkReport
+    | MachineReport
 )
 
 LEFT_OUT: Final[Mapping[type, Mapping[str, Any]]] = {
     Identity: {"place": {}},
     StateReport: {
         "unhooked": (), "transfers": (), "timeouts": {}, "addresses": (), "connections": (),
+        "machine": (),
     },
     Forming: {"ranks": (), "earlier": ()},
     StepState: {
@@ -1257,7 +1341,7 @@ def _plain(value: Any, digits: int) -> Any:  # noqa: PLR0911  one case each
                     _plain(value.seconds, digits)]  # fmt: skip
         case GroupHead():
             return _head_row(value)
-        case MadeGroup() | Connection() | Interface():
+        case MadeGroup() | Connection() | Interface() | Testimony():
             return _list_of(structs.astuple(value), 3)
         case TransferHead():
             return [value.group, value.peer, value.tag, value.sends, value.posted,

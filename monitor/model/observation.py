@@ -16,7 +16,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from lightkeeper.monitor.model.eviction import Eviction
-from lightkeeper.monitor.model.names import RankName, ReplicaId, group_of_replica
+from lightkeeper.monitor.model.names import Host, RankName, ReplicaId, group_of_replica
 from lightkeeper.monitor.model.plain import readable
 from lightkeeper.monitor.model.run import Run
 from lightkeeper.worker_server.wire import (
@@ -29,6 +29,7 @@ from lightkeeper.worker_server.wire import (
     StateReport,
     StepLog,
     StepState,
+    Testimony,
 )
 
 
@@ -201,6 +202,8 @@ class Snapshot:
     """Of the ranks; the last one while there are none."""
     pause: Pause | None = None
     """None while the big red switch is not pressed."""
+    cluster: Mapping[Host, tuple[Testimony, ...]] = field(default_factory=dict)
+    """What schedulers, clouds and Prometheus say of hosts, by the names that ranks report."""
 
     @property
     def alone(self) -> bool:
