@@ -643,6 +643,8 @@ class Trouble(StrEnum):
         return cls.NONE if isinstance(value, str) else None
 
 
+ON_CPU: Final = frozenset({"", "gloo", "mpi", "fake", "undefined"})
+"""Backends of torch.distributed without kernels on a device."""
 ADDRESSES_MOST: Final = 8
 CONNECTIONS_MOST: Final = 8
 """Of a state: the odd ones."""
@@ -661,7 +663,7 @@ class Connection(Struct, array_like=True, frozen=True, gc=False):
     """How long; of one without trouble, since data was last sent or received."""
     use: _Short = ""
     """What it is for: `across` or `within` (a process group across or within replica groups),
-    `store`, `lighthouse`, `monitor`; empty: not known."""
+    `store`, `lighthouse`; empty: not known."""
     queued: Count = 0
     """Bytes not acknowledged yet, sent or not."""
     retries: Count = 0
@@ -814,6 +816,8 @@ class StateReport(Struct, frozen=True, gc=False):
     """Of its host, without loopback; others know its connections by them."""
     connections: Annotated[tuple[Connection, ...], Meta(max_length=CONNECTIONS_MOST)] = ()
     """The odd ones; left out if there are none."""
+    kernels: bool = False
+    """Whether it has process groups whose collectives are kernels on a device, as NCCL's are."""
     machine: Annotated[tuple[Testimony, ...], Meta(max_length=TESTIMONIES_MOST)] = ()
     """What its host's witnesses say of the host and of this rank; left out if that is nothing."""
 
@@ -1138,7 +1142,7 @@ class _StateCells(StateReport, frozen=True, gc=False):
         return StateReport(
             identity, self.process, step, self.heads, self.witness, self.ending, self.unhooked,
             self.transfers, self.forming, self.timeouts, self.lighthouse, self.addresses,
-            self.connections, self.machine,
+            self.connections, self.kernels, self.machine,
         )  # fmt: skip
 
 
@@ -1280,7 +1284,7 @@ LEFT_OUT: Final[Mapping[type, Mapping[str, Any]]] = {
     Identity: {"place": {}},
     StateReport: {
         "unhooked": (), "transfers": (), "timeouts": {}, "addresses": (), "connections": (),
-        "machine": (),
+        "kernels": False, "machine": (),
     },
     Forming: {"ranks": (), "earlier": ()},
     StepState: {

@@ -59,7 +59,14 @@ from lightkeeper.monitor.model.eviction import (
 )
 from lightkeeper.monitor.model.names import IncidentId, RankName, ReplicaId, group_of
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView
-from lightkeeper.worker_server.wire import PATH_EVICT, PATH_STATE, Process, StateReport, parse_state
+from lightkeeper.worker_server.wire import (
+    PATH_EVICT,
+    PATH_STATE,
+    Process,
+    StateReport,
+    one_line,
+    parse_state,
+)
 
 log = logging.getLogger(__name__)
 
@@ -226,7 +233,9 @@ def eviction_words(status: int, said: Any) -> str:
     how = " and then ".join(str(signal)[:20] for signal in signals[:4])
     started = said.get("started_gone")
     with_own = f", with {started} of its own" if type(started) is int and started > 0 else ""
-    return f"got {how} and is {'gone' if gone else 'not gone yet'}{with_own}"
+    way = said.get("way")
+    before = f"{one_line(way)[:200]}, then " if isinstance(way, str) and way else ""
+    return f"{before}got {how} and is {'gone' if gone else 'not gone yet'}{with_own}"
 
 
 # -- asking --------------------------------------------------------------------------------------
@@ -263,7 +272,7 @@ class Asker:
                 return self._press(parties.lighthouse, replica_id)
             case Rung.WORKER_EVICT:
                 (accused,) = (accused for accused in eviction.accused if accused.rank == whom)
-                return parties.fetcher.submit(self._evict(accused, eviction.reason))
+                return parties.fetcher.submit(self._evict(accused, eviction))
             case Rung.SCHEDULER:
                 return self._remove(eviction, whom)
             case _:
@@ -290,14 +299,19 @@ class Asker:
         lighthouse.begin_kill(replica_id, self._parties.timeouts.kill_s).add_done_callback(pass_on)
         return answer
 
-    async def _evict(self, accused: Accused, reason: str) -> Answered:
-        grace_s = self._parties.timeouts.grace_s
+    async def _evict(self, accused: Accused, eviction: Eviction) -> Answered:
+        manner = eviction.manner
         question = Question(
             accused.url + PATH_EVICT,
-            timeout_s=grace_s + ASK_MARGIN_S,
+            timeout_s=manner.gently_s + manner.grace_s + ASK_MARGIN_S,
             max_bytes=ANSWER_MAX_BYTES,
             method="POST",
-            json={"reason": reason, "grace_s": grace_s, "incarnation": accused.incarnation},
+            json={
+                "reason": eviction.reason,
+                "grace_s": manner.grace_s,
+                "incarnation": accused.incarnation,
+                **({"gently_s": manner.gently_s, "manner": manner.way} if manner.gently_s else {}),
+            },
             group=group_of(accused.rank),
         )
         try:

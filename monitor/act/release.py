@@ -21,7 +21,7 @@ from lightkeeper.monitor.model.names import RankName, group_of
 from lightkeeper.worker_server.wire import PATH_RELEASE, one_line
 
 _TIMEOUT_S: Final = 5.0
-"""A rank looks for orders once a second, and its WorkerServer waits 3 s for it."""
+"""A rank looks for orders four times a second, and its WorkerServer waits 3 s for it."""
 _SHOWN: Final = 8
 
 

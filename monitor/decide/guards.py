@@ -16,7 +16,7 @@ from typing import Final
 
 from lightkeeper.monitor.decide.rules import DEFAULT, Policy, PolicyAction, moment
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.eviction import Evict, Eviction, Guard, Hold, Ruling
+from lightkeeper.monitor.model.eviction import EndManner, Evict, Eviction, Guard, Hold, Ruling
 from lightkeeper.monitor.model.incident import Incident, oldest_first
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE, Pause
@@ -110,6 +110,8 @@ class GroupFacts:
     """Who traces one of its ranks now, in words; empty: nobody."""
     disk_wait: frozenset[RankName] = frozenset()
     """Ranks whose main thread waits in the kernel for a disk or file server (state D)."""
+    kernels: bool = False
+    """Whether any of its ranks exchanges by kernels on a device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -680,6 +682,19 @@ def evict_of(case: Case) -> Evict:
         quarantine=() if why else _quarantine(case),
         reason=f"{incident.kind.value}: {incident.verdict.reason}" + (f"; {why}" if why else ""),
         keep_out=() if not why or view is None else view.names or (case.group,),
+        manner=_manner(case),
+    )
+
+
+def _manner(case: Case) -> EndManner:
+    """Ranks that train come to the end of their step; those that stand abort what is on devices."""
+    view, kind = case.view, case.incident.kind
+    stands = case.incident.verdict.stops
+    gently = not stands or (view is not None and view.kernels)
+    return EndManner(
+        "abort" if stands else "park",
+        case.config.gentle_end_s if gently else 0.0,
+        case.policy.grace_s.get(kind, 1.0),
     )
 
 

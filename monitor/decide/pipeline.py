@@ -515,6 +515,7 @@ def _view(
             if track.tracer is not None
         ),
         disk_wait=frozenset(track.rank for track in members if track.state == "D"),
+        kernels=any(track.fresh is not None and track.fresh.kernels for track in members),
     )
 
 

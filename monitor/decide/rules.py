@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, time, timedelta
@@ -91,6 +91,9 @@ _USUAL: Final[Mapping[Kind, PolicyAction]] = {
     Kind.STATE_CORRUPT: PolicyAction.EVICT_AND_QUARANTINE,
 }
 """Kinds that evict unless the operator says otherwise; all others page."""
+_GRACE_S: Final = {Kind.STRAGGLER: 5.0, Kind.STATE_CORRUPT: 5.0, Kind.REPLICA_LAG: 5.0}
+"""Ranks that train can hear SIGTERM; those that stand hold up all others."""
+_GRACE_MOST_S: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,10 @@ class Policy:
     )
     """For every kind and severity."""
     windows: tuple[Window, ...] = ()
+    grace_s: Mapping[Kind, float] = field(
+        default_factory=lambda: {kind: _GRACE_S.get(kind, 1.0) for kind in FAULTS}
+    )
+    """Between SIGTERM and SIGKILL of an eviction, for every kind."""
 
     def action(self, kind: Kind, severity: Severity) -> PolicyAction:
         return self.actions[kind, severity]
@@ -226,6 +233,7 @@ GUARDS: Final = (
     "min_replicas", "budget_per_hour", "budget_per_group", "cool_down_s", "breaker_share",
     "eviction_cost_s", "program_bug_after", "crash_loop_after", "crash_loop_memory_s",
     "lateness_ticks", "unreachable_share", "starved_share", "tie_break_s", "release_survivors",
+    "gentle_end_s",
 )  # fmt: skip
 """Table `guards`: when an eviction is held back."""
 MODE: Final = "observe"
@@ -273,7 +281,7 @@ def suggestion(name: str, names: tuple[str, ...]) -> str:
 #
 # All problems are reported at once, one a line: where, what it is, what was expected.
 
-_TABLES: Final = ("policy", "actions", "guards", "thresholds", "maintenance")
+_TABLES: Final = ("policy", "actions", "grace", "guards", "thresholds", "maintenance")
 _OPTIONS: Final = {"guards": GUARDS, "thresholds": THRESHOLDS}
 _MODES: Final = ("act", "observe")
 
@@ -311,6 +319,7 @@ def policy_from(data: Mapping[str, Any]) -> PolicyFile:
         **_options(data, "thresholds", problems),
     }
     actions = {**DEFAULT.actions, **_actions(_table(data, "actions", problems), problems)}
+    grace_s = {**DEFAULT.grace_s, **_grace(_table(data, "grace", problems), problems)}
     windows = _windows(data.get("maintenance", []), problems)
     if not problems:
         try:
@@ -319,7 +328,7 @@ def policy_from(data: Mapping[str, Any]) -> PolicyFile:
             problems.append(str(exc))
     if problems:
         raise PolicyError(tuple(problems))
-    return PolicyFile(Policy(actions, windows), options)
+    return PolicyFile(Policy(actions, windows, grace_s), options)
 
 
 def policy_to_json(policy: Policy) -> dict[str, Any]:
@@ -329,6 +338,7 @@ def policy_to_json(policy: Policy) -> dict[str, Any]:
             str(kind): {str(severity): str(policy.action(kind, severity)) for severity in Severity}
             for kind in FAULTS
         },
+        "grace": {str(kind): policy.grace_s[kind] for kind in FAULTS},
         "maintenance": [window_to_json(window) for window in policy.windows],
     }
 
@@ -374,12 +384,7 @@ def _actions(
 ) -> dict[tuple[Kind, Severity], PolicyAction]:
     """`kind = action`, or `kind = {severity = action}`."""
     actions: dict[tuple[Kind, Severity], PolicyAction] = {}
-    for name, words in table.items():
-        kind = next((fault for fault in FAULTS if fault == name), None)
-        if kind is None:
-            kinds = tuple(map(str, FAULTS))
-            problems.append(f"actions.{name}: unknown kind of fault, {suggestion(name, kinds)}")
-            continue
+    for kind, words in _by_kind(table, "actions", problems):
         allowed = _NOBODY if kind is Kind.LIGHTHOUSE_AWAY else tuple(PolicyAction)
         by_severity = words if isinstance(words, Mapping) else dict.fromkeys(Severity, words)
         if all(level in tuple(Severity) and word in allowed for level, word in by_severity.items()):
@@ -388,10 +393,34 @@ def _actions(
             }
         else:
             problems.append(
-                f"actions.{name}: is {words!r}, expected {', '.join(allowed)}, or one of them for "
+                f"actions.{kind}: is {words!r}, expected {', '.join(allowed)}, or one of them for "
                 f"each of {', '.join(Severity)}"
             )
     return actions
+
+
+def _by_kind(
+    table: Mapping[str, Any], where: str, problems: list[str]
+) -> Iterator[tuple[Kind, Any]]:
+    for name, value in table.items():
+        kind = next((fault for fault in FAULTS if fault == name), None)
+        if kind is None:
+            kinds = tuple(map(str, FAULTS))
+            problems.append(f"{where}.{name}: unknown kind of fault, {suggestion(name, kinds)}")
+        else:
+            yield kind, value
+
+
+def _grace(table: Mapping[str, Any], problems: list[str]) -> dict[Kind, float]:
+    """`kind = seconds`."""
+    grace_s: dict[Kind, float] = {}
+    for kind, value in _by_kind(table, "grace", problems):
+        if type(value) in (int, float) and 0 <= value <= _GRACE_MOST_S:
+            grace_s[kind] = float(value)
+        else:
+            most = f"expected seconds, 0 to {_GRACE_MOST_S:g}"
+            problems.append(f"grace.{kind}: is {value!r}, {most}")
+    return grace_s
 
 
 _NOBODY: Final = (PolicyAction.OBSERVE, PolicyAction.PAGE)
@@ -451,6 +480,7 @@ def _flat(effective: Effective) -> dict[str, Any]:
         for kind, row in rules["actions"].items()
         for severity, action in row.items()
     }
+    flat |= {f"grace.{kind}": seconds for kind, seconds in rules["grace"].items()}
     for number, window in enumerate(rules["maintenance"], 1):
         flat[f"maintenance.{window.get('name') or number}"] = window
     for option in fields(KeeperConfig):

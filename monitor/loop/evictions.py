@@ -31,6 +31,7 @@ from lightkeeper.monitor.model.eviction import (
     Accused,
     Decision,
     DecisionRow,
+    EndManner,
     Evict,
     Eviction,
     EvictionState,
@@ -287,7 +288,8 @@ class Acting:
         replica_id, replica_ids = group_views[0].replica_id, [view.replica_id for view in groups]
         if replica_ids.count(replica_id) > 1 or (replica_id and not may_be_of(replica_id, group)):
             replica_id = None  # it may be another group's, which the Lighthouse would kill
-        evict = Evict(incident_id, group, replica_id, (), reason)
+        manner = EndManner("", self._config().gentle_end_s, grace_s=5.0)
+        evict = Evict(incident_id, group, replica_id, (), reason, manner=manner)
         with self.deciding:
             if any(eviction.group == group and eviction.open for eviction in self._evictions.all()):
                 raise NotPossible(f"{group} is being evicted already")

@@ -248,6 +248,9 @@ class KeeperConfig:
     release_survivors: Annotated[int, Range(0, 1)] = 1
     """Whether ranks that wait for a group that is gone are freed at once (1), or by TorchFT's
     timeout (0)."""
+    gentle_end_s: Annotated[float, Range(0, 15)] = 5.0
+    """Before SIGTERM, for an evicted rank to come to the end of its step if it trains, and to abort
+    its process groups if they are on devices. 0: SIGTERM at once."""
     breaker_share: Annotated[float, Range(0, 1)] = 1 / 3
     """Share of the groups that may be accused at once before nobody is evicted (at least 1)."""
     # The monitor's own health: monitor.detect.self_health.

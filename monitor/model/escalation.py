@@ -24,7 +24,9 @@ asked (`Begin`). Then:
    the manager in group rank 0 alone, and cannot work when that process is stopped or its
    interpreter is stuck: then it is skipped.
 5. worker_evict: `POST /v1/evict` to the WorkerServer of every rank still alive: at once where the
-   kill cannot work or has ended a part of the group, else after `kill_s`.
+   kill cannot work or has ended a part of the group, else after `kill_s`. Where an end has to be
+   gentle (`EndManner`), they are asked first, and the kill button, which ends a process at once,
+   waits for them.
 6. scheduler, where there is one: it removes the pod or the job step, when the WorkerServers had
    their time (`worker_s`) and a rank is not gone.
 7. page: nothing helped; a person is notified.
@@ -56,6 +58,7 @@ from lightkeeper.monitor.model.eviction import (
     KEEPER,
     Accused,
     Ask,
+    EndManner,
     Evict,
     Eviction,
     EvictionState,
@@ -82,13 +85,12 @@ class Timeouts:
     continue."""
     worker_s: float = 9.0
     """For the WorkerServers, from when all are asked: a grace of 1 s, then 5 s in which each checks
-    whether its process is gone, and one retry. Then it is the scheduler's turn."""
+    whether its process is gone, and one retry. Then it is the scheduler's turn. A gentler end or a
+    longer grace comes on top, here and in `confirm_s`."""
     scheduler_s: float = 30.0
     """For the schedulers: a pod's grace, or `scancel` until the step has ended."""
     schedule_again_s: float = 10.0
     """Before a scheduler that failed is asked again."""
-    grace_s: float = 1.0
-    """Between SIGTERM and SIGKILL. Longer lets a checkpoint finish, shorter frees the fleet."""
     confirm_s: float = 25.0
     """Total without the schedulers' time, before giving up. Together below the policy's own
     `eviction_deadline_s`."""
@@ -120,11 +122,10 @@ class EvictionDeps:
     sinks: tuple[str, ...] = ()
     """Names of those that get a failure."""
 
-    @property
-    def given_s(self) -> float:
+    def given_s(self, manner: EndManner) -> float:
         """Time limit of all rungs together."""
         times = self.timeouts
-        return times.confirm_s + (times.scheduler_s if self.schedulers else 0.0)
+        return times.confirm_s + manner.more_s + (times.scheduler_s if self.schedulers else 0.0)
 
 
 SLACK_S: Final = 3.0
@@ -349,6 +350,7 @@ def decided(
         epoch=epoch,
         quarantine=evict.quarantine,
         keep_out=evict.keep_out,
+        manner=evict.manner,
         accused=accused,
         taken_up=False,
     )
@@ -417,6 +419,7 @@ def _decided_again(eviction: Eviction, event: DecidedAgain, now_s: float) -> Evi
         reason=evict.reason,
         quarantine=evict.quarantine,
         keep_out=evict.keep_out,
+        manner=evict.manner,
         accused=event.accused,
         epoch=event.epoch,
     )
@@ -491,7 +494,7 @@ def _begin_to_ask(eviction: Eviction, now_s: float) -> Move:
 def _looked(eviction: Eviction, event: Probed, now_s: float, deps: EvictionDeps) -> Move:
     look, times = event.look, deps.timeouts
     eviction = _seen(eviction, look.lighthouse, now_s, deps)
-    late = _spent_s(eviction, now_s) >= deps.given_s
+    late = _spent_s(eviction, now_s) >= deps.given_s(eviction.manner)
     if eviction.state is EvictionState.PREPARING:
         if look.moving(eviction.stood):
             return _failed(eviction, RECOVERED, now_s, deps)
@@ -529,7 +532,7 @@ def _not_gone(eviction: Eviction, look: ProbeResult, deps: EvictionDeps) -> str:
     )
     workers = eviction.rung(Rung.WORKER_EVICT)
     said = "" if workers is None else f" (asked: {workers.detail})"
-    return f"not gone after {deps.given_s:.0f} s: {still}{said}"
+    return f"not gone after {deps.given_s(eviction.manner):.0f} s: {still}{said}"
 
 
 def _out_of_sight(eviction: Eviction, look: ProbeResult, times: Timeouts) -> str | None:
@@ -720,17 +723,10 @@ def _kill(
     eviction: Eviction, look: ProbeResult, now_s: float, deps: EvictionDeps, last: bool
 ) -> Move:
     """By replica id, once: if a kill request hangs, a second one hangs too."""
-    kill, limit_s = Rung.LIGHTHOUSE_KILL, deps.timeouts.kill_s
-    rung, ask = eviction.rung(kill), eviction.ask(kill)
+    rung, ask = eviction.rung(Rung.LIGHTHOUSE_KILL), eviction.ask(Rung.LIGHTHOUSE_KILL)
     if rung is None:
-        if last:
-            return eviction, ()
-        rung = RungOutcome(kill, now_s, None, "asked", None, limit_s)
-        obstacle = _kill_obstacle(eviction, look)
-        if obstacle is not None:
-            rung = _ended(rung, now_s, f"skipped: {obstacle}", RungResult.SKIPPED)
-            return eviction.with_rung(rung), ()
-        return _asked(eviction.with_rung(rung), kill, now_s)
+        waits = last or _gently(eviction, now_s)
+        return (eviction, ()) if waits else _press(eviction, look, now_s, deps)
     answered = ask is not None and not ask.waits
     if rung.finished_s is None and (answered or last):
         said = ask.said if ask is not None and answered else "no answer so far"
@@ -744,6 +740,24 @@ def _kill(
             said = f"{rung.detail}; {ended}" if ask and ask.done else f"{ended} before it answered"
             rung = replace(rung, detail=said)
     return eviction.with_rung(rung), ()
+
+
+def _press(eviction: Eviction, look: ProbeResult, now_s: float, deps: EvictionDeps) -> Move:
+    kill = Rung.LIGHTHOUSE_KILL
+    rung = RungOutcome(kill, now_s, None, "asked", None, deps.timeouts.kill_s)
+    obstacle = _kill_obstacle(eviction, look)
+    if obstacle is not None:
+        rung = _ended(rung, now_s, f"skipped: {obstacle}", RungResult.SKIPPED)
+        return eviction.with_rung(rung), ()
+    return _asked(eviction.with_rung(rung), kill, now_s)
+
+
+def _gently(eviction: Eviction, now_s: float) -> bool:
+    """Whether the kill button has to wait for a gentle end."""
+    manner, turn_s = eviction.manner, eviction.workers_turn_s
+    if not manner.gently_s:
+        return False
+    return turn_s is None or now_s - turn_s < manner.gently_s + manner.grace_s + SLACK_S
 
 
 def _managers(eviction: Eviction) -> list[RankName]:
@@ -785,9 +799,7 @@ def _workers(
     """Ranks still alive, once the kill is over or has ended a part of the group, and the stuck ones
     before; each again every `ask_again_s`.
     """
-    times, kill = deps.timeouts, eviction.rung(Rung.LIGHTHOUSE_KILL)
-    killed = kill is not None and (kill.result is not None or _late(kill, now_s))
-    everyone = killed or bool(look.having(Liveness.GONE))
+    times, everyone = deps.timeouts, _workers_turn(eviction, look, now_s)
     if everyone and eviction.workers_turn_s is None:
         eviction = replace(eviction, workers_turn_s=now_s)
     asked: Instructions = ()
@@ -807,7 +819,7 @@ def _workers(
     if not asks:
         return eviction, ()
     rung = eviction.rung(Rung.WORKER_EVICT) or RungOutcome(
-        Rung.WORKER_EVICT, now_s, None, "", None, times.worker_s
+        Rung.WORKER_EVICT, now_s, None, "", None, times.worker_s + eviction.manner.more_s
     )
     rung = replace(rung, detail="; ".join(f"{ask.whom} {ask.said or 'asked'}" for ask in asks))
     if last:
@@ -820,6 +832,13 @@ def _workers(
     return eviction.with_rung(rung), asked
 
 
+def _workers_turn(eviction: Eviction, look: ProbeResult, now_s: float) -> bool:
+    """Whether all are asked now, not only those that are stuck."""
+    kill = eviction.rung(Rung.LIGHTHOUSE_KILL)
+    killed = kill is not None and (kill.result is not None or _late(kill, now_s))
+    return killed or _gently(eviction, now_s) or bool(look.having(Liveness.GONE))
+
+
 def _schedulers(
     eviction: Eviction, look: ProbeResult, now_s: float, deps: EvictionDeps, last: bool
 ) -> Move:
@@ -828,7 +847,7 @@ def _schedulers(
     """
     times, turn_s, rung = deps.timeouts, eviction.workers_turn_s, eviction.rung(Rung.SCHEDULER)
     if rung is None:
-        turn = turn_s is not None and now_s - turn_s >= times.worker_s
+        turn = turn_s is not None and now_s - turn_s >= times.worker_s + eviction.manner.more_s
         if last or not turn or not deps.schedulers:
             return eviction, ()
         rung = RungOutcome(Rung.SCHEDULER, now_s, None, "asked", None, times.scheduler_s)

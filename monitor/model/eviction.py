@@ -67,6 +67,25 @@ class Rung(StrEnum):
     PAGE = "page"  # nothing helped: a person is needed
 
 
+@readable
+@dataclass(frozen=True, slots=True)
+class EndManner:
+    """How the WorkerServers end the processes of a group."""
+
+    way: str = "abort"
+    """`park`: they train, so each comes to the end of its step; `abort`: they stand; empty: each
+    WorkerServer looks."""
+    gently_s: float = 0.0
+    """For that, before SIGTERM; 0: SIGTERM at once."""
+    grace_s: float = 1.0
+    """Between SIGTERM and SIGKILL. Longer lets a checkpoint finish, shorter frees the fleet."""
+
+    @property
+    def more_s(self) -> float:
+        """How much longer it takes than the shortest."""
+        return self.gently_s + max(0.0, self.grace_s - 1.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Evict:
     """Evict this replica group."""
@@ -81,6 +100,7 @@ class Evict:
     keep_out: tuple[GroupName, ...] = ()
     """Names under which it must not return, on any host: the same bug has recurred. Includes its
     launcher's name."""
+    manner: EndManner = EndManner()
 
 
 @readable
@@ -263,6 +283,7 @@ class Eviction:
     """Of the lease under which it was last taken up; 0: no lease."""
     quarantine: tuple[Host, ...] = ()
     keep_out: tuple[GroupName, ...] = ()
+    manner: EndManner = EndManner()
     accused: tuple[Accused, ...] = ()
     """Every rank of the group, as the deciding tick saw it, later the tick that handed it over."""
     stood: Mapping[RankName, int] = field(default_factory=dict)

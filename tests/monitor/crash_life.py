@@ -96,7 +96,7 @@ def live(bind: str, store: str, lighthouse: str, fuse_at: int | None, note: str)
         # would abandon the decision knowingly, and decide anew (seen at a load of 17 on 2 cores)
         eviction_deadline_s=30.0, lateness_ticks=50.0,
     )  # fmt: skip
-    timeouts = Timeouts(kill_s=0.4, grace_s=0.1, confirm_s=4.0, look_s=0.5, pause_s=0.05)
+    timeouts = Timeouts(kill_s=0.4, confirm_s=4.0, look_s=0.5, pause_s=0.05)
     options = Options(
         config=config, bind=bind, store=store, lighthouse=lighthouse, token="secret",
         timeouts=timeouts,

@@ -193,6 +193,6 @@ def host_report() -> wire.HostReport:
 def app_of(box: FakeBox, settings: Settings | None = None, evictor: Any = None) -> Any:
     """The application; by default on loopback with a token."""
     registry = make_registry(box.state, lambda: "http://127.0.0.1:1")
-    evictor = evictor or (lambda grace_s: EvictionResult(("SIGTERM",), gone=True))
+    evictor = evictor or (lambda order: EvictionResult(("SIGTERM",), gone=True))
     guard = RequestGuard(settings or Settings(token=TOKEN), names=["node7"])
     return make_app(Served(box, evictor, registry, host_report, ("http://m:8470",)), guard)

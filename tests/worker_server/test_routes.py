@@ -160,10 +160,10 @@ def test_slow_work_leaves_threads_for_the_state(box, path, places, busy):
 
 
 def test_an_eviction_is_carried_out_with_its_grace(box):
-    graces = []
+    orders = []
 
-    def evictor(grace_s):
-        graces.append(grace_s)
+    def evictor(order):
+        orders.append((order.grace_s, order.gently_s, order.manner))
         return EvictionResult(("SIGTERM", "SIGKILL"), gone=False, started_gone=3, started_left=1)
 
     client = app_of(box, evictor=evictor).test_client()
@@ -171,9 +171,9 @@ def test_an_eviction_is_carried_out_with_its_grace(box):
     answer = client.post(wire.PATH_EVICT, json=order, headers=WITH_TOKEN)
     assert answer.json == {
         "schema": 1, "signalled": ["SIGTERM", "SIGKILL"], "gone": False, "started_gone": 3,
-        "started_left": 1,
+        "started_left": 1, "way": "",
     }  # fmt: skip
-    assert graces == [7.5]
+    assert orders == [(7.5, 0.0, "")]
 
 
 def test_an_order_to_release_reaches_the_rank_and_its_answer_comes_back(client, box):
@@ -281,7 +281,7 @@ def test_a_browser_gets_a_page_of_its_own_with_everything_escaped(box):
     ids=lambda cell: str(cell)[:40],
 )  # fmt: skip
 def test_a_bad_order_to_evict_gets_one_line_of_json(box, body, token, status, error):
-    def evictor(grace_s):
+    def evictor(order):
         raise AssertionError("evicted")
 
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}

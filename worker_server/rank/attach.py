@@ -25,7 +25,7 @@ from typing import Any, cast
 
 from lightkeeper.worker_server import run_dir, wire
 from lightkeeper.worker_server.home import is_open, misspelt
-from lightkeeper.worker_server.rank import last_words, torch_hooks
+from lightkeeper.worker_server.rank import exchange, last_words, torch_hooks
 from lightkeeper.worker_server.rank.identity import POD, claim_from, identity_from
 from lightkeeper.worker_server.rank.null_reporter import NullReporter
 from lightkeeper.worker_server.rank.page import layout
@@ -348,13 +348,11 @@ def _hook_torch(reporter: Reporter, files: run_dir.RankFiles) -> None:
     def exchanges() -> None:
         from lightkeeper.worker_server.rank import (  # noqa: PLC0415  they import torch.distributed
             collectives,
-            exchange,
             process_groups,
             torchft,
         )
 
         collectives.install(reporter)
-        exchange.install(files)
         process_groups.install()
         torchft.install(reporter)
         if os.environ.get("LIGHTKEEPER_MEND_TORCHFT") == "1":
@@ -393,6 +391,7 @@ def _forget(reporter: Reporter, end: Callable[[], None]) -> None:
 def _start_beat(
     page: PageWriter, files: run_dir.RankFiles, sidecar: SidecarProcess
 ) -> Callable[[], None]:
+    exchange.install(files)
     beat = Beat(
         page.beat,
         sidecar,
@@ -400,9 +399,9 @@ def _start_beat(
             last_words.keeping(lambda text: page.write_note(layout.NOTE_STACKS, text)),
             last_words.note_uncaught,
             _complaining(files),
-            _chore_of("collectives", "tell_backends"),
+            _tell_backends,
         ),
-        _chore_of("exchange", "obey"),
+        exchange.obey,
     )
 
     def end() -> None:
@@ -417,16 +416,12 @@ def _start_beat(
     return end
 
 
-def _chore_of(module: str, name: str) -> Callable[[], None]:
+def _tell_backends() -> None:
     """A chore of a module that is imported with torch; until then it does nothing."""
-
-    def chore() -> None:
-        loaded = sys.modules.get(f"lightkeeper.worker_server.rank.{module}")
-        do = getattr(loaded, name, None)  # it may be half imported
-        if do is not None:
-            do()
-
-    return chore
+    loaded = sys.modules.get("lightkeeper.worker_server.rank.collectives")
+    tell = getattr(loaded, "tell_backends", None)  # it may be half imported
+    if tell is not None:
+        tell()
 
 
 class Beat(threading.Thread):

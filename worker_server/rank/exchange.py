@@ -21,6 +21,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
+from lightkeeper.worker_server.rank import gentle_end
 from lightkeeper.worker_server.run_dir import RankFiles, read_json, write_json
 
 WITHIN: Final = "within"
@@ -58,7 +59,11 @@ def obey() -> None:
 
 
 def _obey(files: RankFiles, order: Mapping[str, Any]) -> None:
-    ended, said = release(order.get("quorum_id"), order.get("addresses") or ())
+    if "park" in order:
+        park, wait_s = order["park"] is True, float(order.get("wait_s", 0.0))
+        ended, said = 0, gentle_end.end(park=park, wait_s=wait_s)
+    else:
+        ended, said = release(order.get("quorum_id"), order.get("addresses") or ())
     with contextlib.suppress(OSError):
         write_json(files.answer, {"id": order.get("id"), "ended": ended, "said": said})
 
@@ -80,8 +85,9 @@ def opening_within() -> Iterator[None]:
     """What is opened in here belongs to a group of the rank's own replica group."""
     before = own()
     yield
-    _within.update(_new(before))
-    _publish()
+    with contextlib.suppress(Exception):
+        _within.update(_new(before))
+        _publish()
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from math import isfinite
 from time import monotonic_ns
 from typing import Any, Final
 
+from lightkeeper.worker_server.rank import gentle_end
 from lightkeeper.worker_server.rank.figures import is_finite
 from lightkeeper.worker_server.rank.page import layout
 from lightkeeper.worker_server.rank.page.writer import PageWriter, StepFacts
@@ -90,6 +91,7 @@ class Loop:
         page.begin_attempt(facts.attempt, step)
         if self._unread:
             self._read_first()
+        gentle_end.at_step()
 
     def begin_next(self) -> None:
         """A phase begins an attempt: of the next step, or of the same again."""
@@ -124,6 +126,7 @@ class Loop:
             self.heals += facts.healing
         page.end_attempt(facts.attempt, step, self._begin_ns, now, 1 if committed else 0)
         page.write_step(facts)
+        gentle_end.at_step()
 
     def step_locally(self) -> None:
         """The optimizer made a step. The first after an attempt's end is that attempt's own; any

@@ -53,6 +53,7 @@ import torch.distributed as dist
 from lightkeeper.worker_server.rank import (
     collectives,
     exchange,
+    gentle_end,
     last_words,
     process_groups,
     torchft_groups,
@@ -94,6 +95,7 @@ def install(reporter: Reporter) -> None:
     _observer = Observer(reporter)
     torchft_groups.forget()
     exchange.groups_of = torchft_groups.groups_of
+    gentle_end.device_groups = torchft_groups.all_groups
     wrap(torch.amp.GradScaler, "scale", _scaled)
     for name, patch in ((_GROUPS, _patch_groups), (_MANAGER, _patch_manager)):
         if name not in _patched:

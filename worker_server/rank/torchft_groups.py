@@ -20,7 +20,7 @@ import contextlib
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -289,8 +289,17 @@ def timeout_of(manager: Any) -> Any:
 
 def groups_of(quorum: object) -> list[Any]:
     """The groups that are configured for this quorum now."""
-    alive = [(group.alive(), group.quorum) for group in list(_groups.values())]
-    return [pg for pg, configured in alive if pg is not None and configured == quorum]
+    return [pg for pg, configured in _alive() if configured == quorum]
+
+
+def all_groups() -> list[Any]:
+    return [pg for pg, _ in _alive()]
+
+
+def _alive() -> Iterator[tuple[Any, object]]:
+    for group in list(_groups.values()):
+        if (pg := group.alive()) is not None:
+            yield pg, group.quorum
 
 
 def _group(recorder: Recorder, pg: Any) -> _Group | None:

@@ -332,7 +332,7 @@ leave at least one thread for the rest."""
 _MAX_BODY: Final = 48 * 1024
 """The addresses of 2,500 hosts."""
 _RELEASE_WAIT_S: Final = 3.0
-"""The rank looks for orders once a second."""
+"""The rank looks for orders four times a second."""
 _log = logging.getLogger("lightkeeper.worker_server.sidecar")
 
 
@@ -341,8 +341,8 @@ class Served:
     """What the endpoints answer from."""
 
     box: BlackBox
-    evict: Callable[[float], process.EvictionResult]
-    """Ends the rank; takes the seconds between SIGTERM and SIGKILL."""
+    evict: Callable[[queries.EvictionOrder], process.EvictionResult]
+    """Ends the rank."""
     registry: CollectorRegistry
     host: Callable[[], wire.HostReport]
     monitors: tuple[str, ...] = ()
@@ -379,7 +379,7 @@ def _answer(served: Served, endpoint: Endpoint, places: WorkSlots | None) -> Res
 def _evict(served: Served, _: queries.Nothing) -> Response:
     order = queries.order_in(request.get_data(), queries.EvictionOrder, served.box.identity)
     _log.warning("evict asked by %s: %a", request.remote_addr, order.reason)
-    eviction = served.evict(order.grace_s)
+    eviction = served.evict(order)
     _log.warning("evicted: %s", eviction)
     return in_json({"schema": wire.SCHEMA, **asdict(eviction)})
 

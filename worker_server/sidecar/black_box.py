@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -43,6 +43,8 @@ _STANDS_EVERY_S, _STANDS_DUTY = 5.0, 0.05
 """The same while the rank hangs, if some heads come only with a full record."""
 _STANDS_S = 1.5
 """Without a move for so long, its connections are looked at each second."""
+_BEAT_S = 1.0
+"""A rank looks for orders four times a second."""
 _WITHOUT = "What there is: /v1/state has the phase and its age, /v1/flight_recorder the call sites."
 
 
@@ -220,13 +222,29 @@ class BlackBox:
         Raises:
             SilentError: no answer in time; it may follow still.
         """
-        order = {"id": os.urandom(8).hex(), "quorum_id": quorum_id, "addresses": [*addresses]}
+        answer = self._order({"quorum_id": quorum_id, "addresses": [*addresses]}, wait_s)
+        return int(answer.get("ended", 0)), str(answer.get("said", ""))
+
+    def end_gently(self, manner: str, wait_s: float) -> str:
+        """Have the rank end what it runs on its devices; returns what it did, or why it did not.
+
+        `manner`: `park` or `abort`; empty: by whether it hangs. `wait_s`: for the end of a step.
+        """
+        park = manner == "park" or (not manner and not self._hangs.hanging)
+        try:
+            answer = self._order({"park": park, "wait_s": wait_s}, wait_s + _BEAT_S)
+        except (SilentError, OSError) as exc:
+            return str(exc)
+        return str(answer.get("said", ""))[:200]
+
+    def _order(self, order: Mapping[str, Any], wait_s: float) -> Mapping[str, Any]:
+        order = {"id": os.urandom(8).hex(), **order}
         run_dir.write_json(self._files.order, order)
         until_s = time.monotonic() + wait_s
         while time.monotonic() < until_s:
             answer = run_dir.read_json(self._files.answer) or {}
             if answer.get("id") == order["id"]:
-                return int(answer.get("ended", 0)), str(answer.get("said", ""))
+                return answer
             if self._process.wait_death(0.05):
                 raise SilentError("the rank is dead")
         raise SilentError(f"the rank has not answered within {wait_s:g} s")

@@ -61,8 +61,6 @@ class TcpSocket(NamedTuple):
     is closed answers each probe, and does not count."""
     queued: int
     """Bytes not acknowledged, sent or not (`idiag_wqueue`)."""
-    unread: int
-    """Bytes that came and that the process has not read."""
     sent_s: float
     """Since data was last sent, or sent again."""
     again_s: float
@@ -138,8 +136,8 @@ def tcp_sockets(wanted: Container[int] | None = None) -> Iterator[TcpSocket]:
 
 
 def _row(data: memoryview, wanted: Container[int] | None) -> TcpSocket | None:
-    family, state, _, retries, sport, dport, src, dst, _, unread, queued, _, inode = (
-        _SOCKET.unpack_from(data)
+    family, state, _, retries, sport, dport, src, dst, _, _, queued, _, inode = _SOCKET.unpack_from(
+        data
     )
     if wanted is not None and inode not in wanted and not retries and state != _SYN_SENT:
         return None
@@ -154,7 +152,6 @@ def _row(data: memoryview, wanted: Container[int] | None) -> TcpSocket | None:
         state=state,
         retries=retries,
         queued=queued,
-        unread=unread,
         sent_s=cells[17] / 1e3,
         again_s=cells[8] / 1e6,
         received_s=cells[19] / 1e3,

@@ -431,19 +431,29 @@ class EvictionResult:
     """Processes started by the rank that were ended with it."""
     started_left: Count = 0
     """Those that got SIGKILL and are not gone yet."""
+    way: str = ""
+    """What the rank did about its kernels before; empty: it was not asked."""
 
 
 def evict(
-    rank: PidfdProcess, view: wire.Process, grace_s: float, started: Family
+    rank: PidfdProcess,
+    view: wire.Process,
+    grace_s: float,
+    started: Family,
+    gently: Callable[[], str] | None = None,
 ) -> EvictionResult:
     """End the process, by SIGTERM first if it can handle that, and all that it has started.
 
     A stopped process keeps SIGTERM pending and a hung interpreter never sees it: both get
     SIGKILL at once. A traced one gets SIGTERM: it may be stopped only briefly, for its stacks.
+    Before SIGTERM, `gently` has the rank end its kernels and returns what it did.
     """
     started.look()  # before the rank dies: then its children have another parent
     sent: list[Literal["SIGTERM", "SIGKILL"]] = []
-    gone = not view.alive
+    gone, way = not view.alive, ""
+    if not gone and _can_hear(view) and gently is not None:
+        way = gently()
+        gone = rank.wait_death(0)
     if not gone and _can_hear(view) and rank.send(signal.SIGTERM):
         sent.append("SIGTERM")
         gone = rank.wait_death(grace_s)
@@ -452,7 +462,7 @@ def evict(
         if rank.send(signal.SIGKILL):
             sent.append("SIGKILL")
         gone = rank.wait_death(_KILL_WAIT_S)
-    return EvictionResult(tuple(sent), gone, *started.end(_FAMILY_WAIT_S))
+    return EvictionResult(tuple(sent), gone, *started.end(_FAMILY_WAIT_S), way)
 
 
 def _can_hear(view: wire.Process) -> bool:

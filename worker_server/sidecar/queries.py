@@ -192,6 +192,11 @@ class EvictionOrder:
     """Not empty."""
     grace_s: Annotated[float, Meta(ge=0.0, le=_MAX_GRACE_S)] = 2.0
     """Between SIGTERM and SIGKILL."""
+    gently_s: Annotated[float, Meta(ge=0.0, le=_MAX_GRACE_S)] = 0.0
+    """Before SIGTERM, for the rank to end what runs on its devices; 0: SIGTERM at once."""
+    manner: Literal["", "park", "abort"] = ""
+    """`park`: it trains, so let it come to the end of its step; `abort`: it stands; empty: the
+    WorkerServer looks."""
     incarnation: Annotated[str, Meta(examples=["32bfd68baf"])] | UnsetType = UNSET
     """Refuse if another process has the rank's name by now."""
 

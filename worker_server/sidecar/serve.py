@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
@@ -45,6 +46,7 @@ from lightkeeper.worker_server.sidecar.process import (
     PidfdProcess,
     evict,
 )
+from lightkeeper.worker_server.sidecar.queries import EvictionOrder
 from lightkeeper.worker_server.sidecar.recorders import ControlPlane
 from lightkeeper.worker_server.sidecar.stacks import Stacks
 
@@ -459,8 +461,9 @@ def _serve(
 
     family = Family(box.identity.pid, not_ours)
 
-    def evict_rank(grace_s: float) -> EvictionResult:
-        return evict(process, box.process(), grace_s, family)
+    def evict_rank(order: EvictionOrder) -> EvictionResult:
+        gently = partial(box.end_gently, order.manner, order.gently_s) if order.gently_s else None
+        return evict(process, box.process(), order.grace_s, family, gently)
 
     url = ""
     registry = make_registry(box.state, lambda: url, box.follower)

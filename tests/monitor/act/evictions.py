@@ -14,7 +14,15 @@ from lightkeeper.monitor.act.schedulers.base import Scheduler
 from lightkeeper.monitor.act.targets import Registry
 from lightkeeper.monitor.clock import SteadyClock
 from lightkeeper.monitor.model.escalation import HandedOver, Timeouts, decided
-from lightkeeper.monitor.model.eviction import KEEPER, Accused, Evict, Eviction, Rung, RungOutcome
+from lightkeeper.monitor.model.eviction import (
+    KEEPER,
+    Accused,
+    EndManner,
+    Evict,
+    Eviction,
+    Rung,
+    RungOutcome,
+)
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, ReplicaId
 from tests.changed import replace
 from tests.http_server import Hang
@@ -24,10 +32,13 @@ from tests.monitor.fakes import FakeFleet, FakeLighthouse, FakeRank, Page, wait_
 
 REPLICA = ReplicaId("rg_1:uuid1")
 
-BRISK = Timeouts(kill_s=0.5, grace_s=0.1, confirm_s=2.0, look_s=0.5, pause_s=0.05, ask_again_s=0.5)
+BRISK = Timeouts(kill_s=0.5, confirm_s=2.0, look_s=0.5, pause_s=0.05, ask_again_s=0.5)
 
 
-EVICT = Evict(IncidentId("inc-1"), GroupName("rg_1"), REPLICA, (Host("node1"),), "hung: no step")
+EVICT = Evict(
+    IncidentId("inc-1"), GroupName("rg_1"), REPLICA, (Host("node1"),), "hung: no step",
+    manner=EndManner(grace_s=0.1),
+)  # fmt: skip
 
 
 @dataclass

@@ -51,7 +51,6 @@ ROOT = Path(__file__).resolve().parents[3]
 HEARTBEAT_S = 1.5
 TIMEOUTS = Timeouts(
     kill_s=1.0,
-    grace_s=0.5,
     confirm_s=20.0,
     look_s=1.0,
     pause_s=0.1,

@@ -154,12 +154,16 @@ def test_the_threads_of_schedulers_end_and_tell() -> None:
          "got SIGTERM and then SIGKILL and is not gone yet"),
         (200, {"signalled": ["SIGKILL"], "gone": True, "started_gone": 2},
          "got SIGKILL and is gone, with 2 of its own"),
+        (200, {"signalled": ["SIGTERM"], "gone": True, "way": "parked between\ntwo steps"},
+         "parked between two steps, then got SIGTERM and is gone"),
+        (200, {"signalled": ["SIGTERM"], "gone": True, "way": 7}, "got SIGTERM and is gone"),
         (200, {"signalled": [], "gone": True}, "was gone already"),
         (409, {"error": "another incarnation"}, "refused (409): another incarnation"),
         (200, {"gone": "<b>"}, ""),
         (200, None, ""),
     ],
-    ids=["gone", "twice", "with others", "gone before", "refused", "another schema", "no JSON"],
+    ids=["gone", "twice", "with others", "gently", "odd way", "gone before", "refused",
+         "another schema", "no JSON"],
 )  # fmt: skip
 def test_answers_of_worker_servers_are_told_in_words(status: int, said: Any, words: str) -> None:
     assert eviction_words(status, said) == words

@@ -14,7 +14,7 @@ from lightkeeper.monitor.decide.guards import (
 )
 from lightkeeper.monitor.decide.rules import DEFAULT, Once, Policy, PolicyAction
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.eviction import Evict, Eviction, Guard, Hold
+from lightkeeper.monitor.model.eviction import EndManner, Evict, Eviction, Guard, Hold
 from lightkeeper.monitor.model.incident import Incident, Milestones, State, Transition
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE, Pause
@@ -118,6 +118,28 @@ def policy(action: PolicyAction, kind: Kind = Kind.NOT_ENTERED) -> Policy:
 
 def before(*past: Incident) -> DecisionFacts:
     return fleet(faults={HERE: past})
+
+
+@pytest.mark.parametrize(
+    ("seen", "fault", "manner"),
+    [
+        pytest.param(fleet(), incident(), EndManner("abort", 0.0, 1.0), id="it stands, on a CPU"),
+        pytest.param(with_group(kernels=True), incident(), EndManner("abort", 5.0, 1.0),
+                     id="it stands, on devices"),
+        pytest.param(fleet(), incident(Kind.STRAGGLER, lost_s=99.0), EndManner("park", 5.0, 5.0),
+                     id="it trains"),
+    ],
+)  # fmt: skip
+def test_what_a_group_does_decides_how_it_is_ended(seen, fault, manner) -> None:
+    (evict,) = decide(KeeperConfig(), seen, [fault])
+    assert evict.manner == manner
+
+
+def test_the_policy_sets_the_grace_by_fault_and_can_switch_the_gentle_part_off() -> None:
+    rules = replace(DEFAULT, grace_s={**DEFAULT.grace_s, Kind.NOT_ENTERED: 12.0})
+    config = replace(KeeperConfig(), gentle_end_s=0.0)
+    (evict,) = decide(config, with_group(kernels=True), [incident()], rules)
+    assert evict.manner == EndManner("abort", 0.0, 12.0)
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,14 @@ CASES = {
         "[thresholds]\nstraggler_windows = 3\n",
         ["straggler_slow_windows is 4, expected at most straggler_windows (3)"],
     ),
+    "grace of nothing": (
+        "[grace]\nhang = 3\n",
+        [f"grace.hang: unknown kind of fault, expected {', '.join(FAULTS)}"],
+    ),
+    "grace too long": ("[grace]\ndead = 99\n", ["grace.dead: is 99, expected seconds, 0 to 15"]),
+    "grace in words": (
+        "[grace]\ndead = true\n", ["grace.dead: is True, expected seconds, 0 to 15"],
+    ),
     "no windows": ("maintenance = 3\n", ["maintenance: is 3, expected tables [[maintenance]]"]),
     "a window that never opens": (
         "[[maintenance]]\nfrom = 2026-01-02T00:00:00Z\nto = 2026-01-01T00:00:00Z\n",

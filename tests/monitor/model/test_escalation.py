@@ -23,6 +23,7 @@ from lightkeeper.monitor.model.escalation import (
     Timeouts,
 )
 from lightkeeper.monitor.model.eviction import (
+    EndManner,
     Eviction,
     EvictionState,
     Rung,
@@ -183,7 +184,7 @@ def test_a_rank_out_of_sight_is_asked_unless_another_bears_its_name() -> None:
 def test_who_may_not_act_asks_nobody_and_time_goes_on() -> None:
     play = Play().begin()
     assert play.post(Probed(look_at(play.lives), may=False)) == (Probe(TIMES.pause_s),)
-    play.now_s += ALL.given_s
+    play.now_s += ALL.given_s(play.eviction.manner)
     assert play.post(Probed(look_at(play.lives), may=False)) == ()
     assert play.eviction.failed == "not gone after 55 s: rg_1.0 alive; rg_1.1 alive"
     assert outcome(play.eviction, Rung.PAGE) is None  # nobody was asked anything
@@ -351,3 +352,38 @@ def test_without_gate_and_scheduler_only_the_lighthouse_and_the_workers_are_aske
 )
 def test_it_is_silent_by_the_lighthouses_word_or_by_the_gates(view, refused_for_s, silent) -> None:
     assert LighthouseSeen(view, refused_for_s).silent(ID, 5.0) is silent
+
+
+# -- a gentle end --------------------------------------------------------------------------------
+
+PARK = EndManner("park", gently_s=5.0, grace_s=5.0)
+
+
+def test_a_rank_that_trains_is_asked_by_its_worker_server_before_the_kill_button() -> None:
+    play = Play("never answers", Rung.WORKER_EVICT)
+    play.eviction = replace(play.eviction, manner=PARK)
+    play.begin().play(30.0)
+    workers, kills = play.asks(Rung.WORKER_EVICT), play.asks(Rung.LIGHTHOUSE_KILL)
+    assert [whom for _, whom in workers] == list(RANKS)
+    (kill,) = kills
+    assert kill[0] - workers[0][0] == pytest.approx(13.0, abs=0.3), "gentle part, grace, slack"
+
+
+def test_one_that_ends_gently_never_meets_the_kill_button() -> None:
+    play = Play("does it", Rung.WORKER_EVICT)
+    play.eviction = replace(play.eviction, manner=PARK)
+    play.begin().play(30.0)
+    assert play.eviction.state is EvictionState.CONFIRMED
+    assert play.asks(Rung.LIGHTHOUSE_KILL) == []
+
+
+def test_the_gentler_the_longer_it_may_take() -> None:
+    assert ALL.given_s(PARK) - ALL.given_s(EndManner()) == 9.0
+    play = Play("refuses")
+    play.eviction = replace(play.eviction, manner=PARK)
+    play.begin().play(90.0)
+    ended = outcome(play.eviction, Rung.WORKER_EVICT)
+    assert ended is not None
+    assert ended.deadline_s == TIMES.worker_s + 9.0
+    (first, *_) = play.asks(Rung.SCHEDULER)
+    assert first[0] - play.asks(Rung.WORKER_EVICT)[0][0] == pytest.approx(18.0, abs=0.3)

@@ -203,6 +203,7 @@ class PageReader:
             forming=self.forming(now_ns),
             timeouts=self.timeouts,
             lighthouse=self.lighthouse,
+            kernels=not wire.ON_CPU.issuperset(self.backends),
         )
 
     # -- step -----------------------------------------------------------------------------
