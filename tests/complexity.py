@@ -23,7 +23,7 @@ OVER: Final[Mapping[str, int]] = {
     "monitor/model/escalation.py:_kill": 19,
     "monitor/model/escalation.py:_reviewed": 18,
     "monitor/model/escalation.py:_schedulers": 26,
-    "monitor/model/escalation.py:_workers": 25,
+    "monitor/model/escalation.py:_workers": 22,
     "monitor/model/quarantine.py:_record": 21,
     "worker_server/rank/collectives.py:Recorder.enter": 28,
 }

@@ -362,6 +362,7 @@ def _events_of(incident: Incident, change: Change, now_s: float) -> Iterator[Qua
             findings=findings_of(incident),
             signature=incident.signature,
             wide=wide,
+            testified=verdict.evidence.get("machine", "") if host in verdict.blamed else "",
         )
 
 

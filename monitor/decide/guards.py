@@ -680,10 +680,17 @@ def evict_of(case: Case) -> Evict:
         group=case.group,
         replica_id=None if view is None else view.replica_id,
         quarantine=() if why else _quarantine(case),
-        reason=f"{incident.kind.value}: {incident.verdict.reason}" + (f"; {why}" if why else ""),
+        reason=_reason(incident) + (f"; {why}" if why else ""),
         keep_out=() if not why or view is None else view.names or (case.group,),
         manner=_manner(case),
     )
+
+
+def _reason(incident: Incident) -> str:
+    """What an operator can act on comes first: what is broken on the host, if that is known."""
+    verdict = incident.verdict
+    broken = f"{verdict.evidence.get('machine', '')}; " if verdict.blamed else ""
+    return f"{broken}{incident.kind.value}: {verdict.reason}"
 
 
 def _manner(case: Case) -> EndManner:
@@ -701,9 +708,10 @@ def _manner(case: Case) -> EndManner:
 def _quarantine(case: Case) -> tuple[Host, ...]:
     """Hosts to blame, where the policy lets them be quarantined.
 
-    A straggler is evidence against its host; so are a wait in the kernel and a corruption that only
-    one host shows. Any other fault is only if the host had an earlier one: of another group, or at
-    another place in the program. Otherwise the group comes back there, once (`again`).
+    A straggler is evidence against its host; so are a wait in the kernel, what its machine says,
+    and a corruption that only one host shows. Any other fault is only if the host had an earlier
+    one, of another group or at another place in the program, and not if the same line failed on
+    other hosts too. Otherwise the group comes back there, once (`again`).
     """
     view, incident = case.view, case.incident
     if view is None or case.action is PolicyAction.EVICT:
@@ -716,9 +724,25 @@ def _quarantine(case: Case) -> tuple[Host, ...]:
             return tuple(hosts) if len(hosts) == 1 else ()
         case _:
             bad = {view.hosts[r] for r in view.disk_wait if r in incident.culprits}
+            bad |= {*incident.verdict.blamed}
             if incident.kind is Kind.NOT_ENTERED:  # no rank on it can be seen
                 bad |= case.fleet.dead_hosts
-            return tuple(host for host in hosts if host in bad or _before(case, host))
+            elsewhere = _elsewhere(case)
+            return tuple(h for h in hosts if h in bad or (not elsewhere and _before(case, h)))
+
+
+def _elsewhere(case: Case) -> bool:
+    """Whether the same line of the program failed on two other hosts: it is the program then."""
+    signature, hosts = case.incident.signature, case.incident.hosts
+    return (
+        bool(signature)
+        and sum(
+            any(before.signature == signature and not before.verdict.blamed for before in past)
+            for host, past in case.fleet.faults.items()
+            if host not in hosts
+        )
+        > 1
+    )
 
 
 def _before(case: Case, host: Host) -> bool:

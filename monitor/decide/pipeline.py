@@ -43,6 +43,7 @@ from lightkeeper.monitor.detect.graph import WaitGraph
 from lightkeeper.monitor.detect.history import History
 from lightkeeper.monitor.detect.intake import push
 from lightkeeper.monitor.detect.links import Links
+from lightkeeper.monitor.detect.machine import join_machines
 from lightkeeper.monitor.detect.patience import giving_up
 from lightkeeper.monitor.detect.self_health import Health, SelfHealth, scaled
 from lightkeeper.monitor.detect.track import FINISHED_PHASE, UNDECLARED, RankTrack
@@ -648,7 +649,9 @@ class Pipeline:
         failures: dict[str, str] = {}
         graph = _guarded(_GRAPH, failures, lambda: build(self._history))
         seen, unknown = self._detect(graph, failures)
-        verdicts, inhibited = self._inhibit(seen)
+        verdicts, inhibited = self._inhibit(
+            tuple(join_machines(self._history, verdict) for verdict in seen)
+        )
         changed = self._tracker.update(
             self._history, verdicts, unknown=unknown, inhibited=inhibited
         )

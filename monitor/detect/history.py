@@ -35,7 +35,7 @@ from lightkeeper.monitor.model.names import (
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Unreachable
 from lightkeeper.monitor.records.ring import bounded, collectives
 from lightkeeper.monitor.records.safe_pickle import FlightRecordError
-from lightkeeper.worker_server.wire import RING_CALLS, FlightRecord, RingEntry, rank_name
+from lightkeeper.worker_server.wire import RING_CALLS, FlightRecord, RingEntry, Testimony, rank_name
 
 _FORGET_S: Final = 3600.0
 _NAMED: Final = 64
@@ -152,6 +152,8 @@ class History:
     """Replica ids whose heartbeat this Lighthouse has dropped -> first seen so."""
     links: Links = field(default_factory=Links)
     """The ranks' odd connections, in the latest tick."""
+    cluster: Mapping[Host, tuple[Testimony, ...]] = field(default_factory=dict)
+    """What schedulers and others say of hosts, in the latest tick."""
     unseen_s: dict[ReplicaId, float] = field(default_factory=dict)
     """Replica ids that beat but no rank reports -> first seen so."""
     inside: frozenset[RankName] = frozenset()

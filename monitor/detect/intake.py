@@ -43,6 +43,7 @@ _TRIES: Final = 3
 def push(history: History, snapshot: Snapshot) -> None:
     history.now_s = snapshot.now_s
     history.see_lighthouse(snapshot.lighthouse)
+    history.cluster = snapshot.cluster
     for observation in snapshot.observations:
         _push_rank(history, observation)
     for track in history.tracks.values():

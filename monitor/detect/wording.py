@@ -27,7 +27,7 @@ from lightkeeper.monitor.model.names import (
 )
 from lightkeeper.monitor.model.observation import stopped
 from lightkeeper.monitor.model.verdict import RankStanding
-from lightkeeper.monitor.model.wording import listed, plural, seconds
+from lightkeeper.monitor.model.wording import listed, plural, rfc3339, seconds
 from lightkeeper.worker_server.wire import (
     WAIT_COMMIT,
     WAIT_HEAL,
@@ -36,8 +36,10 @@ from lightkeeper.worker_server.wire import (
     Doing,
     Ending,
     Frame,
+    Testimony,
     Tracer,
     Trouble,
+    Weight,
     Witness,
 )
 
@@ -574,6 +576,17 @@ def lacks_cores(share: float, *, alone: bool) -> str:
         f"; it waits for a core for {share:.0%} of the time, and others wait much as long: there "
         "are too few for all, and chance says who gets less"
     )
+
+
+def testifies(host: str, row: Testimony, now_s: float) -> str:
+    """`node-1: GPU 3: Xid 79, fallen off the bus (kernel log, 14:05:11 UTC)`."""
+    at = f", {rfc3339(now_s - row.for_s)[11:19]} UTC" if row.weight is Weight.BROKEN else ""
+    return f"{host}: {row.text} ({row.witness}{at})"
+
+
+def leaves(host: str, row: Testimony) -> str:
+    """Why nobody is accused: somebody takes the host away."""
+    return f"{host} is leaving the job: {row.text} ({row.witness}), so nobody is accused"
 
 
 def slowness(

@@ -467,6 +467,8 @@ class QuarantineEvent:
     """Of the incident."""
     wide: bool = False
     """Whether the incident held up other replica groups than the culprit's."""
+    testified: str = ""
+    """What its machine testified about it, if that blamed the host."""
 
     @property
     def id(self) -> str:

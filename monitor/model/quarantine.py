@@ -12,7 +12,8 @@ and what a monitor of one job sees of them:
     single_node_node_fails         `narrow`: incidents on it that affected its own group alone
     single_node_node_failure_rate  `failed_readmissions` of `readmissions`: how often letting it in
                                    again went wrong
-    xid_cnt, tickets               not visible here
+    xid_cnt                        `testified`: what the machine itself said at its faults
+    tickets                        not visible here
 
 Also counted: incidents by kind, and evictions. A host is a lemon when lightkeeper has quarantined
 it often enough, when it failed often enough right after readmission, or when it had enough separate
@@ -71,6 +72,8 @@ class HostRecord:
     readmitted_s: float | None = None
     """When it was last let in again."""
     readmitted_by: str = ""
+    testified: tuple[str, ...] = ()
+    """What its machine said when a fault was blamed on it, newest first, each once."""
     lemon: str | None = None
     """Why it is a lemon; None when it is not."""
 
@@ -119,6 +122,8 @@ def note_on(record: HostRecord, now_s: float, config: KeeperConfig) -> str:
     elif record.counted_quarantines > 1:
         days = config.lemon_window_days
         said.append(f"{ordinal(record.counted_quarantines)} quarantine in {days:g} days")
+    if record.testified:
+        said.append(f"its machine testified: {record.testified[0]}")
     return "; ".join(said)
 
 
@@ -136,7 +141,11 @@ def _incidents_by_signature(by_host: Mapping[Host, Sequence[QuarantineEvent]]) -
 
 
 def _moves(event: QuarantineEvent, seen: _Seen) -> bool:
-    """Whether another incident of the same signature was seen on another host."""
+    """Whether another incident of the same signature was seen on another host, and this machine
+    testified nothing.
+    """
+    if event.testified:
+        return False
     hosts = seen.get(event.signature, {})
     own = hosts.get(Host(event.name), frozenset())
     return any(ids - own for host, ids in hosts.items() if host != event.name)
@@ -174,6 +183,7 @@ def _record(
         reset_s=reset_s,
         readmitted_s=back[-1].at_s if back else None,
         readmitted_by=_who(back[-1]) if back else "",
+        testified=tuple(dict.fromkeys(e.testified for e in reversed(accused) if e.testified)),
         lemon=_lemon(counted, failures, offences, config),
     )
 

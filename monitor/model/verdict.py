@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from lightkeeper.monitor.model.names import GroupName, RankName, group_of
+from lightkeeper.monitor.model.names import GroupName, Host, RankName, group_of
 
 # -- verdict -----------------------------------------------------------------------------------
 
@@ -139,6 +139,8 @@ class Verdict:
 
     settled: bool = field(default=False, compare=False)
     """It has happened, and stays true without lasting: a death whose cause is known."""
+    blamed: tuple[Host, ...] = ()
+    """Hosts that are broken by what their machines testify; the culprits run there."""
     tie: tuple[GroupName, ...] = ()
     """Groups of which one has to go, whichever, for the others to train; empty: no such tie."""
     candidates: tuple[RankName, ...] = ()

@@ -112,6 +112,11 @@ def over(group: str, kind: Kind, signature: str) -> Incident:
     return replace(incident(kind), groups=(GroupName(group),), signature=signature)
 
 
+def blamed(fault: Incident) -> Incident:
+    """Its machine says that it is broken."""
+    return replace(fault, verdict=replace(fault.verdict, blamed=(HERE,)))
+
+
 def policy(action: PolicyAction, kind: Kind = Kind.NOT_ENTERED) -> Policy:
     return Policy({**DEFAULT.actions, **{(kind, severity): action for severity in Severity}})
 
@@ -158,6 +163,13 @@ def test_the_policy_sets_the_grace_by_fault_and_can_switch_the_gentle_part_off()
         ),
         pytest.param(with_group(disk_wait=frozenset({CULPRIT})), incident(), DEFAULT, (HERE,),
                      id="of a wait in the kernel"),
+        pytest.param(fleet(), blamed(incident()), DEFAULT, (HERE,), id="of what its machine says"),
+        pytest.param(fleet(), blamed(incident(Kind.DEAD)), DEFAULT, (HERE,), id="of a death there"),
+        pytest.param(
+            fleet(faults={HERE: (over("rg_7", Kind.DEAD, ""),), **{
+                Host(f"other-{n}"): (incident(),) for n in range(2)}}),
+            incident(), DEFAULT, (), id="not where the same line failed on two other hosts",
+        ),
         pytest.param(fleet(), incident(Kind.STRAGGLER, lost_s=99.0), DEFAULT, (HERE,),
                      id="of a straggler"),
         pytest.param(with_group(disk_wait=frozenset({CULPRIT})), incident(),

@@ -176,6 +176,32 @@ def test_the_note_says_how_often_and_how_soon() -> None:
     )
 
 
+XID = "node1: GPU 3: Xid 79, fallen off the bus (kernel log)"
+
+
+def test_one_program_that_failed_on_three_hosts_makes_no_lemon_three_programs_on_one_do() -> None:
+    line = "not_entered@train.py:41:load"
+    moving = [
+        accused(3.0 - n, host=f"node{n}", signature=line, incident=f"inc-{n}") for n in range(3)
+    ]
+    assert [record.offences for record in records(moving, NOW, CONFIG).values()] == [0, 0, 0]
+    staying = [
+        accused(3.0 - n, signature=f"not_entered@{n}.py:1:f", incident=f"inc-{n}") for n in range(3)
+    ]
+    assert records(staying, NOW, CONFIG)["node1"].offences == 3
+
+
+def test_what_a_machine_testified_stays_with_its_host_whatever_the_program_did_elsewhere() -> None:
+    line = "not_entered@train.py:41:load"
+    events = [
+        accused(2.0, host="node2", signature=line, incident="inc-0"),
+        accused(1.0, signature=line, incident="inc-1", testified=XID),
+    ]
+    record = records(events, NOW, CONFIG)["node1"]
+    assert (record.offences, record.testified) == (1, (XID,))
+    assert note_on(record, NOW, CONFIG) == f"its machine testified: {XID}"
+
+
 def test_numbers_read_as_people_say_them() -> None:
     assert [ordinal(n) for n in (1, 2, 3, 4, 11, 12, 13, 21, 112)] == [
         "1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "112th",

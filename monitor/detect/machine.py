@@ -1,0 +1,145 @@
+"""What machines testify, joined to what the graph says. Pure.
+
+Theory of operation. A testimony (`wire.Testimony`) comes from the witnesses beside the ranks of a
+host, which speak of that host alone, or from the cluster (`Snapshot.cluster`). It never accuses by
+itself: it is joined to a verdict about a rank of its host. What is `broken` there about when the
+fault began makes a likely verdict certain, and of several candidates it singles out the one whose
+host testifies: likely then. The host is blamed, whatever the kind of fault (`Verdict.blamed`). What
+is `slow` names a cause, if the hosts of most other ranks do not say the same. Where the suspects'
+hosts are `leaving`, somebody knows already: nobody is accused. What is `ended` says how a process
+ended, and nothing against its host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Final
+
+from lightkeeper.monitor.detect.history import History
+from lightkeeper.monitor.detect.wording import leaves, testifies
+from lightkeeper.monitor.model.names import Host, RankName
+from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
+from lightkeeper.worker_server.wire import Testimony, Weight
+
+_BEFORE_S: Final = 300.0
+_AFTER_S: Final = 120.0
+"""A host may say so long before or after a fault began what belongs to it: the kernel reports a
+hung task after 120 s and more, InfiniBand gives up after 30 s (facts/hosts.md, 10)."""
+_NOW_S: Final = 20.0
+"""What slows has been so within this time."""
+_MOSTLY: Final = 0.5
+_OF_HOSTS: Final = frozenset({Kind.NOT_ENTERED, Kind.DEAD, Kind.STRAGGLER, Kind.STATE_CORRUPT})
+"""Kinds of faults that a broken host may cause. What a program calls is not among them."""
+
+Heard = tuple[Host, Testimony]
+
+
+def join_machines(history: History, verdict: Verdict) -> Verdict:
+    """The verdict with what the machines of its suspects say; unchanged if that is nothing."""
+    if not verdict.suspects or verdict.kind not in (*_OF_HOSTS, Kind.DEADLOCK):
+        return verdict
+    heard = {rank: _heard(history, rank) for rank in verdict.suspects}
+    if not any(heard.values()):
+        return verdict
+    leaving = {rank: _of(rows, Weight.LEAVING) for rank, rows in heard.items()}
+    if all(leaving.values()):
+        return _spared(verdict, next(iter(leaving.values()))[0])
+    broken = {r: _about(_of(rows, Weight.BROKEN), verdict.since_s, history.now_s)
+              for r, rows in heard.items()}  # fmt: skip
+    if verdict.kind in _OF_HOSTS and any(broken.values()):
+        said = {rank: rows for rank, rows in broken.items() if rows}
+        return _with(_blamed(verdict, said), _unique(chain(*said.values())), history.now_s)
+    slow = [row for rank in verdict.culprits for row in _slow(history, rank, heard[rank])]
+    return _with(verdict, _unique(slow), history.now_s)
+
+
+def _heard(history: History, rank: RankName) -> tuple[Heard, ...]:
+    """What is known of a rank's host and of the rank, with ages of now."""
+    track = history.tracks.get(rank)
+    if track is None:
+        return ()
+    host = track.identity.host
+    own = () if track.report is None else track.report.machine
+    late_s = max(0.0, history.now_s - (track.report_s or history.now_s))
+    return tuple((host, row.later(late_s)) for row in own) + tuple(
+        (host, row) for row in history.cluster.get(host, ())
+    )
+
+
+def _of(rows: Iterable[Heard], weight: Weight) -> tuple[Heard, ...]:
+    return tuple(row for row in rows if row[1].weight is weight)
+
+
+def _about(rows: Iterable[Heard], since_s: float, now_s: float) -> tuple[Heard, ...]:
+    """Those that were so about when the fault began."""
+    return tuple(
+        (host, row) for host, row in rows
+        if now_s - row.for_s <= since_s + _AFTER_S and now_s - row.age_s >= since_s - _BEFORE_S
+    )  # fmt: skip
+
+
+def _spared(verdict: Verdict, known: Heard) -> Verdict:
+    host, row = known
+    said = leaves(host, row)
+    return replace(
+        verdict,
+        confidence=Confidence.UNSURE,
+        reason=f"{verdict.reason}; {said}",
+        spare=verdict.spare or said,
+        evidence={**verdict.evidence, "machine": f"{host}: {row.text} ({row.witness})"},
+    )
+
+
+def _blamed(verdict: Verdict, broken: dict[RankName, tuple[Heard, ...]]) -> Verdict:
+    """The host of the culprits, or of the one candidate whose host testifies, is broken."""
+    blamed = tuple({host for rows in broken.values() for host, _ in rows})
+    unsure = verdict.confidence is Confidence.UNSURE
+    if len(blamed) > 1 or (unsure and (verdict.tie or verdict.spare)):
+        return verdict  # several are broken: which one did it is not told
+    if unsure:
+        return replace(
+            verdict, culprits=tuple(sorted(broken)), candidates=(), groups=(),
+            confidence=Confidence.LIKELY, blamed=blamed,
+        )  # fmt: skip
+    if broken.keys() != {*verdict.culprits}:
+        return verdict
+    return replace(verdict, confidence=Confidence.CERTAIN, blamed=blamed)
+
+
+def _slow(history: History, rank: RankName, rows: Collection[Heard]) -> Sequence[Heard]:
+    """What explains that it is slow or waits: it is so now, and not the same for most others."""
+    others = [track for track in history.present() if track.identity.host != _host(history, rank)]
+    return [
+        (host, row) for host, row in _of(rows, Weight.SLOW)
+        if row.age_s <= _NOW_S
+        and sum(_says(history, track.rank, row.code) for track in others) <= _MOSTLY * len(others)
+    ]  # fmt: skip
+
+
+def _says(history: History, rank: RankName, code: str) -> bool:
+    return any(row.code == code and row.age_s <= _NOW_S for _, row in _heard(history, rank))
+
+
+def _host(history: History, rank: RankName) -> Host:
+    return history.tracks[rank].identity.host
+
+
+def _unique(rows: Iterable[Heard]) -> tuple[Heard, ...]:
+    """Ranks of one host say the same of it."""
+    return tuple({(host, row.code, row.device): (host, row) for host, row in rows}.values())
+
+
+def _with(verdict: Verdict, rows: Sequence[Heard], now_s: float) -> Verdict:
+    if not rows:
+        return verdict
+    said = "; ".join(testifies(host, row, now_s) for host, row in rows)
+    return replace(
+        verdict,
+        reason=f"{verdict.reason}; {said}",
+        evidence={
+            **verdict.evidence,
+            "machine": "; ".join(f"{host}: {row.text} ({row.witness})" for host, row in rows),
+        },
+    )
