@@ -634,6 +634,7 @@ class Trouble(StrEnum):
     NONE = ""
     UNACKNOWLEDGED = "unacknowledged"  # what was sent is sent again, and nobody answers
     UNANSWERED = "unanswered"  # the peer does not answer the request to connect
+    MISSING = "missing"  # the rank wants to connect, and there is no connection: refused, mostly
     SILENT = "silent"  # the rank waits for it, and nothing comes
     SLOW = "slow"  # busy sending for most of the last seconds
 

@@ -339,6 +339,7 @@ def _place(track: RankTrack, bare: bool = False, *, lasts: bool = False) -> str:
 _SILENCE: Final = {
     Trouble.SILENT: "from which nothing comes",
     Trouble.UNANSWERED: "which does not answer",
+    Trouble.MISSING: "to which it has no connection (refused, or a wrong address)",
     Trouble.UNACKNOWLEDGED: "which acknowledges nothing",
 }
 

@@ -183,9 +183,14 @@ def _record(
         reset_s=reset_s,
         readmitted_s=back[-1].at_s if back else None,
         readmitted_by=_who(back[-1]) if back else "",
-        testified=tuple(dict.fromkeys(e.testified for e in reversed(accused) if e.testified)),
+        testified=_testified(accused),
         lemon=_lemon(counted, failures, offences, config),
     )
+
+
+def _testified(accused: Sequence[QuarantineEvent]) -> tuple[str, ...]:
+    said = (event.testified for event in reversed(accused))
+    return tuple(dict.fromkeys(filter(None, said)))
 
 
 def _failed(

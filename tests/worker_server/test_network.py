@@ -522,3 +522,44 @@ def test_interfaces_of_this_machine_are_read() -> None:
     names = [row.name for row in interfaces()]
     assert "lo" not in names
     assert len(names) == len(set(names))
+
+
+# -- stores that refuse ----------------------------------------------------------------------------
+
+
+def joins(server: object) -> Network:
+    at = Network(os.getpid(), lambda: {"joining": server} if server else {})
+    at.look(time.monotonic() + 10.0, stands=True)
+    return at
+
+
+def test_a_store_to_which_a_waiting_rank_has_no_connection_is_named_with_its_address():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    at = joins(f"localhost:{port}")
+
+    def resolved():
+        at.look(time.monotonic() + 20.0, stands=True)
+        return [row.peer for row in at.odd(0.0)] == [f"localhost=127.0.0.1:{port}"]
+
+    wait_for(resolved, **ALWAYS)
+    (row,) = at.odd(0.0)
+    assert (row.trouble, row.use) == (Trouble.MISSING, "store")
+
+
+def test_one_that_is_connected_to_its_store_misses_nothing():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        end = server.getsockname()
+        with socket.create_connection(end):
+            assert joins(f"127.0.0.1:{end[1]}").odd(0.0) == ()
+
+
+@pytest.mark.parametrize("server", ["", None, 7, "no port", "a b:1", "x:99999999", "x" * 99 + ":1"])
+def test_an_odd_server_is_none(server):
+    assert joins(server).odd(0.0) == ()
+
+
+def test_who_trains_is_not_asked_for_its_store():
+    at = Network(os.getpid(), lambda: {"joining": "127.0.0.1:1"})
+    at.look(time.monotonic() + 10.0, stands=False)
+    assert at.odd(0.0) == ()

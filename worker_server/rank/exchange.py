@@ -24,6 +24,7 @@ from typing import Any, Final
 from lightkeeper.worker_server.rank import gentle_end
 from lightkeeper.worker_server.run_dir import RankFiles, read_json, write_json
 
+JOINING: Final = "joining"
 WITHIN: Final = "within"
 ACROSS: Final = "across"
 _NOTED_MOST: Final = 256
@@ -94,6 +95,7 @@ def opening_within() -> Iterator[None]:
 def opening_across(group: Any, store: str) -> Iterator[None]:
     """What is opened in here belongs to this group across replica groups; `store`: HOST:PORT/..."""
     before = own()
+    _publish(joining=store.partition("/")[0])
     yield
     with contextlib.suppress(Exception):  # a group of the user's own may be any object
         port = store.partition("/")[0].rpartition(":")[2]
@@ -107,13 +109,15 @@ def _new(before: Sockets) -> Sockets:
     return {inode: file for inode, file in own().items() if inode not in before}
 
 
-def _publish() -> None:
+def _publish(joining: str = "") -> None:
+    """`joining`: the store to which a group connects now, HOST:PORT."""
     uses = dict.fromkeys(list(_within)[-_NOTED_MOST:], WITHIN)
     for _, sockets, _ in _across.values():
         uses |= dict.fromkeys(list(sockets)[:_NOTED_MOST], ACROSS)
     if _files is not None:
         with contextlib.suppress(OSError):
-            write_json(_files.sockets, {str(inode): use for inode, use in uses.items()})
+            named = {str(inode): use for inode, use in uses.items()}
+            write_json(_files.sockets, {**named, **({JOINING: joining} if joining else {})})
 
 
 def release(quorum: object, addresses: Collection[object]) -> tuple[int, str]:

@@ -14,9 +14,11 @@ import contextlib
 import ipaddress
 import os
 import platform
+import re
 import socket
 import struct
 import sys
+import threading
 import time
 from collections.abc import Callable, Container, Iterator, Mapping
 from itertools import islice
@@ -254,6 +256,25 @@ class _Slow(NamedTuple):
     busy: float
 
 
+class _Joining:
+    """A server to which the rank connects, and what its name leads to on this host."""
+
+    def __init__(self, server: str, since_s: float) -> None:
+        self.server, self.since_s = server, since_s
+        self._address = ""
+        threading.Thread(target=self._resolve, daemon=True).start()  # a resolver may take long
+
+    def _resolve(self) -> None:
+        with contextlib.suppress(OSError, UnicodeError):
+            self._address = socket.gethostbyname(self.server.rpartition(":")[0])
+
+    def resolved(self) -> str:
+        """`node-1=127.0.0.1:29500`, or `127.0.0.1:29500` of an address."""
+        host, _, port = self.server.rpartition(":")
+        same = self._address in ("", host)
+        return self.server if same else f"{host}={self._address}:{port}"
+
+
 def _silence_s(row: TcpSocket) -> float:
     """For how long nobody has answered, at the first sight of it: later, what a peer sends again
     repeats an old acknowledgement.
@@ -285,6 +306,7 @@ class Network:
         """Sockets that were busy for much of the last span."""
         self._best = 0
         """Bytes a second."""
+        self._joining: _Joining | None = None
 
     def look(self, now_s: float, *, stands: bool) -> None:
         """Ask the kernel, if it is time to. Never raises."""
@@ -299,7 +321,8 @@ class Network:
                 self.addresses, self._addressed_s = own_addresses(), now_s
             groups = self._groups()
             rows = list(tcp_sockets(groups | {self.awaited or 0}))
-            self._odd = tuple(self._judge(rows, groups, now_s))
+            missing = self._missing(now_s) if stands else ()
+            self._odd = (*missing, *self._judge(rows, groups, now_s))[: wire.CONNECTIONS_MOST]
             self.error = None
         except OSError as exc:
             self.error = exc.strerror or str(exc)
@@ -348,6 +371,20 @@ class Network:
         uses = self._opened() if suspects else {}
         for row in suspects[: wire.CONNECTIONS_MOST]:
             yield self._row(row, uses, now_s)
+
+    def _missing(self, now_s: float) -> tuple[Connection, ...]:
+        """The store to which the rank connects without having a connection to it, if any."""
+        server = self._opened().get("joining")
+        if not isinstance(server, str) or not re.fullmatch(r"[!-~]{1,40}:\d{1,5}", server):
+            self._joining = None
+            return ()
+        if self._joining is None or self._joining.server != server:
+            self._joining = _Joining(server, now_s)
+        own, port = inodes_of(self._pid), f":{server.rpartition(':')[2]}"
+        if any(row.inode in own and row.peer.endswith(port) for row in tcp_sockets(own)):
+            return ()
+        since_s, peer = self._joining.since_s, self._joining.resolved()
+        return (Connection("", peer, Trouble.MISSING, now_s - since_s, "store"),)
 
     def _measure(self, rows: list[TcpSocket], now_s: float) -> None:
         """Which connections of process groups were busy for much of the time since the last
