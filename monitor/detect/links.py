@@ -56,6 +56,8 @@ class Edge:
                 )
             case Trouble.UNANSWERED:
                 return f"{whom} does not answer {self.rank} for {seconds(row.for_s)}{tries}"
+            case Trouble.MISSING:
+                return f"{self.rank} has no connection to {whom} for {seconds(row.for_s)}"
             case Trouble.SILENT:
                 return f"{self.rank} waits for {whom}, from which nothing came for " + seconds(
                     row.for_s

@@ -554,6 +554,20 @@ def test_one_that_is_connected_to_its_store_misses_nothing():
             assert joins(f"127.0.0.1:{end[1]}").odd(0.0) == ()
 
 
+def test_a_name_that_leads_to_loopback_is_told_though_somebody_listens_there():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)):
+            at = Network(os.getpid(), lambda: {"joining": f"localhost:{port}"})
+
+            def told():
+                at.look(time.monotonic() + 20.0, stands=True)
+                return at.odd(0.0)
+
+            (row,) = wait_for(told, **ALWAYS)
+    assert (row.peer, row.trouble) == (f"localhost=127.0.0.1:{port}", Trouble.SILENT)
+
+
 @pytest.mark.parametrize("server", ["", None, 7, "no port", "a b:1", "x:99999999", "x" * 99 + ":1"])
 def test_an_odd_server_is_none(server):
     assert joins(server).odd(0.0) == ()

@@ -373,7 +373,9 @@ class Network:
             yield self._row(row, uses, now_s)
 
     def _missing(self, now_s: float) -> tuple[Connection, ...]:
-        """The store to which the rank connects without having a connection to it, if any."""
+        """The store that the rank joins, if it has no connection to it, or if a host's name led it
+        to a loopback address: there it meets nobody of another host.
+        """
         server = self._opened().get("joining")
         if not isinstance(server, str) or not re.fullmatch(r"[!-~]{1,40}:\d{1,5}", server):
             self._joining = None
@@ -381,10 +383,12 @@ class Network:
         if self._joining is None or self._joining.server != server:
             self._joining = _Joining(server, now_s)
         own, port = inodes_of(self._pid), f":{server.rpartition(':')[2]}"
-        if any(row.inode in own and row.peer.endswith(port) for row in tcp_sockets(own)):
-            return ()
+        connected = any(r.inode in own and r.peer.endswith(port) for r in tcp_sockets(own))
         since_s, peer = self._joining.since_s, self._joining.resolved()
-        return (Connection("", peer, Trouble.MISSING, now_s - since_s, "store"),)
+        if connected and "=127." not in peer:
+            return ()
+        trouble = Trouble.SILENT if connected else Trouble.MISSING
+        return (Connection("", peer, trouble, now_s - since_s, "store"),)
 
     def _measure(self, rows: list[TcpSocket], now_s: float) -> None:
         """Which connections of process groups were busy for much of the time since the last
