@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import structs, to_builtins
+
 from lightkeeper.monitor.decide.headline import headline_of
 from lightkeeper.monitor.decide.rules import (
     GUARDS,
@@ -39,6 +41,7 @@ from lightkeeper.monitor.model.names import Host, RankName, split_rank_name
 from lightkeeper.monitor.model.observation import Observation, Unreachable, lighthouse_to_json
 from lightkeeper.monitor.model.plain import to_plain
 from lightkeeper.monitor.model.quarantine import HostRecord
+from lightkeeper.worker_server.wire import Testimony
 
 if TYPE_CHECKING:
     from lightkeeper.monitor.decide.pipeline import Learned
@@ -124,9 +127,12 @@ def event_to_json(event: QuarantineEvent) -> dict[str, Any]:
 
 
 def host_to_json(
-    record: HostRecord, entry: QuarantineEntry | None, ranks: Sequence[RankName]
+    record: HostRecord,
+    entry: QuarantineEntry | None,
+    ranks: Sequence[RankName],
+    machine: Sequence[Testimony] = (),
 ) -> dict[str, Any]:
-    """One host: its ranks, and its history."""
+    """One host: its ranks, its history, and what is said of its machine now."""
     body = asdict(record)
     return {
         "host": body.pop("host"),
@@ -134,6 +140,7 @@ def host_to_json(
         "groups": sorted({split_rank_name(rank)[0] for rank in ranks}),
         "quarantined": entry is not None,
         "until_s": None if entry is None else entry.until_s,
+        "machine": [to_builtins(structs.asdict(row)) for row in machine],
         **body,
         "incidents": dict(record.incidents),
     }

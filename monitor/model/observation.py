@@ -212,6 +212,19 @@ class Snapshot:
         return isinstance(away, LighthouseAway) and not away.missed and not self.gate_up
 
     @cached_property
+    def machines(self) -> Mapping[Host, tuple[Testimony, ...]]:
+        """What is said against each host, by its own witnesses and by the cluster; each once."""
+        said: dict[Host, dict[tuple[str, str, str], Testimony]] = {
+            host: {(row.witness, row.code, row.text): row for row in rows}
+            for host, rows in self.cluster.items()
+        }
+        for observation in self.observations:
+            for row in () if observation.report is None else observation.report.machine:
+                of_host = said.setdefault(observation.identity.host, {})
+                of_host[row.witness, row.code, row.text] = row
+        return {host: tuple(rows.values()) for host, rows in said.items()}
+
+    @cached_property
     def by_rank(self) -> Mapping[RankName, Observation]:
         """The observations by name, in the same order."""
         return {observation.identity.rank: observation for observation in self.observations}

@@ -450,6 +450,7 @@ def host_page(context: Context) -> Page:
         remembered=record is not None,
         state=None,
         record=record or HostRecord(Host(name)),
+        machine=view.snapshot.machines.get(Host(name), ()),
         elsewhere=groups,
     )  # fmt: skip
 

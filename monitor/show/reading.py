@@ -232,13 +232,13 @@ def hosts() -> Response:
     """Every host that runs a rank or has a history: lemons first, then those in quarantine, then
     the worst; those without ranks last.
     """
-    listed, ranks = app_context().quarantine, _ranks_by_host()
+    listed, ranks, view = app_context().quarantine, _ranks_by_host(), app_context().view()
+    machines = {} if view is None else view.snapshot.machines
     records = {**{host: HostRecord(host) for host in ranks}, **listed.records()}
     rows = [
-        host_to_json(record, listed.get(host), ranks.get(host, ()))
+        host_to_json(record, listed.get(host), ranks.get(host, ()), machines.get(host, ()))
         for host, record in records.items()
     ]
-    view = app_context().view()
     healths, tempos = ({}, {}) if view is None else (view.result.rank_health, view.tempos)
     for row in rows:
         busy_s = [tempos[rank].busy_s for rank in row["ranks"] if rank in tempos]

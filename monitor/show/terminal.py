@@ -252,6 +252,7 @@ _HOST_COLUMNS: Final = (
     Column("evictions", right=True, spare=1),
     Column("lemon", lambda host: host["lemon"] is not None),
     Column("quarantine", lambda host: f"until {_until(host)}" if host["quarantined"] else "-"),
+    Column("machine", lambda host: host["machine"][0]["text"] if host["machine"] else "-"),
 )
 _KEEPERS: Final = ("quorum", "heartbeat", "evictions", "of")
 

@@ -14,6 +14,7 @@ from lightkeeper.monitor.detect.links import Edge, Links
 from lightkeeper.monitor.model.eviction import QuarantineEntry
 from lightkeeper.monitor.model.names import GroupName, Host, RankName
 from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway, Pause
+from lightkeeper.monitor.model.quarantine import HostRecord
 from lightkeeper.monitor.model.run import TrendPoint
 from lightkeeper.monitor.model.verdict import RankHealth
 from lightkeeper.monitor.show import pages
@@ -30,6 +31,7 @@ from lightkeeper.monitor.show.paging import PageVersion, make, whole
 from lightkeeper.monitor.show.templating import attributes, environment
 from lightkeeper.monitor.show.wording import ago, natural, span
 from lightkeeper.monitor.store.lease import LeaseStanding
+from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.wire import Connection, Trouble
 from tests.changed import replace
 from tests.page.views import NOW_S, crowd
@@ -324,3 +326,39 @@ def test_a_rank_says_what_is_odd_of_its_connections_and_leads_to_all_of_them() -
 
 def test_a_rank_whose_connections_are_well_has_no_word_of_them() -> None:
     assert network() is None
+
+
+# -- what a machine says ---------------------------------------------------------------------------
+
+XID = wire.Testimony(
+    "kernel log", wire.Weight.BROKEN, "xid-79", "GPU 3: Xid 79, <fallen> off the bus", 4.0, 90.0,
+    "GPU 3",
+)  # fmt: skip
+
+
+def machine_of(*rows: wire.Testimony, testified: tuple[str, ...] = ()) -> str:
+    view = crowd(2, 1)
+    host = view.snapshot.observations[0].identity.host
+    snapshot = replace(view.snapshot, cluster={host: rows})
+    view = replace(view, snapshot=snapshot, hosts={host: HostRecord(host, testified=testified)})
+    return make(Context(FleetIndex(view), PagePlace("hosts", host))).sections["machine"]
+
+
+def test_a_hosts_page_has_what_its_machine_says_and_said() -> None:
+    section = machine_of(XID, testified=("GPU 1: Xid 48",))
+    assert "GPU 3: Xid 79, &lt;fallen&gt; off the bus" in section
+    assert "At an earlier fault: GPU 1: Xid 48" in section
+
+
+def test_a_host_without_a_word_against_it_says_so() -> None:
+    assert "Its machine says nothing bad." in machine_of()
+
+
+def test_ranks_of_one_host_that_say_the_same_are_one_row() -> None:
+    view = crowd(1, 2)
+    said = [
+        replace(each, outcome=replace(each.report, machine=(XID.later(float(n)),)))
+        for n, each in enumerate(view.snapshot.observations)
+    ]
+    snapshot = replace(view.snapshot, observations=tuple(said))
+    assert [len(rows) for rows in snapshot.machines.values()] == [1] * len(snapshot.machines)
