@@ -72,7 +72,7 @@ rg_0   waiting      node0      2   120      118  yes          0.1s
         command("get", "hosts")
         == """\
 host   health   groups  ranks  busy  incidents  evictions  lemon  quarantine      machine
-spare  -             0      0     -          0          0  no     until released  -
+spare  -             0      0     -          0          0  no     until_released  -
 node1  stalled       1      2     -          0          0  no     -               -
 node0  waiting       1      2     -          0          0  no     -               -
 """
