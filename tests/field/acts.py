@@ -22,6 +22,7 @@ from tests.field.fleet import Fleet
 
 _ROW: Final = re.compile(r"^(?P<at>[\d.]+): (?P<what>.+?)(?: for (?P<seconds>[\d.]+))?$")
 _CPU: Final = Path("/sys/fs/cgroup/cpu")
+_MEMORY: Final = Path("/sys/fs/cgroup/memory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +197,41 @@ class Actor:
             undo()
             self.undo.remove(undo)
 
+    def crowd(self, act: Act) -> None:
+        """Its threads may run on one core, and so do six processes of somebody else."""
+        [pid] = self.fleet.pids(act.whom)
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            os.sched_setaffinity(int(thread), {0})
+        words = ["taskset", "-c", "0", "sh", "-c", "while :; do :; done"]
+        self.undo += [subprocess.Popen(words).kill for _ in range(6)]
+
+    def limit(self, act: Act) -> None:
+        """No more memory than it has, and so many MiB: `limit 64 rank 1.0`."""
+        more, _, whom = act.whom.partition(" ")
+        [pid] = self.fleet.pids(whom)
+        folder = _MEMORY / f"{self.fleet.mark}-{len(self.undo)}"
+        folder.mkdir()
+
+        def undo() -> None:
+            for left in (folder / "cgroup.procs").read_text().split():
+                with contextlib.suppress(OSError):
+                    (_MEMORY / "cgroup.procs").write_text(left)
+            folder.rmdir()
+
+        self.undo.append(undo)
+        (folder / "memory.limit_in_bytes").write_text(str(int(more) << 20))
+        (folder / "cgroup.procs").write_text(str(pid))
+
+    def dd(self, act: Act) -> None:
+        """Somebody else writes to the disk as fast as it goes."""
+        for number in range(3):
+            file = self.fleet.folder / f"noise-{number}"
+            write = f"dd if=/dev/zero of={file} bs=4M count=32 oflag=dsync 2>/dev/null"
+            process = subprocess.Popen(
+                ["sh", "-c", f"while :; do {write}; done"], start_new_session=True
+            )
+            self.undo.append(lambda pid=process.pid: os.killpg(pid, signal.SIGKILL))
+
     def flock(self, act: Act) -> None:
         """Somebody else's process holds the lock of the file, and does not end."""
         file = (self.fleet.folder / "locked").open("a")
@@ -281,6 +317,9 @@ VERBS: Final[dict[str, Callable[[Actor, Act], None]]] = {
     "pyspy": Actor.pyspy,
     "dump": Actor.dump,
     "throttle": Actor.throttle,
+    "crowd": Actor.crowd,
+    "limit": Actor.limit,
+    "dd": Actor.dd,
     "flock": Actor.flock,
     "disk": Actor.disk,
     "freeze": Actor.freeze,

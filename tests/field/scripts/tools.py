@@ -70,6 +70,11 @@ class Metrics:
             self.append_shared(os.environ["LOCKED_FILE"])
         if trouble.now("tracking_server"):
             self.send(loss)
+        if trouble.now("syncs"):
+            for _ in range(40):
+                self.append(self.folder)  # each line has to be there after a crash
+        if trouble.now("eats"):
+            self.rows.append(torch.ones(8 << 20))  # 32 MiB that nobody frees
         if trouble.now("slow_disk"):
             time.sleep(0.3)
         logger.info("[%s] loss = %.4f, participants = %s", step, loss, participants)
