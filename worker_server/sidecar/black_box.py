@@ -15,6 +15,7 @@ from lightkeeper.worker_server import run_dir, wire
 from lightkeeper.worker_server.rank.page import layout
 from lightkeeper.worker_server.rank.page.reader import PageReader
 from lightkeeper.worker_server.sidecar import merge
+from lightkeeper.worker_server.sidecar.blocked_on import blocked_on
 from lightkeeper.worker_server.sidecar.host import share
 from lightkeeper.worker_server.sidecar.last_words import Remains
 from lightkeeper.worker_server.sidecar.merge import ClockPairs
@@ -78,6 +79,8 @@ class BlackBox:
         self._standstill = StandstillWitness()
         self._unseen = False
         """Whether the neighbours were given connections or heads that no page holds."""
+        self._file: str | None = None
+        """What it waited for in the kernel when its stacks were last taken."""
         self._hang_kept_s = 0.0
         """Start of the hang for which a record was fetched."""
 
@@ -131,7 +134,19 @@ class BlackBox:
             witness=self._standstill.witness(mark, now_ns * 1e-9),
             addresses=self.network.addresses,
             connections=self.network.odd(now_ns * 1e-9),
+            machine=self._blocked(now_ns * 1e-9),
             ending=None if process.alive else self._remains.ending(process),
+        )
+
+    def _blocked(self, now_s: float) -> tuple[wire.Testimony, ...]:
+        """The file that it waits for while it stands still."""
+        if self._file is None or not self._hangs.hanging:
+            return ()
+        for_s = max(0.0, now_s - self._hangs.since_s)
+        text = f"it waits for {self._file}"[:200]
+        pids = (self._process.pid,)
+        return (
+            wire.Testimony("kernel", wire.Weight.SLOW, "file-blocked", text, 0.0, for_s, pids=pids),
         )
 
     def learn_ending(self) -> None:
@@ -338,6 +353,7 @@ class BlackBox:
         # waiting for the GIL is a futex call, like waiting for a lock
         thread, number, calls = look.behind or (None, None, look.main)
         self.network.awaited = awaited_by(self._process.pid, number)
+        self._file = blocked_on(self._process.pid, number)
         syscall = None if deaf else self._process.syscall(number)
         return StackSample(calls, look.taken.taken_s, syscall, thread)
 

@@ -1,0 +1,60 @@
+"""The file that a rank which stands still waits for in a system call, and the device it is on.
+
+Nothing here touches the file: its file system may be the one that does not answer.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Final
+
+_BY_FILE: Final = {
+    "x86_64": {0, 1, 3, 5, 17, 18, 19, 20, 72, 73, 74, 75, 77, 217, 285, 295, 296},
+    "aarch64": {25, 32, 46, 47, 57, 61, 63, 64, 65, 66, 67, 68, 69, 70, 80, 82, 83},
+}
+"""read, write, close, fstat, pread, pwrite, readv, writev, fcntl, flock, fsync, fdatasync,
+ftruncate, getdents, fallocate, preadv, pwritev: the first argument is a file."""
+_BY_PATH: Final = {
+    "x86_64": {2: 0, 4: 0, 6: 0, 21: 0, 83: 0, 87: 0, 257: 1, 258: 1, 262: 1, 263: 1, 332: 1},
+    "aarch64": {34: 1, 35: 1, 48: 1, 56: 1, 79: 1, 291: 1},
+}
+"""open, stat, lstat, access, mkdir, unlink and their forms with a folder: which argument is a
+path."""
+_PATH_MOST: Final = 4096
+
+
+def blocked_on(pid: int, thread: int | None, proc: Path = Path("/proc")) -> str | None:
+    """`/data/x.bin on /dev/nvme0n1 (ext4)`; None: it waits for no file, as far as can be seen."""
+    try:
+        words = (proc / f"{pid}/task/{thread or pid}/syscall").read_text("ascii").split()
+        number, arguments = int(words[0]), [int(word, 16) for word in words[1:7]]
+        if number in _BY_FILE.get(platform.machine(), ()):
+            path = os.readlink(proc / f"{pid}/fd/{arguments[0]}")
+        else:
+            at = _BY_PATH.get(platform.machine(), {})[number]
+            path = _text(proc / f"{pid}/mem", arguments[at])
+            path = os.path.join(os.readlink(proc / f"{pid}/cwd"), path)
+        return f"{path} on {_device(proc / f'{pid}/mountinfo', path)}" if path[:1] == "/" else None
+    except (OSError, ValueError, KeyError, IndexError, OverflowError):
+        return None
+
+
+def _text(memory: Path, at: int) -> str:
+    with memory.open("rb", buffering=0) as file:
+        file.seek(at)
+        return file.read(_PATH_MOST).partition(b"\0")[0].decode(errors="replace")
+
+
+def _device(mounts: Path, path: str) -> str:
+    """Of the mount with the longest mount point above the path."""
+    best = "", "an unknown device"
+    for line in mounts.read_text(errors="replace").splitlines():
+        words, _, of = line.partition(" - ")
+        point, (kind, source, *_) = words.split()[4], of.split()
+        point = point.encode().decode("unicode_escape")  # spaces are \\040
+        inside = path == point or path.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best[0]):
+            best = point, f"{source} ({kind})"
+    return best[1]
