@@ -126,7 +126,9 @@ class History:
     away_since_s: float | None = None
     """First tick of its current absence."""
     absence: Absence | None = None
-    """Its last completed absence."""
+    """Its last completed absence, until a commit follows it."""
+    flap: Absence | None = None
+    """The same, whatever follows."""
     _view: LighthouseView | None = None
     """Its last page, however old."""
     disturbed_s: float = float("-inf")
@@ -388,7 +390,7 @@ class History:
             anew = self._view is not None and view.anew(self._view)
             if self.away_since_s is not None or anew:
                 since_s = self.now_s if self.away_since_s is None else self.away_since_s
-                self.absence = Absence(since_s, self.now_s, anew)
+                self.absence = self.flap = Absence(since_s, self.now_s, anew)
             self.away_since_s, self._view = None, view
         else:
             self.away_since_s = None

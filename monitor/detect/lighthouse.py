@@ -68,17 +68,24 @@ def apart(history: History) -> tuple[Verdict, ...]:
         return ()
     judged = (_judge_apart(history, group) for group in history.groups())
     verdicts = tuple(verdict for verdict in judged if verdict is not None)
-    all_of_them = len(verdicts) == len(history.groups()) and all(v.culprits for v in verdicts)
-    return (_reached_by_nobody(history, verdicts),) if all_of_them and verdicts else verdicts
+    most = 2 * len(verdicts) > len(history.groups()) and any(v.culprits for v in verdicts)
+    return (_reached_by_few(history, verdicts),) if most else verdicts
 
 
-def _reached_by_nobody(history: History, verdicts: Sequence[Verdict]) -> Verdict:
-    """What cuts all off is the Lighthouse's: nobody is accused."""
+def _reached_by_few(history: History, verdicts: Sequence[Verdict]) -> Verdict:
+    """What cuts most groups off is the Lighthouse's, or the network's: nobody is accused. After a
+    flap their kernels try again one by one, each after as long as the flap took.
+    """
     since_s = min(verdict.since_s for verdict in verdicts)
+    broken = next(verdict for verdict in verdicts if verdict.culprits)
+    groups = len(history.groups())
+    who = f"{len(verdicts)} of {groups} groups do not reach"
+    who = "no rank reaches" if len(verdicts) == groups else who
+    whom = "nobody" if len(verdicts) == groups else "them"
     reason = (
-        "no rank reaches the Lighthouse, which answers this monitor and has heard of nobody for "
+        f"{who} the Lighthouse, which answers this monitor and has heard of {whom} for "
+        f"{seconds(history.now_s - since_s)}: {broken.reason}"
     )
-    reason += f"{seconds(history.now_s - since_s)}: {verdicts[0].reason}"
     waiting = tuple(t.rank for t in history.present() if t.waits_in == WAIT_QUORUM)
     return _away_verdict(history, reason, since_s, waiting, {"Lighthouse": "answers this monitor"})
 
@@ -88,7 +95,7 @@ def _judge_apart(history: History, group: GroupName) -> Verdict | None:
     unheard_s = _unheard_s(history, group, members)
     broken = _broken(history, members)
     least_s = _BROKEN_APART_S if broken and history.expired_for_s(group) else _APART_S
-    if unheard_s < least_s or not all(map(_runs, members)):
+    if unheard_s < least_s or not all(map(_runs, members)) or (broken and _flapped(history)):
         return None
     commit_s = _since_commit_s(history, members)
     others_s = _since_commit_s(history, [t for t in history.present() if t.group != group])
@@ -118,6 +125,14 @@ def _judge_apart(history: History, group: GroupName) -> Verdict | None:
         spare=spare,
         signature="apart",
     )
+
+
+def _flapped(history: History) -> bool:
+    """Whether the Lighthouse was away and is back for so short that kernels need not have tried
+    again: they wait twice as long each time, so up to as long as it was away.
+    """
+    over = history.flap
+    return over is not None and history.now_s - over.until_s < over.until_s - over.since_s + 2.0
 
 
 def _broken(history: History, members: Iterable[RankTrack]) -> list[Edge]:

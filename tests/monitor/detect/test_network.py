@@ -8,7 +8,7 @@ import pytest
 
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import Guard
-from lightkeeper.monitor.model.observation import LighthouseView, Pause, Snapshot
+from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Pause, Snapshot
 from lightkeeper.monitor.model.verdict import Confidence
 from lightkeeper.worker_server.wire import ACROSS, Connection, GroupHead, StateReport, Trouble
 from tests.changed import replace
@@ -338,6 +338,25 @@ def test_where_nobody_reaches_it_nobody_is_accused() -> None:
     incident = drive.incident("lighthouse_away")
     assert not incident.suspects
     assert incident.verdict.reason.startswith("no rank reaches the Lighthouse, which answers this")
+
+
+def test_where_most_do_not_reach_it_nobody_is_accused() -> None:
+    """After a flap their kernels try again one by one (flap-lighthouse-8, 2026-11-28)."""
+    drive = of([], cut_off("rg_0.0", "rg_2.0")).run(40)
+    incident = drive.incident("lighthouse_away")
+    assert not incident.suspects
+    assert drive.accused() == set()
+    assert incident.verdict.reason.startswith("2 of 3 groups do not reach the Lighthouse, which")
+
+
+def test_who_has_not_tried_again_after_a_flap_of_the_lighthouse_is_not_accused() -> None:
+    def away(seen: Snapshot) -> Snapshot:
+        gone = 20 <= seen.now_s - START_S < 28
+        return replace(seen, lighthouse=LighthouseAway("timeout")) if gone else seen
+
+    drive = of([], cut_off("rg_1.0"), away).run(36)
+    assert drive.accused() == set()
+    assert drive.run(20).accused() == {"rg_1.0"}, "it is more than the flap"
 
 
 # -- slow links ------------------------------------------------------------------------------------
