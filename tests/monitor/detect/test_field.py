@@ -300,6 +300,19 @@ def test_who_is_seen_at_work_is_told_and_not_evicted_for_ten_minutes(doing, move
     assert drive.accused() == {"rg_1.0"}
 
 
+def test_who_would_work_and_gets_no_core_is_at_work_too() -> None:
+    """On a host with load 17 on two cores an evaluation used hardly any (field, 2026-11-28)."""
+    fleet = field(3, 1, at(20, stands("rg_1.0", "evaluate", 80, Doing.EVALUATE)))
+    fleet.rank("rg_1.0").cores = 0.02
+
+    def starves(report: StateReport) -> StateReport:
+        return replace(report, process=replace(report.process, starved=0.6))
+
+    drive = Drive(fleet, alter=reports(starves, "rg_1.0")).run(200)
+    assert drive.evicts == []
+    assert drive.accused() == set()
+
+
 def test_a_lock_is_no_work_however_many_cores_other_threads_use() -> None:
     fleet = field(3, 1, at(20, stands("rg_1.0", "log_step", 66)))
     fleet.rank("rg_1.0").cores = 3.0
