@@ -17,6 +17,7 @@ from lightkeeper.worker_server.rank.page.reader import PageReader
 from lightkeeper.worker_server.sidecar import merge
 from lightkeeper.worker_server.sidecar.host import share
 from lightkeeper.worker_server.sidecar.last_words import Remains
+from lightkeeper.worker_server.sidecar.machine import Machine
 from lightkeeper.worker_server.sidecar.merge import ClockPairs
 from lightkeeper.worker_server.sidecar.metrics import StepFollower
 from lightkeeper.worker_server.sidecar.network import Network, awaited_by, interfaces
@@ -43,6 +44,8 @@ _STANDS_EVERY_S, _STANDS_DUTY = 5.0, 0.05
 """The same while the rank hangs, if some heads come only with a full record."""
 _STANDS_S = 1.5
 """Without a move for so long, its connections are looked at each second."""
+_OOM_LOOKS, _OOM_LOOK_S = 8, 0.5
+"""How often, and in how many seconds, the kernel's log is asked why a rank was killed."""
 _WITHOUT = "What there is: /v1/state has the phase and its age, /v1/flight_recorder the call sites."
 
 
@@ -59,7 +62,10 @@ class BlackBox:
         torch: ControlPlane,
         stacks: Stacks,
         files: run_dir.RankFiles,
+        *,
+        machine: bool = True,
     ) -> None:
+        """`machine`: whether the host's witnesses are heard."""
         self.follower = StepFollower(page)
         self._page = page
         self._process = process
@@ -67,7 +73,8 @@ class BlackBox:
         self.network = Network(process.pid, self._opened)
         self._files = files
         self._stacks = stacks
-        self._remains = Remains(page, process, files.crash, os.environ)
+        self.machine = Machine(files.page.parent, page.identity.host, on=machine)
+        self._remains = Remains(page, process, files.crash, os.environ, self.machine)
         self._seen = files.seen
         self._shares = self._seen.exists()  # a sidecar before this one did
         self._clock = ClockPairs().read()
@@ -129,13 +136,19 @@ class BlackBox:
             witness=self._standstill.witness(mark, now_ns * 1e-9),
             addresses=self.network.addresses,
             connections=self.network.odd(now_ns * 1e-9),
+            machine=self.machine.of_rank(self._process.pid),
             ending=None if process.alive else self._remains.ending(process),
         )
 
     def learn_ending(self) -> None:
         """Learn how the rank ended; called once, after its death. May wait for a file server."""
-        self._remains.learn(self.process())
+        self._remains.learn(process := self.process())
         self._share()
+        for _ in range(_OOM_LOOKS if process.exit_signal == "SIGKILL" else 0):
+            time.sleep(_OOM_LOOK_S)
+            if self._remains.oom_kill(process) is not None:
+                self._share()
+                return
 
     def _share(self) -> None:
         """Share with the neighbours what the page does not hold."""

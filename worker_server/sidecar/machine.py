@@ -137,7 +137,7 @@ def start(folder: Path) -> subprocess.Popen[bytes]:
         OSError: there is no room for a process.
     """
     words = [sys.executable, "-m", "lightkeeper.worker_server.sidecar.witnesses", str(folder)]
-    return subprocess.Popen(  # noqa: S603  our own
+    return subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
 

@@ -1,6 +1,6 @@
 """`-m lightkeeper.worker_server.sidecar.witnesses RUN_DIR`: a sidecar starts it, see `machine`.
 
-It ends when its standard input does, that is with its sidecar, whatever its threads are waiting for.
+It ends when its standard input does, that is with its sidecar, whatever its threads wait for.
 """
 
 from __future__ import annotations
