@@ -146,7 +146,8 @@ FORMS: Final[tuple[Form, ...]] = (
           "{device}: the network card is reset", "{bdf}"),
     _form("nic-trouble", SLOW, r"NETDEV WATCHDOG: (?:CPU: \d+: )?(?P<if>[^\s:]+).*transmit queue "
           r"\d+ timed out", "{device}: does not send", "{if}"),
-    _form("pcie", BROKEN, r"(?P<bdf>{B}):(?: AER:)? PCIe Bus Error: severity=Uncorrect(?:ed|able) \(Fatal\)",
+    _form("pcie", BROKEN, r"(?P<bdf>{B}):(?: AER:)? PCIe Bus Error: severity=Uncorrect(?:ed|able) "
+          r"\(Fatal\)",
           "{device}: fatal PCIe error", "{bdf}"),
     _form("pcie", SLOW, r"(?P<bdf>{B}):(?: AER:)? PCIe Bus Error: severity=Uncorrect(?:ed|able) "
           r"\(Non-Fatal\)", "{device}: PCIe error", "{bdf}"),

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Final, Literal
 
@@ -78,7 +79,8 @@ class Seat:
         with self._lock:
             self._asked_s = now_s = time.monotonic()
         try:
-            rows = [*map(bounded, witness.look(self._ranks(), now_s))]
+            said = islice(witness.look(self._ranks(), now_s), TESTIMONIES_MOST)
+            rows = [*map(bounded, said)]
         except CannotReadError as exc:
             why = str(exc) or "it does not say why"
         except Exception as exc:  # noqa: BLE001
@@ -89,7 +91,7 @@ class Seat:
         with self._lock:
             known = {(row.code, row.text, row.count) for row in self._said}
             if not why:
-                self._said, self._said_s = rows[:TESTIMONIES_MOST], time.monotonic()
+                self._said, self._said_s = rows, time.monotonic()
             self._why, self._cost_s, self._asked_s = why, cost_s, None
         if any((row.code, row.text, row.count) not in known for row in rows):
             self._news.set()
