@@ -27,6 +27,7 @@ from lightkeeper.worker_server.wire import (
     RingEntry,
     StateReport,
     StepLog,
+    Testimony,
 )
 
 _WIDTH: Final = 120
@@ -40,7 +41,7 @@ _TORCH: Final = "torch's own record"
 _UNFINISHED: Final = 3
 _Row = Mapping[str, Any]
 _CONNECTION: Final = "peer local use trouble for_s queued retries rate rtt_s busy"
-_TESTIMONY: Final = "text weight witness code device pids age_s for_s count"
+_TESTIMONY: Final = "witness weight age_s for_s count text"
 _STATE: Final[Mapping[str, str]] = {
     "ending": "sentence",
     "step": "step phase phase_age_s commits last_commit_age_s commit_failures local_steps "
@@ -156,7 +157,7 @@ def _(answer: StateReport, rows: int) -> str:
     lines = [_who(answer.identity, _life(answer.process))]
     for part, names in _STATE.items():
         value = getattr(answer, part)
-        if part in ("heads", "transfers", "connections") and value:
+        if part in ("heads", "transfers", "connections", "machine") and value:
             by_interest = sorted(value, key=_interest)
             table = _table([_fields(row, names) for row in by_interest], rows, "")
             lines += [part, *table]
@@ -168,6 +169,8 @@ def _(answer: StateReport, rows: int) -> str:
 def _interest(row: Any) -> tuple[float, float]:
     if isinstance(row, Connection):
         return -row.for_s, 0.0
+    if isinstance(row, Testimony):
+        return 0.0, 0.0  # they are sorted
     return -row.unfinished, row.age_s
 
 
