@@ -17,7 +17,7 @@ import json
 import os
 import stat
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
@@ -269,11 +269,11 @@ def pid_namespace() -> int | None:
         return None
 
 
-def processes(run_dir: Path) -> set[int]:
-    """Pids of the ranks and sidecars published here, in our PID namespace."""
+def processes(run_dir: Path, kinds: Iterable[str] = ("pid", "sidecar_pid")) -> set[int]:
+    """Pids of the ranks and sidecars published here, in our PID namespace; `kinds`: of which."""
     endpoints = [read_json(path) or {} for path in run_dir.glob("*.json")]
     visible = [endpoint for endpoint in endpoints if not is_elsewhere(endpoint)]
-    pids = {endpoint.get(key) for endpoint in visible for key in ("pid", "sidecar_pid")}
+    pids = {endpoint.get(key) for endpoint in visible for key in kinds}
     return {pid for pid in pids if isinstance(pid, int)}
 
 

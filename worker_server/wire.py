@@ -1116,6 +1116,11 @@ def parse_steps(data: Any) -> StepLog:
     return _read(StepLog, _answer(data))
 
 
+def parse_machine(data: Any) -> MachineReport:
+    """The answer of `GET /v1/machine`, checked."""
+    return _read(MachineReport, _answer(data))
+
+
 def parse_host(data: Any) -> HostReport:
     """The answer of `GET /v1/host`, checked."""
     content = _answer(data)

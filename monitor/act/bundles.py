@@ -32,6 +32,7 @@ from lightkeeper.monitor.records.files import FORMAT, NAME, RECORD, SCHEMA
 from lightkeeper.worker_server.wire import (
     PATH_FLIGHT_RECORDER,
     PATH_LAST_WORDS,
+    PATH_MACHINE,
     PATH_NETWORK,
     PATH_STACKS,
     PATH_STATE,
@@ -258,6 +259,7 @@ KINDS: Final = (
     BundleKind("last_words", PATH_LAST_WORDS, "last_words.json", _MIB),
     BundleKind("steps", PATH_STEPS, "steps.json", 2 * _MIB),
     BundleKind("network", PATH_NETWORK, "network.json", _MIB),
+    BundleKind("machine", PATH_MACHINE, "machine.json", _MIB // 8),
 )
 
 

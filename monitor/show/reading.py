@@ -58,6 +58,7 @@ from lightkeeper.worker_server.http_server import metrics_page
 from lightkeeper.worker_server.wire import (
     PATH_FLIGHT_RECORDER,
     PATH_LAST_WORDS,
+    PATH_MACHINE,
     PATH_NETWORK,
     PATH_STACKS,
     PATH_STATE,
@@ -417,11 +418,12 @@ _PAGES: Final = {
     "stacks": _Page(PATH_STACKS, 20.0, 4 * _MIB, ("native", "raw")),
     "last_words": _Page(PATH_LAST_WORDS, 5.0, _MIB, _TEXT),
     "network": _Page(PATH_NETWORK, 5.0, _MIB, _TEXT),
+    "machine": _Page(PATH_MACHINE, 5.0, _MIB, _TEXT),
 }
 
 passing = Blueprint("passing", __name__)
-"""`GET /v1/ranks/RANK/{state,steps,flight_recorder,stacks,last_words,network}`, and what was
-saved: `GET /v1/incidents/ID/bundle`."""
+"""`GET /v1/ranks/RANK/{state,steps,flight_recorder,stacks,last_words,network,machine}`, and what
+was saved: `GET /v1/incidents/ID/bundle`."""
 _places = threading.BoundedSemaphore(_AT_ONCE)
 
 

@@ -1,6 +1,6 @@
 """`make fuzz`: explorations of whatever comes over a wire or in a file, one after the other.
 
-    python -m tests.fuzz [wire|registration|gate|dumps ...] [--minutes M] [--seed S]
+    python -m tests.fuzz [wire|registration|gate|dumps|kernel_log ...] [--minutes M] [--seed S]
 
 Each is a module of this folder with `play(dice)`, one game; `tests.fuzz.games` plays them. The same
 seed explores the same. Exit status 1: something was found. `tests.fuzz.guided` is another way, for
@@ -18,7 +18,7 @@ from typing import Final
 
 from tests.fuzz.games import explore
 
-EVERY: Final = ("wire", "registration", "gate", "dumps")
+EVERY: Final = ("wire", "registration", "gate", "dumps", "kernel_log")
 SLICE_S: Final = 60.0
 """Then the next one's turn, with another seed, round and round."""
 

@@ -97,6 +97,17 @@ INTERFACES = (wire.Interface("eth0", True, 3, 1), wire.Interface("mlx5_0/1", Fal
 TRACE = wire.Trace("ValueError: no", "sys.excepthook", 3.5)
 
 
+MACHINE = wire.MachineReport(
+    wire.Host("node7"), 1.5,
+    (wire.WitnessState("kernel log", "bad", "", 60.0, 0.001),
+     wire.WitnessState("NVIDIA", "cannot be read", "there is no library", 70.0)),
+    (wire.Testimony("kernel log", wire.Weight.BROKEN, "xid-79",
+                    "GPU 3: Xid 79, fallen off the bus", 60.0, 60.0, "GPU 3"),
+     wire.Testimony("kernel log", wire.Weight.ENDED, "oom-kill",
+                    "the OOM killer ended pid 78 (python)", 5.0, 5.0, pids=(78, 77))),
+)  # fmt: skip
+
+
 class FakeBox:
     """Says the fullest that the wire allows; tests change `wrong` to see it refuse."""
 
@@ -125,7 +136,7 @@ class FakeBox:
         return wire.StateReport(
             IDENTITY, PROCESS, STEP, HEADS, transfers=TRANSFERS, forming=FORMING,
             timeouts=TIMEOUTS, lighthouse="10.0.0.1:29510", addresses=("10.0.0.7", "fd00::7"),
-            connections=CONNECTIONS,
+            connections=CONNECTIONS, machine=MACHINE.testimonies[:1],
         )  # fmt: skip
 
     def steps(self, since: int = 0) -> wire.StepLog:
@@ -166,6 +177,14 @@ class FakeBox:
         self._note("network_report")
         addresses = ("10.0.0.7", "fd00::7")
         return wire.NetworkReport(IDENTITY, True, 0.0, addresses, CONNECTIONS, INTERFACES, "late")
+
+    @property
+    def machine(self) -> FakeBox:
+        return self
+
+    def report(self) -> wire.MachineReport:
+        self._note("machine")
+        return MACHINE
 
     def release(self, quorum_id: int, addresses: Sequence[str], wait_s: float) -> tuple[int, str]:
         self._note("release", quorum_id, tuple(addresses), wait_s)

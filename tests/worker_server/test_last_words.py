@@ -20,6 +20,7 @@ from lightkeeper.worker_server.rank.page.writer import PageWriter
 from lightkeeper.worker_server.run_dir import RankFiles, start_ticks
 from lightkeeper.worker_server.sidecar.black_box import BlackBox
 from lightkeeper.worker_server.sidecar.last_words import Remains, StderrTail, how_it_ended
+from lightkeeper.worker_server.sidecar.machine import Machine
 from lightkeeper.worker_server.sidecar.process import (
     OomWatch,
     PidfdProcess,
@@ -61,9 +62,8 @@ def dead(code=None, signum=None):
         (dead(None, "SIGKILL"), {}, "Killed by SIGKILL."),
         (dead(None, "SIGKILL"), {"sent": ("SIGTERM", "SIGKILL")},
          "Killed by SIGKILL, which its WorkerServer sent (eviction)."),
-        (dead(None, "SIGKILL"), {"oom_kills": 1},
-         "Killed by SIGKILL; the OOM killer was at work in its cgroup (1 kill(s) at that time)."),
-        (dead(None, "SIGTERM"), {"oom_kills": 1}, "Killed by SIGTERM."),
+        (dead(None, "SIGKILL"), {"oom": ": the OOM killer ended pid 7"},
+         "Killed by SIGKILL: the OOM killer ended pid 7."),
         (dead(None, "SIGHUP"), {},
          "Killed by SIGHUP, as when its terminal or ssh session is closed."),
         (dead(None, "SIGSEGV"), {"crash": CRASH},
@@ -75,7 +75,7 @@ def dead(code=None, signum=None):
     ],
 )  # fmt: skip
 def test_one_true_sentence_says_how_it_ended(process, facts, sentence):
-    usual = {"closed": False, "exception": None, "crash": None, "sent": (), "oom_kills": None}
+    usual = {"closed": False, "exception": None, "crash": None, "sent": (), "oom": ""}
     assert how_it_ended(process, **{**usual, **facts}) == sentence
 
 
@@ -141,6 +141,17 @@ def test_oom_kills_count_from_the_last_look_at_the_living(tmp_path):
     assert watch.kills() == 2
     watch.look()
     assert watch.kills() == 0
+
+
+def test_the_cgroup_and_its_limit_are_named(tmp_path):
+    folder = tmp_path / "memory"
+    folder.mkdir()
+    for path in (tmp_path, folder):
+        (path / "memory.events").write_text("oom_kill 0\n")
+        (path / "memory.oom_control").write_text("oom_kill 0\n")
+        (path / "memory.max").write_text("536870912\n")
+    where = OomWatch(os.getpid(), tmp_path).where
+    assert re.fullmatch(r" /\S* \(limit 512 MiB\)", where)
 
 
 def test_without_a_cgroup_to_read_nothing_is_said_of_oom(tmp_path):
@@ -225,8 +236,9 @@ def test_torchelastics_file_is_given_unless_a_former_attempt_wrote_it(tmp_path):
     error = tmp_path / "error.json"
     error.write_text('{"message": "boom"}')
     remains = Remains(
-        PageReader(page), Self(), tmp_path / "a.crash", {"TORCHELASTIC_ERROR_FILE": str(error)}
-    )
+        PageReader(page), Self(), tmp_path / "a.crash",
+        {"TORCHELASTIC_ERROR_FILE": str(error)}, Machine(tmp_path, wire.Host("h")),
+    )  # fmt: skip
     words = remains.words(wire.Process(True, "S"))
     assert (words.error_file.text, words.error_file.source) == ('{"message": "boom"}', str(error))
     assert (words.exception.text, words.exception.source) == (
@@ -287,7 +299,7 @@ class Left:
         self.stderr.write_text("starting\n")
         self.remains = Remains(
             PageReader(folder / "a.page"), Self(), folder / "a.crash",
-            {"TORCHELASTIC_ERROR_FILE": str(self.error)},
+            {"TORCHELASTIC_ERROR_FILE": str(self.error)}, Machine(folder, wire.Host("h")),
         )  # fmt: skip
         self.remains._stderr = StderrTail(7, FakeProc(folder, self.stderr).root)
         self.remains._stderr.look()

@@ -48,6 +48,7 @@ def test_reports_arrive_as_the_wire_parses_them(client, box):
         wire.parse_flight_record(client.get(wire.PATH_FLIGHT_RECORDER).json) == box.flight_record()
     )
     assert wire.parse_host(client.get(wire.PATH_HOST).json) == host_report()
+    assert wire.parse_machine(client.get(wire.PATH_MACHINE).json) == box.machine.report()
     assert parse_network(client.get(wire.PATH_NETWORK).json) == box.network_report()
 
 

@@ -126,6 +126,19 @@ connections
 peer            local          use    trouble             for queued retries   rate    rtt busy
 10.0.0.8:29500  10.0.0.7:4711  across unacknowledged    6.2 s    192       4 125000 4.0 ms    0
 [fd00::8]:29510 [fd00::7]:4712                       500.0 ms      0       0      0   0 us    0
+machine
+witness    weight    age    for count text
+kernel log broken 60.0 s 60.0 s     1 GPU 3: Xid 79, fallen off the bus
+"""
+MACHINE = """\
+host node7, 1.5 s ago
+witness    weight    age    for count text
+kernel log broken 60.0 s 60.0 s     1 GPU 3: Xid 79, fallen off the bus
+kernel log ended   5.0 s  5.0 s     1 the OOM killer ended pid 78 (python)
+
+name       state             for   cost why
+kernel log bad            60.0 s 1.0 ms
+NVIDIA     cannot be read 70.0 s   0 us there is no library
 """
 NETWORK = """\
 rank rg_1.0 of job job on node7, pid 77, alive
@@ -145,6 +158,10 @@ def test_a_state_reads_from_who_it_is_to_what_it_uses():
     assert render(FakeBox().state(), 20) == STATE
 
 
+def test_a_machine_reads_from_what_is_said_to_who_can_say_nothing():
+    assert render(FakeBox().report(), 20) == MACHINE
+
+
 def test_a_network_reads_from_what_is_odd_to_the_interfaces():
     assert render(FakeBox().network_report(), 1) == NETWORK
 
@@ -152,7 +169,9 @@ def test_a_network_reads_from_what_is_odd_to_the_interfaces():
 def test_of_many_transfers_the_unfinished_and_the_newest_are_shown():
     rows = (*(wire.TransferHead("default", peer, 0, 1, 1, 0, 9.0 - peer) for peer in range(9)),
             wire.TransferHead("default", 9, 0, 0, 1, 1, 100.0, 1))  # fmt: skip
-    lines = render(replace(FakeBox().state(), transfers=rows, connections=()), 8).splitlines()
+    lines = render(
+        replace(FakeBox().state(), transfers=rows, connections=(), machine=()), 8
+    ).splitlines()
     assert [line.split()[1] for line in lines[-9:-1]] == list("98765432")
     assert lines[-1] == "and 2 more: &rows=0"
 
@@ -170,7 +189,7 @@ def test_a_transfer_that_is_open_is_told_with_its_peer():
 
 def test_a_rank_of_which_little_is_known_has_no_empty_facts():
     state = replace(FakeBox().state(), process=wire.Process(alive=True), step=None, forming=None,
-                    heads=(), transfers=(), connections=(),
+                    heads=(), transfers=(), connections=(), machine=(),
                     unhooked=("Manager.start_quorum",))  # fmt: skip
     assert render(state, 20) == (
         "rank rg_1.0 of job job on node7, pid 77, alive\nunhooked     Manager.start_quorum\n"

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -39,6 +39,8 @@ def example(hint: Any, name: str = "") -> Any:
         return [example(part) for part in args if part is not ...]
     if origin is Mapping:
         return {"k": example(args[1])}
+    if origin is Literal:
+        return args[0]
     if issubclass(kind, Enum):
         return list(kind)[-1].value
     fields = {key: example(part, key) for key, part in parts(kind).items()}
@@ -53,7 +55,7 @@ def leaves(hint: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, .
             yield from leaves(element, (*path, at))
     elif origin is Mapping:
         yield from leaves(args[1], (*path, "k"))
-    elif kind in (int, float, bool, str, Any) or issubclass(kind, Enum):
+    elif kind in (int, float, bool, str, Any) or origin is Literal or issubclass(kind, Enum):
         yield path, kind, bounds
     else:
         for at, (key, part) in enumerate(parts(kind).items()):

@@ -11,7 +11,7 @@ from dataclasses import replace
 from enum import Enum
 from functools import cache
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 from hypothesis import strategies as st
@@ -36,6 +36,7 @@ PARSERS = {
     wire.LastWords: parse_last_words,
     wire.HostReport: wire.parse_host,
     wire.NetworkReport: parse_network,
+    wire.MachineReport: wire.parse_machine,
     wire.Registration: wire.parse_registration,
     wire.Identity: wire.parse_identity,
 }
@@ -109,7 +110,7 @@ CHOSEN = {
 """By type or key: what may not be anything, or is rounded on its way."""
 
 
-def values(hint, key=""):
+def values(hint, key=""):  # noqa: C901  one case each
     """What may stand where this is meant."""
     kind, origin, args, bounds = plain(hint)
     if type(None) in get_args(hint):
@@ -128,6 +129,8 @@ def values(hint, key=""):
         return st.tuples(*map(values, args))
     if origin is Mapping:
         return st.dictionaries(st.text(max_size=8), values(args[1]), max_size=3)
+    if origin is Literal:
+        return st.sampled_from(args)
     if issubclass(kind, Enum):
         return st.sampled_from(kind)
     return st.builds(kind, **{name: values(part, name) for name, part in parts(kind).items()})

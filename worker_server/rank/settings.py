@@ -49,8 +49,8 @@ def _port(environ: Mapping[str, str], name: str) -> int:
     return port
 
 
-def _flag(environ: Mapping[str, str], name: str) -> bool:
-    text = environ.get(name) or "0"
+def _flag(environ: Mapping[str, str], name: str, usual: str = "0") -> bool:
+    text = environ.get(name) or usual
     if text not in ("0", "1"):
         raise SettingError(f"{name}={text!r} is neither 0 nor 1")
     return text == "1"
@@ -84,6 +84,8 @@ class Settings:
     tls_cert: Path | None = None
     """Certificate chain (PEM); if set, with `tls_key`, the server speaks only TLS."""
     tls_key: Path | None = None
+    machine: bool = True
+    """Whether a process beside the sidecars hears the host's witnesses."""
 
     @property
     def scheme(self) -> str:
@@ -137,6 +139,7 @@ class Settings:
             closed_reads=closed_reads,
             tls_cert=cert,
             tls_key=key,
+            machine=_flag(environ, "LIGHTKEEPER_MACHINE", "1"),
         )
 
 

@@ -18,6 +18,7 @@ from lightkeeper.worker_server.sidecar import merge
 from lightkeeper.worker_server.sidecar.blocked_on import blocked_on
 from lightkeeper.worker_server.sidecar.host import share
 from lightkeeper.worker_server.sidecar.last_words import Remains
+from lightkeeper.worker_server.sidecar.machine import Machine
 from lightkeeper.worker_server.sidecar.merge import ClockPairs
 from lightkeeper.worker_server.sidecar.metrics import StepFollower
 from lightkeeper.worker_server.sidecar.network import Network, awaited_by, interfaces
@@ -46,6 +47,8 @@ _STANDS_S = 1.5
 """Without a move for so long, its connections are looked at each second."""
 _BEAT_S = 1.0
 """A rank looks for orders four times a second."""
+_OOM_LOOKS, _OOM_LOOK_S = 8, 0.5
+"""How often, and in how many seconds, the kernel's log is asked why a rank was killed."""
 _WITHOUT = "What there is: /v1/state has the phase and its age, /v1/flight_recorder the call sites."
 
 
@@ -62,7 +65,10 @@ class BlackBox:
         torch: ControlPlane,
         stacks: Stacks,
         files: run_dir.RankFiles,
+        *,
+        machine: bool = True,
     ) -> None:
+        """`machine`: whether the host's witnesses are heard."""
         self.follower = StepFollower(page)
         self._page = page
         self._process = process
@@ -70,7 +76,8 @@ class BlackBox:
         self.network = Network(process.pid, self._opened)
         self._files = files
         self._stacks = stacks
-        self._remains = Remains(page, process, files.crash, os.environ)
+        self.machine = Machine(files.page.parent, page.identity.host, on=machine)
+        self._remains = Remains(page, process, files.crash, os.environ, self.machine)
         self._seen = files.seen
         self._shares = self._seen.exists()  # a sidecar before this one did
         self._clock = ClockPairs().read()
@@ -134,25 +141,30 @@ class BlackBox:
             witness=self._standstill.witness(mark, now_ns * 1e-9),
             addresses=self.network.addresses,
             connections=self.network.odd(now_ns * 1e-9),
-            machine=self._blocked(now_ns * 1e-9),
+            machine=self._machine(now_ns * 1e-9),
             ending=None if process.alive else self._remains.ending(process),
         )
 
-    def _blocked(self, now_s: float) -> tuple[wire.Testimony, ...]:
-        """The file that it waits for while it stands still."""
+    def _machine(self, now_s: float) -> tuple[wire.Testimony, ...]:
+        """What its host's witnesses say, and the file that it waits for while it stands still."""
+        said = self.machine.of_rank(self._process.pid)
         if self._file is None or not self._hangs.hanging:
-            return ()
+            return said
         for_s = max(0.0, now_s - self._hangs.since_s)
         text = f"it waits for {self._file}"[:200]
         pids = (self._process.pid,)
-        return (
-            wire.Testimony("kernel", wire.Weight.SLOW, "file-blocked", text, 0.0, for_s, pids=pids),
-        )
+        row = wire.Testimony("kernel", wire.Weight.SLOW, "file-blocked", text, 0, for_s, pids=pids)
+        return (*said[: wire.TESTIMONIES_MOST - 1], row)
 
     def learn_ending(self) -> None:
         """Learn how the rank ended; called once, after its death. May wait for a file server."""
-        self._remains.learn(self.process())
+        self._remains.learn(process := self.process())
         self._share()
+        for _ in range(_OOM_LOOKS if process.exit_signal == "SIGKILL" else 0):
+            time.sleep(_OOM_LOOK_S)
+            if self._remains.oom_kill(process) is not None:
+                self._share()
+                return
 
     def _share(self) -> None:
         """Share with the neighbours what the page does not hold."""

@@ -161,11 +161,12 @@ class HostView:
         identity: wire.Identity,
         own: Callable[[], wire.StateReport],
         addresses: Callable[[], tuple[str, ...]] = tuple,
+        machine: Callable[[int], tuple[wire.Testimony, ...]] = lambda _: (),
     ) -> None:
         """`own`: the state of this sidecar's own rank, which it knows best; `addresses`: the
-        host's.
+        host's; `machine`: what its witnesses say of the rank with a pid.
         """
-        self._addresses = addresses
+        self._addresses, self._machine = addresses, machine
         self._folder = folder
         self._identity = identity
         self._own = own
@@ -205,7 +206,8 @@ class HostView:
         try:
             report = self._own() if own else neighbour.report()
             if not own:
-                report = structs.replace(report, addresses=self._addresses())
+                said = self._machine(who.pid)
+                report = structs.replace(report, addresses=self._addresses(), machine=said)
             return wire.HostEntry(who.rank, neighbour.url(), report)
         except LookupError as exc:
             return wire.HostEntry(who.rank, neighbour.url(), error=str(exc))

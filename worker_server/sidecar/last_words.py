@@ -15,6 +15,7 @@ from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.rank.page import layout
 from lightkeeper.worker_server.rank.page.reader import PageReader
 from lightkeeper.worker_server.run_dir import parent_of
+from lightkeeper.worker_server.sidecar.machine import Machine
 from lightkeeper.worker_server.sidecar.ports import listener
 from lightkeeper.worker_server.sidecar.process import OomWatch, PidfdProcess
 from lightkeeper.worker_server.sidecar.stacks import (
@@ -372,7 +373,9 @@ class Remains:
         process: PidfdProcess,
         crash_file: Path,
         environ: Mapping[str, str],
+        machine: Machine,
     ) -> None:
+        self._machine = machine
         self._page = page
         self._process = process
         self._crash_file = crash_file
@@ -440,8 +443,22 @@ class Remains:
             exception=self.exception(),
             crash=self.crash(),
             sent=self._process.sent,
-            oom_kills=None if process.alive else self._oom.kills(),
+            oom=self._oom_said(process),
         )
+
+    def oom_kill(self, process: wire.Process) -> wire.Testimony | None:
+        """Of the dead rank or of a child of it, by the kernel's log."""
+        return self._machine.oom_kill(self._process.pid, process.dead_age_s or 0.0)
+
+    def _oom_said(self, process: wire.Process) -> str:
+        """What is known of an OOM kill of this process; empty: nothing."""
+        if process.exit_signal != "SIGKILL":
+            return ""
+        kill, kills = self.oom_kill(process), self._oom.kills()
+        if kill is not None and kill.pids[0] == self._process.pid:
+            return f": {kill.text}"
+        where = f"; the OOM killer was at work in its cgroup{self._oom.where}"
+        return f"{where} ({kills} kill(s) at that time)" if kills else ""
 
     def ending(self, process: wire.Process) -> wire.Ending:
         """How a dead rank ended, in short, at once; `learn` adds what files say."""
@@ -449,7 +466,8 @@ class Remains:
         sentence = _one_line(self._ended(process))
         if raised is None:
             return wire.Ending(sentence)
-        detail = raised.detail or self._port_taken
+        kill = self.oom_kill(process)
+        detail = raised.detail or self._port_taken or (None if kill is None else kill.text)
         return wire.Ending(sentence, raised.exception, raised.frame, raised.of_peers, detail)
 
     def learn(self, process: wire.Process) -> None:
@@ -555,14 +573,14 @@ def how_it_ended(
     exception: tuple[str, wire.Trace] | None,
     crash: wire.Trace | None,
     sent: tuple[str, ...],
-    oom_kills: int | None,
+    oom: str,
 ) -> str:
     """One sentence that says only what is known."""
     over = ", after it had announced that its work was over" if closed else ""
     if process.alive:
         return f"It lives{', and has announced that its work is over' if closed else ''}."
     if process.exit_signal is not None:
-        return f"Killed by {process.exit_signal}{_why(process, crash, sent, oom_kills)}{over}."
+        return f"Killed by {process.exit_signal}{_why(process, crash, sent, oom)}{over}."
     raised = _raised(process, exception)
     if process.exit_code is not None:
         cause = f"Raised {raised} and exited" if process.exit_code and raised else "Exited"
@@ -574,13 +592,11 @@ def how_it_ended(
     return f"Ended; how is not known (its parent has collected the exit status){over}."
 
 
-def _why(
-    process: wire.Process, crash: wire.Trace | None, sent: tuple[str, ...], oom_kills: int | None
-) -> str:
+def _why(process: wire.Process, crash: wire.Trace | None, sent: tuple[str, ...], oom: str) -> str:
     if process.exit_signal in sent:
         return ", which its WorkerServer sent (eviction)"
-    if process.exit_signal == "SIGKILL" and oom_kills:
-        return f"; the OOM killer was at work in its cgroup ({oom_kills} kill(s) at that time)"
+    if oom:
+        return oom
     if crash is not None:
         return f" ({_first_line(crash)})"
     return _SENT_AS.get(process.exit_signal or "", "")

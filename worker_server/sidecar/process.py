@@ -87,7 +87,11 @@ class OomWatch:
     """Counts the OOM kills in a process's cgroup, which it finds while the process lives."""
 
     def __init__(self, pid: int, cgroups: Path = Path("/sys/fs/cgroup")) -> None:
-        self._file = _find_counter(pid, cgroups)
+        self._file: Path | None
+        self._file, path = _find_counter(pid, cgroups) or (None, "")
+        limit = None if self._file is None else _limit_in(self._file.parent)
+        self.where = f" {path}" + ("" if limit is None else f" (limit {sized(limit)})")
+        """The cgroup's path and its limit."""
         self.look()
 
     def look(self) -> None:
@@ -109,8 +113,31 @@ class OomWatch:
             return None
 
 
-def _find_counter(pid: int, cgroups: Path) -> Path | None:
-    """`memory.events` of version 2, `memory.oom_control` of version 1.
+def _limit_in(folder: Path) -> int | None:
+    """Memory limit of a cgroup, in bytes; None: there is none, or it cannot be read."""
+    for name in ("memory.max", "memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):
+            limit = int((folder / name).read_text(encoding="ascii"))
+            return limit if limit < 1 << 60 else None
+    return None
+
+
+def limit_of(path: str, cgroups: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """The same for a path as the kernel writes it."""
+    if ".." in path.split("/"):
+        return None
+    limits = (_limit_in(root / path.lstrip("/")) for root in (cgroups, cgroups / "memory"))
+    return next((limit for limit in limits if limit is not None), None)
+
+
+def sized(number: int) -> str:
+    """`512 MiB`."""
+    mebibytes = number / 2**20
+    return f"{mebibytes / 1024:.4g} GiB" if mebibytes >= 1024 else f"{mebibytes:.4g} MiB"
+
+
+def _find_counter(pid: int, cgroups: Path) -> tuple[Path, str] | None:
+    """`memory.events` of version 2, `memory.oom_control` of version 1; and the cgroup's path.
 
     In a container the path is often the host's: then the container's own root is used.
     """
@@ -129,7 +156,7 @@ def _find_counter(pid: int, cgroups: Path) -> Path | None:
         for root in roots:
             for folder in (root / path.lstrip("/"), root):
                 if (folder / name).is_file():
-                    return folder / name
+                    return folder / name, path
     return None
 
 

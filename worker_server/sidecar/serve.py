@@ -38,6 +38,7 @@ from lightkeeper.worker_server.rank.settings import LOOPBACK, SettingError, Sett
 from lightkeeper.worker_server.sidecar.app import THREADS, RequestGuard, Served, make_app
 from lightkeeper.worker_server.sidecar.black_box import BlackBox
 from lightkeeper.worker_server.sidecar.host import HostView, have_port
+from lightkeeper.worker_server.sidecar.machine import Keeper
 from lightkeeper.worker_server.sidecar.metrics import make_registry
 from lightkeeper.worker_server.sidecar.process import (
     EvictionResult,
@@ -440,7 +441,10 @@ def serve(page_path: Path, rank_fd: int | None = None) -> int:
     except (SharedPageError, SettingError, GoneError, OSError) as exc:
         _log.error("cannot start: %s", exc)
         return 1
-    box = BlackBox(page, process, ControlPlane(files.socket), Stacks(process.pid), files)
+    box = BlackBox(
+        page, process, ControlPlane(files.socket), Stacks(process.pid), files,
+        machine=settings.machine,
+    )  # fmt: skip
     try:
         _serve(box, process, files, settings)
     except (TlsError, OSError) as exc:
@@ -468,7 +472,8 @@ def _serve(
     url = ""
     registry = make_registry(box.state, lambda: url, box.follower)
     addresses = lambda: box.network.addresses  # noqa: E731
-    host = HostView(files.page.parent, box.identity, box.state, addresses).report
+    folder = files.page.parent
+    host = HostView(folder, box.identity, box.state, addresses, box.machine.of_rank).report
     app = make_app(
         Served(box, evict_rank, registry, host, settings.monitors),
         RequestGuard(settings, names=[box.identity.host]),
@@ -483,6 +488,8 @@ def _serve(
             lambda: listening_socket(settings.bind, settings.host_port), server.also,
         )  # fmt: skip
 
+    if settings.machine:
+        _in_background("machine", Keeper(folder).run)
     unnamed: dict[str, Any] = {"unfit": home.not_ours, "hint": _HINT} if settings.unnamed else {}
     endpoint = EndpointFile(box, files, url)
     endpoint.publish()
@@ -492,7 +499,7 @@ def _serve(
     ]
     for lease in leases:
         lease.start()
-    run_dir.sweep(files.page.parent)
+    run_dir.sweep(folder)
     _watch(process, box, settings.linger_s, lambda: give_back(leases))
 
 

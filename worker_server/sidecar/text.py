@@ -21,11 +21,13 @@ from lightkeeper.worker_server.wire import (
     HostReport,
     Identity,
     LastWords,
+    MachineReport,
     NetworkReport,
     Process,
     RingEntry,
     StateReport,
     StepLog,
+    Testimony,
 )
 
 _WIDTH: Final = 120
@@ -39,6 +41,7 @@ _TORCH: Final = "torch's own record"
 _UNFINISHED: Final = 3
 _Row = Mapping[str, Any]
 _CONNECTION: Final = "peer local use trouble for_s queued retries rate rtt_s busy"
+_TESTIMONY: Final = "witness weight age_s for_s count text"
 _STATE: Final[Mapping[str, str]] = {
     "ending": "sentence",
     "step": "step phase phase_age_s commits last_commit_age_s commit_failures local_steps "
@@ -50,6 +53,7 @@ _STATE: Final[Mapping[str, str]] = {
     "heads": "name size enqueued unfinished op inside age_s",
     "transfers": "group peer tag sends posted unfinished held age_s",
     "connections": _CONNECTION,
+    "machine": _TESTIMONY,
 }
 """What is shown of a state: its parts, and their fields. A part's first field goes without name."""
 
@@ -153,7 +157,7 @@ def _(answer: StateReport, rows: int) -> str:
     lines = [_who(answer.identity, _life(answer.process))]
     for part, names in _STATE.items():
         value = getattr(answer, part)
-        if part in ("heads", "transfers", "connections") and value:
+        if part in ("heads", "transfers", "connections", "machine") and value:
             by_interest = sorted(value, key=_interest)
             table = _table([_fields(row, names) for row in by_interest], rows, "")
             lines += [part, *table]
@@ -165,6 +169,8 @@ def _(answer: StateReport, rows: int) -> str:
 def _interest(row: Any) -> tuple[float, float]:
     if isinstance(row, Connection):
         return -row.for_s, 0.0
+    if isinstance(row, Testimony):
+        return 0.0, 0.0  # they are sorted
     return -row.unfinished, row.age_s
 
 
@@ -207,6 +213,19 @@ def _(answer: NetworkReport, rows: int) -> str:
         *_table(connections, rows, "no connections"),
         "",
         *_table(links, rows, "no interfaces"),
+    )
+
+
+@render.register
+def _(answer: MachineReport, rows: int) -> str:
+    said = [_fields(row, _TESTIMONY) for row in answer.testimonies]
+    states = [_fields(each, "name state for_s cost_s why") for each in answer.witnesses]
+    return _text(
+        f"host {answer.host}, {_duration(answer.age_s)} ago",
+        *([answer.error] if answer.error else []),
+        *_table(said, rows, "nothing is said"),
+        "",
+        *_table(states, rows, "no witnesses"),
     )
 
 

@@ -1,0 +1,241 @@
+"""Witnesses in their threads, their file, and their process: what goes wrong in one costs
+only itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightkeeper.worker_server import run_dir, wire
+from lightkeeper.worker_server.sidecar.machine import FILE, MAX_BYTES, Keeper, Machine
+from lightkeeper.worker_server.sidecar.witnesses import panel
+from lightkeeper.worker_server.sidecar.witnesses.panel import Families, Seat, bounded, write
+from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError
+from lightkeeper.worker_server.wire import Weight
+
+HOST = wire.Host("node7")
+FINE = wire.WitnessState("kernel log", "fine")
+
+
+def said(weight: Weight = Weight.BROKEN, **more: Any) -> wire.Testimony:
+    return wire.Testimony("kernel log", weight, **{"code": "xid-79", "text": "GPU 3", **more})
+
+
+class Fake:
+    """A witness that does what a test wants."""
+
+    name, every_s, deadline_s = "fake", 600.0, 1.0
+
+    def __init__(self, act: Callable[[], list[wire.Testimony]]) -> None:
+        self.look = lambda ranks, now_s: act()
+
+
+@pytest.fixture
+def heard() -> Callable[..., tuple[wire.WitnessState, list[wire.Testimony]]]:
+    def hear(act: Callable[[], Any], later_s: float = 0.0) -> Any:
+        looked = threading.Event()
+
+        def make() -> Any:
+            def first() -> Any:
+                looked.set()
+                return act()
+
+            return Fake(first)
+
+        seat = Seat("fake", make, tuple, threading.Event())
+        assert looked.wait(10)
+        for _ in range(1000):
+            if later_s or seat.hear(time.monotonic())[0].why != "it has not looked yet":
+                break
+            threading.Event().wait(0.01)
+        return seat.hear(time.monotonic() + later_s)
+
+    return hear
+
+
+def test_one_that_hangs_is_late_and_says_so(heard: Any) -> None:
+    release = threading.Event()
+    state, rows = heard(lambda: release.wait(60) and [], later_s=7.0)
+    release.set()
+    assert (state.state, state.why, rows) == ("cannot be read", "no answer for 7 s", [])
+
+
+@pytest.mark.parametrize(
+    ("act", "why"),
+    [
+        (lambda: (_ for _ in ()).throw(CannotReadError("no right")), "no right"),
+        (lambda: 1 / 0, "it failed: ZeroDivisionError"),
+        (lambda: [7], "it failed: AttributeError"),
+        (lambda: [said(count=-1)], "it failed: ValidationError"),
+    ],
+)
+def test_one_that_fails_cannot_be_read(act: Any, why: str, heard: Any) -> None:
+    state, rows = heard(act)
+    assert (state.state, rows) == ("cannot be read", [])
+    assert state.why.startswith(why)
+
+
+def test_one_that_says_something_is_bad_and_only_then(heard: Any) -> None:
+    assert heard(lambda: [said()])[0].state == "bad"
+    assert heard(lambda: [said(Weight.CONTEXT)])[0].state == "fine"
+
+
+def test_a_flood_is_cut(heard: Any) -> None:
+    assert len(heard(lambda: [said(text=f"{n}") for n in range(100_000)])[1]) == 256
+
+
+def test_what_is_too_long_or_not_printable_is_cut() -> None:
+    row = bounded(said(text="a\x1b[31m\n" + "b" * 999, device="d" * 99, pids=(*range(99),)))
+    assert (len(row.text), len(row.device), len(row.pids)) == (200, 32, 8)
+    assert row.text.startswith("a?[31m b")
+
+
+def test_the_file_is_bounded_and_keeps_the_weightiest(tmp_path: Path) -> None:
+    rows = [said(Weight.SLOW, text="\x00" * 200, count=n) for n in range(300)] + [said()]
+    write(tmp_path / FILE, [FINE], rows)
+    assert (tmp_path / FILE).stat().st_size <= MAX_BYTES
+    assert Machine(tmp_path, HOST).report().testimonies[0].weight is Weight.BROKEN
+
+
+def test_a_child_that_was_killed_concerns_its_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir.write_json(tmp_path / "a.json", {"pid": 70, "sidecar_pid": 71})
+    families, children = Families(tmp_path), {70: [80, 81]}
+    monkeypatch.setattr(panel, "_children", lambda pid: children.get(pid, []))
+    families.look(0.0)
+    children.clear()
+    families.look(60.0)
+    assert families.of(said(pids=(81,))).pids == (81, 70)
+    assert families.of(said(pids=(70,))).pids == (70,)
+    assert families.of(said()).pids == ()
+    families.look(200.0)
+    assert families.of(said(pids=(81,))).pids == (81,)
+
+
+# -- the file, as a sidecar reads it ---------------------------------------------------------------
+
+
+def test_a_rank_hears_what_concerns_it_the_weightiest_first(tmp_path: Path) -> None:
+    slow, mine = said(Weight.SLOW, text="slow"), said(Weight.ENDED, pids=(8, 7))
+    rows = [said(Weight.CONTEXT), slow, said(Weight.ENDED, pids=(9,)), mine, said()]
+    write(tmp_path / FILE, [FINE], rows)
+    machine = Machine(tmp_path, HOST)
+    told = machine.of_rank(7)
+    assert [row.weight for row in told] == [Weight.BROKEN, Weight.ENDED, Weight.SLOW]
+    assert machine.report().host == HOST
+    assert machine.report().error is None
+
+
+def test_an_old_file_says_nothing(tmp_path: Path) -> None:
+    for ago_s in (31.0, -5.0):
+        report = wire.to_json(wire.MachineReport(HOST, 0.0, (FINE,), (said(),)))
+        content = {"written_s": time.monotonic() - ago_s, "report": report}
+        run_dir.write_json(tmp_path / FILE, content)
+        machine = Machine(tmp_path, HOST)
+        assert machine.of_rank(7) == ()
+        assert machine.report().error
+
+
+def test_without_a_file_or_switched_off_it_says_why(tmp_path: Path) -> None:
+    assert "not been heard" in (Machine(tmp_path, HOST).report().error or "")
+    write(tmp_path / FILE, [FINE], [said()])
+    off = Machine(tmp_path, HOST, on=False)
+    assert "LIGHTKEEPER_MACHINE=0" in (off.report().error or "")
+    assert off.of_rank(7) == ()
+
+
+GARBAGE = {
+    "empty": b"", "no JSON": b"{", "a list": b"[]", "deep": b"[" * 60_000, "huge": b" " * 10**6,
+    "no report": b'{"written_s": 1}', "time": b'{"written_s": [], "report": {}}',
+    "rows": b'{"written_s": 1, "report": {"schema": 1, "host": "h", "age_s": 0, '
+            b'"testimonies": [[1, 2]]}}',
+    "endless": b'{"written_s": NaN, "report": {}}', "bytes": b"\xff\xfe",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("blob", GARBAGE.values(), ids=GARBAGE)
+def test_a_file_that_lies_is_not_believed(blob: bytes, tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(blob)
+    machine = Machine(tmp_path, HOST)
+    assert machine.of_rank(7) == ()
+    assert machine.report().error
+
+
+@pytest.mark.timeout(20)
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / FILE)
+    assert Machine(tmp_path, HOST).report().error
+    (tmp_path / FILE).unlink()
+    (tmp_path / FILE).symlink_to("/dev/zero")
+    assert Machine(tmp_path, HOST).report().error
+
+
+# -- the process -----------------------------------------------------------------------------------
+
+
+class Started:
+    """A process that was started; `status`: how it ended."""
+
+    def __init__(self) -> None:
+        self.status: int | None = None
+        self.killed, self.stdin = False, None
+
+    def poll(self) -> int | None:
+        return self.status
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+class Kept:
+    def __init__(self, folder: Path) -> None:
+        self.now_s, self.started = 1000.0, list[Started]()
+        self.keeper = Keeper(folder, self._start, lambda: self.now_s)  # type: ignore[arg-type]
+
+    def _start(self, folder: Path) -> Started:
+        self.started.append(Started())
+        return self.started[-1]
+
+    def at(self, now_s: float) -> int:
+        self.now_s = now_s
+        self.keeper.look()
+        return len(self.started)
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Kept:
+    return Kept(tmp_path)
+
+
+def test_one_that_dies_is_replaced_ever_more_rarely(kept: Kept) -> None:
+    assert kept.at(1000) == 1
+    kept.started[-1].status = -11
+    assert [kept.at(t) for t in (1001, 1005, 1006)] == [1, 1, 2]
+    kept.started[-1].status = -11
+    assert [kept.at(t) for t in (1007, 1016, 1017)] == [2, 2, 3]
+
+
+def test_one_that_is_silent_is_ended_and_replaced_much_later(kept: Kept, tmp_path: Path) -> None:
+    kept.at(1000)
+    (tmp_path / FILE).write_text(json.dumps({}))
+    assert kept.at(1050) == 1
+    assert not kept.started[0].killed
+    kept.at(1111)
+    assert kept.started[0].killed
+    assert [kept.at(t) for t in (1112, 1700, 1712)] == [1, 1, 2]
+
+
+def test_one_process_serves_all_sidecars_of_a_run_directory(tmp_path: Path) -> None:
+    first, second = Kept(tmp_path), Kept(tmp_path)
+    assert (first.at(1000), second.at(1000)) == (1, 0)
+    os.close(first.keeper._lock)  # type: ignore[arg-type]  as when its sidecar dies
+    assert second.at(1001) == 1
