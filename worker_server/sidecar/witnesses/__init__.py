@@ -1,0 +1,1 @@
+"""Witnesses of a host: what the machine itself says, read in a process of their own."""
