@@ -67,7 +67,7 @@ CASES = [
     Case(
         "v2: the limit is above",
         [
-            {"proc/7/cgroup": "0::/job/inner", f"{V2}/inner/cpu.stat": "throttled_usec 0"} | cpu2(0),
+            {"proc/7/cgroup": "0::/job/in", f"{V2}/in/cpu.stat": "throttled_usec 0"} | cpu2(0),
             cpu2(2_500_000),
         ],
         [HALF],
@@ -88,7 +88,7 @@ CASES = [
         "two ranks of one cgroup",
         [IN_V2 | {"proc/8/cgroup": "0::/job"} | cpu2(0), cpu2(2_500_000)],
         [HALF], (7, 8), ranks=(7, 8),
-    ),  # fmt: skip
+    ),
     Case("v2: memory full", [IN_V2 | mem2(used=0.99), mem2(used=0.99, met=40)],
          [(SLOW, "memory-limit", "/job fills 99% of its 1.0 GiB")], (7,)),
     Case("v2: full of file cache", [IN_V2 | mem2(used=1, file=0.6), mem2(used=1, file=0.6, met=9)]),
