@@ -109,7 +109,7 @@ TABLE: list[tuple[str, Case]] = [
                   [(SLOW, "pcie-width", "0000:82:00.0: PCIe x4, where x16 is usual")])),
     ("PCIe", Case("narrower than before", [card("81", 16), card("81", 8)],
                   [(SLOW, "pcie-width", "0000:81:00.0: PCIe x8, where x16 is usual")])),
-    ("PCIe", Case("a bridge", [card("81", 16, "0x0604") | card("82", 16), card("81", 1, "0x0604")])),
+    ("PCIe", Case("a bridge", [card("81", 16, "0x06") | card("82", 16), card("81", 1, "0x06")])),
     ("PCIe", Case("a smaller card", [card("81", 16) | card("82", 8, most=8)])),
     ("network", Case("nothing changes", [link("eth0", 7, 40), {}])),
     ("network", Case("down", [link("eth0", 1), link("eth0", 2, state="down"), {}],

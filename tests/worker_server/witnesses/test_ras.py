@@ -145,9 +145,11 @@ def test_ras_cannot_be_read(
 
 
 def test_nobody_listens() -> None:
-    with socket.socket() as bound, pytest.raises(CannotReadError, match="refused"):
+    with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
-        Ras(f"127.0.0.1:{bound.getsockname()[1]}").look((70,), 1.0)
+        witness = Ras(f"127.0.0.1:{bound.getsockname()[1]}")
+        with pytest.raises(CannotReadError, match="refused"):
+            witness.look((70,), 1.0)
 
 
 @pytest.mark.parametrize("address", ["nonsense", "host:port", ":99999999"])

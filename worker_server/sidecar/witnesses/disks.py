@@ -17,6 +17,7 @@ from lightkeeper.worker_server.wire import Weight
 
 _DISK_S, _NFS_S, _FUSE_S = 5.0, 10.0, 30.0
 """Without any answer, while something is asked."""
+_FUSE_WAITS: Final = ("request_wait_answer", "fuse_")
 _FREE_LEAST: Final = 0.01
 _LOCAL: Final = ("ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "overlay", "zfs", "f2fs")
 _NVME: Final = {
@@ -57,16 +58,16 @@ class Disks(counting.Counting):
             if weight := _NVME.get(state):
                 self.saw(weight, f"nvme-{state}", f"NVMe drive {name} is {state}", device=name)
 
-    def _stuck(self, code: str, device: str, text: str, for_s: float, how: str = "D") -> None:
-        """`how` ranks wait for it: in state D, or in a function of the kernel."""
-        file, word = ("stat", ") D ") if how == "D" else ("wchan", how)
+    def _stuck(self, code: str, device: str, text: str, for_s: float) -> None:
+        """Of the ranks those in state D wait for it; for FUSE those in one of its functions."""
+        file, words = ("wchan", _FUSE_WAITS) if code == "fuse-stuck" else ("stat", (") D ",))
         pids = [
             pid
             for pid in self.ranks
             for task in (self.root / f"proc/{pid}/task").glob("[0-9]*")
-            if word in (text_of(task / file) or "")
+            if any(word in (text_of(task / file) or "") for word in words)
         ]
-        weight = Weight.SLOW if pids or how == "D" else Weight.CONTEXT
+        weight = Weight.SLOW if pids or file == "stat" else Weight.CONTEXT
         text = f"{text} for {for_s:.0f} s"
         self.saw(weight, code, text, device=device, pids=pids, for_s=for_s)
 
@@ -88,8 +89,7 @@ class Disks(counting.Counting):
             if for_s >= _FUSE_S:
                 where = points.get(f"0:{file.parent.name}", "another namespace")
                 text = f"FUSE at {where[-90:]}: {number(file)} requests have had no answer"
-                device = f"FUSE {file.parent.name}"
-                self._stuck("fuse-stuck", device, text, for_s, "request_wait_answer")
+                self._stuck("fuse-stuck", f"FUSE {file.parent.name}", text, for_s)
 
     def _nfs(self) -> None:
         """By the counters of each TCP transport: connections, requests sent, answers received."""
