@@ -140,11 +140,15 @@ def test_a_fuse_server_that_does_not_answer(first: bool, tmp_path: Path) -> None
 
 
 NETWORK = """
-import subprocess
+import subprocess, sys, time
+from pathlib import Path
 from lightkeeper.worker_server.sidecar.witnesses.network import Network
-witness = Network()
+witness, net = Network(), Path("/sys/class/net")
 for number, command in enumerate(["true", "ip link set v0 down", "true", "ip link set v0 up"]):
     subprocess.run(command.split(), check=True)
+    up = number in (0, 3)
+    while any((Path(net, v, "operstate").read_text() == "up\\n") != up for v in ("v0", "v1")):
+        time.sleep(0.01)  # the kernel tells it up to a second later
     rows = witness.look((), 1000.0 + 5 * number)
     print([f"{row.weight} {row.code} {row.device} {row.age_s:.0f}" for row in rows])
 """

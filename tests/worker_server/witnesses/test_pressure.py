@@ -74,7 +74,7 @@ def test_pressure_says(case: Case, tmp_path: Path) -> None:
     assert not case.said or len(rows[0].text) < 120
 
 
-@pytest.mark.parametrize(("waited_s", "said"), [(0.4, ""), (1.4, ""), (1.6, "32%"), (5.0, "100%")])
+@pytest.mark.parametrize(("waited_s", "said"), [(0.4, ""), (2.4, ""), (2.6, "52%"), (5.0, "100%")])
 def test_a_rank_without_a_core(waited_s: float, said: str, tmp_path: Path) -> None:
     looks = iter([Counts({"7": (0.0, 0.0)}, 0), Counts({"7": (5.0 - waited_s, waited_s)}, 0)])
     witness = Pressure(tmp_path, lambda pid: next(looks))
