@@ -25,8 +25,8 @@ _FULL: Final = {"io": ("a disk", 20.0), "memory": ("memory", 10.0)}
 _CPU_SOME: Final = 20.0
 """Per cent; below it nobody asks further: some task waits for a core on any busy host."""
 _STARVED: Final = 0.5
-"""Share of its time in which a rank's thread was ready and had no core, as the monitor takes it. Two
-compilers beside a rank on two cores leave it at 0.43 (measured)."""
+"""Share of its time in which a rank's thread was ready and had no core, as the monitor takes it.
+Beside two compilers on two busy cores it is 0.43 (measured)."""
 _CORES, _BYTES_S = 0.2, 5e6
 """Who takes less is not named."""
 _PROCESSES_MOST: Final = 4096
