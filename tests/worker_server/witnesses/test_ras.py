@@ -83,20 +83,16 @@ def gone(number: int, pid: int, host: str, *, dead: bool) -> dict[str, Any]:
     return {"rank": number, "host": host, "pid": pid, "status": state}
 
 
-BEHIND = status(rank(0, 70), rank(1, 71, 9))
-AHEAD = status(rank(0, 70, 20), rank(1, 71, 19))
 CASES: dict[str, tuple[list[bytes | None], list[tuple[Weight, str, str, tuple[int, ...]]]]] = {
     "healthy": ([status(rank(0, 70), rank(1, 71))], []),
     "other job": ([status(rank(0, 5, error=6), rank(1, 6, 9))], []),
+    "behind": ([status(rank(0, 70), rank(1, 71, 9))], []),
     "error": ([status(rank(0, 70), rank(1, 71, error=6))],
               [(SLOW, "nccl-error", "NCCL group 0xabc: rank 1 reports error 6", (71,))]),
     "missing here": ([status(rank(0, 70), missing=[gone(1, 71, HERE, dead=True)])],
                      [(SLOW, "nccl-missing", f"pid 71 of {HERE}, is taken for dead", (71,))]),
     "missing elsewhere": ([status(rank(0, 70), missing=[gone(1, 71, "other", dead=False)])],
                           [(CONTEXT, "nccl-missing", "pid 71 of other, does not answer", ())]),
-    "behind, and moves": ([BEHIND, AHEAD, BEHIND, AHEAD], []),
-    "behind, unchanged": ([BEHIND],
-                          [(CONTEXT, "nccl-behind", "ranks [1] have launched fewer", (71,))]),
     "a stopped rank answers first": ([None, status(rank(0, 70, error=2))],
                                      [(SLOW, "nccl-error", "rank 0 reports error 2", (70,))]),
 }  # fmt: skip

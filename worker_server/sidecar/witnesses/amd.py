@@ -7,8 +7,6 @@ evidence (ROCm/rocm-systems#11468).
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Sequence
 from typing import Any, Final
 
 from lightkeeper.worker_server.sidecar.witnesses import counting
@@ -30,20 +28,10 @@ class Amd(counting.Gpus):
 
     name = "AMD"
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._handles: Sequence[Any] = ()
-
     def _read(self) -> None:
-        if self.library is None:
-            try:
-                smi = importlib.import_module("amdsmi")
-                smi.amdsmi_init()
-                self._handles = smi.amdsmi_get_processor_handles()
-            except Exception as exc:  # without its library the import raises KeyError
-                raise CannotReadError(f"amdsmi: {str(exc) or type(exc).__name__}") from exc
-            self.library = smi
-        if not sum([self._gpu(*row) for row in enumerate(self._handles)]):
+        self.open("amdsmi", "amdsmi_init")
+        handles = self.ask("amdsmi_get_processor_handles") or ()
+        if not sum([self._gpu(*row) for row in enumerate(handles)]):
             raise CannotReadError(self.why)
 
     def _gpu(self, gpu: int, handle: Any) -> bool:

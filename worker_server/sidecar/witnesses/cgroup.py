@@ -1,12 +1,13 @@
-"""What the ranks' cgroups say: no more of a core, no more memory, a process ended for it."""
+"""What the ranks' cgroups say: too little of a core, too little memory, a process ended for it."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
+from lightkeeper.worker_server.sidecar.cgroups import Level
 from lightkeeper.worker_server.sidecar.witnesses import counting
-from lightkeeper.worker_server.sidecar.witnesses.counting import number, size, table, text_of
+from lightkeeper.worker_server.sidecar.witnesses.counting import number, table, text_of
 from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError
 from lightkeeper.worker_server.wire import Weight
 
@@ -18,38 +19,6 @@ _FILLED: Final = 0.95
 """Of a limit, without file cache: that fills any cgroup which reads files."""
 _NO_LIMIT: Final = 1 << 62
 """Of version 1."""
-
-
-class Level(NamedTuple):
-    """A cgroup of a process, or one above it."""
-
-    name: str
-    folder: Path
-
-
-def levels(root: Path, pid: int, controller: str = "") -> tuple[Level, ...]:
-    """A process's cgroup and those above it, the innermost first: of version 1 where the controller
-    is there, else of version 2.
-
-    A container often sees the host's path but only its own part of the tree: then that is meant.
-
-    Raises:
-        CannotReadError: the process is gone, or its file cannot be read.
-    """
-    paths: dict[str, str] = {}
-    for line in counting.needed(root / f"proc/{pid}/cgroup").splitlines():
-        _, names, path = line.split(":", 2)
-        paths.update(dict.fromkeys(names.split(","), path.strip("/")))
-    top = root / "sys/fs/cgroup"
-    if controller and controller in paths:
-        top /= controller
-    else:
-        controller, top = "", top / "unified" if (top / "unified").is_dir() else top
-    words = [word for word in paths.get(controller, "").split("/") if word]
-    if ".." in words or not top.joinpath(*words).is_dir():
-        words = []
-    ends = range(len(words), -1, -1)
-    return tuple(Level("/" + "/".join(words[:end]), top.joinpath(*words[:end])) for end in ends)
 
 
 class Cgroup(counting.Counting):
@@ -65,7 +34,7 @@ class Cgroup(counting.Counting):
         homes, why = {}, None
         for pid in self.ranks:
             try:
-                homes[pid] = {name: levels(self.root, pid, name) for name in ("cpu", "memory")}
+                homes[pid] = {name: self.levels(pid, name) for name in ("cpu", "memory")}
             except CannotReadError as exc:
                 why = exc
         every, self._homes = self._homes | homes, homes  # who just ended is asked for once more
@@ -102,7 +71,7 @@ class Cgroup(counting.Counting):
         )
         if (times := self.rose(("memory", level), met)) and limit and used >= _FILLED * limit:
             text = (
-                f"cgroup {level.name[-60:]} fills {used / limit:.0%} of its {size(limit)} of "
+                f"cgroup {level.name[-60:]} fills {used / limit:.0%} of its {limit >> 20} MiB of "
                 "memory without file cache: every new page has to wait for an old one"
             )
             self.saw(Weight.SLOW, "memory-limit", text, about=level.name, pids=pids, times=times)
@@ -113,7 +82,7 @@ class Cgroup(counting.Counting):
         if times := self.rose(("oom", own), counts.get("oom_kill")):
             limits = ((each.name, _limit(each.folder)) for each in chain)
             limit = next(
-                (f"; {n[-60:]} is limited to {size(most)}" for n, most in limits if most), ""
+                (f"; {n[-60:]} is limited to {most >> 20} MiB" for n, most in limits if most), ""
             )
             text = f"out of memory: the kernel ended a process of cgroup {own.name[-60:]}{limit}"
             self.saw(Weight.ENDED, "oom-kill", text, about=own.name, pids=pids, times=times)

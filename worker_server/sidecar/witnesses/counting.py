@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from msgspec import structs
 
+from lightkeeper.worker_server.sidecar.cgroups import Level, levels
 from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError
 from lightkeeper.worker_server.wire import Testimony, Weight
 
@@ -15,7 +17,7 @@ _LATELY_S: Final = 600.0
 """What was bad longer ago is forgotten: what it harmed has been judged by then."""
 _BROKEN_S: Final = 86_400.0
 _PAUSE_S: Final = 60.0
-"""After a longer one it is bad anew."""
+"""After a longer one it is bad from then on."""
 
 
 class Counting:
@@ -47,6 +49,16 @@ class Counting:
             for first_s, last_s, row in self._rows.values()
         )
         return sorted(rows, key=lambda row: (order.index(row.weight), row.age_s))
+
+    def levels(self, pid: int, controller: str = "") -> tuple[Level, ...]:
+        """The cgroups of a process, see `cgroups.levels`.
+
+        Raises:
+            CannotReadError: the process is gone, or its file cannot be read.
+        """
+        return levels(
+            self.root / "sys/fs/cgroup", needed(self.root / f"proc/{pid}/cgroup"), controller
+        )
 
     def _read(self) -> None:
         """Read the source, and call `saw` for all that is bad.
@@ -80,7 +92,7 @@ class Counting:
     ) -> None:  # fmt: skip
         """It is bad now: `times` times since the last look, for at least `for_s` seconds.
 
-        `about` tells things without a device apart.
+        `about` names what it concerns where that is no device.
         """
         key, first_s = (code, device, about), self.now_s - for_s
         if (old := self._rows.get(key)) is not None:
@@ -108,6 +120,23 @@ class Gpus(Counting):
         self._users: dict[int, tuple[list[int], bool]] = {}
         """GPU -> its processes, and whether a rank is among them: a lost one cannot be asked."""
 
+    def open(self, module: str, init: str) -> None:
+        """Import the library and start it, once.
+
+        Raises:
+            CannotReadError: it is not there, or does not start.
+        """
+        if self.library is None:
+            try:
+                library = importlib.import_module(module)
+                getattr(library, init)()
+            except ModuleNotFoundError as exc:
+                hint = f"pip install 'lightkeeper[{self.name.lower()}]'"
+                raise CannotReadError(f"{module} is not installed ({hint})") from exc
+            except Exception as exc:  # without what it needs, amdsmi's import raises KeyError
+                raise CannotReadError(f"{module}: {str(exc) or type(exc).__name__}") from exc
+            self.library = library
+
     def ask(self, call: str, *arguments: Any) -> Any:
         """The library's answer; None: not known, see `why`."""
         try:
@@ -124,7 +153,7 @@ class Gpus(Counting):
             self._users[gpu] = own or list(pids), bool(own)
 
     def bad(self, gpu: int, weight: Weight, code: str, text: str, **more: Any) -> None:
-        """A GPU is bad; if only others use it, that is no more than context."""
+        """A GPU is bad; if only others use it, that is context."""
         pids, ours = self._users.get(gpu, ([], True))
         name, weight = f"GPU {gpu}", weight if ours else Weight.CONTEXT
         self.saw(weight, code, f"{name}: {text}", device=name, pids=pids, **more)
@@ -168,8 +197,3 @@ def table(path: Path) -> dict[str, int]:
     """The lines `NAME NUMBER` of a file; empty if it cannot be read."""
     rows = (line.split() for line in (text_of(path) or "").splitlines())
     return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdecimal()}
-
-
-def size(nbytes: float) -> str:
-    """Bytes for people: `2.0 GiB`, `512 MiB`."""
-    return f"{nbytes / (1 << 30):.1f} GiB" if nbytes >= 1 << 30 else f"{nbytes / (1 << 20):.0f} MiB"

@@ -119,5 +119,5 @@ class Disks(counting.Counting):
         if point in ("/", "/dev/shm") and kind in _LOCAL:  # noqa: S108
             space = os.statvfs(self.root / point[1:])
             if space.f_blocks and space.f_bavail < _FREE_LEAST * space.f_blocks:
-                left = counting.size(space.f_bavail * space.f_frsize)
+                left = f"{space.f_bavail * space.f_frsize >> 20} MiB"
                 self.saw(Weight.CONTEXT, "full", f"{point}: only {left} are free", device=point)

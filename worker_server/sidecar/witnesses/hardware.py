@@ -1,4 +1,4 @@
-"""What the hardware counts and the kernel shows in files: memory, heat, clocks and PCIe links."""
+"""What the hardware counts and the kernel shows in files: memory, heat and PCIe links."""
 
 from __future__ import annotations
 
@@ -26,12 +26,6 @@ class _Counter(NamedTuple):
     """File beside it: of those with the same content one counts."""
 
 
-_BUSY: Final = 0.8
-_CLOCK_LEAST: Final = 0.5
-"""Of the base frequency, else of the highest: no busy core of a healthy host is so slow."""
-_CLOCK_S: Final = 25.0
-_CORES_MOST: Final = 8
-_CLOCK: Final = "scaling_cur_freq"
 _GPU_OR_NIC: Final = ("0x03", "0x02", "0x12")
 """Display, network and accelerator classes of PCI."""
 _MC, _CPU, _PCI = "sys/devices/system/edac/mc", "sys/devices/system/cpu", "sys/bus/pci/devices"
@@ -91,31 +85,6 @@ class Counters(counting.Counting):
                 text = f"{device}: {counter.text} ({times})".removeprefix(": ")
                 self.saw(counter.weight, counter.code, text, device=device, times=times)
         return was_read
-
-
-class Cpu(Counters):
-    """Heat, and the clock of busy cores: an idle one is slow on purpose."""
-
-    def __init__(self, root: Path = Path("/")) -> None:
-        super().__init__("CPU", root)
-
-    def _more(self) -> int:
-        shares: list[float] = []
-        for line in (text_of(self.root / "proc/stat") or "").splitlines()[1:]:
-            name, *cells = line.split()
-            folder = self.root / _CPU / name / "cpufreq"
-            if not name.startswith("cpu") or len(shares) == _CORES_MOST:
-                break
-            idle = self.rose(("idle", name), int(cells[3]) + int(cells[4]))
-            every = self.rose(("every", name), sum(map(int, cells[:8])))
-            if every and idle <= (1 - _BUSY) * every and (now := number(folder / _CLOCK)):
-                base = number(folder / "base_frequency") or number(folder / "cpuinfo_max_freq")
-                shares.append(now / (base or now))
-        share = sum(shares) / len(shares) if shares else 1.0
-        if (for_s := self.unchanged_s("clock", share < _CLOCK_LEAST)) >= _CLOCK_S:
-            text = f"busy cores run at {share:.0%} of their base clock"
-            self.saw(Weight.SLOW, "cpu-clock", text, for_s=for_s)
-        return (self.root / _CPU / "cpu0/cpufreq" / _CLOCK).exists()
 
 
 class Pcie(Counters):

@@ -7,7 +7,6 @@ not be asked.
 
 from __future__ import annotations
 
-import importlib
 from typing import Any, Final
 
 from lightkeeper.worker_server.sidecar.witnesses import counting
@@ -59,14 +58,8 @@ class Nvidia(counting.Gpus):
         self._handles: dict[int, Any] = {}
 
     def _read(self) -> None:
-        try:
-            if self.library is None:
-                nvml = importlib.import_module("pynvml")
-                nvml.nvmlInit()
-                self.library = nvml
-            count = max(int(self.library.nvmlDeviceGetCount()), len(self._handles))
-        except Exception as exc:
-            raise CannotReadError(f"NVML: {str(exc) or type(exc).__name__}") from exc
+        self.open("pynvml", "nvmlInit")
+        count = max(self.ask("nvmlDeviceGetCount") or 0, len(self._handles))
         if not sum([self._gpu(gpu) for gpu in range(count)]):
             raise CannotReadError(self.why)
         for _ in range(_EVENTS_MOST if self._events is not None else 0):

@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 
 from lightkeeper.worker_server.sidecar.process import Activity, Counts, counts
 from lightkeeper.worker_server.sidecar.witnesses import counting
-from lightkeeper.worker_server.sidecar.witnesses.cgroup import levels
 from lightkeeper.worker_server.sidecar.witnesses.counting import text_of
 from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError
 from lightkeeper.worker_server.wire import Weight
@@ -58,7 +57,7 @@ class Pressure(counting.Counting):
         places = {folder: ("the host", "{}", list[int]())}
         for pid in self.ranks:
             with suppress(CannotReadError):
-                own, *above = levels(self.root, pid)
+                own, *above = self.levels(pid)
                 if above:  # the topmost is the host
                     row = f"cgroup {own.name[-60:]}", "{}.pressure", list[int]()
                     places.setdefault(own.folder, row)[2].append(pid)

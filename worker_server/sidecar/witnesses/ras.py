@@ -1,8 +1,8 @@
 """What NCCL says of its communicators, on the socket of its RAS threads (NCCL 2.28.7 or later).
 
 Any rank's thread answers for the whole job, and every question walks through all of it: it is asked
-seldom. Counts are of launched collectives, and differ in a running job; only a difference that
-stays says something, and the graph of waits says it better.
+seldom. Its counts of launched collectives are left to it: they differ in any job that runs, and our
+own heads say more.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ _TIMEOUT_S: Final = 1.0
 _TRIES: Final = 3
 """All ranks of a user share the port; a stopped one may be picked, and never answers."""
 _ANSWER_MOST: Final = 16 << 20
-_STAYS_S: Final = 55.0
 _GROUPS_MOST: Final = 64
 
 
@@ -49,10 +48,9 @@ class Ras(counting.Counting):
             raise CannotReadError(f"{self._address} answers something else") from exc
 
     def _group(self, group: Mapping[str, Any]) -> None:
-        name, counts = f"NCCL group {group['hash']}", {}
+        name = f"NCCL group {group['hash']}"
         for row in group["ranks"]:
             rank, pid, error = row["rank"], row["pid"], row["status"]["async_error"]
-            counts[rank] = sum(row["collective_counts"].values())
             if pid in self.ranks and error:
                 text = f"{name}: rank {rank} reports error {error}"
                 self.saw(Weight.SLOW, "nccl-error", text, about=name, pids=(pid,))
@@ -65,13 +63,6 @@ class Ras(counting.Counting):
                 f"{name}: rank {rank}, pid {pid} of {host}, {how}",
                 about=f"{name} {rank}", pids=(pid,) if own else (),
             )  # fmt: skip
-        behind = [rank for rank, count in counts.items() if count < max(counts.values())]
-        for_s = self.unchanged_s(name, sorted(counts.items()) if behind else None)
-        if for_s >= _STAYS_S:
-            pids = [row["pid"] for row in group["ranks"] if row["rank"] in behind]
-            text = f"{name}: ranks {behind[:8]} have launched fewer collectives than the others"
-            own_pids = [pid for pid in pids if pid in self.ranks]
-            self.saw(Weight.CONTEXT, "nccl-behind", text, about=name, pids=own_pids, for_s=for_s)
 
     def _status(self) -> Any:
         for left in reversed(range(_TRIES)):
