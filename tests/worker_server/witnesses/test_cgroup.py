@@ -118,8 +118,13 @@ def test_a_cgroup_says(case: Case, tmp_path: Path) -> None:
     check(follow(Cgroup(tmp_path), tmp_path, case), case)
 
 
+def test_a_rank_that_has_ended_is_no_reason(tmp_path: Path) -> None:
+    assert Cgroup(tmp_path).look((7,), 1.0) == []
+
+
 def test_without_the_ranks_files_it_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(CannotReadError, match="No such file"):
+    (tmp_path / "proc/7/cgroup").mkdir(parents=True)
+    with pytest.raises(CannotReadError, match="7/cgroup: Is a directory"):
         Cgroup(tmp_path).look((7,), 1.0)
 
 

@@ -122,9 +122,10 @@ def test_ras_says(name: str, servers: list[Server], monkeypatch: pytest.MonkeyPa
         (b'{"communicators": [{"ranks": [3]}]}', False, "answers something else"),
         (b"[]", False, "answers something else"),
         (b"", False, "answers something else"),
+        (b"[" * 100_000, False, "answers something else"),
         (None, False, "timed out"),
     ],
-    ids=["old", "no JSON", "another form", "a list", "closed", "nobody answers"],
+    ids=["old", "no JSON", "another form", "a list", "closed", "deep", "nobody answers"],
 )
 def test_ras_cannot_be_read(
     answer: bytes | None,

@@ -8,7 +8,6 @@ from typing import Final
 from lightkeeper.worker_server.sidecar.cgroups import Level
 from lightkeeper.worker_server.sidecar.witnesses import counting
 from lightkeeper.worker_server.sidecar.witnesses.counting import number, table, text_of
-from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError
 from lightkeeper.worker_server.wire import Weight
 
 _DENIED: Final = 0.15
@@ -35,7 +34,9 @@ class Cgroup(counting.Counting):
         for pid in self.ranks:
             try:
                 homes[pid] = {name: self.levels(pid, name) for name in ("cpu", "memory")}
-            except CannotReadError as exc:
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it has ended
+            except OSError as exc:
                 why = exc
         every, self._homes = self._homes | homes, homes  # who just ended is asked for once more
         if why and not every:

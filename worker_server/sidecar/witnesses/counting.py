@@ -39,7 +39,10 @@ class Counting:
 
     def look(self, ranks: Collection[int], now_s: float) -> Sequence[Testimony]:
         self.ranks, self.span_s, self.now_s = ranks, now_s - self.now_s, now_s
-        self._read()
+        try:
+            self._read()
+        except OSError as exc:
+            raise CannotReadError(f"{exc.filename or self.name}: {exc.strerror or exc}") from exc
         for key, (_, last_s, row) in list(self._rows.items()):
             if now_s - last_s > (_BROKEN_S if row.weight is Weight.BROKEN else _LATELY_S):
                 del self._rows[key]
@@ -51,20 +54,15 @@ class Counting:
         return sorted(rows, key=lambda row: (order.index(row.weight), row.age_s))
 
     def levels(self, pid: int, controller: str = "") -> tuple[Level, ...]:
-        """The cgroups of a process, see `cgroups.levels`.
-
-        Raises:
-            CannotReadError: the process is gone, or its file cannot be read.
-        """
-        return levels(
-            self.root / "sys/fs/cgroup", needed(self.root / f"proc/{pid}/cgroup"), controller
-        )
+        """Of a process, see `cgroups.levels`; raises OSError where its file cannot be read."""
+        lines = (self.root / f"proc/{pid}/cgroup").read_text("utf-8", "replace")
+        return levels(self.root / "sys/fs/cgroup", lines, controller)
 
     def _read(self) -> None:
         """Read the source, and call `saw` for all that is bad.
 
         Raises:
-            CannotReadError: the source cannot be read.
+            CannotReadError, OSError: the source cannot be read.
         """
         raise NotImplementedError
 
@@ -130,9 +128,6 @@ class Gpus(Counting):
             try:
                 library = importlib.import_module(module)
                 getattr(library, init)()
-            except ModuleNotFoundError as exc:
-                hint = f"pip install 'lightkeeper[{self.name.lower()}]'"
-                raise CannotReadError(f"{module} is not installed ({hint})") from exc
             except Exception as exc:  # without what it needs, amdsmi's import raises KeyError
                 raise CannotReadError(f"{module}: {str(exc) or type(exc).__name__}") from exc
             self.library = library
@@ -171,18 +166,6 @@ def text_of(path: Path) -> str | None:
         return path.read_text("utf-8", "replace").strip()
     except OSError:
         return None
-
-
-def needed(path: Path) -> str:
-    """The same of a file without which a witness is blind.
-
-    Raises:
-        CannotReadError: it is not there, or cannot be read.
-    """
-    try:
-        return path.read_text("utf-8", "replace").strip()
-    except OSError as exc:
-        raise CannotReadError(f"{path}: {exc.strerror}") from exc
 
 
 def number(path: Path) -> int | None:

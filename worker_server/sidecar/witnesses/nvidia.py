@@ -35,7 +35,11 @@ _FIELDS: Final = {
     215: (Weight.SLOW, "nvlink-recovery", "an NVLink was lost and came back"),
 }
 """Counters of one link each."""
-_KINDS: Final = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal")
+_KINDS: Final = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+_USERS: Final = (
+    "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+)  # fmt: skip
+"""Under MPS the first names its server alone."""
 _LINKS_MOST: Final = 36
 _ECC: Final = (Weight.BROKEN, "gpu-ecc", "uncorrectable memory errors")
 _SPINS_S, _SPINS_POWER = 60.0, 0.3
@@ -87,7 +91,7 @@ class Nvidia(counting.Gpus):
         return answered or bool(lost)
 
     def _asked(self, gpu: int, handle: Any) -> bool:
-        users = self.ask("nvmlDeviceGetComputeRunningProcesses_v3", handle) or ()
+        users = (user for call in _USERS for user in self.ask(call, handle) or ())
         self.used_by(gpu, [int(user.pid) for user in users])
         errors = self.ask("nvmlDeviceGetTotalEccErrors", handle, 1, 0)
         self.rising(gpu, "ecc", errors, _ECC)

@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 from lightkeeper.worker_server.sidecar.process import Activity, Counts, counts
 from lightkeeper.worker_server.sidecar.witnesses import counting
 from lightkeeper.worker_server.sidecar.witnesses.counting import text_of
-from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError
 from lightkeeper.worker_server.wire import Weight
 
 _FULL: Final = {"io": ("a disk", 20.0), "memory": ("memory", 10.0)}
@@ -53,10 +52,10 @@ class Pressure(counting.Counting):
 
     def _read(self) -> None:
         folder = self.root / "proc/pressure"
-        busy = _share(counting.needed(folder / "cpu"), "some") >= _CPU_SOME
+        busy = _share((folder / "cpu").read_text(), "some") >= _CPU_SOME
         places = {folder: ("the host", "{}", list[int]())}
         for pid in self.ranks:
-            with suppress(CannotReadError):
+            with suppress(OSError):
                 own, *above = self.levels(pid)
                 if above:  # the topmost is the host
                     row = f"cgroup {own.name[-60:]}", "{}.pressure", list[int]()

@@ -19,6 +19,8 @@ from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError
 from lightkeeper.worker_server.wire import Weight
 
 _TIMEOUT_S: Final = 1.0
+_ANSWER_S: Final = 3.0
+"""It waits for ranks that do not answer for the second that we allow it, and some more."""
 _TRIES: Final = 3
 """All ranks of a user share the port; a stopped one may be picked, and never answers."""
 _ANSWER_MOST: Final = 16 << 20
@@ -30,7 +32,7 @@ class Ras(counting.Counting):
 
     name = "NCCL RAS"
     every_s = 30.0
-    deadline_s = 10.0
+    deadline_s = 15.0
 
     def __init__(self, address: str | None = None) -> None:
         """`address`: `HOST:PORT`; None: where NCCL would listen."""
@@ -42,9 +44,7 @@ class Ras(counting.Counting):
             for group in self._status()["communicators"][:_GROUPS_MOST]:
                 if any(row["pid"] in self.ranks for row in group["ranks"]):  # else another job's
                     self._group(group)
-        except OSError as exc:
-            raise CannotReadError(f"{self._address}: {exc.strerror or exc}") from exc
-        except (ValueError, KeyError, TypeError) as exc:
+        except (ValueError, LookupError, TypeError, RecursionError) as exc:
             raise CannotReadError(f"{self._address} answers something else") from exc
 
     def _group(self, group: Mapping[str, Any]) -> None:
@@ -85,7 +85,8 @@ class Ras(counting.Counting):
                 if lines.readline(1024).startswith(b"ERROR"):
                     raise CannotReadError(f"{self._address} gives no JSON: NCCL before 2.28.7")
             lines.write(b"VERBOSE STATUS\n")
-            until_s, answer = time.monotonic() + 2 * _TIMEOUT_S, b""
+            link.settimeout(_ANSWER_S)
+            until_s, answer = time.monotonic() + _ANSWER_S, b""
             while (piece := link.recv(1 << 16)) and len(answer) < _ANSWER_MOST:
                 answer += piece
                 if time.monotonic() > until_s:
