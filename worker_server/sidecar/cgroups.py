@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +23,9 @@ def levels(top: Path, lines: str, controller: str = "") -> tuple[Level, ...]:
     Args:
         top: `/sys/fs/cgroup`.
         lines: Of the process's /proc/PID/cgroup.
+
+    Raises:
+        OSError: it is outside of our own cgroup namespace, in another container.
     """
     paths: dict[str, str] = {}
     for line in lines.splitlines():
@@ -32,7 +36,8 @@ def levels(top: Path, lines: str, controller: str = "") -> tuple[Level, ...]:
     else:
         controller, top = "", top / "unified" if (top / "unified").is_dir() else top
     words = [word for word in paths.get(controller, "").split("/") if word]
-    if ".." in words or not top.joinpath(*words).is_dir():
-        words = []
+    if ".." in words:
+        raise OSError(errno.EACCES, "a cgroup of another container", "/".join(words))
+    words = words if top.joinpath(*words).is_dir() else []
     ends = range(len(words), -1, -1)
     return tuple(Level("/" + "/".join(words[:end]), top.joinpath(*words[:end])) for end in ends)

@@ -128,6 +128,12 @@ def test_without_the_ranks_files_it_cannot_be_read(tmp_path: Path) -> None:
         Cgroup(tmp_path).look((7,), 1.0)
 
 
+def test_a_rank_in_another_container_cannot_be_judged_by_our_own_limits(tmp_path: Path) -> None:
+    write(tmp_path, {"proc/7/cgroup": "0::/../other"} | cpu2(0))
+    with pytest.raises(CannotReadError, match="a cgroup of another container"):
+        Cgroup(tmp_path).look((7,), 1.0)
+
+
 def test_levels_of_a_hybrid_host(tmp_path: Path) -> None:
     write(tmp_path, {
         "proc/7/cgroup": "4:memory:/a/b\n0::/c",

@@ -11,7 +11,7 @@ import pytest
 from lightkeeper.worker_server.sidecar.witnesses.disks import Disks
 from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError
 from lightkeeper.worker_server.wire import Weight
-from tests.worker_server.witnesses.trees import Case, check, follow
+from tests.worker_server.witnesses.trees import Case, check, follow, write
 
 BROKEN, SLOW, CONTEXT = Weight.BROKEN, Weight.SLOW, Weight.CONTEXT
 MOUNTS = (
@@ -99,6 +99,13 @@ def test_a_full_file_system(
     rows = follow(Disks(tmp_path), tmp_path, Case("", [HERE]))
     assert [row.code for row in rows] == said
     assert asked == [str(tmp_path)], "a mount over the network was touched"
+
+
+def test_a_mount_whose_name_is_not_utf_8(tmp_path: Path) -> None:
+    write(tmp_path, HERE)
+    with (tmp_path / "proc/self/mountinfo").open("ab") as file:
+        file.write(b"24 21 0:53 / /mnt/\xff rw - ext4 /dev/vdb rw\n")
+    assert Disks(tmp_path).look((), 1.0) == []
 
 
 def test_without_mounts_it_cannot_be_read(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ class Counting:
 
     def levels(self, pid: int, controller: str = "") -> tuple[Level, ...]:
         """Of a process, see `cgroups.levels`; raises OSError where its file cannot be read."""
-        lines = (self.root / f"proc/{pid}/cgroup").read_text("utf-8", "replace")
+        lines = needed(self.root / f"proc/{pid}/cgroup")
         return levels(self.root / "sys/fs/cgroup", lines, controller)
 
     def _read(self) -> None:
@@ -163,9 +163,14 @@ class Gpus(Counting):
 def text_of(path: Path) -> str | None:
     """A file's content without blanks around; None: it is not there, or cannot be read."""
     try:
-        return path.read_text("utf-8", "replace").strip()
+        return needed(path)
     except OSError:
         return None
+
+
+def needed(path: Path) -> str:
+    """The same of a file without which a witness is blind; raises OSError."""
+    return path.read_text("utf-8", "replace").strip()
 
 
 def number(path: Path) -> int | None:

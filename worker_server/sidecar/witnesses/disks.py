@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from lightkeeper.worker_server.sidecar.witnesses import counting
-from lightkeeper.worker_server.sidecar.witnesses.counting import number, text_of
+from lightkeeper.worker_server.sidecar.witnesses.counting import needed, number, text_of
 from lightkeeper.worker_server.wire import Weight
 
 _DISK_S, _NFS_S, _FUSE_S = 5.0, 10.0, 30.0
@@ -41,7 +41,7 @@ class Disks(counting.Counting):
 
     def _read(self) -> None:
         points = {}
-        for line in (self.root / "proc/self/mountinfo").read_text().splitlines():
+        for line in needed(self.root / "proc/self/mountinfo").splitlines():
             left, _, right = line.partition(" - ")
             _, _, device, _, point, *_ = left.split()
             kind, source, options = [*right.split(), "", ""][:3]

@@ -52,7 +52,7 @@ class Pressure(counting.Counting):
 
     def _read(self) -> None:
         folder = self.root / "proc/pressure"
-        busy = _share((folder / "cpu").read_text(), "some") >= _CPU_SOME
+        busy = _share(counting.needed(folder / "cpu"), "some") >= _CPU_SOME
         places = {folder: ("the host", "{}", list[int]())}
         for pid in self.ranks:
             with suppress(OSError):
