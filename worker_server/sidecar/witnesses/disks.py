@@ -61,12 +61,12 @@ class Disks(counting.Counting):
     def _stuck(self, code: str, device: str, text: str, for_s: float) -> None:
         """Of the ranks those in state D wait for it; for FUSE those in one of its functions."""
         file, words = ("wchan", _FUSE_WAITS) if code == "fuse-stuck" else ("stat", (") D ",))
-        pids = [
+        pids = {
             pid
             for pid in self.ranks
             for task in (self.root / f"proc/{pid}/task").glob("[0-9]*")
             if any(word in (text_of(task / file) or "") for word in words)
-        ]
+        }
         weight = Weight.SLOW if pids or file == "stat" else Weight.CONTEXT
         text = f"{text} for {for_s:.0f} s"
         self.saw(weight, code, text, device=device, pids=pids, for_s=for_s)

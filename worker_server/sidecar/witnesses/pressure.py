@@ -7,8 +7,9 @@ Linux counts the share of time in which some task, or every task that has work, 
 from __future__ import annotations
 
 import os
+import time
+from collections import Counter
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -18,10 +19,14 @@ from lightkeeper.worker_server.sidecar.witnesses import counting
 from lightkeeper.worker_server.sidecar.witnesses.counting import text_of
 from lightkeeper.worker_server.wire import Weight
 
-_FULL: Final = {"io": ("a disk", 20.0), "memory": ("memory", 10.0)}
-"""Per cent of 10 s in which all work waited: nothing else ran meanwhile."""
-_CPU_SOME: Final = 20.0
-"""Per cent; below it nobody asks further: some task waits for a core on any busy host."""
+_SOME: Final = 10.0
+"""Per cent of 10 s in which some task waited for a disk or a core: on a calmer host nobody looks at
+the ranks. Whether they are among those that wait, it does not say."""
+_MEMORY_FULL: Final = 10.0
+"""Per cent of 10 s in which all work waited for memory, and nothing else ran."""
+_SAMPLES, _SAMPLE_S, _BLOCKED = 10, 0.02, 0.3
+"""A rank waits for a disk whose main thread is in state D in this share of the samples; its other
+threads may load and save beside the training."""
 _STARVED: Final = 0.5
 """Share of its time in which a rank's thread was ready and had no core, as the monitor takes it.
 Beside two compilers on two busy cores it is 0.43 (measured)."""
@@ -40,45 +45,53 @@ class _Use(NamedTuple):
 
 
 class Pressure(counting.Counting):
-    """Reads the pressure of the host and of its ranks' cgroups, and names who takes most."""
+    """Reads the pressure of the host, looks which ranks it concerns, and names who takes most."""
 
     name = "pressure"
 
-    def __init__(self, root: Path = Path("/"), count: Callable[[int], Counts] = counts) -> None:
+    def __init__(
+        self,
+        root: Path = Path("/"),
+        count: Callable[[int], Counts] = counts,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
         super().__init__(root)
-        self._count = count
+        self._count, self._pause = count, pause
         self._uses: tuple[float, dict[int, _Use]] = (0.0, {})
         self._activities: dict[int, Activity] = {}
 
     def _read(self) -> None:
-        folder = self.root / "proc/pressure"
-        busy = _share(counting.needed(folder / "cpu"), "some") >= _CPU_SOME
-        places = {folder: ("the host", "{}", list[int]())}
-        for pid in self.ranks:
-            with suppress(OSError):
-                own, *above = self.levels(pid)
-                if above:  # the topmost is the host
-                    row = f"cgroup {own.name[-60:]}", "{}.pressure", list[int]()
-                    places.setdefault(own.folder, row)[2].append(pid)
-        high = [
-            (name, what, share, where, pids)
-            for place, (where, file, pids) in places.items()
-            for name, (what, most) in _FULL.items()
-            if (share := _share(text_of(place / file.format(name)) or "", "full")) >= most
-        ]
-        disk, core = self._neighbours() if busy or high else ("", "")
-        for name, what, share, where, pids in high:
-            text = f"all work of {where} waited for {what} in {share:.0f} % of the last 10 s"
-            text += disk if name == "io" else ""
-            self.saw(Weight.SLOW, f"{name}-pressure", text, about=where, pids=pids, for_s=10.0)
+        cpu, disk = self._share("cpu", "some") >= _SOME, self._share("io", "some") >= _SOME
+        mover, user = self._neighbours() if cpu or disk else ("", "")
+        for pid, blocked in self._blocked().items() if disk else ():
+            text = f"pid {pid} stood still for a disk in {blocked:.0%} of {_SAMPLES} looks{mover}"
+            self.saw(Weight.SLOW, "io-pressure", text, about=str(pid), pids=(pid,))
+        if (full := self._share("memory", "full")) >= _MEMORY_FULL:
+            text = f"all work of the host waited for memory in {full:.0f} % of the last 10 s"
+            self.saw(Weight.SLOW, "memory-pressure", text, for_s=10.0)
         self._activities = {
             pid: self._activities.get(pid) or Activity(pid, lambda: self.now_s, self._count)
-            for pid in (self.ranks if busy else ())
+            for pid in (self.ranks if cpu else ())
         }
         for pid, activity in self._activities.items():
             if (starved := activity.rates().get("starved", 0.0)) >= _STARVED:
                 text = f"pid {pid} was ready and had no core for {starved:.0%} of the last seconds"
-                self.saw(Weight.SLOW, "cpu-pressure", text + core, about=str(pid), pids=(pid,))
+                self.saw(Weight.SLOW, "cpu-pressure", text + user, about=str(pid), pids=(pid,))
+
+    def _share(self, what: str, kind: str) -> float:
+        """Per cent of the last 10 s; 0 if the kernel does not say."""
+        text = counting.needed(self.root / "proc/pressure" / what)
+        rows = (line.split() for line in text.splitlines() if line.startswith(f"{kind} avg10="))
+        return next((float(row[1].partition("=")[2]) for row in rows), 0.0)
+
+    def _blocked(self) -> dict[int, float]:
+        """Ranks that wait for a disk, and in which share of the samples."""
+        seen = Counter[int]()
+        for _ in range(_SAMPLES):
+            stats = {pid: text_of(self.root / f"proc/{pid}/stat") or "" for pid in self.ranks}
+            seen.update(pid for pid, stat in stats.items() if ") D " in stat)
+            self._pause(_SAMPLE_S)
+        return {pid: n / _SAMPLES for pid, n in seen.items() if n >= _BLOCKED * _SAMPLES}
 
     def _neighbours(self) -> tuple[str, str]:
         """Which process that is no rank's used disks most, and which cores, since the last look."""
@@ -107,12 +120,6 @@ def _descends(pid: int, ranks: Collection[int], uses: dict[int, _Use]) -> bool:
             break
         pid = uses[pid].parent
     return pid in ranks
-
-
-def _share(text: str, kind: str) -> float:
-    """Per cent of the last 10 s; 0 if the kernel does not say."""
-    rows = (line.split() for line in text.splitlines() if line.startswith(f"{kind} avg10="))
-    return next((float(row[1].partition("=")[2]) for row in rows), 0.0)
 
 
 def _uses(root: Path) -> dict[int, _Use]:
