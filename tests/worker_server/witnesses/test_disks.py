@@ -49,6 +49,10 @@ STUCK = (SLOW, "disk-stuck", "vda: 3 requests are under way and none was done fo
 SILENT = (SLOW, "nfs-stuck", "NFS 10.0.0.9:/data at /nfs: the server has answered nothing for 10 s")
 CASES = [
     Case("a disk that works", [HERE | disk(5, 3), disk(9, 3), disk(20, 3), disk(21, 3)]),
+    Case("a disk that discards and flushes", [
+        HERE | {"proc/diskstats": f"8 0 vda 5 0 8 0 5 0 8 0 3 9 9 {n % 2 + n} 0 8 0 {n // 2} 0"}
+        for n in range(5)
+    ]),
     Case("a disk that is idle", [HERE | disk(5, 0), {}, {}, {}]),
     Case("a disk that hangs", [HERE | disk(5, 3), {}, {}], [STUCK], (7,), 2.5, (7, 8)),
     Case("it hung for a moment", [HERE | disk(5, 3), {}, disk(6, 3)], every_s=2.5),
@@ -106,6 +110,13 @@ def test_a_mount_whose_name_is_not_utf_8(tmp_path: Path) -> None:
     with (tmp_path / "proc/self/mountinfo").open("ab") as file:
         file.write(b"24 21 0:53 / /mnt/\xff rw - ext4 /dev/vdb rw\n")
     assert Disks(tmp_path).look((), 1.0) == []
+
+
+def test_a_dead_drive_is_remembered_for_a_day(tmp_path: Path) -> None:
+    witness = Disks(tmp_path)
+    follow(witness, tmp_path, Case("", [HERE | {NVME: "dead"}, {NVME: "live"}]))
+    assert [row.age_s for row in witness.look((), 1000.0 + 86_400)] == [86_400]
+    assert witness.look((), 1000.0 + 86_401) == []
 
 
 def test_without_mounts_it_cannot_be_read(tmp_path: Path) -> None:

@@ -103,10 +103,11 @@ class StubNvml(ModuleType):
 
     def nvmlDeviceGetFieldValues(self, handle: int, fieldIds: list[tuple[int, int]]) -> list[Any]:
         fields = self.of("fields", handle - 100, {})
+        unknown = self.of("unsupported", handle - 100, (208, 215))
         return [
             SimpleNamespace(
                 fieldId=field, scopeId=scope, valueType=3 if field < 200 else 1,
-                nvmlReturn=UNSUPPORTED if field in (208, 215) else 0,
+                nvmlReturn=UNSUPPORTED if field in unknown else 0,
                 value=SimpleNamespace(ullVal=fields.get((field, scope), 0),
                                       uiVal=fields.get((field, scope), 0)),
             )
@@ -182,6 +183,14 @@ NVIDIA: dict[str, tuple[list[Change | None], list[tuple[Weight, str, str]]]] = {
     "wants a reset": ([fact("reasons", -RESET, 1)],
                       [(BROKEN, "gpu-reset", "GPU 1: it needs a reset")]),
     "one of two counts": ([fact("count", 1)], []),
+    "a lost one is not counted": (
+        [lambda stub: stub.facts.update({("count", 0): 1, ("ecc", 1): -LOST})],
+        [(BROKEN, "gpu-lost", "GPU 1: fallen off the bus")]),
+    "a counter comes late": ([fact("unsupported", ()), fact("fields", {(215, 0): 3})],
+                             [(SLOW, "nvlink-recovery", "came back (3)")]),
+    "a counter comes late, and is old": (
+        [lambda stub: stub.facts.update({("unsupported", 0): (), ("fields", 0): {(215, 0): 3}})],
+        []),
     "Xid 79": ([xid(79, 1)], [(BROKEN, "xid-79", "GPU 1: Xid 79")]),
     "Xid 31": ([xid(31)], [(CONTEXT, "xid-31", "GPU 0: Xid 31")]),
     "its kernels wait": ([fact("power", 130_000), *[None] * 12],
@@ -215,6 +224,20 @@ def test_a_lost_gpu_keeps_the_processes_that_used_it(nvml: StubNvml) -> None:
 
     (row,) = looks(Nvidia(), nvml, [lose, None])
     assert (row.weight, row.code, row.pids) == (BROKEN, "gpu-lost", (70,))
+
+
+def test_when_all_gpus_are_lost_that_is_said(nvml: StubNvml) -> None:
+    lost = {(what, -1): -LOST for what in ("pids", "ecc", "reasons", "busy")}
+    rows = looks(Nvidia(), nvml, [lambda stub: stub.facts.update(lost)])
+    assert [(row.code, row.device) for row in rows] == [
+        ("gpu-lost", "GPU 0"),
+        ("gpu-lost", "GPU 1"),
+    ]
+
+
+def test_a_link_that_was_not_known_did_not_go_down(amd: StubAmd) -> None:
+    amd.facts[("links", 0)] = ["N/A"]
+    assert looks(Amd(), amd, [fact("links", ["D"])]) == []
 
 
 def test_a_gpu_of_others_is_context(nvml: StubNvml) -> None:

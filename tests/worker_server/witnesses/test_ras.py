@@ -85,7 +85,7 @@ def gone(number: int, pid: int, host: str, *, dead: bool) -> dict[str, Any]:
 
 CASES: dict[str, tuple[list[bytes | None], list[tuple[Weight, str, str, tuple[int, ...]]]]] = {
     "healthy": ([status(rank(0, 70), rank(1, 71))], []),
-    "other job": ([status(rank(0, 5, error=6), rank(1, 6, 9))], []),
+    "other job": ([status(rank(0, 5, error=6), missing=[gone(1, 6, HERE, dead=True)])], []),
     "behind": ([status(rank(0, 70), rank(1, 71, 9))], []),
     "error": ([status(rank(0, 70), rank(1, 71, error=6))],
               [(SLOW, "nccl-error", "NCCL group 0xabc: rank 1 reports error 6", (71,))]),

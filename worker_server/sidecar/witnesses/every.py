@@ -5,7 +5,7 @@ from __future__ import annotations
 from lightkeeper.worker_server.sidecar.witnesses.amd import Amd
 from lightkeeper.worker_server.sidecar.witnesses.cgroup import Cgroup
 from lightkeeper.worker_server.sidecar.witnesses.disks import Disks
-from lightkeeper.worker_server.sidecar.witnesses.hardware import Counters, Pcie
+from lightkeeper.worker_server.sidecar.witnesses.hardware import Pcie, cpu, edac, kernel
 from lightkeeper.worker_server.sidecar.witnesses.network import Network
 from lightkeeper.worker_server.sidecar.witnesses.nvidia import Nvidia
 from lightkeeper.worker_server.sidecar.witnesses.pressure import Pressure
@@ -16,6 +16,6 @@ from lightkeeper.worker_server.sidecar.witnesses.witness import Witness
 def witnesses() -> tuple[Witness, ...]:
     """New ones; none has looked yet."""
     return (
-        *(Counters(name) for name in ("EDAC", "CPU", "kernel")),
-        Pcie(), Cgroup(), Pressure(), Disks(), Network(), Nvidia(), Amd(), Ras(),
+        edac(), cpu(), kernel(), Pcie(), Cgroup(), Pressure(), Disks(), Network(), Nvidia(), Amd(),
+        Ras(),
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -111,3 +112,6 @@ class Pcie(Counters):
                     text = f"{name}: PCIe x{now}, where x{usual} is usual"
                     self.saw(Weight.SLOW, "pcie-width", text, device=name)
         return len(links)
+
+
+edac, cpu, kernel = (partial(Counters, name) for name in ("EDAC", "CPU", "kernel"))

@@ -131,7 +131,7 @@ class Nvidia(counting.Gpus):
         for link in range(_LINKS_MOST):
             if (up := self.ask("nvmlDeviceGetNvLinkState", handle, link)) is None:
                 break
-            links += [link] if up else []
+            links.append(link)
             if self.rose((gpu, "down", link), int(not up)):
                 self.bad(gpu, Weight.SLOW, "nvlink-down", f"NVLink {link} went down")
         wanted = [(_ACTION, 0), *((field, link) for field in _FIELDS for link in links)]

@@ -96,9 +96,7 @@ class Pressure(counting.Counting):
     def _neighbours(self) -> tuple[str, str]:
         """Which process that is no rank's used disks most, and which cores, since the last look."""
         (before_s, before), uses = self._uses, _uses(self.root)
-        self._uses, span_s = (self.now_s, uses), self.now_s - before_s
-        if not 0.0 < span_s <= 3 * self.every_s:
-            return "", ""
+        self._uses, span_s = (self.now_s, uses), max(0.1, self.now_s - before_s)
         others = {
             f"; pid {pid} ({use.name})": (use, before[pid])
             for pid, use in uses.items()
