@@ -151,9 +151,12 @@ def test_levels_of_a_hybrid_host(tmp_path: Path) -> None:
 def test_what_was_bad_is_told_for_ten_minutes(tmp_path: Path) -> None:
     witness = Cgroup(tmp_path)
     follow(witness, tmp_path, CASES[0])
-    (row,) = witness.look((7,), 1065.0)
-    assert (row.age_s, row.for_s) == (60.0, 60.0)
-    write(tmp_path, cpu2(99_000_000))  # anew, after a pause
+    write(tmp_path, cpu2(14_000_000))
+    (row,) = witness.look((7,), 1010.0)
+    assert (row.age_s, row.for_s, row.count) == (0.0, 5.0, 1)
     (row,) = witness.look((7,), 1070.0)
+    assert (row.age_s, row.for_s) == (60.0, 65.0)
+    write(tmp_path, cpu2(99_000_000))  # anew, after a pause
+    (row,) = witness.look((7,), 1075.0)
     assert (row.age_s, row.for_s, row.count) == (0.0, 0.0, 2)
     assert witness.look((7,), 1700.0) == []

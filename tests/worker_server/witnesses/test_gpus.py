@@ -240,6 +240,12 @@ def test_a_link_that_was_not_known_did_not_go_down(amd: StubAmd) -> None:
     assert looks(Amd(), amd, [fact("links", ["D"])]) == []
 
 
+def test_events_and_counters_are_counted_and_a_state_is_one(nvml: StubNvml) -> None:
+    changes = [xid(31), xid(31), fact("ecc", 8), fact("reasons", 8), None]
+    counts = {row.code: (row.count, row.for_s) for row in looks(Nvidia(), nvml, changes)}
+    assert counts == {"xid-31": (2, 20.0), "gpu-ecc": (5, 10.0), "gpu-slowdown": (1, 5.0)}
+
+
 def test_a_gpu_of_others_is_context(nvml: StubNvml) -> None:
     nvml.facts[("pids", 1)] = [9999]
     (row,) = looks(Nvidia(), nvml, [xid(79, 1)])

@@ -86,20 +86,21 @@ class Counting:
 
     def saw(
         self, weight: Weight, code: str, text: str, *, device: str = "", about: str = "",
-        pids: Iterable[int] = (), times: int = 1, for_s: float = 0.0,
+        pids: Iterable[int] = (), times: int = 0, for_s: float = 0.0,
     ) -> None:  # fmt: skip
-        """It is bad now: `times` times since the last look, for at least `for_s` seconds.
-
-        `about` names what it concerns where that is no device.
+        """It is bad now, for at least `for_s` seconds; or it happened `times` times since the last
+        look. A state counts once, until it has been well. `about` names what it concerns where that
+        is no device.
         """
-        key, first_s = (code, device, about), self.now_s - for_s
+        key, first_s, count = (code, device, about), self.now_s - for_s, times or 1
         if (old := self._rows.get(key)) is not None:
-            times += old[2].count
-            first_s = old[0] if self.now_s - old[1] <= _PAUSE_S else first_s
-        some = tuple(sorted(set(pids)))[:8]
+            goes_on = self.now_s - old[1] <= _PAUSE_S
+            first_s = old[0] if goes_on else first_s
+            count = old[2].count + (times if goes_on else count)
         row = Testimony(
-            self.name, weight, code, text[:200], device=device[:32], pids=some, count=times
-        )
+            self.name, weight, code, text[:200], device=device[:32],
+            pids=tuple(sorted(set(pids)))[:8], count=count,
+        )  # fmt: skip
         self._rows[key] = first_s, self.now_s, row
 
 

@@ -74,7 +74,7 @@ class Nvidia(counting.Gpus):
             if event.eventType == _EVENT_XID and gpu is not None:
                 xid = int(event.eventData)
                 weight = Weight.BROKEN if xid in _XIDS_BROKEN else Weight.CONTEXT
-                self.bad(gpu, weight, f"xid-{xid}", f"Xid {xid}")
+                self.bad(gpu, weight, f"xid-{xid}", f"Xid {xid}", times=1)
 
     def _gpu(self, gpu: int) -> bool:
         """Whether it answered anything."""
