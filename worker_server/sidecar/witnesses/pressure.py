@@ -62,7 +62,7 @@ class Pressure(counting.Counting):
 
     def _read(self) -> None:
         cpu, disk = self._share("cpu", "some") >= _SOME, self._share("io", "some") >= _SOME
-        mover, user = self._neighbours() if cpu or disk else ("", "")
+        mover, user = self._neighbours() if self.ranks and (cpu or disk) else ("", "")
         for pid, blocked in self._blocked().items() if disk else ():
             text = f"pid {pid} stood still for a disk in {blocked:.0%} of {_SAMPLES} looks{mover}"
             self.saw(Weight.SLOW, "io-pressure", text, about=str(pid), pids=(pid,))
