@@ -111,8 +111,10 @@ def fuse(point: Path, *, first: bool) -> Iterator[str]:
         pytest.skip(f"FUSE cannot be mounted: {os.strerror(ctypes.get_errno())}")
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     number = next(line.split()[2].split(":")[1] for line in lines if f" {point} " in line)
-    if not Path(f"/sys/fs/fuse/connections/{number}").exists():
-        subprocess.run(["mount", "-t", "fusectl", "none", "/sys/fs/fuse/connections"], check=True)
+    control = Path("/sys/fs/fuse/connections")
+    mounts = not (control / number).exists()
+    if mounts:
+        subprocess.run(["mount", "-t", "fusectl", "none", control], check=True)
     try:
         if first:  # FUSE_INIT: fuse_in_header, and back fuse_out_header and fuse_init_out
             unique = struct.unpack_from("=IIQ", os.read(server, 1 << 17))[2]
@@ -122,6 +124,8 @@ def fuse(point: Path, *, first: bool) -> Iterator[str]:
     finally:
         os.close(server)  # who waits for it gets an error
         libc.umount2(bytes(point), 2)
+        if mounts:
+            subprocess.run(["umount", control], check=True)
 
 
 @pytest.mark.parametrize("first", [False, True], ids=["never", "no more"])
