@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from lightkeeper.worker_server import run_dir, wire
+from lightkeeper.worker_server.sidecar.cgroups import levels
 from lightkeeper.worker_server.wire import Count
 
 # How a process ended, without being its parent; and whether memory ran out.
@@ -137,27 +138,14 @@ def sized(number: int) -> str:
 
 
 def _find_counter(pid: int, cgroups: Path) -> tuple[Path, str] | None:
-    """`memory.events` of version 2, `memory.oom_control` of version 1; and the cgroup's path.
-
-    In a container the path is often the host's: then the container's own root is used.
-    """
+    """`memory.events` of version 2, `memory.oom_control` of version 1; and the cgroup's path."""
     try:
-        lines = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8").splitlines()
+        chain = levels(cgroups, Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8"), "memory")
     except (OSError, ValueError):
         return None
-    for line in lines:
-        number, controllers, path = line.split(":", 2)
-        if number == "0" and not controllers:
-            roots, name = [cgroups, cgroups / "unified"], "memory.events"
-        elif "memory" in controllers.split(","):
-            roots, name = [cgroups / "memory"], "memory.oom_control"
-        else:
-            continue
-        for root in roots:
-            for folder in (root / path.lstrip("/"), root):
-                if (folder / name).is_file():
-                    return folder / name, path
-    return None
+    names = ("memory.events", "memory.oom_control")
+    files = ((level.folder / name, level.name) for level in chain for name in names)
+    return next((counter for counter in files if counter[0].is_file()), None)
 
 
 # What the kernel counts of a rank: cores used, cores waited for, bytes moved. Over some seconds.

@@ -1,0 +1,107 @@
+"""The witness of pressure, against a fake tree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lightkeeper.worker_server.sidecar.process import Counts
+from lightkeeper.worker_server.sidecar.witnesses.pressure import Pressure
+from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError
+from lightkeeper.worker_server.wire import Weight
+from tests.worker_server.witnesses.trees import Case, Files, check, follow, write
+
+SLOW = Weight.SLOW
+STOPPED = {"proc/7/stat": "7 (x) D 1"}
+SLEEPS = {"proc/7/stat": "7 (x) S 1", "proc/7/task/8/stat": "8 (io thread) D 1"}
+
+
+def pressure(some: float = 0.0, full: float = 0.0) -> str:
+    return (
+        f"some avg10={some:.2f} avg60=0.00 avg300=0.00 total=1\n"
+        f"full avg10={full:.2f} avg60=0.00 avg300=0.00 total=1"
+    )
+
+
+def host(cpu: float = 0.0, io: float = 0.0, memory: float = 0.0) -> dict[str, str | None]:
+    return {
+        "proc/pressure/cpu": pressure(cpu),
+        "proc/pressure/io": pressure(io, io),
+        "proc/pressure/memory": pressure(memory, memory),
+    }
+
+
+def process(pid: int, name: str, parent: int = 1, ticks: int = 0, nbytes: int = 0) -> Files:
+    state = "D" if name == "python" else "S"
+    fields = f"{state} {parent} 1 1 0 -1 0 0 0 0 0 {ticks} 0 0 0"
+    io = f"rchar: 1\nread_bytes: 0\nwrite_bytes: {nbytes}\ncancelled_write_bytes: 0"
+    return {f"proc/{pid}/stat": f"{pid} ({name}) {fields}", f"proc/{pid}/io": io}
+
+
+CASES = [
+    Case("idle", [STOPPED | host(), host()]),
+    Case("cores in use, nobody starves", [SLEEPS | host(cpu=95), host(cpu=95)]),
+    Case("a disk is busy, and a rank waits for it", [STOPPED | host(io=43)],
+         [(SLOW, "io-pressure", "pid 7 stood still for a disk in 100% of 10 looks")], (7,)),
+    Case("a disk is busy, and no rank waits for it", [SLEEPS | host(io=99)]),
+    Case("a calm disk", [STOPPED | host(io=9.9)]),
+    Case("memory", [SLEEPS | host(memory=12)],
+         [(SLOW, "memory-pressure", "all work of the host waited for memory in 12 % of")]),
+    Case("memory, a little", [SLEEPS | host(memory=9.9)]),
+    Case("the disk's neighbour",
+         [STOPPED | host(io=50) | process(812, "dd x"), process(812, "dd x", nbytes=1_050_000_000)],
+         [(SLOW, "io-pressure", "; pid 812 (dd x) moves 210 MB/s")]),
+    Case("neither a rank nor what it started is a neighbour",
+         [STOPPED | host(io=50) | process(7, "python") | process(8, "loader", 7) | process(9, "dd"),
+          process(7, "python", nbytes=10**10) | process(8, "loader", 7, nbytes=10**10)
+          | process(9, "dd", nbytes=10**8)],
+         [(SLOW, "io-pressure", "; pid 9 (dd) moves 20 MB/s")]),
+    Case("bytes are hidden",
+         [STOPPED | host(io=50) | {"proc/9/stat": "9 (dd) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0"}, {}],
+         [(SLOW, "io-pressure", "10 looks")]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_pressure_says(case: Case, tmp_path: Path) -> None:
+    witness = Pressure(tmp_path, lambda pid: Counts({}, None), lambda seconds: None)
+    rows = follow(witness, tmp_path, case)
+    check(rows, case)
+    assert not case.said or len(rows[0].text) < 120
+
+
+@pytest.mark.parametrize(("waited_s", "said"), [(0.4, ""), (2.4, ""), (2.6, "52%"), (5.0, "100%")])
+def test_a_rank_without_a_core(waited_s: float, said: str, tmp_path: Path) -> None:
+    looks = iter([Counts({"7": (0.0, 0.0)}, 0), Counts({"7": (5.0 - waited_s, waited_s)}, 0)])
+    witness = Pressure(tmp_path, lambda pid: next(looks))
+    before = dict(SLEEPS) | host(cpu=60) | dict(process(9, "cc1"))
+    case = Case("", [before, process(9, "cc1", ticks=750)])
+    rows = follow(witness, tmp_path, case)
+    assert [row.code for row in rows] == (["cpu-pressure"] if said else [])
+    if said:
+        assert rows[0].pids == (7,)
+        assert rows[0].text == (
+            f"pid 7 was ready and had no core for {said} of the last seconds; "
+            "pid 9 (cc1) uses 1.5 cores"
+        )
+
+
+@pytest.mark.parametrize(("blocked", "said"), [(2, []), (3, ["30%"])])
+def test_a_rank_that_waits_now_and_then(blocked: int, said: list[str], tmp_path: Path) -> None:
+    write(tmp_path, STOPPED | host(io=50))
+    states = iter([STOPPED] * (blocked - 1) + [SLEEPS] * 12)
+    witness = Pressure(tmp_path, pause=lambda seconds: write(tmp_path, next(states)))
+    texts = [row.text for row in witness.look((7,), 1.0)]
+    assert texts == [f"pid 7 stood still for a disk in {share} of 10 looks" for share in said]
+
+
+def test_nobody_counts_while_cores_are_free(tmp_path: Path) -> None:
+    witness = Pressure(tmp_path, lambda pid: pytest.fail("counted"))
+    assert follow(witness, tmp_path, Case("", [SLEEPS | host(cpu=9.9), {}])) == []
+
+
+def test_without_pressure_in_this_kernel(tmp_path: Path) -> None:
+    write(tmp_path, SLEEPS)
+    with pytest.raises(CannotReadError, match="pressure/cpu: No such file"):
+        Pressure(tmp_path).look((7,), 1.0)

@@ -1,0 +1,43 @@
+"""Where a process's cgroups lie in the file system."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Level(NamedTuple):
+    """A cgroup of a process, or one above it."""
+
+    name: str
+    folder: Path
+
+
+def levels(top: Path, lines: str, controller: str = "") -> tuple[Level, ...]:
+    """A process's cgroup and those above it, the innermost first: of version 1 where the controller
+    is there, else of version 2.
+
+    A container often sees the host's path but only its own part of the tree: then that is meant.
+
+    Args:
+        top: `/sys/fs/cgroup`.
+        lines: Of the process's /proc/PID/cgroup.
+
+    Raises:
+        OSError: it is outside of our own cgroup namespace, in another container.
+    """
+    paths: dict[str, str] = {}
+    for line in lines.splitlines():
+        _, names, path = line.split(":", 2)
+        paths.update(dict.fromkeys(names.split(","), path.strip("/")))
+    if controller and controller in paths:
+        top /= controller
+    else:
+        controller, top = "", top / "unified" if (top / "unified").is_dir() else top
+    words = [word for word in paths.get(controller, "").split("/") if word]
+    if ".." in words:
+        raise OSError(errno.EACCES, "a cgroup of another container", "/".join(words))
+    words = words if top.joinpath(*words).is_dir() else []
+    ends = range(len(words), -1, -1)
+    return tuple(Level("/" + "/".join(words[:end]), top.joinpath(*words[:end])) for end in ends)

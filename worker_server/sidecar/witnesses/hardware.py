@@ -1,0 +1,117 @@
+"""What the hardware counts and the kernel shows in files: memory, heat and PCIe links."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from lightkeeper.worker_server.sidecar.witnesses import counting
+from lightkeeper.worker_server.sidecar.witnesses.counting import number, text_of
+from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError
+from lightkeeper.worker_server.wire import Weight
+
+
+class _Counter(NamedTuple):
+    """A counter that is bad when it rises."""
+
+    pattern: str
+    weight: Weight
+    code: str
+    text: str
+    up: int = 0
+    """The folder that names the device: 0 is the file's own, negative: none does."""
+    field: str = ""
+    """Of a file with many."""
+    once: str = ""
+    """File beside it: of those with the same content one counts."""
+
+
+_GPU_OR_NIC: Final = ("0x03", "0x02", "0x12")
+"""Display, network and accelerator classes of PCI."""
+_MC, _CPU, _PCI = "sys/devices/system/edac/mc", "sys/devices/system/cpu", "sys/bus/pci/devices"
+_HEAT: Final = f"{_CPU}/cpu[0-9]*/thermal_throttle"
+_TABLES: Final = {
+    "EDAC": (
+        _Counter(f"{_MC}/mc*/ue_count", Weight.BROKEN, "memory-ue", "uncorrectable memory errors"),
+        _Counter(f"{_MC}/mc*/ce_count", Weight.CONTEXT, "memory-ce", "corrected memory errors"),
+    ),
+    "CPU": (
+        _Counter(f"{_HEAT}/package_throttle_count", Weight.SLOW, "cpu-thermal",
+                 "the CPU was too hot and ran slower", 1, once="../topology/core_siblings_list"),
+        _Counter(f"{_HEAT}/core_throttle_count", Weight.SLOW, "cpu-thermal",
+                 "a core was too hot and ran slower", 1, once="../topology/thread_siblings_list"),
+    ),
+    "kernel": (
+        _Counter("proc/sys/kernel/hung_task_detect_count", Weight.CONTEXT, "hung-task",
+                 "tasks that the kernel reports as hung", -1),
+        _Counter("sys/kernel/oops_count", Weight.SLOW, "oops", "the kernel failed and went on", -1),
+    ),
+    "PCIe": (
+        _Counter(f"{_PCI}/*/aer_dev_fatal", Weight.BROKEN, "pcie-fatal", "fatal PCIe errors",
+                 field="TOTAL_ERR_FATAL"),
+        _Counter(f"{_PCI}/*/aer_dev_nonfatal", Weight.CONTEXT, "pcie-nonfatal",
+                 "uncorrected PCIe errors", field="TOTAL_ERR_NONFATAL"),
+    ),
+}  # fmt: skip
+
+
+class Counters(counting.Counting):
+    """Reads the counters of one table, and says which rose since the first look."""
+
+    every_s = 20.0  # a host has hundreds of devices and CPUs
+
+    def __init__(self, name: str, root: Path = Path("/")) -> None:
+        super().__init__(root)
+        self.name = name
+
+    def _read(self) -> None:
+        if not sum([self._counted(each) for each in _TABLES[self.name]]) + self._more():
+            raise CannotReadError(f"there is no /{_TABLES[self.name][0].pattern}")
+
+    def _more(self) -> int:
+        """What else there is to read; how much was read."""
+        return 0
+
+    def _counted(self, counter: _Counter) -> int:
+        """How many of these counters could be read."""
+        seen, was_read = set[str](), 0
+        for file in sorted(self.root.glob(counter.pattern)):
+            value = counting.table(file).get(counter.field) if counter.field else number(file)
+            was_read += value is not None
+            same = str(text_of(file.parent / counter.once)) if counter.once else str(file)
+            if (times := self.rose(file, value)) and same not in seen:
+                seen.add(same)
+                device = file.parents[counter.up].name if counter.up >= 0 else ""
+                text = f"{device}: {counter.text} ({times})".removeprefix(": ")
+                self.saw(counter.weight, counter.code, text, device=device, times=times)
+        return was_read
+
+
+class Pcie(Counters):
+    """Errors of PCIe, and links of GPUs and NICs that are narrower than they were or than those of
+    their like. A slot may be narrower than its card: that alone is nothing.
+    """
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        super().__init__("PCIe", root)
+        self._widths: dict[str, int] = {}
+
+    def _more(self) -> int:
+        links: dict[str, list[tuple[str, int, int]]] = {}
+        for folder in self.root.glob(f"{_PCI}/*"):
+            now, most = (number(folder / f"{when}_link_width") for when in ("current", "max"))
+            if now and most and (text_of(folder / "class") or "").startswith(_GPU_OR_NIC):
+                kind = f"{text_of(folder / 'vendor')} {text_of(folder / 'device')}"
+                links.setdefault(kind, []).append((folder.name, now, most))
+        for alike in links.values():
+            widest = max(now for _, now, _ in alike)
+            for name, now, most in alike:
+                usual = min(most, max(widest, self._widths.setdefault(name, now)))
+                if now < usual:
+                    text = f"{name}: PCIe x{now}, where x{usual} is usual"
+                    self.saw(Weight.SLOW, "pcie-width", text, device=name)
+        return len(links)
+
+
+edac, cpu, kernel = (partial(Counters, name) for name in ("EDAC", "CPU", "kernel"))
