@@ -13,8 +13,10 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
@@ -34,6 +36,7 @@ from lightkeeper.monitor.act.schedulers.base import (
     refuse_shared_job,
     strangers,
 )
+from lightkeeper.monitor.act.testimonies import UNKNOWN_S, Said, reading
 from lightkeeper.monitor.model.names import GroupName, Host, one_line
 
 # -- slurm text --------------------------------------------------------------------------------
@@ -135,6 +138,24 @@ def _words(text: str) -> Mapping[str, str]:
         if equals:
             fields.setdefault(key, value)
     return fields
+
+
+OURS: Final = "lightkeeper["
+"""Begins the mark of every lightkeeper."""
+
+
+def node_said(line: str, now_s: float) -> Said | None:
+    """What a line `NAME|STATE|TIME|REASON` of sinfo testifies; None: nothing, or our own drain."""
+    name, state, since, reason = (*line.split("|", 3), "", "", "")[:4]
+    reason = "" if reason in ("none", "(null)") else reason
+    try:
+        for_s = now_s - datetime.fromisoformat(since).timestamp()
+    except (ValueError, OverflowError):
+        for_s = UNKNOWN_S
+    if reason.startswith(OURS):
+        return None
+    said = reading("Slurm", f"slurm {state}: {reason}", reason, for_s)
+    return None if said is None else ((name.strip(),), said)
 
 
 # -- slurm -------------------------------------------------------------------------------------
@@ -285,6 +306,8 @@ class Slurm(Scheduler):
     """The cluster that this machine's `scontrol` talks to."""
 
     name = "slurm"
+    every_s = 30.0
+    """Each look loads slurmctld; its manual asks for few."""
 
     def __init__(
         self, everyone: Everyone, owner: Owner, *, removal: Removal = Removal.CANCEL, run: Run = run
@@ -298,6 +321,13 @@ class Slurm(Scheduler):
 
     def close(self) -> None:
         """Nothing is kept open."""
+
+    def testimonies(self, _hosts: Collection[Host], timeout_s: float) -> Iterable[Said]:
+        ran = self._run(["sinfo", "-h", "-N", "-o", "%N|%T|%H|%E"], timeout_s)
+        if ran.status != 0:
+            raise NotDone(ran.said)
+        said = (node_said(line, time.time()) for line in ran.out.splitlines())
+        return filter(None, said)
 
     # -- nodes ---------------------------------------------------------------------------------
 

@@ -1,0 +1,50 @@
+"""The table of what clusters say of hosts (`cluster.toml`), and testimonies made by it. Pure."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from math import inf
+from pathlib import Path
+from typing import Final
+
+from lightkeeper.monitor.model.names import one_line
+from lightkeeper.monitor.model.queries import Query, query_from
+from lightkeeper.worker_server.wire import Testimony, Weight
+
+_TABLE: Final = tomllib.loads(Path(__file__).with_name("cluster.toml").read_text(encoding="utf-8"))
+_READINGS: Final = [
+    (re.compile(row["match"]), Query(row["code"], "", Weight(row["weight"]), row["text"]))
+    for row in _TABLE["reading"]
+]
+QUERIES: Final[tuple[Query, ...]] = tuple(
+    query for row in _TABLE["prometheus"] if (query := query_from(row, "", [])) is not None
+)
+Said = tuple[Sequence[str], Testimony]
+"""Names of which the first that is known is the host's, and what is said of that host."""
+_NAME: Final = re.compile(r"\{(\w+)\}")
+UNKNOWN_S: Final = inf
+"""Since when something is so, where the cluster does not say."""
+
+
+def reading(witness: str, fact: str, detail: str, for_s: float) -> Testimony | None:
+    """What a fact that a driver reads (`taint KEY` ...) testifies; None: nothing."""
+    for pattern, row in _READINGS:
+        if (match := pattern.match(fact)) is not None:
+            return worded(witness, row, {**match.groupdict(""), "detail": detail}, for_s)
+    return None
+
+
+def worded(witness: str, row: Query, words: Mapping[str, str], for_s: float) -> Testimony:
+    """A testimony in the words of a row, where `{name}` stands for `words[name]`, and within the
+    bounds of the wire.
+    """
+
+    def filled(template: str, most: int) -> str:
+        whole = _NAME.sub(lambda match: words.get(match[1], ""), template)
+        line = "".join(char if char.isprintable() else " " for char in whole)
+        return one_line(line, most).rstrip(" :;,")
+
+    code, text, device = filled(row.code, 32), filled(row.text, 200), filled(row.device, 32)
+    return Testimony(witness, row.weight, code, text, for_s=for_s, device=device)
