@@ -20,7 +20,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from lightkeeper.monitor.act.bundles import BundleDir, retention_of
-from lightkeeper.monitor.act.cluster import Cluster, ClusterSource, Source
+from lightkeeper.monitor.act.cluster import Cluster
 from lightkeeper.monitor.act.evictor import Evictors, Parties
 from lightkeeper.monitor.act.evidence import Evidence
 from lightkeeper.monitor.act.gate import Gate, Gatekeeper
@@ -323,11 +323,8 @@ def build(
     )
     for reconciler in reversed(reconcilers):
         stack.callback(reconciler.close)
-    sources: tuple[Source, ...] = (
-        *schedulers,
-        *_prometheus(options, rules, registry.run_age_s, stack),
-    )
-    cluster = Cluster([ClusterSource(each, registry, clock) for each in sources])
+    prometheus = _prometheus(options, rules, registry, stack)
+    cluster = Cluster((*schedulers, *prometheus), registry, clock)
     stack.callback(cluster.close)
     audit_log = _audit_log(options, stack)
     auditor = Auditor(audit_log)
@@ -369,15 +366,14 @@ def build(
 
 
 def _prometheus(
-    options: Options, rules: Rulebook, age_s: Callable[[], float], stack: ExitStack
-) -> Iterator[Prometheus]:
-    if options.prometheus is not None:
-        fetcher = Fetcher(None if options.ca_file is None else trust_also(options.ca_file))
-        stack.callback(fetcher.close)
-        yield Prometheus(
-            options.prometheus, fetcher, lambda: rules.current.policy.queries, age_s,
-            options.prometheus_auth,
-        )  # fmt: skip
+    options: Options, rules: Rulebook, registry: Registry, stack: ExitStack
+) -> tuple[Prometheus, ...]:
+    if options.prometheus is None:
+        return ()
+    fetcher = Fetcher(None if options.ca_file is None else trust_also(options.ca_file))
+    stack.callback(fetcher.close)
+    queries, url, auth = rules.queries, options.prometheus, options.prometheus_auth
+    return (Prometheus(url, fetcher, queries, registry.run_age_s, auth),)
 
 
 def _audit_log(options: Options, stack: ExitStack) -> LogFile | None:

@@ -9,22 +9,23 @@ conditions, annotations and drain reasons outlast a repair; only a host that is 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from math import isfinite
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec.structs import replace
 
 from lightkeeper.monitor.act.launches import Target
-from lightkeeper.monitor.act.schedulers.base import NotDone
+from lightkeeper.monitor.act.prometheus import Prometheus
+from lightkeeper.monitor.act.schedulers.base import NotDone, Scheduler
 from lightkeeper.monitor.act.targets import Registry
-from lightkeeper.monitor.act.testimonies import Said
 from lightkeeper.monitor.background import BackgroundWorker
 from lightkeeper.monitor.clock import Clock
 from lightkeeper.monitor.model.names import Host, one_line
 from lightkeeper.worker_server.wire import TESTIMONIES_MOST, Testimony, Weight
 
-TIMEOUT_S: Final = 10.0
+TIMEOUT_S: Final = 20.0
+"""Of a look: Kubernetes is asked for each node by name, 3 ms each."""
 _LOOKS_KEPT: Final = 3
 _SHARE: Final = 10.0
 _MOST: Final = 64
@@ -35,34 +36,24 @@ _ORDER: Final = (Weight.BROKEN, Weight.LEAVING, Weight.ENDED, Weight.SLOW, Weigh
 _BY_NODE: Final = ("node", "slurm_node")
 
 
-class Source(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def every_s(self) -> float: ...
-    def testimonies(self, hosts: Collection[Host], timeout_s: float) -> Iterable[Said]:
-        """Raises `NotDone` where not everything could be read; what came before counts."""
-
-
 class HostNames:
     """Finds hosts by their names: full, or short where one of the two names is short."""
 
     def __init__(self, targets: Iterable[Target]) -> None:
-        identities = [target.identity for target in targets]
-        self.hosts = {identity.host for identity in identities}
-        self._full: dict[str, Host] = {}
-        self._short: dict[str, Host | None] = {}
-        """None: several hosts have it."""
-        for identity in identities:
+        self.hosts: set[Host] = set()
+        self._by_short: dict[str, dict[str, Host]] = {}
+        for identity in (target.identity for target in targets):
+            self.hosts.add(identity.host)
             for name in filter(None, (*map(identity.place.get, _BY_NODE), identity.host)):
-                self._full[name.lower()] = identity.host
-                same = self._short.setdefault(_short(name), identity.host) == identity.host
-                self._short[_short(name)] = identity.host if same else None
+                self._by_short.setdefault(_short(name), {})[name.lower()] = identity.host
 
     def find(self, name: str) -> Host | None:
-        name = name.lower()
-        host = self._full.get(name) or (self._short.get(name) if "." not in name else None)
-        return host or self._full.get(_short(name))
+        """None: it is no host's, or several have it."""
+        full, short = name.lower(), _short(name)
+        hosts = self._by_short.get(short, {})
+        if full in hosts or full != short:
+            return hosts.get(full) or hosts.get(short)
+        return next(iter(hosts.values())) if len({*hosts.values()}) == 1 else None
 
 
 def _short(name: str) -> str:
@@ -74,7 +65,7 @@ def _short(name: str) -> str:
 class ClusterSource:
     """Looks at one source, again and again. Close it when done."""
 
-    def __init__(self, source: Source, registry: Registry, clock: Clock) -> None:
+    def __init__(self, source: Scheduler | Prometheus, registry: Registry, clock: Clock) -> None:
         self._source = source
         self._registry = registry
         self._clock = clock
@@ -84,16 +75,10 @@ class ClusterSource:
         """With the time of the look."""
         self._failures, self._failure = 0, ""
         self._every_s = source.every_s
-        self._worker = BackgroundWorker(f"cluster {source.name}", self.look, every_s=source.every_s)
-
-    def start(self) -> None:
-        self._worker.start()
-
-    def close(self) -> None:
-        self._worker.close()
+        self.worker = BackgroundWorker(f"cluster {source.name}", self.look, every_s=source.every_s)
 
     def troubles(self) -> Iterator[str]:
-        why = self._worker.crash or (self._failure if self._failures >= _TROUBLE_AFTER else None)
+        why = self.worker.crash or (self._failure if self._failures >= _TROUBLE_AFTER else None)
         if why is not None:
             yield f"{self._source.name} cannot be read for what it says of hosts: {why}"
 
@@ -143,14 +128,16 @@ class ClusterSource:
 class Cluster:
     """All sources together. Close it when done."""
 
-    def __init__(self, sources: Sequence[ClusterSource]) -> None:
-        self._sources = sources
-        for source in sources:
-            source.start()
+    def __init__(
+        self, sources: Iterable[Scheduler | Prometheus], registry: Registry, clock: Clock
+    ) -> None:
+        self._sources = [ClusterSource(source, registry, clock) for source in sources]
+        for each in self._sources:
+            each.worker.start()
 
     def close(self) -> None:
         for source in self._sources:
-            source.close()
+            source.worker.close()
 
     def troubles(self) -> Iterator[str]:
         for source in self._sources:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from math import inf
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from lightkeeper.monitor.model.names import one_line
 from lightkeeper.monitor.model.queries import Query, query_from
@@ -34,6 +35,14 @@ def reading(witness: str, fact: str, detail: str, for_s: float) -> Testimony | N
         if (match := pattern.match(fact)) is not None:
             return worded(witness, row, {**match.groupdict(""), "detail": detail}, for_s)
     return None
+
+
+def since(text: Any, now_s: float) -> float:
+    """Seconds since a time in ISO format; without a zone it is in this host's."""
+    try:
+        return max(0.001, now_s - datetime.fromisoformat(text).timestamp())
+    except (ValueError, TypeError, OverflowError):
+        return UNKNOWN_S
 
 
 def worded(witness: str, row: Query, words: Mapping[str, str], for_s: float) -> Testimony:

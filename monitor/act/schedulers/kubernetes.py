@@ -40,7 +40,7 @@ from lightkeeper.monitor.act.schedulers.base import (
     retrying,
     strangers,
 )
-from lightkeeper.monitor.act.testimonies import UNKNOWN_S, Said, reading
+from lightkeeper.monitor.act.testimonies import UNKNOWN_S, Said, reading, since
 from lightkeeper.monitor.background import in_thread
 from lightkeeper.monitor.model.names import GroupName, Host, one_line
 
@@ -323,7 +323,7 @@ def _at(body: Body, *path: str) -> Any:
     return value
 
 
-# What a node and a pod say, as facts that the table `cluster.toml` reads.
+# What a node or a pod says, as facts that the table `cluster.toml` reads.
 
 _MAINTENANCE: Final = "cloud.google.com/scheduled-maintenance-time"
 _SOON_S: Final = 3600.0
@@ -334,52 +334,33 @@ Fact = tuple[str, str, float]
 """What the table matches, a detail, and for how many seconds it is so."""
 
 
-def node_facts(node: Body, now_s: float) -> Iterator[Fact]:
-    for each in _at(node, "status", "conditions") or []:
-        detail = str(each.get("message") or each.get("reason") or "")
-        for_s = _since(each.get("lastTransitionTime"), now_s)
-        yield f"condition {each.get('type')}={each.get('status')}", detail, for_s
-    ours = hold_of(node).cordoned
-    for taint in _taints(node):
-        key = str(taint.get("key"))
-        if not (ours and key == _UNSCHEDULABLE):
-            yield f"taint {key}", str(taint.get("value") or ""), UNKNOWN_S
-    labels = _at(node, "metadata", "labels") or {}
+def facts(kind: str, body: Body, now_s: float) -> Iterator[Fact]:
+    """Everything about a node (`kind`: node) or a pod; our own cordon is left out."""
+    for each in _at(body, "status", "conditions") or []:
+        said, reason = str(each.get("message") or ""), each.get("reason")
+        words = f"{kind} condition {each.get('type')}={each.get('status')} {reason}"
+        yield words, said or str(reason), since(each.get("lastTransitionTime"), now_s)
+    for key in (str(taint.get("key")) for taint in _taints(body)):
+        if not (key == _UNSCHEDULABLE and hold_of(body).cordoned):
+            yield f"taint {key}", "", UNKNOWN_S
+    labels = _at(body, "metadata", "labels") or {}
     for key, value in labels.items():
         yield f"label {key}={value}", "", UNKNOWN_S
-    if (text := str(labels.get(_MAINTENANCE, ""))).isdecimal() and len(text) < 12:
-        soon = "soon" if int(text) - now_s < _SOON_S else "later"
-        yield (
-            f"maintenance {soon}",
-            f"{datetime.fromtimestamp(int(text), UTC):%F %T} UTC",
-            UNKNOWN_S,
-        )
-    yield from _sichek_facts(_at(node, "metadata", "annotations", _SICHEK))
+    with contextlib.suppress(ValueError, OverflowError):
+        at_s = int(labels.get(_MAINTENANCE, ""))
+        soon = "soon" if at_s - now_s < _SOON_S else "later"
+        yield f"maintenance {soon}", f"{datetime.fromtimestamp(at_s, UTC):%F %T} UTC", UNKNOWN_S
+    yield from _sichek_facts(_at(body, "metadata", "annotations", _SICHEK) or "{}")
 
 
-def _sichek_facts(text: Any) -> Iterator[Fact]:
+def _sichek_facts(text: str) -> Iterator[Fact]:
     """Of an annotation `{part: {level: [{error_name, device}]}}`."""
-    with contextlib.suppress(ValueError, TypeError, AttributeError, RecursionError):
-        for part, levels in json.loads(text or "{}").items():
-            for level, errors in ({} if part in _OF_THE_JOB else levels or {}).items():
-                for error in errors:
-                    detail = f"{error.get('error_name')} {error.get('device') or ''}"
-                    yield f"sichek {level}", f"{part}, {detail}", UNKNOWN_S
-
-
-def pod_facts(pod: Body, now_s: float) -> Iterator[Fact]:
-    for each in _at(pod, "status", "conditions") or []:
-        if each.get("type") == "DisruptionTarget" and each.get("status") == "True":
-            for_s = _since(each.get("lastTransitionTime"), now_s)
-            yield f"pod {each.get('reason')}", str(each.get("message") or ""), for_s
-
-
-def _since(text: Any, now_s: float) -> float:
-    """Seconds since a time of the API server."""
-    try:
-        return max(now_s - datetime.fromisoformat(text).timestamp(), 0.001)
-    except (ValueError, TypeError, OverflowError):
-        return UNKNOWN_S
+    with contextlib.suppress(ValueError, TypeError, AttributeError, LookupError, RecursionError):
+        parts = json.loads(text)
+        for part in sorted(parts.keys() - _OF_THE_JOB):
+            for level, error in ((n, e) for n, errors in parts[part].items() for e in errors):
+                detail = f"{part}, {error['error_name']} {error.get('device', '')}"
+                yield f"sichek {level}", detail, UNKNOWN_S
 
 
 # -- kube pods ---------------------------------------------------------------------------------
@@ -552,15 +533,6 @@ class KubeOptions:
     """Id of the Primus-SaFE monitor that is to report it, as NodeCondition `primus-safe.ID`."""
 
 
-_ONE_BY_ONE: Final = 64
-"""Up to so many nodes are asked for by name."""
-
-
-def _readings(names: Sequence[str], facts: Iterable[Fact]) -> Iterator[Said]:
-    said = (reading("Kubernetes", *fact) for fact in facts)
-    return ((names, each) for each in said if each is not None)
-
-
 class Kubernetes(Scheduler):
     name = "kubernetes"
 
@@ -589,45 +561,23 @@ class Kubernetes(Scheduler):
     def close(self) -> None:
         self._api.close()
 
-    def testimonies(self, hosts: Collection[Host], timeout_s: float) -> Iterable[Said]:
+    def testimonies(self, hosts: Collection[Host], timeout_s: float) -> Iterator[Said]:
         deadline, now_s = self._deadline(timeout_s), datetime.now(UTC).timestamp()
-        for node in run_within(lambda: self._nodes(hosts, deadline), timeout_s):
-            name = str(_at(node, "metadata", "name"))
-            yield from _readings((name,), node_facts(node, now_s))
-        of = {p.labels["pod_uid"]: p for p in self._everyone() if p.labels.get("pod_uid")}
-        for namespace in sorted(
-            {place.labels.get("namespace", "") for place in of.values()} - {""}
-        ):
-            path, left_s = _pods(namespace), deadline.left_s()
-            for pod in run_within(partial(self._all, path, deadline), left_s):
-                place = of.get(str(_at(pod, "metadata", "uid")))
-                if place is not None:
-                    yield from _readings((place.host,), pod_facts(pod, now_s))
+        asked: set[tuple[str, str]] = {(_NODES, host) for host in hosts}
+        for labels in (place.labels for place in self._everyone()):
+            if DNS.fullmatch(namespace := labels.get("namespace", "")):
+                asked.add((_pods(namespace), labels.get("pod", "")))
+        for path, name in sorted(asked):
+            for body in self._named(path, name, deadline) if DNS.fullmatch(name) else ():
+                kind, node = ("node", name) if path == _NODES else ("pod", pod_of("", body).node)
+                said = (reading("Kubernetes", *fact) for fact in facts(kind, body, now_s))
+                yield from (((node,), each) for each in said if each is not None)
 
-    def _nodes(self, hosts: Collection[Host], deadline: Deadline) -> Sequence[Body]:
-        """The nodes of these hosts; all nodes where there are many hosts."""
-        if len(hosts) > _ONE_BY_ONE:
-            return self._all(_NODES, deadline)
-        nodes = []
-        for host in filter(DNS.fullmatch, sorted(hosts)):
-            try:
-                nodes.append(self._api.ask("GET", f"{_NODES}/{host}", deadline))
-            except KubeError as exc:
-                if exc.status != 404:
-                    raise
-        return nodes
-
-    def _all(self, path: str, deadline: Deadline) -> Sequence[Body]:
-        """A list, page by page: a whole one may be 100 MB."""
-        items: list[Body] = []
-        more = ""
-        while True:
-            query = {"limit": "200"} | ({"continue": more} if more else {})
-            page = self._api.ask("GET", path, deadline, None, **query)
-            items += _items(page)
-            more = str(_at(page, "metadata", "continue") or "")
-            if not more:
-                return items
+    def _named(self, path: str, name: str, deadline: Deadline) -> Sequence[Body]:
+        """What has this name; nothing, if nothing has. By a list, which our role may ask for."""
+        selector = f"metadata.name={name}"
+        ask = partial(self._api.ask, "GET", path, deadline, fieldSelector=selector)
+        return _items(run_within(ask, deadline.left_s()))
 
     # -- nodes ---------------------------------------------------------------------------------
 

@@ -16,7 +16,6 @@ import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
@@ -36,7 +35,7 @@ from lightkeeper.monitor.act.schedulers.base import (
     refuse_shared_job,
     strangers,
 )
-from lightkeeper.monitor.act.testimonies import UNKNOWN_S, Said, reading
+from lightkeeper.monitor.act.testimonies import Said, reading, since
 from lightkeeper.monitor.model.names import GroupName, Host, one_line
 
 # -- slurm text --------------------------------------------------------------------------------
@@ -140,22 +139,13 @@ def _words(text: str) -> Mapping[str, str]:
     return fields
 
 
-OURS: Final = "lightkeeper["
-"""Begins the mark of every lightkeeper."""
-
-
-def node_said(line: str, now_s: float) -> Said | None:
-    """What a line `NAME|STATE|TIME|REASON` of sinfo testifies; None: nothing, or our own drain."""
-    name, state, since, reason = (*line.split("|", 3), "", "", "")[:4]
-    reason = "" if reason in ("none", "(null)") else reason
-    try:
-        for_s = now_s - datetime.fromisoformat(since).timestamp()
-    except (ValueError, OverflowError):
-        for_s = UNKNOWN_S
-    if reason.startswith(OURS):
-        return None
-    said = reading("Slurm", f"slurm {state}: {reason}", reason, for_s)
-    return None if said is None else ((name.strip(),), said)
+def node_said(line: str, now_s: float) -> Iterator[Said]:
+    """What a line `NAME|STATE|TIME|REASON` of sinfo testifies; no lightkeeper's own drain does."""
+    name, state, moment, reason = (*line.split("|", 3), "", "", "")[:4]
+    detail = "" if reason in ("none", "(null)") else reason
+    said = reading("Slurm", f"slurm {state}: {detail}", detail, since(moment, now_s))
+    if said is not None and not detail.startswith("lightkeeper["):
+        yield (name.strip(),), said
 
 
 # -- slurm -------------------------------------------------------------------------------------
@@ -326,8 +316,8 @@ class Slurm(Scheduler):
         ran = self._run(["sinfo", "-h", "-N", "-o", "%N|%T|%H|%E"], timeout_s)
         if ran.status != 0:
             raise NotDone(ran.said)
-        said = (node_said(line, time.time()) for line in ran.out.splitlines())
-        return filter(None, said)
+        for line in ran.out.splitlines():
+            yield from node_said(line, time.time())
 
     # -- nodes ---------------------------------------------------------------------------------
 
