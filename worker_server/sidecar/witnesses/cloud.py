@@ -124,8 +124,8 @@ def _azure(ask: Ask) -> Iterator[Notice]:
 def _testimony(code: str, what: str, moment: str) -> Testimony:
     when, weight = "", Weight.LEAVING
     if moment:
-        iso = moment[:1].isdigit() and "T" in moment
-        at = datetime.fromisoformat(moment) if iso else parsedate_to_datetime(moment)
+        parsed = datetime.fromisoformat if moment[4:5] == "-" else parsedate_to_datetime
+        at = parsed(moment)
         when = f" at {at.astimezone(UTC):%H:%M:%S} UTC"
         if at.timestamp() - time.time() > _SOON_S:
             when, weight = f" on {at.astimezone(UTC):%F} at{when[3:]}", Weight.CONTEXT
