@@ -183,7 +183,6 @@ KEY: Final = "lightkeeper.dev/quarantine"
 """Key of the annotation, the taint and the label; `kubectl get nodes -l` finds nodes by it."""
 TAINT: Final = {"key": KEY, "value": "true", "effect": "NoSchedule"}
 REASON_MAX_CHARS: Final = 400
-_UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
 _SENTINEL: Final = "quarantineHealthEvent"
 _BY_SENTINEL: Final = "NVSentinel holds it"
 _SENTINEL_LABEL: Final = ("k8saas.nvidia.com/cordon-by", "NVSentinel")
@@ -340,9 +339,10 @@ def facts(kind: str, body: Body, now_s: float) -> Iterator[Fact]:
         said, reason = str(each.get("message") or ""), each.get("reason")
         words = f"{kind} condition {each.get('type')}={each.get('status')} {reason}"
         yield words, said or str(reason), since(each.get("lastTransitionTime"), now_s)
-    for key in (str(taint.get("key")) for taint in _taints(body)):
-        if not (key == _UNSCHEDULABLE and hold_of(body).cordoned):
-            yield f"taint {key}", "", UNKNOWN_S
+    for taint in _taints(body):
+        yield f"taint {taint.get('key')}", "", UNKNOWN_S
+    if _is_unschedulable(body) and not hold_of(body).cordoned:
+        yield "cordoned", "", UNKNOWN_S
     labels = _at(body, "metadata", "labels") or {}
     for key, value in labels.items():
         yield f"label {key}={value}", "", UNKNOWN_S
@@ -563,11 +563,11 @@ class Kubernetes(Scheduler):
 
     def testimonies(self, hosts: Collection[Host], timeout_s: float) -> Iterator[Said]:
         deadline, now_s = self._deadline(timeout_s), datetime.now(UTC).timestamp()
-        asked: set[tuple[str, str]] = {(_NODES, host) for host in hosts}
+        asked = dict.fromkeys((_NODES, str(host)) for host in sorted(hosts))
         for labels in (place.labels for place in self._everyone()):
             if DNS.fullmatch(namespace := labels.get("namespace", "")):
-                asked.add((_pods(namespace), labels.get("pod", "")))
-        for path, name in sorted(asked):
+                asked[_pods(namespace), labels.get("pod", "")] = None
+        for path, name in asked:
             for body in self._named(path, name, deadline) if DNS.fullmatch(name) else ():
                 kind, node = ("node", name) if path == _NODES else ("pod", pod_of("", body).node)
                 said = (reading("Kubernetes", *fact) for fact in facts(kind, body, now_s))

@@ -24,10 +24,10 @@ def condition(kind, status="True", reason="Because", message="why"):
             "lastTransitionTime": BEFORE}  # fmt: skip
 
 
-def node(*conditions, taints=(), labels=None, **annotations):
+def node(*conditions, taints=(), labels=None, cordoned=False, **annotations):
     return {
         "metadata": {"labels": labels or {}, "annotations": annotations},
-        "spec": {"taints": list(taints)},
+        "spec": {"taints": list(taints), "unschedulable": cordoned},
         "status": {"conditions": list(conditions)},
     }
 
@@ -97,10 +97,11 @@ GKE = "cloud.google.com/scheduled-maintenance-time"
         (taint("node.kubernetes.io/out-of-service"),
          [(L, "out-of-service", "the node is out of service")]),
         (taint("nvidia.com/gpu"), []),
-        (node(taints=[UNSCHEDULABLE]), [(L, "cordoned", "somebody has cordoned the node")]),
-        (node(taints=[UNSCHEDULABLE, {"key": KEY}],
+        (node(taints=[UNSCHEDULABLE], cordoned=True),
+         [(L, "cordoned", "somebody has cordoned the node")]),
+        (node(taints=[UNSCHEDULABLE, {"key": KEY}], cordoned=True,
               **{KEY: json.dumps({"cordoned": True, "by": {"a1b2c3": {}}})}), []),
-        (node(taints=[UNSCHEDULABLE, {"key": KEY}],
+        (node(taints=[UNSCHEDULABLE, {"key": KEY}], cordoned=True,
               **{KEY: json.dumps({"cordoned": False, "by": {"a1b2c3": {}}})}),
          [(L, "cordoned", "somebody has cordoned the node")]),
         (node(labels={f"{HYPERPOD}node-health-status": "Schedulable"}), []),
