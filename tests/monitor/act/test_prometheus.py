@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import time
 from contextlib import closing
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -15,40 +13,11 @@ from lightkeeper.monitor.act.schedulers.base import NotDone
 from lightkeeper.monitor.act.testimonies import QUERIES
 from lightkeeper.monitor.model.queries import Query
 from lightkeeper.worker_server.wire import Weight
-from tests.http_server import FakeServer, Hang
+from tests.monitor.act.fake_prometheus import FakePrometheus, row
 
 pytestmark = pytest.mark.integration  # servers on loopback, real deadlines
 OWN = Query("own", "own_metric > 0", Weight.SLOW, "{device} is bad: {value}", "{device}")
 SECRET = "Bearer s3cr3t"
-
-
-class FakePrometheus(FakeServer):
-    """Answers queries by what they contain."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.series: dict[str, list] = {}
-        self.raw: dict[str, tuple[int, bytes]] = {}
-        """Given instead: status and body."""
-        self.asked: list[str] = []
-        self.authorization: set[str | None] = set()
-        self.hanging = False
-
-    def serve(self, handler, method, path, body):
-        parts = urlsplit(path)
-        assert (method, parts.path) == ("GET", "/prom/api/v1/query")
-        (query,) = parse_qs(parts.query)["query"]
-        self.asked.append(query)
-        self.authorization.add(handler.headers.get("Authorization"))
-        if self.hanging:
-            raise Hang
-        for words, (status, raw) in self.raw.items():
-            if words in query:
-                where = {"Location": f"{self.url}/elsewhere"} if status == 302 else {}
-                return handler.reply(status, "application/json", raw, **where)
-        result = next((rows for words, rows in self.series.items() if words in query), [])
-        answer = {"status": "success", "data": {"resultType": "vector", "result": result}}
-        return handler.reply(200, "application/json", json.dumps(answer).encode())
 
 
 @pytest.fixture
@@ -74,10 +43,6 @@ def ask(server):
 
     yield asked
     fetcher.close()
-
-
-def row(value: object = "1", **labels: str):
-    return {"metric": labels, "value": [1796000000.5, value]}
 
 
 def words(said):

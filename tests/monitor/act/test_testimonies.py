@@ -12,7 +12,7 @@ from lightkeeper.monitor.act.schedulers.slurm import node_said
 from lightkeeper.monitor.act.testimonies import QUERIES, UNKNOWN_S, reading
 from lightkeeper.monitor.model.queries import Query
 from lightkeeper.worker_server.wire import Weight
-from tests.monitor.act.prometheus_rows import shipped
+from tests.monitor.act.fake_prometheus import shipped
 
 BEFORE = "2026-11-29T23:53:20Z"
 NOW_S = datetime.fromisoformat(BEFORE).timestamp() + 400.0
