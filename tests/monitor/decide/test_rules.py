@@ -58,6 +58,13 @@ def test_the_windows_of_the_example_are_windows() -> None:
     assert [window.name for window in rules.policy.windows] == ["storage upgrades", "power test"]
 
 
+def test_the_row_of_prometheus_of_the_example_is_one() -> None:
+    text = policy_example.PATH.read_text(encoding="utf-8")
+    lines = text[text.index("# [[prometheus]]") :].partition("\n\n")[0].split("\n")
+    (query,) = read("\n".join(line.removeprefix("# ") for line in lines)).policy.queries
+    assert (query.code, query.weight, query.host) == ("fan-stopped", Weight.SLOW, "node")
+
+
 def test_one_action_holds_for_all_severities_and_a_table_for_some() -> None:
     policy = read("""
         [actions]

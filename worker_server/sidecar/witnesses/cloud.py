@@ -1,4 +1,4 @@
-"""What the cloud tells its machine: that it is taken back, maintained or restarted.
+"""What the cloud announces to its machine: that it is taken back, maintained or restarted.
 
 The notices of AWS, GCP and Azure are at a link-local address that needs no credentials. It may be
 closed to containers; on a machine of one's own nobody answers there.
