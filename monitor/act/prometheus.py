@@ -19,8 +19,6 @@ from lightkeeper.monitor.model.queries import Query
 ANSWER_MAX_BYTES: Final = 8 * 1024 * 1024
 _SERIES_MOST: Final = 10_000
 """Of one answer; eight GPUs of a thousand hosts fit."""
-_LEAST_S: Final = 60.0
-"""Exporters are read every 15 to 30 s, and an increase needs two samples."""
 _LONGEST_S: Final = 15 * 86_400.0
 """Prometheus keeps 15 days by default."""
 _LABELS: Final = ("Hostname", "hostname", "nodename", "node", "kubernetes_node", "host", "instance")
@@ -56,13 +54,13 @@ class Prometheus:
 
     def __init__(
         self, url: str, fetcher: Fetcher, queries: Callable[[], Sequence[Query]],
-        age_s: Callable[[], float], authorization: str | None = None, *, least_s: float = _LEAST_S,
+        age_s: Callable[[], float], authorization: str | None = None,
     ) -> None:  # fmt: skip
-        """`queries`: those of the policy; `age_s`: of the run, taken for at least `least_s`."""
+        """`queries`: those of the policy; `age_s`: of the run, in seconds."""
         self._url = url.rstrip("/")
         self._fetcher = fetcher
         self._queries = queries
-        self._age_s, self._least_s = age_s, least_s
+        self._age_s = age_s
         self._headers = {} if authorization is None else {"Authorization": authorization}
 
     def testimonies(self, _hosts: Collection[Host], timeout_s: float) -> Iterator[Said]:
@@ -92,7 +90,7 @@ class Prometheus:
             _RefusedError: another query may work.
             NotDone: Prometheus does not answer.
         """
-        age_s = min(max(self._age_s(), self._least_s), _LONGEST_S)
+        age_s = min(max(self._age_s(), 1.0), _LONGEST_S)
         text = query.query.replace("$run", f"{age_s:.0f}s")
         text = text.replace("$window", f"{min(age_s, 3600.0):.0f}s")
         url = f"{self._url}/api/v1/query?{urlencode({'query': text})}"

@@ -15,10 +15,12 @@ from lightkeeper.monitor.model.queries import Query, query_from
 from lightkeeper.worker_server.wire import Testimony, Weight
 
 _TABLE: Final = tomllib.loads(Path(__file__).with_name("cluster.toml").read_text(encoding="utf-8"))
-_READINGS: Final = [
-    (re.compile(row["match"]), Query(row["code"], "", Weight(row["weight"]), row["text"]))
-    for row in _TABLE["reading"]
-]
+_READINGS: Final[dict[str, list[tuple[re.Pattern[str], Query]]]] = {}
+"""By the first word of a fact."""
+for _row in _TABLE["reading"]:
+    _words = Query(_row["code"], "", Weight(_row["weight"]), _row["text"])
+    _rows = _READINGS.setdefault(_row["match"].partition(" ")[0], [])
+    _rows.append((re.compile(_row["match"]), _words))
 QUERIES: Final[tuple[Query, ...]] = tuple(
     query for row in _TABLE["prometheus"] if (query := query_from(row, "", [])) is not None
 )
@@ -31,7 +33,7 @@ UNKNOWN_S: Final = inf
 
 def reading(witness: str, fact: str, detail: str, for_s: float) -> Testimony | None:
     """What a fact that a driver reads (`taint KEY` ...) testifies; None: nothing."""
-    for pattern, row in _READINGS:
+    for pattern, row in _READINGS.get(fact.partition(" ")[0], ()):
         if (match := pattern.match(fact)) is not None:
             return worded(witness, row, {**match.groupdict(""), "detail": detail}, for_s)
     return None

@@ -57,7 +57,7 @@ def test_every_query_is_taken_and_only_what_is_new_since_the_run_began_is_said()
     own = (Query("up", "up == 0", text="nobody"), Query("bad-query", "sum(", text="x"))
     with closing(Exporter()) as exporter, prometheus(CONFIG.format(address=exporter.address)) as up:
         fetcher = Fetcher()
-        source = Prometheus(up.url, fetcher, lambda: own, lambda: 0.0, least_s=5.0)
+        source = Prometheus(up.url, fetcher, lambda: own, lambda: 5.0)
 
         def said() -> set[str]:
             texts, refused = set(), ""

@@ -152,7 +152,7 @@ def test_a_service_that_hangs_costs_a_second_and_is_asked_again():
         server.hanging = False
         assert looker.look((), 1000.0) == []
         server.hanging = True
-        with pytest.raises(CannotReadError, match="does not answer: timed out"):
+        with pytest.raises(CannotReadError, match="the metadata service does not answer"):
             looker.look((), 1005.0)
         server.hanging = False
         assert looker.look((), 1010.0) == []
@@ -186,5 +186,5 @@ def test_a_redirect_is_not_followed_and_a_flood_is_cut():
         assert len(said) == 8
         assert all(len(each.text) <= 200 and each.text.isprintable() for each in said)
         server.status = 302
-        with pytest.raises(CannotReadError, match="it answers 302"):
+        with pytest.raises(CannotReadError, match="the metadata service does not answer"):
             looker.look((), 10.0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -50,21 +51,17 @@ class CloudNotices:
     def look(self, _ranks: Collection[int], now_s: float) -> Sequence[Testimony]:
         if now_s < self._again_s:
             raise CannotReadError("no metadata service")
-        why: Exception | None = None
         for cloud in (self._mine,) if self._mine else self._clouds:
             address, read = cloud
-            try:
+            with suppress(*_UNUSABLE):
                 notices = islice(read(partial(_ask, address)), _EVENTS_MOST)
                 testimonies = [_testimony(*notice) for notice in notices]
-            except _UNUSABLE as exc:
-                why = exc
-            else:
                 self._mine = cloud
                 return testimonies
         if self._mine is None:
             self._again_s = now_s + _AGAIN_S
             raise CannotReadError("no metadata service")
-        raise CannotReadError(f"the metadata service does not answer: {why}"[:200])
+        raise CannotReadError("the metadata service does not answer, or answers nonsense")
 
 
 def _ask(address: str, path: str, headers: Mapping[str, str], method: str = "GET") -> str:
