@@ -168,6 +168,10 @@ def test_a_pod_testifies(reason, expected):
          [(B, "health-check", "NHC: check_hw_ib: no port")]),
         ("n1|inval|T|gres/gpu count reported lower than configured (7 < 8)",
          [(B, "health-check", "gres/gpu count reported lower than configured (7 < 8)")]),
+        # as slurmctld 22.05 writes them
+        ("n1|fail|T|disk", [(B, "failing", "the node is expected to fail: disk")]),
+        ("n1|reboot|T|Reboot ASAP", [(L, "reboot", "the node is to be rebooted: Reboot ASAP")]),
+        ("n1|unknown|Unknown|none", []),
         ("n1|failing|T|disk", [(B, "failing", "the node is expected to fail: disk")]),
         ("n1|maint|Unknown|none", [(L, "maintenance", "the node is under maintenance")]),
         ("n1|allocated$|Unknown|none", [(L, "maintenance", "the node is under maintenance")]),
