@@ -102,11 +102,13 @@ class ClusterSource:
         except NotDone as exc:
             failure = one_line(exc)
         self._failures, self._failure = (self._failures + 1 if failure else 0), failure
-        kept = {key: row for key, row in self._said.items() if failure and key[0] in names.hosts}
+        first_s = now_s - _LOOKS_KEPT * self._every_s if failure else now_s
+        kept = {key: row for key, row in self._said.items()
+                if row[1] >= first_s and key[0] in names.hosts}  # fmt: skip
         fresh = {key: (self._dated(key, row, now_s), now_s) for key, row in said.items()}
         self._said = kept | fresh
         self._since_s = {key: self._since_s[key] for key in self._said}
-        self._looked = names.hosts
+        self._looked = self._looked & names.hosts if failure else names.hosts
         self._every_s = max(self._source.every_s, _SHARE * (self._clock.now_s() - now_s))
         return self._every_s
 

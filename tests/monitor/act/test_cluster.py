@@ -198,6 +198,23 @@ def test_what_is_no_longer_said_is_gone_but_a_failed_look_proves_nothing(world):
     assert [row[0] for row in look(looker, world)] == ["node2"]
 
 
+def test_a_source_that_always_fails_and_always_says_something_else_fills_nothing(world):
+    script = Script(fails="away")
+    looker = source(script, world)
+    for n in range(50):
+        script.says = [(("node1",), dated(0.0, code=f"code-{n}"))]
+        look(looker, world)
+    assert len(looker._said) == len(looker._since_s) == 4
+
+
+def test_a_first_look_that_failed_has_seen_nobody(world):
+    script = Script(fails="away")
+    looker = source(script, world)
+    look(looker, world)
+    script.says, script.fails = [(("node1",), dated(UNKNOWN_S))], ""
+    assert look(looker, world)[0][1] is Weight.CONTEXT
+
+
 def test_a_second_failure_in_a_row_is_told(world):
     script = Script(fails="the API server answers 403: nodes is\nforbidden")
     looker = source(script, world)
