@@ -20,6 +20,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from lightkeeper.monitor.act.bundles import BundleDir, retention_of
+from lightkeeper.monitor.act.cluster import Cluster
 from lightkeeper.monitor.act.evictor import Evictors, Parties
 from lightkeeper.monitor.act.evidence import Evidence
 from lightkeeper.monitor.act.gate import Gate, Gatekeeper
@@ -28,6 +29,7 @@ from lightkeeper.monitor.act.lighthouse import Lighthouse
 from lightkeeper.monitor.act.notices import Sink
 from lightkeeper.monitor.act.notify import Notifier
 from lightkeeper.monitor.act.poller import Poller
+from lightkeeper.monitor.act.prometheus import Prometheus
 from lightkeeper.monitor.act.quarantine import PauseSwitch, Quarantine
 from lightkeeper.monitor.act.release import Releaser
 from lightkeeper.monitor.act.schedulers.base import Place
@@ -142,6 +144,10 @@ class Options:
     """Limits on the series of `/metrics`."""
     gate: str | None = None
     """Admin port of the gate in front of the Lighthouse; None: there is none."""
+    prometheus: str | None = None
+    """URL of a Prometheus that is asked what it knows of hosts; None: none is."""
+    prometheus_auth: str | None = field(default=None, repr=False)
+    """The Authorization header for it."""
 
     @property
     def tokens(self) -> Tokens:
@@ -317,6 +323,9 @@ def build(
     )
     for reconciler in reversed(reconcilers):
         stack.callback(reconciler.close)
+    prometheus = _prometheus(options, rules, registry, stack)
+    cluster = Cluster((*schedulers, *prometheus), registry, clock)
+    stack.callback(cluster.close)
     audit_log = _audit_log(options, stack)
     auditor = Auditor(audit_log)
     quarantine.on_event, rules.on_reload = auditor.quarantined, auditor.reloaded
@@ -342,6 +351,7 @@ def build(
         lease=lease,
         gatekeeper=gatekeeper,
         schedulers=reconcilers,
+        cluster=cluster,
         begin=leader_components(
             options,
             store=store,
@@ -353,6 +363,17 @@ def build(
             stack=stack,
         ),
     )
+
+
+def _prometheus(
+    options: Options, rules: Rulebook, registry: Registry, stack: ExitStack
+) -> tuple[Prometheus, ...]:
+    if options.prometheus is None:
+        return ()
+    fetcher = Fetcher(None if options.ca_file is None else trust_also(options.ca_file))
+    stack.callback(fetcher.close)
+    queries, url, auth = rules.queries, options.prometheus, options.prometheus_auth
+    return (Prometheus(url, fetcher, queries, registry.run_age_s, auth),)
 
 
 def _audit_log(options: Options, stack: ExitStack) -> LogFile | None:

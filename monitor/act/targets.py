@@ -490,6 +490,10 @@ class Registry:
         """The run of the ranks that are registered now; the last one, if there are none."""
         return self._run
 
+    def run_age_s(self) -> float:
+        """How long ago the run began; 0: there is none."""
+        return 0.0 if self._run is None else max(0.0, self._clock.now_s() - self._run.began_s)
+
     def _put(self, target: Target) -> None:
         rank, identity = target.rank, target.identity
         if (old := self._targets.get(rank)) is not None:

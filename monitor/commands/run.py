@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final
@@ -28,6 +29,7 @@ from lightkeeper.monitor.commands.command import (
 from lightkeeper.monitor.commands.options import (
     make_token,
     read_group_tokens,
+    read_secret,
     threshold,
     thresholds,
     token_file,
@@ -149,6 +151,13 @@ _series_options: Final = gathered(
 @option("--gate", type=lambda url: web_url("--gate", url), metavar="URL", envvar="LIGHTKEEPER_GATE",
         help="admin port of `lightkeeper gate`, where one stands in front of the Lighthouse: it "
         "refuses groups that were evicted or quarantined")  # fmt: skip
+@option("--prometheus", type=lambda url: web_url("--prometheus", url), metavar="URL",
+        envvar="LIGHTKEEPER_PROMETHEUS",
+        help="ask this Prometheus, too, what is wrong with the ranks' hosts")  # fmt: skip
+@gathered("prometheus_auth", partial(read_secret, "LIGHTKEEPER_PROMETHEUS_AUTH"), option(
+    "--prometheus-auth-file", "path", type=FILE, metavar="FILE",
+    help="holds the Authorization header for it, such as 'Bearer TOKEN' (default: the file named "
+    "by LIGHTKEEPER_PROMETHEUS_AUTH_FILE, or LIGHTKEEPER_PROMETHEUS_AUTH)"))  # fmt: skip
 @option("--bind", metavar="HOST:PORT", default=f"127.0.0.1:{home.DEFAULT_PORT}",
         help="where to serve; any other host than loopback needs a token")  # fmt: skip
 @option("--store", type=_place, metavar="PATH|URL", envvar="LIGHTKEEPER_STORE",

@@ -13,7 +13,10 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec import to_builtins
+
 from lightkeeper.monitor.model.config import ConfigError, KeeperConfig
+from lightkeeper.monitor.model.queries import QUERIES_MOST, Query, query_from
 from lightkeeper.monitor.model.verdict import FAULTS, Kind, Severity
 
 # -- windows -----------------------------------------------------------------------------------
@@ -111,6 +114,8 @@ class Policy:
         default_factory=lambda: {kind: _GRACE_S.get(kind, 1.0) for kind in FAULTS}
     )
     """Between SIGTERM and SIGKILL of an eviction, for every kind."""
+    queries: tuple[Query, ...] = ()
+    """Asked of Prometheus, besides the shipped ones or in place of those with the same code."""
 
     def action(self, kind: Kind, severity: Severity) -> PolicyAction:
         return self.actions[kind, severity]
@@ -281,7 +286,9 @@ def suggestion(name: str, names: tuple[str, ...]) -> str:
 #
 # All problems are reported at once, one a line: where, what it is, what was expected.
 
-_TABLES: Final = ("policy", "actions", "grace", "guards", "thresholds", "maintenance")
+_TABLES: Final = (
+    "policy", "actions", "grace", "guards", "thresholds", "maintenance", "prometheus",
+)  # fmt: skip
 _OPTIONS: Final = {"guards": GUARDS, "thresholds": THRESHOLDS}
 _MODES: Final = ("act", "observe")
 
@@ -321,6 +328,7 @@ def policy_from(data: Mapping[str, Any]) -> PolicyFile:
     actions = {**DEFAULT.actions, **_actions(_table(data, "actions", problems), problems)}
     grace_s = {**DEFAULT.grace_s, **_grace(_table(data, "grace", problems), problems)}
     windows = _windows(data.get("maintenance", []), problems)
+    queries = _queries(data.get("prometheus", []), problems)
     if not problems:
         try:
             KeeperConfig.from_options(options)
@@ -328,7 +336,7 @@ def policy_from(data: Mapping[str, Any]) -> PolicyFile:
             problems.append(str(exc))
     if problems:
         raise PolicyError(tuple(problems))
-    return PolicyFile(Policy(actions, windows, grace_s), options)
+    return PolicyFile(Policy(actions, windows, grace_s, queries), options)
 
 
 def policy_to_json(policy: Policy) -> dict[str, Any]:
@@ -340,6 +348,7 @@ def policy_to_json(policy: Policy) -> dict[str, Any]:
         },
         "grace": {str(kind): policy.grace_s[kind] for kind in FAULTS},
         "maintenance": [window_to_json(window) for window in policy.windows],
+        "prometheus": to_builtins(policy.queries),
     }
 
 
@@ -439,6 +448,14 @@ def _windows(tables: Any, problems: list[str]) -> tuple[Window, ...]:
     return tuple(windows)
 
 
+def _queries(tables: Any, problems: list[str]) -> tuple[Query, ...]:
+    if not isinstance(tables, list | tuple) or len(tables) > QUERIES_MOST:
+        problems.append(f"prometheus: expected at most {QUERIES_MOST} tables [[prometheus]]")
+        return ()
+    rows = (query_from(row, f"prometheus {n}", problems) for n, row in enumerate(tables, 1))
+    return tuple(row for row in rows if row is not None)
+
+
 # -- effective ---------------------------------------------------------------------------------
 
 
@@ -483,6 +500,8 @@ def _flat(effective: Effective) -> dict[str, Any]:
     flat |= {f"grace.{kind}": seconds for kind, seconds in rules["grace"].items()}
     for number, window in enumerate(rules["maintenance"], 1):
         flat[f"maintenance.{window.get('name') or number}"] = window
+    for number, row in enumerate(rules["prometheus"], 1):
+        flat[f"prometheus.{number}"] = row
     for option in fields(KeeperConfig):
         flat[option.name] = getattr(effective.config, option.name)
         if option.name in effective.waiting:

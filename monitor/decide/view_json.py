@@ -59,6 +59,7 @@ def effective_to_json(effective: Effective, now_s: float) -> dict[str, Any]:
         "guards": {name: _option(effective, name) for name in GUARDS},
         "thresholds": {name: _option(effective, name) for name in THRESHOLDS},
         "maintenance": rules["maintenance"],
+        "prometheus": rules["prometheus"],
         "maintenance_now": _open_window(effective, now_s),
         "after_restart": dict(effective.waiting),
     }

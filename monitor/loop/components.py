@@ -16,6 +16,7 @@ from typing import Final
 
 from prometheus_client import Counter
 
+from lightkeeper.monitor.act.cluster import Cluster
 from lightkeeper.monitor.act.evictor import Evictors
 from lightkeeper.monitor.act.evidence import Evidence
 from lightkeeper.monitor.act.gate import Gatekeeper
@@ -171,6 +172,8 @@ class Components:
     targets_file: TargetsFile | None = None
     gatekeeper: Gatekeeper | None = None
     schedulers: tuple[CordonReconciler, ...] = ()
+    cluster: Cluster | None = None
+    """None: nobody is asked what is known of hosts."""
 
 
 # -- observe mode ------------------------------------------------------------------------------
@@ -204,6 +207,7 @@ def troubles(
     several = (
         components.clock, components.registry, components.evidence, leader.notify, leader.journal,
         components.rulebook, components.gatekeeper, *components.schedulers, components.auditor,
+        components.cluster,
     )  # fmt: skip
     for part in several:
         if part is not None:

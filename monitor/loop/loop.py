@@ -152,6 +152,7 @@ class Observing:
             pause=components.pause.current(),
             run=run,
             gate_up=keeper is not None and keeper.up,
+            cluster={} if components.cluster is None else components.cluster.current(now_s),
         )
 
     def _born(self, rank: RankName) -> float | None:

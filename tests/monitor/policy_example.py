@@ -42,6 +42,19 @@ mode = "act"
 [actions]
 """
 TAIL = """\
+# What a Prometheus (--prometheus URL) is asked about hosts, besides the rows of
+# monitor/act/cluster.toml. A row with the code of such a row replaces it; an empty query silences
+# it. $run is the age of the run, $window the same up to an hour: let a query see only what is new
+# in this run. Texts may name labels, and the {value}. As many as you like.
+#
+# [[prometheus]]
+# code = "fan-stopped"
+# query = 'ipmi_fan_speed_rpm == 0 unless ipmi_fan_speed_rpm offset $run == 0'
+# weight = "slow"      # broken, leaving, slow or context
+# text = "fan {name} stands still"
+# device = "fan {name}"
+# host = "node"        # label with the host's name; without it, the usual ones are tried
+
 # Times, in UTC, in which nobody is evicted but by hand: two times of the day, on some days of the
 # week (all, when none are named; the day on which it begins), or two dates. As many as you like.
 #

@@ -115,9 +115,9 @@ CLIENTS = {
 }  # fmt: skip
 SENDS = {
     "worker_server/doctor.py", "worker_server/sidecar/serve.py", "monitor/commands/ask.py",
-    "monitor/act/http.py", "monitor/act/notices.py",
+    "monitor/act/http.py", "monitor/act/notices.py", "monitor/act/prometheus.py",
 }  # fmt: skip
-"""Files that set an Authorization header; of notices it is a receiver's own."""
+"""Files that set an Authorization header; notices and Prometheus have their own."""
 
 
 def _files(*words: str) -> Iterator[tuple[str, ast.Module]]:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from lightkeeper.monitor.act.testimonies import Said
 from lightkeeper.monitor.background import backoff_s
 from lightkeeper.monitor.model.names import (
     GroupName,
@@ -254,6 +255,8 @@ class Scheduler(ABC):
 
     name: str
     """For people, logs and metrics, such as `slurm`; holds no secret."""
+    every_s = 15.0
+    """Between two looks at its hosts."""
 
     def __init__(self, everyone: Everyone, owner: Owner) -> None:
         """`owner` names the quarantine list whose marks are ours."""
@@ -300,6 +303,14 @@ class Scheduler(ABC):
         except Exception:  # noqa: BLE001 - whatever it is, what is ours is not known
             return None
         return None if hosts is None else tuple(sorted(set(hosts)))
+
+    def testimonies(self, _hosts: Collection[Host], _timeout_s: float) -> Iterable[Said]:
+        """What it says of hosts, ours among them; our own cordons are left out.
+
+        Raises:
+            NotDone: not all of it can be read; what came before counts.
+        """
+        return ()
 
     @abstractmethod
     def checks(self, timeout_s: float) -> Sequence[Check]:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlencode
 
@@ -39,6 +40,7 @@ from lightkeeper.monitor.act.schedulers.base import (
     retrying,
     strangers,
 )
+from lightkeeper.monitor.act.testimonies import UNKNOWN_S, Said, reading, since
 from lightkeeper.monitor.background import in_thread
 from lightkeeper.monitor.model.names import GroupName, Host, one_line
 
@@ -320,6 +322,47 @@ def _at(body: Body, *path: str) -> Any:
     return value
 
 
+# What a node or a pod says, as facts that the table `cluster.toml` reads.
+
+_MAINTENANCE: Final = "cloud.google.com/scheduled-maintenance-time"
+_SOON_S: Final = 3600.0
+_SICHEK: Final = "scitix.ai/sichek"
+_OF_THE_JOB: Final = ("nccl", "hang")
+"""What sichek says of the job, not of its host."""
+Fact = tuple[str, str, float]
+"""What the table matches, a detail, and for how many seconds it is so."""
+
+
+def facts(kind: str, body: Body, now_s: float) -> Iterator[Fact]:
+    """Everything about a node (`kind`: node) or a pod; our own cordon is left out."""
+    for each in _at(body, "status", "conditions") or []:
+        said, reason = str(each.get("message") or ""), each.get("reason")
+        words = f"{kind} condition {each.get('type')}={each.get('status')} {reason}"
+        yield words, said or str(reason), since(each.get("lastTransitionTime"), now_s)
+    for taint in _taints(body):
+        yield f"taint {taint.get('key')}", "", UNKNOWN_S
+    if _is_unschedulable(body) and not hold_of(body).cordoned:
+        yield "cordoned", "", UNKNOWN_S
+    labels = _at(body, "metadata", "labels") or {}
+    for key, value in labels.items():
+        yield f"label {key}={value}", "", UNKNOWN_S
+    with contextlib.suppress(ValueError, OverflowError):
+        at_s = int(labels.get(_MAINTENANCE, ""))
+        soon = "soon" if at_s - now_s < _SOON_S else "later"
+        yield f"maintenance {soon}", f"{datetime.fromtimestamp(at_s, UTC):%F %T} UTC", UNKNOWN_S
+    yield from _sichek_facts(_at(body, "metadata", "annotations", _SICHEK) or "{}")
+
+
+def _sichek_facts(text: str) -> Iterator[Fact]:
+    """Of an annotation `{part: {level: [{error_name, device}]}}`."""
+    with contextlib.suppress(ValueError, TypeError, AttributeError, LookupError, RecursionError):
+        parts = json.loads(text)
+        for part in sorted(parts.keys() - _OF_THE_JOB):
+            for level, error in ((n, e) for n, errors in parts[part].items() for e in errors):
+                detail = f"{part}, {error['error_name']} {error.get('device', '')}"
+                yield f"sichek {level}", detail, UNKNOWN_S
+
+
 # -- kube pods ---------------------------------------------------------------------------------
 
 DNS: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
@@ -517,6 +560,24 @@ class Kubernetes(Scheduler):
 
     def close(self) -> None:
         self._api.close()
+
+    def testimonies(self, hosts: Collection[Host], timeout_s: float) -> Iterator[Said]:
+        deadline, now_s = self._deadline(timeout_s), datetime.now(UTC).timestamp()
+        asked = dict.fromkeys((_NODES, str(host)) for host in sorted(hosts))
+        for labels in (place.labels for place in self._everyone()):
+            if DNS.fullmatch(namespace := labels.get("namespace", "")):
+                asked[_pods(namespace), labels.get("pod", "")] = None
+        for path, name in asked:
+            for body in self._named(path, name, deadline) if DNS.fullmatch(name) else ():
+                kind, node = ("node", name) if path == _NODES else ("pod", pod_of("", body).node)
+                said = (reading("Kubernetes", *fact) for fact in facts(kind, body, now_s))
+                yield from (((node,), each) for each in said if each is not None)
+
+    def _named(self, path: str, name: str, deadline: Deadline) -> Sequence[Body]:
+        """What has this name; nothing, if nothing has. By a list, which our role may ask for."""
+        selector = f"metadata.name={name}"
+        ask = partial(self._api.ask, "GET", path, deadline, fieldSelector=selector)
+        return _items(run_within(ask, deadline.left_s()))
 
     # -- nodes ---------------------------------------------------------------------------------
 

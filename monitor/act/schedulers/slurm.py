@@ -13,7 +13,8 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
@@ -34,6 +35,7 @@ from lightkeeper.monitor.act.schedulers.base import (
     refuse_shared_job,
     strangers,
 )
+from lightkeeper.monitor.act.testimonies import Said, reading, since
 from lightkeeper.monitor.model.names import GroupName, Host, one_line
 
 # -- slurm text --------------------------------------------------------------------------------
@@ -135,6 +137,15 @@ def _words(text: str) -> Mapping[str, str]:
         if equals:
             fields.setdefault(key, value)
     return fields
+
+
+def node_said(line: str, now_s: float) -> Iterator[Said]:
+    """What a line `NAME|STATE|TIME|REASON` of sinfo testifies; no lightkeeper's own drain does."""
+    name, state, moment, reason = (*line.split("|", 3), "", "", "")[:4]
+    detail = "" if reason in ("none", "(null)") else reason
+    said = reading("Slurm", f"slurm {state}: {detail}", detail, since(moment, now_s))
+    if said is not None and not detail.startswith("lightkeeper["):
+        yield (name.strip(),), said
 
 
 # -- slurm -------------------------------------------------------------------------------------
@@ -285,6 +296,8 @@ class Slurm(Scheduler):
     """The cluster that this machine's `scontrol` talks to."""
 
     name = "slurm"
+    every_s = 30.0
+    """Each look loads slurmctld; its manual asks for few."""
 
     def __init__(
         self, everyone: Everyone, owner: Owner, *, removal: Removal = Removal.CANCEL, run: Run = run
@@ -298,6 +311,13 @@ class Slurm(Scheduler):
 
     def close(self) -> None:
         """Nothing is kept open."""
+
+    def testimonies(self, _hosts: Collection[Host], timeout_s: float) -> Iterable[Said]:
+        ran = self._run(["sinfo", "-h", "-N", "-o", "%N|%T|%H|%E"], timeout_s)
+        if ran.status != 0:
+            raise NotDone(ran.said)
+        for line in ran.out.splitlines():
+            yield from node_said(line, time.time())
 
     # -- nodes ---------------------------------------------------------------------------------
 

@@ -9,15 +9,19 @@ from lightkeeper.monitor.decide.rules import (
     DEFAULT,
     GUARDS,
     THRESHOLDS,
+    Effective,
     Once,
     PolicyAction,
     PolicyError,
     Weekly,
+    changes,
     policy_from,
     policy_to_json,
 )
 from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.queries import Query
 from lightkeeper.monitor.model.verdict import FAULTS, Kind, Severity
+from lightkeeper.worker_server.wire import Weight
 from tests.monitor import policy_example
 
 
@@ -52,6 +56,13 @@ def test_the_windows_of_the_example_are_windows() -> None:
         "\n".join(line.removeprefix("# ").rstrip("#") for line in text[begun:].split("\n"))
     )
     assert [window.name for window in rules.policy.windows] == ["storage upgrades", "power test"]
+
+
+def test_the_row_of_prometheus_of_the_example_is_one() -> None:
+    text = policy_example.PATH.read_text(encoding="utf-8")
+    lines = text[text.index("# [[prometheus]]") :].partition("\n\n")[0].split("\n")
+    (query,) = read("\n".join(line.removeprefix("# ") for line in lines)).policy.queries
+    assert (query.code, query.weight, query.host) == ("fan-stopped", Weight.SLOW, "node")
 
 
 def test_one_action_holds_for_all_severities_and_a_table_for_some() -> None:
@@ -153,6 +164,37 @@ CASES = {
     "grace in words": (
         "[grace]\ndead = true\n", ["grace.dead: is True, expected seconds, 0 to 15"],
     ),
+    "no rows": ("prometheus = 3\n", ["prometheus: expected at most 100 tables [[prometheus]]"]),
+    "too many rows": (
+        "[[prometheus]]\ncode = 'a'\nquery = 'b'\n" * 101,
+        ["prometheus: expected at most 100 tables [[prometheus]]"],
+    ),
+    "rows": (
+        """
+        [[prometheus]]
+        code = "Bad code"
+        query = "up"
+        [[prometheus]]
+        query = "up"
+        [[prometheus]]
+        code = "a"
+        query = "up"
+        weigth = "slow"
+        [[prometheus]]
+        code = "a"
+        query = "up"
+        weight = "deadly"
+        [[prometheus]]
+        code = "a"
+        query = 7
+        """,
+        [("prometheus 1: Expected `str` matching regex '^[a-z0-9{][a-z0-9{}_-]{0,31}$' - at "
+          "`$.code`"),
+         "prometheus 2: Object missing required field `code`",
+         "prometheus 3: Object contains unknown field `weigth`",
+         "prometheus 4.weight: is 'deadly', expected broken, ended, slow, leaving, context",
+         "prometheus 5: Expected `str`, got `int` - at `$.query`"],
+    ),
     "no windows": ("maintenance = 3\n", ["maintenance: is 3, expected tables [[maintenance]]"]),
     "a window that never opens": (
         "[[maintenance]]\nfrom = 2026-01-02T00:00:00Z\nto = 2026-01-01T00:00:00Z\n",
@@ -213,3 +255,27 @@ OPEN = [
 @pytest.mark.parametrize(("window", "now", "until"), OPEN, ids=map(str, range(len(OPEN))))
 def test_a_window_is_open_from_its_beginning_to_right_before_its_end(window, now, until) -> None:
     assert window.until_s(at(now)) == (None if until is None else at(until))
+
+
+def test_rows_of_prometheus_are_a_part_of_the_policy() -> None:
+    rules = read("""
+        [[prometheus]]
+        code = "fan"
+        query = "ipmi_fan_speed_state > 0"
+        weight = "slow"
+        text = "{name} stands still"
+        device = "{name}"
+        host = "node"
+        [[prometheus]]
+        code = "oom-kill"
+        query = ""
+    """)
+    fan, silent = rules.policy.queries
+    assert fan == Query(
+        "fan", "ipmi_fan_speed_state > 0", Weight.SLOW, "{name} stands still", "{name}", "node"
+    )
+    assert (silent.query, silent.weight) == ("", Weight.CONTEXT)
+    plain = policy_to_json(rules.policy)["prometheus"]
+    assert policy_from({"prometheus": plain}).policy.queries == rules.policy.queries
+    before, after = (Effective(KeeperConfig(), policy) for policy in (DEFAULT, rules.policy))
+    assert changes(before, after)["prometheus.1"] == [None, plain[0]]

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 
 import pytest
 
-from lightkeeper.monitor.act.schedulers.base import Outcome, Place, Scheduler
+from lightkeeper.monitor.act.schedulers.base import NotDone, Outcome, Place, Scheduler
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName
 
 NODE, OTHER = Host("node1"), Host("node2")
@@ -59,6 +59,10 @@ class World(ABC):
     @abstractmethod
     def by_admin(self, host: str) -> bool:
         """Whether the administrator's word stands there, unchanged."""
+
+    def testifies(self, host: str) -> list[tuple[str, str, str]]:
+        """What stands of a host that the administrator keeps out: host, weight, code."""
+        return []
 
     @abstractmethod
     def other_owner(self) -> Scheduler:
@@ -178,6 +182,33 @@ class Conformance:
         assert not world.admits(NODE)
         assert other.uncordon(NODE, "released", SOON_S).done
         assert world.admits(NODE)
+
+    # -- what it says of hosts -----------------------------------------------------------------
+
+    def said(self, world: World) -> list[tuple[str, str, str]]:
+        said = world.scheduler.testimonies({NODE, OTHER, Host("pod:x"), Host("../x")}, SOON_S)
+        return sorted({(names[0], str(each.weight), each.code) for names, each in said})
+
+    def test_only_what_others_keep_out_testifies(self, world):
+        assert self.said(world) == []
+        self.cordon(world)
+        assert self.said(world) == []
+        world.other_owner().cordon(OTHER, REASON, INCIDENT, SOON_S)
+        assert self.said(world) == []
+        for host in (NODE, OTHER):
+            world.scheduler.uncordon(host, "released", SOON_S)
+            world.other_owner().uncordon(host, "released", SOON_S)
+        world.admin_keeps_out(OTHER)
+        assert self.said(world) == world.testifies(OTHER)
+
+    @pytest.mark.parametrize("how", ["break_off", "hang"])
+    def test_who_does_not_answer_is_not_waited_for(self, world, how):
+        getattr(world, how)()
+        began = time.monotonic()
+        if world.testifies(OTHER):
+            with pytest.raises(NotDone):
+                list(world.scheduler.testimonies({NODE, OTHER}, SHORT_S))
+        assert time.monotonic() - began < SHORT_S + 2.0
 
     # -- groups --------------------------------------------------------------------------------
 

@@ -29,6 +29,11 @@ class FakeNode:
             f"   Partitions=main \n{reason}\n\n"
         )
 
+    def row(self) -> str:
+        since = "2026-11-22T02:14:39" if self.reason else "Unknown"
+        state = {"DRAIN": "drained", "DOWN": "down"}.get(max(self.states - {"IDLE"}, default=""))
+        return f"{self.name}|{state or 'idle'}|{since}|{self.reason or 'none'}"
+
 
 @dataclass
 class FakeJob:
@@ -104,6 +109,9 @@ class FakeSlurm:
             case ["sinfo", "-h", "-N", "-o", "%N|%E"]:
                 lines = [f"{node.name}|{node.reason or 'none'}" for node in self.nodes.values()]
                 return Ran(0, "\n".join(lines * 2) + "\n", "")  # once a partition
+            case ["sinfo", "-h", "-N", "-o", "%N|%T|%H|%E"]:
+                rows = [node.row() for node in self.nodes.values()]
+                return Ran(0, "\n".join(rows * 2) + "\n", "")
         raise AssertionError(argv)
 
     def _show_node(self, name: str) -> Ran:
@@ -223,6 +231,9 @@ class SlurmWorld(World):
     def by_admin(self, host: str) -> bool:
         node = self.slurm.nodes[host]
         return "DRAIN" in node.states and node.reason == "bad DIMM [ticket 7]"
+
+    def testifies(self, host: str) -> list[tuple[str, str, str]]:
+        return [(host, "leaving", "drained")]
 
     def other_owner(self) -> Scheduler:
         return self._made("other")

@@ -79,6 +79,9 @@ class KubeWorld(World):
         noted = node["metadata"]["annotations"].get("note") == "bad DIMM"
         return noted and node["spec"]["unschedulable"] is True and "example.com/broken" in keys
 
+    def testifies(self, host: str) -> list[tuple[str, str, str]]:
+        return [(host, "leaving", "cordoned")]
+
     def other_owner(self) -> Scheduler:
         return self.made("other")
 

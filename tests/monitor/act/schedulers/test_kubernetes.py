@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from lightkeeper.monitor.act.schedulers.base import NotDone
 from lightkeeper.monitor.act.schedulers.kubernetes import (
     KEY,
     KubeOptions,
@@ -342,3 +343,37 @@ def test_a_server_that_is_not_there_makes_an_outcome(kube_world):
     assert not said.done
     assert "refused" in said.detail
     assert "not installed" not in said.detail
+
+
+# -- what it says of hosts ---------------------------------------------------------------------
+
+
+def test_conditions_of_nodes_and_of_pods_testify(kube_world):
+    place = kube_world.start("rg_0.0", OTHER)
+    kube_world.places.append(place_of("rg_9.0", NODE, {"namespace": "../x", "pod": "a"}))
+    at = {"lastTransitionTime": "2026-11-22T02:14:39Z"}
+    kube_world.kube.nodes[NODE]["status"]["conditions"] += [
+        {"type": "GpuPcieWatch", "status": "True", "message": "[DCGM_FR_PCI] GPU:1", **at}
+    ]
+    kube_world.kube.pods[NAMESPACE, place.labels["pod"]]["status"] = {
+        "conditions": [{"type": "DisruptionTarget", "status": "True",
+                        "reason": "PreemptionByScheduler", "message": "a bigger job", **at}]
+    }  # fmt: skip
+    kube_world.kube.by_hand(OTHER, {"taints": [{"key": "karpenter.sh/disrupted"}]})
+    said = list(kube_world.scheduler.testimonies({NODE, OTHER, "gone"}, SOON_S))
+    assert sorted((*names, each.weight, each.text) for names, each in said) == [
+        (NODE, "broken", "NVSentinel, GpuPcieWatch: [DCGM_FR_PCI] GPU:1"),
+        (OTHER, "leaving", "Karpenter removes the node"),
+        (OTHER, "leaving", "a pod is preempted: a bigger job"),
+    ]
+
+
+def test_what_could_be_read_before_a_refusal_counts(kube_world):
+    kube_world.start("rg_0.0", OTHER)
+    kube_world.kube.by_hand(OTHER, {"unschedulable": True})
+    kube_world.kube.allow = lambda verb, resource, namespace: resource == "nodes"
+    said = iter(kube_world.scheduler.testimonies({NODE, OTHER}, SOON_S))
+    names, cordoned = next(said)
+    assert (*names, cordoned.code) == (OTHER, "cordoned")
+    with pytest.raises(NotDone, match="pods is forbidden"):
+        next(said)

@@ -54,6 +54,7 @@ def exercise(world, scheduler):
     place = world.start("rg_1.0", NODE)
     nameless = world.start("rg_2.0", NODE)
     del nameless.labels["pod"]
+    assert list(scheduler.testimonies({NODE}, SOON_S)) == []
     outcomes = [
         scheduler.cordon(NODE, REASON, INCIDENT, SOON_S),
         scheduler.uncordon(NODE, "released", SOON_S),

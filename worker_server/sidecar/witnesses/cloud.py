@@ -1,0 +1,130 @@
+"""What the cloud announces to its machine: that it is taken back, maintained or restarted.
+
+The notices of AWS, GCP and Azure are at a link-local address that needs no credentials. It may be
+closed to containers; on a machine of one's own nobody answers there.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from functools import partial
+from http.client import HTTPConnection, HTTPException
+from itertools import islice
+from typing import Final
+
+from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError
+from lightkeeper.worker_server.wire import Testimony, Weight
+
+_ADDRESS: Final = "169.254.169.254:80"
+_ASK_S: Final = 0.3
+_AGAIN_S: Final = 600.0
+_SOON_S: Final = 3600.0
+"""Maintenance that begins later does not explain what happens now."""
+_MOST_BYTES: Final = 65_536
+_EVENTS_MOST: Final = 8
+_UNUSABLE: Final = (
+    OSError, HTTPException, ValueError, LookupError, AttributeError, TypeError, RecursionError,
+)  # fmt: skip
+Ask = Callable[..., str]
+Notice = tuple[str, str, str]
+"""Code, what is to come, and when: a moment as the cloud writes it, or nothing."""
+
+
+class CloudNotices:
+    name = "cloud"
+    every_s = 5.0
+    deadline_s = 4.0
+
+    def __init__(self, aws: str = _ADDRESS, gcp: str = _ADDRESS, azure: str = _ADDRESS) -> None:
+        """Where each cloud's metadata service is, as HOST:PORT."""
+        self._clouds: Sequence[tuple[str, Callable[[Ask], Iterator[Notice]]]] = (
+            (aws, _aws), (gcp, _gcp), (azure, _azure)
+        )  # fmt: skip
+        self._mine: tuple[str, Callable[[Ask], Iterator[Notice]]] | None = None
+        self._again_s = 0.0
+
+    def look(self, _ranks: Collection[int], now_s: float) -> Sequence[Testimony]:
+        if now_s < self._again_s:
+            raise CannotReadError("no metadata service")
+        for cloud in (self._mine,) if self._mine else self._clouds:
+            address, read = cloud
+            with suppress(*_UNUSABLE):
+                notices = islice(read(partial(_ask, address)), _EVENTS_MOST)
+                testimonies = [_testimony(*notice) for notice in notices]
+                self._mine = cloud
+                return testimonies
+        if self._mine is None:
+            self._again_s = now_s + _AGAIN_S
+            raise CannotReadError("no metadata service")
+        raise CannotReadError("the metadata service does not answer, or answers nonsense")
+
+
+def _ask(address: str, path: str, headers: Mapping[str, str], method: str = "GET") -> str:
+    """The answer; empty for a 404, which means that there is no notice.
+
+    Raises:
+        OSError, HTTPException, ValueError: there is none, or none that can be used.
+    """
+    connection = HTTPConnection(address, timeout=_ASK_S)
+    try:
+        connection.request(method, path, headers=dict(headers))
+        answer = connection.getresponse()
+        body = answer.read(_MOST_BYTES).decode()
+    finally:
+        connection.close()
+    if answer.status not in (200, 404):
+        raise ValueError(f"it answers {answer.status}")
+    return body.strip() if answer.status == 200 else ""
+
+
+def _aws(ask: Ask) -> Iterator[Notice]:
+    token = ask("/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "60"}, "PUT")
+    if not token:
+        raise ValueError("no AWS")
+    root, header = "/latest/meta-data", {"X-aws-ec2-metadata-token": token}
+    if text := ask(f"{root}/spot/instance-action", header):
+        yield "preemption", "preemption", json.loads(text)["time"]
+    if ask(f"{root}/autoscaling/target-lifecycle-state", header) == "Terminated":
+        yield "scale-down", "the autoscaling group ends the machine", ""
+    for event in json.loads(ask(f"{root}/events/maintenance/scheduled", header) or "[]"):
+        if event["State"] == "active":
+            yield "maintenance", f"maintenance ({event['Code']})", event["NotBefore"]
+
+
+def _gcp(ask: Ask) -> Iterator[Notice]:
+    root, header = "/computeMetadata/v1/instance", {"Metadata-Flavor": "Google"}
+    preempted = ask(f"{root}/preempted", header)
+    if preempted not in ("TRUE", "FALSE"):
+        raise ValueError("no GCP")
+    if preempted == "TRUE":
+        yield "preemption", "preemption", ""
+    event = ask(f"{root}/maintenance-event", header)
+    if event not in ("NONE", ""):
+        yield "maintenance", f"maintenance ({event})", ""
+
+
+def _azure(ask: Ask) -> Iterator[Notice]:
+    header = {"Metadata": "true"}
+    events = json.loads(ask("/metadata/scheduledevents?api-version=2020-07-01", header))["Events"]
+    name = ask("/metadata/instance/compute/name?api-version=2021-02-01&format=text", header)
+    for event in events:  # of all machines of the set
+        if not name or name in event.get("Resources", [name]):
+            code = "preemption" if event["EventType"] == "Preempt" else "maintenance"
+            yield code, f"{code} ({event['EventType']})", event.get("NotBefore") or ""
+
+
+def _testimony(code: str, what: str, moment: str) -> Testimony:
+    when, weight = "", Weight.LEAVING
+    if moment:
+        parsed = datetime.fromisoformat if moment[4:5] == "-" else parsedate_to_datetime
+        at = parsed(moment)
+        when = f" at {at.astimezone(UTC):%H:%M:%S} UTC"
+        if at.timestamp() - time.time() > _SOON_S:
+            when, weight = f" on {at.astimezone(UTC):%F} at{when[3:]}", Weight.CONTEXT
+    text = "".join(char if char.isprintable() else " " for char in f"{what}{when}")
+    return Testimony("cloud", weight, code, text[:200])
