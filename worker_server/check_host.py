@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TextIO
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from lightkeeper.worker_server.plain_text import escaped
@@ -32,6 +32,7 @@ from lightkeeper.worker_server.preflight import (
     against_past,
     compare,
 )
+from lightkeeper.worker_server.rank.admission import OneLineParser
 from lightkeeper.worker_server.rank.identity import host_of
 from lightkeeper.worker_server.rank.settings import SettingError, monitors_in, monitors_of
 
@@ -130,7 +131,7 @@ class Look:
 
 
 def look(
-    launch: Launch, environ: Mapping[str, str], limit_s: float, say: Callable[[str], None],
+    launch: Launch, environ: Mapping[str, str], limit_s: float, say: Callable[[str], object],
     program: Sequence[str] = ("-m", "lightkeeper.worker_server.preflight_probe"),
 ) -> Look:  # fmt: skip
     """Measure, for at most `limit_s` seconds and one more; what hangs is ended and named."""
@@ -140,16 +141,12 @@ def look(
     }  # fmt: skip
     quiet = {name: value for name, value in environ.items() if name != "LIGHTKEEPER_ATTACH"}
     child = subprocess.Popen(
-        [sys.executable, *program], env={**quiet, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        [sys.executable, *program, json.dumps(plan)], stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        env={**quiet, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
     )  # fmt: skip
-    assert child.stdin is not None
-    assert child.stdout is not None
-    with suppress(OSError):
-        child.stdin.write(json.dumps(plan) + "\n")
-        child.stdin.close()
     lines = queue.SimpleQueue[str]()
-    threading.Thread(target=_pass_on, args=(child.stdout, lines), daemon=True).start()
+    threading.Thread(target=_pass_on, args=(child, lines), daemon=True).start()
     seen = Look(Report(host))
     end_s = time.monotonic() + limit_s + 1
     while (left_s := end_s - time.monotonic()) > 0:
@@ -160,7 +157,8 @@ def look(
             continue
         if not line:
             break
-        seen.hear(json.loads(line))
+        with suppress(ValueError):
+            seen.hear(json.loads(line))
     else:
         seen.notes.append((seen.doing, "bad", f"did not end within {limit_s:g} s"))
     child.kill()
@@ -171,9 +169,11 @@ def look(
     return seen
 
 
-def _pass_on(source: TextIO, lines: queue.SimpleQueue[str]) -> None:
-    for line in source:
-        lines.put(line)
+def _pass_on(child: subprocess.Popen[str], lines: queue.SimpleQueue[str]) -> None:
+    if child.stdout is not None:
+        with child.stdout:
+            for line in child.stdout:
+                lines.put(line)
     lines.put("")
 
 
@@ -219,7 +219,7 @@ class Answer(NamedTuple):
 
 
 def examine(
-    launch: Launch, environ: Mapping[str, str], limit_s: float, say: Callable[[str], None]
+    launch: Launch, environ: Mapping[str, str], limit_s: float, say: Callable[[str], object]
 ) -> Answer:
     """Measure and judge."""
     seen = look(launch, environ, limit_s, say)
@@ -229,7 +229,8 @@ def examine(
         file = _past_file(environ, host)
         before = past(file)
         if len(seen.reports) < 3:
-            rows += against_past(seen.report, before)
+            earlier = list(against_past(seen.report, before))
+            rows = [row for row in rows if row.others is not None or not earlier] + earlier
     odd = [row for row in rows if row.verdict in (BAD, UNSURE)]
     ours = [row for row in odd if row.host == host and row.verdict == BAD]
     if file is not None and not ours:
@@ -267,7 +268,7 @@ def as_text(answer: Answer) -> str:
 
 
 def before_start(
-    command: Sequence[str], environ: Mapping[str, str], say: Callable[[str], None]
+    command: Sequence[str], environ: Mapping[str, str], say: Callable[[str], object]
 ) -> bool:
     """`lightkeeper run --preflight`: whether this host is fit. Never raises."""
     local = environ.get("LOCAL_RANK") or environ.get("SLURM_LOCALID") or "0"
@@ -286,19 +287,19 @@ def before_start(
 def main(words: Sequence[str] | None = None) -> int:
     """Exit status 0: fit; 1: not; 2: usage error."""
     known = launch_of(os.environ)
-    parser = argparse.ArgumentParser(
+    parser = OneLineParser(
         prog="lightkeeper check host", description=_ABOUT, epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     add = parser.add_argument
-    add("--hosts", type=int, metavar="N", default=known.hosts,
-        help=f"how many meet (default: from the launch; here: {known.hosts})")  # fmt: skip
-    add("--rank", type=int, metavar="N", default=known.rank,
-        help="number of this host, to name who is missing (PET_NODE_RANK, SLURM_NODEID)")  # fmt: skip
-    add("--store", metavar="HOST:PORT", help="where they meet, a free port of one of them (default: "
-        "MASTER_ADDR and the port after MASTER_PORT)")  # fmt: skip
-    add("--limit", type=float, metavar="S", default=LIMIT_S,
-        help="seconds for all of it; half of them for the others to come (60)")  # fmt: skip
+    about = "how many meet (default: as the launch says; here: %(default)s)"
+    add("--hosts", type=int, metavar="N", default=known.hosts, help=about)
+    about = "number of this host, to name who is missing (default: PET_NODE_RANK, SLURM_NODEID)"
+    add("--rank", type=int, metavar="N", default=known.rank, help=about)
+    about = "a free port of one of them (default: MASTER_ADDR and the port after MASTER_PORT)"
+    add("--store", metavar="HOST:PORT", help=about)
+    about = "seconds for all of it; half of them for the others to come (60)"
+    add("--limit", type=float, metavar="S", default=LIMIT_S, help=about)
     add("--json", action="store_true", help="as JSON")
     args = parser.parse_args(words)
     address, _, port = (args.store or f"{known.store_host}:{known.store_port}").rpartition(":")
@@ -307,8 +308,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if not 5 <= args.limit <= 3600 or args.hosts < 1:
         parser.error("expected --limit of 5 to 3600 seconds, --hosts of at least 1")
     launch = Launch(args.hosts, args.rank, address, int(port))
-    say = (lambda text: print(text, file=sys.stderr)) if sys.stderr.isatty() else (lambda _: None)
-    answer = examine(launch, os.environ, args.limit, say)
+    answer = examine(launch, os.environ, args.limit, lambda text: sys.stderr.write(f"{text}\n"))
     print(as_json(answer) if args.json else as_text(answer))  # noqa: T201
     return int(not answer.fit)
 

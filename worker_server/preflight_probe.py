@@ -1,6 +1,6 @@
 """`-m lightkeeper.worker_server.preflight_probe`: what is measured, in a process that may hang.
 
-Its plan is a line of JSON on standard input; it writes a line for each thing it begins, finds and
+Its plan is its argument, in JSON; it writes a line for each thing it begins, finds and
 measures. An alarm ends it at its limit, the kernel with its parent, and its parent kills it.
 """
 
@@ -46,10 +46,12 @@ _LINK_BYTES: Final = {"cpu": 4 * 2**20, "cuda": 2**30}
 _FILE_BYTES: Final = 8 * 2**20
 _STUCK_S: Final = 10.0
 _ROUNDS_MOST: Final = 8
+_PARENT: Final = os.fdopen(os.dup(1), "w")
 
 
 def _tell(**line: object) -> None:
-    print(json.dumps(line), flush=True)  # noqa: T201 - to the parent
+    _PARENT.write(json.dumps(line) + "\n")
+    _PARENT.flush()
 
 
 def _rates(
@@ -123,7 +125,7 @@ class Probe(NamedTuple):
     kind: str
     figures: list[Figure]
 
-    def found(self, name: str, unit: str, value: float, device: str = "") -> None:
+    def measured(self, name: str, unit: str, value: float, device: str = "") -> None:
         self.figures.append(Figure(name, unit, value, device))
         _tell(figure=self.figures[-1])
 
@@ -143,7 +145,7 @@ class Probe(NamedTuple):
                 file.seek(0)
                 file.read()
 
-            self.found(name, "MB/s", max(_rates(once, _FILE_BYTES / 1e6, 10)))
+            self.measured(name, "MB/s", max(_rates(once, _FILE_BYTES / 1e6, 10)))
 
     def device(self, number: int) -> Any:
         return self.torch.device("cpu") if self.kind == "cpu" else self.torch.device("cuda", number)
@@ -177,8 +179,8 @@ class Probe(NamedTuple):
 
         _each(multiply, os.sched_getaffinity(0) if on_cpu else range(self.devices()))
         for name, rate in sorted(rates.items()):
-            self.found(MATMUL, "GFLOP/s", max(rate), name)
-        self.found(MATMUL, "GFLOP/s", max(map(sum, zip(*rates.values(), strict=True))))
+            self.measured(MATMUL, "GFLOP/s", max(rate), name)
+        self.measured(MATMUL, "GFLOP/s", max(map(sum, zip(*rates.values(), strict=True))))
 
     def copies(self) -> None:
         """Memory bandwidth: of the host, or of each GPU."""
@@ -193,8 +195,8 @@ class Probe(NamedTuple):
 
             rates.append(max(_rates(work, size / 1e9, 12)))
             if self.kind == "cuda":
-                self.found(MEMORY, "GB/s", rates[-1], f"GPU {number}")
-        self.found(MEMORY, "GB/s", min(rates))
+                self.measured(MEMORY, "GB/s", rates[-1], f"GPU {number}")
+        self.measured(MEMORY, "GB/s", min(rates))
 
     def reduce(self) -> None:
         """An all_reduce of all GPUs, or of two threads through the network that gloo takes."""
@@ -215,7 +217,7 @@ class Probe(NamedTuple):
         if count > 1:
             _each(take_part, range(count))
         if rates:
-            self.found(REDUCE, "MB/s", min(rates))
+            self.measured(REDUCE, "MB/s", min(rates))
 
     def link(self, store: Any, me: int, peer: int) -> float:
         """MB/s to a peer and back, in the best of some tries."""
@@ -246,7 +248,8 @@ class Meeting:
         self._end_s, address, port = end_s, plan["store_host"], plan["store_port"]
         wait = timedelta(seconds=plan["arrive_s"])
         try:
-            with socket.socket() as ours:  # one of this host's addresses?
+            family = socket.getaddrinfo(address, None)[0][0]
+            with socket.socket(family) as ours:  # one of this host's addresses?
                 ours.bind((address, 0))
             self.store = make(address, port, None, True, timeout=wait, wait_for_workers=False)
             self.holds = True
@@ -314,7 +317,8 @@ def _links(probe: Probe, meeting: Meeting, names: list[str], until_s: float) -> 
 
 def main() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    plan = json.loads(sys.stdin.readline())
+    os.dup2(2, 1)  # NCCL writes to standard output
+    plan = json.loads(sys.argv[1])
     signal.alarm(int(plan["limit_s"]) + 1)
     end_s, host = time.monotonic() + plan["limit_s"], plan["host"]
     with suppress(ImportError):  # where the machine's witnesses are not installed
@@ -358,5 +362,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-    sys.stdout.flush()
     os._exit(0)  # threads that hang are left behind

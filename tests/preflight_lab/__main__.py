@@ -1,4 +1,4 @@
-"""`python -m tests.preflight_lab`: does preflight name the one slowed host of four, and nobody else?
+"""`python -m tests.preflight_lab`: does preflight name the slowed host of four, and nobody else?
 
 Four hosts are network namespaces of this machine (root), each in a cgroup of its own (cpu, version
 1) with four times the usual share: what else runs here is noise, and not a fifth host. Series:
@@ -94,12 +94,13 @@ def _judge(
     if slowed:
         right = right and any(f"{slowed}: {_WHY[series]}" in line for line in reasons)
     statuses = {host: int((folder / f"{host}.rc").read_text() or -1) for host in HOSTS}
+    whole = [row for row in figures if " of " not in row["figure"]]
     return {
         "series": series, "slowed": slowed, "right": right, "named": named, "alike": alike,
         "seconds": seconds, "said": said["n1"], "checks": checks, "statuses": statuses,
-        "figures": {f"{r['host']} {r['figure']}": round(r["value"], 2) for r in figures
-                    if " of " not in r["figure"]},
-        "load": round(os.getloadavg()[0], 1), "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "figures": {f"{row['host']} {row['figure']}": round(row["value"], 2) for row in whole},
+        "load": round(os.getloadavg()[0], 1),
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }  # fmt: skip
 
 
@@ -115,8 +116,8 @@ def _page(lines: list[dict[str, Any]]) -> str:
                         f"{loads[0]:g} to {loads[-1]:g} |")  # fmt: skip
     text = (__doc__ or "").partition("\n\n")[2].rpartition("\n\n")[0]
     return (
-        f"# Preflight on four hosts of one machine\n\n{text}\n\nRight: every host said the same, named "
-        "the slowed host by that figure, and nobody else. Made again by `python -m "
+        f"# Preflight on four hosts of one machine\n\n{text}\n\nRight: every host said the same, "
+        "named the slowed host by that figure, and nobody else. Made again by `python -m "
         "tests.preflight_lab`.\n\n| series | right | took | load of 2 cores |\n|---|---|---|---|\n"
         + "\n".join(rows) + "\n"
     )  # fmt: skip
