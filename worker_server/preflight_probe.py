@@ -16,7 +16,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -68,30 +69,31 @@ def _rates(
     return rates
 
 
-def _each(work: Callable[[int], None], numbers: Iterable[int]) -> None:
-    """For all numbers at once, in threads."""
-    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in numbers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+def _each(work: Callable[[int], None], numbers: Collection[int]) -> None:
+    """For all numbers at once, in threads; what one of them raises is raised."""
+    with ThreadPoolExecutor(len(numbers)) as pool:
+        list(pool.map(work, numbers))
 
 
-def _guarded(check: str, work: Callable[[], None], limit_s: float = _STUCK_S) -> None:
-    """Do it in a thread that may be left behind; what it raises, and that it hangs, is said."""
+def _guarded(
+    check: str, work: Callable[[], None], limit_s: float = _STUCK_S, state: str = "bad"
+) -> None:
+    """Do it in a thread that may be left behind; what it raises, and that it hangs, is a note of
+    this state.
+    """
 
     def do() -> None:
         try:
             work()
         except Exception as exc:  # noqa: BLE001  a figure that is missing, not the end
-            _tell(note=[check, "cannot be read", " ".join(f"{type(exc).__name__}: {exc}".split())])
+            _tell(note=[check, state, " ".join(f"{type(exc).__name__}: {exc}".split())])
 
     _tell(doing=check)
     thread = threading.Thread(target=do, daemon=True)
     thread.start()
     thread.join(limit_s)
     if thread.is_alive():
-        _tell(note=[check, "bad", f"no answer in {limit_s:.0f} s"])
+        _tell(note=[check, state, f"no answer in {limit_s:.0f} s"])
 
 
 def _witness(witness: Any) -> None:
@@ -257,7 +259,8 @@ class Meeting:
             self.store = make(address, port, None, False, timeout=wait)
             self.holds = False
         self.number = self.store.add("arrived", 1) - 1
-        self.store.set(f"name/{self.number}", json.dumps([plan["host"], plan["rank"]]))
+        me = [plan["host"], plan["rank"], self.number]
+        self.store.set(f"name/{self.number}", json.dumps(me))
 
     def agreed(self, key: str, prefix: str, count: int, end_s: float) -> list[Any]:
         """The values of all that are there in time: who holds the store closes the list."""
@@ -280,7 +283,7 @@ class Meeting:
 
 def _meet(
     make: Callable[..., Any], plan: Mapping[str, Any], end_s: float
-) -> tuple[Meeting, list[Any]] | None:
+) -> tuple[Meeting, list[str]] | None:
     _tell(doing="waiting for the other hosts")
     try:
         meeting = Meeting(make, plan, end_s)
@@ -288,15 +291,20 @@ def _meet(
         world = meeting.agreed("world", "name", plan["hosts"], arrive_s)
     except Exception as exc:  # noqa: BLE001  then this host is looked at alone
         said = f"{plan['store_host']}:{plan['store_port']}: {exc}".partition("\n")[0]
-        _tell(note=["store", "bad", said])
+        _tell(note=["hosts", "missing", said])
         return None
     if len(world) < plan["hosts"]:
-        ranks = sorted({*range(plan["hosts"])} - {rank for _, rank in world})
-        known = all(rank is not None for _, rank in world)
+        ranks = sorted({*range(plan["hosts"])} - {rank for _, rank, _ in world})
+        known = all(rank is not None for _, rank, _ in world)
         who = f"host {', '.join(map(str, ranks))}" if known else "the others"
-        said = f"{', '.join(name for name, _ in world)} are there; {who} did not come in time"
+        said = f"{', '.join(name for name, *_ in world)} are there; {who} did not come in time"
         _tell(note=["hosts", "missing", said])
-    return (meeting, world) if meeting.number < len(world) and len(world) > 1 else None
+    numbers = [number for *_, number in world]
+    if meeting.number not in numbers:
+        _tell(note=["hosts", "missing", "the others began without this one: it came too late"])
+        return None
+    meeting.number = numbers.index(meeting.number)
+    return (meeting, [name for name, *_ in world]) if len(world) > 1 else None
 
 
 def _links(probe: Probe, meeting: Meeting, names: list[str], until_s: float) -> dict[str, float]:
@@ -311,7 +319,7 @@ def _links(probe: Probe, meeting: Meeting, names: list[str], until_s: float) -> 
         def look(store: Any = store, peer: int = peer, name: str = name) -> None:
             links[name] = probe.link(store, me, peer)
 
-        _guarded(f"link to {name}", look, 2 * _STUCK_S)
+        _guarded(f"link to {name}", look, 2 * _STUCK_S, "note")
     return links
 
 
@@ -324,7 +332,7 @@ def main() -> None:
     with suppress(ImportError):  # where the machine's witnesses are not installed
         every = importlib.import_module("lightkeeper.worker_server.sidecar.witnesses.every")
         for witness in every.witnesses():
-            _guarded(witness.name, partial(_witness, witness), 2.0)
+            _guarded(witness.name, partial(_witness, witness), 2.0, "cannot be read")
     if plan["store_host"]:
         _guarded("store's name", partial(_name, plan["store_host"], plan["hosts"] > 1))
     for check, name, port in plan["reach"]:
@@ -347,8 +355,7 @@ def main() -> None:
     _guarded(SHM, partial(probe.folder, SHM, SHM))
     if met is None:
         return
-    meeting, world = met
-    names = [name for name, _ in world]
+    meeting, names = met
     links = _links(probe, meeting, names, end_s - 12)
     report = Report(host, (*probe.figures,), links)
     meeting.store.set(f"report/{meeting.number}", json.dumps(report))
@@ -357,7 +364,7 @@ def main() -> None:
         _tell(reports=meeting.agreed("reports", "report", len(names), end_s - 4))
         meeting.leave(len(names))
 
-    _guarded("comparing", share, limit_s)
+    _guarded("comparing", share, limit_s, "note")
 
 
 if __name__ == "__main__":
