@@ -70,9 +70,16 @@ def _rates(
 
 
 def _each(work: Callable[[int], None], numbers: Collection[int]) -> None:
-    """For all numbers at once, in threads; what one of them raises is raised."""
+    """For all numbers at once, in threads.
+
+    Raises:
+        RuntimeError: what one of them raised, with its number.
+    """
     with ThreadPoolExecutor(len(numbers)) as pool:
-        list(pool.map(work, numbers))
+        jobs = [(number, pool.submit(work, number)) for number in numbers]
+    for number, job in jobs:
+        if exc := job.exception():
+            raise RuntimeError(f"device {number}: {exc}") from exc
 
 
 def _guarded(

@@ -32,7 +32,7 @@ def test_a_device_that_raises_is_bad_though_the_others_are_measured(said):
 
     probe._guarded("matrix multiplication", partial(probe._each, work, range(4)))
     assert sorted(done) == [0, 1, 3]
-    said_of_it = "RuntimeError: CUDA error: unspecified launch failure"
+    said_of_it = "RuntimeError: device 2: CUDA error: unspecified launch failure"
     assert said() == [("matrix multiplication", "bad", said_of_it)]
 
 
