@@ -12,6 +12,7 @@ import pytest
 
 from tests.monitor.process import environment
 from tests.ports import free_port
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(200)]
 
@@ -48,3 +49,17 @@ def test_of_two_hosts_one_stays_away(tmp_path: Path) -> None:
     (missing,) = [check["said"] for check in answer["checks"] if check["state"] == "missing"]
     assert missing == "a are there; host 1 did not come in time"
     assert answer["figures"], "it goes on alone"
+
+
+def test_nothing_stays_behind_of_one_that_is_killed(tmp_path: Path) -> None:
+    port = free_port()
+    process = start("a", tmp_path, "--hosts", "2", "--store", f"127.0.0.1:{port}", "--limit", "120")
+    wait_for(lambda: answers(port), within_s=60, what="its store")
+    process.kill()
+    process.communicate(timeout=20)
+    wait_for(lambda: not answers(port), within_s=30, what="a free port")
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
