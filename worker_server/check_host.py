@@ -1,7 +1,8 @@
 """`lightkeeper check host`, and `lightkeeper run --preflight`: is this host fit, before step one?
 
-It measures in a child process, for torch is slow to import and a device may hang; nothing is told
-to the monitor, and nobody is accused.
+It measures in a child process, for torch is slow to import and a device may hang; the monitor hears
+nothing of it, and nobody is accused. Beside at least two peers a host's own past does not count: on
+a busy day it would accuse all. Alone it is compared with its own best (~/.cache/lightkeeper).
 """
 
 from __future__ import annotations
@@ -41,11 +42,13 @@ _SAY_S: Final = 2.0
 _STORE_PORT: Final = 29500
 
 _ABOUT: Final = """\
-Look at this host before a job starts on it: what the machine says of itself, a matrix
+Look at this host before a job starts on it: what the machine's own logs say, a matrix
 multiplication on each GPU (or core), memory, disk and /dev/shm, the store's name, the Lighthouse
 and the monitor, an all_reduce in the host. Where the launch has several hosts they meet at a store
 of their own (MASTER_ADDR, the port after MASTER_PORT), measure the links between them in pairs, and
-all say the same: which host stands out. Nobody is told, and nothing stays behind.
+all say the same: which host or link is at half or less. Of two hosts nobody can say which is it.
+Alone, a host is compared with its own best (~/.cache/lightkeeper: remove it after a repair).
+The monitor hears nothing of it, and nothing stays behind.
 """
 _EXAMPLES: Final = """\
 examples:
@@ -64,7 +67,7 @@ See docs/deploy.md.
 
 
 class Launch(NamedTuple):
-    """What the launch says of itself."""
+    """The hosts of a launch, as its command and variables say."""
 
     hosts: int = 1
     rank: int | None = None
@@ -214,7 +217,7 @@ class Answer(NamedTuple):
     look: Look
     rows: list[Judged]
     odd: list[Judged]
-    """Of any host: what stands out, and where it cannot be told which of two."""
+    """Of any host: what stands out, and where either of two may be the odd one."""
     fit: bool
 
 
@@ -286,23 +289,23 @@ def before_start(
 
 def main(words: Sequence[str] | None = None) -> int:
     """Exit status 0: fit; 1: not; 2: usage error."""
-    known = launch_of(os.environ)
+    said = launch_of(os.environ)
     parser = OneLineParser(
         prog="lightkeeper check host", description=_ABOUT, epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     add = parser.add_argument
     about = "how many meet (default: as the launch says; here: %(default)s)"
-    add("--hosts", type=int, metavar="N", default=known.hosts, help=about)
+    add("--hosts", type=int, metavar="N", default=said.hosts, help=about)
     about = "number of this host, to name who is missing (default: PET_NODE_RANK, SLURM_NODEID)"
-    add("--rank", type=int, metavar="N", default=known.rank, help=about)
+    add("--rank", type=int, metavar="N", default=said.rank, help=about)
     about = "a free port of one of them (default: MASTER_ADDR and the port after MASTER_PORT)"
     add("--store", metavar="HOST:PORT", help=about)
     about = "seconds for all of it; half of them for the others to come (60)"
     add("--limit", type=float, metavar="S", default=LIMIT_S, help=about)
     add("--json", action="store_true", help="as JSON")
     args = parser.parse_args(words)
-    address, _, port = (args.store or f"{known.store_host}:{known.store_port}").rpartition(":")
+    address, _, port = (args.store or f"{said.store_host}:{said.store_port}").rpartition(":")
     if not port.isdigit() or (args.hosts > 1 and not address):
         parser.error("--store HOST:PORT or MASTER_ADDR is needed where several hosts meet")
     if not 5 <= args.limit <= 3600 or args.hosts < 1:

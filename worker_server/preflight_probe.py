@@ -302,8 +302,8 @@ def _meet(
         return None
     if len(world) < plan["hosts"]:
         ranks = sorted({*range(plan["hosts"])} - {rank for _, rank, _ in world})
-        known = all(rank is not None for _, rank, _ in world)
-        who = f"host {', '.join(map(str, ranks))}" if known else "the others"
+        numbered = all(rank is not None for _, rank, _ in world)
+        who = f"host {', '.join(map(str, ranks))}" if numbered else "the others"
         said = f"{', '.join(name for name, *_ in world)} are there; {who} did not come in time"
         _tell(note=["hosts", "missing", said])
     numbers = [number for *_, number in world]
