@@ -191,7 +191,9 @@ cli: Final = Commands(
                                 "what would keep lightkeeper from its work on this host"),
             "gate": Ours("commands.gate:gate",
                          "in front of the Lighthouse: keeps evicted groups out", "gate"),
-            "check": Commands("would schedulers, messages, a policy file work?", {"Commands": {
+            "check": Commands("would host, schedulers, messages, policy file work?", {"Commands": {
+                "host": Elsewhere(partial(_process, "lightkeeper.worker_server.check_host"),
+                                  "is this host fit, and which of the job's hosts stands out?"),
                 "scheduler": Ours("commands.checks:check_scheduler",
                                   "would Slurm, Kubernetes or the webhook do what is asked for?",
                                   "monitor"),

@@ -35,6 +35,7 @@ TOGETHER: Final = {
     "attached": (
         "tests/integration/test_attached_only.py",
         "tests/integration/test_doctor.py",
+        "tests/integration/test_preflight.py",
         "tests/integration/test_runs.py",
     ),  # long, and its ranks sleep
     "postgresql": (

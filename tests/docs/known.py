@@ -29,6 +29,7 @@ from tests.docs.shell import Command
 
 ELSEWHERE = {
     "doctor": "lightkeeper.worker_server.doctor", "run": "lightkeeper.worker_server.rank.admission",
+    "host": "lightkeeper.worker_server.check_host",
     "demo": "lightkeeper.trainer.demo", "dashboards": "lightkeeper.dashboards",
 }  # fmt: skip
 """Commands that read their own words, and the module that does."""

@@ -1,0 +1,65 @@
+"""`lightkeeper check host` on two hosts that are two processes, and where one of two stays away."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.monitor.process import environment
+from tests.ports import free_port
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(200)]
+
+
+def start(host: str, folder: Path, *words: str) -> subprocess.Popen[str]:
+    named = {"LIGHTKEEPER_HOST": host, "LIGHTKEEPER_MONITOR": "", "XDG_CACHE_HOME": str(folder)}
+    return subprocess.Popen(
+        [sys.executable, "-m", "lightkeeper.worker_server.check_host", "--json", *words],
+        env=environment(**named), cwd=folder, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def test_two_hosts_meet_and_say_the_same(tmp_path: Path) -> None:
+    port = free_port()
+    words = ("--hosts", "2", "--store", f"127.0.0.1:{port}", "--limit", "120")
+    pair = [start(host, tmp_path, *words) for host in ("a", "b")]
+    answers = [json.loads(process.communicate(timeout=150)[0]) for process in pair]
+    assert {tuple(answer["hosts"]) for answer in answers} in ({("a", "b")}, {("b", "a")})
+    first, second = [
+        [row for row in answer["figures"] if row["against"] == "the other hosts"]
+        for answer in answers
+    ]
+    assert first == second
+    assert {row["figure"] for row in first} >= {"matrix multiplication", "memory copy", "disk"}
+    with socket.create_server(("127.0.0.1", port)):
+        pass  # it is free again
+
+
+def test_of_two_hosts_one_stays_away(tmp_path: Path) -> None:
+    words = ("--hosts", "2", "--rank", "0", "--store", f"127.0.0.1:{free_port()}", "--limit", "60")
+    answer = json.loads(start("a", tmp_path, *words).communicate(timeout=100)[0])
+    assert answer["hosts"] == ["a"]
+    (missing,) = [check["said"] for check in answer["checks"] if check["state"] == "missing"]
+    assert missing == "a are there; host 1 did not come in time"
+    assert answer["figures"], "it goes on alone"
+
+
+def test_nothing_stays_behind_of_one_that_is_killed(tmp_path: Path) -> None:
+    port = free_port()
+    process = start("a", tmp_path, "--hosts", "2", "--store", f"127.0.0.1:{port}", "--limit", "120")
+    wait_for(lambda: answers(port), within_s=60, what="its store")
+    process.kill()
+    process.communicate(timeout=20)
+    wait_for(lambda: not answers(port), within_s=30, what="a free port")
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0

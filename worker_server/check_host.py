@@ -1,0 +1,320 @@
+"""`lightkeeper check host`, and `lightkeeper run --preflight`: is this host fit, before step one?
+
+It measures in a child process, for torch is slow to import and a device may hang; the monitor hears
+nothing of it, and nobody is accused. Beside at least two peers a host's own past does not count: on
+a busy day it would accuse all. Alone it is compared with its own best (~/.cache/lightkeeper).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, urlsplit
+
+from lightkeeper.worker_server.plain_text import escaped
+from lightkeeper.worker_server.preflight import (
+    BAD,
+    UNSURE,
+    Figure,
+    Judged,
+    Report,
+    against_past,
+    compare,
+)
+from lightkeeper.worker_server.rank.admission import OneLineParser
+from lightkeeper.worker_server.rank.identity import host_of
+from lightkeeper.worker_server.rank.settings import SettingError, monitors_in, monitors_of
+
+LIMIT_S: Final = 60.0
+_SAY_S: Final = 2.0
+_STORE_PORT: Final = 29500
+
+_ABOUT: Final = """\
+Look at this host before a job starts on it: what the machine's own logs say, a matrix
+multiplication on each GPU (or core), memory, disk and /dev/shm, the store's name, the Lighthouse
+and the monitor, an all_reduce in the host. Where the launch has several hosts they meet at a store
+of their own (MASTER_ADDR, the port after MASTER_PORT), measure the links between them in pairs, and
+all say the same: which host or link is at half or less. Of two hosts nobody can say which is it.
+Alone, a host is compared with its own best (~/.cache/lightkeeper: remove it after a repair).
+The monitor hears nothing of it, and nothing stays behind.
+"""
+_EXAMPLES: Final = """\
+examples:
+  this host alone, against itself of earlier looks:
+    lightkeeper check host
+  four hosts against each other; the same on each of them:
+    lightkeeper check host --hosts 4 --store node1:29501
+  in Slurm, where the number of hosts is known:
+    MASTER_ADDR=node1 srun --ntasks-per-node 1 lightkeeper check host
+  before every start; `refuse` ends with status 75 where this host stands out:
+    lightkeeper run --preflight refuse -- torchrun --nnodes 4 --rdzv-endpoint node1:29500 train.py
+
+exit status: 0 nothing is wrong here, 1 this host stands out or a check failed, 2 wrong use.
+See docs/deploy.md.
+"""
+
+
+class Launch(NamedTuple):
+    """The hosts of a launch, as its command and variables say."""
+
+    hosts: int = 1
+    rank: int | None = None
+    """Of this host; None: not known before the rendezvous."""
+    store_host: str = ""
+    store_port: int = 0
+
+
+def launch_of(environ: Mapping[str, str], command: Sequence[str] = ()) -> Launch:
+    """From torchrun's options, its variables, Slurm's, and MASTER_ADDR."""
+    options = dict[str, str]()
+    for word, after in pairwise([*command, ""]):
+        name, equals, value = word.partition("=")
+        if name.startswith("--"):
+            options.setdefault(name[2:].replace("-", "_"), value if equals else after)
+
+    def first(option: str, *names: str) -> str:
+        words = (options.get(option), environ.get(f"PET_{option.upper()}"))
+        return next(filter(None, (*words, *map(environ.get, names))), "")
+
+    endpoint = first("rdzv_endpoint") or first("master_addr", "MASTER_ADDR")
+    address, _, port = endpoint.partition(":")
+    port = port or first("master_port", "MASTER_PORT")
+    hosts = first("nnodes", "SLURM_NNODES").partition(":")[2] or first("nnodes", "SLURM_NNODES")
+    rank = first("node_rank", "SLURM_NODEID")
+    return Launch(
+        int(hosts) if hosts.isdigit() and address else 1,
+        int(rank) if rank.isdigit() else None,
+        address,
+        (int(port) if port.isdigit() else _STORE_PORT) + 1,
+    )
+
+
+def _reach(environ: Mapping[str, str]) -> list[tuple[str, str, int]]:
+    urls = [("Lighthouse", environ.get("TORCHFT_LIGHTHOUSE", ""))]
+    with suppress(SettingError):
+        urls += [("monitor", url) for url in monitors_of(monitors_in(environ)) or ()]
+    parts = [(check, urlsplit(url)) for check, url in urls if url]
+    return [
+        (check, part.hostname or "", part.port or (443 if part.scheme == "https" else 80))
+        for check, part in parts
+    ]
+
+
+@dataclass(slots=True)
+class Look:
+    """What the measuring child said."""
+
+    report: Report
+    reports: list[Report] = field(default_factory=list)
+    notes: list[tuple[str, str, str]] = field(default_factory=list)
+    """What was looked at; `fine`, `note`, `bad`, `missing` or `cannot be read`; and what of it."""
+    doing: str = "the start"
+
+    def hear(self, line: Mapping[str, Any]) -> None:
+        self.doing = line.get("doing", self.doing)
+        if "note" in line:
+            self.notes.append(tuple(line["note"]))
+        if "figure" in line:
+            figures = (*self.report.figures, Figure(*line["figure"]))
+            self.report = self.report._replace(figures=figures)
+        if "reports" in line:
+            self.reports = [Report.read(row) for row in line["reports"]]
+
+
+def look(
+    launch: Launch, environ: Mapping[str, str], limit_s: float, say: Callable[[str], object],
+    program: Sequence[str] = ("-m", "lightkeeper.worker_server.preflight_probe"),
+) -> Look:  # fmt: skip
+    """Measure, for at most `limit_s` seconds and one more; what hangs is ended and named."""
+    host = host_of(environ)
+    plan = launch._asdict() | {
+        "host": host, "arrive_s": limit_s / 2, "limit_s": limit_s, "reach": _reach(environ),
+    }  # fmt: skip
+    quiet = {name: value for name, value in environ.items() if name != "LIGHTKEEPER_ATTACH"}
+    child = subprocess.Popen(
+        [sys.executable, *program, json.dumps(plan)], stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        env={**quiet, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+    )  # fmt: skip
+    lines = queue.SimpleQueue[str]()
+    threading.Thread(target=_pass_on, args=(child, lines), daemon=True).start()
+    seen = Look(Report(host))
+    end_s = time.monotonic() + limit_s + 1
+    while (left_s := end_s - time.monotonic()) > 0:
+        try:
+            line = lines.get(timeout=min(left_s, _SAY_S))
+        except queue.Empty:
+            say(f"{seen.doing} ...")
+            continue
+        if not line:
+            break
+        with suppress(ValueError):
+            seen.hear(json.loads(line))
+    else:
+        seen.notes.append((seen.doing, "bad", f"did not end within {limit_s:g} s"))
+    child.kill()
+    with suppress(subprocess.TimeoutExpired):  # inside the kernel: left behind
+        if child.wait(2.0) not in (0, -9):
+            seen.notes.append((seen.doing, "bad", f"the measuring ended: {child.returncode}"))
+    seen.reports = seen.reports or [seen.report]
+    return seen
+
+
+def _pass_on(child: subprocess.Popen[str], lines: queue.SimpleQueue[str]) -> None:
+    if child.stdout is not None:
+        with child.stdout:
+            for line in child.stdout:
+                lines.put(line)
+    lines.put("")
+
+
+# -- this host's past ----------------------------------------------------------------------------
+
+
+def _past_file(environ: Mapping[str, str], host: str) -> Path:
+    cache = environ.get("XDG_CACHE_HOME")
+    folder = Path(cache) if cache else Path.home() / ".cache"
+    return folder / "lightkeeper" / f"preflight-{quote(host, '')}.json"
+
+
+def past(file: Path) -> dict[str, float]:
+    """Figure -> the best that this host ever had."""
+    try:
+        return {str(name): float(best) for name, best in json.loads(file.read_bytes()).items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def keep(file: Path, report: Report, before: Mapping[str, float]) -> None:
+    """Add these figures, in one move."""
+    new = {name: max(value, before.get(name, 0.0))
+           for name, _, value, device in report.figures if not device}  # fmt: skip
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        draft = file.with_suffix(f".{os.getpid()}")
+        draft.write_text(json.dumps({**before, **new}), encoding="utf-8")
+        draft.replace(file)
+
+
+# -- what it comes to ----------------------------------------------------------------------------
+
+
+class Answer(NamedTuple):
+    """What is said, and whether this host is fit."""
+
+    look: Look
+    rows: list[Judged]
+    odd: list[Judged]
+    """Of any host: what stands out, and where either of two may be the odd one."""
+    fit: bool
+
+
+def examine(
+    launch: Launch, environ: Mapping[str, str], limit_s: float, say: Callable[[str], object]
+) -> Answer:
+    """Measure and judge."""
+    seen = look(launch, environ, limit_s, say)
+    host, file = seen.report.host, None
+    rows = compare(seen.reports)
+    with suppress(RuntimeError):  # a user without a home
+        file = _past_file(environ, host)
+        before = past(file)
+        if len(seen.reports) < 3:
+            earlier = list(against_past(seen.report, before))
+            rows = [row for row in rows if row.others is not None or not earlier] + earlier
+    odd = [row for row in rows if row.verdict in (BAD, UNSURE)]
+    ours = [row for row in odd if row.host == host and row.verdict == BAD]
+    if file is not None and not ours:
+        keep(file, seen.report, before)
+    bad = any(state == "bad" for _, state, _ in seen.notes)
+    return Answer(seen, rows, odd, not ours and not bad)
+
+
+def as_json(answer: Answer) -> str:
+    rows = [row._asdict() for row in answer.rows]
+    notes = [dict(zip(("check", "state", "said"), note, strict=True)) for note in answer.look.notes]
+    return json.dumps({
+        "schema": 1, "host": answer.look.report.host, "fit": answer.fit,
+        "hosts": [each.host for each in answer.look.reports], "checks": notes, "figures": rows,
+        "stands_out": [row._asdict() | {"said": str(row)} for row in answer.odd],
+    }, indent=2)  # fmt: skip
+
+
+def as_text(answer: Answer) -> str:
+    """A table of this host's figures, then what stands out anywhere."""
+    host, reports = answer.look.report.host, answer.look.reports
+    lines = [f"{'figure':34} {'this host':>18} {'the others':>10}  verdict"]
+    for row in answer.rows:
+        if row.host == host:
+            others = "" if row.others is None else f"{row.others:.3g}"
+            here = f"{row.value:.3g} {row.unit}"
+            lines.append(f"{row.figure:34} {here:>18} {others:>10}  {row.verdict}")
+    lines += [f"{check}: {state}: {said}" for check, state, said in answer.look.notes]
+    lines += [f"{row.verdict}: {row}" for row in answer.odd]
+    if len(reports) == 2 and any(row.verdict == UNSURE for row in answer.odd):
+        lines.append("with two hosts nobody can tell which is the odd one: try with a third")
+    if not answer.odd:
+        lines.append(f"nothing stands out, of {len(reports)} host{'s' * (len(reports) > 1)}")
+    return "\n".join(map(escaped, lines))
+
+
+def before_start(
+    command: Sequence[str], environ: Mapping[str, str], say: Callable[[str], object]
+) -> bool:
+    """`lightkeeper run --preflight`: whether this host is fit. Never raises."""
+    local = environ.get("LOCAL_RANK") or environ.get("SLURM_LOCALID") or "0"
+    if local != "0":  # the first of this host looks
+        return True
+    try:
+        answer = examine(launch_of(environ, command), environ, LIMIT_S, say)
+    except Exception as exc:  # noqa: BLE001  training does not depend on us
+        say(f"no preflight: {exc!r}")
+        return True
+    for line in as_text(answer).splitlines():
+        say(line)
+    return answer.fit
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Exit status 0: fit; 1: not; 2: usage error."""
+    said = launch_of(os.environ)
+    parser = OneLineParser(
+        prog="lightkeeper check host", description=_ABOUT, epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    add = parser.add_argument
+    about = "how many meet (default: as the launch says; here: %(default)s)"
+    add("--hosts", type=int, metavar="N", default=said.hosts, help=about)
+    about = "number of this host, to name who is missing (default: PET_NODE_RANK, SLURM_NODEID)"
+    add("--rank", type=int, metavar="N", default=said.rank, help=about)
+    about = "a free port of one of them (default: MASTER_ADDR and the port after MASTER_PORT)"
+    add("--store", metavar="HOST:PORT", help=about)
+    about = "seconds for all of it; half of them for the others to come (60)"
+    add("--limit", type=float, metavar="S", default=LIMIT_S, help=about)
+    add("--json", action="store_true", help="as JSON")
+    args = parser.parse_args(words)
+    address, _, port = (args.store or f"{said.store_host}:{said.store_port}").rpartition(":")
+    if not port.isdigit() or (args.hosts > 1 and not address):
+        parser.error("--store HOST:PORT or MASTER_ADDR is needed where several hosts meet")
+    if not 5 <= args.limit <= 3600 or args.hosts < 1:
+        parser.error("expected --limit of 5 to 3600 seconds, --hosts of at least 1")
+    launch = Launch(args.hosts, args.rank, address, int(port))
+    answer = examine(launch, os.environ, args.limit, lambda text: sys.stderr.write(f"{text}\n"))
+    print(as_json(answer) if args.json else as_text(answer))  # noqa: T201
+    return int(not answer.fit)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
