@@ -163,7 +163,7 @@ def _lasting(track: RankTrack) -> Doing | None:
 
 
 def _active(track: RankTrack) -> bool:
-    """Whether the process or a child of it uses cores, would use one that it lacks, or moves bytes."""
+    """Whether the process or a child of it uses cores, waits for one, or moves bytes."""
     if (process := track.used) is None:
         return False
     doing = Doing.UNKNOWN if track.witness is None else track.witness.doing
