@@ -104,7 +104,7 @@ def _guarded(
 
 
 def _witness(witness: Any) -> None:
-    for testimony in witness.look((), time.time()):
+    for testimony in witness.look((), time.monotonic()):
         state = "bad" if testimony.weight == "broken" else "note"
         _tell(note=[witness.name, state, testimony.text])
 
@@ -337,8 +337,8 @@ def main() -> None:
     signal.alarm(int(plan["limit_s"]) + 1)
     end_s, host = time.monotonic() + plan["limit_s"], plan["host"]
     with suppress(ImportError):  # where the machine's witnesses are not installed
-        every = importlib.import_module("lightkeeper.worker_server.sidecar.witnesses.every")
-        for witness in every.witnesses():
+        panel = importlib.import_module("lightkeeper.worker_server.sidecar.witnesses.panel")
+        for witness in panel.witnesses():
             _guarded(witness.name, partial(_witness, witness), 2.0, "cannot be read")
     if plan["store_host"]:
         _guarded("store's name", partial(_name, plan["store_host"], plan["hosts"] > 1))

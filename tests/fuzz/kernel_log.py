@@ -8,8 +8,11 @@ import time
 from pathlib import Path
 from typing import Final
 
-from lightkeeper.worker_server.sidecar.witnesses.kernel_log import KernelLines, _testimony
-from lightkeeper.worker_server.sidecar.witnesses.panel import bounded
+from msgspec import convert, to_builtins
+
+from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.sidecar.machine import ROWS_MOST
+from lightkeeper.worker_server.sidecar.witnesses.kernel_log import KernelLog
 from tests.fuzz.games import spoilt
 
 _CASES: Final = Path(__file__).parents[1] / "worker_server/witnesses/cases/kernel_log.json"
@@ -19,14 +22,13 @@ SLOW_S: Final = 1.0
 
 def play(rng: random.Random) -> list[str]:
     """What is wrong with how some hundred records are read."""
-    lines = KernelLines(["1b:00"], Path("/nowhere"), lambda pid: pid if pid % 2 else None)
+    log = KernelLog(Path("/nowhere"), lambda pid: pid if pid % 2 else None)
     began_s, blobs = time.process_time(), [_record(rng, n) for n in range(rng.randrange(200))]
     for blob in blobs:
-        lines.take(blob.decode("utf-8", "replace"))
-    events = lines.events(100.0)
-    for event in events:
-        bounded(_testimony(event, 100.0))
-    findings = [] if len(events) <= 256 else [f"{len(events)} events"]
+        log.take(blob.decode("utf-8", "replace"))
+    events = log.said(100.0)
+    convert(to_builtins(events), list[wire.Testimony])
+    findings = [] if len(events) <= ROWS_MOST else [f"{len(events)} events"]
     took_s = time.process_time() - began_s
     return findings + ([f"{took_s:.1f} s for {len(blobs)} records"] if took_s > SLOW_S else [])
 

@@ -148,7 +148,7 @@ def test_a_service_that_hangs_costs_a_second_and_is_asked_again():
         began = time.monotonic()
         with pytest.raises(CannotReadError, match="no metadata service"):
             looker.look((), 0.0)
-        assert time.monotonic() - began < looker.deadline_s
+        assert time.monotonic() - began < 4.0
         server.hanging = False
         assert looker.look((), 1000.0) == []
         server.hanging = True
@@ -181,7 +181,8 @@ def test_a_redirect_is_not_followed_and_a_flood_is_cut():
         looker = witness(server)
         looker.look((), 0.0)
         event = {"EventType": "Reboot\x1b[31m" + "x" * 500, "NotBefore": ""}
-        server.pages[AZURE] = json.dumps({"Events": [event] * 100})
+        events = [{**event, "EventType": f"{n}{event['EventType']}"} for n in range(100)]
+        server.pages[AZURE] = json.dumps({"Events": events})
         said = looker.look((), 5.0)
         assert len(said) == 8
         assert all(len(each.text) <= 200 and each.text.isprintable() for each in said)

@@ -1,10 +1,14 @@
-"""Where a process's cgroups lie in the file system."""
+"""Where a process's cgroups lie in the file system, and their memory limits."""
 
 from __future__ import annotations
 
 import errno
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+_NO_LIMIT: Final = 1 << 60
+"""Of version 1."""
 
 
 class Level(NamedTuple):
@@ -12,6 +16,20 @@ class Level(NamedTuple):
 
     name: str
     folder: Path
+
+    def limit(self) -> int | None:
+        """How many bytes of memory it may use; None: all, or it cannot be read."""
+        limits = []
+        for name in ("memory.high", "memory.max", "memory.limit_in_bytes"):
+            with suppress(OSError, ValueError):
+                limits.append(int((self.folder / name).read_text("ascii")))
+        return min((limit for limit in limits if limit < _NO_LIMIT), default=None)
+
+
+def sized(number: int) -> str:
+    """`512 MiB`."""
+    mebibytes = number / 2**20
+    return f"{mebibytes / 1024:.4g} GiB" if mebibytes >= 1024 else f"{mebibytes:.4g} MiB"
 
 
 def levels(top: Path, lines: str, controller: str = "") -> tuple[Level, ...]:

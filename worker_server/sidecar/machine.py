@@ -4,7 +4,6 @@ file. It imports no witness, and believes nothing of the file that it has not ch
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import logging
 import os
@@ -12,7 +11,8 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -23,59 +23,50 @@ from msgspec.json import decode
 from lightkeeper.worker_server import wire
 
 FILE: Final = "machine.json"
-MAX_BYTES: Final = 64 * 1024
+ROWS_MOST: Final = 128
+_MAX_BYTES: Final = 512 * 1024
+"""For so many rows, whatever they say."""
 _STALE_S: Final = 30.0
 _EARLY_S: Final = 1.0
 """Clocks of two processes do not differ by more; a file of an earlier boot does."""
 _OFF: Final = "the witnesses are off: LIGHTKEEPER_MACHINE=0"
-_ORDER: Final = {weight: number for number, weight in enumerate((
-    wire.Weight.BROKEN, wire.Weight.ENDED, wire.Weight.LEAVING, wire.Weight.SLOW,
-    wire.Weight.CONTEXT,
-))}  # fmt: skip
+_NOT_YET: Final = "the witnesses have not been heard yet"
+_ORDER: Final = [*wire.Weight]
 _log = logging.getLogger("lightkeeper.worker_server.sidecar")
 
 
-def weightiest(rows: Iterable[wire.Testimony]) -> list[wire.Testimony]:
+def weight_and_age(row: wire.Testimony) -> tuple[int, float]:
     """The weightiest first, then the latest."""
-    return sorted(rows, key=lambda row: (_ORDER[row.weight], row.age_s))
+    return _ORDER.index(row.weight), row.age_s
 
 
 class Machine:
     """Reads what the host's witnesses wrote; safe from any thread."""
 
     def __init__(self, folder: Path, host: wire.Host, *, on: bool = True) -> None:
-        self._file = folder / FILE
-        self._nothing = wire.MachineReport(
-            host, 0.0, error="the witnesses have not been heard yet" if on else _OFF
-        )
-        self._on = on
-        self._read: tuple[tuple[int, ...], float, wire.MachineReport] | None = None
+        self._file, self._host, self._on = folder / FILE, host, on
+        self._read: tuple[object, float, wire.MachineReport] | None = None
         """Which file, when it was written (monotonic seconds), what it says."""
 
     def report(self) -> wire.MachineReport:
         """The answer of `GET /v1/machine`."""
-        written_s, report = self._newest()
-        age_s = time.monotonic() - written_s
-        if report.error is not None:
-            return report
-        if not -_EARLY_S < age_s < _STALE_S:
-            why = f"the witnesses have not been heard for {age_s:.0f} s"
-            return replace(self._nothing, error=why if age_s > 0 else self._nothing.error)
-        age_s = max(0.0, age_s)
-        rows = tuple(weightiest(row.later(age_s) for row in report.testimonies))
-        states = tuple(replace(each, for_s=each.for_s + age_s) for each in report.witnesses)
-        return replace(report, host=self._nothing.host, age_s=age_s,
-                       witnesses=states, testimonies=rows)  # fmt: skip
+        try:
+            return self._newest()
+        except FileNotFoundError:
+            why = "the witnesses have not been heard yet"
+        except (OSError, DecodeError, ValueError, RecursionError, KeyError, TypeError) as exc:
+            why = f"what the witnesses wrote cannot be read: {exc}"[:200]
+        return wire.MachineReport(self._host, 0.0, error=why if self._on else _OFF)
 
     def of_rank(self, pid: int) -> tuple[wire.Testimony, ...]:
         """What concerns the rank with this pid, the weightiest first; nothing that decides
         nothing.
         """
-        said = (
+        rows = [
             row for row in self.report().testimonies
             if row.weight is not wire.Weight.CONTEXT and (not row.pids or pid in row.pids)
-        )  # fmt: skip
-        return tuple(said)[: wire.TESTIMONIES_MOST]
+        ]  # fmt: skip
+        return tuple(rows[: wire.TESTIMONIES_MOST])
 
     def oom_kill(self, pid: int, died_s_ago: float) -> wire.Testimony | None:
         """The OOM kill of the rank with this pid, or of a child at the time of its death."""
@@ -85,23 +76,23 @@ class Machine:
         ]  # fmt: skip
         return min(kills, key=lambda row: row.pids[0] != pid, default=None)
 
-    def _newest(self) -> tuple[float, wire.MachineReport]:
+    def _newest(self) -> wire.MachineReport:
         if not self._on:
-            return 0.0, self._nothing
-        try:
-            mark = _mark(os.lstat(self._file))
-            if self._read is None or self._read[0] != mark:
-                self._read = mark, *_content(self._file)
-        except FileNotFoundError:
-            return 0.0, self._nothing
-        except (OSError, DecodeError, ValueError, RecursionError, KeyError, TypeError) as exc:
-            why = f"what the witnesses wrote cannot be read: {exc}"[:200]
-            return 0.0, replace(self._nothing, error=why)
-        return self._read[1:]
-
-
-def _mark(facts: os.stat_result) -> tuple[int, ...]:
-    return facts.st_ino, facts.st_mtime_ns, facts.st_size
+            raise FileNotFoundError
+        facts = os.lstat(self._file)
+        mark = facts.st_ino, facts.st_mtime_ns, facts.st_size
+        if self._read is None or self._read[0] != mark:
+            self._read = mark, *_content(self._file)
+        _, written_s, report = self._read
+        age_s = time.monotonic() - written_s
+        if not age_s < _STALE_S:
+            raise ValueError(f"it is {age_s:.0f} s old")
+        if not age_s > -_EARLY_S:
+            raise FileNotFoundError
+        age_s = max(0.0, age_s)
+        rows = tuple(row.later(age_s) for row in report.testimonies)
+        states = tuple(replace(each, for_s=each.for_s + age_s) for each in report.witnesses)
+        return replace(report, host=self._host, age_s=age_s, witnesses=states, testimonies=rows)
 
 
 def _content(path: Path) -> tuple[float, wire.MachineReport]:
@@ -109,8 +100,8 @@ def _content(path: Path) -> tuple[float, wire.MachineReport]:
     with open(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise ValueError("it is no file")
-        blob = file.read(MAX_BYTES + 1)
-    if len(blob) > MAX_BYTES:
+        blob = file.read(_MAX_BYTES + 1)
+    if len(blob) > _MAX_BYTES:
         raise ValueError("it is too large")
     content: Any = decode(blob)
     return float(content["written_s"]), wire.parse_machine(content["report"])
@@ -127,7 +118,7 @@ _SILENT_S: Final = 60.0
 """Without a new file for so long, the process is ended."""
 _BACK_OFF_S: Final = (5.0, 600.0)
 _STEADY_S: Final = 900.0
-"""One that lived so long is started again at once."""
+"""One that lived so long is started again soon."""
 
 
 def start(folder: Path) -> subprocess.Popen[bytes]:
@@ -136,89 +127,54 @@ def start(folder: Path) -> subprocess.Popen[bytes]:
     Raises:
         OSError: there is no room for a process.
     """
-    words = [sys.executable, "-m", "lightkeeper.worker_server.sidecar.witnesses", str(folder)]
+    words = [sys.executable, "-m", "lightkeeper.worker_server.sidecar.witnesses.panel", str(folder)]
     return subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
 
 
-class Keeper:
-    """Keeps one process of witnesses beside all sidecars of a run directory. One that dies or is
-    silent is replaced, ever more rarely.
+def keep(
+    folder: Path,
+    starts: Callable[[Path], subprocess.Popen[bytes]] = start,
+    clock: Callable[[], float] = time.time,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Keep one process of witnesses beside all sidecars of a run directory, to the end of this
+    process. One that dies or is silent is replaced, ever more rarely.
+
+    Raises:
+        OSError: the directory cannot be locked.
     """
-
-    def __init__(
-        self,
-        folder: Path,
-        starts: Callable[[Path], subprocess.Popen[bytes]] = start,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._folder = folder
-        self._starts = starts
-        self._clock = clock
-        self._lock: int | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._started_s = self._due_s = clock()
-        self._pause_s = _BACK_OFF_S[0]
-        self._heard: tuple[tuple[int, ...], float] = (), 0.0
-
-    def run(self) -> None:
-        """Keep it to the end of this process."""
-        time.sleep(_FIRST_S)
-        while True:
-            try:
-                self.look()
-            except OSError as exc:
-                _log.warning("the witnesses: %s", exc)
-                self._later()
-            time.sleep(_LOOK_S)
-
-    def look(self) -> None:
-        """Start the process, or end a silent one, if that is ours to do.
-
-        Raises:
-            OSError: it cannot be started.
-        """
-        now_s = self._clock()
-        if self._process is None:
-            if now_s >= self._due_s and self._ours():
-                self._started_s = now_s
-                self._process = self._starts(self._folder)
-        elif (status := self._process.poll()) is not None:
-            _log.warning("the witnesses ended with %d", status)
-            self._later()
-        elif now_s - max(self._started_s, self._heard_s()) > _SILENT_S:
-            _log.warning("the witnesses are silent: ended")
-            self._process.kill()  # and not waited for: it may hang in the kernel
-            self._pause_s = _BACK_OFF_S[1]
-            self._later()
-
-    def _later(self) -> None:
-        now_s, process = self._clock(), self._process
-        if process is not None and process.stdin is not None:
-            process.stdin.close()
-        if now_s - self._started_s > _STEADY_S:
-            self._pause_s = _BACK_OFF_S[0]
-        self._process, self._due_s = None, now_s + self._pause_s
-        self._pause_s = min(2 * self._pause_s, _BACK_OFF_S[1])
-
-    def _ours(self) -> bool:
-        """Whether no other sidecar has the directory's lock."""
-        if self._lock is not None:
-            return True
-        fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    sleep(_FIRST_S)
+    fcntl.flock(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), fcntl.LOCK_EX)
+    pause_s = _BACK_OFF_S[0]
+    while True:
+        began_s, silent = clock(), False
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(fd)
-            return False
-        self._lock = fd
-        return True
+            silent = _watch(starts(folder), folder / FILE, clock, sleep)
+        except OSError as exc:
+            _log.warning("the witnesses: %s", exc)
+        if silent or clock() - began_s > _STEADY_S:
+            pause_s = _BACK_OFF_S[silent]
+        sleep(pause_s)
+        pause_s = min(2 * pause_s, _BACK_OFF_S[1])
 
-    def _heard_s(self) -> float:
-        """When the file was last another one, by our clock."""
-        with contextlib.suppress(OSError):
-            mark = _mark((self._folder / FILE).lstat())
-            if mark != self._heard[0]:
-                self._heard = mark, self._clock()
-        return self._heard[1]
+
+def _watch(
+    process: subprocess.Popen[bytes],
+    file: Path,
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
+) -> bool:
+    """Wait for its end; whether it was ended, because it wrote nothing any more."""
+    heard_s = clock()
+    while (status := process.poll()) is None:
+        with suppress(OSError):
+            heard_s = max(heard_s, file.stat().st_mtime)
+        if clock() - heard_s > _SILENT_S:
+            _log.warning("the witnesses are silent: ended")
+            process.kill()  # and not waited for: it may hang in the kernel
+            return True
+        sleep(_LOOK_S)
+    _log.warning("the witnesses ended with %d", status)
+    return False

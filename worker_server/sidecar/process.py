@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from lightkeeper.worker_server import run_dir, wire
-from lightkeeper.worker_server.sidecar.cgroups import levels
+from lightkeeper.worker_server.sidecar.cgroups import levels, sized
 from lightkeeper.worker_server.wire import Count
 
 # How a process ended, without being its parent; and whether memory ran out.
@@ -88,11 +88,7 @@ class OomWatch:
     """Counts the OOM kills in a process's cgroup, which it finds while the process lives."""
 
     def __init__(self, pid: int, cgroups: Path = Path("/sys/fs/cgroup")) -> None:
-        self._file: Path | None
-        self._file, path = _find_counter(pid, cgroups) or (None, "")
-        limit = None if self._file is None else _limit_in(self._file.parent)
-        self.where = f" {path}" + ("" if limit is None else f" (limit {sized(limit)})")
-        """The cgroup's path and its limit."""
+        self._file, self.where = _counter(pid, cgroups)
         self.look()
 
     def look(self) -> None:
@@ -114,38 +110,16 @@ class OomWatch:
             return None
 
 
-def _limit_in(folder: Path) -> int | None:
-    """Memory limit of a cgroup, in bytes; None: there is none, or it cannot be read."""
-    for name in ("memory.max", "memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):
-            limit = int((folder / name).read_text(encoding="ascii"))
-            return limit if limit < 1 << 60 else None
-    return None
-
-
-def limit_of(path: str, cgroups: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """The same for a path as the kernel writes it."""
-    if ".." in path.split("/"):
-        return None
-    limits = (_limit_in(root / path.lstrip("/")) for root in (cgroups, cgroups / "memory"))
-    return next((limit for limit in limits if limit is not None), None)
-
-
-def sized(number: int) -> str:
-    """`512 MiB`."""
-    mebibytes = number / 2**20
-    return f"{mebibytes / 1024:.4g} GiB" if mebibytes >= 1024 else f"{mebibytes:.4g} MiB"
-
-
-def _find_counter(pid: int, cgroups: Path) -> tuple[Path, str] | None:
-    """`memory.events` of version 2, `memory.oom_control` of version 1; and the cgroup's path."""
-    try:
-        chain = levels(cgroups, Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8"), "memory")
-    except (OSError, ValueError):
-        return None
-    names = ("memory.events", "memory.oom_control")
-    files = ((level.folder / name, level.name) for level in chain for name in names)
-    return next((counter for counter in files if counter[0].is_file()), None)
+def _counter(pid: int, cgroups: Path) -> tuple[Path | None, str]:
+    """`memory.events` of version 2, `memory.oom_control` of version 1; the cgroup and its limit."""
+    with contextlib.suppress(OSError, ValueError):
+        lines = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8")
+        for level in levels(cgroups, lines, "memory"):
+            for name in ("memory.events", "memory.oom_control"):
+                if (file := level.folder / name).is_file():
+                    limit = level.limit()
+                    return file, f" {level.name}" + (f" (limit {sized(limit)})" if limit else "")
+    return None, ""
 
 
 # What the kernel counts of a rank: cores used, cores waited for, bytes moved. Over some seconds.

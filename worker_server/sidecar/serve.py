@@ -38,7 +38,7 @@ from lightkeeper.worker_server.rank.settings import LOOPBACK, SettingError, Sett
 from lightkeeper.worker_server.sidecar.app import THREADS, RequestGuard, Served, make_app
 from lightkeeper.worker_server.sidecar.black_box import BlackBox
 from lightkeeper.worker_server.sidecar.host import HostView, have_port
-from lightkeeper.worker_server.sidecar.machine import Keeper
+from lightkeeper.worker_server.sidecar.machine import keep
 from lightkeeper.worker_server.sidecar.metrics import make_registry
 from lightkeeper.worker_server.sidecar.process import (
     EvictionResult,
@@ -489,7 +489,7 @@ def _serve(
         )  # fmt: skip
 
     if settings.machine:
-        _in_background("machine", Keeper(folder).run)
+        _in_background("machine", keep, folder)
     unnamed: dict[str, Any] = {"unfit": home.not_ours, "hint": _HINT} if settings.unnamed else {}
     endpoint = EndpointFile(box, files, url)
     endpoint.publish()

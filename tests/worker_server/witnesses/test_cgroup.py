@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from lightkeeper.worker_server.sidecar.cgroups import levels
 from lightkeeper.worker_server.sidecar.witnesses.cgroup import Cgroup
 from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError
 from lightkeeper.worker_server.wire import Weight
@@ -90,27 +91,27 @@ CASES = [
         [HALF], (7, 8), ranks=(7, 8),
     ),
     Case("v2: memory full", [IN_V2 | mem2(used=0.99), mem2(used=0.99, met=40)],
-         [(SLOW, "memory-limit", "/job fills 99% of its 1024 MiB")], (7,)),
+         [(SLOW, "memory-limit", "/job fills 99% of its 1 GiB")], (7,)),
     Case("v2: the high mark",
          [IN_V2 | mem2(used=0.99) | {f"{V2}/memory.high": str(GIB), f"{V2}/memory.max": "max"},
           {f"{V2}/memory.events": "high 7\nmax 0"}],
-         [(SLOW, "memory-limit", "/job fills 99% of its 1024 MiB")]),
+         [(SLOW, "memory-limit", "/job fills 99% of its 1 GiB")]),
     Case("v2: full of file cache", [IN_V2 | mem2(used=1, file=0.6), mem2(used=1, file=0.6, met=9)]),
     Case("v1: memory full", [IN_V1 | mem1(used=1.96), mem1(used=1.96, met=40)],
-         [(SLOW, "memory-limit", "fills 98% of its 2048 MiB")]),
+         [(SLOW, "memory-limit", "fills 98% of its 2 GiB")]),
     Case("v1: no limit, failures", [IN_V1 | mem1(used=9, limit=9223372036854771712),
                                     mem1(used=9, met=4, limit=9223372036854771712)]),
     Case("v2: OOM kill", [IN_V2 | mem2(used=0.5, kills=3), mem2(used=0.5, kills=4)],
-         [(ENDED, "oom-kill", "a process of cgroup /job; /job is limited to 1024 MiB")], (7,)),
+         [(ENDED, "oom-kill", "a process of cgroup /job; /job is limited to 1 GiB")], (7,)),
     Case("v1: OOM kill", [IN_V1 | mem1(used=1), mem1(used=1, kills=1)],
-         [(ENDED, "oom-kill", "a process of cgroup /job; /job is limited to 2048 MiB")], (7,)),
+         [(ENDED, "oom-kill", "a process of cgroup /job; /job is limited to 2 GiB")], (7,)),
     Case("v2: OOM kill of the only rank", [IN_V2 | mem2(used=0.5),
          mem2(used=0.1, kills=1) | {"proc/7/cgroup": None}],
          [(ENDED, "oom-kill", "")], (7,)),
     Case("v2: OOM kill by a limit above",
          [{"proc/7/cgroup": "0::/job/in", f"{V2}/in/memory.events": "oom_kill 0"} | mem2(used=0.5),
           {f"{V2}/in/memory.events": "oom_kill 1"} | mem2(used=0.5, kills=1)],
-         [(ENDED, "oom-kill", "a process of cgroup /job/in; /job is limited to 1024 MiB")]),
+         [(ENDED, "oom-kill", "a process of cgroup /job/in; /job is limited to 1 GiB")]),
     Case("OOM kills before", [IN_V2 | mem2(used=0.5, kills=3), mem2(used=0.5, kills=3)]),
     Case("no rank", [IN_V2, {}], ranks=()),
     Case("no counters at all", [IN_V2, {}]),
@@ -143,9 +144,9 @@ def test_levels_of_a_hybrid_host(tmp_path: Path) -> None:
         "proc/7/cgroup": "4:memory:/a/b\n0::/c",
         "sys/fs/cgroup/memory/a/b/x": "", "sys/fs/cgroup/unified/c/x": "",
     })  # fmt: skip
-    witness = Cgroup(tmp_path)
-    assert [level.name for level in witness.levels(7, "memory")] == ["/a/b", "/a", "/"]
-    assert [level.name for level in witness.levels(7, "cpu")] == ["/c", "/"]
+    top, lines = tmp_path / "sys/fs/cgroup", (tmp_path / "proc/7/cgroup").read_text()
+    assert [level.name for level in levels(top, lines, "memory")] == ["/a/b", "/a", "/"]
+    assert [level.name for level in levels(top, lines, "cpu")] == ["/c", "/"]
 
 
 def test_what_was_bad_is_told_for_ten_minutes(tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from lightkeeper.worker_server import wire
-from lightkeeper.worker_server.sidecar.witnesses.amd import Amd
-from lightkeeper.worker_server.sidecar.witnesses.nvidia import Nvidia
+from lightkeeper.worker_server.sidecar.witnesses.gpus import Amd, Nvidia
 from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, Witness
 from lightkeeper.worker_server.wire import Weight
 

@@ -17,7 +17,7 @@ import pytest
 from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.sidecar.witnesses.cgroup import Cgroup
 from lightkeeper.worker_server.sidecar.witnesses.disks import Disks
-from lightkeeper.worker_server.sidecar.witnesses.every import witnesses
+from lightkeeper.worker_server.sidecar.witnesses.panel import witnesses
 from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError
 from tests.worker_server.ranks import eventually
 
@@ -146,7 +146,7 @@ def test_a_fuse_server_that_does_not_answer(first: bool, tmp_path: Path) -> None
 NETWORK = """
 import subprocess, sys, time
 from pathlib import Path
-from lightkeeper.worker_server.sidecar.witnesses.network import Network
+from lightkeeper.worker_server.sidecar.witnesses.hardware import Network
 witness, net = Network(), Path("/sys/class/net")
 for number, command in enumerate(["true", "ip link set v0 down", "true", "ip link set v0 up"]):
     subprocess.run(command.split(), check=True)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lightkeeper.worker_server.sidecar.witnesses import kernel_log
-from lightkeeper.worker_server.sidecar.witnesses.kernel_log import KernelLines, KernelLog
+from lightkeeper.worker_server.sidecar.witnesses.kernel_log import KernelLog
 from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError
 from lightkeeper.worker_server.wire import Weight
 
@@ -19,8 +20,10 @@ CASES = json.loads((Path(__file__).parent / "cases" / "kernel_log.json").read_te
 XID = "NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus."
 
 
-def lines_of(tmp_path: Path, **more: Any) -> KernelLines:
-    return KernelLines(["1b:00", "3b:00"], tmp_path, **{"ours": lambda pid: pid, **more})
+def lines_of(tmp_path: Path, ours: Callable[[int], int | None] = lambda pid: pid) -> KernelLog:
+    for address in ("0000:1b:00.0", "0000:3b:00.0"):
+        (tmp_path / "proc/driver/nvidia/gpus" / address).mkdir(parents=True)
+    return KernelLog(tmp_path, ours)
 
 
 def record(text: str, sequence: int = 1, at_s: float = 100.0, priority: int = 4) -> str:
@@ -32,7 +35,7 @@ def test_a_line_is_read_as_what_it_means(case: dict[str, Any], tmp_path: Path) -
     lines = lines_of(tmp_path)
     for number, text in enumerate(case["lines"]):
         lines.take(record(text, number))
-    events = lines.events(100.0)
+    events = lines.said(100.0)
     if case["code"] is None:
         assert not events
         return
@@ -48,15 +51,15 @@ def test_equal_lines_are_one_event_for_an_hour(tmp_path: Path) -> None:
     lines = lines_of(tmp_path)
     for number in range(5):
         lines.take(record(XID, number, 100.0 + number))
-    (event,) = lines.events(110.0)
-    assert (event.count, event.since_s, event.at_s) == (5, 100.0, 104.0)
-    assert not lines.events(104.0 + 3601)
+    (event,) = lines.said(110.0)
+    assert (event.count, event.for_s, event.age_s) == (5, 10.0, 6.0)
+    assert not lines.said(104.0 + 3601)
 
 
 def test_what_a_program_wrote_to_the_log_is_not_the_kernels(tmp_path: Path) -> None:
     lines = lines_of(tmp_path)
     lines.take(record(XID, priority=12))
-    assert not lines.events(100.0)
+    assert not lines.said(100.0)
 
 
 @pytest.mark.parametrize(
@@ -65,14 +68,14 @@ def test_what_a_program_wrote_to_the_log_is_not_the_kernels(tmp_path: Path) -> N
 def test_what_is_no_record_is_dropped(blob: str, tmp_path: Path) -> None:
     lines = lines_of(tmp_path)
     lines.take(blob)
-    assert not lines.events(0.0)
+    assert not lines.said(0.0)
 
 
 def test_lines_that_were_lost_are_counted(tmp_path: Path) -> None:
     lines = lines_of(tmp_path)
     lines.take(record("hello", 7))
     lines.take(record("hello", 20))
-    (event,) = lines.events(100.0)
+    (event,) = lines.said(100.0)
     assert (event.code, event.count, event.weight) == ("lines-lost", 12, Weight.CONTEXT)
 
 
@@ -80,26 +83,14 @@ def test_a_server_that_answers_again_explains_nothing_any_more(tmp_path: Path) -
     lines = lines_of(tmp_path)
     lines.take(record("nfs: server filer7 not responding, still trying", 1))
     lines.take(record("nfs: server filer7 OK", 2))
-    assert {event.weight for event in lines.events(100.0)} == {Weight.CONTEXT}
+    assert {event.weight for event in lines.said(100.0)} == {Weight.CONTEXT}
 
 
 def test_a_process_of_an_unknown_pid_decides_nothing(tmp_path: Path) -> None:
     lines = lines_of(tmp_path, ours=lambda pid: None)
     lines.take(record("Out of memory: Killed process 99 (python) total-vm:1kB, anon-rss:1kB"))
-    (event,) = lines.events(100.0)
+    (event,) = lines.said(100.0)
     assert (event.weight, event.pids) == (Weight.CONTEXT, ())
-
-
-def test_a_limit_that_the_log_lacks_is_read_from_the_cgroup(tmp_path: Path) -> None:
-    (tmp_path / "job").mkdir()
-    (tmp_path / "job" / "memory.max").write_text("1073741824\n")
-    lines = lines_of(tmp_path)
-    lines.take(record(
-        "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),oom_memcg=/job,task_memcg=/job,"
-        "task=python,pid=7,uid=0"
-    ))  # fmt: skip
-    (event,) = lines.events(100.0)
-    assert event.text == "the OOM killer ended pid 7 (python), cgroup /job (limit 1 GiB)"
 
 
 def test_the_lightest_events_make_room(tmp_path: Path) -> None:
@@ -107,8 +98,8 @@ def test_the_lightest_events_make_room(tmp_path: Path) -> None:
     lines.take(record(XID, 0))
     for number in range(1000):
         lines.take(record(f"nfs: server s{number} OK", number + 1))
-    events = lines.events(100.0)
-    assert len(events) == 256
+    events = lines.said(100.0)
+    assert len(events) == 128
     assert events[0].code == "xid-79"
 
 

@@ -4,21 +4,22 @@ only itself.
 
 from __future__ import annotations
 
-import json
+import fcntl
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from lightkeeper.worker_server import run_dir, wire
-from lightkeeper.worker_server.sidecar.machine import FILE, MAX_BYTES, Keeper, Machine
+from lightkeeper.worker_server.sidecar.machine import FILE, Machine, keep
 from lightkeeper.worker_server.sidecar.witnesses import panel
-from lightkeeper.worker_server.sidecar.witnesses.panel import Families, Seat, bounded, write
-from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError
+from lightkeeper.worker_server.sidecar.witnesses.panel import Families, Seat, write
+from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, Witness
 from lightkeeper.worker_server.wire import Weight
 
 HOST = wire.Host("node7")
@@ -29,13 +30,16 @@ def said(weight: Weight = Weight.BROKEN, **more: Any) -> wire.Testimony:
     return wire.Testimony("kernel log", weight, **{"code": "xid-79", "text": "GPU 3", **more})
 
 
-class Fake:
+class Fake(Witness):
     """A witness that does what a test wants."""
 
-    name, every_s, deadline_s = "fake", 600.0, 1.0
+    name, every_s = "fake", 600.0
 
     def __init__(self, act: Callable[[], list[wire.Testimony]]) -> None:
-        self.look = lambda ranks, now_s: act()
+        self._act = act
+
+    def look(self, ranks: Collection[int], now_s: float) -> list[wire.Testimony]:
+        return self._act()
 
 
 @pytest.fixture
@@ -43,14 +47,11 @@ def heard() -> Callable[..., tuple[wire.WitnessState, list[wire.Testimony]]]:
     def hear(act: Callable[[], Any], later_s: float = 0.0) -> Any:
         looked = threading.Event()
 
-        def make() -> Any:
-            def first() -> Any:
-                looked.set()
-                return act()
+        def first() -> Any:
+            looked.set()
+            return act()
 
-            return Fake(first)
-
-        seat = Seat("fake", make, tuple, threading.Event())
+        seat = Seat(Fake(first), tuple)
         assert looked.wait(10)
         for _ in range(1000):
             if later_s or seat.hear(time.monotonic())[0].why != "it has not looked yet":
@@ -63,9 +64,9 @@ def heard() -> Callable[..., tuple[wire.WitnessState, list[wire.Testimony]]]:
 
 def test_one_that_hangs_is_late_and_says_so(heard: Any) -> None:
     release = threading.Event()
-    state, rows = heard(lambda: release.wait(60) and [], later_s=7.0)
+    state, rows = heard(lambda: release.wait(60) and [], later_s=17.0)
     release.set()
-    assert (state.state, state.why, rows) == ("cannot be read", "no answer for 7 s", [])
+    assert (state.state, state.why, rows) == ("cannot be read", "no answer for 17 s", [])
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ def test_one_that_hangs_is_late_and_says_so(heard: Any) -> None:
     [
         (lambda: (_ for _ in ()).throw(CannotReadError("no right")), "no right"),
         (lambda: 1 / 0, "it failed: ZeroDivisionError"),
-        (lambda: [7], "it failed: AttributeError"),
+        (lambda: [7], "it failed: ValidationError"),
         (lambda: [said(count=-1)], "it failed: ValidationError"),
     ],
 )
@@ -89,19 +90,23 @@ def test_one_that_says_something_is_bad_and_only_then(heard: Any) -> None:
 
 
 def test_a_flood_is_cut(heard: Any) -> None:
-    assert len(heard(lambda: [said(text=f"{n}") for n in range(100_000)])[1]) == 256
+    assert len(heard(lambda: [said(text=f"{n}") for n in range(100_000)])[1]) == 128
 
 
 def test_what_is_too_long_or_not_printable_is_cut() -> None:
-    row = bounded(said(text="a\x1b[31m\n" + "b" * 999, device="d" * 99, pids=(*range(99),)))
+    witness = Witness()
+    text = "a\x1b[31m\n" + "b" * 999
+    witness.saw(Weight.SLOW, "code", text, device="d" * 99, pids=range(99))
+    (row,) = witness.said(0.0)
     assert (len(row.text), len(row.device), len(row.pids)) == (200, 32, 8)
     assert row.text.startswith("a?[31m b")
 
 
 def test_the_file_is_bounded_and_keeps_the_weightiest(tmp_path: Path) -> None:
-    rows = [said(Weight.SLOW, text="\x00" * 200, count=n) for n in range(300)] + [said()]
+    long = {"text": "\U0001f600" * 200, "device": "\U0001f600" * 32, "pids": (2**22,) * 8}
+    rows = [said(Weight.SLOW, code="\U0001f600" * 32, **long, count=n) for n in range(300)]
+    rows.append(said())
     write(tmp_path / FILE, [FINE], rows)
-    assert (tmp_path / FILE).stat().st_size <= MAX_BYTES
     assert Machine(tmp_path, HOST).report().testimonies[0].weight is Weight.BROKEN
 
 
@@ -182,60 +187,67 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
 # -- the process -----------------------------------------------------------------------------------
 
 
-class Started:
-    """A process that was started; `status`: how it ended."""
-
-    def __init__(self) -> None:
-        self.status: int | None = None
-        self.killed, self.stdin = False, None
-
-    def poll(self) -> int | None:
-        return self.status
-
-    def kill(self) -> None:
-        self.killed = True
+class Over(Exception):
+    """The test has seen enough."""
 
 
 class Kept:
-    def __init__(self, folder: Path) -> None:
-        self.now_s, self.started = 1000.0, list[Started]()
-        self.keeper = Keeper(folder, self._start, lambda: self.now_s)  # type: ignore[arg-type]
+    """A process of witnesses, kept by a clock of its own; `lives_s`: how long each lives."""
 
-    def _start(self, folder: Path) -> Started:
-        self.started.append(Started())
-        return self.started[-1]
+    def __init__(self, folder: Path, until_s: float, lives_s: float = 1e9) -> None:
+        self.now_s, self.started, self.killed = 0.0, list[float](), list[float]()
+        self._until_s, self._lives_s = until_s, lives_s
+        with pytest.raises(Over):
+            keep(folder, self._start, lambda: self.now_s, self._sleep)
 
-    def at(self, now_s: float) -> int:
-        self.now_s = now_s
-        self.keeper.look()
-        return len(self.started)
+    def _start(self, folder: Path) -> Any:
+        self.started.append(began_s := self.now_s)
+        return SimpleNamespace(
+            poll=lambda: None if self.now_s < began_s + self._lives_s else -11,
+            kill=lambda: self.killed.append(self.now_s),
+        )
 
-
-@pytest.fixture
-def kept(tmp_path: Path) -> Kept:
-    return Kept(tmp_path)
-
-
-def test_one_that_dies_is_replaced_ever_more_rarely(kept: Kept) -> None:
-    assert kept.at(1000) == 1
-    kept.started[-1].status = -11
-    assert [kept.at(t) for t in (1001, 1005, 1006)] == [1, 1, 2]
-    kept.started[-1].status = -11
-    assert [kept.at(t) for t in (1007, 1016, 1017)] == [2, 2, 3]
+    def _sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        if self.now_s > self._until_s:
+            raise Over
 
 
-def test_one_that_is_silent_is_ended_and_replaced_much_later(kept: Kept, tmp_path: Path) -> None:
-    kept.at(1000)
-    (tmp_path / FILE).write_text(json.dumps({}))
-    assert kept.at(1050) == 1
-    assert not kept.started[0].killed
-    kept.at(1111)
-    assert kept.started[0].killed
-    assert [kept.at(t) for t in (1112, 1700, 1712)] == [1, 1, 2]
+def test_one_that_dies_is_replaced_ever_more_rarely(tmp_path: Path) -> None:
+    assert Kept(tmp_path, 80.0, lives_s=2.0).started == [3.0, 10.0, 22.0, 44.0]
+
+
+def test_one_that_lived_long_is_replaced_soon(tmp_path: Path) -> None:
+    (tmp_path / FILE).touch()
+    os.utime(tmp_path / FILE, (1e6, 1e6))  # it is never silent
+    assert Kept(tmp_path, 2000.0, lives_s=902.0).started == [3.0, 910.0, 1817.0]
+
+
+def test_one_that_is_silent_is_ended_and_replaced_much_later(tmp_path: Path) -> None:
+    (tmp_path / FILE).touch()
+    os.utime(tmp_path / FILE, (50.0, 50.0))
+    kept = Kept(tmp_path, 800.0)
+    assert kept.killed == [111.0, 773.0]
+    assert kept.started == [3.0, 711.0]
 
 
 def test_one_process_serves_all_sidecars_of_a_run_directory(tmp_path: Path) -> None:
-    first, second = Kept(tmp_path), Kept(tmp_path)
-    assert (first.at(1000), second.at(1000)) == (1, 0)
-    os.close(first.keeper._lock)  # type: ignore[arg-type]  as when its sidecar dies
-    assert second.at(1001) == 1
+    started = list[Path]()
+    lock = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+
+    def stop(folder: Path) -> Any:
+        started.append(folder)
+        raise Over
+
+    def second() -> None:
+        with pytest.raises(Over):
+            keep(tmp_path, stop, sleep=lambda _: None)
+
+    waits = threading.Thread(target=second)
+    waits.start()
+    waits.join(0.2)
+    assert not started
+    os.close(lock)  # as when its sidecar dies
+    waits.join(10)
+    assert started == [tmp_path]

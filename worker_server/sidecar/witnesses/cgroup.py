@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from lightkeeper.worker_server.sidecar.cgroups import Level
-from lightkeeper.worker_server.sidecar.witnesses import counting
-from lightkeeper.worker_server.sidecar.witnesses.counting import number, table, text_of
+from lightkeeper.worker_server.sidecar.cgroups import Level, levels, sized
+from lightkeeper.worker_server.sidecar.witnesses.files import needed, number, table, text_of
+from lightkeeper.worker_server.sidecar.witnesses.witness import Witness
 from lightkeeper.worker_server.wire import Weight
 
 _DENIED: Final = 0.15
@@ -16,24 +16,26 @@ _DENIED: Final = 0.15
 others watch, is 0.96 or more in all of these."""
 _FILLED: Final = 0.95
 """Of a limit, without file cache: that fills any cgroup which reads files."""
-_NO_LIMIT: Final = 1 << 62
-"""Of version 1."""
+_Chain = tuple[Level, ...]
 
 
-class Cgroup(counting.Counting):
+class Cgroup(Witness):
     """Reads the limits of the ranks' cgroups, and how often they were met."""
 
     name = "cgroup"
 
     def __init__(self, root: Path = Path("/")) -> None:
         super().__init__(root)
-        self._homes: dict[int, dict[str, tuple[Level, ...]]] = {}
+        self._homes: dict[int, tuple[_Chain, _Chain]] = {}
+        """Where each rank is, for cores and for memory."""
 
     def _read(self) -> None:
         homes, why = {}, None
         for pid in self.ranks:
             try:
-                homes[pid] = {name: self.levels(pid, name) for name in ("cpu", "memory")}
+                lines = needed(self.root / f"proc/{pid}/cgroup")
+                top = self.root / "sys/fs/cgroup"
+                homes[pid] = levels(top, lines, "cpu"), levels(top, lines, "memory")
             except (FileNotFoundError, ProcessLookupError):
                 continue  # it has ended
             except OSError as exc:
@@ -41,14 +43,11 @@ class Cgroup(counting.Counting):
         every, self._homes = self._homes | homes, homes  # who just ended is asked for once more
         if why and not every:
             raise why
-        pids: dict[tuple[str, Level], list[int]] = {}
-        for pid, home in every.items():
-            for kind, level in [(kind, level) for kind, chain in home.items() for level in chain]:
-                pids.setdefault((kind, level), []).append(pid)
-        for (kind, level), some in pids.items():
-            (self._cpu if kind == "cpu" else self._memory)(level, some)
-        for chain in {home["memory"] for home in every.values()}:
-            self._kills(chain, pids["memory", chain[0]])
+        for kind, look in enumerate((self._cpu, self._memory)):
+            for level in {level for home in every.values() for level in home[kind]}:
+                look(level, [pid for pid, home in every.items() if level in home[kind]])
+        for chain in {memory for _, memory in every.values()}:
+            self._kills(chain, [pid for pid, home in every.items() if chain[0] in home[1]])
 
     def _cpu(self, level: Level, pids: list[int]) -> None:
         counts, cores = table(level.folder / "cpu.stat"), _cores(level.folder)
@@ -63,30 +62,31 @@ class Cgroup(counting.Counting):
             self.saw(Weight.SLOW, "cpu-throttled", text, about=level.name, pids=pids)
 
     def _memory(self, level: Level, pids: list[int]) -> None:
-        folder, limit = level.folder, _limit(level.folder)
-        counts, kept = table(folder / "memory.events"), table(folder / "memory.stat")
+        folder, limit = level.folder, level.limit()
+        counts, kept = (
+            table(folder / "memory.events"),
+            table(folder / "memory.stat"),
+        )
         met = counts.get("high", 0) + counts.get("max", number(folder / "memory.failcnt") or 0)
         used = number(folder / "memory.current") or number(folder / "memory.usage_in_bytes") or 0
         used -= sum(
-            kept.get(f"total_{n}", kept.get(n, 0)) for n in ("active_file", "inactive_file")
+            kept.get(f"total_{k}_file", kept.get(f"{k}_file", 0)) for k in ("active", "inactive")
         )
         if (times := self.rose(("memory", level), met)) and limit and used >= _FILLED * limit:
             text = (
-                f"cgroup {level.name[-60:]} fills {used / limit:.0%} of its {limit >> 20} MiB of "
+                f"cgroup {level.name[-60:]} fills {used / limit:.0%} of its {sized(limit)} of "
                 "memory without file cache: every new page has to wait for an old one"
             )
             self.saw(Weight.SLOW, "memory-limit", text, about=level.name, pids=pids, times=times)
 
     def _kills(self, chain: tuple[Level, ...], pids: list[int]) -> None:
-        own = chain[0]
-        counts = table(own.folder / "memory.events") or table(own.folder / "memory.oom_control")
-        if times := self.rose(("oom", own), counts.get("oom_kill")):
-            limits = ((each.name, _limit(each.folder)) for each in chain)
-            limit = next(
-                (f"; {n[-60:]} is limited to {most >> 20} MiB" for n, most in limits if most), ""
-            )
-            text = f"out of memory: the kernel ended a process of cgroup {own.name[-60:]}{limit}"
-            self.saw(Weight.ENDED, "oom-kill", text, about=own.name, pids=pids, times=times)
+        folder, name = chain[0].folder, chain[0].name
+        counts = table(folder / "memory.events") or table(folder / "memory.oom_control")
+        if times := self.rose(("oom", name), counts.get("oom_kill")):
+            text = f"out of memory: the kernel ended a process of cgroup {name[-60:]}"
+            if limited := next((level for level in chain if level.limit()), None):
+                text += f"; {limited.name[-60:]} is limited to {sized(limited.limit() or 0)}"
+            self.saw(Weight.ENDED, "oom-kill", text, about=name, pids=pids, times=times)
 
 
 def _cores(folder: Path) -> float | None:
@@ -95,10 +95,3 @@ def _cores(folder: Path) -> float | None:
     quota = quota or text_of(folder / "cpu.cfs_quota_us") or ""
     period = period or text_of(folder / "cpu.cfs_period_us") or ""
     return int(quota) / int(period) if quota.isdecimal() and period.isdecimal() else None
-
-
-def _limit(folder: Path) -> int | None:
-    """Bytes of memory that a cgroup may use; None: all."""
-    names = ("memory.high", "memory.max", "memory.limit_in_bytes")
-    limits = (number(folder / name) or _NO_LIMIT for name in names)
-    return min((most for most in limits if most < _NO_LIMIT), default=None)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -17,8 +17,8 @@ from http.client import HTTPConnection, HTTPException
 from itertools import islice
 from typing import Final
 
-from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError
-from lightkeeper.worker_server.wire import Testimony, Weight
+from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, Witness
+from lightkeeper.worker_server.wire import Weight
 
 _ADDRESS: Final = "169.254.169.254:80"
 _ASK_S: Final = 0.3
@@ -30,59 +30,60 @@ _EVENTS_MOST: Final = 8
 _UNUSABLE: Final = (
     OSError, HTTPException, ValueError, LookupError, AttributeError, TypeError, RecursionError,
 )  # fmt: skip
-Ask = Callable[..., str]
-Notice = tuple[str, str, str]
+_Ask = Callable[..., str]
+_Notice = tuple[str, str, str]
 """Code, what is to come, and when: a moment as the cloud writes it, or nothing."""
 
 
-class CloudNotices:
+class CloudNotices(Witness):
+    """Asks the cloud of this machine, once it is known which."""
+
     name = "cloud"
-    every_s = 5.0
-    deadline_s = 4.0
+    kept_s = 0.0, 0.0
 
     def __init__(self, aws: str = _ADDRESS, gcp: str = _ADDRESS, azure: str = _ADDRESS) -> None:
         """Where each cloud's metadata service is, as HOST:PORT."""
-        self._clouds: Sequence[tuple[str, Callable[[Ask], Iterator[Notice]]]] = (
+        super().__init__()
+        self._clouds: list[tuple[str, Callable[[_Ask], Iterator[_Notice]]]] = [
             (aws, _aws), (gcp, _gcp), (azure, _azure)
-        )  # fmt: skip
-        self._mine: tuple[str, Callable[[Ask], Iterator[Notice]]] | None = None
+        ]  # fmt: skip
+        self._mine = False
         self._again_s = 0.0
 
-    def look(self, _ranks: Collection[int], now_s: float) -> Sequence[Testimony]:
-        if now_s < self._again_s:
-            raise CannotReadError("no metadata service")
-        for cloud in (self._mine,) if self._mine else self._clouds:
-            address, read = cloud
+    def _read(self) -> None:
+        nobody = CannotReadError("no metadata service")
+        if self.now_s < self._again_s:
+            raise nobody
+        for address, read in self._clouds:
             with suppress(*_UNUSABLE):
                 notices = islice(read(partial(_ask, address)), _EVENTS_MOST)
-                testimonies = [_testimony(*notice) for notice in notices]
-                self._mine = cloud
-                return testimonies
-        if self._mine is None:
-            self._again_s = now_s + _AGAIN_S
-            raise CannotReadError("no metadata service")
-        raise CannotReadError("the metadata service does not answer, or answers nonsense")
+                rows = [(code, what, *_when(moment)) for code, what, moment in notices]
+                for code, what, when, weight in rows:
+                    self.saw(weight, code, what + when, about=what + when)
+                self._clouds, self._mine = [(address, read)], True
+                return
+        if self._mine:
+            raise CannotReadError("the metadata service does not answer, or answers nonsense")
+        self._again_s = self.now_s + _AGAIN_S
+        raise nobody
 
 
-def _ask(address: str, path: str, headers: Mapping[str, str], method: str = "GET") -> str:
+def _ask(address: str, path: str, headers: dict[str, str], method: str = "GET") -> str:
     """The answer; empty for a 404, which means that there is no notice.
 
     Raises:
         OSError, HTTPException, ValueError: there is none, or none that can be used.
     """
-    connection = HTTPConnection(address, timeout=_ASK_S)
-    try:
-        connection.request(method, path, headers=dict(headers))
+    with closing(HTTPConnection(address, timeout=_ASK_S)) as connection:
+        connection.request(method, path, headers=headers)
         answer = connection.getresponse()
         body = answer.read(_MOST_BYTES).decode()
-    finally:
-        connection.close()
     if answer.status not in (200, 404):
         raise ValueError(f"it answers {answer.status}")
     return body.strip() if answer.status == 200 else ""
 
 
-def _aws(ask: Ask) -> Iterator[Notice]:
+def _aws(ask: _Ask) -> Iterator[_Notice]:
     token = ask("/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "60"}, "PUT")
     if not token:
         raise ValueError("no AWS")
@@ -96,7 +97,7 @@ def _aws(ask: Ask) -> Iterator[Notice]:
             yield "maintenance", f"maintenance ({event['Code']})", event["NotBefore"]
 
 
-def _gcp(ask: Ask) -> Iterator[Notice]:
+def _gcp(ask: _Ask) -> Iterator[_Notice]:
     root, header = "/computeMetadata/v1/instance", {"Metadata-Flavor": "Google"}
     preempted = ask(f"{root}/preempted", header)
     if preempted not in ("TRUE", "FALSE"):
@@ -108,7 +109,7 @@ def _gcp(ask: Ask) -> Iterator[Notice]:
         yield "maintenance", f"maintenance ({event})", ""
 
 
-def _azure(ask: Ask) -> Iterator[Notice]:
+def _azure(ask: _Ask) -> Iterator[_Notice]:
     header = {"Metadata": "true"}
     events = json.loads(ask("/metadata/scheduledevents?api-version=2020-07-01", header))["Events"]
     name = ask("/metadata/instance/compute/name?api-version=2021-02-01&format=text", header)
@@ -118,13 +119,11 @@ def _azure(ask: Ask) -> Iterator[Notice]:
             yield code, f"{code} ({event['EventType']})", event.get("NotBefore") or ""
 
 
-def _testimony(code: str, what: str, moment: str) -> Testimony:
-    when, weight = "", Weight.LEAVING
-    if moment:
-        parsed = datetime.fromisoformat if moment[4:5] == "-" else parsedate_to_datetime
-        at = parsed(moment)
-        when = f" at {at.astimezone(UTC):%H:%M:%S} UTC"
-        if at.timestamp() - time.time() > _SOON_S:
-            when, weight = f" on {at.astimezone(UTC):%F} at{when[3:]}", Weight.CONTEXT
-    text = "".join(char if char.isprintable() else " " for char in f"{what}{when}")
-    return Testimony("cloud", weight, code, text[:200])
+def _when(moment: str) -> tuple[str, Weight]:
+    if not moment:
+        return "", Weight.LEAVING
+    at = (datetime.fromisoformat if moment[4:5] == "-" else parsedate_to_datetime)(moment)
+    when = f" at {at.astimezone(UTC):%H:%M:%S} UTC"
+    if at.timestamp() - time.time() > _SOON_S:
+        return f" on {at.astimezone(UTC):%F}{when}", Weight.CONTEXT
+    return when, Weight.LEAVING

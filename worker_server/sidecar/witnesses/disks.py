@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from lightkeeper.worker_server.sidecar.witnesses import counting
-from lightkeeper.worker_server.sidecar.witnesses.counting import needed, number, text_of
+from lightkeeper.worker_server.sidecar.witnesses.files import needed, number, text_of
+from lightkeeper.worker_server.sidecar.witnesses.witness import Witness
 from lightkeeper.worker_server.wire import Weight
 
 _DISK_S, _NFS_S, _FUSE_S = 5.0, 10.0, 30.0
@@ -26,7 +26,7 @@ _NVME: Final = {
 }  # fmt: skip
 
 
-class Disks(counting.Counting):
+class Disks(Witness):
     """Reads counters of block devices, of NFS and FUSE mounts, and the state of NVMe drives."""
 
     name = "disks"

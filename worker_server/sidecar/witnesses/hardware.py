@@ -1,14 +1,13 @@
-"""What the hardware counts and the kernel shows in files: memory, heat and PCIe links."""
+"""What the hardware counts and the kernel shows in files: memory, heat, PCIe and network links."""
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from lightkeeper.worker_server.sidecar.witnesses import counting
-from lightkeeper.worker_server.sidecar.witnesses.counting import number, text_of
-from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError
+from lightkeeper.worker_server.sidecar.network import interfaces
+from lightkeeper.worker_server.sidecar.witnesses.files import number, table, text_of
+from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, Witness
 from lightkeeper.worker_server.wire import Weight
 
 
@@ -54,9 +53,13 @@ _TABLES: Final = {
                  "uncorrected PCIe errors", field="TOTAL_ERR_NONFATAL"),
     ),
 }  # fmt: skip
+_DOWN_S: Final = 5.0
+"""A container's interface is down for a moment before it is gone."""
+_ERRORS: Final = 10.0
+"""A second, as NVSentinel's monitor of NICs takes it for InfiniBand."""
 
 
-class Counters(counting.Counting):
+class Counters(Witness):
     """Reads the counters of one table, and says which rose since the first look."""
 
     every_s = 20.0  # a host has hundreds of devices and CPUs
@@ -77,7 +80,7 @@ class Counters(counting.Counting):
         """How many of these counters could be read."""
         seen, was_read = set[str](), 0
         for file in sorted(self.root.glob(counter.pattern)):
-            value = counting.table(file).get(counter.field) if counter.field else number(file)
+            value = table(file).get(counter.field) if counter.field else number(file)
             was_read += value is not None
             same = str(text_of(file.parent / counter.once)) if counter.once else str(file)
             if (times := self.rose(file, value)) and same not in seen:
@@ -114,4 +117,33 @@ class Pcie(Counters):
         return len(links)
 
 
-edac, cpu, kernel = (partial(Counters, name) for name in ("EDAC", "CPU", "kernel"))
+class Network(Witness):
+    """Compares carriers and errors with the first look."""
+
+    name = "network"
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        super().__init__(root)
+        self._up: dict[str, int] = {}
+        """Interface -> changes of its carrier when it was last up."""
+
+    def _read(self) -> None:
+        net = self.root / "sys/class/net"
+        net.stat()  # `interfaces` does not say that it is not there
+        for row in interfaces(net, self.root / "sys/class/infiniband"):
+            name, port = row.name, "/" in row.name
+            if times := self.rose(("errors", name), row.errors):
+                weight = Weight.SLOW if times >= _ERRORS * self.span_s else Weight.CONTEXT
+                text = f"{name}: {times} errors in the last {self.span_s:.0f} s"
+                self.saw(weight, "link-errors", text, device=name, times=times)
+            times = self.rose(("changes", name), row.changes)
+            for_s = self.unchanged_s(name, not row.up)
+            if row.up:
+                self._up[name] = row.changes
+                if times and (port or (net / name / "device").exists()):  # a real one
+                    text = f"{name}: the link went and came back"
+                    self.saw(Weight.SLOW, "link-flap", text, device=name, times=times)
+            elif name in self._up and for_s >= _DOWN_S:
+                weight = Weight.BROKEN if port and row.changes > self._up[name] else Weight.SLOW
+                text = f"{name}: the link was up and is down"
+                self.saw(weight, "link-down", text, device=name, for_s=for_s)

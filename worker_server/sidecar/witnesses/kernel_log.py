@@ -2,248 +2,88 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
+import re
 import stat
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from lightkeeper.worker_server import wire
-from lightkeeper.worker_server.sidecar.machine import weightiest
-from lightkeeper.worker_server.sidecar.process import limit_of, sized
-from lightkeeper.worker_server.sidecar.witnesses import kernel_table as table
-from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError
+from lightkeeper.worker_server.sidecar.cgroups import sized
+from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, Witness
 from lightkeeper.worker_server.wire import Weight
 
 _KMSG: Final = (1, 11)
+_RECORD: Final = re.compile(r"([0-9]{1,19}),([0-9]{1,19}),([0-9]{1,19})(?:,[^;]*)?;(.{,1024})")
+"""Priority, sequence, microseconds since boot, text."""
 _RECORD_BYTES: Final = 8192
-_TEXT_MOST: Final = 1024
 _RECORDS_MOST: Final = 2000
 """In one look."""
-_KEPT_S: Final = 3600.0
-_EVENTS_MOST: Final = 256
 _DUMP_S: Final = 10.0
 """The lines of one OOM kill come within this time."""
-_UNLIMITED_KB: Final = 1 << 50
+_UNKNOWN: Final = re.compile(r"(, link| in| \(limit) \?\)?$")
 _INITIAL_NAMESPACE: Final = 0xEFFFFFFC
 """Inode of the initial PID namespace (linux/proc_ns.h, PROC_PID_INIT_INO)."""
 
 
-@dataclass(slots=True)
-class Event:
-    """What one or more equal lines said; times are the kernel's, in seconds since boot."""
+class _Form(NamedTuple):
+    """One form of line, see the table."""
 
     code: str
-    weight: Weight
+    weight: str
+    pattern: re.Pattern[str]
     text: str
     device: str = ""
-    pid: int | None = None
-    """The kernel's, of the initial namespace."""
-    pids: tuple[int, ...] = ()
-    at_s: float = 0.0
-    since_s: float = 0.0
-    count: int = 1
 
 
-class KernelLines:
-    """Turns records of /dev/kmsg into events; knows no file."""
-
-    def __init__(
-        self,
-        gpus: Sequence[str] = (),
-        cgroups: Path = Path("/sys/fs/cgroup"),
-        ours: Callable[[int], int | None] | None = None,
-    ) -> None:
-        """`gpus`: PCI addresses of NVIDIA's GPUs, in the order of their numbers; `ours`: a pid of
-        the kernel's in our namespace, if it is known.
-        """
-        self._ours = ours or our_pid
-        self._gpus = [*gpus]
-        self._cgroups = cgroups
-        self._events: dict[tuple[Any, ...], Event] = {}
-        self._sequence: int | None = None
-        self._limit: tuple[float, int] | None = None
-        self._ooms: dict[int, float] = {}
-
-    def take(self, record: str) -> None:
-        """Take one record, `PRIORITY,SEQUENCE,MICROSECONDS,FLAGS[,...];TEXT`; one that is none, or
-        was not written by the kernel (facility 0), is dropped.
-        """
-        head, found, text = record.partition(";")
-        cells = head.split(",")
-        if not found or len(cells) < 3 or not all(
-            cell.isascii() and cell.isdecimal() and len(cell) < 20 for cell in cells[:3]
-        ):  # fmt: skip
-            return
-        priority, sequence, stamp_us = map(int, cells[:3])
-        at_s = stamp_us / 1e6
-        if self._sequence is not None and sequence > self._sequence + 1:
-            lost = sequence - self._sequence - 1
-            self._add(Event("lines-lost", Weight.CONTEXT, "lines were lost", count=lost), at_s)
-        self._sequence = sequence
-        if priority >> 3 == 0 and (event := self._event(text[:_TEXT_MOST], at_s)) is not None:
-            self._add(event, at_s)
-
-    def events(self, now_s: float) -> list[Event]:
-        """Those of the last hour; `now_s`: seconds since boot."""
-        self._events = {
-            key: event for key, event in self._events.items() if now_s - event.at_s < _KEPT_S
-        }
-        return [*self._events.values()]
-
-    def _add(self, event: Event, at_s: float) -> None:
-        key = event.code, event.text, event.device, event.pid
-        known = self._events.pop(key, None)
-        event.at_s = event.since_s = at_s
-        if event.pid is not None and (pid := self._ours(event.pid)) is not None:
-            event.pids = (pid,)
-        elif event.pid is not None:  # whose process it is, is not known
-            event.weight = Weight.CONTEXT
-        if known is not None:
-            event.since_s, event.count = known.since_s, known.count + event.count
-        self._events[key] = event  # the latest stand last
-        if len(self._events) > _EVENTS_MOST:
-            light = (key for key, each in self._events.items() if each.weight is Weight.CONTEXT)
-            del self._events[next(light, next(iter(self._events)))]
-
-    def _event(self, text: str, at_s: float) -> Event | None:
-        if text.startswith(("memory: usage", "oom-kill:", "Memory cgroup out", "Out of memory")):
-            return self._oom(text, at_s)
-        if (xid := table.XID.search(text)) is not None:
-            return self._xid(xid)
-        if (sxid := table.SXID.search(text)) is not None:
-            return self._sxid(sxid)
-        for form in table.FORMS:
-            if (match := form.pattern.search(text)) is not None:
-                return self._of_form(form, match.groupdict())
-        return None
-
-    def _of_form(self, form: table.Form, parts: dict[str, str | None]) -> Event:
-        said = {name: value or "?" for name, value in parts.items()}
-        gpu = self._gpu(said["bdf"]) if form.device == "gpu" else ""
-        device = gpu or form.device.format_map(said)
-        if form.code == "nfs-ok":
-            for key in [key for key in self._events if key[0] == "nfs" and key[2] == device]:
-                self._events[key].weight = Weight.CONTEXT  # it is over
-        text = form.text.format_map({**said, "device": device}).replace(" in ?", "")
-        return Event(form.code, form.weight, text, device, _number(parts.get("pid")))
-
-    def _xid(self, match: Any) -> Event:
-        number, rest, gpu = int(match["n"][:6]), match["rest"] or "", self._gpu(match["bdf"])
-        weight, about, meaning = table.XIDS.get(number, table.UNLISTED)
-        if (link := table.NVLINK5.match(rest)) is not None and link["sev"] == "Nonfatal":
-            weight = Weight.CONTEXT
-        if (recovery := table.RECOVERY.search(rest)) is not None:
-            weight = Weight.BROKEN if int(recovery["code"], 16) else Weight.CONTEXT
-            meaning = f"recovery action {recovery['new']}"
-        pid = _number(match["pid"]) if about == "program" else None
-        of = "" if about == "GPU" else f" ({about})"
-        return Event(f"xid-{number}", weight, f"{gpu}: Xid {number}, {meaning}{of}", gpu, pid)
-
-    def _sxid(self, match: Any) -> Event:
-        number, device = match["n"], f"NVSwitch {match['sw']}"[:32]
-        fatal = match["sev"] == "Fatal"
-        part = table.SXIDS.get(number[:2], "unknown part")
-        link = f", link {match['link']}" if match["link"] else ""
-        text = f"{device}: SXid {number} ({part}), {match['sev'].lower()}{link}"
-        return Event(f"sxid-{number}", Weight.BROKEN if fatal else Weight.CONTEXT, text, device)
-
-    def _gpu(self, bdf: str) -> str:
-        """`GPU 3`, else by its address."""
-        short = _short(bdf)
-        return f"GPU {self._gpus.index(short) if short in self._gpus else short}"
-
-    def _oom(self, text: str, at_s: float) -> Event | None:
-        """A kill has up to three lines: the limit, the summary, the kill itself."""
-        if (limit := table.OOM_LIMIT.match(text)) is not None:
-            self._limit = at_s, int(limit["kb"][:18])
-            return None
-        match = table.OOM_SUMMARY.match(text) or table.OOM_KILL.match(text)
-        pid = None if match is None else _number(match["pid"])
-        if match is None or pid is None:
-            return None
-        if at_s - self._ooms.get(pid, -_DUMP_S) < _DUMP_S:
-            return None  # its other line
-        self._ooms = {each: s for each, s in self._ooms.items() if at_s - s < _DUMP_S}
-        self._ooms[pid] = at_s
-        whose = f"the OOM killer ended pid {pid} ({match['comm']})"
-        return Event("oom-kill", Weight.ENDED, whose + self._limited(match.groupdict(), at_s),
-                     pid=pid)  # fmt: skip
-
-    def _limited(self, parts: dict[str, str | None], at_s: float) -> str:
-        cgroup = parts.get("mcg")
-        if cgroup is None:
-            return ", its cgroup's limit was reached" if parts.get("cg") else ", of the whole host"
-        dumped = self._limit is not None and at_s - self._limit[0] < _DUMP_S
-        limit = self._limit[1] * 1024 if self._limit is not None and dumped else None
-        if limit is None or limit >= _UNLIMITED_KB:
-            limit = limit_of(cgroup, self._cgroups)
-        shown = cgroup if len(cgroup) <= 80 else f"...{cgroup[-77:]}"
-        return f", cgroup {shown}" + (f" (limit {sized(limit)})" if limit is not None else "")
+_FILE: Final = Path(__file__).with_name("kernel_messages.toml")
+_TABLE: Final[dict[str, Any]] = tomllib.loads(_FILE.read_text(encoding="utf-8"))
 
 
-def _number(text: str | None) -> int | None:
-    return int(text) if text and text.isascii() and text.isdecimal() and len(text) < 11 else None
+def _form(code: str, weight: str, pattern: str, *more: str) -> _Form:
+    for name, part in _TABLE["parts"].items():
+        pattern = pattern.replace(f"{{{name}}}", part)
+    return _Form(code, weight, re.compile(pattern, re.ASCII), *more)
 
 
-def _short(bdf: str) -> str:
-    """`3b:00` of 0000:3b:00.0, as domains are written in two lengths; with its domain if not 0."""
-    domain, _, rest = bdf.lower().partition(":")
-    rest = rest.partition(".")[0]
-    return rest if not domain.strip("0") else f"{domain[-4:]}:{rest}"
+_FORMS: Final = [_form(*row) for row in _TABLE["forms"]]
 
 
-def nvidia_gpus(folder: Path = Path("/proc/driver/nvidia/gpus")) -> list[str]:
-    """Addresses of the GPUs in the order of nvidia-smi's numbers, that of the bus."""
-    with contextlib.suppress(OSError):
-        return [_short(name) for name in sorted(os.listdir(folder))]
-    return []
-
-
-def our_pid(pid: int) -> int | None:
-    """A pid of the initial namespace in ours; None: it cannot be known."""
-    try:
-        if os.stat("/proc/self/ns/pid").st_ino == _INITIAL_NAMESPACE:
-            return pid
-        if os.stat(f"/proc/{pid}/ns/pid").st_ino != os.stat("/proc/self/ns/pid").st_ino:
-            return None
-        words = Path(f"/proc/{pid}/status").read_text("utf-8", "replace").partition("NSpid:")[2]
-        pids = [int(word) for word in words.partition("\n")[0].split()]
-    except (OSError, ValueError):
-        return None
-    return pids[-1] if len(pids) > 1 and pids[0] == pid else None
-
-
-class KernelLog:
+class KernelLog(Witness):
     """Reads the kernel's log from its oldest line on."""
 
     name = "kernel log"
     every_s = 0.5
-    deadline_s = 10.0
+    kept_s = 3600.0, 3600.0
 
-    def __init__(self) -> None:
-        self._lines = KernelLines(nvidia_gpus())
+    def __init__(
+        self, root: Path = Path("/"), ours: Callable[[int], int | None] | None = None
+    ) -> None:
+        """`ours`: a pid of the kernel's in our namespace, if it is known."""
+        super().__init__(root)
+        self._ours = ours or our_pid
         self._fd: int | None = None
         self._rest = b""
+        self._sequence: int | None = None
+        self._limit = -_DUMP_S, 0
+        """When it was said, and how many bytes."""
+        self._gpus: list[str] = []
+        """Addresses of NVIDIA's in the order of nvidia-smi's numbers, that of the bus."""
+        with suppress(OSError):
+            names = os.listdir(root / "proc/driver/nvidia/gpus")
+            self._gpus = [_short(name) for name in sorted(names)]
 
-    def look(self, ranks: Collection[int], now_s: float) -> Sequence[wire.Testimony]:
-        """What the kernel said within the last hour.
-
-        Raises:
-            CannotReadError: it may not be read here.
-        """
-        del ranks
+    def _read(self) -> None:
         try:
             if self._fd is None:
                 self._fd = _opened(os.environ.get("LIGHTKEEPER_KMSG"))
             for record in self._records(self._fd):
-                self._lines.take(record)
+                self.take(record)
         except OSError as exc:
             raise CannotReadError(_reason(exc)) from exc
-        return weightiest(_testimony(event, now_s) for event in self._lines.events(now_s))
 
     def _records(self, fd: int) -> Iterator[str]:
         """One by each read; a plain file has many. Lines that begin with a blank belong to the one
@@ -260,9 +100,75 @@ class KernelLog:
                 return
             *lines, self._rest = (self._rest + blob).split(b"\n")
             self._rest = self._rest[:_RECORD_BYTES]
-            for line in lines:
-                if line[:1] != b" ":
-                    yield line.decode("utf-8", "replace")
+            yield from (line.decode("utf-8", "replace") for line in lines)
+
+    def take(self, record: str) -> None:
+        """Take one record; one that is none, or was not written by the kernel (facility 0), is
+        dropped.
+        """
+        if (match := _RECORD.match(record)) is None:
+            return
+        priority, sequence, at_s = int(match[1]), int(match[2]), int(match[3]) / 1e6
+        if self._sequence is not None and sequence > self._sequence + 1:
+            lost = sequence - self._sequence - 1
+            self.saw(Weight.CONTEXT, "lines-lost", "lines were lost", times=lost, at_s=at_s)
+        self._sequence = sequence
+        matches = ((form, form.pattern.search(match[4])) for form in _FORMS if priority < 8)
+        form, fits = next((each for each in matches if each[1]), (None, None))
+        if form is not None and fits is not None:
+            self._take(form, fits.groupdict("?"), at_s)
+
+    def _take(self, form: _Form, parts: dict[str, str], at_s: float) -> None:
+        if form.code == "oom-limit":
+            self._limit = at_s, int(parts["kb"][:15]) * 1024
+            return
+        parts["part"] = _TABLE["sxid"].get(parts.get("n", "")[:2], "unknown part")
+        parts["gpu"] = self._gpu(parts.get("bdf", ""))
+        parts["device"] = device = form.device.format_map(parts)
+        if at_s - self._limit[0] < _DUMP_S:
+            parts["limit"] = sized(self._limit[1])
+        if len(cgroup := parts.get("mcg", "")) > 80:
+            parts["mcg"] = f"...{cgroup[-77:]}"
+        code, number = form.code.format_map(parts), parts.get("pid", "?")
+        text = _UNKNOWN.sub("", form.text.format_map({"limit": "?", **parts}))
+        about = {"nfs": "", "oom-kill": number}.get(code, text)
+        _, last_s, _ = self._rows.get((code, device, about), (0.0, -_DUMP_S, None))
+        if code == "oom-kill" and at_s - last_s < _DUMP_S:
+            return  # its other line
+        weight, pids = Weight(form.weight), list[int]()
+        if number.isdecimal() and len(number) < 11:
+            if (pid := self._ours(int(number))) is None:
+                weight = Weight.CONTEXT  # whose process it is, is not known
+            else:
+                pids = [pid]
+        self.saw(weight, code, text, device=device, about=about, pids=pids, times=1, at_s=at_s)
+
+    def _gpu(self, bdf: str) -> str:
+        """`GPU 3`, else by its address."""
+        short = _short(bdf)
+        return f"GPU {self._gpus.index(short) if short in self._gpus else short}"
+
+
+def _short(bdf: str) -> str:
+    """`3b:00` of 0000:3b:00.0, as domains are written in two lengths; with its domain if not 0."""
+    domain, _, rest = bdf.lower().partition(":")
+    rest = rest.partition(".")[0]
+    return rest if not domain.strip("0") else f"{domain[-4:]}:{rest}"
+
+
+def our_pid(pid: int) -> int | None:
+    """A pid of the initial namespace in ours; None: it cannot be known."""
+    try:
+        own = os.stat("/proc/self/ns/pid").st_ino
+        if own == _INITIAL_NAMESPACE:
+            return pid
+        if os.stat(f"/proc/{pid}/ns/pid").st_ino != own:
+            return None
+        words = Path(f"/proc/{pid}/status").read_text("utf-8", "replace").partition("NSpid:")[2]
+        first, *_, last = map(int, words.partition("\n")[0].split())
+    except (OSError, ValueError):
+        return None
+    return last if first == pid else None
 
 
 def _opened(other: str | None) -> int:
@@ -276,16 +182,8 @@ def _opened(other: str | None) -> int:
 
 
 def _reason(exc: OSError) -> str:
-    if exc.errno in (errno.EPERM, errno.EACCES):
+    if isinstance(exc, PermissionError):
         return "not permitted: grant CAP_SYSLOG, or set kernel.dmesg_restrict=0"
-    if exc.errno == errno.ENOENT:
+    if isinstance(exc, FileNotFoundError):
         return "there is no /dev/kmsg: give the container that device"
     return str(exc.strerror or exc)
-
-
-def _testimony(event: Event, now_s: float) -> wire.Testimony:
-    return wire.Testimony(
-        KernelLog.name, event.weight, event.code, event.text[:200], max(0.0, now_s - event.at_s),
-        max(0.0, now_s - event.since_s), event.device[:32], event.pids,
-        event.count,
-    )  # fmt: skip

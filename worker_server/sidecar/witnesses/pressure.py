@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from lightkeeper.worker_server.sidecar.process import Activity, Counts, counts
-from lightkeeper.worker_server.sidecar.witnesses import counting
-from lightkeeper.worker_server.sidecar.witnesses.counting import text_of
+from lightkeeper.worker_server.sidecar.witnesses.files import needed, table, text_of
+from lightkeeper.worker_server.sidecar.witnesses.witness import Witness
 from lightkeeper.worker_server.wire import Weight
 
 _SOME: Final = 10.0
@@ -44,7 +44,7 @@ class _Use(NamedTuple):
     """Read from and written to disks; 0 where that is hidden."""
 
 
-class Pressure(counting.Counting):
+class Pressure(Witness):
     """Reads the pressure of the host, looks which ranks it concerns, and names who takes most."""
 
     name = "pressure"
@@ -80,7 +80,7 @@ class Pressure(counting.Counting):
 
     def _share(self, what: str, kind: str) -> float:
         """Per cent of the last 10 s; 0 if the kernel does not say."""
-        text = counting.needed(self.root / "proc/pressure" / what)
+        text = needed(self.root / "proc/pressure" / what)
         rows = (line.split() for line in text.splitlines() if line.startswith(f"{kind} avg10="))
         return next((float(row[1].partition("=")[2]) for row in rows), 0.0)
 
@@ -125,7 +125,7 @@ def _uses(root: Path) -> dict[int, _Use]:
     for folder in islice((root / "proc").glob("[1-9]*"), _PROCESSES_MOST):
         head, _, rest = (text_of(folder / "stat") or "").rpartition(")")
         if len(fields := rest.split()) > 12:
-            moved = counting.table(folder / "io")
+            moved = table(folder / "io")
             nbytes = moved.get("read_bytes:", 0) + moved.get("write_bytes:", 0)
             cpu_s = (int(fields[11]) + int(fields[12])) / _TICKS
             uses[int(folder.name)] = _Use(int(fields[1]), head.partition("(")[2], cpu_s, nbytes)

@@ -14,8 +14,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from lightkeeper.worker_server.sidecar.witnesses import counting
-from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError
+from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, Witness
 from lightkeeper.worker_server.wire import Weight
 
 _TIMEOUT_S: Final = 1.0
@@ -27,12 +26,11 @@ _ANSWER_MOST: Final = 16 << 20
 _GROUPS_MOST: Final = 64
 
 
-class Ras(counting.Counting):
+class Ras(Witness):
     """Asks one rank's RAS thread which ranks of its communicators are missing or failed."""
 
     name = "NCCL RAS"
     every_s = 30.0
-    deadline_s = 15.0
 
     def __init__(self, address: str | None = None) -> None:
         """`address`: `HOST:PORT`; None: where NCCL would listen."""
