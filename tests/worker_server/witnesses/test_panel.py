@@ -187,7 +187,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
 # -- the process -----------------------------------------------------------------------------------
 
 
-class Over(Exception):
+class OverError(Exception):
     """The test has seen enough."""
 
 
@@ -197,7 +197,7 @@ class Kept:
     def __init__(self, folder: Path, until_s: float, lives_s: float = 1e9) -> None:
         self.now_s, self.started, self.killed = 0.0, list[float](), list[float]()
         self._until_s, self._lives_s = until_s, lives_s
-        with pytest.raises(Over):
+        with pytest.raises(OverError):
             keep(folder, self._start, lambda: self.now_s, self._sleep)
 
     def _start(self, folder: Path) -> Any:
@@ -210,7 +210,7 @@ class Kept:
     def _sleep(self, seconds: float) -> None:
         self.now_s += seconds
         if self.now_s > self._until_s:
-            raise Over
+            raise OverError
 
 
 def test_one_that_dies_is_replaced_ever_more_rarely(tmp_path: Path) -> None:
@@ -238,10 +238,10 @@ def test_one_process_serves_all_sidecars_of_a_run_directory(tmp_path: Path) -> N
 
     def stop(folder: Path) -> Any:
         started.append(folder)
-        raise Over
+        raise OverError
 
     def second() -> None:
-        with pytest.raises(Over):
+        with pytest.raises(OverError):
             keep(tmp_path, stop, sleep=lambda _: None)
 
     waits = threading.Thread(target=second)

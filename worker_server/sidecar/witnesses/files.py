@@ -1,8 +1,14 @@
-"""Reading what the kernel shows in files."""
+"""Reading what the kernel shows in files, and the table of what it means."""
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
+from typing import Any, Final
+
+TABLES: Final[dict[str, Any]] = tomllib.loads(
+    Path(__file__).with_name("tables.toml").read_text(encoding="utf-8")
+)
 
 
 def text_of(path: Path) -> str | None:

@@ -12,47 +12,19 @@ import importlib
 from collections.abc import Collection, Hashable
 from typing import Any, Final
 
+from lightkeeper.worker_server.sidecar.witnesses.files import TABLES
 from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, Witness
 from lightkeeper.worker_server.wire import Weight
 
-_LOST: Final = {15: ("gpu-lost", "fallen off the bus"), 16: ("gpu-reset", "it needs a reset")}
-_REASONS: Final = (
-    (0x08, 0.0, "gpu-slowdown", "its clocks are cut by the hardware"),
-    (0x40, 0.0, "gpu-thermal", "too hot, its clocks are cut by the hardware"),
-    (0x80, 0.0, "gpu-power", "its clocks are cut, the power supply asks for it"),
-    (0x20, 10.0, "gpu-thermal", "too hot, its clocks are cut by the driver"),
-)
-"""Bits of the clocks' event reasons, and for how many seconds they must be set. Idle, power cap and
-clocks set by somebody (4, 1, 2) are normal."""
+_TABLE: Final = TABLES["gpus"]
 _ACTION: Final = 230
-_ACTIONS: Final = (
-    "", "reset", "reboot", "drain of its peers", "drain and reset", "IMEX restart", "bus reset",
-    "system reboot",
-)  # fmt: skip
-_FIELDS: Final = {
-    161: (Weight.CONTEXT, "nvlink-replay", "an NVLink sent data again"),
-    162: (Weight.SLOW, "nvlink-recovery", "an NVLink was lost and came back"),
-    163: (Weight.CONTEXT, "nvlink-crc", "data was damaged on an NVLink"),
-    208: (Weight.CONTEXT, "nvlink-receive", "errors on receipt from an NVLink"),
-    215: (Weight.SLOW, "nvlink-recovery", "an NVLink was lost and came back"),
-}
-"""Counters of one link each."""
 _KINDS: Final = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 _LINKS_MOST: Final = 36
-_ECC: Final = (Weight.BROKEN, "gpu-ecc", "uncorrectable memory errors")
 _SPINS_S, _SPINS_POWER = 60.0, 0.3
 """Share of the power limit: an H100 that waits inside a collective takes less than 160 of its 700
 W, at 100 % utilisation (sichek)."""
-_XIDS_BROKEN: Final = frozenset({48, 62, 64, 79, 95, 119, 120})
 _EVENT_XID: Final = 8
 _EVENTS_MOST: Final = 64
-_DEFERRED: Final = (Weight.CONTEXT, "gpu-ecc-deferred", "deferred memory errors")
-_XGMI: Final = (Weight.BROKEN, "gpu-xgmi", "uncorrectable errors of XGMI links")
-_HEAT: Final = {
-    "active_prochot_thrm": "the processor", "active_socket_thrm": "the socket",
-    "active_vr_thrm": "the voltage regulator", "active_hbm_thrm": "its memory",
-}  # fmt: skip
-"""Its power cap (`active_ppt_pwr`) is normal."""
 
 
 class _Gpus(Witness):
@@ -106,10 +78,10 @@ class _Gpus(Witness):
         name, weight = f"GPU {gpu}", weight if ours else Weight.CONTEXT
         self.saw(weight, code, f"{name}: {text}", device=name, pids=pids, **more)
 
-    def _rising(self, gpu: int, key: Hashable, value: Any, rule: tuple[Weight, str, str]) -> None:
+    def _rising(self, gpu: int, key: Hashable, value: Any, row: list[str]) -> None:
         """A counter of a GPU that is bad when it rises; what is no number is not known."""
         if times := self.rose((gpu, key), value if isinstance(value, int) else None):
-            self._bad(gpu, *rule[:2], f"{rule[2]} ({times})", times=times)
+            self._bad(gpu, Weight(row[0]), row[1], f"{row[2]} ({times})", times=times)
 
 
 class Nvidia(_Gpus):
@@ -133,7 +105,7 @@ class Nvidia(_Gpus):
                 break
             gpu, xid = self._ask("nvmlDeviceGetIndex", event.device), int(event.eventData)
             if event.eventType == _EVENT_XID and gpu is not None:
-                weight = Weight.BROKEN if xid in _XIDS_BROKEN else Weight.CONTEXT
+                weight = Weight.BROKEN if xid in _TABLE["broken_xids"] else Weight.CONTEXT
                 self._bad(gpu, weight, f"xid-{xid}", f"Xid {xid}", times=1)
         return answers
 
@@ -146,10 +118,11 @@ class Nvidia(_Gpus):
             self._events = self._events or self._ask("nvmlEventSetCreate")
             self._ask("nvmlDeviceRegisterEvents", handle, _EVENT_XID, self._events)
         answered = handle is not None and self._asked(gpu, handle)
-        lost = self._codes & _LOST.keys()
-        for code in lost:
-            self._bad(gpu, Weight.BROKEN, *_LOST[code])
-        return answered or bool(lost)
+        for error, code, text in _TABLE["lost"]:
+            if error in self._codes:
+                self._bad(gpu, Weight.BROKEN, code, text)
+                answered = True
+        return answered
 
     def _asked(self, gpu: int, handle: Any) -> bool:
         users = [
@@ -159,14 +132,14 @@ class Nvidia(_Gpus):
         ]
         self._used_by(gpu, users)
         errors = self._ask("nvmlDeviceGetTotalEccErrors", handle, 1, 0)
-        self._rising(gpu, "ecc", errors, _ECC)
+        self._rising(gpu, "ecc", errors, _TABLE["ecc"])
         _, _, pending, failed = self._ask("nvmlDeviceGetRemappedRows", handle) or (0, 0, 0, 0)
         if failed or pending:
             weight = Weight.BROKEN if failed else Weight.CONTEXT
             how = "could not be replaced" if failed else "waits for a reset"
             self._bad(gpu, weight, "gpu-remap", f"a bad row of memory {how}")
         reasons = self._ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
-        for bit, least_s, code, text in _REASONS:
+        for bit, least_s, code, text in _TABLE["reasons"]:
             cut = bool((reasons or 0) & bit)
             if (for_s := self.unchanged_s((gpu, bit), cut)) >= least_s and cut:
                 self._bad(gpu, Weight.SLOW, code, text, for_s=for_s)
@@ -195,17 +168,17 @@ class Nvidia(_Gpus):
         for link in range(_LINKS_MOST):
             if (up := self._ask("nvmlDeviceGetNvLinkState", handle, link)) is None:
                 break
-            wanted += [(field, link) for field in _FIELDS]
+            wanted += [(int(field), link) for field in _TABLE["fields"]]
             if self.rose((gpu, "down", link), int(not up)):
                 self._bad(gpu, Weight.SLOW, "nvlink-down", f"NVLink {link} went down")
         for row in self._ask("nvmlDeviceGetFieldValues", handle, wanted) or ():
             value = None if row.nvmlReturn else int(getattr(row.value, _KINDS[row.valueType]))
-            if row.fieldId in _FIELDS:
-                self._rising(gpu, (row.fieldId, row.scopeId), value, _FIELDS[row.fieldId])
+            if row.fieldId != _ACTION:
+                rule = _TABLE["fields"][str(row.fieldId)]
+                self._rising(gpu, (row.fieldId, row.scopeId), value, rule)
             elif value:
-                what = dict(enumerate(_ACTIONS)).get(value, f"recovery ({value})")
-                text = f"the driver asks for a {what}"
-                self._bad(gpu, Weight.BROKEN, "gpu-recovery", text)
+                what = dict(enumerate(_TABLE["actions"])).get(value, f"recovery ({value})")
+                self._bad(gpu, Weight.BROKEN, "gpu-recovery", f"the driver asks for a {what}")
 
 
 class Amd(_Gpus):
@@ -223,17 +196,17 @@ class Amd(_Gpus):
         users = self._ask("amdsmi_get_gpu_process_list", handle) or ()
         self._used_by(gpu, [int(user["pid"]) for user in users])
         errors = self._ask("amdsmi_get_gpu_total_ecc_count", handle) or {}
-        self._rising(gpu, "ecc", errors.get("uncorrectable_count"), _ECC)
-        self._rising(gpu, "deferred", errors.get("deferred_count"), _DEFERRED)
+        self._rising(gpu, "ecc", errors.get("uncorrectable_count"), _TABLE["ecc"])
+        self._rising(gpu, "deferred", errors.get("deferred_count"), _TABLE["deferred"])
         block = self.library.AmdSmiGpuBlock.XGMI_WAFL
         xgmi = self._ask("amdsmi_get_gpu_ecc_count", handle, block) or {}
-        self._rising(gpu, "xgmi", xgmi.get("uncorrectable_count"), _XGMI)
+        self._rising(gpu, "xgmi", xgmi.get("uncorrectable_count"), _TABLE["xgmi"])
         links = self._ask("amdsmi_get_gpu_xgmi_link_status", handle) or {}
         for link, state in enumerate(links.get("status", ())):
             if state in ("U", "D") and self.rose((gpu, "link", link), int(state == "D")):
                 self._bad(gpu, Weight.SLOW, "xgmi-down", f"XGMI link {link} went down")
         throttled = self._ask("amdsmi_get_violation_status", handle) or {}
-        for field, what in _HEAT.items():
+        for field, what in _TABLE["heat"].items():
             if throttled.get(field) is True:
                 text = f"its clocks are cut, {what} is too hot"
                 self._bad(gpu, Weight.SLOW, "gpu-thermal", text)

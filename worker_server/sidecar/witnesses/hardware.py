@@ -3,56 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final
 
 from lightkeeper.worker_server.sidecar.network import interfaces
-from lightkeeper.worker_server.sidecar.witnesses.files import number, table, text_of
+from lightkeeper.worker_server.sidecar.witnesses.files import TABLES, number, table, text_of
 from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, Witness
 from lightkeeper.worker_server.wire import Weight
 
-
-class _Counter(NamedTuple):
-    """A counter that is bad when it rises."""
-
-    pattern: str
-    weight: Weight
-    code: str
-    text: str
-    up: int = 0
-    """The folder that names the device: 0 is the file's own, negative: none does."""
-    field: str = ""
-    """Of a file with many."""
-    once: str = ""
-    """File beside it: of those with the same content one counts."""
-
-
 _GPU_OR_NIC: Final = ("0x03", "0x02", "0x12")
 """Display, network and accelerator classes of PCI."""
-_MC, _CPU, _PCI = "sys/devices/system/edac/mc", "sys/devices/system/cpu", "sys/bus/pci/devices"
-_HEAT: Final = f"{_CPU}/cpu[0-9]*/thermal_throttle"
-_TABLES: Final = {
-    "EDAC": (
-        _Counter(f"{_MC}/mc*/ue_count", Weight.BROKEN, "memory-ue", "uncorrectable memory errors"),
-        _Counter(f"{_MC}/mc*/ce_count", Weight.CONTEXT, "memory-ce", "corrected memory errors"),
-    ),
-    "CPU": (
-        _Counter(f"{_HEAT}/package_throttle_count", Weight.SLOW, "cpu-thermal",
-                 "the CPU was too hot and ran slower", 1, once="../topology/core_siblings_list"),
-        _Counter(f"{_HEAT}/core_throttle_count", Weight.SLOW, "cpu-thermal",
-                 "a core was too hot and ran slower", 1, once="../topology/thread_siblings_list"),
-    ),
-    "kernel": (
-        _Counter("proc/sys/kernel/hung_task_detect_count", Weight.CONTEXT, "hung-task",
-                 "tasks that the kernel reports as hung", -1),
-        _Counter("sys/kernel/oops_count", Weight.SLOW, "oops", "the kernel failed and went on", -1),
-    ),
-    "PCIe": (
-        _Counter(f"{_PCI}/*/aer_dev_fatal", Weight.BROKEN, "pcie-fatal", "fatal PCIe errors",
-                 field="TOTAL_ERR_FATAL"),
-        _Counter(f"{_PCI}/*/aer_dev_nonfatal", Weight.CONTEXT, "pcie-nonfatal",
-                 "uncorrected PCIe errors", field="TOTAL_ERR_NONFATAL"),
-    ),
-}  # fmt: skip
 _DOWN_S: Final = 5.0
 """A container's interface is down for a moment before it is gone."""
 _ERRORS: Final = 10.0
@@ -69,25 +28,27 @@ class Counters(Witness):
         self.name = name
 
     def _read(self) -> None:
-        if not sum([self._counted(each) for each in _TABLES[self.name]]) + self._more():
-            raise CannotReadError(f"there is no /{_TABLES[self.name][0].pattern}")
+        rows = TABLES["counters"][self.name]
+        if not sum([self._counted(row) for row in rows]) + self._more():
+            raise CannotReadError(f"there is no /{rows[0][0]}")
 
     def _more(self) -> int:
         """What else there is to read; how much was read."""
         return 0
 
-    def _counted(self, counter: _Counter) -> int:
-        """How many of these counters could be read."""
+    def _counted(self, row: list[Any]) -> int:
+        """How many of a row's counters could be read."""
+        pattern, weight, code, text, up, field, once = row
         seen, was_read = set[str](), 0
-        for file in sorted(self.root.glob(counter.pattern)):
-            value = table(file).get(counter.field) if counter.field else number(file)
+        for file in sorted(self.root.glob(pattern)):
+            value = table(file).get(field) if field else number(file)
             was_read += value is not None
-            same = str(text_of(file.parent / counter.once)) if counter.once else str(file)
+            same = str(text_of(file.parent / once)) if once else str(file)
             if (times := self.rose(file, value)) and same not in seen:
                 seen.add(same)
-                device = file.parents[counter.up].name if counter.up >= 0 else ""
-                text = f"{device}: {counter.text} ({times})".removeprefix(": ")
-                self.saw(counter.weight, counter.code, text, device=device, times=times)
+                device = file.parents[up].name if up >= 0 else ""
+                shown = f"{device}: {text} ({times})".removeprefix(": ")
+                self.saw(Weight(weight), code, shown, device=device, times=times)
         return was_read
 
 
@@ -102,7 +63,7 @@ class Pcie(Counters):
 
     def _more(self) -> int:
         links: dict[str, list[tuple[str, int, int]]] = {}
-        for folder in self.root.glob(f"{_PCI}/*"):
+        for folder in self.root.glob("sys/bus/pci/devices/*"):
             now, most = (number(folder / f"{when}_link_width") for when in ("current", "max"))
             if now and most and (text_of(folder / "class") or "").startswith(_GPU_OR_NIC):
                 kind = f"{text_of(folder / 'vendor')} {text_of(folder / 'device')}"

@@ -6,13 +6,13 @@ import errno
 import os
 import re
 import stat
-import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from lightkeeper.worker_server.sidecar.cgroups import sized
+from lightkeeper.worker_server.sidecar.witnesses.files import TABLES
 from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, Witness
 from lightkeeper.worker_server.wire import Weight
 
@@ -39,17 +39,13 @@ class _Form(NamedTuple):
     device: str = ""
 
 
-_FILE: Final = Path(__file__).with_name("kernel_messages.toml")
-_TABLE: Final[dict[str, Any]] = tomllib.loads(_FILE.read_text(encoding="utf-8"))
-
-
 def _form(code: str, weight: str, pattern: str, *more: str) -> _Form:
-    for name, part in _TABLE["parts"].items():
+    for name, part in TABLES["kernel_log"]["parts"].items():
         pattern = pattern.replace(f"{{{name}}}", part)
     return _Form(code, weight, re.compile(pattern, re.ASCII), *more)
 
 
-_FORMS: Final = [_form(*row) for row in _TABLE["forms"]]
+_FORMS: Final = [_form(*row) for row in TABLES["kernel_log"]["forms"]]
 
 
 class KernelLog(Witness):
@@ -122,7 +118,7 @@ class KernelLog(Witness):
         if form.code == "oom-limit":
             self._limit = at_s, int(parts["kb"][:15]) * 1024
             return
-        parts["part"] = _TABLE["sxid"].get(parts.get("n", "")[:2], "unknown part")
+        parts["part"] = TABLES["kernel_log"]["sxid"].get(parts.get("n", "")[:2], "unknown part")
         parts["gpu"] = self._gpu(parts.get("bdf", ""))
         parts["device"] = device = form.device.format_map(parts)
         if at_s - self._limit[0] < _DUMP_S:
