@@ -1,4 +1,4 @@
-"""What the kernel says of work that waits for a disk, for memory or for a core, and who takes it.
+"""What the kernel says of work that waits for a disk, for memory or for a core.
 
 Linux counts the share of time in which some task, or every task that has work, waited
 (pressure stall information, Documentation/accounting/psi.rst).
@@ -6,16 +6,14 @@ Linux counts the share of time in which some task, or every task that has work, 
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
-from itertools import islice
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from lightkeeper.worker_server.sidecar.process import Activity, Counts, counts
-from lightkeeper.worker_server.sidecar.witnesses.files import needed, table, text_of
+from lightkeeper.worker_server.sidecar.witnesses.files import needed, text_of
 from lightkeeper.worker_server.sidecar.witnesses.witness import Witness
 from lightkeeper.worker_server.wire import Weight
 
@@ -30,22 +28,10 @@ threads may load and save beside the training."""
 _STARVED: Final = 0.5
 """Share of its time in which a rank's thread was ready and had no core, as the monitor takes it.
 Beside two compilers on two busy cores it is 0.43 (measured)."""
-_CORES, _BYTES_S = 0.2, 5e6
-"""Who takes less is not named."""
-_PROCESSES_MOST: Final = 4096
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
-
-
-class _Use(NamedTuple):
-    parent: int
-    name: str
-    cpu_s: float
-    nbytes: int
-    """Read from and written to disks; 0 where that is hidden."""
 
 
 class Pressure(Witness):
-    """Reads the pressure of the host, looks which ranks it concerns, and names who takes most."""
+    """Reads the pressure of the host, and looks which ranks it concerns."""
 
     name = "pressure"
 
@@ -57,14 +43,12 @@ class Pressure(Witness):
     ) -> None:
         super().__init__(root)
         self._count, self._pause = count, pause
-        self._uses: tuple[float, dict[int, _Use]] = (0.0, {})
         self._activities: dict[int, Activity] = {}
 
     def _read(self) -> None:
         cpu, disk = self._share("cpu", "some") >= _SOME, self._share("io", "some") >= _SOME
-        mover, user = self._neighbours() if self.ranks and (cpu or disk) else ("", "")
         for pid, blocked in self._blocked().items() if disk else ():
-            text = f"pid {pid} stood still for a disk in {blocked:.0%} of {_SAMPLES} looks{mover}"
+            text = f"pid {pid} stood still for a disk in {blocked:.0%} of {_SAMPLES} looks"
             self.saw(Weight.SLOW, "io-pressure", text, about=str(pid), pids=(pid,))
         if (full := self._share("memory", "full")) >= _MEMORY_FULL:
             text = f"all work of the host waited for memory in {full:.0f} % of the last 10 s"
@@ -76,7 +60,7 @@ class Pressure(Witness):
         for pid, activity in self._activities.items():
             if (starved := activity.rates().get("starved", 0.0)) >= _STARVED:
                 text = f"pid {pid} was ready and had no core for {starved:.0%} of the last seconds"
-                self.saw(Weight.SLOW, "cpu-pressure", text + user, about=str(pid), pids=(pid,))
+                self.saw(Weight.SLOW, "cpu-pressure", text, about=str(pid), pids=(pid,))
 
     def _share(self, what: str, kind: str) -> float:
         """Per cent of the last 10 s; 0 if the kernel does not say."""
@@ -92,41 +76,3 @@ class Pressure(Witness):
             seen.update(pid for pid, stat in stats.items() if ") D " in stat)
             self._pause(_SAMPLE_S)
         return {pid: n / _SAMPLES for pid, n in seen.items() if n >= _BLOCKED * _SAMPLES}
-
-    def _neighbours(self) -> tuple[str, str]:
-        """Which process that is no rank's used disks most, and which cores, since the last look."""
-        (before_s, before), uses = self._uses, _uses(self.root)
-        self._uses, span_s = (self.now_s, uses), max(0.1, self.now_s - before_s)
-        others = {
-            f"; pid {pid} ({use.name})": (use, before[pid])
-            for pid, use in uses.items()
-            if pid in before and not _descends(pid, self.ranks, uses)
-        }
-        moved = {who: (now.nbytes - old.nbytes) / span_s for who, (now, old) in others.items()}
-        cores = {who: (now.cpu_s - old.cpu_s) / span_s for who, (now, old) in others.items()}
-        disk, core = (max(each, key=each.__getitem__, default="") for each in (moved, cores))
-        return (
-            f"{disk} moves {moved[disk] / 1e6:.0f} MB/s" if moved.get(disk, 0) >= _BYTES_S else "",
-            f"{core} uses {cores[core]:.1f} cores" if cores.get(core, 0) >= _CORES else "",
-        )
-
-
-def _descends(pid: int, ranks: Collection[int], uses: dict[int, _Use]) -> bool:
-    """Whether a process is a rank, or was started by one."""
-    for _ in range(16):
-        if pid in ranks or pid not in uses:
-            break
-        pid = uses[pid].parent
-    return pid in ranks
-
-
-def _uses(root: Path) -> dict[int, _Use]:
-    uses = {}
-    for folder in islice((root / "proc").glob("[1-9]*"), _PROCESSES_MOST):
-        head, _, rest = (text_of(folder / "stat") or "").rpartition(")")
-        if len(fields := rest.split()) > 12:
-            moved = table(folder / "io")
-            nbytes = moved.get("read_bytes:", 0) + moved.get("write_bytes:", 0)
-            cpu_s = (int(fields[11]) + int(fields[12])) / _TICKS
-            uses[int(folder.name)] = _Use(int(fields[1]), head.partition("(")[2], cpu_s, nbytes)
-    return uses
