@@ -743,29 +743,16 @@ class Testimony(Struct, array_like=True, frozen=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True)
-class WitnessState:
-    """What one witness of a host does: it reads, or says why it cannot."""
-
-    name: str
-    state: Literal["fine", "bad", "cannot be read"]
-    why: str = ""
-    """Why it cannot be read."""
-    for_s: Seconds = 0.0
-    """How long it has been in this state."""
-    cost_s: Seconds = 0.0
-    """CPU seconds of its last look."""
-
-
-@dataclass(frozen=True, slots=True)
 class MachineReport:
     """What the machine itself says: the answer of `GET /v1/machine`."""
 
     host: Host
     age_s: Seconds
-    """Since the witnesses' process wrote it; it writes every few seconds."""
-    witnesses: tuple[WitnessState, ...] = ()
+    """Since the witnesses' process wrote it; it writes every second."""
+    witnesses: dict[str, str] = field(default_factory=dict)
+    """Each witness of the host, and why it cannot read its source; empty: it reads."""
     testimonies: tuple[Testimony, ...] = ()
-    """All that is known, weightiest first; at most 256."""
+    """All that is known, weightiest first; at most 128."""
     error: str | None = None
     """Why there are no witnesses; None: they are heard."""
 

@@ -99,8 +99,7 @@ TRACE = wire.Trace("ValueError: no", "sys.excepthook", 3.5)
 
 MACHINE = wire.MachineReport(
     wire.Host("node7"), 1.5,
-    (wire.WitnessState("kernel log", "bad", "", 60.0, 0.001),
-     wire.WitnessState("NVIDIA", "cannot be read", "there is no library", 70.0)),
+    {"kernel log": "", "NVIDIA": "there is no library"},
     (wire.Testimony("kernel log", wire.Weight.BROKEN, "xid-79",
                     "GPU 3: Xid 79, fallen off the bus", 60.0, 60.0, "GPU 3"),
      wire.Testimony("kernel log", wire.Weight.ENDED, "oom-kill",

@@ -136,9 +136,9 @@ witness    weight    age    for count text
 kernel log broken 60.0 s 60.0 s     1 GPU 3: Xid 79, fallen off the bus
 kernel log ended   5.0 s  5.0 s     1 the OOM killer ended pid 78 (python)
 
-name       state             for   cost why
-kernel log bad            60.0 s 1.0 ms
-NVIDIA     cannot be read 70.0 s   0 us there is no library
+witness    cannot read
+kernel log
+NVIDIA     there is no library
 """
 NETWORK = """\
 rank rg_1.0 of job job on node7, pid 77, alive

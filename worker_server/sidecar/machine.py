@@ -91,8 +91,7 @@ class Machine:
             raise FileNotFoundError
         age_s = max(0.0, age_s)
         rows = tuple(row.later(age_s) for row in report.testimonies)
-        states = tuple(replace(each, for_s=each.for_s + age_s) for each in report.witnesses)
-        return replace(report, host=self._host, age_s=age_s, witnesses=states, testimonies=rows)
+        return replace(report, host=self._host, age_s=age_s, testimonies=rows)
 
 
 def _content(path: Path) -> tuple[float, wire.MachineReport]:

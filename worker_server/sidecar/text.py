@@ -219,7 +219,7 @@ def _(answer: NetworkReport, rows: int) -> str:
 @render.register
 def _(answer: MachineReport, rows: int) -> str:
     said = [_fields(row, _TESTIMONY) for row in answer.testimonies]
-    states = [_fields(each, "name state for_s cost_s why") for each in answer.witnesses]
+    states = [{"witness": name, "cannot read": why} for name, why in answer.witnesses.items()]
     return _text(
         f"host {answer.host}, {_duration(answer.age_s)} ago",
         *([answer.error] if answer.error else []),

@@ -23,7 +23,7 @@ from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError,
 from lightkeeper.worker_server.wire import Weight
 
 HOST = wire.Host("node7")
-FINE = wire.WitnessState("kernel log", "fine")
+FINE = {"kernel log": ""}
 
 
 def said(weight: Weight = Weight.BROKEN, **more: Any) -> wire.Testimony:
@@ -43,7 +43,7 @@ class Fake(Witness):
 
 
 @pytest.fixture
-def heard() -> Callable[..., tuple[wire.WitnessState, list[wire.Testimony]]]:
+def heard() -> Callable[..., tuple[str, list[wire.Testimony]]]:
     def hear(act: Callable[[], Any], later_s: float = 0.0) -> Any:
         looked = threading.Event()
 
@@ -54,7 +54,7 @@ def heard() -> Callable[..., tuple[wire.WitnessState, list[wire.Testimony]]]:
         seat = Seat(Fake(first), tuple)
         assert looked.wait(10)
         for _ in range(1000):
-            if later_s or seat.hear(time.monotonic())[0].why != "it has not looked yet":
+            if later_s or seat.hear(time.monotonic())[0] != "it has not looked yet":
                 break
             threading.Event().wait(0.01)
         return seat.hear(time.monotonic() + later_s)
@@ -64,9 +64,9 @@ def heard() -> Callable[..., tuple[wire.WitnessState, list[wire.Testimony]]]:
 
 def test_one_that_hangs_is_late_and_says_so(heard: Any) -> None:
     release = threading.Event()
-    state, rows = heard(lambda: release.wait(60) and [], later_s=17.0)
+    why, rows = heard(lambda: release.wait(60) and [], later_s=17.0)
     release.set()
-    assert (state.state, state.why, rows) == ("cannot be read", "no answer for 17 s", [])
+    assert (why, rows) == ("no answer for 17 s", [])
 
 
 @pytest.mark.parametrize(
@@ -79,14 +79,13 @@ def test_one_that_hangs_is_late_and_says_so(heard: Any) -> None:
     ],
 )
 def test_one_that_fails_cannot_be_read(act: Any, why: str, heard: Any) -> None:
-    state, rows = heard(act)
-    assert (state.state, rows) == ("cannot be read", [])
-    assert state.why.startswith(why)
+    reason, rows = heard(act)
+    assert rows == []
+    assert reason.startswith(why)
 
 
-def test_one_that_says_something_is_bad_and_only_then(heard: Any) -> None:
-    assert heard(lambda: [said()])[0].state == "bad"
-    assert heard(lambda: [said(Weight.CONTEXT)])[0].state == "fine"
+def test_one_that_reads_has_no_reason(heard: Any) -> None:
+    assert heard(lambda: [said()])[0] == ""
 
 
 def test_a_flood_is_cut(heard: Any) -> None:
@@ -106,7 +105,7 @@ def test_the_file_is_bounded_and_keeps_the_weightiest(tmp_path: Path) -> None:
     long = {"text": "\U0001f600" * 200, "device": "\U0001f600" * 32, "pids": (2**22,) * 8}
     rows = [said(Weight.SLOW, code="\U0001f600" * 32, **long, count=n) for n in range(300)]
     rows.append(said())
-    write(tmp_path / FILE, [FINE], rows)
+    write(tmp_path / FILE, FINE, rows)
     assert Machine(tmp_path, HOST).report().testimonies[0].weight is Weight.BROKEN
 
 
@@ -132,7 +131,7 @@ def test_a_child_that_was_killed_concerns_its_rank(
 def test_a_rank_hears_what_concerns_it_the_weightiest_first(tmp_path: Path) -> None:
     slow, mine = said(Weight.SLOW, text="slow"), said(Weight.ENDED, pids=(8, 7))
     rows = [said(Weight.CONTEXT), slow, said(Weight.ENDED, pids=(9,)), mine, said()]
-    write(tmp_path / FILE, [FINE], rows)
+    write(tmp_path / FILE, FINE, rows)
     machine = Machine(tmp_path, HOST)
     told = machine.of_rank(7)
     assert [row.weight for row in told] == [Weight.BROKEN, Weight.ENDED, Weight.SLOW]
@@ -142,7 +141,7 @@ def test_a_rank_hears_what_concerns_it_the_weightiest_first(tmp_path: Path) -> N
 
 def test_an_old_file_says_nothing(tmp_path: Path) -> None:
     for ago_s in (31.0, -5.0):
-        report = wire.to_json(wire.MachineReport(HOST, 0.0, (FINE,), (said(),)))
+        report = wire.to_json(wire.MachineReport(HOST, 0.0, FINE, (said(),)))
         content = {"written_s": time.monotonic() - ago_s, "report": report}
         run_dir.write_json(tmp_path / FILE, content)
         machine = Machine(tmp_path, HOST)
@@ -152,7 +151,7 @@ def test_an_old_file_says_nothing(tmp_path: Path) -> None:
 
 def test_without_a_file_or_switched_off_it_says_why(tmp_path: Path) -> None:
     assert "not been heard" in (Machine(tmp_path, HOST).report().error or "")
-    write(tmp_path / FILE, [FINE], [said()])
+    write(tmp_path / FILE, FINE, [said()])
     off = Machine(tmp_path, HOST, on=False)
     assert "LIGHTKEEPER_MACHINE=0" in (off.report().error or "")
     assert off.of_rank(7) == ()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from msgspec import convert, structs, to_builtins
 
@@ -50,18 +50,16 @@ class Seat:
     """One witness in its thread, and what it said last."""
 
     def __init__(self, witness: Witness, ranks: Callable[[], Collection[int]]) -> None:
-        self._witness, self._ranks = witness, ranks
+        self.name, self._witness, self._ranks = witness.name, witness, ranks
         self._asked_s: float | None = time.monotonic()
         """Since when it is waited for; None: it has answered."""
-        self._said = list[wire.Testimony](), 0.0, "it has not looked yet", 0.0
-        """What it said, and when; why it cannot read since then; CPU seconds of its last look."""
-        self._state, self._since_s = "", self._asked_s
+        self._said = list[wire.Testimony](), 0.0, "it has not looked yet"
+        """What it said, and when; why it cannot read since then."""
         threading.Thread(target=self._run, name=witness.name, daemon=True).start()
 
     def _run(self) -> None:
         while True:
             self._asked_s = now_s = time.monotonic()
-            began_s = time.thread_time()
             rows, said_s, why = *self._said[:2], ""
             try:
                 said = islice(self._witness.look(self._ranks(), now_s), ROWS_MOST)
@@ -70,24 +68,16 @@ class Seat:
                 why = str(exc)
             except Exception as exc:  # noqa: BLE001  any problem is this witness's alone
                 why = f"it failed: {exc!r}"
-            self._said = rows, said_s, why, time.thread_time() - began_s
-            self._asked_s = None
+            self._said, self._asked_s = (rows, said_s, why[:200]), None
             time.sleep(self._witness.every_s)
 
-    def hear(self, now_s: float) -> tuple[wire.WitnessState, list[wire.Testimony]]:
-        """Its state, and what it says; at once."""
-        asked_s, (rows, said_s, why, cost_s) = self._asked_s, self._said
+    def hear(self, now_s: float) -> tuple[str, list[wire.Testimony]]:
+        """Why it cannot read, and what it says; at once."""
+        asked_s, (rows, said_s, why) = self._asked_s, self._said
         if asked_s is not None and now_s - asked_s > _LATE_S:
             why = f"no answer for {now_s - asked_s:.0f} s"
         rows = [row.later(max(0.0, now_s - said_s)) for row in rows]
-        rows = [row for row in rows if not why or row.age_s < _KEPT_S]
-        bad = any(row.weight is not wire.Weight.CONTEXT for row in rows)
-        state: Literal["fine", "bad", "cannot be read"]
-        state = "cannot be read" if why else "bad" if bad else "fine"
-        if state != self._state:
-            self._state, self._since_s = state, now_s
-        for_s = max(0.0, now_s - self._since_s)
-        return wire.WitnessState(self._witness.name, state, why[:200], for_s, cost_s), rows
+        return why, [row for row in rows if not why or row.age_s < _KEPT_S]
 
 
 class Families:
@@ -122,14 +112,14 @@ def _children(pid: int) -> list[int]:
     return family[1:]
 
 
-def write(path: Path, states: Sequence[wire.WitnessState], rows: Sequence[wire.Testimony]) -> None:
+def write(path: Path, reasons: dict[str, str], rows: Sequence[wire.Testimony]) -> None:
     """Write the file, with as many rows as it may have.
 
     Raises:
         OSError: it cannot be written.
     """
     rows = sorted(rows, key=weight_and_age)[:ROWS_MOST]
-    report = wire.MachineReport(wire.Host(""), 0.0, tuple(states), tuple(rows))
+    report = wire.MachineReport(wire.Host(""), 0.0, reasons, tuple(rows))
     run_dir.write_json(path, {"written_s": time.monotonic(), "report": wire.to_json(report)})
 
 
@@ -139,10 +129,10 @@ def _sit(folder: Path) -> None:
     while True:
         now_s = time.monotonic()
         families.look(now_s)
-        heard = [seat.hear(now_s) for seat in seats]
+        heard = {seat.name: seat.hear(now_s) for seat in seats}
         with suppress(OSError):  # no room: the sidecars see that the file is old
-            rows = [families.of(row) for _, said in heard for row in said]
-            write(folder / FILE, [state for state, _ in heard], rows)
+            rows = [families.of(row) for _, said in heard.values() for row in said]
+            write(folder / FILE, {name: why for name, (why, _) in heard.items()}, rows)
         time.sleep(_WRITE_S)
 
 
