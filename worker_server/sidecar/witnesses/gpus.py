@@ -20,9 +20,6 @@ _TABLE: Final = TABLES["gpus"]
 _ACTION: Final = 230
 _KINDS: Final = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 _LINKS_MOST: Final = 36
-_SPINS_S, _SPINS_POWER = 60.0, 0.3
-"""Share of the power limit: an H100 that waits inside a collective takes less than 160 of its 700
-W, at 100 % utilisation (sichek)."""
 _EVENT_XID: Final = 8
 _EVENTS_MOST: Final = 64
 
@@ -143,24 +140,8 @@ class Nvidia(_Gpus):
             cut = bool((reasons or 0) & bit)
             if (for_s := self.unchanged_s((gpu, bit), cut)) >= least_s and cut:
                 self._bad(gpu, Weight.SLOW, code, text, for_s=for_s)
-        self._loaded(gpu, handle)
         self._fields(gpu, handle)
         return errors is not None or reasons is not None
-
-    def _loaded(self, gpu: int, handle: Any) -> None:
-        busy = getattr(self._ask("nvmlDeviceGetUtilizationRates", handle), "gpu", 0)
-        power = self._ask("nvmlDeviceGetPowerUsage", handle) or 0
-        limit = self._ask("nvmlDeviceGetEnforcedPowerLimit", handle) or 0
-        spins = busy >= 95 and 0 < power < _SPINS_POWER * limit
-        if (for_s := self.unchanged_s((gpu, "spins"), spins)) >= _SPINS_S:
-            text = f"{busy} % busy at {power // 1000} of {limit // 1000} W, its kernels wait"
-            self._bad(gpu, Weight.CONTEXT, "gpu-waits", text, for_s=for_s)
-        for what, least in (("Width", 0), ("Generation", 50)):  # an idle link slows down
-            now = self._ask(f"nvmlDeviceGetCurrPcieLink{what}", handle)
-            most = self._ask(f"nvmlDeviceGetMaxPcieLink{what}", handle)
-            if now and most and now < most and busy >= least:
-                kind = what.lower()
-                self._bad(gpu, Weight.SLOW, f"pcie-{kind}", f"PCIe {kind} {now} of {most}")
 
     def _fields(self, gpu: int, handle: Any) -> None:
         """What is read as numbered fields: the driver's verdict, and errors of each NVLink."""

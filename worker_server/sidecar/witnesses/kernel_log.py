@@ -25,6 +25,11 @@ _RECORDS_MOST: Final = 2000
 _DUMP_S: Final = 10.0
 """The lines of one OOM kill come within this time."""
 _UNKNOWN: Final = re.compile(r"(, link| in| \(limit) \?\)?$")
+_NO_RIGHT: Final = "not permitted: grant CAP_SYSLOG, or set kernel.dmesg_restrict=0"
+_HELP: Final = {
+    errno.EPERM: _NO_RIGHT, errno.EACCES: _NO_RIGHT,
+    errno.ENOENT: "there is no /dev/kmsg: give the container that device",
+}  # fmt: skip
 _INITIAL_NAMESPACE: Final = 0xEFFFFFFC
 """Inode of the initial PID namespace (linux/proc_ns.h, PROC_PID_INIT_INO)."""
 
@@ -79,7 +84,7 @@ class KernelLog(Witness):
             for record in self._records(self._fd):
                 self.take(record)
         except OSError as exc:
-            raise CannotReadError(_reason(exc)) from exc
+            raise CannotReadError(_HELP.get(exc.errno or 0, exc.strerror or str(exc))) from exc
 
     def _records(self, fd: int) -> Iterator[str]:
         """One by each read; a plain file has many. Lines that begin with a blank belong to the one
@@ -175,11 +180,3 @@ def _opened(other: str | None) -> int:
         os.close(fd)
         raise OSError(errno.ENODEV, "/dev/kmsg is not the kernel's log")
     return fd
-
-
-def _reason(exc: OSError) -> str:
-    if isinstance(exc, PermissionError):
-        return "not permitted: grant CAP_SYSLOG, or set kernel.dmesg_restrict=0"
-    if isinstance(exc, FileNotFoundError):
-        return "there is no /dev/kmsg: give the container that device"
-    return str(exc.strerror or exc)
