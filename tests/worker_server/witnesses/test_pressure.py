@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lightkeeper.worker_server.sidecar.process import Counts
-from lightkeeper.worker_server.sidecar.witnesses.pressure import Pressure
+from lightkeeper.worker_server.sidecar.witnesses.cgroup import Pressure
 from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError
 from lightkeeper.worker_server.wire import Weight
 from tests.worker_server.witnesses.trees import Case, check, follow, write
@@ -24,9 +23,8 @@ def pressure(some: float = 0.0, full: float = 0.0) -> str:
     )
 
 
-def host(cpu: float = 0.0, io: float = 0.0, memory: float = 0.0) -> dict[str, str | None]:
+def host(io: float = 0.0, memory: float = 0.0) -> dict[str, str | None]:
     return {
-        "proc/pressure/cpu": pressure(cpu),
         "proc/pressure/io": pressure(io, io),
         "proc/pressure/memory": pressure(memory, memory),
     }
@@ -34,7 +32,6 @@ def host(cpu: float = 0.0, io: float = 0.0, memory: float = 0.0) -> dict[str, st
 
 CASES = [
     Case("idle", [STOPPED | host(), host()]),
-    Case("cores in use, nobody starves", [SLEEPS | host(cpu=95), host(cpu=95)]),
     Case("a disk is busy, and a rank waits for it", [STOPPED | host(io=43)],
          [(SLOW, "io-pressure", "pid 7 stood still for a disk in 100% of 10 looks")], (7,)),
     Case("a disk is busy, and no rank waits for it", [SLEEPS | host(io=99)]),
@@ -47,21 +44,10 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_pressure_says(case: Case, tmp_path: Path) -> None:
-    witness = Pressure(tmp_path, lambda pid: Counts({}, None), lambda seconds: None)
+    witness = Pressure(tmp_path, lambda seconds: None)
     rows = follow(witness, tmp_path, case)
     check(rows, case)
     assert not case.said or len(rows[0].text) < 120
-
-
-@pytest.mark.parametrize(("waited_s", "said"), [(0.4, ""), (2.4, ""), (2.6, "52%"), (5.0, "100%")])
-def test_a_rank_without_a_core(waited_s: float, said: str, tmp_path: Path) -> None:
-    looks = iter([Counts({"7": (0.0, 0.0)}, 0), Counts({"7": (5.0 - waited_s, waited_s)}, 0)])
-    witness = Pressure(tmp_path, lambda pid: next(looks))
-    rows = follow(witness, tmp_path, Case("", [SLEEPS | host(cpu=60), {}]))
-    assert [row.code for row in rows] == (["cpu-pressure"] if said else [])
-    if said:
-        assert rows[0].pids == (7,)
-        assert rows[0].text == f"pid 7 was ready and had no core for {said} of the last seconds"
 
 
 @pytest.mark.parametrize(("blocked", "said"), [(2, []), (3, ["30%"])])
@@ -73,12 +59,7 @@ def test_a_rank_that_waits_now_and_then(blocked: int, said: list[str], tmp_path:
     assert texts == [f"pid 7 stood still for a disk in {share} of 10 looks" for share in said]
 
 
-def test_nobody_counts_while_cores_are_free(tmp_path: Path) -> None:
-    witness = Pressure(tmp_path, lambda pid: pytest.fail("counted"))
-    assert follow(witness, tmp_path, Case("", [SLEEPS | host(cpu=9.9), {}])) == []
-
-
 def test_without_pressure_in_this_kernel(tmp_path: Path) -> None:
     write(tmp_path, SLEEPS)
-    with pytest.raises(CannotReadError, match="pressure/cpu: No such file"):
+    with pytest.raises(CannotReadError, match="pressure/io: No such file"):
         Pressure(tmp_path).look((7,), 1.0)

@@ -1,7 +1,10 @@
-"""What the ranks' cgroups say: too little of a core, too little memory, a process ended for it."""
+"""What the ranks' cgroups and the host's pressure say: too little of a core, memory or a disk."""
 
 from __future__ import annotations
 
+import time
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +19,12 @@ _DENIED: Final = 0.15
 others watch, is 0.96 or more in all of these."""
 _FILLED: Final = 0.95
 """Of a limit, without file cache: that fills any cgroup which reads files."""
+_WAITED: Final = 10.0
+"""Per cent of 10 s in which some task waited for a disk (on a calmer host nobody looks which rank
+does), or in which all work waited for memory, and nothing else ran."""
+_SAMPLES, _SAMPLE_S, _BLOCKED = 10, 0.02, 0.3
+"""A rank waits for a disk whose main thread is in state D in this share of the samples; its other
+threads may load and save beside the training."""
 _Chain = tuple[Level, ...]
 
 
@@ -95,3 +104,39 @@ def _cores(folder: Path) -> float | None:
     quota = quota or text_of(folder / "cpu.cfs_quota_us") or ""
     period = period or text_of(folder / "cpu.cfs_period_us") or ""
     return int(quota) / int(period) if quota.isdecimal() and period.isdecimal() else None
+
+
+class Pressure(Witness):
+    """Reads the pressure of the host, and looks which ranks it concerns: the share of time in which
+    some task, or every task that has work, waited (pressure stall information,
+    Documentation/accounting/psi.rst). Whether a rank waits for a core, its own sidecar says.
+    """
+
+    name = "pressure"
+
+    def __init__(self, root: Path = Path("/"), pause: Callable[[float], None] = time.sleep) -> None:
+        super().__init__(root)
+        self._pause = pause
+
+    def _read(self) -> None:
+        for pid, blocked in self._blocked().items() if self._share("io", "some") >= _WAITED else ():
+            text = f"pid {pid} stood still for a disk in {blocked:.0%} of {_SAMPLES} looks"
+            self.saw(Weight.SLOW, "io-pressure", text, about=str(pid), pids=(pid,))
+        if (full := self._share("memory", "full")) >= _WAITED:
+            text = f"all work of the host waited for memory in {full:.0f} % of the last 10 s"
+            self.saw(Weight.SLOW, "memory-pressure", text, for_s=10.0)
+
+    def _share(self, what: str, kind: str) -> float:
+        """Per cent of the last 10 s; 0 if the kernel does not say."""
+        text = needed(self.root / "proc/pressure" / what)
+        rows = (line.split() for line in text.splitlines() if line.startswith(f"{kind} avg10="))
+        return next((float(row[1].partition("=")[2]) for row in rows), 0.0)
+
+    def _blocked(self) -> dict[int, float]:
+        """Ranks that wait for a disk, and in which share of the samples."""
+        seen = Counter[int]()
+        for _ in range(_SAMPLES):
+            stats = {pid: text_of(self.root / f"proc/{pid}/stat") or "" for pid in self.ranks}
+            seen.update(pid for pid, stat in stats.items() if ") D " in stat)
+            self._pause(_SAMPLE_S)
+        return {pid: n / _SAMPLES for pid, n in seen.items() if n >= _BLOCKED * _SAMPLES}

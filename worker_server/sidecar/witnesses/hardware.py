@@ -59,7 +59,6 @@ class Pcie(Counters):
 
     def __init__(self, root: Path = Path("/")) -> None:
         super().__init__("PCIe", root)
-        self._widths: dict[str, int] = {}
 
     def _more(self) -> int:
         links: dict[str, list[tuple[str, int, int]]] = {}
@@ -71,7 +70,7 @@ class Pcie(Counters):
         for alike in links.values():
             widest = max(now for _, now, _ in alike)
             for name, now, most in alike:
-                usual = min(most, max(widest, self._widths.setdefault(name, now)))
+                usual = min(most, max(widest, self._values.setdefault((name, "width"), now)))
                 if now < usual:
                     text = f"{name}: PCIe x{now}, where x{usual} is usual"
                     self.saw(Weight.SLOW, "pcie-width", text, device=name)

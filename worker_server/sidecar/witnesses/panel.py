@@ -21,13 +21,12 @@ from msgspec import convert, structs, to_builtins
 
 from lightkeeper.worker_server import run_dir, wire
 from lightkeeper.worker_server.sidecar.machine import FILE, ROWS_MOST, weight_and_age
-from lightkeeper.worker_server.sidecar.witnesses.cgroup import Cgroup
+from lightkeeper.worker_server.sidecar.witnesses.cgroup import Cgroup, Pressure
 from lightkeeper.worker_server.sidecar.witnesses.cloud import CloudNotices
 from lightkeeper.worker_server.sidecar.witnesses.disks import Disks
 from lightkeeper.worker_server.sidecar.witnesses.gpus import Amd, Nvidia
 from lightkeeper.worker_server.sidecar.witnesses.hardware import Counters, Network, Pcie
 from lightkeeper.worker_server.sidecar.witnesses.kernel_log import KernelLog
-from lightkeeper.worker_server.sidecar.witnesses.pressure import Pressure
 from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, Witness
 
 _WRITE_S: Final = 1.0
