@@ -30,7 +30,7 @@ _STALE_S: Final = 30.0
 _EARLY_S: Final = 1.0
 """Clocks of two processes do not differ by more; a file of an earlier boot does."""
 _OFF: Final = "the witnesses are off: LIGHTKEEPER_MACHINE=0"
-_NOT_YET: Final = "the witnesses have not been heard yet"
+_NOT_YET: Final = f"the witnesses have not been heard in the last {_STALE_S:.0f} s"
 _ORDER: Final = [*wire.Weight]
 _log = logging.getLogger("lightkeeper.worker_server.sidecar")
 
@@ -53,7 +53,7 @@ class Machine:
         try:
             return self._newest()
         except FileNotFoundError:
-            why = "the witnesses have not been heard yet"
+            why = f"the witnesses have not been heard in the last {_STALE_S:.0f} s"
         except (OSError, DecodeError, ValueError, RecursionError, KeyError, TypeError) as exc:
             why = f"what the witnesses wrote cannot be read: {exc}"[:200]
         return wire.MachineReport(self._host, 0.0, error=why if self._on else _OFF)
@@ -85,9 +85,7 @@ class Machine:
             self._read = mark, *_content(self._file)
         _, written_s, report = self._read
         age_s = time.monotonic() - written_s
-        if not age_s < _STALE_S:
-            raise ValueError(f"it is {age_s:.0f} s old")
-        if not age_s > -_EARLY_S:
+        if not -_EARLY_S < age_s < _STALE_S:
             raise FileNotFoundError
         age_s = max(0.0, age_s)
         rows = tuple(row.later(age_s) for row in report.testimonies)
@@ -126,10 +124,9 @@ def start(folder: Path) -> subprocess.Popen[bytes]:
     Raises:
         OSError: there is no room for a process.
     """
-    words = [sys.executable, "-m", "lightkeeper.worker_server.sidecar.witnesses.panel", str(folder)]
-    return subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    words = [sys.executable, "-m", "lightkeeper.worker_server.sidecar.witnesses.panel"]
+    null = subprocess.DEVNULL
+    return subprocess.Popen([*words, str(folder)], stdin=subprocess.PIPE, stdout=null, stderr=null)
 
 
 def keep(

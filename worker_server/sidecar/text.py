@@ -27,7 +27,6 @@ from lightkeeper.worker_server.wire import (
     RingEntry,
     StateReport,
     StepLog,
-    Testimony,
 )
 
 _WIDTH: Final = 120
@@ -158,7 +157,7 @@ def _(answer: StateReport, rows: int) -> str:
     for part, names in _STATE.items():
         value = getattr(answer, part)
         if part in ("heads", "transfers", "connections", "machine") and value:
-            by_interest = sorted(value, key=_interest)
+            by_interest = value if part == "machine" else sorted(value, key=_interest)
             table = _table([_fields(row, names) for row in by_interest], rows, "")
             lines += [part, *table]
         elif value and (part != "process" or value.alive):
@@ -169,8 +168,6 @@ def _(answer: StateReport, rows: int) -> str:
 def _interest(row: Any) -> tuple[float, float]:
     if isinstance(row, Connection):
         return -row.for_s, 0.0
-    if isinstance(row, Testimony):
-        return 0.0, 0.0  # they are sorted
     return -row.unfinished, row.age_s
 
 

@@ -128,8 +128,7 @@ class KernelLog(Witness):
         parts["device"] = device = form.device.format_map(parts)
         if at_s - self._limit[0] < _DUMP_S:
             parts["limit"] = sized(self._limit[1])
-        if len(cgroup := parts.get("mcg", "")) > 80:
-            parts["mcg"] = f"...{cgroup[-77:]}"
+        parts["mcg"] = parts.get("mcg", "")[-80:]
         code, number = form.code.format_map(parts), parts.get("pid", "?")
         text = _UNKNOWN.sub("", form.text.format_map({"limit": "?", **parts}))
         about = {"nfs": "", "oom-kill": number}.get(code, text)
