@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lightkeeper.worker_server.sidecar.witnesses.hardware import Counters, Network, Pcie
+from lightkeeper.worker_server.sidecar.witnesses.hardware import Counters, Network
 from lightkeeper.worker_server.sidecar.witnesses.panel import witnesses
 from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, Witness
 from lightkeeper.worker_server.wire import Weight
@@ -117,8 +117,7 @@ TABLE: list[tuple[str, Case]] = [
 
 
 def witness_of(kind: str, root: Path) -> Witness:
-    kinds = {"PCIe": Pcie, "network": Network}
-    return kinds[kind](root) if kind in kinds else Counters(kind, root)
+    return Network(root) if kind == "network" else Counters(kind, root)
 
 
 @pytest.mark.parametrize(("kind", "case"), TABLE, ids=lambda each: getattr(each, "name", each))

@@ -29,12 +29,9 @@ class Counters(Witness):
 
     def _read(self) -> None:
         rows = TABLES["counters"][self.name]
-        if not sum([self._counted(row) for row in rows]) + self._more():
+        links = self._links() if self.name == "PCIe" else 0
+        if not sum([self._counted(row) for row in rows]) + links:
             raise CannotReadError(f"there is no /{rows[0][0]}")
-
-    def _more(self) -> int:
-        """What else there is to read; how much was read."""
-        return 0
 
     def _counted(self, row: list[Any]) -> int:
         """How many of a row's counters could be read."""
@@ -51,16 +48,10 @@ class Counters(Witness):
                 self.saw(Weight(weight), code, shown, device=device, times=times)
         return was_read
 
-
-class Pcie(Counters):
-    """Errors of PCIe, and links of GPUs and NICs that are narrower than they were or than those of
-    their like. A slot may be narrower than its card: that alone is nothing.
-    """
-
-    def __init__(self, root: Path = Path("/")) -> None:
-        super().__init__("PCIe", root)
-
-    def _more(self) -> int:
+    def _links(self) -> int:
+        """How many GPUs and NICs there are. Bad are links that are narrower than they were or than
+        those of their like; a slot may be narrower than its card: that alone is nothing.
+        """
         links: dict[str, list[tuple[str, int, int]]] = {}
         for folder in self.root.glob("sys/bus/pci/devices/*"):
             now, most = (number(folder / f"{when}_link_width") for when in ("current", "max"))

@@ -25,7 +25,7 @@ from lightkeeper.worker_server.sidecar.witnesses.cgroup import Cgroup, Pressure
 from lightkeeper.worker_server.sidecar.witnesses.cloud import CloudNotices
 from lightkeeper.worker_server.sidecar.witnesses.disks import Disks
 from lightkeeper.worker_server.sidecar.witnesses.gpus import Amd, Nvidia
-from lightkeeper.worker_server.sidecar.witnesses.hardware import Counters, Network, Pcie
+from lightkeeper.worker_server.sidecar.witnesses.hardware import Counters, Network
 from lightkeeper.worker_server.sidecar.witnesses.kernel_log import KernelLog
 from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, Witness
 
@@ -40,7 +40,7 @@ _CHILDREN_MOST: Final = 64
 def witnesses() -> tuple[Witness, ...]:
     """New ones; none has looked yet."""
     return (
-        KernelLog(), *map(Counters, ("EDAC", "CPU", "kernel")), Pcie(), Cgroup(), Pressure(),
+        KernelLog(), *map(Counters, ("EDAC", "CPU", "kernel", "PCIe")), Cgroup(), Pressure(),
         Disks(), Network(), Nvidia(), Amd(), CloudNotices(),
     )  # fmt: skip
 
