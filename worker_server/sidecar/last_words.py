@@ -361,6 +361,8 @@ _SENT_AS = {
 _FATAL_SIGNALS = frozenset({"SIGABRT", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL"})
 _ENDED_BY_S = 60.0
 """An uncaught exception ends its process within this time, or did not end it."""
+_OOM_S = 30.0
+"""How far a kill and a death, by two clocks, may lie apart."""
 _IN_A_WAIT: Final = (Call("wait", "torch/distributed/distributed_c10d.py", 0),)
 
 
@@ -447,8 +449,11 @@ class Remains:
         )
 
     def oom_kill(self, process: wire.Process) -> wire.Testimony | None:
-        """Of the dead rank or of a child of it, by the kernel's log."""
-        return self._machine.oom_kill(self._process.pid, process.dead_age_s or 0.0)
+        """Of the dead rank or of a child of it, at the time of its death."""
+        pid, died_s_ago = self._process.pid, process.dead_age_s or 0.0
+        rows = (row for row in self._machine.of_rank(pid) if row.code == "oom-kill" and row.pids)
+        kills = [row for row in rows if abs(row.age_s - died_s_ago) < _OOM_S]
+        return min(kills, key=lambda row: row.pids[0] != pid, default=None)
 
     def _oom_said(self, process: wire.Process) -> str:
         """What is known of an OOM kill of this process; empty: nothing."""

@@ -68,14 +68,6 @@ class Machine:
         ]  # fmt: skip
         return tuple(rows[: wire.TESTIMONIES_MOST])
 
-    def oom_kill(self, pid: int, died_s_ago: float) -> wire.Testimony | None:
-        """The OOM kill of the rank with this pid, or of a child at the time of its death."""
-        kills = [
-            row for row in self.of_rank(pid)
-            if row.code == "oom-kill" and row.pids and abs(row.age_s - died_s_ago) < _STALE_S
-        ]  # fmt: skip
-        return min(kills, key=lambda row: row.pids[0] != pid, default=None)
-
     def _newest(self) -> wire.MachineReport:
         if not self._on:
             raise FileNotFoundError
