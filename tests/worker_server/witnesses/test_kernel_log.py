@@ -103,13 +103,13 @@ def test_the_lightest_events_make_room(tmp_path: Path) -> None:
     assert events[0].code == "xid-79"
 
 
-def test_a_file_that_grows_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "kmsg"
+def test_a_file_that_grows_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    file = tmp_path / "dev/kmsg"
     now_s = time.monotonic()
     head = record("hello", 1, now_s) + "\n SUBSYSTEM=pci\n DEVICE=+pci:0000:1b:00.0\n"
     file.write_text(head + record(XID, 2, now_s)[:30])
-    monkeypatch.setenv("LIGHTKEEPER_KMSG", str(file))
-    log = KernelLog()
+    log = KernelLog(tmp_path)
     assert not log.look((), now_s)
     with file.open("a") as more:
         more.write(record(XID, 2, now_s)[30:] + "\n")
@@ -118,11 +118,11 @@ def test_a_file_that_grows_is_followed(tmp_path: Path, monkeypatch: pytest.Monke
     assert 4.9 < row.age_s < 5.1
 
 
-def test_a_flood_is_read_bit_by_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "kmsg"
+def test_a_flood_is_read_bit_by_bit(tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    file = tmp_path / "dev/kmsg"
     file.write_text("".join(record(XID, n, n / 1e3) + "\n" for n in range(100_000)))
-    monkeypatch.setenv("LIGHTKEEPER_KMSG", str(file))
-    log, began_s = KernelLog(), time.process_time()
+    log, began_s = KernelLog(tmp_path), time.process_time()
     (row,) = log.look((), 101.0)
     assert row.count <= 100_000
     assert time.process_time() - began_s < 20
@@ -143,13 +143,11 @@ def test_only_the_kernels_own_device_is_believed(
     file = tmp_path / "kmsg"
     file.write_text(record(XID) + "\n")
     real = os.open
-    monkeypatch.delenv("LIGHTKEEPER_KMSG", raising=False)
     monkeypatch.setattr(kernel_log.os, "open", lambda _, flags: real(file, flags))
     with pytest.raises(CannotReadError, match="not the kernel's log"):
         KernelLog().look((), 0.0)
 
 
-def test_a_log_that_is_missing_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LIGHTKEEPER_KMSG", str(tmp_path / "none"))
+def test_a_log_that_is_missing_says_so(tmp_path: Path) -> None:
     with pytest.raises(CannotReadError, match="give the container that device"):
-        KernelLog().look((), 0.0)
+        KernelLog(tmp_path).look((), 0.0)

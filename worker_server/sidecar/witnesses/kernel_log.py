@@ -16,7 +16,8 @@ from lightkeeper.worker_server.sidecar.witnesses.files import TABLES
 from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, Witness
 from lightkeeper.worker_server.wire import Weight
 
-_KMSG: Final = (1, 11)
+_KMSG: Final = (True, 1, 11)
+"""A device, and its numbers (Documentation/admin-guide/devices.txt)."""
 _RECORD: Final = re.compile(r"([0-9]{1,19}),([0-9]{1,19}),([0-9]{1,19})(?:,[^;]*)?;(.{,1024})")
 """Priority, sequence, microseconds since boot, text."""
 _RECORD_BYTES: Final = 8192
@@ -80,7 +81,7 @@ class KernelLog(Witness):
     def _read(self) -> None:
         try:
             if self._fd is None:
-                self._fd = _opened(os.environ.get("LIGHTKEEPER_KMSG"))
+                self._fd = _opened(self.root)
             for record in self._records(self._fd):
                 self.take(record)
         except OSError as exc:
@@ -171,11 +172,11 @@ def our_pid(pid: int) -> int | None:
     return last if first == pid else None
 
 
-def _opened(other: str | None) -> int:
-    fd = os.open(other or "/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+def _opened(root: Path) -> int:
+    fd = os.open(root / "dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     facts = os.fstat(fd)
-    device = os.major(facts.st_rdev), os.minor(facts.st_rdev)
-    if not other and not (stat.S_ISCHR(facts.st_mode) and device == _KMSG):
+    device = stat.S_ISCHR(facts.st_mode), os.major(facts.st_rdev), os.minor(facts.st_rdev)
+    if root == Path("/") and device != _KMSG:
         os.close(fd)
         raise OSError(errno.ENODEV, "/dev/kmsg is not the kernel's log")
     return fd

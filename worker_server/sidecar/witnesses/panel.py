@@ -91,7 +91,7 @@ class Families:
         """Child -> its rank, and when it was last seen."""
 
     def look(self, now_s: float) -> None:
-        """Find the ranks and their children anew."""
+        """Find the ranks and their children."""
         self.ranks = run_dir.processes(self._folder, ("pid",))
         self._seen = {pid: at for pid, at in self._seen.items() if now_s - at[1] < _CHILD_KEPT_S}
         self._seen |= {child: (rank, now_s) for rank in self.ranks for child in _children(rank)}
