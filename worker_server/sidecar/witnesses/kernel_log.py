@@ -8,6 +8,7 @@ import re
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -52,6 +53,13 @@ def _form(code: str, weight: str, pattern: str, *more: str) -> _Form:
 
 
 _FORMS: Final = [_form(*row) for row in TABLES["kernel_log"]["forms"]]
+
+
+@lru_cache(256)
+def _fitting(text: str) -> tuple[_Form, dict[str, str]] | None:
+    """The first form that fits, and its parts; equal lines come in floods."""
+    matches = ((form, form.pattern.search(text)) for form in _FORMS)
+    return next(((form, match.groupdict("?")) for form, match in matches if match), None)
 
 
 class KernelLog(Witness):
@@ -115,10 +123,8 @@ class KernelLog(Witness):
             lost = sequence - self._sequence - 1
             self.saw(Weight.CONTEXT, "lines-lost", "lines were lost", times=lost, at_s=at_s)
         self._sequence = sequence
-        matches = ((form, form.pattern.search(match[4])) for form in _FORMS if priority < 8)
-        form, fits = next((each for each in matches if each[1]), (None, None))
-        if form is not None and fits is not None:
-            self._take(form, fits.groupdict("?"), at_s)
+        if priority < 8 and (fits := _fitting(match[4])) is not None:
+            self._take(fits[0], dict(fits[1]), at_s)
 
     def _take(self, form: _Form, parts: dict[str, str], at_s: float) -> None:
         if form.code == "oom-limit":
