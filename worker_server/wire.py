@@ -749,7 +749,7 @@ class MachineReport:
     host: Host
     age_s: Seconds
     """Since the witnesses' process wrote it; it writes every second."""
-    witnesses: dict[str, str] = field(default_factory=dict)
+    witnesses: Mapping[str, str] = field(default_factory=dict)
     """Each witness of the host, and why it cannot read its source; empty: it reads."""
     testimonies: tuple[Testimony, ...] = ()
     """All that is known, weightiest first; at most 128."""
