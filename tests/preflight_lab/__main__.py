@@ -59,7 +59,7 @@ def _run(series: str, slowed: str | None, folder: Path) -> dict[str, Any]:
 def _judge(
     lab: Lab, groups: dict[str, Path], series: str, slowed: str | None, folder: Path
 ) -> dict[str, Any]:
-    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder)}
+    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
     began_s = time.monotonic()
     for host in random.sample(HOSTS, len(HOSTS)):
         # waits until it is in its cgroup, for a limit holds from the first instruction on
