@@ -23,7 +23,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from lightkeeper.worker_server.doctor import OK, of_name
+from lightkeeper.worker_server.doctor import FAILED, OK, of_name
 from lightkeeper.worker_server.preflight import (
     DISK,
     MATMUL,
@@ -116,7 +116,7 @@ def _room(where: str) -> None:
 def _name(host: str, several: bool) -> None:
     """Whether the store's name leads to a place that the other hosts reach too."""
     finding = of_name(host)
-    state = "bad" if several and finding.state != OK else "fine"
+    state = "bad" if finding.state == FAILED or (several and finding.state != OK) else "fine"
     _tell(note=["store's name", state, finding.said])
 
 
@@ -279,18 +279,18 @@ def _meet(
         said = f"{plan['store_host']}:{plan['store_port']}: {exc}".partition("\n")[0]
         _tell(note=["hosts", "missing", said])
         return None
+    names, numbers = [name for name, *_ in world], [number for *_, number in world]
     if len(world) < plan["hosts"]:
-        ranks = sorted({*range(plan["hosts"])} - {rank for _, rank, _ in world})
-        numbered = all(rank is not None for _, rank, _ in world)
-        who = f"host {', '.join(map(str, ranks))}" if numbered else "the others"
-        said = f"{', '.join(name for name, *_ in world)} are there; {who} did not come in time"
+        there = [rank for _, rank, _ in world]
+        lost = ", ".join(str(rank) for rank in range(plan["hosts"]) if rank not in there)
+        who = "the others" if None in there else f"host {lost}"
+        said = f"{', '.join(names)} are there; {who} did not come in time"
         _tell(note=["hosts", "missing", said])
-    numbers = [number for *_, number in world]
     if meeting.number not in numbers:
         _tell(note=["hosts", "missing", "the others began without this one: it came too late"])
         return None
     meeting.number = numbers.index(meeting.number)
-    return (meeting, [name for name, *_ in world]) if len(world) > 1 else None
+    return (meeting, names) if len(names) > 1 else None
 
 
 def _links(probe: Probe, meeting: Meeting, names: list[str], until_s: float) -> dict[str, float]:
