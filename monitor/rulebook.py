@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +25,6 @@ from lightkeeper.monitor.decide.rules import (
     policy_from,
 )
 from lightkeeper.monitor.model.config import ConfigError, KeeperConfig
-from lightkeeper.monitor.model.queries import Query
 from lightkeeper.worker_server.home import open_file
 
 FILE_MAX_BYTES: Final = 1 << 20
@@ -143,10 +142,6 @@ class Rulebook:
             fresh, self._fresh = self._fresh, None
             self.applied = fresh or self.applied
             return fresh
-
-    def queries(self) -> Sequence[Query]:
-        """What Prometheus is asked besides the usual."""
-        return self.current.policy.queries
 
     def troubles(self) -> Iterator[str]:
         """What people should know about it, one line each."""

@@ -372,8 +372,10 @@ def _prometheus(
         return ()
     fetcher = Fetcher(None if options.ca_file is None else trust_also(options.ca_file))
     stack.callback(fetcher.close)
-    queries, url, auth = rules.queries, options.prometheus, options.prometheus_auth
-    return (Prometheus(url, fetcher, queries, registry.run_age_s, auth),)
+    url, auth = options.prometheus, options.prometheus_auth
+    return (
+        Prometheus(url, fetcher, lambda: rules.current.policy.queries, registry.run_age_s, auth),
+    )
 
 
 def _audit_log(options: Options, stack: ExitStack) -> LogFile | None:

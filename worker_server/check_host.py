@@ -1,8 +1,7 @@
 """`lightkeeper check host`, and `lightkeeper run --preflight`: is this host fit, before step one?
 
 It measures in a child process, for torch is slow to import and a device may hang; the monitor hears
-nothing of it, and nobody is accused. Beside at least two peers a host's own past does not count: on
-a busy day it would accuse all. Alone it is compared with its own best (~/.cache/lightkeeper).
+nothing of it, and nobody is accused.
 """
 
 from __future__ import annotations
@@ -19,9 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from lightkeeper.worker_server.plain_text import escaped
 from lightkeeper.worker_server.preflight import (
@@ -30,7 +28,6 @@ from lightkeeper.worker_server.preflight import (
     Figure,
     Judged,
     Report,
-    against_past,
     compare,
 )
 from lightkeeper.worker_server.rank.admission import OneLineParser
@@ -43,16 +40,16 @@ _STORE_PORT: Final = 29500
 
 _ABOUT: Final = """\
 Look at this host before a job starts on it: what the machine's own logs say, a matrix
-multiplication on each GPU (or core), memory, disk and /dev/shm, the store's name, the Lighthouse
-and the monitor, an all_reduce in the host. Where the launch has several hosts they meet at a store
+multiplication on each GPU (or core), memory, disk, room in /dev/shm, the store's name, the
+Lighthouse and the monitor. Where the launch has several hosts they meet at a store
 of their own (MASTER_ADDR, the port after MASTER_PORT), measure the links between them in pairs, and
 all say the same: which host or link is at half or less. Of two hosts nobody can say which is it.
-Alone, a host is compared with its own best (~/.cache/lightkeeper: remove it after a repair).
+Alone, only its GPUs or cores are compared, with each other.
 The monitor hears nothing of it, and nothing stays behind.
 """
 _EXAMPLES: Final = """\
 examples:
-  this host alone, against itself of earlier looks:
+  this host alone:
     lightkeeper check host
   four hosts against each other; the same on each of them:
     lightkeeper check host --hosts 4 --store node1:29501
@@ -180,34 +177,6 @@ def _pass_on(child: subprocess.Popen[str], lines: queue.SimpleQueue[str]) -> Non
     lines.put("")
 
 
-# -- this host's past ----------------------------------------------------------------------------
-
-
-def _past_file(environ: Mapping[str, str], host: str) -> Path:
-    cache = environ.get("XDG_CACHE_HOME")
-    folder = Path(cache) if cache else Path.home() / ".cache"
-    return folder / "lightkeeper" / f"preflight-{quote(host, '')}.json"
-
-
-def past(file: Path) -> dict[str, float]:
-    """Figure -> the best that this host ever had."""
-    try:
-        return {str(name): float(best) for name, best in json.loads(file.read_bytes()).items()}
-    except (OSError, ValueError, TypeError, AttributeError):
-        return {}
-
-
-def keep(file: Path, report: Report, before: Mapping[str, float]) -> None:
-    """Add these figures, in one move."""
-    new = {name: max(value, before.get(name, 0.0))
-           for name, _, value, device in report.figures if not device}  # fmt: skip
-    with suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        draft = file.with_suffix(f".{os.getpid()}")
-        draft.write_text(json.dumps({**before, **new}), encoding="utf-8")
-        draft.replace(file)
-
-
 # -- what it comes to ----------------------------------------------------------------------------
 
 
@@ -226,18 +195,9 @@ def examine(
 ) -> Answer:
     """Measure and judge."""
     seen = look(launch, environ, limit_s, say)
-    host, file = seen.report.host, None
     rows = compare(seen.reports)
-    with suppress(RuntimeError):  # a user without a home
-        file = _past_file(environ, host)
-        before = past(file)
-        if len(seen.reports) < 3:
-            earlier = list(against_past(seen.report, before))
-            rows = [row for row in rows if row.others is not None or not earlier] + earlier
     odd = [row for row in rows if row.verdict in (BAD, UNSURE)]
-    ours = [row for row in odd if row.host == host and row.verdict == BAD]
-    if file is not None and not ours:
-        keep(file, seen.report, before)
+    ours = any(row.host == seen.report.host and row.verdict == BAD for row in odd)
     bad = any(state == "bad" for _, state, _ in seen.notes)
     return Answer(seen, rows, odd, not ours and not bad)
 

@@ -147,10 +147,15 @@ def of_host_name(
     far = [e for e in environs if urlsplit(e.get("TORCHFT_LIGHTHOUSE", "")).hostname not in here]
     stores = {environ["MASTER_ADDR"] for environ in far if "MASTER_ADDR" in environ}
     for name in [socket.gethostname(), *sorted(stores)] if far else ():
-        yield _of_name(name, lookup or _addresses)
+        yield of_name(name, lookup or _addresses)
 
 
-def _of_name(name: str, lookup: Callable[[str], Iterable[str]]) -> DoctorFinding:
+def _addresses(name: str) -> list[str]:
+    return [str(entry[4][0]) for entry in socket.getaddrinfo(name, None)]
+
+
+def of_name(name: str, lookup: Callable[[str], Iterable[str]] = _addresses) -> DoctorFinding:
+    """Whether this name leads to more than this host itself."""
     check = "host's name"
     try:
         addresses = sorted(set(lookup(name)))
@@ -166,10 +171,6 @@ def _of_name(name: str, lookup: Callable[[str], Iterable[str]]) -> DoctorFinding
         "--master-addr be one that they reach"
     )
     return DoctorFinding(check, WARNING, said, do)
-
-
-def _addresses(name: str) -> list[str]:
-    return [str(entry[4][0]) for entry in socket.getaddrinfo(name, None)]
 
 
 def _version(name: str) -> str | None:

@@ -13,16 +13,10 @@ from statistics import median
 from typing import Any, Final, NamedTuple
 
 FINE, BAD, UNSURE, ALONE = "fine", "stands out", "cannot tell", "not compared"
-MATMUL, MEMORY, DISK, SHM, REDUCE, LINK = (
-    "matrix multiplication", "memory copy", "disk", "/dev/shm",  # noqa: S108 - measured
-    "all_reduce in the host", "link",
-)  # fmt: skip
-_FACTORS: Final[Mapping[str, float]] = {
-    MEMORY: 3.0, DISK: 8.0, SHM: 4.0, REDUCE: 8.0, LINK: 4.0,
-}  # fmt: skip
+MATMUL, MEMORY, DISK, LINK = "matrix multiplication", "memory copy", "disk", "link"
+_FACTORS: Final[Mapping[str, float]] = {MATMUL: 2.0, MEMORY: 3.0, DISK: 8.0, LINK: 4.0}
 """How many times slower than the others stands out. Those that a scheduler or a write-back cache
 shifts by themselves have more; for time DLRover's node check has 2."""
-_USUAL: Final = 2.0
 _SPREADS: Final = 4.0
 """And so many of the others' own spreads (median absolute deviation of logarithms)."""
 _LEAST: Final = 1e-9
@@ -91,24 +85,18 @@ def judged(values: Mapping[str, float], factor: float) -> Iterator[tuple[str, fl
 
 def compare(reports: Sequence[Report]) -> list[Judged]:
     """All figures of all hosts: of the host against other hosts, of a device against its host's."""
-    rows, table = [], dict[tuple[str, str], dict[str, float]]()
+    rows, tables = list[Judged](), dict[tuple[str, str, str], dict[str, float]]()
     for report in reports:
-        devices = dict[tuple[str, str], dict[str, float]]()
         for name, unit, value, device in report.figures:
-            if device:
-                devices.setdefault((name, unit), {})[device] = value
-            else:
-                table.setdefault((name, unit), {})[report.host] = value
-        for (name, unit), values in devices.items():
-            factor = _FACTORS.get(name, _USUAL)
-            rows += [
-                Judged(report.host, f"{name} of {device}", unit, values[device], others, verdict,
-                       "its others")
-                for device, others, verdict in judged(values, factor) if verdict != ALONE
-            ]  # fmt: skip
-    for (name, unit), values in table.items():
-        for host, others, verdict in judged(values, _FACTORS.get(name, _USUAL)):
-            rows.append(Judged(host, name, unit, values[host], others, verdict))
+            host = report.host if device else ""
+            tables.setdefault((name, unit, host), {})[device or report.host] = value
+    for (name, unit, host), values in tables.items():
+        for who, others, verdict in judged(values, _FACTORS[name]):
+            if not host:
+                rows.append(Judged(who, name, unit, values[who], others, verdict))
+            elif verdict != ALONE:
+                of = f"{name} of {who}"
+                rows.append(Judged(host, of, unit, values[who], others, verdict, "its others"))
     return rows + list(_links(reports))
 
 
@@ -128,14 +116,6 @@ def _links(reports: Sequence[Report]) -> Iterator[Judged]:
     for pair, others, verdict in judged(ends, _FACTORS[LINK]):
         if verdict == BAD or not ends[pair]:
             yield Judged(pair, LINK, "MB/s", ends[pair], others, BAD, "other links")
-
-
-def against_past(report: Report, past: Mapping[str, float]) -> Iterator[Judged]:
-    """Of a host with fewer than two peers: its figures against its own of earlier looks."""
-    for name, unit, value, device in report.figures:
-        if not device and (was := past.get(name)):
-            verdict = BAD if value * _FACTORS.get(name, _USUAL) < was else FINE
-            yield Judged(report.host, name, unit, value, was, verdict, "this host before")
 
 
 def rounds(count: int, most: int) -> list[dict[int, int]]:

@@ -21,15 +21,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from ipaddress import ip_address
 from typing import Any, Final, NamedTuple
 
+from lightkeeper.worker_server.doctor import FAILED, OK, of_name
 from lightkeeper.worker_server.preflight import (
     DISK,
     MATMUL,
     MEMORY,
-    REDUCE,
-    SHM,
     Figure,
     Report,
     rounds,
@@ -109,12 +107,17 @@ def _witness(witness: Any) -> None:
         _tell(note=[witness.name, state, testimony.text])
 
 
+def _room(where: str) -> None:
+    room = os.statvfs(where)
+    if room.f_bavail * room.f_frsize < 2 * _FILE_BYTES:
+        _tell(note=["room", "bad", f"{where} is full"])
+
+
 def _name(host: str, several: bool) -> None:
     """Whether the store's name leads to a place that the other hosts reach too."""
-    addresses = sorted({str(entry[4][0]) for entry in socket.getaddrinfo(host, None)})
-    lost = several and all(ip_address(text.partition("%")[0]).is_loopback for text in addresses)
-    said = f"{host} leads to {', '.join(addresses)}" + ", this host alone" * lost
-    _tell(note=["store's name", "bad" if lost else "fine", said])
+    finding = of_name(host)
+    state = "bad" if finding.state == FAILED or (several and finding.state != OK) else "fine"
+    _tell(note=["store's name", state, finding.said])
 
 
 def _reach(check: str, host: str, port: int) -> None:
@@ -140,10 +143,7 @@ class Probe(NamedTuple):
 
     def folder(self, name: str, where: str) -> None:
         """Write, fsync and read back."""
-        data, room = os.urandom(_FILE_BYTES), os.statvfs(where)
-        if room.f_bavail * room.f_frsize < 2 * _FILE_BYTES:
-            _tell(note=[name, "bad", f"{where} is full"])
-            return
+        data = os.urandom(_FILE_BYTES)
         with tempfile.TemporaryFile(dir=where) as file:
 
             def once() -> None:
@@ -206,27 +206,6 @@ class Probe(NamedTuple):
             if self.kind == "cuda":
                 self.measured(MEMORY, "GB/s", rates[-1], f"GPU {number}")
         self.measured(MEMORY, "GB/s", min(rates))
-
-    def reduce(self) -> None:
-        """An all_reduce of all GPUs, or of two threads through the network that gloo takes."""
-        dist, count = self.torch.distributed, self.devices() if self.kind == "cuda" else 2
-        store, rates, size = dist.HashStore(), list[float](), 2**22
-
-        def take_part(rank: int) -> None:
-            group = self.group(dist.PrefixStore("host", store), rank, count)
-            tensor = self.torch.ones(size, device=self.device(rank))
-
-            def work() -> None:
-                group.allreduce([tensor]).wait()
-                self.finish(rank)
-
-            work()
-            rates.append(max(_rates(work, 4 * size / 1e6, 40)))
-
-        if count > 1:
-            _each(take_part, range(count))
-        if rates:
-            self.measured(REDUCE, "MB/s", min(rates))
 
     def link(self, store: Any, me: int, peer: int) -> float:
         """MB/s to a peer and back, in the best of some tries."""
@@ -300,18 +279,18 @@ def _meet(
         said = f"{plan['store_host']}:{plan['store_port']}: {exc}".partition("\n")[0]
         _tell(note=["hosts", "missing", said])
         return None
+    names, numbers = [name for name, *_ in world], [number for *_, number in world]
     if len(world) < plan["hosts"]:
-        ranks = sorted({*range(plan["hosts"])} - {rank for _, rank, _ in world})
-        numbered = all(rank is not None for _, rank, _ in world)
-        who = f"host {', '.join(map(str, ranks))}" if numbered else "the others"
-        said = f"{', '.join(name for name, *_ in world)} are there; {who} did not come in time"
+        there = [rank for _, rank, _ in world]
+        lost = ", ".join(str(rank) for rank in range(plan["hosts"]) if rank not in there)
+        who = "the others" if None in there else f"host {lost}"
+        said = f"{', '.join(names)} are there; {who} did not come in time"
         _tell(note=["hosts", "missing", said])
-    numbers = [number for *_, number in world]
     if meeting.number not in numbers:
         _tell(note=["hosts", "missing", "the others began without this one: it came too late"])
         return None
     meeting.number = numbers.index(meeting.number)
-    return (meeting, [name for name, *_ in world]) if len(world) > 1 else None
+    return (meeting, names) if len(names) > 1 else None
 
 
 def _links(probe: Probe, meeting: Meeting, names: list[str], until_s: float) -> dict[str, float]:
@@ -340,6 +319,8 @@ def main() -> None:
         panel = importlib.import_module("lightkeeper.worker_server.sidecar.witnesses.panel")
         for witness in panel.witnesses():
             _guarded(witness.name, partial(_witness, witness), 2.0, "cannot be read")
+    for where in (".", "/dev/shm"):  # noqa: S108 - looked at
+        _guarded(f"room in {where}", partial(_room, where))
     if plan["store_host"]:
         _guarded("store's name", partial(_name, plan["store_host"], plan["hosts"] > 1))
     for check, name, port in plan["reach"]:
@@ -357,9 +338,7 @@ def main() -> None:
     limit_s = plan["limit_s"] / 3
     _guarded(MATMUL, probe.compute, limit_s)
     _guarded(MEMORY, probe.copies, limit_s)
-    _guarded(REDUCE, probe.reduce, limit_s)
     _guarded(DISK, partial(probe.folder, DISK, "."))
-    _guarded(SHM, partial(probe.folder, SHM, SHM))
     if met is None:
         return
     meeting, names = met

@@ -70,7 +70,6 @@ class ClusterSource:
         self._registry = registry
         self._clock = clock
         self._looked: set[Host] = set()
-        self._since_s: dict[tuple[Host, str, str], float] = {}
         self._said: dict[tuple[Host, str, str], tuple[Testimony, float]] = {}
         """With the time of the look."""
         self._failures, self._failure = 0, ""
@@ -107,7 +106,6 @@ class ClusterSource:
                 if row[1] >= first_s and key[0] in names.hosts}  # fmt: skip
         fresh = {key: (self._dated(key, row, now_s), now_s) for key, row in said.items()}
         self._said = kept | fresh
-        self._since_s = {key: self._since_s[key] for key in self._said}
         self._looked = self._looked & names.hosts if failure else names.hosts
         self._every_s = max(self._source.every_s, _SHARE * (self._clock.now_s() - now_s))
         return self._every_s
@@ -120,8 +118,10 @@ class ClusterSource:
         since_s = now_s - said.for_s
         if said.for_s == 0.0 or not isfinite(since_s):
             older = said.for_s > 0.0 and key[0] not in self._looked
-            since_s = self._since_s.get(key, min(now_s, began_s - 1.0) if older else now_s)
-        self._since_s[key] = since_s
+            since_s = min(now_s, began_s - 1.0) if older else now_s
+            if key in self._said:
+                before, at_s = self._said[key]
+                since_s = at_s - before.for_s
         old = since_s < began_s and said.weight is not Weight.LEAVING
         weight = Weight.CONTEXT if old else said.weight
         return replace(said, weight=weight, for_s=min(max(0.0, now_s - since_s), 1e9))

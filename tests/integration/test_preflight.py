@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(200)]
 
 
 def start(host: str, folder: Path, *words: str) -> subprocess.Popen[str]:
-    named = {"LIGHTKEEPER_HOST": host, "LIGHTKEEPER_MONITOR": "", "XDG_CACHE_HOME": str(folder)}
+    named = {"LIGHTKEEPER_HOST": host, "LIGHTKEEPER_MONITOR": ""}
     return subprocess.Popen(
         [sys.executable, "-m", "lightkeeper.worker_server.check_host", "--json", *words],
         env=environment(**named), cwd=folder, text=True, stdout=subprocess.PIPE,

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from lightkeeper.worker_server import check_host
-from lightkeeper.worker_server.check_host import Launch, launch_of, look, past
+from lightkeeper.worker_server.check_host import Launch, launch_of, look
 from lightkeeper.worker_server.preflight import MATMUL, Figure, Report
 from lightkeeper.worker_server.rank import admission
 
@@ -30,9 +30,9 @@ def report(host, value):
 
 
 @pytest.fixture
-def measured(monkeypatch, tmp_path):
+def measured(monkeypatch):
     """Lets the next look hear these lines."""
-    for name, value in {**HERE, "XDG_CACHE_HOME": str(tmp_path)}.items():
+    for name, value in HERE.items():
         monkeypatch.setenv(name, value)
 
     def hear(*lines):
@@ -130,21 +130,6 @@ def test_of_two_that_differ_it_says_that_it_cannot_tell(measured, capsys):
     measured(figure(20), {"reports": [report("n0", 20), report("n1", 90)]})
     assert check_host.main([]) == 0
     assert "nobody can tell which is the odd one" in capsys.readouterr().out
-
-
-def test_a_host_alone_is_compared_with_its_best_before(measured, capsys, tmp_path):
-    measured(figure(90))
-    assert check_host.main([]) == 0
-    measured(figure(20))
-    assert check_host.main([]) == 1
-    assert "this host before: 90" in capsys.readouterr().out
-    assert past(tmp_path / "lightkeeper" / "preflight-n0.json") == {MATMUL: 90}
-
-
-@pytest.mark.parametrize("text", ["", "[]", '{"a": "b"}', "{"])
-def test_a_broken_record_of_the_past_is_none(tmp_path, text):
-    (tmp_path / "past").write_text(text)
-    assert past(tmp_path / "past") == {}
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from lightkeeper.worker_server.preflight import (
     UNSURE,
     Figure,
     Report,
-    against_past,
     compare,
     rounds,
 )
@@ -113,12 +112,6 @@ def test_every_host_says_the_same_in_whatever_order_reports_came():
         for seed in range(20)
     }
     assert len(said) == 1
-
-
-def test_against_its_own_past():
-    report = Report("n0", (Figure(MATMUL, "GFLOP/s", 40.0), Figure(DISK, "MB/s", 9.0)))
-    assert [row.verdict for row in against_past(report, {MATMUL: 100.0, DISK: 10.0})] == [BAD, FINE]
-    assert list(against_past(report, {})) == []
 
 
 @pytest.mark.parametrize("count", range(2, 12))

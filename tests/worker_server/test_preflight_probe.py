@@ -65,6 +65,11 @@ def test_a_store_on_loopback_is_bad_where_several_hosts_need_it(said, several, s
     assert [note[1] for note in said()] == [state]
 
 
+def test_a_store_whose_name_leads_nowhere_is_bad(said):
+    probe._name("no-such-host.invalid", several=False)
+    assert [note[1] for note in said()] == ["bad"]
+
+
 @pytest.mark.parametrize(("check", "state"), [("monitor", "note"), ("Lighthouse", "bad")])
 def test_a_monitor_that_is_away_makes_no_host_unfit(said, closed_port, check, state):
     probe._reach(check, "127.0.0.1", closed_port)

@@ -406,17 +406,6 @@ def _say(text: str) -> None:
     _write(f"lightkeeper run: {text}")
 
 
-def _is_fit(chosen: argparse.Namespace) -> bool:
-    """Measure this host; False: it is unfit, and such hosts are to be refused."""
-    from lightkeeper.worker_server.check_host import before_start  # noqa: PLC0415
-
-    fit = before_start(chosen.command, {**os.environ, **chosen.changes}, _say)
-    if not fit and chosen.preflight == "refuse":
-        _say(f"preflight: this host is unfit (status {REFUSED_STATUS})")
-        return False
-    return True
-
-
 def main(words: Sequence[str]) -> int:
     """Ask, then become the command. Returns only if there is none, or it may not run."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -431,8 +420,13 @@ def main(words: Sequence[str]) -> int:
             return REFUSED_STATUS
     else:
         _say("LIGHTKEEPER_MONITOR is empty: starting without asking, and nobody watches")
-    if chosen.preflight is not None and not _is_fit(chosen):
-        return REFUSED_STATUS
+    if chosen.preflight:
+        from lightkeeper.worker_server.check_host import before_start  # noqa: PLC0415
+
+        fit = before_start(chosen.command, {**os.environ, **chosen.changes}, _say)
+        if not fit and chosen.preflight == "refuse":
+            _say(f"preflight: this host is unfit (status {REFUSED_STATUS})")
+            return REFUSED_STATUS
     if chosen.command and _is_no_rank(chosen.command):
         _say(
             "no launcher (torchrun, srun, mpirun) makes this python a rank: it is watched only if "

@@ -568,16 +568,15 @@ class Kubernetes(Scheduler):
             if DNS.fullmatch(namespace := labels.get("namespace", "")):
                 asked[_pods(namespace), labels.get("pod", "")] = None
         for path, name in asked:
-            for body in self._named(path, name, deadline) if DNS.fullmatch(name) else ():
+            if not DNS.fullmatch(name):
+                continue
+            # by a list, which our role may ask for, and which is empty where nothing has this name
+            named = f"metadata.name={name}"
+            ask = partial(self._api.ask, "GET", path, deadline, fieldSelector=named)
+            for body in _items(run_within(ask, deadline.left_s())):
                 kind, node = ("node", name) if path == _NODES else ("pod", pod_of("", body).node)
                 said = (reading("Kubernetes", *fact) for fact in facts(kind, body, now_s))
                 yield from (((node,), each) for each in said if each is not None)
-
-    def _named(self, path: str, name: str, deadline: Deadline) -> Sequence[Body]:
-        """What has this name; nothing, if nothing has. By a list, which our role may ask for."""
-        selector = f"metadata.name={name}"
-        ask = partial(self._api.ask, "GET", path, deadline, fieldSelector=selector)
-        return _items(run_within(ask, deadline.left_s()))
 
     # -- nodes ---------------------------------------------------------------------------------
 

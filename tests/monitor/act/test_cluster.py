@@ -204,7 +204,7 @@ def test_a_source_that_always_fails_and_always_says_something_else_fills_nothing
     for n in range(50):
         script.says = [(("node1",), dated(0.0, code=f"code-{n}"))]
         look(looker, world)
-    assert len(looker._said) == len(looker._since_s) == 4
+    assert len(looker._said) == 4
 
 
 def test_a_first_look_that_failed_has_seen_nobody(world):
@@ -254,7 +254,7 @@ def test_a_flood_is_bounded_and_costs_no_other_host(world):
     rows = look(looker, world)
     assert len([row for row in rows if row[0] == "node1"]) == 64
     assert rows[-1][0] == "node2"
-    assert len(looker._since_s) == 65
+    assert len(looker._said) == 65
 
 
 # -- all sources -------------------------------------------------------------------------------
