@@ -80,8 +80,8 @@ def _about(rows: Iterable[Heard], since_s: float, now_s: float) -> tuple[Heard, 
     )  # fmt: skip
 
 
-def _spared(verdict: Verdict, known: Heard) -> Verdict:
-    host, row = known
+def _spared(verdict: Verdict, notice: Heard) -> Verdict:
+    host, row = notice
     said = leaves(host, row)
     return replace(
         verdict,
