@@ -361,7 +361,8 @@ class Evidence:
         if not self._on:
             return
         for incident in incidents:
-            if incident.state is State.FIRING and not self._known(incident.id):
+            has = incident.id in self._last or self.bundles.view(incident.id) is not None
+            if incident.state is State.FIRING and not has:
                 self._begin(Capture(self._ticket(incident.id, MomentName.FIRING), seen, incident))
         if snapshot.now_s - self._tidied_s >= TIDY_S:
             self._tidied_s = snapshot.now_s
@@ -408,9 +409,6 @@ class Evidence:
     @property
     def _on(self) -> bool:
         return self._config.evidence_count > 0
-
-    def _known(self, incident_id: IncidentId) -> bool:
-        return incident_id in self._last or self.bundles.view(incident_id) is not None
 
     def _ticket(self, incident_id: IncidentId, moment: MomentName) -> Ticket:
         return Ticket(incident_id, moment, self._config.evidence_deadline_s + MARGIN_S)

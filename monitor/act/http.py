@@ -566,14 +566,11 @@ class Fetcher:
 
 def _answer(status: int, body: bytearray, kind: str, later: str, began: float) -> Answer:
     took_s = time.monotonic() - began
-    return Answer(status, bytes(body), kind or _UNTYPED, took_s, _seconds(later))
+    in_s = float(later) if later.isascii() and later.isdigit() and len(later) < 7 else None
+    return Answer(status, bytes(body), kind or _UNTYPED, took_s, in_s)
 
 
 def _failed(exc: OSError) -> FetchError:
     failure = _ERRNOS.get(exc.errno or 0, Failure.REFUSED)
     ours = "this monitor: " if failure is Failure.UNASKED else ""
     return FetchError(failure, ours + (exc.strerror or str(exc)))
-
-
-def _seconds(text: str) -> float | None:
-    return float(text) if text.isascii() and text.isdigit() and len(text) < 7 else None

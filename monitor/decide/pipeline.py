@@ -388,8 +388,12 @@ def fleet_of(
         experience: from earlier evictions and the Lighthouse.
     """
     faults = [incident for incident in tracker.open() if incident.state is not State.PENDING]
-    accused = frozenset(g for i in faults if _accuses(i.verdict) for g in i.groups)
-    suspected = accused.union(*(i.groups for i in faults if _suspects(i.verdict)))
+    # who is unsure, or only asks for a person, must not prevent another group's eviction
+    grave = [i for i in faults if not i.verdict.spare]
+    accused = frozenset(
+        g for i in grave if i.verdict.confidence is not Confidence.UNSURE for g in i.groups
+    )
+    suspected = accused.union(*(i.groups for i in grave if i.kind not in SLOWS_ONLY))
     shields = tracker.shielded(snapshot.now_s)
     away = snapshot.lighthouse
     return DecisionFacts(
@@ -415,7 +419,6 @@ def fleet_of(
         without_lighthouse={
             incident.id: missing_without(history, snapshot, incident)
             for incident in tracker.open()
-            if isinstance(away, LighthouseAway)
         },
         past=tuple(past),
         cut_short=tracker.cut_short(),
@@ -481,18 +484,6 @@ def _in_flight(tracker: Tracker, snapshot: Snapshot, config: KeeperConfig) -> tu
         if incident.id in awaiting or evicting:
             going.update(incident.groups)
     return tuple(sorted(going))
-
-
-def _accuses(verdict: Verdict) -> bool:
-    """Whether a verdict accuses its groups. An unsure one, and one that only asks for a person, do
-    not, and must not prevent the eviction of another group that hangs.
-    """
-    return verdict.confidence is not Confidence.UNSURE and not verdict.spare
-
-
-def _suspects(verdict: Verdict) -> bool:
-    """Whether its groups may stand still, so that none of them is counted on as healthy."""
-    return verdict.kind not in SLOWS_ONLY and not verdict.spare
 
 
 def _view(
