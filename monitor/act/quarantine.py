@@ -39,7 +39,6 @@ from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, group_o
 from lightkeeper.monitor.model.observation import Pause
 from lightkeeper.monitor.model.plain import from_plain, to_plain
 from lightkeeper.monitor.model.quarantine import HostRecord, length_s, note_on, records
-from lightkeeper.monitor.model.verdict import Confidence
 from lightkeeper.monitor.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -330,9 +329,7 @@ def evictions(
 
 
 def _certain(incident: Incident) -> bool:
-    verdict = incident.verdict
-    fires = incident.state in (State.FIRING, State.EVICTING)
-    return fires and verdict.confidence is not Confidence.UNSURE and not verdict.spare
+    return incident.state in (State.FIRING, State.EVICTING) and incident.verdict.accuses
 
 
 def _events_of(incident: Incident, change: Change, now_s: float) -> Iterator[QuarantineEvent]:

@@ -388,12 +388,11 @@ def fleet_of(
         experience: from earlier evictions and the Lighthouse.
     """
     faults = [incident for incident in tracker.open() if incident.state is not State.PENDING]
-    # who is unsure, or only asks for a person, must not prevent another group's eviction
-    grave = [i for i in faults if not i.verdict.spare]
-    accused = frozenset(
-        g for i in grave if i.verdict.confidence is not Confidence.UNSURE for g in i.groups
+    # who accuses nobody must not prevent the eviction of another group that hangs
+    accused = frozenset(g for i in faults if i.verdict.accuses for g in i.groups)
+    suspected = accused.union(  # who may stand still is not counted on as healthy
+        *(i.groups for i in faults if i.kind not in SLOWS_ONLY and not i.verdict.spare)
     )
-    suspected = accused.union(*(i.groups for i in grave if i.kind not in SLOWS_ONLY))
     shields = tracker.shielded(snapshot.now_s)
     away = snapshot.lighthouse
     return DecisionFacts(
@@ -415,10 +414,9 @@ def fleet_of(
         },
         accused=accused,
         doubt=doubt,
-        lighthouse_away=away.reason if isinstance(away, LighthouseAway) else None,
+        lighthouse_away=getattr(away, "reason", None),
         without_lighthouse={
-            incident.id: missing_without(history, snapshot, incident)
-            for incident in tracker.open()
+            incident.id: missing_without(history, snapshot, incident) for incident in tracker.open()
         },
         past=tuple(past),
         cut_short=tracker.cut_short(),
