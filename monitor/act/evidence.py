@@ -234,10 +234,6 @@ class Budget:
     left: int
 
 
-class BundleFullError(FetchError):
-    """An answer did not fit beside the others."""
-
-
 @dataclass(frozen=True, slots=True)
 class Raw:
     """The result of one request, not yet checked."""
@@ -283,7 +279,7 @@ def _judge(raw: Raw) -> Part:
 
 def _failure(raw: Raw) -> tuple[PartStatus, str]:
     failed = raw.failed or FetchError(Failure.TIMEOUT, "not asked")
-    if failed.too_large or isinstance(failed, BundleFullError):
+    if failed.too_large:
         return PartStatus.TOO_LARGE, failed.detail
     if failed.failure is Failure.TIMEOUT:
         return PartStatus.LATE, failed.detail
@@ -512,7 +508,7 @@ class Evidence:
             taken, budget.left = taken + nbytes, budget.left - nbytes
             if budget.left < 0:  # give it back at once: later answers may fit
                 taken, budget.left = 0, budget.left + taken
-                raise BundleFullError(Failure.GARBAGE, "the bundle is full")
+                raise FetchError(Failure.GARBAGE, "the bundle is full", too_large=True)
 
         question = Question(
             observation.url + kind.path + query,
