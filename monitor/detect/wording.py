@@ -45,7 +45,7 @@ from lightkeeper.worker_server.wire import (
 
 # -- sentence ----------------------------------------------------------------------------------
 
-_DOING: Final[Mapping[Doing, str]] = {
+DOING: Final[Mapping[Doing, str]] = {
     Doing.LOCK: "waiting for a lock",
     Doing.SLEEP: "sleeping",
     Doing.IO: "blocked on a file, a pipe or a socket",
@@ -313,7 +313,7 @@ def _verb(track: RankTrack) -> tuple[str, str]:
     seen = None if track.fresh is None else track.fresh.witness
     if seen is None or not _works(track, seen):
         return _HANGS
-    doing = "reading or writing" if seen.doing is Doing.IO else _DOING[seen.doing]
+    doing = "reading or writing" if seen.doing is Doing.IO else DOING[seen.doing]
     return f"has been {doing}", f"have been {doing}"
 
 
@@ -327,8 +327,8 @@ def _place(track: RankTrack, bare: bool = False, *, lasts: bool = False) -> str:
     if seen is not None:
         if (seen.frame.file, seen.frame.function) == ("threading.py", "_shutdown"):
             return " at its end: its program is over, and a thread that is no daemon keeps it,"
-        shown = not bare and seen.doing in _DOING and (lasts or not _works(track, seen))
-        doing = f", {_DOING[seen.doing]}," if shown else ""
+        shown = not bare and seen.doing in DOING and (lasts or not _works(track, seen))
+        doing = f", {DOING[seen.doing]}," if shown else ""
         awaits = _awaits(track)
         return f" in {seen.frame}{(awaits and f'{awaits},') or doing}"
     if track.phased:
