@@ -73,9 +73,11 @@ class Definition:
         return Histogram(self.name, self.text, self.labels, buckets=self.buckets, registry=registry)
 
 
-def _defined(kind: Kind, name: str, text: str, *labels: tuple[str, ...], **more: Any) -> Definition:
+def _defined(
+    kind: Kind, name: str, text: str, labels: tuple[str, ...] = (), **more: Any
+) -> Definition:
     whole = f"lightkeeper_{name}" + ("_total" if kind == "counter" else "")
-    return Definition(whole, kind, text, *labels, **more)
+    return Definition(whole, kind, text, labels, **more)
 
 
 gauge: Final = partial(_defined, "gauge")

@@ -221,7 +221,7 @@ def _recovery(scene: ScrapeView) -> Iterator[Metric]:
 def _steps(scene: ScrapeView) -> dict[GroupName, list[StepState]]:
     """What the ranks of each group report, sorted by group."""
     seen = scene.view.snapshot.observations
-    steps = grouped((one.identity.group, one.step) for one in seen if one.step is not None)
+    steps = grouped((rank.identity.group, rank.step) for rank in seen if rank.step is not None)
     names = (group.group for group in scene.exported_groups)
     return {name: steps[name] for name in names if name in steps}
 
