@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 from flask import Response, request
 from msgspec import UNSET, DecodeError, Meta, Struct, UnsetType, ValidationError, convert
-from msgspec.json import decode
+from msgspec.json import Decoder
 from werkzeug.exceptions import HTTPException
 
 from lightkeeper.worker_server import wire
@@ -240,7 +240,7 @@ def order_in(body: bytes, kind: type[_Order], identity: wire.Identity) -> _Order
         RefusalError: 400, or 409 when another incarnation is meant.
     """
     try:
-        order = convert(decode(body, float_hook=_number), kind)
+        order = convert(Decoder(float_hook=_number).decode(body), kind)
     except ValidationError as exc:
         raise RefusalError(400, f"the body is no such order: {exc}") from exc
     except (DecodeError, UnicodeDecodeError, RecursionError) as exc:
