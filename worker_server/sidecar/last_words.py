@@ -440,7 +440,7 @@ class Remains:
             exception=self.exception(),
             crash=self.crash(),
             sent=self._process.sent,
-            oom_kills=None if process.alive else self._oom.kills(),
+            oom="" if process.alive else self._oom.said(),
         )
 
     def ending(self, process: wire.Process) -> wire.Ending:
@@ -555,14 +555,14 @@ def how_it_ended(
     exception: tuple[str, wire.Trace] | None,
     crash: wire.Trace | None,
     sent: tuple[str, ...],
-    oom_kills: int | None,
+    oom: str = "",
 ) -> str:
     """One sentence that says only what is known."""
     over = ", after it had announced that its work was over" if closed else ""
     if process.alive:
         return f"It lives{', and has announced that its work is over' if closed else ''}."
     if process.exit_signal is not None:
-        return f"Killed by {process.exit_signal}{_why(process, crash, sent, oom_kills)}{over}."
+        return f"Killed by {process.exit_signal}{_why(process, crash, sent, oom)}{over}."
     raised = _raised(process, exception)
     if process.exit_code is not None:
         cause = f"Raised {raised} and exited" if process.exit_code and raised else "Exited"
@@ -574,13 +574,11 @@ def how_it_ended(
     return f"Ended; how is not known (its parent has collected the exit status){over}."
 
 
-def _why(
-    process: wire.Process, crash: wire.Trace | None, sent: tuple[str, ...], oom_kills: int | None
-) -> str:
+def _why(process: wire.Process, crash: wire.Trace | None, sent: tuple[str, ...], oom: str) -> str:
     if process.exit_signal in sent:
         return ", which its WorkerServer sent (eviction)"
-    if process.exit_signal == "SIGKILL" and oom_kills:
-        return f"; the OOM killer was at work in its cgroup ({oom_kills} kill(s) at that time)"
+    if process.exit_signal == "SIGKILL" and oom:
+        return f"; {oom}"
     if crash is not None:
         return f" ({_first_line(crash)})"
     return _SENT_AS.get(process.exit_signal or "", "")

@@ -87,30 +87,46 @@ class OomWatch:
     """Counts the OOM kills in a process's cgroup, which it finds while the process lives."""
 
     def __init__(self, pid: int, cgroups: Path = Path("/sys/fs/cgroup")) -> None:
-        self._file = _find_counter(pid, cgroups)
+        self._pid, self._cgroups = pid, cgroups
         self.look()
 
     def look(self) -> None:
-        """Take the count again; call while the process lives."""
+        """Take the count again; call while the process lives, which may move to another cgroup."""
+        self._counter = _find_counter(self._pid, self._cgroups)
+        self._limit = None if self._counter is None else _limit_in(self._counter[0].parent)
         self._before = self._count()
 
-    def kills(self) -> int | None:
-        """OOM kills in the cgroup since the last look; None if it cannot be known."""
+    def said(self) -> str:
+        """What the OOM killer did in the cgroup since the last look; empty: nothing is known."""
         now = self._count()
-        return None if now is None or self._before is None else now - self._before
+        kills = 0 if now is None or self._before is None else now - self._before
+        limit = "" if self._limit is None else f", limit {self._limit >> 20} MiB"
+        if not kills or self._counter is None:
+            return ""
+        where = f"its cgroup {self._counter[1]}{limit}"
+        return f"the OOM killer ended {kills} of {where}: likely pid {self._pid}"
 
     def _count(self) -> int | None:
-        if self._file is None:
+        if self._counter is None:
             return None
         try:
-            lines = self._file.read_text(encoding="ascii", errors="replace").splitlines()
+            lines = self._counter[0].read_text(encoding="ascii", errors="replace").splitlines()
             return next(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
         except (OSError, ValueError, IndexError, StopIteration):
             return None
 
 
-def _find_counter(pid: int, cgroups: Path) -> Path | None:
-    """`memory.events` of version 2, `memory.oom_control` of version 1.
+def _limit_in(folder: Path) -> int | None:
+    """Memory limit of a cgroup, in bytes; None: there is none, or it cannot be read."""
+    for name in ("memory.max", "memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):
+            limit = int((folder / name).read_text(encoding="ascii"))
+            return limit if limit < 1 << 60 else None
+    return None
+
+
+def _find_counter(pid: int, cgroups: Path) -> tuple[Path, str] | None:
+    """`memory.events` of version 2, `memory.oom_control` of version 1; and the cgroup's path.
 
     In a container the path is often the host's: then the container's own root is used.
     """
@@ -129,7 +145,7 @@ def _find_counter(pid: int, cgroups: Path) -> Path | None:
         for root in roots:
             for folder in (root / path.lstrip("/"), root):
                 if (folder / name).is_file():
-                    return folder / name
+                    return folder / name, path
     return None
 
 
