@@ -198,12 +198,12 @@ class Actor:
             self.undo.remove(undo)
 
     def crowd(self, act: Act) -> None:
-        """Its threads may run on one core, and so do six processes of somebody else."""
+        """Its threads may run on one core, and so do 24 processes of somebody else."""
         [pid] = self.fleet.pids(act.whom)
         for thread in os.listdir(f"/proc/{pid}/task"):
             os.sched_setaffinity(int(thread), {0})
         words = ["taskset", "-c", "0", "sh", "-c", "while :; do :; done"]
-        self.undo += [subprocess.Popen(words).kill for _ in range(6)]
+        self.undo += [subprocess.Popen(words).kill for _ in range(24)]
 
     def limit(self, act: Act) -> None:
         """No more memory than it has, and so many MiB: `limit 64 rank 1.0`."""
