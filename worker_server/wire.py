@@ -54,7 +54,6 @@ PATH_LAST_WORDS: Final = "/v1/last_words"
 PATH_HOST: Final = "/v1/host"
 PATH_OPENAPI: Final = "/openapi.json"
 PATH_NETWORK: Final = "/v1/network"
-PATH_MACHINE: Final = "/v1/machine"
 PATH_EVICT: Final = "/v1/evict"
 PATH_RELEASE: Final = "/v1/release"
 PATH_HEALTHZ: Final = "/healthz"
@@ -743,34 +742,6 @@ class Testimony(Struct, array_like=True, frozen=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True)
-class WitnessState:
-    """What one witness of a host does: it reads, or says why it cannot."""
-
-    name: str
-    state: Literal["fine", "bad", "cannot be read"]
-    why: str = ""
-    """Why it cannot be read."""
-    for_s: Seconds = 0.0
-    """How long it has been in this state."""
-    cost_s: Seconds = 0.0
-    """CPU seconds of its last look."""
-
-
-@dataclass(frozen=True, slots=True)
-class MachineReport:
-    """What the machine itself says: the answer of `GET /v1/machine`."""
-
-    host: Host
-    age_s: Seconds
-    """Since the witnesses' process wrote it; it writes every few seconds."""
-    witnesses: tuple[WitnessState, ...] = ()
-    testimonies: tuple[Testimony, ...] = ()
-    """All that is known, weightiest first; at most 256."""
-    error: str | None = None
-    """Why there are no witnesses; None: they are heard."""
-
-
-@dataclass(frozen=True, slots=True)
 class NetworkReport:
     """The rank's connections and its host's interfaces: the answer of `GET /v1/network`."""
 
@@ -1271,14 +1242,7 @@ def _is_server(url: str) -> bool:
 # -- and back ------------------------------------------------------------------------------------
 
 Answer = (
-    StateReport
-    | StepLog
-    | FlightRecord
-    | LastWords
-    | HostReport
-    | Registration
-    | NetworkReport
-    | MachineReport
+    StateReport | StepLog | FlightRecord | LastWords | HostReport | Registration | NetworkReport
 )
 
 LEFT_OUT: Final[Mapping[type, Mapping[str, Any]]] = {

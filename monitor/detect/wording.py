@@ -41,6 +41,7 @@ from lightkeeper.worker_server.wire import (
     Trouble,
     Weight,
     Witness,
+    one_line,
 )
 
 # -- sentence ----------------------------------------------------------------------------------
@@ -582,12 +583,13 @@ def lacks_cores(share: float, *, alone: bool) -> str:
 def testifies(host: str, row: Testimony, now_s: float) -> str:
     """`node-1: GPU 3: Xid 79, fallen off the bus (kernel log, 14:05:11 UTC)`."""
     at = f", {rfc3339(now_s - row.for_s)[11:19]} UTC" if row.weight is Weight.BROKEN else ""
-    return f"{host}: {row.text} ({row.witness}{at})"
+    return f"{host}: {one_line(row.text)} ({one_line(row.witness)}{at})"
 
 
 def leaves(host: str, row: Testimony) -> str:
     """Why nobody is accused: somebody takes the host away."""
-    return f"{host} is leaving the job: {row.text} ({row.witness}), so nobody is accused"
+    text, witness = one_line(row.text), one_line(row.witness)
+    return f"{host} is leaving the job: {text} ({witness}), so nobody is accused"
 
 
 def slowness(
