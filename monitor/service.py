@@ -302,7 +302,7 @@ def build(
     stack.callback(evictors.close)
     if gatekeeper is not None:
         keeper = gatekeeper
-        keeper.start(evictors.progress, remembered.evictions)
+        keeper.start(evictors.log.progress, remembered.evictions)
         stack.callback(keeper.close)
         instruments.registry.register(Live(lambda: metrics_upkeep.gate(keeper)))
     evidence = Evidence(

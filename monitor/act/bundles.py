@@ -422,12 +422,7 @@ def _part(part: Part, file: str | None) -> dict[str, Any]:
 
 
 def _member(bundle: zipfile.ZipFile, name: str, body: bytes, at_s: float) -> None:
-    info = zipfile.ZipInfo(name, _zip_date(at_s))
+    at = time.gmtime(max(at_s, 315_532_800.0))  # UTC: a zip has no time zone, no year before 1980
+    info = zipfile.ZipInfo(name, at[:6])
     info.external_attr = 0o600 << 16
     bundle.writestr(info, body, zipfile.ZIP_DEFLATED)
-
-
-def _zip_date(at_s: float) -> tuple[int, int, int, int, int, int]:
-    """In UTC: a zip has no time zone, and no year before 1980."""
-    at = time.gmtime(max(at_s, 315_532_800.0))
-    return (at.tm_year, at.tm_mon, at.tm_mday, at.tm_hour, at.tm_min, at.tm_sec)

@@ -533,10 +533,6 @@ class Evictors:
                 seen = lighthouse_seen(view, self._parties.gate, eviction.replica_id)
                 self.log.post(eviction.key, seen)
 
-    def progress(self) -> tuple[Eviction, ...]:
-        """Evictions of the last hour, oldest first: see `EvictionLog.progress`."""
-        return self.log.progress()
-
     def active(self) -> tuple[Eviction, ...]:
         return tuple(
             eviction

@@ -234,10 +234,6 @@ class Budget:
     left: int
 
 
-class BundleFullError(FetchError):
-    """An answer did not fit beside the others."""
-
-
 @dataclass(frozen=True, slots=True)
 class Raw:
     """The result of one request, not yet checked."""
@@ -283,7 +279,7 @@ def _judge(raw: Raw) -> Part:
 
 def _failure(raw: Raw) -> tuple[PartStatus, str]:
     failed = raw.failed or FetchError(Failure.TIMEOUT, "not asked")
-    if failed.too_large or isinstance(failed, BundleFullError):
+    if failed.too_large:
         return PartStatus.TOO_LARGE, failed.detail
     if failed.failure is Failure.TIMEOUT:
         return PartStatus.LATE, failed.detail
@@ -361,7 +357,8 @@ class Evidence:
         if not self._on:
             return
         for incident in incidents:
-            if incident.state is State.FIRING and not self._known(incident.id):
+            has = incident.id in self._last or self.bundles.view(incident.id) is not None
+            if incident.state is State.FIRING and not has:
                 self._begin(Capture(self._ticket(incident.id, MomentName.FIRING), seen, incident))
         if snapshot.now_s - self._tidied_s >= TIDY_S:
             self._tidied_s = snapshot.now_s
@@ -408,9 +405,6 @@ class Evidence:
     @property
     def _on(self) -> bool:
         return self._config.evidence_count > 0
-
-    def _known(self, incident_id: IncidentId) -> bool:
-        return incident_id in self._last or self.bundles.view(incident_id) is not None
 
     def _ticket(self, incident_id: IncidentId, moment: MomentName) -> Ticket:
         return Ticket(incident_id, moment, self._config.evidence_deadline_s + MARGIN_S)
@@ -514,7 +508,7 @@ class Evidence:
             taken, budget.left = taken + nbytes, budget.left - nbytes
             if budget.left < 0:  # give it back at once: later answers may fit
                 taken, budget.left = 0, budget.left + taken
-                raise BundleFullError(Failure.GARBAGE, "the bundle is full")
+                raise FetchError(Failure.GARBAGE, "the bundle is full", too_large=True)
 
         question = Question(
             observation.url + kind.path + query,

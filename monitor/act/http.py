@@ -171,13 +171,8 @@ _PLAIN: Final = re.compile(r"[\x21-\x7e]*")
 """A path that may go into a request unchanged."""
 
 
-class BadAnswerError(Exception):
-    """The answer cannot be used; the message is one line."""
-
-
-class TooLargeError(BadAnswerError):
-    def __init__(self, max_bytes: int) -> None:
-        super().__init__(f"body over {max_bytes} bytes")
+def _too_large(max_bytes: int) -> FetchError:
+    return FetchError(Failure.GARBAGE, f"body over {max_bytes} bytes", too_large=True)
 
 
 class _ClosedError(Exception):
@@ -236,7 +231,7 @@ class _Connection(asyncio.Protocol):
         """Send a request and return the answer; `end`: the loop's time by which it must be here.
 
         Raises:
-            TimeoutError, BadAnswerError, _ClosedError: no answer; the connection is unusable.
+            TimeoutError, FetchError, _ClosedError: no answer; the connection is unusable.
         """
         if self._transport is None or self._transport.is_closing():
             raise _ClosedError
@@ -280,15 +275,19 @@ class _Connection(asyncio.Protocol):
             return
         self._received += len(data)
         if self._received > self._max_bytes + _HEAD_MAX_BYTES:
-            self._fail(TooLargeError(self._max_bytes))
+            self._fail(_too_large(self._max_bytes))
             return
         try:
             self._parser.feed_data(data)
         except HttpParserUpgrade:
-            self._fail(BadAnswerError("it wants to speak another protocol"))
+            self._fail(FetchError(Failure.GARBAGE, "it wants to speak another protocol"))
         except HttpParserError as exc:
             inner = exc.__context__  # what a callback raised
-            self._fail(inner if isinstance(inner, Exception) else BadAnswerError(f"no HTTP: {exc}"))
+            self._fail(
+                inner
+                if isinstance(inner, Exception)
+                else FetchError(Failure.GARBAGE, f"no HTTP: {exc}")
+            )
 
     def eof_received(self) -> None:
         """The other side has finished: that ends a body of unknown length."""
@@ -299,14 +298,14 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, _exc: Exception | None) -> None:
         self._drop(self)
-        ended = BadAnswerError("the connection ended in the answer")
+        ended = FetchError(Failure.GARBAGE, "the connection ended in the answer")
         self._fail(ended if self._received else _ClosedError())
 
     # -- called by the parser -------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         if self._complete:
-            raise BadAnswerError("two answers to one question")
+            raise FetchError(Failure.GARBAGE, "two answers to one question")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._reply.headers[name.lower()] = value
@@ -314,14 +313,14 @@ class _Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         self._reply.status = self._parser.get_status_code()
         if self._reply.status < 200:
-            raise BadAnswerError(f"status {self._reply.status}")
+            raise FetchError(Failure.GARBAGE, f"status {self._reply.status}")
 
     def on_body(self, piece: bytes) -> None:
         self._reply.body += piece
         if self._meter is not None:
             self._meter(len(piece))
         if len(self._reply.body) > self._max_bytes:
-            raise TooLargeError(self._max_bytes)
+            raise _too_large(self._max_bytes)
 
     def on_message_complete(self) -> None:
         self._complete, self._lasts = True, bool(self._parser.should_keep_alive())
@@ -345,7 +344,7 @@ class KeptConnections:
 
         Raises:
             TimeoutError: no complete answer by `end`.
-            BadAnswerError: the answer is not HTTP, or its body has more than `max_bytes`.
+            FetchError: the answer is not HTTP, or its body has more than `max_bytes`.
             OSError: nobody listens there.
         """
         request, where = address.request + headers + b"\r\n", (address.host, address.port)
@@ -359,7 +358,7 @@ class KeptConnections:
         try:
             return await self._ask(fresh, where, request, end, question)
         except _ClosedError:
-            raise BadAnswerError("it hung up without an answer") from None
+            raise FetchError(Failure.GARBAGE, "it hung up without an answer") from None
 
     def close(self) -> None:
         for connection in tuple(self._open):
@@ -493,9 +492,6 @@ class Fetcher:
             raise _failed(exc.os_error) from exc
         except aiohttp.InvalidURL as exc:
             raise FetchError(Failure.UNRESOLVED, f"not a URL: {question.url}") from exc
-        except BadAnswerError as exc:
-            too_large = isinstance(exc, TooLargeError)
-            raise FetchError(Failure.GARBAGE, str(exc), too_large=too_large) from exc
         except (aiohttp.ClientError, OSError, ValueError) as exc:
             raise FetchError(Failure.GARBAGE, one_line(f"{type(exc).__name__}: {exc}")) from exc
 
@@ -539,7 +535,7 @@ class Fetcher:
                     question.meter(len(chunk))
                 if len(body) > question.max_bytes:
                     response.close()
-                    raise TooLargeError(question.max_bytes)
+                    raise _too_large(question.max_bytes)
             kind, later = (response.headers.get(name.decode(), "") for name in _TOLD)
             return _answer(response.status, body, kind, later, began)
 
@@ -566,14 +562,11 @@ class Fetcher:
 
 def _answer(status: int, body: bytearray, kind: str, later: str, began: float) -> Answer:
     took_s = time.monotonic() - began
-    return Answer(status, bytes(body), kind or _UNTYPED, took_s, _seconds(later))
+    in_s = float(later) if later.isascii() and later.isdigit() and len(later) < 7 else None
+    return Answer(status, bytes(body), kind or _UNTYPED, took_s, in_s)
 
 
 def _failed(exc: OSError) -> FetchError:
     failure = _ERRNOS.get(exc.errno or 0, Failure.REFUSED)
     ours = "this monitor: " if failure is Failure.UNASKED else ""
     return FetchError(failure, ours + (exc.strerror or str(exc)))
-
-
-def _seconds(text: str) -> float | None:
-    return float(text) if text.isascii() and text.isdigit() and len(text) < 7 else None

@@ -111,12 +111,13 @@ def notices(facts: NoticeFacts, *, url: str, hold_s: float) -> dict[str, Notice]
 
 
 def _fires(incident: Incident, facts: NoticeFacts, url: str) -> Notice:
+    kind, whose = incident.kind.replace("_", " "), who(incident, 8)
     return Notice(
         key=incident.fingerprint,
         event=Event.INCIDENT,
         incident_id=incident.id,
         severity=incident.severity,
-        title=_title(incident),
+        title=f"{kind}, {whose}" if incident.candidates else f"{whose or 'lightkeeper'}: {kind}",
         text=str(face_of(incident, facts.decisions.get(incident.id, ()), incident.last_seen_s)),
         since_s=incident.milestones.firing_s or incident.milestones.first_seen_s,
         labels=_labels(incident),
@@ -175,12 +176,6 @@ def louder(now: Notice, before: Notice) -> bool:
 
 def page_of(url: str, incident_id: str) -> str:
     return f"{url}/incidents/{quote(incident_id, safe='')}" if url else ""
-
-
-def _title(incident: Incident) -> str:
-    """`rg_1.0: not entered`, `mismatch, cannot tell: job.0 or job.1`."""
-    kind, whose = incident.kind.replace("_", " "), who(incident, 8)
-    return f"{kind}, {whose}" if incident.candidates else f"{whose or 'lightkeeper'}: {kind}"
 
 
 def _labels(incident: Incident) -> dict[str, str]:

@@ -276,7 +276,7 @@ class Poller:
         silent_end = now_s + self._silent_share * (end - now_s)
         seen = await _Round(self, todo, end, self._silent, silent_end).seen()
         observations = tuple(
-            [seen.get(target.identity.rank) or _unasked(target) for target in targets]
+            [seen.get(t.identity.rank) or _observed(t, _UNASKED, 0.0) for t in targets]
         )
         failed = [
             (observation.rank, observation.outcome.reason)
@@ -359,15 +359,23 @@ class Poller:
 
     async def _record(self, target: Target, end: float) -> FlightRecord | Unreachable:
         url, group = target.url + PATH_FLIGHT_RECORDER, target.identity.group
-        return _recognise(target, await self._get(url, group, end, RECORD_MAX_BYTES, _record_of))
+        said = await self._get(
+            url, group, end, RECORD_MAX_BYTES, lambda body: parse_flight_record(json.loads(body))
+        )
+        return _recognise(target, said)
 
     async def _steps(self, target: Target, end: float) -> StepLog | Unreachable:
         url, group = target.url + PATH_STEPS, target.identity.group
-        log = _recognise(target, await self._get(url, group, end, STEPS_MAX_BYTES, _steps_of))
+        said = await self._get(
+            url, group, end, STEPS_MAX_BYTES, lambda body: parse_steps(json.loads(body))
+        )
+        log = _recognise(target, said)
         return with_pauses(log) if isinstance(log, StepLog) else log
 
     async def _state(self, url: str, group: GroupName, end: float) -> StateReport | Unreachable:
-        return await self._get(url + PATH_STATE, group, end, STATE_MAX_BYTES, _state_of)
+        return await self._get(  # msgspec refuses text that could not be encoded again
+            url + PATH_STATE, group, end, STATE_MAX_BYTES, lambda body: parse_state(decode(body))
+        )
 
     async def _get(
         self, url: str, group: GroupName, end: float, max_bytes: int, read: Callable[[bytes], Said]
@@ -388,22 +396,6 @@ class Poller:
 
 def _observed(target: Target, outcome: StateReport | Unreachable, took_s: float) -> Observation:
     return Observation(target.identity, target.url, outcome, took_s, target.bringer)
-
-
-def _unasked(target: Target) -> Observation:
-    return _observed(target, _UNASKED, 0.0)
-
-
-def _state_of(body: bytes) -> StateReport:
-    return parse_state(decode(body))  # refuses text that could not be encoded again
-
-
-def _record_of(body: bytes) -> FlightRecord:
-    return parse_flight_record(json.loads(body))
-
-
-def _steps_of(body: bytes) -> StepLog:
-    return parse_steps(json.loads(body))
 
 
 def describe_status(status: int) -> str:

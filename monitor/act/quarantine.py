@@ -39,7 +39,6 @@ from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, group_o
 from lightkeeper.monitor.model.observation import Pause
 from lightkeeper.monitor.model.plain import from_plain, to_plain
 from lightkeeper.monitor.model.quarantine import HostRecord, length_s, note_on, records
-from lightkeeper.monitor.model.verdict import Confidence
 from lightkeeper.monitor.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -118,7 +117,9 @@ class Quarantine:
             if entry.author == KEEPER:
                 entry = self._by_keeper(entry, old)
             else:
-                self._append(self._event(entry, _change(old, entry)))
+                shorter = old is not None and _later(old.until_s, entry.until_s)
+                change = Change.SHORTENED if shorter else Change.EXTENDED
+                self._append(self._event(entry, Change.ADDED if old is None else change))
                 entry = entry if old is None else replace(entry, since_s=old.since_s)
             if entry != old:
                 self._entries[_key(entry)] = entry
@@ -161,7 +162,7 @@ class Quarantine:
         """The entry of a host or a group, unless its time is over."""
         with self._lock:
             entry = self._entries.get((scope, name))
-        return entry if entry is not None and not _over(entry, self._clock.now_s()) else None
+        return entry if entry and _later(entry.until_s, self._clock.now_s()) else None
 
     def active(self) -> tuple[QuarantineEntry, ...]:
         """Hosts in quarantine now, sorted; those whose time is over are dropped."""
@@ -204,7 +205,9 @@ class Quarantine:
         first_s = None if entry.until_s is None else entry.until_s - entry.since_s
         if entry.scope is Scope.HOST:
             counts = () if old is not None else (self._event(entry, Change.ADDED),)
-            record = self._record_of(entry.name, *counts)
+            events = (*chain.from_iterable(self._events.values()), *counts)
+            host, by_host = Host(entry.name), records(events, self._clock.now_s(), self._config)
+            record = by_host.get(host, HostRecord(host))
             lasts_s = length_s(record, first_s, self._config)
             until_s = None if lasts_s is None else entry.since_s + lasts_s
             note = note_on(record, entry.since_s, self._config)
@@ -252,12 +255,6 @@ class Quarantine:
             self._store.drop_quarantine_event(history.pop(0))
         self._records = None
 
-    def _record_of(self, name: str, *more: QuarantineEvent) -> HostRecord:
-        """The record of a host, counting `more` events that are about to be added."""
-        events = (*chain.from_iterable(self._events.values()), *more)
-        by_host = records(events, self._clock.now_s(), self._config)
-        return by_host.get(Host(name), HostRecord(Host(name)))
-
     def _in_force(self, scope: Scope) -> tuple[QuarantineEntry, ...]:
         with self._lock:
             self._expire()
@@ -294,19 +291,9 @@ def _key(entry: QuarantineEntry) -> _Key:
     return entry.scope, entry.name
 
 
-def _over(entry: QuarantineEntry, now_s: float) -> bool:
-    return entry.until_s is not None and entry.until_s <= now_s
-
-
 def _later(until_s: float | None, than_s: float | None) -> bool:
     """None is forever."""
     return than_s is not None and (until_s is None or until_s > than_s)
-
-
-def _change(old: QuarantineEntry | None, entry: QuarantineEntry) -> Change:
-    if old is None:
-        return Change.ADDED
-    return Change.SHORTENED if _later(old.until_s, entry.until_s) else Change.EXTENDED
 
 
 # -- what incidents say of hosts ---------------------------------------------------------------
@@ -342,9 +329,7 @@ def evictions(
 
 
 def _certain(incident: Incident) -> bool:
-    verdict = incident.verdict
-    fires = incident.state in (State.FIRING, State.EVICTING)
-    return fires and verdict.confidence is not Confidence.UNSURE and not verdict.spare
+    return incident.state in (State.FIRING, State.EVICTING) and incident.verdict.accuses
 
 
 def _events_of(incident: Incident, change: Change, now_s: float) -> Iterator[QuarantineEvent]:

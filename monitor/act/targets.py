@@ -76,14 +76,6 @@ class Registered(StrEnum):
     HASTY = "hasty"  # its address registers more ranks than one address may
 
 
-def rank_of(body: Mapping[str, Any]) -> RankName | None:
-    """The rank of a stored target; None: written by another version."""
-    try:
-        return parse_identity(body["identity"]).rank
-    except (WireError, KeyError, TypeError, ValueError):
-        return None
-
-
 def target_to_json(target: Target, superseded: Sequence[str]) -> dict[str, Any]:
     """A target for the store, with the incarnations that had the name before."""
     body = asdict(target)
@@ -236,11 +228,11 @@ class Registry:
 
     def save_all(self, stored: Sequence[Mapping[str, Any]]) -> None:
         """Write every target that the store lacks or has differently: this monitor writes now."""
-        saved = {rank_of(body): body for body in stored}
+        saved = {json.dumps(body) for body in stored}
         with self._lock:
             for rank, target in self._targets.items():
                 body = target_to_json(target, self._superseded.get(rank, ()))
-                if body != saved.get(rank):
+                if json.dumps(body) not in saved:
                     self._store.save_target(rank, body)
 
     def register(self, registration: Registration, address: str = "") -> Registered:

@@ -6,7 +6,7 @@ import functools
 import getpass
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +16,7 @@ from urllib3.exceptions import NameResolutionError
 
 from lightkeeper.monitor.commands.command import FAILED, USAGE, CommandError, gathered, option
 from lightkeeper.monitor.commands.options import read_token, token_file
+from lightkeeper.monitor.commands.printing import console, print_json, text
 from lightkeeper.worker_server import home
 
 STATUS: Final = "/v1/status"
@@ -102,6 +103,14 @@ def _object(base: str, said: requests.Response, key: str = "error") -> dict[str,
     if not isinstance(answer, dict) or key not in answer:
         raise CommandError(f"{base} is not a monitor: its answer has no {key!r}", FAILED)
     return answer
+
+
+def tell(said: Mapping[str, Any], line: str, style: str = "", *, as_json: bool) -> None:
+    """Print what the monitor said, or its meaning in a line; an empty one is left out."""
+    if as_json:
+        print_json(said)
+    elif line:
+        console().print(text(line, style))
 
 
 def _with_token(urls: str | None, token_file: Path | None) -> Monitor:

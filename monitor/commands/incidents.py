@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 import click
 from rich.text import Text
 
-from lightkeeper.monitor.commands.ask import Monitor, asking, login
+from lightkeeper.monitor.commands.ask import Monitor, asking, login, tell
 from lightkeeper.monitor.commands.command import as_json, command, option
 from lightkeeper.monitor.commands.printing import console, moment, print_json, show_table, text
 from lightkeeper.monitor.model.verdict import Kind
@@ -81,10 +81,7 @@ def close(*, monitor: Monitor, id: str, reason: str, as_json: bool) -> None:  # 
     """
     path = f"/v1/incidents/{quote(id, safe='')}/close"
     said = monitor.ask(path, method="POST", body={"reason": reason, "author": login()})
-    if as_json:
-        print_json(said)
-    else:
-        console().print(text(f"closed: {id}"))
+    tell(said, f"closed: {id}", as_json=as_json)
 
 
 @command()

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import click
 from rich.text import Text
 
-from lightkeeper.monitor.commands.ask import Monitor, asking, changing, login
+from lightkeeper.monitor.commands.ask import Monitor, asking, changing, login, tell
 from lightkeeper.monitor.commands.command import (
     DONE,
     FAILED,
@@ -69,7 +69,7 @@ def add(*, monitor: Monitor, path: str, as_json: bool, **body: Any) -> None:
       lightkeeper quarantine add node17 --reason "ECC errors" --hours 48 --token-file token
       lightkeeper quarantine add --group rg_3 --reason "bad data shard" --token-file token
     """
-    _tell(monitor.ask(path, method="PUT", body=body), as_json=as_json)
+    tell(monitor.ask(path, method="PUT", body=body), "", as_json=as_json)
 
 
 @command()
@@ -84,14 +84,8 @@ def release(*, monitor: Monitor, path: str, as_json: bool, **body: Any) -> None:
     examples:
       lightkeeper quarantine release node17 --reason "DIMM changed" --token-file token
     """
-    _tell(monitor.ask(path, method="DELETE", body=body), as_json=as_json)
-
-
-def _tell(said: Mapping[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        print_json(said)
-    elif "reset" in said:
-        console().print(text(said["reset"]))
+    said = monitor.ask(path, method="DELETE", body=body)
+    tell(said, said.get("reset", ""), as_json=as_json)
 
 
 @command("list")
@@ -194,8 +188,8 @@ def evict(
         console().print(Text(f"evicting {clean(group)}: {clean(said['incident_id'])}{ends}"))
         if said.get("note"):
             console().print(Text(clean(str(said["note"]))))
-    tell = len if as_json else lambda line: console().print(Text(f"  {line}"))
-    last = _follow(monitor, str(said["incident_id"]), wait_s, tell)
+    step = len if as_json else lambda line: console().print(Text(f"  {line}"))
+    last = _follow(monitor, str(said["incident_id"]), wait_s, step)
     failed, out, gone = last.get("failed"), last.get("confirmed"), last.get("gone_s") is not None
     if as_json:
         print_json({**said, "eviction": last or None})

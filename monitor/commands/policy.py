@@ -9,9 +9,8 @@ from typing import Any, Final
 
 import click
 from rich.console import Console
-from rich.text import Text
 
-from lightkeeper.monitor.commands.ask import Monitor, asking, changing, login
+from lightkeeper.monitor.commands.ask import Monitor, asking, changing, login, tell
 from lightkeeper.monitor.commands.command import (
     DONE,
     FILE,
@@ -48,10 +47,7 @@ def pause(*, monitor: Monitor, reason: str, hours: float | None, as_json: bool) 
     """
     body = {"reason": reason, "hours": hours, "author": login()}
     said = monitor.ask("/v1/pause", method="POST", body=body)
-    if as_json:
-        print_json(said)
-    else:
-        console().print(text(pause_line(said["pause"]), style="bold red"))
+    tell(said, pause_line(said["pause"]), "bold red", as_json=as_json)
 
 
 @command()
@@ -64,10 +60,7 @@ def resume(*, monitor: Monitor, as_json: bool) -> None:
       lightkeeper resume --token-file token
     """
     said = monitor.ask("/v1/pause", method="DELETE")
-    if as_json:
-        print_json(said)
-    else:
-        console().print(Text("resumed: evictions are decided again", style="green"))
+    tell(said, "resumed: evictions are decided again", "green", as_json=as_json)
 
 
 # -- the policy ------------------------------------------------------------------------------------
@@ -86,16 +79,15 @@ def check(*, file: Path, as_json: bool) -> int:
 
     exit status: 0 it can be used, 2 it cannot
     """
-    if not as_json:
-        _of_file(file)
-        console().print(Text(f"{file}: a policy that can be used"))
-        return DONE
+    problems: tuple[str, ...] = ()
     try:
         effective(file, {}, loaded_s=0.0)
-        problems: tuple[str, ...] = ()
     except PolicyError as exc:
+        if not as_json:
+            raise refused(exc) from exc
         problems = tuple(exc.problems)
-    print_json({"schema": 1, "file": str(file), "ok": not problems, "problems": problems})
+    said = {"schema": 1, "file": str(file), "ok": not problems, "problems": problems}
+    tell(said, f"{file}: a policy that can be used", as_json=as_json)
     return USAGE if problems else DONE
 
 

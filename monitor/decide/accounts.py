@@ -64,15 +64,15 @@ def account(
         now_s: unix time.
     """
     ruled = rulings(rows)
-    marks, tried = incident.milestones, taken_up(rows)
-    asked = marks.evict_asked_s is not None or bool(tried)
+    marks = incident.milestones
+    asked = marks.evict_asked_s is not None or bool(taken_up(rows))
     by, why = _decided(incident, ruled, asked=asked)
     back = marks.survivor_commit_s is not None and marks.rejoined_s is not None
     over = incident.ended_s is not None and now_s - incident.ended_s > AFTERMATH_S
     return IncidentAccount(
         decided_by=by,
         why=why,
-        outcome=_tried(incident, tried) if asked else _outcome(incident, ruled),
+        outcome=_outcome(incident, ruled, asked=asked),
         lost=lost,
         final=over or (back and not incident.open),
     )
@@ -92,14 +92,10 @@ def _decided(incident: Incident, rows: Sequence[DecisionRow], *, asked: bool) ->
     return "nobody", why if guard is Guard.WATCH_ONLY else f"held by {guard}: {why}"
 
 
-def _tried(incident: Incident, evictions: Sequence[Eviction]) -> str:
-    if evictions and evictions[-1].failed is not None:
-        return "failed"
-    return "evicting" if incident.open else "evicted"
-
-
-def _outcome(incident: Incident, rows: Sequence[DecisionRow]) -> str:
-    """What came of it where no eviction was asked for."""
+def _outcome(incident: Incident, rows: Sequence[DecisionRow], *, asked: bool) -> str:
+    if asked:
+        failed = any(eviction.failed is not None for eviction in taken_up(rows)[-1:])
+        return "failed" if failed else "evicting" if incident.open else "evicted"
     if rows and rows[-1].action == "would_evict":
         return "observed"
     if guards := {row.guard for row in rows if row.action == "hold"}:

@@ -127,8 +127,8 @@ class DecisionFacts:
     lighthouse_away: str | None
     """Why the Lighthouse cannot be seen; None while it can."""
     without_lighthouse: Mapping[IncidentId, str | None] = field(default_factory=dict)
-    """Open incident, while it cannot be seen -> what is missing to judge and confirm an eviction
-    without it; None: nothing."""
+    """Open incident -> what is missing to judge and confirm an eviction while it cannot be seen;
+    None: nothing."""
     past: tuple[Eviction, ...] = ()
     """Asked for within the hour, whatever their outcome."""
     cut_short: frozenset[IncidentId] = frozenset()
@@ -673,24 +673,19 @@ def _decide(case: Case) -> Ruling:
 
 def evict_of(case: Case) -> Evict:
     """The eviction if no guard objects."""
-    view, incident = case.view, case.incident
+    view, incident, verdict = case.view, case.incident, case.incident.verdict
     why = again(case)
+    # what an operator can act on comes first: what is broken on the host, if that is known
+    broken = f"{verdict.evidence.get('machine', '')}; " if verdict.blamed else ""
     return Evict(
         incident_id=incident.id,
         group=case.group,
         replica_id=None if view is None else view.replica_id,
         quarantine=() if why else _quarantine(case),
-        reason=_reason(incident) + (f"; {why}" if why else ""),
+        reason=f"{broken}{incident.kind.value}: {verdict.reason}{f'; {why}' if why else ''}",
         keep_out=() if not why or view is None else view.names or (case.group,),
         manner=_manner(case),
     )
-
-
-def _reason(incident: Incident) -> str:
-    """What an operator can act on comes first: what is broken on the host, if that is known."""
-    verdict = incident.verdict
-    broken = f"{verdict.evidence.get('machine', '')}; " if verdict.blamed else ""
-    return f"{broken}{incident.kind.value}: {verdict.reason}"
 
 
 def _manner(case: Case) -> EndManner:

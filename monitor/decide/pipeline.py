@@ -388,8 +388,11 @@ def fleet_of(
         experience: from earlier evictions and the Lighthouse.
     """
     faults = [incident for incident in tracker.open() if incident.state is not State.PENDING]
-    accused = frozenset(g for i in faults if _accuses(i.verdict) for g in i.groups)
-    suspected = accused.union(*(i.groups for i in faults if _suspects(i.verdict)))
+    # who accuses nobody must not prevent the eviction of another group that hangs
+    accused = frozenset(g for i in faults if i.verdict.accuses for g in i.groups)
+    suspected = accused.union(  # who may stand still is not counted on as healthy
+        *(i.groups for i in faults if i.kind not in SLOWS_ONLY and not i.verdict.spare)
+    )
     shields = tracker.shielded(snapshot.now_s)
     away = snapshot.lighthouse
     return DecisionFacts(
@@ -411,11 +414,9 @@ def fleet_of(
         },
         accused=accused,
         doubt=doubt,
-        lighthouse_away=away.reason if isinstance(away, LighthouseAway) else None,
+        lighthouse_away=getattr(away, "reason", None),
         without_lighthouse={
-            incident.id: missing_without(history, snapshot, incident)
-            for incident in tracker.open()
-            if isinstance(away, LighthouseAway)
+            incident.id: missing_without(history, snapshot, incident) for incident in tracker.open()
         },
         past=tuple(past),
         cut_short=tracker.cut_short(),
@@ -481,18 +482,6 @@ def _in_flight(tracker: Tracker, snapshot: Snapshot, config: KeeperConfig) -> tu
         if incident.id in awaiting or evicting:
             going.update(incident.groups)
     return tuple(sorted(going))
-
-
-def _accuses(verdict: Verdict) -> bool:
-    """Whether a verdict accuses its groups. An unsure one, and one that only asks for a person, do
-    not, and must not prevent the eviction of another group that hangs.
-    """
-    return verdict.confidence is not Confidence.UNSURE and not verdict.spare
-
-
-def _suspects(verdict: Verdict) -> bool:
-    """Whether its groups may stand still, so that none of them is counted on as healthy."""
-    return verdict.kind not in SLOWS_ONLY and not verdict.spare
 
 
 def _view(

@@ -277,7 +277,7 @@ def suggestion(name: str, names: tuple[str, ...]) -> str:
     near = get_close_matches(name, names, n=1)
     if near:
         return f"did you mean {near[0]}?"
-    listed = ", ".join(names) if len(names) <= 14 else "a name that `lightkeeper policy show` lists"
+    listed = ", ".join(names) if len(names) <= 16 else "a name that `lightkeeper policy show` lists"
     return f"expected {listed}"
 
 

@@ -51,17 +51,12 @@ quorum to confirm it: another faulty group may keep one from forming."""
 
 def why_over(history: History, incident: Incident, config: KeeperConfig) -> str | None:
     """Why a fault that is not seen now is over; None while that is not known."""
-    if incident.kind is Kind.ABSENT:
-        return _back(history, incident)
+    if incident.kind is Kind.ABSENT:  # only a person ends it before its group trains again
+        tracks = [t for group in incident.groups for t in history.groups().get(group, ())]
+        trains = any(t.first_seen_s > incident.verdict.since_s and t.commits for t in tracks)
+        return "it trains again" if trains else None
     quorums = incident.kind in (Kind.REPLICA_LAG, Kind.LIGHTHOUSE_AWAY, Kind.UNSEEN)
     return (_settled if quorums else _passed)(history, incident, config)
-
-
-def _back(history: History, incident: Incident) -> str | None:
-    """That a missing group trains again; nothing else ends its absence but a person."""
-    tracks = [t for group in incident.groups for t in history.groups().get(group, ())]
-    trains = any(t.first_seen_s > incident.verdict.since_s and t.commits for t in tracks)
-    return "it trains again" if trains else None
 
 
 def restarted(history: History, incident: Incident) -> bool:
@@ -523,6 +518,7 @@ def opened(history: History, verdict: Verdict, taken: Container[IncidentId]) -> 
 def seen_again(history: History, incident: Incident, verdict: Verdict) -> Incident:
     """The incident as seen now; if its suspects changed, so do their processes."""
     same = incident.suspects == verdict.suspects
+    waited = {*incident.verdict.victims, *verdict.victims}  # even if TorchFT has ended them since
     return replace(
         incident,
         culprits=verdict.culprits,
@@ -532,7 +528,7 @@ def seen_again(history: History, incident: Incident, verdict: Verdict) -> Incide
         signature=verdict.signature,
         incarnations=incident.incarnations if same else _incarnations(history, verdict.suspects),
         hosts=incident.hosts if same else history.hosts(verdict.suspects),
-        verdict=replace(verdict, victims=_victims(incident, verdict)),
+        verdict=replace(verdict, victims=tuple(sorted(waited - {*verdict.suspects}))),
         last_seen_s=history.now_s,
         remedy=remedy_of(history, verdict),
     )
@@ -580,12 +576,6 @@ def weighed(
     says = {Training.TRAINS: "the job trains", Training.STANDS: "nobody commits"}
     why = f"now {severity.value}: {says.get(incident.training, verdict.reason)}"
     return noted(incident, now_s, "severity", why, severity=severity)
-
-
-def _victims(incident: Incident, verdict: Verdict) -> tuple[RankName, ...]:
-    """All that ever waited, even those that TorchFT's timeout has ended since."""
-    everyone = {*incident.verdict.victims, *verdict.victims}
-    return tuple(sorted(everyone - set(verdict.suspects)))
 
 
 def _fingerprint(verdict: Verdict) -> str:
@@ -861,7 +851,10 @@ class Tracker:
         ended with them are still victims.
         """
         waits: dict[RankName, Wait] = {}
-        for tracked in sorted(self._tracked.values(), key=lambda t: _fired_last(t.incident)):
+        for tracked in sorted(  # of two with one victim the one that is open and has fired counts
+            self._tracked.values(),
+            key=lambda t: (t.open, t.incident.state is not State.PENDING, oldest_first(t.incident)),
+        ):
             incident, over = tracked.incident, not tracked.open
             ended = over and not _ended_itself(history, incident)
             if not incident.verdict.stops or ended or incident.run not in ("", history.run):
@@ -1003,11 +996,6 @@ class Tracker:
             old = not tracked.open and now_s - ended_s > self.config.keep_resolved_s
             if old or not tracked.listed:
                 del self._tracked[key]
-
-
-def _fired_last(incident: Incident) -> tuple[bool, bool, float, str]:
-    """Of two incidents with one victim the one that is open and has fired counts."""
-    return incident.open, incident.state is not State.PENDING, *oldest_first(incident)
 
 
 def _waiting(incident: Incident) -> Sequence[RankName]:

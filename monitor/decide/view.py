@@ -22,6 +22,7 @@ from urllib.parse import quote
 from lightkeeper.monitor.decide.accounts import IncidentAccount, Totals, account, totals_of
 from lightkeeper.monitor.decide.rank_seconds import Spent
 from lightkeeper.monitor.decide.tempo import Tempo
+from lightkeeper.monitor.detect.wording import DOING
 from lightkeeper.monitor.model.eviction import (
     DecisionRow,
     Eviction,
@@ -55,7 +56,7 @@ from lightkeeper.monitor.model.quarantine import HostRecord
 from lightkeeper.monitor.model.run import Run, TrendPoint
 from lightkeeper.monitor.model.verdict import WORST_FIRST, Kind, RankHealth
 from lightkeeper.monitor.model.wording import Face, face_of, listed, seconds
-from lightkeeper.worker_server.wire import Doing, Ending, Process, StepState, Witness
+from lightkeeper.worker_server.wire import Ending, Process, StepState, Witness
 
 if TYPE_CHECKING:  # the command line reads views, and imports no detector for it
     from lightkeeper.monitor.decide.pipeline import TickResult
@@ -74,22 +75,6 @@ def bundle_url(incident_id: IncidentId) -> str:
 
 
 # What is wrong with one rank, by its report, its silence or its stacks.
-
-_DOES: Final = {
-    Doing.LOCK: "waiting for a lock, a queue or another thread",
-    Doing.SLEEP: "sleeping",
-    Doing.IO: "reading or writing a file, a pipe or a socket",
-    Doing.DATA: "waiting for its data loader",
-    Doing.PROCESS: "waiting for another process",
-    Doing.COLLECTIVE: "waiting for other ranks",
-    Doing.STORE: "waiting for a store",
-    Doing.GROUP: "creating a process group",
-    Doing.COMPILE: "compiling",
-    Doing.SAVE: "at a checkpoint",
-    Doing.EVALUATE: "evaluating",
-    Doing.START: "importing or downloading",
-}
-
 
 _SAYS: Final = 140
 """Characters of an exception's text; the rank's last words have all of it."""
@@ -110,7 +95,7 @@ def ended(process: Process, ending: Ending | None) -> str:
 
 def stands(witness: Witness) -> str:
     """Where a rank stands: `stands in f (train.py:66), sleeping (3 stacks over 4 s, 1 s ago)`."""
-    does = _DOES.get(witness.doing)
+    does = DOING.get(witness.doing)
     how = f"{witness.samples} stacks over {seconds(witness.same_s)}" if witness.samples > 1 else (
         "one stack")  # fmt: skip
     doing = "" if does is None else f", {does}"

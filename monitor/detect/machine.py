@@ -21,7 +21,7 @@ from lightkeeper.monitor.detect.history import History
 from lightkeeper.monitor.detect.wording import leaves, testifies
 from lightkeeper.monitor.model.names import Host, RankName
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
-from lightkeeper.worker_server.wire import Testimony, Weight
+from lightkeeper.worker_server.wire import Testimony, Weight, one_line
 
 _BEFORE_S: Final = 300.0
 _AFTER_S: Final = 120.0
@@ -80,15 +80,15 @@ def _about(rows: Iterable[Heard], since_s: float, now_s: float) -> tuple[Heard, 
     )  # fmt: skip
 
 
-def _spared(verdict: Verdict, known: Heard) -> Verdict:
-    host, row = known
+def _spared(verdict: Verdict, notice: Heard) -> Verdict:
+    host, row = notice
     said = leaves(host, row)
     return replace(
         verdict,
         confidence=Confidence.UNSURE,
         reason=f"{verdict.reason}; {said}",
         spare=verdict.spare or said,
-        evidence={**verdict.evidence, "machine": f"{host}: {row.text} ({row.witness})"},
+        evidence={**verdict.evidence, "machine": _evidence([notice])},
     )
 
 
@@ -138,8 +138,10 @@ def _with(verdict: Verdict, rows: Sequence[Heard], now_s: float) -> Verdict:
     return replace(
         verdict,
         reason=f"{verdict.reason}; {said}",
-        evidence={
-            **verdict.evidence,
-            "machine": "; ".join(f"{host}: {row.text} ({row.witness})" for host, row in rows),
-        },
+        evidence={**verdict.evidence, "machine": _evidence(rows)},
     )
+
+
+def _evidence(rows: Iterable[Heard]) -> str:
+    """The same without times: it stays what it is from tick to tick."""
+    return "; ".join(f"{h}: {one_line(r.text)} ({one_line(r.witness)})" for h, r in rows)

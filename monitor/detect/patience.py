@@ -30,14 +30,11 @@ _NOT_STARTED = "init"
 """The page's own name for the time before the first step: no declaration of the loop."""
 _WORKS_CORES = 0.05
 """A wait in TorchFT uses 0.007, and moves 2 kB a second (seen in the field suite)."""
-_WANTS_CORES = 0.4
-"""Share of the time in which a thread was ready to run and got no core. On a host with load 17 on
-two cores an evaluation used less than `_WORKS_CORES` (field suite, 2026-11-28); a beat that wakes
-four times a second waits less."""
 _WORKS_BYTES_S = 1e5
 _WAKES_S = 5.0
-"""Of a main thread that reads a socket. Two at each look at its stack; none where no byte comes."""
-_READS = frozenset({Doing.IO, Doing.START})
+"""Of a main thread that reads a socket or evaluates. Two at each look at its stack; none where no
+byte comes, and 37 of an evaluation that used 0.045 of a core (field suite, 2026-11-28)."""
+_READS = frozenset({Doing.IO, Doing.START, Doing.EVALUATE})
 _FETCHES = frozenset({Doing.DATA, Doing.PROCESS})
 _SEEN_OFTEN = 3
 """Declared pauses after which their usual length replaces the budget."""
@@ -163,12 +160,12 @@ def _lasting(track: RankTrack) -> Doing | None:
 
 
 def _active(track: RankTrack) -> bool:
-    """Whether the process or a child of it uses cores, waits for one, or moves bytes."""
+    """Whether the process or a child of it uses cores or moves bytes, or its main thread wakes."""
     if (process := track.used) is None:
         return False
-    doing = Doing.UNKNOWN if track.witness is None else track.witness.doing
-    wants = (process.starved or 0.0) >= _WANTS_CORES
-    return (process.cores or 0.0) >= _WORKS_CORES or wants or _moves(process, doing)
+    seen = None if track.report is None else track.report.witness
+    doing = Doing.UNKNOWN if seen is None else seen.doing
+    return (process.cores or 0.0) >= _WORKS_CORES or _moves(process, doing)
 
 
 def _moves(process: Process, doing: Doing) -> bool:

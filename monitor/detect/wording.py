@@ -41,11 +41,12 @@ from lightkeeper.worker_server.wire import (
     Trouble,
     Weight,
     Witness,
+    one_line,
 )
 
 # -- sentence ----------------------------------------------------------------------------------
 
-_DOING: Final[Mapping[Doing, str]] = {
+DOING: Final[Mapping[Doing, str]] = {
     Doing.LOCK: "waiting for a lock",
     Doing.SLEEP: "sleeping",
     Doing.IO: "blocked on a file, a pipe or a socket",
@@ -313,7 +314,7 @@ def _verb(track: RankTrack) -> tuple[str, str]:
     seen = None if track.fresh is None else track.fresh.witness
     if seen is None or not _works(track, seen):
         return _HANGS
-    doing = "reading or writing" if seen.doing is Doing.IO else _DOING[seen.doing]
+    doing = "reading or writing" if seen.doing is Doing.IO else DOING[seen.doing]
     return f"has been {doing}", f"have been {doing}"
 
 
@@ -327,8 +328,8 @@ def _place(track: RankTrack, bare: bool = False, *, lasts: bool = False) -> str:
     if seen is not None:
         if (seen.frame.file, seen.frame.function) == ("threading.py", "_shutdown"):
             return " at its end: its program is over, and a thread that is no daemon keeps it,"
-        shown = not bare and seen.doing in _DOING and (lasts or not _works(track, seen))
-        doing = f", {_DOING[seen.doing]}," if shown else ""
+        shown = not bare and seen.doing in DOING and (lasts or not _works(track, seen))
+        doing = f", {DOING[seen.doing]}," if shown else ""
         awaits = _awaits(track)
         return f" in {seen.frame}{(awaits and f'{awaits},') or doing}"
     if track.phased:
@@ -582,12 +583,13 @@ def lacks_cores(share: float, *, alone: bool) -> str:
 def testifies(host: str, row: Testimony, now_s: float) -> str:
     """`node-1: GPU 3: Xid 79, fallen off the bus (kernel log, 14:05:11 UTC)`."""
     at = f", {rfc3339(now_s - row.for_s)[11:19]} UTC" if row.weight is Weight.BROKEN else ""
-    return f"{host}: {row.text} ({row.witness}{at})"
+    return f"{host}: {one_line(row.text)} ({one_line(row.witness)}{at})"
 
 
 def leaves(host: str, row: Testimony) -> str:
     """Why nobody is accused: somebody takes the host away."""
-    return f"{host} is leaving the job: {row.text} ({row.witness}), so nobody is accused"
+    text, witness = one_line(row.text), one_line(row.witness)
+    return f"{host} is leaving the job: {text} ({witness}), so nobody is accused"
 
 
 def slowness(

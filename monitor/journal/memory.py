@@ -215,7 +215,9 @@ class Writer:
         if kind is bytes:
             return ["b", b64encode(value).decode()]
         if kind is KeeperConfig:
-            return ["k", _apart(self._config, value)]
+            names = names_of(KeeperConfig)  # thresholds are scaled while the monitor doubts itself
+            options = ((n, getattr(value, n)) for n in names)
+            return ["k", {n: v for n, v in options if v != getattr(self._config, n)}]
         if isinstance(value, Enum):
             return ["e", self._number(kind), value.value]
         if _is_message(kind):
@@ -290,12 +292,6 @@ def _row(message: Any) -> Any:
     if isinstance(message, FlightRecord):
         return Raw(json.dumps(to_builtins(message)).encode())
     return structs.astuple(message) if isinstance(message, Struct) else message
-
-
-def _apart(config: KeeperConfig, other: KeeperConfig) -> dict[str, Any]:
-    """Options in which `other` differs: thresholds are scaled while the monitor doubts itself."""
-    names = names_of(KeeperConfig)
-    return {n: getattr(other, n) for n in names if getattr(other, n) != getattr(config, n)}
 
 
 # -- read --------------------------------------------------------------------------------------

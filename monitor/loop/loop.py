@@ -146,7 +146,7 @@ class Observing:
             observations=observations,
             lighthouse=lighthouse,
             records=sweep.records,
-            evictions=components.evictors.progress(),
+            evictions=components.evictors.log.progress(),
             steps=sweep.steps,
             vitals=components.vitals.measure(),
             pause=components.pause.current(),
@@ -258,7 +258,7 @@ class Leadership:
             return
         remembered = components.store.remembered()
         components.evictors.log.follow(remembered.evictions)
-        progress, would = components.evictors.progress(), held_back(remembered.decisions)
+        progress, would = components.evictors.log.progress(), held_back(remembered.decisions)
         components.judge.go_on(remembered.incidents, progress, deciding=False, would=would)
         self._adopt(remembered)
         self._read = writes

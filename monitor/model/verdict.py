@@ -166,6 +166,11 @@ class Verdict:
         return self.culprits or self.candidates
 
     @property
+    def accuses(self) -> bool:
+        """Whether it accuses its groups: it is sure, and does not only ask for a person."""
+        return self.confidence is not Confidence.UNSURE and not self.spare
+
+    @property
     def stops(self) -> bool:
         """Whether anybody stands still because of it; a spared mismatch hangs nothing."""
         if self.kind is Kind.LIGHTHOUSE_AWAY:

@@ -214,18 +214,10 @@ class Signature:
     """Element counts of the outputs, where they do not follow from `counts`."""
 
     def __str__(self) -> str:
-        parts = [self.op]
-        if self.counts:
-            parts.append("of " + "+".join(str(count) for count in self.counts))
-        if self.out:
-            parts.append("into " + "+".join(str(count) for count in self.out))
-        if self.dtype is not None:
-            parts.append(self.dtype)
-        if self.reduce_op is not None:
-            parts.append(self.reduce_op)
-        if self.root is not None:
-            parts.append(f"root {self.root}")
-        return " ".join(parts)
+        counts = (("of", self.counts), ("into", self.out))
+        sizes = (f"{word} {'+'.join(map(str, each))}" for word, each in counts if each)
+        root = None if self.root is None else f"root {self.root}"
+        return " ".join(filter(None, (self.op, *sizes, self.dtype, self.reduce_op, root)))
 
 
 def payload_of(

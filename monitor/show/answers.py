@@ -114,19 +114,20 @@ def dump(body: Mapping[str, Any] | Sequence[Any]) -> bytes:
 
 def refuse(exc: Exception) -> Response:
     """Any exception of a route as one JSON line; a bug's traceback is only in the log."""
+    message = str(exc)
     match exc:
         case HttpRefusal():
-            status, message = exc.status, str(exc)
+            status = exc.status
         case HTTPException():
             status = exc.code or 500
             message = f"{exc.name.lower()}: {request.method} {request.path}"
             message += f" (what there is: curl {request.host_url})" if status == NOT_FOUND else ""
         case NoSuchIncidentError():
-            status, message = 404, str(exc)
+            status = 404
         case ChoiceError():
-            status, message = 400, str(exc)
+            status = 400
         case NotPossible():
-            status, message = 409, str(exc)
+            status = 409
         case _:
             log.exception("%s %s failed", request.method, request.path)
             status, message = 500, "internal error; the monitor's log has the details"

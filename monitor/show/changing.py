@@ -196,13 +196,8 @@ def close(incident_id: str) -> Response:
 
 
 def _check_names(identity: Identity) -> None:
-    for key, value in (
-        ("job", identity.job),
-        ("group", identity.group),
-        ("host", identity.host),
-        ("incarnation", identity.incarnation),
-    ):
-        _name(key, value)
+    for key in ("job", "group", "host", "incarnation"):
+        _name(key, getattr(identity, key))
     if ":" in identity.group:  # a replica id's name ends there
         raise HttpRefusal(400, f"'group' is not a name without a colon: {identity.group[:60]!r}")
     if identity.launched_as is not None:

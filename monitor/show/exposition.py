@@ -6,15 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from heapq import nsmallest
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client import Gauge as LiveGauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from lightkeeper.monitor.decide.view import GroupView, View
-from lightkeeper.monitor.model.names import GroupName, RankName
-from lightkeeper.monitor.model.observation import Observation
+from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.model.verdict import RankHealth
 
 Row = tuple[tuple[str, ...], float]
@@ -50,12 +49,8 @@ class Definition:
 
     def rows(self, rows: Iterable[Row]) -> Metric:
         """The family at one scrape."""
-        family: GaugeMetricFamily | CounterMetricFamily
-        if self.type == "gauge":
-            family = GaugeMetricFamily(self.name, self.text, labels=self.labels)
-        else:
-            name = self.name.removesuffix("_total")
-            family = CounterMetricFamily(name, self.text, labels=self.labels)
+        made = GaugeMetricFamily if self.type == "gauge" else CounterMetricFamily
+        family = made(self.name.removesuffix("_total"), self.text, labels=self.labels)
         for values, value in rows:
             family.add_metric(values, value)
         return family
@@ -79,17 +74,10 @@ class Definition:
 
 
 def _defined(
-    kind: Kind,
-    name: str,
-    text: str,
-    labels: tuple[str, ...] = (),
-    *,
-    series: str = "1",
-    absent: str = "",
-    buckets: tuple[float, ...] = (),
+    kind: Kind, name: str, text: str, labels: tuple[str, ...] = (), **more: Any
 ) -> Definition:
     whole = f"lightkeeper_{name}" + ("_total" if kind == "counter" else "")
-    return Definition(whole, kind, text, labels, series, absent, buckets)
+    return Definition(whole, kind, text, labels, **more)
 
 
 gauge: Final = partial(_defined, "gauge")
@@ -143,13 +131,3 @@ class ScrapeView:
                           -tempos[rank].busy_s, rank),
         )  # fmt: skip
         return tuple(sorted(worst))
-
-    @cached_property
-    def observed(self) -> dict[GroupName, list[Observation]]:
-        by_group: dict[GroupName, list[Observation]] = {
-            group.group: [] for group in self.exported_groups
-        }
-        for seen in self.view.snapshot.observations:
-            if seen.identity.group in by_group:
-                by_group[seen.identity.group].append(seen)
-        return by_group

@@ -105,29 +105,23 @@ def _freed(row: DecisionRow) -> bool:
 
 def _training(report: IncidentReport) -> Fact:
     """Whether the job trains, judged only by commits that were seen."""
-    if report.incident.open and report.incident.training is Training.STANDS:
+    incident, marks = report.incident, report.incident.milestones
+    groups, committed = _names(incident.groups), (marks.rejoined_s, marks.survivor_commit_s)
+    if incident.open and (committed == (None, None) or incident.training is Training.STANDS):
         return _still(report)
-    marks, groups = report.incident.milestones, _names(report.incident.groups)
     if marks.rejoined_s is not None:
         after = span(max(0.0, marks.rejoined_s - report.began_s))
         detail = f"{groups} is back, {after} after it began, and the job trains again"
         return Fact("training", "yes", detail, "good")
     if marks.survivor_commit_s is None:
-        return _unseen(report)
+        if incident.training is Training.TRAINS and not incident.stood:
+            return Fact("training", "yes", "the job was training all the while", "good")
+        return Fact("training", "not known", "whether the job trains again was not seen", "away")
     detail = f"since {time_of_day(marks.survivor_commit_s)}"
     if report.account.evicted:
         detail = f"the other groups train {detail}, without {groups} so far"
         return Fact("training", f"yes, without {groups}", detail, "wait")
     return Fact("training", "yes", f"the job trains {detail}", "good")
-
-
-def _unseen(report: IncidentReport) -> Fact:
-    """No commit was seen since it began."""
-    if report.incident.open:
-        return _still(report)
-    if report.incident.training is Training.TRAINS and not report.incident.stood:
-        return Fact("training", "yes", "the job was training all the while", "good")
-    return Fact("training", "not known", "whether the job trains again was not seen", "away")
 
 
 def _still(report: IncidentReport) -> Fact:

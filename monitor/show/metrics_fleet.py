@@ -154,34 +154,18 @@ GROUP_WAIT = gauge(
 
 def _stragglers(scene: ScrapeView) -> Iterator[Metric]:
     tempos = scene.view.tempos
-    named = []
-    for rank in scene.busy:
-        group, number = split_rank_name(rank)
-        named.append(((str(group), str(number)), tempos[rank]))
+    named = [(tuple(map(str, split_rank_name(rank))), tempos[rank]) for rank in scene.busy]
     yield RANK_BUSY.rows([(labels, tempo.busy_s) for labels, tempo in named])
     yield RANK_WAIT.rows([(labels, tempo.wait_s) for labels, tempo in named])
     busy = sorted(tempo.busy_s for tempo in tempos.values())
-    usual_s = median(busy) if busy else 0.0
-    yield FLEET_BUSY.each(_spread(busy, usual_s))
-    members = grouped((group_of(rank), tempo) for rank, tempo in tempos.items())
-    groups = [
-        (group.group, members[group.group])
-        for group in scene.exported_groups
-        if group.group in members
-    ]
-    yield GROUP_BUSY.each((group, max(tempo.busy_s for tempo in ranks)) for group, ranks in groups)
-    yield GROUP_WAIT.each(
-        (group, median(tempo.wait_s for tempo in ranks)) for group, ranks in groups
-    )
-
-
-def _spread(busy: list[float], usual_s: float) -> Iterator[tuple[str, float]]:
-    """`busy` is sorted; the p99 is one rank's value, the next above."""
     if busy:
-        yield "min", busy[0]
-        yield "median", usual_s
-        yield "p99", busy[-(-99 * len(busy) // 100) - 1]
-        yield "max", busy[-1]
+        p99_s = busy[-(-99 * len(busy) // 100) - 1]  # one rank's value, the next above
+        stats = {"min": busy[0], "median": median(busy), "p99": p99_s, "max": busy[-1]}
+    yield FLEET_BUSY.each(stats.items() if busy else ())
+    members = grouped((group_of(rank), tempo) for rank, tempo in tempos.items())
+    names = [group.group for group in scene.exported_groups if group.group in members]
+    yield GROUP_BUSY.each((name, max(tempo.busy_s for tempo in members[name])) for name in names)
+    yield GROUP_WAIT.each((name, median(tempo.wait_s for tempo in members[name])) for name in names)
 
 
 # -- What recoveries take, by replica group, as its ranks report it -------------------------------
@@ -236,11 +220,10 @@ def _recovery(scene: ScrapeView) -> Iterator[Metric]:
 
 def _steps(scene: ScrapeView) -> dict[GroupName, list[StepState]]:
     """What the ranks of each group report, sorted by group."""
-    reported = {
-        group: [seen.step for seen in ranks if seen.step is not None]
-        for group, ranks in scene.observed.items()
-    }
-    return {group: steps for group, steps in reported.items() if steps}
+    seen = scene.view.snapshot.observations
+    steps = grouped((rank.identity.group, rank.step) for rank in seen if rank.step is not None)
+    names = (group.group for group in scene.exported_groups)
+    return {name: steps[name] for name in names if name in steps}
 
 
 def _took(step: StepState, part: str) -> Took:

@@ -74,7 +74,7 @@ def roles(job: Job, analysis: Analysis) -> dict[int, Role]:
         by_rank.update(dict.fromkeys(finding.victims, Role.VICTIM))
     by_rank.update(dict.fromkeys(job.silent, Role.SILENT))
     for finding in analysis.findings:
-        by_rank.update((rank, Role.SUSPECT) for side in finding.between for rank in side)
+        by_rank.update(dict.fromkeys(finding.tied, Role.SUSPECT))
     by_rank.update(dict.fromkeys(analysis.culprits, Role.CULPRIT))
     return dict(sorted(by_rank.items()))
 
@@ -129,7 +129,7 @@ def _marks(analysis: Analysis) -> Mapping[int, tuple[int, ...]]:
     """Rank -> findings against it: culprits of different faults stay apart."""
     marks: dict[int, tuple[int, ...]] = defaultdict(tuple)
     for index, finding in enumerate(analysis.findings):
-        for rank in {*finding.culprits, *(rank for side in finding.between for rank in side)}:
+        for rank in {*finding.culprits, *finding.tied}:
             marks[rank] = (*marks[rank], index)
     return marks
 

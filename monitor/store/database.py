@@ -126,14 +126,11 @@ def prepare(engine: Engine, place: StorePlace) -> None:
         except exc.OperationalError as error:
             # another monitor prepares it: SQLite does not wait while the journal mode changes; or
             # one still has the side files of a store that was moved away, and is about to let go
-            if not _may_pass(error) or time.monotonic() >= until_s:
+            passes = any(words in str(error.orig) for words in ("locked", _IO_ERROR))
+            if not passes or time.monotonic() >= until_s:
                 raise
             engine.dispose()
             time.sleep(_AGAIN_S)
-
-
-def _may_pass(error: exc.OperationalError) -> bool:
-    return any(words in str(error.orig) for words in ("locked", _IO_ERROR))
 
 
 def _prepare_file(engine: Engine, place: StorePlace) -> None:

@@ -197,14 +197,6 @@ class Actor:
             undo()
             self.undo.remove(undo)
 
-    def crowd(self, act: Act) -> None:
-        """Its threads may run on one core, and so do six processes of somebody else."""
-        [pid] = self.fleet.pids(act.whom)
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            os.sched_setaffinity(int(thread), {0})
-        words = ["taskset", "-c", "0", "sh", "-c", "while :; do :; done"]
-        self.undo += [subprocess.Popen(words).kill for _ in range(6)]
-
     def limit(self, act: Act) -> None:
         """No more memory than it has, and so many MiB: `limit 64 rank 1.0`."""
         more, _, whom = act.whom.partition(" ")
@@ -317,7 +309,6 @@ VERBS: Final[dict[str, Callable[[Actor, Act], None]]] = {
     "pyspy": Actor.pyspy,
     "dump": Actor.dump,
     "throttle": Actor.throttle,
-    "crowd": Actor.crowd,
     "limit": Actor.limit,
     "dd": Actor.dd,
     "flock": Actor.flock,

@@ -114,7 +114,7 @@ def test_a_zombie_is_dead_and_left_the_stacks_of_its_last_beat(start_rank):
 def test_an_eviction_is_polite_as_long_as_the_rank_listens(start_rank, action, ready, signalled):
     rank = start_rank(action)
     rank.says(ready)
-    nobody = {"started_gone": 0, "started_left": 0}
+    nobody = {"started_gone": 0, "started_left": 0, "way": ""}
     grace_s = 0.2 if action == "deaf_to_term" else 10.0
     answer = rank.evict(grace_s=grace_s)
     assert answer == {"schema": 1, "signalled": signalled, "gone": True, **nobody}

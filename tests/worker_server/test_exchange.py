@@ -262,3 +262,24 @@ def answer(files, name):
         return content if content and content["id"] == name else None
 
     return wait_for(said, within_s=60, what=f"the answer to {name}")
+
+
+def fails_to_join():
+    with exchange.opening_across(Group(), "n:29500/1"):
+        assert read_json(exchange._files.sockets)["joining"] == "n:29500"
+        raise RuntimeError("timed out")
+
+
+def test_who_failed_to_join_joins_no_longer_and_sees_its_own_error(quorum):
+    with pytest.raises(RuntimeError, match="timed out"):
+        fails_to_join()
+    assert "joining" not in read_json(exchange._files.sockets)
+
+
+def test_sockets_that_cannot_be_published_reach_nobody(quorum, monkeypatch):
+    def breaks(**_):
+        raise RuntimeError("dictionary changed size during iteration")
+
+    monkeypatch.setattr(exchange, "_publish", breaks)
+    with exchange.opening_across(Group(), "n:29500/1"), exchange.opening_within():
+        pass

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -111,6 +113,15 @@ def test_a_parked_rank_that_nobody_ends_goes_on(monkeypatch, groups, training):
     assert gentle_end.end(park=True, wait_s=5.0).startswith("parked")
     steps = training.steps
     wait_for(lambda: training.steps > steps, within_s=20.0, what="it is so")
+
+
+def test_torch_is_not_imported_to_end_a_rank_without_it():
+    words = (
+        "import sys; from lightkeeper.worker_server.rank import gentle_end; "
+        "print(gentle_end.end(park=False, wait_s=1.0), 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
+    assert done.stdout == "has no kernels to end False\n"
 
 
 def test_without_a_request_a_step_is_not_held(groups):

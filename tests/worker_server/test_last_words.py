@@ -62,8 +62,9 @@ def dead(code=None, signum=None):
         (dead(None, "SIGKILL"), {}, "Killed by SIGKILL."),
         (dead(None, "SIGKILL"), {"sent": ("SIGTERM", "SIGKILL")},
          "Killed by SIGKILL, which its WorkerServer sent (eviction)."),
-        (dead(None, "SIGKILL"), {"oom": ": the OOM killer ended pid 7"},
-         "Killed by SIGKILL: the OOM killer ended pid 7."),
+        (dead(None, "SIGKILL"), {"oom": "the OOM killer ended 1"},
+         "Killed by SIGKILL; the OOM killer ended 1."),
+        (dead(None, "SIGTERM"), {"oom": "it did"}, "Killed by SIGTERM."),
         (dead(None, "SIGHUP"), {},
          "Killed by SIGHUP, as when its terminal or ssh session is closed."),
         (dead(None, "SIGSEGV"), {"crash": CRASH},
@@ -134,13 +135,29 @@ def test_oom_kills_count_from_the_last_look_at_the_living(tmp_path):
     folder.mkdir()
     for path in (tmp_path / "memory.events", folder / "memory.oom_control"):
         path.write_text("low 0\noom_kill_disable 0\noom_kill 3\n")
+    for path in (tmp_path / "memory.max", folder / "memory.limit_in_bytes"):
+        path.write_text(f"{512 << 20}\n")
     watch = OomWatch(os.getpid(), tmp_path)
-    assert watch.kills() == 0
+    assert watch.said() == ""
     for path in (tmp_path / "memory.events", folder / "memory.oom_control"):
         path.write_text("oom_kill 5\n")
-    assert watch.kills() == 2
+    said = watch.said()
+    assert said.startswith("the OOM killer ended 2 of its cgroup /")
+    assert said.endswith(f", limit 512 MiB: likely pid {os.getpid()}")
     watch.look()
-    assert watch.kills() == 0
+    assert watch.said() == ""
+
+
+def test_a_cgroup_without_a_limit_has_none_in_the_sentence(tmp_path):
+    for folder in (tmp_path, tmp_path / "memory"):
+        folder.mkdir(exist_ok=True)
+        (folder / "memory.max").write_text("max\n")
+        for name in ("memory.events", "memory.oom_control"):
+            (folder / name).write_text("oom_kill 0\n")
+    watch = OomWatch(os.getpid(), tmp_path)
+    for path in tmp_path.glob("**/memory.[eo]*"):
+        path.write_text("oom_kill 1\n")
+    assert "limit" not in watch.said()
 
 
 def test_the_cgroup_and_its_limit_are_named(tmp_path):
@@ -155,7 +172,7 @@ def test_the_cgroup_and_its_limit_are_named(tmp_path):
 
 
 def test_without_a_cgroup_to_read_nothing_is_said_of_oom(tmp_path):
-    assert OomWatch(os.getpid(), tmp_path).kills() is None
+    assert OomWatch(os.getpid(), tmp_path).said() == ""
 
 
 class FakeProc:

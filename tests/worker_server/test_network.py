@@ -298,7 +298,8 @@ def test_bytes_that_nobody_acknowledges_are_odd_while_a_link_is_down_and_no_long
     assert (row.trouble, row.address) == (Trouble.UNACKNOWLEDGED, host.address)
     assert (row.queued, row.use) == (192, "across")
     assert row.retries >= 2
-    assert 0.2 <= row.for_s <= time.monotonic() - sent_s + 0.1
+    # reckoned from retries, each of which the kernel makes a little late on a busy host
+    assert 0.2 <= row.for_s <= time.monotonic() - sent_s + 0.5
     link("up")
     wait_for(lambda: not look(at), **ALWAYS)
     assert ours.recv(192, socket.MSG_WAITALL) == b"y" * 192

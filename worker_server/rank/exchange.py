@@ -95,8 +95,14 @@ def opening_within() -> Iterator[None]:
 def opening_across(group: Any, store: str) -> Iterator[None]:
     """What is opened in here belongs to this group across replica groups; `store`: HOST:PORT/..."""
     before = own()
-    _publish(joining=store.partition("/")[0])
-    yield
+    with contextlib.suppress(Exception):
+        _publish(joining=store.partition("/")[0])
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(Exception):
+            _publish()  # it joins no longer
+        raise
     with contextlib.suppress(Exception):  # a group of the user's own may be any object
         port = store.partition("/")[0].rpartition(":")[2]
         for key in [key for key, (alive, *_) in _across.items() if alive() is None]:

@@ -73,11 +73,9 @@ def end(*, park: bool, wait_s: float) -> str:
 def _abort_all() -> Iterable[str]:
     groups = list(device_groups())
     with contextlib.suppress(Exception):
-        from torch import distributed  # noqa: PLC0415  only where the program has it
-        from torch.distributed import distributed_c10d  # noqa: PLC0415
-
-        if distributed.is_initialized() and on_device(str(distributed.get_backend())):
-            groups.append(_Default(distributed_c10d._abort_process_group))
+        c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")  # never imported for this
+        if c10d is not None and c10d.is_initialized() and on_device(str(c10d.get_backend())):
+            groups.append(_Default(c10d._abort_process_group))
     aborted = 0
     for group in groups:
         try:

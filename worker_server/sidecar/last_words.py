@@ -457,13 +457,11 @@ class Remains:
 
     def _oom_said(self, process: wire.Process) -> str:
         """What is known of an OOM kill of this process; empty: nothing."""
-        if process.exit_signal != "SIGKILL":
+        if process.alive:
             return ""
-        kill, kills = self.oom_kill(process), self._oom.kills()
-        if kill is not None and kill.pids[0] == self._process.pid:
-            return f": {kill.text}"
-        where = f"; the OOM killer was at work in its cgroup{self._oom.where}"
-        return f"{where} ({kills} kill(s) at that time)" if kills else ""
+        kill = self.oom_kill(process)
+        named = kill is not None and kill.pids[0] == self._process.pid
+        return kill.text if kill is not None and named else self._oom.said()
 
     def ending(self, process: wire.Process) -> wire.Ending:
         """How a dead rank ended, in short, at once; `learn` adds what files say."""
@@ -578,7 +576,7 @@ def how_it_ended(
     exception: tuple[str, wire.Trace] | None,
     crash: wire.Trace | None,
     sent: tuple[str, ...],
-    oom: str,
+    oom: str = "",
 ) -> str:
     """One sentence that says only what is known."""
     over = ", after it had announced that its work was over" if closed else ""
@@ -600,8 +598,8 @@ def how_it_ended(
 def _why(process: wire.Process, crash: wire.Trace | None, sent: tuple[str, ...], oom: str) -> str:
     if process.exit_signal in sent:
         return ", which its WorkerServer sent (eviction)"
-    if oom:
-        return oom
+    if process.exit_signal == "SIGKILL" and oom:
+        return f"; {oom}"
     if crash is not None:
         return f" ({_first_line(crash)})"
     return _SENT_AS.get(process.exit_signal or "", "")

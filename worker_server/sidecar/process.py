@@ -88,38 +88,41 @@ class OomWatch:
     """Counts the OOM kills in a process's cgroup, which it finds while the process lives."""
 
     def __init__(self, pid: int, cgroups: Path = Path("/sys/fs/cgroup")) -> None:
-        self._file, self.where = _counter(pid, cgroups)
+        self._pid, self._cgroups = pid, cgroups
         self.look()
 
     def look(self) -> None:
-        """Take the count again; call while the process lives."""
+        """Take the count again; call while the process lives, which may move to another cgroup."""
+        self._counter: Path | None = None
+        with contextlib.suppress(OSError, ValueError, StopIteration):
+            lines = Path(f"/proc/{self._pid}/cgroup").read_text(encoding="utf-8")
+            files = ("memory.events", "memory.oom_control")  # of version 2 and of version 1
+            self._counter, level = next(
+                (level.folder / name, level)
+                for level in levels(self._cgroups, lines, "memory")
+                for name in files
+                if (level.folder / name).is_file()
+            )
+            limit = level.limit()
+            self._where = level.name + (f", limit {sized(limit)}" if limit else "")
         self._before = self._count()
 
-    def kills(self) -> int | None:
-        """OOM kills in the cgroup since the last look; None if it cannot be known."""
+    def said(self) -> str:
+        """What the OOM killer did in the cgroup since the last look; empty: nothing is known."""
         now = self._count()
-        return None if now is None or self._before is None else now - self._before
+        kills = 0 if now is None or self._before is None else now - self._before
+        if not kills:
+            return ""
+        return f"the OOM killer ended {kills} of its cgroup {self._where}: likely pid {self._pid}"
 
     def _count(self) -> int | None:
-        if self._file is None:
+        if self._counter is None:
             return None
         try:
-            lines = self._file.read_text(encoding="ascii", errors="replace").splitlines()
+            lines = self._counter.read_text(encoding="ascii", errors="replace").splitlines()
             return next(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
         except (OSError, ValueError, IndexError, StopIteration):
             return None
-
-
-def _counter(pid: int, cgroups: Path) -> tuple[Path | None, str]:
-    """`memory.events` of version 2, `memory.oom_control` of version 1; the cgroup and its limit."""
-    with contextlib.suppress(OSError, ValueError):
-        lines = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8")
-        for level in levels(cgroups, lines, "memory"):
-            for name in ("memory.events", "memory.oom_control"):
-                if (file := level.folder / name).is_file():
-                    limit = level.limit()
-                    return file, f" {level.name}" + (f" (limit {sized(limit)})" if limit else "")
-    return None, ""
 
 
 # What the kernel counts of a rank: cores used, cores waited for, bytes moved. Over some seconds.

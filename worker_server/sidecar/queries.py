@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 from flask import Response, request
 from msgspec import UNSET, DecodeError, Meta, Struct, UnsetType, ValidationError, convert
-from msgspec.json import decode
+from msgspec.json import Decoder
 from werkzeug.exceptions import HTTPException
 
 from lightkeeper.worker_server import wire
@@ -227,6 +227,12 @@ class ReleaseResult:
 _Order = TypeVar("_Order", EvictionOrder, ReleaseOrder)
 
 
+def _number(text: str) -> int | float:
+    """JSON writes a whole number as it likes: 7.0 is one."""
+    number = float(text)
+    return int(number) if number.is_integer() else number
+
+
 def order_in(body: bytes, kind: type[_Order], identity: wire.Identity) -> _Order:
     """The order in a body, its reason in one short line.
 
@@ -234,7 +240,7 @@ def order_in(body: bytes, kind: type[_Order], identity: wire.Identity) -> _Order
         RefusalError: 400, or 409 when another incarnation is meant.
     """
     try:
-        order = decode(body, type=kind)
+        order = convert(Decoder(float_hook=_number).decode(body), kind)
     except ValidationError as exc:
         raise RefusalError(400, f"the body is no such order: {exc}") from exc
     except (DecodeError, UnicodeDecodeError, RecursionError) as exc:

@@ -91,7 +91,7 @@ class Bench:
             sinks=self.sinks,
         )
         if self.keeper is not None:
-            self.keeper.start(self.evictors.progress)
+            self.keeper.start(self.evictors.log.progress)
 
     def close(self) -> None:
         if self.keeper is not None:
@@ -134,7 +134,7 @@ class Bench:
     def evict(self, **changes) -> Eviction:
         assert self.submit(**changes)
         wait_until(lambda: not self.evictors.active(), 15, "the eviction ends")
-        (progress,) = self.evictors.progress()
+        (progress,) = self.evictors.log.progress()
         assert progress == self.recorded[-1]
         return progress
 

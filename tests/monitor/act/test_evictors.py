@@ -132,7 +132,7 @@ def test_the_group_counts_as_out_only_when_it_is_gone_and_has_left(bench: Bench)
     assert progress.confirmed is None
     bench.lighthouse.form("rg_0:uuid0")
     bench.evictors.note(Lighthouse(bench.lighthouse.url, bench.fetcher).look(2.0))
-    (progress,) = bench.evictors.progress()
+    (progress,) = bench.evictors.log.progress()
     assert progress.out
     assert progress.confirmed == (
         "every known process of it is gone (rg_1.0 its process is gone); it left the quorum"
@@ -266,7 +266,7 @@ def test_a_monitor_that_stops_acting_leaves_an_eviction_open_for_whoever_goes_on
     bench.evictors.close(5.0)
     assert bench.recorded[-1].state == "asking"
     if stands_by:
-        assert bench.evictors.progress() == ()
+        assert bench.evictors.log.progress() == ()
         assert len(bench.recorded) == recorded
 
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from lightkeeper.monitor.act.http import BadAnswerError, KeptConnections, Question, address_of
+from lightkeeper.monitor.act.http import FetchError, KeptConnections, Question, address_of
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -66,7 +66,7 @@ def asked(*answers, times=1, within_s=5.0, max_bytes=1000):
                             Question(server.url, 0.0, max_bytes),
                         )
                     )
-                except (BadAnswerError, OSError) as exc:
+                except (FetchError, OSError) as exc:
                     replies.append(exc)
             kept.close()
         return replies, server
@@ -128,7 +128,7 @@ def test_a_connection_of_no_use_is_not_asked_again(answers, old, monkeypatch):
 )
 def test_what_is_no_answer_ends_its_own_request(said, why):
     (first, second), server = asked(said, OK, times=2)
-    assert isinstance(first, BadAnswerError)
+    assert isinstance(first, FetchError)
     assert why in str(first)
     assert bytes(second.body) == b"ok"
     assert server.connections == 2

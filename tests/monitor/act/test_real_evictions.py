@@ -176,7 +176,7 @@ class Scene:
         )  # fmt: skip
         evictors = Evictors(parties, record=lambda _: None)
         if self.gatekeeper is not None:
-            self.gatekeeper.start(evictors.progress)
+            self.gatekeeper.start(evictors.log.progress)
         self.stack.callback(evictors.close)
         accused = tuple(
             Accused(rank.name, (i := self.registry.get(rank.name)).identity.incarnation, i.url)
@@ -193,7 +193,7 @@ class Scene:
         wait_for(lambda: not evictors.active(), within_s=40, what="the ladder ends")
         asking.join(20)
         evictors.note(self.view())
-        (progress,) = evictors.progress()
+        (progress,) = evictors.log.progress()
         return progress
 
 

@@ -124,7 +124,7 @@ def test_a_stack_from_before_a_death_is_said_to_be_from_before() -> None:
 def test_a_rank_that_stands_says_where_by_its_stacks() -> None:
     witness = Witness(FRAME, Doing.LOCK, 3, 4.0, 1.5)
     assert trouble_of(altered(seen("rg_0"), witness=witness)) == (
-        "stands in Deadlock.log_step (train.py:66), waiting for a lock, a queue or another thread "
+        "stands in Deadlock.log_step (train.py:66), waiting for a lock "
         "(3 stacks over 4.0 s, 1.5 s ago)"
     )
 

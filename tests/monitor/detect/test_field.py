@@ -39,7 +39,7 @@ from tests.monitor.fleet import (
     stands,
     traced,
 )
-from tests.monitor.fleet.told import reports
+from tests.monitor.fleet.told import Alter, reports
 
 DAY_S = 86_400.0
 
@@ -300,17 +300,19 @@ def test_who_is_seen_at_work_is_told_and_not_evicted_for_ten_minutes(doing, move
     assert drive.accused() == {"rg_1.0"}
 
 
-def test_who_would_work_and_gets_no_core_is_at_work_too() -> None:
-    """On a host with load 17 on two cores an evaluation used hardly any (field, 2026-11-28)."""
+def wakes(rank: str, times: float) -> Alter:
+    """Its main thread wakes so often a second."""
+    return reports(lambda r: replace(r, process=replace(r.process, wakes_s=times)), rank)
+
+
+@pytest.mark.parametrize(("times", "accused"), [(37.0, set()), (2.0, {"rg_1.0"})])
+def test_an_evaluation_that_uses_hardly_a_core_is_at_work_while_its_main_thread_wakes(
+    times, accused
+) -> None:
+    """0.045 of a core, 37 wakes a second (field case long-evaluation, 2026-11-28)."""
     fleet = field(3, 1, at(20, stands("rg_1.0", "evaluate", 80, Doing.EVALUATE)))
-    fleet.rank("rg_1.0").cores = 0.02
-
-    def starves(report: StateReport) -> StateReport:
-        return replace(report, process=replace(report.process, starved=0.6))
-
-    drive = Drive(fleet, alter=reports(starves, "rg_1.0")).run(200)
-    assert drive.evicts == []
-    assert drive.accused() == set()
+    fleet.rank("rg_1.0").cores = 0.045
+    assert Drive(fleet, alter=wakes("rg_1.0", times)).run(200).accused() == accused
 
 
 def test_a_lock_is_no_work_however_many_cores_other_threads_use() -> None:

@@ -130,6 +130,14 @@ def test_of_several_candidates_the_one_whose_host_is_broken_is_named() -> None:
     assert verdict.confidence is Confidence.LIKELY
 
 
+def test_what_a_rank_sends_stays_on_one_line() -> None:
+    row = replace(OFF_THE_BUS, text="GPU 3\nevict rg_0: sure", witness="kernel\nlog")
+    drive = Drive(fleet(at(20, hang("rg_1.0"))), alter=says(row, "rg_1.0")).run(35)
+    ((_, evict),) = drive.evicts
+    assert "\n" not in evict.reason
+    assert "\n" not in drive.incident("not_entered").verdict.reason
+
+
 # -- stragglers ------------------------------------------------------------------------------------
 
 

@@ -276,7 +276,7 @@ def test_an_eviction_waits_until_its_decision_is_on_disk_and_says_so(
     bench.judged(2)
     for _ in range(3):
         bench.keeper.tick()
-    assert bench.evictors.progress() == ()
+    assert bench.evictors.log.progress() == ()
     assert any(
         line.startswith("eviction of rg_1 waits: its decision is not written (")
         for line in bench.view.troubles
@@ -303,7 +303,7 @@ def test_a_decision_that_could_not_be_written_for_long_is_decided_again_and_is_o
         bench.keeper.tick()
     full()
     bench.keeper.tick()
-    assert bench.evictors.progress() == ()  # too old to be carried out as it stands
+    assert bench.evictors.log.progress() == ()  # too old to be carried out as it stands
     bench.keeper.tick()
     wait_until(lambda: not bench.evictors.active() and not doomed.alive, 10, "the second time")
     bench.keeper.tick()
@@ -367,7 +367,7 @@ def test_a_group_that_is_another_by_now_is_not_evicted(
     bench.judged()
     bench.keeper.tick()
     wait_until(lambda: not bench.evictors.active(), 10, "the eviction ends")
-    assert [progress.failed for progress in bench.evictors.progress()] == [words]
+    assert [progress.failed for progress in bench.evictors.log.progress()] == [words]
     assert rank.alive
 
 

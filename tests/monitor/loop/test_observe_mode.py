@@ -90,7 +90,7 @@ def test_a_pause_in_the_middle_of_an_eviction_leaves_the_other_rungs_alone(
     api.judged_by(Script([{"decisions": (evict,)}]))
     api.tick()
     api.evictions_end()
-    (progress,) = api.components.evictors.progress()
+    (progress,) = api.components.evictors.log.progress()
     assert progress.failed == "paused by alice: stop it: its other rungs are not climbed"
     assert Rung.WORKER_EVICT not in [rung.rung for rung in progress.rungs]
     assert rank.alive

@@ -81,7 +81,7 @@ def test_an_eviction_is_preceded_by_its_evidence(
             "v1/steps",
         ]
     ]
-    (progress,) = evictors.progress()
+    (progress,) = evictors.log.progress()
     rungs = {rung.rung: rung.detail for rung in progress.rungs}
     assert rungs[Rung.EVIDENCE].startswith("12 of 12 parts of 2 ranks in ")
     assert progress.gone_s is not None
