@@ -133,8 +133,8 @@ def test_a_rank_hears_what_concerns_it_the_weightiest_first(tmp_path: Path) -> N
     rows = [said(Weight.CONTEXT), slow, said(Weight.ENDED, pids=(9,)), mine, said()]
     write(tmp_path / FILE, FINE, rows)
     machine = Machine(tmp_path, HOST)
-    concerns = machine.of_rank(7)
-    assert [row.weight for row in concerns] == [Weight.BROKEN, Weight.ENDED, Weight.SLOW]
+    heard_by_it = machine.of_rank(7)
+    assert [row.weight for row in heard_by_it] == [Weight.BROKEN, Weight.ENDED, Weight.SLOW]
     assert machine.report().host == HOST
     assert machine.report().error is None
 
