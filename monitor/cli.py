@@ -34,7 +34,6 @@ examples:
   lightkeeper incidents list                               what went wrong, and what was done
   lightkeeper evict rg_1                                   evict a replica group by hand
   lightkeeper analyze dumps/                               who hangs a job, from its dumps
-  lightkeeper goodput --case ft-hsdp                       what faults cost a job's training time
   lightkeeper replay monitor.journal/ --set stall_floor_s=30   what if: other thresholds
   lightkeeper doctor                                       is this host ready, beside its ranks?
   lightkeeper dashboards list                              what there is for Grafana
@@ -183,8 +182,6 @@ cli: Final = Commands(
                                "analyze"),
             "replay": Ours("commands.replay:replay",
                            "decide over a monitor's journal again, or what if", "analyze"),
-            "goodput": Ours("commands.goodput:goodput",
-                            "estimate how much of the time a job trains", "analyze"),
         },
         "Set up": {
             "doctor": Elsewhere(partial(_process, "lightkeeper.worker_server.doctor"),

@@ -7,9 +7,8 @@ may be slow: it runs in another thread. An object that occurs twice, or was in t
 before, is written once and then referred to by number, so that `Reader` restores the same graph.
 What the wire carries is msgspec's to write and to check; the rest is made field by field, without
 a call of its code: dataclasses, structs, named tuples and enums of this project that are already
-loaded. A field that an older version did not write has its default; any other difference is an
-error. The configuration is not written: the reader supplies it, since a what-if replay has another
-one.
+loaded. A class with other fields than those written is an error. The configuration is not written:
+the reader supplies it, since a what-if replay has another one.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ import json
 import sys
 from base64 import b64decode, b64encode
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
 from itertools import chain
@@ -297,29 +296,17 @@ def _row(message: Any) -> Any:
 # -- read --------------------------------------------------------------------------------------
 
 
-def _class(module: str, name: str, names: list[str]) -> tuple[type, list[str]]:
-    """One of our loaded classes and its fields in the file, which never causes an import."""
+def _class(module: str, name: str, names: list[str]) -> type:
+    """One of our loaded classes; a name in a file never causes an import."""
     whole = _PREFIX + module
     kind = getattr(sys.modules.get(whole) if whole.startswith(OURS) else None, name, None)
     if not isinstance(kind, type) or kind.__module__ != whole:
         raise MemoryFormatError(f"there is no {module}.{name} here: another version wrote this")
-    missing = set(names_of(kind)) - set(names) - set(_defaults(kind))
-    if missing or not set(names) <= set(names_of(kind)):
+    if list(names_of(kind)) != names:
         raise MemoryFormatError(
             f"{module}.{name} has other fields here: another version wrote this"
         )
-    return kind, names
-
-
-def _defaults(kind: type[Any]) -> dict[str, Any]:
-    """The fields that a newer version may have added, with their values in an older journal."""
-    if issubclass(kind, Struct):
-        parts = structs.fields(kind)
-        return {part.name: part.default for part in parts if not part.required}
-    parts_of = fields(kind) if is_dataclass(kind) else ()
-    made = {part.name: part.default_factory() for part in parts_of
-            if part.default_factory is not MISSING}  # fmt: skip
-    return made | {part.name: part.default for part in parts_of if part.default is not MISSING}
+    return kind
 
 
 class Reader:
@@ -327,7 +314,7 @@ class Reader:
 
     def __init__(self, config: KeeperConfig) -> None:
         self._config = config
-        self._classes: list[tuple[type, list[str]]] = []
+        self._classes: list[type] = []
         self._count = self._referred = 0
         self._before: dict[int, Any] = {}
         self._now: dict[int, Any] = {}
@@ -362,10 +349,9 @@ class Reader:
             case "o" | "n" | "r":
                 return self._object(data)
             case "w":
-                kind, names = self._classes[data[1]]
-                return _message(kind, names, data[2])
+                return _message(self._classes[data[1]], data[2])
             case "e":
-                return self._classes[data[1]][0](data[2])
+                return self._classes[data[1]](data[2])
             case "f" | "b":
                 return float(data[1]) if tag == "f" else b64decode(data[1])
             case "k":
@@ -380,14 +366,13 @@ class Reader:
             value = self._now[number] if number in self._now else self._before[number]
             self._now[number] = value
             return value
-        kind: Any
-        (kind, names), number = self._classes[number], self._count if tag == "o" else -1
+        kind: Any = self._classes[number]
+        names, number = names_of(kind), self._count if tag == "o" else -1
         self._count += tag == "o"
         if kind is StateReport:
             identity, process, step, *rest = values
-            step = step and _message(StepState, names_of(StepState), step)
-            process = _message(Process, names_of(Process), process)
-            row = [self._value(identity), process, step, *rest]
+            step = step and _message(StepState, step)
+            row = [self._value(identity), _message(Process, process), step, *rest]
             self._now[number] = convert(dict(zip(names, row, strict=True)), kind, str_keys=True)
             return self._now[number]
         if issubclass(kind, Struct | tuple):  # they are complete when made: nothing refers back
@@ -395,15 +380,12 @@ class Reader:
             self._now[number] = kind(**parts)
             return self._now[number]
         self._now[number] = instance = object.__new__(kind)
-        if len(names) < len(names_of(kind)):
-            for name, default in _defaults(kind).items():
-                object.__setattr__(instance, name, default)
         for name, value in zip(names, values, strict=True):
             object.__setattr__(instance, name, self._value(value))
         return instance
 
 
-def _message(kind: type, names: Sequence[str], row: Any) -> Any:
+def _message(kind: type, row: Any) -> Any:
     if issubclass(kind, Struct) and not kind.__struct_config__.array_like:
-        row = dict(zip(names, row, strict=True))
+        row = dict(zip(names_of(kind), row, strict=True))
     return convert(row, kind, str_keys=True)

@@ -128,7 +128,6 @@ def test_a_wheel_that_is_built_from_the_sdist_is_the_same(wheel, tmp_path):
         (("lightkeeper", "monitor", "--help"), "Watch a job"),
         (("lightkeeper", "gate", "--help"), "In front of the Lighthouse"),
         (("lightkeeper", "demo", "--help"), "usage: lightkeeper demo"),
-        (("lightkeeper", "goodput", "--help"), "Estimate how much"),
         (("lightkeeper", "doctor", "--help"), "usage: lightkeeper doctor"),
         (("lightkeeper", "dashboards", "list"), "lightkeeper-fleet"),
     ],

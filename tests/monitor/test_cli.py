@@ -312,7 +312,7 @@ def test_help_has_every_command_in_a_section(command: Command) -> None:
     commands = {title: re.findall(r"^  (\w+)", rows, re.MULTILINE) for title, rows in sections}
     assert commands["Watch"] == ["monitor", "status", "top", "get", "incidents"]
     assert commands["Act"] == ["evict", "quarantine", "pause", "resume", "policy", "run"]
-    assert commands["Offline"] == ["analyze", "stragglers", "replay", "goodput"]
+    assert commands["Offline"] == ["analyze", "stragglers", "replay"]
     assert commands["Set up"] == ["doctor", "gate", "check", "dashboards", "demo"]
 
 

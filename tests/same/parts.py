@@ -297,7 +297,7 @@ COMMANDS: Final = (
     "incidents list", "incidents show", "evict", "quarantine", "quarantine list", "quarantine add",
     "quarantine release", "quarantine history", "run", "policy", "policy show", "policy reload",
     "pause", "resume", "check", "check scheduler", "check notify", "check policy", "analyze",
-    "stragglers", "replay", "goodput", "dashboards", "demo", "doctor",
+    "stragglers", "replay", "dashboards", "demo", "doctor",
 )  # fmt: skip
 AWAY: Final = ("--monitor", "http://127.0.0.1:9")
 WRONG: Final = (
@@ -312,7 +312,7 @@ WRONG: Final = (
     "evict rg_0", "evict rg_0 --reason why",
     "quarantine", "quarantine add", "quarantine remove", "policy", "check policy nowhere",
     "policy nonsense", "pause", "resume", "check", "check scheduler", "check notify",
-    "check notify test", "goodput", "dashboards", "dashboards nonsense", "demo --fault nonsense",
+    "check notify test", "dashboards", "dashboards nonsense", "demo --fault nonsense",
     "doctor nonsense", "run", "status", "get ranks", "get groups", "get hosts", "incidents",
     "incidents show nowhere", "incidents list --since nonsense", "get ranks nowhere", "top",
 )  # fmt: skip

@@ -60,7 +60,7 @@ ASK = {
 }  # fmt: skip
 """Every command that asks a monitor, with what it needs; `top` needs a terminal."""
 OTHERS = {
-    "monitor", "top", "run", "analyze", "stragglers", "replay", "goodput", "doctor", "gate",
+    "monitor", "top", "run", "analyze", "stragglers", "replay", "doctor", "gate",
     "check host", "check scheduler", "check notify", "check policy", "dashboards", "demo",
 }  # fmt: skip
 

@@ -160,17 +160,6 @@ def test_a_cgroup_without_a_limit_has_none_in_the_sentence(tmp_path):
     assert "limit" not in watch.said()
 
 
-def test_the_cgroup_and_its_limit_are_named(tmp_path):
-    folder = tmp_path / "memory"
-    folder.mkdir()
-    for path in (tmp_path, folder):
-        (path / "memory.events").write_text("oom_kill 0\n")
-        (path / "memory.oom_control").write_text("oom_kill 0\n")
-        (path / "memory.max").write_text("536870912\n")
-    where = OomWatch(os.getpid(), tmp_path).where
-    assert re.fullmatch(r" /\S* \(limit 512 MiB\)", where)
-
-
 def test_without_a_cgroup_to_read_nothing_is_said_of_oom(tmp_path):
     assert OomWatch(os.getpid(), tmp_path).said() == ""
 

@@ -43,7 +43,7 @@ KILL = wire.Process(False, None, dead_age_s=3.0, exit_signal="SIGKILL")
 
 def test_the_sentence_names_pid_cgroup_and_limit(tmp_path: Path) -> None:
     ending = remains_of(tmp_path, (os.getpid(),)).ending(KILL)
-    assert ending.sentence == f"Killed by SIGKILL: {KILLED}."
+    assert ending.sentence == f"Killed by SIGKILL; {KILLED}."
 
 
 @pytest.mark.parametrize(("pids", "age_s"), [((1234, os.getpid()), 3.0), ((os.getpid(),), 600.0)])

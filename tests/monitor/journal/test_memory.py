@@ -14,11 +14,7 @@ from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.journal import memory
 from lightkeeper.monitor.journal.memory import MemoryFormatError
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.names import Host
-from lightkeeper.monitor.model.observation import LighthouseAway, Snapshot
 from lightkeeper.monitor.model.verdict import RankHealth
-from lightkeeper.worker_server import wire
-from tests.changed import replace
 from tests.monitor.fleet import SimFleet
 from tests.worker_server.wire_values import PARSERS, values
 
@@ -138,44 +134,3 @@ def told(module: str, name: str, fields: list[str]):
 def test_only_our_own_plain_classes_of_the_same_form_are_made(data, words: str) -> None:
     with pytest.raises(MemoryFormatError, match=words):
         memory.Reader(CONFIG).read(data)
-
-
-# -- what an older version wrote ---------------------------------------------------------------
-
-
-def without(plain, kind: str, name: str):
-    """The same as a version wrote it that did not have this last field yet."""
-    older = json.loads(json.dumps(plain))
-    number = [row[1] for row in older["classes"]].index(kind)
-    assert older["classes"][number][2].pop() == name
-
-    def cut(data) -> None:
-        for each in data if isinstance(data, list) else ():
-            cut(each)
-        if isinstance(data, list) and data[:2] == ["o", number]:
-            data.pop()
-
-    cut(older["value"])
-    return older
-
-
-@pytest.mark.parametrize(
-    ("kind", "field"), [("Snapshot", "cluster"), ("StateReport", "machine")], ids=str
-)
-def test_a_field_that_an_older_version_did_not_have_gets_its_default(kind, field) -> None:
-    said = (wire.Testimony("EDAC", wire.Weight.BROKEN, "ue", "words"),)
-    (seen,) = SimFleet(1, 1).snapshot().observations
-    assert isinstance(seen.outcome, wire.StateReport)
-    report = replace(seen.outcome, machine=said)
-    snapshot = Snapshot(
-        1.0, 2, 0.0, (replace(seen, outcome=report),), LighthouseAway("none"),
-        cluster={Host("node0"): said},
-    )  # fmt: skip
-    plain = written(snapshot)
-    assert memory.Reader(CONFIG).read(plain) == snapshot
-    older = memory.Reader(CONFIG).read(without(plain, kind, field))
-    assert older == (
-        replace(snapshot, cluster={}) if kind == "Snapshot"
-        else replace(snapshot, observations=(replace(seen, outcome=replace(
-            report, machine=())),))
-    )  # fmt: skip

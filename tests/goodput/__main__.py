@@ -1,4 +1,4 @@
-"""`lightkeeper goodput`: what faults cost a job's training time."""
+"""`python -m tests.goodput`: a forecast of what faults cost a job's training time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import click
 from lightkeeper.monitor.commands.command import CommandError, as_json, command, option
 from lightkeeper.monitor.commands.printing import console, print_json, show_table, text
 from lightkeeper.monitor.decide.accounts import ChoiceError, span_s
-from lightkeeper.monitor.offline.goodput import (
+from lightkeeper.monitor.show.wording import span
+from tests.goodput.forecast import (
     FT_HSDP,
     GROUPS,
     KINDS,
@@ -36,7 +37,6 @@ from lightkeeper.monitor.offline.goodput import (
     toll,
     ways,
 )
-from lightkeeper.monitor.show.wording import span
 
 ASSUMED: Final[Mapping[str, tuple[float | None, str]]] = {
     "rank_mtbf": (RANK_MTBF_S, "between two faults of one rank: FT-HSDP's; Llama 3's was 50676h"),
@@ -159,13 +159,13 @@ def goodput(
         TorchFT's timeouts    groups fail alone; a hang takes the job after 125 s (measured)
         lightkeeper           a hung or slow group is evicted: as soon as was measured with steps of
                               0.2 s, and as soon as its thresholds allow with steps as yours
-      docs/offline.md has the formulas, the source of each number, and what they are worth.
+      evidence/measurements.md has the formulas, the source of each number, and its worth.
 
     examples:
-      lightkeeper goodput --case ft-hsdp                      44 % -> 80 % at 98,304 GPUs
-      lightkeeper goodput --ranks 16384 --groups 8 --mtbf 3h  my job
-      lightkeeper goodput --ranks 1000 --ranks 100000 --assume step=5s --assume restart=4m
-      lightkeeper goodput --format json | jq '.ways[] | [.name, .poisson]'
+      python -m tests.goodput --case ft-hsdp                      44 % -> 80 % at 98,304 GPUs
+      python -m tests.goodput --ranks 16384 --groups 8 --mtbf 3h  my job
+      python -m tests.goodput --ranks 1000 --ranks 100000 --assume step=5s --assume restart=4m
+      python -m tests.goodput --format json | jq '.ways[] | [.name, .poisson]'
     """
     if case is not None and ranks:
         raise CommandError("--case and --ranks exclude each other")
@@ -267,3 +267,17 @@ def _case(scenes: Sequence[tuple[float, Scenario]]) -> Answer:
 
 def _after(span_s: float | None) -> str:
     return "never" if span_s is None else span(span_s)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """The exit status."""
+    try:
+        goodput.main(words, "python -m tests.goodput", standalone_mode=False)
+    except click.ClickException as exc:
+        exc.show()
+        return exc.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from lightkeeper.monitor.offline.goodput import (
+from tests.goodput.forecast import (
     JobSize,
     Mix,
     RecoveryTimes,
@@ -15,8 +15,8 @@ from lightkeeper.monitor.offline.goodput import (
     ft_hsdp,
     poisson,
 )
-from tests.monitor.offline.goodput_simulation import Simulated, simulate
-from tests.monitor.offline.test_goodput import ALONE, JOB, KEPT, SYNC, scene
+from tests.goodput.simulation import Simulated, simulate
+from tests.goodput.test_forecast import ALONE, JOB, KEPT, SYNC, scene
 
 
 def run(scenario: Scenario, faults: int = 3000, seed: int = 1) -> Simulated:

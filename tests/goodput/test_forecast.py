@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightkeeper.monitor.cli import main
-from lightkeeper.monitor.offline.goodput import (
+from tests.changed import replace
+from tests.goodput.__main__ import main
+from tests.goodput.forecast import (
     HANG_S,
     KINDS,
     SLOW_S,
@@ -34,11 +35,10 @@ from lightkeeper.monitor.offline.goodput import (
     poisson,
     toll,
 )
-from lightkeeper.monitor.offline.goodput import MIX as USUAL_MIX
-from lightkeeper.monitor.offline.goodput import TIMES as USUAL_TIMES
-from tests.changed import replace
+from tests.goodput.forecast import MIX as USUAL_MIX
+from tests.goodput.forecast import TIMES as USUAL_TIMES
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 CAMPAIGN = ROOT / "evidence" / "campaign.jsonl"
 STOPS = Mix(stop=1.0)
 JOB = JobSize(ranks=80, groups=10, mtbf_s=3600.0)
@@ -228,14 +228,14 @@ def test_faults_of_all_kinds_are_weighed_by_their_share() -> None:
 
 
 def body(words: list[str], capsys: pytest.CaptureFixture[str]) -> Any:
-    assert main(["goodput", *words, "--format", "json"]) == 0
+    assert main([*words, "--format", "json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
 def test_the_figures_on_the_page_are_what_the_command_says(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    page = (ROOT / "docs" / "offline.md").read_text()
+    page = (ROOT / "evidence" / "measurements.md").read_text()
     sizes = [1000, 10_000, 50_000, 100_000]
     for scenario in body([word for size in sizes for word in ("--ranks", str(size))], capsys):
         shares = " | ".join(f"{way['poisson'] * 100:.2f}" for way in scenario["ways"])
@@ -278,7 +278,7 @@ def test_what_is_said_goes_into_the_model(capsys: pytest.CaptureFixture[str]) ->
 def test_a_person_gets_a_table(
     words: list[str], names: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["goodput", *words]) == 0
+    assert main([*words]) == 0
     said = capsys.readouterr().out
     assert all(name in said for name in names)
 
@@ -310,5 +310,5 @@ def test_a_person_gets_a_table(
 def test_a_wrong_order_is_refused(
     words: list[str], line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["goodput", *words]) == 2
+    assert main([*words]) == 2
     assert line in capsys.readouterr().err
