@@ -6,8 +6,9 @@ itself: it is joined to a verdict about a rank of its host. What is `broken` the
 fault began makes a likely verdict certain, and of several candidates it singles out the one whose
 host testifies: likely then. The host is blamed, whatever the kind of fault (`Verdict.blamed`). What
 is `slow` names a cause, if the hosts of most other ranks do not say the same. Where the suspects'
-hosts are `leaving`, somebody knows already: nobody is accused. What is `ended` says how a process
-ended, and nothing against its host.
+hosts are `leaving`, somebody knows already: nobody is accused. A rank says so of its own host for
+`_NOTICE_S` at most: one that lies could hold the job up for ever. What is `ended` says how a
+process ended, and nothing against its host.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ _AFTER_S: Final = 120.0
 hung task after 120 s and more, InfiniBand gives up after 30 s (facts/hosts.md, 10)."""
 _NOW_S: Final = 20.0
 """What slows has been so within this time."""
+_NOTICE_S: Final = 180.0
+"""A cloud gives 30 s (GCP, Azure) or 120 s (AWS) between its notice and the end of the host."""
 _MOSTLY: Final = 0.5
 _OF_HOSTS: Final = frozenset({Kind.NOT_ENTERED, Kind.DEAD, Kind.STRAGGLER, Kind.STATE_CORRUPT})
 """Kinds of faults that a broken host may cause. What a program calls is not among them."""
@@ -63,9 +66,11 @@ def _heard(history: History, rank: RankName) -> tuple[Heard, ...]:
     host = track.identity.host
     own = () if track.report is None else track.report.machine
     late_s = max(0.0, history.now_s - (track.report_s or history.now_s))
-    return tuple((host, row.later(late_s)) for row in own) + tuple(
-        (host, row) for row in history.cluster.get(host, ())
-    )
+    return tuple(
+        (host, row.later(late_s)) for row in own
+        if row.weight is not Weight.LEAVING
+        or history.now_s - history.notices.setdefault(rank, history.now_s) <= _NOTICE_S
+    ) + tuple((host, row) for row in history.cluster.get(host, ()))  # fmt: skip
 
 
 def _of(rows: Iterable[Heard], weight: Weight) -> tuple[Heard, ...]:

@@ -163,6 +163,13 @@ def test_nobody_is_accused_or_evicted_on_a_host_that_is_drained() -> None:
     assert {hold.guard for _, hold in drive.holds} <= {Guard.UNSURE, Guard.SPARED}
 
 
+def test_a_rank_spares_itself_by_a_notice_for_three_minutes_at_most() -> None:
+    notice = replace(DRAINED, witness="cloud")
+    drive = Drive(fleet(at(20, hang("rg_1.0"))), alter=says(notice, "rg_1.0")).run(120)
+    assert drive.evicted() == []
+    assert drive.run(140).evicted() == ["rg_1"]
+
+
 def test_a_drain_of_another_host_changes_nothing() -> None:
     drive = Drive(fleet(at(20, hang("rg_1.0"))), alter=by_the_cluster(DRAINED, "node-rg_2")).run(35)
     assert drive.evicted() == ["rg_1"]
