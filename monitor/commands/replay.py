@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import click
 from rich.console import Console
-from rich.text import Text
 
 from lightkeeper.monitor.commands.command import (
     DONE,
@@ -24,7 +23,7 @@ from lightkeeper.monitor.commands.command import (
     option,
 )
 from lightkeeper.monitor.commands.offline import Judging
-from lightkeeper.monitor.commands.options import threshold, thresholds
+from lightkeeper.monitor.commands.policy import threshold, thresholds
 from lightkeeper.monitor.commands.printing import console, moment, print_json, show_table, text
 from lightkeeper.monitor.decide.rules import Effective, Policy, PolicyError
 from lightkeeper.monitor.decide.rules import changes as rules_changed
@@ -222,10 +221,10 @@ def _side(side: Side | None) -> tuple[str, str, str]:
     return moment(side.fired_s), evicted, moment(side.resolved_s)
 
 
-def _verdict(pair: Pair) -> Text:
+def _verdict(pair: Pair) -> str:
     if pair.same:
-        return text("the same")
-    return text("conjecture" if pair.live is None and pair.conjecture else "differs", "yellow")
+        return "the same"
+    return "conjecture" if pair.live is None and pair.conjecture else "differs"
 
 
 # -- through the files ---------------------------------------------------------------------------

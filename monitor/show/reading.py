@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -43,14 +43,22 @@ from lightkeeper.monitor.show.answers import (
     the_view,
 )
 from lightkeeper.monitor.show.runs_page import runs_to_json
-from lightkeeper.monitor.show.status import rows_to_json, status_to_json
+from lightkeeper.monitor.show.status import (
+    history_text,
+    incidents_text,
+    policy_text,
+    rows_to_json,
+    status_to_json,
+)
 from lightkeeper.monitor.show.terminal import (
     GROUP_ORDERS,
     RANK_ORDERS,
     Row,
     RowsAsked,
     badness,
+    columns_of,
     status_screen,
+    table,
     top_screen,
 )
 from lightkeeper.monitor.show.wording import natural, no_such
@@ -131,7 +139,8 @@ def top() -> Response:
 
 @reading.get("/v1/runs")
 def runs() -> Response:
-    return _rendered("runs", lambda view: {"schema": SCHEMA, "runs": list(runs_to_json(view))})
+    body = {"schema": SCHEMA, "runs": list(runs_to_json(the_view()))}
+    return _texted(body, lambda body, width: table(columns_of("runs"), body["runs"], width))
 
 
 @reading.get("/v1/incidents")
@@ -147,8 +156,8 @@ def incidents() -> Response:
             "totals": to_plain(view.totals(incidents)),
         }
 
-    if any(request.args.get(word) for word in WORDS):
-        return answer(body(the_view()))
+    if any(request.args.get(word) for word in (*WORDS, "width")):
+        return _texted(body(the_view()), incidents_text)
     return _rendered(f"incidents {limit}", body)
 
 
@@ -161,11 +170,15 @@ on a terminal: lightkeeper status --monitor {url}; in a browser: {url}
 
 @reading.get("/v1/status")
 def status() -> Response:
-    """What `lightkeeper status` prints; with `width` as lines of text, too."""
-    body, width = _status(), _number("width", least=0)
-    if width is not None:
-        body["text"] = _screen(body, width or None)
-    return answer(body)
+    """What `lightkeeper status` prints."""
+    return _texted(_status(), _screen)
+
+
+def _texted(body: Mapping[str, Any], text: Callable[[Row, int | None], Iterable[str]]) -> Response:
+    """With `width` also as lines of text of at most so many cells (0: of any length)."""
+    width = _number("width", least=0)
+    more = {} if width is None else {"text": list(text(body, width or None))}
+    return answer({**body, **more})
 
 
 def _status() -> dict[str, Any]:
@@ -201,12 +214,10 @@ def admission() -> Response:
 @reading.get("/v1/quarantine")
 def quarantine() -> Response:
     listed = app_context().quarantine
-    body = {
-        "schema": SCHEMA,
-        "quarantine": [_entry(entry) for entry in listed.active()],
-        "groups": [_entry(entry) for entry in listed.groups()],
-    }
-    return answer(body)
+    entries, groups = (list(map(_entry, some)) for some in (listed.active(), listed.groups()))
+    body = {"schema": SCHEMA, "quarantine": entries, "groups": groups}
+    columns = columns_of("quarantine")
+    return _texted(body, lambda _, width: table(columns, [*entries, *groups], width))
 
 
 @reading.get("/v1/quarantine/<name>", defaults={"scope": Scope.HOST})
@@ -224,7 +235,7 @@ def quarantined(name: str, scope: Scope) -> Response:
     if scope is Scope.HOST:
         record = listed.records().get(host, HostRecord(host))
         body["record"] = host_to_json(record, entry, _ranks_by_host().get(host, ()))
-    return answer(body)
+    return _texted(body, history_text)
 
 
 @reading.get("/v1/hosts")
@@ -264,15 +275,11 @@ def _ranks_by_host() -> dict[Host, list[RankName]]:
 
 @reading.get("/v1/policy")
 def policy() -> Response:
-    return answer(policy_body())
-
-
-def policy_body() -> dict[str, Any]:
     """The policy in force, where it comes from, and what was learned."""
     context, view = app_context(), app_context().view()
     pause, effective = context.pause.current(), context.rules.current
     learned = {} if view is None else learned_to_json(effective.config, view.result.learned)
-    return {
+    body = {
         "schema": SCHEMA,
         "watch_only": view is not None and view.alone,
         **effective_to_json(effective, context.clock.now_s()),
@@ -280,6 +287,7 @@ def policy_body() -> dict[str, Any]:
         "pause": None if pause is None else to_plain(pause),
         "learned": learned,
     }
+    return _texted(body, policy_text)
 
 
 @reading.get("/v1/sd")

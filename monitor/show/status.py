@@ -21,7 +21,16 @@ from lightkeeper.monitor.model.incident import State
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView
 from lightkeeper.monitor.model.verdict import Kind
 from lightkeeper.monitor.model.wording import counted, who
-from lightkeeper.monitor.show.terminal import Row, RowsAsked, age, badness, columns_of, table
+from lightkeeper.monitor.show.terminal import (
+    Column,
+    Row,
+    RowsAsked,
+    age,
+    amount,
+    badness,
+    columns_of,
+    table,
+)
 from lightkeeper.monitor.show.wording import clean, listed, natural, pause_line, utc
 
 _SHOWN: Final = 3
@@ -279,3 +288,67 @@ def rows_to_json(
         columns = columns_of(what, wide=asked.wide, watch_only=watch_only)
         body["text"] = table(columns, shown, width or None)
     return {**body, "more": len(chosen) - len(shown)}
+
+
+# Further answers as lines of text of at most `width` cells, from their JSON.
+
+
+def incidents_text(body: Row, width: int | None) -> Iterator[str]:
+    yield from table(columns_of("incidents"), body["incidents"], width)
+    totals = body["totals"]
+    fired = f"{counted(totals['incidents'], 'incident')} fired"
+    evictions = totals["evictions"]
+    yield f"{counted(evictions, 'eviction')}; {fired}" if evictions else fired
+    tail = f" (and {totals['unknown']} of which it cannot be told)" if totals["unknown"] else ""
+    yield f"lost at least {amount(totals['lost'])} rank-seconds{tail}"
+
+
+def history_text(body: Row, width: int | None) -> Iterator[str]:
+    """Of a host or a group."""
+    if lemon := body.get("record", {}).get("lemon"):
+        yield clean(f"{body['host']} is a lemon: {lemon}")
+    yield from table(columns_of("history"), body["history"], width)
+
+
+_SEVERITIES: Final = (
+    Column("kind"), Column("info", spare=1), Column("warning"), Column("critical"),
+)  # fmt: skip
+_OPTIONS: Final = (
+    Column("name"), Column("value"), Column("said by", "from"), Column("changes by", "change"),
+)  # fmt: skip
+
+
+def policy_text(body: Row, width: int | None) -> Iterator[str]:
+    """The parts of a policy that are in use: a monitor that watches only has thresholds alone."""
+    alone = body.get("watch_only")
+    loaded = f", loaded {utc(body['loaded_s'])}" if body["loaded_s"] else ""
+    mode = "watch-only" if alone else body["mode"]
+    yield clean(f"policy: {body['source'] or 'no file: the defaults'}{loaded}; mode: {mode}")
+    yield from (clean(f"! not reloaded: {problem}") for problem in body.get("problems", ()))
+    if body.get("pause"):
+        yield clean(pause_line(body["pause"]))
+    said = [
+        {"name": name, **entry}
+        for part in (("thresholds",) if alone else ("guards", "thresholds"))
+        for name, entry in body[part].items()
+        if part == "guards" or entry["from"] != "default"
+    ]
+    if not alone:
+        actions = [{"kind": kind, **row} for kind, row in body["actions"].items()]
+        yield from table(_SEVERITIES, actions, width)
+    if said:
+        yield from table(_OPTIONS, said, width)
+    same = sum(entry["from"] == "default" for entry in body["thresholds"].values())
+    yield f"{same} thresholds have their default (--format json shows them)"
+    for name, value in body["after_restart"].items():
+        yield clean(f"! {name} = {value} from the next restart on")
+    if not alone:
+        yield from _learned_and_planned(body)
+
+
+def _learned_and_planned(body: Row) -> Iterator[str]:
+    for name, entry in body.get("learned", {}).items():
+        yield f"{name}: " + ", ".join(f"{key} {value}" for key, value in entry.items())
+    for window in body["maintenance"]:
+        days = f" on {', '.join(window['days'])}" if "days" in window else ""
+        yield clean(f"maintenance: {window['name']}: {window['from']} to {window['to']}{days}")

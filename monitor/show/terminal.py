@@ -1,9 +1,9 @@
-"""Rows of ranks, groups and hosts: which, in what order, as lines of text; and the screens of
-`status` and `top`. Pure.
+"""Rows as lines of text: which, in what order, in which columns; and the screens of `status` and
+`top`. Pure.
 
 Rows become lines: aligned, cut to a width, without boxes. Without a width nothing is cut. Fields
 are at least two spaces apart and none is empty or has two spaces in a row, so that `awk -F '  +'`
-reads any of our tables. A row is what the API says of one; `lines_of` makes its texts safe.
+reads any of our tables. A row is what the API says of one; `table` makes its texts safe.
 """
 
 from __future__ import annotations
@@ -43,6 +43,10 @@ class Column:
     least: int = 0
     """Least width, so that changing values do not move other columns."""
 
+    def cell(self, row: Any) -> str:
+        value = self.of(row) if callable(self.of) else row[self.of or self.name]
+        return " ".join(clean(show(value), CELL).split()) or "-"
+
 
 def width_of(text: str) -> int:
     """In terminal cells: East Asian wide characters take two."""
@@ -64,26 +68,10 @@ def cut(text: str, width: int | None) -> str:
     return shown + "…" if width > 0 else ""
 
 
-def table(columns: Sequence[Column], rows: Iterable[Row], width: int | None = None) -> list[str]:
-    """A line of headings, one a row. All fields but the last are single words."""
-    last = columns[-1]
-    texts = [
-        [
-            show(value) if column is last else "_".join(show(value).split())
-            for column in columns
-            for value in (column.of(row) if callable(column.of) else row[column.of or column.name],)
-        ]
-        for row in rows
-    ]
-    return lines_of(columns, texts, width)
-
-
-def lines_of(
-    columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int | None = None
-) -> list[str]:
+def table(columns: Sequence[Column], rows: Iterable[Any], width: int | None = None) -> list[str]:
     """A heading and a line a row; to fit `width`, spare columns go, then the last is cut."""
     cells = [[column.name for column in columns]]
-    cells += [[" ".join(clean(text, CELL).split()) or "-" for text in row] for row in rows]
+    cells += [[column.cell(row) for column in columns] for row in rows]
     widths = [
         max(column.least, *(width_of(row[at]) for row in cells))
         for at, column in enumerate(columns)
@@ -257,21 +245,78 @@ _HOST_COLUMNS: Final = (
 _KEEPERS: Final = ("quorum", "heartbeat", "evictions", "of")
 
 
-def _until(host: Row) -> str:
-    return "released" if host["until_s"] is None else utc(host["until_s"])
+def _until(row: Row) -> str:
+    return "released" if row["until_s"] is None else utc(row["until_s"])
+
+
+def _at(key: str) -> Callable[[Row], str | None]:
+    return lambda row: None if row[key] is None else utc(row[key])
+
+
+def _why(entry: Row) -> str:
+    return f"{entry['reason']} ({entry['note']})" if entry.get("note") else str(entry["reason"])
+
+
+_INCIDENT_COLUMNS: Final = (
+    Column("id"),
+    Column("since", lambda row: utc(row["milestones"]["first_seen_s"]), spare=3),
+    Column("kind"),
+    Column("state"),
+    Column("severity", spare=4),
+    Column("who"),
+    Column("outcome", lambda row: row["account"]["outcome"], spare=1),
+    Column("lost", lambda row: amount(row["account"]["lost"]), right=True, spare=2),
+    Column("what", "says"),
+)
+_RUN_COLUMNS: Final = (
+    Column("run", "id"),
+    Column("began", _at("began_s")),
+    Column("job"),
+    Column("lasted", lambda run: age(run["lasted_s"]), right=True),
+    Column("ranks", right=True),
+    Column("step", right=True),
+    Column("incidents", right=True),
+)
+_QUARANTINE_COLUMNS: Final = (
+    Column("host", lambda row: row.get("host") or f"group {row['group']}"),
+    Column("since", _at("since_s"), spare=3),
+    Column("until", _until),
+    Column("by", "author", spare=2),
+    Column("incident", "incident_id", spare=4),
+    Column("offences 28 d", lambda row: row.get("offences"), right=True, spare=5),
+    Column("lemon", lambda row: row["lemon"] is not None if "lemon" in row else None, spare=1),
+    Column("why", _why),
+)
+_HISTORY_COLUMNS: Final = (
+    Column("when", _at("at_s")),
+    Column("what", "change"),
+    Column("until", lambda row: _until(row) if row["change"] in _TIMED else None, spare=2),
+    Column("by", "author"),
+    Column("incident", "incident_id", spare=1),
+    Column("why", "reason"),
+)
+_TIMED: Final = ("added", "extended", "shortened")
+
+
+def amount(rank_seconds: float | None) -> str:
+    """What was lost, where that is known."""
+    return "cannot tell" if rank_seconds is None else f"{rank_seconds:.0f}"
 
 
 def columns_of(what: str, *, wide: bool = False, watch_only: bool = False) -> list[Column]:
     """Those that say something: a monitor without a Lighthouse knows no quorum, evicts nobody.
 
     Args:
-        what: `ranks`, `groups` or `hosts`.
         wide: more columns, of ranks.
     """
-    columns = {
+    columns: Sequence[Column] = {
         "ranks": (*_RANK_COLUMNS, *(_WIDE_COLUMNS if wide else ()), _TROUBLE),
         "groups": _GROUP_COLUMNS,
         "hosts": _HOST_COLUMNS,
+        "incidents": _INCIDENT_COLUMNS,
+        "runs": _RUN_COLUMNS,
+        "quarantine": _QUARANTINE_COLUMNS,
+        "history": _HISTORY_COLUMNS,
     }[what]
     return [column for column in columns if not (watch_only and column.name in _KEEPERS)]
 
