@@ -26,7 +26,7 @@ from lightkeeper.monitor.decide.rules import Effective, PolicyError
 from lightkeeper.monitor.decide.view_json import effective_to_json
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.rulebook import effective
-from lightkeeper.monitor.show.status import policy_text
+from lightkeeper.monitor.show.status import screen
 from lightkeeper.worker_server.plain_text import escaped
 
 
@@ -72,7 +72,8 @@ def show(*, monitor: Monitor, file: Path | None, as_json: bool) -> None:
         print_json(effective_to_json(_of_file(file), 0.0))
     else:
         out = console()
-        show_lines(out, policy_text(effective_to_json(_of_file(file), 0.0), width_of(out) or None))
+        body = effective_to_json(_of_file(file), 0.0)
+        show_lines(out, screen("policy", body, width_of(out) or None))
 
 
 @command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -44,11 +44,10 @@ from lightkeeper.monitor.show.answers import (
 )
 from lightkeeper.monitor.show.runs_page import runs_to_json
 from lightkeeper.monitor.show.status import (
-    history_text,
-    incidents_text,
-    policy_text,
     rows_to_json,
+    screen,
     status_to_json,
+    top_screen,
 )
 from lightkeeper.monitor.show.terminal import (
     GROUP_ORDERS,
@@ -56,10 +55,6 @@ from lightkeeper.monitor.show.terminal import (
     Row,
     RowsAsked,
     badness,
-    columns_of,
-    status_screen,
-    table,
-    top_screen,
 )
 from lightkeeper.monitor.show.wording import natural, no_such
 from lightkeeper.worker_server.http_server import metrics_page
@@ -140,7 +135,7 @@ def top() -> Response:
 @reading.get("/v1/runs")
 def runs() -> Response:
     body = {"schema": SCHEMA, "runs": list(runs_to_json(the_view()))}
-    return _texted(body, lambda body, width: table(columns_of("runs"), body["runs"], width))
+    return _texted("runs", body)
 
 
 @reading.get("/v1/incidents")
@@ -157,7 +152,7 @@ def incidents() -> Response:
         }
 
     if any(request.args.get(word) for word in (*WORDS, "width")):
-        return _texted(body(the_view()), incidents_text)
+        return _texted("incidents", body(the_view()))
     return _rendered(f"incidents {limit}", body)
 
 
@@ -171,14 +166,18 @@ on a terminal: lightkeeper status --monitor {url}; in a browser: {url}
 @reading.get("/v1/status")
 def status() -> Response:
     """What `lightkeeper status` prints."""
-    return _texted(_status(), _screen)
+    return _texted("status", _status())
 
 
-def _texted(body: Mapping[str, Any], text: Callable[[Row, int | None], Iterable[str]]) -> Response:
+def _texted(name: str, body: Mapping[str, Any]) -> Response:
     """With `width` also as lines of text of at most so many cells (0: of any length)."""
     width = _number("width", least=0)
-    more = {} if width is None else {"text": list(text(body, width or None))}
+    more = {} if width is None else {"text": _screen(name, body, width or None)}
     return answer({**body, **more})
+
+
+def _screen(name: str, body: Row, width: int | None = None) -> list[str]:
+    return screen(name, body, width, base=request.host_url.rstrip("/"))
 
 
 def _status() -> dict[str, Any]:
@@ -187,13 +186,9 @@ def _status() -> dict[str, Any]:
     return status_to_json(view, age_s, _not_ready(view, age_s))
 
 
-def _screen(body: Row, width: int | None = None) -> list[str]:
-    return status_screen(body, width, request.host_url.rstrip("/"))
-
-
 def status_text() -> Response:
     """The same for clients without HTML, such as curl."""
-    lines = [*_screen(_status()), _INDEX.format(url=request.host_url.rstrip("/"))]
+    lines = [*_screen("status", _status()), _INDEX.format(url=request.host_url.rstrip("/"))]
     return Response("\n".join(lines), content_type=_PLAIN)
 
 
@@ -214,10 +209,12 @@ def admission() -> Response:
 @reading.get("/v1/quarantine")
 def quarantine() -> Response:
     listed = app_context().quarantine
-    entries, groups = (list(map(_entry, some)) for some in (listed.active(), listed.groups()))
-    body = {"schema": SCHEMA, "quarantine": entries, "groups": groups}
-    columns = columns_of("quarantine")
-    return _texted(body, lambda _, width: table(columns, [*entries, *groups], width))
+    body = {
+        "schema": SCHEMA,
+        "quarantine": list(map(_entry, listed.active())),
+        "groups": list(map(_entry, listed.groups())),
+    }
+    return _texted("quarantine", body)
 
 
 @reading.get("/v1/quarantine/<name>", defaults={"scope": Scope.HOST})
@@ -235,7 +232,7 @@ def quarantined(name: str, scope: Scope) -> Response:
     if scope is Scope.HOST:
         record = listed.records().get(host, HostRecord(host))
         body["record"] = host_to_json(record, entry, _ranks_by_host().get(host, ()))
-    return _texted(body, history_text)
+    return _texted("history", body)
 
 
 @reading.get("/v1/hosts")
@@ -287,7 +284,7 @@ def policy() -> Response:
         "pause": None if pause is None else to_plain(pause),
         "learned": learned,
     }
-    return _texted(body, policy_text)
+    return _texted("policy", body)
 
 
 @reading.get("/v1/sd")

@@ -9,9 +9,11 @@ from __future__ import annotations
 import heapq
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Final
+
+from markupsafe import Markup
 
 from lightkeeper.monitor.decide.accounts import choose
 from lightkeeper.monitor.decide.headline import Headline, JobState, headline_of
@@ -21,17 +23,25 @@ from lightkeeper.monitor.model.incident import State
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView
 from lightkeeper.monitor.model.verdict import Kind
 from lightkeeper.monitor.model.wording import counted, who
+from lightkeeper.monitor.show.templating import filled, render_text
 from lightkeeper.monitor.show.terminal import (
-    Column,
     Row,
     RowsAsked,
     age,
-    amount,
     badness,
     columns_of,
+    cut,
     table,
 )
-from lightkeeper.monitor.show.wording import clean, listed, natural, pause_line, utc
+from lightkeeper.monitor.show.wording import (
+    LONGEST,
+    clean,
+    listed,
+    natural,
+    pause_line,
+    plain,
+    utc,
+)
 
 _SHOWN: Final = 3
 """Names and incidents in a sentence."""
@@ -290,65 +300,41 @@ def rows_to_json(
     return {**body, "more": len(chosen) - len(shown)}
 
 
-# Further answers as lines of text of at most `width` cells, from their JSON.
+# Answers as lines of text.
+
+_LABEL: Final = 14
+"""Width of the names at the left of `status`."""
 
 
-def incidents_text(body: Row, width: int | None) -> Iterator[str]:
-    yield from table(columns_of("incidents"), body["incidents"], width)
-    totals = body["totals"]
-    fired = f"{counted(totals['incidents'], 'incident')} fired"
-    evictions = totals["evictions"]
-    yield f"{counted(evictions, 'eviction')}; {fired}" if evictions else fired
-    tail = f" (and {totals['unknown']} of which it cannot be told)" if totals["unknown"] else ""
-    yield f"lost at least {amount(totals['lost'])} rank-seconds{tail}"
+def screen(name: str, body: Row, width: int | None, **more: Any) -> list[str]:
+    """What templates/NAME.txt makes of an answer. Texts are wrapped, and tables cut, to `width`
+    cells; links never: people copy them.
+    """
+
+    def rows(what: str, some: Iterable[Any], *, wide: bool = False) -> Markup:
+        columns = columns_of(what, wide=wide, watch_only=body.get("watch_only", False))
+        return Markup("\n".join(table(columns, some, width)))  # noqa: S704 - no HTML
+
+    def line(label: str, text: str) -> Markup:
+        return Markup(cut(f"{plain(label):<{_LABEL}}{clean(text)}", width))  # noqa: S704 - no HTML
+
+    def wrapped(text: str) -> Markup:
+        most = LONGEST if width is None else max(20 + _LABEL, width)
+        return filled(" " * _LABEL, text, most)
+
+    given = {"body": body, "table": rows, "line": line, "wrapped": wrapped, **more}
+    return render_text(f"{name}.txt", **given).splitlines()
 
 
-def history_text(body: Row, width: int | None) -> Iterator[str]:
-    """Of a host or a group."""
-    if lemon := body.get("record", {}).get("lemon"):
-        yield clean(f"{body['host']} is a lemon: {lemon}")
-    yield from table(columns_of("history"), body["history"], width)
+def top_screen(
+    status: Row, rows: Iterable[Row], asked: RowsAsked, width: int, height: int
+) -> list[str]:
+    """At most `height` lines of at most `width` cells; `rows`: of all ranks."""
+    ranks = asked.among(rows)
+    shown = ranks[: max(1, height - _AROUND)]
+    lines = screen("top", status, width, asked=asked, ranks=ranks, shown=shown)
+    return [cut(line, width) for line in lines[:height]]
 
 
-_SEVERITIES: Final = (
-    Column("kind"), Column("info", spare=1), Column("warning"), Column("critical"),
-)  # fmt: skip
-_OPTIONS: Final = (
-    Column("name"), Column("value"), Column("said by", "from"), Column("changes by", "change"),
-)  # fmt: skip
-
-
-def policy_text(body: Row, width: int | None) -> Iterator[str]:
-    """The parts of a policy that are in use: a monitor that watches only has thresholds alone."""
-    alone = body.get("watch_only")
-    loaded = f", loaded {utc(body['loaded_s'])}" if body["loaded_s"] else ""
-    mode = "watch-only" if alone else body["mode"]
-    yield clean(f"policy: {body['source'] or 'no file: the defaults'}{loaded}; mode: {mode}")
-    yield from (clean(f"! not reloaded: {problem}") for problem in body.get("problems", ()))
-    if body.get("pause"):
-        yield clean(pause_line(body["pause"]))
-    said = [
-        {"name": name, **entry}
-        for part in (("thresholds",) if alone else ("guards", "thresholds"))
-        for name, entry in body[part].items()
-        if part == "guards" or entry["from"] != "default"
-    ]
-    if not alone:
-        actions = [{"kind": kind, **row} for kind, row in body["actions"].items()]
-        yield from table(_SEVERITIES, actions, width)
-    if said:
-        yield from table(_OPTIONS, said, width)
-    same = sum(entry["from"] == "default" for entry in body["thresholds"].values())
-    yield f"{same} thresholds have their default (--format json shows them)"
-    for name, value in body["after_restart"].items():
-        yield clean(f"! {name} = {value} from the next restart on")
-    if not alone:
-        yield from _learned_and_planned(body)
-
-
-def _learned_and_planned(body: Row) -> Iterator[str]:
-    for name, entry in body.get("learned", {}).items():
-        yield f"{name}: " + ", ".join(f"{key} {value}" for key, value in entry.items())
-    for window in body["maintenance"]:
-        days = f" on {', '.join(window['days'])}" if "days" in window else ""
-        yield clean(f"maintenance: {window['name']}: {window['from']} to {window['to']}{days}")
+_AROUND: Final = 7
+"""Lines around the ranks of `top`."""

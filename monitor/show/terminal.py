@@ -1,5 +1,4 @@
-"""Rows as lines of text: which, in what order, in which columns; and the screens of `status` and
-`top`. Pure.
+"""Rows as lines of text: which, in what order, in which columns. Pure.
 
 Rows become lines: aligned, cut to a width, without boxes. Without a width nothing is cut. Fields
 are at least two spaces apart and none is empty or has two spaces in a row, so that `awk -F '  +'`
@@ -8,10 +7,10 @@ reads any of our tables. A row is what the API says of one; `table` makes its te
 
 from __future__ import annotations
 
-import textwrap
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Final
 
 from lightkeeper.monitor.show.wording import (
@@ -20,7 +19,6 @@ from lightkeeper.monitor.show.wording import (
     clean,
     figure,
     natural,
-    time_of_day,
     utc,
 )
 
@@ -287,6 +285,7 @@ _QUARANTINE_COLUMNS: Final = (
     Column("lemon", lambda row: row["lemon"] is not None if "lemon" in row else None, spare=1),
     Column("why", _why),
 )
+_TIMED: Final = ("added", "extended", "shortened")
 _HISTORY_COLUMNS: Final = (
     Column("when", _at("at_s")),
     Column("what", "change"),
@@ -295,7 +294,18 @@ _HISTORY_COLUMNS: Final = (
     Column("incident", "incident_id", spare=1),
     Column("why", "reason"),
 )
-_TIMED: Final = ("added", "extended", "shortened")
+_ACTION_COLUMNS: Final = (
+    Column("kind", itemgetter(0)),
+    Column("info", lambda row: row[1]["info"], spare=1),
+    Column("warning", lambda row: row[1]["warning"]),
+    Column("critical", lambda row: row[1]["critical"]),
+)
+_OPTION_COLUMNS: Final = (
+    Column("name", itemgetter(0)),
+    Column("value", lambda row: row[1]["value"]),
+    Column("said by", lambda row: row[1]["from"]),
+    Column("changes by", lambda row: row[1]["change"]),
+)
 
 
 def amount(rank_seconds: float | None) -> str:
@@ -317,77 +327,7 @@ def columns_of(what: str, *, wide: bool = False, watch_only: bool = False) -> li
         "runs": _RUN_COLUMNS,
         "quarantine": _QUARANTINE_COLUMNS,
         "history": _HISTORY_COLUMNS,
+        "actions": _ACTION_COLUMNS,
+        "options": _OPTION_COLUMNS,
     }[what]
     return [column for column in columns if not (watch_only and column.name in _KEEPERS)]
-
-
-# -- the screens of `status` and `top`, from what `GET /v1/status` says ----------------------------
-
-_ANSWERS: Final = ("training", "held_back_by", "keeper", "monitor")
-_LABEL: Final = 14
-"""Width of the names at the left."""
-_INCIDENTS: Final = 3
-"""Incidents whose evidence is shown."""
-
-
-def status_screen(status: Row, width: int | None, base: str) -> list[str]:
-    """`base`: URL of the monitor, for links."""
-    lines: list[str] = []
-    for about in _ANSWERS:
-        answer = status[about]
-        name, says = about.replace("_", " "), clean(answer["says"])
-        lines.append(cut(f"{name:<{_LABEL}}{answer['is']}  {says}", width))
-        lines += [" " * _LABEL + part for text in answer["more"] for part in _wrapped(text, width)]
-        lines += [
-            f"{'':<{_LABEL}}evidence: {base}{incident['bundle']}"  # never cut: people copy it
-            for incident in answer.get("incidents", ())[:_INCIDENTS]
-            if incident["bundle"]
-        ]
-    for about in ("groups", "ranks"):
-        every, healths = _counts(status[about])
-        lines.append(f"{about:<{_LABEL}}{every}  {healths}".rstrip())
-    worst = status["worst_groups"]
-    if worst:
-        columns = columns_of("groups", watch_only=status["watch_only"])
-        lines += ["", *table(columns, worst, width)]
-    if (more := status["groups"]["all"] - len(worst)) > 0:
-        lines.append(f"and {more:,} more, none of them worse: lightkeeper get groups")
-    return lines
-
-
-def _counts(healths: Mapping[str, int]) -> tuple[str, str]:
-    """How many there are, and how many have each health."""
-    parts = [f"{number:,} {health}" for health, number in healths.items() if health != "all"]
-    return f"{healths['all']:,}", ", ".join(parts)
-
-
-def _wrapped(text: str, width: int | None) -> Iterator[str]:
-    text = clean(text)
-    if width is None:
-        yield text
-    else:
-        width = max(20, width - _LABEL)
-        yield from textwrap.wrap(text, width, break_on_hyphens=False) or [""]
-
-
-def top_screen(
-    status: Row, rows: Iterable[Row], asked: RowsAsked, width: int, height: int
-) -> list[str]:
-    """At most `height` lines of at most `width` cells; `rows`: of all ranks."""
-    counts = [(about, *_counts(status[about])) for about in ("ranks", "groups")]
-    held_by = status["held_back_by"]
-    says = next(iter((*held_by["more"], *status["monitor"]["more"])), held_by["says"])
-    head = (
-        f"lightkeeper top  {time_of_day(status['now_s'])}  {clean(status['training']['says'])}",
-        "  ".join(f"{about.replace('_', ' ')} {status[about]['is']}" for about in _ANSWERS),
-        "   ".join(f"{every} {about}: {healths}" for about, every, healths in counts),
-        clean(says),
-        "",
-    )
-    ranks = asked.among(rows)
-    shown = ranks[: max(1, height - len(head) - 2)]
-    columns = columns_of("ranks", wide=asked.wide, watch_only=status["watch_only"])
-    which = "unhealthy ranks" if asked.unhealthy else "ranks"
-    foot = f"{len(shown):,} of {len(ranks):,} {which} by {asked.sort}   Ctrl-C: leave"
-    lines = [*head, *table(columns, shown, width), foot]
-    return [cut(line, width) for line in lines[:height]]
