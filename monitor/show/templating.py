@@ -115,7 +115,13 @@ def render(name: str, /, **values: Any) -> str:
 
 def render_text(name: str, /, **values: Any) -> str:
     """Plain text, every value of it one line."""
-    return environment().overlay(autoescape=False).get_template(name).render(values)
+    return _texts().get_template(name).render(values)
+
+
+@cache
+def _texts() -> Environment:
+    """One, since it keeps what it has compiled."""
+    return environment().overlay(autoescape=False)
 
 
 def filled(start: str, text: object, width: int = 100) -> Markup:
