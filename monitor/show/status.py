@@ -315,8 +315,9 @@ def screen(name: str, body: Row, width: int | None, **more: Any) -> list[str]:
         columns = columns_of(what, wide=wide, watch_only=body.get("watch_only", False))
         return Markup("\n".join(table(columns, some, width)))  # noqa: S704 - no HTML
 
-    def line(label: str, text: str) -> Markup:
-        return Markup(cut(f"{plain(label):<{_LABEL}}{clean(text)}", width))  # noqa: S704 - no HTML
+    def line(label: str, word: str, text: str) -> Markup:
+        said = f"{plain(label):<{_LABEL}}{word}  {clean(text)}".rstrip()
+        return Markup(cut(said, width))  # noqa: S704 - no HTML
 
     def wrapped(text: str) -> Markup:
         most = LONGEST if width is None else max(20 + _LABEL, width)

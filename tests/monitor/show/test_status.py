@@ -66,6 +66,11 @@ rg_1   healthy      node1      2   120      118  yes          0.1s
     )
 
 
+def test_two_blanks_part_word_and_sentence_whatever_ranks_are_called() -> None:
+    view = hung(incidents=(incident(culprits=("rg_ü.1",)),))
+    assert "held back by  named  rg_ü.1 (not_entered)\n" in screen(view)
+
+
 def test_a_fleet_that_hangs_while_a_group_is_evicted() -> None:
     view = hung(**evicted(eviction(NOW_S - 3)))
     assert (
