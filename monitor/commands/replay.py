@@ -23,7 +23,7 @@ from lightkeeper.monitor.commands.command import (
     option,
 )
 from lightkeeper.monitor.commands.offline import Judging
-from lightkeeper.monitor.commands.options import threshold, thresholds
+from lightkeeper.monitor.commands.policy import threshold, thresholds
 from lightkeeper.monitor.commands.printing import console, moment, print_json, show_table, text
 from lightkeeper.monitor.decide.rules import Effective, Policy, PolicyError
 from lightkeeper.monitor.decide.rules import changes as rules_changed
