@@ -9,13 +9,13 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from lightkeeper.dashboards import committed
 
 if TYPE_CHECKING:
-    from lightkeeper.dashboards.publish import Folder, Step
+    from lightkeeper.dashboards.publish import Pushed
 
 _EPILOG = """\
 examples:
@@ -30,8 +30,6 @@ Editor role. Without a push: `export`, and mount what it wrote into Grafana.
 exit status: 0 done, or nothing to do; 1 a check found something, or a push did not do all of its
 work; 2 wrong use.
 """
-_DONE = {"create": "created", "update": "updated"}
-_WOULD = {"create": "would create", "update": "would update"}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -54,9 +52,6 @@ def _parser() -> argparse.ArgumentParser:
     pushed.add_argument("--token-file", required=True, type=Path, metavar="FILE")
     pushed.add_argument(
         "--dry-run", action="store_true", help="look, say what it would do, change nothing"
-    )
-    pushed.add_argument(
-        "--diff", action="store_true", help="show what differs, from Grafana's to ours"
     )
     pushed.add_argument(
         "--monitor-url", metavar="URL", type=_url,
@@ -154,63 +149,26 @@ def _push(args: argparse.Namespace) -> int:
     boards = [
         committed.fitted(board, args.monitor_url, args.runbooks_url) for board in committed.read()
     ]
-    text = args.format == "text"
+    rows = []
     try:
         grafana = publish.Grafana(args.url, publish.read_token(args.token_file))
-        publisher = publish.Publisher(grafana, args.folder_uid)
-        folder, steps = publisher.plan(boards)
-        if args.diff and text:
-            _print_differences(steps)
-        if args.dry_run and text:
-            _print_plan(folder, steps)
-        elif not args.dry_run:
-            tell = (lambda step: _print_step(step, _DONE)) if text else (lambda _: None)
-            steps = publisher.carry_out(folder, steps, tell)
+        for row in publish.push(grafana, boards, args.folder_uid, dry_run=args.dry_run):
+            rows.append(row)
+            if args.format == "text":
+                _print_row(row, dry_run=args.dry_run)
     except publish.PublishError as error:
         print(committed.one_line(f"error: {error}"), file=sys.stderr)
         return 1
-    if not text:
-        print(json.dumps(_as_json(folder, steps, args), indent=2))
-    return 1 if any(step.action == "refused" for step in steps) else 0
+    if args.format == "json":
+        print(json.dumps({"dashboards": [row._asdict() for row in rows]}, indent=2))
+    return int(any(row.action == "refused" for row in rows))
 
 
-def _print_plan(folder: Folder, steps: Sequence[Step]) -> None:
-    if not folder.there:
-        print(f"{'would create':14}folder {folder.title}")
-    for step in steps:
-        _print_step(step, _WOULD)
-
-
-def _print_step(step: Step, words: dict[str, str]) -> None:
-    version = f" version {step.version}" if step.version else ""
-    did = words.get(step.action, str(step.action))
-    line = f"{did:14}{step.uid}{version} {step.url}".rstrip()
-    line += f"  ({step.why})" if step.why else ""
-    print(committed.one_line(line), file=sys.stderr if step.action == "refused" else sys.stdout)
-
-
-def _print_differences(steps: Sequence[Step]) -> None:
-    for step in steps:
-        if step.action == "create":
-            print(f"--- {step.uid}: not there yet; all of it is new")
-        elif step.action != "unchanged":
-            for line in committed.difference(step.theirs, step.board):
-                print(committed.one_line(line))
-
-
-def _as_json(folder: Folder, steps: Sequence[Step], args: argparse.Namespace) -> dict[str, Any]:
-    rows = []
-    for step in steps:
-        row = step.to_json()
-        if args.diff and step.action not in {"unchanged", "create"}:
-            row["diff"] = committed.difference(step.theirs, step.board)
-        rows.append(row)
-    return {
-        "grafana": args.url,
-        "dry_run": args.dry_run,
-        "folder": {"uid": folder.uid, "title": folder.title, "there": folder.there},
-        "dashboards": rows,
-    }
+def _print_row(row: Pushed, *, dry_run: bool) -> None:
+    writes = row.action in {"create", "update"}
+    did = row.action if not writes else f"would {row.action}" if dry_run else f"{row.action}d"
+    line = f"{did:14}{row.uid} {row.url or row.why}".rstrip()
+    print(committed.one_line(line), file=sys.stderr if row.action == "refused" else sys.stdout)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,9 +1,8 @@
-"""The committed dashboards, as JSON: rendered, read, fitted to one site, and compared."""
+"""The committed dashboards, as JSON: rendered, read, fitted to one site."""
 
 from __future__ import annotations
 
 import copy
-import difflib
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
@@ -13,8 +12,6 @@ from typing import Any, Final
 from lightkeeper.dashboards.selectors import MONITOR_URL, RUNBOOKS
 
 GRAFANA: Final = Path(__file__).parent / "grafana"
-_GRAFANAS_OWN: Final = frozenset({"id", "version", "iteration"})
-"""Keys that Grafana sets itself."""
 
 
 class CommittedError(Exception):
@@ -113,31 +110,9 @@ def rules(monitor_url: str | None, runbooks_url: str | None = None) -> Iterator[
         yield path.name, path.read_text().replace(f"{MONITOR_URL}/runbooks#", f"{page}#")
 
 
-def plain(board: Mapping[str, Any]) -> dict[str, Any]:
-    """A dashboard without Grafana's own keys."""
-    return {key: value for key, value in board.items() if key not in _GRAFANAS_OWN}
-
-
 def digest(board: Mapping[str, Any]) -> str:
     """Twelve characters that identify its content."""
-    text = json.dumps(plain(board), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def difference(theirs: Mapping[str, Any] | None, ours: Mapping[str, Any]) -> list[str]:
-    """Lines of a unified diff, from what Grafana has to what a push would store."""
-    uid = ours["uid"]
-    before, after = (
-        json.dumps(plain(board), indent=2, sort_keys=True, ensure_ascii=False).splitlines()
-        if board is not None
-        else []
-        for board in (theirs, ours)
-    )
-    return list(
-        difflib.unified_diff(
-            before, after, f"grafana/{uid}", f"lightkeeper/{uid}", lineterm="", n=2
-        )
-    )
+    return hashlib.sha256(json.dumps(board, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def one_line(text: str) -> str:

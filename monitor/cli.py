@@ -166,8 +166,8 @@ cli: Final = Commands(
                 "history": Ours("commands.orders:history",
                                 "what happened to a host or a group"),
             }}),
-            "pause": Ours("commands.policy:pause", "evict nobody for now"),
-            "resume": Ours("commands.policy:resume", "evict again"),
+            "pause": Ours("commands.orders:pause", "evict nobody for now"),
+            "resume": Ours("commands.orders:resume", "evict again"),
             "policy": Commands("what may be done about which fault", {"Commands": {
                 "show": Ours("commands.policy:show", "the policy that holds, and who said it"),
                 "reload": Ours("commands.policy:reload", "make the monitor read its file again"),

@@ -89,7 +89,7 @@ TorchFT Lighthouse, average their gradients, and may come and go.
 
 _EPILOG: Final = """\
 try it, in four terminals:
-  torchft_lighthouse --min_replicas 1 --bind 127.0.0.1:29510
+  RUST_LOG=warn torchft_lighthouse --min_replicas 1 --bind 127.0.0.1:29510
   export TORCHFT_LIGHTHOUSE=http://127.0.0.1:29510 GLOO_SOCKET_IFNAME=lo
   REPLICA_GROUP=rg_0 torchrun --standalone -m lightkeeper.trainer.train --step-time 0.2
   REPLICA_GROUP=rg_1 torchrun --standalone -m lightkeeper.trainer.train --step-time 0.2

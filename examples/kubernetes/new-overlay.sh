@@ -10,6 +10,7 @@ set -eu
 name=${1:?usage: new-overlay.sh NAME GROUPS [MIN_REPLICAS [VALUES]]}
 groups=${2:?usage: new-overlay.sh NAME GROUPS [MIN_REPLICAS [VALUES]]}
 TRAIN_IMAGE='' KEEPER_IMAGE='' RANKS_PER_GROUP='' GPUS_PER_GROUP='' TRAIN=''
+CPU='' MEMORY='' SHM='' NODE_LABEL='' CHECKPOINTS='' STORAGE_CLASS=''
 if [ -n "${4-}" ]; then
     . "$(realpath "$4")"
 fi
@@ -35,6 +36,10 @@ done
 case $RANKS_PER_GROUP$GPUS_PER_GROUP in
     *[!0-9]*) echo "new-overlay.sh: RANKS_PER_GROUP and GPUS_PER_GROUP are whole numbers" >&2; exit 2 ;;
 esac
+case $NODE_LABEL in
+    '' | *?=?*) ;;
+    *) echo "new-overlay.sh: NODE_LABEL is NAME=VALUE" >&2; exit 2 ;;
+esac
 
 image() {  # NAME IMAGE: in place of what base/ and group/ say
     [ -z "$2" ] || printf '  - name: registry.example/%s\n    newName: %s\n    newTag: "%s"\n' \
@@ -52,6 +57,35 @@ job() {  # patches of each group's Job
     elif [ -n "$GPUS_PER_GROUP" ]; then
         printf '      - op: replace\n        path: %s/resources/limits/nvidia.com~1gpu\n' "$at"
         printf '        value: %s\n' "$GPUS_PER_GROUP"
+    fi
+    if [ -n "$CPU" ]; then
+        printf '      - op: replace\n        path: %s/resources/requests/cpu\n' "$at"
+        printf '        value: "%s"\n' "$CPU"
+    fi
+    if [ -n "$MEMORY" ]; then
+        for bound in requests limits; do
+            printf '      - op: replace\n        path: %s/resources/%s/memory\n' "$at" "$bound"
+            printf '        value: %s\n' "$MEMORY"
+        done
+    fi
+    if [ -n "$SHM" ]; then
+        printf '      - op: replace\n        path: /spec/template/spec/volumes/2/emptyDir/sizeLimit\n'
+        printf '        value: %s\n' "$SHM"
+    fi
+    if [ -n "$NODE_LABEL" ]; then
+        printf '      - op: add\n        path: /spec/template/spec/nodeSelector\n'
+        printf '        value: {"%s": "%s"}\n' "${NODE_LABEL%%=*}" "${NODE_LABEL#*=}"
+    fi
+    if [ -n "$CHECKPOINTS" ]; then
+        printf '      - op: add\n        path: /spec/template/spec/volumes/-\n'
+        printf '        value: {name: checkpoints, persistentVolumeClaim: {claimName: checkpoints}}\n'
+        printf '      - op: add\n        path: %s/volumeMounts/-\n' "$at"
+        printf '        value: {name: checkpoints, mountPath: /checkpoints}\n'
+        if [ -z "$TRAIN" ]; then
+            for word in --checkpoint-dir=/checkpoints --checkpoint-every=50 --resume; do
+                printf '      - op: add\n        path: %s/command/-\n        value: %s\n' "$at" "$word"
+            done
+        fi
     fi
     if [ -n "$TRAIN" ]; then
         for _ in 9 8 7; do
@@ -77,6 +111,7 @@ HEAD
         echo "  - rg_$n"
         n=$((n + 1))
     done
+    [ -z "$CHECKPOINTS" ] || echo "  - checkpoints.yaml"
     cat <<TAIL
 components:
   - ../gate
@@ -107,11 +142,27 @@ TAIL
     if [ -n "$changes" ]; then
         printf '  - target:\n      kind: Job\n    patch: |\n%s\n' "$changes"
     fi
+    if [ -n "$STORAGE_CLASS" ]; then
+        printf '  - target:\n      kind: PersistentVolumeClaim\n    patch: |\n'
+        printf '      - op: add\n        path: /spec/storageClassName\n        value: %s\n' "$STORAGE_CLASS"
+    fi
     images=$(image train "$TRAIN_IMAGE"; image lightkeeper "$KEEPER_IMAGE")
     if [ -n "$images" ]; then
         printf 'images:\n%s\n' "$images"
     fi
 } > "$name/kustomization.yaml"
+[ -z "$CHECKPOINTS" ] || cat > "$name/checkpoints.yaml" <<CLAIM
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata:
+  name: checkpoints
+  namespace: train
+spec:
+  accessModes: ["ReadWriteMany"]
+  resources:
+    requests:
+      storage: $CHECKPOINTS
+CLAIM
 n=0
 while [ "$n" -lt "$groups" ]; do
     mkdir "$name/rg_$n"

@@ -1,6 +1,6 @@
 """Fault-tolerant DDP by TorchFT: a small model that learns to guess the next byte.
 
-    torchft_lighthouse --min_replicas 1 --join_timeout_ms 10000 &
+    RUST_LOG=warn torchft_lighthouse --min_replicas 1 --join_timeout_ms 10000 &
     export TORCHFT_LIGHTHOUSE=http://127.0.0.1:29510
     REPLICA_GROUP_ID=0 torchrun --nproc-per-node 1 --master-port 29600 train.py --data FOLDER &
     REPLICA_GROUP_ID=1 torchrun --nproc-per-node 1 --master-port 29601 train.py --data FOLDER &

@@ -16,7 +16,7 @@ from urllib3.exceptions import NameResolutionError
 
 from lightkeeper.monitor.commands.command import FAILED, USAGE, CommandError, gathered, option
 from lightkeeper.monitor.commands.options import read_token, token_file
-from lightkeeper.monitor.commands.printing import console, print_json, text
+from lightkeeper.monitor.commands.printing import console, print_json, show_lines, text, width_of
 from lightkeeper.worker_server import home
 
 STATUS: Final = "/v1/status"
@@ -56,8 +56,10 @@ class Monitor:
         self.urls = [url.strip().rstrip("/") for url in urls.split(",")]
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
 
-    def ask(self, path: str, *, method: str = "GET", body: Any = None) -> dict[str, Any]:
-        """The JSON answer.
+    def ask(
+        self, path: str, *, method: str = "GET", body: Any = None, **asked: Any
+    ) -> dict[str, Any]:
+        """The JSON answer; `asked`: the query, but for None.
 
         Raises:
             CommandError: the monitor is away or refused.
@@ -65,17 +67,24 @@ class Monitor:
         problems = []
         for base in self.urls:
             try:
-                return _object(base, self._ask(base, path, method, body), "schema")
+                return _object(base, self._ask(base, path, method, body, asked), "schema")
             except _OtherError as exc:
                 problems.append(str(exc))
         raise CommandError("; ".join(problems), FAILED)
 
-    def _ask(self, base: str, path: str, method: str, body: Any) -> requests.Response:
+    def _ask(
+        self, base: str, path: str, method: str, body: Any, asked: Mapping[str, Any]
+    ) -> requests.Response:
         if not base.startswith(("http://", "https://")):
             raise CommandError(f"--monitor is {base!r}, expected http://HOST:PORT")
         try:
             said = home.ask(
-                method, base + path, json=body, headers=self._headers, timeout=_TIMEOUT_S
+                method,
+                base + path,
+                params=asked,
+                json=body,
+                headers=self._headers,
+                timeout=_TIMEOUT_S,
             )
         except requests.exceptions.InvalidURL as exc:
             raise CommandError(f"--monitor is {base!r}, not a URL") from exc
@@ -84,7 +93,7 @@ class Monitor:
         if said.status_code != 200:
             answer = _object(base, said)
             why = f"the monitor at {base} says: {answer['error']}"
-            if said.status_code == HTTPStatus.NOT_FOUND and path.startswith(STATUS):
+            if said.status_code == HTTPStatus.NOT_FOUND and path == STATUS:
                 why = f"{base} has no {STATUS}: it is no monitor, or one older than this command"
             if said.status_code == HTTPStatus.UNAUTHORIZED:
                 why += "; give --token-file FILE, or set LIGHTKEEPER_TOKEN_FILE"
@@ -103,6 +112,18 @@ def _object(base: str, said: requests.Response, key: str = "error") -> dict[str,
     if not isinstance(answer, dict) or key not in answer:
         raise CommandError(f"{base} is not a monitor: its answer has no {key!r}", FAILED)
     return answer
+
+
+def show(monitor: Monitor, path: str, *, as_json: bool, **asked: Any) -> dict[str, Any]:
+    """Print the monitor's answer: its JSON, or its text in the width of the screen."""
+    if as_json:
+        said = monitor.ask(path, **asked)
+        print_json(said)
+    else:
+        out = console()
+        said = monitor.ask(path, **asked, width=width_of(out))
+        show_lines(out, said["text"])
+    return said
 
 
 def tell(said: Mapping[str, Any], line: str, style: str = "", *, as_json: bool) -> None:

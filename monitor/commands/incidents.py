@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
-from urllib.parse import quote, urlencode
+from typing import Any
+from urllib.parse import quote
 
 import click
-from rich.text import Text
 
+from lightkeeper.monitor.commands import ask
 from lightkeeper.monitor.commands.ask import Monitor, asking, login, tell
 from lightkeeper.monitor.commands.command import as_json, command, option
-from lightkeeper.monitor.commands.printing import console, moment, print_json, show_table, text
-from lightkeeper.monitor.model.verdict import Kind
-from lightkeeper.monitor.model.wording import counted, suspects
-
-_NAMES: Final = 12
-"""Most suspects named."""
 
 
 @command("list")
 @option("--limit", type=int, default=20, help="how many")
 @option("--since", metavar="SPAN", help="open, or ended within SPAN: 90s, 15m, 12h, 7d")
-@option("--kind", type=click.Choice([str(kind) for kind in Kind]), metavar="KIND",
-        help=f"one of {', '.join(Kind)}")  # fmt: skip
+@option("--kind", metavar="KIND", help="such as dead or straggler (docs/detection.md has all)")
 @option("--group", metavar="GROUP", help="that accuse this replica group")
 @option("--run", metavar="RUN", help="that began in this run (get runs), or `current`")
 @as_json
@@ -39,30 +32,7 @@ def listed(*, monitor: Monitor, as_json: bool, **chosen: Any) -> None:
 
     exit status: 0 done, 1 no monitor answers, 2 wrong arguments
     """
-    query = urlencode({name: value for name, value in chosen.items() if value is not None})
-    body = monitor.ask(f"/v1/incidents?{query}")
-    if as_json:
-        print_json(body)
-        return
-    columns = ("id", "since", "kind", "state", "severity", "who", "outcome", "lost", "what")
-    rows = [
-        (report["id"], moment(report["milestones"]["first_seen_s"]), report["kind"],
-         report["state"], report["severity"],
-         suspects(report["culprits"], report["candidates"], _NAMES), report["account"]["outcome"],
-         _amount(report["account"]["lost"]), report["says"])
-        for report in body["incidents"]
-    ]  # fmt: skip
-    out, totals = console(), body["totals"]
-    show_table(out, "incidents", columns, rows)
-    fired, evictions = f"{counted(totals['incidents'], 'incident')} fired", totals["evictions"]
-    out.print(text(f"{counted(evictions, 'eviction')}; {fired}" if evictions else fired))
-    tail = f" (and {totals['unknown']} of which it cannot be told)" if totals["unknown"] else ""
-    lost = f"lost at least {_amount(totals['lost'])} rank-seconds{tail}"
-    out.print(text(lost, style="dim"))
-
-
-def _amount(rank_seconds: float | None) -> str:
-    return "cannot tell" if rank_seconds is None else f"{rank_seconds:.0f}"
+    ask.show(monitor, "/v1/incidents", as_json=as_json, **chosen)
 
 
 @command()
@@ -97,13 +67,4 @@ def show(*, monitor: Monitor, id: str, as_json: bool) -> None:  # noqa: A002
     exit status: 0 done, 1 no such incident or no monitor, 2 wrong arguments
     docs/offline.md says what its cost is.
     """
-    body = monitor.ask(f"/v1/incidents/{quote(id, safe='')}")
-    if as_json:
-        print_json(body)
-        return
-    out = console()
-    for number, line in enumerate(body["text"]):
-        title = "" if line.startswith(" ") else "bold cyan"
-        style = ("bold", "dim", title)[min(number, 2)]
-        printable = "".join(char for char in line if char.isprintable())
-        out.print(Text(printable, style), soft_wrap=True)
+    ask.show(monitor, f"/v1/incidents/{quote(id, safe='')}", as_json=as_json)

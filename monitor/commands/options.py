@@ -1,4 +1,4 @@
-"""Values of options of several commands: secrets, addresses, thresholds, names.
+"""Values of options of several commands: secrets and addresses.
 
 A secret is in a file or in the environment, never an argument.
 """
@@ -6,14 +6,12 @@ A secret is in a file or in the environment, never an argument.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
-from lightkeeper.monitor.commands.command import FILE, CommandError, F, option
-from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.names import GroupName
+from lightkeeper.monitor.commands.command import FILE, CommandError, option
 from lightkeeper.worker_server import home
 
 token_file: Final = option(
@@ -58,28 +56,6 @@ def _token(token_file: Path | None, own: Callable[[Path], str]) -> str | None:
         raise CommandError(f"the token: {exc}") from exc
 
 
-def read_group_tokens(group_tokens: Path | None) -> Mapping[GroupName, str]:
-    """Lines of `GROUP TOKEN`; several groups may share one. Empty: no file.
-
-    Raises:
-        CommandError: the file cannot be read, is open to others, or has a bad line.
-    """
-    tokens: dict[GroupName, str] = {}
-    path = group_tokens
-    if path is None:
-        return tokens
-    text = _text(path)
-    if home.is_open(path.stat()):
-        raise CommandError(f"{path} holds secrets that others can read: chmod 600 {path}")
-    for number, line in enumerate(text.splitlines(), 1):
-        words = line.split()
-        if words and (len(words) != 2 or words[0] in tokens or not _is_plain(words[1])):
-            raise CommandError(f"{path}:{number} is not a new GROUP and its TOKEN")
-        if words:
-            tokens[GroupName(words[0])] = words[1]
-    return tokens
-
-
 def web_url(option: str, url: str, *, secret: bool = False) -> str:
     """A usable http(s) URL.
 
@@ -107,55 +83,19 @@ def read_secret(name: str, path: Path | None) -> str | None:
     """
     named = os.environ.get(f"{name}_FILE")
     path = path or (Path(named) if named else None)
-    secret = (os.environ.get(name, "") if path is None else _text(path)).strip()
-    if not _is_plain(secret) or (path is not None and not secret):
+    secret = (os.environ.get(name, "") if path is None else read_text(path)).strip()
+    if not is_plain(secret) or (path is not None and not secret):
         raise CommandError(f"{path or name} does not hold one plain line")
     return secret or None
 
 
-def _is_plain(text: str) -> bool:
+def is_plain(text: str) -> bool:
     return text.isprintable() and text.isascii()
 
 
-def _text(path: Path) -> str:
+def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
         why = exc.strerror if isinstance(exc, OSError) else "not a text"
         raise CommandError(f"cannot read {path}: {why}") from exc
-
-
-# -- `--set NAME=VALUE`: a threshold of `monitor/model/config.py`, by its name --------------------
-
-
-def threshold(about: str) -> Callable[[F], F]:
-    """The option; its values are in `changed`."""
-    return option("--set", "changed", multiple=True, metavar="NAME=VALUE", help=about)
-
-
-def thresholds(changed: Iterable[str]) -> dict[str, Any]:
-    """Values by name. The config checks whether the threshold exists, and its bounds.
-
-    Raises:
-        CommandError: not NAME=VALUE, or a value of another type.
-    """
-    chosen: dict[str, Any] = {}
-    for text in changed:
-        name, equals, value = (part.strip() for part in text.partition("="))
-        if not equals:
-            raise CommandError(f"--set is {text!r}, expected NAME=VALUE")
-        chosen[name] = _value(name, value)
-    return chosen
-
-
-def _value(name: str, text: str) -> Any:
-    default = getattr(KeeperConfig(), name, 0.0)
-    if isinstance(default, bool):
-        if text not in ("true", "false"):
-            raise CommandError(f"--set {name} is {text!r}, expected true or false")
-        return text == "true"
-    try:
-        return int(text) if isinstance(default, int) else float(text)
-    except ValueError as exc:
-        kind = "a whole number" if isinstance(default, int) else "a number"
-        raise CommandError(f"--set {name} is {text!r}, expected {kind}") from exc

@@ -1,4 +1,4 @@
-"""Actions by hand: `lightkeeper evict`, and `quarantine` of hosts and groups."""
+"""Actions by hand: `lightkeeper evict`, `pause`, `quarantine` of hosts and groups."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import quote
 import click
 from rich.text import Text
 
-from lightkeeper.monitor.commands.ask import Monitor, asking, changing, login, tell
+from lightkeeper.monitor.commands.ask import Monitor, asking, changing, login, show, tell
 from lightkeeper.monitor.commands.command import (
     DONE,
     FAILED,
@@ -21,16 +21,9 @@ from lightkeeper.monitor.commands.command import (
     gathered,
     option,
 )
-from lightkeeper.monitor.commands.printing import (
-    console,
-    moment,
-    print_json,
-    show_table,
-    text,
-    until,
-)
+from lightkeeper.monitor.commands.printing import console, print_json
 from lightkeeper.monitor.model.wording import counted
-from lightkeeper.monitor.show.wording import clean, no_such, plain
+from lightkeeper.monitor.show.wording import clean, no_such, pause_line, plain
 
 
 def _path(host: str | None, group: str | None) -> str:
@@ -99,21 +92,7 @@ def listed(*, monitor: Monitor, as_json: bool) -> None:
 
     every host, in or out, with what it did in the last 28 days: lightkeeper get hosts
     """
-    body = monitor.ask("/v1/quarantine")
-    if as_json:
-        print_json(body)
-        return
-    columns = ("host", "since", "until", "by", "why", "incident", "offences 28 d", "lemon")
-    rows = [_row(entry, entry["host"]) for entry in body["quarantine"]]
-    rows += [_row(entry, f"group {entry['group']}") for entry in body.get("groups", ())]
-    show_table(console(), "quarantine", columns, rows)
-
-
-def _row(entry: Mapping[str, Any], name: str) -> tuple[object, ...]:
-    why = entry["reason"] + (f" ({entry['note']})" if entry.get("note") else "")
-    lemon = entry["lemon"] is not None if "lemon" in entry else None
-    return (name, moment(entry["since_s"]), until(entry["until_s"]), entry["author"], why,
-            entry["incident_id"], entry.get("offences"), lemon)  # fmt: skip
+    show(monitor, "/v1/quarantine", as_json=as_json)
 
 
 @command()
@@ -127,23 +106,43 @@ def history(*, monitor: Monitor, path: str, as_json: bool) -> None:
       lightkeeper quarantine history node17
       lightkeeper quarantine history --group rg_3
     """
-    body = monitor.ask(path)
-    if as_json:
-        print_json(body)
-        return
-    out = console()
-    name = body.get("host") or f"group {body['group']}"
-    lemon = (body.get("record") or {}).get("lemon")
-    if lemon:
-        out.print(text(f"{name} is a lemon: {lemon}"))
-    rows = [
-        (moment(event["at_s"]), event["change"],
-         until(event["until_s"]) if event["change"] in ("added", "extended", "shortened") else "",
-         event["author"], event["reason"], event["incident_id"])
-        for event in body["history"]
-    ]  # fmt: skip
-    columns = ("when", "what", "until", "by", "why", "incident")
-    show_table(out, f"history of {name}", columns, rows)
+    show(monitor, path, as_json=as_json)
+
+
+# -- the pause switch ------------------------------------------------------------------------------
+
+
+@command()
+@option("--reason", required=True, help=_WHY)
+@option("--hours", type=float, help="for how long (default: until resumed)")
+@as_json
+@changing
+def pause(*, monitor: Monitor, reason: str, hours: float | None, as_json: bool) -> None:
+    """Evict nobody from now on.
+
+    examples:
+      lightkeeper pause --reason "switch firmware, rack 7" --hours 2 --token-file token
+      lightkeeper pause --reason "it evicts the wrong ones" --token-file token   until resumed
+
+    Until then a group is evicted only by hand; faults are still seen, recorded and reported. A
+    pause survives a restart of the monitor. Weekly times: [[maintenance]] in the policy file.
+    """
+    body = {"reason": reason, "hours": hours, "author": login()}
+    said = monitor.ask("/v1/pause", method="POST", body=body)
+    tell(said, pause_line(said["pause"]), "bold red", as_json=as_json)
+
+
+@command()
+@as_json
+@changing
+def resume(*, monitor: Monitor, as_json: bool) -> None:
+    """Evict again.
+
+    examples:
+      lightkeeper resume --token-file token
+    """
+    said = monitor.ask("/v1/pause", method="DELETE")
+    tell(said, "resumed: evictions are decided again", "green", as_json=as_json)
 
 
 # -- `lightkeeper evict GROUP`: evict a replica group now, and watch it go ------------------------

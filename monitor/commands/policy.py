@@ -1,69 +1,33 @@
-"""`lightkeeper policy`, `check policy`, `pause` and `resume`: what may be done, and when."""
+"""`lightkeeper policy` and `check policy`: what may be done, and when."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
-from rich.console import Console
 
+from lightkeeper.monitor.commands import ask
 from lightkeeper.monitor.commands.ask import Monitor, asking, changing, login, tell
 from lightkeeper.monitor.commands.command import (
     DONE,
     FILE,
     USAGE,
     CommandError,
+    F,
     as_json,
     command,
     option,
 )
-from lightkeeper.monitor.commands.printing import console, moment, print_json, show_table, text
+from lightkeeper.monitor.commands.printing import console, print_json, show_lines, width_of
 from lightkeeper.monitor.decide.rules import Effective, PolicyError
 from lightkeeper.monitor.decide.view_json import effective_to_json
+from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.rulebook import effective
-from lightkeeper.monitor.show.wording import pause_line
+from lightkeeper.monitor.show.status import screen
 from lightkeeper.worker_server.plain_text import escaped
-
-# -- the pause switch ------------------------------------------------------------------------------
-
-
-@command()
-@option("--reason", required=True, help="why, for those who come later")
-@option("--hours", type=float, help="for how long (default: until resumed)")
-@as_json
-@changing
-def pause(*, monitor: Monitor, reason: str, hours: float | None, as_json: bool) -> None:
-    """Evict nobody from now on.
-
-    examples:
-      lightkeeper pause --reason "switch firmware, rack 7" --hours 2 --token-file token
-      lightkeeper pause --reason "it evicts the wrong ones" --token-file token   until resumed
-
-    Until then a group is evicted only by hand; faults are still seen, recorded and reported. A
-    pause survives a restart of the monitor. Weekly times: [[maintenance]] in the policy file.
-    """
-    body = {"reason": reason, "hours": hours, "author": login()}
-    said = monitor.ask("/v1/pause", method="POST", body=body)
-    tell(said, pause_line(said["pause"]), "bold red", as_json=as_json)
-
-
-@command()
-@as_json
-@changing
-def resume(*, monitor: Monitor, as_json: bool) -> None:
-    """Evict again.
-
-    examples:
-      lightkeeper resume --token-file token
-    """
-    said = monitor.ask("/v1/pause", method="DELETE")
-    tell(said, "resumed: evictions are decided again", "green", as_json=as_json)
-
-
-# -- the policy ------------------------------------------------------------------------------------
 
 
 @command()
@@ -102,8 +66,14 @@ def show(*, monitor: Monitor, file: Path | None, as_json: bool) -> None:
       lightkeeper policy show                       of the running monitor
       lightkeeper policy show --file policy.toml    what it would come to, all options
     """
-    asked = monitor.ask("/v1/policy") if file is None else effective_to_json(_of_file(file), 0.0)
-    _show(asked, as_json=as_json)
+    if file is None:
+        ask.show(monitor, "/v1/policy", as_json=as_json)
+    elif as_json:
+        print_json(effective_to_json(_of_file(file), 0.0))
+    else:
+        out = console()
+        body = effective_to_json(_of_file(file), 0.0)
+        show_lines(out, screen("policy", body, width_of(out) or None))
 
 
 @command()
@@ -115,9 +85,8 @@ def reload(*, monitor: Monitor, as_json: bool) -> None:
     examples:
       lightkeeper policy reload --token-file token
     """
-    _show(
-        monitor.ask("/v1/policy/reload", method="POST", body={"author": login()}), as_json=as_json
-    )
+    body = {"author": login()}
+    ask.show(monitor, "/v1/policy/reload", as_json=as_json, method="POST", body=body)
 
 
 def refused(exc: PolicyError) -> CommandError:
@@ -134,49 +103,37 @@ def _of_file(path: Path) -> Effective:
         raise refused(exc) from exc
 
 
-_UNUSED: Final[Mapping[str, Any]] = {
-    "mode": "watch-only", "actions": {}, "guards": {}, "learned": {}, "maintenance": (),
-}  # fmt: skip
-"""Of a monitor that watches only."""
+# -- `--set NAME=VALUE`: a threshold of `monitor/model/config.py`, by its name --------------------
 
 
-def _show(body: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        print_json(body)
-    else:
-        _print(console(), {**body, **(_UNUSED if body.get("watch_only") else {})})
+def threshold(about: str) -> Callable[[F], F]:
+    """The option; its values are in `changed`."""
+    return option("--set", "changed", multiple=True, metavar="NAME=VALUE", help=about)
 
 
-def _print(out: Console, body: dict[str, Any]) -> None:
-    source = body["source"] or "no file: the defaults"
-    loaded = f", loaded {moment(body['loaded_s'])}" if body["loaded_s"] else ""
-    out.print(text(f"policy: {source}{loaded}; mode: {body['mode']}", style="bold"))
-    for problem in body.get("problems", []):
-        out.print(text(f"! not reloaded: {problem}", style="yellow"))
-    if body.get("pause"):
-        out.print(text(pause_line(body["pause"]), style="bold red"))
-    _tables(out, body)
-    same = sum(entry["from"] == "default" for entry in body["thresholds"].values())
-    out.print(text(f"{same} thresholds have their default (--format json shows them)", style="dim"))
-    for name, value in body["after_restart"].items():
-        out.print(text(f"! {name} = {value} from the next restart on", style="yellow"))
-    for name, entry in body.get("learned", {}).items():
-        out.print(text(f"{name}: " + ", ".join(f"{key} {value}" for key, value in entry.items())))
-    for window in body["maintenance"]:
-        days = f" on {', '.join(window['days'])}" if "days" in window else ""
-        out.print(text(f"maintenance: {window['name']}: {window['from']} to {window['to']}{days}"))
+def thresholds(changed: Iterable[str]) -> dict[str, Any]:
+    """Values by name. The config checks whether the threshold exists, and its bounds.
+
+    Raises:
+        CommandError: not NAME=VALUE, or a value of another type.
+    """
+    chosen: dict[str, Any] = {}
+    for text in changed:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not equals:
+            raise CommandError(f"--set is {text!r}, expected NAME=VALUE")
+        chosen[name] = _value(name, value)
+    return chosen
 
 
-def _tables(out: Console, body: dict[str, Any]) -> None:
-    severities = ("info", "warning", "critical")
-    actions = [(kind, *map(row.get, severities)) for kind, row in body["actions"].items()]
-    if actions:
-        show_table(out, "actions", ("kind", *severities), actions)
-    options = [
-        (name, entry["value"], entry["from"], entry["change"])
-        for part in ("guards", "thresholds")
-        for name, entry in body[part].items()
-        if part == "guards" or entry["from"] != "default"
-    ]
-    if options:
-        show_table(out, "options", ("name", "value", "said by", "changes by"), options)
+def _value(name: str, text: str) -> Any:
+    default = getattr(KeeperConfig(), name, 0.0)
+    if isinstance(default, bool):
+        if text not in ("true", "false"):
+            raise CommandError(f"--set {name} is {text!r}, expected true or false")
+        return text == "true"
+    try:
+        return int(text) if isinstance(default, int) else float(text)
+    except ValueError as exc:
+        kind = "a whole number" if isinstance(default, int) else "a number"
+        raise CommandError(f"--set {name} is {text!r}, expected {kind}") from exc

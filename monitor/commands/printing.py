@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from types import FrameType
 from typing import Any, Final
 
@@ -17,11 +18,10 @@ from rich.console import Console, ConsoleDimensions, Group
 from rich.live import Live
 from rich.segment import Segment, Segments
 from rich.style import Style
-from rich.table import Table
 from rich.text import Text
 
 from lightkeeper.monitor.commands.command import CommandError
-from lightkeeper.monitor.show.terminal import Column, lines_of, show
+from lightkeeper.monitor.show.terminal import Column, table
 from lightkeeper.monitor.show.wording import clean
 from lightkeeper.worker_server.plain_text import escaped
 
@@ -73,7 +73,7 @@ def painted(lines: Iterable[str]) -> Segments:
 
 def show_lines(console: Console, lines: Iterable[str]) -> None:
     if console.is_terminal:
-        console.print(painted(lines), end="")
+        console.print(painted(lines), end="", crop=False)  # the terminal folds what is longer
         return
     for line in lines:
         console.file.write(escaped(line) + "\n")
@@ -90,11 +90,6 @@ def moment(at_s: float | None) -> str:
         return "-"
     at = datetime.datetime.fromtimestamp(at_s, tz=datetime.UTC).astimezone()
     return at.strftime("%Y-%m-%d %H:%M:%S")
-
-
-def until(until_s: float | None) -> str:
-    """When a quarantine ends."""
-    return "released" if until_s is None else moment(until_s)
 
 
 def console() -> Console:
@@ -121,23 +116,9 @@ def show_checks(
 def show_table(
     out: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]
 ) -> None:
-    """With borders on a terminal, without in a pipe. States and healths are coloured."""
-    cells = [[_cell(value) for value in row] for row in rows]
-    if not out.is_terminal:
-        texts = [[cell.plain for cell in row] for row in cells]
-        show_lines(out, lines_of([Column(name) for name in columns], texts))
-        return
-    table = Table(title=text(title), title_justify="left", header_style="bold", expand=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in cells:
-        table.add_row(*row)
-    out.print(table)
-
-
-def _cell(value: object) -> Text:
-    said = show(value)
-    return value if isinstance(value, Text) else text(said, _STYLES.get(said, ""))
+    """Its title only on a terminal. States and healths are coloured."""
+    named = [Column(name, itemgetter(at)) for at, name in enumerate(columns)]
+    show_lines(out, [*([title, ""] if title and out.is_terminal else []), *table(named, rows)])
 
 
 def text(value: str, style: str = "") -> Text:

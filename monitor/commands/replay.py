@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import click
 from rich.console import Console
-from rich.text import Text
 
 from lightkeeper.monitor.commands.command import (
     DONE,
@@ -24,7 +23,7 @@ from lightkeeper.monitor.commands.command import (
     option,
 )
 from lightkeeper.monitor.commands.offline import Judging
-from lightkeeper.monitor.commands.options import threshold, thresholds
+from lightkeeper.monitor.commands.policy import threshold, thresholds
 from lightkeeper.monitor.commands.printing import console, moment, print_json, show_table, text
 from lightkeeper.monitor.decide.rules import Effective, Policy, PolicyError
 from lightkeeper.monitor.decide.rules import changes as rules_changed
@@ -33,21 +32,16 @@ from lightkeeper.monitor.journal.replay import (
     Account,
     Closed,
     Opened,
-    Pair,
     Replay,
     Replayed,
-    Side,
-    compared,
     events,
     find_journals,
-    pairs_to_json,
     parted_s,
     pipeline_of,
     read_head,
 )
 from lightkeeper.monitor.model.config import ConfigError, KeeperConfig
 from lightkeeper.monitor.model.incident import Incident, incident_to_json
-from lightkeeper.monitor.model.wording import suspects
 from lightkeeper.monitor.rulebook import read_policy
 
 # How a replay is reported: as text, stories first, or as JSON.
@@ -137,7 +131,10 @@ def report_to_json(journey: Journey) -> dict[str, Any]:
     if journey.what_if:
         body |= {
             "changes": {n: {"live": a, "what_if": b} for n, (a, b) in journey.changed().items()},
-            "compared": list(pairs_to_json(compared(journey.live, journey.now))),
+            "live": {
+                "incidents": [incident_to_json(incident) for incident in journey.live.all()],
+                "decisions": journey.live.decisions,
+            },
             "conjecture_from_s": parted_s(journey.live, journey.now),
             "conjecture": CONJECTURE,
         }
@@ -193,39 +190,15 @@ def _print_what_if(out: Console, journey: Journey) -> None:
         f"{name}={new} (was {old})" for name, (old, new) in journey.changed().items()
     )
     out.print(text(f"what if: {changes}", style="bold"))
-    pairs = compared(journey.live, journey.now)
-    if not pairs:
-        out.print(text("nobody was accused live, and nobody would have been", style="green"))
-        return
-    columns = ("live: fired", "evicted", "over", "what if: fired", "evicted", "over")
-    rows = [
-        (pair.kind, suspects(pair.culprits, pair.candidates), *_side(pair.live), *_side(pair.now),
-         _verdict(pair))
-        for pair in pairs
-    ]  # fmt: skip
-    show_table(out, "side by side", ("fault", "who", *columns, ""), rows)
+    for name, account in (("live", journey.live), ("what if", journey.now)):
+        evicted = ", ".join(f"{e['group']} {moment(e['at_s'])}" for e in account.evictions())
+        fired = len(account.lasting())
+        out.print(text(f"{name + ':':9}{fired} incidents, evicted: {evicted or 'nobody'}"))
     apart_s = parted_s(journey.live, journey.now)
     if apart_s is not None:
         apart = f"the evictions part at {moment(apart_s)}; what comes later is conjecture"
         out.print(text(f"{apart}: {CONJECTURE}", style="yellow"))
     out.print(text("what it would have said:", style="bold"))
-
-
-def _side(side: Side | None) -> tuple[str, str, str]:
-    if side is None:
-        return "-", "-", "-"
-    evicted = moment(side.evicted_s)
-    if side.asked > 1:
-        evicted += f" ({side.asked} times)"
-    if side.held is not None:
-        evicted = f"held: {side.held}"
-    return moment(side.fired_s), evicted, moment(side.resolved_s)
-
-
-def _verdict(pair: Pair) -> Text:
-    if pair.same:
-        return text("the same")
-    return text("conjecture" if pair.live is None and pair.conjecture else "differs", "yellow")
 
 
 # -- through the files ---------------------------------------------------------------------------
@@ -366,7 +339,7 @@ def replay(
       lightkeeper replay DIR --check                                  does it decide as it did live?
       lightkeeper replay DIR --set stall_floor_s=30                   who would have been accused?
       lightkeeper replay DIR --policy new.toml                        and with another policy?
-      lightkeeper replay DIR --set observe=true --format json | jq .compared
+      lightkeeper replay DIR --set observe=true --format json | jq .live.incidents
 
     exit status:
       0  replayed; with --check: as live      1  with --check: not as live

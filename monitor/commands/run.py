@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -27,19 +27,19 @@ from lightkeeper.monitor.commands.command import (
     option,
 )
 from lightkeeper.monitor.commands.options import (
+    is_plain,
     make_token,
-    read_group_tokens,
     read_secret,
-    threshold,
-    thresholds,
+    read_text,
     token_file,
     web_url,
 )
-from lightkeeper.monitor.commands.policy import refused
+from lightkeeper.monitor.commands.policy import refused, threshold, thresholds
 from lightkeeper.monitor.decide.rules import PolicyError
 from lightkeeper.monitor.journal.writer import Limits
 from lightkeeper.monitor.model.config import ConfigError
 from lightkeeper.monitor.model.escalation import Timeouts
+from lightkeeper.monitor.model.names import GroupName
 from lightkeeper.monitor.rulebook import Rulebook, effective
 from lightkeeper.monitor.service import (
     TOKENLESS,
@@ -71,6 +71,28 @@ def _default_store() -> str:
         return str(home.state_folder(os.environ) / "monitor.db")
     except RuntimeError as exc:
         raise CommandError("this user has no home: set XDG_STATE_HOME") from exc
+
+
+def read_group_tokens(group_tokens: Path | None) -> Mapping[GroupName, str]:
+    """Lines of `GROUP TOKEN`; several groups may share one. Empty: no file.
+
+    Raises:
+        CommandError: the file cannot be read, is open to others, or has a bad line.
+    """
+    tokens: dict[GroupName, str] = {}
+    path = group_tokens
+    if path is None:
+        return tokens
+    text = read_text(path)
+    if home.is_open(path.stat()):
+        raise CommandError(f"{path} holds secrets that others can read: chmod 600 {path}")
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split()
+        if words and (len(words) != 2 or words[0] in tokens or not is_plain(words[1])):
+            raise CommandError(f"{path}:{number} is not a new GROUP and its TOKEN")
+        if words:
+            tokens[GroupName(words[0])] = words[1]
+    return tokens
 
 
 def parse_budget(text: str) -> int:

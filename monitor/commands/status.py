@@ -6,11 +6,10 @@ import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import urlencode
 
 import click
 
-from lightkeeper.monitor.commands.ask import STATUS, Monitor, asking
+from lightkeeper.monitor.commands.ask import STATUS, Monitor, asking, show
 from lightkeeper.monitor.commands.command import (
     DONE,
     CommandError,
@@ -20,15 +19,7 @@ from lightkeeper.monitor.commands.command import (
     command,
     option,
 )
-from lightkeeper.monitor.commands.printing import (
-    console,
-    live,
-    moment,
-    print_json,
-    show_lines,
-    show_table,
-    width_of,
-)
+from lightkeeper.monitor.commands.printing import live
 from lightkeeper.monitor.show.terminal import GROUP_ORDERS, RANK_ORDERS
 
 # -- `lightkeeper get ranks`, `groups` and `hosts`: all, or those that pass the filters ------------
@@ -36,8 +27,9 @@ from lightkeeper.monitor.show.terminal import GROUP_ORDERS, RANK_ORDERS
 _group: Final = option("--group", multiple=True, metavar="NAME",
                        help="of this replica group; repeatable")  # fmt: skip
 _host: Final = option("--host", multiple=True, metavar="NAME", help="on this host; repeatable")
-_unhealthy: Final = option("--unhealthy", is_flag=True,
+_unhealthy: Final = option("--unhealthy", is_flag=True, flag_value=1, default=None,
                            help="neither healthy nor waiting for others")  # fmt: skip
+_wide: Final = option("--wide", is_flag=True, flag_value=1, default=None, help="more columns")
 _limit: Final = option("--limit", type=Within(1, 1e7, int), metavar="N", help="show at most N")
 
 
@@ -53,7 +45,7 @@ def _order(orders: Sequence[str], first: str) -> Callable[[F], F]:
 @_unhealthy
 @_order(RANK_ORDERS, "rank")
 @_limit
-@option("--wide", is_flag=True, help="more columns")
+@_wide
 @as_json
 @asking
 def ranks(*, monitor: Monitor, as_json: bool, **asked: Any) -> None:
@@ -134,33 +126,13 @@ def runs(*, monitor: Monitor, as_json: bool) -> None:
 
     exit status: 0 done, 1 no monitor answers, 2 wrong arguments
     """
-    body = monitor.ask("/v1/runs")
-    if as_json:
-        print_json(body)
-        return
-    rows = [
-        (run["id"], moment(run["began_s"]), run["job"], f"{run['lasted_s']:.0f} s", run["ranks"],
-         run["step"], run["incidents"])
-        for run in body["runs"]
-    ]  # fmt: skip
-    columns = ("run", "began", "job", "lasted", "ranks", "step", "incidents")
-    show_table(console(), "runs", columns, rows)
+    show(monitor, "/v1/runs", as_json=as_json)
 
 
 def _get(what: str, monitor: Monitor, as_json: bool, asked: Mapping[str, Any]) -> None:
-    out = console()
-    if as_json:
-        print_json(monitor.ask(_path(what, asked)))
-        return
-    body = monitor.ask(_path(what, asked, width=width_of(out)))
-    show_lines(out, body["text"])
-    if body["more"]:  # not on stdout: its lines are rows
+    body = show(monitor, f"/v1/{what}", as_json=as_json, **asked)
+    if body["more"] and not as_json:  # not on stdout: its lines are rows
         sys.stderr.write(f"and {body['more']:,} more\n")
-
-
-def _path(what: str, asked: Mapping[str, Any], **screen: int) -> str:
-    given = {name: int(value) if value is True else value for name, value in asked.items() if value}
-    return f"/v1/{what}?{urlencode({**given, **screen}, doseq=True)}"
 
 
 # -- `status` and `top` ---------------------------------------------------------------------------
@@ -186,13 +158,7 @@ def status(*, monitor: Monitor, check: bool, as_json: bool) -> int:
     exit status: 0 done, 1 no monitor answers, 2 wrong arguments, 3 with --check: it does not train,
     or what the monitor says is not to be trusted
     """
-    out = console()
-    if as_json:
-        said = monitor.ask(STATUS)
-        print_json(said)
-    else:
-        said = monitor.ask(f"{STATUS}?width={width_of(out)}")
-        show_lines(out, said["text"])
+    said = show(monitor, STATUS, as_json=as_json)
     well = said["training"]["is"] in ("yes", "disturbed") and said["monitor"]["is"] == "trusted"
     return NOT_WELL if check and not well else DONE
 
@@ -202,7 +168,7 @@ def status(*, monitor: Monitor, check: bool, as_json: bool) -> int:
 @_group
 @_host
 @_unhealthy
-@option("--wide", is_flag=True, help="more columns")
+@_wide
 @option("--every", type=Within(0.2, 3600), default=2.0, metavar="SECONDS",
         help="pause between two looks")  # fmt: skip
 @asking
@@ -232,5 +198,5 @@ def look_at(monitor: Monitor, asked: Mapping[str, Any], width: int, height: int)
     Raises:
         CommandError: no monitor answers.
     """
-    lines: list[str] = monitor.ask(_path("top", asked, width=width, height=height))["text"]
+    lines: list[str] = monitor.ask("/v1/top", **asked, width=width, height=height)["text"]
     return lines

@@ -45,6 +45,7 @@ from lightkeeper.monitor.detect.intake import push
 from lightkeeper.monitor.detect.links import Links
 from lightkeeper.monitor.detect.machine import join_machines
 from lightkeeper.monitor.detect.patience import giving_up
+from lightkeeper.monitor.detect.progress import of_last_run
 from lightkeeper.monitor.detect.self_health import Health, SelfHealth, scaled
 from lightkeeper.monitor.detect.track import FINISHED_PHASE, UNDECLARED, RankTrack
 from lightkeeper.monitor.detect.waits import build
@@ -626,7 +627,9 @@ class Pipeline:
         self._history.config = scaled(self._config, self._health.scale)
         begins = snapshot.run is not None and snapshot.run.id != self._history.run
         if begins and self._history.run:
+            progress = of_last_run(self._history)
             self._history = History.of(self._history.config)
+            self._history.progress = progress
         if snapshot.run is not None:
             self._history.run = snapshot.run.id
         push(self._history, snapshot)

@@ -48,6 +48,9 @@ GONE_UNCONFIRMED_S: Final = 30.0
 """An eviction whose processes are gone for this long no longer blocks others, even without a new
 quorum to confirm it: another faulty group may keep one from forming."""
 
+_LASTING: Final = (Kind.ABSENT, Kind.PROGRESS_LOST)
+"""What stays true until it is made good, or a person closes it."""
+
 
 def why_over(history: History, incident: Incident, config: KeeperConfig) -> str | None:
     """Why a fault that is not seen now is over; None while that is not known."""
@@ -55,6 +58,8 @@ def why_over(history: History, incident: Incident, config: KeeperConfig) -> str 
         tracks = [t for group in incident.groups for t in history.groups().get(group, ())]
         trains = any(t.first_seen_s > incident.verdict.since_s and t.commits for t in tracks)
         return "it trains again" if trains else None
+    if incident.kind is Kind.PROGRESS_LOST:
+        return None if history.progress.fell_to is not None else "it has passed that step again"
     quorums = incident.kind in (Kind.REPLICA_LAG, Kind.LIGHTHOUSE_AWAY, Kind.UNSEEN)
     return (_settled if quorums else _passed)(history, incident, config)
 
@@ -894,21 +899,21 @@ class Tracker:
         )
 
     def close(self, incident_id: IncidentId, author: str, reason: str) -> bool:
-        """A person closes an open incident of a missing group, from the next tick on; False: there
-        is none.
+        """A person closes an open incident of a missing group or of lost progress, from the next
+        tick on; False: there is none.
         """
         tracked = self._tracked.get(incident_id)
-        if tracked is None or not tracked.open or tracked.incident.kind is not Kind.ABSENT:
+        if tracked is None or not tracked.open or tracked.incident.kind not in _LASTING:
             return False
         self._closing[incident_id] = f"closed by {author}: {reason}"
         return True
 
     def _closed(self, verdict: Verdict) -> bool:
-        """Whether a person has closed the absence that this verdict is about."""
-        return verdict.kind is Kind.ABSENT and any(
+        """Whether a person has closed what this verdict is about."""
+        return verdict.kind in _LASTING and any(
             incident.groups == verdict.groups and (incident.ended_s or 0.0) > verdict.since_s
             for incident in self.all()
-            if incident.kind is Kind.ABSENT and not incident.open
+            if incident.kind is verdict.kind and not incident.open
         )
 
     def take_evictions(self, history: History, evictions: Sequence[Eviction]) -> None:

@@ -41,6 +41,7 @@ from lightkeeper.monitor.model.names import Host, RankName, split_rank_name
 from lightkeeper.monitor.model.observation import Observation, Unreachable, lighthouse_to_json
 from lightkeeper.monitor.model.plain import to_plain
 from lightkeeper.monitor.model.quarantine import HostRecord
+from lightkeeper.monitor.model.wording import who
 from lightkeeper.worker_server.wire import Testimony
 
 if TYPE_CHECKING:
@@ -150,6 +151,10 @@ def host_to_json(
 # One incident: its story, decisions, evictions, account and evidence.
 
 
+_WHO: Final = 12
+"""Most suspects named in a row."""
+
+
 def report_to_json(report: IncidentReport) -> dict[str, Any]:
     """One incident for programs: its story, the decisions, and the eviction."""
     incident, bundle = report.incident, report.bundle
@@ -157,6 +162,7 @@ def report_to_json(report: IncidentReport) -> dict[str, Any]:
     del plain["incarnations"]  # who knows one could ask as that process
     return {
         **plain,
+        "who": who(incident, _WHO),
         "says": report.face.says,
         "next": report.face.next,
         "for_s": report.for_s,

@@ -39,6 +39,7 @@ from lightkeeper.monitor.detect.mismatch import (
     torn_records,
 )
 from lightkeeper.monitor.detect.network import parted, slow_link
+from lightkeeper.monitor.detect.progress import progress_lost
 from lightkeeper.monitor.detect.straggler import slow_pause, slow_transfer, straggler
 from lightkeeper.monitor.model.names import GroupName, RankName
 from lightkeeper.monitor.model.verdict import BY_ELIMINATION, Kind, Verdict
@@ -78,6 +79,7 @@ DETECTORS: Final = (
     Detector("apart", Kind.REPLICA_LAG, lambda history, _: apart(history)),
     Detector("unseen", Kind.UNSEEN, unseen),
     Detector("absent", Kind.ABSENT, lambda history, _: absent(history)),
+    Detector("progress_lost", Kind.PROGRESS_LOST, lambda history, _: progress_lost(history)),
     Detector("standstill", Kind.DEADLOCK, standstill),
     Detector("lighthouse_away", Kind.LIGHTHOUSE_AWAY, lighthouse_away),
 )

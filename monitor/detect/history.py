@@ -19,6 +19,7 @@ from lightkeeper.monitor.detect.arrivals import ArrivalBook
 from lightkeeper.monitor.detect.learned_pauses import Gap, Habits
 from lightkeeper.monitor.detect.links import Links
 from lightkeeper.monitor.detect.pace import PaceMeter
+from lightkeeper.monitor.detect.progress import Progress
 from lightkeeper.monitor.detect.quorum_participation import Attendance
 from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.detect.weights import LossBook, PrintBook
@@ -158,6 +159,7 @@ class History:
     """What schedulers and others say of hosts, in the latest tick."""
     notices: dict[RankName, float] = field(default_factory=dict)
     """Ranks that say of their own host that it is leaving -> when that first mattered."""
+    progress: Progress = field(default_factory=Progress)
     unseen_s: dict[ReplicaId, float] = field(default_factory=dict)
     """Replica ids that beat but no rank reports -> first seen so."""
     inside: frozenset[RankName] = frozenset()

@@ -16,6 +16,7 @@ from lightkeeper.monitor.detect.history import COLLECTIVES_A_STEP, History, Unpr
 from lightkeeper.monitor.detect.learned_pauses import Gap, pauses_of
 from lightkeeper.monitor.detect.links import links_of
 from lightkeeper.monitor.detect.pace import Sample
+from lightkeeper.monitor.detect.progress import Progress, advance
 from lightkeeper.monitor.detect.quorum_participation import Turn
 from lightkeeper.monitor.detect.track import (
     FINISHED_PHASE,
@@ -64,6 +65,9 @@ def push(history: History, snapshot: Snapshot) -> None:
     if history.prints.lives or any(t.step is not None and t.step.prints for t in tracks):
         history.prints.push(history.now_s, tracks)
     history.losses.push(tracks)
+    if history.progress.step < 0 and snapshot.run is not None and snapshot.run.step is not None:
+        history.progress = Progress(snapshot.run.step, snapshot.run.seen_s)  # by the store
+    history.progress = advance(history)
 
 
 def _push_rank(history: History, observation: Observation) -> None:
@@ -88,6 +92,8 @@ def _push_rank(history: History, observation: Observation) -> None:
     track.silent_since_s = None
     before, before_s = track.report, track.report_s
     track.take(report, now_s)
+    if before is not None and before.step is not None and report.step is not None:
+        history.progress = history.progress.within(before.step.step, report.step.step)
     if before is not None and before_s is not None:
         learn(history, track, before, now_s - before_s)
     elif track.phased and track.commits >= history.config.warm_up_commits:

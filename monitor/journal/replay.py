@@ -33,7 +33,6 @@ from lightkeeper.monitor.journal.writer import files
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.incident import Incident, oldest_first
 from lightkeeper.monitor.model.names import IncidentId
-from lightkeeper.monitor.model.plain import to_plain
 from lightkeeper.worker_server.home import open_file
 
 # -- replay ------------------------------------------------------------------------------------
@@ -330,73 +329,6 @@ class Account:
         return [decision for decision in self.decisions if decision["action"] == "evict"]
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One incident in one account."""
-
-    id: str
-    fired_s: float | None
-    evicted_s: float | None
-    """When its eviction was first decided."""
-    asked: int
-    """How many times it was decided."""
-    held: str | None
-    """The last guard that held its eviction back; None if one was decided."""
-    resolved_s: float | None
-    resolution: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """The same fault in both accounts, or a fault in only one."""
-
-    kind: str
-    culprits: tuple[str, ...]
-    candidates: tuple[str, ...]
-    live: Side | None
-    now: Side | None
-    conjecture: bool = False
-    """Whether only the second account has the fault, after the evictions differed: from then on,
-    snapshots show the effects of the live evictions, not of the replayed ones."""
-
-    @property
-    def same(self) -> bool:
-        """Whether it was accused and evicted at the same times."""
-        live, now = self.live, self.now
-        return (
-            live is not None
-            and now is not None
-            and (live.fired_s, live.evicted_s) == (now.fired_s, now.evicted_s)
-        )
-
-
-def compared(live: Account, now: Account) -> list[Pair]:
-    """Faults of both accounts side by side, in order of time.
-
-    The same fault has the same kind, shares a suspect and overlaps in time. If several do, the one
-    that began nearest in time counts.
-    """
-    unmatched = {incident.id: incident for incident in now.lasting()}
-    apart_s = parted_s(live, now)
-    pairs: list[tuple[float, Pair]] = []
-    for incident in live.lasting():
-        other = _nearest(incident, list(unmatched.values()))
-        if other is not None:
-            del unmatched[other.id]
-        replayed = None if other is None else _side(other, now)
-        pairs.append((_began_s(incident), Pair(*_fault(incident), _side(incident, live), replayed)))
-    for incident in unmatched.values():
-        after = apart_s is not None and incident.milestones.first_seen_s >= apart_s
-        pair = Pair(*_fault(incident), None, _side(incident, now), after)
-        pairs.append((_began_s(incident), pair))
-    return [pair for _, pair in sorted(pairs, key=lambda item: item[0])]
-
-
-def _fault(incident: Incident) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """Kind, culprits and candidates."""
-    return str(incident.kind), incident.culprits, incident.candidates
-
-
 def parted_s(live: Account, now: Account) -> float | None:
     """When the evictions first differ; later snapshots show the effects of the live ones."""
     now_evicts = [(decision["at_s"], decision["group"]) for decision in now.evictions()]
@@ -404,43 +336,5 @@ def parted_s(live: Account, now: Account) -> float | None:
     return min((at_s for at_s, _ in set(now_evicts) ^ set(live_evicts)), default=None)
 
 
-def _nearest(incident: Incident, others: Sequence[Incident]) -> Incident | None:
-    suspects = {*incident.suspects}
-    near = [
-        other
-        for other in others
-        if other.kind is incident.kind
-        and (suspects.intersection(other.suspects) or not suspects.union(other.suspects))
-        and _began_s(other) <= _ended_s(incident)
-        and _began_s(incident) <= _ended_s(other)
-    ]
-    return min(near, key=lambda other: abs(_began_s(other) - _began_s(incident)), default=None)
-
-
-def _began_s(incident: Incident) -> float:
-    return min(incident.verdict.since_s, incident.milestones.first_seen_s)
-
-
 def _ended_s(incident: Incident) -> float:
     return inf if incident.ended_s is None else incident.ended_s
-
-
-def _side(incident: Incident, account: Account) -> Side:
-    decisions = account.of(incident.id)
-    evicts_s = [decision["at_s"] for decision in decisions if decision["action"] == "evict"]
-    guards = [decision["guard"] for decision in decisions if "guard" in decision]
-    return Side(
-        id=incident.id,
-        fired_s=incident.milestones.firing_s,
-        evicted_s=evicts_s[0] if evicts_s else None,
-        asked=len(evicts_s),
-        held=None if evicts_s or not guards else str(guards[-1]),
-        resolved_s=incident.ended_s,
-        resolution=incident.resolution,
-    )
-
-
-def pairs_to_json(pairs: Sequence[Pair]) -> Iterator[dict[str, Any]]:
-    for pair in pairs:
-        plain = to_plain(pair)
-        yield {**plain, "what_if": plain.pop("now"), "same": pair.same}

@@ -36,6 +36,7 @@ class Kind(StrEnum):
     STATE_CORRUPT = "state_corrupt"  # X: NaN or Inf, unequal replicas, a loss that jumps
     UNSEEN = "unseen"  # takes part, and no WorkerServer reports it; accuses no rank
     ABSENT = "absent"  # trained, is gone and not back; accuses no rank
+    PROGRESS_LOST = "progress_lost"  # continues from an earlier step; accuses no rank
     BY_HAND = "by_hand"  # no fault: a person evicted; no detector or policy covers it
 
 
@@ -96,6 +97,10 @@ MEANINGS: Final[Mapping[Kind, Meaning]] = {
     ),
     Kind.ABSENT: Meaning(
         "trained, is gone, and has not come back", stops=False, title="a group that is missing"
+    ),
+    Kind.PROGRESS_LOST: Meaning(
+        "the job continues from an earlier step than it had committed", stops=False,
+        title="lost progress",
     ),
     Kind.BY_HAND: Meaning("a person evicted", stops=False, title="evicted by hand"),
 }  # fmt: skip

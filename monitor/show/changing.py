@@ -28,7 +28,7 @@ from lightkeeper.monitor.show.answers import (
     json_body,
     text_of,
 )
-from lightkeeper.monitor.show.reading import policy_body
+from lightkeeper.monitor.show.reading import policy
 from lightkeeper.worker_server.http_server import names_us
 from lightkeeper.worker_server.wire import Identity, WireError, parse_registration
 
@@ -239,7 +239,7 @@ def reload() -> Response:
     except PolicyError as exc:
         body = {"error": "nothing has changed: " + "; ".join(exc.problems)}
         return answer({**body, "problems": list(exc.problems)}, 400)
-    return answer(policy_body())
+    return policy()
 
 
 @changing.post("/v1/pause")

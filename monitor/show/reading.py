@@ -43,15 +43,18 @@ from lightkeeper.monitor.show.answers import (
     the_view,
 )
 from lightkeeper.monitor.show.runs_page import runs_to_json
-from lightkeeper.monitor.show.status import rows_to_json, status_to_json
+from lightkeeper.monitor.show.status import (
+    rows_to_json,
+    screen,
+    status_to_json,
+    top_screen,
+)
 from lightkeeper.monitor.show.terminal import (
     GROUP_ORDERS,
     RANK_ORDERS,
     Row,
     RowsAsked,
     badness,
-    status_screen,
-    top_screen,
 )
 from lightkeeper.monitor.show.wording import natural, no_such
 from lightkeeper.worker_server.http_server import metrics_page
@@ -132,7 +135,8 @@ def top() -> Response:
 
 @reading.get("/v1/runs")
 def runs() -> Response:
-    return _rendered("runs", lambda view: {"schema": SCHEMA, "runs": list(runs_to_json(view))})
+    body = {"schema": SCHEMA, "runs": list(runs_to_json(the_view()))}
+    return _texted("runs", body)
 
 
 @reading.get("/v1/incidents")
@@ -148,8 +152,8 @@ def incidents() -> Response:
             "totals": to_plain(view.totals(incidents)),
         }
 
-    if any(request.args.get(word) for word in WORDS):
-        return answer(body(the_view()))
+    if any(request.args.get(word) for word in (*WORDS, "width")):
+        return _texted("incidents", body(the_view()))
     return _rendered(f"incidents {limit}", body)
 
 
@@ -162,11 +166,19 @@ on a terminal: lightkeeper status --monitor {url}; in a browser: {url}
 
 @reading.get("/v1/status")
 def status() -> Response:
-    """What `lightkeeper status` prints; with `width` as lines of text, too."""
-    body, width = _status(), _number("width", least=0)
-    if width is not None:
-        body["text"] = _screen(body, width or None)
-    return answer(body)
+    """What `lightkeeper status` prints."""
+    return _texted("status", _status())
+
+
+def _texted(name: str, body: Mapping[str, Any]) -> Response:
+    """With `width` also as lines of text of at most so many cells (0: of any length)."""
+    width = _number("width", least=0)
+    more = {} if width is None else {"text": _screen(name, body, width or None)}
+    return answer({**body, **more})
+
+
+def _screen(name: str, body: Row, width: int | None = None) -> list[str]:
+    return screen(name, body, width, base=request.host_url.rstrip("/"))
 
 
 def _status() -> dict[str, Any]:
@@ -175,13 +187,9 @@ def _status() -> dict[str, Any]:
     return status_to_json(view, age_s, _not_ready(view, age_s))
 
 
-def _screen(body: Row, width: int | None = None) -> list[str]:
-    return status_screen(body, width, request.host_url.rstrip("/"))
-
-
 def status_text() -> Response:
     """The same for clients without HTML, such as curl."""
-    lines = [*_screen(_status()), _INDEX.format(url=request.host_url.rstrip("/"))]
+    lines = [*_screen("status", _status()), _INDEX.format(url=request.host_url.rstrip("/"))]
     return Response("\n".join(lines), content_type=_PLAIN)
 
 
@@ -204,10 +212,10 @@ def quarantine() -> Response:
     listed = app_context().quarantine
     body = {
         "schema": SCHEMA,
-        "quarantine": [_entry(entry) for entry in listed.active()],
-        "groups": [_entry(entry) for entry in listed.groups()],
+        "quarantine": list(map(_entry, listed.active())),
+        "groups": list(map(_entry, listed.groups())),
     }
-    return answer(body)
+    return _texted("quarantine", body)
 
 
 @reading.get("/v1/quarantine/<name>", defaults={"scope": Scope.HOST})
@@ -225,7 +233,7 @@ def quarantined(name: str, scope: Scope) -> Response:
     if scope is Scope.HOST:
         record = listed.records().get(host, HostRecord(host))
         body["record"] = host_to_json(record, entry, _ranks_by_host().get(host, ()))
-    return answer(body)
+    return _texted("history", body)
 
 
 @reading.get("/v1/hosts")
@@ -265,15 +273,11 @@ def _ranks_by_host() -> dict[Host, list[RankName]]:
 
 @reading.get("/v1/policy")
 def policy() -> Response:
-    return answer(policy_body())
-
-
-def policy_body() -> dict[str, Any]:
     """The policy in force, where it comes from, and what was learned."""
     context, view = app_context(), app_context().view()
     pause, effective = context.pause.current(), context.rules.current
     learned = {} if view is None else learned_to_json(effective.config, view.result.learned)
-    return {
+    body = {
         "schema": SCHEMA,
         "watch_only": view is not None and view.alone,
         **effective_to_json(effective, context.clock.now_s()),
@@ -281,6 +285,7 @@ def policy_body() -> dict[str, Any]:
         "pause": None if pause is None else to_plain(pause),
         "learned": learned,
     }
+    return _texted("policy", body)
 
 
 @reading.get("/v1/sd")

@@ -9,9 +9,11 @@ from __future__ import annotations
 import heapq
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Final
+
+from markupsafe import Markup
 
 from lightkeeper.monitor.decide.accounts import choose
 from lightkeeper.monitor.decide.headline import Headline, JobState, headline_of
@@ -21,8 +23,25 @@ from lightkeeper.monitor.model.incident import State
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView
 from lightkeeper.monitor.model.verdict import Kind
 from lightkeeper.monitor.model.wording import counted, who
-from lightkeeper.monitor.show.terminal import Row, RowsAsked, age, badness, columns_of, table
-from lightkeeper.monitor.show.wording import clean, listed, natural, pause_line, utc
+from lightkeeper.monitor.show.templating import filled, render_text
+from lightkeeper.monitor.show.terminal import (
+    Row,
+    RowsAsked,
+    age,
+    badness,
+    columns_of,
+    cut,
+    table,
+)
+from lightkeeper.monitor.show.wording import (
+    LONGEST,
+    clean,
+    listed,
+    natural,
+    pause_line,
+    plain,
+    utc,
+)
 
 _SHOWN: Final = 3
 """Names and incidents in a sentence."""
@@ -279,3 +298,44 @@ def rows_to_json(
         columns = columns_of(what, wide=asked.wide, watch_only=watch_only)
         body["text"] = table(columns, shown, width or None)
     return {**body, "more": len(chosen) - len(shown)}
+
+
+# Answers as lines of text.
+
+_LABEL: Final = 14
+"""Width of the names at the left of `status`."""
+
+
+def screen(name: str, body: Row, width: int | None, **more: Any) -> list[str]:
+    """What templates/NAME.txt makes of an answer. Texts are wrapped, and tables cut, to `width`
+    cells; links never: people copy them.
+    """
+
+    def rows(what: str, some: Iterable[Any], *, wide: bool = False) -> Markup:
+        columns = columns_of(what, wide=wide, watch_only=body.get("watch_only", False))
+        return Markup("\n".join(table(columns, some, width)))  # noqa: S704 - no HTML
+
+    def line(label: str, word: str, text: str) -> Markup:
+        said = f"{plain(label):<{_LABEL}}{word}  {clean(text)}".rstrip()
+        return Markup(cut(said, width))  # noqa: S704 - no HTML
+
+    def wrapped(text: str) -> Markup:
+        most = LONGEST if width is None else max(20 + _LABEL, width)
+        return filled(" " * _LABEL, text, most)
+
+    given = {"body": body, "table": rows, "line": line, "wrapped": wrapped, **more}
+    return render_text(f"{name}.txt", **given).splitlines()
+
+
+def top_screen(
+    status: Row, rows: Iterable[Row], asked: RowsAsked, width: int, height: int
+) -> list[str]:
+    """At most `height` lines of at most `width` cells; `rows`: of all ranks."""
+    ranks = asked.among(rows)
+    shown = ranks[: max(1, height - _AROUND)]
+    lines = screen("top", status, width, asked=asked, ranks=ranks, shown=shown)
+    return [cut(line, width) for line in lines[:height]]
+
+
+_AROUND: Final = 7
+"""Lines around the ranks of `top`."""

@@ -91,14 +91,14 @@ def environment() -> Environment:
     )  # fmt: skip
     filters: tuple[Callable[..., object], ...] = (
         wording.sentence, wording.plain, wording.span, wording.ago, wording.utc, wording.whole,
-        wording.figure, wording.tenths, lines, after, offset,
+        wording.time_of_day, wording.figure, wording.tenths, lines, after, offset,
         wording.hundredths, wording.since, wording.quoted, wording.doing, wording.loss,
     )  # fmt: skip
     env.filters.update({function.__name__: function for function in filters})
     env.globals.update(
         attributes=attributes, counted=counted, path_of=wording.path_of, clean=clean,
-        NONE=wording.NONE, SICK=SICK, NEWLINE=Markup("\n"), is_short=is_short, looks=LOOKS,
-        tones=_TONES, glyphs=_GLYPHS, severities=_SEVERITIES,
+        pause_line=wording.pause_line, NONE=wording.NONE, SICK=SICK, NEWLINE=Markup("\n"),
+        is_short=is_short, looks=LOOKS, tones=_TONES, glyphs=_GLYPHS, severities=_SEVERITIES,
     )  # fmt: skip
     env.globals["ui"] = env.get_template("ui.html").module
     return env
@@ -115,7 +115,13 @@ def render(name: str, /, **values: Any) -> str:
 
 def render_text(name: str, /, **values: Any) -> str:
     """Plain text, every value of it one line."""
-    return environment().overlay(autoescape=False).get_template(name).render(values)
+    return _texts().get_template(name).render(values)
+
+
+@cache
+def _texts() -> Environment:
+    """One, since it keeps what it has compiled."""
+    return environment().overlay(autoescape=False)
 
 
 def filled(start: str, text: object, width: int = 100) -> Markup:

@@ -1,17 +1,16 @@
-"""Rows of ranks, groups and hosts: which, in what order, as lines of text; and the screens of
-`status` and `top`. Pure.
+"""Rows as lines of text: which, in what order, in which columns. Pure.
 
 Rows become lines: aligned, cut to a width, without boxes. Without a width nothing is cut. Fields
 are at least two spaces apart and none is empty or has two spaces in a row, so that `awk -F '  +'`
-reads any of our tables. A row is what the API says of one; `lines_of` makes its texts safe.
+reads any of our tables. A row is what the API says of one; `table` makes its texts safe.
 """
 
 from __future__ import annotations
 
-import textwrap
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Final
 
 from lightkeeper.monitor.show.wording import (
@@ -20,7 +19,6 @@ from lightkeeper.monitor.show.wording import (
     clean,
     figure,
     natural,
-    time_of_day,
     utc,
 )
 
@@ -43,6 +41,10 @@ class Column:
     least: int = 0
     """Least width, so that changing values do not move other columns."""
 
+    def cell(self, row: Any) -> str:
+        value = self.of(row) if callable(self.of) else row[self.of or self.name]
+        return " ".join(clean(show(value), CELL).split()) or "-"
+
 
 def width_of(text: str) -> int:
     """In terminal cells: East Asian wide characters take two."""
@@ -64,26 +66,10 @@ def cut(text: str, width: int | None) -> str:
     return shown + "…" if width > 0 else ""
 
 
-def table(columns: Sequence[Column], rows: Iterable[Row], width: int | None = None) -> list[str]:
-    """A line of headings, one a row. All fields but the last are single words."""
-    last = columns[-1]
-    texts = [
-        [
-            show(value) if column is last else "_".join(show(value).split())
-            for column in columns
-            for value in (column.of(row) if callable(column.of) else row[column.of or column.name],)
-        ]
-        for row in rows
-    ]
-    return lines_of(columns, texts, width)
-
-
-def lines_of(
-    columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int | None = None
-) -> list[str]:
+def table(columns: Sequence[Column], rows: Iterable[Any], width: int | None = None) -> list[str]:
     """A heading and a line a row; to fit `width`, spare columns go, then the last is cut."""
     cells = [[column.name for column in columns]]
-    cells += [[" ".join(clean(text, CELL).split()) or "-" for text in row] for row in rows]
+    cells += [[column.cell(row) for column in columns] for row in rows]
     widths = [
         max(column.least, *(width_of(row[at]) for row in cells))
         for at, column in enumerate(columns)
@@ -257,92 +243,91 @@ _HOST_COLUMNS: Final = (
 _KEEPERS: Final = ("quorum", "heartbeat", "evictions", "of")
 
 
-def _until(host: Row) -> str:
-    return "released" if host["until_s"] is None else utc(host["until_s"])
+def _until(row: Row) -> str:
+    return "released" if row["until_s"] is None else utc(row["until_s"])
+
+
+def _at(key: str) -> Callable[[Row], str | None]:
+    return lambda row: None if row[key] is None else utc(row[key])
+
+
+def _why(entry: Row) -> str:
+    return f"{entry['reason']} ({entry['note']})" if entry.get("note") else str(entry["reason"])
+
+
+_INCIDENT_COLUMNS: Final = (
+    Column("id"),
+    Column("since", lambda row: utc(row["milestones"]["first_seen_s"]), spare=3),
+    Column("kind"),
+    Column("state"),
+    Column("severity", spare=4),
+    Column("who"),
+    Column("outcome", lambda row: row["account"]["outcome"], spare=1),
+    Column("lost", lambda row: amount(row["account"]["lost"]), right=True, spare=2),
+    Column("what", "says"),
+)
+_RUN_COLUMNS: Final = (
+    Column("run", "id"),
+    Column("began", _at("began_s")),
+    Column("job"),
+    Column("lasted", lambda run: age(run["lasted_s"]), right=True),
+    Column("ranks", right=True),
+    Column("step", right=True),
+    Column("incidents", right=True),
+)
+_QUARANTINE_COLUMNS: Final = (
+    Column("host", lambda row: row.get("host") or f"group {row['group']}"),
+    Column("since", _at("since_s"), spare=3),
+    Column("until", _until),
+    Column("by", "author", spare=2),
+    Column("incident", "incident_id", spare=4),
+    Column("offences 28 d", lambda row: row.get("offences"), right=True, spare=5),
+    Column("lemon", lambda row: row["lemon"] is not None if "lemon" in row else None, spare=1),
+    Column("why", _why),
+)
+_TIMED: Final = ("added", "extended", "shortened")
+_HISTORY_COLUMNS: Final = (
+    Column("when", _at("at_s")),
+    Column("what", "change"),
+    Column("until", lambda row: _until(row) if row["change"] in _TIMED else None, spare=2),
+    Column("by", "author"),
+    Column("incident", "incident_id", spare=1),
+    Column("why", "reason"),
+)
+_ACTION_COLUMNS: Final = (
+    Column("kind", itemgetter(0)),
+    Column("info", lambda row: row[1]["info"], spare=1),
+    Column("warning", lambda row: row[1]["warning"]),
+    Column("critical", lambda row: row[1]["critical"]),
+)
+_OPTION_COLUMNS: Final = (
+    Column("name", itemgetter(0)),
+    Column("value", lambda row: row[1]["value"]),
+    Column("said by", lambda row: row[1]["from"]),
+    Column("changes by", lambda row: row[1]["change"]),
+)
+
+
+def amount(rank_seconds: float | None) -> str:
+    """What was lost, where that is known."""
+    return "cannot tell" if rank_seconds is None else f"{rank_seconds:.0f}"
 
 
 def columns_of(what: str, *, wide: bool = False, watch_only: bool = False) -> list[Column]:
     """Those that say something: a monitor without a Lighthouse knows no quorum, evicts nobody.
 
     Args:
-        what: `ranks`, `groups` or `hosts`.
         wide: more columns, of ranks.
     """
-    columns = {
+    columns: Sequence[Column] = {
         "ranks": (*_RANK_COLUMNS, *(_WIDE_COLUMNS if wide else ()), _TROUBLE),
         "groups": _GROUP_COLUMNS,
         "hosts": _HOST_COLUMNS,
+        "incidents": _INCIDENT_COLUMNS,
+        "runs": _RUN_COLUMNS,
+        "quarantine": _QUARANTINE_COLUMNS,
+        "history": _HISTORY_COLUMNS,
+        "actions": _ACTION_COLUMNS,
+        "options": _OPTION_COLUMNS,
     }[what]
     return [column for column in columns if not (watch_only and column.name in _KEEPERS)]
-
-
-# -- the screens of `status` and `top`, from what `GET /v1/status` says ----------------------------
-
-_ANSWERS: Final = ("training", "held_back_by", "keeper", "monitor")
-_LABEL: Final = 14
-"""Width of the names at the left."""
-_INCIDENTS: Final = 3
-"""Incidents whose evidence is shown."""
-
-
-def status_screen(status: Row, width: int | None, base: str) -> list[str]:
-    """`base`: URL of the monitor, for links."""
-    lines: list[str] = []
-    for about in _ANSWERS:
-        answer = status[about]
-        name, says = about.replace("_", " "), clean(answer["says"])
-        lines.append(cut(f"{name:<{_LABEL}}{answer['is']}  {says}", width))
-        lines += [" " * _LABEL + part for text in answer["more"] for part in _wrapped(text, width)]
-        lines += [
-            f"{'':<{_LABEL}}evidence: {base}{incident['bundle']}"  # never cut: people copy it
-            for incident in answer.get("incidents", ())[:_INCIDENTS]
-            if incident["bundle"]
-        ]
-    for about in ("groups", "ranks"):
-        every, healths = _counts(status[about])
-        lines.append(f"{about:<{_LABEL}}{every}  {healths}".rstrip())
-    worst = status["worst_groups"]
-    if worst:
-        columns = columns_of("groups", watch_only=status["watch_only"])
-        lines += ["", *table(columns, worst, width)]
-    if (more := status["groups"]["all"] - len(worst)) > 0:
-        lines.append(f"and {more:,} more, none of them worse: lightkeeper get groups")
-    return lines
-
-
-def _counts(healths: Mapping[str, int]) -> tuple[str, str]:
-    """How many there are, and how many have each health."""
-    parts = [f"{number:,} {health}" for health, number in healths.items() if health != "all"]
-    return f"{healths['all']:,}", ", ".join(parts)
-
-
-def _wrapped(text: str, width: int | None) -> Iterator[str]:
-    text = clean(text)
-    if width is None:
-        yield text
-    else:
-        width = max(20, width - _LABEL)
-        yield from textwrap.wrap(text, width, break_on_hyphens=False) or [""]
-
-
-def top_screen(
-    status: Row, rows: Iterable[Row], asked: RowsAsked, width: int, height: int
-) -> list[str]:
-    """At most `height` lines of at most `width` cells; `rows`: of all ranks."""
-    counts = [(about, *_counts(status[about])) for about in ("ranks", "groups")]
-    held_by = status["held_back_by"]
-    says = next(iter((*held_by["more"], *status["monitor"]["more"])), held_by["says"])
-    head = (
-        f"lightkeeper top  {time_of_day(status['now_s'])}  {clean(status['training']['says'])}",
-        "  ".join(f"{about.replace('_', ' ')} {status[about]['is']}" for about in _ANSWERS),
-        "   ".join(f"{every} {about}: {healths}" for about, every, healths in counts),
-        clean(says),
-        "",
-    )
-    ranks = asked.among(rows)
-    shown = ranks[: max(1, height - len(head) - 2)]
-    columns = columns_of("ranks", wide=asked.wide, watch_only=status["watch_only"])
-    which = "unhealthy ranks" if asked.unhealthy else "ranks"
-    foot = f"{len(shown):,} of {len(ranks):,} {which} by {asked.sort}   Ctrl-C: leave"
-    lines = [*head, *table(columns, shown, width), foot]
-    return [cut(line, width) for line in lines[:height]]

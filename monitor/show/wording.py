@@ -16,8 +16,6 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from lightkeeper.monitor.model.verdict import RankHealth
-
 if TYPE_CHECKING:  # commands need only the words
     from lightkeeper.monitor.decide.view import View
     from lightkeeper.monitor.model.names import RankName
@@ -221,7 +219,7 @@ def state_of(view: View, seen: Observation) -> str:
     health = view.result.rank_health.get(seen.rank)
     if health is None:
         return UNKNOWN
-    over = health in (RankHealth.DEAD, RankHealth.ENDED, RankHealth.FINISHED)
+    over = health in ("dead", "ended", "finished")
     if seen.identity.group in view.evicting and not over:
         return EVICTING
     return str(health)

@@ -4,29 +4,28 @@ import pytest
 
 pytest.importorskip("grafana_api", reason="the grafana extra")
 
-from lightkeeper.dashboards.publish import Grafana, Publisher, PublishError, read_token
+from lightkeeper.dashboards import publish
+from lightkeeper.dashboards.publish import Grafana, PublishError, read_token
 from tests.dashboards.grafana_server import EDITOR, VIEWER, GrafanaServer
 
 BOARD = {"uid": "one", "title": "One", "panels": []}
 OTHER = {"uid": "two", "title": "Two", "panels": []}
 
-SAVED_MEANWHILE = "somebody saved it since we looked: look at their change with --diff, push again"
+SAVED_MEANWHILE = "somebody saved it since we looked: push again to replace it"
 FROM_A_FILE = (
     "this Grafana reads it from a file (one.json): change the file, or stop provisioning it"
 )
-TITLE_TAKEN = "the folder Lightkeeper has another dashboard of this title: rename or remove it"
+TITLE_TAKEN = "the folder has another dashboard of this title: rename or remove it"
 
 
-def publisher(grafana, token=EDITOR, folder_uid=None):
-    return Publisher(Grafana(grafana.url, token, sleep=lambda _: None), folder_uid)
+def reached(grafana, token=EDITOR):
+    return Grafana(grafana.url, token, pause_s=0.0)
 
 
-def push(grafana, *boards, folder_uid=None):
-    """Plan and carry out; what became of each dashboard."""
-    pushing = publisher(grafana, folder_uid=folder_uid)
-    return [
-        (step.action, step.why) for step in pushing.carry_out(*pushing.plan(boards), lambda _: None)
-    ]
+def push(grafana, *boards, folder_uid=None, token=EDITOR):
+    """What became of each dashboard."""
+    pushed = publish.push(reached(grafana, token), boards, folder_uid)
+    return [(row.action, row.why) for row in pushed]
 
 
 def test_a_push_creates_the_folder_and_the_dashboards_in_it(grafana):
@@ -56,18 +55,20 @@ def test_a_grafana_that_stores_it_in_other_words_gets_no_version_for_nothing(gra
     assert grafana.versions("one") == [1, 2, 3]
 
 
-def test_a_change_saved_between_plan_and_push_is_not_overwritten(grafana):
+def test_a_change_saved_while_we_look_is_not_overwritten(grafana, monkeypatch):
     push(grafana, BOARD)
-    pushing = publisher(grafana)
-    plan = pushing.plan([{**BOARD, "refresh": "5s"}, OTHER])
-    grafana.edit("one", refresh="1m")
+    looked = Grafana.last_message
 
-    steps = pushing.carry_out(*plan, lambda _: None)
+    def saved_now(self, uid):
+        message = looked(self, uid)
+        grafana.edit("one", refresh="1m")
+        return message
 
-    assert [(step.action, step.why) for step in steps] == [
+    monkeypatch.setattr(Grafana, "last_message", saved_now)
+    assert push(grafana, {**BOARD, "refresh": "5s"}, OTHER) == [
         ("refused", SAVED_MEANWHILE),
         ("create", ""),
-    ]  # fmt: skip
+    ]
     assert grafana.boards["one"]["dashboard"]["refresh"] == "1m"
 
 
@@ -80,27 +81,6 @@ def test_a_dashboard_read_from_a_file_is_told_and_the_others_go_on(grafana):
         ("refused", FROM_A_FILE),
         ("create", ""),
     ]  # fmt: skip
-    assert push(grafana, BOARD) == [("unchanged", "provisioned from a file")]
-
-
-def test_a_refusal_to_save_a_provisioned_dashboard_is_understood_too(grafana):
-    push(grafana, BOARD)
-    pushing = publisher(grafana)
-    plan = pushing.plan([{**BOARD, "refresh": "5s"}])
-    grafana.boards["one"]["provisioned"] = "one.json"
-
-    (step,) = pushing.carry_out(*plan, lambda _: None)
-
-    assert step.action == "refused"
-    assert step.why.startswith("this Grafana reads it from a file")
-
-
-def test_a_folder_of_our_title_under_another_uid_is_used(grafana):
-    grafana.add_folder("by-hand", "Lightkeeper")
-
-    assert push(grafana, BOARD) == [("create", "")]
-    assert set(grafana.folders) == {"by-hand"}
-    assert grafana.boards["one"]["folderUid"] == "by-hand"
 
 
 def test_a_nested_folder_is_named_by_its_uid(grafana):
@@ -109,7 +89,7 @@ def test_a_nested_folder_is_named_by_its_uid(grafana):
 
     assert push(grafana, BOARD, folder_uid="nested") == [("create", "")]
     assert grafana.boards["one"]["folderUid"] == "nested"
-    assert push(grafana, BOARD) == [("update", "moves into the folder Lightkeeper")]
+    assert push(grafana, BOARD) == [("update", "")]
 
 
 def test_our_folder_that_somebody_nested_is_found_there(grafana):
@@ -124,18 +104,6 @@ def test_a_folder_that_is_not_there_is_not_invented(grafana):
     with pytest.raises(PublishError, match="there is no folder with uid 'nowhere'"):
         push(grafana, BOARD, folder_uid="nowhere")
     assert grafana.writes() == []
-
-
-@pytest.mark.parametrize("uid", ["lightkeeper", "by-hand"], ids=["same-uid", "same-title"])
-def test_a_folder_that_somebody_makes_meanwhile_is_used(grafana, uid):
-    pushing = publisher(grafana)
-    plan = pushing.plan([BOARD])
-    grafana.add_folder(uid, "Lightkeeper")
-
-    (step,) = pushing.carry_out(*plan, lambda _: None)
-
-    assert step.action == "create"
-    assert grafana.boards["one"]["folderUid"] == uid
 
 
 def test_another_dashboard_of_the_same_title_is_told(grafana):
@@ -157,11 +125,10 @@ def test_a_grafana_that_is_just_starting_is_tried_again(grafana):
 def test_a_grafana_behind_a_path_is_told_with_its_own_address():
     grafana = GrafanaServer(prefix="/graphs")
     try:
-        pushing = publisher(grafana)
-        (step,) = pushing.carry_out(*pushing.plan([BOARD]), lambda _: None)
+        (row,) = publish.push(reached(grafana), [BOARD])
     finally:
         grafana.close()
-    assert step.url == f"{grafana.url}/d/one/of-that-name"
+    assert row.url == f"{grafana.url}/d/one/of-that-name"
 
 
 LOOK = "cannot look at the folder at {url}: "
@@ -200,15 +167,14 @@ def test_a_push_that_fails_says_why_in_one_line(grafana, answers, said):
 
 
 def test_a_token_that_may_only_read_changes_nothing(grafana):
-    pushing = publisher(grafana, VIEWER)
     with pytest.raises(PublishError, match="the service account needs the Editor role"):
-        pushing.carry_out(*pushing.plan([BOARD]), lambda _: None)
+        push(grafana, BOARD, token=VIEWER)
     assert (grafana.folders, grafana.boards) == ({}, {})
 
 
 def test_no_grafana_at_all_is_one_line(grafana):
     grafana.close()
-    said = r"^cannot look at the folder at http://127\S+: nobody listens there$"
+    said = r"^cannot look at the folder at http://127\S+: it cannot be reached$"
     with pytest.raises(PublishError, match=said):
         push(grafana, BOARD)
 

@@ -80,6 +80,7 @@ def test_values_change_images_script_ranks_and_cards_of_every_group(tmp_path):
     values.write_text(
         "TRAIN_IMAGE=registry.corp:5000/team/train:7\nKEEPER_IMAGE=registry.corp/keeper:1\n"
         'RANKS_PER_GROUP=4\nGPUS_PER_GROUP=0\nTRAIN="train.py --lr 1e-4"\n'
+        "CPU=4\nMEMORY=8Gi\nSHM=2Gi\nNODE_LABEL=pool=train\nCHECKPOINTS=50Gi\nSTORAGE_CLASS=nfs\n"
     )
     fleet = render(new_overlay(tmp_path, "valued", 2, 1, values))
     ranks = [container_of(pod) for pod in groups(fleet)]
@@ -88,7 +89,18 @@ def test_values_change_images_script_ranks_and_cards_of_every_group(tmp_path):
         assert container["image"] == "registry.corp:5000/team/train:7"
         assert container["command"][4] == "--nproc-per-node=4"
         assert container["command"][7:] == ["train.py", "--lr", "1e-4"]
-        assert set(container["resources"]["limits"]) == {"memory"}
+        assert container["resources"] == {
+            "limits": {"memory": "8Gi"}, "requests": {"cpu": "4", "memory": "8Gi"},
+        }  # fmt: skip
+        assert {"name": "checkpoints", "mountPath": "/checkpoints"} in container["volumeMounts"]
+    for pod in groups(fleet):
+        assert pod["spec"]["nodeSelector"] == {"pool": "train"}
+        shm, checkpoints = pod["spec"]["volumes"][-2:]
+        assert shm["emptyDir"]["sizeLimit"] == "2Gi"
+        assert checkpoints["persistentVolumeClaim"] == {"claimName": "checkpoints"}
+    claims = fleet.all("PersistentVolumeClaim")
+    assert {claim["spec"]["storageClassName"] for claim in claims} == {"nfs"}
+    assert "checkpoints" in {claim["metadata"]["name"] for claim in claims}
     assert {container_of(pod)["image"] for pod in head(fleet).values()} >= {
         "registry.corp/keeper:1"
     }
@@ -102,7 +114,30 @@ def test_the_values_that_are_shown_are_those_of_the_files(tmp_path):
     assert given.all("Job") == render(new_overlay(tmp_path / "2", "same", 2, 1)).all("Job")
 
 
-@pytest.mark.parametrize("line", ["TRAIN_IMAGE=train", "RANKS_PER_GROUP=many"])
+def test_checkpoints_alone_make_the_shown_trainer_keep_and_find_them(tmp_path):
+    values = tmp_path / "values.env"
+    values.write_text("CHECKPOINTS=50Gi\n")
+    for pod in groups(render(new_overlay(tmp_path, "kept", 2, 1, values))):
+        command = container_of(pod)["command"]
+        words = command[command.index("lightkeeper.trainer.train") + 1 :]
+        options = trainer_options.parse(words)
+        assert (options.checkpoint_dir, options.resume) == (Path("/checkpoints"), True)
+
+
+def test_the_control_plane_keeps_away_from_ranks_and_leaves_a_lost_node_soon(fleet):
+    for pod in head(fleet).values():
+        spec = pod["spec"]
+        if pod["metadata"]["labels"]["app"] == "lightkeeper-gate":
+            continue
+        assert spec["priorityClassName"] == "lightkeeper-control"
+        assert {each["tolerationSeconds"] for each in spec["tolerations"]} == {10}
+        assert "podAntiAffinity" in spec["affinity"]
+    assert fleet.one("PriorityClass", "lightkeeper-control")
+    lighthouse = container_of(head(fleet)["lighthouse"])
+    assert {"name": "RUST_LOG", "value": "warn"} in lighthouse["env"]
+
+
+@pytest.mark.parametrize("line", ["TRAIN_IMAGE=train", "RANKS_PER_GROUP=many", "NODE_LABEL=pool"])
 def test_a_wrong_value_is_one_line_and_writes_nothing(line, tmp_path):
     folder = new_overlay(tmp_path, "first", 1).parent
     (tmp_path / "values.env").write_text(f"{line}\n")

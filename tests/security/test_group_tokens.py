@@ -12,7 +12,7 @@ import pytest
 from lightkeeper.monitor.act.http import Fetcher, Tokens
 from lightkeeper.monitor.act.poller import Poller
 from lightkeeper.monitor.commands.command import CommandError
-from lightkeeper.monitor.commands.options import read_group_tokens
+from lightkeeper.monitor.commands.run import read_group_tokens
 from lightkeeper.monitor.model.observation import Unreachable
 from lightkeeper.monitor.service import Service, StartError
 from lightkeeper.worker_server.wire import HostEntry, HostReport, to_json

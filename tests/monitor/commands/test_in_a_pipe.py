@@ -72,9 +72,43 @@ rg_0   waiting      node0      2   120      118  yes          0.1s
         command("get", "hosts")
         == """\
 host   health   groups  ranks  busy  incidents  evictions  lemon  quarantine      machine
-spare  -             0      0     -          0          0  no     until_released  -
+spare  -             0      0     -          0          0  no     until released  -
 node1  stalled       1      2     -          0          0  no     -               -
 node0  waiting       1      2     -          0          0  no     -               -
+"""
+    )
+
+
+def test_incidents_and_what_they_came_to(monitor: FakeMonitor, command: Command) -> None:
+    heads, row, *totals = command("incidents", "list").splitlines()
+    assert re.split("  +", heads) == [
+        "id", "since", "kind", "state", "severity", "who", "outcome", "lost", "what",
+    ]  # fmt: skip
+    assert re.split("  +", row) == [
+        "not_entered-rg_1.1-7", "2023-11-14 22:13:05 UTC", "not_entered", "firing", "critical",
+        "rg_1.1", "open", "cannot tell", "rg_1.1 stands still in 'data'",
+    ]  # fmt: skip
+    assert totals == [
+        "1 incident fired",
+        "lost at least 0 rank-seconds (and 1 of which it cannot be told)",
+    ]
+    said = command.refused("incidents", "list", "--kind", "x")
+    assert "kind is 'x', expected one of dead, " in said
+
+
+def test_quarantine(monitor: FakeMonitor, command: Command) -> None:
+    assert (
+        command("quarantine", "list")
+        == """\
+host   since                    until     by           incident  offences 28 d  lemon  why
+spare  2023-11-14 22:13:20 UTC  released  lightkeeper  -                     0  no     hung
+"""
+    )
+    assert (
+        command("quarantine", "history", "spare")
+        == """\
+when                     what   until     by           incident  why
+2023-11-14 22:13:20 UTC  added  released  lightkeeper  -         hung
 """
     )
 

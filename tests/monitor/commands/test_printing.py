@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import weakref
 
 import pytest
+from rich.console import Console
 
 from lightkeeper.monitor.commands import printing
 
@@ -25,6 +27,13 @@ def test_answers_and_healths_have_colours_and_other_words_have_none() -> None:
     assert ("named", "bold red") in styles
     assert ("dead", "red") in styles
     assert ("host", "bold") in styles
+
+
+def test_a_line_longer_than_the_terminal_is_whole() -> None:
+    out = Console(file=io.StringIO(), width=20, force_terminal=True)
+    url = f"http://head:8470/{'x' * 40}"
+    printing.show_lines(out, ["training  yes", url])
+    assert url in out.file.getvalue()
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGHUP, 129), (signal.SIGTERM, 143)])

@@ -1,4 +1,4 @@
-"""`lightkeeper replay`: stories first, what if side by side, and one line when it cannot."""
+"""`lightkeeper replay`: stories first, what if, and one line when it cannot."""
 
 from __future__ import annotations
 
@@ -75,17 +75,21 @@ def test_as_json_it_is_for_programs(live: Path, capsys) -> None:
     ]
 
 
-def test_what_if_says_side_by_side_who_would_have_been_evicted(observed: Path, capsys) -> None:
+def fired_s(account) -> float:
+    (incident,) = (row for row in account["incidents"] if row["milestones"]["firing_s"])
+    return incident["milestones"]["firing_s"]
+
+
+def test_what_if_says_who_would_have_been_evicted(observed: Path, capsys) -> None:
     assert main(["replay", str(observed), "--set", "observe=false"]) == 0
     text = capsys.readouterr().out
     assert "what if: observe=False (was True)" in text
-    assert "held: observe" in text
+    assert "live:    1 incidents, evicted: nobody" in text
+    assert "what if: 1 incidents, evicted: rg_1 " in text
     assert "an eviction in a what-if changes nothing of what was observed" in text
     assert main(["replay", str(observed), "--set", "stall_floor_s=12", "--format", "json"]) == 0
     body = json.loads(capsys.readouterr().out)
-    (pair,) = body["compared"]
-    assert (pair["culprits"], pair["same"]) == (["rg_1.0"], False)
-    assert pair["what_if"]["fired_s"] == pair["live"]["fired_s"] + 7
+    assert fired_s(body) == fired_s(body["live"]) + 7
     assert body["changes"] == {"stall_floor_s": {"live": 5.0, "what_if": 12.0}}
     assert body["conjecture_from_s"] is None
 
@@ -96,9 +100,8 @@ def test_another_policy_is_a_what_if(observed: Path, tmp_path: Path, capsys) -> 
     policy.write_text(f"[policy]\nmode = 'act'\n[thresholds]\nstall_floor_s = 12\n{rules}")
     assert main(["replay", str(observed), "--policy", str(policy), "--format", "json"]) == 0
     body = json.loads(capsys.readouterr().out)
-    (pair,) = body["compared"]
-    assert pair["what_if"]["fired_s"] == START_S + 34
-    assert pair["what_if"]["held"] == "policy"
+    assert fired_s(body) == START_S + 34
+    assert {row["guard"] for row in body["decisions"]} == {"policy"}
     assert body["changes"]["stall_floor_s"] == {"live": 5.0, "what_if": 12}
     page = {"live": "evict_and_quarantine", "what_if": "page"}
     assert body["changes"]["actions.not_entered.critical"] == page

@@ -23,10 +23,7 @@ from lightkeeper.monitor.journal.entries import (
 )
 from lightkeeper.monitor.journal.replay import (
     Account,
-    Pair,
     Replay,
-    Side,
-    compared,
     first_difference,
     parted_s,
 )
@@ -133,62 +130,38 @@ def test_the_first_difference_is_named(live, again, expected) -> None:
     assert first_difference(live, again) == expected
 
 
-def only(live: Account, now: Account) -> tuple[Pair, Side, Side]:
-    """The one fault that both accounts have, live and otherwise."""
-    (pair,) = compared(live, now)
-    assert pair.live is not None
-    assert pair.now is not None
-    return pair, pair.live, pair.now
+def first(account: Account) -> tuple[float | None, list[tuple[str, str | None]]]:
+    """When its one lasting incident fired, and what was decided: action and guard, once each."""
+    (incident,) = account.lasting()
+    decided = [(d["action"], d.get("guard")) for d in account.of(incident.id)]
+    return incident.milestones.firing_s, list(dict.fromkeys(decided))
 
 
 def test_a_longer_patience_would_have_accused_later() -> None:
     tape = taped([at(20, hang("rg_1.0"))], 60, config=KeeperConfig(observe=True))
     live, now = accounts(tape, stall_floor_s=12.0)
-    pair, was, would = only(live, now)
-    assert (pair.kind, pair.culprits, pair.same) == ("not_entered", ("rg_1.0",), False)
-    assert (was.fired_s, would.fired_s) == (1_000_027.0, 1_000_034.0)
+    assert (first(live)[0], first(now)[0]) == (1_000_027.0, 1_000_034.0)
     assert parted_s(live, now) is None
 
 
-def test_what_the_live_eviction_did_is_no_fault_for_one_who_would_not_have_evicted_yet() -> None:
+def test_where_evictions_part_is_told() -> None:
     live, now = accounts(taped([at(20, hang("rg_1.0"))], 60), stall_floor_s=12.0)
-    (hung,) = compared(live, now)  # that the group's processes ended is the live eviction's work
-    assert hung.live is not None
-    assert (hung.now, hung.conjecture) == (None, False)
-    assert parted_s(live, now) == hung.live.evicted_s == 1_000_027.0
+    assert now.evictions() == []  # that the group's processes ended is the live eviction's work
+    assert parted_s(live, now) == 1_000_027.0
 
 
 def test_observe_mode_would_have_held_it() -> None:
     live, now = accounts(taped([at(20, hang("rg_1.0"))], 60), observe=True)
-    _, was, would = only(live, now)
-    assert (was.evicted_s, was.held) == (1_000_027.0, None)
-    assert (would.evicted_s, would.held) == (None, "observe")
-
-
-def test_an_eviction_of_a_what_if_that_nobody_carried_out_is_decided_again_and_counted() -> None:
-    tape = taped([at(20, hang("rg_1.0"))], 60, config=KeeperConfig(observe=True))
-    live, now = accounts(tape, observe=False, cool_down_s=0.0)
-    _, was, would = only(live, now)
-    assert was.held == "observe"
-    assert would.evicted_s == 1_000_027.0
-    assert would.asked > 1
-    assert parted_s(live, now) == 1_000_027.0
+    assert first(live)[1] == [("evict", None)]
+    assert first(now)[1] == [("would_evict", "observe")]
 
 
 def test_a_milder_ratio_would_have_accused_whom_nobody_accused() -> None:
     config = KeeperConfig(straggler_ratio=3.0, mild_ratio=3.0)
     tape = taped([at(40, slow("rg_1.0", 2.0))], 150, config=config)
     live, now = accounts(tape, straggler_ratio=1.5)
-    pairs = compared(live, now)
-    assert [(pair.culprits, pair.live, pair.now is not None) for pair in pairs] == [
-        (("rg_1.0",), None, True)
-    ]
-
-
-def test_the_same_fault_twice_is_two_pairs() -> None:
-    tape = taped([at(20, hang("rg_1.0")), at(80, hang("rg_1.0"))], 130)
-    pairs = compared(*accounts(tape))
-    assert [(pair.culprits, pair.same) for pair in pairs] == [(("rg_1.0",), True)] * 2
+    assert live.lasting() == []
+    assert [incident.culprits for incident in now.lasting()] == [("rg_1.0",)]
 
 
 def test_a_change_that_is_out_of_range_is_refused() -> None:

@@ -20,8 +20,9 @@ from lightkeeper.monitor.model.observation import (
     Unreachable,
 )
 from lightkeeper.monitor.model.verdict import Confidence, Kind
+from lightkeeper.monitor.show.status import screen as text_of
 from lightkeeper.monitor.show.status import training
-from lightkeeper.monitor.show.terminal import status_screen, width_of
+from lightkeeper.monitor.show.terminal import width_of
 from lightkeeper.monitor.store.lease import LeaseStanding
 from tests.changed import replace
 from tests.monitor.bodies import (
@@ -41,7 +42,7 @@ from tests.monitor.bodies import (
 
 
 def screen(view: View, width: int | None = None) -> str:
-    lines = status_screen(status(view), width, "http://m:1")
+    lines = text_of("status", status(view), width, base="http://m:1")
     assert width is None or all(width_of(line) <= width for line in lines if "evid" not in line)
     return "\n".join(lines) + "\n"
 
@@ -63,6 +64,11 @@ rg_0   healthy      node0      2   120      118  yes          0.1s
 rg_1   healthy      node1      2   120      118  yes          0.1s
 """
     )
+
+
+def test_two_blanks_part_word_and_sentence_whatever_ranks_are_called() -> None:
+    view = hung(incidents=(incident(culprits=("rg_ü.1",)),))
+    assert "held back by  named  rg_ü.1 (not_entered)\n" in screen(view)
 
 
 def test_a_fleet_that_hangs_while_a_group_is_evicted() -> None:
@@ -244,7 +250,7 @@ def test_other_peoples_text_steers_no_terminal() -> None:
                  quarantine=(entry(bad),))  # fmt: skip
     assert not {"\x1b", "\x07", "\u202e"} & set(screen(view, width=70))
     said = {**status(trains()), "keeper": {"is": "acting", "says": bad, "more": [bad]}}
-    assert not {"\x1b", "\x07"} & set("".join(status_screen(said, 70, "")))
+    assert not {"\x1b", "\x07"} & set("".join(text_of("status", said, 70, base="")))
 
 
 def test_programs_get_words_and_numbers() -> None:

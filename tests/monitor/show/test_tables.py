@@ -16,7 +16,6 @@ from lightkeeper.monitor.show.terminal import (
     age,
     columns_of,
     cut,
-    lines_of,
     table,
     width_of,
 )
@@ -122,7 +121,7 @@ def test_names_of_any_kind_can_be_sorted(texts: list[str]) -> None:
 @given(st.integers(1, 120), st.lists(TEXTS, min_size=3, max_size=3))
 def test_no_line_is_wider_than_the_terminal(width: int, texts: list[str]) -> None:
     columns = (Column("a"), Column("b", spare=1), Column("c"))
-    for line in lines_of(columns, [texts], width):
+    for line in table(columns, [dict(zip("abc", texts, strict=True))], width):
         assert width_of(line) <= width
 
 

@@ -1,0 +1,129 @@
+"""Progress that is lost: a job that continues from an earlier step than it had committed. Pure.
+
+Accuses nobody: why all groups ended is another incident's. What a job committed lives on while one
+of its groups does, since the others heal from it. So nobody who had it may live. A step that falls
+within one process says that this script starts its count over, by epochs perhaps: then nothing
+follows from its steps. A run that a person ended, or that was over, has lost nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from lightkeeper.monitor.detect.endings import End, end_of, how_it_ended
+from lightkeeper.monitor.detect.track import RankTrack
+from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
+from lightkeeper.monitor.model.wording import counted, seconds
+
+if TYPE_CHECKING:
+    from lightkeeper.monitor.detect.history import History
+
+_AGAIN_S: Final = 3600.0
+"""Who starts a job again later than this after its fall knows what it begins from."""
+_SKEW_S: Final = 5.0
+"""Between two ranks' reports of one commit: polls take turns, and some come late."""
+_BY_ITSELF: Final = frozenset({End.OWN, End.PEERS, End.KILLED, End.UNKNOWN})
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The furthest that the job got, and where it continued from after a fall."""
+
+    step: int = -1
+    """The highest that any rank committed."""
+    at_s: float = 0.0
+    """When that was first seen."""
+    first: tuple[int, float] | None = None
+    """The first step that was seen, and when: for its pace."""
+    ranks: int = 0
+    starts_over: bool = False
+    """Whether a process went back to an earlier step."""
+    why: str = ""
+    """How the first of the processes ended that had committed it."""
+    fell_to: int | None = None
+    """The step from which the job continued; None: it is not behind."""
+    fell_s: float = 0.0
+
+    @property
+    def step_s(self) -> float:
+        """Seconds a step, on average."""
+        began, began_s = self.first or (self.step, self.at_s)
+        return (self.at_s - began_s) / (self.step - began) if self.step > began else 0.0
+
+    def within(self, before: int, now: int) -> Progress:
+        """After one process's step rose, or fell."""
+        return replace(self, starts_over=True) if now < before else self
+
+
+def advance(history: History) -> Progress:
+    """The progress by this tick's reports."""
+    seen, now_s, tracks = history.progress, history.now_s, history.present()
+    steps = {t.rank: t.step.step for t in tracks if t.commits and t.fresh and t.step is not None}
+    alive = [t for t in tracks if t.rank in steps and t.died_s is None]
+    if not alive and not seen.why:
+        return replace(seen, why=_why([t for t in tracks if t.died_s is not None]))
+    best = max((steps[track.rank] for track in alive), default=-1)
+    if best >= max(seen.step, 0):
+        return _on(seen, best, len(alive), now_s)
+    since = [t for t in alive if (t.last_commit_s or 0.0) > seen.at_s + _SKEW_S]
+    perhaps = any(t.died_s is None and t.fresh is None for t in tracks)
+    if not since or perhaps or seen.starts_over or seen.fell_to is not None:
+        return seen
+    if now_s - seen.at_s > _AGAIN_S:
+        return _on(Progress(), best, len(alive), now_s)
+    from_step = min(max(0, steps[track.rank] - track.commits) for track in since)
+    return replace(seen, fell_to=from_step, fell_s=now_s)
+
+
+def _on(seen: Progress, step: int, ranks: int, now_s: float) -> Progress:
+    if step == seen.step and seen.fell_to is None:
+        return seen
+    first = (step, now_s) if seen.first is None or seen.fell_to is not None else seen.first
+    return replace(seen, step=step, at_s=now_s, first=first, fell_to=None, why="",
+                   ranks=max(ranks, seen.ranks))  # fmt: skip
+
+
+def of_last_run(history: History) -> Progress:
+    """What a new run of the job has to be compared with: nothing, unless the last one fell."""
+    ended = [t for t in history.tracks.values() if t.died_s is not None and t.commits]
+    ends = {end_of(track) for track in ended}
+    if not ends or not ends <= _BY_ITSELF | {End.ASKED} or ends == {End.ASKED}:
+        return Progress()
+    return replace(history.progress, why=_why(ended))
+
+
+def _why(ended: list[RankTrack]) -> str:
+    first = min((t for t in ended if t.died_s is not None), default=None, key=_died_s)
+    if first is None:
+        return ""
+    ending = None if first.report is None else first.report.ending
+    said = ending.sentence if ending is not None else how_it_ended(first)
+    return f"{first.rank} ended first: {said}"
+
+
+def _died_s(track: RankTrack) -> float:
+    return track.died_s or 0.0
+
+
+def progress_lost(history: History) -> tuple[Verdict, ...]:
+    """One verdict, for as long as the job is behind the step that it had committed."""
+    seen = history.progress
+    if seen.fell_to is None:
+        return ()
+    lost, cost_s = seen.step - seen.fell_to, (seen.step - seen.fell_to) * seen.step_s * seen.ranks
+    cost = f", {cost_s:,.0f} rank-seconds" if cost_s else ""
+    brief = f"the job continued from step {seen.fell_to}: {counted(lost, 'step')} lost{cost}"
+    why = f". {seen.why.rstrip('.')}" if seen.why else ""
+    return (
+        Verdict(
+            kind=Kind.PROGRESS_LOST,
+            reason=f"{brief}. Step {seen.step} was committed {seconds(seen.fell_s - seen.at_s)} "
+            f"earlier, and every process that had it is gone{why}",
+            brief=brief,
+            confidence=Confidence.CERTAIN,
+            since_s=seen.fell_s,
+            evidence={"steps": f"{seen.step} before, {seen.fell_to} after"},
+            signature=f"progress_lost:{seen.step}",
+        ),
+    )
