@@ -239,7 +239,7 @@ def test_no_word_of_a_grafana_is_printed_as_it_is(status: int, tmp_path: Path, c
 
     server, token = Says(), tmp_path / "token"
     token.write_text("glsa_x")
-    dashboards(["push", "--url", server.url, "--token-file", str(token), "--dry-run", "--diff"])
+    dashboards(["push", "--url", server.url, "--token-file", str(token), "--dry-run"])
     server.close()
     said = capsys.readouterr()
     assert said.err
