@@ -205,7 +205,7 @@ class FakeFleet(FakeServer):
             if rank.stacks is None:
                 raise Hang
             handler.reply(200, "text/plain", rank.stacks)
-        elif rest.partition("?")[0] in ("v1/steps", "v1/last_words", "v1/network"):
+        elif rest.partition("?")[0] in ("v1/steps", "v1/last_words", "v1/network", "v1/machine"):
             who = to_json(rank.report())["identity"]
             handler.reply(*page({"asked": rest, "identity": who}))
         else:

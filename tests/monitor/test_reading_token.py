@@ -101,7 +101,7 @@ def test_pages_of_a_rank_are_passed_through_with_the_monitors_token(monitor) -> 
 
 LOCAL = {"loopback": True}
 NETWORK = {"loopback": False}
-PASSED = ["state", "steps", "flight_recorder", "stacks", "last_words", "network"]
+PASSED = ["state", "steps", "flight_recorder", "stacks", "last_words", "network", "machine"]
 
 
 @pytest.mark.parametrize("page", PASSED)

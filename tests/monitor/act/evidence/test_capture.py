@@ -36,7 +36,7 @@ from tests.monitor.act.evidence.scene import Bench, rank_of
 from tests.monitor.fakes import FakeFleet, FakeRank, identity, page, wait_until
 from tests.monitor.samples import incident
 
-EVERY = ["state", "flight_recorder", "stacks", "last_words", "steps", "network"]
+EVERY = ["state", "flight_recorder", "stacks", "last_words", "steps", "network", "machine"]
 
 
 def fleet_of(http: FakeFleet, groups: int = 3, size: int = 1) -> Snapshot:
@@ -257,7 +257,7 @@ def test_any_answer_is_weighed(body: bytes) -> None:
 
 def test_an_eviction_right_after_firing_waits_for_the_first_moment_alone(bench, seen) -> None:
     bench.take(seen, incident())
-    assert bench.evict(evict(), incident()).startswith("12 of 12 parts of 2 ranks in ")
+    assert bench.evict(evict(), incident()).startswith("14 of 14 parts of 2 ranks in ")
     bundle = bench.bundle("inc-1", "firing")
     assert list(bundle.moments) == ["firing"]
 
@@ -336,7 +336,7 @@ def test_the_tick_waits_for_nobody_and_the_eviction_for_the_deadline_at_most(
     said = bench.evict(evict(), incident())
     waited_s = time.monotonic() - began
     assert asked_s < 0.5 < waited_s < 15  # who hangs does for 30 s
-    assert re.fullmatch(r"\d of 12 parts of 2 ranks in \d\.\d s|not there within .*", said)
+    assert re.fullmatch(r"\d+ of 14 parts of 2 ranks in \d\.\d s|not there within .*", said)
     assert bench.bundle("inc-1", "firing").statuses("rg_1.0")["stacks"] == "late"
 
 
@@ -352,11 +352,11 @@ def test_a_disk_that_hangs_holds_up_no_eviction_and_is_told(bench, seen, monkeyp
     try:
         began = time.monotonic()
         bench.take(seen, incident())
-        assert bench.evict(evict(), incident()).startswith("12 of 12 parts")
+        assert bench.evict(evict(), incident()).startswith("14 of 14 parts")
         assert time.monotonic() - began < 15  # and not the 20 s of the disk
         bench.take(seen, incident("inc-2"))  # its lane is stuck; an eviction's is not yet
         said = bench.evict(evict("inc-3", "rg_2"), incident("inc-3"))
-        assert said.startswith(("12 of 12", "18 of 18"))
+        assert said.startswith(("14 of 14", "21 of 21"))
         wait_until(bench.evidence.troubles, 10, "it is told")
         where = bench.bundles.folder
         assert bench.evidence.troubles() == (f"no evidence is kept: {where} does not answer",)
@@ -372,7 +372,7 @@ def test_a_full_disk_is_a_trouble_until_it_is_not_full_any_more(bench, seen) -> 
 
     good, bench.bundles._opener = bench.bundles._opener, full
     bench.take(seen, incident())
-    assert bench.evict(evict(), incident()).startswith("12 of 12 parts")
+    assert bench.evict(evict(), incident()).startswith("14 of 14 parts")
     wait_until(bench.evidence.troubles, 10, "the trouble")
     assert bench.evidence.troubles() == ("evidence of inc-1 is not kept: No space left on device",)
     assert bench.counted(moment="firing", outcome="unwritten") == 1
@@ -388,7 +388,7 @@ def test_a_folder_that_cannot_be_made_is_a_trouble_and_is_tried_again(make, seen
     (said,) = bench.evidence.troubles()
     assert said.startswith(f"no evidence can be kept in {tmp_path}/file/evidence: ")
     bench.take(seen, incident())
-    assert bench.evict(evict(), incident()).startswith("12 of 12 parts")
+    assert bench.evict(evict(), incident()).startswith("14 of 14 parts")
     (tmp_path / "file").unlink()
     bench.take(seen, incident("inc-2"))
     bench.bundle("inc-2", "firing")

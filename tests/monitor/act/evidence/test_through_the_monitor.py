@@ -75,6 +75,7 @@ def test_an_eviction_is_preceded_by_its_evidence(
         [
             "v1/flight_recorder",
             "v1/last_words",
+            "v1/machine",
             "v1/network",
             "v1/stacks",
             "v1/state",
@@ -83,7 +84,7 @@ def test_an_eviction_is_preceded_by_its_evidence(
     ]
     (progress,) = evictors.log.progress()
     rungs = {rung.rung: rung.detail for rung in progress.rungs}
-    assert rungs[Rung.EVIDENCE].startswith("12 of 12 parts of 2 ranks in ")
+    assert rungs[Rung.EVIDENCE].startswith("14 of 14 parts of 2 ranks in ")
     assert progress.gone_s is not None
     with zipfile.ZipFile(io.BytesIO(bundle_of(api).content)) as opened:
         assert json.loads(opened.read("firing/rg_1.0/state.json"))["process"]["alive"] is True
