@@ -28,7 +28,14 @@ from lightkeeper.monitor.model.incident import Incident, State, Training
 from lightkeeper.monitor.model.verdict import MEANINGS, Kind
 from lightkeeper.monitor.model.wording import counted, listed, who
 from lightkeeper.monitor.show import wording
-from lightkeeper.monitor.show.templating import document, filled, render_text, sections
+from lightkeeper.monitor.show.templating import (
+    AWAY,
+    SCRIPT,
+    document,
+    filled,
+    render_text,
+    sections,
+)
 from lightkeeper.monitor.show.wording import clean, plain, span, time_of_day
 
 
@@ -275,7 +282,6 @@ def _phases(report: IncidentReport, first_s: float, end_s: float) -> Iterator[Ti
 # The page of one.
 
 STYLE: Final = "/static/incident.css"
-SCRIPT: Final = "/static/incident.js"
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,10 +291,6 @@ class BundleStacks:
     markup: str = ""
     why: str = ""
     """Why there are none, for a person."""
-    stamp: str = ""
-    """Of their bundle."""
-    kept: bool = False
-    """Whether the reader's page already shows them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +334,6 @@ def incident_page(
         now_s=now_s,
         stacks=stacks or BundleStacks(),
         access=access or Access(allowed=True),
-        live="open" if incident.open else "over" if report.account.final else "followed",
         facts=list(facts(report, now_s)),
         phases=list(_phases(report, rows[0].start_s, end_s)) if rows else [],
         events=rows,
@@ -343,8 +344,11 @@ def incident_page(
         decisions=() if report.account.outcome == "watched" else report.decisions[-_ROWS:],
         earlier=earlier,
     )
-    return document(title(incident), *parts.values(), script=SCRIPT, styles=(STYLE,),
-                    here="/incidents", job=job)  # fmt: skip
+    final = not incident.open and report.account.final
+    return document(
+        title(incident), AWAY, *parts.values(), script=SCRIPT, styles=(STYLE,),
+        here="/incidents", job=job, every_s=None if final else 2.0 if incident.open else 5.0,
+    )  # fmt: skip
 
 
 def _observed(report: IncidentReport) -> Iterator[tuple[str, str]]:
@@ -433,6 +437,6 @@ def incidents_page(
         remembered=remembered,
     )  # fmt: skip
     return document(
-        "Incidents", *parts.values(), script="/static/page.js", styles=(STYLE,),
+        "Incidents", *parts.values(), script=SCRIPT, styles=(STYLE,),
         here="/incidents", job=job,
     )  # fmt: skip

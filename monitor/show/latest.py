@@ -57,12 +57,8 @@ class Latest(Generic[T]):
                 self._number += 1
             return self._number
 
-    def get(self, view: View, key: Hashable, make: Callable[[int, T | None], T]) -> T:
-        """The key's value in this view; an earlier one while this is being made.
-
-        Args:
-            make: takes the number of the view and the previous value.
-        """
+    def get(self, view: View, key: Hashable, make: Callable[[], T]) -> T:
+        """The key's value in this view; an earlier one while this is being made."""
         number = self.number(view)
         with self._lock:
             entry = self._entries.setdefault(key, _Entry())
@@ -87,11 +83,11 @@ class Latest(Generic[T]):
         return old or len(self._entries) > _ENTRIES
 
 
-def _renew(entry: _Entry[T], number: int, make: Callable[[int, T | None], T]) -> T:
+def _renew(entry: _Entry[T], number: int, make: Callable[[], T]) -> T:
     """Its value in this view or a later one."""
     with entry.making:
         if entry.value is None or entry.value[0] < number:
-            before, began_s = None if entry.value is None else entry.value[1], time.thread_time()
-            entry.value = number, make(number, before)
+            began_s = time.thread_time()
+            entry.value = number, make()
             entry.at_s, entry.cpu_s = time.monotonic(), time.thread_time() - began_s
         return entry.value[1]

@@ -3,19 +3,18 @@
 The fleet's page says first whether the job trains, who holds it up and what was done. It shows all
 ranks: a cell for each replica group or host, or a card where there are few. A cell's ranks are
 drawn as runs of equal states, one glyph a rank; sick ranks are links, as many as a page bears. A
-cell changes only when its ranks do, so in a tick of a large fleet few cells are drawn again and
-sent (templates/fleet.html).
+cell changes only when its ranks do, so in a tick of a large fleet few cells are drawn again
+(templates/fleet.html).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import groupby, pairwise
 from typing import Any, Final
-from urllib.parse import parse_qs, unquote, urlsplit
 
 from lightkeeper.monitor.decide.headline import SICK, Headline, JobState, headline_of
 from lightkeeper.monitor.decide.rules import Effective
@@ -38,21 +37,17 @@ from lightkeeper.monitor.show.wording import (
     ORDER,
     UNKNOWN,
     natural,
-    path_of,
     plain,
     states_of,
     worst,
 )
 
 # -- what pages are made from, and what they are made into ----------------------------------------
-# Each section of a page is rendered by itself, so that an open page gets only those that changed.
 
 FLEET: Final = "fleet"
 GROUPS: Final = "groups"
 HOSTS: Final = "hosts"
 RANKS: Final = "ranks"
-_KINDS: Final = (GROUPS, HOSTS, RANKS)
-_NAME_MAX: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +56,6 @@ class PagePlace:
     name: str = ""
     by_host: bool = False
     """Whether the fleet's grid is grouped by host."""
-
-    @property
-    def path(self) -> str:
-        if self.kind == FLEET:
-            return "/?by=host" if self.by_host else "/"
-        return path_of(self.kind, self.name)
-
-    @staticmethod
-    def of(path: str) -> PagePlace | None:
-        """The page at this path; None: there is none."""
-        url = urlsplit(path)
-        if url.path in ("", "/"):
-            return PagePlace(FLEET, by_host=parse_qs(url.query).get("by") == ["host"])
-        _, kind, *names = url.path.split("/")
-        name = unquote(names[0]) if len(names) == 1 else ""
-        return PagePlace(kind, name) if kind in _KINDS and 0 < len(name) <= _NAME_MAX else None
 
 
 class FleetIndex:
@@ -149,17 +128,12 @@ class Context:
 class Page:
     title: str
     sections: Mapping[str, str]
-    """Id -> markup, in order; `chips` is in the header."""
-    items: Mapping[str, str] = field(default_factory=dict)
-    """Key -> markup, in order; they replace `ITEMS` in a section."""
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Id -> markup, in order; the first, `chips`, is in the header."""
     exists: bool = True
     """Whether the thing is known; if not, the page says so."""
     job: str = ""
 
 
-ITEMS: Final = "<!--items-->"
-"""Marks where a section's items go. Text from outside is escaped, so it cannot be a comment."""
 SOURCES: Final = ("state", "steps", "flight_recorder", "stacks", "last_words", "network")
 """Pages of the rank itself."""
 
@@ -198,19 +172,21 @@ _ATTENTION: Final = 25
 def fleet_page(context: Context) -> Page:
     fleet, view = context.fleet, context.view
     counts = Counter(fleet.states.values())
-    facts = facts_of(fleet, counts)
-    items, folded = _items(context)
+    cells, folded = _cells(context)
+    lighthouse = view.snapshot.lighthouse
     sick, blamed = _sick(fleet)
     others = [
         (incident, face) for incident, face in fleet.faces if incident.id != fleet.headline.incident
     ]
-    page = made_of(
+    return made_of(
         context, "fleet.html", _tab(fleet),
-        facts=facts,
+        tone=_TONES[fleet.headline.state],
+        quorum=lighthouse if isinstance(lighthouse, LighthouseView) else None,
+        groups=len(fleet.by_group),
         counts=counts,
         faces=others[:_FACES],
         more_faces=max(0, len(others) - _FACES),
-        warnings=[text for text in facts["warnings"] if text not in fleet.headline.says],
+        warnings=[text for text in view.warnings if text not in fleet.headline.says],
         sick=sick[:_ATTENTION],
         sick_count=len(sick),
         blamed=blamed,
@@ -221,12 +197,11 @@ def fleet_page(context: Context) -> Page:
         legend=[(state, counts[state]) for state in reversed(LOOKS)
                 if counts[state] or state == "healthy"],
         cards=len(fleet.states) <= CARDS,
-        ITEMS=ITEMS,
+        cells=cells,
         folded=folded,
         policy=None if view.rules is None else _policy(view.rules, fleet),
         severities=_SEVERITIES,
     )  # fmt: skip
-    return replace(page, items=items, facts=facts)
 
 
 def _tab(fleet: FleetIndex) -> str:
@@ -248,22 +223,6 @@ _TONES: Final = {
     JobState.STOPPED: "bad", JobState.FINISHED: "idle", JobState.ENDED: "bad",
     JobState.INTERRUPTED: "idle",
 }  # fmt: skip
-
-
-def facts_of(fleet: FleetIndex, counts: Counter[str]) -> dict[str, Any]:
-    """The page's figures; programs ask for `/v1/status`."""
-    view, headline = fleet.view, fleet.headline
-    lighthouse = view.snapshot.lighthouse
-    quorum = lighthouse if isinstance(lighthouse, LighthouseView) else None
-    return {
-        "state": headline.state,
-        "tone": _TONES[headline.state],
-        "quorum_id": None if quorum is None else quorum.quorum_id,
-        "members": None if quorum is None else len(quorum.members),
-        "groups": len(fleet.by_group),
-        "ranks": {state: counts[state] for state in LOOKS if counts[state]},
-        "warnings": list(view.warnings),
-    }
 
 
 # Who needs attention: the sick ranks, worst first, and why. By their own health: a sick rank that
@@ -309,8 +268,8 @@ class _Crowd:
         return ["not in the quorum"] * away + ["quarantined"] * self.held_out
 
 
-def _items(context: Context) -> tuple[dict[str, str], int]:
-    """Name -> cell or card, in natural order; and how many are left out."""
+def _cells(context: Context) -> tuple[list[str], int]:
+    """Cells or cards, in the natural order of their names; and how many are left out."""
     every = shown = list(_crowds(context.fleet, by_host=context.place.by_host))
     if len(every) > CELLS:  # those with more to show than health, worst first
         odd = [crowd for crowd in every if set(crowd.states) != {"healthy"} or crowd.flags]
@@ -318,11 +277,11 @@ def _items(context: Context) -> tuple[dict[str, str], int]:
     crowds = sorted(shown, key=lambda crowd: natural(crowd.name))
     states = context.fleet.states
     if len(states) <= CARDS:
-        return {crowd.name: _card(context, crowd) for crowd in crowds}, 0
+        return [_card(context, crowd) for crowd in crowds], 0
     sick = [rank for rank, state in states.items() if state in SICK]
     sick.sort(key=lambda rank: (ORDER[states[rank]], rank))
     linked = frozenset(sick[:LINKS])
-    return {crowd.name: _cell(crowd, linked) for crowd in crowds}, len(every) - len(crowds)
+    return [_cell(crowd, linked) for crowd in crowds], len(every) - len(crowds)
 
 
 def _crowds(fleet: FleetIndex, *, by_host: bool) -> Iterator[_Crowd]:

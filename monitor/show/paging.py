@@ -1,13 +1,16 @@
-"""Routes of the pages for people, and what keeps an open page up to date. Also JSON of one
-incident, and of the totals.
+"""Routes of the pages for people. Also JSON of one incident.
+
+The script of an open page asks for the whole page again, with the tag of the one it has.
 """
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, Final
+import gzip
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from hashlib import sha1
+from typing import Final
 
 from flask import Blueprint, Flask, Response, current_app, request
 
@@ -23,7 +26,6 @@ from lightkeeper.monitor.show.answers import (
     app_context,
     check_reader,
     chosen,
-    dump,
     the_view,
 )
 from lightkeeper.monitor.show.incident_page import (
@@ -39,7 +41,6 @@ from lightkeeper.monitor.show.pages import (
     FLEET,
     GROUPS,
     HOSTS,
-    ITEMS,
     RANKS,
     SOURCES,
     Context,
@@ -55,125 +56,67 @@ from lightkeeper.monitor.show.pages import (
 from lightkeeper.monitor.show.reading import said_by, status_text
 from lightkeeper.monitor.show.runbooks import runbooks_page
 from lightkeeper.monitor.show.runs_page import runs_page
-from lightkeeper.monitor.show.templating import document, sections, template
+from lightkeeper.monitor.show.templating import AWAY, SCRIPT, document, sections, template
 from lightkeeper.monitor.show.wording import path_of
 from lightkeeper.worker_server.plain_text import escaped
 
-# -- The pages of the latest view, and what of them is new to an open page ------------------------
-# For pages of earlier views each section's hash is kept: an open page is sent the sections whose
-# hash differs.
+# -- The pages of the latest view: each made once, for all who read it ----------------------------
 
-_EARLIER: Final = 8
-"""Versions of each page whose hashes are kept: a page further behind is sent everything."""
+_OF_KIND: Final = {FLEET: fleet_page, GROUPS: group_page, HOSTS: host_page, RANKS: rank_page}
+_LEAST_S: Final = 2.0
+"""An open page is asked for again no sooner."""
 
 
 def make(context: Context) -> Page:
-    of_kind = {GROUPS: group_page, HOSTS: host_page, RANKS: rank_page}
-    return of_kind.get(context.place.kind, fleet_page)(context)
+    return _OF_KIND[context.place.kind](context)
 
 
-def whole(page: Page, path: str, tag: str, tick_s: float) -> str:
-    """HTML that works without a script; with one it asks what is new since `tag`."""
-    items = "".join(page.items.values())
-    parts = {key: markup.replace(ITEMS, items) for key, markup in page.sections.items()}
-    chips = parts.pop("chips")
+def whole(page: Page, tick_s: float = 1.0, here: str = "") -> str:
+    """HTML that works without a script; with one the browser asks for it again each tick."""
+    chips, *parts = page.sections.values()
     return document(
-        page.title,
-        '<div id="away" role="status"></div>',
-        *parts.values(),
-        script="/static/page.js",
-        here="/" if path.startswith("/?") else path,
-        chips=chips,
-        job=page.job,
-        data={"place": path, "tag": tag, "tick": f"{tick_s:g}"},
-    )
+        page.title, AWAY, *parts, script=SCRIPT, here=here, chips=chips, job=page.job,
+        every_s=max(_LEAST_S, tick_s),
+    )  # fmt: skip
 
 
-class PageVersion:
-    """A page, and how it differs from earlier versions; `tag` names this one."""
+@dataclass(frozen=True)  # no slots: a cached property needs `__dict__`
+class Packed:
+    """A page as it is sent: a browser that has it is told so, one that can gets it compressed."""
 
-    def __init__(
-        self, number: int, tag: str, page: Page, before: PageVersion | None = None
-    ) -> None:
-        self.number = number
-        self.tag = tag
-        self.page = page
-        self._sections = {key: hash(markup) for key, markup in page.sections.items()}
-        self._items = {key: hash(markup) for key, markup in page.items.items()}
-        earlier = {} if before is None else before._earlier
-        self._earlier: dict[str, tuple[Hashes, Hashes]] = {
-            **dict(list(earlier.items())[1 - _EARLIER :]),
-            tag: (self._sections, self._items),
-        }
-        self._html: bytes | None = None
-        self._news: dict[str, bytes] = {}
+    html: bytes
+    status: int = 200
 
-    def html(self, path: str, tick_s: float) -> bytes:
-        """The whole document; made once."""
-        if self._html is None:
-            self._html = whole(self.page, path, self.tag, tick_s).encode(errors="replace")
-        return self._html
+    @cached_property
+    def tag(self) -> str:
+        return sha1(self.html, usedforsecurity=False).hexdigest()
 
-    def news(self, since: str) -> bytes:
-        """What is new since that tag, as JSON; everything if the tag is unknown."""
-        since = since if since in self._earlier else ""
-        if since not in self._news:
-            self._news[since] = dump(self._differences(since)).rstrip()
-        return self._news[since]
-
-    def _differences(self, since: str) -> dict[str, Any]:
-        """Sections and items that differ; `order` only if items came or went."""
-        page = self.page
-        sections, items = self._earlier.get(since, ({}, {}))
-        full = list(sections) != list(self._sections)
-        if full:
-            sections, items = {}, {}
-        body: dict[str, Any] = {
-            "schema": SCHEMA,
-            "tag": self.tag,
-            "full": full,
-            "title": page.title,
-            "facts": page.facts,
-            "parts": _differing(page.sections, self._sections, sections),
-            "items": _differing(page.items, self._items, items),
-        }
-        if full or list(items) != list(page.items):
-            body["order"] = list(page.items)
-        return body
-
-
-Hashes = Mapping[str, int]
-"""Of sections or items, in their order."""
-
-
-def _differing(markup: Mapping[str, str], now: Hashes, before: Hashes) -> dict[str, str]:
-    return {key: text for key, text in markup.items() if before.get(key) != now[key]}
+    @cached_property
+    def compressed(self) -> bytes:
+        return gzip.compress(self.html, 1)
 
 
 class Pages:
     """Safe to use from any thread."""
 
-    def __init__(self, context: Callable[[FleetIndex, PagePlace], Context]) -> None:
+    def __init__(self, context: Callable[[FleetIndex, PagePlace], Context], tick_s: float) -> None:
         for name in ("document.html", "fleet.html", "crowd.html", "rank.html", "acts.html"):
             template(name)  # else the first page would count as slow (`latest`)
-        self._context = context
-        self._latest: Latest[PageVersion] = Latest()
-        self._boot = secrets.token_hex(4)
-        """A restarted monitor counts from 0; its tags must differ."""
+        self._context, self._tick_s = context, tick_s
+        self._latest: Latest[Packed] = Latest()
         self._fleet: FleetIndex | None = None
 
-    def latest(self, view: View, place: PagePlace) -> PageVersion:
+    def latest(self, view: View, place: PagePlace) -> Packed:
         """The page in this view, or in the one before while this one's is being made."""
         return self._latest.get(view, place, partial(self._make, view, place))
 
-    def _make(
-        self, view: View, place: PagePlace, number: int, before: PageVersion | None
-    ) -> PageVersion:
+    def _make(self, view: View, place: PagePlace) -> Packed:
         fleet = self._fleet
         if fleet is None or fleet.view is not view:
             fleet = self._fleet = FleetIndex(view)
         page = make(self._context(fleet, place))
-        return PageVersion(number, f"{self._boot}-{number}", page, before)
+        html = whole(page, self._tick_s, "/" if place == PagePlace(FLEET) else "")
+        return Packed(html.encode(errors="replace"), 200 if page.exists else 404)
 
 
 # -- the routes -----------------------------------------------------------------------------------
@@ -187,11 +130,11 @@ _SHOWN_CHARS: Final = 150_000
 _HTML: Final = "text/html; charset=utf-8"
 
 paging = Blueprint("paging", __name__)
-"""Pages, and what is new to open ones: no token, as for the snapshot."""
+"""Pages: no token, as for the snapshot."""
 
 
 def open_pages(app: Flask, context: AppContext) -> None:
-    app.extensions[_PAGES] = Pages(lambda fleet, place: _page_context(context, fleet, place))
+    app.extensions[_PAGES] = Pages(partial(_page_context, context), context.tick_s)
 
 
 @paging.get("/")
@@ -237,26 +180,10 @@ def _says(name: str, what: str) -> Response:
         json=what != "stacks", more=what in _TABLES and rows != "0",
     )  # fmt: skip
     html = document(
-        f"{what.replace('_', ' ')} of {name}", *inside.values(), script="/static/page.js",
+        f"{what.replace('_', ' ')} of {name}", *inside.values(), script=SCRIPT,
         job="" if view is None else job_of(view),
     )  # fmt: skip
     return _html(html, status)
-
-
-@paging.get("/v1/fleet")
-def state() -> Response:
-    """What a page shows, as JSON; with `?since=TAG` only what has changed since.
-
-    Its ETag is the tag: with `If-None-Match` the answer is 304 until there is another version.
-    """
-    version = _pages().latest(the_view(), _asked())
-    if version.tag in request.if_none_match:
-        response = Response(status=304)
-    else:
-        body = version.news(request.args.get("since", ""))
-        response = Response(body, content_type="application/json")
-    response.set_etag(version.tag)
-    return response
 
 
 def _page(place: PagePlace) -> Response:
@@ -267,24 +194,8 @@ def _page(place: PagePlace) -> Response:
         inside = f"<section><h1>Starting</h1><p>{said}</p></section>"
         starting = document("Starting", inside, again_s=2)
         return Response(starting, 503, {"Retry-After": "2"}, content_type=_HTML)
-    version = _pages().latest(view, place)
-    html = version.html(place.path, context.tick_s)
-    return Response(html, 200 if version.page.exists else 404, content_type=_HTML)
-
-
-def _asked() -> PagePlace:
-    path = request.args.get("page", "/")
-    place = PagePlace.of(path)
-    if place is None:
-        raise HttpRefusal(
-            400, f"page is {path[:60]!r}, expected /, /groups/G, /hosts/H or /ranks/R"
-        )
-    return place
-
-
-def _pages() -> Pages:
     pages: Pages = current_app.extensions[_PAGES]
-    return pages
+    return _sent(pages.latest(view, place))
 
 
 def _page_context(context: AppContext, fleet: FleetIndex, place: PagePlace) -> Context:
@@ -330,8 +241,6 @@ def incident_for_people(prefix: str) -> Response:
     incident = find(view.incidents, prefix)
     access = _access(incident)
     stacks = app_context().stacks(incident.id) if access.allowed else BundleStacks()
-    if request.args.get("have") == stacks.stamp != "":
-        stacks = BundleStacks(stamp=stacks.stamp, kept=True)
     text = incident_page(
         view.report(incident),
         now_s=view.snapshot.now_s,
@@ -404,5 +313,16 @@ def _earlier(view: View, incident: Incident) -> list[Earlier]:
 
 
 def _html(text: str, status: int = 200) -> Response:
-    body = text.encode(errors="replace")
-    return Response(body, status, content_type=_HTML)
+    return _sent(Packed(text.encode(errors="replace"), status))
+
+
+def _sent(page: Packed) -> Response:
+    response = Response(status=page.status, content_type=_HTML)
+    response.set_etag(page.tag)
+    if page.tag in request.if_none_match:
+        response.status_code = 304
+    elif request.accept_encodings["gzip"]:
+        response.data, response.content_encoding = page.compressed, "gzip"
+    else:
+        response.data = page.html
+    return response

@@ -10,7 +10,7 @@ from lightkeeper.monitor.decide.view import View
 from lightkeeper.monitor.model.plain import to_plain
 from lightkeeper.monitor.show.incident_page import STYLE
 from lightkeeper.monitor.show.pages import CHART_HEIGHT, CHART_WIDTH, job_of, sparks
-from lightkeeper.monitor.show.templating import document, sections
+from lightkeeper.monitor.show.templating import SCRIPT, document, sections
 
 
 def runs_to_json(view: View) -> Iterator[dict[str, Any]]:
@@ -30,6 +30,6 @@ def runs_page(view: View) -> str:
     chart = {"chart_width": CHART_WIDTH, "chart_height": CHART_HEIGHT}
     parts = sections("runs.html", rows=rows, now_s=view.snapshot.now_s, **chart)
     return document(
-        "Runs", *parts.values(), script="/static/page.js", styles=(STYLE,), here="/runs",
+        "Runs", *parts.values(), script=SCRIPT, styles=(STYLE,), here="/runs",
         job=job_of(view),
     )  # fmt: skip

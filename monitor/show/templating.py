@@ -1,7 +1,7 @@
 """Jinja2 templates, and what they share: every text is cleaned, then escaped.
 
-A page's template consists of blocks, one a section; `sections` renders each by itself, so that
-an open page is sent only those that changed. An undefined name in a template is an error.
+A page's template consists of blocks, one a section with the block's name as id. An undefined name
+in a template is an error.
 """
 
 from __future__ import annotations
@@ -40,6 +40,10 @@ _DATA: Final = (
     ("/metrics", "metrics"),
     ("/healthz", "health"),
 )
+
+SCRIPT: Final = "/static/page.js"
+AWAY: Final = '<div id="away" role="status" data-own=""></div>'
+"""Where the script says that the monitor does not answer."""
 
 
 def harmless(value: object) -> str:
@@ -144,7 +148,7 @@ def document(
     here: str = "",
     chips: str = "",
     job: str = "",
-    data: dict[str, str] | None = None,
+    every_s: float | None = None,
     again_s: int | None = None,
 ) -> str:
     """A whole page in the monitor's layout; it can be read without its script.
@@ -158,14 +162,14 @@ def document(
         here: path of the navigation entry that this page belongs to.
         chips: markup of the header, beside the name.
         job: the job's name.
-        data: `data-` attributes of the body, for the script.
+        every_s: seconds after which the script asks for the page again.
         again_s: seconds after which the browser reloads the page.
     """
     return render(
         "document.html", title=title, script=script, styles=("/static/page.css", *styles),
         here=here, chips=chips, job=job, links=_DATA, again_s=again_s,
         parts="".join(parts),
-        data={f"data-{name}": value for name, value in (data or {}).items()},
+        every_s=every_s,
     )  # fmt: skip
 
 

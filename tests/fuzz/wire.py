@@ -52,7 +52,7 @@ TICKS: Final = 40
 HANG_AT: Final = 15
 SLOW_S: Final = 5.0
 PAGES: Final = ("/", "/v1/snapshot", "/v1/ranks", "/v1/groups", "/v1/incidents", "/metrics",
-                "/healthz", "/readyz", "/v1/sd", "/v1/hosts", "/v1/fleet",
+                "/healthz", "/readyz", "/v1/sd", "/v1/hosts",
                 "/groups/rg_0", "/ranks/rg_0.0", "/hosts/node0", "/incidents")  # fmt: skip
 
 

@@ -168,7 +168,7 @@ BUNDLE = BundleView(2048, 1.0)
 
 def test_its_evidence_is_neither_shown_nor_linked_where_that_needs_the_token() -> None:
     bundled = report(bundle=BUNDLE)
-    stacks = BundleStacks("<p>a secret</p>", stamp="1-1")
+    stacks = BundleStacks("<p>a secret</p>")
     open_to_all = page(bundled, stacks=stacks)
     assert '<a href="/v1/incidents/inc-1/bundle"' in open_to_all
     assert "a secret" in open_to_all
