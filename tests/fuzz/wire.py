@@ -159,7 +159,7 @@ class Watch:
         self.past: tuple[Any, ...] = ()
         self.watched: tuple[Any, ...] = ()
         metrics = CollectorRegistry()
-        metrics.register(ViewCollector(lambda: self.view, lambda: 0, "0"))
+        metrics.register(ViewCollector(lambda: self.view))
         desk = app_context(
             HandClock(self.now_s), fetcher=self.wire, metrics=metrics, view=lambda: self.view
         )
