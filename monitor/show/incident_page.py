@@ -28,14 +28,7 @@ from lightkeeper.monitor.model.incident import Incident, State, Training
 from lightkeeper.monitor.model.verdict import MEANINGS, Kind
 from lightkeeper.monitor.model.wording import counted, listed, who
 from lightkeeper.monitor.show import wording
-from lightkeeper.monitor.show.templating import (
-    AWAY,
-    SCRIPT,
-    document,
-    filled,
-    render_text,
-    sections,
-)
+from lightkeeper.monitor.show.templating import filled, render, render_text
 from lightkeeper.monitor.show.wording import clean, plain, span, time_of_day
 
 
@@ -281,8 +274,6 @@ def _phases(report: IncidentReport, first_s: float, end_s: float) -> Iterator[Ti
 
 # The page of one.
 
-STYLE: Final = "/static/incident.css"
-
 
 @dataclass(frozen=True, slots=True)
 class BundleStacks:
@@ -325,8 +316,12 @@ def incident_page(
     incident, rows = report.incident, events(report)
     ends = [row.start_s if row.end_s is None else row.end_s for row in rows]
     end_s = max([*ends, *([now_s] if incident.open else [])], default=now_s)
-    parts = sections(
+    final = not incident.open and report.account.final
+    return render(
         "incident.html",
+        title=title(incident),
+        job=job,
+        every_s=None if final else 2.0 if incident.open else 5.0,
         report=report,
         incident=incident,
         account=report.account,
@@ -344,11 +339,6 @@ def incident_page(
         decisions=() if report.account.outcome == "watched" else report.decisions[-_ROWS:],
         earlier=earlier,
     )
-    final = not incident.open and report.account.final
-    return document(
-        title(incident), AWAY, *parts.values(), script=SCRIPT, styles=(STYLE,),
-        here="/incidents", job=job, every_s=None if final else 2.0 if incident.open else 5.0,
-    )  # fmt: skip
 
 
 def _observed(report: IncidentReport) -> Iterator[tuple[str, str]]:
@@ -419,8 +409,9 @@ def incidents_page(
     spans = list(_SPANS)
     if since and since not in dict(spans):
         spans.append((since, since))
-    parts = sections(
+    return render(
         "incidents.html",
+        job=job,
         asked=asked,
         selects=(
             ("kind", [("", "all kinds"), *((k, plain(k)) for k in Kind if k not in never)], kind),
@@ -435,8 +426,4 @@ def incidents_page(
         now_s=now_s,
         total=total,
         remembered=remembered,
-    )  # fmt: skip
-    return document(
-        "Incidents", *parts.values(), script=SCRIPT, styles=(STYLE,),
-        here="/incidents", job=job,
     )  # fmt: skip

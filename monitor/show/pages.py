@@ -9,10 +9,12 @@ cell changes only when its ranks do, so in a tick of a large fleet few cells are
 
 from __future__ import annotations
 
+import gzip
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from hashlib import sha1
 from itertools import groupby, pairwise
 from typing import Any, Final
 
@@ -30,7 +32,7 @@ from lightkeeper.monitor.model.quarantine import HostRecord
 from lightkeeper.monitor.model.run import TrendPoint
 from lightkeeper.monitor.model.wording import Face, counted
 from lightkeeper.monitor.show.incident_page import title
-from lightkeeper.monitor.show.templating import macro, sections
+from lightkeeper.monitor.show.templating import macro, render
 from lightkeeper.monitor.show.wording import (
     EVICTING,
     LOOKS,
@@ -118,20 +120,27 @@ class Context:
     """Why nothing can be changed from here; None: it can, with the token."""
     history: tuple[QuarantineEvent, ...] = ()
     """Of this page's group or host, newest first."""
+    tick_s: float = 1.0
 
     @property
     def view(self) -> View:
         return self.fleet.view
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: a cached property needs `__dict__`
 class Page:
-    title: str
-    sections: Mapping[str, str]
-    """Id -> markup, in order; the first, `chips`, is in the header."""
-    exists: bool = True
-    """Whether the thing is known; if not, the page says so."""
-    job: str = ""
+    """As it is sent: a browser that has it is told so, one that can gets it compressed."""
+
+    html: bytes
+    status: int = 200
+
+    @cached_property
+    def tag(self) -> str:
+        return sha1(self.html, usedforsecurity=False).hexdigest()
+
+    @cached_property
+    def compressed(self) -> bytes:
+        return gzip.compress(self.html, 1)
 
 
 SOURCES: Final = ("state", "steps", "flight_recorder", "stacks", "last_words", "network")
@@ -141,13 +150,19 @@ SOURCES: Final = ("state", "steps", "flight_recorder", "stacks", "last_words", "
 def made_of(
     context: Context, template: str, page_title: str, *, exists: bool = True, **values: Any
 ) -> Page:
-    parts = sections(
+    """`exists`: whether the thing is known; if not, the page says so."""
+    html = render(
         template, context=context, view=context.view, states=context.fleet.states,
+        title=page_title, job=job_of(context.view), every_s=max(_LEAST_S, context.tick_s),
         now_s=context.fleet.now_s, name=context.place.name, headline=context.fleet.headline,
         away=isinstance(context.view.snapshot.lighthouse, LighthouseAway),
         exists=exists, title_of=title, trouble_of=trouble_of, SOURCES=SOURCES, **values,
     )  # fmt: skip
-    return Page(page_title, parts, exists=exists, job=job_of(context.view))
+    return Page(html.encode(errors="replace"), 200 if exists else 404)
+
+
+_LEAST_S: Final = 2.0
+"""An open page is asked for again no sooner."""
 
 
 def job_of(view: View) -> str:

@@ -5,11 +5,8 @@ The script of an open page asks for the whole page again, with the tag of the on
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property, partial
-from hashlib import sha1
+from functools import partial
 from typing import Final
 
 from flask import Blueprint, Flask, Response, current_app, request
@@ -56,67 +53,38 @@ from lightkeeper.monitor.show.pages import (
 from lightkeeper.monitor.show.reading import said_by, status_text
 from lightkeeper.monitor.show.runbooks import runbooks_page
 from lightkeeper.monitor.show.runs_page import runs_page
-from lightkeeper.monitor.show.templating import AWAY, SCRIPT, document, sections, template
+from lightkeeper.monitor.show.templating import render, template
 from lightkeeper.monitor.show.wording import path_of
 from lightkeeper.worker_server.plain_text import escaped
 
 # -- The pages of the latest view: each made once, for all who read it ----------------------------
 
 _OF_KIND: Final = {FLEET: fleet_page, GROUPS: group_page, HOSTS: host_page, RANKS: rank_page}
-_LEAST_S: Final = 2.0
-"""An open page is asked for again no sooner."""
 
 
 def make(context: Context) -> Page:
     return _OF_KIND[context.place.kind](context)
 
 
-def whole(page: Page, tick_s: float = 1.0, here: str = "") -> str:
-    """HTML that works without a script; with one the browser asks for it again each tick."""
-    chips, *parts = page.sections.values()
-    return document(
-        page.title, AWAY, *parts, script=SCRIPT, here=here, chips=chips, job=page.job,
-        every_s=max(_LEAST_S, tick_s),
-    )  # fmt: skip
-
-
-@dataclass(frozen=True)  # no slots: a cached property needs `__dict__`
-class Packed:
-    """A page as it is sent: a browser that has it is told so, one that can gets it compressed."""
-
-    html: bytes
-    status: int = 200
-
-    @cached_property
-    def tag(self) -> str:
-        return sha1(self.html, usedforsecurity=False).hexdigest()
-
-    @cached_property
-    def compressed(self) -> bytes:
-        return gzip.compress(self.html, 1)
-
-
 class Pages:
     """Safe to use from any thread."""
 
-    def __init__(self, context: Callable[[FleetIndex, PagePlace], Context], tick_s: float) -> None:
+    def __init__(self, context: Callable[[FleetIndex, PagePlace], Context]) -> None:
         for name in ("document.html", "fleet.html", "crowd.html", "rank.html", "acts.html"):
             template(name)  # else the first page would count as slow (`latest`)
-        self._context, self._tick_s = context, tick_s
-        self._latest: Latest[Packed] = Latest()
+        self._context = context
+        self._latest: Latest[Page] = Latest()
         self._fleet: FleetIndex | None = None
 
-    def latest(self, view: View, place: PagePlace) -> Packed:
+    def latest(self, view: View, place: PagePlace) -> Page:
         """The page in this view, or in the one before while this one's is being made."""
         return self._latest.get(view, place, partial(self._make, view, place))
 
-    def _make(self, view: View, place: PagePlace) -> Packed:
+    def _make(self, view: View, place: PagePlace) -> Page:
         fleet = self._fleet
         if fleet is None or fleet.view is not view:
             fleet = self._fleet = FleetIndex(view)
-        page = make(self._context(fleet, place))
-        html = whole(page, self._tick_s, "/" if place == PagePlace(FLEET) else "")
-        return Packed(html.encode(errors="replace"), 200 if page.exists else 404)
+        return make(self._context(fleet, place))
 
 
 # -- the routes -----------------------------------------------------------------------------------
@@ -134,7 +102,7 @@ paging = Blueprint("paging", __name__)
 
 
 def open_pages(app: Flask, context: AppContext) -> None:
-    app.extensions[_PAGES] = Pages(partial(_page_context, context), context.tick_s)
+    app.extensions[_PAGES] = Pages(partial(_page_context, context))
 
 
 @paging.get("/")
@@ -174,13 +142,10 @@ def _says(name: str, what: str) -> Response:
         why = "" if status == 200 else f"the rank's WorkerServer answers {status}: {text}"
     view = app_context().view()
     shown = text[:_SHOWN_CHARS].splitlines()
-    inside = sections(
+    html = render(
         "says.html", name=name, what=what, SOURCES=SOURCES, why=why, text=shown,
         cut=len(text) > _SHOWN_CHARS, raw=f"/v1{path_of(RANKS, name)}/{what}",
         json=what != "stacks", more=what in _TABLES and rows != "0",
-    )  # fmt: skip
-    html = document(
-        f"{what.replace('_', ' ')} of {name}", *inside.values(), script=SCRIPT,
         job="" if view is None else job_of(view),
     )  # fmt: skip
     return _html(html, status)
@@ -190,10 +155,9 @@ def _page(place: PagePlace) -> Response:
     context = app_context()
     view = context.view()
     if view is None:
-        said = "The monitor has just started and has not looked at the fleet yet."
-        inside = f"<section><h1>Starting</h1><p>{said}</p></section>"
-        starting = document("Starting", inside, again_s=2)
-        return Response(starting, 503, {"Retry-After": "2"}, content_type=_HTML)
+        starting = _html(render("starting.html"), 503)
+        starting.headers["Retry-After"] = "2"
+        return starting
     pages: Pages = current_app.extensions[_PAGES]
     return _sent(pages.latest(view, place))
 
@@ -203,7 +167,7 @@ def _page_context(context: AppContext, fleet: FleetIndex, place: PagePlace) -> C
     scope = {GROUPS: Scope.GROUP, HOSTS: Scope.HOST}.get(place.kind)
     events = () if scope is None else context.quarantine.history(place.name, scope)
     guarded = not (context.loopback or context.open_reads)
-    return Context(fleet, place, guarded, why_not(context), events)
+    return Context(fleet, place, guarded, why_not(context), events, context.tick_s)
 
 
 def why_not(context: AppContext) -> str | None:
@@ -313,10 +277,10 @@ def _earlier(view: View, incident: Incident) -> list[Earlier]:
 
 
 def _html(text: str, status: int = 200) -> Response:
-    return _sent(Packed(text.encode(errors="replace"), status))
+    return _sent(Page(text.encode(errors="replace"), status))
 
 
-def _sent(page: Packed) -> Response:
+def _sent(page: Page) -> Response:
     response = Response(status=page.status, content_type=_HTML)
     response.set_etag(page.tag)
     if page.tag in request.if_none_match:

@@ -1,7 +1,6 @@
 """Jinja2 templates, and what they share: every text is cleaned, then escaped.
 
-A page's template consists of blocks, one a section with the block's name as id. An undefined name
-in a template is an error.
+A page's template extends document.html. An undefined name in a template is an error.
 """
 
 from __future__ import annotations
@@ -40,10 +39,6 @@ _DATA: Final = (
     ("/metrics", "metrics"),
     ("/healthz", "health"),
 )
-
-SCRIPT: Final = "/static/page.js"
-AWAY: Final = '<div id="away" role="status" data-own=""></div>'
-"""Where the script says that the monitor does not answer."""
 
 
 def harmless(value: object) -> str:
@@ -102,7 +97,7 @@ def environment() -> Environment:
     env.globals.update(
         attributes=attributes, counted=counted, path_of=wording.path_of, clean=clean,
         NONE=wording.NONE, SICK=SICK, NEWLINE=Markup("\n"), is_short=is_short, looks=LOOKS,
-        tones=_TONES, glyphs=_GLYPHS, severities=_SEVERITIES,
+        tones=_TONES, glyphs=_GLYPHS, severities=_SEVERITIES, LINKS=_DATA,
     )  # fmt: skip
     env.globals["ui"] = env.get_template("ui.html").module
     return env
@@ -129,47 +124,6 @@ def filled(start: str, text: object, width: int = 100) -> Markup:
             harmless(text), width, initial_indent=start, subsequent_indent=" " * len(start),
             break_long_words=False, break_on_hyphens=False,
         )
-    )  # fmt: skip
-
-
-def sections(name: str, /, **values: Any) -> dict[str, str]:
-    """Each block of a template, in order; empty ones are left out."""
-    compiled = template(name)
-    context = compiled.new_context(values)
-    rendered = {part: "".join(block(context)).strip() for part, block in compiled.blocks.items()}
-    return {part: html for part, html in rendered.items() if html}
-
-
-def document(
-    title: str,
-    *parts: str,
-    script: str | None = None,
-    styles: tuple[str, ...] = (),
-    here: str = "",
-    chips: str = "",
-    job: str = "",
-    every_s: float | None = None,
-    again_s: int | None = None,
-) -> str:
-    """A whole page in the monitor's layout; it can be read without its script.
-
-    The page's policy allows only our own files, and no inline style or script.
-
-    Args:
-        title: of the tab.
-        script: path of a JavaScript module of ours.
-        styles: paths of style sheets besides the common one.
-        here: path of the navigation entry that this page belongs to.
-        chips: markup of the header, beside the name.
-        job: the job's name.
-        every_s: seconds after which the script asks for the page again.
-        again_s: seconds after which the browser reloads the page.
-    """
-    return render(
-        "document.html", title=title, script=script, styles=("/static/page.css", *styles),
-        here=here, chips=chips, job=job, links=_DATA, again_s=again_s,
-        parts="".join(parts),
-        every_s=every_s,
     )  # fmt: skip
 
 

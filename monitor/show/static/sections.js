@@ -19,14 +19,13 @@ export function parse(markup) {
   return made;
 }
 
-const shown = new WeakMap(); // section -> the markup to which it was made equal
+const shown = new WeakMap(); // section -> what it was made equal to
 
 // Makes an element equal to another. What a script draws is left alone.
 export function patch(element, wanted) {
   if (element.parentNode.localName === "main") {
-    const markup = wanted.outerHTML;
-    if (shown.get(element) === markup) return;
-    shown.set(element, markup);
+    if (shown.get(element)?.isEqualNode(wanted)) return;
+    shown.set(element, wanted.cloneNode(true));
   }
   if (element.localName !== wanted.localName) {
     element.replaceWith(wanted);

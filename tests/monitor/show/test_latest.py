@@ -122,7 +122,7 @@ def test_a_page_of_ten_thousand_ranks_is_answered_from_what_was_made(
 ) -> None:
     """The figures are printed; what is asserted is that asking again costs next to nothing."""
     monkeypatch.setattr(making, "LONG_S", 60.0)  # it is made here, where it is measured
-    pages = Pages(Context, 1.0)
+    pages = Pages(Context)
     spent: list[list[float]] = [[], []]
     for tick in range(4):
         view = crowd(1250, 8, tick=100 + tick)

@@ -27,13 +27,14 @@ from lightkeeper.monitor.show.pages import (
     FleetIndex,
     PagePlace,
 )
-from lightkeeper.monitor.show.paging import make, whole
+from lightkeeper.monitor.show.paging import make
 from lightkeeper.monitor.show.templating import attributes, environment
 from lightkeeper.monitor.show.wording import ago, natural, span
 from lightkeeper.monitor.store.lease import LeaseStanding
 from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.wire import Connection, Trouble
 from tests.changed import replace
+from tests.page.parts import html_of, parts_of
 from tests.page.views import NOW_S, crowd
 
 STALLED = {"rg_1.1": RankHealth.STALLED}
@@ -45,7 +46,7 @@ def fleet(view, *, by_host: bool = False, **more):
 
 def cells(page) -> dict[str, str]:
     """Name -> markup, in their order."""
-    grid = page.sections["fleet"].partition('<ul id="grid"')[2].rpartition("</ul>")[0]
+    grid = parts_of(page)["fleet"].partition('<ul id="grid"')[2].rpartition("</ul>")[0]
     return {re.search('data-key="([^"]*)"', cell)[1]: cell for cell in grid.split("<li ")[1:]}
 
 
@@ -74,19 +75,19 @@ def test_what_a_template_does_not_know_is_an_error() -> None:
 
 def test_a_tick_in_which_only_the_step_moved_changes_no_cell() -> None:
     before, after = fleet(crowd(125, 8)), fleet(crowd(125, 8, tick=101))
-    assert changed(before.sections, after.sections) == ["pulse"]
+    assert changed(parts_of(before), parts_of(after)) == ["pulse"]
 
 
 def test_one_sick_rank_changes_one_cell() -> None:
     before, after = fleet(crowd(125, 8)), fleet(crowd(125, 8, STALLED, tick=101))
     assert changed(cells(before), cells(after)) == ["rg_1"]
-    assert changed(before.sections, after.sections) == ["pulse", "attention", "fleet"]
+    assert changed(parts_of(before), parts_of(after)) == ["pulse", "attention", "fleet"]
 
 
 def test_a_page_holds_every_part_and_cell_in_order() -> None:
     page = fleet(crowd(12, 8))
     assert list(cells(page)) == [f"rg_{n}" for n in range(12)]
-    assert list(page.sections) == [
+    assert list(parts_of(page)) == [
         "chips",
         "pulse",
         "trend",
@@ -102,7 +103,7 @@ def test_a_page_holds_every_part_and_cell_in_order() -> None:
 
 def test_ten_thousand_healthy_ranks_are_some_twelve_hundred_cells() -> None:
     page = fleet(crowd(1250, 8))
-    html = whole(page)
+    html = html_of(page)
     assert html.count("<li") < 1300
     assert len(html) < 400_000
 
@@ -111,10 +112,10 @@ def test_of_a_fleet_too_large_for_cells_the_odd_ones_have_one_and_the_others_are
     sick = {"rg_7.0": RankHealth.STALLED, "rg_2600.0": RankHealth.WAITING}
     page = fleet(crowd(CELLS + 200, 1, sick))
     assert list(cells(page)) == ["rg_7", "rg_2600"]
-    assert "And 2,698 groups more" in page.sections["fleet"]
+    assert "And 2,698 groups more" in parts_of(page)["fleet"]
     everybody = fleet(crowd(CELLS + 200, 1, rest=RankHealth.WAITING))
     assert len(cells(everybody)) == CELLS
-    assert "And 200 groups more" in everybody.sections["fleet"]
+    assert "And 200 groups more" in parts_of(everybody)["fleet"]
 
 
 def test_links_of_sick_ranks_are_bounded_and_the_worst_have_theirs() -> None:
@@ -133,28 +134,28 @@ def test_a_fleet_by_host_has_a_cell_for_each_host() -> None:
 
 def test_the_sick_one_stays_in_sight_while_its_group_is_put_out() -> None:
     view = crowd(2, 2, STALLED, evicting=frozenset({GroupName("rg_1")}))
-    attention = fleet(view).sections["attention"]
+    attention = parts_of(fleet(view))["attention"]
     assert "rg_1.1" in attention
     assert "rg_1.0" not in attention
 
 
 def test_without_ranks_the_page_says_how_to_start_some() -> None:
     page = fleet(crowd(0, 1))
-    assert 'data-state="waiting"' in page.sections["pulse"]
-    assert "LIGHTKEEPER_MONITOR" in whole(page)
+    assert 'data-state="waiting"' in parts_of(page)["pulse"]
+    assert "LIGHTKEEPER_MONITOR" in html_of(page)
 
 
 def test_a_standby_links_to_the_active_monitor_by_http_only() -> None:
     for url, linked in (("http://head2:8470", True), ("javascript:alert(1)", False)):
         standing = LeaseStanding(False, 1, "head2", url, None)
-        html = whole(fleet(crowd(1, 1, standing=standing)))
+        html = html_of(fleet(crowd(1, 1, standing=standing)))
         assert (f'href="{url}"' in html) is linked
         assert "stands by" in html
 
 
 def test_who_cannot_write_is_not_said_to_stand_by_for_itself() -> None:
     standing = LeaseStanding(False, 1, "here", None, None, "the store /m.db takes no writes")
-    html = whole(fleet(crowd(1, 1, standing=standing)))
+    html = html_of(fleet(crowd(1, 1, standing=standing)))
     assert "may not act now" in html
     assert "he store /m.db takes no writes" in html
     assert "stands by" not in html
@@ -176,9 +177,9 @@ NO_LIGHTHOUSE_HERE = LighthouseAway(NO_LIGHTHOUSE)
 )
 def test_what_holds_and_is_no_fault_is_a_word_in_the_header_and_no_banner(more, words) -> None:
     page = fleet(crowd(2, 2, **more))
-    assert re.findall(r"<summary[^>]*>([^<]+)<", page.sections["chips"]) == words
-    assert page.sections["banners"] == '<div id="banners"></div>'
-    html = whole(page)
+    assert re.findall(r"<summary[^>]*>([^<]+)<", parts_of(page)["chips"]) == words
+    assert parts_of(page)["banners"] == '<div id="banners"></div>'
+    html = html_of(page)
     assert html.index('id="chips"') < html.index("</header>") < html.index('id="headline"')
 
 
@@ -195,9 +196,9 @@ def test_what_holds_and_is_no_fault_is_a_word_in_the_header_and_no_banner(more, 
 def test_without_a_lighthouse_no_part_speaks_of_quorum_pause_or_policy(place: PagePlace) -> None:
     view = crowd(1, 2, lighthouse=NO_LIGHTHOUSE_HERE)
     page = make(Context(FleetIndex(view), place))
-    shown = "".join(page.sections.values()).lower()
+    shown = "".join(parts_of(page).values()).lower()
     assert [word for word in ("quorum", "heartbeat", "pause") if word in shown] == []
-    assert "policy" not in page.sections
+    assert "policy" not in parts_of(page)
 
 
 @pytest.mark.parametrize(
@@ -205,19 +206,19 @@ def test_without_a_lighthouse_no_part_speaks_of_quorum_pause_or_policy(place: Pa
 )
 def test_the_button_of_the_only_group_ends_the_job(groups: int, button: str) -> None:
     page = make(Context(FleetIndex(crowd(groups, 2)), PagePlace(GROUPS, "rg_0")))
-    assert re.findall(r"<button[^>]*>((?:End|Evict)[^<]*)<", page.sections["acts"]) == [button]
-    assert ("Ends the job: rg_0 is its only group." in page.sections["acts"]) is (groups == 1)
+    assert re.findall(r"<button[^>]*>((?:End|Evict)[^<]*)<", parts_of(page)["acts"]) == [button]
+    assert ("Ends the job: rg_0 is its only group." in parts_of(page)["acts"]) is (groups == 1)
 
 
 def test_a_pause_can_be_lifted_without_a_lighthouse_too() -> None:
     pause = Pause("rack 7", "ann", NOW_S, None)
     page = fleet(crowd(1, 2, lighthouse=NO_LIGHTHOUSE_HERE, pause=pause))
-    assert "Resume evictions" in page.sections["acts"]
+    assert "Resume evictions" in parts_of(page)["acts"]
 
 
 def test_parts_with_nothing_to_say_are_words_of_one_line() -> None:
     page = fleet(crowd(2, 2))
-    assert [page.sections[name] for name in ("attention", "incidents", "quarantine")] == [
+    assert [parts_of(page)[name] for name in ("attention", "incidents", "quarantine")] == [
         '<section id="attention" class="quiet">No rank is sick. </section>',
         '<section id="incidents" class="quiet">No incident so far.</section>',
         '<section id="quarantine" class="quiet">Nothing is quarantined.</section>',
@@ -230,20 +231,20 @@ def test_what_happens_next_ends_with_one_full_stop(
 ) -> None:
     calm = headline_of(crowd(2, 2))
     monkeypatch.setattr(pages, "headline_of", lambda _: replace(calm, next=then))
-    html = whole(fleet(crowd(2, 2)))
+    html = html_of(fleet(crowd(2, 2)))
     assert f'<p id="next">{then.removesuffix(".")}. ' in html
 
 
 def test_the_job_is_named_in_the_header() -> None:
     link = '<a href="/runs" class="job" title="the job: its runs">job</a>'
-    assert link in whole(fleet(crowd(1, 1)))
+    assert link in html_of(fleet(crowd(1, 1)))
 
 
 def test_a_page_of_64_ranks_stays_under_200_kb() -> None:
     sick = {f"rg_{n}.0": RankHealth.STALLED for n in range(8)}
     trend = tuple(TrendPoint(NOW_S + 15.0 * n, 50 * n, 0.3) for n in range(240))
     for size in (6, 8):  # cards of 48, cells of 64
-        html = whole(fleet(crowd(8, size, sick, trend=trend)))
+        html = html_of(fleet(crowd(8, size, sick, trend=trend)))
         assert len(html.encode()) < 60_000
 
 
@@ -261,7 +262,7 @@ def test_times_are_put_as_people_say_them() -> None:
 
 
 def test_what_stands_beside_a_link_keeps_its_distance() -> None:
-    html = whole(fleet(crowd(1, 1)))
+    html = html_of(fleet(crowd(1, 1)))
     assert "</a> · heartbeat 0.3 s ago</p>" in html
 
 
@@ -279,10 +280,10 @@ def test_hostile_names_are_text_on_every_page(kind: str, name: str, size: int) -
     )  # fmt: skip
     place = PagePlace(kind, name.format(evil), by_host=name == "by host")
     page = make(Context(FleetIndex(view), place, why_not=evil))
-    assert page.exists
-    assert "<img/" not in whole(page)
-    assert "\u202e" not in whole(page)
-    assert "&lt;img/src=x onerror=alert(1)&gt;&#34;&#39;&amp;" in whole(page)
+    assert page.status == 200
+    assert "<img/" not in html_of(page)
+    assert "\u202e" not in html_of(page)
+    assert "&lt;img/src=x onerror=alert(1)&gt;&#34;&#39;&amp;" in html_of(page)
 
 
 ODD = (
@@ -294,7 +295,7 @@ ODD = (
 def network(*edges: Edge, **more) -> str | None:
     view = crowd(2, 1)
     view = replace(view, result=replace(view.result, links=Links(edges)))
-    parts = make(Context(FleetIndex(view), PagePlace("ranks", "rg_0.0"), **more)).sections
+    parts = parts_of(make(Context(FleetIndex(view), PagePlace("ranks", "rg_0.0"), **more)))
     return parts.get("network")
 
 
@@ -332,7 +333,7 @@ def machine_of(*rows: wire.Testimony, testified: tuple[str, ...] = ()) -> str:
     host = view.snapshot.observations[0].identity.host
     snapshot = replace(view.snapshot, cluster={host: rows})
     view = replace(view, snapshot=snapshot, hosts={host: HostRecord(host, testified=testified)})
-    return make(Context(FleetIndex(view), PagePlace("hosts", host))).sections["machine"]
+    return parts_of(make(Context(FleetIndex(view), PagePlace("hosts", host))))["machine"]
 
 
 def test_a_hosts_page_has_what_its_machine_says_and_said() -> None:
