@@ -153,7 +153,7 @@ def made_of(
     """`exists`: whether the thing is known; if not, the page says so."""
     html = render(
         template, context=context, view=context.view, states=context.fleet.states,
-        title=page_title, job=job_of(context.view), every_s=max(_LEAST_S, context.tick_s),
+        title=page_title, every_s=max(_LEAST_S, context.tick_s),
         now_s=context.fleet.now_s, name=context.place.name, headline=context.fleet.headline,
         away=isinstance(context.view.snapshot.lighthouse, LighthouseAway),
         exists=exists, title_of=title, trouble_of=trouble_of, SOURCES=SOURCES, **values,
@@ -163,11 +163,6 @@ def made_of(
 
 _LEAST_S: Final = 2.0
 """An open page is asked for again no sooner."""
-
-
-def job_of(view: View) -> str:
-    """The job's name, as its ranks report it; empty without ranks."""
-    return next((seen.identity.job for seen in view.snapshot.observations), "")
 
 
 # -- the page of the whole fleet ------------------------------------------------------------------

@@ -12,10 +12,9 @@ from typing import Final
 from flask import Blueprint, Flask, Response, current_app, request
 
 from lightkeeper.monitor.decide.accounts import WORDS, ChoiceError, find
-from lightkeeper.monitor.decide.view import SCHEMA, View, bundle_url
+from lightkeeper.monitor.decide.view import SCHEMA, View
 from lightkeeper.monitor.decide.view_json import report_to_json
 from lightkeeper.monitor.model.eviction import Scope
-from lightkeeper.monitor.model.incident import Incident
 from lightkeeper.monitor.show.answers import (
     AppContext,
     HttpRefusal,
@@ -26,9 +25,6 @@ from lightkeeper.monitor.show.answers import (
     the_view,
 )
 from lightkeeper.monitor.show.incident_page import (
-    Access,
-    BundleStacks,
-    Earlier,
     incident_page,
     incident_text,
     incidents_page,
@@ -47,7 +43,6 @@ from lightkeeper.monitor.show.pages import (
     fleet_page,
     group_page,
     host_page,
-    job_of,
     rank_page,
 )
 from lightkeeper.monitor.show.reading import said_by, status_text
@@ -146,7 +141,7 @@ def _says(name: str, what: str) -> Response:
         "says.html", name=name, what=what, SOURCES=SOURCES, why=why, text=shown,
         cut=len(text) > _SHOWN_CHARS, raw=f"/v1{path_of(RANKS, name)}/{what}",
         json=what != "stacks", more=what in _TABLES and rows != "0",
-        job="" if view is None else job_of(view),
+        view=view,
     )  # fmt: skip
     return _html(html, status)
 
@@ -180,10 +175,6 @@ def why_not(context: AppContext) -> str | None:
 
 # Incidents.
 
-_LISTED: Final = 100
-"""Most incidents listed."""
-_SIMILAR: Final = 8
-
 incident_pages = Blueprint("incident_pages", __name__)
 """Open to anybody, but for what ranks said: `check_reader` decides that."""
 
@@ -203,17 +194,13 @@ def incident_for_people(prefix: str) -> Response:
     """One incident, readable without JavaScript."""
     view = the_view()
     incident = find(view.incidents, prefix)
-    access = _access(incident)
-    stacks = app_context().stacks(incident.id) if access.allowed else BundleStacks()
-    text = incident_page(
-        view.report(incident),
-        now_s=view.snapshot.now_s,
-        stacks=stacks,
-        access=access,
-        earlier=_earlier(view, incident),
-        job=job_of(view),
-    )
-    return _html(text)
+    try:
+        check_reader()
+        stacks = app_context().stacks(incident.id)
+    except HttpRefusal:
+        stacks = None
+    base = request.host_url.rstrip("/")
+    return _html(incident_page(view, view.report(incident), stacks, base))
 
 
 @incident_pages.get("/runs")
@@ -238,42 +225,7 @@ def incidents_for_people() -> Response:
         incidents = chosen(view)
     except ChoiceError as exc:
         incidents, wrong = [], str(exc)
-    page = incidents_page(
-        [view.report(incident) for incident in incidents[:_LISTED]],
-        now_s=view.snapshot.now_s,
-        asked=asked,
-        total=len(incidents),
-        remembered=len(view.incidents),
-        totals=view.totals(incidents) if incidents else None,
-        wrong=wrong,
-        job=job_of(view),
-        runs=[run.id for run in view.runs],
-        alone=view.alone,
-    )
-    return _html(page, 400 if wrong else 200)
-
-
-def _access(incident: Incident) -> Access:
-    """Whether this request may see what ranks said, by the same rule as their pages."""
-    root = request.host_url.rstrip("/")
-    url, page = root + bundle_url(incident.id), root + path_of("incidents", incident.id)
-    try:
-        check_reader()
-    except HttpRefusal:
-        return Access(False, "They are shown with the monitor's token.", url, page)
-    return Access(True, url=url, page=page)
-
-
-def _earlier(view: View, incident: Incident) -> list[Earlier]:
-    """The latest earlier incidents that share a host or a group with it."""
-    earlier: list[Earlier] = []
-    for other in view.incidents:
-        before = other.milestones.first_seen_s < incident.milestones.first_seen_s
-        same = [f"host {name}" for name in sorted({*incident.hosts} & {*other.hosts})[:2]]
-        same += [f"group {name}" for name in sorted({*incident.groups} & {*other.groups})[:2]]
-        if before and same and len(earlier) < _SIMILAR:
-            earlier.append(Earlier(other, view.account(other).outcome, ", ".join(same)))
-    return earlier
+    return _html(incidents_page(view, incidents, asked, wrong), 400 if wrong else 200)
 
 
 def _html(text: str, status: int = 200) -> Response:

@@ -8,7 +8,7 @@ from typing import Any
 
 from lightkeeper.monitor.decide.view import View
 from lightkeeper.monitor.model.plain import to_plain
-from lightkeeper.monitor.show.pages import CHART_HEIGHT, CHART_WIDTH, job_of, sparks
+from lightkeeper.monitor.show.pages import CHART_HEIGHT, CHART_WIDTH, sparks
 from lightkeeper.monitor.show.templating import render
 
 
@@ -27,4 +27,4 @@ def runs_page(view: View) -> str:
         for row, run in zip(runs_to_json(view), view.runs, strict=True)
     ]
     chart = {"chart_width": CHART_WIDTH, "chart_height": CHART_HEIGHT}
-    return render("runs.html", rows=rows, now_s=view.snapshot.now_s, job=job_of(view), **chart)
+    return render("runs.html", rows=rows, now_s=view.snapshot.now_s, view=view, **chart)
