@@ -190,7 +190,6 @@ def fleet_page(context: Context) -> Page:
     ]
     return made_of(
         context, "fleet.html", _tab(fleet),
-        tone=_TONES[fleet.headline.state],
         quorum=lighthouse if isinstance(lighthouse, LighthouseView) else None,
         groups=len(fleet.by_group),
         counts=counts,
@@ -226,13 +225,6 @@ def _tab(fleet: FleetIndex) -> str:
 
 _FACES: Final = 5
 """Open incidents shown in full beside the headline's."""
-_TONES: Final = {
-    JobState.WAITING: "start", JobState.STARTING: "start", JobState.WATCHING: "start",
-    JobState.TRAINING: "good", JobState.DISTURBED: "wait", JobState.LATE: "wait",
-    JobState.PAUSING: "wait", JobState.STALLING: "wait",
-    JobState.STOPPED: "bad", JobState.FINISHED: "idle", JobState.ENDED: "bad",
-    JobState.INTERRUPTED: "idle",
-}  # fmt: skip
 
 
 # Who needs attention: the sick ranks, worst first, and why. By their own health: a sick rank that
@@ -454,12 +446,6 @@ def _page(
     )  # fmt: skip
 
 
-_LETTERS: Final = {
-    "R": "running", "S": "sleeping", "D": "in the kernel, cannot be interrupted",
-    "T": "stopped by a signal", "t": "stopped by a tracer", "Z": "ended, not reaped", "I": "idle",
-}  # fmt: skip
-
-
 def rank_page(context: Context) -> Page:
     """One rank: what it does, its pace, and where it is in its collectives."""
     name, view = context.place.name, context.view
@@ -479,7 +465,6 @@ def rank_page(context: Context) -> Page:
         meaning=LOOKS[state].meaning,
         seen=seen,
         report=None if seen is None else seen.report,
-        letters=_LETTERS,
         phases=sorted(spent.items(), key=lambda phase: -phase[1]),
         spent_s=sum(spent.values()),
         odd=[edge.sentence() for edge in view.result.links.of(RankName(name))],

@@ -22,23 +22,6 @@ from lightkeeper.monitor.show.wording import LONGEST, LOOKS, clean
 _FOLDER: Final = Path(__file__).with_name("templates")
 _SHORT: Final = 24
 _SHORT_MARKUP: Final = 18
-_TONES: Final = {
-    "worked": "good", "failed": "bad", "skipped": "start", "unknown": "away", "under way": "wait",
-    "critical": "bad", "warning": "wait", "info": "start",
-    "evicted": "good", "held": "away", "observed": "start", "right": "good", "wrong": "bad",
-}  # fmt: skip
-_GLYPHS: Final = {"good": "✓", "bad": "✗", "wait": "…", "away": "?", "start": "•"}
-"""A shape for each colour, for people who are colour-blind."""
-_SEVERITIES: Final = {"critical": "!!", "warning": "!", "info": "i"}
-_DATA: Final = (
-    ("/v1/snapshot", "snapshot"),
-    ("/v1/incidents", "incidents"),
-    ("/v1/quarantine", "quarantine"),
-    ("/v1/policy", "policy"),
-    ("/v1/sd", "targets"),
-    ("/metrics", "metrics"),
-    ("/healthz", "health"),
-)
 
 
 def harmless(value: object) -> str:
@@ -97,7 +80,6 @@ def environment() -> Environment:
     env.globals.update(
         attributes=attributes, counted=counted, path_of=wording.path_of, clean=clean,
         NONE=wording.NONE, SICK=SICK, NEWLINE=Markup("\n"), is_short=is_short, looks=LOOKS,
-        tones=_TONES, glyphs=_GLYPHS, severities=_SEVERITIES, LINKS=_DATA,
     )  # fmt: skip
     env.globals["ui"] = env.get_template("ui.html").module
     return env

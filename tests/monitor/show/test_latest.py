@@ -57,15 +57,15 @@ def test_who_asks_while_it_is_made_gets_the_one_before() -> None:
     assert latest.get(second, "page", maker) == "value 2"
 
 
-def test_nobody_gets_one_that_is_older_than_that() -> None:
+def test_nobody_gets_one_that_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     latest, maker = Latest[str](), Maker()
     latest.get(crowd(1, 1), "page", maker)
-    latest.number(crowd(1, 1, tick=101))
-    third = crowd(1, 1, tick=102)
+    monkeypatch.setattr(making, "_OLD_S", 0.0)
+    second = crowd(1, 1, tick=102)
     maker.goes_on.clear()
     maker.began.clear()
     with ThreadPoolExecutor(2) as pool:
-        waiting = [pool.submit(latest.get, third, "page", maker) for _ in range(2)]
+        waiting = [pool.submit(latest.get, second, "page", maker) for _ in range(2)]
         assert maker.began.wait(10)
         maker.goes_on.set()
         assert {future.result(10) for future in waiting} == {"value 2"}
@@ -79,15 +79,6 @@ def test_each_thing_that_is_asked_for_is_made_by_itself_and_few_are_kept() -> No
     assert maker.made == 40
     latest.get(view, 0, maker)
     assert maker.made == 41
-
-
-def test_a_value_that_nobody_asks_for_any_more_is_forgotten() -> None:
-    latest, maker = Latest[str](), Maker()
-    latest.get(crowd(1, 1), "once", maker)
-    for tick in range(40):
-        value = latest.get(crowd(1, 1, tick=tick), "page", maker)
-    assert value == "value 41"
-    assert latest.get(crowd(1, 1, tick=40), "once", maker) == "value 42"
 
 
 def test_json_is_json_also_of_a_path_that_is_not_utf_8() -> None:
