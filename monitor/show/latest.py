@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
+from weakref import ref
 
 from lightkeeper.monitor.decide.view import View
 
@@ -31,7 +32,8 @@ _SPARES: Final = 20.0
 @dataclass(slots=True)
 class _Entry(Generic[T]):
     making: threading.Lock = field(default_factory=threading.Lock)
-    value: tuple[View, T] | None = None
+    value: tuple[ref[View], T] | None = None
+    """Does not keep the view, which may be large."""
     at_s: float = 0.0
     """When it was made; monotonic."""
     cpu_s: float = 0.0
@@ -52,7 +54,7 @@ class Latest(Generic[T]):
             self._entries.move_to_end(key)
             if len(self._entries) > _ENTRIES:
                 self._entries.popitem(last=False)
-        if entry.value is not None and entry.value[0] is not view:
+        if entry.value is not None and entry.value[0]() is not view:
             making, rest_s = entry.making.locked(), _SPARES * entry.cpu_s
             age_s, long = time.monotonic() - entry.at_s, entry.cpu_s > LONG_S
             if (long or making) and age_s < max(_OLD_S, rest_s * long):
@@ -65,8 +67,8 @@ class Latest(Generic[T]):
 
 def _renew(entry: _Entry[T], view: View, make: Callable[[], T]) -> T:
     with entry.making:
-        if entry.value is None or entry.value[0] is not view:
+        if entry.value is None or entry.value[0]() is not view:
             began_s = time.thread_time()
-            entry.value = view, make()
+            entry.value = ref(view), make()
             entry.at_s, entry.cpu_s = time.monotonic(), time.thread_time() - began_s
         return entry.value[1]

@@ -5,6 +5,7 @@ A page's template extends document.html. An undefined name in a template is an e
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -54,14 +55,10 @@ def is_short(cell: object) -> bool:
     return len(str(cell)) <= _SHORT
 
 
-def offset(at_s: float, began_s: float) -> str:
-    """`+11.0 s`, since the beginning."""
-    return f"+{at_s - began_s:.1f} s"
-
-
 def after(at_s: float, began_s: float) -> str:
-    """As `offset`, in larger units if it is long."""
-    return offset(at_s, began_s) if at_s - began_s < 600 else f"+{wording.span(at_s - began_s)}"
+    """`+11.0 s`, since the beginning; in larger units if it is long."""
+    passed_s = at_s - began_s
+    return f"+{passed_s:.1f} s" if passed_s < 600 else f"+{wording.span(passed_s)}"
 
 
 @cache
@@ -72,9 +69,9 @@ def environment() -> Environment:
         finalize=harmless, trim_blocks=True, lstrip_blocks=True, auto_reload=False,
     )  # fmt: skip
     filters: tuple[Callable[..., object], ...] = (
-        wording.sentence, wording.plain, wording.span, wording.ago, wording.utc, wording.whole,
-        wording.figure, wording.tenths, lines, after, offset,
-        wording.hundredths, wording.since, wording.quoted, wording.doing, wording.loss,
+        wording.sentence, wording.plain, wording.span, wording.utc, wording.whole,
+        wording.figure, lines, after,
+        wording.hundredths, wording.since, shlex.quote, wording.doing, wording.loss,
     )  # fmt: skip
     env.filters.update({function.__name__: function for function in filters})
     env.globals.update(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -79,6 +81,15 @@ def test_each_thing_that_is_asked_for_is_made_by_itself_and_few_are_kept() -> No
     assert maker.made == 40
     latest.get(view, 0, maker)
     assert maker.made == 41
+
+
+def test_an_old_view_is_not_kept_for_a_page_that_nobody_asks_for_any_more() -> None:
+    latest, maker, view = Latest[str](), Maker(), crowd(1, 1)
+    latest.get(view, "once", maker)
+    seen = weakref.ref(view)
+    del view
+    gc.collect()
+    assert seen() is None
 
 
 def test_json_is_json_also_of_a_path_that_is_not_utf_8() -> None:
