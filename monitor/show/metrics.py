@@ -38,21 +38,16 @@ class ViewCollector(Collector):
         self._view = view
         self._bounds = bounds or Bounds()
         self._wait = wait
-        self._cached: tuple[tuple[float, int], tuple[Metric, ...]] | None = None
-        """Of the tick last scraped: two Prometheus servers often scrape the same one."""
+        self._cached: tuple[View, tuple[Metric, ...]] | None = None
+        """Of the view last scraped: two Prometheus servers often scrape the same one."""
 
     def collect(self) -> tuple[Metric, ...]:
-        """Made once a tick; if two threads make them, both make the same."""
+        """Made once a view; if two threads make them, both make the same."""
         view, cached = self._view(), self._cached
-        if view is None or (cached is not None and cached[0] == _tick(view)):
+        if view is None or (cached is not None and cached[0] is view):
             return () if cached is None else cached[1]
         self._wait()
         view = self._view() or view
         scene = ScrapeView(view, self._bounds)
-        families = tuple(family for metric in _METRICS for family in metric.read(scene))
-        self._cached = _tick(view), families
-        return families
-
-
-def _tick(view: View) -> tuple[float, int]:
-    return view.snapshot.now_s, view.snapshot.tick
+        self._cached = view, tuple(family for metric in _METRICS for family in metric.read(scene))
+        return self._cached[1]

@@ -129,7 +129,7 @@ class Context:
 
 @dataclass(frozen=True)  # no slots: a cached property needs `__dict__`
 class Page:
-    """As it is sent: a browser that has it is told so, one that can gets it compressed."""
+    """As it is sent. A browser need not fetch the one it has, and may get it compressed."""
 
     html: bytes
     status: int = 200

@@ -130,11 +130,6 @@ def whole(value: int | None) -> str:
     return NONE if value is None else f"{value:,}"
 
 
-def hundredths(seconds: float | None) -> str:
-    """`0.53 s`."""
-    return NONE if seconds is None else f"{seconds:.2f} s"
-
-
 def doing(step: StepState | None) -> str:
     """`forward for 12 s`."""
     return "" if step is None else f"{step.phase} for {span(step.phase_age_s)}"

@@ -53,8 +53,8 @@ def scene(*incidents: Incident, rows=None, evictions=None, **more: Any) -> View:
 def report(**changes: Any) -> IncidentReport:
     """The incident of the scene."""
     incident = changes.pop("incident", hang())
-    told = {name: changes.pop(name) for name in ("rows", "evictions") if name in changes}
-    return replace(scene(incident, **told).report(incident), **changes)
+    made_of = {name: changes.pop(name) for name in ("rows", "evictions") if name in changes}
+    return replace(scene(incident, **made_of).report(incident), **changes)
 
 
 def page(shown: IncidentReport, *before: Incident, stacks: BundleStacks | None = None) -> str:
