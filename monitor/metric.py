@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partialmethod
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -20,14 +21,11 @@ from prometheus_client.registry import Collector
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # Prometheus would keep a `_created` series for each counter
 
-GROUPS: Final = "G"
-RANKS: Final = "R"
-"""Values of `series`: one for each group, or each rank, with its own series."""
 ALONE: Final = "without a Lighthouse"
 """When a series is left out that speaks of quorums or evictions."""
 GROUP: Final = ("replica_group",)
 RANK: Final = ("replica_group", "rank")
-_SERIES: Final = {(): "1", GROUP: GROUPS, RANK: RANKS}
+_SERIES: Final = {(): "1", GROUP: "G", RANK: "R"}
 TICK_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 Kind = TypeVar("Kind", bound=MetricWrapperBase)
@@ -100,15 +98,10 @@ class Section:
         self.metrics.append(made)
         return made
 
-    def gauge(self, name: str, *about: Any, **more: Any) -> Definition[Gauge]:
-        """As the fields of `Definition`."""
-        return self._add(Gauge, name, *about, **more)
-
-    def counter(self, name: str, *about: Any, **more: Any) -> Definition[Counter]:
-        return self._add(Counter, name, *about, **more)
-
-    def histogram(self, name: str, *about: Any, **more: Any) -> Definition[Histogram]:
-        return self._add(Histogram, name, *about, **more)
+    gauge = partialmethod(_add, Gauge)
+    counter = partialmethod(_add, Counter)
+    histogram = partialmethod(_add, Histogram)
+    """Each takes the fields of `Definition`."""
 
 
 FLEET: Final = Section("Fleet")

@@ -38,16 +38,15 @@ class ViewCollector(Collector):
         self._view = view
         self._bounds = bounds or Bounds()
         self._wait = wait
-        self._cached: tuple[View, tuple[Metric, ...]] | None = None
+        self._cached: tuple[View | None, tuple[Metric, ...]] = (None, ())
         """Of the view last scraped: two Prometheus servers often scrape the same one."""
 
     def collect(self) -> tuple[Metric, ...]:
         """Made once a view; if two threads make them, both make the same."""
-        view, cached = self._view(), self._cached
-        if view is None or (cached is not None and cached[0] is view):
-            return () if cached is None else cached[1]
-        self._wait()
-        view = self._view() or view
-        scene = ScrapeView(view, self._bounds)
-        self._cached = view, tuple(family for metric in _METRICS for family in metric.read(scene))
+        view = self._view()
+        if view is not None and view is not self._cached[0]:
+            self._wait()
+            view = self._view() or view
+            scene = ScrapeView(view, self._bounds)
+            self._cached = view, tuple(each for metric in _METRICS for each in metric.read(scene))
         return self._cached[1]

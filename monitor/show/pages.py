@@ -131,8 +131,12 @@ class Context:
 class Page:
     """As it is sent. A browser need not fetch the one it has, and may get it compressed."""
 
-    html: bytes
+    text: str
     status: int = 200
+
+    @cached_property
+    def html(self) -> bytes:
+        return self.text.encode(errors="replace")
 
     @cached_property
     def tag(self) -> str:
@@ -158,7 +162,7 @@ def made_of(
         away=isinstance(context.view.snapshot.lighthouse, LighthouseAway),
         exists=exists, title_of=title, trouble_of=trouble_of, SOURCES=SOURCES, **values,
     )  # fmt: skip
-    return Page(html.encode(errors="replace"), 200 if exists else 404)
+    return Page(html, 200 if exists else 404)
 
 
 _LEAST_S: Final = 2.0

@@ -68,18 +68,19 @@ class Pages:
         for name in ("document.html", "fleet.html", "crowd.html", "rank.html", "acts.html"):
             template(name)  # else the first page would count as slow (`latest`)
         self._context = context
-        self._latest: Latest[Page] = Latest()
+        self.made: Latest[Page] = Latest()
         self._fleet: FleetIndex | None = None
 
     def latest(self, view: View, place: PagePlace) -> Page:
         """The page in this view, or in the one before while this one's is being made."""
-        return self._latest.get(view, place, partial(self._make, view, place))
 
-    def _make(self, view: View, place: PagePlace) -> Page:
-        fleet = self._fleet
-        if fleet is None or fleet.view is not view:
-            fleet = self._fleet = FleetIndex(view)
-        return make(self._context(fleet, place))
+        def made() -> Page:
+            fleet = self._fleet
+            if fleet is None or fleet.view is not view:
+                fleet = self._fleet = FleetIndex(view)
+            return make(self._context(fleet, place))
+
+        return self.made.get(view, place, made)
 
 
 # -- the routes -----------------------------------------------------------------------------------
@@ -153,8 +154,12 @@ def _page(place: PagePlace) -> Response:
         starting = _html(render("starting.html"), 503)
         starting.headers["Retry-After"] = "2"
         return starting
+    return _sent(_pages().latest(view, place))
+
+
+def _pages() -> Pages:
     pages: Pages = current_app.extensions[_PAGES]
-    return _sent(pages.latest(view, place))
+    return pages
 
 
 def _page_context(context: AppContext, fleet: FleetIndex, place: PagePlace) -> Context:
@@ -200,7 +205,11 @@ def incident_for_people(prefix: str) -> Response:
     except HttpRefusal:
         stacks = None
     base = request.host_url.rstrip("/")
-    return _html(incident_page(view, view.report(incident), stacks, base))
+
+    def made() -> Page:
+        return Page(incident_page(view, view.report(incident), stacks, base))
+
+    return _sent(_pages().made.get(view, (incident.id, stacks is None, base), made))
 
 
 @incident_pages.get("/runs")
@@ -229,7 +238,7 @@ def incidents_for_people() -> Response:
 
 
 def _html(text: str, status: int = 200) -> Response:
-    return _sent(Page(text.encode(errors="replace"), status))
+    return _sent(Page(text, status))
 
 
 def _sent(page: Page) -> Response:

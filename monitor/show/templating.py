@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from lightkeeper.monitor.decide.headline import SICK
-from lightkeeper.monitor.model.wording import counted, seconds
+from lightkeeper.monitor.model.wording import counted
 from lightkeeper.monitor.show import wording
 from lightkeeper.monitor.show.wording import LONGEST, LOOKS, clean
 
@@ -71,7 +71,7 @@ def environment() -> Environment:
     filters: tuple[Callable[..., object], ...] = (
         wording.sentence, wording.plain, wording.span, wording.utc, wording.whole,
         wording.figure, lines, after,
-        seconds, wording.since, shlex.quote, wording.doing, wording.loss,
+        wording.since, shlex.quote, wording.doing,
     )  # fmt: skip
     env.filters.update({function.__name__: function for function in filters})
     env.globals.update(

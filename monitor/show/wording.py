@@ -135,10 +135,6 @@ def doing(step: StepState | None) -> str:
     return "" if step is None else f"{step.phase} for {span(step.phase_age_s)}"
 
 
-def loss(step: StepState | None) -> str:
-    return NONE if step is None or step.loss is None else f"{step.loss:.4g}"
-
-
 def figure(value: object) -> str:
     """0.3333333333 is 0.3333."""
     if isinstance(value, bool) or not isinstance(value, float):

@@ -8,7 +8,9 @@ import pytest
 import requests
 
 from lightkeeper.monitor.model.verdict import RankHealth
-from lightkeeper.monitor.show import latest
+from lightkeeper.monitor.show import latest, paging
+from tests.changed import replace
+from tests.monitor.decide.scene import hang
 from tests.page.serving import Stage
 from tests.page.views import crowd
 
@@ -58,3 +60,21 @@ def test_what_is_not_known_has_a_page_that_is_followed_too(monitor: Stage) -> No
     answer = ask(monitor, path="/groups/nobody")
     assert (answer.status_code, 'data-every="2"' in answer.text) == (404, True)
     assert ask(monitor, answer.headers["ETag"], "/groups/nobody").status_code == 304
+
+
+def test_the_page_of_an_incident_is_made_once_a_view_for_all_who_read_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = []
+    monkeypatch.setattr(latest, "LONG_S", 60.0)
+    monkeypatch.setattr(paging, "incident_page", lambda view, *_: made.append(view) or "<html>")
+    views = [replace(crowd(3, 2, tick=100 + n), incidents=(hang(),)) for n in range(2)]
+    monitor = Stage(views[0])
+    try:
+        for _ in range(3):
+            assert ask(monitor, path="/incidents/inc-1").status_code == 200
+        monitor.show(views[1])
+        ask(monitor, path="/incidents/inc-1")
+    finally:
+        monitor.close()
+    assert made == views
