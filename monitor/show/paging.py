@@ -209,7 +209,7 @@ def incident_for_people(prefix: str) -> Response:
     def made() -> Page:
         return Page(incident_page(view, view.report(incident), stacks, base))
 
-    return _sent(_pages().made.get(view, (incident.id, stacks is None, base), made))
+    return _sent(_pages().made.get(view, (incident.id, stacks, base), made))
 
 
 @incident_pages.get("/runs")
