@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from prometheus_client import Counter
+from prometheus_client import CollectorRegistry
 
 from lightkeeper.monitor.act.evictor import Evictors
 from lightkeeper.monitor.act.evidence import Evidence
@@ -31,6 +31,7 @@ from lightkeeper.monitor.decide.pipeline import Pipeline, TickResult
 from lightkeeper.monitor.detect.self_health import Condition
 from lightkeeper.monitor.journal.writer import Journal
 from lightkeeper.monitor.loop.auditor import Auditor
+from lightkeeper.monitor.metric import HEALTH
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import (
     DecisionRow,
@@ -40,7 +41,6 @@ from lightkeeper.monitor.model.eviction import (
 )
 from lightkeeper.monitor.model.observation import Vitals
 from lightkeeper.monitor.rulebook import Rulebook
-from lightkeeper.monitor.show.metrics import Instruments
 from lightkeeper.monitor.store.lease import Lease
 from lightkeeper.monitor.store.store import Store
 
@@ -102,11 +102,15 @@ def _waited_s() -> dict[str, float]:
 log = logging.getLogger(__package__)
 
 
+FAILURES: Final = HEALTH.counter("part_failures", "Crashes of a part of the monitor's own loop.",
+    ("part",), series="at most one a part", absent="it never crashed")  # fmt: skip
+
+
 class ErrorBoundary:
     """Which parts of the loop crash, and why."""
 
-    def __init__(self, failures: Counter) -> None:
-        self._failures = failures
+    def __init__(self, metrics: CollectorRegistry) -> None:
+        self._failures = FAILURES.on(metrics)
         self._broken: dict[str, str] = {}
 
     @property
@@ -158,7 +162,7 @@ class Components:
     quarantine: Quarantine
     evictors: Evictors
     releaser: Releaser
-    instruments: Instruments
+    metrics: CollectorRegistry
     evidence: Evidence
     auditor: Auditor
     rulebook: Rulebook

@@ -44,8 +44,8 @@ def test_a_group_tells_its_ranks_and_its_incidents(stage, opened, faulty) -> Non
     assert page.locator(f'#incidents a[href="/incidents/{incident.id}"]').count() == 1
     page.get_by_text("From a shell").click()
     shell = page.inner_text("#acts")
-    assert "lightkeeper evict 'rg_1'" in shell
-    assert "lightkeeper quarantine add --group 'rg_1'" in shell
+    assert "lightkeeper evict rg_1 " in shell
+    assert "lightkeeper quarantine add --group rg_1 " in shell
 
 
 def test_a_host_tells_its_record_and_its_history(stage, opened) -> None:
