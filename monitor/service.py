@@ -42,7 +42,7 @@ from lightkeeper.monitor.decide.rules import PolicyError
 from lightkeeper.monitor.journal.entries import Head
 from lightkeeper.monitor.journal.writer import Journal, JournalDir, Limits
 from lightkeeper.monitor.loop.auditor import Auditor
-from lightkeeper.monitor.loop.components import Components, LeaderComponents, VitalSigns, held_back
+from lightkeeper.monitor.loop.components import Components, LeaderComponents, VitalSigns
 from lightkeeper.monitor.loop.loop import Keeper
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.escalation import Timeouts
@@ -409,7 +409,6 @@ def leader_components(
                 incidents=remembered.incidents,
                 evictions=tuple(evictions),
                 policy=rules.applied.policy,
-                would=held_back(remembered.decisions),
             )
             journal_dir = JournalDir(options.journal, options.limits)
             journal = Journal(journal_dir, head, pipeline.memory, after_tick=last_tick or None)

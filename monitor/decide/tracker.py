@@ -20,13 +20,14 @@ from operator import attrgetter
 from typing import Any, Final
 
 from lightkeeper.monitor.decide.commits import Commits
+from lightkeeper.monitor.decide.guards import COSTS_KEPT, price_s, teaches
 from lightkeeper.monitor.detect.detectors import Wait
 from lightkeeper.monitor.detect.endings import End, end_of
 from lightkeeper.monitor.detect.history import History
 from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.detect.wording import looks
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.eviction import Eviction, EvictionState
+from lightkeeper.monitor.model.eviction import Evict, Eviction, EvictionState, Guard, Ruling
 from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import (
     Incident,
@@ -283,6 +284,7 @@ _TOLD: Final = attrgetter(
     "training",
     "remedy",
     "run_over_s",
+    "observed",
 )
 
 
@@ -592,6 +594,9 @@ _LIGHTHOUSE: Final = "the Lighthouse"
 """What victims wait for while the Lighthouse is away."""
 _EACH_OTHER: Final = "each other"
 """What victims wait for when all wait and none is missing."""
+_HOUR_S: Final = 3600.0
+_FOLLOW_S: Final = 1.0
+"""Added to `follow_s`, within which milestones of an eviction still arrive."""
 
 
 @dataclass(slots=True)
@@ -609,6 +614,8 @@ class TrackedIncident:
     """Whether a restart of the monitor interrupted its eviction: asking again is the same one."""
     waited_s: dict[RankName, float] = field(default_factory=dict)
     """Victim -> when it was last seen waiting for this fault."""
+    held: tuple[Guard, str] | None = None
+    """The guard that held its eviction last, and its words; None: none, or it was decided."""
     before: Incident | None = None
     """The incident at the start of the tick; None: it is new."""
 
@@ -766,6 +773,8 @@ class Tracker:
     _tracked: dict[IncidentId, TrackedIncident] = field(default_factory=dict)
     _closing: dict[IncidentId, str] = field(default_factory=dict)
     """Incidents that a person closes, and their words."""
+    _old: dict[IncidentId, Incident] = field(default_factory=dict)
+    """Those that are over for long, and still teach something."""
 
     def go_on(
         self, incidents: Sequence[Incident], evictions: Sequence[Eviction], before: Tracker
@@ -821,10 +830,33 @@ class Tracker:
             and tracked.asked_s is None
         )
 
-    def asked(self, incident_id: IncidentId, now_s: float) -> None:
-        """Remember that an eviction was decided."""
-        tracked = self._tracked[incident_id]
-        tracked.asked_s, tracked.cut_short = now_s, False
+    def decided(self, ruling: Ruling, now_s: float) -> bool:
+        """Remember what was decided about an incident; whether that says anything new."""
+        tracked = self._tracked[ruling.incident_id]
+        if isinstance(ruling, Evict):
+            tracked.asked_s, tracked.cut_short, tracked.held = now_s, False, None
+            return True
+        before, tracked.held = tracked.held, (ruling.guard, f"{ruling.reason}. {ruling.release}")
+        if ruling.would is not None:
+            observed = {ruling.would.group: now_s, **tracked.incident.observed}
+            tracked.incident = replace(tracked.incident, observed=observed)
+        return tracked.held != before
+
+    def observed(self, now_s: float) -> tuple[Eviction, ...]:
+        """Evictions that observe mode held back, of the budget's hour or of open incidents."""
+        return tuple(
+            Eviction(incident.id, group, None, at_s)
+            for incident in (*self.all(), *self._old.values())
+            for group, at_s in incident.observed.items()
+            if incident.open or now_s - at_s < _HOUR_S
+        )
+
+    def lessons(self) -> tuple[Incident, ...]:
+        """Incidents that are over and ended by an eviction, one that observe mode held back, or a
+        death; oldest first.
+        """
+        taught = {incident.id: incident for incident in self.all() if _teaches(incident)}
+        return tuple(sorted((self._old | taught).values(), key=attrgetter("ended_s", "id")))
 
     def awaiting(self) -> Collection[IncidentId]:
         """Incidents whose eviction is decided but not yet taken up by the evictor."""
@@ -947,8 +979,8 @@ class Tracker:
         *,
         unknown: frozenset[Kind] = frozenset(),
         inhibited: Mapping[tuple[Kind, GroupName], str] | None = None,
-    ) -> tuple[Incident, ...]:
-        """Take verdicts, after `take_evictions`; returns the changed incidents, oldest first."""
+    ) -> None:
+        """Take verdicts, after `take_evictions`."""
         now_s = history.now_s
         while self._closing:
             incident_id, why = self._closing.popitem()
@@ -961,6 +993,9 @@ class Tracker:
             asked_s = tracked.asked_s
             if asked_s is not None and now_s - asked_s > self.config.eviction_ack_s:
                 tracked.asked_s = None
+
+    def changed(self, now_s: float) -> tuple[Incident, ...]:
+        """End a tick: the incidents that changed in it, oldest first. Old ones are forgotten."""
         changed = [t.incident for t in self._tracked.values() if differs(t.before, t.incident)]
         self._forget(now_s)
         return tuple(sorted(changed, key=oldest_first))
@@ -994,8 +1029,21 @@ class Tracker:
             story, last_s = tracked.incident.story, tracked.incident.last_seen_s
             ended_s = story[-1].at_s if story else last_s
             old = not tracked.open and now_s - ended_s > self.config.keep_resolved_s
+            if old and _teaches(tracked.incident):
+                self._old[key] = tracked.incident
             if old or not tracked.listed:
                 del self._tracked[key]
+        # recent enough for a crash loop, and the latest with a cost
+        since_s = now_s - max(self.config.crash_loop_memory_s, self.config.follow_s + _FOLLOW_S)
+        priced = [each.id for each in self.lessons() if price_s(each, 1) is not None][-COSTS_KEPT:]
+        for key in [key for key in self._old if key not in priced]:
+            if (self._old[key].ended_s or 0.0) < since_s:
+                del self._old[key]
+
+
+def _teaches(incident: Incident) -> bool:
+    by_hand = incident.kind is Kind.BY_HAND
+    return not (incident.open or by_hand) and (teaches(incident) or bool(incident.observed))
 
 
 def _waiting(incident: Incident) -> Sequence[RankName]:

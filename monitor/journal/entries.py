@@ -140,7 +140,7 @@ def _parsed(line: bytes) -> Any:
 
 # -- entries -----------------------------------------------------------------------------------
 
-JOURNAL_SCHEMA: Final = 3
+JOURNAL_SCHEMA: Final = 4
 _PLAIN: Final = {"float": float, "int": int, "str": str, "Policy": Policy}
 _WOULD: Final = ("group", "replica_id", "quarantine")
 _HELD: Final = ("incident_id", "guard", "reason", "release")
@@ -170,8 +170,6 @@ class Head:
     """Incidents restored when the run started; only in its first file."""
     evictions: tuple[Eviction, ...] = ()
     policy: Policy = DEFAULT
-    would: tuple[Eviction, ...] = ()
-    """Evictions that observe mode held back earlier."""
     after_tick: int | None = None
     """The tick after which `memory` was taken; None in the first file of a run."""
     memory: Any = None

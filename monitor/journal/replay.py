@@ -135,9 +135,7 @@ def pipeline_of(head: Head, config: KeeperConfig) -> Pipeline:
     """
     if head.after_tick is None:
         try:
-            return Pipeline(
-                config, head.incidents, head.evictions, policy=head.policy, would=head.would
-            )
+            return Pipeline(config, head.incidents, head.evictions, policy=head.policy)
         except UNUSABLE as exc:
             raise JournalError(f"file {head.number} of its run cannot be used: {exc}") from exc
     if head.memory is None:

@@ -9,7 +9,8 @@ pending --held for `hold_s`--> firing --eviction asked--> evicting --group left-
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
@@ -111,6 +112,8 @@ class Incident:
     remedy: str = ""
     """What a person can do at once, such as `kill -CONT` for a stopped process; empty: nothing that
     is known."""
+    observed: Mapping[GroupName, Moment] = field(default_factory=dict)
+    """Groups that observe mode did not evict, and when they would have been."""
 
     @property
     def suspects(self) -> tuple[RankName, ...]:

@@ -138,8 +138,10 @@ def _rows(result: Any) -> list[tuple[str, Any]]:
         "story": [[line.to, round(line.at_s, 3)] for line in incident.story],
     }) for incident in result.changed]  # fmt: skip
     for number, decision in enumerate(result.decisions):
-        if hasattr(decision, "guard"):
+        if decision.__class__.__name__ == "Hold":
             row = {"hold": decision.guard.value, "would": decision.would and decision.would.group}
+        elif decision.__class__.__name__ == "Release":
+            row = {"release": decision.group, "ranks": [each.rank for each in decision.survivors]}
         else:
             row = {"evict": decision.group, "replica_id": decision.replica_id,
                    "quarantine": list(decision.quarantine),
