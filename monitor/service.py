@@ -287,7 +287,7 @@ def build(
     )
     evictors = Evictors(
         parties,
-        record=store.save_eviction,
+        record=store.save_decision,
         permit=lease.why_not,
         durable=store.flush,
         paused=pause.why,

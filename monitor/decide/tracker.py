@@ -293,39 +293,34 @@ _TOLD: Final = attrgetter(
 
 def followed(history: History, incident: Incident, config: KeeperConfig) -> Incident:
     """The incident with the milestones of this tick; they are awaited even after its end."""
-    since_s = incident.milestones.evict_asked_s
-    if since_s is None and (not incident.open or incident.kind is Kind.DEAD):  # it may be gone
-        since_s = incident.milestones.firing_s
-    if since_s is None or history.now_s - since_s > config.follow_s:
-        return incident
-    # without groups there is nobody to come back
-    return _going_and_coming(history, incident, since_s) if incident.groups else incident
-
-
-def _going_and_coming(history: History, incident: Incident, since_s: float) -> Incident:
-    """The incident with milestones of its groups and of the others."""
     marks = incident.milestones
+    since_s = marks.evict_asked_s
+    if since_s is None and (not incident.open or incident.kind is Kind.DEAD):  # it may be gone
+        since_s = marks.firing_s
+    # without groups there is nobody to come back
+    if since_s is None or history.now_s - since_s > config.follow_s or not incident.groups:
+        return incident
     awaited = marks.evict_asked_s is not None and marks.left_quorum_s is None
     if awaited and out_of_quorum(history, incident):
         incident = _reached(incident, history.now_s, "left_quorum", "a quorum without it is seen")
     by_hand = incident.kind is Kind.BY_HAND
     out_s = incident.ended_s if by_hand else since_s  # until then the others commit with it
     if marks.survivor_commit_s is None and out_s is not None:
-        commits = (
-            track.last_commit_s
-            for track in history.present()
-            if track.group not in incident.groups and track.last_commit_s is not None
-        )
-        at_s = min((at_s for at_s in commits if at_s > out_s), default=None)
+        at_s = _survivor_commit_s(history, incident, out_s)
         if at_s is not None:
             incident = _reached(incident, at_s, "survivor_commit", "another group commits")
-    if marks.rejoined_s is None:
-        at_s = _rejoined_s(history, incident)
-        if at_s is not None:
-            incident = _reached(incident, at_s, "rejoined", "the group commits again")
-            back = (t.rank for t in history.present() if t.group in incident.groups)
-            incident = replace(incident, back_on=history.hosts(tuple(back)))
+    if marks.rejoined_s is None and (at_s := _rejoined_s(history, incident)) is not None:
+        incident = _reached(incident, at_s, "rejoined", "the group commits again")
+        back = (t.rank for t in history.present() if t.group in incident.groups)
+        incident = replace(incident, back_on=history.hosts(tuple(back)))
     return incident
+
+
+def _survivor_commit_s(history: History, incident: Incident, out_s: float) -> float | None:
+    """The first commit of another group since then."""
+    others = (track for track in history.present() if track.group not in incident.groups)
+    commits = (track.last_commit_s for track in others)
+    return min((at_s for at_s in commits if at_s is not None and at_s > out_s), default=None)
 
 
 def _reached(incident: Incident, at_s: float, milestone: str, reason: str) -> Incident:
@@ -366,41 +361,38 @@ def being_evicted(incident: Incident, eviction: Eviction) -> Incident:
 
 
 def reported(
-    history: History, incident: Incident, progress: Eviction, config: KeeperConfig
+    history: History, incident: Incident, eviction: Eviction | None, config: KeeperConfig
 ) -> Incident:
-    """The incident after the evictor's report: asked, left, failed, or unchanged."""
-    now_s, incident = history.now_s, being_evicted(incident, progress)
+    """The incident after the evictor's report on its eviction: asked, left, failed, or unchanged.
+
+    None: the evictor does not know it, since it was asked before a restart. It fires again.
+    """
+    now_s = history.now_s
+    if eviction is not None:
+        incident = being_evicted(incident, eviction)
     if incident.state is not State.EVICTING:
         return incident
-    ended = resolved_by_eviction(history, incident, progress, config)
+    ended = resolved_by_eviction(history, incident, eviction, config)
+    if ended is None and eviction is None and restarted(history, incident):
+        ended = resolved(incident, now_s, other_processes(history, incident))
     if ended is not None:
         return ended
-    done = progress.gone_s is not None or progress.unseen_s is not None
-    overdue = not done and now_s - progress.asked_s > config.eviction_deadline_s
-    if progress.failed is None and not overdue:
-        return incident  # even when its processes are gone, until the next quorum
-    why = progress.failed or "nothing happened within its deadline"
-    return moved(incident, now_s, State.FIRING, f"the eviction failed: {why}")
+    why = _in_vain(history, eviction, config)
+    return incident if why is None else moved(incident, now_s, State.FIRING, why)
 
 
-def unattended(history: History, incident: Incident, config: KeeperConfig) -> Incident:
-    """The incident when the evictor does not know its eviction: it was asked before a restart.
-
-    It fires again: the restart cut the eviction short.
+def _in_vain(history: History, eviction: Eviction | None, config: KeeperConfig) -> str | None:
+    """Why an eviction that has not put its group out is over; None while it goes on, even when its
+    processes are gone: until the next quorum.
     """
-    ended = resolved_by_eviction(history, incident, None, config)
-    if ended is not None:
-        return ended
-    if restarted(history, incident):
-        return resolved(incident, history.now_s, other_processes(history, incident))
-    if history.lighthouse is None:
-        return incident
-    return moved(
-        incident,
-        history.now_s,
-        State.FIRING,
-        "the eviction was cut short by a restart of the monitor: asked again if need be",
-    )
+    if eviction is None:
+        cut_short = "the eviction was cut short by a restart of the monitor: asked again if need be"
+        return None if history.lighthouse is None else cut_short
+    done = eviction.gone_s is not None or eviction.unseen_s is not None
+    overdue = not done and history.now_s - eviction.asked_s > config.eviction_deadline_s
+    if eviction.failed is None and not overdue:
+        return None
+    return f"the eviction failed: {eviction.failed or 'nothing happened within its deadline'}"
 
 
 def resolved_by_eviction(
@@ -424,9 +416,11 @@ def resolved_by_eviction(
     if left_s is None and out_of_quorum(history, incident):
         left_s = now_s
     if left_s is None:
-        since_s = None if gone_s is None else now_s - gone_s
-        why = _gone_without_quorum(incident, since_s, config)
-        return None if why is None else resolved(incident, now_s, why)
+        joined = bool(incident.replica_ids)
+        if gone_s is None or (joined and now_s - gone_s <= config.follow_s):
+            return None
+        why = "no quorum was formed since" if joined else "it was in no quorum"
+        return resolved(incident, now_s, f"evicted: all its processes are gone; {why}")
     if gone_s is None and not processes_gone(history, incident):
         return None
     after = ""
@@ -436,21 +430,6 @@ def resolved_by_eviction(
         incident = _reached(incident, left_s, "left_quorum", f"left the quorum{after}")
     unseen = "" if unseen_s is None else ", host out of sight"
     return resolved(incident, now_s, f"evicted: left the quorum{after}{unseen}")
-
-
-def _gone_without_quorum(
-    incident: Incident, since_s: float | None, config: KeeperConfig
-) -> str | None:
-    """Why a group is evicted that was not seen to leave a quorum.
-
-    `since_s`: for how long its processes are gone; None: they are not.
-    """
-    if since_s is None:
-        return None
-    if not incident.replica_ids:
-        return "evicted: all its processes are gone; it was in no quorum"
-    over = since_s > config.follow_s
-    return "evicted: all its processes are gone; no quorum was formed since" if over else None
 
 
 def by_hand(history: History, eviction: Eviction) -> Incident:
@@ -655,15 +634,15 @@ class TrackedIncident:
         if incident.kind is Kind.BY_HAND:
             if eviction is not None:
                 self.keep(progressed(incident, eviction, history.now_s))
-        elif eviction is not None and eviction.asked_s >= (asked_s or 0.0):
-            after = reported(history, incident, eviction, config)
-            if after.milestones.evict_asked_s != asked_s:
-                self.asked_s = None
-            self.keep(after)
-        elif incident.state is State.EVICTING:  # an earlier, ended one does not count
-            after = unattended(history, incident, config)
-            self.cut_short = self.cut_short or after.state is State.FIRING
-            self.keep(after)
+            return
+        if eviction is not None and eviction.asked_s < (asked_s or 0.0):
+            eviction = None  # an earlier, ended one does not count
+        after = reported(history, incident, eviction, config)
+        if after.milestones.evict_asked_s != asked_s:
+            self.asked_s = None
+        if eviction is None and after.state is not incident.state:
+            self.cut_short = True
+        self.keep(after)
 
     def see(
         self, history: History, verdict: Verdict, commits: Commits, config: KeeperConfig

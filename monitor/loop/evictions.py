@@ -183,7 +183,7 @@ class Acting:
                     log.warning("nobody is evicted for %s (%s): %s. %s", *words)
                     components.instruments.holds.labels(str(decision.guard)).inc()
                 hold = replace(decision, at_s=snapshot.now_s, epoch=epoch)
-                components.store.save_hold(hold)
+                components.store.save_decision(hold)
                 self._record(hold)
             case Release():
                 ranks = ", ".join(survivor.rank for survivor in decision.survivors)
@@ -191,7 +191,7 @@ class Acting:
                 self._note_release(components.releaser.begin(decision, epoch))
 
     def _note_release(self, release: Release) -> None:
-        self._components.store.save_hold(release)
+        self._components.store.save_decision(release)
         self._record(release)
 
     def _decided(self, evict: Evict, snapshot: Snapshot, epoch: int, author: str = KEEPER) -> None:

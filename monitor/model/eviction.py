@@ -488,8 +488,7 @@ class Remembered:
     incidents: tuple[Incident, ...] = ()
     """Newest first."""
     decisions: tuple[DecisionRow, ...] = ()
-    evictions: tuple[Eviction, ...] = ()
-    """Including those that no evictor had yet."""
+    """Oldest first."""
     quarantine: tuple[QuarantineEntry, ...] = ()
     """Hosts and groups."""
     quarantine_events: tuple[QuarantineEvent, ...] = ()
@@ -501,3 +500,8 @@ class Remembered:
     """Newest first."""
     switches: Mapping[str, str] = field(default_factory=dict)
     """Name -> latest setting."""
+
+    @property
+    def evictions(self) -> tuple[Eviction, ...]:
+        """Including those that no evictor had yet."""
+        return tuple(row for row in self.decisions if isinstance(row, Eviction))

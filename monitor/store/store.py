@@ -130,17 +130,10 @@ class Store:
             }
             self._put("incidents", {"id": incident.id}, row)
 
-    def save_hold(self, hold: Hold | Release) -> None:
-        """Remember that nobody is evicted, and why; or that survivors are freed, and what came of
-        it.
-        """
-        key = {"incident_id": hold.incident_id, "at_s": hold.at_s}
-        self._put("holds", key, {"body": json.dumps(to_plain(hold))})
-
-    def save_eviction(self, eviction: Eviction) -> None:
-        """Remember an eviction; `flush` before acting on it. A new attempt updates the same row."""
-        key = {"incident_id": eviction.incident_id, "asked_s": eviction.at_s}
-        self._put("evictions", key, {"body": json.dumps(to_plain(eviction))})
+    def save_decision(self, row: DecisionRow) -> None:
+        """Remember a decision, or how far it got: `flush` before acting on it."""
+        key = {"incident_id": row.incident_id, "at_s": row.at_s, "action": row.action}
+        self._put("decisions", key, {"body": json.dumps(to_plain(row))})
 
     def save_quarantine(self, entry: QuarantineEntry) -> None:
         key = {"scope": str(entry.scope), "name": entry.name}
@@ -240,12 +233,9 @@ class Store:
         return saved
 
 
-def _hold(row: Mapping[str, Any]) -> Hold | Release:
-    """Of any version: an older one wrote what observe mode held back into a `body`."""
-    if "quorum_id" in row:
-        return from_plain(Release, row)
-    flat = {**row, **row.get("body", {})}
-    return from_plain(Hold, {"would": flat, **flat} if "group" in flat else flat)
+def _decision(action: str, body: Mapping[str, Any]) -> DecisionRow:
+    kind: type[DecisionRow] = {"evict": Eviction, "release": Release}.get(action, Hold)
+    return from_plain(kind, body)
 
 
 def remembered(rows: Rows) -> tuple[Remembered, int]:
@@ -262,13 +252,9 @@ def remembered(rows: Rows) -> tuple[Remembered, int]:
                 bad += 1
         return tuple(values)
 
-    holds = read("holds", _hold, order="at_s")
-    evictions = read("evictions", partial(from_plain, Eviction), order="asked_s")
-    decisions: tuple[DecisionRow, ...] = (*holds, *evictions)
     saved = Remembered(
         incidents=read("incidents", incident_from_json, order="-first_seen_s"),
-        decisions=tuple(sorted(decisions, key=lambda row: (row.at_s, row.incident_id))),
-        evictions=evictions,
+        decisions=read("decisions", _decision, "action", order="at_s"),
         quarantine=read("quarantine_entries", partial(from_plain, QuarantineEntry), order="scope"),
         quarantine_events=read(
             "quarantine_events", partial(from_plain, QuarantineEvent), order="at_s"

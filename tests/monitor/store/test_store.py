@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -22,8 +21,8 @@ from tests.monitor.samples import ENTRY, EVENT, EVICTION, GROUP_ENTRY, HOLD, inc
 
 def fill(store: Store) -> None:
     store.save_incidents([incident(), incident("inc-2", 200.0)])
-    store.save_hold(HELD)
-    store.save_eviction(EVICTION)
+    store.save_decision(HELD)
+    store.save_decision(EVICTION)
     store.save_quarantine(ENTRY)
     store.save_quarantine(GROUP_ENTRY)
     store.save_quarantine_event(EVENT)
@@ -38,7 +37,6 @@ EVERYTHING = Remembered(
         HELD,
         EVICTION,
     ),
-    evictions=(EVICTION,),
     quarantine=(GROUP_ENTRY, ENTRY),
     quarantine_events=(EVENT,),
     targets=({"url": "http://h:1"},),
@@ -76,34 +74,6 @@ def test_a_damaged_row_does_not_hide_the_others(path: Path, store: Store) -> Non
         db.execute("UPDATE incidents SET body = '{\"id\": 3}' WHERE id = 'inc-2'")
     db.close()
     assert [stored.id for stored in reopened(path).incidents] == ["inc-1"]
-
-
-def test_what_an_older_version_wrote_of_a_hold_is_read(path: Path, store: Store) -> None:
-    row = {
-        "incident_id": "inc-1", "at_s": 102.0, "action": "would_evict", "guard": "observe",
-        "reason": "observe mode: would evict rg_1", "state": "held", "author": "lightkeeper",
-        "epoch": 3, "attempt": 1, "ended_s": None, "outcome": "",
-        "body": {"release": "start it without --observe", "group": "rg_1", "replica_id": None,
-                 "quarantine": ["node1"], "rungs": ["evidence"]},
-    }  # fmt: skip
-    held = {**row, "action": "hold", "guard": "budget", "at_s": 103.0, "body": {}}
-    for each in (row, held):
-        key = {"incident_id": "inc-1", "at_s": each["at_s"]}
-        store._put("holds", key, {"body": json.dumps(each)})
-    store._put("runs", {"id": "r"}, {"began_s": 1.0, "body": json.dumps(RUN)})
-    store.close()
-    remembered = reopened(path)
-    would, hold = remembered.decisions
-    assert (would.action, would.guard, would.release) == (
-        "would_evict", "observe", "start it without --observe",
-    )  # fmt: skip
-    assert (would.would.group, would.would.quarantine) == ("rg_1", ("node1",))
-    assert (hold.action, hold.guard, hold.would) == ("hold", "budget", None)
-    assert [(run.id, run.lost) for run in remembered.runs] == [("r", {})]
-
-
-RUN = {"id": "r", "job": "job", "began_s": 1.0, "seen_s": 2.0, "ranks": 2, "step": 3,
-       "bringer": "", "trend": []}  # fmt: skip
 
 
 # -- a sick disk ----------------------------------------------------------------------------------
@@ -178,7 +148,7 @@ def folder(path: Path) -> None:
     [
         (damaged, "not a database"),
         (torn, "move it away"),
-        (newer, "has schema 99, this lightkeeper writes 3"),
+        (newer, "has schema 99, this lightkeeper writes 4"),
         (folder, "Is a directory"),
     ],
 )
