@@ -300,27 +300,30 @@ def followed(history: History, incident: Incident, config: KeeperConfig) -> Inci
     # without groups there is nobody to come back
     if since_s is None or history.now_s - since_s > config.follow_s or not incident.groups:
         return incident
-    awaited = marks.evict_asked_s is not None and marks.left_quorum_s is None
-    if awaited and out_of_quorum(history, incident):
-        incident = _reached(incident, history.now_s, "left_quorum", "a quorum without it is seen")
-    by_hand = incident.kind is Kind.BY_HAND
-    out_s = incident.ended_s if by_hand else since_s  # until then the others commit with it
-    if marks.survivor_commit_s is None and out_s is not None:
-        at_s = _survivor_commit_s(history, incident, out_s)
-        if at_s is not None:
-            incident = _reached(incident, at_s, "survivor_commit", "another group commits")
-    if marks.rejoined_s is None and (at_s := _rejoined_s(history, incident)) is not None:
-        incident = _reached(incident, at_s, "rejoined", "the group commits again")
-        back = (t.rank for t in history.present() if t.group in incident.groups)
+    for milestone, reason, when in _AWAITED:
+        if getattr(marks, f"{milestone}_s") is not None:
+            continue
+        if (at_s := when(history, incident, since_s)) is not None:
+            incident = _reached(incident, at_s, milestone, reason)
+    if marks.rejoined_s is None and incident.milestones.rejoined_s is not None:
+        back = (track.rank for track in history.present() if track.group in incident.groups)
         incident = replace(incident, back_on=history.hosts(tuple(back)))
     return incident
 
 
-def _survivor_commit_s(history: History, incident: Incident, out_s: float) -> float | None:
-    """The first commit of another group since then."""
+def _left_quorum_s(history: History, incident: Incident, _: float) -> float | None:
+    asked = incident.milestones.evict_asked_s is not None
+    return history.now_s if asked and out_of_quorum(history, incident) else None
+
+
+def _survivor_commit_s(history: History, incident: Incident, since_s: float) -> float | None:
+    """When another group first committed since then, or since an eviction by hand was over: until
+    then the others commit with it.
+    """
+    out_s = incident.ended_s if incident.kind is Kind.BY_HAND else since_s
     others = (track for track in history.present() if track.group not in incident.groups)
-    commits = (track.last_commit_s for track in others)
-    return min((at_s for at_s in commits if at_s is not None and at_s > out_s), default=None)
+    commits = (track.last_commit_s for track in others if out_s is not None)
+    return min((at_s for at_s in commits if at_s and at_s > (out_s or 0.0)), default=None)
 
 
 def _reached(incident: Incident, at_s: float, milestone: str, reason: str) -> Incident:
@@ -328,7 +331,7 @@ def _reached(incident: Incident, at_s: float, milestone: str, reason: str) -> In
     return noted(incident, at_s, milestone, reason, milestones=marks)
 
 
-def _rejoined_s(history: History, incident: Incident) -> float | None:
+def _rejoined_s(history: History, incident: Incident, _: float) -> float | None:
     """When its groups committed again, with suspects replaced and all ranks alive."""
     first_s: list[float] = []
     for group in incident.groups:
@@ -345,6 +348,13 @@ def _rejoined_s(history: History, incident: Incident) -> float | None:
             else:
                 first_s.append(track.first_commit_s or track.last_commit_s or history.now_s)
     return max(first_s, default=None)
+
+
+_AWAITED: Final = (
+    ("left_quorum", "a quorum without it is seen", _left_quorum_s),
+    ("survivor_commit", "another group commits", _survivor_commit_s),
+    ("rejoined", "the group commits again", _rejoined_s),
+)
 
 
 # -- evicting ----------------------------------------------------------------------------------
@@ -595,6 +605,8 @@ class TrackedIncident:
     """Victim -> when it was last seen waiting for this fault."""
     held: tuple[Guard, str] | None = None
     """The guard that held its eviction last, and its words; None: none, or it was decided."""
+    closed: str = ""
+    """Why a person closes it from the next tick on; empty: nobody does."""
     before: Incident | None = None
     """The incident at the start of the tick; None: it is new."""
 
@@ -750,8 +762,6 @@ class Tracker:
 
     config: KeeperConfig
     _tracked: dict[IncidentId, TrackedIncident] = field(default_factory=dict)
-    _closing: dict[IncidentId, str] = field(default_factory=dict)
-    """Incidents that a person closes, and their words."""
     _old: dict[IncidentId, Incident] = field(default_factory=dict)
     """Those that are over for long, and still teach something."""
 
@@ -911,7 +921,7 @@ class Tracker:
         tracked = self._tracked.get(incident_id)
         if tracked is None or not tracked.open or tracked.incident.kind is not Kind.ABSENT:
             return False
-        self._closing[incident_id] = f"closed by {author}: {reason}"
+        tracked.closed = f"closed by {author}: {reason}"
         return True
 
     def _closed(self, verdict: Verdict) -> bool:
@@ -961,10 +971,9 @@ class Tracker:
     ) -> None:
         """Take verdicts, after `take_evictions`."""
         now_s = history.now_s
-        while self._closing:
-            incident_id, why = self._closing.popitem()
-            if (tracked := self._tracked.get(incident_id)) is not None and tracked.open:
-                tracked.incident = resolved(tracked.incident, now_s, why)
+        for tracked in self._open():
+            if tracked.closed:
+                tracked.keep(resolved(tracked.incident, now_s, tracked.closed))
         if verdicts or self._open():
             self._take(history, verdicts, unknown, inhibited or {})
         for tracked in self._tracked.values():

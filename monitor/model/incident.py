@@ -21,10 +21,6 @@ from lightkeeper.monitor.model.verdict import Kind, Severity, Verdict
 # -- incident ----------------------------------------------------------------------------------
 
 
-class IncidentError(ValueError):
-    """Stored JSON that is not an incident; the message names the key."""
-
-
 class Training(StrEnum):
     """Whether the job trains since a fault began, by its commits."""
 
@@ -156,14 +152,10 @@ def incident_from_json(data: Any) -> Incident:
     """Inverse of `incident_to_json`; unknown keys are ignored.
 
     Raises:
-        IncidentError: a key is missing or ill-typed.
+        ValueError: a key is missing or ill-typed; the message names it.
     """
-    if not isinstance(data, dict):
-        raise IncidentError("no incident: no object")
-    try:
-        return from_plain(Incident, {**data, "verdict": data})
-    except ValueError as exc:
-        raise IncidentError(f"no incident: {exc}") from exc
+    nested = {**data, "verdict": data} if isinstance(data, dict) else data
+    return from_plain(Incident, nested)
 
 
 @dataclass(frozen=True, slots=True)

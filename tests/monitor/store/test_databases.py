@@ -235,5 +235,5 @@ def test_a_decision_survives_a_power_cut_and_the_rest_may_lose_its_last_second(
     assert "PRAGMA synchronous =" not in said
     fill(store)
     store.flush()
-    assert said.index("PRAGMA synchronous =") < said.index("INSERT INTO holds")
+    assert said.index("PRAGMA synchronous =") < said.index("INSERT INTO decisions")
     store.close()
