@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-Rows = Callable[..., Sequence[tuple[Any, ...]]]
-"""`rows(table, *columns, order=column)`: all rows of a table; `-column`: descending."""
 
 log = logging.getLogger(__name__)
 
@@ -220,48 +218,40 @@ class Store:
     # -- reading ------------------------------------------------------------------------------
 
     def remembered(self) -> Remembered:
-        """Everything that was saved.
+        """Everything that was saved; rows that cannot be read are counted and left out.
 
         Raises:
             StoreError: the database cannot be read.
         """
+        read = self._read
         try:
-            saved, unreadable = remembered(self.database.rows)
+            return Remembered(
+                incidents=read("incidents", incident_from_json, order="-first_seen_s"),
+                decisions=read("decisions", _decision, "action", order="at_s"),
+                quarantine=read(
+                    "quarantine_entries", partial(from_plain, QuarantineEntry), order="scope"
+                ),
+                quarantine_events=read(
+                    "quarantine_events", partial(from_plain, QuarantineEvent), order="at_s"
+                ),
+                targets=read("targets", dict, order="rank"),
+                notices=read("notices", lambda *row: row, "sink", "key", order="key"),
+                runs=read("runs", partial(from_plain, Run), order="-began_s"),
+                switches=dict(self.database.rows("switches", "name", "body", order="name")),
+            )
         except StoreError as exc:
             raise StoreError(f"cannot read store {self.place}: {exc}") from exc
-        self.errors += unreadable
-        return saved
+
+    def _read(self, table: str, make: Callable[..., T], *keys: str, order: str) -> tuple[T, ...]:
+        values = []
+        for *key, body in self.database.rows(table, *keys, "body", order=order):
+            try:
+                values.append(make(*key, json.loads(body)))
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                self.errors += 1
+        return tuple(values)
 
 
 def _decision(action: str, body: Mapping[str, Any]) -> DecisionRow:
     kind: type[DecisionRow] = {"evict": Eviction, "release": Release}.get(action, Hold)
     return from_plain(kind, body)
-
-
-def remembered(rows: Rows) -> tuple[Remembered, int]:
-    """What the tables hold, and how many rows were skipped because they cannot be read."""
-    bad = 0
-
-    def read(table: str, make: Callable[..., T], *keys: str, order: str) -> tuple[T, ...]:
-        nonlocal bad
-        values = []
-        for *key, body in rows(table, *keys, "body", order=order):
-            try:
-                values.append(make(*key, json.loads(body)))
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                bad += 1
-        return tuple(values)
-
-    saved = Remembered(
-        incidents=read("incidents", incident_from_json, order="-first_seen_s"),
-        decisions=read("decisions", _decision, "action", order="at_s"),
-        quarantine=read("quarantine_entries", partial(from_plain, QuarantineEntry), order="scope"),
-        quarantine_events=read(
-            "quarantine_events", partial(from_plain, QuarantineEvent), order="at_s"
-        ),
-        targets=read("targets", dict, order="rank"),
-        notices=read("notices", lambda *row: row, "sink", "key", order="key"),
-        runs=read("runs", lambda body: from_plain(Run, body), order="-began_s"),
-        switches=dict(rows("switches", "name", "body", order="name")),
-    )
-    return saved, bad

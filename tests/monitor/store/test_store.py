@@ -13,7 +13,8 @@ import pytest
 from sqlalchemy import event
 
 from lightkeeper.monitor.model.eviction import Remembered
-from lightkeeper.monitor.model.names import RankName
+from lightkeeper.monitor.model.incident import State
+from lightkeeper.monitor.model.names import IncidentId, RankName
 from lightkeeper.monitor.store.place import StoreError
 from lightkeeper.monitor.store.store import Store
 from tests.monitor.samples import ENTRY, EVENT, EVICTION, GROUP_ENTRY, HOLD, incident
@@ -74,6 +75,19 @@ def test_a_damaged_row_does_not_hide_the_others(path: Path, store: Store) -> Non
         db.execute("UPDATE incidents SET body = '{\"id\": 3}' WHERE id = 'inc-2'")
     db.close()
     assert [stored.id for stored in reopened(path).incidents] == ["inc-1"]
+
+
+def test_decisions_that_outlived_their_incidents_go_and_one_by_hand_stays(store: Store) -> None:
+    """It has no incident yet if its monitor died at once; who takes over carries it out."""
+    over = replace(incident(), state=State.RESOLVED)
+    old = replace(HELD, incident_id=IncidentId("old"), at_s=over.milestones.first_seen_s - 1)
+    by_hand = replace(EVICTION, incident_id=IncidentId("by_hand-rg_2-1"), author="ann")
+    store.save_incidents([over])
+    for row in (old, HELD, by_hand):
+        store.save_decision(row)
+    store.flush()
+    store.database.prune()
+    assert store.remembered().decisions == (HELD, by_hand)
 
 
 # -- a sick disk ----------------------------------------------------------------------------------
