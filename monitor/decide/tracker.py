@@ -392,7 +392,7 @@ def reported(
 
 
 def _in_vain(history: History, eviction: Eviction | None, config: KeeperConfig) -> str | None:
-    """Why an eviction that has not put its group out is over; None while it goes on, even when its
+    """Why an eviction is over that has not put its group out; None while it continues, even if its
     processes are gone: until the next quorum.
     """
     if eviction is None:
