@@ -301,7 +301,7 @@ class Account:
     def take(self, outcome: TickOutcome, tick: int, now_s: float) -> None:
         self.incidents |= {incident.id: incident for incident in outcome.changed}
         at = {"at_s": now_s, "tick": tick}
-        self.decisions += [{**at, **decision} for decision in outcome.decisions]
+        self.decisions += [{**decision, **at} for decision in outcome.decisions]
 
     def seed(self, incidents: Iterable[Incident]) -> None:
         self.incidents = {incident.id: incident for incident in incidents} | self.incidents
