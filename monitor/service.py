@@ -44,7 +44,7 @@ from lightkeeper.monitor.decide.rules import PolicyError
 from lightkeeper.monitor.journal.entries import Head
 from lightkeeper.monitor.journal.writer import Journal, JournalDir, Limits
 from lightkeeper.monitor.loop.auditor import Auditor
-from lightkeeper.monitor.loop.components import Components, LeaderComponents, VitalSigns, held_back
+from lightkeeper.monitor.loop.components import Components, LeaderComponents, VitalSigns
 from lightkeeper.monitor.loop.loop import Keeper
 from lightkeeper.monitor.metric import Filled, new_page
 from lightkeeper.monitor.model.config import KeeperConfig
@@ -289,7 +289,7 @@ def build(
     )
     evictors = Evictors(
         parties,
-        record=store.save_eviction,
+        record=store.save_decision,
         permit=lease.why_not,
         durable=store.flush,
         paused=pause.why,
@@ -411,7 +411,6 @@ def leader_components(
                 incidents=remembered.incidents,
                 evictions=tuple(evictions),
                 policy=rules.applied.policy,
-                would=held_back(remembered.decisions),
             )
             journal_dir = JournalDir(options.journal, options.limits)
             journal = Journal(journal_dir, head, pipeline.memory, after_tick=last_tick or None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,12 +33,7 @@ from lightkeeper.monitor.journal.writer import Journal
 from lightkeeper.monitor.loop.auditor import Auditor
 from lightkeeper.monitor.metric import HEALTH
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.eviction import (
-    DecisionRow,
-    Eviction,
-    Hold,
-    Remembered,
-)
+from lightkeeper.monitor.model.eviction import Eviction, Remembered
 from lightkeeper.monitor.model.observation import Vitals
 from lightkeeper.monitor.rulebook import Rulebook
 from lightkeeper.monitor.store.lease import Lease
@@ -175,18 +170,6 @@ class Components:
     targets_file: TargetsFile | None = None
     gatekeeper: Gatekeeper | None = None
     schedulers: tuple[CordonReconciler, ...] = ()
-
-
-# -- observe mode ------------------------------------------------------------------------------
-
-
-def held_back(decisions: Iterable[DecisionRow]) -> tuple[Eviction, ...]:
-    """Evictions that observe mode held back, oldest first."""
-    return tuple(
-        Eviction(row.incident_id, row.would.group, None, row.at_s)
-        for row in decisions
-        if isinstance(row, Hold) and row.would is not None
-    )
 
 
 # -- troubles ----------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ from lightkeeper.monitor.model.eviction import (
     Remembered,
 )
 from lightkeeper.monitor.model.incident import Incident, Milestones, State
-from lightkeeper.monitor.model.names import MANUAL, GroupName, IncidentId, RankName, may_be_of
+from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName, may_be_of
 from lightkeeper.monitor.model.observation import LighthouseView, Snapshot
 from lightkeeper.monitor.model.verdict import FAULTS, Kind
 
@@ -203,7 +203,7 @@ class Acting:
                 self._take(decision, snapshot, epoch)
             self._review(snapshot)
             for release in components.releaser.finished():
-                self._note_release(release)
+                self._note(release)
             self._tell_changes()
             self._hand_over(snapshot)
         components.store.flush()
@@ -239,17 +239,15 @@ class Acting:
                 if decision.guard is not Guard.WATCH_ONLY:
                     log.warning("nobody is evicted for %s (%s): %s. %s", *words)
                     HOLDS.on(components.metrics).labels(str(decision.guard)).inc()
-                hold = replace(decision, at_s=snapshot.now_s, epoch=epoch)
-                components.store.save_hold(hold)
-                self._record(hold)
+                self._note(replace(decision, at_s=snapshot.now_s, epoch=epoch))
             case Release():
                 ranks = ", ".join(survivor.rank for survivor in decision.survivors)
                 log.warning("released %s: %s", ranks, decision.reason)
-                self._note_release(components.releaser.begin(decision, epoch))
+                self._note(components.releaser.begin(decision, epoch))
 
-    def _note_release(self, release: Release) -> None:
-        self._components.store.save_hold(release)
-        self._record(release)
+    def _note(self, row: Hold | Release) -> None:
+        self._components.store.save_decision(row)
+        self._record(row)
 
     def _decided(self, evict: Evict, snapshot: Snapshot, epoch: int, author: str = KEEPER) -> None:
         """Add an eviction, or decide the incident's open eviction again."""
@@ -341,7 +339,7 @@ class Acting:
         group_views = [view for view in groups if view.group == group]
         if view is None or not group_views:
             raise NotPossible(f"no such group: {group}")
-        incident_id = IncidentId(f"{MANUAL}{group}-{view.snapshot.tick}-{int(view.snapshot.now_s)}")
+        incident_id = IncidentId(f"{Kind.BY_HAND}-{group}-{int(view.snapshot.now_s * 1000)}")
         replica_id, replica_ids = group_views[0].replica_id, [view.replica_id for view in groups]
         if replica_ids.count(replica_id) > 1 or (replica_id and not may_be_of(replica_id, group)):
             replica_id = None  # it may be another group's, which the Lighthouse would kill

@@ -28,7 +28,6 @@ from lightkeeper.monitor.loop.components import (
     Components,
     ErrorBoundary,
     LeaderComponents,
-    held_back,
     troubles,
 )
 from lightkeeper.monitor.loop.evictions import Acting
@@ -270,8 +269,8 @@ class Leadership:
             return
         remembered = components.store.remembered()
         components.evictors.log.follow(remembered.evictions)
-        progress, would = components.evictors.log.progress(), held_back(remembered.decisions)
-        components.judge.go_on(remembered.incidents, progress, deciding=False, would=would)
+        progress = components.evictors.log.progress()
+        components.judge.go_on(remembered.incidents, progress, deciding=False)
         self._adopt(remembered)
         self._read = writes
         now_s = components.clock.now_s()
@@ -281,8 +280,7 @@ class Leadership:
         components = self._components
         remembered = components.store.lead(fence)
         evictions = components.evictors.log.take_over(remembered.evictions)
-        would = held_back(remembered.decisions)
-        components.judge.go_on(remembered.incidents, evictions, would=would)
+        components.judge.go_on(remembered.incidents, evictions)
         self._adopt(remembered)
         components.registry.save_all(remembered.targets)
         components.evidence.look_again()

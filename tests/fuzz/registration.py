@@ -118,7 +118,7 @@ class Game:
 
     def _evict(self, group: str, reason: str, author: str) -> Any:
         self.evicted.append(group)
-        return f"manual-{group}"
+        return f"by_hand-{group}"
 
     def play(self) -> list[str]:
         """Some hundred requests."""

@@ -153,7 +153,7 @@ def test_an_eviction_is_typed_reasoned_and_needs_the_right_token(stage, opened) 
     go.click()
     page.wait_for_selector(".answer.good:text('Done.')")
     assert monitor.evicted == [("rg_1", "moving it", "a person")]
-    assert page.locator('.answer a[href="/incidents/manual-rg_1-1-1"]').count() == 1
+    assert page.locator('.answer a[href="/incidents/by_hand-rg_1-1"]').count() == 1
     assert page.evaluate("sessionStorage.length + localStorage.length") == 0
     assert "secret" not in page.url
     deed.get_by_role("button", name="Close").click()

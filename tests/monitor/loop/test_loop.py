@@ -101,7 +101,7 @@ class Bench:
             lighthouse=self.light,
             timeouts=replace(BRISK, confirm_s=5.0),
         )
-        self.evictors = Evictors(parties, record=self.store.save_eviction)
+        self.evictors = Evictors(parties, record=self.store.save_decision)
         self.components = Components(
             config=config,
             clock=self.clock,
