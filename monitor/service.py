@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from prometheus_client import CollectorRegistry
+
 from lightkeeper.monitor.act.bundles import BundleDir, retention_of
 from lightkeeper.monitor.act.cluster import Cluster
 from lightkeeper.monitor.act.evictor import Evictors, Parties
@@ -44,8 +46,9 @@ from lightkeeper.monitor.decide.rules import PolicyError
 from lightkeeper.monitor.journal.entries import Head
 from lightkeeper.monitor.journal.writer import Journal, JournalDir, Limits
 from lightkeeper.monitor.loop.auditor import Auditor
-from lightkeeper.monitor.loop.components import Components, LeaderComponents, VitalSigns, held_back
+from lightkeeper.monitor.loop.components import Components, LeaderComponents, VitalSigns
 from lightkeeper.monitor.loop.loop import Keeper
+from lightkeeper.monitor.metric import Filled, new_page
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.escalation import Timeouts
 from lightkeeper.monitor.model.eviction import Eviction, Remembered
@@ -55,8 +58,7 @@ from lightkeeper.monitor.rulebook import Rulebook, standing
 from lightkeeper.monitor.show import metrics_upkeep
 from lightkeeper.monitor.show.answers import AppContext
 from lightkeeper.monitor.show.exposition import Bounds
-from lightkeeper.monitor.show.metrics import Instruments, ViewCollector
-from lightkeeper.monitor.show.metrics_upkeep import Live
+from lightkeeper.monitor.show.metrics import ViewCollector
 from lightkeeper.monitor.show.server import (
     FEW_FILES,
     ServeError,
@@ -247,7 +249,7 @@ def build(
         KubeUnusableError: Kubernetes cannot be used with these options.
         StartError: the audit log cannot be written.
     """
-    instruments = Instruments()
+    metrics = new_page()
     rules = options.rules or standing(options.config)
     pause = PauseSwitch(clock, store)
 
@@ -293,7 +295,7 @@ def build(
     )
     evictors = Evictors(
         parties,
-        record=store.save_eviction,
+        record=store.save_decision,
         permit=lease.why_not,
         durable=store.flush,
         paused=pause.why,
@@ -304,7 +306,7 @@ def build(
         keeper = gatekeeper
         keeper.start(evictors.log.progress, remembered.evictions)
         stack.callback(keeper.close)
-        instruments.registry.register(Live(lambda: metrics_upkeep.gate(keeper)))
+        metrics.register(Filled(metrics_upkeep.GATE_METRICS, lambda: keeper))
     evidence = Evidence(
         clock=clock,
         fetcher=fetcher,
@@ -312,13 +314,13 @@ def build(
             options.evidence or evidence_beside(store.place.path), retention_of(options.config)
         ),
         config=options.config,
-        metrics=instruments.evidence,
+        metrics=metrics,
         version=version(),
     )
     stack.callback(evidence.close)
     # a pause does not stop the reconcilers: people quarantine hosts by hand, too
     reconcilers = tuple(
-        CordonReconciler(scheduler, quarantine.active, may_change, instruments.schedulers)
+        CordonReconciler(scheduler, quarantine.active, may_change, metrics)
         for scheduler in schedulers
     )
     for reconciler in reversed(reconcilers):
@@ -341,7 +343,7 @@ def build(
         quarantine=quarantine,
         evictors=evictors,
         releaser=Releaser(fetcher, clock),
-        instruments=instruments,
+        metrics=metrics,
         evidence=evidence,
         auditor=auditor,
         rulebook=rules,
@@ -356,7 +358,7 @@ def build(
             options,
             store=store,
             lease=lease,
-            instruments=instruments,
+            metrics=metrics,
             pipeline=pipeline,
             rules=rules,
             url=url,
@@ -395,7 +397,7 @@ def leader_components(
     *,
     store: Store,
     lease: Lease,
-    instruments: Instruments,
+    metrics: CollectorRegistry,
     pipeline: Pipeline,
     rules: Rulebook,
     url: str,
@@ -420,7 +422,7 @@ def leader_components(
                 options.sinks,
                 fetcher=to_people(),
                 store=store,
-                metrics=instruments.notify,
+                metrics=metrics,
                 config=options.config,
                 url=url,
                 remembered=remembered.notices,
@@ -432,7 +434,6 @@ def leader_components(
                 incidents=remembered.incidents,
                 evictions=tuple(evictions),
                 policy=rules.applied.policy,
-                would=held_back(remembered.decisions),
             )
             journal_dir = JournalDir(options.journal, options.limits)
             journal = Journal(journal_dir, head, pipeline.memory, after_tick=last_tick or None)
@@ -598,15 +599,15 @@ class Service:
 
     def _collect(self, components: Components, server: Server) -> None:
         """Register the metrics that are read at each scrape."""
-        keeper, store, registry = self.keeper, components.store, components.instruments.registry
-        registry.register(Live(lambda: metrics_upkeep.journal(keeper.journal_stats)))
-        registry.register(Live(lambda: metrics_upkeep.refusals(components.registry.refused)))
-        registry.register(Live(lambda: metrics_upkeep.lease(self._lease.standing())))
+        keeper, store, registry = self.keeper, components.store, components.metrics
+        registry.register(Filled((metrics_upkeep.BUILD,), version))
+        registry.register(Filled(metrics_upkeep.STORE, lambda: store))
+        registry.register(Filled(metrics_upkeep.JOURNAL, lambda: keeper.journal_stats))
+        registry.register(Filled((metrics_upkeep.REFUSED,), lambda: components.registry.refused))
+        registry.register(Filled(metrics_upkeep.LEASE, self._lease.standing))
         bounds = self._options.bounds
         wait = partial(keeper.idle.wait, _SCRAPE_WAITS_S)
-        registry.register(
-            ViewCollector(lambda: keeper.view, lambda: store.errors, version(), bounds, wait)
-        )
+        registry.register(ViewCollector(lambda: keeper.view, bounds, wait))
         queues: dict[str, Callable[[], int]] = {
             "store": lambda: store.pending,
             "journal": lambda: keeper.journal_stats.waiting,
@@ -616,7 +617,7 @@ class Service:
             queues["evictions"] = lambda: len(components.evictors.active())
         if self._options.audit_log is not None:
             queues["audit_log"] = lambda: components.auditor.lines_waiting
-        registry.register(Live(lambda: metrics_upkeep.waiting(queues, store.place.path)))
+        registry.register(Filled((metrics_upkeep.QUEUES,), lambda: queues))
 
     def _app_context(self, components: Components, fetcher: Fetcher, server: Server) -> AppContext:
         keeper, store = self.keeper, components.store
@@ -626,7 +627,7 @@ class Service:
             registry=components.registry,
             quarantine=components.quarantine,
             fetcher=fetcher,
-            metrics=components.instruments.registry,
+            metrics=components.metrics,
             view=lambda: keeper.view,
             standing=self._lease.standing,
             unsaved=lambda: store.last_error,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from prometheus_client import Counter, Gauge
+from prometheus_client import CollectorRegistry
 
 from lightkeeper.monitor.act.http import Answer, Fetcher, FetchError
 from lightkeeper.monitor.act.notices import (
@@ -30,6 +30,7 @@ from lightkeeper.monitor.act.notices import (
     notices,
 )
 from lightkeeper.monitor.background import BackgroundWorker, backoff_s
+from lightkeeper.monitor.metric import KEPT
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.names import without_secrets
 from lightkeeper.monitor.model.plain import from_plain, readable, to_plain
@@ -181,12 +182,12 @@ def send(fetcher: Fetcher, sink: Sink, messages: Sequence[Message]) -> Answer:
     return replace(answer, body=said.encode())
 
 
-@dataclass(frozen=True, slots=True)
-class NotifyMetrics:
-    messages: Counter
-    """By sink and outcome."""
-    pending: Gauge
-    """By sink."""
+MESSAGES: Final = KEPT.counter("notifications",
+    "Messages to people, by sink and outcome: sent, failed (tried again), dropped.",
+    ("sink", "outcome"), series="at most 3 a sink",
+    absent="none was sent since the start")  # fmt: skip
+PENDING: Final = KEPT.gauge("notifications_pending", "Messages that wait for a sink.", ("sink",),
+    series="1 a sink", absent="no sink is configured")  # fmt: skip
 
 
 class DeliveryWorker:
@@ -197,7 +198,7 @@ class DeliveryWorker:
         sink: Sink,
         sent_log: NotificationLog,
         fetcher: Fetcher,
-        metrics: NotifyMetrics,
+        metrics: CollectorRegistry,
         *,
         flush: Callable[[], object],
         first_s: float = _FIRST_S,
@@ -206,7 +207,7 @@ class DeliveryWorker:
         self.sink = sink
         self._log = sent_log
         self._fetcher = fetcher
-        self._metrics = metrics
+        self._messages, self._pending = MESSAGES.on(metrics), PENDING.on(metrics)
         self._flush = flush
         self._first_s = first_s
         self._failures = 0
@@ -253,7 +254,7 @@ class DeliveryWorker:
         """Send all that is due, in batches; returns as `_send` does."""
         messages, given_up = self._log.due(standing, facts)
         self._count("dropped", given_up)
-        pending = self._metrics.pending.labels(self.sink.name)
+        pending = self._pending.labels(self.sink.name)
         pending.set(len(messages))
         while messages and not self._worker.closing:
             batch, messages = messages[: self.sink.at_once], messages[self.sink.at_once :]
@@ -299,7 +300,7 @@ class DeliveryWorker:
 
     def _count(self, outcome: str, number: int) -> None:
         if number:
-            self._metrics.messages.labels(self.sink.name, outcome).inc(number)
+            self._messages.labels(self.sink.name, outcome).inc(number)
 
 
 def _news(standing: Standing) -> dict[str, str]:
@@ -316,7 +317,7 @@ class Notifier:
         *,
         fetcher: Fetcher,
         store: Store,
-        metrics: NotifyMetrics,
+        metrics: CollectorRegistry,
         config: KeeperConfig,
         url: str,
         remembered: Iterable[tuple[str, str, Mapping[str, Any]]] = (),

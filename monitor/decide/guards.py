@@ -656,10 +656,7 @@ def decide(
 
 def _decide(case: Case) -> Ruling:
     incident_id = case.incident.id
-    settled = case.only_observed and any(
-        eviction.incident_id == incident_id and eviction.group == case.group
-        for eviction in case.fleet.would
-    )
+    settled = case.only_observed and case.group in case.incident.observed
     guards = GUARDS[-1:] if settled else GUARDS  # an observed eviction is not decided again
     if again(case):  # others wait for a group that keeps failing: its eviction waits for no budget
         guards = tuple(guard for guard in guards if guard[0] not in _FOR_THE_FIRST)

@@ -13,19 +13,15 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from operator import attrgetter
 from typing import Final, TypeVar
 
 from lightkeeper.monitor.decide.commits import missing_after_s
 from lightkeeper.monitor.decide.guards import (
-    COSTS_KEPT,
     DecisionFacts,
     GroupFacts,
     cost,
     decide,
     min_replicas_named,
-    price_s,
-    teaches,
 )
 from lightkeeper.monitor.decide.release import Asked, releases
 from lightkeeper.monitor.decide.rules import DEFAULT, Policy
@@ -51,7 +47,7 @@ from lightkeeper.monitor.detect.track import FINISHED_PHASE, UNDECLARED, RankTra
 from lightkeeper.monitor.detect.waits import build
 from lightkeeper.monitor.detect.wording import looks
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.eviction import Decision, Evict, Eviction, Guard, Hold, Ruling
+from lightkeeper.monitor.model.eviction import Decision, Eviction, Ruling
 from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import (
@@ -76,64 +72,7 @@ from lightkeeper.monitor.model.verdict import (
 from lightkeeper.monitor.model.wording import listed
 from lightkeeper.worker_server.wire import LONG_PHASES, WAITING_PHASE
 
-# -- experience --------------------------------------------------------------------------------
-
 _HOUR_S: Final = 3600.0
-_FOLLOW_S: Final = 1.0
-"""Added to `follow_s`, within which milestones of an eviction still arrive."""
-
-
-@dataclass(slots=True)
-class Experience:
-    """What earlier ticks taught; restored from the store's incidents."""
-
-    min_replicas: int | None = None
-    """The Lighthouse's own flag, as its page last showed it."""
-    would: list[Eviction] = field(default_factory=list)
-    """Evictions that observe mode held back, kept for the budget's hour and while their incidents
-    are open."""
-    _lessons: dict[IncidentId, Incident] = field(default_factory=dict)
-    """Resolved incidents that ended by an eviction, one that observe mode held back, or a death."""
-
-    def all(self) -> tuple[Incident, ...]:
-        """Every lesson, oldest first."""
-        return tuple(sorted(self._lessons.values(), key=attrgetter("ended_s", "id")))
-
-    def see(self, lighthouse: LighthouseView | LighthouseAway) -> None:
-        """Take the Lighthouse's page; one that does not name the flag changes nothing."""
-        if isinstance(lighthouse, LighthouseView):
-            flag = min_replicas_named(lighthouse.status)
-            self.min_replicas = self.min_replicas if flag is None else flag
-
-    def take(self, incidents: Iterable[Incident], now_s: float, config: KeeperConfig) -> None:
-        """Take the current incidents; drop what is too old to matter."""
-        open_ids: set[IncidentId] = set()
-        observed = {eviction.incident_id for eviction in self.would}
-        for incident in incidents:
-            if incident.open:
-                open_ids.add(incident.id)
-            elif teaches(incident) or incident.id in observed:
-                self._lessons[incident.id] = incident
-        self.would = [
-            eviction
-            for eviction in self.would
-            if now_s - eviction.asked_s < _HOUR_S or eviction.incident_id in open_ids
-        ]
-        # lessons recent enough for a crash loop stay, and the latest with a cost
-        measured = [lesson.id for lesson in self.all() if price_s(lesson, 1) is not None]
-        kept_ids = {*measured[-COSTS_KEPT:]}
-        memory_s = max(config.crash_loop_memory_s, config.follow_s + _FOLLOW_S)
-        self._lessons = {
-            key: lesson
-            for key, lesson in self._lessons.items()
-            if key in kept_ids or now_s - (lesson.ended_s or 0.0) <= memory_s
-        }
-
-    def hold_back(self, incident_id: IncidentId, group: GroupName, now_s: float) -> None:
-        """Note an eviction that only observe mode held back."""
-        if not any((past.incident_id, past.group) == (incident_id, group) for past in self.would):
-            self.would.append(Eviction(incident_id, group, None, now_s))
-
 
 # -- rank health -------------------------------------------------------------------------------
 
@@ -375,7 +314,7 @@ def fleet_of(
     config: KeeperConfig,
     past: Iterable[Eviction],
     doubt: str | None,
-    experience: Experience,
+    min_replicas: int | None,
 ) -> DecisionFacts:
     """What the decisions of this tick are based on.
 
@@ -386,7 +325,7 @@ def fleet_of(
         config: thresholds.
         past: evictions asked for within the budget's hour.
         doubt: why the monitor does not trust itself; None if it does.
-        experience: from earlier evictions and the Lighthouse.
+        min_replicas: the Lighthouse's own flag; None: not known.
     """
     faults = [incident for incident in tracker.open() if incident.state is not State.PENDING]
     # who accuses nobody must not prevent the eviction of another group that hangs
@@ -422,8 +361,8 @@ def fleet_of(
         past=tuple(past),
         cut_short=tracker.cut_short(),
         in_flight=_in_flight(tracker, snapshot, config),
-        would=tuple(experience.would),
-        lessons=experience.all(),
+        would=tracker.observed(snapshot.now_s),
+        lessons=tracker.lessons(),
         faults=_faults(tracker.all()),
         waited_for=frozenset(
             group
@@ -434,7 +373,7 @@ def fleet_of(
             for group in incident.groups
         ),
         dead_hosts=_dead_hosts(history, config),
-        lighthouse_min_replicas=experience.min_replicas,
+        lighthouse_min_replicas=min_replicas,
         pause=snapshot.pause,
     )
 
@@ -558,7 +497,6 @@ class Pipeline:
         evictions: in the store, of the last hour: they count against the budget.
         detectors: another set, for tests.
         policy: the operator's rules.
-        would: evictions in the store that observe mode held back.
     """
 
     def __init__(
@@ -569,7 +507,6 @@ class Pipeline:
         detectors: Sequence[Detector] = DETECTORS,
         *,
         policy: Policy = DEFAULT,
-        would: Sequence[Eviction] = (),
     ) -> None:
         self._config = config
         self._policy = policy
@@ -580,10 +517,10 @@ class Pipeline:
         self._self_health = SelfHealth(config)
         self._health = Health()
         self._past: list[Eviction] = []
-        self._holds: dict[str, tuple[Guard, str]] = {}
         self._released: Asked = set()
-        self._experience = Experience()
-        self.go_on(incidents, evictions, would=would)
+        self._min_replicas: int | None = None
+        """The Lighthouse's own flag, as its page last showed it."""
+        self.go_on(incidents, evictions)
 
     def go_on(
         self,
@@ -591,20 +528,16 @@ class Pipeline:
         evictions: Sequence[Eviction],
         *,
         deciding: bool = True,
-        would: Sequence[Eviction] = (),
     ) -> None:
         """Continue from what the store holds; keep what was seen.
 
         Not `deciding`: another monitor decides and acts, and open evictions are under way there;
-        otherwise they were left unfinished. `would`: evictions that observe mode held back.
+        otherwise they were left unfinished.
         """
         before, self._tracker = self._tracker, Tracker(self._config)
         unfinished = [eviction for eviction in evictions if deciding and eviction.open]
         self._tracker.go_on(incidents, unfinished, before)
-        self._deciding, self._past, self._holds = deciding, [], {}
-        self._experience = Experience(self._experience.min_replicas, list(would))
-        now_s = max((incident.last_seen_s for incident in incidents), default=0.0)
-        self._experience.take(self._tracker.all(), now_s, self._config)
+        self._deciding, self._past = deciding, []
         self._take_past(evictions)
 
     def reconfigure(self, config: KeeperConfig, policy: Policy) -> None:
@@ -634,7 +567,9 @@ class Pipeline:
             self._history.run = snapshot.run.id
         push(self._history, snapshot)
         self._take_past(snapshot.evictions)
-        self._experience.see(snapshot.lighthouse)
+        if isinstance(snapshot.lighthouse, LighthouseView):
+            flag = min_replicas_named(snapshot.lighthouse.status)
+            self._min_replicas = self._min_replicas if flag is None else flag
         self._tracker.take_evictions(self._history, snapshot.evictions)
         if begins:
             self._tracker.end_runs(self._history)
@@ -644,11 +579,10 @@ class Pipeline:
         verdicts, inhibited = self._inhibit(
             tuple(join_machines(self._history, verdict) for verdict in seen)
         )
-        changed = self._tracker.update(
-            self._history, verdicts, unknown=unknown, inhibited=inhibited
-        )
+        self._tracker.update(self._history, verdicts, unknown=unknown, inhibited=inhibited)
         victims = fired(self._tracker.waits(self._history))
         decisions = self._decide(snapshot)
+        changed = self._tracker.changed(snapshot.now_s)
         records: tuple[RankName, ...] | None = ()
         if graph is not None:
             self._history.pausing, self._history.inside = graph.pausing, graph.all_in
@@ -686,12 +620,12 @@ class Pipeline:
         return math.inf if graph is None else graph.next_root_s + _ROUNDING_S
 
     def _learned(self, now_s: float) -> Learned:
-        experience, groups = self._experience, len(self._history.groups())
-        price = cost(experience.all(), groups, self._config)
-        past = [*self._past, *experience.would] if self._config.observe else self._past
+        price = cost(self._tracker.lessons(), len(self._history.groups()), self._config)
+        observed = self._tracker.observed(now_s) if self._config.observe else ()
+        past = [*self._past, *observed]
         recent = Counter(eviction.group for eviction in past if now_s - eviction.asked_s < _HOUR_S)
         measured_s = price.seconds if price.evictions else None
-        return Learned(experience.min_replicas, measured_s, price.evictions, dict(recent))
+        return Learned(self._min_replicas, measured_s, price.evictions, dict(recent))
 
     def _unknown(self, failures: Mapping[str, str]) -> dict[str, str]:
         """Kind of fault that was not looked for -> why."""
@@ -815,8 +749,6 @@ class Pipeline:
         if not self._deciding:
             return ()
         ripe = self._tracker.ripe(snapshot.now_s)
-        emitted: list[Decision] = []
-        self._experience.take(self._tracker.all(), snapshot.now_s, self._config)
         ruled: Sequence[Ruling] = ()
         if ripe:
             fleet = fleet_of(
@@ -826,30 +758,15 @@ class Pipeline:
                 config=self._config,
                 past=self._past,
                 doubt=self._health.hold,
-                experience=self._experience,
+                min_replicas=self._min_replicas,
             )
             ruled = decide(self._config, fleet, ripe, self._policy)
-        for decision in ruled:
-            match decision:
-                case Evict():
-                    self._holds.pop(decision.incident_id, None)
-                    self._tracker.asked(decision.incident_id, snapshot.now_s)
-                    emitted.append(decision)
-                case Hold():
-                    if decision.would is not None:
-                        would = decision.would
-                        self._experience.hold_back(would.incident_id, would.group, snapshot.now_s)
-                    why = (decision.guard, f"{decision.reason}. {decision.release}")
-                    if self._holds.get(decision.incident_id) != why:
-                        self._holds[decision.incident_id] = why
-                        emitted.append(decision)
-        emitted += releases(
+        new = [ruling for ruling in ruled if self._tracker.decided(ruling, snapshot.now_s)]
+        released = releases(
             self._history, snapshot, self._tracker.shown(), past=self._past,
             policy=self._policy, doubt=self._health.hold, asked=self._released,
         )  # fmt: skip
-        still = {incident.id for incident in self._tracker.open()}
-        self._holds = {key: why for key, why in self._holds.items() if key in still}
-        return tuple(emitted)
+        return (*new, *released)
 
     def _take_past(self, evictions: Sequence[Eviction]) -> None:
         """Count evictions that the evictor has taken up, each once, however often it was asked.

@@ -20,13 +20,14 @@ from operator import attrgetter
 from typing import Any, Final
 
 from lightkeeper.monitor.decide.commits import Commits
+from lightkeeper.monitor.decide.guards import COSTS_KEPT, price_s, teaches
 from lightkeeper.monitor.detect.detectors import Wait
 from lightkeeper.monitor.detect.endings import End, end_of
 from lightkeeper.monitor.detect.history import History
 from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.detect.wording import looks
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.eviction import Eviction, EvictionState
+from lightkeeper.monitor.model.eviction import Evict, Eviction, EvictionState, Guard, Ruling
 from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import (
     Incident,
@@ -288,6 +289,7 @@ _TOLD: Final = attrgetter(
     "training",
     "remedy",
     "run_over_s",
+    "observed",
 )
 
 
@@ -296,39 +298,37 @@ _TOLD: Final = attrgetter(
 
 def followed(history: History, incident: Incident, config: KeeperConfig) -> Incident:
     """The incident with the milestones of this tick; they are awaited even after its end."""
-    since_s = incident.milestones.evict_asked_s
-    if since_s is None and (not incident.open or incident.kind is Kind.DEAD):  # it may be gone
-        since_s = incident.milestones.firing_s
-    if since_s is None or history.now_s - since_s > config.follow_s:
-        return incident
-    # without groups there is nobody to come back
-    return _going_and_coming(history, incident, since_s) if incident.groups else incident
-
-
-def _going_and_coming(history: History, incident: Incident, since_s: float) -> Incident:
-    """The incident with milestones of its groups and of the others."""
     marks = incident.milestones
-    awaited = marks.evict_asked_s is not None and marks.left_quorum_s is None
-    if awaited and out_of_quorum(history, incident):
-        incident = _reached(incident, history.now_s, "left_quorum", "a quorum without it is seen")
-    by_hand = incident.kind is Kind.BY_HAND
-    out_s = incident.ended_s if by_hand else since_s  # until then the others commit with it
-    if marks.survivor_commit_s is None and out_s is not None:
-        commits = (
-            track.last_commit_s
-            for track in history.present()
-            if track.group not in incident.groups and track.last_commit_s is not None
-        )
-        at_s = min((at_s for at_s in commits if at_s > out_s), default=None)
-        if at_s is not None:
-            incident = _reached(incident, at_s, "survivor_commit", "another group commits")
-    if marks.rejoined_s is None:
-        at_s = _rejoined_s(history, incident)
-        if at_s is not None:
-            incident = _reached(incident, at_s, "rejoined", "the group commits again")
-            back = (t.rank for t in history.present() if t.group in incident.groups)
-            incident = replace(incident, back_on=history.hosts(tuple(back)))
+    since_s = marks.evict_asked_s
+    if since_s is None and (not incident.open or incident.kind is Kind.DEAD):  # it may be gone
+        since_s = marks.firing_s
+    # without groups there is nobody to come back
+    if since_s is None or history.now_s - since_s > config.follow_s or not incident.groups:
+        return incident
+    for milestone, reason, when in _AWAITED:
+        if getattr(marks, f"{milestone}_s") is not None:
+            continue
+        if (at_s := when(history, incident, since_s)) is not None:
+            incident = _reached(incident, at_s, milestone, reason)
+    if marks.rejoined_s is None and incident.milestones.rejoined_s is not None:
+        back = (track.rank for track in history.present() if track.group in incident.groups)
+        incident = replace(incident, back_on=history.hosts(tuple(back)))
     return incident
+
+
+def _left_quorum_s(history: History, incident: Incident, _: float) -> float | None:
+    asked = incident.milestones.evict_asked_s is not None
+    return history.now_s if asked and out_of_quorum(history, incident) else None
+
+
+def _survivor_commit_s(history: History, incident: Incident, since_s: float) -> float | None:
+    """When another group first committed since then, or since an eviction by hand was over: until
+    then the others commit with it.
+    """
+    out_s = incident.ended_s if incident.kind is Kind.BY_HAND else since_s
+    others = (track for track in history.present() if track.group not in incident.groups)
+    commits = (track.last_commit_s for track in others if out_s is not None)
+    return min((at_s for at_s in commits if at_s and at_s > (out_s or 0.0)), default=None)
 
 
 def _reached(incident: Incident, at_s: float, milestone: str, reason: str) -> Incident:
@@ -336,7 +336,7 @@ def _reached(incident: Incident, at_s: float, milestone: str, reason: str) -> In
     return noted(incident, at_s, milestone, reason, milestones=marks)
 
 
-def _rejoined_s(history: History, incident: Incident) -> float | None:
+def _rejoined_s(history: History, incident: Incident, _: float) -> float | None:
     """When its groups committed again, with suspects replaced and all ranks alive."""
     first_s: list[float] = []
     for group in incident.groups:
@@ -355,6 +355,13 @@ def _rejoined_s(history: History, incident: Incident) -> float | None:
     return max(first_s, default=None)
 
 
+_AWAITED: Final = (
+    ("left_quorum", "a quorum without it is seen", _left_quorum_s),
+    ("survivor_commit", "another group commits", _survivor_commit_s),
+    ("rejoined", "the group commits again", _rejoined_s),
+)
+
+
 # -- evicting ----------------------------------------------------------------------------------
 
 
@@ -369,41 +376,38 @@ def being_evicted(incident: Incident, eviction: Eviction) -> Incident:
 
 
 def reported(
-    history: History, incident: Incident, progress: Eviction, config: KeeperConfig
+    history: History, incident: Incident, eviction: Eviction | None, config: KeeperConfig
 ) -> Incident:
-    """The incident after the evictor's report: asked, left, failed, or unchanged."""
-    now_s, incident = history.now_s, being_evicted(incident, progress)
+    """The incident after the evictor's report on its eviction: asked, left, failed, or unchanged.
+
+    None: the evictor does not know it, since it was asked before a restart. It fires again.
+    """
+    now_s = history.now_s
+    if eviction is not None:
+        incident = being_evicted(incident, eviction)
     if incident.state is not State.EVICTING:
         return incident
-    ended = resolved_by_eviction(history, incident, progress, config)
+    ended = resolved_by_eviction(history, incident, eviction, config)
+    if ended is None and eviction is None and restarted(history, incident):
+        ended = resolved(incident, now_s, other_processes(history, incident))
     if ended is not None:
         return ended
-    done = progress.gone_s is not None or progress.unseen_s is not None
-    overdue = not done and now_s - progress.asked_s > config.eviction_deadline_s
-    if progress.failed is None and not overdue:
-        return incident  # even when its processes are gone, until the next quorum
-    why = progress.failed or "nothing happened within its deadline"
-    return moved(incident, now_s, State.FIRING, f"the eviction failed: {why}")
+    why = _in_vain(history, eviction, config)
+    return incident if why is None else moved(incident, now_s, State.FIRING, why)
 
 
-def unattended(history: History, incident: Incident, config: KeeperConfig) -> Incident:
-    """The incident when the evictor does not know its eviction: it was asked before a restart.
-
-    It fires again: the restart cut the eviction short.
+def _in_vain(history: History, eviction: Eviction | None, config: KeeperConfig) -> str | None:
+    """Why an eviction is over that has not put its group out; None while it continues, even if its
+    processes are gone: until the next quorum.
     """
-    ended = resolved_by_eviction(history, incident, None, config)
-    if ended is not None:
-        return ended
-    if restarted(history, incident):
-        return resolved(incident, history.now_s, other_processes(history, incident))
-    if history.lighthouse is None:
-        return incident
-    return moved(
-        incident,
-        history.now_s,
-        State.FIRING,
-        "the eviction was cut short by a restart of the monitor: asked again if need be",
-    )
+    if eviction is None:
+        cut_short = "the eviction was cut short by a restart of the monitor: asked again if need be"
+        return None if history.lighthouse is None else cut_short
+    done = eviction.gone_s is not None or eviction.unseen_s is not None
+    overdue = not done and history.now_s - eviction.asked_s > config.eviction_deadline_s
+    if eviction.failed is None and not overdue:
+        return None
+    return f"the eviction failed: {eviction.failed or 'nothing happened within its deadline'}"
 
 
 def resolved_by_eviction(
@@ -427,9 +431,11 @@ def resolved_by_eviction(
     if left_s is None and out_of_quorum(history, incident):
         left_s = now_s
     if left_s is None:
-        since_s = None if gone_s is None else now_s - gone_s
-        why = _gone_without_quorum(incident, since_s, config)
-        return None if why is None else resolved(incident, now_s, why)
+        joined = bool(incident.replica_ids)
+        if gone_s is None or (joined and now_s - gone_s <= config.follow_s):
+            return None
+        why = "no quorum was formed since" if joined else "it was in no quorum"
+        return resolved(incident, now_s, f"evicted: all its processes are gone; {why}")
     if gone_s is None and not processes_gone(history, incident):
         return None
     after = ""
@@ -439,21 +445,6 @@ def resolved_by_eviction(
         incident = _reached(incident, left_s, "left_quorum", f"left the quorum{after}")
     unseen = "" if unseen_s is None else ", host out of sight"
     return resolved(incident, now_s, f"evicted: left the quorum{after}{unseen}")
-
-
-def _gone_without_quorum(
-    incident: Incident, since_s: float | None, config: KeeperConfig
-) -> str | None:
-    """Why a group is evicted that was not seen to leave a quorum.
-
-    `since_s`: for how long its processes are gone; None: they are not.
-    """
-    if since_s is None:
-        return None
-    if not incident.replica_ids:
-        return "evicted: all its processes are gone; it was in no quorum"
-    over = since_s > config.follow_s
-    return "evicted: all its processes are gone; no quorum was formed since" if over else None
 
 
 def by_hand(history: History, eviction: Eviction) -> Incident:
@@ -597,6 +588,9 @@ _LIGHTHOUSE: Final = "the Lighthouse"
 """What victims wait for while the Lighthouse is away."""
 _EACH_OTHER: Final = "each other"
 """What victims wait for when all wait and none is missing."""
+_HOUR_S: Final = 3600.0
+_FOLLOW_S: Final = 1.0
+"""Added to `follow_s`, within which milestones of an eviction still arrive."""
 
 
 @dataclass(slots=True)
@@ -614,6 +608,10 @@ class TrackedIncident:
     """Whether a restart of the monitor interrupted its eviction: asking again is the same one."""
     waited_s: dict[RankName, float] = field(default_factory=dict)
     """Victim -> when it was last seen waiting for this fault."""
+    held: tuple[Guard, str] | None = None
+    """The guard that held its eviction last, and its words; None: none, or it was decided."""
+    closed: str = ""
+    """Why a person closes it from the next tick on; empty: nobody does."""
     before: Incident | None = None
     """The incident at the start of the tick; None: it is new."""
 
@@ -653,15 +651,15 @@ class TrackedIncident:
         if incident.kind is Kind.BY_HAND:
             if eviction is not None:
                 self.keep(progressed(incident, eviction, history.now_s))
-        elif eviction is not None and eviction.asked_s >= (asked_s or 0.0):
-            after = reported(history, incident, eviction, config)
-            if after.milestones.evict_asked_s != asked_s:
-                self.asked_s = None
-            self.keep(after)
-        elif incident.state is State.EVICTING:  # an earlier, ended one does not count
-            after = unattended(history, incident, config)
-            self.cut_short = self.cut_short or after.state is State.FIRING
-            self.keep(after)
+            return
+        if eviction is not None and eviction.asked_s < (asked_s or 0.0):
+            eviction = None  # an earlier, ended one does not count
+        after = reported(history, incident, eviction, config)
+        if after.milestones.evict_asked_s != asked_s:
+            self.asked_s = None
+        if eviction is None and after.state is not incident.state:
+            self.cut_short = True
+        self.keep(after)
 
     def see(
         self, history: History, verdict: Verdict, commits: Commits, config: KeeperConfig
@@ -769,8 +767,8 @@ class Tracker:
 
     config: KeeperConfig
     _tracked: dict[IncidentId, TrackedIncident] = field(default_factory=dict)
-    _closing: dict[IncidentId, str] = field(default_factory=dict)
-    """Incidents that a person closes, and their words."""
+    _old: dict[IncidentId, Incident] = field(default_factory=dict)
+    """Those that are over for long, and still teach something."""
 
     def go_on(
         self, incidents: Sequence[Incident], evictions: Sequence[Eviction], before: Tracker
@@ -826,10 +824,33 @@ class Tracker:
             and tracked.asked_s is None
         )
 
-    def asked(self, incident_id: IncidentId, now_s: float) -> None:
-        """Remember that an eviction was decided."""
-        tracked = self._tracked[incident_id]
-        tracked.asked_s, tracked.cut_short = now_s, False
+    def decided(self, ruling: Ruling, now_s: float) -> bool:
+        """Remember what was decided about an incident; whether that says anything new."""
+        tracked = self._tracked[ruling.incident_id]
+        if isinstance(ruling, Evict):
+            tracked.asked_s, tracked.cut_short, tracked.held = now_s, False, None
+            return True
+        before, tracked.held = tracked.held, (ruling.guard, f"{ruling.reason}. {ruling.release}")
+        if ruling.would is not None:
+            observed = {ruling.would.group: now_s, **tracked.incident.observed}
+            tracked.incident = replace(tracked.incident, observed=observed)
+        return tracked.held != before
+
+    def observed(self, now_s: float) -> tuple[Eviction, ...]:
+        """Evictions that observe mode held back, of the budget's hour or of open incidents."""
+        return tuple(
+            Eviction(incident.id, group, None, at_s)
+            for incident in (*self.all(), *self._old.values())
+            for group, at_s in incident.observed.items()
+            if incident.open or now_s - at_s < _HOUR_S
+        )
+
+    def lessons(self) -> tuple[Incident, ...]:
+        """Incidents that are over and ended by an eviction, one that observe mode held back, or a
+        death; oldest first.
+        """
+        taught = {incident.id: incident for incident in self.all() if _teaches(incident)}
+        return tuple(sorted((self._old | taught).values(), key=attrgetter("ended_s", "id")))
 
     def awaiting(self) -> Collection[IncidentId]:
         """Incidents whose eviction is decided but not yet taken up by the evictor."""
@@ -905,7 +926,7 @@ class Tracker:
         tracked = self._tracked.get(incident_id)
         if tracked is None or not tracked.open or tracked.incident.kind not in _LASTING:
             return False
-        self._closing[incident_id] = f"closed by {author}: {reason}"
+        tracked.closed = f"closed by {author}: {reason}"
         return True
 
     def _closed(self, verdict: Verdict) -> bool:
@@ -952,13 +973,12 @@ class Tracker:
         *,
         unknown: frozenset[Kind] = frozenset(),
         inhibited: Mapping[tuple[Kind, GroupName], str] | None = None,
-    ) -> tuple[Incident, ...]:
-        """Take verdicts, after `take_evictions`; returns the changed incidents, oldest first."""
+    ) -> None:
+        """Take verdicts, after `take_evictions`."""
         now_s = history.now_s
-        while self._closing:
-            incident_id, why = self._closing.popitem()
-            if (tracked := self._tracked.get(incident_id)) is not None and tracked.open:
-                tracked.incident = resolved(tracked.incident, now_s, why)
+        for tracked in self._open():
+            if tracked.closed:
+                tracked.keep(resolved(tracked.incident, now_s, tracked.closed))
         if verdicts or self._open():
             self._take(history, verdicts, unknown, inhibited or {})
         for tracked in self._tracked.values():
@@ -966,6 +986,9 @@ class Tracker:
             asked_s = tracked.asked_s
             if asked_s is not None and now_s - asked_s > self.config.eviction_ack_s:
                 tracked.asked_s = None
+
+    def changed(self, now_s: float) -> tuple[Incident, ...]:
+        """End a tick: the incidents that changed in it, oldest first. Old ones are forgotten."""
         changed = [t.incident for t in self._tracked.values() if differs(t.before, t.incident)]
         self._forget(now_s)
         return tuple(sorted(changed, key=oldest_first))
@@ -999,8 +1022,21 @@ class Tracker:
             story, last_s = tracked.incident.story, tracked.incident.last_seen_s
             ended_s = story[-1].at_s if story else last_s
             old = not tracked.open and now_s - ended_s > self.config.keep_resolved_s
+            if old and _teaches(tracked.incident):
+                self._old[key] = tracked.incident
             if old or not tracked.listed:
                 del self._tracked[key]
+        # recent enough for a crash loop, and the latest with a cost
+        since_s = now_s - max(self.config.crash_loop_memory_s, self.config.follow_s + _FOLLOW_S)
+        priced = [each.id for each in self.lessons() if price_s(each, 1) is not None][-COSTS_KEPT:]
+        for key in [key for key in self._old if key not in priced]:
+            if (self._old[key].ended_s or 0.0) < since_s:
+                del self._old[key]
+
+
+def _teaches(incident: Incident) -> bool:
+    by_hand = incident.kind is Kind.BY_HAND
+    return not (incident.open or by_hand) and (teaches(incident) or bool(incident.observed))
 
 
 def _waiting(incident: Incident) -> Sequence[RankName]:

@@ -312,6 +312,11 @@ class View:
     def alone(self) -> bool:
         return self.snapshot.alone
 
+    @property
+    def job(self) -> str:
+        """Its name, as the ranks report it; empty without ranks."""
+        return next((seen.identity.job for seen in self.snapshot.observations), "")
+
     @cached_property
     def groups(self) -> tuple[GroupView, ...]:
         """Every replica group, sorted by name; built on first use."""

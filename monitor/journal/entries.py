@@ -13,7 +13,7 @@ from lightkeeper.monitor.decide.pipeline import TickResult
 from lightkeeper.monitor.decide.rules import DEFAULT, Policy
 from lightkeeper.monitor.journal import memory
 from lightkeeper.monitor.model.config import ConfigError, KeeperConfig
-from lightkeeper.monitor.model.eviction import Decision, Evict, Eviction, Release
+from lightkeeper.monitor.model.eviction import Decision, Evict, Eviction
 from lightkeeper.monitor.model.incident import Incident, incident_from_json, incident_to_json
 from lightkeeper.monitor.model.observation import Snapshot
 from lightkeeper.monitor.model.plain import from_plain, readable, to_plain
@@ -140,10 +140,8 @@ def _parsed(line: bytes) -> Any:
 
 # -- entries -----------------------------------------------------------------------------------
 
-JOURNAL_SCHEMA: Final = 3
+JOURNAL_SCHEMA: Final = 4
 _PLAIN: Final = {"float": float, "int": int, "str": str, "Policy": Policy}
-_WOULD: Final = ("group", "replica_id", "quarantine")
-_HELD: Final = ("incident_id", "guard", "reason", "release")
 
 
 L = TypeVar("L", "Head", Snapshot)
@@ -170,8 +168,6 @@ class Head:
     """Incidents restored when the run started; only in its first file."""
     evictions: tuple[Eviction, ...] = ()
     policy: Policy = DEFAULT
-    would: tuple[Eviction, ...] = ()
-    """Evictions that observe mode held back earlier."""
     after_tick: int | None = None
     """The tick after which `memory` was taken; None in the first file of a run."""
     memory: Any = None
@@ -216,15 +212,9 @@ def outcome_of(result: TickResult, crash: str | None = None) -> TickOutcome:
 
 
 def decision_to_json(decision: Decision) -> dict[str, Any]:
-    """Its fields and its `action`: evict, hold or would_evict."""
-    plain = to_plain(decision)
-    if isinstance(decision, Evict):
-        return {"action": "evict", **plain}
-    if isinstance(decision, Release):
-        return {"action": decision.action, **plain}
-    held = {"action": decision.action, **{key: plain[key] for key in _HELD}}
-    would = plain["would"]
-    return held if would is None else {**held, "would": {key: would[key] for key in _WOULD}}
+    """Its fields and its `action`: evict, hold, would_evict or release."""
+    action = "evict" if isinstance(decision, Evict) else decision.action
+    return {"action": action, **to_plain(decision)}
 
 
 def outcome_to_json(outcome: TickOutcome) -> dict[str, Any]:

@@ -134,9 +134,7 @@ def pipeline_of(head: Head, config: KeeperConfig) -> Pipeline:
     """
     if head.after_tick is None:
         try:
-            return Pipeline(
-                config, head.incidents, head.evictions, policy=head.policy, would=head.would
-            )
+            return Pipeline(config, head.incidents, head.evictions, policy=head.policy)
         except UNUSABLE as exc:
             raise JournalError(f"file {head.number} of its run cannot be used: {exc}") from exc
     if head.memory is None:
@@ -302,7 +300,7 @@ class Account:
     def take(self, outcome: TickOutcome, tick: int, now_s: float) -> None:
         self.incidents |= {incident.id: incident for incident in outcome.changed}
         at = {"at_s": now_s, "tick": tick}
-        self.decisions += [{**at, **decision} for decision in outcome.decisions]
+        self.decisions += [{**decision, **at} for decision in outcome.decisions]
 
     def seed(self, incidents: Iterable[Incident]) -> None:
         self.incidents = {incident.id: incident for incident in incidents} | self.incidents

@@ -263,7 +263,7 @@ class Journal:
         except memory.MemoryFormatError as exc:
             problem = str(exc)
         head = replace(
-            self._head, began_s=now_s, incidents=(), evictions=(), would=(),
+            self._head, began_s=now_s, incidents=(), evictions=(),
             after_tick=self._last_tick, no_memory=problem, lost=self._stats.lost,
         )  # fmt: skip
         return _Turn(head, frozen)

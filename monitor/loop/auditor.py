@@ -46,9 +46,9 @@ def decision(row: DecisionRow, group: str) -> Iterator[Line]:
 
 def moves(before: Incident | None, after: Incident) -> Iterator[Line]:
     """States that an incident entered: firing and resolved."""
-    before_steps = set() if before is None else {(step.at_s, step.to) for step in before.story}
-    for step in () if after.kind is Kind.BY_HAND else after.story:  # its decision has lines
-        if (step.at_s, step.to) not in before_steps and step.to in (State.FIRING, State.RESOLVED):
+    new = after.story[0 if before is None else len(before.story) :]
+    for step in () if after.kind is Kind.BY_HAND else new:  # its decision has lines
+        if step.to in (State.FIRING, State.RESOLVED):
             what = f"{after.kind} {', '.join(after.groups) or 'nobody'} {step.to}"
             yield line(step.at_s, "incident", OURSELVES, what, step.reason, incident=after.id)
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from prometheus_client import Counter
+from prometheus_client import CollectorRegistry
 
 from lightkeeper.monitor.act.cluster import Cluster
 from lightkeeper.monitor.act.evictor import Evictors
@@ -32,16 +32,11 @@ from lightkeeper.monitor.decide.pipeline import Pipeline, TickResult
 from lightkeeper.monitor.detect.self_health import Condition
 from lightkeeper.monitor.journal.writer import Journal
 from lightkeeper.monitor.loop.auditor import Auditor
+from lightkeeper.monitor.metric import HEALTH
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.eviction import (
-    DecisionRow,
-    Eviction,
-    Hold,
-    Remembered,
-)
+from lightkeeper.monitor.model.eviction import Eviction, Remembered
 from lightkeeper.monitor.model.observation import Vitals
 from lightkeeper.monitor.rulebook import Rulebook
-from lightkeeper.monitor.show.metrics import Instruments
 from lightkeeper.monitor.store.lease import Lease
 from lightkeeper.monitor.store.store import Store
 
@@ -103,11 +98,15 @@ def _waited_s() -> dict[str, float]:
 log = logging.getLogger(__package__)
 
 
+FAILURES: Final = HEALTH.counter("part_failures", "Crashes of a part of the monitor's own loop.",
+    ("part",), series="at most one a part", absent="it never crashed")  # fmt: skip
+
+
 class ErrorBoundary:
     """Which parts of the loop crash, and why."""
 
-    def __init__(self, failures: Counter) -> None:
-        self._failures = failures
+    def __init__(self, metrics: CollectorRegistry) -> None:
+        self._failures = FAILURES.on(metrics)
         self._broken: dict[str, str] = {}
 
     @property
@@ -159,7 +158,7 @@ class Components:
     quarantine: Quarantine
     evictors: Evictors
     releaser: Releaser
-    instruments: Instruments
+    metrics: CollectorRegistry
     evidence: Evidence
     auditor: Auditor
     rulebook: Rulebook
@@ -174,18 +173,6 @@ class Components:
     schedulers: tuple[CordonReconciler, ...] = ()
     cluster: Cluster | None = None
     """None: nobody is asked what is known of hosts."""
-
-
-# -- observe mode ------------------------------------------------------------------------------
-
-
-def held_back(decisions: Iterable[DecisionRow]) -> tuple[Eviction, ...]:
-    """Evictions that observe mode held back, oldest first."""
-    return tuple(
-        Eviction(row.incident_id, row.would.group, None, row.at_s)
-        for row in decisions
-        if isinstance(row, Hold) and row.would is not None
-    )
 
 
 # -- troubles ----------------------------------------------------------------------------------

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
+
+from prometheus_client import CollectorRegistry
 
 from lightkeeper.monitor.act import quarantine as offences
 from lightkeeper.monitor.act.evictor import EvictionLog, Evidence
 from lightkeeper.monitor.decide.pipeline import TickResult
 from lightkeeper.monitor.decide.view import NotPossible, RecentIncidents, View, groups_of
 from lightkeeper.monitor.loop.components import Components, ErrorBoundary
+from lightkeeper.monitor.metric import EVICTIONS, INCIDENTS
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.escalation import (
     DecidedAgain,
@@ -40,10 +43,10 @@ from lightkeeper.monitor.model.eviction import (
     Release,
     Remembered,
 )
-from lightkeeper.monitor.model.incident import Incident, State
-from lightkeeper.monitor.model.names import MANUAL, GroupName, IncidentId, RankName, may_be_of
+from lightkeeper.monitor.model.incident import Incident, Milestones, State
+from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName, may_be_of
 from lightkeeper.monitor.model.observation import LighthouseView, Snapshot
-from lightkeeper.monitor.model.verdict import Kind
+from lightkeeper.monitor.model.verdict import FAULTS, Kind
 
 log = logging.getLogger(__package__)
 
@@ -99,6 +102,60 @@ def _restarted(eviction: Eviction, snapshot: Snapshot, incident: Incident | None
     return None
 
 
+# -- what is counted -----------------------------------------------------------------------------
+
+TRANSITIONS: Final = INCIDENTS.counter("incident_transitions", "Incidents that entered a state.",
+    ("kind", "to"), series=f"at most {len(FAULTS)} x 10",
+    absent="none did since this monitor started")  # fmt: skip
+STAGES: Final = INCIDENTS.histogram("incident_stage_seconds",
+    "Seconds of each stage of an incident: detect (first seen to firing), decide (to the order), "
+    "leave (from there until the group is out), recover (to the survivors' next commit), rejoin "
+    "(to the group's return).", ("stage",), series="at most 5 x 17",
+    absent="no incident came so far since this monitor started",
+    buckets=(0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0,
+             600.0))  # fmt: skip
+ENDED: Final = EVICTIONS.counter("evictions", "Evictions that ended, by incident kind and outcome: "
+    "left (the quorum), gone (its processes too), failed.", ("kind", "outcome"),
+    series="at most 9 x 3", absent="none ended since this monitor started")  # fmt: skip
+HOLDS: Final = EVICTIONS.counter("holds",
+    "Evictions held back, by guard; a guard that keeps holding counts once.", ("guard",),
+    series=f"at most {len(Guard)}", absent="none was since this monitor started")  # fmt: skip
+
+
+def count_incidents(
+    metrics: CollectorRegistry,
+    incidents: Sequence[Incident],
+    before: Mapping[IncidentId, Incident],
+) -> None:
+    """Count the transitions and stages that are new."""
+    for incident in incidents:
+        old = before.get(incident.id)
+        counted = set() if old is None else {(line.at_s, line.to) for line in old.story}
+        for line in incident.story:
+            if (line.at_s, line.to) not in counted:
+                TRANSITIONS.on(metrics).labels(str(incident.kind), line.to).inc()
+        had = {} if old is None else _stages(old.milestones)
+        for stage, seconds in _stages(incident.milestones).items():
+            if stage not in had:
+                STAGES.on(metrics).labels(stage).observe(seconds)
+
+
+def _stages(at: Milestones) -> dict[str, float]:
+    """Seconds of each finished stage."""
+    spans = {
+        "detect": (at.first_seen_s, at.firing_s),
+        "decide": (at.firing_s, at.evict_asked_s),
+        "leave": (at.evict_asked_s, at.left_quorum_s),
+        "recover": (at.evict_asked_s, at.survivor_commit_s),
+        "rejoin": (at.evict_asked_s, at.rejoined_s),
+    }
+    return {
+        stage: max(0.0, end - start)
+        for stage, (start, end) in spans.items()
+        if start is not None and end is not None
+    }
+
+
 # -- acting --------------------------------------------------------------------------------------
 
 
@@ -128,7 +185,7 @@ class Acting:
         earlier = (self.recent.get(incident.id) for incident in result.changed)
         before = {incident.id: incident for incident in earlier if incident is not None}
         faults = [i for i in result.changed if i.kind is not Kind.BY_HAND]
-        components.instruments.count_incidents(faults, tuple(before.values()))
+        count_incidents(components.metrics, faults, before)
         components.store.save_incidents(result.changed)
         self.recent.take_incidents(result.changed)
         with self._errors.part("offences"):
@@ -146,7 +203,7 @@ class Acting:
                 self._take(decision, snapshot, epoch)
             self._review(snapshot)
             for release in components.releaser.finished():
-                self._note_release(release)
+                self._note(release)
             self._tell_changes()
             self._hand_over(snapshot)
         components.store.flush()
@@ -181,18 +238,16 @@ class Acting:
                 words = (decision.incident_id, decision.guard, decision.reason, decision.release)
                 if decision.guard is not Guard.WATCH_ONLY:
                     log.warning("nobody is evicted for %s (%s): %s. %s", *words)
-                    components.instruments.holds.labels(str(decision.guard)).inc()
-                hold = replace(decision, at_s=snapshot.now_s, epoch=epoch)
-                components.store.save_hold(hold)
-                self._record(hold)
+                    HOLDS.on(components.metrics).labels(str(decision.guard)).inc()
+                self._note(replace(decision, at_s=snapshot.now_s, epoch=epoch))
             case Release():
                 ranks = ", ".join(survivor.rank for survivor in decision.survivors)
                 log.warning("released %s: %s", ranks, decision.reason)
-                self._note_release(components.releaser.begin(decision, epoch))
+                self._note(components.releaser.begin(decision, epoch))
 
-    def _note_release(self, release: Release) -> None:
-        self._components.store.save_hold(release)
-        self._record(release)
+    def _note(self, row: Hold | Release) -> None:
+        self._components.store.save_decision(row)
+        self._record(row)
 
     def _decided(self, evict: Evict, snapshot: Snapshot, epoch: int, author: str = KEEPER) -> None:
         """Add an eviction, or decide the incident's open eviction again."""
@@ -256,7 +311,7 @@ class Acting:
                 outcome = "left" if after.gone_s is None else "gone"
                 if after.failed is not None:
                     outcome = "failed"
-                self._components.instruments.evictions.labels(kind, outcome).inc()
+                ENDED.on(self._components.metrics).labels(kind, outcome).inc()
 
     def _record(self, row: DecisionRow) -> None:
         self.recent.take_decision(row)
@@ -284,7 +339,7 @@ class Acting:
         group_views = [view for view in groups if view.group == group]
         if view is None or not group_views:
             raise NotPossible(f"no such group: {group}")
-        incident_id = IncidentId(f"{MANUAL}{group}-{view.snapshot.tick}-{int(view.snapshot.now_s)}")
+        incident_id = IncidentId(f"{Kind.BY_HAND}-{group}-{int(view.snapshot.now_s * 1000)}")
         replica_id, replica_ids = group_views[0].replica_id, [view.replica_id for view in groups]
         if replica_ids.count(replica_id) > 1 or (replica_id and not may_be_of(replica_id, group)):
             replica_id = None  # it may be another group's, which the Lighthouse would kill

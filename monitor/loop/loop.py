@@ -28,10 +28,10 @@ from lightkeeper.monitor.loop.components import (
     Components,
     ErrorBoundary,
     LeaderComponents,
-    held_back,
     troubles,
 )
 from lightkeeper.monitor.loop.evictions import Acting
+from lightkeeper.monitor.metric import HEALTH, TICK_BUCKETS
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import Fence, Remembered
 from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName
@@ -48,6 +48,17 @@ from lightkeeper.monitor.model.verdict import FAULTS, Kind
 from lightkeeper.worker_server.wire import StateReport
 
 log = logging.getLogger(__package__)
+
+TICKS: Final = HEALTH.histogram("tick_duration_seconds",
+    "Seconds from the start of a tick to its end.", buckets=TICK_BUCKETS, series="13")  # fmt: skip
+LATENESS: Final = HEALTH.gauge("tick_lateness_seconds",
+    "How much later than planned the last tick began.")  # fmt: skip
+POLL_FAILURES: Final = HEALTH.counter("poll_failures",
+    "Polls of a rank that gave no report, by reason.", ("reason",), series="at most 6",
+    absent="none failed for it since this monitor started")  # fmt: skip
+DETECTOR_FAILURES: Final = HEALTH.counter("detector_failures",
+    "Crashes of a detector; its kind of fault is unknown meanwhile.", ("detector",),
+    series="at most one a detector", absent="it never crashed")  # fmt: skip
 
 # -- observe -------------------------------------------------------------------------------------
 
@@ -174,10 +185,11 @@ class Observing:
             for seen in sweep.observations
             if not isinstance(seen.outcome, StateReport) and seen.outcome.reason in _GONE
         )
+        failures = POLL_FAILURES.on(self._components.metrics)
         for seen in sweep.observations:
             if isinstance(seen.outcome, StateReport):
                 continue
-            self._components.instruments.poll_failures.labels(str(seen.outcome.reason)).inc()
+            failures.labels(str(seen.outcome.reason)).inc()
             target = registry.get(seen.rank)
             if seen.outcome.reason in (Failure.STRANGER, Failure.RENAMED) and target is not None:
                 registry.estrange(target)
@@ -258,8 +270,8 @@ class Leadership:
             return
         remembered = components.store.remembered()
         components.evictors.log.follow(remembered.evictions)
-        progress, would = components.evictors.log.progress(), held_back(remembered.decisions)
-        components.judge.go_on(remembered.incidents, progress, deciding=False, would=would)
+        progress = components.evictors.log.progress()
+        components.judge.go_on(remembered.incidents, progress, deciding=False)
         self._adopt(remembered)
         self._read = writes
         now_s = components.clock.now_s()
@@ -269,8 +281,7 @@ class Leadership:
         components = self._components
         remembered = components.store.lead(fence)
         evictions = components.evictors.log.take_over(remembered.evictions)
-        would = held_back(remembered.decisions)
-        components.judge.go_on(remembered.incidents, evictions, would=would)
+        components.judge.go_on(remembered.incidents, evictions)
         self._adopt(remembered)
         components.registry.save_all(remembered.targets)
         components.evidence.look_again()
@@ -300,7 +311,8 @@ class Keeper:
     def __init__(self, components: Components, *, tokenless: bool = False) -> None:
         self._components = components
         self._tokenless = tokenless
-        self._errors = ErrorBoundary(components.instruments.part_failures)
+        self._errors = ErrorBoundary(components.metrics)
+        self._ticks, self._lateness = TICKS.on(components.metrics), LATENESS.on(components.metrics)
         self._observing = Observing(components)
         self._acting = Acting(components, self._errors, lambda: self._config)
         self._leadership = Leadership(components, self._show_stored)
@@ -390,8 +402,8 @@ class Keeper:
                 if (journal := self._leadership.components.journal) is not None:
                     journal.take(snapshot, result, self._errors.broken.get("decide"))
         self.idle.set()
-        self._components.instruments.lateness.set(lateness_s)
-        self._components.instruments.ticks.observe(self._components.clock.now_s() - began_s)
+        self._lateness.set(lateness_s)
+        self._ticks.observe(self._components.clock.now_s() - began_s)
 
     # -- who acts, and by which policy ----------------------------------------------------------
 
@@ -442,7 +454,7 @@ class Keeper:
         with self._errors.part("decide"):
             result = self._components.judge.tick(snapshot)
         for detector in result.detector_failures:
-            self._components.instruments.detector_failures.labels(detector).inc()
+            DETECTOR_FAILURES.on(self._components.metrics).labels(detector).inc()
         self._result = result
         return result
 

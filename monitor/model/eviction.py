@@ -13,14 +13,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Final
 
 from lightkeeper.monitor.model.incident import Incident
-from lightkeeper.monitor.model.names import (
-    MANUAL,
-    GroupName,
-    Host,
-    IncidentId,
-    RankName,
-    ReplicaId,
-)
+from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from lightkeeper.monitor.model.plain import Moment, readable, to_plain
 from lightkeeper.monitor.model.run import Run
 
@@ -334,7 +327,7 @@ class Eviction:
     @property
     def by_hand(self) -> bool:
         """Whether a person asked for it, and not an incident."""
-        return self.incident_id.startswith(MANUAL)
+        return self.author != KEEPER
 
     def rung(self, rung: Rung) -> RungOutcome | None:
         """What a rung did in this attempt."""
@@ -488,8 +481,7 @@ class Remembered:
     incidents: tuple[Incident, ...] = ()
     """Newest first."""
     decisions: tuple[DecisionRow, ...] = ()
-    evictions: tuple[Eviction, ...] = ()
-    """Including those that no evictor had yet."""
+    """Oldest first."""
     quarantine: tuple[QuarantineEntry, ...] = ()
     """Hosts and groups."""
     quarantine_events: tuple[QuarantineEvent, ...] = ()
@@ -501,3 +493,8 @@ class Remembered:
     """Newest first."""
     switches: Mapping[str, str] = field(default_factory=dict)
     """Name -> latest setting."""
+
+    @property
+    def evictions(self) -> tuple[Eviction, ...]:
+        """Including those that no evictor had yet."""
+        return tuple(row for row in self.decisions if isinstance(row, Eviction))

@@ -9,7 +9,8 @@ pending --held for `hold_s`--> firing --eviction asked--> evicting --group left-
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
@@ -18,10 +19,6 @@ from lightkeeper.monitor.model.plain import Moment, from_plain, readable, to_pla
 from lightkeeper.monitor.model.verdict import Kind, Severity, Verdict
 
 # -- incident ----------------------------------------------------------------------------------
-
-
-class IncidentError(ValueError):
-    """Stored JSON that is not an incident; the message names the key."""
 
 
 class Training(StrEnum):
@@ -111,6 +108,8 @@ class Incident:
     remedy: str = ""
     """What a person can do at once, such as `kill -CONT` for a stopped process; empty: nothing that
     is known."""
+    observed: Mapping[GroupName, Moment] = field(default_factory=dict)
+    """Groups that observe mode did not evict, and when they would have been."""
 
     @property
     def suspects(self) -> tuple[RankName, ...]:
@@ -153,14 +152,10 @@ def incident_from_json(data: Any) -> Incident:
     """Inverse of `incident_to_json`; unknown keys are ignored.
 
     Raises:
-        IncidentError: a key is missing or ill-typed.
+        ValueError: a key is missing or ill-typed; the message names it.
     """
-    if not isinstance(data, dict):
-        raise IncidentError("no incident: no object")
-    try:
-        return from_plain(Incident, {**data, "verdict": data})
-    except ValueError as exc:
-        raise IncidentError(f"no incident: {exc}") from exc
+    nested = {**data, "verdict": data} if isinstance(data, dict) else data
+    return from_plain(Incident, nested)
 
 
 @dataclass(frozen=True, slots=True)

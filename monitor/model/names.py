@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, NewType
+from typing import NewType
 from urllib.parse import urlsplit
 
 from lightkeeper.worker_server.wire import (
@@ -16,11 +16,8 @@ from lightkeeper.worker_server.wire import (
 
 IncidentId = NewType("IncidentId", str)
 RunId = NewType("RunId", str)
-MANUAL: Final = "manual-"
-"""Prefix of the ids of evictions that a person asked for."""
 
 __all__ = [
-    "MANUAL",
     "GroupName",
     "Host",
     "IncidentId",

@@ -1,95 +1,26 @@
-"""What a metric is, what has its own series, and how `/metrics` is written."""
+"""One view as a scrape reads it: what several metrics use is computed once.
+
+Ranks and groups are bounded: a job may have 100,000 of them, one page should not. Exported first
+are suspects of open incidents, then the unwell, then the ranks that work longest and the groups
+first by name. Aggregates (`lightkeeper_ranks`, `fleet_busy_seconds` ...) always cover all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from heapq import nsmallest
-from typing import Any, Final, Literal
+from typing import Final, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client import Gauge as LiveGauge
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-
+from lightkeeper.monitor.decide.tempo import Tempo
 from lightkeeper.monitor.decide.view import GroupView, View
-from lightkeeper.monitor.model.names import RankName
+from lightkeeper.monitor.model.grouping import grouped
+from lightkeeper.monitor.model.names import GroupName, RankName, group_of
 from lightkeeper.monitor.model.verdict import RankHealth
+from lightkeeper.worker_server.wire import StepState
 
-Row = tuple[tuple[str, ...], float]
-"""Label values, in order, and the value."""
-
-
-# -- A metric's name, meaning and labels: exported, documented and checked from one place ----------
-
-GROUPS: Final = "G"
-RANKS: Final = "R"
-"""Values of `series`: one for each group, or each rank, with its own series."""
-ALONE: Final = "without a Lighthouse"
-"""When a series is left out that speaks of quorums or evictions."""
-GROUP: Final = ("replica_group",)
-RANK: Final = ("replica_group", "rank")
-Kind = Literal["gauge", "counter", "histogram"]
-
-
-@dataclass(frozen=True, slots=True)
-class Definition:
-    name: str
-    """As Prometheus stores it: a counter ends in `_total`."""
-    type: Kind
-    text: str
-    """HELP: one sentence or two."""
-    labels: tuple[str, ...] = ()
-    series: str = "1"
-    """How many, as in docs/metrics.md: G groups with their own series, R ranks."""
-    absent: str = ""
-    """When it is left out; empty: never, once the monitor has looked."""
-    buckets: tuple[float, ...] = ()
-    """Of a histogram."""
-
-    def rows(self, rows: Iterable[Row]) -> Metric:
-        """The family at one scrape."""
-        made = GaugeMetricFamily if self.type == "gauge" else CounterMetricFamily
-        family = made(self.name.removesuffix("_total"), self.text, labels=self.labels)
-        for values, value in rows:
-            family.add_metric(values, value)
-        return family
-
-    def each(self, values: Iterable[tuple[object, float | None]]) -> Metric:
-        """The family of one label; unknown values (None) are left out."""
-        return self.rows([((str(k),), float(v)) for k, v in values if v is not None])
-
-    def value(self, value: float) -> Metric:
-        return self.rows([((), value)])
-
-    def counter(self, registry: CollectorRegistry) -> Counter:
-        return Counter(self.name, self.text, self.labels, registry=registry)
-
-    def live(self, registry: CollectorRegistry) -> LiveGauge:
-        """A gauge that is set as it changes."""
-        return LiveGauge(self.name, self.text, self.labels, registry=registry)
-
-    def histogram(self, registry: CollectorRegistry) -> Histogram:
-        return Histogram(self.name, self.text, self.labels, buckets=self.buckets, registry=registry)
-
-
-def _defined(
-    kind: Kind, name: str, text: str, labels: tuple[str, ...] = (), **more: Any
-) -> Definition:
-    whole = f"lightkeeper_{name}" + ("_total" if kind == "counter" else "")
-    return Definition(whole, kind, text, labels, **more)
-
-
-gauge: Final = partial(_defined, "gauge")
-counter: Final = partial(_defined, "counter")
-histogram: Final = partial(_defined, "histogram")
-
-
-# -- One view with what several exporters use, each computed once; and which have their own series -
-# Ranks and groups are bounded: a job may have 100,000 of them, one page should not. Exported first
-# are suspects of open incidents, then the unwell, then the ranks that work longest and the groups
-# first by name. Aggregates (`lightkeeper_ranks`, `fleet_busy_seconds` ...) always cover all.
-
+T = TypeVar("T")
 RANK_SERIES: Final = 4096
 GROUP_SERIES: Final = 1024
 
@@ -131,3 +62,21 @@ class ScrapeView:
                           -tempos[rank].busy_s, rank),
         )  # fmt: skip
         return tuple(sorted(worst))
+
+    @cached_property
+    def tempos(self) -> Mapping[GroupName, Sequence[Tempo]]:
+        """Known ones of the ranks of each group with its own series."""
+        tempos = self.view.tempos.items()
+        return self._exported(grouped((group_of(rank), tempo) for rank, tempo in tempos))
+
+    @cached_property
+    def steps(self) -> Mapping[GroupName, Sequence[StepState]]:
+        """What the ranks of each of them report."""
+        seen = self.view.snapshot.observations
+        return self._exported(
+            grouped((rank.identity.group, rank.step) for rank in seen if rank.step is not None)
+        )
+
+    def _exported(self, by_group: Mapping[GroupName, Sequence[T]]) -> dict[GroupName, Sequence[T]]:
+        names = (group.group for group in self.exported_groups)
+        return {name: by_group[name] for name in names if name in by_group}

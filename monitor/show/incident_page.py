@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Final
 
-from lightkeeper.monitor.decide.accounts import OPEN, Totals
-from lightkeeper.monitor.decide.view import IncidentReport, bundle_url
+from lightkeeper.monitor.decide.accounts import OPEN
+from lightkeeper.monitor.decide.view import IncidentReport, View, bundle_url
 from lightkeeper.monitor.model.eviction import (
     DecisionRow,
     Eviction,
@@ -28,7 +28,7 @@ from lightkeeper.monitor.model.incident import Incident, State, Training
 from lightkeeper.monitor.model.verdict import MEANINGS, Kind
 from lightkeeper.monitor.model.wording import counted, listed, who
 from lightkeeper.monitor.show import wording
-from lightkeeper.monitor.show.templating import document, filled, render_text, sections
+from lightkeeper.monitor.show.templating import filled, render, render_text
 from lightkeeper.monitor.show.wording import clean, plain, span, time_of_day
 
 
@@ -274,9 +274,6 @@ def _phases(report: IncidentReport, first_s: float, end_s: float) -> Iterator[Ti
 
 # The page of one.
 
-STYLE: Final = "/static/incident.css"
-SCRIPT: Final = "/static/incident.js"
-
 
 @dataclass(frozen=True, slots=True)
 class BundleStacks:
@@ -285,54 +282,41 @@ class BundleStacks:
     markup: str = ""
     why: str = ""
     """Why there are none, for a person."""
-    stamp: str = ""
-    """Of their bundle."""
-    kept: bool = False
-    """Whether the reader's page already shows them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
-    """Whether this reader may see what ranks said, and where else to get it."""
-
-    allowed: bool
-    why: str = ""
-    url: str = ""
-    """The bundle's full URL, for a command."""
-    page: str = ""
-    """The page's full URL."""
+_SIMILAR: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Earlier:
-    incident: Incident
-    outcome: str
-    same: str
-    """What both incidents share."""
+def _earlier(view: View, incident: Incident) -> Iterator[tuple[Incident, str, str]]:
+    """Earlier incidents that share a host or a group with it, their outcome and what is shared."""
+    for other in view.incidents:
+        before = other.milestones.first_seen_s < incident.milestones.first_seen_s
+        same = [f"host {name}" for name in sorted({*incident.hosts} & {*other.hosts})[:2]]
+        same += [f"group {name}" for name in sorted({*incident.groups} & {*other.groups})[:2]]
+        if before and same:
+            yield other, view.account(other).outcome, ", ".join(same)
 
 
 def incident_page(
-    report: IncidentReport,
-    *,
-    now_s: float,
-    stacks: BundleStacks | None = None,
-    access: Access | None = None,
-    earlier: Sequence[Earlier] = (),
-    job: str = "",
+    view: View, report: IncidentReport, stacks: BundleStacks | None = None, base: str = ""
 ) -> str:
-    incident, rows = report.incident, events(report)
+    """`stacks`: None if this reader may not see what ranks said; `base`: URL of the monitor."""
+    incident, rows, now_s = report.incident, events(report), view.snapshot.now_s
     ends = [row.start_s if row.end_s is None else row.end_s for row in rows]
     end_s = max([*ends, *([now_s] if incident.open else [])], default=now_s)
-    parts = sections(
+    final = not incident.open and report.account.final
+    return render(
         "incident.html",
+        title=title(incident),
+        view=view,
+        every_s=None if final else 2.0 if incident.open else 5.0,
         report=report,
         incident=incident,
         account=report.account,
         bundle_url=bundle_url(incident.id),
         now_s=now_s,
-        stacks=stacks or BundleStacks(),
-        access=access or Access(allowed=True),
-        live="open" if incident.open else "over" if report.account.final else "followed",
+        stacks=stacks,
+        base=base,
         facts=list(facts(report, now_s)),
         phases=list(_phases(report, rows[0].start_s, end_s)) if rows else [],
         events=rows,
@@ -341,10 +325,8 @@ def incident_page(
         steps=steps_of,
         step_names=STEPS,
         decisions=() if report.account.outcome == "watched" else report.decisions[-_ROWS:],
-        earlier=earlier,
+        earlier=list(islice(_earlier(view, incident), _SIMILAR)),
     )
-    return document(title(incident), *parts.values(), script=SCRIPT, styles=(STYLE,),
-                    here="/incidents", job=job)  # fmt: skip
 
 
 def _observed(report: IncidentReport) -> Iterator[tuple[str, str]]:
@@ -389,50 +371,38 @@ def _many(names: Sequence[str], count: int = 0) -> str:
 
 # The list of all.
 
+_LISTED: Final = 100
+"""Most incidents listed."""
 _SPANS: Final = (("", "ever"), ("1h", "last hour"), ("1d", "last day"), ("7d", "last 7 days"),
                  ("4w", "last 4 weeks"))  # fmt: skip
 
 
 def incidents_page(
-    reports: Sequence[IncidentReport],
-    *,
-    now_s: float,
-    asked: Mapping[str, str],
-    total: int,
-    remembered: int,
-    totals: Totals | None,
-    wrong: str = "",
-    job: str = "",
-    runs: Sequence[str] = (),
-    alone: bool = False,
+    view: View, incidents: Sequence[Incident], asked: Mapping[str, str], wrong: str = ""
 ) -> str:
-    """The newest ones; `total` match what is asked for (kind, group, state, since, run), of
-    `remembered` in all. `alone`: see `View.alone`.
-    """
+    """The newest of those that match what is asked for (kind, group, state, since, run)."""
+    alone, now_s = view.alone, view.snapshot.now_s
     never = (Kind.LIGHTHOUSE_AWAY,) if alone else ()
     states = (OPEN, *(state for state in State if not alone or state is not State.EVICTING))
     kind, state, since, run = (asked.get(n, "") for n in ("kind", "state", "since", "run"))
     spans = list(_SPANS)
     if since and since not in dict(spans):
         spans.append((since, since))
-    parts = sections(
+    return render(
         "incidents.html",
+        view=view,
         asked=asked,
         selects=(
             ("kind", [("", "all kinds"), *((k, plain(k)) for k in Kind if k not in never)], kind),
             ("state", [("", "open and over"), *((s, s) for s in states)], state),
             ("since", spans, since),
-            ("run", [("", "all runs"), *((each, each) for each in runs)], run),
+            ("run", [("", "all runs"), *((each.id, each.id) for each in view.runs)], run),
         ),
         wrong=wrong,
-        totals=totals,
+        totals=view.totals(incidents) if incidents else None,
         rows=[(report, title(report.incident), {fact.name: fact for fact in facts(report, now_s)})
-              for report in reports],
+              for report in map(view.report, incidents[:_LISTED])],
         now_s=now_s,
-        total=total,
-        remembered=remembered,
-    )  # fmt: skip
-    return document(
-        "Incidents", *parts.values(), script="/static/page.js", styles=(STYLE,),
-        here="/incidents", job=job,
+        total=len(incidents),
+        remembered=len(view.incidents),
     )  # fmt: skip

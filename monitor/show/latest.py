@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
+from weakref import ref
 
 from lightkeeper.monitor.decide.view import View
 
@@ -22,18 +23,17 @@ _ENTRIES: Final = 32
 LONG_S: Final = 0.02
 """CPU seconds; what takes less is made while the request waits."""
 _OLD_S: Final = 5.0
+"""Nobody gets an older one, unless it takes long."""
 _SPARES: Final = 20.0
 """What takes long is made again only after this many times the CPU time that it took: a page of
 100,000 ranks takes at most a twentieth of a core."""
-_VIEWS: Final = 32
-"""Views for which an unused value is kept."""
 
 
 @dataclass(slots=True)
 class _Entry(Generic[T]):
     making: threading.Lock = field(default_factory=threading.Lock)
-    value: tuple[int, T] | None = None
-    """The view's number, and the value."""
+    value: tuple[ref[View], T] | None = None
+    """Does not keep the view, which may be large."""
     at_s: float = 0.0
     """When it was made; monotonic."""
     cpu_s: float = 0.0
@@ -45,53 +45,30 @@ class Latest(Generic[T]):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._view: View | None = None
-        self._number = 0
         self._entries: OrderedDict[Hashable, _Entry[T]] = OrderedDict()
 
-    def number(self, view: View) -> int:
-        """Number this view; later ones have higher numbers."""
-        with self._lock:
-            if view is not self._view:
-                self._view = view
-                self._number += 1
-            return self._number
-
-    def get(self, view: View, key: Hashable, make: Callable[[int, T | None], T]) -> T:
-        """The key's value in this view; an earlier one while this is being made.
-
-        Args:
-            make: takes the number of the view and the previous value.
-        """
-        number = self.number(view)
+    def get(self, view: View, key: Hashable, make: Callable[[], T]) -> T:
+        """The key's value in this view; an earlier one while this is being made."""
         with self._lock:
             entry = self._entries.setdefault(key, _Entry())
             self._entries.move_to_end(key)
-            while len(self._entries) > 1 and self._goes(next(iter(self._entries.values()))):
+            if len(self._entries) > _ENTRIES:
                 self._entries.popitem(last=False)
-        value = entry.value
-        if value is not None:
-            older, making = number - value[0], entry.making.locked()
-            if older <= 0 or (older == 1 and making):
-                return value[1]
-            age_s, rest_s = time.monotonic() - entry.at_s, _SPARES * entry.cpu_s
-            if entry.cpu_s > LONG_S and age_s < max(_OLD_S, rest_s):
+        if entry.value is not None and entry.value[0]() is not view:
+            making, rest_s = entry.making.locked(), _SPARES * entry.cpu_s
+            age_s, long = time.monotonic() - entry.at_s, entry.cpu_s > LONG_S
+            if (long or making) and age_s < max(_OLD_S, rest_s * long):
                 if not making and age_s >= rest_s:
-                    work = (entry, number, make)
+                    work = (entry, view, make)
                     threading.Thread(target=_renew, args=work, name="page", daemon=True).start()
-                return value[1]
-        return _renew(entry, number, make)
-
-    def _goes(self, first: _Entry[T]) -> bool:
-        old = first.value is not None and first.value[0] < self._number - _VIEWS
-        return old or len(self._entries) > _ENTRIES
+                return entry.value[1]
+        return _renew(entry, view, make)
 
 
-def _renew(entry: _Entry[T], number: int, make: Callable[[int, T | None], T]) -> T:
-    """Its value in this view or a later one."""
+def _renew(entry: _Entry[T], view: View, make: Callable[[], T]) -> T:
     with entry.making:
-        if entry.value is None or entry.value[0] < number:
-            before, began_s = None if entry.value is None else entry.value[1], time.thread_time()
-            entry.value = number, make(number, before)
+        if entry.value is None or entry.value[0]() is not view:
+            began_s = time.thread_time()
+            entry.value = ref(view), make()
             entry.at_s, entry.cpu_s = time.monotonic(), time.thread_time() - began_s
         return entry.value[1]

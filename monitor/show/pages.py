@@ -3,19 +3,20 @@
 The fleet's page says first whether the job trains, who holds it up and what was done. It shows all
 ranks: a cell for each replica group or host, or a card where there are few. A cell's ranks are
 drawn as runs of equal states, one glyph a rank; sick ranks are links, as many as a page bears. A
-cell changes only when its ranks do, so in a tick of a large fleet few cells are drawn again and
-sent (templates/fleet.html).
+cell changes only when its ranks do, so in a tick of a large fleet few cells are drawn again
+(templates/fleet.html).
 """
 
 from __future__ import annotations
 
+import gzip
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from hashlib import sha1
 from itertools import groupby, pairwise
 from typing import Any, Final
-from urllib.parse import parse_qs, unquote, urlsplit
 
 from lightkeeper.monitor.decide.headline import SICK, Headline, JobState, headline_of
 from lightkeeper.monitor.decide.rules import Effective
@@ -31,28 +32,24 @@ from lightkeeper.monitor.model.quarantine import HostRecord
 from lightkeeper.monitor.model.run import TrendPoint
 from lightkeeper.monitor.model.wording import Face, counted
 from lightkeeper.monitor.show.incident_page import title
-from lightkeeper.monitor.show.templating import macro, sections
+from lightkeeper.monitor.show.templating import macro, render
 from lightkeeper.monitor.show.wording import (
     EVICTING,
     LOOKS,
     ORDER,
     UNKNOWN,
     natural,
-    path_of,
     plain,
     states_of,
     worst,
 )
 
 # -- what pages are made from, and what they are made into ----------------------------------------
-# Each section of a page is rendered by itself, so that an open page gets only those that changed.
 
 FLEET: Final = "fleet"
 GROUPS: Final = "groups"
 HOSTS: Final = "hosts"
 RANKS: Final = "ranks"
-_KINDS: Final = (GROUPS, HOSTS, RANKS)
-_NAME_MAX: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +58,6 @@ class PagePlace:
     name: str = ""
     by_host: bool = False
     """Whether the fleet's grid is grouped by host."""
-
-    @property
-    def path(self) -> str:
-        if self.kind == FLEET:
-            return "/?by=host" if self.by_host else "/"
-        return path_of(self.kind, self.name)
-
-    @staticmethod
-    def of(path: str) -> PagePlace | None:
-        """The page at this path; None: there is none."""
-        url = urlsplit(path)
-        if url.path in ("", "/"):
-            return PagePlace(FLEET, by_host=parse_qs(url.query).get("by") == ["host"])
-        _, kind, *names = url.path.split("/")
-        name = unquote(names[0]) if len(names) == 1 else ""
-        return PagePlace(kind, name) if kind in _KINDS and 0 < len(name) <= _NAME_MAX else None
 
 
 class FleetIndex:
@@ -139,27 +120,33 @@ class Context:
     """Why nothing can be changed from here; None: it can, with the token."""
     history: tuple[QuarantineEvent, ...] = ()
     """Of this page's group or host, newest first."""
+    tick_s: float = 1.0
 
     @property
     def view(self) -> View:
         return self.fleet.view
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: a cached property needs `__dict__`
 class Page:
-    title: str
-    sections: Mapping[str, str]
-    """Id -> markup, in order; `chips` is in the header."""
-    items: Mapping[str, str] = field(default_factory=dict)
-    """Key -> markup, in order; they replace `ITEMS` in a section."""
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    exists: bool = True
-    """Whether the thing is known; if not, the page says so."""
-    job: str = ""
+    """As it is sent. A browser need not fetch the one it has, and may get it compressed."""
+
+    text: str
+    status: int = 200
+
+    @cached_property
+    def html(self) -> bytes:
+        return self.text.encode(errors="replace")
+
+    @cached_property
+    def tag(self) -> str:
+        return sha1(self.html, usedforsecurity=False).hexdigest()
+
+    @cached_property
+    def compressed(self) -> bytes:
+        return gzip.compress(self.html, 1)
 
 
-ITEMS: Final = "<!--items-->"
-"""Marks where a section's items go. Text from outside is escaped, so it cannot be a comment."""
 SOURCES: Final = ("state", "steps", "flight_recorder", "stacks", "last_words", "network")
 """Pages of the rank itself."""
 
@@ -167,18 +154,19 @@ SOURCES: Final = ("state", "steps", "flight_recorder", "stacks", "last_words", "
 def made_of(
     context: Context, template: str, page_title: str, *, exists: bool = True, **values: Any
 ) -> Page:
-    parts = sections(
+    """`exists`: whether the thing is known; if not, the page says so."""
+    html = render(
         template, context=context, view=context.view, states=context.fleet.states,
+        title=page_title, every_s=max(_LEAST_S, context.tick_s),
         now_s=context.fleet.now_s, name=context.place.name, headline=context.fleet.headline,
         away=isinstance(context.view.snapshot.lighthouse, LighthouseAway),
         exists=exists, title_of=title, trouble_of=trouble_of, SOURCES=SOURCES, **values,
     )  # fmt: skip
-    return Page(page_title, parts, exists=exists, job=job_of(context.view))
+    return Page(html, 200 if exists else 404)
 
 
-def job_of(view: View) -> str:
-    """The job's name, as its ranks report it; empty without ranks."""
-    return next((seen.identity.job for seen in view.snapshot.observations), "")
+_LEAST_S: Final = 2.0
+"""An open page is asked for again no sooner."""
 
 
 # -- the page of the whole fleet ------------------------------------------------------------------
@@ -198,19 +186,20 @@ _ATTENTION: Final = 25
 def fleet_page(context: Context) -> Page:
     fleet, view = context.fleet, context.view
     counts = Counter(fleet.states.values())
-    facts = facts_of(fleet, counts)
-    items, folded = _items(context)
+    cells, folded = _cells(context)
+    lighthouse = view.snapshot.lighthouse
     sick, blamed = _sick(fleet)
     others = [
         (incident, face) for incident, face in fleet.faces if incident.id != fleet.headline.incident
     ]
-    page = made_of(
+    return made_of(
         context, "fleet.html", _tab(fleet),
-        facts=facts,
+        quorum=lighthouse if isinstance(lighthouse, LighthouseView) else None,
+        groups=len(fleet.by_group),
         counts=counts,
         faces=others[:_FACES],
         more_faces=max(0, len(others) - _FACES),
-        warnings=[text for text in facts["warnings"] if text not in fleet.headline.says],
+        warnings=[text for text in view.warnings if text not in fleet.headline.says],
         sick=sick[:_ATTENTION],
         sick_count=len(sick),
         blamed=blamed,
@@ -221,12 +210,11 @@ def fleet_page(context: Context) -> Page:
         legend=[(state, counts[state]) for state in reversed(LOOKS)
                 if counts[state] or state == "healthy"],
         cards=len(fleet.states) <= CARDS,
-        ITEMS=ITEMS,
+        cells=cells,
         folded=folded,
         policy=None if view.rules is None else _policy(view.rules, fleet),
         severities=_SEVERITIES,
     )  # fmt: skip
-    return replace(page, items=items, facts=facts)
 
 
 def _tab(fleet: FleetIndex) -> str:
@@ -241,29 +229,6 @@ def _tab(fleet: FleetIndex) -> str:
 
 _FACES: Final = 5
 """Open incidents shown in full beside the headline's."""
-_TONES: Final = {
-    JobState.WAITING: "start", JobState.STARTING: "start", JobState.WATCHING: "start",
-    JobState.TRAINING: "good", JobState.DISTURBED: "wait", JobState.LATE: "wait",
-    JobState.PAUSING: "wait", JobState.STALLING: "wait",
-    JobState.STOPPED: "bad", JobState.FINISHED: "idle", JobState.ENDED: "bad",
-    JobState.INTERRUPTED: "idle",
-}  # fmt: skip
-
-
-def facts_of(fleet: FleetIndex, counts: Counter[str]) -> dict[str, Any]:
-    """The page's figures; programs ask for `/v1/status`."""
-    view, headline = fleet.view, fleet.headline
-    lighthouse = view.snapshot.lighthouse
-    quorum = lighthouse if isinstance(lighthouse, LighthouseView) else None
-    return {
-        "state": headline.state,
-        "tone": _TONES[headline.state],
-        "quorum_id": None if quorum is None else quorum.quorum_id,
-        "members": None if quorum is None else len(quorum.members),
-        "groups": len(fleet.by_group),
-        "ranks": {state: counts[state] for state in LOOKS if counts[state]},
-        "warnings": list(view.warnings),
-    }
 
 
 # Who needs attention: the sick ranks, worst first, and why. By their own health: a sick rank that
@@ -309,8 +274,8 @@ class _Crowd:
         return ["not in the quorum"] * away + ["quarantined"] * self.held_out
 
 
-def _items(context: Context) -> tuple[dict[str, str], int]:
-    """Name -> cell or card, in natural order; and how many are left out."""
+def _cells(context: Context) -> tuple[list[str], int]:
+    """Cells or cards, in the natural order of their names; and how many are left out."""
     every = shown = list(_crowds(context.fleet, by_host=context.place.by_host))
     if len(every) > CELLS:  # those with more to show than health, worst first
         odd = [crowd for crowd in every if set(crowd.states) != {"healthy"} or crowd.flags]
@@ -318,11 +283,11 @@ def _items(context: Context) -> tuple[dict[str, str], int]:
     crowds = sorted(shown, key=lambda crowd: natural(crowd.name))
     states = context.fleet.states
     if len(states) <= CARDS:
-        return {crowd.name: _card(context, crowd) for crowd in crowds}, 0
+        return [_card(context, crowd) for crowd in crowds], 0
     sick = [rank for rank, state in states.items() if state in SICK]
     sick.sort(key=lambda rank: (ORDER[states[rank]], rank))
     linked = frozenset(sick[:LINKS])
-    return {crowd.name: _cell(crowd, linked) for crowd in crowds}, len(every) - len(crowds)
+    return [_cell(crowd, linked) for crowd in crowds], len(every) - len(crowds)
 
 
 def _crowds(fleet: FleetIndex, *, by_host: bool) -> Iterator[_Crowd]:
@@ -485,12 +450,6 @@ def _page(
     )  # fmt: skip
 
 
-_LETTERS: Final = {
-    "R": "running", "S": "sleeping", "D": "in the kernel, cannot be interrupted",
-    "T": "stopped by a signal", "t": "stopped by a tracer", "Z": "ended, not reaped", "I": "idle",
-}  # fmt: skip
-
-
 def rank_page(context: Context) -> Page:
     """One rank: what it does, its pace, and where it is in its collectives."""
     name, view = context.place.name, context.view
@@ -510,7 +469,6 @@ def rank_page(context: Context) -> Page:
         meaning=LOOKS[state].meaning,
         seen=seen,
         report=None if seen is None else seen.report,
-        letters=_LETTERS,
         phases=sorted(spent.items(), key=lambda phase: -phase[1]),
         spent_s=sum(spent.values()),
         odd=[edge.sentence() for edge in view.result.links.of(RankName(name))],

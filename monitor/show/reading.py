@@ -373,7 +373,7 @@ def _number(name: str, *, least: int = 1, most: int = _MOST) -> int | None:
 
 def _rendered(name: str, render: Callable[[View], Mapping[str, Any]]) -> Response:
     view = the_view()
-    body = app_context().bodies.get(view, name, lambda *_: dump(render(view)))
+    body = app_context().bodies.get(view, name, lambda: dump(render(view)))
     return Response(body, content_type="application/json")
 
 

@@ -17,7 +17,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from lightkeeper.monitor.model.incident import Incident, IncidentError, incident_from_json
+from lightkeeper.monitor.model.incident import Incident, incident_from_json
 from lightkeeper.monitor.model.plain import to_plain
 from lightkeeper.monitor.model.verdict import Confidence
 from lightkeeper.monitor.model.wording import counted, who
@@ -277,7 +277,7 @@ def monitor_verdict(job: Job, analysis: Analysis, bundle: Bundle | None) -> Moni
         return None
     try:
         incident = incident_from_json(bundle.manifest.incident)
-    except IncidentError:
+    except ValueError:
         return None
     number = {name: rank for rank, name in job.names.items()}
     records_of = "no flight record was to be had"

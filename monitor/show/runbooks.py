@@ -8,7 +8,7 @@ from typing import Final
 
 from markupsafe import Markup, escape
 
-from lightkeeper.monitor.show.templating import document, sections
+from lightkeeper.monitor.show.templating import render
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "on-call.md"
 """The same place in a checkout and in a wheel."""
@@ -21,7 +21,7 @@ def runbooks_page() -> str:
         (name, [_prose(paragraph) for paragraph in text.strip().split("\n\n")])
         for name, text in zip(parts[::2], parts[1::2], strict=True)
     ]
-    return document("Runbooks", *sections("runbooks.html", books=books).values())
+    return render("runbooks.html", books=books)
 
 
 def _prose(text: str) -> Markup:

@@ -8,9 +8,8 @@ from typing import Any
 
 from lightkeeper.monitor.decide.view import View
 from lightkeeper.monitor.model.plain import to_plain
-from lightkeeper.monitor.show.incident_page import STYLE
-from lightkeeper.monitor.show.pages import CHART_HEIGHT, CHART_WIDTH, job_of, sparks
-from lightkeeper.monitor.show.templating import document, sections
+from lightkeeper.monitor.show.pages import CHART_HEIGHT, CHART_WIDTH, sparks
+from lightkeeper.monitor.show.templating import render
 
 
 def runs_to_json(view: View) -> Iterator[dict[str, Any]]:
@@ -28,8 +27,4 @@ def runs_page(view: View) -> str:
         for row, run in zip(runs_to_json(view), view.runs, strict=True)
     ]
     chart = {"chart_width": CHART_WIDTH, "chart_height": CHART_HEIGHT}
-    parts = sections("runs.html", rows=rows, now_s=view.snapshot.now_s, **chart)
-    return document(
-        "Runs", *parts.values(), script="/static/page.js", styles=(STYLE,), here="/runs",
-        job=job_of(view),
-    )  # fmt: skip
+    return render("runs.html", rows=rows, now_s=view.snapshot.now_s, view=view, **chart)

@@ -204,7 +204,7 @@ class StacksReader:
     def __init__(self, bundles: BundleDir) -> None:
         self._bundles = bundles
         self._lock = threading.Lock()
-        self._cache: dict[IncidentId, BundleStacks] = {}
+        self._cache: dict[tuple[IncidentId, int, int], BundleStacks] = {}
 
     def get(self, incident_id: IncidentId) -> BundleStacks:
         bundle = self._bundles.path(incident_id)
@@ -223,31 +223,30 @@ class StacksReader:
 
     def _of(self, incident_id: IncidentId, bundle: Path) -> BundleStacks:
         stat = bundle.stat()
-        stamp = f"{stat.st_mtime_ns}-{stat.st_size}"
-        stacks = self._cache.get(incident_id)
-        if stacks is None or stacks.stamp != stamp:
-            stacks = self._cache[incident_id] = _read(bundle, stamp, stat.st_size)
+        key = incident_id, stat.st_mtime_ns, stat.st_size
+        if key not in self._cache:
+            self._cache[key] = _read(bundle, stat.st_size)
             while len(self._cache) > _CACHED:
                 self._cache.pop(next(iter(self._cache)))
-        return stacks
+        return self._cache[key]
 
 
-def _read(bundle: Path, stamp: str, nbytes: int) -> BundleStacks:
+def _read(bundle: Path, nbytes: int) -> BundleStacks:
     manifest = read_manifest(str(bundle)) if nbytes <= _BUNDLE_MAX else None
     if manifest is None:
         why = "is damaged" if nbytes <= _BUNDLE_MAX else "is too large for a page"
-        return BundleStacks(why=f"the bundle {why}", stamp=stamp)
+        return BundleStacks(why=f"the bundle {why}")
     role = "culprit" if manifest.incident.get("culprits") else "candidate"
     suspects = [str(name) for name in manifest.incident.get(f"{role}s", ())][:1000]
     try:
         with zipfile.ZipFile(bundle) as opened:
             taken = _taken(opened, manifest, frozenset(suspects))
     except _BROKEN as exc:
-        return BundleStacks(why=f"the bundle is damaged: {clean(str(exc), 200)}", stamp=stamp)
+        return BundleStacks(why=f"the bundle is damaged: {clean(str(exc), 200)}")
     markup = by_moment(taken, suspects, role)
     if len(markup) > _PAGE_MAX:
-        return BundleStacks(why="so many stacks are too much for a page", stamp=stamp)
-    return BundleStacks(markup, stamp=stamp)
+        return BundleStacks(why="so many stacks are too much for a page")
+    return BundleStacks(markup)
 
 
 def _taken(

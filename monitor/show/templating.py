@@ -1,11 +1,11 @@
 """Jinja2 templates, and what they share: every text is cleaned, then escaped.
 
-A page's template consists of blocks, one a section; `sections` renders each by itself, so that
-an open page is sent only those that changed. An undefined name in a template is an error.
+A page's template extends document.html. An undefined name in a template is an error.
 """
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -23,23 +23,6 @@ from lightkeeper.monitor.show.wording import LONGEST, LOOKS, clean
 _FOLDER: Final = Path(__file__).with_name("templates")
 _SHORT: Final = 24
 _SHORT_MARKUP: Final = 18
-_TONES: Final = {
-    "worked": "good", "failed": "bad", "skipped": "start", "unknown": "away", "under way": "wait",
-    "critical": "bad", "warning": "wait", "info": "start",
-    "evicted": "good", "held": "away", "observed": "start", "right": "good", "wrong": "bad",
-}  # fmt: skip
-_GLYPHS: Final = {"good": "✓", "bad": "✗", "wait": "…", "away": "?", "start": "•"}
-"""A shape for each colour, for people who are colour-blind."""
-_SEVERITIES: Final = {"critical": "!!", "warning": "!", "info": "i"}
-_DATA: Final = (
-    ("/v1/snapshot", "snapshot"),
-    ("/v1/incidents", "incidents"),
-    ("/v1/quarantine", "quarantine"),
-    ("/v1/policy", "policy"),
-    ("/v1/sd", "targets"),
-    ("/metrics", "metrics"),
-    ("/healthz", "health"),
-)
 
 
 def harmless(value: object) -> str:
@@ -72,14 +55,10 @@ def is_short(cell: object) -> bool:
     return len(str(cell)) <= _SHORT
 
 
-def offset(at_s: float, began_s: float) -> str:
-    """`+11.0 s`, since the beginning."""
-    return f"+{at_s - began_s:.1f} s"
-
-
 def after(at_s: float, began_s: float) -> str:
-    """As `offset`, in larger units if it is long."""
-    return offset(at_s, began_s) if at_s - began_s < 600 else f"+{wording.span(at_s - began_s)}"
+    """`+11.0 s`, since the beginning; in larger units if it is long."""
+    passed_s = at_s - began_s
+    return f"+{passed_s:.1f} s" if passed_s < 600 else f"+{wording.span(passed_s)}"
 
 
 @cache
@@ -90,15 +69,15 @@ def environment() -> Environment:
         finalize=harmless, trim_blocks=True, lstrip_blocks=True, auto_reload=False,
     )  # fmt: skip
     filters: tuple[Callable[..., object], ...] = (
-        wording.sentence, wording.plain, wording.span, wording.ago, wording.utc, wording.whole,
-        wording.time_of_day, wording.figure, wording.tenths, lines, after, offset,
-        wording.hundredths, wording.since, wording.quoted, wording.doing, wording.loss,
+        wording.sentence, wording.plain, wording.span, wording.utc, wording.whole,
+        wording.time_of_day, wording.figure, lines, after, wording.since, shlex.quote,
+        wording.doing,
     )  # fmt: skip
     env.filters.update({function.__name__: function for function in filters})
     env.globals.update(
         attributes=attributes, counted=counted, path_of=wording.path_of, clean=clean,
         pause_line=wording.pause_line, NONE=wording.NONE, SICK=SICK, NEWLINE=Markup("\n"),
-        is_short=is_short, looks=LOOKS, tones=_TONES, glyphs=_GLYPHS, severities=_SEVERITIES,
+        is_short=is_short, looks=LOOKS,
     )  # fmt: skip
     env.globals["ui"] = env.get_template("ui.html").module
     return env
@@ -131,47 +110,6 @@ def filled(start: str, text: object, width: int = 100) -> Markup:
             harmless(text), width, initial_indent=start, subsequent_indent=" " * len(start),
             break_long_words=False, break_on_hyphens=False,
         )
-    )  # fmt: skip
-
-
-def sections(name: str, /, **values: Any) -> dict[str, str]:
-    """Each block of a template, in order; empty ones are left out."""
-    compiled = template(name)
-    context = compiled.new_context(values)
-    rendered = {part: "".join(block(context)).strip() for part, block in compiled.blocks.items()}
-    return {part: html for part, html in rendered.items() if html}
-
-
-def document(
-    title: str,
-    *parts: str,
-    script: str | None = None,
-    styles: tuple[str, ...] = (),
-    here: str = "",
-    chips: str = "",
-    job: str = "",
-    data: dict[str, str] | None = None,
-    again_s: int | None = None,
-) -> str:
-    """A whole page in the monitor's layout; it can be read without its script.
-
-    The page's policy allows only our own files, and no inline style or script.
-
-    Args:
-        title: of the tab.
-        script: path of a JavaScript module of ours.
-        styles: paths of style sheets besides the common one.
-        here: path of the navigation entry that this page belongs to.
-        chips: markup of the header, beside the name.
-        job: the job's name.
-        data: `data-` attributes of the body, for the script.
-        again_s: seconds after which the browser reloads the page.
-    """
-    return render(
-        "document.html", title=title, script=script, styles=("/static/page.css", *styles),
-        here=here, chips=chips, job=job, links=_DATA, again_s=again_s,
-        parts="".join(parts),
-        data={f"data-{name}": value for name, value in (data or {}).items()},
     )  # fmt: skip
 
 

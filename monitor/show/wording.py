@@ -84,13 +84,6 @@ def span(seconds: float | None) -> str:
     return f"{seconds / 3600:.0f} h" if seconds < 172_800 else f"{seconds / 86_400:,.0f} days"
 
 
-def ago(seconds: float) -> str:
-    """As `span`, for the past; in steps so coarse that a list seldom changes."""
-    if seconds < 60:
-        return "just now"
-    return f"{span(seconds // 60 * 60 if seconds < 7200 else seconds)} ago"
-
-
 def since(seconds: float | None) -> str:
     """`12 s ago`."""
     return NONE if seconds is None else f"{span(seconds)} ago"
@@ -135,28 +128,9 @@ def whole(value: int | None) -> str:
     return NONE if value is None else f"{value:,}"
 
 
-def tenths(seconds: float | None) -> str:
-    """`12.3 s`; unknown: a hyphen."""
-    return "-" if seconds is None else f"{seconds:.1f} s"
-
-
-def hundredths(seconds: float | None) -> str:
-    """`0.53 s`."""
-    return NONE if seconds is None else f"{seconds:.2f} s"
-
-
-def quoted(name: str) -> str:
-    """For a shell."""
-    return "'" + name.replace("'", "'\\''") + "'"
-
-
 def doing(step: StepState | None) -> str:
     """`forward for 12 s`."""
     return "" if step is None else f"{step.phase} for {span(step.phase_age_s)}"
-
-
-def loss(step: StepState | None) -> str:
-    return NONE if step is None or step.loss is None else f"{step.loss:.4g}"
 
 
 def figure(value: object) -> str:

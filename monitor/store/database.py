@@ -37,6 +37,7 @@ from sqlalchemy import (
     delete,
     event,
     exc,
+    func,
     insert,
     inspect,
     make_url,
@@ -54,7 +55,7 @@ from lightkeeper.monitor.store.place import Gone, LeaseRow, StoreError, StorePla
 # A row holds one value as JSON in its `body`; its other columns are the key and what queries need.
 # The table `lease` says which monitor acts.
 
-SCHEMA: Final = 3
+SCHEMA: Final = 4
 
 METADATA: Final = MetaData()
 
@@ -75,9 +76,8 @@ def _table(name: str, keys: str, columns: str = "body") -> Table:
 
 
 INCIDENTS: Final = _table("incidents", "id", "state first_seen_s body")
-HOLDS: Final = _table("holds", "incident_id at_s")
-"""Decisions to evict nobody. A decision to evict is part of its row in `evictions`."""
-EVICTIONS: Final = _table("evictions", "incident_id asked_s")
+DECISIONS: Final = _table("decisions", "incident_id at_s action")
+"""Evictions, holds and releases, with what came of them."""
 _table("quarantine_entries", "scope name")
 _table("quarantine_events", "id", "at_s body")
 TARGETS: Final = _table("targets", "rank")
@@ -348,7 +348,7 @@ class Database:
         return tuple(bad)
 
     def _check(self, db: Connection, batch: Mapping[Key, Row | None], fence: Fence | None) -> None:
-        decided = any(table in (HOLDS.name, EVICTIONS.name) for table, _ in batch)
+        decided = any(table == DECISIONS.name for table, _ in batch)
         if decided and self.place.path is not None:
             # a decision survives even a power cut; the rest may lose its last second
             db.exec_driver_sql("PRAGMA synchronous = FULL")
@@ -372,7 +372,7 @@ class Database:
             return [tuple(row) for row in db.execute(asked)]
 
     def prune(self) -> None:
-        """Delete old resolved incidents, and holds and evictions without an incident.
+        """Delete old resolved incidents, and decisions older than all that are left.
 
         Raises:
             StoreError: the database says no, or is away.
@@ -388,12 +388,9 @@ class Database:
             db.execute(delete(INCIDENTS).where(old))
             newest = select(RUNS.c.id).order_by(RUNS.c.began_s.desc()).limit(RUNS_KEPT)
             db.execute(delete(RUNS).where(RUNS.c.id.not_in(newest)))
-            for table in (HOLDS, EVICTIONS):
-                orphan = and_(
-                    table.c.incident_id.not_in(select(INCIDENTS.c.id)),
-                    table.c.incident_id.not_like("manual-%"),
-                )
-                db.execute(delete(table).where(orphan))
+            orphan = DECISIONS.c.incident_id.not_in(select(INCIDENTS.c.id))
+            first = select(func.min(INCIDENTS.c.first_seen_s)).where(INCIDENTS.c.id.in_(kept))
+            db.execute(delete(DECISIONS).where(orphan, DECISIONS.c.at_s < first.scalar_subquery()))
 
 
 def message_of(error: exc.SQLAlchemyError) -> str:

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-Rows = Callable[..., Sequence[tuple[Any, ...]]]
-"""`rows(table, *columns, order=column)`: all rows of a table; `-column`: descending."""
 
 log = logging.getLogger(__name__)
 
@@ -130,17 +128,10 @@ class Store:
             }
             self._put("incidents", {"id": incident.id}, row)
 
-    def save_hold(self, hold: Hold | Release) -> None:
-        """Remember that nobody is evicted, and why; or that survivors are freed, and what came of
-        it.
-        """
-        key = {"incident_id": hold.incident_id, "at_s": hold.at_s}
-        self._put("holds", key, {"body": json.dumps(to_plain(hold))})
-
-    def save_eviction(self, eviction: Eviction) -> None:
-        """Remember an eviction; `flush` before acting on it. A new attempt updates the same row."""
-        key = {"incident_id": eviction.incident_id, "asked_s": eviction.at_s}
-        self._put("evictions", key, {"body": json.dumps(to_plain(eviction))})
+    def save_decision(self, row: DecisionRow) -> None:
+        """Remember a decision, or how far it got: `flush` before acting on it."""
+        key = {"incident_id": row.incident_id, "at_s": row.at_s, "action": row.action}
+        self._put("decisions", key, {"body": json.dumps(to_plain(row))})
 
     def save_quarantine(self, entry: QuarantineEntry) -> None:
         key = {"scope": str(entry.scope), "name": entry.name}
@@ -227,55 +218,40 @@ class Store:
     # -- reading ------------------------------------------------------------------------------
 
     def remembered(self) -> Remembered:
-        """Everything that was saved.
+        """Everything that was saved; rows that cannot be read are counted and left out.
 
         Raises:
             StoreError: the database cannot be read.
         """
+        read = self._read
         try:
-            saved, unreadable = remembered(self.database.rows)
+            return Remembered(
+                incidents=read("incidents", incident_from_json, order="-first_seen_s"),
+                decisions=read("decisions", _decision, "action", order="at_s"),
+                quarantine=read(
+                    "quarantine_entries", partial(from_plain, QuarantineEntry), order="scope"
+                ),
+                quarantine_events=read(
+                    "quarantine_events", partial(from_plain, QuarantineEvent), order="at_s"
+                ),
+                targets=read("targets", dict, order="rank"),
+                notices=read("notices", lambda *row: row, "sink", "key", order="key"),
+                runs=read("runs", partial(from_plain, Run), order="-began_s"),
+                switches=dict(self.database.rows("switches", "name", "body", order="name")),
+            )
         except StoreError as exc:
             raise StoreError(f"cannot read store {self.place}: {exc}") from exc
-        self.errors += unreadable
-        return saved
 
-
-def _hold(row: Mapping[str, Any]) -> Hold | Release:
-    """Of any version: an older one wrote what observe mode held back into a `body`."""
-    if "quorum_id" in row:
-        return from_plain(Release, row)
-    flat = {**row, **row.get("body", {})}
-    return from_plain(Hold, {"would": flat, **flat} if "group" in flat else flat)
-
-
-def remembered(rows: Rows) -> tuple[Remembered, int]:
-    """What the tables hold, and how many rows were skipped because they cannot be read."""
-    bad = 0
-
-    def read(table: str, make: Callable[..., T], *keys: str, order: str) -> tuple[T, ...]:
-        nonlocal bad
+    def _read(self, table: str, make: Callable[..., T], *keys: str, order: str) -> tuple[T, ...]:
         values = []
-        for *key, body in rows(table, *keys, "body", order=order):
+        for *key, body in self.database.rows(table, *keys, "body", order=order):
             try:
                 values.append(make(*key, json.loads(body)))
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                bad += 1
+                self.errors += 1
         return tuple(values)
 
-    holds = read("holds", _hold, order="at_s")
-    evictions = read("evictions", partial(from_plain, Eviction), order="asked_s")
-    decisions: tuple[DecisionRow, ...] = (*holds, *evictions)
-    saved = Remembered(
-        incidents=read("incidents", incident_from_json, order="-first_seen_s"),
-        decisions=tuple(sorted(decisions, key=lambda row: (row.at_s, row.incident_id))),
-        evictions=evictions,
-        quarantine=read("quarantine_entries", partial(from_plain, QuarantineEntry), order="scope"),
-        quarantine_events=read(
-            "quarantine_events", partial(from_plain, QuarantineEvent), order="at_s"
-        ),
-        targets=read("targets", dict, order="rank"),
-        notices=read("notices", lambda *row: row, "sink", "key", order="key"),
-        runs=read("runs", lambda body: from_plain(Run, body), order="-began_s"),
-        switches=dict(rows("switches", "name", "body", order="name")),
-    )
-    return saved, bad
+
+def _decision(action: str, body: Mapping[str, Any]) -> DecisionRow:
+    kind: type[DecisionRow] = {"evict": Eviction, "release": Release}.get(action, Hold)
+    return from_plain(kind, body)

@@ -15,8 +15,8 @@ from lightkeeper.monitor.decide.pipeline import Pipeline
 from lightkeeper.monitor.decide.view import View
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.observation import Snapshot
-from lightkeeper.monitor.show import exposition
 from lightkeeper.monitor.show.exposition import Bounds
+from lightkeeper.worker_server.http_server import metrics_page
 from tests.metrics_doc.measure import registry_of, view_of
 from tests.monitor.fleet import SimFleet
 
@@ -46,7 +46,7 @@ def test_a_tick_beside_a_scrape(capsys) -> None:
 
 def _scrape(view: View) -> None:
     """By a collector of its own: nothing is made already."""
-    exposition.page(registry_of(view, Bounds()), "")
+    metrics_page(registry_of(view, Bounds()), "")
 
 
 def _cpu_s(act: Callable[[], None]) -> float:

@@ -8,11 +8,14 @@ from prometheus_client import generate_latest
 
 from lightkeeper.monitor.decide.rank_seconds import Spent
 from lightkeeper.monitor.decide.tempo import Tempo
+from lightkeeper.monitor.loop.evictions import ENDED, HOLDS, count_incidents
+from lightkeeper.monitor.loop.loop import TICKS
+from lightkeeper.monitor.metric import new_page
 from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName, ReplicaId
 from lightkeeper.monitor.model.observation import LighthouseView, Member
 from lightkeeper.monitor.model.verdict import Kind, RankHealth
 from lightkeeper.monitor.show.exposition import Bounds
-from lightkeeper.monitor.show.metrics import Instruments, ViewCollector
+from lightkeeper.monitor.show.metrics import ViewCollector
 from tests.changed import replace
 from tests.monitor.samples import incident, seen, view
 
@@ -58,16 +61,16 @@ def monitor_page(ranks: int) -> bytes:
         spent=Spent(1e6, {"starting": 10.0, "not_entered": 40.0}),
         tokens={GroupName(group): 1000 for group in names},
     )
-    instruments = Instruments()
+    metrics = new_page()
     bounds = Bounds(ranks, groups)
-    instruments.registry.register(ViewCollector(lambda: shown, lambda: 0, "1.2.3", bounds))
-    instruments.count_incidents(open_now, [])
+    metrics.register(ViewCollector(lambda: shown, bounds))
+    count_incidents(metrics, open_now, {})
     for kind in Kind:
-        instruments.evictions.labels(str(kind), "gone").inc()
+        ENDED.on(metrics).labels(str(kind), "gone").inc()
     for guard in ("budget", "cool_down", "min_replicas"):
-        instruments.holds.labels(guard).inc()
-    instruments.ticks.observe(0.4)
-    return generate_latest(instruments.registry)
+        HOLDS.on(metrics).labels(guard).inc()
+    TICKS.on(metrics).observe(0.4)
+    return generate_latest(metrics)
 
 
 def ranks_page(ranks: int) -> bytes:

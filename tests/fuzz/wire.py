@@ -52,7 +52,7 @@ TICKS: Final = 40
 HANG_AT: Final = 15
 SLOW_S: Final = 5.0
 PAGES: Final = ("/", "/v1/snapshot", "/v1/ranks", "/v1/groups", "/v1/incidents", "/metrics",
-                "/healthz", "/readyz", "/v1/sd", "/v1/hosts", "/v1/fleet",
+                "/healthz", "/readyz", "/v1/sd", "/v1/hosts",
                 "/groups/rg_0", "/ranks/rg_0.0", "/hosts/node0", "/incidents")  # fmt: skip
 
 
@@ -159,7 +159,7 @@ class Watch:
         self.past: tuple[Any, ...] = ()
         self.watched: tuple[Any, ...] = ()
         metrics = CollectorRegistry()
-        metrics.register(ViewCollector(lambda: self.view, lambda: 0, "0"))
+        metrics.register(ViewCollector(lambda: self.view))
         desk = app_context(
             HandClock(self.now_s), fetcher=self.wire, metrics=metrics, view=lambda: self.view
         )

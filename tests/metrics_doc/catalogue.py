@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from lightkeeper.monitor.gate.proxy import Proxy
 from lightkeeper.monitor.gate.serve import GateCollector, StateFile
+from lightkeeper.monitor.metric import Definition
 from tests.metrics_doc.monitors import CATALOGUE
 from tests.metrics_doc.notes import GATE, RANK
 from tests.worker_server.scraped import Rank, step
@@ -60,11 +61,15 @@ def catalogue() -> tuple[tuple[str, tuple[Entry, ...]], ...]:
     monitors = [
         (
             heading,
-            tuple(Entry(d.name, d.type, d.text, d.labels, d.series, d.absent) for d in definitions),
+            tuple(map(_defined, definitions)),
         )
         for heading, definitions in CATALOGUE
     ]
     return (*monitors, (RANKS_PAGE, tuple(_rank())), (GATES_PAGE, tuple(_gate())))
+
+
+def _defined(d: Definition[Any]) -> Entry:
+    return Entry(d.name, d.kind.__name__.lower(), d.text, d.labels, d.series, d.absent)
 
 
 def every() -> tuple[Entry, ...]:

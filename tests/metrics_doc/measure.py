@@ -13,11 +13,12 @@ from lightkeeper.monitor.decide.pipeline import TickResult
 from lightkeeper.monitor.decide.rank_seconds import RankSeconds
 from lightkeeper.monitor.decide.tempo import TempoBook
 from lightkeeper.monitor.decide.view import View
+from lightkeeper.monitor.metric import new_page
 from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.model.verdict import RankHealth
-from lightkeeper.monitor.show import exposition
 from lightkeeper.monitor.show.exposition import Bounds
-from lightkeeper.monitor.show.metrics import Instruments, ViewCollector
+from lightkeeper.monitor.show.metrics import ViewCollector
+from lightkeeper.worker_server.http_server import metrics_page
 from tests.monitor.fleet import SimFleet
 from tests.worker_server.pages import enter
 from tests.worker_server.scraped import Rank
@@ -50,9 +51,9 @@ def view_of(ranks: int, world: int = WORLD) -> View:
 
 def registry_of(view: View, bounds: Bounds) -> CollectorRegistry:
     """The monitor's page of that view."""
-    made = Instruments()
-    made.registry.register(ViewCollector(lambda: view, lambda: 0, "0", bounds))
-    return made.registry
+    made = new_page()
+    made.register(ViewCollector(lambda: view, bounds))
+    return made
 
 
 def measured() -> dict[str, Any]:
@@ -72,7 +73,7 @@ def _row(view: View, bounds: Bounds) -> dict[str, Any]:
     for _ in range(_SCRAPES):
         registry = registry_of(view, bounds)  # another: one keeps what it made of a tick
         began_s = time.process_time()
-        page, _ = exposition.page(registry, "")
+        page, _ = metrics_page(registry, "")
         costs.append(time.process_time() - began_s)
     return {
         "ranks_told": bounds.ranks,

@@ -2,53 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
-from lightkeeper.monitor.show import metrics_fleet, metrics_incidents, metrics_upkeep
-from lightkeeper.monitor.show.exposition import Definition
+from prometheus_client import Counter, Gauge
+
+from lightkeeper.monitor import service  # noqa: F401 - it imports all that define metrics
+from lightkeeper.monitor.metric import Definition, Section
 
 _PROCESS: Final = tuple(
-    Definition(f"process_{name}", kind, text, absent="where /proc does not say")  # type: ignore[arg-type]
+    Definition(kind, f"process_{name}", text, series="1", absent="where /proc does not say")
     for name, kind, text in (
-        ("virtual_memory_bytes", "gauge", "Virtual memory size in bytes."),
-        ("resident_memory_bytes", "gauge", "Resident memory size in bytes."),
-        ("start_time_seconds", "gauge", "Start time of the process since unix epoch in seconds."),
-        ("cpu_seconds_total", "counter", "Total user and system CPU time spent in seconds."),
-        ("open_fds", "gauge", "Number of open file descriptors."),
-        ("max_fds", "gauge", "Maximum number of open file descriptors."),
+        ("virtual_memory_bytes", Gauge, "Virtual memory size in bytes."),
+        ("resident_memory_bytes", Gauge, "Resident memory size in bytes."),
+        ("start_time_seconds", Gauge, "Start time of the process since unix epoch in seconds."),
+        ("cpu_seconds_total", Counter, "Total user and system CPU time spent in seconds."),
+        ("open_fds", Gauge, "Number of open file descriptors."),
+        ("max_fds", Gauge, "Maximum number of open file descriptors."),
     )
 )
 """Of prometheus_client's own collector."""
 
-_HEADINGS: Final = {
-    metrics_fleet.JOB_INFO: "Fleet",
-    metrics_fleet.RANK_BUSY: "Stragglers",
-    metrics_fleet.FAILURES: "Recovery",
-    metrics_incidents.OPEN: "Incidents",
-    metrics_incidents.EVICTIONS: "Evictions, holds, quarantine",
-    metrics_incidents.EFFECTIVE: "Goodput",
-    metrics_upkeep.BUILD: "The monitor's health",
-    metrics_upkeep.STORE_ERRORS: "Store, journal, evidence, lease, messages",
-    metrics_upkeep.ANSWERS: "The gate, as the monitor sees it",
-}
-"""The first metric below each heading; the others follow as they stand in their file."""
-
-
-def _catalogue() -> Iterator[tuple[str, tuple[Definition, ...]]]:
-    by_heading: dict[str, list[Definition]] = {}
-    heading = ""
-    for file in (metrics_fleet, metrics_incidents, metrics_upkeep):
-        for value in vars(file).values():
-            for each in value.values() if isinstance(value, dict) else (value,):
-                if isinstance(each, Definition):
-                    heading = _HEADINGS.get(each, heading)
-                    by_heading.setdefault(heading, []).append(each)
-    return ((heading, tuple(metrics)) for heading, metrics in by_heading.items())
-
-
-CATALOGUE: Final[tuple[tuple[str, tuple[Definition, ...]], ...]] = (
-    *_catalogue(),
+CATALOGUE: Final[tuple[tuple[str, tuple[Definition[Any], ...]], ...]] = (
+    *(
+        (section.heading, tuple(sorted(section.metrics, key=lambda metric: metric.name)))
+        for section in Section.every
+    ),
     ("The monitor's process", _PROCESS),
 )
 """Heading -> definitions, in the order of the documentation."""

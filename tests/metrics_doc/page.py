@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from lightkeeper.monitor.show.exposition import GROUP_SERIES, GROUPS, RANK_SERIES, RANKS
+from lightkeeper.monitor.show.exposition import GROUP_SERIES, RANK_SERIES
 from tests.metrics_doc.catalogue import GATES_PAGE, RANKS_PAGE, Entry, catalogue, every
 
 ROOT: Final = Path(__file__).parents[2]
@@ -23,8 +23,8 @@ def text() -> str:
         ranks=RANK_SERIES,
         groups=GROUP_SERIES,
         figures=_figures(figures),
-        by_group=sum(entry.series == GROUPS for entry in every()),
-        by_rank=sum(entry.series == RANKS for entry in every()),
+        by_group=sum(entry.series == "G" for entry in every()),
+        by_rank=sum(entry.series == "R" for entry in every()),
         **figures["rank"],
     )
     tables = "\n".join(_section(heading, entries) for heading, entries in catalogue())

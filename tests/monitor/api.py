@@ -104,7 +104,7 @@ class Api:
         return answer.json()
 
     def metric(self, name: str, **labels: str) -> float | None:
-        registry = self.components.instruments.registry
+        registry = self.components.metrics
         return registry.get_sample_value(f"lightkeeper_{name}", labels)
 
     def register(self, *ranks: Any) -> None:

@@ -24,7 +24,7 @@ KEEPER = re.compile(
 )
 SAID_ONCE = re.compile(r"No Lighthouse is configured.*--lighthouse URL|watch-only: .* configured")
 """Why it watches only, and what changes that."""
-BY_HAND = re.compile("lightkeeper evict 'job'")
+BY_HAND = re.compile("lightkeeper evict job")
 """The command beside the button `End the job`."""
 
 

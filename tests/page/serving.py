@@ -52,7 +52,7 @@ class Stage:
 
     def _evict(self, group: GroupName, reason: str, author: str) -> IncidentId:
         self.evicted.append((group, reason, author))
-        return IncidentId(f"manual-{group}-1-1")
+        return IncidentId(f"by_hand-{group}-1")
 
     def show(self, view: View) -> None:
         """Be a tick further."""

@@ -44,8 +44,8 @@ def test_a_group_tells_its_ranks_and_its_incidents(stage, opened, faulty) -> Non
     assert page.locator(f'#incidents a[href="/incidents/{incident.id}"]').count() == 1
     page.get_by_text("From a shell").click()
     shell = page.inner_text("#acts")
-    assert "lightkeeper evict 'rg_1'" in shell
-    assert "lightkeeper quarantine add --group 'rg_1'" in shell
+    assert "lightkeeper evict rg_1 " in shell
+    assert "lightkeeper quarantine add --group rg_1 " in shell
 
 
 def test_a_host_tells_its_record_and_its_history(stage, opened) -> None:
@@ -153,7 +153,7 @@ def test_an_eviction_is_typed_reasoned_and_needs_the_right_token(stage, opened) 
     go.click()
     page.wait_for_selector(".answer.good:text('Done.')")
     assert monitor.evicted == [("rg_1", "moving it", "a person")]
-    assert page.locator('.answer a[href="/incidents/manual-rg_1-1-1"]').count() == 1
+    assert page.locator('.answer a[href="/incidents/by_hand-rg_1-1"]').count() == 1
     assert page.evaluate("sessionStorage.length + localStorage.length") == 0
     assert "secret" not in page.url
     deed.get_by_role("button", name="Close").click()

@@ -433,13 +433,13 @@ def _families(text: str) -> dict[str, list[str]]:
 
 MONITOR_READS: Final = (
     "/healthz", "/readyz", "/metrics", "/v1/snapshot", "/v1/groups", "/v1/ranks",
-    "/v1/incidents", "/v1/quarantine", "/v1/hosts", "/v1/sd", "/v1/fleet",
+    "/v1/incidents", "/v1/quarantine", "/v1/hosts", "/v1/sd",
     "/v1/policy", "/v1/admission?host=node0&group=rg_0", "/", "/incidents", "/groups/rg_1",
     "/hosts/node1", "/ranks/rg_1.0", "/v1/ranks/rg_0.0/steps", "/v1/ranks/rg_0.0/stacks",
     "/v1/ranks/rg_0.0/flight_recorder", "/v1/ranks/rg_0.0/last_words", "/v1/ranks/rg_0.0/nonsense",
     "/v1/ranks/nobody/steps", "/v1/incidents/nonsense", "/v1/quarantine/node9", "/nonsense",
     "/v1/incidents?since=nonsense", "/v1/incidents?since=1h&kind=not_entered&group=rg_1",
-    "/v1/quarantine/groups/rg_1", "/v1/fleet?nonsense=1",
+    "/v1/quarantine/groups/rg_1",
 )  # fmt: skip
 MONITOR_WRITES: Final = (
     ("PUT /v1/quarantine/node7", {"reason": "why", "author": "me"}),

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from lightkeeper.monitor.decide.pipeline import Pipeline
 from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.model.eviction import Hold, Release
 from tests.monitor import fleet as sim
 from tests.monitor.fakes import FakeFleet, FakeLighthouse
 from tests.monitor.fleet import At, Drive, Fault, SimFleet
@@ -138,8 +139,10 @@ def _rows(result: Any) -> list[tuple[str, Any]]:
         "story": [[line.to, round(line.at_s, 3)] for line in incident.story],
     }) for incident in result.changed]  # fmt: skip
     for number, decision in enumerate(result.decisions):
-        if hasattr(decision, "guard"):
+        if isinstance(decision, Hold):
             row = {"hold": decision.guard.value, "would": decision.would and decision.would.group}
+        elif isinstance(decision, Release):
+            row = {"release": decision.group, "ranks": [each.rank for each in decision.survivors]}
         else:
             row = {"evict": decision.group, "replica_id": decision.replica_id,
                    "quarantine": list(decision.quarantine),

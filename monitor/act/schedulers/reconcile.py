@@ -20,10 +20,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from prometheus_client import Counter, Gauge
+from prometheus_client import CollectorRegistry
 
 from lightkeeper.monitor.act.schedulers.base import Outcome, Scheduler
 from lightkeeper.monitor.background import BackgroundWorker, backoff_s
+from lightkeeper.monitor.metric import EVICTIONS
 from lightkeeper.monitor.model.eviction import QuarantineEntry
 from lightkeeper.monitor.model.names import Host
 
@@ -133,12 +134,14 @@ class CordonPlan:
                 yield f"{failed.said} ({failed.times} tries)"
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulerMetrics:
-    requests: Counter
-    """By scheduler, action and result."""
-    hosts: Gauge
-    """By scheduler and state."""
+REQUESTS: Final = EVICTIONS.counter("scheduler_requests",
+    "Requests by which a scheduler follows the quarantine list, by action and outcome.",
+    ("scheduler", "action", "outcome"), series="at most 8 a scheduler",
+    absent="none was sent since this monitor started")  # fmt: skip
+HOSTS: Final = EVICTIONS.gauge("scheduler_hosts",
+    "Quarantined hosts by who keeps them out: ours, foreign (somebody else), failing.",
+    ("scheduler", "state"), series="3 a scheduler",
+    absent="no scheduler is configured")  # fmt: skip
 
 
 class CordonReconciler:
@@ -149,7 +152,7 @@ class CordonReconciler:
         scheduler: Scheduler,
         quarantined: Callable[[], Sequence[QuarantineEntry]],
         may_act: Callable[[], bool],
-        metrics: SchedulerMetrics,
+        metrics: CollectorRegistry,
         *,
         period_s: float = _PERIOD_S,
         now: Callable[[], float] = time.monotonic,
@@ -157,7 +160,7 @@ class CordonReconciler:
         self.scheduler = scheduler
         self._quarantined = quarantined
         self._may_act = may_act
-        self._metrics = metrics
+        self._requests, self._hosts = REQUESTS.on(metrics), HOSTS.on(metrics)
         self._now = now
         self._plan: CordonPlan | None = None
         """None while this monitor may not act."""
@@ -181,7 +184,7 @@ class CordonReconciler:
         finally:
             plan = CordonPlan() if self._plan is None else self._plan
             for state, number in plan.counts().items():
-                self._metrics.hosts.labels(self.scheduler.name, state).set(number)
+                self._hosts.labels(self.scheduler.name, state).set(number)
             self._failing = tuple(plan.troubles())
 
     def round(self) -> None:
@@ -200,7 +203,7 @@ class CordonReconciler:
             plan.learned(action, outcome, self._now())
             result = "done" if outcome.done else "failed"
             labels = (self.scheduler.name, action.word, result)
-            self._metrics.requests.labels(*labels).inc()
+            self._requests.labels(*labels).inc()
             level = logging.INFO if outcome.done else logging.WARNING
             log.log(level, "%s: %s", self.scheduler.name, outcome.detail)
 

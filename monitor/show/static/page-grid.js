@@ -1,54 +1,23 @@
-// The grid of groups or hosts: applies changes, filters, and is one stop of the tab key, within
-// which arrow keys move.
-
-import { parse, patch } from "./sections.js";
+// The grid of groups or hosts: filters, and is one stop of the tab key, within which arrow keys move.
 
 const STATES = ["dead", "unreachable", "stalled", "corrupt", "traced", "slow", "evicting", "starting", "late", "waiting", "healthy", "ended", "finished", "unknown"];
 
 export class Grid {
   constructor(list, place) {
     this.list = list;
-    this.items = new Map();
     this.current = null;
     if (!list) return;
-    for (const item of list.children) this.items.set(item.dataset.key, item);
     this.#offer(place);
-    if (!list.classList.contains("cells")) return;
-    for (const item of list.children) this.#rove(item);
-    this.#stop(list.querySelector("a"));
+    this.refresh();
     list.addEventListener("focusin", (event) => this.#stop(event.target.closest("a")));
     list.addEventListener("keydown", (event) => this.#key(event));
   }
 
-  // Applies a tick's changes.
-  apply(news) {
+  // The list has changed.
+  refresh() {
     if (!this.list) return;
-    for (const item of [...parse(Object.values(news.items).join("")).body.children]) {
-      const key = item.dataset.key;
-      const known = this.items.get(key);
-      if (known) patch(known, item);
-      else this.items.set(key, document.adoptNode(item));
-      this.#rove(this.items.get(key));
-      this.#sieve(this.items.get(key));
-    }
-    if (news.order) this.#arrange(news.order);
-    if (this.current && !this.current.isConnected) this.#stop(this.list.querySelector("li:not([hidden]) a"));
-    this.#count();
-  }
-
-  #arrange(order) {
-    const kept = new Set(order);
-    for (const [key, item] of this.items) {
-      if (kept.has(key)) continue;
-      item.remove();
-      this.items.delete(key);
-    }
-    let at = this.list.firstElementChild;
-    for (const key of order) {
-      const item = this.items.get(key);
-      if (item === at) at = at.nextElementSibling;
-      else if (item) this.list.insertBefore(item, at);
-    }
+    this.#rove();
+    this.filter();
   }
 
   // -- filter ---------------------------------------------------------------------------------
@@ -77,9 +46,11 @@ export class Grid {
   }
 
   filter() {
-    for (const item of this.items.values()) this.#sieve(item);
+    for (const item of this.list.children) this.#sieve(item);
     this.#count();
-    if (this.current?.closest("li").hidden) this.#stop(this.list.querySelector("li:not([hidden]) a"));
+    if (!this.current?.isConnected || this.current.closest("li").hidden) {
+      this.#stop(this.list.querySelector("li:not([hidden]) a"));
+    }
   }
 
   #sieve(item) {
@@ -95,17 +66,17 @@ export class Grid {
 
   #count() {
     if (!this.text) return;
-    const all = this.items.size;
-    const shown = [...this.items.values()].filter((item) => !item.hidden).length;
+    const all = this.list.children.length;
+    const shown = all - this.list.querySelectorAll(":scope > [hidden]").length;
     const said = shown === all ? "" : `${shown.toLocaleString("en")} of ${all.toLocaleString("en")} shown`;
     if (this.shown.textContent !== said) this.shown.textContent = said;
   }
 
   // -- keys -----------------------------------------------------------------------------------
 
-  #rove(item) {
+  #rove() {
     if (!this.list.classList.contains("cells")) return;
-    for (const link of item.querySelectorAll("a")) if (link !== this.current) link.tabIndex = -1;
+    for (const link of this.list.querySelectorAll("a:not([tabindex])")) link.tabIndex = -1;
   }
 
   #stop(link) {

@@ -1,4 +1,4 @@
-// Puts sections of a page, as the monitor wrote them with every text escaped, into the open page.
+// Makes an open page equal to the one that the monitor wrote, with every text escaped.
 // What need not change stays the same element, so that focus, selection, scrolling and unfolded
 // details are kept.
 
@@ -19,8 +19,14 @@ export function parse(markup) {
   return made;
 }
 
-// Makes an element equal to another. The grid's list and what a script draws are left alone.
+const shown = new WeakMap(); // section -> what it was made equal to
+
+// Makes an element equal to another. What a script draws is left alone.
 export function patch(element, wanted) {
+  if (element.parentNode.localName === "main") {
+    if (shown.get(element)?.isEqualNode(wanted)) return;
+    shown.set(element, wanted.cloneNode(true));
+  }
   if (element.localName !== wanted.localName) {
     element.replaceWith(wanted);
     return;
@@ -31,11 +37,13 @@ export function patch(element, wanted) {
   for (const { name, value } of wanted.attributes) {
     if (!KEPT.has(name) && element.getAttribute(name) !== value) element.setAttribute(name, value);
   }
-  if (!wanted.hasAttribute("data-items") && !wanted.hasAttribute("data-own")) patchChildren(element, wanted);
+  if (!wanted.hasAttribute("data-own")) patchChildren(element, wanted);
 }
 
+// Sections have an id.
 function keyOf(node) {
-  return node.nodeType === Node.ELEMENT_NODE ? node.getAttribute("data-key") : null;
+  if (node.nodeType !== Node.ELEMENT_NODE) return null;
+  return node.getAttribute("data-key") ?? (node.parentNode.localName === "main" ? node.id : null);
 }
 
 function patchChildren(parent, wanted) {

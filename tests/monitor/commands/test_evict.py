@@ -51,11 +51,11 @@ class Evicting(FakeMonitor):
     def serve(self, handler: Handler, method: str, path: str, body: bytes) -> None:
         if method == "POST":
             self.asked = path
-            handler.reply(200, "application/json", b'{"schema": 1, "incident_id": "manual-7"}')
+            handler.reply(200, "application/json", b'{"schema": 1, "incident_id": "by_hand-7"}')
             return
         if path.startswith("/v1/incidents"):
             eviction = self.states.pop(0) if len(self.states) > 1 else self.states[0]
-            incidents = {"schema": 1, "incidents": [{"id": "manual-7", "evictions": [eviction]}]}
+            incidents = {"schema": 1, "incidents": [{"id": "by_hand-7", "evictions": [eviction]}]}
             handler.reply(200, "application/json", json.dumps(incidents).encode())
             return
         super().serve(handler, method, path, body)
@@ -88,7 +88,7 @@ def test_shows_what_is_done_until_the_group_is_out_or_what_holds_it(
         assert main(words) == status
         assert monitor.asked == "/v1/groups/my%25group%231%3F/evict"
     lines = capsys.readouterr().out.splitlines()
-    first = f"evicting {ODD}: manual-7; this ends the job, {ODD} is its only group"
+    first = f"evicting {ODD}: by_hand-7; this ends the job, {ODD} is its only group"
     assert lines == [first, "  gate: asked", "  gate: refused", says]
 
 
@@ -96,7 +96,7 @@ def test_a_participant_that_nobody_reports_can_be_named(
     running: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words(running, tmp_path, "rg_1", "--yes", "--wait", "0", "--format", "json")) == 0
-    assert json.loads(capsys.readouterr().out)["incident_id"].startswith("manual-rg_1-")
+    assert json.loads(capsys.readouterr().out)["incident_id"].startswith("by_hand-rg_1-")
 
 
 def test_an_unknown_group_is_answered_with_the_nearest(

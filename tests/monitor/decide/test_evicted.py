@@ -116,7 +116,7 @@ def test_while_the_lighthouse_is_away_it_waits_for_its_word_though_the_deadline_
 def put_out_by_hand(seen: Snapshot) -> Snapshot:
     """A person evicted rg_1 at 20 s."""
     asked_s = seen.now_s if seen.tick < 20 else seen.now_s - (seen.tick - 20)
-    eviction = Eviction(IncidentId("manual-1"), GroupName("rg_1"), None, asked_s, ())
+    eviction = Eviction(IncidentId("by_hand-1"), GroupName("rg_1"), None, asked_s, author="ann")
     return replace(seen, evictions=(*seen.evictions, eviction)) if seen.tick >= 20 else seen
 
 

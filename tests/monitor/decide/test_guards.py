@@ -398,9 +398,9 @@ def test_what_would_have_been_counts_for_what_would_be_and_for_nothing_else() ->
 
 def test_what_would_have_been_is_said_once_whatever_comes_after() -> None:
     seen = fleet(would=(Eviction(IncidentId("one"), GroupName("rg_1"), None, NOW_S - 1),))
-    first, again = (
-        decide(KeeperConfig(observe=True), snapshot, [incident()]) for snapshot in (fleet(), seen)
-    )
+    observed = replace(incident(), observed={GroupName("rg_1"): NOW_S - 1})
+    first = decide(KeeperConfig(observe=True), fleet(), [incident()])
+    again = decide(KeeperConfig(observe=True), seen, [observed])
     assert again == (replace(first[0], would=None),)
 
 

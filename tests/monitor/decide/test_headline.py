@@ -26,6 +26,7 @@ from lightkeeper.worker_server.wire import Ending, Process
 from tests.changed import replace
 from tests.monitor.detect.test_unphased import attached
 from tests.monitor.fleet import SimFleet, at, crash, gil, hang, stop
+from tests.page.parts import parts_of, title_of
 from tests.page.views import NOW_S, Simulated, crowd
 
 
@@ -262,7 +263,7 @@ def test_a_job_that_ended_by_a_death_names_it_before_victims_that_say_more() -> 
 def test_the_title_of_the_tab_does_not_change_each_second(
     view: Callable[[], View], said: str
 ) -> None:
-    assert make(Context(FleetIndex(view()), PagePlace(FLEET))).title == said
+    assert title_of(make(Context(FleetIndex(view()), PagePlace(FLEET)))) == said
 
 
 def without_steps(view: View) -> View:
@@ -300,11 +301,12 @@ def test_who_only_slows_the_job_is_not_blamed_for_its_standstill() -> None:
 
 @pytest.mark.parametrize("age_s", [0.6, 3.0, 5.4, 14.0, 16.0, 60.0])
 def test_no_rank_is_green_while_the_next_commit_is_late(age_s: float) -> None:
-    page = make(Context(FleetIndex(aged(crowd(4, 2), age_s)), PagePlace(FLEET)))
-    late = page.facts["state"] in (JobState.LATE, JobState.STALLING)
+    fleet = FleetIndex(aged(crowd(4, 2), age_s))
+    page = make(Context(fleet, PagePlace(FLEET)))
+    late = fleet.headline.state in (JobState.LATE, JobState.STALLING)
     assert late is (age_s > 3 * 1.25)
-    assert page.facts["ranks"] == ({"late": 8} if late else {"healthy": 8})
-    assert ("steps a second</dt><dd>0.80" in page.sections["pulse"]) is not late
+    assert set(fleet.states.values()) == ({"late"} if late else {"healthy"})
+    assert ("steps a second</dt><dd>0.80" in parts_of(page)["pulse"]) is not late
 
 
 def told(sim: Simulated, ticks: int) -> list[tuple[int, str, str]]:

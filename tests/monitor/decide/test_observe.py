@@ -9,7 +9,7 @@ import pytest
 from lightkeeper.monitor.decide.pipeline import Pipeline
 from lightkeeper.monitor.decide.rules import Policy, PolicyAction
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.eviction import Evict, Eviction, Guard
+from lightkeeper.monitor.model.eviction import Evict, Guard
 from lightkeeper.monitor.model.verdict import Kind, Severity
 from tests.monitor.fleet import START_S, At, Drive, SimFleet, at, crash, hang, slow
 from tests.monitor.shared_hosts import HostFleet
@@ -81,11 +81,11 @@ def test_the_budget_of_what_would_have_been_is_used_up_as_it_would_have_been() -
 def test_a_restarted_monitor_knows_what_it_would_have_done() -> None:
     fleet = SimFleet(3, 1, [at(20, hang("rg_1.0"))])
     before = Drive(fleet, OBSERVE).run(40)
-    (eviction,) = [hold.would for _, hold in before.holds if hold.would]
-    would = (Eviction(eviction.incident_id, eviction.group, None, START_S + 27),)
-    after = Drive(fleet, OBSERVE, pipeline=Pipeline(OBSERVE, before.last.incidents, would=would))
+    assert [incident.observed for incident in before.last.incidents] == [{"rg_1": START_S + 27}]
+    after = Drive(fleet, OBSERVE, pipeline=Pipeline(OBSERVE, before.last.incidents))
     after.run(40)
     assert observed(after) == []
+    assert after.last.learned.evictions == {"rg_1": 1}
 
 
 def test_a_kind_that_is_only_observed_uses_up_nobody_elses_budget() -> None:

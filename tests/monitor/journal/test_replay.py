@@ -99,9 +99,9 @@ def test_a_restarted_monitor_is_replayed_with_what_its_store_held() -> None:
         assert again.tick(Tick(snapshot, outcome_of(result))).result == result
 
 
-def test_a_head_comes_back_with_what_observe_mode_had_held_back() -> None:
-    would = (Eviction(IncidentId("dead-1"), GroupName("rg_1"), None, 12.5),)
-    head = Head(KeeperConfig(observe=True), "1", "run", 3, 7.0, would=would, after_tick=9, lost=2)
+def test_a_head_comes_back_whole() -> None:
+    evictions = (Eviction(IncidentId("dead-1"), GroupName("rg_1"), None, 12.5),)
+    head = Head(KeeperConfig(observe=True), "1", "run", 3, 7.0, (), evictions, after_tick=9, lost=2)
     assert head_from_json(json.loads(head_text(head, None))) == head
 
 

@@ -201,7 +201,7 @@ def test_an_eviction_by_hand_has_a_story_like_any_other(
     assert "worker_evict" in [rung["rung"] for rung in body["evictions"][0]["rungs"]]
     assert monitor.get("/v1/incidents?kind=by_hand")["totals"]["evictions"] == 1
     at = ["--monitor", monitor.url]
-    assert "ann: its fans scream" in said(capsys, "show", "manual", *at)
+    assert "ann: its fans scream" in said(capsys, "show", "by_hand", *at)
     assert {line["by"] for line in log_lines(options)} == {"ann"}
 
 

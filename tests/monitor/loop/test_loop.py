@@ -28,6 +28,7 @@ from lightkeeper.monitor.journal.writer import Journal, JournalDir, Limits
 from lightkeeper.monitor.loop.auditor import Auditor
 from lightkeeper.monitor.loop.components import Components, LeaderComponents, VitalSigns
 from lightkeeper.monitor.loop.loop import Keeper
+from lightkeeper.monitor.metric import Filled, new_page
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import Guard, Hold
 from lightkeeper.monitor.model.incident import State
@@ -35,8 +36,6 @@ from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Snapshot
 from lightkeeper.monitor.rulebook import standing
 from lightkeeper.monitor.show import metrics_upkeep
-from lightkeeper.monitor.show.metrics import Instruments
-from lightkeeper.monitor.show.metrics_upkeep import Live
 from lightkeeper.monitor.store.lease import Lease, process_name
 from lightkeeper.monitor.store.store import Store
 from tests.changed import replace
@@ -76,7 +75,7 @@ class Bench:
         self.registry = Registry(self.clock, self.store)
         self.quarantine = Quarantine(self.clock, self.store)
         self.judge = Script()
-        self.instruments = Instruments()
+        self.metrics = new_page()
         light = Lighthouse(lighthouse.url, fetcher)
         self.fetcher, self.light = fetcher, light
         self.evidence = Evidence(
@@ -84,7 +83,7 @@ class Bench:
             fetcher=fetcher,
             bundles=BundleDir(path.with_name("evidence"), Retention(0, 0.0, 0)),
             config=KeeperConfig(evidence_count=0),
-            metrics=self.instruments.evidence,
+            metrics=self.metrics,
         )
         self.lease = Lease(self.store.database.lease, process_name(), "http://here")
         self.lease.start()
@@ -102,7 +101,7 @@ class Bench:
             lighthouse=self.light,
             timeouts=replace(BRISK, confirm_s=5.0),
         )
-        self.evictors = Evictors(parties, record=self.store.save_eviction)
+        self.evictors = Evictors(parties, record=self.store.save_decision)
         self.components = Components(
             config=config,
             clock=self.clock,
@@ -114,7 +113,7 @@ class Bench:
             quarantine=self.quarantine,
             evictors=self.evictors,
             releaser=Releaser(self.fetcher, self.clock),
-            instruments=self.instruments,
+            metrics=self.metrics,
             evidence=self.evidence,
             auditor=Auditor(),
             rulebook=standing(config),
@@ -150,7 +149,7 @@ class Bench:
         )
 
     def value(self, name: str, **labels: str) -> float | None:
-        return self.instruments.registry.get_sample_value(name, labels)
+        return self.metrics.get_sample_value(name, labels)
 
 
 @pytest.fixture
@@ -612,7 +611,7 @@ def test_a_journal_that_cannot_be_written_is_a_trouble_on_the_page(
     journal = Journal(journal_dir, Head(KeeperConfig(), "1"), dict)
     bench.with_journal(journal)
     bench.registry.register(fleet.add().registration())
-    bench.instruments.registry.register(Live(lambda: metrics_upkeep.journal(journal.stats)))
+    bench.metrics.register(Filled(metrics_upkeep.JOURNAL, lambda: journal.stats))
     wait_until(lambda: journal.stats.problem == "Not a directory", 5, "it cannot be made")
     bench.keeper.tick()
     bench.keeper.tick()

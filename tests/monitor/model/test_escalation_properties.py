@@ -29,7 +29,6 @@ from lightkeeper.monitor.model.escalation import (
     handle,
 )
 from lightkeeper.monitor.model.eviction import EndManner, Eviction, EvictionState, Rung
-from lightkeeper.monitor.model.names import IncidentId
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Snapshot
 from lightkeeper.monitor.model.plain import from_plain, to_plain
 from tests.deep import DEEP
@@ -112,7 +111,7 @@ histories = st.lists(
 )
 STATES = (
     {}, {"keep_out": ("rg_1",), "quarantine": ()}, {"replica_id": None},
-    {"incident_id": IncidentId("manual-rg_1-1-1")},
+    {"author": "a person"},
     {"state": EvictionState.PREPARING, "taken_up": True, "stood": {RANKS[0]: 1}},
     {"state": EvictionState.ASKING, "taken_up": True, "asking_s": START_S},
     {"state": EvictionState.INTERRUPTED, "taken_up": True, "interrupted_s": START_S},

@@ -33,7 +33,7 @@ ASKED = fresh(
     accused=ACCUSED, taken_up=True, quarantine=(Host("node1"),), epoch=1,
 )  # fmt: skip
 DECIDED = replace(ASKED, taken_up=False)
-BY_HAND = replace(ASKED, incident_id=IncidentId("manual-rg_1-7-100"), author="a person")
+BY_HAND = replace(ASKED, incident_id=IncidentId("by_hand-rg_1-7100"), author="a person")
 
 
 def seen(incarnation: str = "one", *, alive: bool = True, away: bool = False) -> Snapshot:

@@ -447,7 +447,7 @@ def test_a_person_evicts_a_group(api: Api, fleet: FakeFleet) -> None:
     api.register(rank)
     api.tick()
     answer = api.call("POST", "/v1/groups/rg_1/evict", json={"reason": "moving"}, headers=TOKEN)
-    assert answer.json()["incident_id"].startswith("manual-rg_1-")
+    assert answer.json()["incident_id"].startswith("by_hand-rg_1-")
     wait_until(lambda: not rank.alive, 10, "the rank is evicted")
     assert rank.evictions[0]["reason"] == "moving"
     api.evictions_end()

@@ -10,10 +10,11 @@ from prometheus_client.parser import text_string_to_metric_families as families
 from lightkeeper.monitor.commands.command import CommandError
 from lightkeeper.monitor.decide.tempo import Tempo
 from lightkeeper.monitor.decide.view import View
+from lightkeeper.monitor.metric import new_page
 from lightkeeper.monitor.model.names import GroupName, RankName
 from lightkeeper.monitor.model.verdict import RankHealth
 from lightkeeper.monitor.show.exposition import Bounds
-from lightkeeper.monitor.show.metrics import Instruments, ViewCollector
+from lightkeeper.monitor.show.metrics import ViewCollector
 from lightkeeper.worker_server.http_server import metrics_page
 from tests.changed import replace
 from tests.metrics_doc.measure import registry_of, series_of, view_of
@@ -91,11 +92,11 @@ def test_defaults_tell_everybody_of_a_small_job():
 
 def test_two_scrapes_of_one_tick_cost_one_and_the_next_tick_is_told_anew():
     shown = [small_view(seen("rg_0", step=10))]
-    made = Instruments()
-    made.registry.register(ViewCollector(lambda: shown[0], lambda: 0, "1"))
+    made = new_page()
+    made.register(ViewCollector(lambda: shown[0]))
 
     def step() -> str:
-        page, _ = metrics_page(made.registry, "")
+        page, _ = metrics_page(made, "")
         return next(line for line in page.decode().splitlines() if line.startswith(STEP))
 
     first = step()
@@ -113,10 +114,10 @@ def test_a_scrape_waits_for_the_end_of_a_tick_only_when_there_is_something_to_ma
         later = small_view(seen("rg_0", step=11))  # the tick that it waited for is over
         shown[0] = replace(later, snapshot=replace(later.snapshot, now_s=1001.0, tick=2))
 
-    made = Instruments()
-    made.registry.register(ViewCollector(lambda: shown[0], lambda: 0, "1", None, wait))
+    made = new_page()
+    made.register(ViewCollector(lambda: shown[0], None, wait))
     for _ in range(3):
-        page, _ = metrics_page(made.registry, "")
+        page, _ = metrics_page(made, "")
         assert f"{STEP} 11.0" in page.decode()
     assert waited == [1]
 

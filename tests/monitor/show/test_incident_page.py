@@ -7,20 +7,17 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
-from lightkeeper.monitor.decide.accounts import Totals
 from lightkeeper.monitor.decide.pipeline import TickResult
 from lightkeeper.monitor.decide.view import IncidentReport, View
 from lightkeeper.monitor.decide.view_json import report_to_json
 from lightkeeper.monitor.model.eviction import Rung, RungOutcome, RungResult
-from lightkeeper.monitor.model.incident import BundleView
-from lightkeeper.monitor.model.names import RunId
+from lightkeeper.monitor.model.incident import BundleView, Incident
+from lightkeeper.monitor.model.names import Host, IncidentId, RunId
 from lightkeeper.monitor.model.observation import LighthouseAway, Snapshot
 from lightkeeper.monitor.model.run import Run
 from lightkeeper.monitor.model.verdict import Kind
 from lightkeeper.monitor.show.incident_page import (
-    Access,
     BundleStacks,
-    Earlier,
     incident_page,
     incident_text,
     incidents_page,
@@ -36,29 +33,36 @@ RUNGS = (
 HELD = replace(ROWS[0], release="60 s more")
 
 
-def report(**changes: Any) -> IncidentReport:
-    """The incident of the scene."""
-    incident = changes.pop("incident", hang())
-    evictions = changes.pop("evictions", (replace(EVICTION, rungs=RUNGS),))
-    rows = changes.pop("rows", (HELD, *ROWS[1:]))
-    view = View(
+def scene(*incidents: Incident, rows=None, evictions=None, **more: Any) -> View:
+    return View(
         snapshot=Snapshot(2000.0, 1, 0.0, (), LighthouseAway("no")),
         result=TickResult(2000.0),
         observe=False,
-        incidents=(incident,),
-        decisions={ID: (*rows, *evictions)},
+        incidents=incidents,
+        decisions={
+            ID: (
+                *((HELD, *ROWS[1:]) if rows is None else rows),
+                *((replace(EVICTION, rungs=RUNGS),) if evictions is None else evictions),
+            )
+        },
         runs=(Run(RunId("1"), "job", 0.0, lost={ID: 140.0}),),
+        **more,
     )
-    return replace(view.report(incident), **changes)
 
 
-def page(shown: IncidentReport, **more: Any) -> str:
-    return incident_page(shown, **{"now_s": 2000.0, **more})
+def report(**changes: Any) -> IncidentReport:
+    """The incident of the scene."""
+    incident = changes.pop("incident", hang())
+    made_of = {name: changes.pop(name) for name in ("rows", "evictions") if name in changes}
+    return replace(scene(incident, **made_of).report(incident), **changes)
 
 
-def listing(reports: list[IncidentReport], asked: dict[str, str] | None = None, **more: Any) -> str:
-    counts = {"total": len(reports), "remembered": len(reports), "totals": None, **more}
-    return incidents_page(reports, now_s=2000.0, asked=asked or {}, **counts)
+def page(shown: IncidentReport, *before: Incident, stacks: BundleStacks | None = None) -> str:
+    return incident_page(scene(*before), shown, stacks or BundleStacks(), "http://m")
+
+
+def listing(*incidents: Incident, asked: dict[str, str] | None = None, wrong: str = "") -> str:
+    return incidents_page(scene(*incidents), incidents, asked or {}, wrong)
 
 
 class Cells(HTMLParser):
@@ -95,7 +99,7 @@ def test_every_rung_tells_its_result_its_seconds_and_its_deadline() -> None:
     assert cells[at + 1 : at + 6] == [
         ["gate refuses it", "✓ worked", "+11.0 s", "0.2 s", "5.0 s", "refused"],
         ["Lighthouse kill", "? unknown", "+11.1 s", "2.0 s", "2.0 s", "no answer"],
-        ["WorkerServers", "… under way", "+13.1 s", "-", "9.0 s", "asked"],
+        ["WorkerServers", "… under way", "+13.1 s", "\N{EN DASH}", "9.0 s", "asked"],
         ["scheduler", "- not climbed", "", "", "", ""],
         ["page a person", "- not climbed", "", "", "", ""],
     ]
@@ -156,7 +160,7 @@ def test_no_foreign_script_runs_on_the_page_and_foreign_names_are_no_markup() ->
         incident=incident, rows=(),
         evictions=(replace(EVICTION, rungs=rungs, failed=evil, reason=evil, author=evil),),
     )  # fmt: skip
-    for text in (page(hostile), listing([hostile])):
+    for text in (page(hostile), listing(incident)):
         assert text.count("<script") <= 1  # ours, a file
         assert "<script>" not in text
         assert re.search(r"\son[a-z]+=", text) is None
@@ -168,16 +172,18 @@ BUNDLE = BundleView(2048, 1.0)
 
 def test_its_evidence_is_neither_shown_nor_linked_where_that_needs_the_token() -> None:
     bundled = report(bundle=BUNDLE)
-    stacks = BundleStacks("<p>a secret</p>", stamp="1-1")
+    stacks = BundleStacks("<p>a secret</p>")
     open_to_all = page(bundled, stacks=stacks)
     assert '<a href="/v1/incidents/inc-1/bundle"' in open_to_all
     assert "a secret" in open_to_all
-    withheld = Access(False, "They need the token.", "http://m/v1/b", "http://m/incidents/inc-1")
-    guarded = page(bundled, stacks=stacks, access=withheld)
+    guarded = incident_page(scene(), bundled, None, "http://m")
     assert 'href="/v1/incidents/inc-1/bundle"' not in guarded
     assert "a secret" not in guarded
-    assert "They need the token." in guarded
-    assert 'curl -OJ -H "Authorization: Bearer $TOKEN" http://m/v1/b' in html.unescape(guarded)
+    assert "They are shown with the monitor's token." in guarded
+    assert (
+        'curl -OJ -H "Authorization: Bearer $TOKEN" http://m/v1/incidents/inc-1/bundle'
+        in html.unescape(guarded)
+    )
     assert "lightkeeper analyze inc-1.zip" in guarded
 
 
@@ -209,17 +215,18 @@ def test_names_of_ranks_groups_and_hosts_lead_to_their_pages() -> None:
 
 def test_earlier_incidents_are_linked_with_what_they_have_in_common() -> None:
     other = of_kind(Kind.STRAGGLER)
-    other = replace(other, milestones=replace(other.milestones, first_seen_s=50.0))
-    cells = rows(page(report(), earlier=[Earlier(other, "evicted", "host node1")]))
+    milestones = replace(other.milestones, first_seen_s=50.0)
+    other = replace(other, id=IncidentId("inc-0"), milestones=milestones, hosts=(Host("node1"),))
+    cells = rows(page(report(), other))
     heads = ["kind", "when", "first seen", "what", "the same"]
     assert cells[cells.index(heads) + 1] == [
         "straggler", "32 min ago", "1970-01-01 00:00:50 UTC",
-        f"evicted, resolved: {other.verdict.reason}", "host node1",
+        f"evicted, resolved: {other.verdict.reason}", "host node1, group rg_1",
     ]  # fmt: skip
 
 
 def test_the_list_has_all_incidents_newest_first_each_with_its_page() -> None:
-    text = listing([report()])
+    text = listing(hang())
     assert '<a href="/incidents/inc-1">' in text
     cells = rows(text)[1]
     assert cells[0] == "✓ resolved (was critical)"
@@ -228,23 +235,25 @@ def test_the_list_has_all_incidents_newest_first_each_with_its_page() -> None:
 
 
 def test_an_empty_list_explains_itself() -> None:
-    assert "nothing was seen that went wrong" in listing([])
-    chosen = listing([], {"kind": "dead"}, remembered=7)
-    assert "None of 7 incidents fits this." in chosen
+    assert "nothing was seen that went wrong" in listing()
+    chosen = incidents_page(scene(hang()), [], {"kind": "dead"})
+    assert "None of 1 incident fits this." in chosen
     assert '<option value="dead" selected="">dead</option>' in chosen
     assert '<a href="/incidents">show all</a>' in chosen
 
 
 def test_the_form_keeps_what_was_asked_and_tells_what_was_wrong() -> None:
     evil = '"><script>alert(1)</script>'
-    text = listing([], {"group": evil, "since": evil}, wrong=f"since is {evil!r}, expected a span")
+    text = listing(
+        asked={"group": evil, "since": evil}, wrong=f"since is {evil!r}, expected a span"
+    )
     assert "<script>" not in text
     assert 'role="alert"' in text
 
 
 def test_the_list_tells_what_all_of_them_came_to() -> None:
-    totals = Totals(incidents=5, evictions=4, lost=100.0, unknown=1)
-    text = re.sub("<[^>]*>", " ", listing([report()], totals=totals))
+    other = replace(hang(), id=IncidentId("inc-2"))
+    text = re.sub("<[^>]*>", " ", listing(hang(), other))
     shown = " ".join(text.split())
-    assert "evictions 4" in shown
-    assert "lost 100 rank-seconds at least; not known of 1" in shown
+    assert "evictions 2 of replica groups" in shown
+    assert "lost 140 rank-seconds at least; not known of 1" in shown

@@ -14,7 +14,7 @@ from tests.monitor.decide.scene import ID, hang
 from tests.monitor.samples import view as view_of
 
 SECRET = "a secret of the job"
-STACKS = BundleStacks(f"<p>{SECRET}</p>", stamp="1-2")
+STACKS = BundleStacks(f"<p>{SECRET}</p>")
 
 
 def older(**changes: Any):
@@ -66,15 +66,6 @@ def test_the_host_header_is_no_markup(fleet, fetcher) -> None:
     made = client(fleet, fetcher, loopback=False)
     answer = made.get("/incidents/inc-1", headers={"Host": "<script>alert(1)</script>"})
     assert "<script>" not in text(answer)
-
-
-def test_who_has_the_evidence_already_gets_the_rest_only(fleet, fetcher) -> None:
-    made = client(fleet, fetcher)
-    again = text(made.get("/incidents/inc-1?have=1-2"))
-    assert SECRET not in again
-    assert 'data-kept="yes"' in again
-    assert "What was done" in again
-    assert SECRET in text(made.get("/incidents/inc-1?have=1-1")), "that is of an older bundle"
 
 
 def test_earlier_ones_on_the_same_host_or_group_are_linked(fleet, fetcher) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from lightkeeper.monitor.decide.view import IncidentReport
+from lightkeeper.monitor.decide.pipeline import TickResult
+from lightkeeper.monitor.decide.view import IncidentReport, View
 from lightkeeper.monitor.model.incident import State, Training
+from lightkeeper.monitor.model.observation import LighthouseAway, Snapshot
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Severity
 from lightkeeper.monitor.show.incident_page import (
     events,
@@ -125,9 +127,9 @@ def test_the_course_has_a_row_for_all_that_happened_in_its_order() -> None:
 
 def course(made: IncidentReport, now_s: float) -> str:
     """That section of the page."""
-    (section,) = re.findall(
-        r'<section id="course".*?</section>', incident_page(made, now_s=now_s), re.DOTALL
-    )
+    snapshot = Snapshot(now_s, 1, 0.0, (), LighthouseAway("no"))
+    page = incident_page(View(snapshot, TickResult(now_s), observe=False), made)
+    (section,) = re.findall(r'<section id="course".*?</section>', page, re.DOTALL)
     return section
 
 

@@ -1,4 +1,4 @@
-"""How an open page follows the monitor, over a real server: by asking what is new."""
+"""How an open page follows the monitor, over a real server: it asks for itself again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import pytest
 import requests
 
 from lightkeeper.monitor.model.verdict import RankHealth
-from lightkeeper.monitor.show import latest
+from lightkeeper.monitor.show import latest, paging
+from tests.changed import replace
+from tests.monitor.decide.scene import hang
 from tests.page.serving import Stage
 from tests.page.views import crowd
 
@@ -23,37 +25,56 @@ def monitor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     made.close()
 
 
-def ask(monitor: Stage, tag: str = "", **query: str) -> requests.Response:
+def ask(monitor: Stage, tag: str = "", path: str = "/", **headers: str) -> requests.Response:
     """As `page-live.js` does."""
-    headers = {"If-None-Match": f'"{tag}"'} if tag else {}
-    query = {"since": tag, **query}
-    return requests.get(f"{monitor.url}/v1/fleet", query, headers=headers, timeout=10)
+    headers = {"Accept": "text/html", "If-None-Match": tag, **headers}
+    return requests.get(monitor.url + path, headers=headers, timeout=10)
 
 
-def test_the_first_answer_has_all_and_later_ones_what_changed(monitor: Stage) -> None:
-    first = ask(monitor).json()
-    assert first["full"] is True
-    assert first["order"] == ["rg_0", "rg_1", "rg_2"]
-    monitor.show(crowd(3, 2, STALLED, tick=101))
-    second = ask(monitor, first["tag"]).json()
-    assert (second["full"], second["facts"]["tone"]) == (False, "wait")
-    assert second["facts"]["ranks"] == {"stalled": 1, "healthy": 5}
+@pytest.mark.parametrize("path", ["/", "/?by=host", "/groups/rg_1", "/ranks/rg_1.1", "/runs"])
+def test_nothing_is_sent_while_nothing_is_new(monitor: Stage, path: str) -> None:
+    first = ask(monitor, path=path)
+    tag = first.headers["ETag"]
+    again = ask(monitor, tag, path)
+    assert (again.status_code, again.content, again.headers["ETag"]) == (304, b"", tag)
 
 
-def test_nothing_is_sent_while_nothing_is_new(monitor: Stage) -> None:
+def test_a_new_view_is_a_new_page(monitor: Stage) -> None:
     first = ask(monitor)
-    tag = first.json()["tag"]
-    assert first.headers["ETag"] == f'"{tag}"'
-    again = ask(monitor, tag)
-    assert (again.status_code, again.content, again.headers["ETag"]) == (304, b"", f'"{tag}"')
     monitor.show(crowd(3, 2, STALLED, tick=101))
-    assert ask(monitor, tag).status_code == 200
+    second = ask(monitor, first.headers["ETag"])
+    assert second.status_code == 200
+    assert second.headers["ETag"] != first.headers["ETag"]
+    assert "1 rank is unhealthy" in second.text
 
 
-def test_a_tag_of_another_monitor_gets_everything(monitor: Stage) -> None:
-    assert ask(monitor, "of-another-monitor").json()["full"] is True
+def test_a_page_is_compressed_for_who_can_read_that(monitor: Stage) -> None:
+    packed, plain = ask(monitor), ask(monitor, **{"Accept-Encoding": "identity"})
+    assert packed.headers["Content-Encoding"] == "gzip"
+    assert "Content-Encoding" not in plain.headers
+    assert packed.text == plain.text
+    assert int(packed.headers["Content-Length"]) < len(plain.content) / 3
 
 
-def test_one_page_is_followed_by_its_path(monitor: Stage) -> None:
-    assert ask(monitor, page="/ranks/rg_1.1").json()["title"] == "rank rg_1.1"
-    assert ask(monitor, page="/nothing").status_code == 400
+def test_what_is_not_known_has_a_page_that_is_followed_too(monitor: Stage) -> None:
+    answer = ask(monitor, path="/groups/nobody")
+    assert (answer.status_code, 'data-every="2"' in answer.text) == (404, True)
+    assert ask(monitor, answer.headers["ETag"], "/groups/nobody").status_code == 304
+
+
+def test_the_page_of_an_incident_is_made_once_a_view_for_all_who_read_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = []
+    monkeypatch.setattr(latest, "LONG_S", 60.0)
+    monkeypatch.setattr(paging, "incident_page", lambda view, *_: made.append(view) or "<html>")
+    views = [replace(crowd(3, 2, tick=100 + n), incidents=(hang(),)) for n in range(2)]
+    monitor = Stage(views[0])
+    try:
+        for _ in range(3):
+            assert ask(monitor, path="/incidents/inc-1").status_code == 200
+        monitor.show(views[1])
+        ask(monitor, path="/incidents/inc-1")
+    finally:
+        monitor.close()
+    assert made == views

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from types import SimpleNamespace
 
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
@@ -11,12 +12,16 @@ from prometheus_client.parser import text_string_to_metric_families
 from lightkeeper.monitor.decide.rank_seconds import Spent
 from lightkeeper.monitor.decide.tempo import Tempo
 from lightkeeper.monitor.decide.view import View
+from lightkeeper.monitor.loop.evictions import ENDED, HOLDS, count_incidents
+from lightkeeper.monitor.loop.loop import DETECTOR_FAILURES, LATENESS, POLL_FAILURES, TICKS
+from lightkeeper.monitor.metric import Filled, new_page
 from lightkeeper.monitor.model.eviction import Eviction, Guard, Hold, Release
 from lightkeeper.monitor.model.incident import Milestones, State
 from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName
 from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway, Observation
 from lightkeeper.monitor.model.verdict import RankHealth
-from lightkeeper.monitor.show.metrics import Instruments, ViewCollector
+from lightkeeper.monitor.show import metrics_upkeep
+from lightkeeper.monitor.show.metrics import ViewCollector
 from lightkeeper.worker_server import wire
 from tests.changed import replace
 from tests.monitor.samples import ENTRY, away, incident, seen, view
@@ -65,15 +70,19 @@ FIRST_SEEN = (
 
 
 def scrape(shown: View | None) -> str:
-    instruments = Instruments()
-    instruments.registry.register(ViewCollector(lambda: shown, lambda: 3, "1.2.3"))
-    instruments.count_incidents([incident()], [])
-    instruments.holds.labels("budget").inc()
-    instruments.evictions.labels("dead", "gone").inc()
-    instruments.poll_failures.labels("timeout").inc()
-    instruments.detector_failures.labels("dead").inc()
-    instruments.ticks.observe(0.1)
-    return generate_latest(instruments.registry).decode()
+    metrics = new_page()
+    store = SimpleNamespace(errors=3, place=SimpleNamespace(path=None))
+    metrics.register(Filled((metrics_upkeep.BUILD,), lambda: "1.2.3"))
+    metrics.register(Filled(metrics_upkeep.STORE, lambda: store))
+    metrics.register(ViewCollector(lambda: shown))
+    count_incidents(metrics, [incident()], {})
+    HOLDS.on(metrics).labels("budget").inc()
+    ENDED.on(metrics).labels("dead", "gone").inc()
+    POLL_FAILURES.on(metrics).labels("timeout").inc()
+    DETECTOR_FAILURES.on(metrics).labels("dead").inc()
+    TICKS.on(metrics).observe(0.1)
+    LATENESS.on(metrics)
+    return generate_latest(metrics).decode()
 
 
 @cache

@@ -52,7 +52,7 @@ def test_the_page_says_that_it_cannot_tell() -> None:
     made = shown().report(unsure())
     assert title(unsure()) == f"Hang, {WORDS}"
     assert next(fact.word for fact in facts(made, 110.0) if fact.name == "who") == WORDS
-    words = text_of(incident_page(made, now_s=110.0))
+    words = text_of(incident_page(shown(), made))
     assert "candidates rg_0.0 , rg_1.0 : one of them may have caused it" in words
     assert "culprit" not in words
 

@@ -108,7 +108,7 @@ def test_text_that_a_database_cannot_hold_is_made_so_that_it_can(store: Store) -
 
 
 def test_a_row_that_no_database_takes_does_not_hold_up_the_others(store: Store) -> None:
-    store._put("holds", {"incident_id": "bad", "at_s": 1.0}, {"body": None})
+    store._put("decisions", {"incident_id": "bad", "at_s": 1.0, "action": "hold"}, {"body": None})
     store.save_target(RankName("rg_1.0"), {"url": "http://h:1"})
     assert store.flush()
     assert (store.pending, store.errors) == (0, 1)
@@ -235,5 +235,5 @@ def test_a_decision_survives_a_power_cut_and_the_rest_may_lose_its_last_second(
     assert "PRAGMA synchronous =" not in said
     fill(store)
     store.flush()
-    assert said.index("PRAGMA synchronous =") < said.index("INSERT INTO holds")
+    assert said.index("PRAGMA synchronous =") < said.index("INSERT INTO decisions")
     store.close()

@@ -361,7 +361,7 @@ def test_a_row_in_a_file_that_was_moved_is_no_base_for_an_act(tmp_path, when) ->
         event.listen(
             store.database.engine, "commit", lambda _: path.rename(tmp_path / "away.db"), once=True
         )
-    store.save_eviction(EVICTION)
+    store.save_decision(EVICTION)
     assert not store.flush()
     assert "was moved or deleted" in str(store.last_error)
     assert "was moved or deleted" in str(lease.why_not())  # at once, not at the next renewal

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +13,8 @@ import pytest
 from sqlalchemy import event
 
 from lightkeeper.monitor.model.eviction import Remembered
-from lightkeeper.monitor.model.names import RankName
+from lightkeeper.monitor.model.incident import State
+from lightkeeper.monitor.model.names import IncidentId, RankName
 from lightkeeper.monitor.store.place import StoreError
 from lightkeeper.monitor.store.store import Store
 from tests.monitor.samples import ENTRY, EVENT, EVICTION, GROUP_ENTRY, HOLD, incident
@@ -22,8 +22,8 @@ from tests.monitor.samples import ENTRY, EVENT, EVICTION, GROUP_ENTRY, HOLD, inc
 
 def fill(store: Store) -> None:
     store.save_incidents([incident(), incident("inc-2", 200.0)])
-    store.save_hold(HELD)
-    store.save_eviction(EVICTION)
+    store.save_decision(HELD)
+    store.save_decision(EVICTION)
     store.save_quarantine(ENTRY)
     store.save_quarantine(GROUP_ENTRY)
     store.save_quarantine_event(EVENT)
@@ -38,7 +38,6 @@ EVERYTHING = Remembered(
         HELD,
         EVICTION,
     ),
-    evictions=(EVICTION,),
     quarantine=(GROUP_ENTRY, ENTRY),
     quarantine_events=(EVENT,),
     targets=({"url": "http://h:1"},),
@@ -78,32 +77,17 @@ def test_a_damaged_row_does_not_hide_the_others(path: Path, store: Store) -> Non
     assert [stored.id for stored in reopened(path).incidents] == ["inc-1"]
 
 
-def test_what_an_older_version_wrote_of_a_hold_is_read(path: Path, store: Store) -> None:
-    row = {
-        "incident_id": "inc-1", "at_s": 102.0, "action": "would_evict", "guard": "observe",
-        "reason": "observe mode: would evict rg_1", "state": "held", "author": "lightkeeper",
-        "epoch": 3, "attempt": 1, "ended_s": None, "outcome": "",
-        "body": {"release": "start it without --observe", "group": "rg_1", "replica_id": None,
-                 "quarantine": ["node1"], "rungs": ["evidence"]},
-    }  # fmt: skip
-    held = {**row, "action": "hold", "guard": "budget", "at_s": 103.0, "body": {}}
-    for each in (row, held):
-        key = {"incident_id": "inc-1", "at_s": each["at_s"]}
-        store._put("holds", key, {"body": json.dumps(each)})
-    store._put("runs", {"id": "r"}, {"began_s": 1.0, "body": json.dumps(RUN)})
-    store.close()
-    remembered = reopened(path)
-    would, hold = remembered.decisions
-    assert (would.action, would.guard, would.release) == (
-        "would_evict", "observe", "start it without --observe",
-    )  # fmt: skip
-    assert (would.would.group, would.would.quarantine) == ("rg_1", ("node1",))
-    assert (hold.action, hold.guard, hold.would) == ("hold", "budget", None)
-    assert [(run.id, run.lost) for run in remembered.runs] == [("r", {})]
-
-
-RUN = {"id": "r", "job": "job", "began_s": 1.0, "seen_s": 2.0, "ranks": 2, "step": 3,
-       "bringer": "", "trend": []}  # fmt: skip
+def test_decisions_that_outlived_their_incidents_go_and_one_by_hand_stays(store: Store) -> None:
+    """It has no incident yet if its monitor died at once; who takes over carries it out."""
+    over = replace(incident(), state=State.RESOLVED)
+    old = replace(HELD, incident_id=IncidentId("old"), at_s=over.milestones.first_seen_s - 1)
+    by_hand = replace(EVICTION, incident_id=IncidentId("by_hand-rg_2-1"), author="ann")
+    store.save_incidents([over])
+    for row in (old, HELD, by_hand):
+        store.save_decision(row)
+    store.flush()
+    store.database.prune()
+    assert store.remembered().decisions == (HELD, by_hand)
 
 
 # -- a sick disk ----------------------------------------------------------------------------------
@@ -178,7 +162,7 @@ def folder(path: Path) -> None:
     [
         (damaged, "not a database"),
         (torn, "move it away"),
-        (newer, "has schema 99, this lightkeeper writes 3"),
+        (newer, "has schema 99, this lightkeeper writes 4"),
         (folder, "Is a directory"),
     ],
 )

@@ -12,13 +12,13 @@ from lightkeeper.monitor.act.bundles import BundleDir, retention_of
 from lightkeeper.monitor.act.evidence import Evidence
 from lightkeeper.monitor.act.http import Fetcher, Tokens
 from lightkeeper.monitor.clock import SteadyClock
+from lightkeeper.monitor.metric import new_page
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.escalation import decided
 from lightkeeper.monitor.model.eviction import Evict
 from lightkeeper.monitor.model.incident import Incident
 from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.model.observation import Snapshot
-from lightkeeper.monitor.show.metrics import Instruments
 from lightkeeper.worker_server.wire import FlightRecord, to_json
 from tests.changed import replace
 from tests.monitor.fakes import FakeFleet, FakeRank, page, wait_until
@@ -55,7 +55,7 @@ class Bench:
     def __init__(self, folder: Path, fetcher: Fetcher, http: FakeFleet, **config: Any) -> None:
         self.http = http
         self.config = KeeperConfig(**config)
-        self.instruments = Instruments()
+        self.metrics = new_page()
         self.bundles = BundleDir(folder, retention_of(self.config))
         self.fetcher = fetcher
         self.open()
@@ -67,7 +67,7 @@ class Bench:
             fetcher=self.fetcher,
             bundles=self.bundles,
             config=self.config,
-            metrics=self.instruments.evidence,
+            metrics=self.metrics,
         )
 
     def take(self, snapshot: Snapshot, *incidents: Incident) -> None:
@@ -87,7 +87,7 @@ class Bench:
         return wait_until(lambda: self.counted(**labels) == 1, 10, f"{labels} is counted")
 
     def value(self, name: str, **labels: str) -> float | None:
-        return self.instruments.registry.get_sample_value(name, labels)
+        return self.metrics.get_sample_value(name, labels)
 
     def bundle(self, incident_id: str, *moments: str) -> Bundle:
         """The bundle once it has these moments."""

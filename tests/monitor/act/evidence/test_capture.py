@@ -304,8 +304,8 @@ def test_an_incident_that_goes_on_firing_is_captured_once(make, seen) -> None:
 
 def test_an_eviction_by_hand_is_captured_without_an_incident(bench, seen) -> None:
     bench.take(seen)
-    bench.evict(evict("manual-rg_1-3"))
-    bundle = bench.bundle("manual-rg_1-3", "eviction")
+    bench.evict(evict("by_hand-rg_1-3"))
+    bundle = bench.bundle("by_hand-rg_1-3", "eviction")
     assert bundle.manifest["incident"] is None
     assert bundle.statuses("rg_1.0", "eviction") == dict.fromkeys(EVERY, "ok")
 

@@ -10,10 +10,10 @@ from typing import Any
 from lightkeeper.monitor.act.http import Fetcher
 from lightkeeper.monitor.act.notices import NoticeFacts, Sink
 from lightkeeper.monitor.act.notify import Notifier
+from lightkeeper.monitor.metric import new_page
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import Guard, Hold
 from lightkeeper.monitor.model.incident import Incident, State, Transition
-from lightkeeper.monitor.show.metrics import Instruments
 from tests.http_server import FakeServer
 from tests.monitor.doubles import Memory
 from tests.monitor.fakes import Page, wait_until
@@ -48,12 +48,12 @@ class Bench:
         self, sinks: Sequence[Sink], fetcher: Fetcher, memory: Memory, **times: float
     ) -> None:
         self.memory = memory
-        self.instruments = Instruments()
+        self.metrics = new_page()
         self.notifier = Notifier(
             sinks,
             fetcher=fetcher,
             store=memory,
-            metrics=self.instruments.notify,
+            metrics=self.metrics,
             config=KeeperConfig(**{f"notify_{name}": value for name, value in times.items()}),
             url="http://head:8470",
             remembered=[(*key, json.loads(body)) for key, body in memory.notices.items()],
@@ -71,7 +71,7 @@ class Bench:
     def counted(self, sink: str, outcome: str) -> float:
         labels = {"sink": sink, "outcome": outcome}
         name = "lightkeeper_notifications_total"
-        return self.instruments.registry.get_sample_value(name, labels) or 0.0
+        return self.metrics.get_sample_value(name, labels) or 0.0
 
     def sent(self, sink: str, number: int) -> None:
         wait_until(lambda: self.counted(sink, "sent") >= number, 10, f"{number} sent to {sink}")

@@ -158,9 +158,9 @@ def test_an_eviction_by_hand_that_failed_is_told_though_there_is_no_incident(
     make, receiver
 ) -> None:
     bench: Bench = make(webhook(receiver), hold_s=0.0)
-    bench.tell(evictions=[replace(FAILED, incident_id=IncidentId("manual-1"))])
+    bench.tell(evictions=[replace(FAILED, incident_id=IncidentId("by_hand-1"))])
     bench.sent("webhook", 1)
-    bench.tell(evictions=[replace(FAILED, incident_id=IncidentId("manual-1"))], now_s=NOW_S + 7200)
+    bench.tell(evictions=[replace(FAILED, incident_id=IncidentId("by_hand-1"))], now_s=NOW_S + 7200)
     wait_until(lambda: bench.memory.notices == {}, 10, "it is forgotten")
     assert len(receiver.posts) == 1
 
@@ -170,7 +170,7 @@ def test_an_eviction_by_hand_that_failed_is_told_though_there_is_no_incident(
 
 def test_a_restart_sends_nothing_twice(make, receiver) -> None:
     firing = incident()
-    by_hand = replace(FAILED, incident_id=IncidentId("manual-1"))
+    by_hand = replace(FAILED, incident_id=IncidentId("by_hand-1"))
     first: Bench = make(webhook(receiver), hold_s=0.0)
     first.tell(firing, decisions=held(firing), evictions=[FAILED, by_hand])
     first.sent("webhook", 4)

@@ -8,9 +8,9 @@ import pytest
 
 from lightkeeper.monitor.act.schedulers.base import Outcome, Scheduler
 from lightkeeper.monitor.act.schedulers.reconcile import STRAY_S, CordonReconciler
+from lightkeeper.monitor.metric import new_page
 from lightkeeper.monitor.model.eviction import KEEPER, QuarantineEntry
 from lightkeeper.monitor.model.names import Host
-from lightkeeper.monitor.show.metrics import Instruments
 from tests.waiting import wait_for
 
 
@@ -59,10 +59,10 @@ class Scene:
         self.list = []
         self.acting = True
         self.now_s = 0.0
-        self.instruments = Instruments()
+        self.metrics = new_page()
         self.reconciler = CordonReconciler(
             self.scheduler, lambda: tuple(self.list), lambda: self.acting,
-            self.instruments.schedulers,
+            self.metrics,
             period_s=0.01, now=lambda: self.now_s,
         )  # fmt: skip
 
@@ -73,7 +73,7 @@ class Scene:
         wait_for(condition, within_s=10, what=what)
 
     def metric(self, name, **labels):
-        return self.instruments.registry.get_sample_value(name, {"scheduler": "fake", **labels})
+        return self.metrics.get_sample_value(name, {"scheduler": "fake", **labels})
 
 
 @pytest.fixture
@@ -155,8 +155,7 @@ def test_a_scheduler_that_hangs_holds_up_no_other_and_no_close():
     stuck.gate.clear()
     list_ = [QuarantineEntry("node1", "it hung", KEEPER, 1.0, None, None)]
     both = [
-        CordonReconciler(each, lambda: list_, lambda: True, Instruments().schedulers)
-        for each in (stuck, fine)
+        CordonReconciler(each, lambda: list_, lambda: True, new_page()) for each in (stuck, fine)
     ]
     try:
         wait_for(lambda: fine.marked and stuck.asked, within_s=10, what="the other one's cordon")
