@@ -113,7 +113,31 @@ def _what() -> list[Any]:
             "Long red: it fired and nobody acted; click it to see which guard held. Much yellow "
             "that never turns red: thresholds near the job's own noise, see docs/detection.md.",
         ),
+        _machines(),
     ]
+
+
+def _machines() -> Any:
+    since = f"lightkeeper_host_testimony_since_timestamp_seconds{{{MONITOR}}}"
+    weights = {"broken": ("broken", RED), "leaving": ("leaving", BLUE), "slow": ("slow", YELLOW)}
+    return rows(
+        "What machines say",
+        [f"max by (host, witness, code, weight) ({since}) * 1000"],
+        [
+            ColumnStyle("Value", "since", unit="dateTimeAsIso", width=190),
+            ColumnStyle("host", links={"The host's page": "${monitor_url}/hosts/${__value.text}"}),
+            ColumnStyle("weight", values=weights),
+            ColumnStyle("witness"),
+            ColumnStyle("code"),
+        ],
+        sort="since",
+        width=24,
+        height=6,
+        empty="no machine says anything",
+        says="Hosts that testify against themselves, or against which the cluster does: a GPU that "
+        "fell off the bus, a throttled core, a drain. None is accused by that alone; an incident "
+        "at the same time on that host is likely its work.",
+    )
 
 
 def _timeline() -> str:

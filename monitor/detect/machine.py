@@ -7,7 +7,7 @@ fault began makes a likely verdict certain, and of several candidates it singles
 host testifies: likely then. The host is blamed, whatever the kind of fault (`Verdict.blamed`). What
 is `slow` names a cause, if the hosts of most other ranks do not say the same. Where the suspects'
 hosts are `leaving`, somebody knows already: nobody is accused. A rank says so of its own host for
-`_NOTICE_S` at most: one that lies could hold the job up for ever. What is `ended` says how a
+`_NOTICE_S` at most: one that lies could hold the job up forever. What is `ended` says how a
 process ended, and nothing against its host.
 """
 

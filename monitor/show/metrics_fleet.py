@@ -23,10 +23,11 @@ from lightkeeper.monitor.model.names import split_rank_name
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView
 from lightkeeper.monitor.model.verdict import RankHealth
 from lightkeeper.monitor.show.exposition import ScrapeView
-from lightkeeper.worker_server.wire import Took
+from lightkeeper.worker_server.wire import Took, Weight
 
 _JOBS_TOLD: Final = 16
 """One Lighthouse serves one job, but ranks may report any job name."""
+_TESTIMONIES_MOST: Final = 200
 _NO_ANSWER: Final = "while no Lighthouse answers"
 _NO_STEPS: Final = "no rank of the group answers, or none reports steps"
 _NO_TEMPO: Final = "who committed nothing within the last 15 s"
@@ -59,6 +60,17 @@ def _groups(of: Callable[[GroupView, ScrapeView], float | None]) -> Fill:
 def _last_heartbeat(group: GroupView, scene: ScrapeView) -> float | None:
     age_s = group.heartbeat_age_s
     return None if age_s is None else scene.view.snapshot.now_s - age_s
+
+
+def _testimonies(scene: ScrapeView) -> Values:
+    now_s = scene.view.snapshot.now_s
+    rows = [
+        ((host, row.witness, row.code, row.weight), now_s - row.for_s)
+        for host, said in sorted(scene.view.snapshot.machines.items())
+        for row in said
+        if row.weight in (Weight.BROKEN, Weight.LEAVING, Weight.SLOW)
+    ]
+    return dict(rows[:_TESTIMONIES_MOST]) or None
 
 
 def _lighthouse(of: Callable[[LighthouseView], float]) -> Fill:
@@ -139,6 +151,10 @@ METRICS: Final[Metrics] = (
         _record(lambda scene: scene.view.lighthouse.restarts), absent=ALONE),
     FLEET.counter("quorum_changes", "Quorums formed since this monitor looks.", (),
         _record(lambda scene: scene.view.lighthouse.quorum_changes), absent=ALONE),
+    FLEET.gauge("host_testimony_since_timestamp_seconds",
+        "Unix time since which a host's own witnesses or the cluster say this of it: broken, "
+        "leaving or slow. Mere context is left out.", ("host", "witness", "code", "weight"),
+        _testimonies, series=f"at most {_TESTIMONIES_MOST}", absent="nothing is said of any host"),
     FLEET.gauge("lighthouse_read_timestamp_seconds",
         "Unix time at which the Lighthouse's page was last read.", (),
         _record(lambda scene: scene.view.lighthouse.view_s), absent="it was never read"),

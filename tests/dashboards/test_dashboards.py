@@ -137,7 +137,7 @@ def test_every_variable_in_use_is_declared_and_carried_from_board_to_board(path)
 @each_board
 def test_links_go_to_pages_of_the_monitor_or_to_a_dashboard_of_ours(path):
     ours = re.compile(
-        r"\$\{monitor_url\}/(ranks|groups|incidents)/\$\{__[^}]+\}(\.\$\{__[^}]+\})?"
+        r"\$\{monitor_url\}/(ranks|groups|hosts|incidents)/\$\{__[^}]+\}(\.\$\{__[^}]+\})?"
         r"|\$\{monitor_url\}/v1/ranks/\$\{__[^}]+\}\.\$\{__[^}]+\}/(stacks|flight_recorder|state)"
         r"|/d/(" + "|".join(load(other)["uid"] for other in PATHS) + r")\?\S+"
     )

@@ -238,3 +238,17 @@ def test_names_follow_the_conventions_that_promtool_checks() -> None:
         else:
             assert not any(name.endswith("_total") for name in names)
         assert "_created" not in " ".join(names)
+
+
+def test_what_machines_say_is_a_series_each_without_mere_context() -> None:
+    gpu = wire.Testimony("kernel log", wire.Weight.BROKEN, "xid-79", "GPU 3 is lost", for_s=30.0)
+    calm = wire.Testimony("kernel log", wire.Weight.CONTEXT, "link-up", "eth0 is up")
+    observation = seen("rg_0")
+    assert isinstance(observation.outcome, wire.StateReport)
+    outcome = replace(observation.outcome, machine=(gpu, calm))
+    shown = view(replace(observation, outcome=outcome))
+    (line,) = re.findall("^lightkeeper_host_testimony.*$", scrape(shown), re.MULTILINE)
+    host, now_s = observation.identity.host, shown.snapshot.now_s
+    labels = f'code="xid-79",host="{host}",weight="broken",witness="kernel log"'
+    name = "lightkeeper_host_testimony_since_timestamp_seconds"
+    assert line == f"{name}{{{labels}}} {now_s - 30.0}"
