@@ -29,6 +29,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,17 +44,8 @@ from torch.distributed.elastic.multiprocessing.errors import record
 import lightkeeper
 from lightkeeper.trainer import group, model, options, status
 from lightkeeper.trainer.exchange import SemiSync, connect
-from lightkeeper.trainer.faults import FaultKind, Variant
 from lightkeeper.trainer.group import SHARD
-from lightkeeper.trainer.injector import (
-    REDUCTIONS,
-    Injector,
-    WorkStretcher,
-    flip_bit,
-    leave_out_last_micro_batch,
-    reduce_wrongly,
-    throttle,
-)
+from lightkeeper.trainer.injector import Injector, WorkStretcher, act
 from lightkeeper.trainer.pieces import Pieces, cut_of, norm, tensors_of
 
 if TYPE_CHECKING:
@@ -105,12 +97,7 @@ class Rank:
         self.opt, self.reporter = opt, reporter
         self.place = group.read_place(opt.device)
         self.injector = Injector(
-            self.place.name,
-            world_size=self.place.world_size,
-            stages=opt.pipeline,
-            host=self.place.host,
-            file=opt.fault_file,
-            declare=reporter.phase,
+            self.place.name, self.place.host, opt.fault_file, partial(act, self)
         )
         self.pace = WorkStretcher(opt.step_time_s)
         self.intra = group.join_group(
@@ -156,6 +143,7 @@ class Rank:
             step=self.exchange.current_step(),
             corpus_sha256=hashlib.sha256(text).hexdigest(),
         )
+        self.injector.inherit()
 
 
 # -- groups average their gradients at every step --------------------------------------------
@@ -177,8 +165,6 @@ def try_step(rank: Rank, step: int) -> tuple[bool, float | None]:
 
     with reporter.phase("communication"):
         injector.strike("communication")
-        if (slowness := injector.slowness(FaultKind.SLOW_LINK)) > 1.0:
-            throttle(slowness)
         pieces.pack()
         if rank.intra is not None:
             squares = pieces.squares()
@@ -213,20 +199,16 @@ def try_step(rank: Rank, step: int) -> tuple[bool, float | None]:
         injector.strike("optimizer")
         if committed:
             rank.optimizer.step()
-            if injector.take(FaultKind.CORRUPT):
-                flip_bit(rank.network)
             publish_fingerprint(rank, exchange.current_step())
-    loss = float(mean_loss) * injector.take_spike()
-    return committed, loss if took_part else None
+    return committed, float(mean_loss) if took_part else None
 
 
 def agree_on(rank: Rank, step: int) -> int:
     """The step of the group's first rank: all ranks of the group read that step's data."""
     if rank.intra is None:
         return step
-    root = 1 if rank.injector.take(FaultKind.MISMATCH, Variant.ROOT) else 0
     clock = torch.tensor([step])
-    dist.broadcast(clock, group_src=root, group=rank.intra.norms)
+    dist.broadcast(clock, group_src=0, group=rank.intra.norms)
     return int(clock)
 
 
@@ -238,7 +220,6 @@ def accumulate(rank: Rank, step: int) -> tuple[Tensor, bool]:
     reporter, injector, pace, device = rank.reporter, rank.injector, rank.pace, rank.place.device
     with reporter.phase("data"):
         injector.poll(step)
-        pace.load_data(injector.slowness(FaultKind.SLOW_DATA))
         drawn = [rank.batches.draw(step, micro) for micro in range(rank.opt.accumulate)]
         batches = [(inputs.to(device), targets.to(device)) for inputs, targets in drawn]
     if rank.pipeline is not None:
@@ -248,10 +229,8 @@ def accumulate(rank: Rank, step: int) -> tuple[Tensor, bool]:
         with reporter.phase("forward"):
             if micro == 0:
                 injector.strike("forward")
-                pace.begin_work(injector.slowness(FaultKind.SLOW))
+                pace.begin_work()
             loss = rank.network(inputs, targets)
-            if injector.nan:
-                loss = loss * math.nan
 
         with reporter.phase("backward"):
             if micro == 0:
@@ -273,15 +252,11 @@ def run_stage(rank: Rank, pipeline: Pipeline, batches: Sequence[tuple[Tensor, Te
     It does not ask whether a number is finite: a NaN of one stage is soon in all of them.
     """
     with rank.reporter.phase("forward"):
-        rank.pace.begin_work(rank.injector.slowness(FaultKind.SLOW))
+        rank.pace.begin_work()
     # But for each micro-batch's forward and backward.
     with rank.reporter.phase("communication"):
-        if rank.injector.take(FaultKind.MISMATCH, Variant.FEWER):
-            leave_out_last_micro_batch(pipeline.stage)
         loss = pipeline.step(batches)
     rank.pace.end_work()
-    if rank.injector.nan:
-        rank.pieces.gradient.fill_(math.nan)
     return loss
 
 
@@ -289,12 +264,8 @@ def sum_in_group(rank: Rank, squares: Tensor, loss: Tensor) -> None:
     """Sum `squares` and average `loss` over the group, in place."""
     if rank.intra is None:
         return
-    mismatch = rank.injector.take(FaultKind.MISMATCH, *REDUCTIONS)
-    if mismatch is not None:
-        reduce_wrongly(squares, loss, rank.intra, mismatch.how)
-    else:
-        dist.all_reduce(squares, group=rank.intra.norms)
-        dist.all_reduce(loss, group=rank.intra.metrics)
+    dist.all_reduce(squares, group=rank.intra.norms)
+    dist.all_reduce(loss, group=rank.intra.metrics)
     loss /= rank.place.world_size // rank.opt.pipeline  # gloo sums; it has no average
 
 

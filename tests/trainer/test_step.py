@@ -1,12 +1,13 @@
 """What a step does to the gradient, in one process without peers."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from lightkeeper.trainer import faults, model, options
-from lightkeeper.trainer.injector import Injector, WorkStretcher
+from lightkeeper.trainer.injector import Injector, WorkStretcher, act
 from lightkeeper.trainer.pieces import norm
 from lightkeeper.trainer.train import accumulate, clip
 from lightkeeper.worker_server.rank.null_reporter import NullReporter
@@ -15,7 +16,7 @@ from tests.trainer.test_pieces import place, trained
 pytestmark = pytest.mark.integration  # torch
 
 
-def alone(*arguments, injector=None):
+def alone(*arguments):
     """A rank with a small model, and nobody beside it."""
     opt = options.parse(["--context", "8", "--batch", "2", *arguments])
     network, optimizer, pieces = trained()
@@ -24,7 +25,7 @@ def alone(*arguments, injector=None):
         opt=opt, place=place(0, 1), intra=None, pipeline=None, network=network, optimizer=optimizer,
         pieces=pieces, batches=model.Batches(bytes(range(256)) * 4, opt, 0, 0),
         reporter=NullReporter(), pace=WorkStretcher(),
-        injector=injector or Injector("rg_0.0", world_size=1),
+        injector=Injector("rg_0.0"),
     )  # fmt: skip
 
 
@@ -49,8 +50,9 @@ def test_accumulated_batches_make_the_mean_of_their_gradients_and_losses():
 
 def test_a_nan_of_its_own_is_seen_before_anybody_elses_numbers(tmp_path):
     file = tmp_path / "faults.json"
-    faults.inject(file, faults.PlannedFault("nan", faults.FaultKind.NAN, "rg_0.0"))
-    rank = alone(injector=Injector("rg_0.0", world_size=1, file=file, say=lambda _: None))
+    faults.inject(file, faults.PlannedFault("nan", "nan", "rg_0.0"))
+    rank = alone()
+    rank.injector = Injector("rg_0.0", "host-1", file, partial(act, rank), say=lambda _: None)
 
     loss, finite = accumulate(rank, 0)
 
