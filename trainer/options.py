@@ -140,11 +140,6 @@ class TrainOptions:
     tensor_parallel: int = option(
         "ranks that share each layer; FSDP2 splits the model over the others", 1, least=1
     )
-    pieces: int = option(
-        "the same in all groups, and a multiple of each group's ranks: lets groups of "
-        "different sizes train together (default: this group's ranks)",
-        0,
-    )
     compile: bool = option("torch.compile each block (needs a C++ compiler)", default=False)
 
     layers: int = option("blocks", 2, least=1, title="model")

@@ -46,7 +46,7 @@ from lightkeeper.trainer import group, model, options, status
 from lightkeeper.trainer.exchange import SemiSync, connect
 from lightkeeper.trainer.group import SHARD
 from lightkeeper.trainer.injector import Injector, WorkStretcher, act
-from lightkeeper.trainer.pieces import Pieces, cut_of, norm, tensors_of
+from lightkeeper.trainer.piece import Piece, tensors_of
 
 if TYPE_CHECKING:
     from lightkeeper.trainer.options import TrainOptions
@@ -63,7 +63,7 @@ def train(opt: TrainOptions, reporter: Reporter) -> None:
     """
     with reporter.phase("init"):
         rank = Rank(opt, reporter)
-        clock = rank.semi_sync or rank.exchange
+        clock = rank.semi_sync or rank.manager
         if opt.resume and opt.fingerprint_every:
             write_fingerprint(rank, clock.current_step())  # of the resumed state
     with rank.semi_sync.hooks if rank.semi_sync else nullcontext():
@@ -81,7 +81,7 @@ def train(opt: TrainOptions, reporter: Reporter) -> None:
     rank.record.write("finished", step=clock.current_step())
     rank.record.close()
     reporter.close()  # from now on, silence is no failure
-    rank.exchange.shutdown()
+    rank.manager.shutdown(wait=False)
     dist.destroy_process_group()
 
 
@@ -114,20 +114,16 @@ class Rank:
 
             self.pipeline = Pipeline(self.network, self.intra, opt, self.injector, reporter)
         self.optimizer = torch.optim.AdamW(self.network.parameters(), lr=opt.learning_rate)
-        self.pieces = Pieces(self.network, self.optimizer, cut_of(self.place, opt))
-        self.printed = self.pieces.weights_of(0)
-        """The keeper compares them with the same piece elsewhere."""
-
+        self.piece = Piece(self.network, self.optimizer, self.place, opt.tensor_parallel)
         resumed = resume(self)
-        self.exchange = connect(self.place, opt, self.pieces)
+        self.manager = connect(self.place, opt, self.piece.state)
         if resumed is not None:
-            self.exchange.resume(*resumed)
-        for manager in self.exchange.managers:
-            reporter.observe_manager(manager)
+            self.manager.load_state_dict(resumed)
+        reporter.observe_manager(self.manager)
         self.semi_sync: SemiSync | None = None
         """None: groups average gradients at every step."""
         if opt.algorithm != "every-step":
-            self.semi_sync = SemiSync(opt, self.exchange, self.network, self.optimizer)
+            self.semi_sync = SemiSync(opt, self.manager, self.network, self.optimizer)
 
         text = model.standard_library()
         # Tensor parallel ranks and the stages of a pipeline work on the same batch.
@@ -139,8 +135,8 @@ class Rank:
             "started",
             host=self.place.host,
             parameters=sum(p.numel() for p in self.network.parameters()),
-            held=self.pieces.gradient.numel(),
-            step=self.exchange.current_step(),
+            held=self.piece.gradient.numel(),
+            step=self.manager.current_step(),
             corpus_sha256=hashlib.sha256(text).hexdigest(),
         )
         self.injector.inherit()
@@ -155,19 +151,18 @@ def try_step(rank: Rank, step: int) -> tuple[bool, float | None]:
     None while the group heals: it computed with weights that it is about to replace, and
     contributed nothing to the step.
     """
-    reporter, injector, pieces, exchange = rank.reporter, rank.injector, rank.pieces, rank.exchange
+    reporter, injector, piece, manager = rank.reporter, rank.injector, rank.piece, rank.manager
     with reporter.phase("communication"):
-        exchange.start_quorum()  # returns at once; `average` waits for the quorum
+        manager.start_quorum()  # returns at once; `allreduce` waits for the quorum
         drawn = agree_on(rank, step)
 
-    pieces.gradient.zero_()
+    piece.gradient.zero_()
     mean_loss, finite = accumulate(rank, drawn)
 
     with reporter.phase("communication"):
         injector.strike("communication")
-        pieces.pack()
         if rank.intra is not None:
-            squares = pieces.squares()
+            squares = piece.squares()
             sum_in_group(rank, squares, mean_loss)
             finite &= reporter.finite(
                 loss=float(mean_loss), grad_norm=float(norm(squares)), where="group"
@@ -177,29 +172,27 @@ def try_step(rank: Rank, step: int) -> tuple[bool, float | None]:
         # group. So this group abstains from such a step: it contributes zeros, so that the other
         # groups can commit, and votes no for itself. One step behind, it then heals from them.
         if not finite:
-            for piece in pieces.exchanged:
-                piece.zero_()
+            piece.gradient.zero_()
 
         # Across groups: waits for the quorum, then averages over its participants.
-        exchange.average(pieces.exchanged)
+        manager.allreduce(piece.gradient).wait()
         # The average may hold another group's NaN: nobody applies that.
-        squares = pieces.squares()
+        squares = piece.squares()
         finite &= reporter.finite(grad_norm=float(norm(squares)), where="exchanged")
         if not finite:
-            exchange.vote_no(FloatingPointError(f"not finite at step {step}"))
+            manager.report_error(FloatingPointError(f"not finite at step {step}"))
         if rank.opt.clip:
             if rank.intra is not None:  # of the average, from all ranks of the group
                 dist.all_reduce(squares, group=rank.intra.norms)
-            clip(pieces.exchanged, squares, rank.opt.clip)
-        pieces.unpack()
-        took_part = exchange.lead.is_participating()
-        committed = exchange.should_commit()  # a healing group loads its new weights here
+            clip(piece.gradient, squares, rank.opt.clip)
+        took_part = manager.is_participating()
+        committed = bool(manager.should_commit())  # a healing group loads its new weights here
 
     with reporter.phase("optimizer"):
         injector.strike("optimizer")
         if committed:
             rank.optimizer.step()
-            publish_fingerprint(rank, exchange.current_step())
+            publish_fingerprint(rank, manager.current_step())
     return committed, float(mean_loss) if took_part else None
 
 
@@ -240,7 +233,7 @@ def accumulate(rank: Rank, step: int) -> tuple[Tensor, bool]:
             total += loss / len(batches)
             # Checked before other ranks' numbers are in it, to show which rank was first. With
             # FSDP2 the gradient is already the whole group's.
-            own = float(rank.pieces.gradient.norm()) if rank.intra is None else None
+            own = float(rank.piece.gradient.norm()) if rank.intra is None else None
             finite &= reporter.finite(loss=float(loss), grad_norm=own)
     pace.end_work()
     return total, finite
@@ -269,16 +262,19 @@ def sum_in_group(rank: Rank, squares: Tensor, loss: Tensor) -> None:
     loss /= rank.place.world_size // rank.opt.pipeline  # gloo sums; it has no average
 
 
-def clip(gradients: Sequence[Tensor], squares: Tensor, most: float) -> None:
-    """Scale gradients down to norm `most`, in place; equal squares give equal factors."""
-    factor = (most / (norm(squares) + 1e-6)).clamp(max=1.0)
-    for gradient in gradients:
-        gradient.mul_(factor)
+def norm(squares: Tensor) -> Tensor:
+    """Norm of the whole gradient, from the squares of all pieces."""
+    return squares.sum().sqrt()
+
+
+def clip(gradient: Tensor, squares: Tensor, most: float) -> None:
+    """Scale the gradient down to norm `most`, in place; equal squares give equal factors."""
+    gradient.mul_((most / (norm(squares) + 1e-6)).clamp(max=1.0))
 
 
 def publish_fingerprint(rank: Rank, step: int) -> None:
-    """Let the keeper compare this rank's first piece with the same piece elsewhere."""
-    rank.reporter.fingerprint(rank.printed, step, shard=rank.pieces.cut.first)
+    """Let the keeper compare this rank's piece with the same piece elsewhere."""
+    rank.reporter.fingerprint(rank.piece.weights, step)
 
 
 # -- groups train alone, and meet every few steps ---------------------------------------------
@@ -286,9 +282,9 @@ def publish_fingerprint(rank: Rank, step: int) -> None:
 
 def train_alone(rank: Rank, step: int) -> tuple[bool, float]:
     """A step of LocalSGD or DiLoCo; False when the groups should have met after it but failed."""
-    semi_sync, pieces, opt = rank.semi_sync, rank.pieces, rank.opt
+    semi_sync, piece, opt = rank.semi_sync, rank.piece, rank.opt
     assert semi_sync is not None  # noqa: S101
-    pieces.gradient.zero_()
+    piece.gradient.zero_()
     with rank.reporter.phase("communication"):
         drawn = agree_on(rank, step)
     loss, finite = accumulate(rank, drawn)
@@ -296,12 +292,12 @@ def train_alone(rank: Rank, step: int) -> tuple[bool, float]:
     phase = "communication" if met else "optimizer"
     with rank.reporter.phase(phase):
         rank.injector.strike(phase)
-        squares = pieces.squares()
+        squares = piece.squares()
         sum_in_group(rank, squares, loss)
         if not (rank.reporter.finite(grad_norm=float(norm(squares)), where="group") and finite):
-            pieces.gradient.zero_()  # the next meeting would spread it to all groups
+            piece.gradient.zero_()  # the next meeting would spread it to all groups
         elif opt.clip:
-            clip([pieces.gradient], squares, opt.clip)
+            clip(piece.gradient, squares, opt.clip)
         committed = semi_sync.advance()
     if met and committed:  # between meetings, groups differ by design
         publish_fingerprint(rank, semi_sync.current_step())
@@ -319,7 +315,7 @@ def say(rank: Rank, step: int, committed: bool, loss: float | None, seconds: flo
     every = rank.opt.log_every
     if committed and not (every and step % every == 0):
         return
-    groups = rank.exchange.lead.num_participants()
+    groups = rank.manager.num_participants()
     rank.record.write(
         "step",
         step=step,
@@ -354,19 +350,13 @@ def now_and_then(rank: Rank, step: int) -> None:
 
 
 def write_fingerprint(rank: Rank, step: int) -> None:
-    """Hash every piece of the state: groups of any size hold equal ones.
+    """Hash this rank's piece of the state.
 
     Semi-synchronous groups hold equal weights only at a meeting, and their own moments.
     """
-    pieces = rank.pieces
-    for index in range(pieces.cut.count):
-        state = pieces.weights_of(index) if rank.semi_sync else pieces.state_of(index)
-        rank.record.write(
-            "fingerprint",
-            step=step,
-            piece=pieces.cut.first + index,
-            sha256=status.fingerprint(state),
-        )
+    state = rank.piece.weights if rank.semi_sync else rank.piece.state
+    sha256 = status.fingerprint(state)
+    rank.record.write("fingerprint", step=step, piece=rank.piece.number, sha256=sha256)
 
 
 def evaluate(rank: Rank) -> float:
@@ -397,7 +387,7 @@ def save(rank: Rank, folder: Path) -> None:
     """Write the state into `folder`; every rank of the group calls this."""
     from torch.distributed.checkpoint import state_dict_saver as dcp  # noqa: PLC0415 - a second
 
-    step, batches = rank.exchange.current_step(), rank.exchange.lead.batches_committed()
+    step, batches = rank.manager.current_step(), rank.manager.batches_committed()
     first, path = rank.place.group_rank == 0, folder / f"step-{step}"
     if first:
         (path / _LAST).unlink(missing_ok=True)
@@ -412,8 +402,8 @@ def save(rank: Rank, folder: Path) -> None:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def resume(rank: Rank) -> tuple[int, int] | None:
-    """With `--resume`, load the newest checkpoint; returns its committed steps and batches.
+def resume(rank: Rank) -> dict[str, int] | None:
+    """With `--resume`, load the newest checkpoint; returns its state of TorchFT's Manager.
 
     A checkpoint that does not fit this model ends the process with one line.
     """
@@ -438,7 +428,7 @@ def resume(rank: Rank) -> tuple[int, int] | None:
         why = lines[-1] if lines else type(error).__name__
         sys.exit(f"trainer: cannot resume from {path}: {why}")
     step, batches = (int(number) for number in clock)
-    return step, batches
+    return {"step": step, "batches_committed": batches}
 
 
 def whole(directory: Path, group: str) -> list[Path]:

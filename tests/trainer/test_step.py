@@ -8,10 +8,9 @@ import torch
 
 from lightkeeper.trainer import faults, model, options
 from lightkeeper.trainer.injector import Injector, WorkStretcher, act
-from lightkeeper.trainer.pieces import norm
-from lightkeeper.trainer.train import accumulate, clip
+from lightkeeper.trainer.train import accumulate, clip, norm
 from lightkeeper.worker_server.rank.null_reporter import NullReporter
-from tests.trainer.test_pieces import place, trained
+from tests.trainer.test_piece import place, trained
 
 pytestmark = pytest.mark.integration  # torch
 
@@ -19,11 +18,11 @@ pytestmark = pytest.mark.integration  # torch
 def alone(*arguments):
     """A rank with a small model, and nobody beside it."""
     opt = options.parse(["--context", "8", "--batch", "2", *arguments])
-    network, optimizer, pieces = trained()
-    pieces.gradient.zero_()
+    network, optimizer, piece = trained()
+    piece.gradient.zero_()
     return SimpleNamespace(
         opt=opt, place=place(0, 1), intra=None, pipeline=None, network=network, optimizer=optimizer,
-        pieces=pieces, batches=model.Batches(bytes(range(256)) * 4, opt, 0, 0),
+        piece=piece, batches=model.Batches(bytes(range(256)) * 4, opt, 0, 0),
         reporter=NullReporter(), pace=WorkStretcher(),
         injector=Injector("rg_0.0"),
     )  # fmt: skip
@@ -35,17 +34,17 @@ def test_accumulated_batches_make_the_mean_of_their_gradients_and_losses():
 
     losses, gradients = [], []
     for micro in (0, 1):
-        network, _, pieces = trained()
-        pieces.gradient.zero_()
+        network, _, piece = trained()
+        piece.gradient.zero_()
         micro_loss = network(*both.batches.draw(7, micro))
         micro_loss.backward()
         losses.append(float(micro_loss.detach()))
-        gradients.append(pieces.gradient)
+        gradients.append(piece.gradient)
 
     assert finite
     assert losses[0] != losses[1]
     assert float(loss) == pytest.approx(sum(losses) / 2)
-    assert torch.allclose(both.pieces.gradient, (gradients[0] + gradients[1]) / 2, atol=1e-7)
+    assert torch.allclose(both.piece.gradient, (gradients[0] + gradients[1]) / 2, atol=1e-7)
 
 
 def test_a_nan_of_its_own_is_seen_before_anybody_elses_numbers(tmp_path):
@@ -61,14 +60,13 @@ def test_a_nan_of_its_own_is_seen_before_anybody_elses_numbers(tmp_path):
 
 
 def test_a_large_gradient_is_scaled_down_to_the_norm_and_a_small_one_left_alone():
-    _, _, pieces = trained(2)
-    pieces.pack()
-    before = [piece.clone() for piece in pieces.exchanged]
-    was = float(norm(pieces.squares()))
+    _, _, piece = trained()
+    before = piece.gradient.clone()
+    was = float(norm(piece.squares()))
 
-    clip(pieces.exchanged, pieces.squares(), 10 * was)
-    assert all(map(torch.equal, pieces.exchanged, before))
+    clip(piece.gradient, piece.squares(), 10 * was)
+    assert torch.equal(piece.gradient, before)
 
-    clip(pieces.exchanged, pieces.squares(), was / 4)
-    assert float(norm(pieces.squares())) == pytest.approx(was / 4, rel=1e-4)
-    assert torch.allclose(pieces.exchanged[1], before[1] / 4, rtol=1e-4)
+    clip(piece.gradient, piece.squares(), was / 4)
+    assert float(norm(piece.squares())) == pytest.approx(was / 4, rel=1e-4)
+    assert torch.allclose(piece.gradient, before / 4, rtol=1e-4)
