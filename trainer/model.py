@@ -109,7 +109,7 @@ def split(network: ByteTransformer, intra: Intra | None, opt: TrainOptions) -> N
     """Give this rank its part of the model, in place, in the same order as torchtitan.
 
     Stages of a pipeline first, then tensor parallel (whole attention heads and columns of the MLP),
-    then compile, then FSDP2 around each block and around all.
+    then FSDP2 around each block and around all.
     """
     if intra is not None and opt.pipeline > 1:
         _keep_stage(network, intra.mesh[STAGE].get_local_rank(), opt.pipeline)
@@ -117,9 +117,6 @@ def split(network: ByteTransformer, intra: Intra | None, opt: TrainOptions) -> N
     if intra is not None and opt.tensor_parallel > 1:
         for block in blocks:
             _parallelize(block, intra)
-    if opt.compile:
-        for block in blocks:
-            block.compile()
     if intra is not None and intra.mesh[SHARD].size() > 1:
         from torch.distributed.fsdp import fully_shard  # noqa: PLC0415 - 8 s of CPU to import
 

@@ -28,7 +28,7 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -40,10 +40,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.elastic.multiprocessing.errors import record
+from torchft import Manager
+from torchft.process_group import ProcessGroupGloo, ProcessGroupNCCL
 
 import lightkeeper
 from lightkeeper.trainer import group, model, options, status
-from lightkeeper.trainer.exchange import SemiSync, connect
 from lightkeeper.trainer.group import SHARD
 from lightkeeper.trainer.injector import Injector, WorkStretcher, act
 from lightkeeper.trainer.piece import Piece, tensors_of
@@ -63,25 +64,24 @@ def train(opt: TrainOptions, reporter: Reporter) -> None:
     """
     with reporter.phase("init"):
         rank = Rank(opt, reporter)
-        clock = rank.semi_sync or rank.manager
+        manager = rank.manager
         if opt.resume and opt.fingerprint_every:
-            write_fingerprint(rank, clock.current_step())  # of the resumed state
-    with rank.semi_sync.hooks if rank.semi_sync else nullcontext():
-        while not opt.steps or clock.current_step() < opt.steps:
-            began_s = time.perf_counter()
-            step = clock.current_step()
-            reporter.begin_step(step)
-            committed, loss = (train_alone if rank.semi_sync else try_step)(rank, step)
-            tokens = 0 if loss is None else opt.batch * opt.context * opt.accumulate
-            reporter.end_step(step, committed=committed, loss=loss, tokens=tokens)
-            step = clock.current_step()  # of the job; healing jumps ahead
-            say(rank, step, committed, loss, time.perf_counter() - began_s)
-            if committed:
-                now_and_then(rank, step)
-    rank.record.write("finished", step=clock.current_step())
+            write_fingerprint(rank, manager.current_step())  # of the resumed state
+    while not opt.steps or manager.current_step() < opt.steps:
+        began_s = time.perf_counter()
+        step = manager.current_step()
+        reporter.begin_step(step)
+        committed, loss = try_step(rank, step)
+        tokens = 0 if loss is None else opt.batch * opt.context * opt.accumulate
+        reporter.end_step(step, committed=committed, loss=loss, tokens=tokens)
+        step = manager.current_step()  # of the job; healing jumps ahead
+        say(rank, step, committed, loss, time.perf_counter() - began_s)
+        if committed:
+            now_and_then(rank, step)
+    rank.record.write("finished", step=manager.current_step())
     rank.record.close()
     reporter.close()  # from now on, silence is no failure
-    rank.manager.shutdown(wait=False)
+    manager.shutdown(wait=False)
     dist.destroy_process_group()
 
 
@@ -120,11 +120,6 @@ class Rank:
         if resumed is not None:
             self.manager.load_state_dict(resumed)
         reporter.observe_manager(self.manager)
-        self.semi_sync: SemiSync | None = None
-        """None: groups average gradients at every step."""
-        if opt.algorithm != "every-step":
-            self.semi_sync = SemiSync(opt, self.manager, self.network, self.optimizer)
-
         text = model.standard_library()
         # Tensor parallel ranks and the stages of a pipeline work on the same batch.
         mesh = None if self.intra is None else self.intra.mesh[SHARD]
@@ -142,7 +137,37 @@ class Rank:
         self.injector.inherit()
 
 
-# -- groups average their gradients at every step --------------------------------------------
+def connect(place: group.RankPlace, opt: TrainOptions, state: dict[str, Tensor]) -> Manager:
+    """The Manager that averages, votes and heals; that of rank 0 hosts the group's server too."""
+
+    def load(fetched: dict[str, Tensor]) -> None:
+        for name, tensor in state.items():
+            tensor.copy_(fetched[name])  # in place: optimizer and flat gradient keep their views
+
+    timeout = timedelta(seconds=opt.timeout_s)
+    # Rebuilt at every quorum: a mesh of gloo's sockets, or an NCCL communicator.
+    kind = ProcessGroupGloo if place.device.type == "cpu" else ProcessGroupNCCL
+    return Manager(
+        pg=kind(timeout=timeout),
+        load_state_dict=load,
+        state_dict=lambda: state,
+        min_replica_size=opt.min_replicas,
+        # The seed makes all weights equal. TorchFT would copy them at step 0, for each group rank
+        # from another group, and a receiving group contributes no gradient to that step: the ranks
+        # of one group would take different first steps.
+        init_sync=False,
+        timeout=timeout,
+        quorum_timeout=timedelta(seconds=opt.quorum_timeout_s),
+        quorum_retries=opt.quorum_retries,
+        connect_timeout=timedelta(seconds=opt.connect_timeout_s),
+        rank=place.group_rank,
+        world_size=place.world_size,
+        replica_id=place.group,
+        hostname=place.address,
+    )
+
+
+# -- a step -----------------------------------------------------------------------------------
 
 
 def try_step(rank: Rank, step: int) -> tuple[bool, float | None]:
@@ -192,7 +217,8 @@ def try_step(rank: Rank, step: int) -> tuple[bool, float | None]:
         injector.strike("optimizer")
         if committed:
             rank.optimizer.step()
-            publish_fingerprint(rank, manager.current_step())
+            # Lets the keeper compare this rank's piece with the same piece elsewhere.
+            reporter.fingerprint(piece.weights, manager.current_step())
     return committed, float(mean_loss) if took_part else None
 
 
@@ -272,38 +298,6 @@ def clip(gradient: Tensor, squares: Tensor, most: float) -> None:
     gradient.mul_((most / (norm(squares) + 1e-6)).clamp(max=1.0))
 
 
-def publish_fingerprint(rank: Rank, step: int) -> None:
-    """Let the keeper compare this rank's piece with the same piece elsewhere."""
-    rank.reporter.fingerprint(rank.piece.weights, step)
-
-
-# -- groups train alone, and meet every few steps ---------------------------------------------
-
-
-def train_alone(rank: Rank, step: int) -> tuple[bool, float]:
-    """A step of LocalSGD or DiLoCo; False when the groups should have met after it but failed."""
-    semi_sync, piece, opt = rank.semi_sync, rank.piece, rank.opt
-    assert semi_sync is not None  # noqa: S101
-    piece.gradient.zero_()
-    with rank.reporter.phase("communication"):
-        drawn = agree_on(rank, step)
-    loss, finite = accumulate(rank, drawn)
-    met = semi_sync.meets
-    phase = "communication" if met else "optimizer"
-    with rank.reporter.phase(phase):
-        rank.injector.strike(phase)
-        squares = piece.squares()
-        sum_in_group(rank, squares, loss)
-        if not (rank.reporter.finite(grad_norm=float(norm(squares)), where="group") and finite):
-            piece.gradient.zero_()  # the next meeting would spread it to all groups
-        elif opt.clip:
-            clip(piece.gradient, squares, opt.clip)
-        committed = semi_sync.advance()
-    if met and committed:  # between meetings, groups differ by design
-        publish_fingerprint(rank, semi_sync.current_step())
-    return committed, float(loss)
-
-
 # -- beside the steps: logs, evaluation, and periodic work ------------------------------------
 
 
@@ -336,26 +330,20 @@ def say(rank: Rank, step: int, committed: bool, loss: float | None, seconds: flo
 def now_and_then(rank: Rank, step: int) -> None:
     """Work due after a committed step; its phase keeps it from looking like a hang."""
     opt = rank.opt
-    # Between meetings groups differ: a state is then of one group only.
-    equal = rank.semi_sync is None or step % opt.sync_every == 0
-    if opt.fingerprint_every and step % opt.fingerprint_every == 0 and equal:
+    if opt.fingerprint_every and step % opt.fingerprint_every == 0:
         write_fingerprint(rank, step)
     if opt.evaluate_every and step % opt.evaluate_every == 0:
         with rank.reporter.phase("evaluation"):
             unseen = evaluate(rank)
         rank.record.write("evaluation", step=step, loss=unseen)
-    if opt.checkpoint_dir and opt.checkpoint_every and step % opt.checkpoint_every == 0 and equal:
+    if opt.checkpoint_dir and opt.checkpoint_every and step % opt.checkpoint_every == 0:
         with rank.reporter.phase("checkpoint"):
             save(rank, opt.checkpoint_dir / rank.place.group)
 
 
 def write_fingerprint(rank: Rank, step: int) -> None:
-    """Hash this rank's piece of the state.
-
-    Semi-synchronous groups hold equal weights only at a meeting, and their own moments.
-    """
-    state = rank.piece.weights if rank.semi_sync else rank.piece.state
-    sha256 = status.fingerprint(state)
+    """Hash this rank's piece of the state."""
+    sha256 = status.fingerprint(rank.piece.state)
     rank.record.write("fingerprint", step=step, piece=rank.piece.number, sha256=sha256)
 
 

@@ -61,7 +61,7 @@ def preload():
     import torch.distributed.fsdp
     import torch.distributed.pipelining
     import torch.distributed.tensor.parallel
-    import torchft.local_sgd  # noqa: F401
+    import torchft  # noqa: F401
 
     torch.set_num_threads(1)
 
