@@ -283,7 +283,6 @@ def learn(history: History, track: RankTrack, before: StateReport, since_s: floa
             phase=phase,
             span_s=span_s,
             ended_s=history.now_s,
-            step=None if before.step is None else before.step.step,
         )
         history.habits.take(gap)
 
