@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from typing import Final
 
 from lightkeeper.worker_server import guarded
@@ -34,6 +34,8 @@ _OPTIONS = (
 )  # fmt: skip
 """Flag, metavar, environment variable, help."""
 _NO_TORCH = "--no-torch-hook"
+_QUORUM_S: Final = 60
+"""TorchFT's own quorum timeout."""
 
 _HELP = f"""\
 usage: python -m lightkeeper.worker_server [OPTIONS] SCRIPT [ARGS ...]
@@ -126,6 +128,8 @@ def _become(words: list[str], flags: list[str]) -> int:
 
     name = words[1] if words[0] == "-m" else words[0]
     launcher = guarded(launches, None)
+    if launcher is not None:
+        _ask_again(os.environ)
     if launcher is None:
         pass  # it runs without us
     elif launcher:
@@ -138,6 +142,20 @@ def _become(words: list[str], flags: list[str]) -> int:
         path = os.environ.get("PYTHONPATH")
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_BOOT, path]))
     os.execv(sys.executable, [sys.executable, *flags, *words])  # noqa: S606  the user's command
+
+
+def _ask_again(environ: MutableMapping[str, str]) -> None:
+    """Have TorchFT ask about every second for a quorum whose answer was lost, unless the user chose.
+
+    A manager whose request fails (gate or Lighthouse replaced, a connection cut) tells nobody, and
+    its ranks wait until their quorum timeout ends the group. It waits timeout / (retries + 1)
+    before it asks again (tried with TorchFT 0.2.0).
+    """
+    try:
+        timeout_s = round(float(environ.get("TORCHFT_QUORUM_TIMEOUT_SEC") or _QUORUM_S))
+    except (ValueError, OverflowError):
+        timeout_s = _QUORUM_S
+    environ.setdefault("TORCHFT_QUORUM_RETRIES", str(max(1, timeout_s - 1)))
 
 
 def _python_flags(argv: Sequence[str]) -> list[str]:

@@ -46,7 +46,9 @@ LONGEST_S: Final = 600.0
 """How long it stays on the same host for clients that do not go."""
 LOST_S: Final = 3.0
 """A successor that is away for this long is not waited for."""
-_ASK_S: Final = 3.0
+_DIAL_S: Final = 3.0
+_SILENT_S: Final = 10.0
+"""A gate that is reached and does not answer for this long is stuck: it is not waited for."""
 
 
 @readable
@@ -107,18 +109,22 @@ class Predecessor:
         """The first that answers, of all addresses; None: nobody is to be followed.
 
         Raises:
-            PredecessorError: it serves another Lighthouse.
+            PredecessorError: it serves another Lighthouse, or its name cannot be resolved now.
         """
         host, port = options.take_over
         try:
             every = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except OSError:
+        except socket.gaierror as exc:
+            if exc.errno == socket.EAI_AGAIN:  # it may be there: two must not serve unconnected
+                raise PredecessorError(f"cannot resolve {host}: {exc.strerror}") from exc
             return None
         for *_, address in every:
             where = f"{address[0]}:{port}"
-            connection = http.client.HTTPConnection(str(address[0]), port, timeout=_ASK_S)
+            connection = http.client.HTTPConnection(str(address[0]), port, timeout=_DIAL_S)
             predecessor = cls(connection, where)
             try:
+                connection.connect()
+                connection.sock.settimeout(_SILENT_S)
                 lighthouse = predecessor._ask("GET", "/v1/gate", {})["lighthouse"]
             except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
                 continue

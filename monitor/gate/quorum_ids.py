@@ -119,7 +119,8 @@ class QuorumIds:
         if quorum.made <= self.made:
             return self.offset  # another manager's copy, or a late reply
         if self.number < 0:
-            self.offset = self.floor + 1 - quorum.number if self.floor and quorum.under_way else 0
+            if self.floor and quorum.under_way:
+                self.offset = max(0, self.floor + 1 - quorum.number)
         elif self._anew(quorum):
             self.restarts += 1
             self.before, self.began = self.offset, quorum.made

@@ -161,7 +161,7 @@ def run(options: GateOptions) -> None:
         loop.add_signal_handler(signal.SIGTERM, stop.set)
         loop.add_signal_handler(signal.SIGHUP, _start_another)
         async with serving(options, listeners, before, clients_max) as admin:
-            _tell_systemd()
+            _tell_systemd(f"READY=1\nMAINPID={os.getpid()}")  # the unit is ours from now on
             await admin.overlap.until_gone(stop)
 
     with contextlib.suppress(KeyboardInterrupt):
@@ -173,11 +173,11 @@ def _start_another() -> None:
     subprocess.Popen([sys.executable, *sys.orig_argv[1:]])
 
 
-def _tell_systemd() -> None:
-    """We serve, and are the unit's main process from now on."""
+def _tell_systemd(text: str) -> None:
+    """To whoever started the unit, if that is systemd."""
     if path := os.environ.get("NOTIFY_SOCKET"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel, suppress(OSError):
-            channel.sendto(f"READY=1\nMAINPID={os.getpid()}".encode(), path.replace("@", "\0", 1))
+            channel.sendto(text.encode(), path.replace("@", "\0", 1))
 
 
 @contextlib.asynccontextmanager
@@ -246,6 +246,7 @@ async def _forget(proxy: Proxy) -> None:
     while True:
         await asyncio.sleep(_FORGET_S)
         proxy.admission.forget()
+        _tell_systemd("WATCHDOG=1")
 
 
 # -- The gate's admin port: what it sees, whom it refuses, its metrics. Denying takes the token ---

@@ -7,7 +7,6 @@ import importlib.machinery
 import importlib.util
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
