@@ -145,10 +145,10 @@ def _become(words: list[str], flags: list[str]) -> int:
 
 
 def _ask_again(environ: MutableMapping[str, str]) -> None:
-    """Have TorchFT ask about every second for a quorum whose answer was lost, unless the user chose.
+    """Have TorchFT ask each second for a quorum whose answer was lost, unless the user chose.
 
-    A manager whose request fails (gate or Lighthouse replaced, a connection cut) tells nobody, and
-    its ranks wait until their quorum timeout ends the group. It waits timeout / (retries + 1)
+    A manager whose request fails (gate or Lighthouse replaced, a connection cut) reports it to no
+    rank, and they wait until their quorum timeout ends the group. It waits timeout / (retries + 1)
     before it asks again (tried with TorchFT 0.2.0).
     """
     try:

@@ -121,7 +121,7 @@ class ProxiedCall:
     replied: bool = False
     """Whether `reply` was passed on: the rest passes as it comes."""
     member: bytes = b""
-    """For a quorum request: what its sender says of itself."""
+    """For a quorum request: `QuorumRequest.member`."""
     answered: bool = False
     """Whether the client has a part of the answer: then the call is never sent again."""
 

@@ -152,7 +152,7 @@ class QuorumRequest:
     """The host in its manager's address."""
     step: int
     member: bytes
-    """What it says of itself: the Lighthouse puts these bytes into the quorum."""
+    """Its own part of the request: the Lighthouse puts these bytes into the quorum."""
 
 
 def is_whole(data: bytes | bytearray) -> bool | None:

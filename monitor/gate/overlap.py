@@ -8,10 +8,10 @@ there, those that come follow. So two gates may be up for as long as it takes, w
 group meets, and only one of them ever judges, numbers and speaks to the Lighthouse.
 
 The old one ends each client's connection when that costs nothing (`proxy.Downstream.part`), and
-goes on accepting: a Service or a balancer may send it clients for a while, and a dial that nobody
-answers silences a manager's heartbeats for up to a minute. On one host both listen at the same
-port; there the old one stops to listen when it has handed over, so that all who come meet the new
-one. It leaves when nobody has been connected for a while.
+still accepts new ones: a Service or a balancer may send it clients for a while, and a dial that
+nobody answers silences a manager's heartbeats for up to a minute. On one host both listen at the
+same port; there the old one stops to listen when it has handed over, so that all who come meet the
+new one. It leaves when nobody has been connected for a while.
 
 A successor that goes away before the old one has left is no loss: the old one takes its list back,
 and numbers above the highest that it has seen.
@@ -54,7 +54,7 @@ _SILENT_S: Final = 10.0
 @readable
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """What a gate must know to go on where another ends."""
+    """What a gate must know to continue where another ends."""
 
     denied: Annotated[list[Denial], msgspec.Meta(max_length=DENIALS_MAX)]
     quorum_ids: QuorumIds
@@ -167,7 +167,7 @@ class Predecessor:
 
 
 class Overlap:
-    """What becomes of a gate when another one comes, or when it is told to end."""
+    """What becomes of a gate when another one comes, or when it must end."""
 
     successor: Successor | None = None
 

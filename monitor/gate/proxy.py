@@ -100,13 +100,13 @@ class NewestQuorum:
     the Lighthouse or a gate is lost while it is answered, some members have the answer and some do
     not. They ask again; but that would ask for the next quorum, which forms when the others are
     there, and those are in a collective that waits for this group: 60 s by TorchFT's defaults. A
-    quorum holds what each member said of itself when it asked (its step, its failed commits): who
-    says the same again asks for this quorum, and gets the same answer from here.
+    quorum contains each member's request (its step, its failed commits): the same request again is
+    for this quorum, and gets the same answer from here.
     """
 
     message: bytes = b""
     members: dict[str, bytes] = field(default_factory=dict)
-    """Replica id -> what it said of itself."""
+    """Replica id -> its request, as in `QuorumRequest.member`."""
     told: dict[str, Downstream] = field(default_factory=dict)
     """Who has the answer, and by which connection: there it asks for the next one."""
     owed: list[tuple[Downstream, ProxiedCall]] = field(default_factory=list)

@@ -53,7 +53,7 @@ class _Quorum:
     made: tuple[int, int]
     """Seconds and nanoseconds of the Lighthouse's clock."""
     members: dict[str, bytes]
-    """Replica id -> what it said of itself when it asked."""
+    """Replica id -> its request, as in `QuorumRequest.member`."""
     outer: tuple[int, int]
     """Where the quorum's own bytes begin and end in the reply."""
     outer_size: tuple[int, int]

@@ -174,7 +174,7 @@ def _start_another() -> None:
 
 
 def _tell_systemd(text: str) -> None:
-    """To whoever started the unit, if that is systemd."""
+    """To the process that started us, if that is systemd."""
     if path := os.environ.get("NOTIFY_SOCKET"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel, suppress(OSError):
             channel.sendto(text.encode(), path.replace("@", "\0", 1))

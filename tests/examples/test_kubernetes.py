@@ -326,7 +326,8 @@ def test_probes_ask_what_costs_nothing(fleet):
 def test_what_goes_out_of_gate_and_monitor_goes_to_those_they_speak_to(fleet):
     gate = fleet.one("NetworkPolicy", "lightkeeper-gate")["spec"]["egress"]
     assert [rule["to"] for rule in gate if "to" in rule] == [
-        [{"podSelector": {"matchLabels": {"app": name}}}] for name in ("lighthouse", "lightkeeper-gate")
+        [{"podSelector": {"matchLabels": {"app": name}}}]
+        for name in ("lighthouse", "lightkeeper-gate")
     ]
     monitor = fleet.one("NetworkPolicy", "lightkeeper", "lightkeeper")["spec"]["egress"]
     [outside] = [peer["ipBlock"] for rule in monitor for peer in rule.get("to", [])

@@ -282,8 +282,6 @@ class DemoFleet:
         environment = {
             # At their default level, info, Lighthouse and ranks log every request: 6 KB/s.
             "RUST_LOG": "warn",
-            # Asked again each second, as `lightkeeper run` has it, when gate or Lighthouse is killed.
-            "TORCHFT_QUORUM_RETRIES": "59",
             **os.environ,
             "TORCHFT_LIGHTHOUSE": self.gate_url if self.options.gate else self.lighthouse_url,
             "LIGHTKEEPER_MONITOR": self.monitor_url,

@@ -21,6 +21,7 @@ from lightkeeper.monitor.gate.messages import (
     is_whole,
     read_heartbeat,
     read_quorum_request,
+    values,
 )
 from tests.monitor.gate.wires import field, grpc, heartbeat, quorum
 

@@ -68,11 +68,11 @@ def test_the_next_gate_knows_the_list_the_numbers_and_who_has_no_answer_yet() ->
         new.do(go_on, new.core, state)
         assert new.core.denylist.denials == (DENIAL,)
         assert new.core.quorum_ids.highest == 7
-        told, owed = new.client(), new.client()
-        again = told.ask("rg_0:x")
+        answered, owed = new.client(), new.client()
+        again = answered.ask("rg_0:x")
         missed = owed.ask("rg_1:x")
         assert owed.body(missed) == formed(7, "rg_0:x", "rg_1:x")
-        assert told.status(again) is None, "it has the answer"
+        assert answered.status(again) is None, "it has the answer"
 
 
 def test_what_is_open_at_the_old_one_is_asked_at_the_new_one_and_judged_there() -> None:
