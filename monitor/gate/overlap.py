@@ -27,12 +27,13 @@ import logging
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Annotated, Final
 
 import msgspec
 
-from lightkeeper.monitor.gate.denylist import DENIALS_MAX, Denial, wire_json
-from lightkeeper.monitor.gate.listener import GateOptions
+from lightkeeper.monitor.gate.denylist import DENIALS_MAX, Denial, GateView, wire_json
+from lightkeeper.monitor.gate.listener import GateOptions, resolve
 from lightkeeper.monitor.gate.proxy import TICK_S, NewestQuorum, Proxy
 from lightkeeper.monitor.gate.quorum_ids import QuorumIds, members_of
 from lightkeeper.monitor.model.names import ReplicaId
@@ -67,12 +68,18 @@ class Handover:
 @readable
 @dataclass(frozen=True, slots=True)
 class Successor:
-    """Where the gate that takes over is reached."""
+    """The gate that takes over."""
 
     host: str
-    port: int
-    admin: int
+    """Where it is reached if it listens at all its addresses."""
+    bind: tuple[str, int]
+    admin: tuple[str, int]
     same_host: bool
+
+    def reached(self, listener: tuple[str, int]) -> tuple[str, int]:
+        """Where it is reached that listens at this address."""
+        host, port = listener
+        return (self.host if ip_address(host).is_unspecified else host), port
 
 
 def handover(proxy: Proxy) -> Handover:
@@ -85,7 +92,7 @@ def go_on(proxy: Proxy, before: Handover) -> None:
     """Continue where another gate ends."""
     proxy.quorum_ids = before.quorum_ids
     members = members_of(before.newest)
-    owed = {name: members[name] for name in before.owed if name in members}
+    owed: dict[str, bytes] = {name: members[name] for name in before.owed if name in members}
     proxy.quorum = NewestQuorum(before.newest, owed)
     proxy.deny(before.denied)
 
@@ -109,7 +116,8 @@ class Predecessor:
         """The first that answers, of all addresses; None: nobody is to be followed.
 
         Raises:
-            PredecessorError: it serves another Lighthouse, or its name cannot be resolved now.
+            PredecessorError: its name cannot be resolved now, it serves another Lighthouse, or it
+                reaches the Lighthouse and we do not.
         """
         host, port = options.take_over
         try:
@@ -125,13 +133,15 @@ class Predecessor:
             try:
                 connection.connect()
                 connection.sock.settimeout(_SILENT_S)
-                lighthouse = predecessor._ask("GET", "/v1/gate", {})["lighthouse"]
-            except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+                view = from_plain(GateView, predecessor._ask("GET", "/v1/gate", {}))
+            except (OSError, http.client.HTTPException, ValueError, PredecessorError):
                 continue
-            except PredecessorError:
-                continue
-            if lighthouse != (ours := "http://{}:{}".format(*options.lighthouse)):
-                raise PredecessorError(f"the gate at {where} is for {lighthouse}, not {ours}")
+            if view.lighthouse != (
+                ours := f"http://{options.lighthouse[0]}:{options.lighthouse[1]}"
+            ):
+                raise PredecessorError(f"the gate at {where} is for {view.lighthouse}, not {ours}")
+            if view.lighthouse_up:
+                _try(options.lighthouse)
             return predecessor
         return None
 
@@ -145,7 +155,12 @@ class Predecessor:
             self._connection.sock.getsockname()[0],
             self._connection.sock.getpeername()[0],
         )
-        us = Successor(ours, options.bind[1], options.admin[1], same_host=ours == theirs)
+        us = Successor(
+            ours,
+            bind=resolve(*options.bind)[1][:2],
+            admin=resolve(*options.admin)[1][:2],
+            same_host=ours == theirs,
+        )
         token = {"Authorization": f"Bearer {options.token}"} if options.token else {}
         try:
             state = self._ask("POST", "/v1/gate/successor", token, json.dumps(wire_json(us)))
@@ -163,6 +178,13 @@ class Predecessor:
         return json.loads(said)
 
 
+def _try(lighthouse: tuple[str, int]) -> None:
+    try:
+        socket.create_connection(lighthouse, timeout=_DIAL_S).close()
+    except OSError as exc:
+        raise PredecessorError(f"we do not reach the Lighthouse: {exc}") from exc
+
+
 # -- the old one -------------------------------------------------------------------------------
 
 
@@ -176,6 +198,7 @@ class Overlap:
     ) -> None:
         self._proxy = proxy
         self._options = options
+        self._bind = resolve(*options.bind)[1][:2]
         self._stop_listening = stop_listening
         self._denied: tuple[Denial, ...] = ()
         self._up_s = self._busy_s = proxy.now_s()
@@ -185,18 +208,18 @@ class Overlap:
     def same_port(self) -> bool:
         """Whether who comes to our address from now on meets the successor."""
         to = self.successor
-        return to is not None and to.same_host and to.port == self._options.bind[1]
+        return to is not None and to.same_host and to.bind == self._bind
 
     def hand_over(self, to: Successor) -> Handover:
         """Pass every call to the gate that takes over; returns what it must know."""
         proxy = self._proxy
         state = handover(proxy)
-        log.warning("the gate at %s:%d has taken over", to.host, to.port)
+        log.warning("the gate at %s:%d has taken over", *to.reached(to.bind))
         self.successor, self._denied = to, proxy.denylist.denials
         if self.same_port:
             self._stop_listening()
         proxy.quorum_ids = QuorumIds(highest=proxy.quorum_ids.highest)
-        proxy.lighthouse.move(to.host, to.port)
+        proxy.lighthouse.move(*to.reached(to.bind))
         proxy.deny(())
         proxy.flush()
         return state

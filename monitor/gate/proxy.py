@@ -23,7 +23,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from lightkeeper.monitor.gate import http2
 from lightkeeper.monitor.gate.calls import AdmissionControl, Method, ProxiedCall, Stage
@@ -155,7 +155,7 @@ class Proxy:
         """Clients that speak HTTP/2."""
         self.tunnels = 0
         """Clients that speak something else."""
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks: set[asyncio.Task[Any]] = set()
         """Tasks that end with the gate."""
         self.kept_bytes = 0
         self._waiting: set[Downstream] = set()

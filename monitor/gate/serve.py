@@ -283,6 +283,7 @@ class Admin:
         to = self.overlap.successor
         if to is None or not request.path.startswith("/v1/"):
             return await handler(request)
+        host, port = to.reached(to.admin)
         headers = [("Authorization", said) for said in request.headers.getall("Authorization", ())]
         body = await request.read()
         try:
@@ -290,7 +291,7 @@ class Admin:
                 aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(_PASS_S)) as session,
                 session.request(
                     request.method,
-                    URL.build(scheme="http", host=to.host, port=to.admin, path=request.path),
+                    URL.build(scheme="http", host=host, port=port, path=request.path),
                     headers=headers,
                     data=body,
                 ) as answer,

@@ -381,7 +381,7 @@ def test_the_next_gate_is_ready_before_the_old_one_is_told_to_end(fleet):
     assert gate["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
     pod = gate["template"]["spec"]
     assert not any("persistentVolumeClaim" in volume for volume in pod["volumes"])
-    words = parsed(*container_of(pod)["args"][1:]).params
+    words = parsed(*container_of(gate["template"])["args"][1:]).params
     assert words["grace"] + 10 < pod["terminationGracePeriodSeconds"]
     service = fleet.one("Service", "lightkeeper-gate-pods")
     assert words["take_over"] == "lightkeeper-gate-pods.train:8471"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import h2.events
+import pytest
 
 from lightkeeper.monitor.gate.denylist import Denial, DenialScope, wire_json
 from lightkeeper.monitor.gate.listener import GateOptions
@@ -23,13 +24,16 @@ from tests.monitor.gate.test_calls import formed
 from tests.monitor.gate.wires import Bench, Client, bench, quorum
 
 DENIAL = Denial(DenialScope.REPLICA, "rg_9:x", "hang")
-NEXT_POD = Successor("10.0.0.8", 29511, 8471, same_host=False)
-SAME_PORT = Successor("127.0.0.1", 29511, 8471, same_host=True)
+EVERYWHERE = "0.0.0.0"
+NEXT_POD = Successor("10.0.0.8", (EVERYWHERE, 29511), (EVERYWHERE, 8471), same_host=False)
+SAME_PORT = Successor("127.0.0.1", (EVERYWHERE, 29511), ("127.0.0.1", 8471), same_host=True)
 
 
 def overlap(gate: Bench, *, grace_s: float = 60.0) -> tuple[Overlap, list[str]]:
     stopped: list[str] = []
-    options = GateOptions(("lh", 1), ("0.0.0.0", 29511), ("", 8471), ("", 8471), grace_s=grace_s)
+    options = GateOptions(
+        ("lh", 1), (EVERYWHERE, 29511), ("127.0.0.1", 8471), ("127.0.0.1", 8471), grace_s=grace_s
+    )
     made = Overlap(gate.core, options, lambda: stopped.append("listening"))
     return made, stopped
 
@@ -266,6 +270,17 @@ def test_on_one_host_it_stops_to_listen_and_leaves_by_itself() -> None:
         assert sent_away(client)
         client.leave()
         assert gone(gate, made, 0.5)
+
+
+@pytest.mark.parametrize("bind", [("10.0.0.7", 29511), (EVERYWHERE, 29512)], ids=str)
+def test_one_that_listens_elsewhere_on_the_host_is_followed_there(bind: tuple[str, int]) -> None:
+    with bench() as gate:
+        made, stopped = overlap(gate)
+        to = Successor("127.0.0.1", bind, ("127.0.0.1", 8471), same_host=True)
+        gate.do(made.hand_over, to)
+        assert stopped == []
+        host, port = gate.core.lighthouse.host, gate.core.lighthouse.port
+        assert (host, port) == ("10.0.0.7" if bind[0] != EVERYWHERE else "127.0.0.1", bind[1])
 
 
 def test_on_one_host_it_does_not_wait_for_ever() -> None:
