@@ -140,6 +140,8 @@ class Proxy:
         self.counts = self.admission.counts
         self.quorum_ids = QuorumIds()
         self.quorum = NewestQuorum()
+        self.keep: Callable[[bytes], None] = lambda _: None
+        """Called with each quorum's answer before any member gets it."""
         self.leaving = False
         """Whether clients are to go to the gate that took over."""
         self.flusher = http2.Flusher()
@@ -203,6 +205,7 @@ class Proxy:
     def formed(self, message: bytes) -> None:
         """A quorum's first answer, before any client gets it."""
         quorum = self.quorum = NewestQuorum(message, members_of(message))
+        self.keep(message)
         quorum.due_s = self.now_s() + OWED_S
         quorum.owed = [
             (client, call)

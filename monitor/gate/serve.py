@@ -11,10 +11,12 @@ import logging
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -44,8 +46,8 @@ from lightkeeper.monitor.gate.listener import (
     raise_file_limit,
 )
 from lightkeeper.monitor.gate.overlap import Handover, Overlap, Predecessor, Successor, go_on
-from lightkeeper.monitor.gate.proxy import CLIENTS_MAX, TICK_S, Proxy
-from lightkeeper.monitor.gate.quorum_ids import QuorumIds
+from lightkeeper.monitor.gate.proxy import CLIENTS_MAX, TICK_S, NewestQuorum, Proxy
+from lightkeeper.monitor.gate.quorum_ids import QuorumIds, members_of
 from lightkeeper.monitor.model.plain import from_plain
 
 # -- The gate's state on disk: written whole or not at all, and never a reason not to serve -------
@@ -127,6 +129,47 @@ def _read(path: Path) -> Any:
     return json.loads(body)
 
 
+class NewestFile:
+    """The newest quorum's answer, in memory that outlives the process, for the next one here.
+
+    A gate that is killed may have answered some members and not the others: see `NewestQuorum`.
+    """
+
+    _HEAD: Final = struct.Struct("=LL")  # length and checksum: a write may be cut short
+
+    def __init__(self, port: int, folder: Path = Path("/dev/shm")) -> None:  # noqa: S108 - ours alone
+        self._file: int | None = None
+        self._path = folder / f"lightkeeper-gate-{os.geteuid()}-{port}"
+        with suppress(OSError):
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            if os.fstat(self._file).st_uid != os.geteuid():
+                self.close()
+
+    def read(self) -> bytes:
+        """Empty if there is none."""
+        if self._file is None:
+            return b""
+        data = os.pread(self._file, _FILE_MAX_BYTES, 0).ljust(self._HEAD.size, b"\0")
+        size, checksum = self._HEAD.unpack_from(data)
+        answer = data[self._HEAD.size :][:size]
+        return answer if len(answer) == size and zlib.crc32(answer) == checksum else b""
+
+    def write(self, answer: bytes) -> None:
+        if self._file is not None:
+            with suppress(OSError):
+                os.pwrite(self._file, self._HEAD.pack(len(answer), zlib.crc32(answer)) + answer, 0)
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+        self._file = None
+
+    def remove(self) -> None:
+        if self._file is not None:
+            self._path.unlink(missing_ok=True)
+        self.close()
+
+
 log = logging.getLogger("lightkeeper.gate")
 
 # -- the process --------------------------------------------------------------------------------
@@ -190,12 +233,15 @@ async def serving(
     """A gate that serves within the block. `listeners`: for groups, and for the admin port."""
     loop = asyncio.get_running_loop()
     proxy = Proxy(options.lighthouse, time.time, clients_max=clients_max)
-    state = StateFile(options.state)
+    state, newest = StateFile(options.state), NewestFile(options.bind[1])
+    proxy.keep = newest.write
     if before is not None:
         go_on(proxy, before)
         await state.keep(before.denied)
     else:
         proxy.deny(state.recall())
+        answer = newest.read()
+        proxy.quorum = NewestQuorum(answer, members_of(answer))
         proxy.quorum_ids = QuorumIds(floor=round(time.time() * 1000))
         proxy.lighthouse.settle()
     works = (proxy.lighthouse.watch(), _tick(proxy), _forget(proxy))
@@ -231,6 +277,8 @@ async def serving(
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await runner.cleanup()
+        if api.overlap.successor is None:  # we end in peace: nobody needs it
+            newest.remove()
 
 
 async def _tick(proxy: Proxy) -> None:

@@ -468,6 +468,21 @@ def test_who_asks_anything_else_waits_for_the_next_quorum(change: dict[str, Any]
         assert again.status(ask) is None
 
 
+def test_an_answer_is_kept_before_any_member_gets_it() -> None:
+    """Who is killed then has answered none that the next gate cannot answer the same."""
+    with bench() as gate:
+        client, kept = gate.client(), list[bytes]()
+        ask = client.ask("rg_0:x")
+
+        def keep(message: bytes) -> None:
+            assert client.body(ask) == b""
+            kept.append(message)
+
+        gate.core.keep = keep
+        gate.carried[0].answer(gate.carried[0].calls()[0][0], formed(7, "rg_0:x"))
+        assert kept == [client.body(ask)] == [formed(7, "rg_0:x")]
+
+
 def test_who_has_its_answer_asks_the_same_for_the_next_quorum() -> None:
     """A loop that skips a batch asks twice for one step."""
     with bench() as gate:

@@ -125,9 +125,11 @@ class Service:
         await asyncio.gather(*others, return_exceptions=True)
 
     async def _joined(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
+        try:
             there = await asyncio.open_connection("127.0.0.1", self._port)
             await asyncio.gather(self._copy(reader, there[1]), self._copy(there[0], writer))
+        except OSError:
+            writer.close()
 
     async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lightkeeper.monitor.gate.denylist import Denial, DenialScope, denials_json
-from lightkeeper.monitor.gate.serve import StateFile
+from lightkeeper.monitor.gate.serve import NewestFile, StateFile
 
 DENIAL = Denial(DenialScope.HOST, "node-7", "bad memory")
 GOOD = denials_json([DENIAL])
@@ -83,3 +83,28 @@ def test_without_a_file_nothing_is_kept() -> None:
     assert file.recall() == ()
     asyncio.run(file.keep([DENIAL]))
     assert file.trouble is None
+
+
+def test_the_newest_answer_outlives_the_process(tmp_path: Path) -> None:
+    for answer in (b"", b"a longer answer", b"short"):
+        file = NewestFile(29511, tmp_path)
+        file.write(answer)
+        again = NewestFile(29511, tmp_path)
+        assert again.read() == answer
+        assert NewestFile(29512, tmp_path).read() == b""
+    NewestFile(29512, tmp_path).remove()
+    [path] = sorted(tmp_path.iterdir())
+    assert path.stat().st_mode & 0o777 == 0o600
+    for cut in range(path.stat().st_size):
+        file.write(b"another answer, cut short")
+        os.truncate(path, cut)
+        assert again.read() == b""
+
+
+def test_a_link_in_the_newest_answers_place_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("keep")
+    (tmp_path / f"lightkeeper-gate-{os.geteuid()}-29511").symlink_to(tmp_path / "secret")
+    file = NewestFile(29511, tmp_path)
+    file.write(b"answer")
+    assert file.read() == b""
+    assert (tmp_path / "secret").read_text() == "keep"
