@@ -51,6 +51,7 @@ from lightkeeper.monitor.gate.quorum_ids import QuorumIds, members_of
 from lightkeeper.monitor.model.plain import from_plain
 
 # -- The gate's state on disk: written whole or not at all, and never a reason not to serve -------
+
 _FILE_MAX_BYTES: Final = 16 * 1024 * 1024
 
 
@@ -237,7 +238,7 @@ async def serving(
     proxy.keep = newest.write
     if before is not None:
         go_on(proxy, before)
-        await state.keep(before.denied)
+        proxy.tasks.add(loop.create_task(state.keep(before.denied)))
     else:
         proxy.deny(state.recall())
         answer = newest.read()
