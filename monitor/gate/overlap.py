@@ -95,6 +95,7 @@ def go_on(proxy: Proxy, before: Handover) -> None:
     owed: dict[str, bytes] = {name: members[name] for name in before.owed if name in members}
     proxy.quorum = NewestQuorum(before.newest, owed)
     proxy.deny(before.denied)
+    proxy.lighthouse.resume()
 
 
 # -- the new one -------------------------------------------------------------------------------

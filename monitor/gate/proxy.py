@@ -109,6 +109,9 @@ class NewestQuorum:
     """Replica id -> its request, as in `QuorumRequest.member`."""
     told: dict[str, Downstream] = field(default_factory=dict)
     """Who has the answer, and by which connection: there it asks for the next one."""
+    sure: bool = True
+    """Whether `told` is complete. If so, a member that is not in it is in this quorum by a request
+    that it has forgotten; the others wait for it, whatever it asks now."""
     owed: list[tuple[Downstream, ProxiedCall]] = field(default_factory=list)
     due_s: float = 0.0
     """When the gate answers in the Lighthouse's place."""
@@ -118,7 +121,9 @@ class NewestQuorum:
         if call.replica is None or not call.member:
             return False
         name = call.replica.replica_id
-        return self.members.get(name) == call.member and self.told.get(name) is not client
+        if self.members.get(name) == call.member:
+            return self.told.get(name) is not client
+        return self.sure and name in self.members and name not in self.told
 
 
 class Proxy:
@@ -450,7 +455,7 @@ class Downstream(Caller):
             if self._dialing is None and not self.closed:
                 self._dialing = asyncio.get_running_loop().create_task(self._dial())
             return False
-        if call.method is Method.QUORUM and self._proxy.lighthouse.settling:
+        if call.method is Method.QUORUM and not self._proxy.lighthouse.admits():
             return False
         call.stage, call.since_s = Stage.SENT, self._proxy.now_s()
         upstream.carry(call)
@@ -506,7 +511,9 @@ class Downstream(Caller):
             if call.deadline_s is not None and now_s >= call.deadline_s:
                 self._respond(call, DEADLINE_EXCEEDED, f"{absence} until this call's deadline")
             elif call.stage is Stage.WAITING:
-                passed = self._pass_on(call) or call.method is Method.QUORUM
+                passed = (
+                    self.tell_newest(call) or self._pass_on(call) or call.method is Method.QUORUM
+                )
                 if not passed and now_s - call.since_s >= PATIENCE_S:
                     self._respond(call, UNAVAILABLE, absence)
             elif now_s >= call.due_s and call.stage is Stage.REFUSED:

@@ -242,7 +242,7 @@ async def serving(
     else:
         proxy.deny(state.recall())
         answer = newest.read()
-        proxy.quorum = NewestQuorum(answer, members_of(answer))
+        proxy.quorum = NewestQuorum(answer, members_of(answer), sure=False)
         proxy.quorum_ids = QuorumIds(floor=round(time.time() * 1000))
         proxy.lighthouse.settle()
     works = (proxy.lighthouse.watch(), _tick(proxy), _forget(proxy))

@@ -32,6 +32,8 @@ SETTLE_S: Final = 2.0
 """Wait after its return: a manager's heartbeat comes every 0.1 s, or was held and goes first."""
 ALIVE_S: Final = 5.0
 """A replica with a heartbeat this recent at the loss was alive; TorchFT's own timeout."""
+FIRST_S: Final = 0.15
+"""The others follow the first request after this time; the Lighthouse needs milliseconds."""
 _CONNECT_S: Final = 5.0
 _KNOCK_S: Final = 0.1
 """Pause between two checks whether the Lighthouse is back."""
@@ -195,6 +197,25 @@ class UpstreamLighthouse:
         self._expected: set[ReplicaId] = set()
         self._since_s = 0.0
         self._until_s: float | None = None
+        self._resumes = False
+        self._next_s = 0.0
+
+    def resume(self) -> None:
+        """Requests of before may still be at the Lighthouse, without anybody to answer.
+
+        It puts them into the next quorum that forms. So the first request goes alone: if it gets
+        that quorum, the others are for it too; sent at once, they would be for the one after it.
+        """
+        self._resumes = True
+
+    def admits(self) -> bool:
+        """Whether a quorum request may pass now."""
+        now_s = self._now_s()
+        if self.settling or now_s < self._next_s:
+            return False
+        if self._resumes:
+            self._resumes, self._next_s = False, now_s + FIRST_S
+        return True
 
     def absence(self) -> str:
         """Why a call did not reach it."""
@@ -303,6 +324,7 @@ class UpstreamLighthouse:
     def settle(self) -> None:
         """No gate was there before this one: heartbeats, of whom we cannot know, go first."""
         self.settling, self._expected = True, {ReplicaId("")}
+        self.resume()
         self._since_s = self._now_s()
         self._until_s = self._since_s + SETTLE_S
 

@@ -9,7 +9,7 @@ import pytest
 
 from lightkeeper.monitor.gate.denylist import Denial, DenialScope
 from lightkeeper.monitor.gate.proxy import KEPT_MAX
-from lightkeeper.monitor.gate.upstream import SETTLE_S
+from lightkeeper.monitor.gate.upstream import FIRST_S, SETTLE_S
 from lightkeeper.monitor.model.names import IncidentId, ReplicaId
 from tests.monitor.gate.wires import Bench, Client, bench, field, grpc, heartbeat, quorum
 
@@ -459,13 +459,47 @@ def test_who_asks_again_gets_the_quorum_that_it_missed() -> None:
 
 
 @pytest.mark.parametrize("change", [{"step": 6}, {"host": "node-2"}], ids=["step", "address"])
-def test_who_asks_anything_else_waits_for_the_next_quorum(change: dict[str, Any]) -> None:
+def test_who_asks_anything_else_waits_where_it_may_have_its_answer(change: dict[str, Any]) -> None:
+    """After a gate that was killed: nothing says whom it had answered."""
     with bench() as gate:
         lost_over_an_answer(gate)
+        gate.core.quorum.sure = False
         again = gate.client()
         ask = again.ask("rg_1:x", **change)
         gate.sleep(3)
         assert again.status(ask) is None
+
+
+def test_a_member_by_a_request_that_it_has_forgotten_gets_the_quorum_all_the_same() -> None:
+    """The Lighthouse keeps a request whose connection is lost; the others wait for this member."""
+    with bench() as gate:
+        _, body = lost_over_an_answer(gate)
+        again = gate.client()
+        ask = again.ask("rg_1:x", step=6)
+        assert (again.status(ask), again.body(ask)) == (("0", ""), body)
+
+
+def test_after_a_change_one_request_goes_first_and_the_others_get_the_quorum_it_brings() -> None:
+    """Sent at once they would be left at the Lighthouse, for a quorum after that."""
+    with bench() as gate:
+        gate.core.lighthouse.resume()
+        first, other = gate.client(), gate.client()
+        asks = [first.ask("rg_0:x"), other.ask("rg_1:x")]
+        carried, unused = gate.carried
+        carried.answer(carried.calls()[0][0], formed(7, "rg_0:x", "rg_1:x"))
+        gate.sleep(FIRST_S + 0.1)
+        assert other.body(asks[1]) == first.body(asks[0]) == formed(7, "rg_0:x", "rg_1:x")
+        assert unused.calls() == []
+
+
+def test_after_a_change_the_others_follow_the_first_where_it_brings_nothing() -> None:
+    with bench() as gate:
+        gate.core.lighthouse.resume()
+        for name in ("rg_0:x", "rg_1:x", "rg_2:x"):
+            gate.client().ask(name)
+        assert sum(len(carried.calls()) for carried in gate.carried) == 1
+        gate.sleep(FIRST_S + 0.1)
+        assert sum(len(carried.calls()) for carried in gate.carried) == 3
 
 
 def test_an_answer_is_kept_before_any_member_gets_it() -> None:
