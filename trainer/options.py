@@ -140,14 +140,14 @@ class TrainOptions:
 
     min_replicas: int = option(
         "commit no step with fewer replica groups", 1, least=1,
-        title="fault tolerance (defaults are TorchFT's)",
+        title="fault tolerance (defaults are TorchFT's, but for --quorum-retries: 0 there)",
     )  # fmt: skip
     timeout_s: float = option(
         "of a collective across groups, a commit vote, a checkpoint transfer", 60.0
     )
     quorum_timeout_s: float = option("wait for a quorum; when it passes, the rank ends", 60.0)
     quorum_retries: int = option(
-        "ask a Lighthouse that does not answer so often again within --quorum-timeout", 0
+        "ask so often again, within --quorum-timeout, for a quorum whose answer was lost", 59
     )
     connect_timeout_s: float = option("reach the Lighthouse and the group's manager", 60.0)
     group_timeout_s: float = option(
