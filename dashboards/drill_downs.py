@@ -24,7 +24,6 @@ from lightkeeper.dashboards.selectors import (
     GREEN,
     GROUP,
     GROUP_STATE,
-    INCIDENT_STATE,
     KEEPER,
     KEEPER_STATE,
     MEMBER,
@@ -101,18 +100,6 @@ def _what() -> list[Any]:
             says="At most 50, newest first. Click one for its story: who did it, how it is known, "
             "what was done. Older ones: `lightkeeper incidents list --since 7d`.",
         ),
-        states(
-            "Timeline",
-            Query(_timeline(), "{{kind}} {{incident}}"),
-            values=INCIDENT_STATE,
-            width=24,
-            height=9,
-            empty="no incident in this time",
-            links={"Story and evidence": "${monitor_url}/incidents/${__field.labels.incident}"},
-            says="Each incident from suspicion to its end, the newest of those in the shown time. "
-            "Long red: it fired and nobody acted; click it to see which guard held. Much yellow "
-            "that never turns red: thresholds near the job's own noise, see docs/detection.md.",
-        ),
         _machines(),
     ]
 
@@ -138,18 +125,6 @@ def _machines() -> Any:
         "fell off the bus, a throttled core, a drain. None is accused by that alone; an incident "
         "at the same time on that host is likely its work.",
     )
-
-
-def _timeline() -> str:
-    """1 pending, 2 firing, 3 evicting, 4 resolved: one series for each of the newest incidents."""
-    codes = {"pending": 1, "firing": 2, "evicting": 3, "resolved": 4}
-    each = [
-        f'{code} * ({_SEEN}{{{MONITOR}, state="{state}"}} > bool 0)'
-        for state, code in codes.items()
-    ]
-    code = f"max by (incident, kind) ({' or '.join(each)})"
-    newest = f"max by (incident) (max_over_time({_SEEN}{{{MONITOR}}}[$__range] @ end()))"
-    return f"{code} and on (incident) topk($topn, {newest})"
 
 
 def _done() -> list[Any]:
@@ -519,21 +494,12 @@ def _collectives() -> list[Any]:
                 ColumnStyle("Value #C", "inside", levels={1.0: ORANGE}),
             ],
             sort="inside",
+            width=24,
             height=9,
             empty="no collective seen",
             says="Sequence ids of the last collective that each rank entered and left, by "
             "process group. One rank's 'entered' lower than its peers': it never came; click it "
             "for its flight record.",
-        ),
-        lines(
-            "Entered and not left",
-            Query(shown(lag), _RANK_LEGEND),
-            height=9,
-            empty="no collective seen",
-            unit="suffix: collectives",
-            links=_RANK_LINKS,
-            says="Collectives that a rank is inside of. A line that stays up while its last commit "
-            "grows old is a hang: ask the flight record for who is missing.",
         ),
     ]
 

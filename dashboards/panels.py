@@ -28,7 +28,6 @@ from grafana_foundation_sdk.models import heatmap as heatmap_model
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 from lightkeeper.dashboards.selectors import (
-    BLUE,
     GREEN,
     MONITOR,
     MONITOR_URL,
@@ -516,19 +515,12 @@ def _links(board: dashboard.Dashboard) -> dashboard.Dashboard:
 
 def _annotations(board: dashboard.Dashboard) -> dashboard.Dashboard:
     evicted = grown(f"lightkeeper_evictions_total{{{MONITOR}}}", by="kind, outcome", within="1m")
-    changed = f"changes(lightkeeper_quorum_id{{{MONITOR}}}[1m]) > 0"
-    for name, shown_at_first, colour, expr, title in (
-        ("Evictions", True, RED, f"{evicted} > 0", "evicted for {{kind}}: {{outcome}}"),
-        # many while groups come and go
-        ("Quorum changes", False, BLUE, changed, "quorum changed"),
-    ):
-        board = board.annotation(
-            dashboard.AnnotationQuery()
-            .name(name)
-            .datasource(DATASOURCE)
-            .enable(shown_at_first)
-            .icon_color(colour)
-            .expr(expr)
-            .title_format(title)
-        )
-    return board
+    return board.annotation(
+        dashboard.AnnotationQuery()
+        .name("Evictions")
+        .datasource(DATASOURCE)
+        .enable(True)
+        .icon_color(RED)
+        .expr(f"{evicted} > 0")
+        .title_format("evicted for {{kind}}: {{outcome}}")
+    )

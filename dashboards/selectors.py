@@ -124,12 +124,6 @@ GROUP_STATE: Final[Values] = {
     str(code): (f"{sign} {state}", colour)
     for code, (sign, (state, colour)) in enumerate(zip(_SIGNS, HEALTH.items(), strict=True))
 }
-INCIDENT_STATE: Final[Values] = {
-    "1": ("◐ pending", YELLOW),
-    "2": ("▲ firing", RED),
-    "3": ("▼ evicting", ORANGE),
-    "4": ("● resolved", GREEN),
-}
 SELF_HEALTH: Final[Mapping[str, tuple[str, str]]] = {
     "well": ("● well", GREEN),
     "recovering": ("◐ recovering", YELLOW),

@@ -51,7 +51,7 @@ TOGETHER: Final = {
     "gate": (
         "tests/monitor/gate/test_gate_process.py",
         "tests/monitor/gate/test_fire_process.py",
-        "tests/monitor/gate/test_orphan.py",
+        "tests/monitor/gate/test_overlap_process.py",
     ),
     "bounds": ("tests/monitor/show/test_bounds.py",),
     # they look for processes by a name that all of them use

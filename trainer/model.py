@@ -14,7 +14,6 @@ the same batch.
 from __future__ import annotations
 
 import re
-import sys
 import sysconfig
 import zlib
 from dataclasses import dataclass
@@ -110,25 +109,14 @@ def split(network: ByteTransformer, intra: Intra | None, opt: TrainOptions) -> N
     """Give this rank its part of the model, in place, in the same order as torchtitan.
 
     Stages of a pipeline first, then tensor parallel (whole attention heads and columns of the MLP),
-    then compile, then FSDP2 around each block and around all. Every tensor's rows must divide into
-    `--pieces` equal parts in each tensor parallel rank.
+    then FSDP2 around each block and around all.
     """
-    parts = max(1, opt.pieces) * opt.tensor_parallel
-    for name, parameter in network.named_parameters():
-        if parameter.shape[0] % parts:
-            sys.exit(
-                f"trainer: {name} has {parameter.shape[0]} rows, which do not fall into {parts} "
-                "equal parts (--pieces times --tensor-parallel): choose another --width"
-            )
     if intra is not None and opt.pipeline > 1:
         _keep_stage(network, intra.mesh[STAGE].get_local_rank(), opt.pipeline)
     blocks = list(network.blocks.values())
     if intra is not None and opt.tensor_parallel > 1:
         for block in blocks:
             _parallelize(block, intra)
-    if opt.compile:
-        for block in blocks:
-            block.compile()
     if intra is not None and intra.mesh[SHARD].size() > 1:
         from torch.distributed.fsdp import fully_shard  # noqa: PLC0415 - 8 s of CPU to import
 

@@ -117,13 +117,6 @@ class TrainOptions:
     seed: int = option("of weights and data; must be the same in all groups", 0)
     accumulate: int = option("batches whose gradients make one step", 1, least=1)
     clip: float = option("largest norm of the averaged gradient; 0 = as it is", 0.0)
-    algorithm: str = option(
-        "groups average gradients at every step (default), or weights (local-sgd) or their "
-        "changes (diloco) every --sync-every steps",
-        "every-step",
-        choices=("every-step", "local-sgd", "diloco"),
-    )
-    sync_every: int = option("steps between two meetings of local-sgd and diloco", 10, least=1)
 
     device: str = option(
         "where to train: gloo with cpu (default), NCCL with cuda, a GPU for each rank",
@@ -136,16 +129,9 @@ class TrainOptions:
         1,
         least=1,
     )
-    schedule: str = option("of a pipeline", "1f1b", choices=("1f1b", "gpipe"))
     tensor_parallel: int = option(
         "ranks that share each layer; FSDP2 splits the model over the others", 1, least=1
     )
-    pieces: int = option(
-        "the same in all groups, and a multiple of each group's ranks: lets groups of "
-        "different sizes train together (default: this group's ranks)",
-        0,
-    )
-    compile: bool = option("torch.compile each block (needs a C++ compiler)", default=False)
 
     layers: int = option("blocks", 2, least=1, title="model")
     width: int = option("of the residual stream", 128, least=1)
@@ -154,14 +140,14 @@ class TrainOptions:
 
     min_replicas: int = option(
         "commit no step with fewer replica groups", 1, least=1,
-        title="fault tolerance (defaults are TorchFT's)",
+        title="fault tolerance (defaults are TorchFT's, but for --quorum-retries: 0 there)",
     )  # fmt: skip
     timeout_s: float = option(
         "of a collective across groups, a commit vote, a checkpoint transfer", 60.0
     )
     quorum_timeout_s: float = option("wait for a quorum; when it passes, the rank ends", 60.0)
     quorum_retries: int = option(
-        "ask a Lighthouse that does not answer so often again within --quorum-timeout", 0
+        "ask so often again, within --quorum-timeout, for a quorum whose answer was lost", 59
     )
     connect_timeout_s: float = option("reach the Lighthouse and the group's manager", 60.0)
     group_timeout_s: float = option(

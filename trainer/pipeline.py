@@ -11,12 +11,12 @@ in which those two are nested.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from lightkeeper.trainer.group import STAGE, Intra
 from lightkeeper.trainer.model import ByteTransformer, loss_of
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from lightkeeper.trainer.injector import Injector
     from lightkeeper.trainer.options import TrainOptions
     from lightkeeper.worker_server.rank.reporter import Reporter
-
-_SCHEDULES: Final = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
 
 
 class Pipeline:
@@ -50,7 +48,7 @@ class Pipeline:
             group=intra.mesh[STAGE].get_group(),
         )
         self.stage.injector, self.stage.reporter = injector, reporter
-        self._schedule = _SCHEDULES[opt.schedule](self.stage, opt.accumulate, loss_of)
+        self._schedule = Schedule1F1B(self.stage, opt.accumulate, loss_of)
         self._received = torch.zeros(opt.batch, opt.context, opt.width, device=device)
         # The first step tells each stage what it will receive, and loses FSDP2's gradients.
         nothing = torch.zeros(opt.batch, opt.context, dtype=torch.int64, device=device)

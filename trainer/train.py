@@ -28,7 +28,8 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,22 +40,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.elastic.multiprocessing.errors import record
+from torchft import Manager
+from torchft.process_group import ProcessGroupGloo, ProcessGroupNCCL
 
 import lightkeeper
 from lightkeeper.trainer import group, model, options, status
-from lightkeeper.trainer.exchange import SemiSync, connect
-from lightkeeper.trainer.faults import FaultKind, Variant
 from lightkeeper.trainer.group import SHARD
-from lightkeeper.trainer.injector import (
-    REDUCTIONS,
-    Injector,
-    WorkStretcher,
-    flip_bit,
-    leave_out_last_micro_batch,
-    reduce_wrongly,
-    throttle,
-)
-from lightkeeper.trainer.pieces import Pieces, cut_of, norm, tensors_of
+from lightkeeper.trainer.injector import Injector, WorkStretcher, act
+from lightkeeper.trainer.piece import Piece, tensors_of
 
 if TYPE_CHECKING:
     from lightkeeper.trainer.options import TrainOptions
@@ -71,25 +64,24 @@ def train(opt: TrainOptions, reporter: Reporter) -> None:
     """
     with reporter.phase("init"):
         rank = Rank(opt, reporter)
-        clock = rank.semi_sync or rank.exchange
+        manager = rank.manager
         if opt.resume and opt.fingerprint_every:
-            write_fingerprint(rank, clock.current_step())  # of the resumed state
-    with rank.semi_sync.hooks if rank.semi_sync else nullcontext():
-        while not opt.steps or clock.current_step() < opt.steps:
-            began_s = time.perf_counter()
-            step = clock.current_step()
-            reporter.begin_step(step)
-            committed, loss = (train_alone if rank.semi_sync else try_step)(rank, step)
-            tokens = 0 if loss is None else opt.batch * opt.context * opt.accumulate
-            reporter.end_step(step, committed=committed, loss=loss, tokens=tokens)
-            step = clock.current_step()  # of the job; healing jumps ahead
-            say(rank, step, committed, loss, time.perf_counter() - began_s)
-            if committed:
-                now_and_then(rank, step)
-    rank.record.write("finished", step=clock.current_step())
+            write_fingerprint(rank, manager.current_step())  # of the resumed state
+    while not opt.steps or manager.current_step() < opt.steps:
+        began_s = time.perf_counter()
+        step = manager.current_step()
+        reporter.begin_step(step)
+        committed, loss = try_step(rank, step)
+        tokens = 0 if loss is None else opt.batch * opt.context * opt.accumulate
+        reporter.end_step(step, committed=committed, loss=loss, tokens=tokens)
+        step = manager.current_step()  # of the job; healing jumps ahead
+        say(rank, step, committed, loss, time.perf_counter() - began_s)
+        if committed:
+            now_and_then(rank, step)
+    rank.record.write("finished", step=manager.current_step())
     rank.record.close()
     reporter.close()  # from now on, silence is no failure
-    rank.exchange.shutdown()
+    manager.shutdown(wait=False)
     dist.destroy_process_group()
 
 
@@ -105,12 +97,7 @@ class Rank:
         self.opt, self.reporter = opt, reporter
         self.place = group.read_place(opt.device)
         self.injector = Injector(
-            self.place.name,
-            world_size=self.place.world_size,
-            stages=opt.pipeline,
-            host=self.place.host,
-            file=opt.fault_file,
-            declare=reporter.phase,
+            self.place.name, self.place.host, opt.fault_file, partial(act, self)
         )
         self.pace = WorkStretcher(opt.step_time_s)
         self.intra = group.join_group(
@@ -127,21 +114,12 @@ class Rank:
 
             self.pipeline = Pipeline(self.network, self.intra, opt, self.injector, reporter)
         self.optimizer = torch.optim.AdamW(self.network.parameters(), lr=opt.learning_rate)
-        self.pieces = Pieces(self.network, self.optimizer, cut_of(self.place, opt))
-        self.printed = self.pieces.weights_of(0)
-        """The keeper compares them with the same piece elsewhere."""
-
+        self.piece = Piece(self.network, self.optimizer, self.place, opt.tensor_parallel)
         resumed = resume(self)
-        self.exchange = connect(self.place, opt, self.pieces)
+        self.manager = connect(self.place, opt, self.piece.state)
         if resumed is not None:
-            self.exchange.resume(*resumed)
-        for manager in self.exchange.managers:
-            reporter.observe_manager(manager)
-        self.semi_sync: SemiSync | None = None
-        """None: groups average gradients at every step."""
-        if opt.algorithm != "every-step":
-            self.semi_sync = SemiSync(opt, self.exchange, self.network, self.optimizer)
-
+            self.manager.load_state_dict(resumed)
+        reporter.observe_manager(self.manager)
         text = model.standard_library()
         # Tensor parallel ranks and the stages of a pipeline work on the same batch.
         mesh = None if self.intra is None else self.intra.mesh[SHARD]
@@ -152,13 +130,44 @@ class Rank:
             "started",
             host=self.place.host,
             parameters=sum(p.numel() for p in self.network.parameters()),
-            held=self.pieces.gradient.numel(),
-            step=self.exchange.current_step(),
+            held=self.piece.gradient.numel(),
+            step=self.manager.current_step(),
             corpus_sha256=hashlib.sha256(text).hexdigest(),
         )
+        self.injector.inherit()
 
 
-# -- groups average their gradients at every step --------------------------------------------
+def connect(place: group.RankPlace, opt: TrainOptions, state: dict[str, Tensor]) -> Manager:
+    """The Manager that averages, votes and heals; that of rank 0 hosts the group's server too."""
+
+    def load(fetched: dict[str, Tensor]) -> None:
+        for name, tensor in state.items():
+            tensor.copy_(fetched[name])  # in place: optimizer and flat gradient keep their views
+
+    timeout = timedelta(seconds=opt.timeout_s)
+    # Rebuilt at every quorum: a mesh of gloo's sockets, or an NCCL communicator.
+    kind = ProcessGroupGloo if place.device.type == "cpu" else ProcessGroupNCCL
+    return Manager(
+        pg=kind(timeout=timeout),
+        load_state_dict=load,
+        state_dict=lambda: state,
+        min_replica_size=opt.min_replicas,
+        # The seed makes all weights equal. TorchFT would copy them at step 0, for each group rank
+        # from another group, and a receiving group contributes no gradient to that step: the ranks
+        # of one group would take different first steps.
+        init_sync=False,
+        timeout=timeout,
+        quorum_timeout=timedelta(seconds=opt.quorum_timeout_s),
+        quorum_retries=opt.quorum_retries,
+        connect_timeout=timedelta(seconds=opt.connect_timeout_s),
+        rank=place.group_rank,
+        world_size=place.world_size,
+        replica_id=place.group,
+        hostname=place.address,
+    )
+
+
+# -- a step -----------------------------------------------------------------------------------
 
 
 def try_step(rank: Rank, step: int) -> tuple[bool, float | None]:
@@ -167,21 +176,18 @@ def try_step(rank: Rank, step: int) -> tuple[bool, float | None]:
     None while the group heals: it computed with weights that it is about to replace, and
     contributed nothing to the step.
     """
-    reporter, injector, pieces, exchange = rank.reporter, rank.injector, rank.pieces, rank.exchange
+    reporter, injector, piece, manager = rank.reporter, rank.injector, rank.piece, rank.manager
     with reporter.phase("communication"):
-        exchange.start_quorum()  # returns at once; `average` waits for the quorum
+        manager.start_quorum()  # returns at once; `allreduce` waits for the quorum
         drawn = agree_on(rank, step)
 
-    pieces.gradient.zero_()
+    piece.gradient.zero_()
     mean_loss, finite = accumulate(rank, drawn)
 
     with reporter.phase("communication"):
         injector.strike("communication")
-        if (slowness := injector.slowness(FaultKind.SLOW_LINK)) > 1.0:
-            throttle(slowness)
-        pieces.pack()
         if rank.intra is not None:
-            squares = pieces.squares()
+            squares = piece.squares()
             sum_in_group(rank, squares, mean_loss)
             finite &= reporter.finite(
                 loss=float(mean_loss), grad_norm=float(norm(squares)), where="group"
@@ -191,42 +197,37 @@ def try_step(rank: Rank, step: int) -> tuple[bool, float | None]:
         # group. So this group abstains from such a step: it contributes zeros, so that the other
         # groups can commit, and votes no for itself. One step behind, it then heals from them.
         if not finite:
-            for piece in pieces.exchanged:
-                piece.zero_()
+            piece.gradient.zero_()
 
         # Across groups: waits for the quorum, then averages over its participants.
-        exchange.average(pieces.exchanged)
+        manager.allreduce(piece.gradient).wait()
         # The average may hold another group's NaN: nobody applies that.
-        squares = pieces.squares()
+        squares = piece.squares()
         finite &= reporter.finite(grad_norm=float(norm(squares)), where="exchanged")
         if not finite:
-            exchange.vote_no(FloatingPointError(f"not finite at step {step}"))
+            manager.report_error(FloatingPointError(f"not finite at step {step}"))
         if rank.opt.clip:
             if rank.intra is not None:  # of the average, from all ranks of the group
                 dist.all_reduce(squares, group=rank.intra.norms)
-            clip(pieces.exchanged, squares, rank.opt.clip)
-        pieces.unpack()
-        took_part = exchange.lead.is_participating()
-        committed = exchange.should_commit()  # a healing group loads its new weights here
+            clip(piece.gradient, squares, rank.opt.clip)
+        took_part = manager.is_participating()
+        committed = bool(manager.should_commit())  # a healing group loads its new weights here
 
     with reporter.phase("optimizer"):
         injector.strike("optimizer")
         if committed:
             rank.optimizer.step()
-            if injector.take(FaultKind.CORRUPT):
-                flip_bit(rank.network)
-            publish_fingerprint(rank, exchange.current_step())
-    loss = float(mean_loss) * injector.take_spike()
-    return committed, loss if took_part else None
+            # Lets the keeper compare this rank's piece with the same piece elsewhere.
+            reporter.fingerprint(piece.weights, manager.current_step())
+    return committed, float(mean_loss) if took_part else None
 
 
 def agree_on(rank: Rank, step: int) -> int:
     """The step of the group's first rank: all ranks of the group read that step's data."""
     if rank.intra is None:
         return step
-    root = 1 if rank.injector.take(FaultKind.MISMATCH, Variant.ROOT) else 0
     clock = torch.tensor([step])
-    dist.broadcast(clock, group_src=root, group=rank.intra.norms)
+    dist.broadcast(clock, group_src=0, group=rank.intra.norms)
     return int(clock)
 
 
@@ -238,7 +239,6 @@ def accumulate(rank: Rank, step: int) -> tuple[Tensor, bool]:
     reporter, injector, pace, device = rank.reporter, rank.injector, rank.pace, rank.place.device
     with reporter.phase("data"):
         injector.poll(step)
-        pace.load_data(injector.slowness(FaultKind.SLOW_DATA))
         drawn = [rank.batches.draw(step, micro) for micro in range(rank.opt.accumulate)]
         batches = [(inputs.to(device), targets.to(device)) for inputs, targets in drawn]
     if rank.pipeline is not None:
@@ -248,10 +248,8 @@ def accumulate(rank: Rank, step: int) -> tuple[Tensor, bool]:
         with reporter.phase("forward"):
             if micro == 0:
                 injector.strike("forward")
-                pace.begin_work(injector.slowness(FaultKind.SLOW))
+                pace.begin_work()
             loss = rank.network(inputs, targets)
-            if injector.nan:
-                loss = loss * math.nan
 
         with reporter.phase("backward"):
             if micro == 0:
@@ -261,7 +259,7 @@ def accumulate(rank: Rank, step: int) -> tuple[Tensor, bool]:
             total += loss / len(batches)
             # Checked before other ranks' numbers are in it, to show which rank was first. With
             # FSDP2 the gradient is already the whole group's.
-            own = float(rank.pieces.gradient.norm()) if rank.intra is None else None
+            own = float(rank.piece.gradient.norm()) if rank.intra is None else None
             finite &= reporter.finite(loss=float(loss), grad_norm=own)
     pace.end_work()
     return total, finite
@@ -273,15 +271,11 @@ def run_stage(rank: Rank, pipeline: Pipeline, batches: Sequence[tuple[Tensor, Te
     It does not ask whether a number is finite: a NaN of one stage is soon in all of them.
     """
     with rank.reporter.phase("forward"):
-        rank.pace.begin_work(rank.injector.slowness(FaultKind.SLOW))
+        rank.pace.begin_work()
     # But for each micro-batch's forward and backward.
     with rank.reporter.phase("communication"):
-        if rank.injector.take(FaultKind.MISMATCH, Variant.FEWER):
-            leave_out_last_micro_batch(pipeline.stage)
         loss = pipeline.step(batches)
     rank.pace.end_work()
-    if rank.injector.nan:
-        rank.pieces.gradient.fill_(math.nan)
     return loss
 
 
@@ -289,52 +283,19 @@ def sum_in_group(rank: Rank, squares: Tensor, loss: Tensor) -> None:
     """Sum `squares` and average `loss` over the group, in place."""
     if rank.intra is None:
         return
-    mismatch = rank.injector.take(FaultKind.MISMATCH, *REDUCTIONS)
-    if mismatch is not None:
-        reduce_wrongly(squares, loss, rank.intra, mismatch.how)
-    else:
-        dist.all_reduce(squares, group=rank.intra.norms)
-        dist.all_reduce(loss, group=rank.intra.metrics)
+    dist.all_reduce(squares, group=rank.intra.norms)
+    dist.all_reduce(loss, group=rank.intra.metrics)
     loss /= rank.place.world_size // rank.opt.pipeline  # gloo sums; it has no average
 
 
-def clip(gradients: Sequence[Tensor], squares: Tensor, most: float) -> None:
-    """Scale gradients down to norm `most`, in place; equal squares give equal factors."""
-    factor = (most / (norm(squares) + 1e-6)).clamp(max=1.0)
-    for gradient in gradients:
-        gradient.mul_(factor)
+def norm(squares: Tensor) -> Tensor:
+    """Norm of the whole gradient, from the squares of all pieces."""
+    return squares.sum().sqrt()
 
 
-def publish_fingerprint(rank: Rank, step: int) -> None:
-    """Let the keeper compare this rank's first piece with the same piece elsewhere."""
-    rank.reporter.fingerprint(rank.printed, step, shard=rank.pieces.cut.first)
-
-
-# -- groups train alone, and meet every few steps ---------------------------------------------
-
-
-def train_alone(rank: Rank, step: int) -> tuple[bool, float]:
-    """A step of LocalSGD or DiLoCo; False when the groups should have met after it but failed."""
-    semi_sync, pieces, opt = rank.semi_sync, rank.pieces, rank.opt
-    assert semi_sync is not None  # noqa: S101
-    pieces.gradient.zero_()
-    with rank.reporter.phase("communication"):
-        drawn = agree_on(rank, step)
-    loss, finite = accumulate(rank, drawn)
-    met = semi_sync.meets
-    phase = "communication" if met else "optimizer"
-    with rank.reporter.phase(phase):
-        rank.injector.strike(phase)
-        squares = pieces.squares()
-        sum_in_group(rank, squares, loss)
-        if not (rank.reporter.finite(grad_norm=float(norm(squares)), where="group") and finite):
-            pieces.gradient.zero_()  # the next meeting would spread it to all groups
-        elif opt.clip:
-            clip([pieces.gradient], squares, opt.clip)
-        committed = semi_sync.advance()
-    if met and committed:  # between meetings, groups differ by design
-        publish_fingerprint(rank, semi_sync.current_step())
-    return committed, float(loss)
+def clip(gradient: Tensor, squares: Tensor, most: float) -> None:
+    """Scale the gradient down to norm `most`, in place; equal squares give equal factors."""
+    gradient.mul_((most / (norm(squares) + 1e-6)).clamp(max=1.0))
 
 
 # -- beside the steps: logs, evaluation, and periodic work ------------------------------------
@@ -348,7 +309,7 @@ def say(rank: Rank, step: int, committed: bool, loss: float | None, seconds: flo
     every = rank.opt.log_every
     if committed and not (every and step % every == 0):
         return
-    groups = rank.exchange.lead.num_participants()
+    groups = rank.manager.num_participants()
     rank.record.write(
         "step",
         step=step,
@@ -369,33 +330,21 @@ def say(rank: Rank, step: int, committed: bool, loss: float | None, seconds: flo
 def now_and_then(rank: Rank, step: int) -> None:
     """Work due after a committed step; its phase keeps it from looking like a hang."""
     opt = rank.opt
-    # Between meetings groups differ: a state is then of one group only.
-    equal = rank.semi_sync is None or step % opt.sync_every == 0
-    if opt.fingerprint_every and step % opt.fingerprint_every == 0 and equal:
+    if opt.fingerprint_every and step % opt.fingerprint_every == 0:
         write_fingerprint(rank, step)
     if opt.evaluate_every and step % opt.evaluate_every == 0:
         with rank.reporter.phase("evaluation"):
             unseen = evaluate(rank)
         rank.record.write("evaluation", step=step, loss=unseen)
-    if opt.checkpoint_dir and opt.checkpoint_every and step % opt.checkpoint_every == 0 and equal:
+    if opt.checkpoint_dir and opt.checkpoint_every and step % opt.checkpoint_every == 0:
         with rank.reporter.phase("checkpoint"):
             save(rank, opt.checkpoint_dir / rank.place.group)
 
 
 def write_fingerprint(rank: Rank, step: int) -> None:
-    """Hash every piece of the state: groups of any size hold equal ones.
-
-    Semi-synchronous groups hold equal weights only at a meeting, and their own moments.
-    """
-    pieces = rank.pieces
-    for index in range(pieces.cut.count):
-        state = pieces.weights_of(index) if rank.semi_sync else pieces.state_of(index)
-        rank.record.write(
-            "fingerprint",
-            step=step,
-            piece=pieces.cut.first + index,
-            sha256=status.fingerprint(state),
-        )
+    """Hash this rank's piece of the state."""
+    sha256 = status.fingerprint(rank.piece.state)
+    rank.record.write("fingerprint", step=step, piece=rank.piece.number, sha256=sha256)
 
 
 def evaluate(rank: Rank) -> float:
@@ -426,7 +375,7 @@ def save(rank: Rank, folder: Path) -> None:
     """Write the state into `folder`; every rank of the group calls this."""
     from torch.distributed.checkpoint import state_dict_saver as dcp  # noqa: PLC0415 - a second
 
-    step, batches = rank.exchange.current_step(), rank.exchange.lead.batches_committed()
+    step, batches = rank.manager.current_step(), rank.manager.batches_committed()
     first, path = rank.place.group_rank == 0, folder / f"step-{step}"
     if first:
         (path / _LAST).unlink(missing_ok=True)
@@ -441,8 +390,8 @@ def save(rank: Rank, folder: Path) -> None:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def resume(rank: Rank) -> tuple[int, int] | None:
-    """With `--resume`, load the newest checkpoint; returns its committed steps and batches.
+def resume(rank: Rank) -> dict[str, int] | None:
+    """With `--resume`, load the newest checkpoint; returns its state of TorchFT's Manager.
 
     A checkpoint that does not fit this model ends the process with one line.
     """
@@ -467,7 +416,7 @@ def resume(rank: Rank) -> tuple[int, int] | None:
         why = lines[-1] if lines else type(error).__name__
         sys.exit(f"trainer: cannot resume from {path}: {why}")
     step, batches = (int(number) for number in clock)
-    return step, batches
+    return {"step": step, "batches_committed": batches}
 
 
 def whole(directory: Path, group: str) -> list[Path]:

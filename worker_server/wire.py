@@ -373,11 +373,7 @@ class Prints:
 
 
 class Took(NamedTuple):
-    """Time and bytes of a repeated operation; travels as a row of these numbers.
-
-    If a rank has several TorchFT Managers, what they do together counts once: bytes are added up,
-    seconds are those in which any of them was busy with it.
-    """
+    """Time and bytes of a repeated operation; travels as a row of these numbers."""
 
     done: Count
     """How often."""

@@ -16,7 +16,7 @@ import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import zip_longest
 from pathlib import Path
@@ -336,8 +336,6 @@ class Moment:
     ended_s: float
     whom: Whom
     parts: Sequence[Part]
-    fleet: bytes | None = None
-    fleet_told: Mapping[str, Any] = field(default_factory=dict)
 
 
 def fill(
@@ -373,8 +371,8 @@ def _carry_over(
             manifest: Any = json.loads(old.read(NAME))
             rows = [row for row in manifest["moments"] if row["moment"] not in replaced]
             for row in rows:
-                files = [part["file"] for part in row["parts"]] + [row["fleet"].get("file")]
-                for name in filter(None, files):
+                row.pop("fleet", None)  # earlier versions kept all ranks' states
+                for name in filter(None, (part["file"] for part in row["parts"])):
                     bundle.writestr(old.getinfo(name), old.read(name), zipfile.ZIP_DEFLATED)
             return {**manifest, "moments": rows}, None
     except (ValueError, KeyError, TypeError, AttributeError, EOFError, RecursionError,
@@ -383,10 +381,6 @@ def _carry_over(
 
 
 def _write(bundle: zipfile.ZipFile, moment: Moment) -> dict[str, Any]:
-    fleet: dict[str, Any] = {**moment.fleet_told, "file": None}
-    if moment.fleet is not None:
-        fleet["file"] = f"{moment.name}/fleet.json"
-        _member(bundle, fleet["file"], moment.fleet, moment.ended_s)
     parts = []
     for part in moment.parts:
         file = None
@@ -402,7 +396,6 @@ def _write(bundle: zipfile.ZipFile, moment: Moment) -> dict[str, Any]:
         "ranks": [observation.rank for observation in moment.whom.asked],
         "left_out": len(left_out),
         "left_out_ranks": list(left_out[:NAMED]),
-        "fleet": fleet,
         "parts": parts,
     }
 

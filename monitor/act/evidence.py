@@ -2,7 +2,8 @@
 
 When an incident fires, and again right before an eviction, all ranks concerned are asked for
 everything at once, with one deadline. The evictor waits for the answers; nothing waits for the
-disk. What the monitor had already (states, and the records behind the verdict) is saved too.
+disk. The records behind the verdict, which the monitor had already, are saved too; the states of
+all other ranks are in the journal.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from prometheus_client import CollectorRegistry
 
 from lightkeeper.monitor.act.bundles import (
     KINDS,
-    NAMED,
     BundleDir,
     BundleKind,
     Moment,
@@ -48,16 +48,12 @@ from lightkeeper.monitor.model.observation import (
     Failure,
     Observation,
     Snapshot,
-    Unreachable,
-    lighthouse_to_json,
 )
 from lightkeeper.monitor.records.files import RECORD
-from lightkeeper.worker_server.wire import FlightRecord, StateReport, to_json
+from lightkeeper.worker_server.wire import FlightRecord, to_json
 
 log = logging.getLogger(__name__)
 
-FLEET_MAX_BYTES: Final = 4 * 1024 * 1024
-"""About 6,000 ranks; those concerned come first. How many were left out is recorded."""
 _RECORDS_KEPT: Final = 256
 """Flight records that the detectors asked for, one a rank; 32 at most come with a tick."""
 
@@ -67,41 +63,7 @@ class Seen:
     """What the monitor knew when a moment began; immutable, so that any thread may read it."""
 
     snapshot: Snapshot
-    lost: Mapping[RankName, tuple[float, StateReport]] = field(default_factory=dict)
-    """For each rank that is silent now: when its last report came, and the report."""
     records: Mapping[RankName, tuple[float, FlightRecord]] = field(default_factory=dict)
-
-
-class Memory:
-    """The last state of every rank. Used by the tick's thread only."""
-
-    def __init__(self) -> None:
-        self._before: Snapshot | None = None
-        self._lost: dict[RankName, tuple[float, StateReport]] = {}
-        self._unknown: set[RankName] = set()
-        """Ranks that have been silent since they were first known."""
-        self._records: dict[RankName, tuple[float, FlightRecord]] = {}
-
-    def push(self, snapshot: Snapshot) -> Seen:
-        """Take in one tick; costs little while nobody falls silent."""
-        silent = {
-            observation.rank for observation in snapshot.observations if observation.report is None
-        }
-        lost = {rank: self._lost[rank] for rank in silent & self._lost.keys()}
-        if self._before is not None and silent - lost.keys() - self._unknown:
-            for observation in self._before.observations:
-                if observation.report is not None and observation.rank in silent:
-                    lost[observation.rank] = (self._before.now_s, observation.report)
-        self._before, self._lost, self._unknown = snapshot, lost, silent - lost.keys()
-        fresh = {
-            rank: (snapshot.now_s, record)
-            for rank, record in snapshot.records.items()
-            if isinstance(record, FlightRecord)
-        }
-        if fresh:
-            older = {rank: held for rank, held in self._records.items() if rank not in fresh}
-            self._records = dict([*older.items(), *fresh.items()][-_RECORDS_KEPT:])
-        return Seen(snapshot, lost, self._records)
 
 
 def records_in_hand(seen: Seen, whom: Whom) -> list[Part]:
@@ -120,54 +82,6 @@ def records_in_hand(seen: Seen, whom: Whom) -> list[Part]:
             body = _dump(to_json(record))
             parts.append(Part(observation.rank, kind, PartStatus.OK, body, taken_s=at_s))
     return parts
-
-
-def fleet_json(seen: Seen, whom: Whom) -> tuple[bytes, dict[str, Any]]:
-    """`fleet.json` (the states of all ranks as last seen), and its entry in the manifest."""
-    snapshot = seen.snapshot
-    first = {observation.rank for observation in whom.asked}
-    others = (each for each in snapshot.observations if each.rank not in first)
-    order = [*whom.asked, *others]
-    rows: list[bytes] = []
-    room = FLEET_MAX_BYTES
-    for observation in order:
-        row = _dump(_rank(seen, observation))
-        if len(row) > room:
-            break
-        rows.append(row)
-        room -= len(row)
-    out = order[len(rows) :]
-    head = {
-        "schema": 1,
-        "now_s": snapshot.now_s,
-        "tick": snapshot.tick,
-        "lateness_s": snapshot.lateness_s,
-        "lighthouse": lighthouse_to_json(snapshot.lighthouse),
-    }
-    body = _dump(head)[:-1] + b',"ranks":[\n' + b",\n".join(rows) + b"\n]}\n"
-    return body, {
-        "seen_s": snapshot.now_s,
-        "tick": snapshot.tick,
-        "ranks": len(rows),
-        "left_out": len(out),
-        "left_out_ranks": [observation.rank for observation in out[:NAMED]],
-    }
-
-
-def _rank(seen: Seen, observation: Observation) -> dict[str, Any]:
-    at_s, report = seen.lost.get(observation.rank, (None, None))
-    if observation.report is not None:
-        at_s, report = seen.snapshot.now_s, observation.report
-    away = observation.outcome if isinstance(observation.outcome, Unreachable) else None
-    return {
-        "rank": observation.rank,
-        "url": observation.url,
-        "seen_s": at_s,
-        "state": None if report is None else to_json(report),
-        "unreachable": None
-        if away is None
-        else {"reason": str(away.reason), "detail": away.detail},
-    }
 
 
 def _dump(body: Any) -> bytes:
@@ -332,7 +246,7 @@ class Evidence:
         self._captures, self._seconds = CAPTURES.on(metrics), SECONDS.on(metrics)
         self._written, self._stored = WRITTEN.on(metrics), STORED.on(metrics)
         self._version = version
-        self._memory = Memory()
+        self._records: dict[RankName, tuple[float, FlightRecord]] = {}
         self._seen: Seen | None = None
         self._last: dict[IncidentId, Ticket] = {}
         self._troubles: dict[str, str] = {}
@@ -356,7 +270,7 @@ class Evidence:
         self, snapshot: Snapshot, incidents: Iterable[Incident], changed: Iterable[Incident]
     ) -> None:
         """Take in one tick, and begin to take evidence of firing incidents that have none yet."""
-        self._seen = seen = self._memory.push(snapshot)
+        self._seen = seen = Seen(snapshot, self._records_with(snapshot))
         if not self._on:
             return
         for incident in incidents:
@@ -369,6 +283,18 @@ class Evidence:
         for incident in changed:
             if not incident.open and self.bundles.view(incident.id) is not None:
                 self._lanes[0].put(Capture(None, seen, incident))
+
+    def _records_with(self, snapshot: Snapshot) -> Mapping[RankName, tuple[float, FlightRecord]]:
+        """The detectors' records, the latest of each rank."""
+        fresh = {
+            rank: (snapshot.now_s, record)
+            for rank, record in snapshot.records.items()
+            if isinstance(record, FlightRecord)
+        }
+        if fresh:
+            older = {rank: held for rank, held in self._records.items() if rank not in fresh}
+            self._records = dict([*older.items(), *fresh.items()][-_RECORDS_KEPT:])
+        return self._records
 
     def look_again(self) -> None:
         """Read the folder again, in the background: another monitor may have written to it."""
@@ -460,9 +386,8 @@ class Evidence:
         ticket.done(f"{answered} of {len(raw)} parts of {len(whom.asked)} ranks in {seconds:.1f} s")
         self._seconds.observe(seconds)
         parts = judged(raw)
-        fleet, fleet_row = fleet_json(job.seen, whom)
         moments = [
-            Moment(ticket.moment, began_s, began_s + seconds, whom, parts, fleet, fleet_row),
+            Moment(ticket.moment, began_s, began_s + seconds, whom, parts),
             *self._in_hand(job, ticket, whom),
         ]
         self._write(job, moments)

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import errno
 import hmac
-import re
 import resource
 import ssl
 import sys
@@ -24,13 +23,11 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
-from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
-from urllib.parse import urlsplit
+from typing import Any, Final, TypeVar
 
 import aiohttp
-from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+from yarl import URL
 
 from lightkeeper.monitor.model.names import GroupName, one_line
 from lightkeeper.monitor.model.observation import Failure
@@ -67,7 +64,6 @@ T = TypeVar("T")
 _RESOLVER_THREADS: Final = 32
 """getaddrinfo cannot be cancelled: with so many threads, a dead name server blocks no others."""
 _UNTYPED: Final = "application/octet-stream"
-_TOLD: Final = (b"content-type", b"retry-after")
 _ERRNOS: Final = {
     **dict.fromkeys((errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH), Failure.TIMEOUT),
     **dict.fromkeys(
@@ -152,255 +148,27 @@ def trust_also(ca_file: Path) -> ssl.SSLContext:
     return context
 
 
-# -- kept connections --------------------------------------------------------------------------
-# A client for one purpose: thousands of GETs a second, over plain http to IP addresses.
-#
-# A monitor of 10,000 ranks asks 625 hosts a second. aiohttp takes 160 us of CPU a request, this
-# client 45 (docs/scale.md). Host names, https and anything but a plain GET stay with aiohttp.
-# httptools is the parser of uvicorn and Node.
+# -- fetcher -----------------------------------------------------------------------------------
 
 KEPT_S: Final = 30.0
 """Idle connections are kept this long: longer than any sensible tick."""
-_LOOK_EVERY_S: Final = 10.0
-_OF_FILES: Final = 0.75
-_OTHER_FILES: Final = 320
-"""At most `_OF_FILES` of the open-file limit, less `_OTHER_FILES`, goes to connections. The rest is
-for the web server's clients, 256 questions at once, and the store, the journal and logs."""
-_HEAD_MAX_BYTES: Final = 32 * 1024
-_PLAIN: Final = re.compile(r"[\x21-\x7e]*")
-"""A path that may go into a request unchanged."""
 
 
 def _too_large(max_bytes: int) -> FetchError:
     return FetchError(Failure.GARBAGE, f"body over {max_bytes} bytes", too_large=True)
 
 
-class _ClosedError(Exception):
-    """The connection ended before the first byte of an answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    host: str
-    port: int
-    request: bytes
-    """The request's first lines, up to the headers that vary."""
-
-
 @lru_cache(maxsize=1 << 16)
-def address_of(url: str) -> Address | None:
-    """The parsed URL; None unless it is plain http to an IP address and needs no escaping."""
+def _parsed(url: str) -> URL:
+    """The URL, kept: to parse it each time costs a quarter of a request.
+
+    Raises:
+        aiohttp.InvalidURL: it is none.
+    """
     try:
-        parts = urlsplit(url)
-        host, port = ip_address(parts.hostname or ""), parts.port or 80
-    except ValueError:
-        return None
-    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    if parts.scheme != "http" or "@" in parts.netloc or not _PLAIN.fullmatch(path):
-        return None
-    head = f"GET {path} HTTP/1.1\r\nHost: {parts.netloc}\r\n"
-    same = "Accept: */*\r\nAccept-Encoding: identity\r\nUser-Agent: lightkeeper\r\n"
-    return Address(str(host), port, (head + same).encode())
-
-
-@dataclass(slots=True)
-class Reply:
-    status: int = 0
-    headers: dict[bytes, bytes] = field(default_factory=dict)
-    """By lower-case name; of repeated headers, the last."""
-    body: bytearray = field(default_factory=bytearray)
-
-
-_NO_REPLY: Final = Reply()
-"""What an idle connection holds, so that thousands do not keep their last answers in memory."""
-
-
-class _Connection(asyncio.Protocol):
-    """One connection; one question at a time."""
-
-    def __init__(self, drop: Callable[[_Connection], None]) -> None:
-        self._drop = drop
-        self._transport: asyncio.Transport | None = None
-        self._asked: asyncio.Future[Reply] | None = None
-        self._received = 0
-        self._lasts = False
-        """Whether the other side keeps the connection open after this answer."""
-        self.idle_since_s = 0.0
-
-    async def ask(self, request: bytes, end: float, question: Question) -> Reply:
-        """Send a request and return the answer; `end`: the loop's time by which it must be here.
-
-        Raises:
-            TimeoutError, FetchError, _ClosedError: no answer; the connection is unusable.
-        """
-        if self._transport is None or self._transport.is_closing():
-            raise _ClosedError
-        loop = asyncio.get_running_loop()
-        self._asked, self._reply, self._complete = loop.create_future(), Reply(), False
-        self._parser, self._received, self._lasts = HttpResponseParser(self), 0, False
-        self._max_bytes, self._meter = question.max_bytes, question.meter
-        alarm = loop.call_at(end, self._fail, TimeoutError())
-        self._transport.write(request)
-        try:
-            return await self._asked
-        except BaseException:
-            self.abort()
-            raise
-        finally:
-            alarm.cancel()
-            self._asked, self._reply = None, _NO_REPLY
-
-    @property
-    def reusable(self) -> bool:
-        going = self._transport is not None and not self._transport.is_closing()
-        return going and self._lasts
-
-    def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-
-    def _fail(self, exc: Exception) -> None:
-        self._lasts = False
-        if self._asked is not None and not self._asked.done():
-            self._asked.set_exception(exc)
-
-    # -- called by asyncio --------------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-
-    def data_received(self, data: bytes) -> None:
-        if self._asked is None or self._asked.done():  # unsolicited
-            self.abort()
-            return
-        self._received += len(data)
-        if self._received > self._max_bytes + _HEAD_MAX_BYTES:
-            self._fail(_too_large(self._max_bytes))
-            return
-        try:
-            self._parser.feed_data(data)
-        except HttpParserUpgrade:
-            self._fail(FetchError(Failure.GARBAGE, "it wants to speak another protocol"))
-        except HttpParserError as exc:
-            inner = exc.__context__  # what a callback raised
-            self._fail(
-                inner
-                if isinstance(inner, Exception)
-                else FetchError(Failure.GARBAGE, f"no HTTP: {exc}")
-            )
-
-    def eof_received(self) -> None:
-        """The other side has finished: that ends a body of unknown length."""
-        headers = self._reply.headers if self._asked is not None else {}
-        length_headers = headers.keys() & {b"content-length", b"transfer-encoding"}
-        if self._asked is not None and self._reply.status and not length_headers:
-            self.on_message_complete()
-
-    def connection_lost(self, _exc: Exception | None) -> None:
-        self._drop(self)
-        ended = FetchError(Failure.GARBAGE, "the connection ended in the answer")
-        self._fail(ended if self._received else _ClosedError())
-
-    # -- called by the parser -------------------------------------------------------------------
-
-    def on_message_begin(self) -> None:
-        if self._complete:
-            raise FetchError(Failure.GARBAGE, "two answers to one question")
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._reply.headers[name.lower()] = value
-
-    def on_headers_complete(self) -> None:
-        self._reply.status = self._parser.get_status_code()
-        if self._reply.status < 200:
-            raise FetchError(Failure.GARBAGE, f"status {self._reply.status}")
-
-    def on_body(self, piece: bytes) -> None:
-        self._reply.body += piece
-        if self._meter is not None:
-            self._meter(len(piece))
-        if len(self._reply.body) > self._max_bytes:
-            raise _too_large(self._max_bytes)
-
-    def on_message_complete(self) -> None:
-        self._complete, self._lasts = True, bool(self._parser.should_keep_alive())
-        if self._asked is not None and not self._asked.done():
-            self._asked.set_result(self._reply)
-
-
-class KeptConnections:
-    """Open connections, reused for later requests. Belongs to one event loop."""
-
-    def __init__(self) -> None:
-        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        files = sys.maxsize if files == resource.RLIM_INFINITY else files
-        self._most = int(_OF_FILES * files) - _OTHER_FILES
-        self._next_look_s = 0.0
-        self._idle: dict[tuple[str, int], list[_Connection]] = {}
-        self._open: set[_Connection] = set()
-
-    async def get(self, address: Address, headers: bytes, end: float, question: Question) -> Reply:
-        """Return the answer; `headers`: those that vary, each with its CRLF.
-
-        Raises:
-            TimeoutError: no complete answer by `end`.
-            FetchError: the answer is not HTTP, or its body has more than `max_bytes`.
-            OSError: nobody listens there.
-        """
-        request, where = address.request + headers + b"\r\n", (address.host, address.port)
-        while idle := self._idle.get(where):
-            try:
-                return await self._ask(idle.pop(), where, request, end, question)
-            except _ClosedError:  # the other side closed it while it was idle
-                continue
-        async with asyncio.timeout_at(end):
-            _, fresh = await asyncio.get_running_loop().create_connection(self._made, *where)
-        try:
-            return await self._ask(fresh, where, request, end, question)
-        except _ClosedError:
-            raise FetchError(Failure.GARBAGE, "it hung up without an answer") from None
-
-    def close(self) -> None:
-        for connection in tuple(self._open):
-            connection.abort()
-
-    def _made(self) -> _Connection:
-        connection = _Connection(self._open.discard)
-        self._open.add(connection)
-        return connection
-
-    async def _ask(
-        self,
-        connection: _Connection,
-        where: tuple[str, int],
-        request: bytes,
-        end: float,
-        question: Question,
-    ) -> Reply:
-        reply = await connection.ask(request, end, question)
-        if not connection.reusable or len(self._open) > self._most:
-            connection.abort()
-            return reply
-        connection.idle_since_s = now_s = time.monotonic()
-        self._idle.setdefault(where, []).append(connection)
-        if now_s >= self._next_look_s:
-            self._next_look_s = now_s + _LOOK_EVERY_S
-            self._drop_old(now_s - KEPT_S)
-        return reply
-
-    def _drop_old(self, until_s: float) -> None:
-        """Close connections idle since before then: the first ones, as `get` takes the last."""
-        for place, idle in tuple(self._idle.items()):
-            fresh = [connection for connection in idle if connection.idle_since_s >= until_s]
-            for connection in idle[: len(idle) - len(fresh)]:
-                connection.abort()
-            if fresh:
-                self._idle[place] = fresh
-            else:
-                del self._idle[place]
-
-
-# -- fetcher -----------------------------------------------------------------------------------
+        return URL(url)
+    except ValueError as exc:
+        raise aiohttp.InvalidURL(url) from exc
 
 
 class Fetcher:
@@ -425,7 +193,13 @@ class Fetcher:
         self._permit = permit
         self._tls = tls
         self._proxies = proxies
-        self._kept = KeptConnections()
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._most = (sys.maxsize if files == resource.RLIM_INFINITY else files) // 4
+        """Connections that may idle, and again those of the last `KEPT_S`: as many files remain for
+        256 questions at once, the web server's clients, the store and the journal."""
+        self._kept: set[tuple[str | None, int | None]] = set()
+        """Hosts and ports whose connections are kept."""
+        self._kept_until_s = 0.0
         self._loop = asyncio.new_event_loop()
         self._resolvers = ThreadPoolExecutor(_RESOLVER_THREADS, thread_name_prefix="resolve")
         self._loop.set_default_executor(self._resolvers)
@@ -477,13 +251,15 @@ class Fetcher:
         if question.method != "GET" and (why := self._permit()) is not None:
             raise FetchError(Failure.REFUSED, f"not sent: {why}")
         try:
-            if (address := self._plain(question)) is not None:
-                return await self._get(question, address, began)
             async with asyncio.timeout(max(0.0, question.timeout_s)):
                 return await self._exchange(question, began)
         except TimeoutError as exc:
             detail = f"no full answer within {question.timeout_s:.1f} s"
             raise FetchError(Failure.TIMEOUT, detail) from exc
+        except aiohttp.ServerDisconnectedError as exc:
+            raise FetchError(Failure.GARBAGE, "it hung up without an answer") from exc
+        except aiohttp.ClientResponseError as exc:  # its text names the URL, which may be secret
+            raise FetchError(Failure.GARBAGE, one_line(f"no HTTP: {exc.message}")) from exc
         except aiohttp.ClientConnectorDNSError as exc:
             raise FetchError(Failure.UNRESOLVED, f"cannot resolve {exc.host}") from exc
         except aiohttp.ClientConnectorCertificateError as exc:
@@ -495,37 +271,30 @@ class Fetcher:
         except (aiohttp.ClientError, OSError, ValueError) as exc:
             raise FetchError(Failure.GARBAGE, one_line(f"{type(exc).__name__}: {exc}")) from exc
 
-    def _headers(self, question: Question) -> dict[str, str]:
+    def _headers(self, question: Question, url: URL) -> dict[str, str]:
         token = None if question.group is None else self.tokens.of(question.group)
-        authorization = {} if token is None else {"Authorization": f"Bearer {token}"}
-        return {**question.headers, **authorization}
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        if not self._keeps((url.host, url.port)):
+            headers["Connection"] = "close"
+        return {**question.headers, **headers}
 
-    def _plain(self, question: Question) -> Address | None:
-        """The address, if the request does not need aiohttp."""
-        if question.method != "GET" or question.body or question.json or self._proxies:
-            return None
-        return address_of(question.url)
-
-    async def _get(self, question: Question, address: Address, began: float) -> Answer:
-        headers = "".join(f"{name}: {value}\r\n" for name, value in self._headers(question).items())
-        end = self._loop.time() + max(0.0, question.timeout_s)
-        try:
-            reply = await self._kept.get(address, headers.encode(), end, question)
-        except TimeoutError:
-            raise
-        except OSError as exc:
-            raise _failed(exc) from exc
-        kind, later = (reply.headers.get(name, b"").decode("latin-1") for name in _TOLD)
-        return _answer(reply.status, reply.body, kind, later, began)
+    def _keeps(self, place: tuple[str | None, int | None]) -> bool:
+        """Whether connections to it are kept after an answer."""
+        now_s = time.monotonic()
+        if now_s >= self._kept_until_s:  # those asked first are the same each time
+            self._kept, self._kept_until_s = set(), now_s + KEPT_S
+        if len(self._kept) < self._most:
+            self._kept.add(place)
+        return place in self._kept
 
     async def _exchange(self, question: Question, began: float) -> Answer:
-        headers = self._headers(question)
+        url = _parsed(question.url)
         async with self._session.request(
             question.method,
-            question.url,
+            url,
             json=question.json,
             data=question.body,
-            headers=headers,
+            headers=self._headers(question, url),
             allow_redirects=False,
         ) as response:
             body = bytearray()
@@ -536,8 +305,14 @@ class Fetcher:
                 if len(body) > question.max_bytes:
                     response.close()
                     raise _too_large(question.max_bytes)
-            kind, later = (response.headers.get(name.decode(), "") for name in _TOLD)
-            return _answer(response.status, body, kind, later, began)
+            later = response.headers.get("Retry-After", "")
+            return Answer(
+                response.status,
+                bytes(body),
+                response.headers.get("Content-Type") or _UNTYPED,
+                time.monotonic() - began,
+                float(later) if later.isascii() and later.isdigit() and len(later) < 7 else None,
+            )
 
     def close(self) -> None:
         """End open requests and the thread; waits at most about two seconds."""
@@ -556,14 +331,7 @@ class Fetcher:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-        self._kept.close()
         await self._session.close()
-
-
-def _answer(status: int, body: bytearray, kind: str, later: str, began: float) -> Answer:
-    took_s = time.monotonic() - began
-    in_s = float(later) if later.isascii() and later.isdigit() and len(later) < 7 else None
-    return Answer(status, bytes(body), kind or _UNTYPED, took_s, in_s)
 
 
 def _failed(exc: OSError) -> FetchError:

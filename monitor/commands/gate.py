@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
-import signal
-import socket
-import time
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 from lightkeeper.monitor.commands.command import FILE, CommandError, command, gathered, option
 from lightkeeper.monitor.commands.options import make_token, token_file
-from lightkeeper.monitor.gate.hot_restart import (
-    SharedState,
-    Worker,
-    WorkerSupervisor,
-    shown,
-    take_over,
-    unsupervised,
-)
-from lightkeeper.monitor.gate.listener import GateOptions, listen, resolve
 from lightkeeper.monitor.model.names import host_and_port
 from lightkeeper.worker_server.plain_text import log_to_stderr
 
-log = logging.getLogger("lightkeeper.gate")
+log = logging.getLogger("lightkeeper.gate.start")
 
 DEFAULT_ADMIN: Final = "127.0.0.1:8471"
-_PATIENCE_S: Final = 3.0
 
 
 @command()
@@ -39,10 +25,23 @@ _PATIENCE_S: Final = 3.0
         help="where the monitor looks and denies")  # fmt: skip
 @gathered("token", make_token, token_file)
 @option("--state", type=FILE, metavar="FILE",
-        help="keeps the list of denials and the count of quorums over a restart")  # fmt: skip
+        help="keeps the list of denials over a crash")  # fmt: skip
+@option("--take-over", metavar="HOST:PORT",
+        help="admin address of the gate to take over from (default: --admin)")  # fmt: skip
+@option("--grace", type=float, metavar="SECONDS", default=0.0,
+        help="after SIGTERM, serve on for up to this long until another gate took over and all "
+        "clients have gone there (default: 0)")  # fmt: skip
 @option("--verbose", is_flag=True, help="log what is refused and who breaks the protocol")
 def gate(
-    *, lighthouse: str, bind: str, admin: str, token: str | None, state: Path | None, verbose: bool
+    *,
+    lighthouse: str,
+    bind: str,
+    admin: str,
+    token: str | None,
+    state: Path | None,
+    take_over: str | None,
+    grace: float,
+    verbose: bool,
 ) -> None:
     """In front of the Lighthouse: keeps evicted and quarantined groups out of the quorum.
 
@@ -51,76 +50,37 @@ def gate(
         lightkeeper gate --lighthouse http://127.0.0.1:29510 --bind 0.0.0.0:29511 --token-file token
       whom it sees and refuses:
         curl http://127.0.0.1:8471/v1/gate
-      the list and the count of quorums survive a restart of the host:
+      the list survives a restart of the host:
         lightkeeper gate --lighthouse http://127.0.0.1:29510 --bind 0.0.0.0:29511 \\
             --token-file token --state /var/lib/lightkeeper/gate.json
+      another version, without a lost step: start it beside the one that runs, with the same options
     """
+    from lightkeeper.monitor.gate.listener import GateOptions  # noqa: PLC0415 - aiohttp is slow
+    from lightkeeper.monitor.gate.overlap import PredecessorError  # noqa: PLC0415
+    from lightkeeper.monitor.gate.serve import run  # noqa: PLC0415
+
     log_to_stderr(logging.INFO if verbose else logging.WARNING)
     log.setLevel(logging.INFO)
+    admin_at = _address("--admin", admin)
     options = GateOptions(
-        lighthouse=parse_lighthouse(lighthouse), state=state, token=token, verbose=verbose
+        lighthouse=parse_lighthouse(lighthouse),
+        bind=_address("--bind", bind),
+        admin=admin_at,
+        take_over=admin_at if take_over is None else _address("--take-over", take_over),
+        state=state,
+        token=token,
+        grace_s=grace,
     )
-    at, admin_at = _address("--bind", bind), _address("--admin", admin)
-    first = Worker().ready()  # before taking over from a gate that died
-    try:
-        shared = _state(at, admin_at)
-    except CommandError:
-        first.end(signal.SIGKILL)
-        raise
     if token is None:
         log.warning("no token is configured: this gate passes everybody and takes no denials")
     where = (bind, lighthouse, admin, os.getpid())
     log.info("gate at %s for %s, admin at %s (pid %d)", *where)
-    WorkerSupervisor(options, shared, first).run()
-
-
-def _state(bind: tuple[str, int], admin: tuple[str, int]) -> SharedState:
-    """New sockets, or those of a worker whose supervisor died.
-
-    Retries an address in use for a moment: a worker that has just lost its supervisor may
-    not have noticed yet, and a stopped one needs time to end.
-    """
-    until_s = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            state = take_over(resolve(*bind)[1])
-        except OSError as exc:
-            raise _cannot("--bind", bind, exc) from exc
-        if state is not None:
-            _move_admin(state, admin)
-            return state
-        try:
-            return SharedState(_listeners(bind, admin))
-        except CommandError as exc:
-            busy = isinstance(exc.__cause__, OSError) and exc.__cause__.errno == errno.EADDRINUSE
-            if not busy or time.monotonic() >= until_s:
-                raise
-        time.sleep(0.1)
-
-
-def _listeners(bind: tuple[str, int], admin: tuple[str, int]) -> list[socket.socket]:
-    gate = _listen("--bind", bind)
     try:
-        return [gate, _listen("--admin", admin)]
-    except CommandError:
-        gate.close()
-        raise
-
-
-def _move_admin(state: SharedState, admin: tuple[str, int]) -> None:
-    """Move the admin port to `--admin`; if that fails, serving groups comes first."""
-    gate, *others = state.listeners
-    where = [other.getsockname()[:2] for other in others]
-    try:
-        _, address = resolve(*admin)
-        if address[:2] in where:
-            return
-        state.listeners = [gate, listen(*admin)]
+        run(options)
+    except PredecessorError as exc:
+        raise CommandError(str(exc)) from exc
     except OSError as exc:
-        log.warning("cannot serve at --admin %s: %s: it stays at %s", admin, exc.strerror, where)
-        return
-    for other in others:
-        other.close()
+        raise CommandError(f"cannot serve at {bind} and {admin}: {exc.strerror}") from exc
 
 
 def parse_lighthouse(url: str) -> tuple[str, int]:
@@ -144,20 +104,3 @@ def _address(option: str, text: str) -> tuple[str, int]:
     if address is None:
         raise CommandError(f"{option} is {text!r}, expected HOST:PORT, such as {DEFAULT_ADMIN}")
     return address
-
-
-def _listen(option: str, address: tuple[str, int]) -> socket.socket:
-    try:
-        return listen(*address)
-    except OSError as exc:
-        raise _cannot(option, address, exc) from exc
-
-
-def _cannot(option: str, address: tuple[str, int], exc: OSError) -> CommandError:
-    text = f"cannot serve at {option} {address[0]}:{address[1]}: {exc.strerror}"
-    alive = ", ".join(shown(name) for name in unsupervised())
-    if alive and exc.errno == errno.EADDRINUSE:
-        text += (
-            f"; a worker of a gate that died serves on at {alive}: start the gate there, or end it"
-        )
-    return CommandError(text)

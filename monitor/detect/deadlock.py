@@ -87,7 +87,7 @@ def _patient(history: History, stuck: Stuck) -> bool:
 def usual_inside_s(history: History, rank: RankName) -> float:
     """Twice the longest duration of a collective with all ranks inside, in this job."""
     role = history.tracks[rank].identity.group_rank
-    usual = history.habits.learned(role, INSIDE, history.now_s, None)
+    usual = history.habits.learned(role, INSIDE, history.now_s)
     return 0.0 if usual is None else history.config.habit_factor * usual.span_s
 
 

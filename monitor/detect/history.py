@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from statistics import median
 from typing import Final
@@ -19,7 +19,6 @@ from lightkeeper.monitor.detect.arrivals import ArrivalBook
 from lightkeeper.monitor.detect.learned_pauses import Gap, Habits
 from lightkeeper.monitor.detect.links import Links
 from lightkeeper.monitor.detect.pace import PaceMeter
-from lightkeeper.monitor.detect.progress import Progress
 from lightkeeper.monitor.detect.quorum_participation import Attendance
 from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.detect.weights import LossBook, PrintBook
@@ -106,6 +105,36 @@ class Absence:
     until_s: float
     anew: bool
     """Whether another process answers since: its quorum count restarted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The furthest that the job got, and where it continued from after a fall."""
+
+    step: int = -1
+    """The highest that any rank committed."""
+    at_s: float = 0.0
+    """When that was first seen."""
+    first: tuple[int, float] | None = None
+    """The first step that was seen, and when: for its pace."""
+    ranks: int = 0
+    starts_over: bool = False
+    """Whether a process went back to an earlier step."""
+    why: str = ""
+    """How the first of the processes ended that had committed it."""
+    fell_to: int | None = None
+    """The step from which the job continued; None: it is not behind."""
+    fell_s: float = 0.0
+
+    @property
+    def step_s(self) -> float:
+        """Seconds a step, on average."""
+        began, began_s = self.first or (self.step, self.at_s)
+        return (self.at_s - began_s) / (self.step - began) if self.step > began else 0.0
+
+    def within(self, before: int, now: int) -> Progress:
+        """After one process's step rose, or fell."""
+        return replace(self, starts_over=True) if now < before else self
 
 
 @dataclass(slots=True)

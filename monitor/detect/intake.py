@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from lightkeeper.monitor.detect.history import COLLECTIVES_A_STEP, History, Unproven
+from lightkeeper.monitor.detect.history import COLLECTIVES_A_STEP, History, Progress, Unproven
 from lightkeeper.monitor.detect.learned_pauses import Gap, pauses_of
 from lightkeeper.monitor.detect.links import links_of
 from lightkeeper.monitor.detect.pace import Sample
-from lightkeeper.monitor.detect.progress import Progress, advance
+from lightkeeper.monitor.detect.progress import advance
 from lightkeeper.monitor.detect.quorum_participation import Turn
 from lightkeeper.monitor.detect.track import (
     FINISHED_PHASE,
@@ -283,7 +283,6 @@ def learn(history: History, track: RankTrack, before: StateReport, since_s: floa
             phase=phase,
             span_s=span_s,
             ended_s=history.now_s,
-            step=None if before.step is None else before.step.step,
         )
         history.habits.take(gap)
 

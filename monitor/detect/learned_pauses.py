@@ -7,15 +7,14 @@ group rank: rank 0 may evaluate where others do not) and phase; those of several
 are one event. Learning is robust: a gap shorter than the stall floor excuses itself and counts only
 when it was seen three times (the third largest does); one longer than the floor counts at once,
 because a false alarm is worse than a late one. It fades: after a half-life without another it
-counts half. Where the gaps come every N steps, one that is not due gets no margin. A gap ended by
-an eviction or a death does not count.
+counts half. A gap ended by an eviction or a death does not count.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -31,12 +30,6 @@ _PHASES_KEPT: Final = 64
 """A reporter has 16 names; further invented ones are not kept."""
 _SEEN_OFTEN: Final = 3
 """Sightings that make a short gap a habit; one or two mean a busy host."""
-_BEATS: Final = 4
-"""Events that make a rhythm: three intervals that agree."""
-_SLACK_STEPS: Final = 1
-"""A step more or less: its number may be read before or after it advances."""
-
-
 _UNUSUAL: Final = 5.0
 """Multiple of the phase's mean above which its seconds in one step are a pause, not its pace."""
 
@@ -51,8 +44,6 @@ class Gap:
     phase: str
     span_s: float
     ended_s: float
-    step: int | None = None
-    """The job's step at which it began; None if ranks report none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +52,6 @@ class UsualPause:
 
     span_s: float
     events: int
-    every: int | None = None
-    """Steps between two of them, if regular."""
-    due: bool = True
-    """Whether one is due at this step; True if there is no rhythm."""
 
 
 @dataclass(slots=True)
@@ -105,7 +92,7 @@ class Habits:
         for key in [key for key in self._declared if key[0] == rank]:
             del self._declared[key]
 
-    def learned(self, role: int, phase: str, now_s: float, step: int | None) -> UsualPause | None:
+    def learned(self, role: int, phase: str, now_s: float) -> UsualPause | None:
         """What is usual for this role in this phase; None when nothing is known."""
         events = sorted(self._events.get((role, phase), ()), key=lambda gap: gap.ended_s)
         if not events:
@@ -117,10 +104,7 @@ class Habits:
         span_s = max((*long_s, often_s))
         if span_s <= 0:
             return None
-        alike = [gap for gap in events if gap.span_s >= span_s / 2]
-        every = _rhythm(alike)
-        due = every is None or step is None or _due(alike, every, step)
-        return UsualPause(span_s, len(alike), every, due)
+        return UsualPause(span_s, sum(gap.span_s >= span_s / 2 for gap in events))
 
     def meanwhile(self, phase: str, since_s: float, but: RankName) -> Gap | None:
         """The longest pause of another rank in this phase that ended after `since_s`."""
@@ -147,7 +131,7 @@ def pauses_of(log: StepLog, step: StepState, now_s: float, first: int) -> tuple[
     identity = log.identity
     mean_s = {name: spent_s / max(1, step.attempt) for name, spent_s in step.seconds.items()}
     return tuple(
-        Gap(identity.rank, identity.group_rank, name, spent_s, now_s - row.end_age_s, row.step)
+        Gap(identity.rank, identity.group_rank, name, spent_s, now_s - row.end_age_s)
         for row in log.rows
         if row.attempt >= first
         for name, spent_s in sorted(row.seconds.items())
@@ -159,24 +143,3 @@ def pauses_of(log: StepLog, step: StepState, now_s: float, first: int) -> tuple[
 def _together(gap: Gap, other: Gap) -> bool:
     """Whether two gaps overlapped in time."""
     return gap.ended_s > other.ended_s - other.span_s and other.ended_s > gap.ended_s - gap.span_s
-
-
-def _rhythm(events: Iterable[Gap]) -> int | None:
-    """Steps between gaps that come regularly; some sightings may be missing."""
-    steps = sorted({gap.step for gap in events if gap.step is not None})
-    if len(steps) < _BEATS:
-        return None
-    intervals = [b - a for a, b in itertools.pairwise(steps)]
-    least = min(intervals)
-    if least <= 2 * _SLACK_STEPS + 1:
-        return None
-    times = [round(interval / least) for interval in intervals]
-    every = round(sum(intervals) / sum(times))
-    off = (abs(i - every * n) for i, n in zip(intervals, times, strict=True))
-    return every if max(off) <= 2 * _SLACK_STEPS else None
-
-
-def _due(events: Sequence[Gap], every: int, step: int) -> bool:
-    last = max(gap.step for gap in events if gap.step is not None)
-    past = (step - last) % every
-    return min(past, every - past) <= _SLACK_STEPS * max(1, round((step - last) / every))

@@ -216,7 +216,7 @@ def _declared(history: History, track: RankTrack) -> Allowance:
     """The budget of a declared long phase, or what is usual in this job."""
     config, phase = history.config, track.doing
     budget = Allowance.flat(config.long_phase_budget_s, f"for {phase}")
-    usual = history.habits.learned(track.identity.group_rank, phase, history.now_s, None)
+    usual = history.habits.learned(track.identity.group_rank, phase, history.now_s)
     if usual is None or usual.events < _SEEN_OFTEN:
         return budget
     span_s = max(config.long_phase_floor_s, config.long_phase_factor * usual.span_s)
@@ -229,15 +229,11 @@ def _declared(history: History, track: RankTrack) -> Allowance:
 def _learned(history: History, track: RankTrack) -> Iterable[Allowance]:
     """What earlier pauses in this phase allow, and those of peers right now."""
     config, phase = history.config, track.doing
-    number = None if track.step is None else track.step.step
-    usual = history.habits.learned(track.identity.group_rank, phase, history.now_s, number)
+    usual = history.habits.learned(track.identity.group_rank, phase, history.now_s)
     if usual is not None:
-        factor = config.habit_factor if usual.due else 1.0
-        often = "" if usual.every is None else f", every {usual.every} steps"
-        late = "" if usual.due else ", not due now"
         yield Allowance(
-            min(factor * usual.span_s, config.long_phase_budget_s),
-            f"{factor:g} x learned gap {seconds(usual.span_s)} of '{phase}'{often}{late}",
+            min(config.habit_factor * usual.span_s, config.long_phase_budget_s),
+            f"{config.habit_factor:g} x learned gap {seconds(usual.span_s)} of '{phase}'",
         )
     since_s = history.now_s - track.stall_s
     peer = history.habits.meanwhile(phase, since_s, track.rank)

@@ -8,52 +8,20 @@ follows from its steps. A run that a person ended, or that was over, has lost no
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import Final
 
 from lightkeeper.monitor.detect.endings import End, end_of, how_it_ended
+from lightkeeper.monitor.detect.history import History, Progress
 from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
 from lightkeeper.monitor.model.wording import counted, seconds
-
-if TYPE_CHECKING:
-    from lightkeeper.monitor.detect.history import History
 
 _AGAIN_S: Final = 3600.0
 """Who starts a job again later than this after its fall knows what it begins from."""
 _SKEW_S: Final = 5.0
 """Between two ranks' reports of one commit: polls take turns, and some come late."""
 _BY_ITSELF: Final = frozenset({End.OWN, End.PEERS, End.KILLED, End.UNKNOWN})
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """The furthest that the job got, and where it continued from after a fall."""
-
-    step: int = -1
-    """The highest that any rank committed."""
-    at_s: float = 0.0
-    """When that was first seen."""
-    first: tuple[int, float] | None = None
-    """The first step that was seen, and when: for its pace."""
-    ranks: int = 0
-    starts_over: bool = False
-    """Whether a process went back to an earlier step."""
-    why: str = ""
-    """How the first of the processes ended that had committed it."""
-    fell_to: int | None = None
-    """The step from which the job continued; None: it is not behind."""
-    fell_s: float = 0.0
-
-    @property
-    def step_s(self) -> float:
-        """Seconds a step, on average."""
-        began, began_s = self.first or (self.step, self.at_s)
-        return (self.at_s - began_s) / (self.step - began) if self.step > began else 0.0
-
-    def within(self, before: int, now: int) -> Progress:
-        """After one process's step rose, or fell."""
-        return replace(self, starts_over=True) if now < before else self
 
 
 def advance(history: History) -> Progress:

@@ -120,8 +120,8 @@ class ProxiedCall:
     """For a quorum request: the answer's message so far."""
     replied: bool = False
     """Whether `reply` was passed on: the rest passes as it comes."""
-    formed: bool = False
-    """Whether the newest quorum formed while it was open: see `proxy.NewestQuorum`."""
+    member: bytes = b""
+    """For a quorum request: `QuorumRequest.member`."""
     answered: bool = False
     """Whether the client has a part of the answer: then the call is never sent again."""
 
@@ -196,7 +196,7 @@ class AdmissionControl:
             return None
         if replica.host != request.host:
             replica.host, replica.list_version = request.host, -1
-        replica.step = request.step
+        replica.step, call.member = request.step, request.member
         replica.asking_since_s = now_s
         return replica
 

@@ -279,15 +279,6 @@ class Connection(asyncio.Protocol):
     def unread(self) -> int:
         return self._reader.unread
 
-    @property
-    def rest(self) -> bytes | None:
-        """Bytes received but not handled; None: they follow part of a header block."""
-        return self._reader.rest if self._block is None else None
-
-    @property
-    def writing(self) -> bool:
-        return bool(self._out or self._queued or self.transport.get_write_buffer_size())
-
     def fail(self, code: int, why: str) -> None:
         if not self.closed:
             self.write(goaway(0, code, why))

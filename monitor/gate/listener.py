@@ -39,9 +39,13 @@ _AWAY: Final = (
 @dataclass(frozen=True, slots=True)
 class GateOptions:
     lighthouse: tuple[str, int]
+    bind: tuple[str, int]
+    admin: tuple[str, int]
+    take_over: tuple[str, int]
+    """Admin address of the gate before, if there is one."""
     state: Path | None = None
     token: str | None = field(default=None, repr=False)
-    verbose: bool = False
+    grace_s: float = 0.0
 
 
 # -- sockets ---------------------------------------------------------------------------------------
@@ -58,16 +62,21 @@ def resolve(host: str, port: int) -> tuple[int, Any]:
     return family, address
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket.
+def listen(host: str, port: int, *, shared: bool) -> socket.socket:
+    """A listening socket; `shared`: beside that of the gate before, by the same user.
 
     Raises:
         OSError: the address is in use or not ours.
     """
     family, address = resolve(host, port)
+    if not shared:
+        with socket.socket(family) as alone:
+            alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            alone.bind(address)
     listener = socket.socket(family)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # and never SO_REUSEPORT
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # for the gate after us
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _UNREAD)
@@ -99,14 +108,13 @@ class NewClient(asyncio.Protocol):
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
         self._first = b""
-        self._key = 0
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait `FIRST_S` for its first bytes."""
         self._transport = cast(asyncio.Transport, transport)
-        self._key = self._proxy.came(self._transport)
+        self._proxy.came(self._transport)
         keep_alive(self._transport, idle_s=20, interval_s=10, deaf_ms=60_000)
         self._timer = asyncio.get_running_loop().call_later(FIRST_S, self._transport.abort)
 
@@ -119,12 +127,12 @@ class NewClient(asyncio.Protocol):
         self._stop()
         transport, self._transport = self._transport, None
         if self._first.startswith(http2.PREFACE):
-            client = Downstream(self._proxy, self._key)
+            client = Downstream(self._proxy)
             transport.set_protocol(client)
             client.connection_made(transport)
             client.data_received(self._first[len(http2.PREFACE) :])
         else:
-            tunnel(self._proxy, transport, self._key, self._first)
+            tunnel(self._proxy, transport, self._first)
 
     def _stop(self) -> None:
         if self._timer is not None:
@@ -134,10 +142,10 @@ class NewClient(asyncio.Protocol):
         del exc
         self._stop()
         if self._transport is not None:
-            self._proxy.left(self._transport, self._key)
+            self._proxy.left(self._transport)
 
 
-def tunnel(proxy: Proxy, transport: asyncio.Transport, key: int, first: bytes) -> None:
+def tunnel(proxy: Proxy, transport: asyncio.Transport, first: bytes) -> None:
     """Join a client that does not speak HTTP/2 to its own connection to the Lighthouse."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
@@ -157,7 +165,7 @@ def tunnel(proxy: Proxy, transport: asyncio.Transport, key: int, first: bytes) -
         finally:
             proxy.tunnels -= 1
             transport.close()
-            proxy.left(transport, key)
+            proxy.left(transport)
 
     task = loop.create_task(joined())
     proxy.tasks.add(task)

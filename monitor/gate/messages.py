@@ -151,6 +151,8 @@ class QuorumRequest:
     host: Host | None
     """The host in its manager's address."""
     step: int
+    member: bytes
+    """Its own part of the request: the Lighthouse puts these bytes into the quorum."""
 
 
 def is_whole(data: bytes | bytearray) -> bool | None:
@@ -165,7 +167,7 @@ def is_whole(data: bytes | bytearray) -> bool | None:
 
 def read_heartbeat(data: bytes) -> ReplicaId | None:
     try:
-        return _id(_values(data[PREFIX_BYTES:]).get(1))
+        return _id(values(data[PREFIX_BYTES:]).get(1))
     except ValueError:
         return None
 
@@ -173,10 +175,10 @@ def read_heartbeat(data: bytes) -> ReplicaId | None:
 def read_quorum_request(data: bytes) -> QuorumRequest | None:
     """Who asks for a quorum, and what it reports."""
     try:
-        requester = _values(data[PREFIX_BYTES:]).get(1)
+        requester = values(data[PREFIX_BYTES:]).get(1)
         if not isinstance(requester, bytes):
             return None
-        member = _values(requester)
+        member = values(requester)
         replica_id = _id(member.get(1))
     except ValueError:
         return None
@@ -185,7 +187,8 @@ def read_quorum_request(data: bytes) -> QuorumRequest | None:
     return QuorumRequest(
         replica_id=replica_id,
         host=host_of(_text(member.get(2))),
-        step=_signed(member.get(4)),
+        step=signed(member.get(4)),
+        member=requester,
     )
 
 
@@ -208,7 +211,7 @@ def _text(value: int | bytes | None) -> str:
     return value.decode("utf-8", "replace")[:1024] if isinstance(value, bytes) else ""
 
 
-def _signed(value: int | bytes | None) -> int:
+def signed(value: int | bytes | None) -> int:
     if not isinstance(value, int):
         return 0
     value &= 2**64 - 1
@@ -255,7 +258,7 @@ def fields(data: bytes, at: int, end: int) -> Iterator[Field]:
         at = last
 
 
-def _values(data: bytes) -> dict[int, int | bytes]:
+def values(data: bytes) -> dict[int, int | bytes]:
     """Field numbers and values; of a repeated field, the last one counts.
 
     Raises:

@@ -23,7 +23,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from lightkeeper.monitor.gate import http2
 from lightkeeper.monitor.gate.calls import AdmissionControl, Method, ProxiedCall, Stage
@@ -45,8 +45,12 @@ from lightkeeper.monitor.gate.upstream import Caller, Upstream, UpstreamLighthou
 log = logging.getLogger("lightkeeper.gate")
 
 TICK_S: Final = 0.1
-OWED_S: Final = 1.0
+OWED_S: Final = 0.2
 """The gate waits this long after a quorum's first answer; the Lighthouse needs milliseconds."""
+AT_ONCE_S: Final = 0.02
+"""A client that is sent away this soon after a quorum's answer is not about to ask again."""
+QUIET_S: Final = 2.0
+"""A client without a quorum request for this long has long steps."""
 PATIENCE_S: Final = 2.0
 """How long a heartbeat waits for a Lighthouse that is away."""
 CLIENTS_MAX: Final = 16_384
@@ -88,57 +92,38 @@ _ITS_TURN: Final = "it waits for its turn"
 _CLIENT_SLOW: Final = "the client does not take it"
 
 
-class Successor:
-    """Receives what another process needs to continue when this one dies.
-
-    This class does nothing; `hot_restart` has the real one.
-    """
-
-    kept: bool | None = None
-    """Whether a supervisor listens; None: there never is one."""
-    missed: int = 0
-    """Reports not delivered."""
-
-    def came(self, transport: asyncio.Transport) -> int:
-        """A client has connected; returns its key."""
-        del transport
-        return 0
-
-    def left(self, key: int) -> None:
-        """A client is gone."""
-
-    def read(self, client: Downstream, more: bytes = b"") -> None:
-        """What the client sent was handled, except its `rest` and `more`, just received."""
-
-    def asked(self, client: Downstream, call: ProxiedCall) -> None:
-        """A quorum request is open."""
-
-    def over(self, client: Downstream, call: ProxiedCall) -> None:
-        """A quorum request is no longer open."""
-
-    def denied(self, denials: Sequence[Denial]) -> None:
-        """A new list is in force."""
-
-    def formed(self, quorum_ids: QuorumIds, message: bytes) -> None:
-        """The first group is about to get a new quorum."""
-
-
 @dataclass(slots=True)
 class NewestQuorum:
-    """The Lighthouse's last answer, for members of the quorum that asked and got no answer.
+    """The Lighthouse's last answer, for its members that asked and did not get it.
 
-    The members of a quorum train together from then on, and wait for each other. When a Lighthouse
-    or a worker dies while answering, some members have the answer and some do not. Asking again
-    would ask for the next quorum, which forms when the others are there; but they are in a
-    collective that waits for this group: 60 s by TorchFT's defaults. So each member whose request
-    was open when the first answer came gets the same answer from here.
+    The members of a quorum train together from then on, and wait for each other. When a connection,
+    the Lighthouse or a gate is lost while it is answered, some members have the answer and some do
+    not. They ask again; but that would ask for the next quorum, which forms when the others are
+    there, and those are in a collective that waits for this group: 60 s by TorchFT's defaults. A
+    quorum contains each member's request (its step, its failed commits): the same request again is
+    for this quorum, and gets the same answer from here.
     """
 
     message: bytes = b""
-    members: frozenset[str] = frozenset()
+    members: dict[str, bytes] = field(default_factory=dict)
+    """Replica id -> its request, as in `QuorumRequest.member`."""
+    told: dict[str, Downstream] = field(default_factory=dict)
+    """Who has the answer, and by which connection: there it asks for the next one."""
+    sure: bool = True
+    """Whether `told` is complete. If so, a member that is not in it is in this quorum by a request
+    that it has forgotten; the others wait for it, whatever it asks now."""
     owed: list[tuple[Downstream, ProxiedCall]] = field(default_factory=list)
     due_s: float = 0.0
     """When the gate answers in the Lighthouse's place."""
+
+    def answers(self, client: Downstream, call: ProxiedCall) -> bool:
+        """Whether this call asks for this quorum."""
+        if call.replica is None or not call.member:
+            return False
+        name = call.replica.replica_id
+        if self.members.get(name) == call.member:
+            return self.told.get(name) is not client
+        return self.sure and name in self.members and name not in self.told
 
 
 class Proxy:
@@ -160,7 +145,10 @@ class Proxy:
         self.counts = self.admission.counts
         self.quorum_ids = QuorumIds()
         self.quorum = NewestQuorum()
-        self.successor = Successor()
+        self.keep: Callable[[bytes], None] = lambda _: None
+        """Called with each quorum's answer before any member gets it."""
+        self.leaving = False
+        """Whether clients are to go to the gate that took over."""
         self.flusher = http2.Flusher()
         self.flush = self.flusher.flush
         self.turns = FairTurns(self.flush)
@@ -174,27 +162,24 @@ class Proxy:
         """Clients that speak HTTP/2."""
         self.tunnels = 0
         """Clients that speak something else."""
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks: set[asyncio.Task[Any]] = set()
         """Tasks that end with the gate."""
         self.kept_bytes = 0
         self._waiting: set[Downstream] = set()
 
     # -- who is here --------------------------------------------------------------------------
 
-    def came(self, transport: asyncio.Transport) -> int:
-        """A client has connected; returns its key."""
+    def came(self, transport: asyncio.Transport) -> None:
         self.transports[transport] = None
         if len(self.transports) > self.clients_max:
             self.transports.popitem(last=False)[0].abort()
-        return self.successor.came(transport)
 
     def served(self, transport: asyncio.Transport) -> None:
         if transport in self.transports:
             self.transports.move_to_end(transport)
 
-    def left(self, transport: asyncio.Transport, key: int) -> None:
+    def left(self, transport: asyncio.Transport) -> None:
         self.transports.pop(transport, None)
-        self.successor.left(key)
 
     # -- who may pass -------------------------------------------------------------------------
 
@@ -202,7 +187,6 @@ class Proxy:
         """Put a list in force, also for open calls; returns whether it changed."""
         changed = self.denylist.replace(denials, self.clock())
         if changed:
-            self.successor.denied(self.denylist.denials)
             self._judge_again()
         return changed
 
@@ -226,27 +210,29 @@ class Proxy:
     def formed(self, message: bytes) -> None:
         """A quorum's first answer, before any client gets it."""
         quorum = self.quorum = NewestQuorum(message, members_of(message))
+        self.keep(message)
         quorum.due_s = self.now_s() + OWED_S
-        for client in self.clients:
-            for call in client.calls.values():
-                if call.replica is not None and call.method is Method.QUORUM:
-                    call.formed = True
-                    if call.replica.replica_id in quorum.members:
-                        quorum.owed.append((client, call))
-        self.successor.formed(self.quorum_ids, message)
+        quorum.owed = [
+            (client, call)
+            for client in self.clients
+            for call in client.calls.values()
+            if quorum.answers(client, call)
+        ]
 
     def tick(self) -> None:
         now_s = self.now_s()
         if self.quorum.owed and now_s >= self.quorum.due_s:
             owed, self.quorum.owed = self.quorum.owed, []
             for client, call in owed:
-                client.tell_formed(call)
+                client.tell_newest(call)
         if self.denylist.expire(self.clock()):
             self._judge_again()
         self.lighthouse.tick(now_s)
         for client in list(self._waiting):
             if not client.tick(now_s):
                 self._waiting.discard(client)
+        for client in list(self.clients) if self.leaving else ():
+            client.part(now_s)
         self.flush()
 
     def view(self) -> GateView:
@@ -263,15 +249,14 @@ class Proxy:
 class Downstream(Caller):
     """A client's connection: a TorchFT manager, or another gRPC client."""
 
-    def __init__(self, proxy: Proxy, key: int) -> None:
-        """`key`: names this connection to a successor."""
+    def __init__(self, proxy: Proxy) -> None:
         super().__init__(proxy.flusher, window=http2.WINDOW_DEFAULT)
-        self.key = key
         self.calls: dict[int, ProxiedCall] = {}
         self._proxy = proxy
         self._headers_read = HeaderReader()
-        self.last = 0
-        """The highest call number."""
+        self._last = 0  # the highest call number
+        self._asked_s = proxy.now_s()  # when it last had an open quorum request
+        self._parted_s: float | None = None
         self._kept_bytes = 0
         self._leaving = False
         self._upstream: Upstream | None = None
@@ -289,7 +274,7 @@ class Downstream(Caller):
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
         self.closed = True
-        self._proxy.left(self.transport, self.key)
+        self._proxy.left(self.transport)
         self._proxy.clients.discard(self)
         self._proxy.turns.leave(self)
         for call in list(self.calls.values()):
@@ -298,11 +283,6 @@ class Downstream(Caller):
             self._dialing.cancel()
         if self._upstream is not None:
             self._upstream.close()
-
-    @property
-    def answering(self) -> bool:
-        """Whether the client has a part of an answer but not the rest."""
-        return self.writing or any(call.answered for call in self.calls.values())
 
     def fail(self, code: int, why: str) -> None:
         if not self.closed:
@@ -314,7 +294,6 @@ class Downstream(Caller):
 
     def data_received(self, data: bytes) -> None:
         """Handle the client's free share at once, and the rest when its turn comes."""
-        self._proxy.successor.read(self, data)
         now_s = self._proxy.now_s()
         gone_s, self._shared_s = now_s - self._shared_s, now_s
         self._spare = min(SPARE_MAX, self._spare + gone_s * SPARE_A_S)
@@ -324,7 +303,6 @@ class Downstream(Caller):
             self.pause_reading(_ITS_TURN)
             self._proxy.turns.wait(self)
         self._share -= share - self._budget
-        self._proxy.successor.read(self)
         self._proxy.flush()
 
     def go_on(self, most: float) -> float:
@@ -335,7 +313,6 @@ class Downstream(Caller):
             self._proxy.turns.wait(self)
         else:
             self.resume_reading(_ITS_TURN)
-        self._proxy.successor.read(self)
         return most - self._budget
 
     def resume_reading(self, why: str) -> None:
@@ -361,12 +338,12 @@ class Downstream(Caller):
             self.spend(work)
             self._trailers(call, headers.block)
             return
-        if stream <= self.last:
+        if stream <= self._last:
             self.spend(1 + work)
             return  # the end of a finished call
         if not stream & 1:
             raise http2.Http2Error(http2.PROTOCOL_ERROR, "a stream with an even number")
-        self.last = stream
+        self._last = stream
         if len(self.calls) >= CALLS_MAX or self._leaving:
             self.spend(1 + work)
             self.write(http2.reset(stream, http2.REFUSED_STREAM))
@@ -375,8 +352,6 @@ class Downstream(Caller):
         call = self.calls[stream] = ProxiedCall(stream, headers, self._proxy.now_s(), ended=end)
         if call.method is Method.OTHER or end:
             self._wait(call)
-        elif call.method is Method.QUORUM:
-            self._proxy.successor.asked(self, call)  # its message may come after we end
 
     def _trailers(self, call: ProxiedCall, block: bytes) -> None:
         if call.ended:
@@ -441,8 +416,6 @@ class Downstream(Caller):
 
     def _judge(self, call: ProxiedCall) -> None:
         """Judge a call: once its message is whole, and again when the list changes."""
-        if call.method is Method.QUORUM and call.replica is None:
-            self._proxy.successor.asked(self, call)
         stage, due_s = self._proxy.admission.decide(call)
         if stage is call.stage:
             return
@@ -471,7 +444,7 @@ class Downstream(Caller):
 
     def _wait(self, call: ProxiedCall) -> None:
         call.stage, call.since_s = Stage.WAITING, self._proxy.now_s()
-        if self.tell_formed(call):
+        if self.tell_newest(call):
             return
         if not self._pass_on(call):
             self._proxy.waits(self)
@@ -482,7 +455,7 @@ class Downstream(Caller):
             if self._dialing is None and not self.closed:
                 self._dialing = asyncio.get_running_loop().create_task(self._dial())
             return False
-        if call.method is Method.QUORUM and self._proxy.lighthouse.settling:
+        if call.method is Method.QUORUM and not self._proxy.lighthouse.admits():
             return False
         call.stage, call.since_s = Stage.SENT, self._proxy.now_s()
         upstream.carry(call)
@@ -538,7 +511,9 @@ class Downstream(Caller):
             if call.deadline_s is not None and now_s >= call.deadline_s:
                 self._respond(call, DEADLINE_EXCEEDED, f"{absence} until this call's deadline")
             elif call.stage is Stage.WAITING:
-                passed = self._pass_on(call) or call.method is Method.QUORUM
+                passed = (
+                    self.tell_newest(call) or self._pass_on(call) or call.method is Method.QUORUM
+                )
                 if not passed and now_s - call.since_s >= PATIENCE_S:
                     self._respond(call, UNAVAILABLE, absence)
             elif now_s >= call.due_s and call.stage is Stage.REFUSED:
@@ -564,10 +539,7 @@ class Downstream(Caller):
             self._answered(call)
 
     def answer_data(self, call: ProxiedCall, data: bytes, *, end: bool) -> None:
-        """A part of an answer; a quorum passes as a whole, see `quorum_ids`.
-
-        Message and end are one write: a successor could not complete half an answer.
-        """
+        """A part of an answer; a quorum passes as a whole, see `quorum_ids`."""
         if call.method is Method.QUORUM and not call.replied:
             call.reply += data
             whole = is_whole(call.reply)
@@ -588,7 +560,7 @@ class Downstream(Caller):
             self._answered(call)
 
     def _numbered(self, message: bytes) -> bytes:
-        """The message with our quorum id. A successor gets a new quorum before any client."""
+        """The message with our quorum id."""
         quorum_ids = self._proxy.quorum_ids
         before = quorum_ids.made
         message = quorum_ids.framed(message)
@@ -596,20 +568,24 @@ class Downstream(Caller):
             self._proxy.formed(message)
         return message
 
-    def tell_formed(self, call: ProxiedCall) -> bool:
-        """Answer with the newest quorum if it formed while the call was open; returns whether."""
+    def tell_newest(self, call: ProxiedCall) -> bool:
+        """Answer with the newest quorum if the call asks for it; returns whether."""
         quorum = self._proxy.quorum
-        if not call.formed or call.answered or call.replica is None or self.closed:
+        if self.closed or call.answered or not quorum.answers(self, call):
             return False
-        member = call.replica.replica_id in quorum.members
-        if not member or self.calls.get(call.number) is not call or call.stage in _NOT_PASSED:
+        if self.calls.get(call.number) is not call or call.stage in _NOT_PASSED:
             return False
         self._proxy.counts.told_again += 1
         self.send_headers(call.number, ANSWER_BEGINS, end=False)
         self.send_data(call.number, quorum.message, end=False)
         self.send_headers(call.number, ANSWER_ENDS, end=True)
+        self._told(call)
         self._forsake(call, http2.CANCEL)
         return True
+
+    def _told(self, call: ProxiedCall) -> None:
+        if call.replica is not None and self._proxy.quorum.answers(self, call):
+            self._proxy.quorum.told[call.replica.replica_id] = self
 
     def _begin_answer(self, call: ProxiedCall) -> None:
         if call.answered:
@@ -624,6 +600,7 @@ class Downstream(Caller):
     def _answered(self, call: ProxiedCall) -> None:
         self._proxy.served(self.transport)
         self._spare += EARNED
+        self._told(call)
         self._finish(call)
 
     def answer_reset(self, call: ProxiedCall, code: int) -> None:
@@ -653,10 +630,28 @@ class Downstream(Caller):
             self.ignore(call.number, len(call.data) - call.credited)
         self._proxy.admission.over(call)
         if call.method is Method.QUORUM:
-            self._proxy.flush()  # answer first; then the request can be forgotten
-            self._proxy.successor.over(self, call)
+            self._asked_s = self._proxy.now_s()
         if self._leaving and not self.calls and not self._queued:
             self._proxy.flush()
+            self.close()
+        elif self._proxy.leaving:
+            self.part(self._proxy.now_s())
+
+    def part(self, now_s: float) -> None:
+        """Send the client to the gate that took over, if this is the moment for it.
+
+        TorchFT loses a request that it is about to send when the connection ends, and a lost
+        quorum request costs a second at least. So a client goes when it has nothing open, just
+        after a quorum's answer, when its step begins; or, if steps are long, at any time within it.
+        What it sends all the same is served; it closes the connection itself.
+        """
+        since_s = now_s - self._asked_s
+        if self.calls or self._queued or self.closed or AT_ONCE_S < since_s < QUIET_S:
+            return
+        if self._parted_s is None:
+            self._parted_s = now_s
+            self.write(http2.goaway(http2.WINDOW_MAX, http2.NO_ERROR, "another gate took over"))
+        elif now_s - self._parted_s >= QUIET_S:
             self.close()
 
     # -- flow control -------------------------------------------------------------------------

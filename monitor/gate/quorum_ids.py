@@ -14,9 +14,9 @@ How a restart is detected: a quorum made later than the last one, with a smaller
 the same number and other members. (Within one life the number never falls, and grows whenever the
 members change.) What cannot be read passes unchanged.
 
-A gate that lost both of its processes knows from disk only the highest number that the groups may
-have (`reserve`), not which life of the Lighthouse it meets. So it begins above that: at worst the
-same members meet once more, at an unused key.
+A gate that took over from nobody (its host is lost, it was killed) does not know which numbers
+the groups have. So if the job has made steps already, it begins above the time in milliseconds,
+which no gate before can have reached: the same members meet once more, at an unused key.
 """
 
 from __future__ import annotations
@@ -31,19 +31,14 @@ from lightkeeper.monitor.gate.messages import (
     encode_varint,
     fields,
     is_whole,
+    signed,
+    values,
     varint,
 )
 from lightkeeper.monitor.model.plain import readable
 
 _ID_MOST: Final = 2**62
 """No Lighthouse counts to a larger number."""
-_ANY: Final = _ID_MOST
-"""If this is the last number, the next quorum counts as a restart."""
-RESERVE: Final = 100
-"""How far the number on disk is ahead of the groups. An id is used up when members change or a
-commit fails, so the disk has time to write; a gate restart skips at most these."""
-RESERVED_MOST: Final = 2**53
-"""No real count is larger, and above it some JSON readers round."""
 
 
 class _UnknownReplyError(ValueError):
@@ -57,7 +52,8 @@ class _Quorum:
     number: int
     made: tuple[int, int]
     """Seconds and nanoseconds of the Lighthouse's clock."""
-    members: frozenset[str]
+    members: dict[str, bytes]
+    """Replica id -> its request, as in `QuorumRequest.member`."""
     outer: tuple[int, int]
     """Where the quorum's own bytes begin and end in the reply."""
     outer_size: tuple[int, int]
@@ -65,12 +61,19 @@ class _Quorum:
     at: tuple[int, int]
     """Where the number is."""
 
+    @property
+    def under_way(self) -> bool:
+        """Whether any member has made a step."""
+        return any(signed(values(member).get(4)) > 0 for member in self.members.values())
+
 
 @readable
 @dataclass(slots=True)
 class QuorumIds:
     """Keeps the count across Lighthouse restarts. One for all connections of a gate."""
 
+    floor: int = 0
+    """The first number is above it if the job has made steps already; 0: the Lighthouse's own."""
     offset: int = 0
     """Added to the present Lighthouse's numbers."""
     highest: int = 0
@@ -110,44 +113,34 @@ class QuorumIds:
             return message
         return message[:1] + len(passed).to_bytes(PREFIX_BYTES - 1, "big") + passed
 
-    def reserve(self, reserved: int) -> int | None:
-        """The number to write to disk, or None while `reserved`, now on disk, is enough."""
-        if self.highest + RESERVE // 2 < reserved or self.highest + RESERVE > RESERVED_MOST:
-            return None
-        return self.highest + RESERVE
-
     def _offset_of(self, quorum: _Quorum) -> int:
         if quorum.made < self.began:
             return self.before
         if quorum.made <= self.made:
             return self.offset  # another manager's copy, or a late reply
-        if self._anew(quorum):
-            if self.number != _ANY:
-                self.restarts += 1
-                self.before, self.began = self.offset, quorum.made
+        if self.number < 0:
+            if self.floor and quorum.under_way:
+                self.offset = max(0, self.floor + 1 - quorum.number)
+        elif self._anew(quorum):
+            self.restarts += 1
+            self.before, self.began = self.offset, quorum.made
             self.offset = max(0, self.highest + 1 - quorum.number)
-        self.number, self.made, self.members = quorum.number, quorum.made, quorum.members
+        self.number, self.made = quorum.number, quorum.made
+        self.members = frozenset(quorum.members)
         return self.offset
 
     def _anew(self, quorum: _Quorum) -> bool:
         if quorum.number < self.number:
             return True
-        return quorum.number == self.number and quorum.members != self.members
-
-    # -- over a restart of the gate --------------------------------------------------------
-
-    @classmethod
-    def above(cls, reserved: int) -> QuorumIds:
-        """The count for a gate that knows only the highest number the groups may have."""
-        return cls(highest=reserved, number=_ANY) if reserved else cls()
+        return quorum.number == self.number and quorum.members.keys() != self.members
 
 
-def members_of(message: bytes) -> frozenset[str]:
-    """Replica ids of the quorum in a whole gRPC message; none if it cannot be read."""
+def members_of(message: bytes) -> dict[str, bytes]:
+    """The quorum in a whole gRPC message, as in `_Quorum`; empty if it cannot be read."""
     try:
         return _read(message[PREFIX_BYTES:]).members
     except ValueError:
-        return frozenset()
+        return {}
 
 
 # -- protobuf, as far as needed ----------------------------------------------------------------
@@ -160,17 +153,17 @@ def _read(reply: bytes) -> _Quorum:
         raise _UnknownReplyError
     _, _, size_at, begin, end = quorums[0]
     number, number_at, made = None, (begin, begin), (0, 0)
-    members = set()
+    members = {}
     for name, kind, value_at, first, last in fields(reply, begin, end):
         if name == 1 and kind == VARINT:
             number, number_at = varint(reply, value_at, end)[0], (value_at, last)
         elif name == 2 and kind == BYTES:
-            members.add(_text(reply, first, last))
+            members[_text(reply, first, last)] = reply[first:last]
         elif name == 3 and kind == BYTES:
             made = _timestamp(reply, first, last)
     if number is None or number >= _ID_MOST or not members or made == (0, 0):
         raise _UnknownReplyError
-    return _Quorum(number, made, frozenset(members), (begin, end), (size_at, begin), number_at)
+    return _Quorum(number, made, members, (begin, end), (size_at, begin), number_at)
 
 
 def _text(reply: bytes, begin: int, end: int) -> str:

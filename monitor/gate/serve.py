@@ -11,19 +11,25 @@ import logging
 import os
 import signal
 import socket
+import struct
+import subprocess
+import sys
 import tempfile
 import time
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-import msgspec
+import aiohttp
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+from yarl import URL
 
 from lightkeeper.monitor.gate.calls import GateCounts, Method, Stage
 from lightkeeper.monitor.gate.denylist import (
@@ -32,33 +38,28 @@ from lightkeeper.monitor.gate.denylist import (
     parse_denials,
     wire_json,
 )
-from lightkeeper.monitor.gate.listener import BACKLOG, GateOptions, NewClient, raise_file_limit
-from lightkeeper.monitor.gate.proxy import CLIENTS_MAX, TICK_S, Proxy
-from lightkeeper.monitor.gate.quorum_ids import RESERVED_MOST, QuorumIds
-from lightkeeper.monitor.model.plain import from_plain, readable, to_plain
+from lightkeeper.monitor.gate.listener import (
+    BACKLOG,
+    GateOptions,
+    NewClient,
+    listen,
+    raise_file_limit,
+)
+from lightkeeper.monitor.gate.overlap import Handover, Overlap, Predecessor, Successor, go_on
+from lightkeeper.monitor.gate.proxy import CLIENTS_MAX, TICK_S, NewestQuorum, Proxy
+from lightkeeper.monitor.gate.quorum_ids import QuorumIds, members_of
+from lightkeeper.monitor.model.plain import from_plain
 
 # -- The gate's state on disk: written whole or not at all, and never a reason not to serve -------
-# One JSON object: the list of denials, and the highest quorum id groups may have (`quorum_ids`).
 
 _FILE_MAX_BYTES: Final = 16 * 1024 * 1024
 
 
-@readable
-@dataclass(frozen=True, slots=True)
-class _Count:
-    quorum_ids_reserved: Annotated[int, msgspec.Meta(ge=0, le=RESERVED_MOST)] = 0
-    """Missing in a file of an older gate."""
-
-
 class StateFile:
-    """State on disk. Without it, a restarted gate has no list and takes the Lighthouse's count."""
+    """The list of denials on disk. Without it, a gate after a crash begins with none."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self.denials: Sequence[Denial] = ()
-        """The list in force."""
-        self.reserved = 0
-        """The highest quorum id that groups may have, as on disk."""
         self._writing = asyncio.Lock()
         self._read_trouble: str | None = None
         self._write_trouble: str | None = None
@@ -71,50 +72,32 @@ class StateFile:
     # -- reading --------------------------------------------------------------------------------
 
     def recall(self) -> Sequence[Denial]:
-        """Read `reserved` and the list that was in force; what is unreadable is logged."""
+        """The list that was in force; what is unreadable is logged."""
         try:
             if self._path is not None and self._path.exists():
-                state = _read(self._path)
-                self.reserved = from_plain(_Count, state).quorum_ids_reserved
-                self.denials = parse_denials(state)
+                return parse_denials(_read(self._path))
         except (OSError, ValueError, RecursionError) as exc:
             why = exc.strerror if isinstance(exc, OSError) else exc
             self._read_trouble = f"cannot read {self._path}: {why}"
-            log.warning(
-                "%s: nobody is denied until the monitor says so, and quorum ids begin above %d",
-                self._read_trouble, self.reserved,
-            )  # fmt: skip
-        return self.denials
+            log.warning("%s: nobody is denied until the monitor says so", self._read_trouble)
+        return ()
 
     # -- writing: in a thread, so that a disk that hangs delays no heartbeat -----------------------
 
     async def keep(self, denials: Sequence[Denial]) -> None:
         """Write the list; a disk failure is logged and stops nothing."""
-        self.denials = tuple(denials)
-        if await self._save(self.reserved):
-            self._read_trouble = None
-
-    async def reserve(self, number: int) -> None:
-        """Write the highest quorum id that may be sent from now on."""
-        if await self._save(number):
-            self.reserved = number
-
-    async def _save(self, reserved: int) -> bool:
         if self._path is None:
-            return False
+            return
         async with self._writing:
-            count = _Count(max(reserved, self.reserved))
-            state = {**denials_json(self.denials), **to_plain(count)}
             try:
-                await asyncio.to_thread(self._write, self._path, state)
+                await asyncio.to_thread(self._write, self._path, denials_json(denials))
             except OSError as exc:
                 text = f"cannot write {self._path}: {exc.strerror}"
                 if self._write_trouble != text:
                     log.warning("%s: what changes now is held in memory only", text)
                 self._write_trouble = text
-                return False
-        self._write_trouble = None
-        return True
+                return
+        self._read_trouble = self._write_trouble = None
 
     def _write(self, path: Path, state: dict[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -147,6 +130,47 @@ def _read(path: Path) -> Any:
     return json.loads(body)
 
 
+class NewestFile:
+    """The newest quorum's answer, in memory that outlives the process, for the next one here.
+
+    A gate that is killed may have answered some members and not the others: see `NewestQuorum`.
+    """
+
+    _HEAD: Final = struct.Struct("=LL")  # length and checksum: a write may be cut short
+
+    def __init__(self, port: int, folder: Path = Path("/dev/shm")) -> None:  # noqa: S108 - ours alone
+        self._file: int | None = None
+        self._path = folder / f"lightkeeper-gate-{os.geteuid()}-{port}"
+        with suppress(OSError):
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            if os.fstat(self._file).st_uid != os.geteuid():
+                self.close()
+
+    def read(self) -> bytes:
+        """Empty if there is none."""
+        if self._file is None:
+            return b""
+        data = os.pread(self._file, _FILE_MAX_BYTES, 0).ljust(self._HEAD.size, b"\0")
+        size, checksum = self._HEAD.unpack_from(data)
+        answer = data[self._HEAD.size :][:size]
+        return answer if len(answer) == size and zlib.crc32(answer) == checksum else b""
+
+    def write(self, answer: bytes) -> None:
+        if self._file is not None:
+            with suppress(OSError):
+                os.pwrite(self._file, self._HEAD.pack(len(answer), zlib.crc32(answer)) + answer, 0)
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+        self._file = None
+
+    def remove(self) -> None:
+        if self._file is not None:
+            self._path.unlink(missing_ok=True)
+        self.close()
+
+
 log = logging.getLogger("lightkeeper.gate")
 
 # -- the process --------------------------------------------------------------------------------
@@ -154,58 +178,96 @@ log = logging.getLogger("lightkeeper.gate")
 _AT_ONCE: Final = 32
 """Clients accepted in one turn of the loop."""
 _FORGET_S: Final = 10.0
-_AHEAD_S: Final = 1.0
 
 
-def run(
-    options: GateOptions,
-    listeners: Sequence[socket.socket],
-    prepare: Callable[[Proxy], Awaitable[None]] | None = None,
-) -> None:
-    """Serve until SIGTERM. `listeners`: for groups and, if there is one, the admin port;
-    `prepare`: called before any client is accepted.
+def run(options: GateOptions) -> None:
+    """Take over from the gate that serves now, if there is one, and serve until nobody needs us.
+
+    Raises:
+        PredecessorError: it does not hand over.
+        OSError: we cannot listen.
     """
     clients_max = raise_file_limit()
     if clients_max < CLIENTS_MAX:
         text = "room for %d clients: more open files are not allowed (ulimit -Hn)"
         log.warning(text, clients_max)
+    predecessor = Predecessor.find(options)
+    listeners = [
+        listen(*address, shared=predecessor is not None)
+        for address in (options.bind, options.admin)
+    ]
+    before = None if predecessor is None else predecessor.take_over(options)
+    if before is None:
+        log.info("no gate to take over from at %s:%d", *options.take_over)
 
-    async def until_stopped() -> None:
-        stop = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-        async with serving(options, listeners, prepare, clients_max):
-            await stop.wait()
+    async def until_gone() -> None:
+        stop, loop = asyncio.Event(), asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, stop.set)
+        loop.add_signal_handler(signal.SIGHUP, _start_another)
+        async with serving(options, listeners, before, clients_max) as admin:
+            _tell_systemd(f"READY=1\nMAINPID={os.getpid()}")  # the unit is ours from now on
+            await admin.overlap.until_gone(stop)
 
-    asyncio.run(until_stopped())
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(until_gone())
+
+
+def _start_another() -> None:
+    """The same command again: it takes over from us, perhaps with newer code."""
+    subprocess.Popen([sys.executable, *sys.orig_argv[1:]])
+
+
+def _tell_systemd(text: str) -> None:
+    """To the process that started us, if that is systemd."""
+    if path := os.environ.get("NOTIFY_SOCKET"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel, suppress(OSError):
+            channel.sendto(text.encode(), path.replace("@", "\0", 1))
 
 
 @contextlib.asynccontextmanager
 async def serving(
     options: GateOptions,
     listeners: Sequence[socket.socket],
-    prepare: Callable[[Proxy], Awaitable[None]] | None = None,
+    before: Handover | None = None,
     clients_max: int = CLIENTS_MAX,
 ) -> AsyncIterator[Admin]:
-    """A gate that serves within the block."""
+    """A gate that serves within the block. `listeners`: for groups, and for the admin port."""
     loop = asyncio.get_running_loop()
     proxy = Proxy(options.lighthouse, time.time, clients_max=clients_max)
-    state = StateFile(options.state)
-    proxy.deny(state.recall())
-    proxy.quorum_ids = QuorumIds.above(state.reserved)
-    if prepare is not None:
-        await prepare(proxy)
-        state.denials = proxy.denylist.denials
-    works = (proxy.lighthouse.watch(), _tick(proxy), _forget(proxy), _stay_ahead(proxy, state))
+    state, newest = StateFile(options.state), NewestFile(options.bind[1])
+    proxy.keep = newest.write
+    if before is not None:
+        go_on(proxy, before)
+        proxy.tasks.add(loop.create_task(state.keep(before.denied)))
+    else:
+        proxy.deny(state.recall())
+        answer = newest.read()
+        proxy.quorum = NewestQuorum(answer, members_of(answer), sure=False)
+        proxy.quorum_ids = QuorumIds(floor=round(time.time() * 1000))
+        proxy.lighthouse.settle()
+    works = (proxy.lighthouse.watch(), _tick(proxy), _forget(proxy))
     proxy.tasks.update(loop.create_task(work) for work in works)
-    gate, *admin = listeners
+    gate, admin = listeners
     server = await loop.create_server(lambda: NewClient(proxy), sock=gate, backlog=_AT_ONCE)
     gate.listen(BACKLOG)  # the kernel's queue; asyncio uses its `backlog` for both
-    api = Admin(proxy, state, options.token)
+
+    def stop_listening() -> None:
+        """Serve who is in the kernel's queue, and leave all others to the gate at the same port."""
+        with suppress(OSError):
+            while True:
+                client, _ = gate.accept()
+                client.setblocking(False)
+                accepted = loop.connect_accepted_socket(lambda: NewClient(proxy), client)
+                proxy.tasks.add(loop.create_task(accepted))
+        server.close()
+        proxy.tasks.add(loop.create_task(site.stop()))
+
+    api = Admin(proxy, state, options.token, Overlap(proxy, options, stop_listening))
     runner = web.AppRunner(api.application(), access_log=None, handle_signals=False)
     try:
         await runner.setup()
-        for listener in admin:
-            await web.SockSite(runner, listener, shutdown_timeout=1.0).start()
+        site = web.SockSite(runner, admin, shutdown_timeout=1.0)
+        await site.start()
         yield api
     finally:
         server.close()
@@ -216,6 +278,8 @@ async def serving(
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await runner.cleanup()
+        if api.overlap.successor is None:  # we end in peace: nobody needs it
+            newest.remove()
 
 
 async def _tick(proxy: Proxy) -> None:
@@ -231,20 +295,13 @@ async def _forget(proxy: Proxy) -> None:
     while True:
         await asyncio.sleep(_FORGET_S)
         proxy.admission.forget()
-
-
-async def _stay_ahead(proxy: Proxy, state: StateFile) -> None:
-    """Write quorum ids to disk before groups get them."""
-    while True:
-        number = proxy.quorum_ids.reserve(state.reserved)
-        if number is not None:
-            await state.reserve(number)
-        await asyncio.sleep(_AHEAD_S)
+        _tell_systemd("WATCHDOG=1")
 
 
 # -- The gate's admin port: what it sees, whom it refuses, its metrics. Denying takes the token ---
 
 BODY_MAX_BYTES: Final = 16 * 1024 * 1024
+_PASS_S: Final = 2.0
 
 
 @dataclass(frozen=True)
@@ -252,18 +309,51 @@ class Admin:
     proxy: Proxy
     state: StateFile
     token: str | None
+    overlap: Overlap
 
     def application(self) -> web.Application:
-        app = web.Application(client_max_size=BODY_MAX_BYTES)
+        app = web.Application(client_max_size=BODY_MAX_BYTES, middlewares=[self._passed_on])
         app.add_routes(
             [
                 web.get("/v1/gate", self._view),
                 web.put("/v1/gate/denied", self._deny),
+                web.post("/v1/gate/successor", self._hand_over),
                 web.get("/metrics", self._metrics),
                 web.get("/healthz", self._health),
             ]
         )
         return app
+
+    @web.middleware
+    async def _passed_on(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """The gate that took over answers for both."""
+        to = self.overlap.successor
+        if to is None or not request.path.startswith("/v1/"):
+            return await handler(request)
+        host, port = to.reached(to.admin)
+        headers = [("Authorization", said) for said in request.headers.getall("Authorization", ())]
+        body = await request.read()
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(_PASS_S)) as session,
+                session.request(
+                    request.method,
+                    URL.build(scheme="http", host=host, port=port, path=request.path),
+                    headers=headers,
+                    data=body,
+                ) as answer,
+            ):
+                return web.Response(
+                    status=answer.status,
+                    body=await answer.read(),
+                    content_type="application/json",
+                )
+        except (TimeoutError, aiohttp.ClientError):
+            if self.overlap.successor is to:
+                self.overlap.take_back()
+            return await handler(request)
 
     async def _view(self, _: web.Request) -> web.Response:
         return web.json_response(wire_json(self.proxy.view()))
@@ -274,21 +364,25 @@ class Admin:
 
     async def _health(self, _: web.Request) -> web.Response:
         up = {True: "up", False: "away", None: "not looked at yet"}[self.proxy.lighthouse.up]
-        lines = [f"ok: the Lighthouse is {up}"]
+        lines = [f"ok: the Lighthouse is {up}", f"pid {os.getpid()}"]
         if self.state.trouble is not None:
             lines.append(self.state.trouble)
-        if self.proxy.successor.kept is False:
-            lines.append("the keeper is gone: start `lightkeeper gate` again on the same address")
         return web.Response(text="\n".join(lines) + "\n")
 
-    async def _deny(self, request: web.Request) -> web.Response:
+    def _stranger(self, request: web.Request) -> web.Response | None:
+        """The answer to one who may change nothing; None: this one may."""
         if self.token is None:
-            return _error(403, "this gate has no token and denies nobody: start it with one")
+            return _error(403, "this gate has no token, so it denies nobody and hands over to none")
         headers = request.headers.getall("Authorization", ())
         said = [header.encode(errors="replace") for header in headers]
         right = f"Bearer {self.token}".encode()
         if len(said) != 1 or not hmac.compare_digest(said[0], right):
             return _error(401, "the bearer token is missing or another")
+        return None
+
+    async def _deny(self, request: web.Request) -> web.Response:
+        if (refusal := self._stranger(request)) is not None:
+            return refusal
         try:
             denials = parse_denials(json.loads(await request.read()))
         except (ValueError, RecursionError) as exc:
@@ -296,6 +390,15 @@ class Admin:
         if self.proxy.deny(denials) or self.state.trouble is not None:
             await self.state.keep(self.proxy.denylist.denials)
         return web.json_response(denials_json(self.proxy.denylist.denials))
+
+    async def _hand_over(self, request: web.Request) -> web.Response:
+        if (refusal := self._stranger(request)) is not None:
+            return refusal
+        try:
+            to = from_plain(Successor, json.loads(await request.read()))
+        except (ValueError, RecursionError) as exc:
+            return _error(400, str(exc))
+        return web.json_response(wire_json(self.overlap.hand_over(to)))
 
 
 def _error(status: int, text: str) -> web.Response:
@@ -347,9 +450,6 @@ def _gauges(proxy: Proxy, state: StateFile) -> Iterator[tuple[str, str, float]]:
     yield "upstream_up", "Whether the Lighthouse is there", proxy.lighthouse.up is True
     yield "connections", "Clients connected", len(proxy.transports)
     yield "denials", "Entries of the list in force", len(proxy.denylist.denials)
-    yield "kept", "Whether a keeper stands by", proxy.successor.kept is True
     yield "quorum_id", "The highest quorum id that groups were given", proxy.quorum_ids.highest
     yield "lighthouse_restarts", "Seen in quorum ids that fell", proxy.quorum_ids.restarts
-    missed = proxy.successor.missed
-    yield "not_kept", "Connections and requests that the keeper did not take", missed
     yield "state_trouble", "Whether --state cannot be read or written", state.trouble is not None

@@ -32,6 +32,8 @@ SETTLE_S: Final = 2.0
 """Wait after its return: a manager's heartbeat comes every 0.1 s, or was held and goes first."""
 ALIVE_S: Final = 5.0
 """A replica with a heartbeat this recent at the loss was alive; TorchFT's own timeout."""
+FIRST_S: Final = 0.15
+"""The others follow the first request after this time; the Lighthouse needs milliseconds."""
 _CONNECT_S: Final = 5.0
 _KNOCK_S: Final = 0.1
 """Pause between two checks whether the Lighthouse is back."""
@@ -192,17 +194,40 @@ class UpstreamLighthouse:
         self._back = asyncio.Event()
         self._connections: set[Upstream] = set()
         self._lost_s: OrderedDict[Caller, float] = OrderedDict()
-        self._met: set[ReplicaId] = set()
         self._expected: set[ReplicaId] = set()
-        self._strangers = 0  # clients of a dead worker, names unknown
         self._since_s = 0.0
         self._until_s: float | None = None
+        self._resumes = False
+        self._next_s = 0.0
+
+    def resume(self) -> None:
+        """Requests of before may still be at the Lighthouse, without anybody to answer.
+
+        It puts them into the next quorum that forms. So the first request goes alone: if it gets
+        that quorum, the others are for it too; sent at once, they would be for the one after it.
+        """
+        self._resumes = True
+
+    def admits(self) -> bool:
+        """Whether a quorum request may pass now."""
+        now_s = self._now_s()
+        if self.settling or now_s < self._next_s:
+            return False
+        if self._resumes:
+            self._resumes, self._next_s = False, now_s + FIRST_S
+        return True
 
     def absence(self) -> str:
         """Why a call did not reach it."""
         if self.up is False:
             return f"lightkeeper: the Lighthouse at {self.host}:{self.port} is away"
         return "lightkeeper: the Lighthouse was not ready"
+
+    def move(self, host: str, port: int) -> None:
+        """Pass all calls to this address from now on, those without an answer too."""
+        self.host, self.port = host, port
+        for upstream in list(self._connections):
+            upstream.close()
 
     # -- whether it is there --------------------------------------------------------------------
 
@@ -212,16 +237,20 @@ class UpstreamLighthouse:
         while True:
             if self.up is False:
                 await self._back.wait()
+            address = self.host, self.port
             try:
                 async with asyncio.timeout(_CONNECT_S):
                     transport, upstream = await loop.create_connection(
-                        lambda: Upstream(self._flusher, client), self.host, self.port
+                        lambda: Upstream(self._flusher, client), *address
                     )
             except OSError as exc:  # TimeoutError is one
                 if exc.errno in _OURS:
                     await asyncio.sleep(_LOOK_S)
                 else:
                     self._failed()
+                continue
+            if address != (self.host, self.port):  # moved meanwhile
+                upstream.close()
                 continue
             if upstream.closed:  # in the turn that made it
                 self._failed()
@@ -292,22 +321,19 @@ class UpstreamLighthouse:
             self._expected = {each.replica_id for each in replicas if _alive(each, now_s)}
             self.settling = bool(self._expected)
 
-    def inherited(self, clients: int) -> None:
-        """A worker with this many clients died: their heartbeats may have aged meanwhile."""
-        if clients:
-            self.settling, self._strangers = True, clients
-            self._since_s = self._now_s()
-            self._until_s = self._since_s + SETTLE_S
+    def settle(self) -> None:
+        """No gate was there before this one: heartbeats, of whom we cannot know, go first."""
+        self.settling, self._expected = True, {ReplicaId("")}
+        self.resume()
+        self._since_s = self._now_s()
+        self._until_s = self._since_s + SETTLE_S
 
     def heard(self, replica: Replica) -> None:
         """The Lighthouse has answered a heartbeat of this replica id."""
         if not self.settling or replica.answered_s is None or replica.answered_s < self._since_s:
             return
-        if replica.replica_id not in self._met:
-            self._met.add(replica.replica_id)
-            self._strangers = max(0, self._strangers - 1)
         self._expected.discard(replica.replica_id)
-        if not self._expected and not self._strangers:
+        if not self._expected:
             self._settle()
 
     def tick(self, now_s: float) -> None:
@@ -317,8 +343,6 @@ class UpstreamLighthouse:
 
     def _settle(self) -> None:
         self.settling = False
-        self._strangers = 0
-        self._met.clear()
         self._expected.clear()
         self._settled()
 

@@ -18,7 +18,7 @@ training, where the loss falls by 0.1 a step, a group's batches more or less sho
 
 def fleet_in(folder):
     often = ("--steps", str(STEPS), "--log-every", "1", "--fingerprint-every", "1")
-    return Forks(folder, *often, "--pieces", "2", "--step-time", "0.04", "--timeout", "20")
+    return Forks(folder, *often, "--step-time", "0.04", "--timeout", "20")
 
 
 def step_of(fleet):
@@ -28,19 +28,19 @@ def step_of(fleet):
 def test_a_run_that_loses_groups_loses_no_step_and_learns_the_same(tmp_path):
     calm, harmed = fleet_in(tmp_path / "calm"), fleet_in(tmp_path / "harmed")
     for fleet in (calm, harmed):
-        fleet.add("rg_0", 1).add("rg_1", 2)
-    sizes, lives = {"rg_0": 1, "rg_1": 2}, {"rg_0": 0, "rg_1": 0}
-    harmed.add("rg_0", 1, life=1).add("rg_1", 2, life=1).add("rg_1", 2, life=2)
+        fleet.add("rg_0", 2).add("rg_1", 2)
+    lives = {"rg_0": 0, "rg_1": 0}
+    harmed.add("rg_0", 2, life=1).add("rg_1", 2, life=1).add("rg_1", 2, life=2)
 
     with lighthouse(calm):
         calm.start_all()
-        assert calm.exit_codes() == [0, 0, 0]
+        assert calm.exit_codes() == [0, 0, 0, 0]
     with lighthouse(harmed):
-        for group, size in sizes.items():
-            harmed.start(*(f"{group}.{n}" for n in range(size)))
+        for group in lives:
+            harmed.start(*(f"{group}.{n}" for n in range(2)))
         for at, group in KILLED.items():
             until(lambda at=at: step_of(harmed) >= at, f"step {at}")
-            ranks = [f"{group}.{n}" for n in range(sizes[group])]
+            ranks = [f"{group}.{n}" for n in range(2)]
             harmed.kill(*ranks, life=lives[group])
             lives[group] += 1
             alone = step_of(harmed) + 4
@@ -54,7 +54,7 @@ def test_a_run_that_loses_groups_loses_no_step_and_learns_the_same(tmp_path):
                     ),
                     f"{group} is back",
                 )
-        until(lambda: len(harmed.events("finished")) == 3, "the end")
+        until(lambda: len(harmed.events("finished")) == 4, "the end")
         events = status.read(harmed.status_file)
 
     assert judge.lost(events, STEPS) == []

@@ -66,7 +66,7 @@ def test_heartbeats_direct_and_through_the_gate(clients: int) -> None:
     gate = Gate(lighthouse.url, free_port(), free_port())
     with running(lighthouse, gate):
         direct = run(lighthouse.url, clients, lighthouse.pid)
-        through = run(gate.url, clients, gate.children()[0])
+        through = run(gate.url, clients, gate.process.pid)
     print(
         f"\n{clients} clients: direct {direct['per_s']:.0f}/s p50 {direct['p50_ms']:.2f} ms "
         f"p99 {direct['p99_ms']:.2f} ms (Lighthouse {direct['us']:.0f} us each); gate "
@@ -81,7 +81,7 @@ def test_clients_that_come_and_go_leave_nothing_behind() -> None:
     lighthouse = Lighthouse(free_port(), heartbeat_timeout_ms=5000)
     gate = Gate(lighthouse.url, free_port(), free_port())
     with running(lighthouse, gate):
-        worker, keeper = gate.children()[0], gate.process.pid
+        worker, keeper = gate.process.pid, gate.process.pid
         seen: list[tuple[int, float]] = []
         for rounds in (2, 5, 5):
             answered = churn(gate.url, 1000, rounds)

@@ -8,6 +8,8 @@ from enum import StrEnum
 from random import Random
 from typing import Any, Final, NamedTuple
 
+from lightkeeper.trainer.faults import KINDS
+
 
 class Shape(NamedTuple):
     """Of a fleet."""
@@ -25,6 +27,8 @@ SHAPES: Final[Mapping[str, Shape]] = {
     "2x2-pipeline": Shape(2, 2, ("--pipeline", "2", "--accumulate", "4")),
 }
 
+ACTS: Final = "tests.campaign.acts"
+"""Faults that the product's injector does not have."""
 OWN_PHASES: Final = ("data", "forward", "backward", "optimizer")
 """Phases in which a rank waits for nobody."""
 
@@ -73,28 +77,28 @@ class FaultClass:
     """Why the class has no target; empty: it has."""
 
 
-def _plain(kind: str, **more: Any) -> Callable[[Random], Fault]:
-    return lambda random: {"kind": kind, "phase": random.choice(OWN_PHASES), **more}
+def _of(kind: str) -> str:
+    return kind if kind in KINDS else f"{ACTS}:{kind}"
 
 
-def _mismatch(variant: str) -> Callable[[Random], Fault]:
-    return lambda random: {"kind": "mismatch", "variant": variant}
+def _plain(kind: str) -> Callable[[Random], Fault]:
+    return lambda random: {"kind": _of(kind), "phase": random.choice(OWN_PHASES)}
+
+
+def _mismatch(kind: str) -> Callable[[Random], Fault]:
+    return lambda random: {"kind": _of(kind)}
 
 
 def _hang(phase: str) -> Callable[[Random], Fault]:
-    return lambda random: {
-        "kind": "hang", "variant": random.choice(("sleep", "busy")), "phase": phase,
-    }  # fmt: skip
+    return lambda random: {"kind": _of(random.choice(("hang", "busy"))), "phase": phase}
 
 
-def _in_pass(variant: str) -> Callable[[Random], Fault]:
-    return lambda random: {
-        "kind": "hang", "variant": variant, "phase": random.choice(("forward", "backward")),
-    }  # fmt: skip
+def _in_pass(kind: str) -> Callable[[Random], Fault]:
+    return lambda random: {"kind": _of(kind), "phase": random.choice(("forward", "backward"))}
 
 
 def _slow(kind: str) -> Callable[[Random], Fault]:
-    return lambda random: {"kind": kind, "factor": random.choice((3.0, 5.0, 8.0))}
+    return lambda random: {"kind": _of(kind), "factor": random.choice((3.0, 5.0, 8.0))}
 
 
 _DEAD = frozenset({"dead"})
@@ -112,7 +116,7 @@ _CLASSES: Final = (
     FaultClass("abort", "abort() in C", _plain("abort"), _DEAD),
     FaultClass(
         "exception", "an exception that nobody catches; the process may take long to end",
-        _plain("raise"), _DEAD | _HUNG,
+        _plain("error"), _DEAD | _HUNG,
     ),
     FaultClass("stop", "SIGSTOP", _plain("stop"), _HUNG),
     FaultClass("gil", "the GIL held in C for ever", _plain("gil"), _HUNG),
@@ -129,9 +133,11 @@ _CLASSES: Final = (
         _HUNG,
         limit_s=90.0,
     ),
-    FaultClass("mismatch-op", "all_gather for all_reduce", _mismatch("op"), _MISMATCH, _PAIRS),
     FaultClass(
-        "mismatch-size", "half the elements: gloo aborts", _mismatch("size"),
+        "mismatch-op", "all_gather for all_reduce", _mismatch("mismatch"), _MISMATCH, _PAIRS
+    ),
+    FaultClass(
+        "mismatch-size", "half the elements: gloo aborts", _mismatch("mismatch:size"),
         _MISMATCH, _PAIRS,
     ),
     FaultClass(
@@ -161,11 +167,11 @@ _CLASSES: Final = (
         limit_s=180.0, settle_s=20.0,
     ),
     FaultClass(
-        "slow-data", "loses the same time loading data", _slow("slow-data"), _SLOW,
+        "slow-data", "loses the same time loading data", _slow("slow_data"), _SLOW,
         limit_s=180.0, settle_s=20.0,
     ),
     FaultClass(
-        "slow-link", "sends with a 3rd, 5th or 8th of a fair rate", _slow("slow-link"), _SLOW,
+        "slow-link", "sends with a 3rd, 5th or 8th of a fair rate", _slow("slow_link"), _SLOW,
         limit_s=120.0, settle_s=80.0,
         open_question="a ring moves at the pace of its slowest link for everybody",
     ),

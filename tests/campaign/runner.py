@@ -160,8 +160,6 @@ def _inject(fleet: Fleet, watch: Watch, run: Run) -> dict[str, Any]:
         marks = [fleet.marker(item["id"]) for item in items]
         struck = [mark for mark in marks if mark is not None]
         if len(struck) == len(items):
-            if struck[0].refused:
-                raise FleetError(f"{run.key}: {struck[0].refused}")
             return {
                 "time": max(mark.time for mark in struck),
                 "step": struck[0].step,

@@ -28,7 +28,7 @@ from typing import Any, Final
 from lightkeeper.trainer.supervisor import die_with_parent
 from tests import harness
 from tests.campaign import page
-from tests.campaign.classes import SHAPES
+from tests.campaign.classes import ACTS, SHAPES
 from tests.campaign.fleet import Fleet
 from tests.campaign.runner import START_LIMIT_S, until_whole
 from tests.campaign.watch import Watch, pause
@@ -130,8 +130,8 @@ class Soak:
         self.fleet.inject(
             [
                 {
-                    "id": f"{self.number}-{rank}", "kind": "pause", "variant": variant,
-                    "rank": rank, "seconds": seconds, "phase": phase,
+                    "id": f"{self.number}-{rank}", "kind": f"{ACTS}:pause_{variant}",
+                    "rank": rank, "factor": seconds, "phase": phase,
                     "step": self.watch.step() + 10,
                 }
                 for rank in ranks

@@ -80,7 +80,7 @@ def test_a_prometheus_that_has_all_of_it_passes(serve, capsys) -> None:
 def test_a_refused_query_and_an_empty_panel_are_found_and_a_quiet_one_is_not(serve, capsys) -> None:
     def answer(_, parameters: dict[str, str]) -> tuple[int, bytes]:
         expr = parameters["query"]
-        if "quorum_participants" in expr:
+        if "by (health)" in expr:
             return refused("parse error:\n  no such thing")
         empty = ("rank_last_commit_timestamp", "rank_suspect")
         return said(0 if any(metric in expr for metric in empty) else 1)
@@ -92,7 +92,7 @@ def test_a_refused_query_and_an_empty_panel_are_found_and_a_quiet_one_is_not(ser
     states = {name: (query["found"], query["said"]) for name, query in by_name.items()}
     assert states["fleet: panel Since the last commit/A"] == ("EMPTY", "")
     assert states["fleet: panel Suspects/A"] == ("quiet", "nobody is suspected")
-    assert states["fleet: panel Groups in the quorum/A"] == (
+    assert states["fleet: panel Ranks by health/A"] == (
         "FAILED", "parse error: no such thing",
     )  # fmt: skip
     wrong = [name for name, (state, _) in states.items() if state in ("EMPTY", "FAILED")]

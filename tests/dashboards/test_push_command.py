@@ -138,7 +138,8 @@ def test_the_list_says_what_each_answers(capsys):
     assert main(["list", "--format", "json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["uid"] for row in rows] == UIDS
-    assert rows[0]["panels"] == 12
+    assert rows[0]["panels"] == 9
     assert rows[0]["questions"] == [
-        "Is it training?", "Who is bad now?", "What was done, and can I trust the keeper?",
+        "Is it training, and can I trust the keeper?", "Who is bad now?",
+        "Where does the time go?",
     ]  # fmt: skip

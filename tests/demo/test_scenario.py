@@ -8,7 +8,7 @@ import pytest
 
 from lightkeeper.trainer.demo.__main__ import Row, report_of, verdict
 from lightkeeper.trainer.demo.fleet import parse, unhealthy
-from lightkeeper.trainer.faults import FaultKind, Marker
+from lightkeeper.trainer.faults import Marker
 
 
 def incident(rank: str, *, kind: str = "not_entered", **milestones: float) -> dict[str, Any]:
@@ -37,7 +37,7 @@ WHOLE_STORY = {
 
 def report(*incidents: dict[str, Any], keeper: bool = True, **left: float) -> Row:
     options = parse([] if keeper else ["--without-keeper"])
-    struck = Marker("1-gil", FaultKind.GIL, "rg_1.0", 42, host="host-1", time=100.0)
+    struck = Marker("1-gil", "gil", "rg_1.0", 42, host="host-1", time=100.0)
     return report_of(options, "gil", struck, list(incidents), dict(left))
 
 

@@ -248,8 +248,9 @@ def admitted(fleet, name, port, namespace="train"):
 def test_the_control_ports_hear_those_who_need_them_and_nobody_else(fleet):
     keeper, rank = {"app": "lightkeeper"}, {"role": "rank"}
     assert admitted(fleet, "lighthouse", 29510) == [{"app": "lightkeeper-gate"}, keeper]
-    assert admitted(fleet, "lightkeeper-gate", 29511) == [rank]
-    assert admitted(fleet, "lightkeeper-gate", 8471) == [keeper]
+    gate = {"app": "lightkeeper-gate"}
+    assert admitted(fleet, "lightkeeper-gate", 29511) == [rank, gate]
+    assert admitted(fleet, "lightkeeper-gate", 8471) == [gate, keeper]
     assert admitted(fleet, "lightkeeper", 8470, "lightkeeper") == [rank]
     assert admitted(fleet, "ranks", 9470) == [rank, {"app": "lighthouse"}, keeper]
 
@@ -360,7 +361,8 @@ def test_probes_ask_what_costs_nothing(fleet):
 def test_what_goes_out_of_gate_and_monitor_goes_to_those_they_speak_to(fleet):
     gate = fleet.one("NetworkPolicy", "lightkeeper-gate")["spec"]["egress"]
     assert [rule["to"] for rule in gate if "to" in rule] == [
-        [{"podSelector": {"matchLabels": {"app": "lighthouse"}}}]
+        [{"podSelector": {"matchLabels": {"app": name}}}]
+        for name in ("lighthouse", "lightkeeper-gate")
     ]
     monitor = fleet.one("NetworkPolicy", "lightkeeper", "lightkeeper")["spec"]["egress"]
     [outside] = [peer["ipBlock"] for rule in monitor for peer in rule.get("to", [])
@@ -392,15 +394,36 @@ def test_no_probe_restarts_a_rank_and_its_pod_is_made_anew_rather_than_its_conta
         assert job["spec"]["template"]["spec"]["restartPolicy"] == "Never"
         assert job["spec"]["podReplacementPolicy"] == "Failed"
         assert job["spec"]["backoffLimit"] > 10_000
-    for name in ("lighthouse", "lightkeeper-gate"):
-        container = container_of(fleet.one("Deployment", name)["spec"]["template"])
-        assert "livenessProbe" not in container
+    lighthouse = fleet.one("Deployment", "lighthouse")["spec"]["template"]
+    assert "livenessProbe" not in container_of(lighthouse)
 
 
 def test_a_rank_has_the_time_to_end_that_torchrun_is_told(fleet):
     for pod in groups(fleet):
         environ = {variable["name"]: variable.get("value") for variable in container_of(pod)["env"]}
         assert pod["spec"]["terminationGracePeriodSeconds"] > int(environ["GROUP_GRACE_S"]) + 10
+
+
+def test_a_drain_passes_gate_and_lighthouse(fleet):
+    for name in ("lighthouse", "lightkeeper-gate"):
+        budget = fleet.one("PodDisruptionBudget", name)["spec"]
+        assert (budget.get("maxUnavailable"), budget.get("minAvailable")) == (1, None)
+
+
+def test_the_next_gate_is_ready_before_the_old_one_is_told_to_end(fleet):
+    """And its volumes bind it to no node, and it looks for the old one where that is found."""
+    gate = fleet.one("Deployment", "lightkeeper-gate")["spec"]
+    assert gate["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    pod = gate["template"]["spec"]
+    assert not any("persistentVolumeClaim" in volume for volume in pod["volumes"])
+    words = parsed(*container_of(gate["template"])["args"][1:]).params
+    assert words["grace"] + 10 < pod["terminationGracePeriodSeconds"]
+    service = fleet.one("Service", "lightkeeper-gate-pods")
+    assert words["take_over"] == "lightkeeper-gate-pods.train:8471"
+    assert (service["spec"]["clusterIP"], service["spec"]["publishNotReadyAddresses"]) == (
+        "None", True
+    )  # fmt: skip
+    assert service["spec"]["selector"].items() <= gate["template"]["metadata"]["labels"].items()
 
 
 def test_a_drain_takes_one_group_at_a_time(fleet):

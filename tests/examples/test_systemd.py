@@ -54,10 +54,10 @@ def test_ours_understand_their_arguments(name):
     assert parsed(*words).info_name == name
 
 
-def test_the_end_of_a_group_ends_its_ranks_and_that_of_the_gate_leaves_its_worker():
+def test_the_end_of_a_group_ends_its_ranks_and_a_gate_is_reloaded_by_the_next_one():
     texts = {path.stem: path.read_text() for path in UNITS}
     assert "KillMode=control-group" in texts["lightkeeper-group@"]
-    assert "KillMode=process" in texts["lightkeeper-gate"]
+    assert "ExecReload=/bin/kill -HUP" in texts["lightkeeper-gate"]
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)

@@ -47,7 +47,6 @@ class KillFleet(MatrixFleet):
             sys.executable, "-m", "tests.killing.keep", "--name", name,
             "--events", str(self.units), "--pause", str(PAUSES_S.get(name, 1.0)),
         ]  # fmt: skip
-        keeper += ["--leave"] if name == "gate" else []
         super()._spawn(name, [*keeper, "--", *command])
 
     def _start_groups(self) -> None:

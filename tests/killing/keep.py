@@ -2,7 +2,6 @@
 
 Restart=always after a pause. What the process left behind is ended before it starts again
 (KillMode=control-group): orphans come to this process, as they stay in the unit's control group.
-With --leave they stay (KillMode=process, the gate's).
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Unit:
         self._record = record
         self._stops: list[int] = []
 
-    def run(self, *, leave: bool) -> None:
+    def run(self) -> None:
         """Until SIGTERM; then everything is ended."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda got, _frame: self._stops.append(got))
@@ -52,8 +51,7 @@ class Unit:
             self._record.write("started", pid=process.pid)
             code = self._until_over(process)
             self._record.write("left", pid=process.pid, rc=code, lived_s=time.time() - began_s)
-            if not leave or self._stops:
-                self._end_rest()
+            self._end_rest()
             self._wait(self._pause_s)
         self._end_rest()
 
@@ -100,11 +98,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     top.add_argument("--name", required=True)
     top.add_argument("--events", type=Path, required=True, help="JSON lines: started, left")
     top.add_argument("--pause", type=float, default=1.0, help="RestartSec (default 1)")
-    top.add_argument("--leave", action="store_true", help="KillMode=process")
     top.add_argument("command", nargs="+")
     args = top.parse_args(arguments)
     record = StatusFile(args.events, unit=args.name)
-    Unit(args.command, args.pause, record).run(leave=args.leave)
+    Unit(args.command, args.pause, record).run()
 
 
 if __name__ == "__main__":

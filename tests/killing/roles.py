@@ -11,7 +11,6 @@ from typing import Any, Final
 from lightkeeper.trainer import status
 from tests.harness import StepLog
 
-WORKER: Final = b"lightkeeper.monitor.gate.hot_restart"
 _PASSING: Final = (b"tests.killing.keep", b"tests.killing.forked", b"py-spy", b"py_spy")
 """Init's part, and processes that live for a second."""
 
@@ -37,7 +36,7 @@ class Roles:
         ranks = [f"{name}.{rank}" for name in names for rank in range(ranks_per_group)]
         self.expected = [
             "lighthouse",
-            *(["gate", "gate worker", "gate spare"] if gate else []),
+            *(["gate"] if gate else []),
             "monitor",
             *(f"supervisor {name}" for name in names),
             *(f"torchrun {name}" for name in names),
@@ -49,7 +48,6 @@ class Roles:
         """Name -> pid of all that run, in the order of `expected`."""
         pids = {**self._units(), **self._launches(), **self._ranks()}
         pids |= self._sidecars(pids)
-        pids |= self._workers()
         alive = {name: pid for name, pid in pids.items() if ticks(pid) is not None}
         return {name: alive[name] for name in self.expected if name in alive}
 
@@ -117,12 +115,6 @@ class Roles:
             for endpoint in self._endpoints()
             if ticks(endpoint["pid"]) is None
         ]
-
-    def _workers(self) -> dict[str, int]:
-        """Of the gate; the one at work is the older. None while a new gate takes over."""
-        pids = [pid for pid in self._all() if WORKER in _command(pid) and ticks(pid) is not None]
-        pids.sort(key=lambda pid: ticks(pid) or 0)
-        return dict(zip(("gate worker", "gate spare"), pids, strict=False))
 
     def _all(self) -> Iterator[int]:
         mark = f"LIGHTKEEPER_RUN_DIR={self._folder / 'run'}".encode()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -10,8 +9,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
-
-import requests
 
 from lightkeeper.trainer import status
 from tests.campaign.watch import Seen, Watch, pause
@@ -83,8 +80,6 @@ class Bench:
         missing = self.roles.missing()
         if missing:
             return f"{missing[0]} is not there"
-        if self.fleet.setting.gate and not self._gate_is_kept():
-            return "the gate's worker has no keeper"
         seen = self.interruption(since_s)
         if seen.whole_s is None:
             return "not every rank commits with all groups"
@@ -92,15 +87,6 @@ class Bench:
             return "it has only begun"
         self.watch.look()
         return self.watch.not_whole()
-
-    def _gate_is_kept(self) -> bool:
-        """Whether the gate has taken its dead predecessor's worker over."""
-        session = requests.Session()
-        session.trust_env = False
-        with session, contextlib.suppress(requests.RequestException):
-            health = session.get(f"{self.fleet.gate_admin}/healthz", timeout=5)
-            return health.ok and "the keeper is gone" not in health.text
-        return False
 
     def until_whole(self, limit_s: float = LIMIT_S) -> None:
         """Wait for it, if it was not so at the end of the last kill.

@@ -113,7 +113,7 @@ def test_a_job_that_began_again_is_another_job() -> None:
         ("rank rg_1.0", "rank 0", "rg_1"),
         ("sidecar rg_1.1", "sidecar 1", None),
         ("torchrun rg_0", "torchrun", "rg_0"),
-        ("gate worker", "gate worker", None),
+        ("gate", "gate", None),
         ("lighthouse", "lighthouse", None),
     ],
 )

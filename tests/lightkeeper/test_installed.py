@@ -140,7 +140,7 @@ def test_commands_are_ours_beside_a_strangers_packages(shell, words, says):
 
 
 def test_processes_that_a_process_of_ours_starts_are_ours_too(shell):
-    """The gate's workers, whose module is named on a command line of ours."""
+    """The gate starts the next one, by its own command line."""
     port = free_port()
     gate = subprocess.Popen(
         [str(shell.bin / "lightkeeper"), "gate", "--lighthouse", "http://127.0.0.1:9", "--bind",
@@ -148,7 +148,7 @@ def test_processes_that_a_process_of_ours_starts_are_ours_too(shell):
         cwd=shell.folder, env=shell.environ(), stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
-        wait_for(lambda: _answers(f"http://127.0.0.1:{port}/v1/gate"), within_s=30, what="a worker")
+        wait_for(lambda: _answers(f"http://127.0.0.1:{port}/v1/gate"), within_s=30, what="the gate")
     finally:
         gate.send_signal(signal.SIGTERM)
         said = gate.communicate(timeout=30)[1]

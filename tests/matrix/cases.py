@@ -8,13 +8,13 @@ from itertools import product
 from typing import Any, Final
 
 INJECTED: Final[Mapping[str, Mapping[str, Any]]] = {
-    "hang": {"kind": "hang", "variant": "sleep", "phase": "forward"},
+    "hang": {"kind": "hang", "phase": "forward"},
     "gil": {"kind": "gil", "phase": "backward"},
     "stop": {"kind": "stop", "phase": "forward"},
     "crash": {"kind": "crash", "phase": "backward"},
     "slow": {"kind": "slow", "factor": 6.0},
-    "mismatch": {"kind": "mismatch", "variant": "op"},
-    "rogue": {"kind": "hang", "variant": "sleep", "phase": "forward"},
+    "mismatch": {"kind": "mismatch"},
+    "rogue": {"kind": "hang", "phase": "forward"},
 }
 """What the trainer's injector is told."""
 

@@ -41,9 +41,9 @@ def rank_process(start, group, group_rank, world_size, port, arguments, calls_fi
     from lightkeeper.trainer import train
 
     class Held(train.WorkStretcher):
-        def begin_work(self, slow_factor=1.0):
+        def begin_work(self):
             time.sleep(held_s.value)
-            super().begin_work(slow_factor)
+            super().begin_work()
 
     train.WorkStretcher = Held
     reporter = FakeReporter()
@@ -61,7 +61,7 @@ def preload():
     import torch.distributed.fsdp
     import torch.distributed.pipelining
     import torch.distributed.tensor.parallel
-    import torchft.local_sgd  # noqa: F401
+    import torchft  # noqa: F401
 
     torch.set_num_threads(1)
 

@@ -68,7 +68,7 @@ def test_two_ranks_in_a_group_tell_every_phase_hold_half_the_model_and_end_with_
 
 SHAPES = {
     "FSDP2": ((2, 2), ("--clip", "0.5", "--accumulate", "2")),
-    "groups of 2 and 1 ranks": ((2, 1), ("--pieces", "2", "--clip", "0.5")),
+    "sharded stages": ((4, 4), (*STAGES, "--accumulate", "2", "--clip", "0.5")),
     "tensor parallel": ((2, 2), ("--tensor-parallel", "2", "--clip", "0.5")),
     "stages of a pipeline": ((2, 2), (*STAGES, "--accumulate", "3", "--clip", "0.5")),
 }
@@ -87,33 +87,17 @@ def test_groups_hold_equal_weights_from_the_first_step_on(tmp_path, sizes, argum
 
     assert codes == [0] * sum(sizes)
     assert sorted(prints) == [1, 2, 3, 4, 5, 6]
-    assert {tuple(sorted(pieces)) for pieces in prints.values()} == {(0, 1)}
-    assert shared(prints) == 12
+    assert {tuple(sorted(pieces)) for pieces in prints.values()} == {tuple(range(sizes[0]))}
+    assert shared(prints) == 6 * sizes[0]
     assert unequal(prints) == []
     assert losses[-1] < losses[0] - 1.0
 
 
-def test_sharded_stages_hold_equal_weights_in_groups_of_different_sizes(tmp_path):
-    stages = (*STAGES, "--accumulate", "2", "--pieces", "2", "--clip", "0.5")
-    fleet = Forks(tmp_path, *OFTEN, "--steps", "4", "--min-replicas", "2", *stages)
-    fleet.add("rg_0", 4).add("rg_1", 2)
-    with lighthouse(fleet):
-        fleet.start_all()
-        codes = fleet.exit_codes()
-        prints = fleet.prints()
-
-    assert codes == [0] * 6
-    assert {tuple(sorted(pieces)) for pieces in prints.values()} == {(0, 1, 2, 3)}
-    assert shared(prints) == 16
-    assert unequal(prints) == []
-
-
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
-def test_stages_learn_what_one_rank_learns_and_read_what_it_wrote(tmp_path, schedule):
+def test_stages_learn_what_one_rank_learns_and_read_what_it_wrote(tmp_path):
     disk = ("--checkpoint-dir", str(tmp_path / "disk"), "--checkpoint-every", "4")
     same = (*OFTEN, "--accumulate", "4", "--evaluate-every", "2", "--evaluate-batches", "2", *disk)
     whole = Forks(tmp_path / "whole", *same, "--steps", "8").add("rg_0", 1)
-    stages = Forks(tmp_path / "stages", *same, "--steps", "4", *STAGES, "--schedule", schedule)
+    stages = Forks(tmp_path / "stages", *same, "--steps", "4", *STAGES)
     stages.add("rg_0", 2)
     again = Forks(tmp_path / "again", *same, "--steps", "8", "--resume").add("rg_0", 1)
     with lighthouse(whole, stages, again):
@@ -151,12 +135,12 @@ def test_a_stage_tells_when_it_computes_and_when_it_waits(tmp_path):
     assert last[last.index(("begin", 0)) + 1 :] == [*before, f, b, f, b, f, b, *after]
 
 
-def test_a_sharded_group_that_was_killed_heals_from_one_of_another_size(tmp_path):
-    often = (*OFTEN, "--step-time", "0.05", "--pieces", "2", "--timeout", "20")
+def test_a_sharded_group_that_was_killed_heals(tmp_path):
+    often = (*OFTEN, "--step-time", "0.05", "--timeout", "20")
     fleet = Forks(tmp_path, *often)
-    fleet.add("rg_0", 1).add("rg_1", 2).add("rg_1", 2, life=1)
+    fleet.add("rg_0", 2).add("rg_1", 2).add("rg_1", 2, life=1)
     with lighthouse(fleet):
-        fleet.start("rg_0.0", "rg_1.0", "rg_1.1")
+        fleet.start("rg_0.0", "rg_0.1", "rg_1.0", "rg_1.1")
         until(lambda: shared(fleet.prints()) >= 6, "3 steps of both")
         fleet.kill("rg_1.0", "rg_1.1")
         killed_at = max(fleet.prints())
@@ -174,50 +158,24 @@ def test_a_sharded_group_that_was_killed_heals_from_one_of_another_size(tmp_path
     assert steps == sorted(steps)  # what was committed stays committed
 
 
-@pytest.mark.parametrize("algorithm", ["local-sgd", "diloco"])
-def test_groups_that_meet_now_and_then_are_equal_then_and_heal(tmp_path, algorithm):
-    often = (*OFTEN, "--algorithm", algorithm, "--sync-every", "4", "--step-time", "0.02")
-    fleet = Forks(tmp_path, *often).add("rg_0", 2).add("rg_1", 2)
-    with lighthouse(fleet):
-        fleet.start("rg_0.0", "rg_0.1")
-        until(lambda: max(fleet.prints(), default=0) >= 8, "two meetings of rg_0 with itself")
-        fleet.start("rg_1.0", "rg_1.1")
-        until(lambda: shared(fleet.prints()) >= 6, "3 meetings of both")
-        prints = fleet.prints()
-        losses = [event["loss"] for event in fleet.events("step", "rg_0.0")]
-
-    assert {step % 4 for step in prints} == {0}
-    assert unequal(prints) == []
-    assert losses[-1] < losses[0] - 1.0
-
-
 def test_training_resumes_from_disk_as_if_it_had_not_stopped(tmp_path):
-    disk = ("--checkpoint-dir", str(tmp_path / "disk"), "--checkpoint-every", "2", "--pieces", "2")
+    disk = ("--checkpoint-dir", str(tmp_path / "disk"), "--checkpoint-every", "2")
     both = (*OFTEN, "--min-replicas", "2", "--steps", "8", *disk)
-    first = Forks(tmp_path / "first", *both).add("rg_0", 2).add("rg_1", 1)
-    again = Forks(tmp_path / "again", *both, "--resume").add("rg_0", 2).add("rg_1", 1)
-    turned = Forks(tmp_path / "turned", *both, "--resume").add("rg_0", 1).add("rg_1", 2)
-    with lighthouse(first, again, turned):
+    first = Forks(tmp_path / "first", *both).add("rg_0", 2).add("rg_1", 2)
+    again = Forks(tmp_path / "again", *both, "--resume").add("rg_0", 2).add("rg_1", 2)
+    with lighthouse(first, again):
         first.start_all()
-        assert first.exit_codes() == [0, 0, 0]
+        assert first.exit_codes() == [0, 0, 0, 0]
         kept = sorted(path.name for path in (tmp_path / "disk" / "rg_1").iterdir())
         for path in (tmp_path / "disk").glob("*/step-8"):  # as if it had ended in writing it
             (path / ".metadata").unlink()
         again.start_all()
-        assert again.exit_codes() == [0, 0, 0]
-        turned.start_all()
-        assert turned.exit_codes() == [0, 0, 0]
-        whole, rest, read = first.prints(), again.prints(), turned.prints()
+        assert again.exit_codes() == [0, 0, 0, 0]
+        whole, rest = first.prints(), again.prints()
 
     assert kept == ["step-6", "step-8"]
     assert sorted(rest) == [6, 7, 8]
     assert all(rest[step] == whole[step] for step in rest)
-    # Other numbers of ranks read what these wrote.
-    assert sorted(read) == [8]
-    assert unequal(read) == []
-    assert [set(read[8][piece].values()) for piece in (0, 1)] == [
-        set(whole[8][piece].values()) for piece in (0, 1)
-    ]
 
 
 def test_a_group_whose_loss_is_not_finite_abstains_and_the_others_go_on(tmp_path):
@@ -255,7 +213,7 @@ def test_a_rank_whose_loss_is_nan_says_so_itself_and_nobody_takes_it_in(tmp_path
     with lighthouse(fleet):
         fleet.start_all()
         until(lambda: len(fleet.events("step", sick)) >= 3, "3 steps of rg_1")
-        faults.inject(fault_file, faults.PlannedFault("nan", faults.FaultKind.NAN, sick))
+        faults.inject(fault_file, faults.PlannedFault("nan", "nan", sick))
         until(lambda: len(fleet.events("finished", "rg_0.0")) == 1, "the end of rg_0")
         sound = fleet.events("step", "rg_0.0")
         [marker] = faults.markers(fault_file)

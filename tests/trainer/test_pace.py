@@ -21,8 +21,9 @@ class Clock:
 
 
 def steps(pace, clock, work_s, count, factor=1.0):
+    pace.slowness = factor
     for _ in range(count):
-        pace.begin_work(factor)
+        pace.begin_work()
         clock.now += work_s
         pace.end_work()
 

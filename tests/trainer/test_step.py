@@ -1,30 +1,30 @@
 """What a step does to the gradient, in one process without peers."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from lightkeeper.trainer import faults, model, options
-from lightkeeper.trainer.injector import Injector, WorkStretcher
-from lightkeeper.trainer.pieces import norm
-from lightkeeper.trainer.train import accumulate, clip
+from lightkeeper.trainer.injector import Injector, WorkStretcher, act
+from lightkeeper.trainer.train import accumulate, clip, norm
 from lightkeeper.worker_server.rank.null_reporter import NullReporter
-from tests.trainer.test_pieces import place, trained
+from tests.trainer.test_piece import place, trained
 
 pytestmark = pytest.mark.integration  # torch
 
 
-def alone(*arguments, injector=None):
+def alone(*arguments):
     """A rank with a small model, and nobody beside it."""
     opt = options.parse(["--context", "8", "--batch", "2", *arguments])
-    network, optimizer, pieces = trained()
-    pieces.gradient.zero_()
+    network, optimizer, piece = trained()
+    piece.gradient.zero_()
     return SimpleNamespace(
         opt=opt, place=place(0, 1), intra=None, pipeline=None, network=network, optimizer=optimizer,
-        pieces=pieces, batches=model.Batches(bytes(range(256)) * 4, opt, 0, 0),
+        piece=piece, batches=model.Batches(bytes(range(256)) * 4, opt, 0, 0),
         reporter=NullReporter(), pace=WorkStretcher(),
-        injector=injector or Injector("rg_0.0", world_size=1),
+        injector=Injector("rg_0.0"),
     )  # fmt: skip
 
 
@@ -34,23 +34,24 @@ def test_accumulated_batches_make_the_mean_of_their_gradients_and_losses():
 
     losses, gradients = [], []
     for micro in (0, 1):
-        network, _, pieces = trained()
-        pieces.gradient.zero_()
+        network, _, piece = trained()
+        piece.gradient.zero_()
         micro_loss = network(*both.batches.draw(7, micro))
         micro_loss.backward()
         losses.append(float(micro_loss.detach()))
-        gradients.append(pieces.gradient)
+        gradients.append(piece.gradient)
 
     assert finite
     assert losses[0] != losses[1]
     assert float(loss) == pytest.approx(sum(losses) / 2)
-    assert torch.allclose(both.pieces.gradient, (gradients[0] + gradients[1]) / 2, atol=1e-7)
+    assert torch.allclose(both.piece.gradient, (gradients[0] + gradients[1]) / 2, atol=1e-7)
 
 
 def test_a_nan_of_its_own_is_seen_before_anybody_elses_numbers(tmp_path):
     file = tmp_path / "faults.json"
-    faults.inject(file, faults.PlannedFault("nan", faults.FaultKind.NAN, "rg_0.0"))
-    rank = alone(injector=Injector("rg_0.0", world_size=1, file=file, say=lambda _: None))
+    faults.inject(file, faults.PlannedFault("nan", "nan", "rg_0.0"))
+    rank = alone()
+    rank.injector = Injector("rg_0.0", "host-1", file, partial(act, rank), say=lambda _: None)
 
     loss, finite = accumulate(rank, 0)
 
@@ -59,14 +60,13 @@ def test_a_nan_of_its_own_is_seen_before_anybody_elses_numbers(tmp_path):
 
 
 def test_a_large_gradient_is_scaled_down_to_the_norm_and_a_small_one_left_alone():
-    _, _, pieces = trained(2)
-    pieces.pack()
-    before = [piece.clone() for piece in pieces.exchanged]
-    was = float(norm(pieces.squares()))
+    _, _, piece = trained()
+    before = piece.gradient.clone()
+    was = float(norm(piece.squares()))
 
-    clip(pieces.exchanged, pieces.squares(), 10 * was)
-    assert all(map(torch.equal, pieces.exchanged, before))
+    clip(piece.gradient, piece.squares(), 10 * was)
+    assert torch.equal(piece.gradient, before)
 
-    clip(pieces.exchanged, pieces.squares(), was / 4)
-    assert float(norm(pieces.squares())) == pytest.approx(was / 4, rel=1e-4)
-    assert torch.allclose(pieces.exchanged[1], before[1] / 4, rtol=1e-4)
+    clip(piece.gradient, piece.squares(), was / 4)
+    assert float(norm(piece.squares())) == pytest.approx(was / 4, rel=1e-4)
+    assert torch.allclose(piece.gradient, before / 4, rtol=1e-4)

@@ -69,14 +69,6 @@ def test_times_are_counted_and_added_up_by_kind(page, reader):
     }
 
 
-def test_what_belongs_to_the_one_before_makes_that_one_longer(page, reader):
-    page.add_time(layout.TIME_LOAD, 2.0, 100)
-    page.add_time(layout.TIME_LOAD, 1.0, 40)
-    page.add_time(layout.TIME_LOAD, 0.5, 60, again=True)
-    assert reader.times() == {"load": wire.Took(2, 3.5, 1.5, 200, 100)}
-    assert page.heals == 3  # each part of the weights that was replaced
-
-
 def test_a_state_tells_the_times_of_a_recovery_and_not_those_of_every_step(page, reader):
     page.add_time(layout.TIME_QUORUM, 0.01)
     page.add_time(layout.TIME_APPLY, 0.25, 8)

@@ -40,7 +40,7 @@ from lightkeeper.worker_server.rank import collectives, torchft, torchft_groups 
 from lightkeeper.worker_server.rank.page import layout  # noqa: E402
 from lightkeeper.worker_server.rank.page.reader import PageReader  # noqa: E402
 from lightkeeper.worker_server.sidecar.metrics import RankCollector  # noqa: E402
-from tests.worker_server import local_sgd_parent, pieces_parent, torchft_parent  # noqa: E402
+from tests.worker_server import local_sgd_parent, torchft_parent  # noqa: E402
 from tests.worker_server.pages import NOW, identity  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -176,22 +176,6 @@ def test_the_managers_timeouts_are_told(job):
             "quorum": torchft_parent.QUORUM_TIMEOUT_S,
             "commit": timeout_s,
         }
-
-
-@pytest.mark.integration
-def test_a_rank_with_a_manager_for_each_piece_of_its_model_tells_one_heal(tmp_path):
-    env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.worker_server.pieces_parent", str(tmp_path)],
-        env=env, cwd=ROOT, capture_output=True, text=True, timeout=90, check=False,
-    )  # fmt: skip
-    assert done.stdout.strip().endswith("[0, 0]")
-    a, b = (PageReader(tmp_path / f"{name}.page").times() for name in "ab")
-    nbytes = 4 * sum(pieces_parent.PIECES)
-    assert (b["load"].done, b["load"].sum_bytes) == (1, nbytes)
-    assert (b["apply"].done, b["apply"].sum_bytes) == (1, nbytes)
-    assert (a["staging"].done, a["staging"].sum_bytes) == (1, nbytes)
-    assert 0 < b["load"].sum_s < 30
 
 
 @pytest.fixture(scope="module")

@@ -97,33 +97,6 @@ def test_a_donor_stages(clock, times):
     assert times() == {"staging": Took(2, 1.0, 0.5, 6 * MIB, 2 * MIB)}
 
 
-def test_several_managers_that_load_at_once_take_as_long_as_the_longest(clock, times):
-    managers = [manager_with(clock, load_s=1.0 + n, mib=1 + n) for n in range(3)]
-    threads = [
-        threading.Thread(
-            target=manager._checkpoint_transport.recv_checkpoint, args=(0, "", 3, None)
-        )
-        for manager in managers
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(10)
-    assert times() == {"load": Took(1, 3.0, 3.0, 6 * MIB, 6 * MIB)}
-
-
-def test_several_managers_that_heal_in_turn_take_as_long_as_all_of_them(clock, times):
-    managers = [manager_with(clock, load_s=1.0, mib=2) for _ in range(3)]
-    for manager in managers:
-        manager._checkpoint_transport.recv_checkpoint(0, "", 3, None)
-    for manager in managers:
-        manager._apply_pending_state_dict()
-    assert times() == {
-        "load": Took(1, 3.0, 3.0, 6 * MIB, 6 * MIB),
-        "apply": Took(1, 0.75, 0.75, 6 * MIB, 6 * MIB),
-    }
-
-
 def test_a_second_heal_is_counted_for_itself(clock, times):
     manager = manager_with(clock)
     manager.heal(step=3)
@@ -189,27 +162,6 @@ def test_a_quorum_lasts_until_something_follows_it(clock, times):
     quorum_ends(answered=False)  # it failed
     manager._checkpoint_transport.recv_checkpoint(0, "", 4, None)
     assert times()["quorum"].done == 1
-
-
-def test_several_managers_that_ask_at_once_wait_for_one_quorum(clock, times):
-    all_asked = threading.Barrier(2, timeout=10)
-
-    def ask(manager, seconds):
-        for _ in range(3):
-            quorum_begins(manager)
-            clock.pass_s(seconds)
-            torchft.quorum_ends()
-            all_asked.wait()
-            clock.pass_s(10.0 - seconds)
-
-    threads = [
-        threading.Thread(target=ask, args=(manager_with(clock), seconds)) for seconds in (1.0, 2.0)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(10)
-    assert times()["quorum"] == Took(3, 6.0, 2.0)
 
 
 class Pair(NamedTuple):

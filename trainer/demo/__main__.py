@@ -27,7 +27,7 @@ from lightkeeper.trainer.demo.fleet import (
     start_fleet,
     unhealthy,
 )
-from lightkeeper.trainer.faults import Marker
+from lightkeeper.trainer.faults import KINDS, Marker
 
 # -- one fault -------------------------------------------------------------------------------
 
@@ -291,7 +291,7 @@ def _run_fleet(options: DemoOptions, run_dir: Path, faults: tuple[str, ...]) -> 
                 wait_until_whole(fleet, log.show, START_LIMIT_S)
             # Another group for each fault, and its last rank, which hosts no TorchFT manager.
             rank = f"rg_{(number + 1) % options.groups}.{options.ranks_per_group - 1}"
-            log.say(f"injecting {kind} into {rank}: {FAULTS[kind].says}")
+            log.say(f"injecting {kind} into {rank}: {KINDS[kind]}")
             report = run_fault(fleet, kind, rank, log.show)
             reports.append(report)
             if report["incident"] is not None:

@@ -26,7 +26,6 @@ _PYTHON: Final = (sys.executable, "-P", "-m")
 
 
 class DemoFault(NamedTuple):
-    says: str
     incident: str
     """Kind of the monitor's incident."""
     leaves: bool = False
@@ -34,19 +33,16 @@ class DemoFault(NamedTuple):
 
 
 FAULTS: Final = {
-    "hang": DemoFault("a rank sleeps outside any collective, forever", "not_entered"),
-    "gil": DemoFault("a rank holds the interpreter lock in C, forever", "not_entered"),
-    "stop": DemoFault("a rank is stopped (SIGSTOP)", "not_entered"),
-    "crash": DemoFault("a rank is killed (SIGKILL)", "dead", leaves=True),
-    "slow": DemoFault("a rank is several times slower from then on (found after a minute)",
-                      "straggler"),
-    "mismatch": DemoFault("a rank calls another collective than its peers (2 ranks a group)",
-                          "mismatch"),
-    "nan": DemoFault("a rank's gradient holds NaN from then on", "state_corrupt"),
-    "corrupt": DemoFault("a bit of a rank's weights flips silently", "state_corrupt"),
-    "mismatch:size": DemoFault("a rank brings another size than its peers: gloo aborts (2 ranks "
-                               "a group)", "mismatch", leaves=True),
-}  # fmt: skip
+    "hang": DemoFault("not_entered"),
+    "gil": DemoFault("not_entered"),
+    "stop": DemoFault("not_entered"),
+    "crash": DemoFault("dead", leaves=True),
+    "slow": DemoFault("straggler"),
+    "mismatch": DemoFault("mismatch"),
+    "nan": DemoFault("state_corrupt"),
+    "corrupt": DemoFault("state_corrupt"),
+    "mismatch:size": DemoFault("mismatch", leaves=True),
+}
 
 _EPILOG = """\
 faults:
@@ -116,12 +112,12 @@ class DemoOptions:
 
 def parse(argv: Sequence[str] | None = None) -> DemoOptions:
     """Options from the command line; wrong ones end the process with status 2."""
-    faults = "\n".join(f"  {name:<15}{fault.says}" for name, fault in FAULTS.items())
+    listed = "\n".join(f"  {name:<15}{says}" for name, says in faults.KINDS.items())
     about = (
         "Start a TorchFT fleet on this machine, make a rank sick, and watch lightkeeper name it, "
         "evict its group through the Lighthouse, and training continue."
     )
-    parser = parser_of(DemoOptions, "lightkeeper demo", about, _EPILOG.format(faults=faults))
+    parser = parser_of(DemoOptions, "lightkeeper demo", about, _EPILOG.format(faults=listed))
     args = parser.parse_args(argv)
     several = args.ranks_per_group > 1
     args.faults = tuple(

@@ -42,7 +42,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from time import monotonic, perf_counter_ns, thread_time_ns
 from typing import Any, Concatenate, Final, ParamSpec, TypeGuard
 from urllib.parse import urlsplit
@@ -364,57 +364,10 @@ def _named(names: tuple[str, ...], args: tuple[Any, ...], kwargs: Any) -> dict[s
 
 # -- times -----------------------------------------------------------------------------------------
 
-_CLOSELY_S: Final = 5.0
-"""A pause longer than this ends an episode: pieces that heal in one go are a step or two apart, and
-a step of those who wait for them is seldom longer.
-"""
 _ITEMS_MAX: Final = 200_000
 """Of a state, containers included; walking through more is not worth the time."""
 
 Span = tuple[float, float]
-
-
-class Episodes:
-    """Groups the calls of one kind into episodes; not thread-safe.
-
-    A rank may own a Manager for each piece of its model. When it heals, each loads its own piece,
-    in parallel or in turn, and perhaps a step apart; people ask how long *the rank* took. So calls
-    of different owners that overlap, or follow each other closely, are one episode; an owner's
-    second call begins another. An episode's seconds are those in which any of its calls ran, its
-    bytes are added up, and it counts once.
-    """
-
-    def __init__(self) -> None:
-        self._spans: dict[int, Span] = {}
-        """Of the latest episode, by owner: each has one call in it."""
-
-    def take(self, owner: int, begin_s: float, end_s: float) -> tuple[float, bool]:
-        """Add a finished call.
-
-        Args:
-            owner: who made it; one owner's calls are never parts of the same episode.
-            begin_s: when it began, by a monotonic clock.
-            end_s: when it ended; taken for `begin_s` if earlier.
-
-        Returns:
-            The seconds that it adds to its episode, and whether that episode had begun before.
-        """
-        last_s = max((until_s for _, until_s in self._spans.values()), default=float("-inf"))
-        again = owner not in self._spans and begin_s - last_s <= _CLOSELY_S
-        if not again:
-            self._spans.clear()
-        covered_s = _covered_s(self._spans.values())
-        self._spans[owner] = begin_s, max(begin_s, end_s)
-        return _covered_s(self._spans.values()) - covered_s, again
-
-
-def _covered_s(spans: Iterable[Span]) -> float:
-    """Seconds that lie within any of these."""
-    total_s, reached_s = 0.0, float("-inf")
-    for begin_s, end_s in sorted(spans):
-        total_s += max(0.0, end_s - max(begin_s, reached_s))
-        reached_s = max(reached_s, end_s)
-    return total_s
 
 
 class Observer:
@@ -426,7 +379,6 @@ class Observer:
         self.watch = GradientWatch(reporter.loop.soundness, reporter.page)
         self._steps = reporter.from_source("torchft")
         self._lock = threading.RLock()
-        self._episodes = [Episodes() for _ in range(layout.MAX_TIMES)]
         self._timeouts_of = 0
         """The Manager, by its id, whose timeouts are published."""
         self._loaded: dict[int, tuple[float, int]] = {}
@@ -477,11 +429,11 @@ class Observer:
 
     def add(self, kind: int, owner: object, span: Span, nbytes: int = 0) -> None:
         """Count a finished call."""
-        with self._lock:
-            seconds, again = self._episodes[kind].take(id(owner), *span)
-            self.page.add_time(kind, seconds, nbytes, again=again)
-            if kind == layout.TIME_LOAD:
-                self._loaded[id(owner)] = span[1], nbytes
+        begin_s, end_s = span
+        self.page.add_time(kind, end_s - begin_s, nbytes)
+        if kind == layout.TIME_LOAD:
+            with self._lock:
+                self._loaded[id(owner)] = end_s, nbytes
 
     def applied(self, manager: Any, begin_s: float, end_s: float) -> None:
         """Count an applied state, if one was loaded."""

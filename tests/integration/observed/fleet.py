@@ -24,7 +24,7 @@ from tests.monitor.act.schedulers.receiver import SECRET, Receiver, served
 from tests.waiting import wait_for
 
 SICK = "rg_1.0"
-HANG = {"id": "h", "kind": "hang", "variant": "sleep", "phase": "forward", "rank": SICK, "step": 25}
+HANG = {"id": "h", "kind": "hang", "phase": "forward", "rank": SICK, "step": 25}
 TRAINING = (
     *SMALL, "--step-time", "0.1", "--timeout", "12", "--fingerprint-every", "1", "--seed", "11",
 )  # fmt: skip

@@ -58,28 +58,30 @@ def words_of(command: list[str]) -> dict[str, Any]:
     return ctx.params
 
 
-def test_the_unit_of_systemd_leaves_the_worker_alone_and_starts_again() -> None:
+def test_the_unit_of_systemd_is_reloaded_by_the_next_gate_and_starts_again() -> None:
     unit = configparser.RawConfigParser(strict=False)
     unit.optionxform = str  # type: ignore[method-assign,assignment]
     unit.read(EXAMPLES / "systemd" / "lightkeeper-gate.service")
     service = dict(unit["Service"])
-    assert (service["KillMode"], service["Restart"]) == ("process", "always")
-    assert service["OOMPolicy"] == "continue"
+    assert (service["Restart"], service["OOMPolicy"]) == ("always", "continue")
+    assert service["ExecReload"].endswith("kill -HUP $MAINPID")
+    assert (service["Type"], service["NotifyAccess"]) == ("notify", "all")  # MAINPID moves
     args = words_of(shlex.split(service["ExecStart"].replace("\\\n", " ").replace("\\", " ")))
     assert args["state"].parent == Path("/var/lib") / service["StateDirectory"]
 
 
 def test_in_kubernetes_there_is_one_gate_and_its_ports_are_those_it_is_told() -> None:
     path = EXAMPLES / "kubernetes" / "gate" / "gate.yaml"
-    documents = yaml.safe_load_all(path.read_text(encoding="utf-8"))
-    parts = {document["kind"]: document["spec"] for document in documents}
-    assert parts["Deployment"]["replicas"] == 1
-    assert parts["Deployment"]["strategy"] == {"type": "Recreate"}
-    [container] = parts["Deployment"]["template"]["spec"]["containers"]
+    documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+    [deployment] = [each["spec"] for each in documents if each["kind"] == "Deployment"]
+    assert deployment["replicas"] == 1
+    [container] = deployment["template"]["spec"]["containers"]
     args = words_of(container["args"])
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert args["bind"] == f"0.0.0.0:{ports['groups']}"
     assert args["admin"] == f"0.0.0.0:{ports['admin']}"
-    assert {port["targetPort"] for port in parts["Service"]["ports"]} == set(ports)
-    assert container["readinessProbe"]["httpGet"] == {"path": "/healthz", "port": "admin"}
-    assert "livenessProbe" not in container
+    services = {each["metadata"]["name"]: each for each in documents if each["kind"] == "Service"}
+    targets = services["lightkeeper-gate"]["spec"]["ports"]
+    assert {port["targetPort"] for port in targets} == set(ports)
+    for probe in ("readinessProbe", "livenessProbe"):
+        assert container[probe]["httpGet"] == {"path": "/healthz", "port": "admin"}

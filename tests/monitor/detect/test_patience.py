@@ -17,7 +17,6 @@ from tests.monitor.fleet import (
     at,
     cpu_stall,
     gil,
-    habit,
     hang,
     jam,
     late,
@@ -174,27 +173,18 @@ def test_a_compilation_in_the_middle_of_a_phase_is_no_hang(source) -> None:
     assert not Drive(fleet, alter=compiling).run(90).seen
 
 
-# -- rhythm and decay ----------------------------------------------------------------------
+# -- decay ---------------------------------------------------------------------------------
 
 
-def test_where_pauses_come_every_50_steps_one_out_of_turn_gets_no_margin() -> None:
-    script = [at(5, habit(["rg_1.0"], 50, "other", 35.0))]
-    script += [at(306, pause(["rg_1.0"], "other", DAY_S))]
-    drive = Drive(SimFleet(3, 1, script), WATCHING).run(360)
-    last = max(drive.seen.values(), key=lambda i: i.milestones.first_seen_s)
-    assert "every 50 steps, not due now" in last.verdict.evidence["threshold"]
-    assert last.verdict.evidence["threshold"].startswith("1 x learned gap 35 s")
+def gap(ended_s: float, span_s: float) -> Gap:
+    return Gap(RankName("rg_0.0"), 0, "other", span_s, ended_s)
 
 
-def gap(ended_s: float, span_s: float, step: int | None = None) -> Gap:
-    return Gap(RankName("rg_0.0"), 0, "other", span_s, ended_s, step)
-
-
-def learned(gaps: list[Gap], now_s: float, step: int | None = None):
+def learned(gaps: list[Gap], now_s: float):
     habits = Habits(KeeperConfig())
     for interval in gaps:
         habits.take(interval)
-    return habits.learned(0, "other", now_s, step)
+    return habits.learned(0, "other", now_s)
 
 
 def test_a_single_pause_counts_half_after_an_hour() -> None:
@@ -212,25 +202,11 @@ def test_one_short_pause_is_no_habit_three_are() -> None:
     assert learned([gap(0, 4.0), gap(100, 3.0), gap(200, 3.5)], 300).span_s == 3.0
 
 
-@pytest.mark.parametrize(
-    ("steps", "every"),
-    [
-        pytest.param([500, 1000, 1500, 2000], 500, id="regular"),
-        pytest.param([500, 1001, 1500, 2500], 500, id="one missed, one a step late"),
-        pytest.param([500, 700, 1550, 1900], None, id="irregular"),
-        pytest.param([500, 1000, 1500], None, id="too few"),
-    ],
-)
-def test_a_rhythm_needs_three_intervals_that_agree(steps, every) -> None:
-    rhythm = learned([gap(100.0 * n, 20.0, step) for n, step in enumerate(steps)], 400)
-    assert rhythm.every == every
-
-
 def test_pauses_of_peers_at_the_same_time_are_one_event() -> None:
     habits = Habits(KeeperConfig())
     for rank in range(64):
         habits.take(replace(gap(100.0 + rank / 100, 20.0), rank=RankName(f"rg_{rank}.0")))
-    assert habits.learned(0, "other", 200, None).events == 1
+    assert habits.learned(0, "other", 200).events == 1
 
 
 # -- the whole job pauses ------------------------------------------------------------------
@@ -316,6 +292,4 @@ def test_a_phase_that_is_always_long_is_no_pause() -> None:
     )
     log = StepLog(SimFleet(1, 1).ranks()[0].identity, True, rows, 0)
     gaps = pauses_of(log, step, 1000.0, first=4)
-    assert [(gap.phase, gap.span_s, gap.ended_s, gap.step) for gap in gaps] == [
-        ("other", 20.0, 900.0, 51)
-    ]
+    assert [(gap.phase, gap.span_s, gap.ended_s) for gap in gaps] == [("other", 20.0, 900.0)]

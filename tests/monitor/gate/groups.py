@@ -7,7 +7,6 @@ import importlib.machinery
 import importlib.util
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -221,6 +220,7 @@ class Gate:
         self.start()
 
     def start(self) -> None:
+        """Start it, beside the one that runs if there is one."""
         root = Path(__file__).parents[3]
         kept = {k: v for k, v in os.environ.items() if not (v and k.startswith("LIGHTKEEPER"))}
         self.process = subprocess.Popen(
@@ -236,12 +236,16 @@ class Gate:
 
     def _answers(self) -> bool:
         assert self.process.poll() is None
-        if len(self.children()) < 2:  # one at work, one in reserve
-            return False
         with contextlib.suppress(requests.RequestException):
-            said = requests.get(f"{self.admin}/healthz", timeout=5)
-            return said.ok and "the keeper is gone" not in said.text  # not a dead gate's worker
+            health = requests.get(f"{self.admin}/healthz", timeout=5)
+            return f"pid {self.process.pid}\n" in health.text
         return False
+
+    def follow(self) -> subprocess.Popen[bytes]:
+        """Start another one beside it, which takes over; returns the old one."""
+        old = self.process
+        self.start()
+        return old
 
     def view(self) -> Any:
         return requests.get(f"{self.admin}/v1/gate", timeout=5).json()
@@ -255,29 +259,9 @@ class Gate:
         )
         assert answer.status_code == 200, answer.text
 
-    def children(self) -> list[int]:
-        """The worker, and the spare one."""
-        pid = self.process.pid
-        return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-    def kill_worker(self) -> None:
-        """SIGKILL to the process that does the work."""
-        before = self.children()
-        os.kill(before[0], signal.SIGKILL)
-        wait_for(lambda: before[0] not in self.children(), within_s=10, what="it is buried")
-
-    def kill(self) -> int:
-        """SIGKILL to the process that was started; its worker, whose pid this is, serves on."""
-        worker, *_ = self.children()
+    def kill(self) -> None:
         self.process.kill()
         self.process.wait()
-        return worker
-
-    def kill_both(self) -> None:
-        """SIGKILL to all of it, as when its host or its container ends."""
-        worker = self.kill()
-        os.kill(worker, signal.SIGKILL)
-        wait_for(lambda: not is_there(worker), within_s=5, what="the worker is gone")
 
     def stop(self) -> None:
         self.process.terminate()
@@ -296,10 +280,3 @@ def running(*parts: Any) -> Iterator[None]:
     finally:
         for part in parts:
             (part.kill if isinstance(part, Lighthouse) else part.stop)()
-
-
-def is_there(pid: int) -> bool:
-    """Whether a process lives; one that nobody has buried yet does not."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False

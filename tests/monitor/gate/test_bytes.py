@@ -21,6 +21,7 @@ from lightkeeper.monitor.gate.messages import (
     is_whole,
     read_heartbeat,
     read_quorum_request,
+    values,
 )
 from tests.monitor.gate.wires import field, grpc, heartbeat, quorum
 
@@ -78,7 +79,9 @@ def test_a_quorum_request_is_read_with_whatever_else_is_in_it(
     replica_id: str, step: int, more: bytes
 ) -> None:
     message = quorum(replica_id, step=step, more=field(31, more))
-    assert read_quorum_request(message) == QuorumRequest(replica_id, "node-1", step)
+    assert read_quorum_request(message) == QuorumRequest(
+        replica_id, "node-1", step, values(message[5:])[1]
+    )
 
 
 @pytest.mark.parametrize(

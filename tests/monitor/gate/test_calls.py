@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
-from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from lightkeeper.monitor.gate.denylist import Denial, DenialScope
-from lightkeeper.monitor.gate.hot_restart import (
-    ASKED,
-    AdoptedConnection,
-    ReadPosition,
-    ReadPositions,
-    SharedState,
-    SupervisorLink,
-    datagram,
-    pair,
-    quorum_datagrams,
-    receive,
-    send,
-)
-from lightkeeper.monitor.gate.proxy import KEPT_MAX, NewestQuorum
-from lightkeeper.monitor.gate.quorum_ids import members_of
+from lightkeeper.monitor.gate.proxy import KEPT_MAX
+from lightkeeper.monitor.gate.upstream import FIRST_S, SETTLE_S
 from lightkeeper.monitor.model.names import IncidentId, ReplicaId
 from tests.monitor.gate.wires import Bench, Client, bench, field, grpc, heartbeat, quorum
 
@@ -359,162 +344,19 @@ def test_a_call_that_a_client_cancels_is_cancelled_at_the_lighthouse() -> None:
         assert any(type(event).__name__ == "StreamReset" for event in carried.pull())
 
 
-def test_a_new_worker_asks_for_no_quorum_until_the_others_have_beaten() -> None:
+def test_a_gate_that_took_over_from_nobody_lets_heartbeats_go_first() -> None:
+    """The Lighthouse may have thought all groups dead: the first that asks would train alone."""
     with bench() as gate:
-        gate.core.lighthouse.inherited(2)
+        gate.core.lighthouse.settle()
         first, other = gate.client(), gate.client()
         first.ask("rg_0:x")
         first.beat("rg_0:x")
-        gate.carried[0].answer_all()
-        assert len(gate.carried[0].calls()) == 1
         other.beat("rg_1:x")
-        gate.carried[1].answer_all()
+        for carried in gate.carried:
+            carried.answer_all()
+        assert len(gate.carried[0].calls()) == 1
+        gate.sleep(SETTLE_S + 0.1)
         assert len(gate.carried[0].calls()) == 2
-
-
-def hand_on(ends: tuple[socket.socket, socket.socket], state: SharedState) -> None:
-    """All that was said on one end so far."""
-    ends[1].setblocking(False)
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            state.note(*receive(ends[1]))
-
-
-class Watched:
-    """A worker that tells its supervisor what it does, and what the supervisor knows of it."""
-
-    def __init__(self) -> None:
-        self.ends, self.state = pair(), SharedState()
-
-    @contextlib.contextmanager
-    def bench(self) -> Iterator[Bench]:
-        with bench() as gate, self.ends[0], self.ends[1]:
-            gate.core.successor = SupervisorLink(gate.core, self.ends[0], [], self.state.positions)
-            yield gate
-        self.state.close()
-
-    def told(self) -> None:
-        hand_on(self.ends, self.state)
-
-    def adopt(self, new: Bench, client: Client, position: ReadPosition | None = None) -> None:
-        """The next worker goes on with this client."""
-        key, state = client.side.key, self.state
-        position = position or state.positions.read(key)
-        adopted = AdoptedConnection(new.core, key, position, state.open_requests(key))
-        client.bench, client.wire.protocol = new, adopted
-        new.do(adopted.connection_made, client.wire)
-        new.turn()
-
-
-@pytest.fixture
-def watched() -> Watched:
-    return Watched()
-
-
-def test_a_new_worker_goes_on_with_the_connections_of_one_that_died(watched: Watched) -> None:
-    with watched.bench() as gate:
-        client = gate.client()
-        done = client.beat("rg_0:x")
-        gate.carried[0].answer_all()
-        assert client.status(done) == ("0", "")
-        ask = client.ask("rg_0:x")
-        beat = client.beat("rg_0:x")  # read by the worker that then died
-        watched.told()
-        with bench() as new:
-            new.core.successor = gate.core.successor
-            assert [request.number for request in watched.state.open_requests(client.side.key)] == [
-                ask
-            ]
-            watched.adopt(new, client)
-            assert client.reset(beat), "its manager would wait for ever"
-            late = client.ask("rg_0:y")
-            [carried] = new.carried
-            bodies = [body for _, _, body in carried.calls()]
-            assert bodies == [quorum("rg_0:x"), quorum("rg_0:y")]
-            carried.answer_all()
-            assert client.status(ask) == client.status(late) == ("0", "")
-
-
-def test_a_client_that_had_not_asked_anything_yet_is_answered_by_the_next_worker(
-    watched: Watched,
-) -> None:
-    """It had said hello: nothing was written down of its windows, and it has room all the same."""
-    with watched.bench() as gate:
-        client = gate.client()
-        with bench() as new:
-            watched.adopt(new, client)
-            beat = client.beat("rg_0:x")
-            new.carried[0].answer_all()
-            assert client.status(beat) == ("0", "")
-
-
-@pytest.mark.parametrize("handled", [True, False], ids=["between-reads", "while-it-handles"])
-def test_a_worker_may_die_anywhere_in_a_quorum_request(handled: bool) -> None:
-    with bench() as gate:
-        client = gate.client()
-        client.push = lambda: None  # type: ignore[method-assign]
-        client.ask("rg_0:x")
-        sent = client.h2.data_to_send()
-    for cut in range(len(sent) + 1):
-        watched = Watched()
-        positions = watched.state.positions
-        with watched.bench() as gate:
-            client = gate.client()
-            key = client.side.key
-            ask = client.h2.get_next_available_stream_id()
-            client.push = lambda: None  # type: ignore[method-assign]
-            client.ask("rg_0:x")
-            assert client.h2.data_to_send() == sent
-            del client.push  # type: ignore[method-assign]
-            if not handled:  # the last that it does is not to say that it has
-                before = positions.read(key)._replace(unread=sent[:cut])
-            gate.do(client.side.data_received, sent[:cut])
-            if not handled:
-                positions.write(key, before)
-            watched.told()
-            position = positions.read(key)
-            assert position.unread is not None
-            with bench() as new:
-                link = SupervisorLink(new.core, watched.ends[0], [], positions, [key])
-                new.core.successor = link
-                unread = position.unread + sent[cut:]
-                watched.adopt(new, client, position._replace(unread=unread))
-                [carried] = new.carried
-                assert [body for _, _, body in carried.calls()] == [quorum("rg_0:x")], cut
-                carried.answer_all()
-                assert client.status(ask) == ("0", ""), cut
-
-
-def test_what_is_too_much_to_keep_is_known_to_be(watched: Watched) -> None:
-    positions = watched.state.positions
-    with watched.bench() as gate:
-        client = gate.client()
-        key, settled = client.side.key, positions.read(client.side.key)
-        assert settled.unread == b""
-        most = ReadPositions.UNREAD_MAX
-        for size in (1, most):
-            gate.core.successor.read(client.side, bytes(size))
-            assert positions.read(key) == settled._replace(unread=bytes(size))
-        gate.core.successor.read(client.side, bytes(most + 1))
-        assert positions.read(key) == settled._replace(unread=None)
-        assert positions.read(key + 1) == positions.read(key - 1) == ReadPosition()
-
-
-def test_what_was_asked_on_a_connection_without_a_place_in_memory_is_asked_again(
-    watched: Watched,
-) -> None:
-    with watched.bench() as gate:
-        client = gate.client()
-        client.side.key = key = 0xFFFF
-        ask = client.ask("rg_0:x")
-        watched.told()
-        assert watched.state.positions.read(key) == ReadPosition()
-        with bench() as new:
-            watched.adopt(new, client)
-            [carried] = new.carried
-            assert [body for _, _, body in carried.calls()] == [quorum("rg_0:x")]
-            carried.answer_all()
-            assert client.status(ask) == ("0", "")
 
 
 def test_an_attempt_that_failed_is_looked_after_though_others_are_connected() -> None:
@@ -543,7 +385,7 @@ def test_an_attempt_that_failed_is_looked_after_though_others_are_connected() ->
 
 def formed(number: int, *members: str) -> bytes:
     """The Lighthouse's answer: who is in the quorum of that number."""
-    inner = field(1, number) + b"".join(field(2, field(1, member.encode())) for member in members)
+    inner = field(1, number) + b"".join(field(2, quorum(name)[7:]) for name in members)
     return grpc(field(1, inner + field(3, field(1, 1_000 + number))))
 
 
@@ -594,41 +436,91 @@ def test_a_member_that_is_denied_meanwhile_is_not_told() -> None:
         assert status[0] == "7"
 
 
-def test_the_next_worker_tells_of_a_quorum_who_had_asked_before_and_asks_for_others(
-    watched: Watched,
-) -> None:
-    names, state = ["rg_0:x", "rg_1:x"], watched.state
-    with watched.bench() as gate:
-        clients = [gate.client(), gate.client()]
-        asks = [client.ask(name) for client, name in zip(clients, names, strict=True)]
-        gate.carried[0].calls()
-        gate.carried[0].answer(asks[0], formed(7, *names))
-        late = clients[0].ask("rg_0:x")
-        watched.told()
-        first_body = clients[0].body(asks[0])
-        with bench() as new:
-            new.core.quorum = NewestQuorum(state.formed, members_of(state.formed))
-            for client in clients:
-                watched.adopt(new, client)
-            assert clients[1].status(asks[1]) == ("0", "")
-            assert clients[1].body(asks[1]) == first_body == formed(7, *names)
-            assert clients[0].status(late) is None
-            assert [body for carried in new.carried for _, _, body in carried.calls()] == [
-                quorum("rg_0:x")
-            ]
+def lost_over_an_answer(gate: Bench) -> tuple[Client, bytes]:
+    """The other member of a quorum of two has its answer, this one's connection is cut."""
+    answered, cut = gate.client(), gate.client()
+    ask = answered.ask("rg_0:x")
+    cut.ask("rg_1:x")
+    gate.carried[0].calls()
+    cut.leave()
+    gate.carried[0].answer(ask, formed(7, "rg_0:x", "rg_1:x"))
+    return answered, answered.body(ask)
 
 
-def test_what_a_supervisor_knows_of_the_newest_quorum_goes_on_to_every_worker() -> None:
-    state, after = SharedState(), SharedState()
-    state.note(datagram(ASKED, 1, 1, b"old"), [])
-    for piece in quorum_datagrams(b"m" * 300_000):
-        state.note(piece, [])
-    state.note(datagram(ASKED, 2, 1, b"new"), [])
-    ends = pair()
-    with ends[0], ends[1]:
-        for data, files in state.datagrams():
-            send(ends[0], data, *files)
-        hand_on(ends, after)
-    assert after.formed == b"m" * 300_000
-    assert after.asked == {1: {1: b"old"}, 2: {1: b"new"}}
-    assert after.asked_before == {(1, 1)}
+def test_who_asks_again_gets_the_quorum_that_it_missed() -> None:
+    """TorchFT connects anew and asks the same (TORCHFT_QUORUM_RETRIES)."""
+    with bench() as gate:
+        _, body = lost_over_an_answer(gate)
+        again = gate.client()
+        ask = again.ask("rg_1:x")
+        assert (again.status(ask), again.body(ask)) == (("0", ""), body)
+        following = again.ask("rg_1:x")
+        assert again.status(following) is None, "it has the answer: this is for the next one"
+
+
+@pytest.mark.parametrize("change", [{"step": 6}, {"host": "node-2"}], ids=["step", "address"])
+def test_who_asks_anything_else_waits_where_it_may_have_its_answer(change: dict[str, Any]) -> None:
+    """After a gate that was killed: nothing says whom it had answered."""
+    with bench() as gate:
+        lost_over_an_answer(gate)
+        gate.core.quorum.sure = False
+        again = gate.client()
+        ask = again.ask("rg_1:x", **change)
+        gate.sleep(3)
+        assert again.status(ask) is None
+
+
+def test_a_member_by_a_request_that_it_has_forgotten_gets_the_quorum_all_the_same() -> None:
+    """The Lighthouse keeps a request whose connection is lost; the others wait for this member."""
+    with bench() as gate:
+        _, body = lost_over_an_answer(gate)
+        again = gate.client()
+        ask = again.ask("rg_1:x", step=6)
+        assert (again.status(ask), again.body(ask)) == (("0", ""), body)
+
+
+def test_after_a_change_one_request_goes_first_and_the_others_get_the_quorum_it_brings() -> None:
+    """Sent at once they would be left at the Lighthouse, for a quorum after that."""
+    with bench() as gate:
+        gate.core.lighthouse.resume()
+        first, other = gate.client(), gate.client()
+        asks = [first.ask("rg_0:x"), other.ask("rg_1:x")]
+        carried, unused = gate.carried
+        carried.answer(carried.calls()[0][0], formed(7, "rg_0:x", "rg_1:x"))
+        gate.sleep(FIRST_S + 0.1)
+        assert other.body(asks[1]) == first.body(asks[0]) == formed(7, "rg_0:x", "rg_1:x")
+        assert unused.calls() == []
+
+
+def test_after_a_change_the_others_follow_the_first_where_it_brings_nothing() -> None:
+    with bench() as gate:
+        gate.core.lighthouse.resume()
+        for name in ("rg_0:x", "rg_1:x", "rg_2:x"):
+            gate.client().ask(name)
+        assert sum(len(carried.calls()) for carried in gate.carried) == 1
+        gate.sleep(FIRST_S + 0.1)
+        assert sum(len(carried.calls()) for carried in gate.carried) == 3
+
+
+def test_an_answer_is_kept_before_any_member_gets_it() -> None:
+    """Who is killed then has answered none that the next gate cannot answer the same."""
+    with bench() as gate:
+        client, kept = gate.client(), list[bytes]()
+        ask = client.ask("rg_0:x")
+
+        def keep(message: bytes) -> None:
+            assert client.body(ask) == b""
+            kept.append(message)
+
+        gate.core.keep = keep
+        gate.carried[0].answer(gate.carried[0].calls()[0][0], formed(7, "rg_0:x"))
+        assert kept == [client.body(ask)] == [formed(7, "rg_0:x")]
+
+
+def test_who_has_its_answer_asks_the_same_for_the_next_quorum() -> None:
+    """A loop that skips a batch asks twice for one step."""
+    with bench() as gate:
+        answered, _ = lost_over_an_answer(gate)
+        ask = answered.ask("rg_0:x")
+        gate.sleep(3)
+        assert answered.status(ask) is None

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -148,9 +146,8 @@ def test_a_lighthouse_that_is_killed_and_comes_back_ends_nobody(
             assert min(group.members[-3:]) == 3, "nobody trained alone"
 
 
-@pytest.mark.parametrize("worker", ["lives", "dies as well"])
 def test_after_a_restart_of_the_lighthouse_no_quorum_id_comes_again(
-    fresh: tuple[Lighthouse, Gate], worker: str
+    fresh: tuple[Lighthouse, Gate],
 ) -> None:
     """Managers meet at a place named after it, which still holds the former quorum's addresses."""
     lighthouse, gate = fresh
@@ -162,9 +159,6 @@ def test_after_a_restart_of_the_lighthouse_no_quorum_id_comes_again(
         groups[0].commits_more(3)
         before = max(groups[0].quorum_ids)
         count = groups[0].commits
-        if worker == "dies as well":
-            gate.kill_worker()
-            groups[0].commits_more(3)
         lighthouse.kill()
         wait_for(lambda: gate.view()["lighthouse_up"] is False, within_s=5, what="it is missed")
         lighthouse.start()
@@ -176,76 +170,6 @@ def test_after_a_restart_of_the_lighthouse_no_quorum_id_comes_again(
         assert min(number for number, _ in after) >= before
         assert len({number for number, _ in after}) == len(set(after)), "one id, one quorum"
         assert max(number for number, _ in after) > before
-
-
-def await_a_step(groups: list[Group]) -> None:
-    """Until all are at the beginning of a step: for 0.15 s and more nobody will ask.
-
-    A request that is just being read is lost with its worker (docs/eviction.md): 0.1 ms of each.
-    """
-    for group in groups:
-        group.step_s = 0.3
-    all_commit_more(groups, 2)
-
-    def there() -> bool:
-        now_s = time.monotonic()
-        return all(not member.asking and now_s - member.committed_s[-1] < 0.15 for member in groups)
-
-    wait_for(there, within_s=10, what="all begin a step")
-
-
-@pytest.mark.parametrize("when", ["between", "during"])
-def test_a_gate_that_is_killed_disturbs_no_commit(
-    fresh: tuple[Lighthouse, Gate], when: str
-) -> None:
-    _, gate = fresh
-    gate.deny(denial("replica", "rg_9:a"))
-    groups = train(gate, ["rg_0:a", "rg_1:a", "rg_2:a"])
-    with running(*groups):
-        whole(groups)
-        for killed in ("worker", "keeper"):
-            if when == "during":
-                groups[2].pause.set()
-                wait_for(
-                    lambda: all(g.asking and time.monotonic() - g.asked_s > 0.05
-                                for g in groups[:2]),
-                    within_s=5, what="they ask, and it was read",
-                )  # fmt: skip
-            else:
-                await_a_step(groups)
-            if killed == "worker":
-                gate.kill_worker()
-            else:
-                gate.kill()
-                gate.start()
-            groups[2].pause.clear()
-            for group in groups:
-                group.step_s = Group.step_s
-            all_commit_more(groups, 3)
-            for group in groups:
-                assert min(group.members[-3:]) == 3, killed
-            assert [d["name"] for d in gate.view()["denied"]] == ["rg_9:a"], killed
-
-
-def test_a_spare_worker_that_is_killed_is_replaced_and_takes_over(
-    fresh: tuple[Lighthouse, Gate],
-) -> None:
-    _, gate = fresh
-    worker, spare = gate.children()
-    groups = train(gate, ["rg_0:a", "rg_1:a"])
-    with running(*groups):
-        whole(groups)
-        os.kill(spare, signal.SIGKILL)
-        wait_for(
-            lambda: len(gate.children()) == 2 and spare not in gate.children(),
-            within_s=20, what="another stands by",
-        )  # fmt: skip
-        assert worker in gate.children()
-        await_a_step(groups)
-        gate.kill_worker()
-        all_commit_more(groups, 3)
-        for group in groups:
-            assert min(group.members[-3:]) == 2
 
 
 def test_the_list_outlives_the_gate(fresh: tuple[Lighthouse, Gate]) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightkeeper.monitor.gate.quorum_ids import RESERVE, RESERVED_MOST, QuorumIds
+from lightkeeper.monitor.gate.quorum_ids import QuorumIds
 from lightkeeper.monitor.model.plain import from_plain, to_plain
 from tests.monitor.gate.wires import field
 
@@ -19,10 +18,10 @@ REAL = bytes.fromhex(
 """A reply of TorchFT 0.2.0's Lighthouse."""
 
 
-def reply(number: int, made: float, *members: str, more: bytes = b"") -> bytes:
+def reply(number: int, made: float, *members: str, more: bytes = b"", step: int = 5) -> bytes:
     seconds, nanos = int(made), round(made % 1 * 1e9)
     when = field(1, seconds) + (field(2, nanos) if nanos else b"")
-    people = b"".join(field(2, field(1, name.encode()) + field(4, 5)) for name in members)
+    people = b"".join(field(2, field(1, name.encode()) + field(4, step)) for name in members)
     return field(1, field(1, number) + people + field(3, when)) + more
 
 
@@ -89,7 +88,7 @@ def test_what_follows_the_quorum_stays_as_it_is():
     assert ids.passed(reply(1, 150.0, "a", more=more)) == reply(1001, 150.0, "a", more=more)
 
 
-def test_it_survives_a_restart_of_the_gate():
+def test_it_goes_on_in_the_gate_that_takes_over():
     ids = QuorumIds()
     ids.passed(reply(7, 100.0, "a", "b"))
     ids.passed(reply(1, 150.0, "a", "b"))
@@ -98,37 +97,31 @@ def test_it_survives_a_restart_of_the_gate():
     assert again.passed(reply(2, 160.0, "a")) == reply(9, 160.0, "a")
 
 
-def test_a_gate_that_knows_only_the_disk_begins_above_it_whichever_lighthouse_it_meets():
+def test_a_gate_that_knows_no_number_begins_above_all_whichever_lighthouse_it_meets():
     for number in (1, 7):
-        ids = QuorumIds.above(40)
+        ids = QuorumIds(floor=40)
         assert number_of(ids.passed(reply(number, 150.0, "a", "b"))) == 41
         assert number_of(ids.passed(reply(number + 1, 160.0, "a"))) == 42
         assert ids.restarts == 0
 
 
-def test_a_number_above_the_disks_needs_no_other():
-    ids = QuorumIds.above(40)
-    assert ids.passed(reply(41, 150.0, "a")) == reply(41, 150.0, "a")
+def test_a_job_that_has_made_no_step_has_the_lighthouses_numbers():
+    ids = QuorumIds(floor=40)
+    assert ids.passed(reply(1, 150.0, "a", "b", step=0)) == reply(1, 150.0, "a", "b", step=0)
+    assert ids.passed(reply(2, 160.0, "a")) == reply(2, 160.0, "a")
+    assert ids.highest == 2
 
 
-def test_a_gate_that_knows_the_disk_meets_a_restart_later():
-    ids = QuorumIds.above(40)
+def test_a_number_above_its_own_needs_no_other():
+    ids = QuorumIds(floor=40)
+    assert ids.passed(reply(60, 150.0, "a")) == reply(60, 150.0, "a")
+
+
+def test_a_gate_that_knew_no_number_meets_a_restart_later():
+    ids = QuorumIds(floor=40)
     assert number_of(ids.passed(reply(7, 150.0, "a"))) == 41
     assert number_of(ids.passed(reply(1, 160.0, "a"))) == 42
     assert ids.restarts == 1
-
-
-def test_without_a_disk_numbers_are_the_lighthouses():
-    assert QuorumIds.above(0) == QuorumIds()
-
-
-@pytest.mark.parametrize(
-    ("highest", "reserved", "writes"),
-    [(0, 0, 100), (1, 100, None), (49, 100, None), (50, 100, 150), (100, 100, 200),
-     (500, 100, 600), (RESERVED_MOST, 0, None)],
-)  # fmt: skip
-def test_the_disk_is_written_once_in_fifty_ids(highest: int, reserved: int, writes: int | None):
-    assert QuorumIds(highest=highest).reserve(reserved) == writes
 
 
 @given(st.binary(max_size=200))
@@ -147,17 +140,12 @@ def test_no_number_is_told_for_two_different_quorums(events: list[tuple[bool, in
     """A Lighthouse and a gate that restart at any time, members that come and go."""
     ids, number, made, last = QuorumIds(), 0, 100.0, None
     members_by_id: dict[int, frozenset[str]] = {}
-    reserved = 0
     for restarts, more, gate_restarts in events:
         if gate_restarts:
-            ids = QuorumIds.above(reserved)
-        ahead = ids.reserve(reserved)
-        reserved = reserved if ahead is None else ahead
+            ids = QuorumIds(floor=round(made * 1000))
         members = frozenset(f"rg_{index}" for index in range(more + 1))
         number, last = (0, None) if restarts else (number, last)
         number += members != last
         made, last = made + 1.0, members
         ids.passed(reply(number, made, *sorted(members)))
-        now = number + ids.offset
-        assert now <= reserved < now + 2 * RESERVE
-        assert members_by_id.setdefault(now, members) == members
+        assert members_by_id.setdefault(number + ids.offset, members) == members

@@ -10,88 +10,35 @@ from pathlib import Path
 import pytest
 
 from lightkeeper.monitor.gate.denylist import Denial, DenialScope, denials_json
-from lightkeeper.monitor.gate.quorum_ids import RESERVED_MOST
-from lightkeeper.monitor.gate.serve import StateFile
+from lightkeeper.monitor.gate.serve import NewestFile, StateFile
 
 DENIAL = Denial(DenialScope.HOST, "node-7", "bad memory")
-GOOD = {**denials_json([DENIAL]), "quorum_ids_reserved": 300}
+GOOD = denials_json([DENIAL])
 
 
-def test_list_and_count_come_back(tmp_path: Path) -> None:
+def test_the_list_comes_back(tmp_path: Path) -> None:
     file = StateFile(tmp_path / "new" / "gate.json")
     assert file.recall() == ()
     asyncio.run(file.keep([DENIAL]))
-    asyncio.run(file.reserve(100))
     again = StateFile(tmp_path / "new" / "gate.json")
     assert again.recall() == (DENIAL,)
-    assert again.reserved == 100
     assert again.trouble is None
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["gate.json"]
 
 
-def test_a_new_list_leaves_the_count_and_a_count_leaves_the_list(tmp_path: Path) -> None:
+def test_a_file_of_an_older_gate_is_no_trouble(tmp_path: Path) -> None:
     path = tmp_path / "gate.json"
-    path.write_text(json.dumps(GOOD))
+    path.write_text(json.dumps({**GOOD, "quorum_ids_reserved": 300}))
     file = StateFile(path)
-    file.recall()
-    asyncio.run(file.keep([]))
-    assert json.loads(path.read_text()) == {"denied": [], "quorum_ids_reserved": 300}
-    asyncio.run(file.keep([DENIAL]))
-    asyncio.run(file.reserve(400))
-    assert json.loads(path.read_text()) == {**GOOD, "quorum_ids_reserved": 400}
-
-
-def test_a_count_never_falls_on_disk(tmp_path: Path) -> None:
-    path = tmp_path / "gate.json"
-    path.write_text(json.dumps(GOOD))
-    file = StateFile(path)
-    file.recall()
-    asyncio.run(file.reserve(100))
-    assert json.loads(path.read_text())["quorum_ids_reserved"] == 300
-
-
-def test_a_file_from_before_there_was_a_count_is_no_trouble(tmp_path: Path) -> None:
-    path = tmp_path / "gate.json"
-    path.write_text(json.dumps(denials_json([DENIAL])))
-    file = StateFile(path)
-    assert file.recall() == (DENIAL,)
-    assert (file.reserved, file.trouble) == (0, None)
-
-
-@pytest.mark.parametrize(
-    "count",
-    [-1, 1.5, "7", True, None, [], RESERVED_MOST + 1, 2**200],
-    ids=lambda count: str(count)[:20],
-)
-def test_a_count_that_is_none_is_said(
-    tmp_path: Path, count: object, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "gate.json"
-    path.write_text(json.dumps({**GOOD, "quorum_ids_reserved": count}))
-    file = StateFile(path)
-    assert file.recall() == ()
-    assert file.reserved == 0
-    assert "nobody is denied until the monitor says so, and quorum ids begin above 0" in caplog.text
-
-
-def test_a_list_that_is_none_costs_only_the_list(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "gate.json"
-    path.write_text(json.dumps({**GOOD, "denied": "everybody"}))
-    file = StateFile(path)
-    assert file.recall() == ()
-    assert file.reserved == 300
-    assert (
-        "nobody is denied until the monitor says so, and quorum ids begin above 300" in caplog.text
-    )
+    assert (file.recall(), file.trouble) == ((DENIAL,), None)
 
 
 @pytest.mark.parametrize(
     "body",
     [b"", b"\0" * 64, b"\xff\xfe", b"{", b'"text"', b"[" * 200_000, b"1" * 5000, b"NaN",
-     json.dumps(GOOD).encode()[:-20]],
-    ids=["empty", "zeros", "no-text", "cut", "text", "deep", "long-number", "nan", "half"],
+     b'{"denied": "everybody"}', json.dumps(GOOD).encode()[:-20]],
+    ids=["empty", "zeros", "no-text", "cut", "text", "deep", "long-number", "nan",
+         "no-list", "half"],
 )  # fmt: skip
 def test_a_spoiled_file_is_said_and_replaced(
     tmp_path: Path, body: bytes, caplog: pytest.LogCaptureFixture
@@ -100,14 +47,12 @@ def test_a_spoiled_file_is_said_and_replaced(
     path.write_bytes(body)
     file = StateFile(path)
     assert file.recall() == ()
-    assert file.reserved == 0
     assert file.trouble is not None
     assert "cannot read" in caplog.text
-    asyncio.run(file.reserve(100))
-    assert "cannot read" in str(file.trouble), "until a list is taught"
+    assert "nobody is denied until the monitor says so" in caplog.text
     asyncio.run(file.keep([DENIAL]))
     assert file.trouble is None
-    assert json.loads(path.read_text()) == {**GOOD, "quorum_ids_reserved": 100}
+    assert json.loads(path.read_text()) == GOOD
 
 
 def test_a_pipe_or_a_folder_in_its_place_is_neither_read_nor_replaced(tmp_path: Path) -> None:
@@ -127,9 +72,8 @@ def test_a_disk_that_fails_is_said_once_and_stops_nothing(
     (tmp_path / "file").write_text("")
     file = StateFile(tmp_path / "file" / "gate.json")
     file.recall()
-    for number in (100, 200):
-        asyncio.run(file.reserve(number))
-    assert file.reserved == 0, "the disk does not know it"
+    for _ in range(2):
+        asyncio.run(file.keep([DENIAL]))
     assert "cannot write" in str(file.trouble)
     assert caplog.text.count("held in memory only") == 1
 
@@ -138,5 +82,29 @@ def test_without_a_file_nothing_is_kept() -> None:
     file = StateFile(None)
     assert file.recall() == ()
     asyncio.run(file.keep([DENIAL]))
-    asyncio.run(file.reserve(100))
-    assert (file.reserved, file.trouble) == (0, None)
+    assert file.trouble is None
+
+
+def test_the_newest_answer_outlives_the_process(tmp_path: Path) -> None:
+    for answer in (b"", b"a longer answer", b"short"):
+        file = NewestFile(29511, tmp_path)
+        file.write(answer)
+        again = NewestFile(29511, tmp_path)
+        assert again.read() == answer
+        assert NewestFile(29512, tmp_path).read() == b""
+    NewestFile(29512, tmp_path).remove()
+    [path] = sorted(tmp_path.iterdir())
+    assert path.stat().st_mode & 0o777 == 0o600
+    for cut in range(path.stat().st_size):
+        file.write(b"another answer, cut short")
+        os.truncate(path, cut)
+        assert again.read() == b""
+
+
+def test_a_link_in_the_newest_answers_place_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("keep")
+    (tmp_path / f"lightkeeper-gate-{os.geteuid()}-29511").symlink_to(tmp_path / "secret")
+    file = NewestFile(29511, tmp_path)
+    file.write(b"answer")
+    assert file.read() == b""
+    assert (tmp_path / "secret").read_text() == "keep"

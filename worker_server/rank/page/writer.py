@@ -529,27 +529,20 @@ class PageWriter:
 
     # -- times --------------------------------------------------------------------------------
 
-    def add_time(self, kind: int, seconds: float, nbytes: int = 0, *, again: bool = False) -> None:
+    def add_time(self, kind: int, seconds: float, nbytes: int = 0) -> None:
         """Count one more checkpoint staged, loaded or applied, quorum found or group reconfigured.
 
         Args:
             kind: which of these.
             seconds: its duration.
             nbytes: of the state; 0 if there is none, or its size is unknown.
-            again: it belongs to the previous one, whose time and bytes grow by these.
         """
         spent_ns = max(0, int(seconds * 1e9))
         with self._lock:
             self.heals += kind == layout.TIME_LOAD
             row = self._times[kind]
-            count, sum_ns, last_ns, sum_bytes, last_bytes = row
-            row[:] = (
-                count if again else count + 1,
-                sum_ns + spent_ns,
-                spent_ns + (last_ns if again else 0),
-                sum_bytes + nbytes,
-                nbytes + (last_bytes if again else 0),
-            )
+            count, sum_ns, _, sum_bytes, _ = row
+            row[:] = count + 1, sum_ns + spent_ns, spent_ns, sum_bytes + nbytes, nbytes
             self.write_pair(layout.TIMES[kind], row)
 
     # -- soundness of the state ---------------------------------------------------------------

@@ -103,28 +103,7 @@ def test_odd_names_lie_in_folders_of_their_own(bench, http) -> None:
         replace(incident(), culprits=(odd[1].rank,), groups=groups),
     )
     bundle = bench.bundle("inc-1", "firing", "judged")
-    assert sorted(bundle.files) == [
-        "firing/fleet.json", "judged/%..%2f..%2fx.0/flight_recorder.json", "manifest.json",
-    ]  # fmt: skip
-
-
-def test_the_fleet_as_last_seen_is_there_with_those_who_are_silent_now(bench, http) -> None:
-    first = fleet_of(http)
-    bench.take(first)
-    gone = Unreachable(Failure.TIMEOUT, "no answer")
-    seen = tuple(
-        replace(observation, outcome=gone) if observation.rank == "rg_2.0" else observation
-        for observation in first.observations
-    )
-    bench.take(replace(first, now_s=first.now_s + 5, observations=seen), incident())
-    bundle = bench.bundle("inc-1", "firing")
-    fleet = json.loads(bundle.files["firing/fleet.json"])
-    rows = {row["rank"]: row for row in fleet["ranks"]}
-    assert sorted(rows) == ["rg_0.0", "rg_1.0", "rg_2.0"]
-    assert rows["rg_2.0"]["seen_s"] == first.now_s
-    assert rows["rg_2.0"]["state"]["step"]["step"] == 10
-    assert rows["rg_2.0"]["unreachable"] == {"reason": "timeout", "detail": "no answer"}
-    assert rows["rg_0.0"]["seen_s"] == first.now_s + 5
+    assert sorted(bundle.files) == ["judged/%..%2f..%2fx.0/flight_recorder.json", "manifest.json"]
 
 
 # -- ranks that do what they should not -----------------------------------------------------------
