@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
-from lightkeeper.worker_server.rank.admission import OneLineParser
+from lightkeeper.worker_server.command import OneLineParser
 
 
 def option(says: str, default: Any = None, **more: Any) -> Any:

@@ -21,6 +21,7 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
+from lightkeeper.worker_server.command import OneLineParser
 from lightkeeper.worker_server.plain_text import escaped
 from lightkeeper.worker_server.preflight import (
     BAD,
@@ -30,7 +31,6 @@ from lightkeeper.worker_server.preflight import (
     Report,
     compare,
 )
-from lightkeeper.worker_server.rank.admission import OneLineParser
 from lightkeeper.worker_server.rank.identity import host_of
 from lightkeeper.worker_server.rank.settings import SettingError, monitors_in, monitors_of
 

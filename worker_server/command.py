@@ -1,20 +1,28 @@
-"""Becoming the command of `lightkeeper run`: the standard library alone, for it must work where
+"""Parsing words, and becoming the command of `lightkeeper run`: the standard library alone, for it must work where
 nothing else of ours does.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NoReturn
 
 _CANNOT_RUN_STATUS: Final = 126
 _NOT_FOUND_STATUS: Final = 127
 """For a command that cannot be started, as in a shell, env and nohup."""
 _HEEDED_BY_PYTHON: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 """Python ignores these; other programs keep the default."""
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Reports wrong arguments in one line; the full usage is in `--help`."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message} (see {self.prog} --help)\n")
 
 
 def become(command: Sequence[str], changes: Mapping[str, str]) -> int:

@@ -35,7 +35,14 @@ from lightkeeper.monitor.model.names import (
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Unreachable
 from lightkeeper.monitor.records.ring import bounded, collectives
 from lightkeeper.monitor.records.safe_pickle import FlightRecordError
-from lightkeeper.worker_server.wire import RING_CALLS, FlightRecord, RingEntry, Testimony, rank_name
+from lightkeeper.worker_server.wire import (
+    RING_CALLS,
+    FlightRecord,
+    RingEntry,
+    StateReport,
+    Testimony,
+    rank_name,
+)
 
 _FORGET_S: Final = 3600.0
 _NAMED: Final = 64
@@ -132,9 +139,11 @@ class Progress:
         began, began_s = self.first or (self.step, self.at_s)
         return (self.at_s - began_s) / (self.step - began) if self.step > began else 0.0
 
-    def within(self, before: int, now: int) -> Progress:
-        """After one process's step rose, or fell."""
-        return replace(self, starts_over=True) if now < before else self
+    def within(self, before: StateReport | None, now: StateReport) -> Progress:
+        """After two reports of one process, between which its step rose, or fell."""
+        was, step = None if before is None else before.step, now.step
+        fell = was is not None and step is not None and step.step < was.step
+        return replace(self, starts_over=True) if fell else self
 
 
 @dataclass(slots=True)

@@ -92,8 +92,7 @@ def _push_rank(history: History, observation: Observation) -> None:
     track.silent_since_s = None
     before, before_s = track.report, track.report_s
     track.take(report, now_s)
-    if before is not None and before.step is not None and report.step is not None:
-        history.progress = history.progress.within(before.step.step, report.step.step)
+    history.progress = history.progress.within(before, report)
     if before is not None and before_s is not None:
         learn(history, track, before, now_s - before_s)
     elif track.phased and track.commits >= history.config.warm_up_commits:

@@ -8,6 +8,7 @@ follows from its steps. A run that a person ended, or that was over, has lost no
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -30,18 +31,22 @@ def advance(history: History) -> Progress:
     steps = {t.rank: t.step.step for t in tracks if t.commits and t.fresh and t.step is not None}
     alive = [t for t in tracks if t.rank in steps and t.died_s is None]
     if not alive and not seen.why:
-        return replace(seen, why=_why([t for t in tracks if t.died_s is not None]))
+        return replace(seen, why=_why(tracks))
     best = max((steps[track.rank] for track in alive), default=-1)
     if best >= max(seen.step, 0):
         return _on(seen, best, len(alive), now_s)
-    since = [t for t in alive if (t.last_commit_s or 0.0) > seen.at_s + _SKEW_S]
-    perhaps = any(t.died_s is None and t.fresh is None for t in tracks)
-    if not since or perhaps or seen.starts_over or seen.fell_to is not None:
+    if seen.starts_over or seen.fell_to is not None or _perhaps_alive(tracks):
         return seen
-    if now_s - seen.at_s > _AGAIN_S:
+    since = [t for t in alive if (t.last_commit_s or 0.0) > seen.at_s + _SKEW_S]
+    if since and now_s - seen.at_s > _AGAIN_S:
         return _on(Progress(), best, len(alive), now_s)
-    from_step = min(max(0, steps[track.rank] - track.commits) for track in since)
-    return replace(seen, fell_to=from_step, fell_s=now_s)
+    first = min((max(0, steps[track.rank] - track.commits) for track in since), default=None)
+    return seen if first is None else replace(seen, fell_to=first, fell_s=now_s)
+
+
+def _perhaps_alive(tracks: Iterable[RankTrack]) -> bool:
+    """Whether one that does not answer may still have it."""
+    return any(track.died_s is None and track.fresh is None for track in tracks)
 
 
 def _on(seen: Progress, step: int, ranks: int, now_s: float) -> Progress:
@@ -61,7 +66,7 @@ def of_last_run(history: History) -> Progress:
     return replace(history.progress, why=_why(ended))
 
 
-def _why(ended: list[RankTrack]) -> str:
+def _why(ended: Iterable[RankTrack]) -> str:
     first = min((t for t in ended if t.died_s is not None), default=None, key=_died_s)
     if first is None:
         return ""

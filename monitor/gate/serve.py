@@ -343,6 +343,7 @@ class Admin:
                     URL.build(scheme="http", host=host, port=port, path=request.path),
                     headers=headers,
                     data=body,
+                    allow_redirects=False,
                 ) as answer,
             ):
                 return web.Response(

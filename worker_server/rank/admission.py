@@ -34,11 +34,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from lightkeeper.worker_server import home
-from lightkeeper.worker_server.command import become
+from lightkeeper.worker_server.command import OneLineParser, become
 from lightkeeper.worker_server.plain_text import escaped
 from lightkeeper.worker_server.rank.identity import (
     POD,
@@ -253,13 +253,6 @@ examples:
 exit status: the command's own; 75 refused (EX_TEMPFAIL: try again later, or elsewhere); 2 wrong
 use; 126 or 127 the command cannot be run or is not there. See docs/deploy.md.
 """
-
-
-class OneLineParser(argparse.ArgumentParser):
-    """Reports wrong arguments in one line; the full usage is in `--help`."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(_USAGE_STATUS, f"error: {message} (see {self.prog} --help)\n")
 
 
 def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
