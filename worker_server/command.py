@@ -1,5 +1,5 @@
-"""Parsing words, and becoming the command of `lightkeeper run`: the standard library alone, for it must work where
-nothing else of ours does.
+"""Parsing words, and becoming the command of `lightkeeper run`: the standard library alone, for it
+must work where nothing else of ours does.
 """
 
 from __future__ import annotations

@@ -28,11 +28,10 @@ _BY_ITSELF: Final = frozenset({End.OWN, End.PEERS, End.KILLED, End.UNKNOWN})
 def advance(history: History) -> Progress:
     """The progress by this tick's reports."""
     seen, now_s, tracks = history.progress, history.now_s, history.present()
-    steps = {t.rank: t.step.step for t in tracks if t.commits and t.fresh and t.step is not None}
-    alive = [t for t in tracks if t.rank in steps and t.died_s is None]
+    alive = [t for t in tracks if t.died_s is None and t.fresh is not None and t.commits]
     if not alive and not seen.why:
         return replace(seen, why=_why(tracks))
-    best = max((steps[track.rank] for track in alive), default=-1)
+    best = max(map(_step, alive), default=-1)
     if best >= max(seen.step, 0):
         return _on(seen, best, len(alive), now_s)
     if seen.starts_over or seen.fell_to is not None or _perhaps_alive(tracks):
@@ -40,8 +39,12 @@ def advance(history: History) -> Progress:
     since = [t for t in alive if (t.last_commit_s or 0.0) > seen.at_s + _SKEW_S]
     if since and now_s - seen.at_s > _AGAIN_S:
         return _on(Progress(), best, len(alive), now_s)
-    first = min((max(0, steps[track.rank] - track.commits) for track in since), default=None)
+    first = min((max(0, _step(track) - track.commits) for track in since), default=None)
     return seen if first is None else replace(seen, fell_to=first, fell_s=now_s)
+
+
+def _step(track: RankTrack) -> int:
+    return -1 if track.step is None else track.step.step
 
 
 def _perhaps_alive(tracks: Iterable[RankTrack]) -> bool:
