@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -38,8 +38,8 @@ from lightkeeper.trainer.faults import (
 from lightkeeper.trainer.model import local
 from lightkeeper.worker_server.wire import split_rank_name
 
-if TYPE_CHECKING:
-    from lightkeeper.trainer.train import Rank
+Rank = Any
+"""The trainer's `Rank`, whose module imports this one."""
 
 # -- what a fault does --------------------------------------------------------------------------
 
