@@ -102,8 +102,10 @@ def parse_fault(data: Any) -> PlannedFault:
         FaultError: what is wrong, in one line.
     """
     try:
+        if unknown := set(data) - set(PlannedFault.__match_args__):
+            raise FaultError(f"unknown keys: {', '.join(map(str, sorted(unknown)))}")
         return msgspec.convert(data, PlannedFault)
-    except ValueError as error:  # msgspec's, and ours
+    except (TypeError, ValueError) as error:  # msgspec's, and ours
         name = data.get("id") if isinstance(data, Mapping) else None
         raise FaultError(f"fault {name!r}: {error}") from None
 

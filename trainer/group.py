@@ -16,7 +16,6 @@ from lightkeeper.worker_server.wire import rank_name
 
 STAGE = "stage"
 SHARD = "shard"
-TENSOR = "tensor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +76,12 @@ class Intra:
     """
 
     mesh: DeviceMesh
-    """Dimensions `stage` (pipeline), `shard` (FSDP2), `tensor` (tensor parallel), in this order."""
+    """Dimensions `stage` (pipeline) and `shard` (FSDP2), in this order."""
     norms: dist.ProcessGroup
     metrics: dist.ProcessGroup
 
 
-def join_group(
-    place: RankPlace, timeout_s: float, pipeline: int, tensor_parallel: int
-) -> Intra | None:
+def join_group(place: RankPlace, timeout_s: float, pipeline: int) -> Intra | None:
     """Join the other ranks of this replica group; None when this rank is the whole group.
 
     `init_process_group` also starts the store in which TorchFT's Manager writes its address.
@@ -92,16 +89,16 @@ def join_group(
     timeout = timedelta(seconds=timeout_s)
     backend = "gloo" if place.device.type == "cpu" else "cpu:gloo,cuda:nccl"
     dist.init_process_group(backend, timeout=timeout)
-    if place.world_size % (pipeline * tensor_parallel):
+    if place.world_size % pipeline:
         sys.exit(
-            f"trainer: --pipeline {pipeline} times --tensor-parallel {tensor_parallel} does not "
-            f"divide the {place.world_size} ranks of {place.group}"
+            f"trainer: --pipeline {pipeline} does not divide the {place.world_size} ranks of "
+            f"{place.group}"
         )
     if place.world_size == 1:
         return None
-    shape = (pipeline, place.world_size // pipeline // tensor_parallel, tensor_parallel)
+    shape = (pipeline, place.world_size // pipeline)
     return Intra(
-        mesh=init_device_mesh(place.device.type, shape, mesh_dim_names=(STAGE, SHARD, TENSOR)),
+        mesh=init_device_mesh(place.device.type, shape, mesh_dim_names=(STAGE, SHARD)),
         norms=dist.new_group(timeout=timeout, group_desc="intra"),
         metrics=dist.new_group(timeout=timeout, group_desc="metrics"),
     )

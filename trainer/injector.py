@@ -39,7 +39,7 @@ from lightkeeper.trainer.model import local
 from lightkeeper.worker_server.wire import split_rank_name
 
 Rank = Any
-"""`trainer.train`'s, which imports this module."""
+"""The trainer's `Rank`, whose module imports this one."""
 
 # -- what a fault does --------------------------------------------------------------------------
 

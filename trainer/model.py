@@ -2,7 +2,7 @@
 
 The vocabulary is the 256 byte values, so there is no tokenizer. With its defaults it has
 475,776 parameters and a step takes 25 to 30 ms of one core. Inside a replica group it is split by
-FSDP2, tensor parallelism and into the stages of a pipeline.
+FSDP2 and into the stages of a pipeline.
 
 It reads the Python standard library's own source: real text that is on every machine, with nothing
 to download or ship. The sampler has no state. A batch is a function of (seed, step, replica group,
@@ -26,12 +26,10 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from lightkeeper.trainer.group import SHARD, STAGE, TENSOR, Intra
+from lightkeeper.trainer.group import SHARD, STAGE, Intra
 from lightkeeper.trainer.options import TrainOptions
 
 VOCABULARY: Final = 256
-_SPLIT_BY_OUTPUT: Final = ("qkv", "expand")
-_SPLIT_BY_INPUT: Final = ("project", "contract")
 
 
 class Block(nn.Module):
@@ -51,7 +49,6 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """`x` and the answer are (batch, context, width)."""
         batch, length, _ = x.shape
-        # Head by head, so that tensor parallel ranks hold whole heads; the shape gives the count.
         qkv = self.qkv(self.norm_attention(x)).view(batch, length, -1, 3, self.head_width)
         query, key, value = qkv.permute(3, 0, 2, 1, 4)  # each (batch, heads, length, head width)
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
@@ -108,20 +105,15 @@ def build(opt: TrainOptions) -> ByteTransformer:
 def split(network: ByteTransformer, intra: Intra | None, opt: TrainOptions) -> None:
     """Give this rank its part of the model, in place, in the same order as torchtitan.
 
-    Stages of a pipeline first, then tensor parallel (whole attention heads and columns of the MLP),
-    then FSDP2 around each block and around all.
+    Stages of a pipeline first, then FSDP2 around each block and around all.
     """
     if intra is not None and opt.pipeline > 1:
         _keep_stage(network, intra.mesh[STAGE].get_local_rank(), opt.pipeline)
-    blocks = list(network.blocks.values())
-    if intra is not None and opt.tensor_parallel > 1:
-        for block in blocks:
-            _parallelize(block, intra)
     if intra is not None and intra.mesh[SHARD].size() > 1:
         from torch.distributed.fsdp import fully_shard  # noqa: PLC0415 - 8 s of CPU to import
 
         mesh = intra.mesh[SHARD]
-        for block in blocks:
+        for block in network.blocks.values():
             fully_shard(block, mesh=mesh)
         fully_shard(network, mesh=mesh)
 
@@ -136,26 +128,6 @@ def _keep_stage(network: ByteTransformer, stage: int, stages: int) -> None:
         network.embed = network.position = None
     if stage < stages - 1:
         network.norm = network.head = None
-
-
-def _parallelize(block: nn.Module, intra: Intra) -> None:
-    from torch.distributed.tensor.parallel import (  # noqa: PLC0415
-        ColwiseParallel,
-        RowwiseParallel,
-        parallelize_module,
-    )
-
-    assert isinstance(block, Block)  # noqa: S101
-    plan = dict.fromkeys(_SPLIT_BY_OUTPUT, ColwiseParallel())
-    parallelize_module(
-        block, intra.mesh[TENSOR], plan | dict.fromkeys(_SPLIT_BY_INPUT, RowwiseParallel())
-    )
-
-
-def is_tensor_parallel(name: str) -> bool:
-    """Whether ranks of a tensor parallel group hold different parts of this parameter."""
-    module = name.rpartition(".weight")[0].rpartition(".")[2]
-    return module in _SPLIT_BY_OUTPUT + _SPLIT_BY_INPUT
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -192,7 +164,7 @@ class Batches:
     opt: TrainOptions
     group_index: int
     reader: int
-    """Number of the reader in its group; tensor parallel ranks and stages share one."""
+    """Number of the reader in its group; stages share one."""
 
     def draw(self, step: int, micro: int) -> tuple[Tensor, Tensor]:
         """Batch number `micro` of the try of `step`."""

@@ -83,7 +83,7 @@ def number(kind: type[int] | type[float], least: float, most: float) -> Callable
 _DESCRIPTION: Final = """\
 One rank of a fault-tolerant training job: a byte-level transformer on the Python standard
 library's own source. Ranks of one replica group start together under torchrun and split the
-model (FSDP2, tensor parallel, stages of a pipeline); replica groups find each other through the
+model (FSDP2, stages of a pipeline); replica groups find each other through the
 TorchFT Lighthouse, average their gradients, and may come and go.
 """
 
@@ -116,7 +116,6 @@ class TrainOptions:
     learning_rate: float = option("of AdamW", 1e-3)
     seed: int = option("of weights and data; must be the same in all groups", 0)
     accumulate: int = option("batches whose gradients make one step", 1, least=1)
-    clip: float = option("largest norm of the averaged gradient; 0 = as it is", 0.0)
 
     device: str = option(
         "where to train: gloo with cpu (default), NCCL with cuda, a GPU for each rank",
@@ -128,9 +127,6 @@ class TrainOptions:
         "stages that pass the step's batches on: its micro-batches are those of --accumulate",
         1,
         least=1,
-    )
-    tensor_parallel: int = option(
-        "ranks that share each layer; FSDP2 splits the model over the others", 1, least=1
     )
 
     layers: int = option("blocks", 2, least=1, title="model")
@@ -190,10 +186,6 @@ def parse(arguments: Sequence[str] | None = None) -> TrainOptions:
         top.error(f"--width {opt.width} does not divide by --heads {opt.heads}")
     if (opt.checkpoint_every or opt.resume) and opt.checkpoint_dir is None:
         top.error("--checkpoint-every and --resume need --checkpoint-dir DIR")
-    if opt.heads % opt.tensor_parallel:
-        top.error(
-            f"--heads {opt.heads} do not divide among --tensor-parallel {opt.tensor_parallel} ranks"
-        )
     if opt.layers < opt.pipeline:
         top.error(f"--layers {opt.layers} do not fill the stages of --pipeline {opt.pipeline}")
     if opt.accumulate < opt.pipeline:

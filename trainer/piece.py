@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from lightkeeper.trainer.group import RankPlace
-from lightkeeper.trainer.model import ByteTransformer, is_tensor_parallel, local
+from lightkeeper.trainer.model import ByteTransformer, local
 
 
 class Piece:
@@ -23,17 +22,8 @@ class Piece:
     TorchFT lets no checkpoint be read.
     """
 
-    def __init__(
-        self,
-        network: ByteTransformer,
-        optimizer: torch.optim.Optimizer,
-        place: RankPlace,
-        tensor_parallel: int = 1,
-    ) -> None:
-        self.number, self._ranks = place.group_rank, place.world_size
-        self._leads = place.group_rank % tensor_parallel == 0
-        """Whether this rank accounts for what tensor parallel ranks share."""
-        self._columns = network.parameter_count
+    def __init__(self, network: ByteTransformer, optimizer: torch.optim.Optimizer) -> None:
+        self._count = network.parameter_count
         self._parameters = list(network.named_parameters())
         self.gradient = self._flatten_gradient()
         """All gradients of this rank; each parameter's `.grad` is a view of it."""
@@ -63,12 +53,11 @@ class Piece:
         return flat
 
     def squares(self) -> Tensor:
-        """Sums of squares of the gradient: (ranks, parameters), zero for others' pieces."""
-        squares = torch.zeros(self._ranks, self._columns, device=self.gradient.device)
-        for column, (name, parameter) in enumerate(self._parameters):
-            if self._leads or is_tensor_parallel(name):
-                assert parameter.grad is not None  # noqa: S101
-                squares[self.number, column] = local(parameter.grad).square().sum()
+        """Sum of squares of each gradient; as many numbers in every stage of a pipeline."""
+        squares = torch.zeros(self._count, device=self.gradient.device)
+        for number, (_, parameter) in enumerate(self._parameters):
+            assert parameter.grad is not None  # noqa: S101
+            squares[number] = local(parameter.grad).square().sum()
         return squares
 
 

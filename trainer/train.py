@@ -100,9 +100,7 @@ class Rank:
             self.place.name, self.place.host, opt.fault_file, partial(act, self)
         )
         self.pace = WorkStretcher(opt.step_time_s)
-        self.intra = group.join_group(
-            self.place, opt.group_timeout_s, opt.pipeline, opt.tensor_parallel
-        )
+        self.intra = group.join_group(self.place, opt.group_timeout_s, opt.pipeline)
         """None: this rank is its whole group."""
 
         self.network = model.build(opt).to(self.place.device)
@@ -114,14 +112,14 @@ class Rank:
 
             self.pipeline = Pipeline(self.network, self.intra, opt, self.injector, reporter)
         self.optimizer = torch.optim.AdamW(self.network.parameters(), lr=opt.learning_rate)
-        self.piece = Piece(self.network, self.optimizer, self.place, opt.tensor_parallel)
+        self.piece = Piece(self.network, self.optimizer)
         resumed = resume(self)
         self.manager = connect(self.place, opt, self.piece.state)
         if resumed is not None:
             self.manager.load_state_dict(resumed)
         reporter.observe_manager(self.manager)
         text = model.standard_library()
-        # Tensor parallel ranks and the stages of a pipeline work on the same batch.
+        # The stages of a pipeline work on the same batch.
         mesh = None if self.intra is None else self.intra.mesh[SHARD]
         reader = self.place.group_rank if mesh is None else mesh.get_local_rank()
         self.batches = model.Batches(text, opt, model.group_index(self.place.group), reader)
@@ -190,7 +188,7 @@ def try_step(rank: Rank, step: int) -> tuple[bool, float | None]:
             squares = piece.squares()
             sum_in_group(rank, squares, mean_loss)
             finite &= reporter.finite(
-                loss=float(mean_loss), grad_norm=float(norm(squares)), where="group"
+                loss=float(mean_loss), grad_norm=float(squares.sum()), where="group"
             )
 
         # TorchFT would commit a NaN, and a vote against it after the exchange protects only this
@@ -202,14 +200,9 @@ def try_step(rank: Rank, step: int) -> tuple[bool, float | None]:
         # Across groups: waits for the quorum, then averages over its participants.
         manager.allreduce(piece.gradient).wait()
         # The average may hold another group's NaN: nobody applies that.
-        squares = piece.squares()
-        finite &= reporter.finite(grad_norm=float(norm(squares)), where="exchanged")
+        finite &= reporter.finite(grad_norm=float(piece.gradient.norm()), where="exchanged")
         if not finite:
             manager.report_error(FloatingPointError(f"not finite at step {step}"))
-        if rank.opt.clip:
-            if rank.intra is not None:  # of the average, from all ranks of the group
-                dist.all_reduce(squares, group=rank.intra.norms)
-            clip(piece.gradient, squares, rank.opt.clip)
         took_part = manager.is_participating()
         committed = bool(manager.should_commit())  # a healing group loads its new weights here
 
@@ -288,16 +281,6 @@ def sum_in_group(rank: Rank, squares: Tensor, loss: Tensor) -> None:
     loss /= rank.place.world_size // rank.opt.pipeline  # gloo sums; it has no average
 
 
-def norm(squares: Tensor) -> Tensor:
-    """Norm of the whole gradient, from the squares of all pieces."""
-    return squares.sum().sqrt()
-
-
-def clip(gradient: Tensor, squares: Tensor, most: float) -> None:
-    """Scale the gradient down to norm `most`, in place; equal squares give equal factors."""
-    gradient.mul_((most / (norm(squares) + 1e-6)).clamp(max=1.0))
-
-
 # -- beside the steps: logs, evaluation, and periodic work ------------------------------------
 
 
@@ -344,7 +327,7 @@ def now_and_then(rank: Rank, step: int) -> None:
 def write_fingerprint(rank: Rank, step: int) -> None:
     """Hash this rank's piece of the state."""
     sha256 = status.fingerprint(rank.piece.state)
-    rank.record.write("fingerprint", step=step, piece=rank.piece.number, sha256=sha256)
+    rank.record.write("fingerprint", step=step, piece=rank.place.group_rank, sha256=sha256)
 
 
 def evaluate(rank: Rank) -> float:

@@ -29,9 +29,9 @@ def advance(history: History) -> Progress:
     """The progress by this tick's reports."""
     seen, now_s, tracks = history.progress, history.now_s, history.present()
     alive = [t for t in tracks if t.died_s is None and t.fresh is not None and t.commits]
-    if not alive and not seen.why:
-        return replace(seen, why=_why(tracks))
-    best = max(map(_step, alive), default=-1)
+    if not alive:
+        return replace(seen, why=seen.why or _why(tracks))
+    best = max(map(_step, alive))
     if best >= max(seen.step, 0):
         return _on(seen, best, len(alive), now_s)
     if seen.starts_over or seen.fell_to is not None or _perhaps_alive(tracks):

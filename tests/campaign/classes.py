@@ -59,7 +59,7 @@ class FaultClass:
     name: str
     what: str
     make: Callable[[Random], Fault]
-    """The fault's kind, variant, phase; rank and step are chosen by the plan."""
+    """The fault's kind, phase, factor; rank and step are chosen by the plan."""
     kinds: frozenset[str]
     """Kinds of incident that are right."""
     shapes: tuple[str, ...] = ("3x1", "2x2")

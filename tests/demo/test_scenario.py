@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lightkeeper.trainer.demo.__main__ import Row, report_of, verdict
-from lightkeeper.trainer.demo.fleet import parse, unhealthy
+from lightkeeper.trainer.demo.fleet import unhealthy
 from lightkeeper.trainer.faults import Marker
 
 
@@ -35,10 +35,9 @@ WHOLE_STORY = {
 }
 
 
-def report(*incidents: dict[str, Any], keeper: bool = True, **left: float) -> Row:
-    options = parse([] if keeper else ["--without-keeper"])
+def report(*incidents: dict[str, Any], **left: float) -> Row:
     struck = Marker("1-gil", "gil", "rg_1.0", 42, host="host-1", time=100.0)
-    return report_of(options, "gil", struck, list(incidents), dict(left))
+    return report_of("gil", struck, list(incidents), dict(left))
 
 
 def test_times_are_seconds_after_the_injection() -> None:
@@ -54,7 +53,7 @@ def test_the_right_culprit_evicted_and_back_is_correct() -> None:
     result = report(incident("rg_1.0", **WHOLE_STORY), rg_1=105.0)
     assert result["correct"]
     assert result["problems"] == []
-    assert (result["survivors_crashed"], result["steps_lost"]) == ([], 0)
+    assert result["survivors_crashed"] == []
 
 
 def test_an_evicted_healthy_group_is_wrong_even_beside_the_right_one() -> None:
@@ -88,15 +87,10 @@ def test_a_group_that_was_not_evicted_says_what_held_the_keeper() -> None:
     assert "not evicted (held by budget: 4 in the last hour)" in result["problems"]
 
 
-def test_alone_every_committed_step_is_lost_once_all_survivors_crashed() -> None:
-    named = incident("rg_1.0", firing_s=106.0)
-    half = report(named, keeper=False, rg_0=223.0)
-    assert (half["survivors_crashed"], half["to_survivors_crashed"]) == (["rg_0"], 123.0)
-    assert half["steps_lost"] == 0
-    both = report(named, keeper=False, rg_0=225.0, rg_2=223.0)
-    assert (both["survivors_crashed"], both["steps_lost"]) == (["rg_2", "rg_0"], 42)
-    assert both["problems"] == []
-    assert "survivors crashed +123.0 s" in verdict(both)
+def test_a_survivor_that_crashed_is_a_problem() -> None:
+    result = report(incident("rg_1.0", **WHOLE_STORY), rg_0=225.0, rg_1=105.0)
+    assert (result["correct"], result["survivors_crashed"]) == (True, ["rg_0"])
+    assert result["problems"] == ["training did not go on"]
 
 
 def test_the_verdict_is_a_line_for_each_fault() -> None:
@@ -104,7 +98,7 @@ def test_the_verdict_is_a_line_for_each_fault() -> None:
         "gil in rg_1.0: firing +6.0 s, evict asked +6.5 s, left quorum +12.0 s, "
         "survivor commit +13.0 s, rejoined +40.0 s; right"
     )
-    assert verdict(report(keeper=False)) == "gil in rg_1.0: nothing seen yet; not found"
+    assert verdict(report()).startswith("gil in rg_1.0: nothing seen yet; not found, ")
 
 
 def snapshot(**changes: Any) -> dict[str, Any]:

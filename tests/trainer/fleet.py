@@ -60,7 +60,6 @@ def preload():
     import torch.distributed.checkpoint
     import torch.distributed.fsdp
     import torch.distributed.pipelining
-    import torch.distributed.tensor.parallel
     import torchft  # noqa: F401
 
     torch.set_num_threads(1)

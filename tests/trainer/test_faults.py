@@ -33,6 +33,7 @@ def wanted(kind, step=None, *, rank="rg_1.0", **more):
                      "rg_0.1)", id="rank"),
         pytest.param({"step": "soon"}, "Expected `int | null`, got `str` - at `$.step`", id="step"),
         pytest.param({"factor": "x"}, "Expected `float`, got `str` - at `$.factor`", id="factor"),
+        pytest.param({"variant": "busy"}, "unknown keys: variant", id="key-that-is-gone"),
         pytest.param({"factor": 1}, "factor 1 is not above 1", id="factor-of-one"),
         pytest.param({"phase": "lunch"}, "unknown phase 'lunch' (known: data, forward, backward, "
                      "communication, optimizer)", id="phase"),
@@ -49,6 +50,7 @@ def test_a_wrong_fault_gives_one_line_that_names_the_mistake(changes, said):
     "data",
     [
         pytest.param("hang", id="text"),
+        pytest.param(7, id="number"),
         pytest.param({}, id="empty"),
         pytest.param({"id": "a", "kind": "hang"}, id="no-rank"),
         pytest.param({"id": "a/b", "kind": "hang", "rank": "g.0"}, id="id-leaves-the-folder"),

@@ -6,18 +6,17 @@ import torch
 from lightkeeper.trainer import model, options
 from lightkeeper.trainer.group import RankPlace
 from lightkeeper.trainer.piece import Piece
-from lightkeeper.trainer.train import norm
 
 pytestmark = pytest.mark.integration  # torch
 
 SMALL = options.parse(["--layers", "1", "--width", "16", "--heads", "2", "--context", "8"])
 
 
-def trained(group_rank=0, tensor_parallel=1):
+def trained():
     """A small model with a gradient, held by one rank."""
     network = model.build(SMALL)
     optimizer = torch.optim.AdamW(network.parameters(), lr=0.1)
-    piece = Piece(network, optimizer, place(group_rank), tensor_parallel)
+    piece = Piece(network, optimizer)
     text = torch.arange(16).reshape(2, 8)
     network(text, text + 1).backward()
     return network, optimizer, piece
@@ -49,23 +48,11 @@ def test_backward_fills_the_flat_gradient():
     assert torch.equal(piece.gradient, flat)
 
 
-def test_the_squares_of_all_ranks_add_up_to_the_norm():
-    parts = [trained(group_rank)[2] for group_rank in (0, 1)]
-    rows = [part.squares() for part in parts]
+def test_the_squares_add_up_to_the_norm():
+    piece = trained()[2]
 
-    assert [row.any(1).tolist() for row in rows] == [[True, False], [False, True]]
-    both = sum(float(part.gradient.norm()) ** 2 for part in parts)
-    assert float(norm(sum(rows))) == pytest.approx(both**0.5, rel=1e-6)
-
-
-def test_what_tensor_parallel_ranks_hold_in_common_counts_once():
-    leading, following = trained(0, 2)[2].squares(), trained(1, 2)[2].squares()
-    names = [name for name, _ in model.build(SMALL).named_parameters()]
-
-    for column, name in enumerate(names):
-        counted = following[1, column] > 0
-        assert counted == any(part in name for part in ("qkv", "project", "expand", "contract"))
-        assert leading[0, column] > 0
+    norm = float(piece.squares().sum()) ** 0.5
+    assert norm == pytest.approx(float(piece.gradient.norm()), rel=1e-6)
 
 
 def test_its_state_shares_memory_with_the_model():

@@ -8,7 +8,7 @@ import torch
 
 from lightkeeper.trainer import faults, model, options
 from lightkeeper.trainer.injector import Injector, WorkStretcher, act
-from lightkeeper.trainer.train import accumulate, clip, norm
+from lightkeeper.trainer.train import accumulate
 from lightkeeper.worker_server.rank.null_reporter import NullReporter
 from tests.trainer.test_piece import place, trained
 
@@ -57,16 +57,3 @@ def test_a_nan_of_its_own_is_seen_before_anybody_elses_numbers(tmp_path):
 
     assert not finite
     assert loss.isnan()
-
-
-def test_a_large_gradient_is_scaled_down_to_the_norm_and_a_small_one_left_alone():
-    _, _, piece = trained()
-    before = piece.gradient.clone()
-    was = float(norm(piece.squares()))
-
-    clip(piece.gradient, piece.squares(), 10 * was)
-    assert torch.equal(piece.gradient, before)
-
-    clip(piece.gradient, piece.squares(), was / 4)
-    assert float(norm(piece.squares())) == pytest.approx(was / 4, rel=1e-4)
-    assert torch.allclose(piece.gradient, before / 4, rtol=1e-4)

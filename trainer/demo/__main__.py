@@ -34,10 +34,6 @@ from lightkeeper.trainer.faults import KINDS, Marker
 START_LIMIT_S: Final = 180.0
 STRIKE_LIMIT_S: Final = 60.0
 KEEPER_LIMIT_S: Final = 150.0
-# TorchFT alone: survivors crash after about 125 s and restart (facts/torchft.md).
-ALONE_LIMIT_S: Final = 300.0
-# A slow group slows the others forever; longer would show the same.
-ALONE_SLOW_LIMIT_S: Final = 60.0
 POLL_S: Final = 0.5
 EQUAL_STEPS: Final = 20
 """Two fingerprints at their default distance."""
@@ -95,17 +91,13 @@ def run_fault(fleet: DemoFleet, kind: str, rank: str, show: Show) -> Row:
         raise FleetError(
             f"{kind} did not strike {rank} within {STRIKE_LIMIT_S:.0f} s: is it training?"
         )
-    keeper = fleet.options.keeper
-    alone_s = ALONE_SLOW_LIMIT_S if kind == "slow" else ALONE_LIMIT_S
-    report = report_of(fleet.options, kind, marker, [], {})
-    for snapshot, listed in _looks(fleet, KEEPER_LIMIT_S if keeper else alone_s):
+    report = report_of(kind, marker, [], {})
+    for snapshot, listed in _looks(fleet, KEEPER_LIMIT_S):
         incidents = [incident for incident in listed if incident["id"] not in earlier]
         left = {group: fleet.left_s(group, marker.time) for group in fleet.groups}
-        report = report_of(fleet.options, kind, marker, incidents, left)
+        report = report_of(kind, marker, incidents, left)
         show(snapshot, sentence(report))
-        # Alone it is over when the others commit again; with a slow rank they do, slowly.
-        ended = report["to_rejoined"] is not None if keeper else kind != "slow"
-        if ended and report["to_survivor_commit"] is not None:
+        if report["to_rejoined"] is not None and report["to_survivor_commit"] is not None:
             break
     return report
 
@@ -129,13 +121,11 @@ def _evicting(incident: Row) -> bool:
 
 
 def report_of(
-    options: DemoOptions, kind: str, struck: Marker, incidents: list[Row],
-    left: dict[str, float | None],
-) -> Row:  # fmt: skip
+    kind: str, struck: Marker, incidents: list[Row], left: dict[str, float | None]
+) -> Row:
     """The outcome of one fault so far. Times are seconds after the injection; None: did not happen.
 
-    `left`: when each group's launch first ended after it, unix time. `steps_lost`: committed steps
-    that no living rank has any more, 0 while a survivor lives: nobody here writes checkpoints.
+    `left`: when each group's launch first ended after it, unix time.
     """
 
     def after_s(at_s: float | None) -> float | None:
@@ -146,7 +136,7 @@ def report_of(
     about: Row = incident or {"culprits": [], "groups": [], "milestones": {}, "account": {}}
     times = {f"to_{name}": after_s(about["milestones"].get(f"{name}_s")) for name in MILESTONES}
     account, group = about["account"], next(iter(about["groups"]), None)
-    crashed = {name: at_s for name, at_s in left.items() if at_s is not None and name != target}
+    crashed = sorted(name for name, at_s in left.items() if at_s is not None and name != target)
     report = {
         "kind": kind,
         "target_rank": struck.rank,
@@ -161,14 +151,11 @@ def report_of(
         "held": account["why"] if account.get("outcome") == "held" else None,
         "left_host": next(iter(about.get("hosts", ())), None),
         "rejoined_host": next(iter(about.get("back_on", ())), None),
-        "survivors_crashed": sorted(crashed, key=lambda name: crashed[name]),
-        "to_survivors_crashed": after_s(min(crashed.values(), default=None)),
-        "steps_lost": struck.step if len(crashed) == options.groups - 1 else 0,
+        "survivors_crashed": crashed,
         "training_went_on": times["to_survivor_commit"] is not None and not crashed,
     }
     wrong = list(_wrong(report, incidents))
-    failed = list(_failed(report)) if options.keeper else []
-    return {**report, "correct": not wrong, "problems": wrong + failed}
+    return {**report, "correct": not wrong, "problems": [*wrong, *_failed(report)]}
 
 
 def _wrong(report: Row, incidents: list[Row]) -> Iterator[str]:
@@ -183,7 +170,7 @@ def _wrong(report: Row, incidents: list[Row]) -> Iterator[str]:
 
 
 def _failed(report: Row) -> Iterator[str]:
-    """What a keeper that may evict did not achieve."""
+    """What it did not achieve."""
     if not report["training_went_on"]:
         yield "training did not go on"
     if not FAULTS[report["kind"]].leaves and report["evicted_group"] is None:
@@ -224,8 +211,7 @@ class DemoLog:
 
 def sentence(report: Row) -> str:
     """What happened of a fault so far; seconds after the injection."""
-    names = (*MILESTONES, "survivors_crashed")
-    times = ((name.replace("_", " "), report[f"to_{name}"]) for name in names)
+    times = ((name.replace("_", " "), report[f"to_{name}"]) for name in MILESTONES)
     done = ", ".join(f"{name} +{time_s:.1f} s" for name, time_s in times if time_s is not None)
     return f"{report['kind']} in {report['target_rank']}: {done or 'nothing seen yet'}"
 
@@ -243,15 +229,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     run_dir = options.run_dir or Path(tempfile.mkdtemp(prefix="lightkeeper-demo-"))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        # Nobody repairs a fleet without keeper: the effects of one fault would spoil the next.
-        runs = {"": options.faults} if options.keeper else {
-            f"{number}-{kind}": (kind,) for number, kind in enumerate(options.faults)
-        }  # fmt: skip
-        reports = [
-            report
-            for name, faults in runs.items()
-            for report in _run_fleet(options, run_dir.resolve() / name, faults)
-        ]
+        reports = _run_fleet(options, run_dir.resolve())
     except (OSError, FleetError, MonitorAwayError) as exc:
         at = f"{exc.filename or run_dir}: {exc.strerror}" if isinstance(exc, OSError) else exc
         print(f"error: {at}", file=sys.stderr)
@@ -265,7 +243,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             "schema": 1,
             "groups": options.groups,
             "ranks_per_group": options.ranks_per_group,
-            "keeper": options.keeper,
             "run_dir": str(run_dir),
             "ok": ok,
             "faults": reports,
@@ -273,21 +250,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(json.dumps(result))
     else:
         print(*map(verdict, reports), sep="\n")
-    return 1 if options.keeper and not ok else 0
+    return 0 if ok else 1
 
 
-def _run_fleet(options: DemoOptions, run_dir: Path, faults: tuple[str, ...]) -> list[Row]:
+def _run_fleet(options: DemoOptions, run_dir: Path) -> list[Row]:
     reports: list[Row] = []
     log = DemoLog()
     with start_fleet(options, run_dir) as fleet:
         log.say(
-            f"starting {options.groups} groups x {options.ranks_per_group} ranks, "
-            f"{'with' if options.keeper else 'without'} keeper; logs in {run_dir}"
+            f"starting {options.groups} groups x {options.ranks_per_group} ranks; logs in {run_dir}"
         )
         wait_until_whole(fleet, log.show, START_LIMIT_S)
         log.say(f"whole: every rank commits. Monitor: {fleet.monitor_url}")
-        for number, kind in enumerate(faults):
-            if number and options.keeper:
+        for number, kind in enumerate(options.faults):
+            if number:
                 wait_until_whole(fleet, log.show, START_LIMIT_S)
             # Another group for each fault, and its last rank, which hosts no TorchFT manager.
             rank = f"rg_{(number + 1) % options.groups}.{options.ranks_per_group - 1}"

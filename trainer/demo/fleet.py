@@ -52,13 +52,12 @@ examples:
   lightkeeper demo                                  3 groups x 1 rank: gil, then slow
   lightkeeper demo --groups 2 --ranks-per-group 2   gil, slow, mismatch
   lightkeeper demo --fault stop --format json       one JSON object, last on stdout
-  lightkeeper demo --fault gil --without-keeper     what TorchFT does alone
   lightkeeper demo --gate --fault stop              with the gate in front of the Lighthouse
   lightkeeper demo --keep-running                   leaves all up, with URLs to curl
   lightkeeper demo --port 8470 --keep-running       where `lightkeeper status` looks
 
-exit status: 0 every fault was found, the right group was evicted and training continued (with
---without-keeper: the report is complete); 1 it was not so; 2 wrong usage; 130 interrupted.
+exit status: 0 every fault was found, the right group was evicted and training continued; 1 it was
+not so; 2 wrong usage; 130 interrupted.
 """
 
 
@@ -73,10 +72,6 @@ class DemoOptions:
         "replica groups, 2 to 8 (default: 3, or 2 when groups have several ranks)", least=2, most=8
     )
     ranks_per_group: int = option("ranks in each group, 1 to 4", 1, least=1, most=4)
-    keeper: bool = option(
-        "same faults, nobody evicts: what TorchFT does alone",
-        default=True, flag="--without-keeper", action="store_false",
-    )  # fmt: skip
     gate: bool = option(
         "groups reach the Lighthouse through `lightkeeper gate`, which can keep them out",
         default=False,
@@ -375,8 +370,7 @@ def start_monitor(fleet: DemoFleet) -> None:
         budget=len(options.faults) + 2,
         **({"gate": fleet.gate_admin_url} if options.gate else {}),
     )
-    observe = () if options.keeper else ("--observe",)
-    fleet.spawn("monitor", *_PYTHON, "lightkeeper", "monitor", *flags, *observe)
+    fleet.spawn("monitor", *_PYTHON, "lightkeeper", "monitor", *flags)
 
 
 def _start_group(fleet: DemoFleet, group: str) -> None:

@@ -378,7 +378,7 @@ class Observer:
         self.page = reporter.page
         self.watch = GradientWatch(reporter.loop.soundness, reporter.page)
         self._steps = reporter.from_source("torchft")
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._timeouts_of = 0
         """The Manager, by its id, whose timeouts are published."""
         self._loaded: dict[int, tuple[float, int]] = {}
