@@ -37,10 +37,12 @@ def advance(history: History) -> Progress:
     if seen.starts_over or seen.fell_to is not None or _perhaps_alive(tracks):
         return seen
     since = [t for t in alive if (t.last_commit_s or 0.0) > seen.at_s + _SKEW_S]
-    if since and now_s - seen.at_s > _AGAIN_S:
+    if not since:
+        return seen
+    if now_s - seen.at_s > _AGAIN_S:
         return _on(Progress(), best, len(alive), now_s)
-    first = min((max(0, _step(track) - track.commits) for track in since), default=None)
-    return seen if first is None else replace(seen, fell_to=first, fell_s=now_s)
+    first = min(_step(track) - track.commits for track in since)
+    return replace(seen, fell_to=max(0, first), fell_s=now_s)
 
 
 def _step(track: RankTrack) -> int:
