@@ -193,25 +193,25 @@ class Fetcher:
         self._permit = permit
         self._tls = tls
         self._proxies = proxies
-        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._most = (sys.maxsize if files == resource.RLIM_INFINITY else files) // 4
-        """Connections that may idle, and again those of the last `KEPT_S`: as many files remain for
-        256 questions at once, the web server's clients, the store and the journal."""
         self._kept: set[tuple[str | None, int | None]] = set()
         """Hosts and ports whose connections are kept."""
+        self._most_kept = 0
         self._kept_until_s = 0.0
         self._loop = asyncio.new_event_loop()
         self._resolvers = ThreadPoolExecutor(_RESOLVER_THREADS, thread_name_prefix="resolve")
         self._loop.set_default_executor(self._resolvers)
         self._thread = threading.Thread(target=self._loop.run_forever, name="fetch", daemon=True)
         self._thread.start()
-        self._session: aiohttp.ClientSession = self.submit(self._open()).result(timeout=10)
+        self._keeping, self._closing = (
+            self.submit(self._open(**how)).result(timeout=10)
+            for how in ({"keepalive_timeout": KEPT_S}, {"force_close": True})
+        )
 
-    async def _open(self) -> aiohttp.ClientSession:
+    async def _open(self, **how: Any) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 limit=0,
-                keepalive_timeout=KEPT_S,
+                **how,
                 ttl_dns_cache=60,
                 ssl=True if self._tls is None else self._tls,
             ),
@@ -271,30 +271,34 @@ class Fetcher:
         except (aiohttp.ClientError, OSError, ValueError) as exc:
             raise FetchError(Failure.GARBAGE, one_line(f"{type(exc).__name__}: {exc}")) from exc
 
-    def _headers(self, question: Question, url: URL) -> dict[str, str]:
+    def _headers(self, question: Question) -> dict[str, str]:
         token = None if question.group is None else self.tokens.of(question.group)
-        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        if not self._keeps((url.host, url.port)):
-            headers["Connection"] = "close"
-        return {**question.headers, **headers}
+        authorization = {} if token is None else {"Authorization": f"Bearer {token}"}
+        return {**question.headers, **authorization}
 
-    def _keeps(self, place: tuple[str | None, int | None]) -> bool:
-        """Whether connections to it are kept after an answer."""
-        now_s = time.monotonic()
+    def _session(self, url: URL) -> aiohttp.ClientSession:
+        """The session that keeps its connections, or the one that closes them after each answer.
+
+        A quarter of the files may be kept, and as many again of the last `KEPT_S`: the rest is for
+        256 questions at once, the web server's clients, the store and the journal.
+        """
+        now_s, place = time.monotonic(), (url.host, url.port)
         if now_s >= self._kept_until_s:  # those asked first are the same each time
             self._kept, self._kept_until_s = set(), now_s + KEPT_S
-        if len(self._kept) < self._most:
+            files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            self._most_kept = sys.maxsize if files == resource.RLIM_INFINITY else files // 4
+        if len(self._kept) < self._most_kept:
             self._kept.add(place)
-        return place in self._kept
+        return self._keeping if place in self._kept else self._closing
 
     async def _exchange(self, question: Question, began: float) -> Answer:
         url = _parsed(question.url)
-        async with self._session.request(
+        async with self._session(url).request(
             question.method,
             url,
             json=question.json,
             data=question.body,
-            headers=self._headers(question, url),
+            headers=self._headers(question),
             allow_redirects=False,
         ) as response:
             body = bytearray()
@@ -331,7 +335,8 @@ class Fetcher:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-        await self._session.close()
+        await self._keeping.close()
+        await self._closing.close()
 
 
 def _failed(exc: OSError) -> FetchError:
