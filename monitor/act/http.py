@@ -276,12 +276,15 @@ class Fetcher:
         authorization = {} if token is None else {"Authorization": f"Bearer {token}"}
         return {**question.headers, **authorization}
 
-    def _session(self, url: URL) -> aiohttp.ClientSession:
-        """The session that keeps its connections, or the one that closes them after each answer.
+    def _session(self, method: str, url: URL) -> aiohttp.ClientSession:
+        """The session that keeps its connections, or the one that closes them after each answer: a
+        change is sent once, so never on a connection that the other side may just be closing.
 
         A quarter of the files may be kept, and as many again of the last `KEPT_S`: the rest is for
         256 questions at once, the web server's clients, the store and the journal.
         """
+        if method != "GET":
+            return self._closing
         now_s, place = time.monotonic(), (url.host, url.port)
         if now_s >= self._kept_until_s:  # those asked first are the same each time
             self._kept, self._kept_until_s = set(), now_s + KEPT_S
@@ -293,7 +296,7 @@ class Fetcher:
 
     async def _exchange(self, question: Question, began: float) -> Answer:
         url = _parsed(question.url)
-        async with self._session(url).request(
+        async with self._session(question.method, url).request(
             question.method,
             url,
             json=question.json,

@@ -135,3 +135,18 @@ def test_a_server_that_says_nothing_costs_no_more_than_its_deadline():
     (reply,), _ = asked(b"HTTP/1.1 200 OK\r\nContent-", within_s=0.1)
     assert "no full answer within 0.1 s" in str(reply)
     assert time.monotonic() - began_s < 4
+
+
+def test_a_change_goes_on_a_connection_of_its_own():
+    """It is sent once: the other side may just be closing one that was kept."""
+
+    async def run():
+        fetcher = Fetcher()
+        async with Server(OK, OK) as server:
+            for method in ("GET", "POST"):
+                question = Question(server.url, 5.0, 1000, method=method)
+                await asyncio.to_thread(fetcher.ask, question)
+            await asyncio.to_thread(fetcher.close)
+        return server.connections
+
+    assert asyncio.run(run()) == 2
