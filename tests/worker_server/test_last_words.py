@@ -352,6 +352,9 @@ ENFORCED = (
     "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n"
     f"  what():  [enforce fail at {GLOO[1:-1]}] op.preamble.length <= op.nbytes. 8 vs 4.\n"
 )
+EXITING = (
+    "Fatal Python error: Aborted\n\nThread 0x7f (most recent call first):\n  <no Python frame>\n"
+)
 LISTENER = "torch.distributed.DistNetworkError: no port, code: -98, name: EADDRINUSE"
 
 
@@ -369,12 +372,16 @@ LISTENER = "torch.distributed.DistNetworkError: no port, code: -98, name: EADDRI
         ("terminate called without an active exception\n", dead(None, "SIGABRT"), None,
          "Killed by SIGABRT."),
         ("Fatal Python error: Aborted\n", dead(None, "SIGABRT"), None, "Killed by SIGABRT."),
+        (EXITING, dead(None, "SIGABRT"), False, "Killed by SIGABRT."),
         ("Fatal Python error: Segmentation fault\n", dead(None, "SIGSEGV"), False,
          "Killed by SIGSEGV."),
         ("", dead(1), None, "Exited with code 1."),
         ("", dead(None, "SIGKILL"), None, "Killed by SIGKILL."),
     ],
-    ids=["gloo", "own", "own address", "C++", "no words", "aborted", "crashed", "silent", "killed"],
+    ids=[
+        "gloo", "own", "own address", "C++", "no words", "aborted", "at its exit", "crashed",
+        "silent", "killed",
+    ],
 )  # fmt: skip
 def test_an_ending_says_whether_its_exception_is_of_its_peers(
     left, said, process, of_peers, sentence

@@ -335,6 +335,9 @@ def crashed(text: str) -> Raised | None:
     if fatal is None:
         return None
     threads = list(_THREAD.finditer(text))
+    if threads and all("<no Python frame>" in thread["calls"] for thread in threads):
+        said = f"{_one_line(fatal[0])} as it exited, when its Python code was over"
+        return Raised(said, None, of_peers=False)
     current = next((thread for thread in threads if len(thread["current"]) > 1), None)
     chosen = current or (threads[-1] if threads else None)
     places = (_FILE.match(line) for line in chosen["calls"].splitlines()) if chosen else ()
