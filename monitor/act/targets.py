@@ -272,7 +272,8 @@ class Registry:
             lately = [address for address, at_s in self._strange.items() if at_s >= since_s]
             unwatched = [row for row in self._unwatched.values() if row[2] >= since_s]
         for target, why, _ in unwatched[-3:]:
-            yield f"{target.rank} of job {target.identity.job} is not watched: {ALOUD[why]}"
+            who = f"{target.rank} of job {target.identity.job} is not watched"
+            yield f"{who}{self._elsewhere(target)}: {ALOUD[why]}"
         if lately:
             more = f" and {len(lately) - 3:,} more" if len(lately) > 3 else ""
             yield (
@@ -389,12 +390,21 @@ class Registry:
         if unnamed or now_s - first_s < CONTEST_S:
             return Registered.WAIT
         if target.identity.job not in self._unwatched:
-            log.warning("%s is not watched (%s): %s", target.rank, target.url, ALOUD[why])
+            where = f"{target.url}{self._elsewhere(target)}"
+            log.warning("%s is not watched (%s): %s", target.rank, where, ALOUD[why])
         self._unwatched[target.identity.job] = target, why, now_s
         for table in (self._contested, self._unwatched):
             if len(table) > STRANGE_MOST:
                 del table[next(iter(table))]
         return why
+
+    def _elsewhere(self, target: Target) -> str:
+        """What may be the mistake: it asks another Lighthouse than those that are watched."""
+        asked = {t.claim.lighthouse for t in tuple(self._targets.values())} - {"", None}
+        own = target.claim.lighthouse
+        if not own or not asked or own in asked:
+            return ""
+        return f", for it asks the Lighthouse at {own} and the others {min(map(str, asked))}"
 
     def _stands(self, holder: Target, target: Target) -> bool:
         """Whether a name may go from a living rank to a new one of its host: its launcher continued

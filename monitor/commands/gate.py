@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+import hpack  # noqa: F401  without the extra the command says so, before it looks at options
+
 from lightkeeper.monitor.commands.command import FILE, CommandError, command, gathered, option
 from lightkeeper.monitor.commands.options import make_token, token_file
 from lightkeeper.monitor.model.names import host_and_port

@@ -15,6 +15,7 @@ from typing import Final
 from lightkeeper.monitor.detect.endings import End, end_of, how_it_ended
 from lightkeeper.monitor.detect.history import History, Progress
 from lightkeeper.monitor.detect.track import RankTrack
+from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
 from lightkeeper.monitor.model.wording import counted, seconds
 
@@ -22,6 +23,7 @@ _AGAIN_S: Final = 3600.0
 """Who starts a job again later than this after its fall knows what it begins from."""
 _SKEW_S: Final = 5.0
 """Between two ranks' reports of one commit: polls take turns, and some come late."""
+_GROUPS_LEAST: Final = 2
 _BY_ITSELF: Final = frozenset({End.OWN, End.PEERS, End.KILLED, End.UNKNOWN})
 
 
@@ -34,7 +36,7 @@ def advance(history: History) -> Progress:
     best = max(map(_step, alive))
     if best >= max(seen.step, 0):
         return _on(seen, best, len(alive), now_s)
-    if seen.starts_over or seen.fell_to is not None or _perhaps_alive(tracks):
+    if seen.starts_over or seen.fell_to is not None or _perhaps(tracks, seen):
         return seen
     since = [t for t in alive if (t.last_commit_s or 0.0) > seen.at_s + _SKEW_S]
     if not since:
@@ -49,9 +51,10 @@ def _step(track: RankTrack) -> int:
     return -1 if track.step is None else track.step.step
 
 
-def _perhaps_alive(tracks: Iterable[RankTrack]) -> bool:
-    """Whether one that does not answer may still have it."""
-    return any(track.died_s is None and track.fresh is None for track in tracks)
+def _perhaps(tracks: Iterable[RankTrack], seen: Progress) -> bool:
+    """Whether somebody may still have it: one that does not answer, or one that was there."""
+    living = [track for track in tracks if track.died_s is None]
+    return any(track.fresh is None or track.first_seen_s <= seen.at_s for track in living)
 
 
 def _on(seen: Progress, step: int, ranks: int, now_s: float) -> Progress:
@@ -63,12 +66,15 @@ def _on(seen: Progress, step: int, ranks: int, now_s: float) -> Progress:
 
 
 def of_last_run(history: History) -> Progress:
-    """What a new run of the job has to be compared with: nothing, unless the last one fell."""
-    ended = [t for t in history.tracks.values() if t.died_s is not None and t.commits]
-    ends = {end_of(track) for track in ended}
-    if not ends or not ends <= _BY_ITSELF | {End.ASKED} or ends == {End.ASKED}:
+    """What a new run has to be compared with: nothing, unless the last one was a job of several
+    replica groups, and all of these fell by themselves. People end a job and begin again.
+    """
+    groups = grouped((track.group, track) for track in history.tracks.values())
+    fell = [any(t.died_s is not None and end_of(t) in _BY_ITSELF for t in tracks)
+            for tracks in groups.values()]  # fmt: skip
+    if len(fell) < _GROUPS_LEAST or not all(fell):
         return Progress()
-    return replace(history.progress, why=_why(ended))
+    return replace(history.progress, why=_why(history.tracks.values()))
 
 
 def _why(ended: Iterable[RankTrack]) -> str:

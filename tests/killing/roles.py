@@ -42,12 +42,15 @@ class Roles:
             *(f"torchrun {name}" for name in names),
             *(f"rank {name}" for name in ranks),
             *(f"sidecar {name}" for name in ranks),
+            "witnesses",
         ]
 
     def find(self) -> dict[str, int]:
         """Name -> pid of all that run, in the order of `expected`."""
         pids = {**self._units(), **self._launches(), **self._ranks()}
         pids |= self._sidecars(pids)
+        panel = next((pid for pid in self._all() if b"witnesses.panel" in _command(pid)), None)
+        pids |= {} if panel is None else {"witnesses": panel}
         alive = {name: pid for name, pid in pids.items() if ticks(pid) is not None}
         return {name: alive[name] for name in self.expected if name in alive}
 

@@ -23,13 +23,13 @@ UNIT = "import os, subprocess, sys, time; child = subprocess.Popen(['sleep', '60
 class Kept:
     """A keeper of a process that starts another."""
 
-    def __init__(self, folder: Path, *words: str) -> None:
+    def __init__(self, folder: Path) -> None:
         self.pids = folder / "pids"
         self.events = folder / "events.jsonl"
         self.process = subprocess.Popen(
             [
                 sys.executable, "-m", "tests.killing.keep", "--name", "u", "--pause", "0.1",
-                "--events", str(self.events), *words, "--", sys.executable, "-c", UNIT,
+                "--events", str(self.events), "--", sys.executable, "-c", UNIT,
                 str(self.pids),
             ]
         )  # fmt: skip
@@ -46,21 +46,19 @@ class Kept:
         return wait_for(told, within_s=15, what=f"start {number}")[-1]
 
 
-@pytest.fixture(params=[(), ("--leave",)], ids=["control-group", "process"])
-def kept(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Kept]:
-    kept = Kept(tmp_path, *request.param)
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    kept = Kept(tmp_path)
     yield kept
     kept.process.kill()
     kept.process.wait()
 
 
-def test_a_killed_unit_comes_back_and_its_rest_is_ended_or_left(
-    kept: Kept, request: pytest.FixtureRequest
-) -> None:
+def test_a_killed_unit_comes_back_and_its_rest_is_ended(kept: Kept) -> None:
     main, child = kept.started(1)
     os.kill(main, signal.SIGKILL)
     again, another = kept.started(2)
-    assert (ticks(child) is not None) == ("process" in request.node.name)
+    assert ticks(child) is None
     kept.process.send_signal(signal.SIGTERM)
     assert kept.process.wait(20) == 0
     assert [pid for pid in (main, child, again, another) if ticks(pid) is not None] == []

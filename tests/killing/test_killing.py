@@ -43,7 +43,7 @@ def test_every_process_of_the_fleet_has_a_name(bench: Bench) -> None:
     "name",
     [
         "lighthouse", "gate", "monitor",
-        "rank rg_0.0", "rank rg_1.1", "torchrun rg_1", "sidecar rg_0.1",
+        "rank rg_0.0", "rank rg_1.1", "torchrun rg_1", "sidecar rg_0.1", "witnesses",
     ],
 )  # fmt: skip
 def test_training_goes_on_and_the_killed_one_comes_back(bench: Bench, name: str) -> None:

@@ -120,15 +120,10 @@ def test_the_script_may_say_it_itself(ended, monitors):
 def test_a_script_that_is_only_wrapped_ends_with_the_same_status(tmp_path, run_dir, monitor):
     script = tmp_path / "train.py"
     script.write_text("print('trains')")
-    words = [
-        "-m",
-        "lightkeeper.worker_server",
-        "--admission",
-        "refuse",
-        "--monitor",
-        monitor(REFUSAL).url,
-    ]
-    done = run_python(*words, str(script), run_dir=run_dir)
+    done = run_python(
+        "-m", "lightkeeper.worker_server", str(script), run_dir=run_dir,
+        LIGHTKEEPER_ADMISSION="refuse", LIGHTKEEPER_MONITOR=monitor(REFUSAL).url,
+    )  # fmt: skip
     assert (done.returncode, done.stdout) == (75, "")
     assert "ending with status 75" in done.stderr
 

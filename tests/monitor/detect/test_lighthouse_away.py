@@ -83,7 +83,7 @@ def test_who_waits_in_vain_for_a_lighthouse_that_came_back_is_its_victim(away_s,
     reason = "nobody commits" if away_s > 10 else "nobody has committed since"
     assert reason in incident.verdict.reason
     drive.run(90)  # they die one after another, and all groups start again
-    assert drive.kinds() == ["lighthouse_away"]
+    assert drive.kinds() == ["lighthouse_away", "progress_lost"]
     assert drive.incident("lighthouse_away").resolution == "the Lighthouse answers again"
     assert not drive.evicts
     assert drive.fleet.rank("rg_2.0").commits > 20

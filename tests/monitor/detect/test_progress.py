@@ -90,6 +90,26 @@ def test_who_ends_a_job_and_starts_it_anew_has_lost_nothing() -> None:
     assert lost(drive) == []
 
 
+def test_a_run_of_which_one_group_was_ended_by_a_person_has_lost_nothing() -> None:
+    ends = [at(40, crash("rg_0.0")), at(42, ended_by("rg_1.0", "SIGTERM"))]
+    again = [at(55, restarted(group)) for group in ("rg_0", "rg_1")]
+    drive = Drive(SimFleet(2, 1, [*ends, *again]), alter=in_runs(from_step(0, 50), 55)).run(90)
+    assert lost(drive) == []
+
+
+def test_a_group_that_lives_on_behind_the_one_that_died_says_nothing() -> None:
+    def behind(seen: Snapshot) -> Snapshot:
+        def step(report):
+            if report.step is None:
+                return report
+            return replace(report, step=replace(report.step, step=report.step.step // 2))
+
+        return reports(step, "rg_1.0")(seen)
+
+    drive = Drive(SimFleet(2, 1, [at(40, crash("rg_0.0"))]), alter=behind).run(90)
+    assert lost(drive) == []
+
+
 def test_a_script_that_counts_its_steps_anew_in_each_epoch_loses_nothing() -> None:
     def epochs(seen: Snapshot) -> Snapshot:
         def step(report):
