@@ -32,7 +32,10 @@ def remains_of(folder: Path, pids: tuple[int, ...], age_s: float = 3.0) -> Remai
     row = wire.Testimony(
         "kernel log", wire.Weight.ENDED, "oom-kill", KILLED, age_s, age_s, pids=pids
     )
-    write(folder / FILE, {}, [row])
+    counted = wire.Testimony(
+        "cgroup", wire.Weight.ENDED, "oom-kill", "a process was ended", age_s, age_s, pids=pids
+    )
+    write(folder / FILE, {}, [counted, row])  # the kernel's log says more
     gone: Any = Gone()
     machine = Machine(folder, wire.Host("h"))
     return Remains(PageReader(folder / "a.page"), gone, folder / "a.crash", {}, machine)

@@ -456,7 +456,9 @@ class Remains:
         pid, died_s_ago = self._process.pid, process.dead_age_s or 0.0
         rows = (row for row in self._machine.of_rank(pid) if row.code == "oom-kill" and row.pids)
         kills = [row for row in rows if abs(row.age_s - died_s_ago) < _OOM_S]
-        return min(kills, key=lambda row: row.pids[0] != pid, default=None)
+        # the kernel's log names the process, a cgroup's count only that there was a kill
+        return min(kills, default=None,
+                   key=lambda row: (row.pids[0] != pid, row.witness == "cgroup"))  # fmt: skip
 
     def _oom_said(self, process: wire.Process) -> str:
         """What is known of an OOM kill of this process; empty: nothing."""
