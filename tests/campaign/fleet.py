@@ -276,6 +276,16 @@ class Fleet:
         markers = faults.markers(self.fault_file)
         return next((mark for mark in markers if mark.id == fault_id), None)
 
+    def quarantine(self, host: str) -> None:
+        """As a person does, through the monitor."""
+        answer = requests.put(
+            f"{self.monitor_url}/v1/quarantine/{host}",
+            json={"reason": "to be repaired"},
+            headers={"Authorization": f"Bearer {(self.folder / 'token').read_text()}"},
+            timeout=5,
+        )
+        answer.raise_for_status()
+
     def repair(self) -> None:
         """Hosts are sound again: no fault, no slowness, no quarantine is left."""
         faults.inject(self.fault_file)

@@ -21,7 +21,7 @@ INJECTED: Final[Mapping[str, Mapping[str, Any]]] = {
 HARD: Final = ("cut", "rogue")
 """`cut`: the group's host, a network namespace of its own, is unreachable from one moment to the
 next; once the others train on, its link comes back. `rogue`: a hang in a group whose launcher asks
-nobody and starts it again on the same host at once; after a while the quarantine is released."""
+nobody and starts it again on the same host at once, which a person has put into quarantine."""
 
 PAIRS: Final = frozenset({"mismatch"})
 """Faults that need two ranks in a group."""

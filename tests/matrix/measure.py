@@ -172,6 +172,10 @@ def over(case: Case, row: Row) -> bool:
     return resumed and (row["to_decided"] is None or row["to_left_quorum"] is not None)
 
 
+_OF_PROGRAMS: Final = ("hang", "mismatch")
+"""The first on a host does not quarantine it: a line of the program tells them."""
+
+
 def problems(row: Row) -> list[str]:
     """What is not as it should be with lightkeeper beside the job."""
     if not row["keeper"]:
@@ -187,7 +191,7 @@ def problems(row: Row) -> list[str]:
         lines.append(f"{', '.join(row['crashed'])} ended as well")
     if row["to_back"] is None:
         lines.append("the group is not back")
-    elif row["evicted"] and row["fault"] != "mismatch" and row["host"] in row["hosts_tried"]:
+    elif row["evicted"] and row["fault"] not in _OF_PROGRAMS and row["host"] in row["hosts_tried"]:
         lines.append(f"started again on {row['host']}")
     if row["fault"] not in ("crash", "cut") and row["group"] not in row["evicted"]:
         held = f" (held: {', '.join(row['holds'])})" if row["holds"] else ""

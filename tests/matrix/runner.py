@@ -132,6 +132,8 @@ class Runner(harness.Runner):
         while time.monotonic() < deadline:
             marker = fleet.marker(name)
             if marker is not None:
+                if case.fault == "rogue":
+                    fleet.quarantine(str(marker.host))
                 return marker.time, str(marker.host)
             pause(0.05)
         raise FleetError(f"{case.key} did not strike within {STRIKE_LIMIT_S:.0f} s")

@@ -107,7 +107,8 @@ def test_problems_name_a_group_evicted_wrongly_and_a_host_used_again():
         incident(evict_asked_s=106.6),
         {**incident(evict_asked_s=107.0), "groups": ["rg_0"]},
     ]
-    assert problems(row(WITH, steps, exits, incidents)) == [
+    gil = Case("gil", False, WITH.setting)  # its host is at fault, not a line of the program
+    assert problems(row(gil, steps, exits, incidents)) == [
         "evicted rg_0",
         "survivors do not commit",
         "started again on host-2",
