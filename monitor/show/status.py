@@ -117,6 +117,8 @@ def training(view: View, headline: Headline) -> Answer:
             inside = sum(group.in_quorum is True for group in view.groups)
             of = counted(len(view.groups), "group")
             text += f", {inside:,} of {of} in quorum {lighthouse.quorum_id}"
+        lost = [i for i in view.incidents if i.open and i.kind is Kind.PROGRESS_LOST]
+        text += "".join(f"; but {incident.verdict.brief}" for incident in lost)
     elif headline.state is JobState.STOPPED and headline.commit_age_s is not None:
         text = f"no commit for {age(headline.commit_age_s)} (step {headline.step})"
     elif headline.at_s is not None:

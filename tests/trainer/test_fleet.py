@@ -211,7 +211,10 @@ def test_a_rank_whose_loss_is_nan_says_so_itself_and_nobody_takes_it_in(tmp_path
     sick = ranks[-1]
     with lighthouse(fleet):
         fleet.start_all()
-        until(lambda: len(fleet.events("step", sick)) >= 3, "3 steps of rg_1")
+        until(
+            lambda: sum(e["participants"] == 2 for e in fleet.events("step", sick)) >= 3,
+            "3 steps together: who joins a sick group later gets its numbers",
+        )
         faults.inject(fault_file, faults.PlannedFault("nan", "nan", sick))
         until(lambda: len(fleet.events("finished", "rg_0.0")) == 1, "the end of rg_0")
         sound = fleet.events("step", "rg_0.0")

@@ -160,6 +160,15 @@ def test_whether_it_trains_is_what_the_headline_says(
     assert (answer["is"], answer["says"]) == (word, text)
 
 
+def test_a_job_that_lost_progress_never_says_yes_alone() -> None:
+    lost = incident(culprits=(), kind=Kind.PROGRESS_LOST)
+    lost = replace(lost, verdict=replace(lost.verdict, brief="the job continued from step 0: 528"))
+    answer = status(trains(incidents=(lost,)))["training"]
+    assert answer["says"].endswith("quorum 4; but the job continued from step 0: 528")
+    over = replace(lost, state=State.RESOLVED)
+    assert "but" not in status(trains(incidents=(over,)))["training"]["says"]
+
+
 def test_without_a_lighthouse_no_quorum_is_told() -> None:
     answer = status(trains(lighthouse=AWAY))["training"]
     assert answer["says"] == "step 120, 0.5 s a step"

@@ -27,6 +27,7 @@ from lightkeeper.worker_server.sidecar.witnesses.disks import Disks
 from lightkeeper.worker_server.sidecar.witnesses.gpus import Amd, Nvidia
 from lightkeeper.worker_server.sidecar.witnesses.hardware import Counters, Network
 from lightkeeper.worker_server.sidecar.witnesses.kernel_log import KernelLog
+from lightkeeper.worker_server.sidecar.witnesses.ras import Ras
 from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, Witness
 
 _WRITE_S: Final = 1.0
@@ -41,7 +42,7 @@ def witnesses() -> tuple[Witness, ...]:
     """New ones; none has looked yet."""
     return (
         KernelLog(), *map(Counters, ("EDAC", "CPU", "kernel", "PCIe")), Cgroup(), Pressure(),
-        Disks(), Network(), Nvidia(), Amd(), CloudNotices(),
+        Disks(), Network(), Nvidia(), Amd(), Ras(), CloudNotices(),
     )  # fmt: skip
 
 
