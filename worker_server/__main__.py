@@ -10,16 +10,13 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from lightkeeper.worker_server import guarded
 
 _USAGE_STATUS = 2
 _BOOT: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rank", "boot")
-
-_QUORUM_S: Final = 60
-"""TorchFT's own quorum timeout."""
 
 _HELP = """\
 usage: python -m lightkeeper.worker_server SCRIPT [ARGS ...]
@@ -61,14 +58,13 @@ def main(argv: Sequence[str]) -> int:
 
 def _become(words: list[str], flags: list[str]) -> int:
     def launches() -> bool:
-        from lightkeeper.worker_server.rank import identity  # noqa: PLC0415  not for --help
+        from lightkeeper.worker_server.rank import identity, settings  # noqa: PLC0415  not for --help
 
+        os.environ[settings.QUORUM_RETRIES] = settings.quorum_retries(os.environ)
         return name != "-c" and identity.starts_ranks(name)
 
     name = words[1] if words[0] == "-m" else words[0]
     launcher = guarded(launches, None)
-    if launcher is not None:
-        _ask_again(os.environ)
     if launcher is None:
         pass  # it runs without us
     elif launcher:
@@ -81,20 +77,6 @@ def _become(words: list[str], flags: list[str]) -> int:
         path = os.environ.get("PYTHONPATH")
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_BOOT, path]))
     os.execv(sys.executable, [sys.executable, *flags, *words])  # noqa: S606  the user's command
-
-
-def _ask_again(environ: MutableMapping[str, str]) -> None:
-    """Have TorchFT ask each second for a quorum whose answer was lost, unless the user chose.
-
-    A manager whose request fails (gate or Lighthouse replaced, a connection cut) reports it to no
-    rank, and they wait until their quorum timeout ends the group. It waits timeout / (retries + 1)
-    before it asks again (tried with TorchFT 0.2.0).
-    """
-    try:
-        timeout_s = round(float(environ.get("TORCHFT_QUORUM_TIMEOUT_SEC") or _QUORUM_S))
-    except (ValueError, OverflowError):
-        timeout_s = _QUORUM_S
-    environ.setdefault("TORCHFT_QUORUM_RETRIES", str(max(1, timeout_s - 1)))
 
 
 def _python_flags(argv: Sequence[str]) -> list[str]:

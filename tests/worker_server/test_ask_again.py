@@ -5,6 +5,8 @@ import os
 import pytest
 
 from lightkeeper.worker_server import __main__ as run
+from lightkeeper.worker_server.rank.admission import options
+from lightkeeper.worker_server.rank.settings import quorum_retries
 
 
 @pytest.mark.parametrize(
@@ -20,8 +22,8 @@ from lightkeeper.worker_server import __main__ as run
     ids=["defaults", "long", "short", "no-number", "endless", "chosen"],
 )
 def test_it_asks_about_every_second_unless_the_user_chose(environ, retries):
-    run._ask_again(environ)
-    assert environ["TORCHFT_QUORUM_RETRIES"] == retries
+    assert quorum_retries(environ) == retries
+    assert options(["--", "true"], environ).changes["TORCHFT_QUORUM_RETRIES"] == retries
 
 
 @pytest.mark.parametrize("words", [["train.py"], ["-m", "torch.distributed.run", "train.py"]])

@@ -48,7 +48,12 @@ from lightkeeper.worker_server.rank.identity import (
     program_of,
     starts_ranks,
 )
-from lightkeeper.worker_server.rank.settings import monitors_in, monitors_of
+from lightkeeper.worker_server.rank.settings import (
+    QUORUM_RETRIES,
+    monitors_in,
+    monitors_of,
+    quorum_retries,
+)
 from lightkeeper.worker_server.wire import PATH_ADMISSION
 
 REFUSED_STATUS = 75
@@ -340,7 +345,11 @@ def options(words: Sequence[str], environ: Mapping[str, str]) -> argparse.Namesp
         top.error(f"--poll is {args.poll:g}, expected 0.05 to 3600 seconds")
     args.host, args.group = host_of(environ), group_of(environ)
     args.command = words[at + 1 :]
-    args.changes = {"LIGHTKEEPER_ATTACH": environ.get("LIGHTKEEPER_ATTACH", "1"), **changes}
+    args.changes = {
+        "LIGHTKEEPER_ATTACH": environ.get("LIGHTKEEPER_ATTACH", "1"),
+        QUORUM_RETRIES: quorum_retries(environ),
+        **changes,
+    }
     return args
 
 
