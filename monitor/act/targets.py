@@ -400,11 +400,11 @@ class Registry:
 
     def _elsewhere(self, target: Target) -> str:
         """What may be the mistake: it asks another Lighthouse than those that are watched."""
-        asked = {t.claim.lighthouse for t in tuple(self._targets.values())} - {"", None}
-        own = target.claim.lighthouse
-        if not own or not asked or own in asked:
+        watched = (each.claim.lighthouse for each in tuple(self._targets.values()))
+        own, others = target.claim.lighthouse, next(filter(None, watched), "")
+        if not own or not others or own == others:
             return ""
-        return f", for it asks the Lighthouse at {own} and the others {min(map(str, asked))}"
+        return f", for it asks the Lighthouse at {own} and the others {others}"
 
     def _stands(self, holder: Target, target: Target) -> bool:
         """Whether a name may go from a living rank to a new one of its host: its launcher continued

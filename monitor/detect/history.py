@@ -195,8 +195,6 @@ class History:
     """The ranks' odd connections, in the latest tick."""
     cluster: Mapping[Host, tuple[Testimony, ...]] = field(default_factory=dict)
     """What schedulers and others say of hosts, in the latest tick."""
-    notices: dict[RankName, float] = field(default_factory=dict)
-    """Ranks that say of their own host that it is leaving -> when that first mattered."""
     progress: Progress = field(default_factory=Progress)
     unseen_s: dict[ReplicaId, float] = field(default_factory=dict)
     """Replica ids that beat but no rank reports -> first seen so."""

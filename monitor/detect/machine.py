@@ -46,7 +46,7 @@ def join_machines(history: History, verdict: Verdict) -> Verdict:
     heard = {rank: _heard(history, rank) for rank in verdict.suspects}
     if not any(heard.values()):
         return verdict
-    leaving = {rank: _of(rows, Weight.LEAVING) for rank, rows in heard.items()}
+    leaving = {rank: _leaving(history, rank, rows) for rank, rows in heard.items()}
     if all(leaving.values()):
         return _spared(verdict, next(iter(leaving.values()))[0])
     broken = {r: _about(_of(rows, Weight.BROKEN), verdict.since_s, history.now_s)
@@ -66,11 +66,22 @@ def _heard(history: History, rank: RankName) -> tuple[Heard, ...]:
     host = track.identity.host
     own = () if track.report is None else track.report.machine
     late_s = max(0.0, history.now_s - (track.report_s or history.now_s))
-    return tuple(
-        (host, row.later(late_s)) for row in own
-        if row.weight is not Weight.LEAVING
-        or history.now_s - history.notices.setdefault(rank, history.now_s) <= _NOTICE_S
-    ) + tuple((host, row) for row in history.cluster.get(host, ()))  # fmt: skip
+    return tuple((host, row.later(late_s)) for row in own) + tuple(
+        (host, row) for row in history.cluster.get(host, ())
+    )
+
+
+def _leaving(history: History, rank: RankName, rows: Iterable[Heard]) -> tuple[Heard, ...]:
+    """Notices that spare it: the cluster's, and its own for a while."""
+    said = _of(rows, Weight.LEAVING)
+    if not said:
+        return ()
+    track = history.tracks[rank]
+    if track.heeded_s is None:
+        track.heeded_s = history.now_s
+    if history.now_s - track.heeded_s <= _NOTICE_S:
+        return said
+    return tuple(heard for heard in said if heard[1] in history.cluster.get(heard[0], ()))
 
 
 def _of(rows: Iterable[Heard], weight: Weight) -> tuple[Heard, ...]:

@@ -43,7 +43,14 @@ def advance(history: History) -> Progress:
         return seen
     if now_s - seen.at_s > _AGAIN_S:
         return _on(Progress(), best, len(alive), now_s)
+    return _fallen(seen, since, now_s)
+
+
+def _fallen(seen: Progress, since: Iterable[RankTrack], now_s: float) -> Progress:
+    """The progress once these, who were not there before, have committed less."""
     first = min(_step(track) - track.commits for track in since)
+    if first < -1:  # more commits in one life than steps: it starts its count over
+        return replace(seen, starts_over=True)
     return replace(seen, fell_to=max(0, first), fell_s=now_s)
 
 

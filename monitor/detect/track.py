@@ -83,6 +83,8 @@ class RankTrack:
     first_commit_s: float | None = None
     """When the first commit of this incarnation was seen; None before, or when missed."""
     last_commit_s: float | None = None
+    heeded_s: float | None = None
+    """When its own word that its host is leaving first spared it."""
     failed: list[tuple[float, int]] = field(default_factory=list)
     """Attempts without a commit: the tick that showed them, and how many; the latest."""
 

@@ -41,6 +41,8 @@ from lightkeeper.monitor.model.plain import from_plain, readable
 
 log = logging.getLogger("lightkeeper.gate")
 
+_ANSWER_MOST: Final = 64 << 20
+"""More than the longest list that a gate holds and a quorum of all its clients."""
 LEAVE_S: Final = 5.0
 """A gate that was followed leaves when nobody has been connected for this long."""
 LONGEST_S: Final = 600.0
@@ -172,7 +174,7 @@ class Predecessor:
     def _ask(self, method: str, path: str, headers: dict[str, str], body: str = "") -> object:
         self._connection.request(method, path, body=body, headers=headers)
         answer = self._connection.getresponse()
-        said = answer.read()
+        said = answer.read(_ANSWER_MOST)
         if answer.status != 200:
             text = said.decode(errors="replace")[:200]
             raise PredecessorError(f"the gate at {self._where} says {answer.status}: {text}")

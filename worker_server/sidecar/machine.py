@@ -53,7 +53,7 @@ class Machine:
         try:
             return self._newest()
         except FileNotFoundError:
-            why = f"the witnesses have not been heard in the last {_STALE_S:.0f} s"
+            why = _NOT_YET
         except (OSError, DecodeError, ValueError, RecursionError, KeyError, TypeError) as exc:
             why = f"what the witnesses wrote cannot be read: {exc}"[:200]
         return wire.MachineReport(self._host, 0.0, error=why if self._on else _OFF)

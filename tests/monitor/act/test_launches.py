@@ -249,6 +249,23 @@ def test_two_jobs_at_once_are_told_apart_by_name_or_lighthouse(fleet: Fleet) -> 
     fleet.clock.advance(CONTEST_S + 1)
     fleet.registry.heard({RankName("rg_0.0"): StateReport(fleet.launches[0].who(0), Process(True))})
     assert other.register(0) is Registered.OTHER_JOB
+    [trouble] = fleet.registry.troubles()
+    assert trouble.startswith("rg_1.0 of job b is not watched: the monitor watches another job")
+
+
+def test_who_asks_another_lighthouse_is_told_both_addresses(fleet: Fleet) -> None:
+    here, there = "http://head:29510", "http://head:29511"
+    fleet.launch("a", group="rg_0", claim={"lighthouse": here}).up()
+    fleet.tick()
+    other = fleet.launch("b", group="rg_1", claim={"lighthouse": there})
+    assert other.register(0) is Registered.WAIT
+    fleet.clock.advance(CONTEST_S + 1)
+    fleet.registry.heard({RankName("rg_0.0"): StateReport(fleet.launches[0].who(0), Process(True))})
+    assert other.register(0) is Registered.OTHER_JOB
+    [trouble] = fleet.registry.troubles()
+    assert (
+        f"is not watched, for it asks the Lighthouse at {there} and the others {here}: " in trouble
+    )
 
 
 @pytest.mark.parametrize("torchft", ["first", "second"])

@@ -170,6 +170,15 @@ def test_a_rank_spares_itself_by_a_notice_for_three_minutes_at_most() -> None:
     assert drive.run(140).evicted() == ["rg_1"]
 
 
+def test_the_next_life_of_a_rank_may_be_taken_away_again() -> None:
+    """Two preemptions in one run, an hour apart: the second notice is heeded as the first was."""
+    notice = says(replace(DRAINED, witness="cloud"), "rg_1.0", since=0.0)
+    script = [at(20, hang("rg_1.0")), at(60, lambda f: f.restart("rg_1")), at(260, hang("rg_1.0"))]
+    drive = Drive(fleet(*script), alter=notice).run(300)
+    assert drive.evicted() == []
+    assert [each.kind for each in drive.seen.values()].count("not_entered") == 2
+
+
 def test_a_drain_of_another_host_changes_nothing() -> None:
     drive = Drive(fleet(at(20, hang("rg_1.0"))), alter=by_the_cluster(DRAINED, "node-rg_2")).run(35)
     assert drive.evicted() == ["rg_1"]

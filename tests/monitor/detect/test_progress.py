@@ -122,6 +122,24 @@ def test_a_script_that_counts_its_steps_anew_in_each_epoch_loses_nothing() -> No
     assert lost(Drive(fall(), alter=epochs).run(120)) == []
 
 
+def test_nor_after_a_restart_of_the_monitor_in_a_later_epoch() -> None:
+    """Stored is a step of the epoch before; the process that had it lives on."""
+
+    def epochs(seen: Snapshot) -> Snapshot:
+        def step(report):
+            if report.step is None:
+                return report
+            commits = report.step.commits + 500
+            return replace(report, step=replace(report.step, step=3, commits=commits))
+
+        stored = Run("first", "job", START_S - 900, seen_s=START_S - 20, step=90)
+        return reports(step, *(o.identity.rank for o in seen.observations))(
+            replace(seen, run=stored)
+        )
+
+    assert lost(Drive(SimFleet(2, 1, []), alter=epochs).run(40)) == []
+
+
 def test_a_rank_that_is_only_not_reached_may_still_have_it() -> None:
     def silent(seen: Snapshot) -> Snapshot:
         if seen.now_s - START_S < 38:
