@@ -254,7 +254,10 @@ def test_standard_input_and_arguments_reach_the_command_untouched(monitor):
 def test_the_environment_is_the_launchers_and_what_the_options_say(monitor, extra):
     given, url = {**BARE, **extra}, monitor().url
     code, out, _ = admit("--monitor", url, "--", "env", "-0", environ=given)
-    said = {"LIGHTKEEPER_ATTACH": "1", "LIGHTKEEPER_MONITOR": url, "LIGHTKEEPER_HOST": "node1"}
+    said = {
+        "LIGHTKEEPER_ATTACH": "1", "LIGHTKEEPER_MONITOR": url, "LIGHTKEEPER_HOST": "node1",
+        "TORCHFT_QUORUM_RETRIES": "59",
+    }  # fmt: skip
     expected = {os.fsencode(f"{key}={value}") for key, value in {**given, **said}.items()}
     assert (code, set(out.rstrip(b"\0").split(b"\0"))) == (0, expected)
 
