@@ -64,6 +64,10 @@ PATH_METRICS: Final = "/metrics"
 PATH_REGISTER: Final = "/v1/register"
 PATH_ADMISSION: Final = "/v1/admission"
 
+# of a gate, where its groups connect
+PATH_GATE: Final = "/lightkeeper"
+GATE_ANSWER: Final = b"lightkeeper gate\n"
+
 GroupName = NewType("GroupName", str)
 """Stable name of a replica group, such as `rg_1`: the replica id without its uuid."""
 ReplicaId = NewType("ReplicaId", str)

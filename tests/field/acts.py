@@ -275,6 +275,14 @@ class Actor:
             hog.kill()
             hog.wait()
 
+    def crowd(self, act: Act) -> None:
+        """Its launcher bound it to one core, and 15 others are there as well: `crowd rank 1.0`."""
+        crowd = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(15)]
+        self.undo += [process.kill for process in crowd]
+        ours = [task for pid in self.fleet.pids(act.whom) for task in os.listdir(f"/proc/{pid}/task")]
+        for pid in [process.pid for process in crowd] + [int(task) for task in ours]:
+            os.sched_setaffinity(pid, {0})
+
     def log(self, act: Act) -> None:
         """Nothing: a row that only lets time go by."""
 
@@ -318,5 +326,6 @@ VERBS: Final[dict[str, Callable[[Actor, Act], None]]] = {
     "retire": Actor.retire,
     "name": Actor.name,
     "hog": Actor.hog,
+    "crowd": Actor.crowd,
     "log": Actor.log,
 }

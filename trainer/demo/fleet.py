@@ -275,6 +275,7 @@ class DemoFleet:
             "RUST_LOG": "warn",
             **os.environ,
             "TORCHFT_LIGHTHOUSE": self.gate_url if self.options.gate else self.lighthouse_url,
+            **({"TORCHFT_QUORUM_RETRIES": "59"} if self.options.gate else {}),
             "LIGHTKEEPER_MONITOR": self.monitor_url,
             "LIGHTKEEPER_TOKEN_FILE": str(self.token_file),
             "LIGHTKEEPER_RUN_DIR": str(self.run_dir / "run"),
