@@ -279,9 +279,11 @@ class Actor:
         """Its launcher bound it to one core, and 15 others are there as well: `crowd rank 1.0`."""
         crowd = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(15)]
         self.undo += [process.kill for process in crowd]
-        ours = [task for pid in self.fleet.pids(act.whom) for task in os.listdir(f"/proc/{pid}/task")]
-        for pid in [process.pid for process in crowd] + [int(task) for task in ours]:
-            os.sched_setaffinity(pid, {0})
+        tasks = [process.pid for process in crowd]
+        for pid in self.fleet.pids(act.whom):
+            tasks += map(int, os.listdir(f"/proc/{pid}/task"))
+        for task in tasks:
+            os.sched_setaffinity(task, {0})
 
     def log(self, act: Act) -> None:
         """Nothing: a row that only lets time go by."""

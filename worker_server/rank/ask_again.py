@@ -1,4 +1,4 @@
-"""Behind a gate TorchFT is told to ask again for a quorum whose answer was lost."""
+"""Behind a gate, TorchFT asks again for a quorum whose answer was lost."""
 
 from __future__ import annotations
 
