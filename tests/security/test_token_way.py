@@ -105,7 +105,6 @@ OPENS = {
         "http.client.HTTPConnection", "http.client.HTTPSConnection",
     },
     "worker_server/sidecar/recorders.py": {"http.client.HTTPConnection"},
-    "dashboards/publish.py": {"GrafanaFace"},  # Grafana's own token
     "trainer/demo/fleet.py": {"requests.Session"},
 }  # fmt: skip
 CLIENTS = {
