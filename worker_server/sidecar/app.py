@@ -465,8 +465,7 @@ ENDPOINTS: Final = (
              queries.Attempts, example="?format=text"),
     Endpoint("flight_recorder", wire.PATH_FLIGHT_RECORDER,
              "collectives: ours and torch's record (?active=1: the unfinished)",
-             lambda served, query: served.box.flight_record(
-                 only_active=bool(query.active), since=query.since),
+             lambda served, query: served.box.flight_record(only_active=bool(query.active)),
              wire.FlightRecord, BOTH, queries.RecordQuery,
              slow="records", example="?format=text"),
     Endpoint("stacks", wire.PATH_STACKS,
