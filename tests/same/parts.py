@@ -201,8 +201,7 @@ def _traces() -> list[str]:
 
 
 def _stragglers(path: str) -> Any:
-    meta = path.replace("trace-", "meta-").replace(".parquet", ".yaml")
-    return lightkeeper("stragglers", path, "--meta", meta, "--format", "json")
+    return lightkeeper("stragglers", path, "--format", "json")
 
 
 def scoreboard(answers: Mapping[str, Any]) -> dict[str, Any]:
