@@ -886,8 +886,6 @@ class FlightRecord:
     torch_only: tuple[Whole, ...] = ()
     """`record_id`s of torch's record that match no entry of the ring: what C++ did by itself
     (DDP's reducer), and what came before the attach."""
-    cursor: str | None = None
-    """RING.TORCH.MOMENT: pass it as `?since=` to get only what is newer."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Part of this answer -> where it comes from and what it does not show."""
     torch_last_age_s: Seconds | None = None

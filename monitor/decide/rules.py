@@ -131,21 +131,6 @@ DEFAULT: Final = Policy()
 """The policy when no file is given."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reload:
-    """One attempt to reload the policy, for the audit log."""
-
-    at_s: float
-    by: str
-    path: Path | None
-    number: int
-    """Of the load in force."""
-    changed: Mapping[str, list[Any]] = field(default_factory=dict)
-    """Key -> old value, new value."""
-    problems: tuple[str, ...] = ()
-    """Why it was refused; empty if it was not."""
-
-
 # -- calendar ----------------------------------------------------------------------------------
 
 _KEYS: Final = ("name", "days", "from", "to")

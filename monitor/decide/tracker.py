@@ -666,8 +666,9 @@ class TrackedIncident:
     ) -> None:
         """Take this tick's verdict; it fires once it was seen often enough."""
         same, now_s = self.incident.suspects == verdict.suspects, history.now_s
-        if not same and (self.incident.state is State.EVICTING or self.asked_s is not None):
-            verdict = self.incident.verdict  # what is left of the group accuses who is left
+        if self.incident.state is State.EVICTING or self.asked_s is not None:
+            waiting = verdict.victims if same else ()  # what is left of the group accuses the rest
+            verdict = replace(self.incident.verdict, victims=waiting)  # the act explains the rest
         self.sightings = self.sightings + 1 if same else 1
         self.waited_s.update(dict.fromkeys(verdict.victims, now_s))
         self.restored = False

@@ -31,7 +31,6 @@ from lightkeeper.monitor.clock import Clock
 from lightkeeper.monitor.decide.pipeline import Pipeline, TickResult
 from lightkeeper.monitor.detect.self_health import Condition
 from lightkeeper.monitor.journal.writer import Journal
-from lightkeeper.monitor.loop.auditor import Auditor
 from lightkeeper.monitor.metric import HEALTH
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import Eviction, Remembered
@@ -160,7 +159,6 @@ class Components:
     releaser: Releaser
     metrics: CollectorRegistry
     evidence: Evidence
-    auditor: Auditor
     rulebook: Rulebook
     pause: PauseSwitch
     vitals: VitalSigns
@@ -193,8 +191,7 @@ def troubles(
         yield f"the lease cannot be renewed ({problem}): nobody acts"
     several = (
         components.clock, components.registry, components.evidence, leader.notify, leader.journal,
-        components.rulebook, components.gatekeeper, *components.schedulers, components.auditor,
-        components.cluster,
+        components.rulebook, components.gatekeeper, *components.schedulers, components.cluster,
     )  # fmt: skip
     for part in several:
         if part is not None:

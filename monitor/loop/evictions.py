@@ -33,7 +33,6 @@ from lightkeeper.monitor.model.eviction import (
     KEEPER,
     Accused,
     Decision,
-    DecisionRow,
     EndManner,
     Evict,
     Eviction,
@@ -193,8 +192,6 @@ class Acting:
             quarantine.take(offences.accusations(result.changed, before, snapshot.now_s))
             evicted = offences.evictions(result.decisions, self.recent.get, snapshot.now_s)
             quarantine.take(evicted)
-        with self._errors.part("audit"):
-            components.auditor.took_place(snapshot, result.changed, before)
         for incident in result.changed:
             _log(incident, before.get(incident.id))
         self._warn_of_one_host(snapshot)
@@ -247,7 +244,7 @@ class Acting:
 
     def _note(self, row: Hold | Release) -> None:
         self._components.store.save_decision(row)
-        self._record(row)
+        self.recent.take_decision(row)
 
     def _decided(self, evict: Evict, snapshot: Snapshot, epoch: int, author: str = KEEPER) -> None:
         """Add an eviction, or decide the incident's open eviction again."""
@@ -298,12 +295,7 @@ class Acting:
     def _tell_changes(self) -> None:
         """Count, log and show the changes of evictions."""
         for before, after in self._evictions.take_changes():
-            with self._errors.part("audit"):
-                now_s = self._components.clock.now_s()
-                self._components.auditor.evicting(before, after, now_s)
             self.recent.take_decision(after)
-            if before is None or (before.state, before.attempt) != (after.state, after.attempt):
-                self._record(after)
             ends = before is not None and before.under_way and not after.open
             if ends and self._components.lighthouse is not None:
                 incident = self.recent.get(after.incident_id)
@@ -312,11 +304,6 @@ class Acting:
                 if after.failed is not None:
                     outcome = "failed"
                 ENDED.on(self._components.metrics).labels(kind, outcome).inc()
-
-    def _record(self, row: DecisionRow) -> None:
-        self.recent.take_decision(row)
-        with self._errors.part("audit"):
-            self._components.auditor.decided(row, self.recent.get(row.incident_id))
 
     def troubles(self) -> Iterator[str]:
         """Decisions that wait for the disk."""

@@ -59,7 +59,7 @@ STORE: Final = (  # of the store
         (), lambda store: _nbytes(store.place.path), absent="the store is PostgreSQL"),
 )  # fmt: skip
 QUEUES: Final = KEPT.gauge("queue_length", "What waits: store (rows to be written), journal "
-    "(ticks), audit_log (lines), http (requests for which no thread is free), or is under way.",
+    "(ticks), http (requests for which no thread is free), or is under way.",
     ("queue",), lambda queues: {name: size() for name, size in sorted(queues.items())},
     series="at most 5", absent="queues that this monitor has not")  # fmt: skip
 REFUSED: Final = KEPT.counter("registrations_refused", "Registrations refused, by reason: "

@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass, field
 from functools import cache, partial
 from itertools import chain
 from typing import Any, Final
+from urllib.parse import quote
 
-from flask import Flask, Response, render_template_string, request
+from flask import Flask, Response, request
 from msgspec import Struct
 from msgspec.json import schema_components
 from prometheus_client import CollectorRegistry
@@ -346,7 +347,7 @@ class Served:
     registry: CollectorRegistry
     host: Callable[[], wire.HostReport]
     monitors: tuple[str, ...] = ()
-    """Addresses; pages link to them."""
+    """Addresses."""
 
 
 def make_app(served: Served, guard: RequestGuard) -> Flask:
@@ -400,13 +401,8 @@ def _metrics(served: Served, _: None) -> Response:
 def _help(served: Served, _: None) -> Response:
     who, base = served.box.identity, request.host_url.rstrip("/")
     title = f"WorkerServer of rank {who.rank} (job {who.job}, host {who.host}, pid {who.pid})"
-    if request.accept_mimetypes.best_match(["text/plain", "text/html"]) == "text/html":
-        html = render_template_string(
-            _PAGE, title=title, about=_ABOUT, base=base, endpoints=_LISTED, rank=who.rank,
-            monitors=served.monitors,
-        )  # fmt: skip
-        return Response(html, content_type="text/html; charset=utf-8")
-    return in_text("\n".join([escaped(title), _ABOUT, "", *_help_lines(base), ""]))
+    pages = [f"{url}/ranks/{quote(who.rank)} is its page" for url in served.monitors]
+    return in_text("\n".join([escaped(title), _ABOUT, *pages, "", *_help_lines(base), ""]))
 
 
 def _help_lines(base: str) -> Iterator[str]:
@@ -420,43 +416,10 @@ def _help_lines(base: str) -> Iterator[str]:
 
 _ABOUT: Final = "It answers while the rank hangs, is stopped, or is dead."
 _WIDTH: Final = 64
-_PAGE: Final = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>{{ title }}</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<style>
-:root{--ground:#f4f6f8;--card:#fff;--ink:#17212b;--soft:#526170;--line:#d9e0e6;--accent:#0f5f86}
-@media(prefers-color-scheme:dark){:root{--ground:#0f151b;--card:#18212a;--ink:#e4ebf1;
- --soft:#9aa9b7;--line:#2c3945;--accent:#7cc9ef}}
-body{max-width:1400px;margin:0 auto;padding:0 20px 30px;background:var(--ground);color:var(--ink);
- font:15px/1.45 system-ui,"Segoe UI",Roboto,sans-serif;overflow-wrap:anywhere}
-header{padding:14px 0 6px;font-size:17px}h1{margin:12px 0 4px;font-size:24px}
-p{color:var(--soft)}a{color:var(--accent);text-decoration:none}a:hover{text-decoration:underline}
-table{width:100%;border-collapse:collapse;background:var(--card)}
-td{padding:7px 12px;border:solid var(--line);border-width:1px 0;vertical-align:top}
-code{font:13px/1.4 ui-monospace,"DejaVu Sans Mono",Menlo,monospace}
-@media(max-width:700px){body{padding:0 12px 30px}td{display:block;padding:4px 12px}td+td{border:0}}
-</style>
-<header><strong>lightkeeper</strong> WorkerServer
-{%- for url in monitors %} · <a href="{{ url }}/ranks/{{ rank|urlencode }}">{{ rank }} at the
- monitor</a>{% endfor %}</header>
-<main><h1>{{ title }}</h1>
-<p>{{ about }}</p>
-<table>
-{% for endpoint in endpoints -%}
-<tr><td>
-{%- if endpoint.acts %}<code>{{ endpoint.curl(base) }}</code>
-{%- else %}<a href="{{ endpoint.ask }}"><code>{{ endpoint.ask }}</code></a>
-{%- endif %}</td><td>{{ endpoint.what }}</td></tr>
-{% endfor -%}
-</table></main>
-</html>
-"""
-"""In the colours of the monitor's pages."""
 
 ENDPOINTS: Final = (
     Endpoint("help", "/", "what is here, for a person", _help,
-             formats=(*TEXT, "text/html"), query=None),
+             formats=TEXT, query=None),
     Endpoint("state", wire.PATH_STATE, "step, phase, process, process groups",
              lambda served, _: served.box.state(), wire.StateReport, BOTH, queries.Look,
              example="?format=text"),
@@ -465,8 +428,7 @@ ENDPOINTS: Final = (
              queries.Attempts, example="?format=text"),
     Endpoint("flight_recorder", wire.PATH_FLIGHT_RECORDER,
              "collectives: ours and torch's record (?active=1: the unfinished)",
-             lambda served, query: served.box.flight_record(
-                 only_active=bool(query.active), since=query.since),
+             lambda served, query: served.box.flight_record(only_active=bool(query.active)),
              wire.FlightRecord, BOTH, queries.RecordQuery,
              slow="records", example="?format=text"),
     Endpoint("stacks", wire.PATH_STACKS,

@@ -181,15 +181,8 @@ class BlackBox:
         """The answer of `GET /v1/last_words`."""
         return self._remains.words(self.process())
 
-    def flight_record(
-        self, *, only_active: bool = False, since: str | None = None
-    ) -> wire.FlightRecord:
-        """The answer of `GET /v1/flight_recorder`; asks torch if the last answer is old.
-
-        Raises:
-            RefusalError: `since` is not a cursor.
-        """
-        after = None if since is None else merge.parse_cursor(since)
+    def flight_record(self, *, only_active: bool = False) -> wire.FlightRecord:
+        """The answer of `GET /v1/flight_recorder`; asks torch if the last answer is old."""
         alive = not self._process.wait_death(0)
         if alive:
             self.recorders.refresh(_RECORD_FRESH_S, self._page.entered)
@@ -203,11 +196,11 @@ class BlackBox:
         for name in kept.keys() - {MAIN}:
             other = merge.merge(whole.ring, kept[name].record, now_ns, clock, name)
             whole = replace(whole, ring=other.ring)
-            other = merge.chosen(other, clock, only_active=only_active, since=after)
+            other = merge.open_in(other) if only_active else other
             others[name] = wire.BackendRecord(
                 other.torch, kept[name].age_s, kept[name].error, other.torch_only
             )
-        merged, cursor = merge.select(whole, now_ns, only_active=only_active, since=after)
+        merged = merge.unfinished(whole) if only_active else whole
         return wire.FlightRecord(
             identity=self.identity,
             alive=alive,
@@ -219,7 +212,6 @@ class BlackBox:
             torch_error=main.error,
             torch_last_age_s=merge.last_age_s(merged, now_ns, clock),
             torch_only=merged.torch_only,
-            cursor=str(cursor),
             sources=merge.SOURCES,
             recorders=dict(sorted(others.items())),
         )

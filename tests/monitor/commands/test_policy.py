@@ -138,7 +138,7 @@ def test_a_hangup_reads_the_file_again_and_a_bad_one_is_logged(tmp_path: Path, f
         body = {"reason": "rack 7"}
         assert monitor.call("POST", "/v1/pause", json=body).status_code == 200
         assert monitor.end(signal.SIGTERM) == 0
-        assert any("is not reloaded: " in line for line in monitor.lines)
+        assert any("is not reloaded, by SIGHUP: " in line for line in monitor.lines)
         file.write_text(POLICY)
         monitor = Monitor(
             "--store", str(tmp_path / "m.db"), "--policy", str(file), "--tick", "0.2",

@@ -25,7 +25,6 @@ from lightkeeper.monitor.decide.view import NotPossible, View
 from lightkeeper.monitor.journal.entries import Head, Tick
 from lightkeeper.monitor.journal.replay import events, find_journals
 from lightkeeper.monitor.journal.writer import Journal, JournalDir, Limits
-from lightkeeper.monitor.loop.auditor import Auditor
 from lightkeeper.monitor.loop.components import Components, LeaderComponents, VitalSigns
 from lightkeeper.monitor.loop.loop import Keeper
 from lightkeeper.monitor.metric import Filled, new_page
@@ -115,7 +114,6 @@ class Bench:
             releaser=Releaser(self.fetcher, self.clock),
             metrics=self.metrics,
             evidence=self.evidence,
-            auditor=Auditor(),
             rulebook=standing(config),
             pause=PauseSwitch(self.clock, self.store),
             vitals=VitalSigns(),
