@@ -41,7 +41,7 @@ from lightkeeper.monitor.model.incident import (
 )
 from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName
 from lightkeeper.monitor.model.verdict import Kind, Severity, Verdict
-from lightkeeper.monitor.model.wording import listed, seconds
+from lightkeeper.monitor.model.wording import bring_back, listed, seconds
 
 # -- ending ------------------------------------------------------------------------------------
 
@@ -49,6 +49,8 @@ GONE_UNCONFIRMED_S: Final = 30.0
 """An eviction whose processes are gone for this long no longer blocks others, even without a new
 quorum to confirm it: another faulty group may keep one from forming."""
 
+_UNTIL_ABSENT_S: Final = 75.0
+"""A lost group's incident is over when it trains again, or once `absent` says that it does not."""
 _LASTING: Final = (Kind.ABSENT, Kind.PROGRESS_LOST)
 """What stays true until it is made good, or a person closes it."""
 
@@ -423,6 +425,10 @@ def resolved_by_eviction(
     forms for `follow_s` after its processes were gone (the job may have ended), it is resolved too.
     """
     now_s, marks = history.now_s, incident.milestones
+    since_s = incident.verdict.since_s
+    lost = progress is not None and bool(progress.lost) and marks.rejoined_s is None
+    if lost and now_s - since_s < _UNTIL_ABSENT_S:
+        return None
     gone_s = unseen_s = None
     left_s = marks.left_quorum_s
     if progress is not None:
@@ -539,7 +545,12 @@ def remedy_of(history: History, verdict: Verdict) -> str:
     ranks = verdict.suspects or [RankName(name) for name in sorted(verdict.evidence)]
     tracks = [track for rank in ranks if (track := history.tracks.get(rank)) is not None]
     stopped_on = grouped((t.identity.host, t) for t in tracks if history.stopped(t))
+    away = all(track.fresh is None and track.died_s is None for track in tracks)
     says = []
+    if verdict.kind in (Kind.ABSENT, Kind.DEAD) and verdict.groups and away:
+        group = verdict.groups[0]
+        places = [t.identity.place for t in history.tracks.values() if t.group == group]
+        says.append(bring_back(group, places))
     for host, stopped_tracks in stopped_on.items():
         some = stopped_tracks[:_COMMANDS]
         pids = " ".join(str(track.identity.pid) for track in some)

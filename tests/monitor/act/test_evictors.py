@@ -174,7 +174,8 @@ class FakeSlurm:
         self.ranks: list[FakeRank] = []
         self.asked: list[tuple[str, list[str]]] = []
 
-    def remove(self, group, places, reason, incident_id, timeout_s) -> Outcome:
+    def remove(self, group, places, reason, incident_id, timeout_s, *, lost) -> Outcome:
+        assert lost is None
         self.asked.append((group, [place.rank for place in places]))
         for rank in self.ranks:
             rank.mortal = True
