@@ -356,9 +356,7 @@ class Asker:
         to_blame = {host for host, blamed in eviction.lost.items() if blamed}
 
         def fenced() -> bool:
-            if gate is None or replica_id is None:
-                return False
-            return gate.refusing_for_s(replica_id) is not None
+            return gate is not None and replica_id is not None and gate.fences(replica_id)
 
         def down(host: Host) -> None:
             if host in to_blame:
