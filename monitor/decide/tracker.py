@@ -425,9 +425,9 @@ def resolved_by_eviction(
     forms for `follow_s` after its processes were gone (the job may have ended), it is resolved too.
     """
     now_s, marks = history.now_s, incident.milestones
-    since_s = incident.verdict.since_s
     lost = progress is not None and bool(progress.lost) and marks.rejoined_s is None
-    if lost and now_s - since_s < _UNTIL_ABSENT_S:
+    absent_s = incident.verdict.since_s + _UNTIL_ABSENT_S
+    if lost and (now_s < absent_s or _suspect_tracks(history, incident)):
         return None
     gone_s = unseen_s = None
     left_s = marks.left_quorum_s

@@ -7,12 +7,13 @@ from collections.abc import Callable
 import pytest
 
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.eviction import Guard
+from lightkeeper.monitor.model.eviction import Eviction, Guard
+from lightkeeper.monitor.model.names import Host
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Pause, Snapshot
 from lightkeeper.monitor.model.verdict import Confidence
 from lightkeeper.worker_server.wire import ACROSS, Connection, GroupHead, StateReport, Trouble
 from tests.changed import replace
-from tests.monitor.fleet import START_S, At, Drive, SimFleet, at, crash, silent
+from tests.monitor.fleet import START_S, At, Drive, SimFleet, at, crash, restart, silent
 from tests.monitor.fleet.told import Alter, observed, reports
 
 ADDRESS = {f"rg_{n}.{r}": f"10.0.{n}.{r}" for n in range(4) for r in range(2)}
@@ -437,6 +438,62 @@ def test_a_group_that_is_gone_and_not_back_stays_an_open_incident() -> None:
     assert not drive.evicts
 
 
+def with_scheduler(seen: Snapshot) -> Snapshot:
+    return replace(seen, schedulers=True)
+
+
+def carried_out(lost_s: float = 8.0, *, fails: bool = False) -> Alter:
+    """A scheduler ends what is out of sight so long after it was asked, or fails."""
+
+    def end(eviction: Eviction, now_s: float) -> Eviction:
+        if now_s < eviction.asked_s + lost_s:
+            return replace(eviction, gone_s=None)
+        if fails:
+            return replace(eviction, gone_s=None, failed="not removed", state="failed")
+        return replace(eviction, gone_s=None, unseen_s=now_s, left_quorum_s=now_s)
+
+    def alter(seen: Snapshot) -> Snapshot:
+        evictions = (replace(e, lost={Host("node-rg_1"): True}) for e in seen.evictions)
+        return replace(seen, evictions=tuple(end(each, seen.now_s) for each in evictions))
+
+    return alter
+
+
+def test_a_lost_groups_incident_is_open_until_it_trains_again() -> None:
+    script = [*lost(for_s=35.0), at(55, restart("rg_1"))]
+    drive = of(script, with_scheduler, carried_out()).run(100)
+    ((at_s, evict),) = drive.evicts
+    assert 50 <= at_s <= 52
+    assert (evict.group, evict.lost) == ("rg_1", {"node-rg_1": True})
+    incident = drive.incident("dead")
+    ended_s = (incident.ended_s or 0.0) - START_S
+    rejoined_s = (incident.milestones.rejoined_s or 0.0) - START_S
+    assert rejoined_s <= ended_s <= rejoined_s + 3
+    assert [str(i.kind) for i in drive.seen.values() if i.id in drive.fired] == ["dead"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_lost_group_that_does_not_come_back_is_never_without_an_open_incident(
+    fails: bool,
+) -> None:
+    drive = of(lost(), with_scheduler, carried_out(fails=fails), gone("rg_1.0", 95))
+    drive.fleet.relaunch = False
+    drive.run(40)
+    for _ in range(160):
+        result = drive.step()
+        assert any(i.open and "rg_1" in i.groups for i in result.incidents)
+    incident = drive.incident("absent")
+    assert 95 <= drive.fired[incident.id] <= 97
+    assert incident.remedy.startswith("To let rg_1 start elsewhere, start its launcher")
+
+
+def test_without_a_scheduler_nobody_is_evicted_and_a_person_reads_what_to_do() -> None:
+    drive = of(lost()).run(60)
+    assert not drive.evicts
+    assert {hold.guard for _, hold in drive.holds} == {Guard.ALREADY_GONE}
+    assert "(torchrun, systemd) on another host" in drive.incident("dead").remedy
+
+
 def test_a_group_that_only_this_monitor_does_not_see_is_not_missing() -> None:
     """Its lease is over, and it trains in the quorum."""
     drive = of([], gone("rg_1.0", 40)).run(150)
@@ -444,8 +501,6 @@ def test_a_group_that_only_this_monitor_does_not_see_is_not_missing() -> None:
 
 
 def test_it_is_over_when_the_group_trains_again() -> None:
-    from tests.monitor.fleet import restart
-
     drive = of([at(20, crash("rg_1.0")), at(100, restart("rg_1"))]).run(160)
     incident = drive.incident("absent")
     assert incident.resolution == "it trains again"
