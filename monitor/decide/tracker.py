@@ -84,7 +84,8 @@ def other_processes(history: History, incident: Incident) -> str:
 def processes_gone(history: History, incident: Incident) -> bool:
     """Whether all accused processes, and those beside them in their groups, are gone.
 
-    Other ranks of a group count as gone if they started after the eviction was asked.
+    Other ranks of a group count as gone if they started after the eviction was asked. Whoever was
+    silent until its registration was over is not known to be gone.
     """
     asked_s = incident.milestones.evict_asked_s or incident.milestones.first_seen_s
     return all(
@@ -94,8 +95,8 @@ def processes_gone(history: History, incident: Incident) -> bool:
             if track.rank in incident.suspects
             else track.first_seen_s > asked_s
         )
-        for group in incident.groups
-        for track in history.groups().get(group, ())
+        for track in history.tracks.values()
+        if track.group in incident.groups
     )
 
 

@@ -472,18 +472,20 @@ def test_a_lost_groups_incident_is_open_until_it_trains_again() -> None:
     assert [str(i.kind) for i in drive.seen.values() if i.id in drive.fired] == ["dead"]
 
 
-@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize(("fails", "dropped"), [(False, 95), (True, 95), (False, 130)])
 def test_a_lost_group_that_does_not_come_back_is_never_without_an_open_incident(
-    fails: bool,
+    fails: bool, dropped: int
 ) -> None:
-    drive = of(lost(), with_scheduler, carried_out(fails=fails), gone("rg_1.0", 95))
+    drive = of(lost(), with_scheduler, carried_out(fails=fails), gone("rg_1.0", dropped))
     drive.fleet.relaunch = False
     drive.run(40)
     for _ in range(160):
         result = drive.step()
         assert any(i.open and "rg_1" in i.groups for i in result.incidents)
     incident = drive.incident("absent")
-    assert 95 <= drive.fired[incident.id] <= 97
+    assert dropped <= drive.fired[incident.id] <= dropped + 2
+    over = "its ranks are registered no more" if fails else "evicted: left the quorum"
+    assert (drive.incident("dead").resolution or "").startswith(over)
     assert incident.remedy.startswith("To let rg_1 start elsewhere, start its launcher")
 
 

@@ -56,7 +56,7 @@ class FakeKube:
         self.lingering = False
         """Whether deleted pods stay, terminating, unless deleted by force."""
         self.of_a_job = False
-        """Whether a Job with `podReplacementPolicy: Failed` has them: a pod goes once it has failed."""
+        """Whether a Job with `podReplacementPolicy: Failed` has them: a pod goes when failed."""
         self.hanging = False
         self.lock = threading.RLock()
         self._versions = itertools.count(1000)
