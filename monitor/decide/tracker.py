@@ -84,8 +84,8 @@ def other_processes(history: History, incident: Incident) -> str:
 def processes_gone(history: History, incident: Incident) -> bool:
     """Whether all accused processes, and those beside them in their groups, are gone.
 
-    Other ranks of a group count as gone if they started after the eviction was asked. Whoever was
-    silent until its registration was over is not known to be gone.
+    Other ranks of a group count as gone if they started after the eviction was asked. One that
+    was silent until its registration was over is not known to be gone.
     """
     asked_s = incident.milestones.evict_asked_s or incident.milestones.first_seen_s
     return all(

@@ -359,6 +359,12 @@ class Acting:
             replica_id = None  # it may be another group's, which the Lighthouse would kill
         manner = EndManner("", self._config().gentle_end_s, grace_s=5.0)
         lost = {accused.host: False for accused in lapsed}
+        if self._components.schedulers:
+            lost |= {
+                seen.identity.host: False
+                for seen in view.snapshot.observations
+                if seen.identity.group == group and seen.report is None
+            }
         evict = Evict(incident_id, group, replica_id, (), reason, manner=manner, lost=lost)
         with self.deciding:
             if any(eviction.group == group and eviction.open for eviction in self._evictions.all()):

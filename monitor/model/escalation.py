@@ -535,7 +535,7 @@ def _in_sight(eviction: Eviction, look: ProbeResult) -> bool:
     """Whether a rank on a host that was out of sight answers before anybody was asked."""
     seen = look.having(Liveness.ALIVE, Liveness.STUCK)
     asked = any(outcome.rung in ASKING for outcome in eviction.rungs)
-    return not asked and any(a.rank in seen for a in eviction.accused if a.host in eviction.lost)
+    return not (asked or eviction.by_hand) and any(a.rank in seen for a in eviction.accused if a.host in eviction.lost)
 
 
 def _given_s(eviction: Eviction, deps: EvictionDeps) -> float:

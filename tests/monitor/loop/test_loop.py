@@ -343,7 +343,7 @@ class Recorded:
         return Outcome(True, "deleted pod train/rg-1")
 
 
-def lapse(bench: Bench, fleet: FakeFleet) -> FakeRank:
+def lapse(bench: Bench, fleet: FakeFleet, silent_s: float = 76.0) -> FakeRank:
     """rg_1 was silent until its registration was over, and rg_0 trains."""
     rank, other = fleet.add("rg_1", host="node1"), fleet.add("rg_0")
     place = {"pod": "rg-1", "namespace": "train", "pod_uid": "0" * 36}
@@ -352,18 +352,21 @@ def lapse(bench: Bench, fleet: FakeFleet) -> FakeRank:
     bench.registry.register(other.registration())
     bench.keeper.tick()
     rank.answer = lambda _: (503, "text/plain", b"")
-    bench.clock.advance(76.0)
+    bench.clock.advance(silent_s)
     bench.registry.register(other.registration())
     bench.keeper.tick()
     bench.keeper.tick()
-    assert {seen.rank for seen in bench.keeper.view.snapshot.observations} == {"rg_0.0"}
+    registered = {seen.rank for seen in bench.keeper.view.snapshot.observations}
+    assert ("rg_1.0" in registered) is (silent_s < 75.0)
     return rank
 
 
+@pytest.mark.parametrize("silent_s", [20.0, 76.0])
 def test_a_group_that_is_gone_and_not_back_is_ended_by_its_scheduler_on_a_persons_word(
-    bench: Bench, fleet: FakeFleet
+    bench: Bench, fleet: FakeFleet, silent_s: float
 ) -> None:
-    lapse(bench, fleet)
+    rank = lapse(bench, fleet, silent_s)
+    rank.evict = rank.answer
     scheduler = Recorded()
     parties = replace(bench.evictors._parties, schedulers=(scheduler,))
     evictors = Evictors(parties, record=bench.store.save_decision)
