@@ -390,7 +390,10 @@ def reported(
         incident = being_evicted(incident, eviction)
     if incident.state is not State.EVICTING:
         return incident
-    ended = resolved_by_eviction(history, incident, eviction, config)
+    if eviction is not None and eviction.lost and _awaits_it(history, incident):
+        ended = None
+    else:
+        ended = resolved_by_eviction(history, incident, eviction, config)
     if ended is None and eviction is None and restarted(history, incident):
         ended = resolved(incident, now_s, other_processes(history, incident))
     if ended is not None:
@@ -426,10 +429,6 @@ def resolved_by_eviction(
     forms for `follow_s` after its processes were gone (the job may have ended), it is resolved too.
     """
     now_s, marks = history.now_s, incident.milestones
-    lost = progress is not None and bool(progress.lost) and marks.rejoined_s is None
-    absent_s = incident.verdict.since_s + _UNTIL_ABSENT_S
-    if lost and (now_s < absent_s or _suspect_tracks(history, incident)):
-        return None
     gone_s = unseen_s = None
     left_s = marks.left_quorum_s
     if progress is not None:
@@ -452,6 +451,14 @@ def resolved_by_eviction(
         incident = _reached(incident, left_s, "left_quorum", f"left the quorum{after}")
     unseen = "" if unseen_s is None else ", host out of sight"
     return resolved(incident, now_s, f"evicted: left the quorum{after}{unseen}")
+
+
+def _awaits_it(history: History, incident: Incident) -> bool:
+    """Whether a lost group may still come back before `absent` says that it does not."""
+    if incident.milestones.rejoined_s is not None:
+        return False
+    absent_s = incident.verdict.since_s + _UNTIL_ABSENT_S
+    return history.now_s < absent_s or bool(_suspect_tracks(history, incident))
 
 
 def by_hand(history: History, eviction: Eviction) -> Incident:

@@ -18,7 +18,13 @@ from prometheus_client import CollectorRegistry
 from lightkeeper.monitor.act import quarantine as offences
 from lightkeeper.monitor.act.evictor import EvictionLog, Evidence
 from lightkeeper.monitor.decide.pipeline import TickResult
-from lightkeeper.monitor.decide.view import NotPossible, RecentIncidents, View, groups_of
+from lightkeeper.monitor.decide.view import (
+    GroupView,
+    NotPossible,
+    RecentIncidents,
+    View,
+    groups_of,
+)
 from lightkeeper.monitor.loop.components import Components, ErrorBoundary
 from lightkeeper.monitor.metric import EVICTIONS, INCIDENTS
 from lightkeeper.monitor.model.config import KeeperConfig
@@ -353,18 +359,9 @@ class Acting:
         if view is None or not (group_views or lapsed):
             raise NotPossible(f"no such group: {group}")
         incident_id = IncidentId(f"{Kind.BY_HAND}-{group}-{int(view.snapshot.now_s * 1000)}")
-        replica_ids = [view.replica_id for view in groups]
-        replica_id = group_views[0].replica_id if group_views else self._last_id(group)
-        if replica_ids.count(replica_id) > 1 or (replica_id and not may_be_of(replica_id, group)):
-            replica_id = None  # it may be another group's, which the Lighthouse would kill
+        replica_id = self._id_of(group, groups)
         manner = EndManner("", self._config().gentle_end_s, grace_s=5.0)
-        lost = {accused.host: False for accused in lapsed}
-        if self._components.schedulers:
-            lost |= {
-                seen.identity.host: False
-                for seen in view.snapshot.observations
-                if seen.identity.group == group and seen.report is None
-            }
+        lost = {accused.host: False for accused in lapsed or self._unseen(group, view.snapshot)}
         evict = Evict(incident_id, group, replica_id, (), reason, manner=manner, lost=lost)
         with self.deciding:
             if any(eviction.group == group and eviction.open for eviction in self._evictions.all()):
@@ -375,6 +372,12 @@ class Acting:
                 if waits.incident_id == incident_id:
                     raise NotPossible(f"{group} is not evicted: {self._called_off(waits)}")
         return incident_id
+
+    def _unseen(self, group: GroupName, snapshot: Snapshot) -> Iterator[Accused]:
+        """Ranks of a group that only a scheduler could end, if there is one."""
+        for accused in accused_in(group, snapshot) if self._components.schedulers else ():
+            if snapshot.by_rank[accused.rank].report is None:
+                yield accused
 
     def _lapsed(self, group: GroupName) -> tuple[Accused, ...]:
         """The ranks of a group that is gone and not back, as they were last registered.
@@ -391,10 +394,16 @@ class Acting:
             for t in ranks
         )
 
-    def _last_id(self, group: GroupName) -> ReplicaId | None:
-        """The replica id of a group that is gone, by its last incident."""
-        ids = (i.replica_ids for i in self.recent.incidents() if i.groups == (group,))
-        return next((names[0] for names in ids if names), None)
+    def _id_of(self, group: GroupName, groups: Sequence[GroupView]) -> ReplicaId | None:
+        """Its replica id, of a group that is gone by its last incident; None: not known, or it may
+        be another group's, which the Lighthouse would kill.
+        """
+        views = {view.group: view.replica_id for view in groups}
+        incidents = (i.replica_ids for i in self.recent.incidents() if i.groups == (group,))
+        last = next((ids[0] for ids in incidents if ids), None)
+        replica_id = views.get(group, last)
+        shared = [view.replica_id for view in groups].count(replica_id) > 1
+        return None if shared or not replica_id or not may_be_of(replica_id, group) else replica_id
 
     def _called_off(self, waits: Eviction) -> str:
         """Call an eviction off that was not handed over; returns why it was not."""

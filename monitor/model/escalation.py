@@ -533,9 +533,10 @@ def _spent_s(eviction: Eviction, now_s: float) -> float:
 
 def _in_sight(eviction: Eviction, look: ProbeResult) -> bool:
     """Whether a rank on a host that was out of sight answers before anybody was asked."""
+    if eviction.by_hand or any(outcome.rung in ASKING for outcome in eviction.rungs):
+        return False
     seen = look.having(Liveness.ALIVE, Liveness.STUCK)
-    asked = any(outcome.rung in ASKING for outcome in eviction.rungs)
-    return not (asked or eviction.by_hand) and any(a.rank in seen for a in eviction.accused if a.host in eviction.lost)
+    return any(a.rank in seen for a in eviction.accused if a.host in eviction.lost)
 
 
 def _given_s(eviction: Eviction, deps: EvictionDeps) -> float:
@@ -561,16 +562,14 @@ def _out_of_sight(eviction: Eviction, look: ProbeResult, deps: EvictionDeps) -> 
     group's heartbeat is dead. More cannot be known of a lost host, but by a scheduler that has
     removed them.
     """
-    replica_id, rung = eviction.replica_id, eviction.rung(Rung.SCHEDULER)
-    waits = bool(eviction.lost and deps.schedulers)
+    replica_id, waits = eviction.replica_id, bool(eviction.lost and deps.schedulers)
     if look.having(Liveness.ALIVE, Liveness.STUCK) or (replica_id is None and not waits):
         return None
     silent_s = deps.timeouts.heartbeat_dead_s
     if replica_id is not None and not look.lighthouse.silent(replica_id, silent_s):
         return None
     if waits:
-        removed = rung is not None and rung.result is RungResult.WORKED
-        return f"nothing of it is heard; {rung.detail}" if rung is not None and removed else None
+        return _removed(eviction)
     if not eviction.accused:
         return "its heartbeat ended; no WorkerServer of it is known"
     unseen = look.having(Liveness.UNSEEN)
@@ -578,6 +577,13 @@ def _out_of_sight(eviction: Eviction, look: ProbeResult, deps: EvictionDeps) -> 
     if not unseen or not asks or any(ask.waits for ask in asks):
         return None
     return f"host out of sight, its heartbeat is dead ({', '.join(unseen)} not seen)"
+
+
+def _removed(eviction: Eviction) -> str | None:
+    """How a scheduler has ended what nobody sees; None while it has not."""
+    rung = eviction.rung(Rung.SCHEDULER)
+    removed = rung is not None and rung.result is RungResult.WORKED
+    return f"nothing of it is heard; {rung.detail}" if rung is not None and removed else None
 
 
 # -- ends ----------------------------------------------------------------------------------------
@@ -872,14 +878,11 @@ def _schedulers(
     """Schedulers that have not done it, after the WorkerServers; one that refused is asked again
     later. A scheduler ends whatever runs there: it is never asked about a group that has restarted.
     """
-    times, turn_s, rung = deps.timeouts, eviction.workers_turn_s, eviction.rung(Rung.SCHEDULER)
-    lost = bool(eviction.lost)
+    times, rung = deps.timeouts, eviction.rung(Rung.SCHEDULER)
     if rung is None:
-        turn = turn_s is not None and now_s - turn_s >= times.worker_s + eviction.manner.more_s
-        turn |= lost and not look.having(Liveness.ALIVE, Liveness.STUCK)  # nobody else is there
-        if last or not turn or not deps.schedulers:
+        if last or not deps.schedulers or not _schedulers_turn(eviction, look, now_s, times):
             return eviction, ()
-        limit_s = times.lost_s if lost else times.scheduler_s
+        limit_s = times.lost_s if eviction.lost else times.scheduler_s
         rung = RungOutcome(Rung.SCHEDULER, now_s, None, "asked", None, limit_s)
     if rung.result is not None:
         return eviction, ()
@@ -901,3 +904,11 @@ def _schedulers(
         result = RungResult.WORKED if any(ask.done for ask in asks) else result
         rung = _ended(rung, now_s, rung.detail, result)
     return eviction.with_rung(rung), asked
+
+
+def _schedulers_turn(eviction: Eviction, look: ProbeResult, now_s: float, times: Timeouts) -> bool:
+    """Whether the WorkerServers had their time, or none is in sight that could do anything."""
+    turn_s = eviction.workers_turn_s
+    if eviction.lost and not look.having(Liveness.ALIVE, Liveness.STUCK):
+        return True
+    return turn_s is not None and now_s - turn_s >= times.worker_s + eviction.manner.more_s
