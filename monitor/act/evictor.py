@@ -24,7 +24,7 @@ from lightkeeper.monitor.act.http import Fetcher, FetchError, Question
 from lightkeeper.monitor.act.lighthouse import ANSWER_MAX_BYTES, Lighthouse
 from lightkeeper.monitor.act.poller import STATE_MAX_BYTES
 from lightkeeper.monitor.act.quarantine import Quarantine
-from lightkeeper.monitor.act.schedulers.base import Lost, Place, Scheduler
+from lightkeeper.monitor.act.schedulers.base import Lost, NotDone, Place, Scheduler
 from lightkeeper.monitor.act.targets import Registered, Registry
 from lightkeeper.monitor.background import BackgroundQueue, in_thread
 from lightkeeper.monitor.clock import Clock
@@ -244,8 +244,10 @@ def eviction_words(status: int, said: Any) -> str:
 class Asker:
     """Sends the requests of one eviction and collects their answers."""
 
-    def __init__(self, parties: Parties) -> None:
+    def __init__(self, parties: Parties, held: Callable[[Eviction], str | None]) -> None:
+        """`held`: why nobody may be asked for an eviction any more, or None."""
         self._parties = parties
+        self._held = held
         self._waiting: dict[tuple[Rung, str], Future[Answered]] = {}
 
     def ask(
@@ -359,6 +361,8 @@ class Asker:
             return gate is not None and replica_id is not None and gate.fences(replica_id)
 
         def down(host: Host) -> None:
+            if (held := self._held(eviction)) is not None:
+                raise NotDone(held)
             if host in to_blame:
                 to_blame.remove(host)
                 blamed = replace(eviction, quarantine=(host,), keep_out=())
@@ -548,7 +552,8 @@ class Evictors:
         instructions = self.log.hand_over(key, event)
         taken = self.log.get(key)
         if instructions and taken is not None:
-            job = _Job(key, taken.attempt, instructions, Asker(self._parties), evidence)
+            asker = Asker(self._parties, self._held)
+            job = _Job(key, taken.attempt, instructions, asker, evidence)
             if taken.lost:  # waits for its scheduler, for up to a minute: others must not
                 in_thread(f"remove {taken.group}", lambda: self._carry_out(job))
             else:
@@ -642,6 +647,10 @@ class Evictors:
         may = revoked is None and self._permit() is None
         instructions = self.log.post(job.key, Probed(seen, may))
         return instructions if revoked is None else self.log.post(job.key, revoked)
+
+    def _held(self, eviction: Eviction) -> str | None:
+        revoked = self._revoked(eviction)
+        return self._permit() if revoked is None else revoked.why
 
     def _revoked(self, eviction: Eviction) -> Revoked | None:
         """Why the eviction must stop: a pause stops those that the monitor decided itself."""

@@ -201,14 +201,20 @@ class Case:
 
     @property
     def lost(self) -> bool:
-        """Whether its culprits are out of sight with their host, and a scheduler can end them. An
-        eviction takes nobody from the fleet then, and has a budget of its own.
+        """Whether its culprits are out of sight with their host, and a scheduler can end them:
+        evictions with a budget of their own.
         """
         view, culprits, fleet = self.view, set(self.incident.culprits), self.fleet
         if view is None or not fleet.schedulers or fleet.lighthouse_away is not None:
             return False
         unseen = view.dead_for_s is None and culprits.isdisjoint(view.alive)
         return self.incident.kind is Kind.DEAD and bool(culprits) and unseen
+
+    @property
+    def takes_nobody(self) -> bool:
+        """Whether the group is lost and its heartbeat has ended: no quorum counts it now."""
+        age_s = None if self.view is None else self.view.heartbeat_age_s
+        return self.lost and (age_s is None or age_s >= _BEATS_S)
 
     @property
     def act(self) -> str:
@@ -265,8 +271,7 @@ class Case:
         past, own = self.fleet.past, self.incident.id
         if own in self.fleet.cut_short:  # to ask again is the same eviction
             past = tuple(eviction for eviction in past if eviction.incident_id != own)
-        past = (*past, *self.fleet.would) if self.only_observed else past
-        return tuple(eviction for eviction in past if bool(eviction.lost) is self.lost)
+        return (*past, *self.fleet.would) if self.only_observed else past
 
     def goes_with(self, groups: Iterable[GroupName]) -> bool:
         """Whether this group and all the others have one cause: a dead host that carried ranks of
@@ -516,7 +521,7 @@ def min_replicas(case: Case) -> Objection | None:
     group is none of them now, but may have the job's only state.
     """
     flag = case.fleet.lighthouse_min_replicas or 0
-    least = 1 if case.lost else max(case.config.min_replicas, flag)
+    least = 1 if case.takes_nobody else max(case.config.min_replicas, flag)
     healthy = sum(
         view.healthy or (name in case.tie and len(view.alive) == len(view.hosts))
         for name, view in case.fleet.groups.items()
@@ -538,7 +543,7 @@ def min_replicas(case: Case) -> Objection | None:
 def in_flight(case: Case) -> Objection | None:
     """Another eviction, with another cause, is still under way."""
     going = case.fleet.in_flight
-    if not going or case.lost or case.goes_with(going):
+    if not going or case.takes_nobody or case.goes_with(going):
         return None
     return Objection(
         f"{listed(going)} is being evicted", "Its turn comes when that eviction is over"
@@ -565,7 +570,8 @@ def _used_up(
     case: Case, past: Iterable[Eviction], whose: str, option: str, limit: int
 ) -> Objection | None:
     now_s = case.fleet.now_s
-    recent_s = sorted(e.asked_s for e in past if now_s - e.asked_s < HOUR_S)
+    alike = (eviction for eviction in past if bool(eviction.lost) is case.lost)
+    recent_s = sorted(e.asked_s for e in alike if now_s - e.asked_s < HOUR_S)
     if len(recent_s) < limit:
         return None
     free = "It needs a larger budget"
@@ -578,9 +584,9 @@ def _used_up(
 def cool_down(case: Case) -> Objection | None:
     """Too soon after the last eviction, unless both have one cause."""
     wait_s, now_s = case.config.cool_down_s, case.fleet.now_s
-    lately = [eviction for eviction in case.past if now_s - eviction.asked_s < wait_s]
+    lately = [e for e in case.past if now_s - e.asked_s < wait_s and not e.lost]
     groups = [eviction.group for eviction in lately]
-    if not lately or case.lost or case.goes_with(groups):
+    if not lately or case.takes_nobody or case.goes_with(groups):
         return None
     last_s = max(eviction.asked_s for eviction in lately)
     return Objection(

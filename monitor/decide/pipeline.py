@@ -416,7 +416,9 @@ def _in_flight(tracker: Tracker, snapshot: Snapshot, config: KeeperConfig) -> tu
         if (gone_s := progress.gone_s or progress.unseen_s) is not None
         and now_s - gone_s > GONE_UNCONFIRMED_S
     }
-    done |= {progress.incident_id for progress in snapshot.evictions if progress.lost}
+    if lost := {each.incident_id: each.group for each in snapshot.evictions if each.lost}:
+        seen = {report.identity.group for report in snapshot.reports.values()}
+        done |= {incident_id for incident_id, group in lost.items() if group not in seen}
     going -= {progress.group for progress in snapshot.evictions if progress.incident_id in done}
     awaiting = tracker.awaiting()
     for incident in tracker.open():

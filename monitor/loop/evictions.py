@@ -267,7 +267,7 @@ class Acting:
         lapsed: tuple[Accused, ...] = (),
     ) -> None:  # fmt: skip
         """Add an eviction, or decide the incident's open eviction again. `lapsed`: its ranks, if
-        they are registered no more.
+        their registration is over.
         """
         accused = accused_in(evict.group, snapshot) or lapsed
         going = self._evictions.open_about(evict.incident_id)

@@ -162,7 +162,8 @@ class Lost:
     fenced: Callable[[], bool]
     """Whether its processes can enter no quorum any more, wherever they may still run."""
     down: Callable[[Host], None]
-    """To be called for a host that the scheduler holds to be down, before anything is forced."""
+    """To be called for a host that the scheduler holds to be down, before anything is forced.
+    Raises `NotDone`: this monitor may not act any more (a pause, another monitor)."""
 
 
 @dataclass(frozen=True, slots=True)

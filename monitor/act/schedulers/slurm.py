@@ -399,9 +399,9 @@ class Slurm(Scheduler):
         down = []
         for host in sorted({place.host for place in places}):
             with suppress(NotDone):  # Slurm may call it by another name
-                if self._node(host, deadline).down:
-                    lost.down(host)
-                    down.append(host)
+                down += [host] if self._node(host, deadline).down else []
+        for host in down:
+            lost.down(host)
         return down
 
     def _job(self, target: SlurmTarget, deadline: Deadline) -> SlurmJob | None:

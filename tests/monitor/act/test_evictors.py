@@ -15,7 +15,7 @@ import pytest
 
 from lightkeeper.monitor.act.http import Fetcher
 from lightkeeper.monitor.act.lighthouse import Lighthouse
-from lightkeeper.monitor.act.schedulers.base import Outcome
+from lightkeeper.monitor.act.schedulers.base import NotDone, Outcome
 from lightkeeper.monitor.model.eviction import Evict, Rung, RungResult
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId
 from tests.changed import replace
@@ -270,6 +270,32 @@ def test_a_host_whose_quarantine_the_policy_forbids_is_not_put_there(
     with closing(Bench(fleet, lighthouse, fetcher, timeouts, schedulers=(pods,))) as bench:
         out_of_sight(bench)
         bench.evict(evict=replace(FAR, lost={Host("node1"): False}))
+        assert bench.quarantine.active() == ()
+
+
+def test_a_pause_holds_what_a_scheduler_would_force_later(
+    fleet: FakeFleet, lighthouse: FakeLighthouse, fetcher: Fetcher
+) -> None:
+    said: list[str] = []
+
+    class Patient(FarPods):
+        def remove(self, group, places, reason, incident_id, timeout_s, *, lost) -> Outcome:
+            self.asked.set()
+            self.goes_on.wait(10.0)
+            with pytest.raises(NotDone) as held:
+                lost.down(Host("node1"))
+            said.append(str(held.value))
+            return Outcome(False, "held")
+
+    pods, timeouts = Patient(), replace(BRISK, lost_s=5.0)
+    with closing(Bench(fleet, lighthouse, fetcher, timeouts, schedulers=(pods,))) as bench:
+        out_of_sight(bench)
+        assert bench.submit(FAR)
+        assert pods.asked.wait(10.0)
+        bench.pause = "paused by alice"
+        pods.goes_on.set()
+        wait_until(lambda: said, 10, "the driver is held")
+        assert said == ["paused by alice: its other rungs are not climbed"]
         assert bench.quarantine.active() == ()
 
 

@@ -278,6 +278,14 @@ ALONE = {
 }
 
 
+BEATS = with_group(alive=(RankName("rg_1.1"),), in_quorum=True).groups
+
+
+def test_a_group_of_which_one_host_is_lost_is_ended_there_by_its_scheduler() -> None:
+    (decision,) = decide(KeeperConfig(), out_of_sight(groups=BEATS), [unseen(16.0)])
+    assert decision.lost == {HERE: True}
+
+
 @pytest.mark.parametrize(
     ("guard", "options", "changes"),
     [
@@ -289,6 +297,11 @@ ALONE = {
         (Guard.BUDGET, {"budget_lost": 0}, {}),
         (Guard.PAUSED, {}, {"pause": Pause("rack 7", "alice", NOW_S, None)}),
         (Guard.OBSERVE, {"observe": True}, {}),
+        # a host of it is lost, and its Manager on another still beats
+        (Guard.MIN_REPLICAS, {"min_replicas": 3}, {"groups": BEATS}),
+        (Guard.IN_FLIGHT, {}, {"groups": BEATS, "in_flight": (GroupName("rg_0"),)}),
+        (Guard.COOL_DOWN, {}, {"groups": BEATS, "past": (past(3.0),)}),
+        (Guard.BUDGET, {"budget_lost": 1}, {"groups": BEATS, "past": lost_before(30.0)}),
     ],
 )
 def test_a_group_out_of_sight_is_left_alone(guard, options, changes) -> None:

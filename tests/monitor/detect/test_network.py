@@ -13,7 +13,7 @@ from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView
 from lightkeeper.monitor.model.verdict import Confidence
 from lightkeeper.worker_server.wire import ACROSS, Connection, GroupHead, StateReport, Trouble
 from tests.changed import replace
-from tests.monitor.fleet import START_S, At, Drive, SimFleet, at, crash, restart, silent
+from tests.monitor.fleet import START_S, At, Drive, SimFleet, at, crash, hang, restart, silent
 from tests.monitor.fleet.told import Alter, observed, reports
 
 ADDRESS = {f"rg_{n}.{r}": f"10.0.{n}.{r}" for n in range(4) for r in range(2)}
@@ -453,8 +453,12 @@ def carried_out(lost_s: float = 8.0, *, fails: bool = False) -> Alter:
         return replace(eviction, gone_s=None, unseen_s=now_s, left_quorum_s=now_s)
 
     def alter(seen: Snapshot) -> Snapshot:
-        evictions = (replace(e, lost={Host("node-rg_1"): True}) for e in seen.evictions)
-        return replace(seen, evictions=tuple(end(each, seen.now_s) for each in evictions))
+        evictions = (
+            end(replace(each, lost={Host("node-rg_1"): True}), seen.now_s)
+            if each.group == "rg_1" else each
+            for each in seen.evictions
+        )  # fmt: skip
+        return replace(seen, evictions=tuple(evictions))
 
     return alter
 
@@ -487,6 +491,13 @@ def test_a_lost_group_that_does_not_come_back_is_never_without_an_open_incident(
     over = "its ranks are registered no more" if fails else "evicted: left the quorum"
     assert (drive.incident("dead").resolution or "").startswith(over)
     assert incident.remedy.startswith("To let rg_1 start elsewhere, start its launcher")
+
+
+def test_an_eviction_does_not_wait_for_the_end_of_a_lost_group() -> None:
+    script = [*lost(), at(45, hang("rg_2.0"))]
+    drive = of(script, with_scheduler, carried_out(60.0)).run(80)
+    assert drive.evicted() == ["rg_1", "rg_2"]
+    assert Guard.IN_FLIGHT not in {hold.guard for _, hold in drive.holds}
 
 
 def test_without_a_scheduler_nobody_is_evicted_and_a_person_reads_what_to_do() -> None:
