@@ -176,6 +176,8 @@ class Registry:
         self._superseded: dict[RankName, tuple[str, ...]] = {}
         """Earlier incarnations of each rank."""
         self._left: dict[RankName, str] = {}
+        self._lapsed: dict[RankName, Target] = {}
+        """Dropped for their silence in this run, and not replaced."""
         self._run: Run | None = None
         self._dead: set[RankName] = set()
         self._gone: set[RankName] = set()
@@ -485,6 +487,7 @@ class Registry:
         again = self._run is not None and self._run.id == moment
         name = RunId(f"{moment}-2" if again else moment)
         self._run = Run(name, target.identity.job, now_s, bringer=target.bringer)
+        self._lapsed.clear()
         self._store.save_run(self._run)
 
     @property
@@ -501,6 +504,7 @@ class Registry:
         if (old := self._targets.get(rank)) is not None:
             self._forget(old)
         self._targets[rank] = target
+        self._lapsed.pop(rank, None)
         self._brought[target.bringer] += 1
         (self._dead.add if target.dead else self._dead.discard)(rank)
         self._gone.discard(rank)
@@ -634,7 +638,17 @@ class Registry:
             )
             for target in silent:
                 self._drop(target.rank)
+                self._lapsed[target.rank] = target
+            for rank in list(self._lapsed)[:-PAST_KEPT]:
+                del self._lapsed[rank]
         return silent
+
+    def lapsed(self, group: GroupName) -> tuple[Target, ...]:
+        """The targets of a group that were dropped for their silence, and nobody has replaced."""
+        with self._lock:
+            return tuple(
+                target for target in self._lapsed.values() if target.identity.group == group
+            )
 
     def targets(self) -> tuple[Target, ...]:
         """Everyone to poll, sorted by rank."""

@@ -375,6 +375,7 @@ def fleet_of(
         dead_hosts=_dead_hosts(history, config),
         lighthouse_min_replicas=min_replicas,
         pause=snapshot.pause,
+        schedulers=snapshot.schedulers,
     )
 
 
@@ -415,6 +416,9 @@ def _in_flight(tracker: Tracker, snapshot: Snapshot, config: KeeperConfig) -> tu
         if (gone_s := progress.gone_s or progress.unseen_s) is not None
         and now_s - gone_s > GONE_UNCONFIRMED_S
     }
+    if lost := {each.incident_id: each.group for each in snapshot.evictions if each.lost}:
+        seen = {report.identity.group for report in snapshot.reports.values()}
+        done |= {incident_id for incident_id, group in lost.items() if group not in seen}
     going -= {progress.group for progress in snapshot.evictions if progress.incident_id in done}
     awaiting = tracker.awaiting()
     for incident in tracker.open():
@@ -697,13 +701,16 @@ class Pipeline:
         )
 
     def _shielded(self, shields: Mapping[GroupName, Incident]) -> set[tuple[Kind, GroupName]]:
-        """What is not reported of a group that an incident already explains."""
+        """What is not reported of a group that an incident already explains. That a lost one is
+        not back is: nobody ended it.
+        """
+        lost = {(Kind.ABSENT, eviction.group) for eviction in self._past if eviction.lost}
         return {
             (kind, group)
             for group, incident in shields.items()
             for kind in Kind
             if kind not in _OF_A_NEW_LIFE or not self._anew(group, incident)
-        }
+        } - lost
 
     def _anew(self, group: GroupName, incident: Incident) -> bool:
         """Whether all its processes started after its eviction: they may hang, too."""

@@ -163,6 +163,7 @@ class Observing:
             pause=components.pause.current(),
             run=run,
             gate_up=keeper is not None and keeper.up,
+            schedulers=bool(components.schedulers),
             cluster={} if components.cluster is None else components.cluster.current(now_s),
         )
 

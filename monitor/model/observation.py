@@ -198,6 +198,8 @@ class Snapshot:
     vitals: Vitals = Vitals()
     gate_up: bool = False
     """Whether a gate answers: it refuses an evicted replica id whatever the Lighthouse does."""
+    schedulers: bool = False
+    """Whether there are any, which can end a group that is out of sight."""
     run: Run | None = None
     """Of the ranks; the last one while there are none."""
     pause: Pause | None = None

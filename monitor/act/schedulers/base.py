@@ -156,11 +156,24 @@ Owner = Callable[[], str]
 
 
 @dataclass(frozen=True, slots=True)
+class Lost:
+    """For a group that is out of sight: its hosts may be down, or its processes frozen."""
+
+    fenced: Callable[[], bool]
+    """Whether its processes can enter no quorum any more, wherever they may still run."""
+    down: Callable[[Host], None]
+    """To be called for a host that the scheduler holds to be down, before anything is forced.
+    Raises `NotDone`: this monitor may not act any more (a pause, another monitor)."""
+
+
+@dataclass(frozen=True, slots=True)
 class Why:
     """What a request is made for."""
 
     reason: str
     incident_id: IncidentId | None
+    lost: Lost | None = None
+    """None: the group is in sight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,10 +301,12 @@ class Scheduler(ABC):
         reason: str,
         incident_id: IncidentId | None,
         timeout_s: float,
+        *,
+        lost: Lost | None = None,
     ) -> Outcome:
         """End what runs a group at these places, and nothing of any other group."""
         return self._outcome(
-            lambda deadline: self._remove(group, places, Why(reason, incident_id), deadline),
+            lambda deadline: self._remove(group, places, Why(reason, incident_id, lost), deadline),
             timeout_s,
             f"{group} not removed",
         )

@@ -26,6 +26,7 @@ from lightkeeper.monitor.act.schedulers.base import (
     Check,
     Deadline,
     Everyone,
+    Lost,
     NotDone,
     Outcome,
     Owner,
@@ -43,6 +44,7 @@ from lightkeeper.monitor.act.schedulers.base import (
 from lightkeeper.monitor.act.testimonies import UNKNOWN_S, Said, reading, since
 from lightkeeper.monitor.background import in_thread
 from lightkeeper.monitor.model.names import GroupName, Host, one_line
+from lightkeeper.monitor.model.wording import by_force
 
 if TYPE_CHECKING:
     from kubernetes import client
@@ -496,6 +498,10 @@ def rules(namespaces: Collection[str], *, primus: bool) -> Sequence[Mapping[str,
         for namespace in sorted(namespaces)
         for verb in ("list", "delete")
     ]
+    pods += [
+        {"resource": "pods", "subresource": "status", "verb": "patch", "namespace": namespace}
+        for namespace in sorted(namespaces)
+    ]
     return [*nodes, *status, *pods]
 
 
@@ -527,8 +533,8 @@ PRIMUS_PREFIX: Final = "primus-safe."
 @dataclass(frozen=True, slots=True)
 class KubeOptions:
     force: bool = False
-    """Whether a pod on a node that is not ready is deleted without waiting for its kubelet. Its
-    processes may live on there until the node is back; without it, the pod stays Terminating."""
+    """Whether a pod on a node whose kubelet does not answer is deleted by force although nothing
+    fences its processes, which may live on there until the node is back."""
     primus_safe: str | None = None
     """Id of the Primus-SaFE monitor that is to report it, as NodeCondition `primus-safe.ID`."""
 
@@ -635,13 +641,13 @@ class Kubernetes(Scheduler):
     # -- pods ----------------------------------------------------------------------------------
 
     def _remove(
-        self, group: GroupName, places: Sequence[Place], _why: Why, deadline: Deadline
+        self, group: GroupName, places: Sequence[Place], why: Why, deadline: Deadline
     ) -> Outcome:
         """Delete the pods that run only this group. A deletion cannot record a reason."""
         everyone = self._everyone()
         wanted = wanted_of(group, places, everyone)
         pods = self._find(group, wanted, everyone, deadline)
-        return Outcome(True, self._carry_out(pods, deadline))
+        return Outcome(True, self._carry_out(pods, why, deadline))
 
     def _find(
         self,
@@ -667,47 +673,90 @@ class Kubernetes(Scheduler):
                 pods[each.uid] = each
         return tuple(pods[uid] for uid in sorted(pods))
 
-    def _carry_out(self, pods: Sequence[WantedPod], deadline: Deadline) -> str:
-        """Delete these pods, and wait until they are gone; returns what was done."""
+    def _carry_out(self, pods: Sequence[WantedPod], why: Why, deadline: Deadline) -> str:
+        """Delete these pods, and wait until they are gone; returns what was done.
+
+        Only a pod whose kubelet does not answer is deleted by force, and only if its processes can
+        enter no quorum: they may live on.
+        """
         if not pods:
             return "its pods are gone"
-        forced = [self._delete(pod, deadline) for pod in pods]
-        remaining = list(pods)
-        while remaining:
-            remaining = [pod for pod in remaining if self._look(pod, deadline) is not None]
-            if remaining:
-                still = f"{', '.join(map(str, remaining))} terminating still"
-                deadline.pause(_LOOK_AGAIN_S, still)
+        remaining = [pod for pod in pods if not self._delete(pod, _GRACE_S, deadline)]
+        forced: dict[WantedPod, str] = {}
+        while remaining := [pod for pod in remaining if self._look(pod, deadline) is not None]:
+            words = [f"{', '.join(map(str, remaining))} terminating still"]
+            words += [
+                self._force(pod, why.lost, forced, deadline)
+                for pod in remaining
+                if pod not in forced and self._is_lost(pod.node, deadline)
+            ]
+            words += forced.values()
+            deadline.pause(_LOOK_AGAIN_S * len(remaining), "; ".join(filter(None, words)))
         said = ", ".join(str(pod) for pod in pods)
-        if any(forced):
+        if forced:
             return f"deleted {said} by force: processes may live on until the node is back"
         return f"deleted {said}"
 
-    def _delete(self, pod: WantedPod, deadline: Deadline) -> bool:
-        """Delete a pod; returns whether by force."""
-        force = self._options.force and self._is_lost(pod.node, deadline)
-        body = {
-            "gracePeriodSeconds": 0 if force else _GRACE_S,
-            "preconditions": {"uid": pod.uid},
-        }
+    def _force(
+        self, pod: WantedPod, lost: Lost | None, forced: dict[WantedPod, str], deadline: Deadline
+    ) -> str:
+        """Delete a pod whose kubelet does not answer, or say what a person can do. Notes in
+        `forced` that it did, and what went wrong.
+        """
+        if lost is not None:
+            lost.down(Host(pod.node))
+        if not self._options.force and (lost is None or not lost.fenced()):
+            unfenced = f"{pod.node} is not Ready, and no gate refuses the group (or --kube-force)"
+            return f"{unfenced}. {by_force(pod.namespace, pod.name, pod.node)}"
+        forced[pod] = self._fail(pod, deadline)
+        self._delete(pod, 0, deadline)
+        return ""
+
+    def _delete(self, pod: WantedPod, grace_s: int, deadline: Deadline) -> bool:
+        """Delete a pod; returns whether it is gone already, or a newer one has its name."""
+        body = {"gracePeriodSeconds": grace_s, "preconditions": {"uid": pod.uid}}
 
         def delete() -> bool:
             try:
                 self._api.ask("DELETE", f"{_pods(pod.namespace)}/{pod.name}", deadline, body)
             except KubeError as exc:
                 if exc.status == 404 or (exc.status == 409 and self._look(pod, deadline) is None):
-                    return False  # gone, or a newer one has its name
+                    return True
                 raise
-            return force
+            return False
 
         return retrying(delete, deadline)
 
+    def _fail(self, pod: WantedPod, deadline: Deadline) -> str:
+        """Call a pod failed, as its kubelet would: a Job with `podReplacementPolicy: Failed` makes
+        no other before, however the pod was deleted (job_controller.go of 1.34, `isPodFailed`).
+        Returns what went wrong.
+        """
+        condition = {
+            "type": "DisruptionTarget",  # no failure of the group's own, for a podFailurePolicy
+            "status": "True",
+            "reason": "DeletionByLightkeeper",
+            "message": f"node {pod.node} is not ready",
+            "lastTransitionTime": _now(),
+        }
+        body = {
+            "metadata": {"uid": pod.uid},
+            "status": {"phase": "Failed", "reason": "NodeLost", "conditions": [condition]},
+        }
+        path = f"{_pods(pod.namespace)}/{pod.name}/status"
+        try:
+            self._api.ask("PATCH", path, deadline, body, _STRATEGIC)
+        except KubeError as exc:  # no right (a Job may wait for it), or the pod is gone by now
+            return f"not called failed: {exc}"
+        return ""
+
     def _is_lost(self, node: str, deadline: Deadline) -> bool:
+        """Whether the node's kubelet does not answer; one that is ill and answers deletes pods."""
         if not node:
             return False
         try:
             shown = self._api.ask("GET", f"{_NODES}/{node}", deadline)
-            return condition_of(shown, "Ready") != "True"
+            return condition_of(shown, "Ready") not in ("True", "False")
         except KubeError as exc:
             return exc.status == 404
 

@@ -15,6 +15,7 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
@@ -23,6 +24,7 @@ from lightkeeper.monitor.act.schedulers.base import (
     Check,
     Deadline,
     Everyone,
+    Lost,
     NotDone,
     Outcome,
     Owner,
@@ -37,6 +39,7 @@ from lightkeeper.monitor.act.schedulers.base import (
 )
 from lightkeeper.monitor.act.testimonies import Said, reading, since
 from lightkeeper.monitor.model.names import GroupName, Host, one_line
+from lightkeeper.monitor.model.wording import listed
 
 # -- slurm text --------------------------------------------------------------------------------
 # What `scontrol show` and `sinfo` say, as values.
@@ -374,14 +377,32 @@ class Slurm(Scheduler):
     # -- jobs ----------------------------------------------------------------------------------
 
     def _remove(
-        self, group: GroupName, places: Sequence[Place], _why: Why, deadline: Deadline
+        self, group: GroupName, places: Sequence[Place], why: Why, deadline: Deadline
     ) -> Outcome:
-        """Cancel the steps, or jobs, that run only this group. A reason cannot be recorded."""
+        """Cancel the steps, or jobs, that run only this group. A reason cannot be recorded. A job
+        of a lost group is requeued if it can be: it shall come back.
+        """
         targets = targets_of(group, places, self._everyone())
         jobs = {target.job: self._job(target, deadline) for target in targets}
-        return Outcome(
-            True, "; ".join(self._end(target, jobs[target.job], deadline) for target in targets)
-        )
+        down = [] if why.lost is None else self._down(places, why.lost, deadline)
+        try:
+            said = [self._end(target, jobs[target.job], why, deadline) for target in targets]
+        except NotDone as exc:
+            if not down:
+                raise
+            off = f"scontrol update NodeName={','.join(down)} State=DOWN Reason=lost"
+            raise NotDone(f"{exc}. Slurm ends all jobs on {listed(down)} by: {off}") from exc
+        return Outcome(True, "; ".join(said))
+
+    def _down(self, places: Sequence[Place], lost: Lost, deadline: Deadline) -> list[Host]:
+        """The hosts of these places that Slurm holds to be down; `lost` hears of them."""
+        down = []
+        for host in sorted({place.host for place in places}):
+            with suppress(NotDone):  # Slurm may call it by another name
+                down += [host] if self._node(host, deadline).down else []
+        for host in down:
+            lost.down(host)
+        return down
 
     def _job(self, target: SlurmTarget, deadline: Deadline) -> SlurmJob | None:
         """A target's job as it runs now; None when it is gone."""
@@ -408,22 +429,23 @@ class Slurm(Scheduler):
             raise NotDone(f"scontrol shows no job {target.job}")
         return job
 
-    def _end(self, target: SlurmTarget, job: SlurmJob | None, deadline: Deadline) -> str:
+    def _end(self, target: SlurmTarget, job: SlurmJob | None, why: Why, deadline: Deadline) -> str:
         if job is None:
             return f"{target} is gone"
         if target.step is not None:
             return self._end_step(target, f"{job.name}.{target.step}", deadline)
         if not job.whole:
             raise Refusal(f"{target} is a part of a heterogeneous job and has no step")
-        if self._removal is Removal.REQUEUE and not job.requeues:
+        requeues = self._removal is Removal.REQUEUE or why.lost is not None
+        if requeues and not job.requeues:
             raise Refusal(f"{target} cannot be requeued (sbatch --requeue)")
-        if self._removal is Removal.REQUEUE:
+        if requeues:
             argv, done = ["scontrol", "requeue", job.name], "requeued"
         else:
             argv, done = ["scancel", job.name], "cancelled"
         self._must(argv, deadline)
         while not self._is_over(target, deadline):
-            said = f"{self._removal} {job.name} was taken and has not ended"
+            said = f"{' '.join(argv)} was taken and it has not ended"
             deadline.pause(_LOOK_AGAIN_S, said)
         return f"{done} {target}"
 

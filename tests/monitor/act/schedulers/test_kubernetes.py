@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from lightkeeper.monitor.act.schedulers.base import NotDone
+from lightkeeper.monitor.act.schedulers.base import Lost, NotDone
 from lightkeeper.monitor.act.schedulers.kubernetes import (
     KEY,
     KubeOptions,
@@ -305,6 +305,136 @@ def test_force_deletes_at_once_on_a_node_that_is_not_ready_and_nowhere_else(kube
     assert not remove(
         kube_world, here, group=GroupName("rg_2"), timeout_s=0.6, scheduler=forcing
     ).done
+
+
+# -- groups out of sight -------------------------------------------------------------------------
+
+
+class Away:
+    """What the evictor tells a driver of a group that nobody sees, and hears from it."""
+
+    def __init__(self, fenced=True):
+        self.refused = fenced
+        self.down = []
+        self.lost = Lost(lambda: self.refused, self.down.append)
+
+
+@pytest.fixture
+def away(kube_world):
+    """Its kubelet does not answer, and its Job makes no pod before this one has failed."""
+    kube = kube_world.kube
+    kube.lingering = kube.of_a_job = True
+    kube.add_node("lost", ready=False)
+    return Away()
+
+
+def end(world, place, away, timeout_s=SOON_S, scheduler=None):
+    scheduler = scheduler or world.scheduler
+    return scheduler.remove(RG_1, [place], REASON, INCIDENT, timeout_s, lost=away.lost)
+
+
+def graces(world):
+    deletions = [request for request in world.kube.requests if request.verb == "delete"]
+    return [request.body["gracePeriodSeconds"] for request in deletions]
+
+
+def test_a_fenced_pod_of_a_lost_node_is_failed_and_deleted_by_force(kube_world, away):
+    place = kube_world.start("rg_1.0", "lost")
+    said = end(kube_world, place, away)
+    assert said.done, said
+    assert said.detail.startswith("deleted pod train/job-worker-0 by force")
+    assert not kube_world.runs(place)
+    assert away.down == ["lost"]
+    assert graces(kube_world) == [5, 0]
+    (patch,) = [each for each in kube_world.kube.requests if each.verb == "patch"]
+    assert patch.body["status"]["phase"] == "Failed"
+    assert patch.body["status"]["conditions"][0]["type"] == "DisruptionTarget"
+
+
+def test_without_a_fence_nothing_is_forced_and_a_person_reads_what_to_do(kube_world, away):
+    away.refused, place = False, kube_world.start("rg_1.0", "lost")
+    said = end(kube_world, place, away, timeout_s=0.8)
+    assert not said.done
+    assert kube_world.runs(place)
+    assert graces(kube_world) == [5]
+    assert not [each for each in kube_world.kube.requests if each.verb == "patch"]
+    assert set(away.down) == {"lost"}  # quarantined all the same
+    assert said.detail.endswith(
+        "lost is not Ready, and no gate refuses the group (or --kube-force). Once lost is known to "
+        "be off: kubectl -n train patch pod job-worker-0 --subresource=status "
+        """-p '{"status":{"phase":"Failed"}}' && kubectl -n train delete pod job-worker-0 --force"""
+    )
+
+
+def test_the_option_forces_without_a_fence(kube_world, away):
+    away.refused, place = False, kube_world.start("rg_1.0", "lost")
+    forcing = kube_world.made(options=KubeOptions(force=True))
+    assert end(kube_world, place, away, scheduler=forcing).done
+
+
+def test_a_fence_or_a_node_that_is_lost_later_is_waited_for(kube_world, away):
+    kube, place = kube_world.kube, kube_world.start("rg_1.0", "lost")
+    kube.set_ready("lost", "True")
+    looks = iter(range(1000))
+
+    def fenced():
+        return next(looks) > 1
+
+    def seen(host):
+        away.down.append(host)
+
+    def allow(verb, resource, namespace):
+        if (verb, resource) == ("delete", "pods"):  # the first, which no kubelet follows
+            kube.set_ready("lost", "Unknown")
+        return True
+
+    kube.allow, away.lost = allow, Lost(fenced, seen)
+    assert end(kube_world, place, away).done
+    assert graces(kube_world) == [5, 0]
+
+
+@pytest.mark.parametrize("ready", ["True", "False"])
+def test_where_a_kubelet_answers_nothing_is_forced(kube_world, away, ready):
+    place = kube_world.start("rg_1.0", "lost")
+    kube_world.kube.set_ready("lost", ready)
+    said = end(kube_world, place, away, timeout_s=0.6)
+    assert (said.done, away.down, graces(kube_world)) == (False, [], [5])
+    kube_world.kube.lingering = kube_world.kube.of_a_job = False  # the kubelet ends the frozen pod
+    said = end(kube_world, place, away)
+    assert (said.done, said.detail) == (True, "deleted pod train/job-worker-0")
+    assert away.down == []
+
+
+def test_a_newer_pod_of_the_name_is_never_called_failed_nor_deleted(kube_world, away, monkeypatch):
+    kube, place = kube_world.kube, kube_world.start("rg_1.0", "lost")
+    fail = kube._call
+
+    def replaced(namespace, name, body):
+        kube.of_a_job = False
+        kube_world.renew(place)
+        return fail(namespace, name, body)
+
+    monkeypatch.setattr(kube, "_call", replaced)
+    assert end(kube_world, place, away).done
+    (pod,) = kube.pods.values()
+    assert pod["metadata"]["uid"] != place.labels["pod_uid"]
+    assert "status" not in pod
+
+
+def test_without_the_right_to_its_status_that_is_said(kube_world, away):
+    kube_world.kube.allow = lambda verb, resource, namespace: resource != "pods/status"
+    said = end(kube_world, kube_world.start("rg_1.0", "lost"), away, timeout_s=0.8)
+    assert not said.done
+    assert "terminating still; not called failed: the API server answers 403" in said.detail
+
+
+@pytest.mark.parametrize("status", [403, 503])
+def test_an_api_server_that_refuses_or_is_away_forces_nothing(kube_world, away, status):
+    place = kube_world.start("rg_1.0", "lost")
+    kube_world.kube.answers = [(status, "no")] * 1000
+    said = end(kube_world, place, away, timeout_s=0.6)
+    assert (said.done, away.down) == (False, [])
+    assert f"the API server answers {status}: no" in said.detail
 
 
 @pytest.mark.parametrize("name", ["../nodes", "a b", "A", "a/b", "x" * 300])
