@@ -276,8 +276,9 @@ class Actor:
             hog.wait()
 
     def crowd(self, act: Act) -> None:
-        """Its launcher bound it to one core, and 15 others are there as well: `crowd rank 1.0`."""
-        crowd = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(15)]
+        """Its launcher bound it to one core, and 20 other jobs too: `crowd rank 1.0`."""
+        busy = ["sh", "-c", "while :; do :; done"]  # a session each: the kernel shares by session
+        crowd = [subprocess.Popen(busy, start_new_session=True) for _ in range(20)]
         self.undo += [process.kill for process in crowd]
         tasks = [process.pid for process in crowd]
         for pid in self.fleet.pids(act.whom):
