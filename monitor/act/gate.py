@@ -340,6 +340,8 @@ class Gatekeeper:
         self._where = ReplicaHosts()
         self._past: dict[IncidentId, Eviction] = {}
         self.view: GateView | GateAway = GateAway("not looked at yet")
+        self.began_s: float | None = None
+        """Unix time at which the gate began to serve; None: not known."""
         self._since_s: dict[ReplicaId, float] = {}
         self._problem: str | None = None
         self.taught = 0
@@ -450,6 +452,7 @@ class Gatekeeper:
             ReplicaId(denial.name) for denial in view.denied if denial.scope is DenialScope.REPLICA
         }
         now_s = self._clock.now_s()
+        self.began_s = None if view.age_s is None else now_s - view.age_s
         self._since_s = {name: self._since_s.get(name, now_s) for name in refused}
 
 

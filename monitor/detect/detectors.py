@@ -30,6 +30,7 @@ from lightkeeper.monitor.detect.history import History
 from lightkeeper.monitor.detect.lag import replica_lag
 from lightkeeper.monitor.detect.late_comer import late_comer, late_records
 from lightkeeper.monitor.detect.lighthouse import apart, lighthouse_away
+from lightkeeper.monitor.detect.lost_quorum import quorum_lost
 from lightkeeper.monitor.detect.mismatch import (
     differing_across,
     mismatch,
@@ -80,6 +81,7 @@ DETECTORS: Final = (
     Detector("unseen", Kind.UNSEEN, unseen),
     Detector("absent", Kind.ABSENT, lambda history, _: absent(history)),
     Detector("progress_lost", Kind.PROGRESS_LOST, lambda history, _: progress_lost(history)),
+    Detector("quorum_lost", Kind.QUORUM_LOST, lambda history, _: quorum_lost(history)),
     Detector("standstill", Kind.DEADLOCK, standstill),
     Detector("lighthouse_away", Kind.LIGHTHOUSE_AWAY, lighthouse_away),
 )
@@ -245,7 +247,8 @@ def somebody_is_named(verdict: Verdict, tick: Tick) -> str | None:
         return None
     named = tick.named or any(v.stops and v.suspects for v in tick.verdicts)
     more = any(v.stops and v.signature != STANDSTILL for v in tick.verdicts)
-    return "" if named or (verdict.signature == STANDSTILL and more) else None
+    lost = any(v.kind is Kind.QUORUM_LOST for v in tick.verdicts)
+    return "" if named or lost or (verdict.signature == STANDSTILL and more) else None
 
 
 def elimination_comes_last(verdict: Verdict, tick: Tick) -> str | None:

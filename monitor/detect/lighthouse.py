@@ -26,7 +26,7 @@ from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.model.names import GroupName, RankName
 from lightkeeper.monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
 from lightkeeper.monitor.model.wording import listed, plural, seconds
-from lightkeeper.worker_server.wire import WAIT_QUORUM
+from lightkeeper.worker_server.wire import WAIT_QUORUM, Trouble
 
 
 def lighthouse_away(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
@@ -109,8 +109,9 @@ def _judge_apart(history: History, group: GroupName) -> Verdict | None:
         reason += f"{seconds(unheard_s)}{_theirs(members)}. Its weights drift from the others'"
         spare = "it follows another Lighthouse: an eviction would not bring it to this one"
     elif others_s < waits_s and waits_s >= _APART_S:
-        reason = f"{group} gets no answer from the Lighthouse for {seconds(waits_s)}, and the "
-        reason += f"others train on without it{_theirs(members)}"
+        reason = f"{group} asks for a quorum for {seconds(waits_s)} and is not heard: the Lighthouse "
+        reason += f"knows it for {seconds(unheard_s)} no more, and the others train on without it"
+        reason += _theirs(members)
         spare = "its ranks are well: what is between them and the Lighthouse is not"
     else:
         return None
@@ -139,7 +140,8 @@ def _broken(history: History, members: Iterable[RankTrack]) -> list[Edge]:
     """Their connections to the Lighthouse that get no answer."""
     edges = chain.from_iterable(history.links.of(track.rank) for track in members)
     to_it = (edge for edge in edges if edge.connection.use == "lighthouse")
-    return [edge for edge in to_it if edge.connection.for_s >= _BROKEN_S]
+    dead = (edge for edge in to_it if edge.connection.trouble is not Trouble.SHUT)
+    return [edge for edge in dead if edge.connection.for_s >= _BROKEN_S]
 
 
 def _unheard_s(history: History, group: GroupName, members: Sequence[RankTrack]) -> float:

@@ -163,6 +163,7 @@ class Observing:
             pause=components.pause.current(),
             run=run,
             gate_up=keeper is not None and keeper.up,
+            gate_began_s=None if keeper is None else keeper.began_s,
             cluster={} if components.cluster is None else components.cluster.current(now_s),
         )
 

@@ -101,8 +101,20 @@ def register() -> Response:
         why = _REFUSED[standing].format(identity, request.remote_addr)
         raise HttpRefusal(_STATUS.get(standing, 409), why, more)
     known_as = registry.known_as(identity)
-    body = {"schema": SCHEMA, "known_as": known_as, "renew_s": registry.renew_s}
+    body = {"schema": SCHEMA, "known_as": known_as, "renew_s": registry.renew_s,
+            "asks_again": _asks_again()}  # fmt: skip
     return answer({key: value for key, value in body.items() if value is not None})
+
+
+def _asks_again() -> bool | None:
+    """Whether WorkerServers may shut dead connections to the Lighthouse: not in observe mode, nor
+    while paused; None: this monitor does not act.
+    """
+    context = app_context()
+    standing = context.standing()
+    if standing is not None and not standing.active:
+        return None
+    return not context.rules.current.config.observe and context.pause.current() is None
 
 
 def _check_group(group: str) -> None:

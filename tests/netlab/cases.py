@@ -60,6 +60,8 @@ class Case:
     """Names of the ranks' hosts lead to 127.0.0.1."""
     stores: bool = False
     """The store of group G has an address of its own, `store-G`."""
+    gate: bool = False
+    """Ranks ask a gate, by a name that leads to its host."""
     late: tuple[int, ...] = ()
     """Groups that the fault starts."""
     steady: bool = True
@@ -192,6 +194,12 @@ _ALL: Final = (
     Case(
         "lighthouse-cut-all", "nobody hears the Lighthouse",
         lambda job: job.lab.unplug("lighthouse"), told_s=12.0, says="Lighthouse",
+    ),
+    Case(
+        "gate-host-lost", "the gate's host goes down; 8 s later another one has its name",
+        lambda job: job.lab.unplug("gate-0"), gate=True,
+        repair=lambda job: job.move_gate(), repair_s=8.0, quiet=True, pause_s=20.0,
+        told_s=25.0, says="dead connection",
     ),
     Case(
         "monitor-cut", "node-1 and the monitor do not hear each other",

@@ -19,6 +19,7 @@ import socket
 import threading
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 from lightkeeper.worker_server.rank import gentle_end
@@ -63,6 +64,8 @@ def _obey(files: RankFiles, order: Mapping[str, Any]) -> None:
     if "park" in order:
         park, wait_s = order["park"] is True, float(order.get("wait_s", 0.0))
         ended, said = 0, gentle_end.end(park=park, wait_s=wait_s)
+    elif "shut" in order:
+        ended, said = shut(order["shut"] or ())
     else:
         ended, said = release(order.get("quorum_id"), order.get("addresses") or ())
     with contextlib.suppress(OSError):
@@ -144,7 +147,8 @@ def release(quorum: object, addresses: Collection[object]) -> tuple[int, str]:
         backend = _backend(group)
         if "gloo" in backend and "baby" not in backend:
             _, sockets, port = _across.get(id(group), (None, Sockets(), ""))
-            ended += sum(_shut(inode, file, port, addresses) for inode, file in sockets.items())
+            leads = partial(_leads_to_a_member, port, addresses)
+            ended += sum(_shut(inode, file, leads) for inode, file in sockets.items())
         else:
             try:
                 group.abort()
@@ -156,6 +160,17 @@ def release(quorum: object, addresses: Collection[object]) -> tuple[int, str]:
     return ended, f"ended {ended} connection{'s' * (ended != 1)}"
 
 
+def shut(inodes: Collection[object]) -> tuple[int, str]:
+    """Shut these sockets, whatever they are for; one that still connects gives up.
+
+    Returns:
+        How many, and what was done in words. Never raises.
+    """
+    files = own().items()
+    ended = sum(_shut(inode, file, lambda _: True) for inode, file in files if inode in inodes)
+    return ended, f"shut {ended} connection{'s' * (ended != 1)}"
+
+
 def _backend(group: Any) -> str:
     try:
         return str(group.getBackendName()).lower()
@@ -163,8 +178,13 @@ def _backend(group: Any) -> str:
         return "unknown"
 
 
-def _shut(inode: int, file: int, store_port: str, addresses: Collection[object]) -> bool:
-    """Shut a connection down if the file is still that socket, and its peer is of the job."""
+def _leads_to_a_member(store: str, addresses: Collection[object], link: socket.socket) -> bool:
+    address, port, *_ = link.getpeername()
+    return str(port) != store and address.removeprefix("::ffff:") in addresses
+
+
+def _shut(inode: int, file: int, right: Callable[[socket.socket], bool]) -> bool:
+    """Shut a connection down if the file is still that socket, and it is a right one."""
     try:
         if os.fstat(file).st_ino != inode:
             return False
@@ -174,10 +194,8 @@ def _shut(inode: int, file: int, store_port: str, addresses: Collection[object])
     with copy:
         try:
             same = os.fstat(copy.fileno()).st_ino == inode
-            if not same or copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                return False
-            address, port, *_ = copy.getpeername()
-            if str(port) == store_port or address.removeprefix("::ffff:") not in addresses:
+            listens = copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            if not same or listens or not right(copy):
                 return False
             copy.shutdown(socket.SHUT_RDWR)
         except OSError:

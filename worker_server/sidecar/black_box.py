@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from lightkeeper.worker_server import run_dir, wire
 from lightkeeper.worker_server.rank.page import layout
 from lightkeeper.worker_server.rank.page.reader import PageReader
 from lightkeeper.worker_server.sidecar import merge
+from lightkeeper.worker_server.sidecar.ask_again import AskAgain, wanted
 from lightkeeper.worker_server.sidecar.blocked_on import blocked_on
 from lightkeeper.worker_server.sidecar.host import share
 from lightkeeper.worker_server.sidecar.last_words import Remains
@@ -74,7 +76,9 @@ class BlackBox:
         self._process = process
         self.recorders = Recorders(torch, self.process, lambda: page.backends)
         self.network = Network(process.pid, self._opened)
+        self.ask_again = AskAgain(lambda: page.lighthouse, self._shut, on=wanted(os.environ))
         self._files = files
+        self._ordering = threading.Lock()
         self._stacks = stacks
         self.machine = Machine(files.page.parent, page.identity.host, on=machine)
         self._remains = Remains(page, process, files.crash, os.environ, self.machine)
@@ -140,10 +144,14 @@ class BlackBox:
             heads=heads,
             witness=self._standstill.witness(mark, now_ns * 1e-9),
             addresses=self.network.addresses,
-            connections=self.network.odd(now_ns * 1e-9),
+            connections=self._odd(now_ns * 1e-9),
             machine=self._machine(now_ns * 1e-9),
             ending=None if process.alive else self._remains.ending(process),
         )
+
+    def _odd(self, now_s: float) -> tuple[wire.Connection, ...]:
+        rows = (*self.ask_again.ended(now_s), *self.network.odd(now_s))
+        return rows[: wire.CONNECTIONS_MOST]
 
     def _machine(self, now_s: float) -> tuple[wire.Testimony, ...]:
         """What its host's witnesses say, and the file that it waits for while it stands still."""
@@ -264,8 +272,16 @@ class BlackBox:
             return str(exc)
         return str(answer.get("said", ""))[:200]
 
+    def _shut(self, inodes: Collection[int]) -> None:
+        """Have the rank shut sockets; whether it did shows by the next look."""
+        with contextlib.suppress(SilentError, OSError):
+            self._order({"shut": [*inodes]}, _BEAT_S)
+
     def _order(self, order: Mapping[str, Any], wait_s: float) -> Mapping[str, Any]:
-        order = {"id": os.urandom(8).hex(), **order}
+        with self._ordering:  # a second order would replace one not read yet
+            return self._order_alone({"id": os.urandom(8).hex(), **order}, wait_s)
+
+    def _order_alone(self, order: Mapping[str, Any], wait_s: float) -> Mapping[str, Any]:
         run_dir.write_json(self._files.order, order)
         until_s = time.monotonic() + wait_s
         while time.monotonic() < until_s:
@@ -288,6 +304,7 @@ class BlackBox:
         self._look_at_hang()
         now_s = time.monotonic()
         self.network.look(now_s, stands=now_s - self._hangs.since_s > _STANDS_S)
+        self.ask_again.look(self.network.broken, now_s)
 
     def _keep_record(self) -> None:
         entered, kept = self._page.entered, self.recorders.kept.values()
