@@ -29,7 +29,7 @@ from lightkeeper.monitor.detect.hang import (
 from lightkeeper.monitor.detect.history import History
 from lightkeeper.monitor.detect.lag import replica_lag
 from lightkeeper.monitor.detect.late_comer import late_comer, late_records
-from lightkeeper.monitor.detect.lighthouse import apart, lighthouse_away
+from lightkeeper.monitor.detect.lighthouse import APART, apart, lighthouse_away
 from lightkeeper.monitor.detect.lost_quorum import quorum_lost
 from lightkeeper.monitor.detect.mismatch import (
     differing_across,
@@ -247,8 +247,18 @@ def somebody_is_named(verdict: Verdict, tick: Tick) -> str | None:
         return None
     named = tick.named or any(v.stops and v.suspects for v in tick.verdicts)
     more = any(v.stops and v.signature != STANDSTILL for v in tick.verdicts)
-    lost = any(v.kind is Kind.QUORUM_LOST for v in tick.verdicts)
-    return "" if named or lost or (verdict.signature == STANDSTILL and more) else None
+    return "" if named or (verdict.signature == STANDSTILL and more) else None
+
+
+def lost_requests_say_more(verdict: Verdict, tick: Tick) -> str | None:
+    """That the Lighthouse lacks requests explains who waits for it, and for each other, until their
+    timeouts have ended them.
+    """
+    waits = not verdict.suspects and verdict.kind in (Kind.DEADLOCK, Kind.LIGHTHOUSE_AWAY)
+    if not waits and verdict.signature != APART:
+        return None
+    kinds = {v.kind for v in tick.verdicts} | {wait.kind for wait in tick.waits.values()}
+    return "" if Kind.QUORUM_LOST in kinds else None
 
 
 def elimination_comes_last(verdict: Verdict, tick: Tick) -> str | None:
@@ -287,6 +297,7 @@ INHIBITIONS: Final[tuple[Rule, ...]] = (
     victim_of_its_group,
     said_already,
     somebody_is_named,
+    lost_requests_say_more,
     elimination_comes_last,
     no_pace_in_a_standstill,
     pauses_of_another_fault,

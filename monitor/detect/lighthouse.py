@@ -58,6 +58,9 @@ _APART_S: Final = 10.0
 """Without a heartbeat for this long a group is not known to this Lighthouse: twice its timeout."""
 
 
+APART: Final = "apart"
+
+
 def apart(history: History) -> tuple[Verdict, ...]:
     """Groups whose ranks answer, and which the Lighthouse does not hear: one verdict each.
 
@@ -109,9 +112,9 @@ def _judge_apart(history: History, group: GroupName) -> Verdict | None:
         reason += f"{seconds(unheard_s)}{_theirs(members)}. Its weights drift from the others'"
         spare = "it follows another Lighthouse: an eviction would not bring it to this one"
     elif others_s < waits_s and waits_s >= _APART_S:
-        reason = f"{group} asks for a quorum for {seconds(waits_s)} and is not heard: the Lighthouse "
-        reason += f"knows it for {seconds(unheard_s)} no more, and the others train on without it"
-        reason += _theirs(members)
+        reason = f"{group} asks for a quorum for {seconds(waits_s)} and is not heard: the "
+        reason += f"Lighthouse had no heartbeat of it for {seconds(unheard_s)}, and the others "
+        reason += f"train on without it{_theirs(members)}"
         spare = "its ranks are well: what is between them and the Lighthouse is not"
     else:
         return None
@@ -124,7 +127,7 @@ def _judge_apart(history: History, group: GroupName) -> Verdict | None:
         since_s=history.now_s - unheard_s,
         evidence={"Lighthouse": f"no heartbeat of {group} for {seconds(unheard_s)}"},
         spare=spare,
-        signature="apart",
+        signature=APART,
     )
 
 

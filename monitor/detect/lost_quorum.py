@@ -4,8 +4,9 @@ Accuses nobody. A group's Manager sends one request when all its ranks have aske
 until the quorum forms. A gate or Lighthouse that is replaced, or a connection that dies, takes it
 along, and TorchFT reports that to no rank: they wait until their quorum timeout ends them. The
 Lighthouse's page counts the requests that it has. While all ranks of all groups have waited for
-longer than this job's quorums take, a lower count than groups means lost requests. Where TorchFT
-asks again (`TORCHFT_QUORUM_RETRIES`) that is over within seconds, and nothing is said.
+longer than this job's quorums take, a count of none, or lower than that of the groups whose
+heartbeats it hears, means lost requests. Where TorchFT asks again (`TORCHFT_QUORUM_RETRIES`) that
+is over within seconds, and nothing is said.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from lightkeeper.monitor.detect.history import History
+from lightkeeper.monitor.detect.intake import HEARTBEAT_TIMEOUT_S
 from lightkeeper.monitor.detect.track import RankTrack
+from lightkeeper.monitor.model.names import GroupName
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
 from lightkeeper.monitor.model.wording import counted, listed, rfc3339, seconds
 from lightkeeper.worker_server.wire import WAIT_QUORUM, Trouble
@@ -25,15 +28,16 @@ _LEAST_S: Final = 5.0
 _LONGER: Final = 2.0
 _AROUND_S: Final = 10.0
 """What was replaced so long before all began to wait may have taken their requests along."""
-_SHOWN: Final = 3
 
 
 def quorum_lost(history: History) -> tuple[Verdict, ...]:
     """At most one verdict; its victims are all ranks."""
     tracks, view = history.present(), history.lighthouse
     waited_s, groups = _all_ask_s(history), len(history.groups())
-    if waited_s is None or view is None or view.requests is None or view.requests >= groups:
+    if waited_s is None or view is None or view.requests is None:
         return ()
+    if view.requests and view.requests >= sum(_heard(history, group) for group in history.groups()):
+        return ()  # of a group that is not heard `apart` tells
     if waited_s < max(_LEAST_S, _LONGER * max(map(_usual_s, tracks))) or history.unfollowed():
         return ()
     has = f"{view.requests} of {groups} requests" if view.requests else "nobody's request"
@@ -69,6 +73,11 @@ def _all_ask_s(history: History) -> float | None:
     return least_s if whole else None
 
 
+def _heard(history: History, group: GroupName) -> bool:
+    age_s = history.heartbeat_age_s(group)
+    return age_s is not None and age_s < HEARTBEAT_TIMEOUT_S
+
+
 def _usual_s(track: RankTrack) -> float:
     """How long a quorum of this rank takes, on average."""
     took = None if track.step is None else track.step.times.get("quorum")
@@ -95,7 +104,11 @@ def _connections(history: History) -> Iterator[str]:
     shut = {edge.rank for edge in edges if edge.connection.trouble is Trouble.SHUT}
     if shut:
         yield f"Dead connections of {listed(sorted(shut))} were shut, so that TorchFT asks again"
-    yield from (edge.sentence() for edge in edges[:_SHOWN] if edge.rank not in shut)
+    dead = {edge.rank: edge for edge in edges if edge.rank not in shut}
+    if dead:
+        first, *others = sorted(dead)
+        also = f" ({listed(others)} too)" if others else ""
+        yield f"{dead[first].sentence()}{also}"
 
 
 def _end(history: History, tracks: Sequence[RankTrack]) -> str:

@@ -118,10 +118,10 @@ class Job:
         """Where it runs."""
         return self.shape.places[rank]
 
-    def kill(self, *ranks: str) -> None:
-        """SIGKILL to the ranks alone."""
-        for rank in ranks:
-            os.kill(self.pids[rank], signal.SIGKILL)
+    def kill(self, *names: str) -> None:
+        """SIGKILL to ranks, or to servers, alone."""
+        for name in names:
+            os.kill(self.pids[name], signal.SIGKILL)
 
     def silence_data_for(self, host: str) -> None:
         """The data server hears it and never answers."""
