@@ -72,7 +72,7 @@ def test_reads_the_pages_of_other_versions(version: str) -> None:
     assert sorted(view.heartbeat_ages_s) == ["rg_0:a", "rg_1:<b>&", "rg_9:dead"]
     assert all(3.0 < age_s < 3.1 for age_s in view.heartbeat_ages_s.values())
     assert "only have 0 participants" in view.status
-    assert view.requests == 0
+    assert view.requests == (None if version == "0.1.1" else 0)
 
 
 def test_counts_the_requests_for_the_next_quorum() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from lightkeeper.monitor.detect.detectors import Tick, inhibit
+from lightkeeper.monitor.detect.lighthouse import APART
 from lightkeeper.monitor.model.incident import Incident
 from lightkeeper.monitor.model.observation import LighthouseView, Observation, Snapshot
 from lightkeeper.monitor.model.verdict import Kind, Severity, Verdict
@@ -126,7 +127,8 @@ def test_it_is_over_when_the_job_goes_on() -> None:
 
 
 def test_it_explains_what_names_nobody_and_who_is_apart() -> None:
-    kinds = (Kind.DEADLOCK, Kind.LIGHTHOUSE_AWAY, Kind.REPLICA_LAG, Kind.QUORUM_LOST)
-    verdicts = [Verdict(kind=k, reason="", since_s=1.0, signature="apart") for k in kinds]
+    kinds = (Kind.DEADLOCK, Kind.LIGHTHOUSE_AWAY, Kind.QUORUM_LOST)
+    verdicts = [Verdict(kind=kind, reason="", since_s=1.0) for kind in kinds]
+    verdicts.append(Verdict(kind=Kind.REPLICA_LAG, reason="", since_s=1.0, signature=APART))
     kept, _ = inhibit(Tick(verdicts))
     assert [verdict.kind for verdict in kept] == [Kind.QUORUM_LOST]
