@@ -6,9 +6,8 @@ a quorum: without a Lighthouse none forms, and TorchFT ends the ranks when their
 passes, 60 s by default), or it is unknown which. A standstill with another visible reason is not
 blamed on the Lighthouse.
 
-A Lighthouse that is back does not free the waiting ranks: with TorchFT 0.2.0 a quorum request in
-progress when it went is lost, nobody repeats it, and all ranks end after the quorum timeout (seen
-in every run of the campaign, evidence/campaign.md).
+A Lighthouse that is back does not free the waiting ranks by itself: with TorchFT 0.2.0 a quorum
+request in progress when it went is lost, and without `TORCHFT_QUORUM_RETRIES` nobody repeats it.
 """
 
 from __future__ import annotations

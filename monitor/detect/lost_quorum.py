@@ -1,12 +1,10 @@
 """Requests for a quorum that are lost: all groups ask for one, and the Lighthouse lacks some. Pure.
 
 Accuses nobody. A group's Manager sends one request when all its ranks have asked, and it stays open
-until the quorum forms. A gate or Lighthouse that is replaced, or a connection that dies, takes it
-along, and TorchFT reports that to no rank: they wait until their quorum timeout ends them. The
-Lighthouse's page counts the requests that it has. While all ranks of all groups have waited for
-longer than this job's quorums take, a count of none, or lower than that of the groups whose
-heartbeats it hears, means lost requests. Where TorchFT asks again (`TORCHFT_QUORUM_RETRIES`) that
-is over within seconds, and nothing is said.
+until the quorum forms. A gate that is replaced, or a connection that dies, takes it along, and
+TorchFT reports that to no rank. The Lighthouse's page counts the requests that it has. While all
+ranks of all groups have waited for longer than this job's quorums take, no request, or fewer than
+groups whose heartbeats it hears, means lost ones. Mostly TorchFT asks again within seconds.
 """
 
 from __future__ import annotations
@@ -16,9 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from lightkeeper.monitor.detect.history import History
-from lightkeeper.monitor.detect.intake import HEARTBEAT_TIMEOUT_S
 from lightkeeper.monitor.detect.track import RankTrack
-from lightkeeper.monitor.model.names import GroupName
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
 from lightkeeper.monitor.model.wording import counted, listed, rfc3339, seconds
 from lightkeeper.worker_server.wire import WAIT_QUORUM, Trouble
@@ -36,7 +32,8 @@ def quorum_lost(history: History) -> tuple[Verdict, ...]:
     waited_s, groups = _all_ask_s(history), len(history.groups())
     if waited_s is None or view is None or view.requests is None:
         return ()
-    if view.requests and view.requests >= sum(_heard(history, group) for group in history.groups()):
+    heard = sum(not history.expired_for_s(group) for group in history.groups())
+    if view.requests and view.requests >= heard:
         return ()  # of a group that is not heard `apart` tells
     if waited_s < max(_LEAST_S, _LONGER * max(map(_usual_s, tracks))) or history.unfollowed():
         return ()
@@ -63,19 +60,10 @@ def quorum_lost(history: History) -> tuple[Verdict, ...]:
 
 def _all_ask_s(history: History) -> float | None:
     """For how long every rank of every group has asked for a quorum; None: one does not."""
-    tracks, least_s = history.present(), math.inf
-    for track in tracks:
-        step = track.step
-        if track.fresh is None or track.waits_in != WAIT_QUORUM or step is None:
-            return None
-        least_s = min(least_s, step.waits_s or 0.0)
-    whole = tracks and not any(map(history.unregistered, history.groups()))
-    return least_s if whole else None
-
-
-def _heard(history: History, group: GroupName) -> bool:
-    age_s = history.heartbeat_age_s(group)
-    return age_s is not None and age_s < HEARTBEAT_TIMEOUT_S
+    tracks, groups = history.present(), history.groups()
+    if any(map(history.unregistered, groups)) or any(t.waits_in != WAIT_QUORUM for t in tracks):
+        return None
+    return min((track.step.waits_s or 0.0 for track in tracks if track.step), default=None)
 
 
 def _usual_s(track: RankTrack) -> float:
@@ -86,16 +74,10 @@ def _usual_s(track: RankTrack) -> float:
 
 def _with_what(history: History, since_s: float) -> str:
     """What was replaced then."""
-    gate_s, flap = history.gate_began_s, history.flap
-    if gate_s is not None and gate_s > since_s - _AROUND_S:
-        return f" with the gate, which was replaced at {_clock(gate_s)}"
-    if flap is not None and flap.until_s > since_s - _AROUND_S:
-        return f" with the Lighthouse, which was away until {_clock(flap.until_s)}"
-    return ""
-
-
-def _clock(at_s: float) -> str:
-    return f"{rfc3339(at_s)[11:19]} UTC"
+    gate_s = history.gate_began_s
+    if gate_s is None or gate_s < since_s - _AROUND_S:
+        return ""
+    return f" with the gate, which was replaced at {rfc3339(gate_s)[11:19]} UTC"
 
 
 def _connections(history: History) -> Iterator[str]:
@@ -108,7 +90,7 @@ def _connections(history: History) -> Iterator[str]:
     if dead:
         first, *others = sorted(dead)
         also = f" ({listed(others)} too)" if others else ""
-        yield f"{dead[first].sentence()}{also}"
+        yield f"The kernel says: {dead[first].sentence()}{also}"
 
 
 def _end(history: History, tracks: Sequence[RankTrack]) -> str:

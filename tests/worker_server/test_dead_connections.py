@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import pytest
 
@@ -36,8 +36,13 @@ class Rank:
         self.asked = 0
         self.shut: list[list[int]] = []
         monkeypatch.setattr(ask_again, "answers", self._answers)
-        self.watch = AskAgain(lambda: SERVER, lambda inodes: self.shut.append([*inodes]), on=on)
+        self.watch = AskAgain(lambda: SERVER, self._shut, on=on)
+        self.hears = True
         self.look(0.0)
+
+    def _shut(self, inodes: Collection[int]) -> int:
+        self.shut.append([*inodes])
+        return len(inodes) if self.hears else 0
 
     def _answers(self, server: str) -> bool:
         assert server == SERVER
@@ -105,6 +110,13 @@ def test_the_monitor_can_forbid_it(rank: Rank) -> None:
     assert rank.look(10.0, row()) == []
     rank.watch.allowed = True
     assert rank.look(11.0, row()) == [[7]]
+
+
+def test_what_a_rank_did_not_do_is_not_told(rank: Rank) -> None:
+    rank.hears = False
+    assert rank.look(10.0, row()) == [[7]]
+    assert not [*rank.watch.ended(10.0)]
+    assert rank.look(20.0, row()) == [[7]]
 
 
 def test_it_can_be_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,6 @@ import socket
 import threading
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import partial
 from typing import Any, Final
 
 from lightkeeper.worker_server.rank import gentle_end
@@ -147,8 +146,7 @@ def release(quorum: object, addresses: Collection[object]) -> tuple[int, str]:
         backend = _backend(group)
         if "gloo" in backend and "baby" not in backend:
             _, sockets, port = _across.get(id(group), (None, Sockets(), ""))
-            leads = partial(_leads_to_a_member, port, addresses)
-            ended += sum(_shut(inode, file, leads) for inode, file in sockets.items())
+            ended += sum(_shut(inode, file, port, addresses) for inode, file in sockets.items())
         else:
             try:
                 group.abort()
@@ -167,7 +165,7 @@ def shut(inodes: Collection[object]) -> tuple[int, str]:
         How many, and what was done in words. Never raises.
     """
     files = own().items()
-    ended = sum(_shut(inode, file, lambda _: True) for inode, file in files if inode in inodes)
+    ended = sum(_shut(inode, file) for inode, file in files if inode in inodes)
     return ended, f"shut {ended} connection{'s' * (ended != 1)}"
 
 
@@ -178,13 +176,12 @@ def _backend(group: Any) -> str:
         return "unknown"
 
 
-def _leads_to_a_member(store: str, addresses: Collection[object], link: socket.socket) -> bool:
-    address, port, *_ = link.getpeername()
-    return str(port) != store and address.removeprefix("::ffff:") in addresses
-
-
-def _shut(inode: int, file: int, right: Callable[[socket.socket], bool]) -> bool:
-    """Shut a connection down if the file is still that socket, and it is a right one."""
+def _shut(
+    inode: int, file: int, store_port: str = "", addresses: Collection[object] | None = None
+) -> bool:
+    """Shut a connection down if the file is still that socket, and its peer, at one of these
+    addresses, is of the job.
+    """
     try:
         if os.fstat(file).st_ino != inode:
             return False
@@ -194,9 +191,12 @@ def _shut(inode: int, file: int, right: Callable[[socket.socket], bool]) -> bool
     with copy:
         try:
             same = os.fstat(copy.fileno()).st_ino == inode
-            listens = copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-            if not same or listens or not right(copy):
+            if not same or copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                 return False
+            if addresses is not None:
+                address, port, *_ = copy.getpeername()
+                if str(port) == store_port or address.removeprefix("::ffff:") not in addresses:
+                    return False
             copy.shutdown(socket.SHUT_RDWR)
         except OSError:
             return False

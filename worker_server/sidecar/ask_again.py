@@ -2,8 +2,8 @@
 
 Theory of operation. When the host of the Lighthouse or of its gate is lost, nothing closes the
 connections to it. HTTP/2's keep-alive gives up after 80 s, later than the quorum timeout (60 s), so
-`TORCHFT_QUORUM_RETRIES` comes too late: the request has not failed yet. A connection attempt to a
-host that is gone lasts 60 s, and the Manager sends no heartbeat meanwhile.
+TorchFT does not ask again in time. A new connection to a host that is gone is tried for 60 s,
+without a heartbeat meanwhile.
 
 That an answer is missing shows nothing: a request for a quorum waits while others train. That no
 acknowledgement comes does: a kernel acknowledges for a process that is slow, stopped or full. So a
@@ -14,9 +14,9 @@ Lighthouse is away, and a new connection would find nobody. With an answer the o
 one more try, since a network that was away may be back: it is dead if that try is not acknowledged
 either, or is more than 2 s ahead.
 
-Its end is harmless only where TorchFT asks again. Without retries, and in a TorchFT that was not
-tried, nothing is shut; nor while the monitor says that it observes or is paused. Each connection is
-shut once, and at most every 5 s.
+That is harmless only where TorchFT asks again (`TORCHFT_QUORUM_RETRIES`), so else, and in a TorchFT
+that was not tried, nothing is shut; nor while the monitor observes or is paused. Each connection is
+shut once, and no two acts come within 5 s.
 """
 
 from __future__ import annotations
@@ -37,11 +37,10 @@ ENVIRONMENT: Final = "LIGHTKEEPER_ASK_AGAIN"
 _TRIED: Final = ("0.2.0",)
 _DEAD_S: Final = 3.0
 """A retransmission timer has run out four times by then, that of a SYN twice."""
-_PATIENT_S: Final = 2.0
+_SOON_S: Final = 2.0
 _EVERY_S: Final = 5.0
 _ANSWER_S: Final = 1.0
 _TOLD_S: Final = 60.0
-_KEPT_S: Final = 3600.0
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
 _SETTINGS: Final = 4
 
@@ -62,11 +61,11 @@ class AskAgain:
     def __init__(
         self,
         server: Callable[[], str | None],
-        shut: Callable[[Collection[int]], object],
+        shut: Callable[[Collection[int]], int],
         *,
         on: bool,
     ) -> None:
-        """`server`: HOST:PORT that the Manager asks; `shut` has the rank end sockets, by inode."""
+        """`server`: HOST:PORT that the Manager asks; `shut`: has the rank shut so many inodes."""
         self._server = server
         self._shut = shut
         self._on = on
@@ -78,7 +77,7 @@ class AskAgain:
         self._answered: dict[int, int] = {}
         """Suspect -> its retries when the server answered a new connection."""
         self._ended: dict[int, tuple[float, Connection]] = {}
-        """Shut, or tried in vain -> when."""
+        """What was shut -> when; in vain: -inf."""
         self._acted_s = float("-inf")
         self._busy = threading.Lock()
 
@@ -112,26 +111,18 @@ class AskAgain:
         """In a thread of its own: a resolver and a connection may take long."""
         with self._busy:
             self._addresses |= _resolve(server)
-            self._resolved = server
+            self._resolved = server if self._addresses else ""
             if not dead or not answers(server):
                 return
-            hopeless = [
-                row
-                for row in dead
-                if row.again_s > _PATIENT_S
-                or row.retries > self._answered.setdefault(row.inode, row.retries)
-            ]
-            if hopeless:
-                self._end(hopeless, now_s)
-
-    def _end(self, dead: Sequence[TcpSocket], now_s: float) -> None:
-        self._acted_s = now_s
-        self._ended = {k: v for k, v in self._ended.items() if now_s - v[0] < _KEPT_S}
-        for row in dead:
-            shut = Connection(row.local, row.peer, Trouble.SHUT, use="lighthouse",
-                              queued=row.queued, retries=row.retries)  # fmt: skip
-            self._ended[row.inode] = now_s, shut
-        self._shut([row.inode for row in dead])
+            before = [self._answered.setdefault(row.inode, row.retries) for row in dead]
+            pairs = zip(dead, before, strict=True)
+            lost = [row for row, tries in pairs if row.again_s > _SOON_S or row.retries > tries]
+            if lost:
+                self._acted_s = now_s
+                at_s = now_s if self._shut([row.inode for row in lost]) else float("-inf")
+                for row in lost:
+                    shut = Connection(row.local, row.peer, Trouble.SHUT, use="lighthouse")
+                    self._ended[row.inode] = at_s, shut
 
 
 def _resolve(server: str) -> set[str]:

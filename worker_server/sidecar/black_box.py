@@ -149,10 +149,6 @@ class BlackBox:
             ending=None if process.alive else self._remains.ending(process),
         )
 
-    def _odd(self, now_s: float) -> tuple[wire.Connection, ...]:
-        rows = (*self.ask_again.ended(now_s), *self.network.odd(now_s))
-        return rows[: wire.CONNECTIONS_MOST]
-
     def _machine(self, now_s: float) -> tuple[wire.Testimony, ...]:
         """What its host's witnesses say, and the file that it waits for while it stands still."""
         said = self.machine.of_rank(self._process.pid)
@@ -272,24 +268,27 @@ class BlackBox:
             return str(exc)
         return str(answer.get("said", ""))[:200]
 
-    def _shut(self, inodes: Collection[int]) -> None:
-        """Have the rank shut sockets; whether it did shows by the next look."""
+    def _odd(self, now_s: float) -> tuple[wire.Connection, ...]:
+        odd = (*self.ask_again.ended(now_s), *self.network.odd(now_s))
+        return odd[: wire.CONNECTIONS_MOST]
+
+    def _shut(self, inodes: Collection[int]) -> int:
+        """Have the rank shut sockets: how many."""
         with contextlib.suppress(SilentError, OSError):
-            self._order({"shut": [*inodes]}, _BEAT_S)
+            return int(self._order({"shut": [*inodes]}, _BEAT_S).get("ended", 0))
+        return 0
 
     def _order(self, order: Mapping[str, Any], wait_s: float) -> Mapping[str, Any]:
-        with self._ordering:  # a second order would replace one not read yet
-            return self._order_alone({"id": os.urandom(8).hex(), **order}, wait_s)
-
-    def _order_alone(self, order: Mapping[str, Any], wait_s: float) -> Mapping[str, Any]:
-        run_dir.write_json(self._files.order, order)
-        until_s = time.monotonic() + wait_s
-        while time.monotonic() < until_s:
-            answer = run_dir.read_json(self._files.answer) or {}
-            if answer.get("id") == order["id"]:
-                return answer
-            if self._process.wait_death(0.05):
-                raise SilentError("the rank is dead")
+        order = {"id": os.urandom(8).hex(), **order}
+        with self._ordering:  # a second one would replace one that is not read yet
+            run_dir.write_json(self._files.order, order)
+            until_s = time.monotonic() + wait_s
+            while time.monotonic() < until_s:
+                answer = run_dir.read_json(self._files.answer) or {}
+                if answer.get("id") == order["id"]:
+                    return answer
+                if self._process.wait_death(0.05):
+                    raise SilentError("the rank is dead")
         raise SilentError(f"the rank has not answered within {wait_s:g} s")
 
     def tick(self) -> None:

@@ -97,7 +97,8 @@ def test_it_says_what_was_done() -> None:
         return replace(report, connections=rows.get(report.identity.rank, ()))
 
     reason = lost(cut(change=change), 28).verdict.reason
-    assert "Dead connections of rg_0.0 were shut, so that TorchFT asks again. rg_1.0 has " in reason
+    assert "Dead connections of rg_0.0 were shut, so that TorchFT asks again. The kernel" in reason
+    assert "The kernel says: rg_1.0 has sent 99 bytes to the lighthouse at 10.0.0.9:295" in reason
     assert "5 retries (rg_1.1 too). Without" in reason
     assert "rg_0.0 has sent" not in reason
 
