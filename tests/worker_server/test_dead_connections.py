@@ -71,8 +71,8 @@ def test_one_that_nobody_acknowledges_is_shut_once_a_new_connection_is_answered(
     rank.up = True
     assert rank.look(11.0, row()) == [[7]]
     assert rank.look(20.0, row()) == [[7]], "each once"
-    [told] = rank.watch.ended(13.0)
-    assert (told.trouble, told.for_s, told.use) == (Trouble.SHUT, 2.0, "lighthouse")
+    [shut] = rank.watch.ended(13.0)
+    assert (shut.trouble, shut.for_s, shut.use) == (Trouble.SHUT, 2.0, "lighthouse")
     assert not [*rank.watch.ended(80.0)]
 
 

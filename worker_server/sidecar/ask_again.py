@@ -1,4 +1,4 @@
-"""Dead connections of the rank's Manager to the Lighthouse are shut, so that it connects anew.
+"""Dead connections of the rank's Manager to the Lighthouse are shut, so that it connects again.
 
 Theory of operation. When the host of the Lighthouse or of its gate is lost, nothing closes the
 connections to it. HTTP/2's keep-alive gives up after 80 s, later than the quorum timeout (60 s), so
@@ -49,10 +49,10 @@ def wanted(environ: Mapping[str, str]) -> bool:
     """Whether dead connections may be shut: TorchFT asks again, and nobody has switched it off."""
     try:
         retries = int(environ.get(QUORUM_RETRIES) or 0)
-        known = version("torchft") in _TRIED
+        tried = version("torchft") in _TRIED
     except (ValueError, PackageNotFoundError):
         return False
-    return retries > 0 and known and environ.get(ENVIRONMENT) != "0"
+    return retries > 0 and tried and environ.get(ENVIRONMENT) != "0"
 
 
 class AskAgain:
@@ -77,7 +77,7 @@ class AskAgain:
         self._answered: dict[int, int] = {}
         """Suspect -> its retries when the server answered a new connection."""
         self._ended: dict[int, tuple[float, Connection]] = {}
-        """What was shut -> when; in vain: -inf."""
+        """Sockets that the rank was to shut -> when it did; -inf: it did not."""
         self._acted_s = float("-inf")
         self._busy = threading.Lock()
 
