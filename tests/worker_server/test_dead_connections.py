@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Collection, Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -128,17 +129,32 @@ def test_it_can_be_off(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"TORCHFT_QUORUM_RETRIES": "59"}, "0.2.0", True),
         ({"TORCHFT_QUORUM_RETRIES": "59", "LIGHTKEEPER_ASK_AGAIN": "0"}, "0.2.0", False),
+        ({"TORCHFT_QUORUM_RETRIES": "59"}, "torchft-nightly 2026.10.26", True),
         ({"TORCHFT_QUORUM_RETRIES": "59"}, "0.3.0", False),
+        ({"TORCHFT_QUORUM_RETRIES": "59"}, "others 0.2.0", False),
         ({"TORCHFT_QUORUM_RETRIES": "0"}, "0.2.0", False),
         ({"TORCHFT_QUORUM_RETRIES": "many"}, "0.2.0", False),
         ({}, "0.2.0", False),
     ],
-    ids=["usual", "switched-off", "not-tried", "asks-once", "no-number", "not-set"],
-)
+    ids=[
+        "usual",
+        "switched-off",
+        "nightly",
+        "not-tried",
+        "no-torchft",
+        "asks-once",
+        "no-number",
+        "not-set",
+    ],
+)  # fmt: skip
 def test_only_where_torchft_asks_again_and_was_tried(
     environ: dict[str, str], version: str, on: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ask_again, "version", lambda _: version)
+    name, _, number = version.rpartition(" ")
+    installed = {name or "torchft": SimpleNamespace(version=number)}
+    monkeypatch.setattr(
+        ask_again, "distributions", lambda name: filter(None, [installed.get(name)])
+    )
     assert wanted(environ) is on
 
 

@@ -25,7 +25,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from typing import Final
 
 from lightkeeper.worker_server import wire
@@ -34,7 +34,7 @@ from lightkeeper.worker_server.sidecar.network import TcpSocket
 from lightkeeper.worker_server.wire import Connection, Trouble
 
 ENVIRONMENT: Final = "LIGHTKEEPER_ASK_AGAIN"
-_TRIED: Final = ("0.2.0",)
+_TRIED: Final = (("torchft", "0.2.0"), ("torchft-nightly", "2026.10.26"))
 _DEAD_S: Final = 3.0
 """A retransmission timer has run out four times by then, that of a SYN twice."""
 _SOON_S: Final = 2.0
@@ -49,9 +49,9 @@ def wanted(environ: Mapping[str, str]) -> bool:
     """Whether dead connections may be shut: TorchFT asks again, and nobody has switched it off."""
     try:
         retries = int(environ.get(QUORUM_RETRIES) or 0)
-        tried = version("torchft") in _TRIED
-    except (ValueError, PackageNotFoundError):
+    except ValueError:
         return False
+    tried = any(number == d.version for name, number in _TRIED for d in distributions(name=name))
     return retries > 0 and tried and environ.get(ENVIRONMENT) != "0"
 
 

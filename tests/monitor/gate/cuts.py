@@ -173,13 +173,15 @@ class Replica:
         seconds = timedelta(seconds=QUORUM_S)
         port = self.server.address().rpartition(":")[2]
         client = torchft().ManagerClient(f"http://127.0.0.1:{port}", seconds)
+        newer = "reconfigure_handle" in str(client._quorum.__text_signature__)
+        more = {"reconfigure_handle": ""} if newer else {}  # of nightlies
         weight, failures = 1.0, 0
         while not self._over.is_set():
             step = self.steps[rank]
             try:
                 quorum = client._quorum(
                     group_rank=rank, step=step, checkpoint_metadata="", shrink_only=False,
-                    timeout=seconds, commit_failures=failures, init_sync=False,
+                    timeout=seconds, commit_failures=failures, init_sync=False, **more,
                 )  # fmt: skip
                 time.sleep(self.step_s)
                 if quorum.heal or quorum.replica_world_size != self.of:
