@@ -637,6 +637,7 @@ class Trouble(StrEnum):
     MISSING = "missing"  # the rank wants to connect, and there is no connection: refused, mostly
     SILENT = "silent"  # the rank waits for it, and nothing comes
     SLOW = "slow"  # busy sending for most of the last seconds
+    SHUT = "shut"  # nobody answered, and the WorkerServer shut it so that it is opened anew
 
     @classmethod
     def _missing_(cls, value: object) -> Trouble | None:

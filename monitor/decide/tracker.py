@@ -907,7 +907,8 @@ class Tracker:
                 continue
             whom = listed(incident.groups, last="or" if incident.candidates else "and")
             if not incident.groups:
-                whom = _LIGHTHOUSE if incident.kind is Kind.LIGHTHOUSE_AWAY else _EACH_OTHER
+                quorum = incident.kind in (Kind.LIGHTHOUSE_AWAY, Kind.QUORUM_LOST)
+                whom = _LIGHTHOUSE if quorum else _EACH_OTHER
             fired = incident.state is not State.PENDING
             wait = Wait(incident.suspects, incident.groups, whom, incident.kind, fired)
             for rank in _waiting(incident):

@@ -166,6 +166,8 @@ class History:
     """First tick of its current absence."""
     absence: Absence | None = None
     """Its last completed absence, until a commit follows it."""
+    gate_began_s: float | None = None
+    """Since when the gate serves, by the latest look at it."""
     flap: Absence | None = None
     """The same, whatever follows."""
     _view: LighthouseView | None = None

@@ -44,6 +44,7 @@ _TRIES: Final = 3
 def push(history: History, snapshot: Snapshot) -> None:
     history.now_s = snapshot.now_s
     history.see_lighthouse(snapshot.lighthouse)
+    history.gate_began_s = snapshot.gate_began_s
     history.cluster = snapshot.cluster
     for observation in snapshot.observations:
         _push_rank(history, observation)

@@ -164,6 +164,7 @@ class Observing:
             run=run,
             gate_up=keeper is not None and keeper.up,
             schedulers=bool(components.schedulers),
+            gate_began_s=None if keeper is None else keeper.began_s,
             cluster={} if components.cluster is None else components.cluster.current(now_s),
         )
 

@@ -111,6 +111,8 @@ class LighthouseView:
     """Its text about the next quorum."""
     expired: frozenset[ReplicaId] = frozenset()
     """Ids whose heartbeat is older than this Lighthouse's own timeout, by its page."""
+    requests: int | None = None
+    """How many groups' requests for the next quorum it has; None: its page does not say."""
 
     @property
     def ids(self) -> frozenset[ReplicaId]:
@@ -200,6 +202,8 @@ class Snapshot:
     """Whether a gate answers: it refuses an evicted replica id whatever the Lighthouse does."""
     schedulers: bool = False
     """Whether there are any, which can end a group that is out of sight."""
+    gate_began_s: float | None = None
+    """Unix time at which the gate began to serve, by the last look; None: not known."""
     run: Run | None = None
     """Of the ranks; the last one while there are none."""
     pause: Pause | None = None

@@ -33,6 +33,7 @@ class Kind(StrEnum):
     STRAGGLER = "straggler"  # S1
     REPLICA_LAG = "replica_lag"  # heals in a loop, fails commits, flaps, does not take part
     LIGHTHOUSE_AWAY = "lighthouse_away"  # accuses no rank
+    QUORUM_LOST = "quorum_lost"  # requests that the Lighthouse does not have; accuses no rank
     STATE_CORRUPT = "state_corrupt"  # X: NaN or Inf, unequal replicas, a loss that jumps
     UNSEEN = "unseen"  # takes part, and no WorkerServer reports it; accuses no rank
     ABSENT = "absent"  # trained, is gone and not back; accuses no rank
@@ -87,6 +88,9 @@ MEANINGS: Final[Mapping[Kind, Meaning]] = {
     ),
     Kind.LIGHTHOUSE_AWAY: Meaning(
         "accuses no group: page or observe only", title="Lighthouse away"
+    ),
+    Kind.QUORUM_LOST: Meaning(
+        "all groups ask for a quorum, and the Lighthouse lacks requests", title="lost requests"
     ),
     Kind.STATE_CORRUPT: Meaning(
         "NaN or Inf, unequal replicas, a loss that jumps", stops=False, title="wrong numbers"

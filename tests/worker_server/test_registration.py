@@ -72,7 +72,7 @@ class FakeEndpoint:
 
     def __init__(self, name=None, rank=0, lease_s=0.06):
         self.name, self.rank, self.lease_s = name, rank, lease_s
-        self.refusals, self.complaints = [], []
+        self.refusals, self.complaints, self.allowed = [], [], []
 
     secret = "of this incarnation"
 
@@ -89,6 +89,9 @@ class FakeEndpoint:
 
     def know_as(self, name):
         self.name = wire.GroupName(name)
+
+    def allow(self, asks_again):
+        self.allowed.append(asks_again)
 
     def complain(self, why):
         self.complaints.append(why)
@@ -127,6 +130,14 @@ def test_a_monitor_of_many_says_when_to_come_again_within_bounds(said, waits_s):
     lease._heed(200, b'{"schema": 1, "renew_s": 7}')
     lease._heed(200, f'{{"schema": 1, "renew_s": {said}}}'.encode())
     assert lease._renew_s == waits_s
+
+
+def test_a_monitor_says_whether_dead_connections_may_be_shut():
+    lease = Registrar("http://127.0.0.1:9", FakeEndpoint(), None)
+    for said in ("false", "true", "null", '"no"'):
+        lease._heed(200, f'{{"asks_again": {said}}}'.encode())
+    lease._heed(200, b"{}")
+    assert lease._endpoint.allowed == [False, True], "what it said last stands"
 
 
 def test_who_was_told_to_come_later_does(monitor, start_monitor):

@@ -40,7 +40,6 @@ from urllib.parse import urlencode, urlsplit
 from lightkeeper.worker_server import home
 from lightkeeper.worker_server.command import OneLineParser, become
 from lightkeeper.worker_server.plain_text import escaped
-from lightkeeper.worker_server.rank.ask_again import quorum_retries
 from lightkeeper.worker_server.rank.identity import (
     POD,
     group_of,
@@ -49,6 +48,7 @@ from lightkeeper.worker_server.rank.identity import (
     program_of,
     starts_ranks,
 )
+from lightkeeper.worker_server.rank.retries import quorum_retries
 from lightkeeper.worker_server.rank.settings import monitors_in, monitors_of
 from lightkeeper.worker_server.wire import PATH_ADMISSION
 

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from lightkeeper.worker_server import home
 
 LOOPBACK = "127.0.0.1"
+QUORUM_RETRIES = "TORCHFT_QUORUM_RETRIES"
 
 
 class SettingError(ValueError):

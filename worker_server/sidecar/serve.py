@@ -122,6 +122,10 @@ class EndpointFile:
         self._words["known_as"] = name
         self.publish()
 
+    def allow(self, asks_again: bool) -> None:
+        """Whether dead connections to the Lighthouse may be shut."""
+        self._box.ask_again.allowed = asks_again
+
     def complain(self, why: str) -> None:
         """Publish a complaint for the rank's users."""
         self._words["complaint"] = why
@@ -252,14 +256,15 @@ class Registrar(threading.Thread):
         return None if status == http.HTTPStatus.OK else f"HTTP {status}"
 
     def _heed(self, status: int, body: bytes) -> None:
-        """Act on what the monitor says about the name, the time of renewal and a refusal; ignore
-        any other answer.
+        """Act on what the monitor says about the name, the time of renewal, a refusal and whether
+        we may act; ignore any other answer.
         """
         self._refusal = ""
         try:
             answer = json.loads(body)
             refused, known_as = answer.get("refused_name"), answer.get("known_as")
             renew_s, error = answer.get("renew_s"), answer.get("error")
+            asks_again = answer.get("asks_again")
         except (ValueError, AttributeError, RecursionError):
             return
         refuses = (_REFUSED <= status < _BROKEN or status == _FULL) and not answer.get("soon")
@@ -267,6 +272,8 @@ class Registrar(threading.Thread):
             self._refusal = wire.one_line(error).rstrip(".")
         if type(renew_s) in (int, float) and 0 <= renew_s <= _RENEW_MOST_S:
             self._renew_s = renew_s
+        if isinstance(asks_again, bool):
+            self._endpoint.allow(asks_again)
         renamed = self._identity.launched_as is not None
         if renamed and refused == self._identity.group:
             self._endpoint.refuse(refused, wire.one_line(str(error)))

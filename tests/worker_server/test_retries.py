@@ -11,7 +11,7 @@ import pytest
 from lightkeeper.monitor.gate.listener import NewClient
 from lightkeeper.worker_server import __main__ as run
 from lightkeeper.worker_server.rank.admission import options
-from lightkeeper.worker_server.rank.ask_again import quorum_retries
+from lightkeeper.worker_server.rank.retries import quorum_retries
 from lightkeeper.worker_server.wire import GATE_ANSWER
 
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from http.client import HTTPException
 from typing import Final
 
+from lightkeeper.worker_server.rank.settings import QUORUM_RETRIES
 from lightkeeper.worker_server.wire import GATE_ANSWER, PATH_GATE
 
-QUORUM_RETRIES: Final = "TORCHFT_QUORUM_RETRIES"
 _QUORUM_S: Final = 60
 """TorchFT's own quorum timeout."""
 _GATE_S: Final = 2.0
