@@ -1,4 +1,4 @@
-"""`lightkeeper dashboards`: list, export, check, render."""
+"""`lightkeeper dashboards`: push, list, export, check, render."""
 
 from __future__ import annotations
 
@@ -9,28 +9,38 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from lightkeeper.dashboards import committed
 
+if TYPE_CHECKING:
+    from lightkeeper.dashboards.publish import Pushed
+
 _EPILOG = """\
 examples:
   lightkeeper dashboards list
-  lightkeeper dashboards export /etc/lightkeeper-grafana --monitor-url http://head:8470
-Mount what `export` wrote into Grafana.
+  lightkeeper dashboards push --url http://grafana:3000 --token-file ~/.grafana-token --dry-run
+  lightkeeper dashboards push --url http://grafana:3000 --token-file ~/.grafana-token \\
+      --monitor-url http://head:8470
+  lightkeeper dashboards export /etc/lightkeeper-grafana
+A push needs `pip install 'lightkeeper[grafana]'` and a token of a service account with the
+Editor role. Without a push: `export`, and mount what it wrote into Grafana.
 
-exit status: 0 done, or nothing to do; 1 a check found something; 2 wrong use.
+exit status: 0 done, or nothing to do; 1 a check found something, or a push did not do all of its
+work; 2 wrong use.
 """
 
 
 def _parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="lightkeeper dashboards",
-        description="Lightkeeper's Grafana dashboards: see them, write them for a Grafana.",
+        description="Lightkeeper's Grafana dashboards: see them, store them in a Grafana.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = top.add_subparsers(dest="command", required=True)
+    pushed = commands.add_parser("push", help="store in a Grafana what differs from what it has")
     listed = commands.add_parser("list", help="the dashboards and what each answers")
     out = commands.add_parser(
         "export", help="write them, provisioning files and Prometheus's rules into a folder"
@@ -38,16 +48,30 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("check", help="whether the committed JSON is what the Python says")
     commands.add_parser("render", help="write the committed JSON again from the Python")
 
-    listed.add_argument("--format", choices=["text", "json"], default="text")
-    out.add_argument("folder", type=Path, metavar="DIR")
-    out.add_argument(
+    pushed.add_argument("--url", required=True, help="root of Grafana: http://127.0.0.1:3000")
+    pushed.add_argument("--token-file", required=True, type=Path, metavar="FILE")
+    pushed.add_argument(
+        "--dry-run", action="store_true", help="look, say what it would do, change nothing"
+    )
+    pushed.add_argument(
         "--monitor-url", metavar="URL", type=_url,
         help="where browsers reach the monitor; links to ranks go through it",
     )  # fmt: skip
-    out.add_argument(
-        "--runbooks-url", metavar="URL", type=_url,
-        help="your page of runbooks, to which alerts lead (default: the monitor's /runbooks)",
+    pushed.add_argument(
+        "--folder-uid", metavar="UID",
+        help="a folder that is there, nested or not (default: 'Lightkeeper', made if missing)",
     )  # fmt: skip
+    for command in (pushed, listed):
+        command.add_argument("--format", choices=["text", "json"], default="text")
+    out.add_argument("folder", type=Path, metavar="DIR")
+    out.add_argument(
+        "--monitor-url", metavar="URL", type=_url, help="where browsers reach the monitor"
+    )
+    for command in (pushed, out):
+        command.add_argument(
+            "--runbooks-url", metavar="URL", type=_url,
+            help="your page of runbooks, to which alerts lead (default: the monitor's /runbooks)",
+        )  # fmt: skip
     return top
 
 
@@ -113,9 +137,45 @@ def _render(args: argparse.Namespace) -> int:
     return 1 if paths and not write else 0
 
 
+# -- the push ------------------------------------------------------------------------------------
+
+
+def _push(args: argparse.Namespace) -> int:
+    try:
+        from lightkeeper.dashboards import publish  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        print(f"error: {error}: pip install 'lightkeeper[grafana]'", file=sys.stderr)
+        return 1
+    boards = [
+        committed.fitted(board, args.monitor_url, args.runbooks_url) for board in committed.read()
+    ]
+    rows = []
+    try:
+        grafana = publish.Grafana(args.url, publish.read_token(args.token_file))
+        for row in publish.push(grafana, boards, args.folder_uid, dry_run=args.dry_run):
+            rows.append(row)
+            if args.format == "text":
+                _print_row(row, dry_run=args.dry_run)
+    except publish.PublishError as error:
+        print(committed.one_line(f"error: {error}"), file=sys.stderr)
+        return 1
+    if args.format == "json":
+        print(json.dumps({"dashboards": [row._asdict() for row in rows]}, indent=2))
+    return int(any(row.action == "refused" for row in rows))
+
+
+def _print_row(row: Pushed, *, dry_run: bool) -> None:
+    writes = row.action in {"create", "update"}
+    did = row.action if not writes else f"would {row.action}" if dry_run else f"{row.action}d"
+    line = f"{did:14}{row.uid} {row.url or row.why}".rstrip()
+    print(committed.one_line(line), file=sys.stderr if row.action == "refused" else sys.stdout)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
-    commands = {"list": _list, "export": _export, "check": _render, "render": _render}
+    commands = {
+        "push": _push, "list": _list, "export": _export, "check": _render, "render": _render,
+    }  # fmt: skip
     try:
         return commands[args.command](args)
     except BrokenPipeError:  # `| head`

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -107,3 +108,13 @@ def rules(monitor_url: str | None, runbooks_url: str | None = None) -> Iterator[
     page = runbooks_url or f"{(monitor_url or MONITOR_URL).rstrip('/')}/runbooks"
     for path in sorted((GRAFANA.parent / "prometheus").glob("*.yml")):
         yield path.name, path.read_text().replace(f"{MONITOR_URL}/runbooks#", f"{page}#")
+
+
+def digest(board: Mapping[str, Any]) -> str:
+    """Twelve characters that identify its content."""
+    return hashlib.sha256(json.dumps(board, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def one_line(text: str) -> str:
+    """Text of a server, of which nothing moves a terminal."""
+    return "".join(char if char.isprintable() else " " for char in text)

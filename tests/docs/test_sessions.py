@@ -29,6 +29,7 @@ ELSEWHERE = {
     "lightkeeper monitor": "one runs here already: test_every_monitor_that_is_printed_starts",
     "lightkeeper gate": "needs a Lighthouse: tests/monitor/gate",
     "lightkeeper top": "needs a terminal: tests/monitor/commands",
+    "lightkeeper dashboards push": "needs a Grafana: tests/dashboards",
     "--preflight": "its hosts are not here: tests/integration/test_preflight.py",
     "lightkeeper check scheduler": "needs a scheduler: tests/monitor/act/schedulers",
     "lightkeeper check notify": "needs a receiver: tests/monitor/act/notify",
