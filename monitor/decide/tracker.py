@@ -40,7 +40,7 @@ from lightkeeper.monitor.model.incident import (
     severity_of,
 )
 from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName
-from lightkeeper.monitor.model.verdict import Kind, Severity, Verdict
+from lightkeeper.monitor.model.verdict import OF_LIGHTHOUSE, Kind, Severity, Verdict
 from lightkeeper.monitor.model.wording import bring_back, listed, seconds
 
 # -- ending ------------------------------------------------------------------------------------
@@ -907,8 +907,7 @@ class Tracker:
                 continue
             whom = listed(incident.groups, last="or" if incident.candidates else "and")
             if not incident.groups:
-                quorum = incident.kind in (Kind.LIGHTHOUSE_AWAY, Kind.QUORUM_LOST)
-                whom = _LIGHTHOUSE if quorum else _EACH_OTHER
+                whom = _LIGHTHOUSE if incident.kind in OF_LIGHTHOUSE else _EACH_OTHER
             fired = incident.state is not State.PENDING
             wait = Wait(incident.suspects, incident.groups, whom, incident.kind, fired)
             for rank in _waiting(incident):

@@ -66,6 +66,9 @@ class Meaning:
     """For a page; empty: the kind's own name is a common word."""
 
 
+OF_LIGHTHOUSE: Final = frozenset({Kind.LIGHTHOUSE_AWAY, Kind.QUORUM_LOST})
+"""Kinds that a job without a Lighthouse cannot have."""
+
 MEANINGS: Final[Mapping[Kind, Meaning]] = {
     Kind.DEAD: Meaning(
         "a process is gone while its group or its heartbeat lives on", title="death"

@@ -10,12 +10,13 @@ from lightkeeper.monitor.act.gate import Gatekeeper
 from lightkeeper.monitor.detect.self_health import Condition
 from lightkeeper.monitor.gate.denylist import DenialScope, GateView
 from lightkeeper.monitor.metric import GATE, HEALTH, KEPT, Metrics, Values
+from lightkeeper.monitor.model.verdict import OF_LIGHTHOUSE
 from lightkeeper.monitor.show.exposition import ScrapeView
 
 
 def _detectors(scene: ScrapeView) -> Values:
     detectors = sorted(scene.view.result.detectors.items())
-    return [d for d in detectors if not (scene.view.alone and d[0] == "lighthouse_away")]
+    return [d for d in detectors if not (scene.view.alone and d[0] in OF_LIGHTHOUSE)]
 
 
 def _health(scene: ScrapeView) -> Values:
