@@ -28,7 +28,7 @@ from lightkeeper.monitor.model.escalation import (
     Timeouts,
     handle,
 )
-from lightkeeper.monitor.model.eviction import EndManner, Eviction, EvictionState, Rung
+from lightkeeper.monitor.model.eviction import Eviction, EvictionState, Rung
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Snapshot
 from lightkeeper.monitor.model.plain import from_plain, to_plain
 from tests.deep import DEEP
@@ -196,7 +196,7 @@ def test_nobody_is_asked_after_it_is_revoked(eviction, having, before, after) ->
 @given(starts, deps, histories, looks, st.booleans())
 def test_it_ends_in_time_whatever_the_looks_show(eviction, having, history, look, may) -> None:
     account = played(eviction, having, history)
-    end_s = account.now_s + 2 * (having.given_s(EndManner()) + TIMES.confirm_s) + 60.0
+    end_s = account.now_s + 2 * (having.given_s(fresh()) + TIMES.confirm_s) + 60.0
     while account.eviction.open:
         assert account.now_s <= end_s, account.eviction
         match account.eviction.state:
