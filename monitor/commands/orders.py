@@ -213,14 +213,10 @@ def _chosen(monitor: Monitor, group: str) -> tuple[Mapping[str, Any], bool]:
         str(row["group"]): row for row in monitor.ask("/v1/groups")["groups"]
     }
     if group not in groups:
-        gone = [
-            incident
-            for incident in monitor.ask("/v1/incidents?limit=100")["incidents"]
-            if group in incident["groups"] and incident["state"] == "firing"
-        ]
-        if not gone:
+        incidents = monitor.ask("/v1/incidents?limit=100")["incidents"]
+        if not any(group in each["groups"] and each["state"] == "firing" for each in incidents):
             raise CommandError(no_such("group", group, groups))
-        return {"group": group, "host": ", ".join(gone[0]["hosts"]), "ranks": ()}, False
+        return {"group": group, "host": "", "ranks": ()}, False  # gone, and not back
     others = [row for name, row in groups.items() if name != group]
     return groups[group], all(row["in_quorum"] is False for row in others)
 

@@ -401,6 +401,13 @@ def _dead_hosts(history: History, config: KeeperConfig) -> frozenset[Host]:
     return frozenset(host for host, alive in lives.items() if not alive)
 
 
+def _of_the_lost(snapshot: Snapshot) -> set[IncidentId]:
+    """Whose groups are lost, and nothing of them is seen: nobody waits for their end."""
+    lost = {each.incident_id: each.group for each in snapshot.evictions if each.lost}
+    seen = {report.identity.group for report in snapshot.reports.values()} if lost else set()
+    return {incident_id for incident_id, group in lost.items() if group not in seen}
+
+
 def _in_flight(tracker: Tracker, snapshot: Snapshot, config: KeeperConfig) -> tuple[GroupName, ...]:
     now_s = snapshot.now_s
     going = {
@@ -410,7 +417,13 @@ def _in_flight(tracker: Tracker, snapshot: Snapshot, config: KeeperConfig) -> tu
         and progress.failed is None
         and now_s - progress.asked_s <= config.eviction_deadline_s
     }
-    done = _done(snapshot)
+    done = {
+        progress.incident_id
+        for progress in snapshot.evictions
+        if (gone_s := progress.gone_s or progress.unseen_s) is not None
+        and now_s - gone_s > GONE_UNCONFIRMED_S
+    }
+    done |= _of_the_lost(snapshot)
     going -= {progress.group for progress in snapshot.evictions if progress.incident_id in done}
     awaiting = tracker.awaiting()
     for incident in tracker.open():
@@ -418,20 +431,6 @@ def _in_flight(tracker: Tracker, snapshot: Snapshot, config: KeeperConfig) -> tu
         if incident.id in awaiting or evicting:
             going.update(incident.groups)
     return tuple(sorted(going))
-
-
-def _done(snapshot: Snapshot) -> set[IncidentId]:
-    """Incidents whose eviction takes nobody from the fleet any more, or never did."""
-    done = {
-        progress.incident_id
-        for progress in snapshot.evictions
-        if (gone_s := progress.gone_s or progress.unseen_s) is not None
-        and snapshot.now_s - gone_s > GONE_UNCONFIRMED_S
-    }
-    if lost := {each.incident_id: each.group for each in snapshot.evictions if each.lost}:
-        seen = {report.identity.group for report in snapshot.reports.values()}
-        done |= {incident_id for incident_id, group in lost.items() if group not in seen}
-    return done
 
 
 def _view(

@@ -58,7 +58,6 @@ from lightkeeper.monitor.model.eviction import (
     KEEPER,
     Accused,
     Ask,
-    EndManner,
     Evict,
     Eviction,
     EvictionState,
@@ -124,11 +123,12 @@ class EvictionDeps:
     sinks: tuple[str, ...] = ()
     """Names of those that get a failure."""
 
-    def given_s(self, manner: EndManner, *, lost: bool = False) -> float:
+    def given_s(self, eviction: Eviction) -> float:
         """Time limit of all rungs together."""
-        scheduling_s = self.timeouts.lost_s if lost else self.timeouts.scheduler_s
+        times = self.timeouts
+        scheduling_s = times.lost_s if eviction.lost else times.scheduler_s
         more_s = scheduling_s if self.schedulers else 0.0
-        return self.timeouts.confirm_s + manner.more_s + more_s
+        return times.confirm_s + eviction.manner.more_s + more_s
 
 
 SLACK_S: Final = 3.0
@@ -500,7 +500,7 @@ def _begin_to_ask(eviction: Eviction, now_s: float) -> Move:
 def _looked(eviction: Eviction, event: Probed, now_s: float, deps: EvictionDeps) -> Move:
     look, times = event.look, deps.timeouts
     eviction = _seen(eviction, look.lighthouse, now_s, deps)
-    late = _spent_s(eviction, now_s) >= _given_s(eviction, deps)
+    late = _spent_s(eviction, now_s) >= deps.given_s(eviction)
     preparing = eviction.state is EvictionState.PREPARING
     if look.moving(eviction.stood) if preparing else _in_sight(eviction, look):
         return _failed(eviction, RECOVERED, now_s, deps)
@@ -539,10 +539,6 @@ def _in_sight(eviction: Eviction, look: ProbeResult) -> bool:
     return any(a.rank in seen for a in eviction.accused if a.host in eviction.lost)
 
 
-def _given_s(eviction: Eviction, deps: EvictionDeps) -> float:
-    return deps.given_s(eviction.manner, lost=bool(eviction.lost))
-
-
 def _not_gone(eviction: Eviction, look: ProbeResult, deps: EvictionDeps) -> str:
     still = "; ".join(
         f"{rank} {look.details[rank]}"
@@ -554,7 +550,7 @@ def _not_gone(eviction: Eviction, look: ProbeResult, deps: EvictionDeps) -> str:
     scheduler = eviction.rung(Rung.SCHEDULER)
     if eviction.lost and scheduler is not None:
         return f"{eviction.group} is gone, and not removed: {scheduler.detail}"
-    return f"not gone after {_given_s(eviction, deps):.0f} s: {still}{said}"
+    return f"not gone after {deps.given_s(eviction):.0f} s: {still}{said}"
 
 
 def _out_of_sight(eviction: Eviction, look: ProbeResult, deps: EvictionDeps) -> str | None:

@@ -493,14 +493,11 @@ def rules(namespaces: Collection[str], *, primus: bool) -> Sequence[Mapping[str,
     """Everything that the driver asks for; examples/kubernetes grants exactly this."""
     nodes = [{"resource": "nodes", "verb": verb} for verb in ("get", "list", "patch")]
     status = [{"resource": "nodes", "subresource": "status", "verb": "patch"}] if primus else []
+    of_pods = ({"verb": "list"}, {"verb": "delete"}, {"verb": "patch", "subresource": "status"})
     pods = [
-        {"resource": "pods", "verb": verb, "namespace": namespace}
+        {"resource": "pods", "namespace": namespace, **rule}
         for namespace in sorted(namespaces)
-        for verb in ("list", "delete")
-    ]
-    pods += [
-        {"resource": "pods", "subresource": "status", "verb": "patch", "namespace": namespace}
-        for namespace in sorted(namespaces)
+        for rule in of_pods
     ]
     return [*nodes, *status, *pods]
 

@@ -184,7 +184,7 @@ def test_a_rank_out_of_sight_is_asked_unless_another_bears_its_name() -> None:
 def test_who_may_not_act_asks_nobody_and_time_goes_on() -> None:
     play = Play().begin()
     assert play.post(Probed(look_at(play.lives), may=False)) == (Probe(TIMES.pause_s),)
-    play.now_s += ALL.given_s(play.eviction.manner)
+    play.now_s += ALL.given_s(play.eviction)
     assert play.post(Probed(look_at(play.lives), may=False)) == ()
     assert play.eviction.failed == "not gone after 55 s: rg_1.0 alive; rg_1.1 alive"
     assert outcome(play.eviction, Rung.PAGE) is None  # nobody was asked anything
@@ -438,7 +438,7 @@ def test_one_that_ends_gently_never_meets_the_kill_button() -> None:
 
 
 def test_the_gentler_the_longer_it_may_take() -> None:
-    assert ALL.given_s(PARK) - ALL.given_s(EndManner()) == 9.0
+    assert ALL.given_s(replace(fresh(), manner=PARK)) - ALL.given_s(fresh()) == 9.0
     play = Play("refuses")
     play.eviction = replace(play.eviction, manner=PARK)
     play.begin().play(90.0)
