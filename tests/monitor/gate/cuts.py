@@ -113,7 +113,8 @@ class Exchange:
             self._here.notify_all()
             until_s = time.monotonic() + MEET_S
             while len(given) < size and key not in self._ended:
-                if not self._here.wait(until_s - time.monotonic()):
+                late = not self._here.wait(until_s - time.monotonic())
+                if late and len(given) < size:  # who was there in time may have gone on
                     self._ended.add(key)
                     self._here.notify_all()
             return None if key in self._ended else mean([given[g] for g in sorted(given)])
