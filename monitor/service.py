@@ -23,6 +23,7 @@ from prometheus_client import CollectorRegistry
 
 from lightkeeper.monitor.act.bundles import BundleDir, retention_of
 from lightkeeper.monitor.act.cluster import Cluster
+from lightkeeper.monitor.act.ends import Ends
 from lightkeeper.monitor.act.evictor import Evictors, Parties
 from lightkeeper.monitor.act.evidence import Evidence
 from lightkeeper.monitor.act.gate import Gate, Gatekeeper
@@ -328,6 +329,8 @@ def build(
     prometheus = _prometheus(options, rules, registry, stack)
     cluster = Cluster((*schedulers, *prometheus), registry, clock)
     stack.callback(cluster.close)
+    ends = Ends(schedulers, clock)
+    stack.callback(ends.close)
     audit_log = _audit_log(options, stack)
     auditor = Auditor(audit_log)
     quarantine.on_event, rules.on_reload = auditor.quarantined, auditor.reloaded
@@ -354,6 +357,7 @@ def build(
         gatekeeper=gatekeeper,
         schedulers=reconcilers,
         cluster=cluster,
+        ends=ends,
         begin=leader_components(
             options,
             store=store,

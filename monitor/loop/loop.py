@@ -164,6 +164,7 @@ class Observing:
             run=run,
             gate_up=keeper is not None and keeper.up,
             cluster={} if components.cluster is None else components.cluster.current(now_s),
+            ends={} if components.ends is None else components.ends.note(observations, now_s),
         )
 
     def _born(self, rank: RankName) -> float | None:

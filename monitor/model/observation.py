@@ -205,6 +205,9 @@ class Snapshot:
     cluster: Mapping[Host, tuple[Testimony, ...]] = field(default_factory=dict)
     """What schedulers, clouds and Prometheus say of hosts, by the names that ranks report."""
 
+    ends: Mapping[RankName, Testimony] = field(default_factory=dict)
+    """What schedulers say of the end of ranks that left or fell silent."""
+
     @property
     def alone(self) -> bool:
         """Whether there is neither Lighthouse nor gate: nobody is evicted but by hand."""
