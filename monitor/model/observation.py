@@ -32,6 +32,9 @@ from lightkeeper.worker_server.wire import (
     Testimony,
 )
 
+NO_ANSWER: Final = "no full answer within "
+"""Of a peer that took the connection: its port accepts."""
+
 
 class Failure(StrEnum):
     """Why a target gave no report; each points to a different fault."""
