@@ -82,8 +82,8 @@ class Ends:
             if seen.report is not None and seen.report.process.alive:
                 self._missing.pop(seen.rank, None)
                 continue
-            who, known = seen.identity, self._missing.get(seen.rank)
-            if known is None or known.incarnation != who.incarnation:
+            who, before = seen.identity, self._missing.get(seen.rank)
+            if before is None or before.incarnation != who.incarnation:
                 place = Place(seen.rank, who.host, who.place)
                 self._missing[seen.rank] = _Missing(place, who.incarnation, now_s)
                 anew = True

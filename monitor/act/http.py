@@ -64,7 +64,7 @@ T = TypeVar("T")
 _RESOLVER_THREADS: Final = 32
 """getaddrinfo cannot be cancelled: with so many threads, a dead name server blocks no others."""
 _CONNECT_SHARE: Final = 0.9
-"""Of a request's time; the rest tells "no connection" from "no answer"."""
+"""Of a request's time: a later timeout is that of the answer."""
 _UNTYPED: Final = "application/octet-stream"
 _ERRNOS: Final = {
     **dict.fromkeys((errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH), Failure.TIMEOUT),
@@ -174,7 +174,7 @@ def _parsed(url: str) -> URL:
 
 
 class _Resolver(aiohttp.DefaultResolver):
-    """Keeps the names that are being resolved, so that a timeout can tell."""
+    """Keeps the names that are being resolved, so that a timeout names them."""
 
     def __init__(self, names: set[str]) -> None:
         super().__init__()

@@ -808,9 +808,9 @@ def told(history: History, tracks: Iterable[RankTrack]) -> Testimony | None:
     nobody took away looks.
     """
     rows = [history.ends.get(track.rank) for track in tracks]
-    known = [row for row in rows if row is not None]
-    known.sort(key=lambda row: (_is_taken(row), -row.for_s))
-    return known[0] if known and len(known) == len(rows) else None
+    ends = [row for row in rows if row is not None]
+    ends.sort(key=lambda row: (_is_taken(row), -row.for_s))
+    return ends[0] if ends and len(ends) == len(rows) else None
 
 
 def _is_taken(said: Testimony | None) -> bool:
@@ -822,25 +822,32 @@ def _as_told(history: History, verdict: Verdict) -> Verdict:
     that the scheduler brought about, but what is left of the group may have to go.
     """
     tracks = [history.tracks[rank] for rank in verdict.suspects]
-    said, gone = told(history, tracks), [track for track in tracks if is_gone(track)]
+    said = told(history, tracks)
+    gone = [track for track in tracks if is_gone(track)]
     taken = _is_taken(said)
-    explained = taken and all(end_of(track) in _BY_OTHERS for track in gone)
-    if said is None or verdict.kind is not Kind.DEAD or (gone and not explained):
+    own = gone and not (taken and _BY_OTHERS.issuperset(map(end_of, gone)))
+    if said is None or verdict.kind is not Kind.DEAD or own:
         return verdict
-    members, hosts = history.groups()[verdict.groups[0]], listed(history.hosts(verdict.suspects))
-    whose = verdict.groups[0] if len(tracks) == len(members) else listed(verdict.suspects)
-    who = f"host {hosts} is lost:" if said.code == "node-lost" else f"{whose} on {hosts}"
-    head = parted(who, said, min(t.silence_s(history.now_s) for t in tracks), history.now_s)
-    alone = all(track.fresh is None or is_gone(track) for track in members)
-    spared = taken and alone
-    return replace(
+    head = _parted(history, verdict, said)
+    witness = {TAKEN if taken else "scheduler": one_line(f"{said.witness}: {said.text}")}
+    verdict = replace(
         verdict,
         reason=f"{head}; {verdict.reason if gone else verdict.reason.partition(': ')[2]}",
         brief=head,
-        confidence=Confidence.UNSURE if spared else verdict.confidence,
-        spare="it did not fail by itself: nobody is accused" if spared else verdict.spare,
-        evidence={
-            **verdict.evidence,
-            TAKEN if taken else "scheduler": one_line(f"{said.witness}: {said.text}"),
-        },
+        evidence={**verdict.evidence, **witness},
     )
+    members = history.groups()[verdict.groups[0]]
+    if not taken or any(track.fresh is not None and not is_gone(track) for track in members):
+        return verdict
+    why = "it did not fail by itself: nobody is accused"
+    return replace(verdict, confidence=Confidence.UNSURE, spare=why)
+
+
+def _parted(history: History, verdict: Verdict, said: Testimony) -> str:
+    group, ranks = verdict.groups[0], verdict.suspects
+    hosts = listed(history.hosts(ranks))
+    who = f"{group if len(ranks) == len(history.groups()[group]) else listed(ranks)} on {hosts}"
+    if said.code == "node-lost":
+        who = f"host {hosts} is lost:"
+    silent_s = min(history.tracks[rank].silence_s(history.now_s) for rank in ranks)
+    return parted(who, said, silent_s, history.now_s)
