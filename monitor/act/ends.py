@@ -72,6 +72,7 @@ class Ends:
     def troubles(self) -> Iterator[str]:
         for name, why in sorted(self._untried.items()):
             yield f"scheduler {name}: {why}"
+        yield from (f"what schedulers say: {each.crash}" for each in self.workers if each.crash)
 
     def note(
         self, observations: Iterable[Observation], now_s: float

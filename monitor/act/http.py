@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import aiohttp
+from aiohttp.abc import ResolveResult
 from yarl import URL
 
 from lightkeeper.monitor.model.names import GroupName, one_line
@@ -173,14 +174,14 @@ def _parsed(url: str) -> URL:
         raise aiohttp.InvalidURL(url) from exc
 
 
-class _Resolver(aiohttp.DefaultResolver):
+class _Resolver(aiohttp.ThreadedResolver):
     """Keeps the names that are being resolved, so that a timeout names them."""
 
     def __init__(self, names: set[str]) -> None:
         super().__init__()
         self._names = names
 
-    async def resolve(self, host: str, *args: Any, **how: Any) -> list[Any]:
+    async def resolve(self, host: str, *args: Any, **how: Any) -> list[ResolveResult]:
         self._names.add(host)
         try:
             return await super().resolve(host, *args, **how)

@@ -384,7 +384,7 @@ def end_facts(pod: Body | None, node: Body | None, now_s: float) -> Iterator[Fac
     """
     said = (*facts("node", node or {}, now_s), *facts("pod", pod or {}, now_s))
     cordon = " cordoned" if "cordoned" in (words for words, *_ in said) else ""
-    dated = [(f"end {words}", *rest) for words, *rest in said]
+    dated = [(f"end {words}", detail, for_s) for words, detail, for_s in said]
     dated += _pod_ends(pod or {}, cordon, now_s)
     yield from sorted(dated, key=lambda fact: fact[2], reverse=True)
     phase, reason = (_at(pod or {}, "status", word) for word in ("phase", "reason"))

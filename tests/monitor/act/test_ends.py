@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -265,3 +266,30 @@ def test_a_scheduler_that_cannot_be_asked_is_told_from_the_start_until_it_answer
     script.trial = Outcome(True, "")
     watch.look(script)
     assert [*watch.troubles()] == []
+
+
+def test_one_that_hangs_holds_up_neither_the_judge_nor_the_other_scheduler():
+    over, clock = threading.Event(), Time()
+    stuck, well = (
+        Script(lambda _: over.wait(20.0) and None),
+        Script(lambda _: DELETED, name="slurm"),
+    )
+    watch = Ends([stuck, well], clock)
+    try:
+        watch.note([seen(None)], 1000.0)
+        wait_until(lambda: stuck.asked)
+        wait_until(lambda: watch.note([seen(None)], 1000.0))  # the other has answered
+        assert watch.note([], 1000.0)["rg_1.0"].code == "deleted"
+    finally:
+        over.set()
+        watch.close()
+
+
+def test_a_crash_is_a_trouble(ends):
+    def crash(_):
+        raise RuntimeError("a pod without a name")
+
+    watch = ends(Script(crash), Time())
+    watch.note([seen(None)], 1000.0)
+    wait_until(lambda: [*watch.troubles()])
+    assert "RuntimeError: a pod without a name" in next(watch.troubles())
