@@ -270,16 +270,14 @@ def test_a_scheduler_that_cannot_be_asked_is_told_from_the_start_until_it_answer
 
 def test_one_that_hangs_holds_up_neither_the_judge_nor_the_other_scheduler():
     over, clock = threading.Event(), Time()
-    stuck, well = (
-        Script(lambda _: over.wait(20.0) and None),
-        Script(lambda _: DELETED, name="slurm"),
-    )
+    stuck, well = Script(lambda _: over.wait(20.0) and None), Script(name="slurm")
     watch = Ends([stuck, well], clock)
     try:
         watch.note([seen(None)], 1000.0)
         wait_until(lambda: stuck.asked)
-        wait_until(lambda: watch.note([seen(None)], 1000.0))  # the other has answered
-        assert watch.note([], 1000.0)["rg_1.0"].code == "deleted"
+        well.says = lambda _: DELETED
+        watch.look(well)
+        assert watch.note([seen(None)], 1000.0)["rg_1.0"].code == "deleted"
     finally:
         over.set()
         watch.close()

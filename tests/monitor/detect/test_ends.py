@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lightkeeper.monitor.act.testimonies import reading
+from lightkeeper.monitor.decide.pipeline import Pipeline
+from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.observation import Snapshot
 from lightkeeper.monitor.model.verdict import TAKEN, Confidence
 from lightkeeper.monitor.model.wording import rfc3339
@@ -12,6 +14,7 @@ from lightkeeper.worker_server import wire
 from tests.changed import replace
 from tests.monitor.fleet import START_S, Drive, SimFleet, at, crash, ended_by, raises, silent
 from tests.monitor.fleet.told import Alter
+from tests.monitor.journal.tape import Tape
 
 LEFT_S = 20
 
@@ -210,3 +213,13 @@ def test_a_group_that_is_missing_was_drained() -> None:
     reason = Drive(SimFleet(3, 1, script), alter=alter).run(130).incident("absent").verdict.reason
     assert reason.startswith("rg_1 was preempted: for another (Kubernetes, at ")
     assert "rg_1 is gone for " in reason
+
+
+def test_what_the_scheduler_said_is_journalled_and_replayed_to_the_same() -> None:
+    config = KeeperConfig()
+    tape = Tape(Pipeline(config), config, turn_every=30)
+    script = [at(LEFT_S, crash("rg_1.0")), at(LEFT_S, silent("rg_1.0", 300.0))]
+    row = by_the_scheduler(said("end deleted"), "rg_1.0")
+    drive = Drive(SimFleet(3, 1, script), config, pipeline=tape, alter=row).run(50)
+    assert "was deleted" in drive.incident("dead").verdict.reason
+    tape.check()
