@@ -23,6 +23,7 @@ from prometheus_client import CollectorRegistry
 
 from lightkeeper.monitor.act.bundles import BundleDir, retention_of
 from lightkeeper.monitor.act.cluster import Cluster
+from lightkeeper.monitor.act.ends import Ends
 from lightkeeper.monitor.act.evictor import Evictors, Parties
 from lightkeeper.monitor.act.evidence import Evidence
 from lightkeeper.monitor.act.gate import Gate, Gatekeeper
@@ -322,6 +323,8 @@ def build(
     prometheus = _prometheus(options, rules, registry, stack)
     cluster = Cluster((*schedulers, *prometheus), registry, clock)
     stack.callback(cluster.close)
+    ends = Ends(schedulers, clock)
+    stack.callback(ends.close)
     pipeline = Pipeline(options.config, policy=rules.current.policy)
     return Components(
         config=options.config,
@@ -344,6 +347,7 @@ def build(
         gatekeeper=gatekeeper,
         schedulers=reconcilers,
         cluster=cluster,
+        ends=ends,
         begin=leader_components(
             options,
             store=store,

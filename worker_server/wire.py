@@ -1005,6 +1005,8 @@ class Registration:
     dead_age_s: Seconds | None = None
     """Since it died; None while it lives."""
     claim: Claim | None = None
+    last: StateReport | None = None
+    """How it ends, sent while it ends: its pod takes its WorkerServer along."""
 
 
 # -- from a network's bytes to the types ---------------------------------------------------------

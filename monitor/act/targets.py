@@ -30,6 +30,8 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec import structs
+
 from lightkeeper.monitor.act.launches import (
     Source,
     Target,
@@ -192,6 +194,8 @@ class Registry:
         """Incarnations that want a living rank's name, group or monitor -> first seen."""
         self._answered: dict[RankName, float] = {}
         """Unix time of the last good answer to a poll."""
+        self._parted: dict[RankName, tuple[float, StateReport]] = {}
+        """Ranks that sent how they end: when, and what."""
         self._file_urls: dict[str, None] = {}
         self._strangers: set[str] = set()
         self._brought: Counter[str] = Counter()
@@ -254,6 +258,8 @@ class Registry:
             standing = self._admit(target)
             if standing is not Registered.CURRENT:
                 self.refused[standing] += 1
+            elif (last := registration.last) is not None and not last.process.alive:
+                self._parted[identity.rank] = now_s, last
             return standing
 
     def refuse(self, address: str) -> None:
@@ -551,6 +557,7 @@ class Registry:
         self._superseded.pop(rank, None)
         self._answered.pop(rank, None)
         self._moved.pop(rank, None)
+        self._parted.pop(rank, None)
         self._gone.discard(rank)
         self._dead.discard(rank)
         self._store.drop_target(rank)
@@ -591,8 +598,21 @@ class Registry:
         their run: a rank that registers in between begins the next one.
         """
         with self._lock:
-            still = tuple(seen for seen in observations if self._is_current(seen.identity))
+            still = tuple(
+                self._as_it_parted(seen) if self._parted else seen
+                for seen in observations
+                if self._is_current(seen.identity)
+            )
             return still, self._run
+
+    def _as_it_parted(self, seen: Observation) -> Observation:
+        """Of a rank that does not answer any more, what it sent while it ended."""
+        at_s, last = self._parted.get(seen.rank, (0.0, None))
+        if last is None or seen.report is not None or last.identity.life != seen.identity.life:
+            return seen
+        dead_s = (last.process.dead_age_s or 0.0) + self._clock.now_s() - at_s
+        process = structs.replace(last.process, dead_age_s=dead_s)
+        return structs.replace(seen, outcome=structs.replace(last, process=process))
 
     def _is_current(self, identity: Identity) -> bool:
         target = self._targets.get(identity.rank)

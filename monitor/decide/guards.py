@@ -20,7 +20,7 @@ from lightkeeper.monitor.model.eviction import EndManner, Evict, Eviction, Guard
 from lightkeeper.monitor.model.incident import Incident, oldest_first
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE, Pause
-from lightkeeper.monitor.model.verdict import Confidence, Kind
+from lightkeeper.monitor.model.verdict import TAKEN, Confidence, Kind
 from lightkeeper.monitor.model.wording import listed, seconds
 
 # -- lessons -----------------------------------------------------------------------------------
@@ -754,7 +754,8 @@ def _quarantine(case: Case) -> tuple[Host, ...]:
     other hosts too. Otherwise the group comes back there, once (`again`).
     """
     view, incident = case.view, case.incident
-    if view is None or case.action is PolicyAction.EVICT:
+    taken = TAKEN in incident.verdict.evidence
+    if view is None or taken or case.action is PolicyAction.EVICT:
         return ()
     hosts = sorted({view.hosts[rank] for rank in incident.culprits if rank in view.hosts})
     match incident.kind:
@@ -793,4 +794,5 @@ def _before(case: Case, host: Host) -> bool:
         or before.signature != now.signature
         or (before.kind is now.kind is Kind.DEAD and not now.signature)
         for before in case.fleet.faults.get(host, ())
+        if TAKEN not in before.verdict.evidence
     )

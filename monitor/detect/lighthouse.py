@@ -23,6 +23,7 @@ from lightkeeper.monitor.detect.intake import HEARTBEAT_TIMEOUT_S
 from lightkeeper.monitor.detect.links import Edge
 from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.model.names import GroupName, RankName
+from lightkeeper.monitor.model.observation import NO_ANSWER
 from lightkeeper.monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
 from lightkeeper.monitor.model.wording import listed, plural, seconds
 from lightkeeper.worker_server.wire import WAIT_QUORUM, Trouble
@@ -40,6 +41,7 @@ def lighthouse_away(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     reason = (
         f"the Lighthouse does not answer for {seconds(history.now_s - since_s)}"
         f" ({away.reason}); {_effect(history, graph, victims)}"
+        f"{_STUCK if NO_ANSWER in away.reason else ''}"
     )
     evidence = {
         "Lighthouse": away.reason,
@@ -50,6 +52,10 @@ def lighthouse_away(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     return (_away_verdict(history, reason, since_s, victims, evidence),)
 
 
+_STUCK: Final = (
+    "; its port accepts and nothing answers: see whether anybody reads its log, as a full pipe "
+    "stops it (RUST_LOG=warn), or whether its process is stopped"
+)
 _BROKEN_S: Final = 4.0
 _BROKEN_APART_S: Final = 8.6
 """Where a rank's kernel gets no answer from the Lighthouse: longer than a flap of 8 s."""

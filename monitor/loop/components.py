@@ -17,6 +17,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from lightkeeper.monitor.act.cluster import Cluster
+from lightkeeper.monitor.act.ends import Ends
 from lightkeeper.monitor.act.evictor import Evictors
 from lightkeeper.monitor.act.evidence import Evidence
 from lightkeeper.monitor.act.gate import Gatekeeper
@@ -171,6 +172,7 @@ class Components:
     schedulers: tuple[CordonReconciler, ...] = ()
     cluster: Cluster | None = None
     """None: nobody is asked what is known of hosts."""
+    ends: Ends | None = None
 
 
 # -- troubles ----------------------------------------------------------------------------------
@@ -192,6 +194,7 @@ def troubles(
     several = (
         components.clock, components.registry, components.evidence, leader.notify, leader.journal,
         components.rulebook, components.gatekeeper, *components.schedulers, components.cluster,
+        components.ends,
     )  # fmt: skip
     for part in several:
         if part is not None:

@@ -166,6 +166,7 @@ class Observing:
             schedulers=bool(components.schedulers),
             gate_began_s=None if keeper is None else keeper.began_s,
             cluster={} if components.cluster is None else components.cluster.current(now_s),
+            ends={} if components.ends is None else components.ends.note(observations, now_s),
         )
 
     def _born(self, rank: RankName) -> float | None:

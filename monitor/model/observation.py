@@ -32,6 +32,9 @@ from lightkeeper.worker_server.wire import (
     Testimony,
 )
 
+NO_ANSWER: Final = "no full answer within "
+"""Of a peer that took the connection: its port accepts."""
+
 
 class Failure(StrEnum):
     """Why a target gave no report; each points to a different fault."""
@@ -210,6 +213,9 @@ class Snapshot:
     """None while the big red switch is not pressed."""
     cluster: Mapping[Host, tuple[Testimony, ...]] = field(default_factory=dict)
     """What schedulers, clouds and Prometheus say of hosts, by the names that ranks report."""
+
+    ends: Mapping[RankName, Testimony] = field(default_factory=dict)
+    """What schedulers say of the end of ranks that left or fell silent."""
 
     @property
     def alone(self) -> bool:

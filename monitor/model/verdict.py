@@ -121,6 +121,10 @@ BY_ELIMINATION: Final = "elimination: every rank that is seen waits"
 """The source of a verdict on the weakest evidence for a hang."""
 
 
+TAKEN: Final = "taken away"
+"""The evidence that a scheduler ended the ranks, or that memory ran out: no host is to blame."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """One detector's finding in one tick. Unless it says so, it accuses nobody."""

@@ -149,6 +149,14 @@ class BlackBox:
             ending=None if process.alive else self._remains.ending(process),
         )
 
+    def parting(self) -> wire.StateReport:
+        """The same of a rank that is ending, as if it were dead by now."""
+        report = self.state()
+        if not report.process.alive:
+            return report
+        process = structs.replace(report.process, alive=False, dead_age_s=0.0)
+        return structs.replace(report, process=process, ending=self._remains.ending(process))
+
     def _machine(self, now_s: float) -> tuple[wire.Testimony, ...]:
         """What its host's witnesses say, and the file that it waits for while it stands still."""
         said = self.machine.of_rank(self._process.pid)

@@ -25,6 +25,7 @@ from lightkeeper.monitor.model.names import (
     group_of,
     one_line,
 )
+from lightkeeper.worker_server.wire import Testimony
 
 # -- protocol ----------------------------------------------------------------------------------
 
@@ -145,6 +146,9 @@ class Place:
     labels: Mapping[str, str] = field(default_factory=dict)
     """`slurm_job_id`, `slurm_step_id`, `slurm_node` ..., `pod`, `namespace`, `pod_uid`, `node` ...:
     see `worker_server.rank.identity`. Empty for a rank that named none."""
+
+
+Ended = tuple[Place, Testimony]
 
 
 Everyone = Callable[[], Sequence[Place]]
@@ -327,6 +331,19 @@ class Scheduler(ABC):
         """
         return ()
 
+    def ends(self, _places: Sequence[Place], _timeout_s: float) -> Iterable[Ended]:
+        """How what ran at these places ended, or how it looks; a place of which it knows nothing
+        is left out.
+
+        Raises:
+            NotDone: not all of it can be read; what came before counts.
+        """
+        return ()
+
+    def tried(self, timeout_s: float) -> Outcome:
+        """Whether it can be asked now; changes nothing."""
+        return self._outcome(self._reach, timeout_s, "it cannot be asked")
+
     @abstractmethod
     def checks(self, timeout_s: float) -> Sequence[Check]:
         """Check which requests would work; changes nothing."""
@@ -336,6 +353,9 @@ class Scheduler(ABC):
         """Close threads and connections."""
 
     # -- what a driver brings ------------------------------------------------------------------
+
+    def _reach(self, _deadline: Deadline) -> Outcome:
+        return Outcome(True, "")
 
     @abstractmethod
     def _cordon(self, host: Host, why: Why, deadline: Deadline) -> Outcome: ...

@@ -18,13 +18,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlencode
 
 from lightkeeper.monitor.act.schedulers.base import (
     Check,
     Deadline,
+    Ended,
     Everyone,
     Lost,
     NotDone,
@@ -41,7 +42,7 @@ from lightkeeper.monitor.act.schedulers.base import (
     retrying,
     strangers,
 )
-from lightkeeper.monitor.act.testimonies import UNKNOWN_S, Said, reading, since
+from lightkeeper.monitor.act.testimonies import UNKNOWN_S, Fact, Said, reading, since
 from lightkeeper.monitor.background import in_thread
 from lightkeeper.monitor.model.names import GroupName, Host, one_line
 from lightkeeper.monitor.model.wording import by_force
@@ -141,7 +142,7 @@ class KubeApi:
             )
             status, raw = int(said.status), said.read(BODY_MAX_BYTES)
         except Exception as exc:
-            raise KubeError(0, one_line(exc, 300)) from exc
+            raise KubeError(0, _unreached(exc)) from exc
         if not 200 <= status < 300:
             raise KubeError(status, _answer_line(status, raw))
         try:
@@ -149,6 +150,16 @@ class KubeApi:
         except (ValueError, RecursionError) as exc:
             raise KubeError(0, "the API server's answer is no JSON") from exc
         return answer if isinstance(answer, dict) else {}
+
+
+_DISTRUSTED: Final = re.compile(r"certificate verify failed: ([^(]+?) \(")
+
+
+def _unreached(exc: Exception) -> str:
+    distrusted = _DISTRUSTED.search(str(exc))
+    if distrusted is None:
+        return one_line(exc, 300)
+    return f"the API server's certificate is not accepted: {distrusted[1]} (docs/deploy.md)"
 
 
 def _answer_line(status: int, raw: bytes) -> str:
@@ -331,8 +342,6 @@ _SOON_S: Final = 3600.0
 _SICHEK: Final = "scitix.ai/sichek"
 _OF_THE_JOB: Final = ("nccl", "hang")
 """What sichek says of the job, not of its host."""
-Fact = tuple[str, str, float]
-"""What the table matches, a detail, and for how many seconds it is so."""
 
 
 def facts(kind: str, body: Body, now_s: float) -> Iterator[Fact]:
@@ -363,6 +372,46 @@ def _sichek_facts(text: str) -> Iterator[Fact]:
             for level, error in ((n, e) for n, errors in parts[part].items() for e in errors):
                 detail = f"{part}, {error['error_name']} {error.get('device', '')}"
                 yield f"sichek {level}", detail, UNKNOWN_S
+
+
+# How a pod ended: what came first is the cause.
+
+_RECENT_S: Final = 120.0
+"""An earlier container of a pod that ended longer ago is not what ended now."""
+
+
+def end_facts(pod: Body | None, node: Body | None, now_s: float) -> Iterator[Fact]:
+    """How the pod of a group that left or fell silent ended. None: there is none; an empty node:
+    its name is not known.
+    """
+    said = (*facts("node", node or {}, now_s), *facts("pod", pod or {}, now_s))
+    cordon = " cordoned" if "cordoned" in (words for words, *_ in said) else ""
+    dated = [(f"end {words}", detail, for_s) for words, detail, for_s in said]
+    dated += _pod_ends(pod or {}, cordon, now_s)
+    yield from sorted(dated, key=lambda fact: fact[2], reverse=True)
+    phase, reason = (_at(pod or {}, "status", word) for word in ("phase", "reason"))
+    if node is None or pod is None:
+        yield "end gone" + (" node" if node is None else cordon), "", 0.0
+    elif reason:
+        yield f"end status {reason}", str(_at(pod, "status", "message") or ""), 0.0
+    elif phase != "Running":
+        yield f"end phase {phase}", "", 0.0
+    else:
+        yield "end runs", "its pod runs" + " and its node is ready" * bool(node), 0.0
+
+
+def _pod_ends(pod: Body, cordon: str, now_s: float) -> Iterator[Fact]:
+    if (asked := _at(pod, "metadata", "deletionTimestamp")) is not None:  # when it is to be gone
+        grace_s = float(_at(pod, "metadata", "deletionGracePeriodSeconds") or 0)
+        yield f"end deleted{cordon}", "", since(asked, now_s + grace_s)
+    for each in _at(pod, "status", "containerStatuses") or []:
+        for when in ("state", "lastState"):
+            end = _at(each, when, "terminated") or {}
+            ago_s = since(end.get("finishedAt"), now_s)
+            if end and (when == "state" or ago_s <= _RECENT_S):
+                reason, code = end.get("reason"), end.get("exitCode")
+                said = f"container {each.get('name')}, {reason}, exit code {code}"
+                yield f"end exit {reason}", said, ago_s
 
 
 # -- kube pods ---------------------------------------------------------------------------------
@@ -573,13 +622,35 @@ class Kubernetes(Scheduler):
         for path, name in asked:
             if not DNS.fullmatch(name):
                 continue
-            # by a list, which our role may ask for, and which is empty where nothing has this name
-            named = f"metadata.name={name}"
-            ask = partial(self._api.ask, "GET", path, deadline, fieldSelector=named)
-            for body in _items(run_within(ask, deadline.left_s())):
+            for body in self._named(path, name, deadline):
                 kind, node = ("node", name) if path == _NODES else ("pod", pod_of("", body).node)
                 said = (reading("Kubernetes", *fact) for fact in facts(kind, body, now_s))
                 yield from (((node,), each) for each in said if each is not None)
+
+    def _reach(self, deadline: Deadline) -> Outcome:
+        self._api.ask("GET", _NODES, deadline, limit="1")
+        return Outcome(True, "")
+
+    def _named(self, path: str, name: str, deadline: Deadline) -> Sequence[Body]:
+        """By a list, which our role may ask for, and which is empty where nothing has this name."""
+        named = f"metadata.name={name}"
+        ask = partial(self._api.ask, "GET", path, deadline, fieldSelector=named)
+        return _items(run_within(ask, deadline.left_s()))
+
+    def ends(self, places: Sequence[Place], timeout_s: float) -> Iterator[Ended]:
+        deadline, now_s = self._deadline(timeout_s), datetime.now(UTC).timestamp()
+        ask = cache(partial(self._named, deadline=deadline))  # ranks share pods and nodes
+        for place in places:
+            name, namespace = (place.labels.get(key, "") for key in ("pod", "namespace"))
+            host = place.labels.get("node") or str(place.host)
+            if not (DNS.fullmatch(name) and DNS.fullmatch(namespace)):
+                continue
+            pods = {_at(pod, "metadata", "uid"): pod for pod in ask(_pods(namespace), name)}
+            nodes = [*ask(_NODES, host), None] if DNS.fullmatch(host) else [{}]
+            for fact in end_facts(pods.get(place.labels.get("pod_uid")), nodes[0], now_s):
+                if (said := reading("Kubernetes", *fact)) is not None:
+                    yield place, said
+                    break
 
     # -- nodes ---------------------------------------------------------------------------------
 

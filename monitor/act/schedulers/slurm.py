@@ -23,6 +23,7 @@ from typing import Final
 from lightkeeper.monitor.act.schedulers.base import (
     Check,
     Deadline,
+    Ended,
     Everyone,
     Lost,
     NotDone,
@@ -37,7 +38,7 @@ from lightkeeper.monitor.act.schedulers.base import (
     refuse_shared_job,
     strangers,
 )
-from lightkeeper.monitor.act.testimonies import Said, reading, since
+from lightkeeper.monitor.act.testimonies import Fact, Said, reading, since
 from lightkeeper.monitor.model.names import GroupName, Host, one_line
 from lightkeeper.monitor.model.wording import listed
 
@@ -67,6 +68,8 @@ class SlurmNode:
     states: frozenset[str]
     reason: str
     author: str
+    silent: bool = False
+    """Whether its slurmd does not answer, though it is not down yet."""
 
     @property
     def drained(self) -> bool:
@@ -98,6 +101,7 @@ def parse_node(text: str) -> SlurmNode | None:
         states=frozenset(word.rstrip(_SUFFIXES) for word in state.group(1).split("+")),
         reason="" if said in ("(null)", "none") else said,
         author="" if parts is None else parts["who"] or "",
+        silent="*" in state.group(1) or "NOT_RESPONDING" in state.group(1),
     )
 
 
@@ -111,6 +115,13 @@ class SlurmJob:
     requeues: bool
     whole: bool
     """False: a part of a heterogeneous job; ending it may end the other parts."""
+    said: str = ""
+    """Its state, reason and exit code as they are shown."""
+    ended: str = ""
+    """When it ended or, while it runs, has to."""
+
+
+_SHOWN: Final = re.compile(r"\b(JobState|Reason|ExitCode)=(.*?)(?=\s+[A-Z]\w*=|\s*$)", re.MULTILINE)
 
 
 def parse_job(text: str, number: str) -> SlurmJob | None:
@@ -129,6 +140,8 @@ def parse_job(text: str, number: str) -> SlurmJob | None:
             restarts=words.get("Restarts", "0"),
             requeues=words.get("Requeue") == "1" and words.get("BatchFlag") == "1",
             whole="HetJobId" not in words,
+            said=", ".join(f"{key} {value}" for key, value in _SHOWN.findall(block)),
+            ended=words.get("EndTime", ""),
         )
     return None
 
@@ -321,6 +334,39 @@ class Slurm(Scheduler):
             raise NotDone(ran.said)
         for line in ran.out.splitlines():
             yield from node_said(line, time.time())
+
+    def _reach(self, deadline: Deadline) -> Outcome:
+        self._must(["scontrol", "ping"], deadline)
+        return Outcome(True, "")
+
+    def ends(self, places: Sequence[Place], timeout_s: float) -> Iterator[Ended]:
+        deadline = self._deadline(timeout_s)
+        for place in places:
+            try:
+                target = _target(place)
+            except Refusal:
+                continue
+            said = reading("Slurm", *self._end_fact(place, target, deadline))
+            if said is not None:
+                yield place, said
+
+    def _end_fact(self, place: Place, target: SlurmTarget, deadline: Deadline) -> Fact:
+        """How the job or step of a group that left or fell silent ended."""
+        job = self._show(target, deadline)
+        if job is None:
+            return "end slurm UNKNOWN", f"Slurm does not know {target} any more", 0.0
+        detail = f"job {job.name}, {job.said}"
+        if job.restarts != target.restarts:
+            return "end slurm REQUEUED", detail, 0.0
+        if job.state not in _ALIVE or job.state == _ENDING:
+            return f"end slurm {job.state}", detail, since(job.ended, time.time())
+        name = Host(place.labels.get("slurm_node") or place.host)
+        node = self._node(name, deadline) if is_node(name) else None
+        if node is not None and (node.down or node.silent):
+            return "end slurm NODE_FAIL", f"{name} does not answer Slurm;{node.by}", 0.0
+        if target.step is not None and not self._has_step(f"{job.name}.{target.step}", deadline):
+            return "end slurm STEP", f"{target} has ended and the job runs on", 0.0
+        return "end runs", f"its {target} runs" + " and its node is up" * (node is not None), 0.0
 
     # -- nodes ---------------------------------------------------------------------------------
 

@@ -76,7 +76,10 @@ class FakeKube:
     def add_pod(self, namespace: str, name: str, node: str, **labels: str) -> str:
         uid = f"00000000-0000-4000-8000-{next(self._uids):012d}"
         meta = {"name": name, "namespace": namespace, "uid": uid, "labels": labels}
-        self.pods[namespace, name] = {"kind": "Pod", "metadata": meta, "spec": {"nodeName": node}}
+        self.pods[namespace, name] = {
+            "kind": "Pod", "metadata": meta, "spec": {"nodeName": node},
+            "status": {"phase": "Running"},
+        }  # fmt: skip
         self.touch(self.pods[namespace, name])
         return uid
 

@@ -187,6 +187,8 @@ class FakeSlurm:
 class SlurmWorld(World):
     """A fake controller, and steps of one job."""
 
+    ends = ("context", "runs"), ("context", "exited")
+
     def __init__(self, removal: Removal = Removal.CANCEL) -> None:
         super().__init__()
         self.slurm = FakeSlurm()

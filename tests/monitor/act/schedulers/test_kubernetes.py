@@ -12,6 +12,7 @@ from lightkeeper.monitor.act.schedulers.kubernetes import (
     KEY,
     KubeOptions,
     KubeUnusableError,
+    _unreached,
     configured,
 )
 from lightkeeper.monitor.model.names import GroupName, Host
@@ -507,3 +508,40 @@ def test_what_could_be_read_before_a_refusal_counts(kube_world):
     assert (*names, cordoned.code) == (OTHER, "cordoned")
     with pytest.raises(NotDone, match="pods is forbidden"):
         next(said)
+
+
+# -- how it ended ------------------------------------------------------------------------------
+
+
+def test_an_end_is_asked_by_the_rights_that_the_role_has(kube_world):
+    granted = {("list", "pods"), ("list", "nodes"), ("get", "nodes")}
+    kube_world.kube.allow = lambda verb, resource, _: (verb, resource) in granted
+    mine, other = kube_world.start("rg_1.0", NODE), kube_world.start("rg_0.0", OTHER)
+    del kube_world.kube.pods[NAMESPACE, mine.labels["pod"]]
+    kube_world.kube.by_hand(NODE, {"unschedulable": True})
+    said = {place.rank: each.code for place, each in kube_world.scheduler.ends([mine, other], 2.0)}
+    assert said == {"rg_1.0": "drained", "rg_0.0": "runs"}
+    kube_world.kube.allow = lambda *_: False
+    with pytest.raises(NotDone, match="forbidden"):
+        list(kube_world.scheduler.ends([mine], 2.0))
+    assert "forbidden" in kube_world.scheduler.tried(2.0).detail
+
+
+def test_ranks_of_one_pod_are_asked_for_once(kube_world):
+    first = kube_world.start("rg_1.0", NODE)
+    second = kube_world.start("rg_1.1", NODE, beside=first)
+    kube_world.kube.requests.clear()
+    assert len(list(kube_world.scheduler.ends([first, second], 2.0))) == 2
+    assert [request.resource for request in kube_world.kube.requests] == ["pods", "nodes"]
+
+
+def test_a_certificate_that_is_not_accepted_is_said_in_a_sentence():
+    error = (
+        "SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify "
+        "failed: CA cert does not include key usage extension (_ssl.c:1032)'))"
+    )
+    assert _unreached(Exception(error)) == (
+        "the API server's certificate is not accepted: CA cert does not include key usage "
+        "extension (docs/deploy.md)"
+    )
+    assert _unreached(OSError("Failed to resolve 'api.x'")) == "Failed to resolve 'api.x'"

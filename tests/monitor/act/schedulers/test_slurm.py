@@ -226,3 +226,45 @@ def test_a_node_that_slurm_does_not_know_stops_nothing(world):
     del world.slurm.nodes[NODE]
     assert end(world, place, down).done
     assert down == []
+
+
+# -- how it ended ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("state", "weight", "code", "text"),
+    [
+        ("PREEMPTED", "leaving", "preempted", "was preempted: "),
+        ("NODE_FAIL", "context", "node-lost", "its node failed: "),
+        ("TIMEOUT", "leaving", "time-limit", "came to its time limit: "),
+        ("OUT_OF_MEMORY", "ended", "out-of-memory", "ran out of memory: "),
+        ("CANCELLED by 1000", "leaving", "cancelled", "was cancelled: "),
+        ("FAILED", "context", "exited", "ended by itself: "),
+        ("REVOKED", "leaving", "disrupted", "was ended by Slurm as REVOKED: "),
+    ],
+)
+def test_the_state_of_a_job_is_how_it_ended_and_is_quoted(world, state, weight, code, text):
+    place = world.start("rg_1.0", NODE)
+    world.slurm.jobs["12"].state = state
+    ((_, said),) = world.scheduler.ends([place], SOON_S)
+    assert (str(said.weight), said.code) == (weight, code)
+    assert said.text == f"{text}job 12, JobState {state}, Reason None"
+
+
+def test_a_requeued_job_and_one_that_slurm_forgot_are_told_so(world):
+    place = world.start("rg_1.0", NODE)
+    world.renew(place)
+    ((_, said),) = world.scheduler.ends([place], SOON_S)
+    assert (str(said.weight), said.code) == ("leaving", "requeued")
+    del world.slurm.jobs["12"]
+    ((_, said),) = world.scheduler.ends([place], SOON_S)
+    assert said.text == "is gone: Slurm does not know step 12.0 any more"
+
+
+@pytest.mark.parametrize("state", ["DOWN", "ALLOCATED*", "ALLOCATED+NOT_RESPONDING"])
+def test_a_job_that_runs_on_a_node_that_does_not_answer_lost_its_node(world, state):
+    place = world.start("rg_1.0", NODE)
+    node = world.slurm.nodes[NODE]
+    node.states, node.reason, node.who = {state}, "Not responding", "slurm"
+    ((_, said),) = world.scheduler.ends([place], SOON_S)
+    assert said.text == "its node failed: node1 does not answer Slurm; by slurm: Not responding"
