@@ -194,8 +194,8 @@ def _in_vain(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     reason = (
         f"the Lighthouse was {absence} and is back for {seconds(back_s)}, but nobody has "
         f"committed since: {listed(waiting)} {plural(waiting, 'waits', 'wait')} for a quorum "
-        "asked for before, which TorchFT does not ask for again: it ends them at their quorum "
-        "timeout, 60 s by default"
+        "asked for before. Unless TorchFT asks again (TORCHFT_QUORUM_RETRIES), it ends them at "
+        "their quorum timeout, 60 s by default"
     )
     evidence = {"Lighthouse": "it counts its quorums anew" if over.anew else "it answers again"}
     return (_away_verdict(history, reason, over.since_s, waiting, evidence),)
