@@ -22,7 +22,7 @@ LOCK  := $(abspath $(BIN))/uv pip compile --quiet --no-annotate --generate-hashe
   --python-platform linux --custom-compile-command 'make lock'
 BUILD := hatchling>=1.27
 
-.PHONY: help setup lock demo test test-unit test-integration explore check lint types contracts bench fuzz scoreboard campaign field netlab cuts matrix matrix-versions loss-band kill-each soak format docs dashboards metrics-doc screenshots
+.PHONY: help setup lock demo test test-unit test-integration explore check lint types contracts bench fuzz scoreboard campaign field netlab cuts matrix matrix-versions loss-band kill-each soak format docs dashboards openapi metrics-doc screenshots
 
 help:  ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 20
@@ -123,6 +123,9 @@ format: setup  ## rewrite in the project's format
 
 dashboards: setup  ## render the committed Grafana JSON again
 	$(BIN)/python -m lightkeeper.dashboards render
+
+openapi: setup  ## write the WorkerServer's OpenAPI document again
+	$(BIN)/python -m tests.openapi
 
 docs: setup  ## the pages as a site, into build/site; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
