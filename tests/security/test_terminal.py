@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from lightkeeper.dashboards.__main__ import main as dashboards
 from lightkeeper.monitor.act.http import Tokens
 from lightkeeper.monitor.cli import main
 from lightkeeper.monitor.decide.pipeline import Pipeline
@@ -227,6 +228,23 @@ def test_a_refused_launcher_prints_one_plain_line(monkeypatch, capsys) -> None:
     said = capsys.readouterr()
     check_harmless(said.err)
     assert said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_no_word_of_a_grafana_is_printed_as_it_is(status: int, tmp_path: Path, capsys) -> None:
+    class Says(FakeServer):
+        def serve(self, handler: Handler, method: str, path: str, body: bytes) -> None:
+            said = {"status": "error", "error": EVIL, "message": EVIL, "uid": EVIL, "title": EVIL}
+            handler.reply(status, "application/json", json.dumps(said).encode())
+
+    server, token = Says(), tmp_path / "token"
+    token.write_text("glsa_x")
+    dashboards(["push", "--url", server.url, "--token-file", str(token), "--dry-run"])
+    server.close()
+    said = capsys.readouterr()
+    assert said.err
+    check_harmless(said.out)
+    check_harmless(said.err)
 
 
 def test_doctor_prints_no_word_of_others_as_it_is(capsys) -> None:
