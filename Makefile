@@ -122,7 +122,7 @@ format: setup  ## rewrite in the project's format
 	$(BIN)/ruff format .
 
 dashboards: setup  ## render the committed Grafana JSON again
-	$(BIN)/python -m lightkeeper.dashboards render
+	$(BIN)/python -m tests.dashboards.render
 
 openapi: setup  ## write the WorkerServer's OpenAPI document again
 	$(BIN)/python -m tests.openapi
