@@ -27,18 +27,8 @@ from lightkeeper.monitor.commands.offline import (
     shown,
 )
 from lightkeeper.monitor.model.wording import counted
-from lightkeeper.monitor.offline.slow import (
-    Report,
-    SlowKind,
-    SlowVerdict,
-    judge,
-    named,
-)
-from lightkeeper.monitor.offline.timings import (
-    TableError,
-    TimingTable,
-    load,
-)
+from lightkeeper.monitor.offline.slow import Report, SlowKind, SlowVerdict, judge, named
+from lightkeeper.monitor.offline.timings import TableError, TimingTable, load
 from lightkeeper.monitor.show.report import FindingWords, drawn, limits, verdict
 from lightkeeper.monitor.show.standing import ReportRow, ReportTable, Role, headline
 from lightkeeper.monitor.show.wording import clean, sentence

@@ -241,6 +241,7 @@ def _help_lines(base: str) -> Iterator[str]:
 _ABOUT: Final = "It answers while the rank hangs, is stopped, or is dead."
 _WIDTH: Final = 64
 
+_DOCUMENT: Final = Path(__file__).with_name("openapi.json")
 ENDPOINTS: Final = (
     Endpoint("help", "/", "what is here, for a person", _help,
              formats=TEXT, query=None),
@@ -290,5 +291,4 @@ ENDPOINTS: Final = (
              order=queries.ReleaseOrder,
              errors={**_OF_ORDERS, 503: "the rank did not answer within 3 s"}),
 )  # fmt: skip
-_DOCUMENT: Final = Path(__file__).with_name("openapi.json")
 _LISTED: Final = ENDPOINTS[1:]
