@@ -22,7 +22,7 @@ LOCK  := $(abspath $(BIN))/uv pip compile --quiet --no-annotate --generate-hashe
   --python-platform linux --custom-compile-command 'make lock'
 BUILD := hatchling>=1.27
 
-.PHONY: help setup lock demo test test-unit test-integration explore check lint types contracts bench fuzz scoreboard campaign field netlab matrix matrix-versions loss-band kill-each soak format docs dashboards metrics-doc screenshots
+.PHONY: help setup lock demo test test-unit test-integration explore check lint types contracts bench fuzz scoreboard campaign field netlab kubernetes matrix matrix-versions loss-band kill-each soak format docs dashboards metrics-doc screenshots
 
 help:  ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 20
@@ -97,6 +97,9 @@ field: setup  ## bugs as people write them, on scripts that know nothing of us, 
 
 netlab: setup  ## networks that break under a job, with lightkeeper and TorchFT alone; as root, in namespaces; writes evidence/netlab.md (3 hours; ARGS="host-lost --runs 5")
 	LIGHTKEEPER_COMMAND="make netlab" $(BIN)/python -m tests.netlab run --alone --results evidence/netlab.jsonl --page evidence/netlab.md $(ARGS)
+
+kubernetes: setup  ## the examples on a real Kubernetes of this machine; rollouts, drains, lost nodes; as root, with Go and docker; writes evidence/kubernetes.md (2 hours; ARGS="run rollout drain-.*", ARGS=down)
+	LIGHTKEEPER_COMMAND="make kubernetes" $(BIN)/python -m tests.kubernetes $(ARGS)
 
 matrix-versions: setup  ## the tests that versions can break on {torch 2.13, 2.15} x {TorchFT 0.2.0, nightly}, in venvs outside of the tree; writes docs/versions.md (hours, 12 GB; ARGS="--torch 2.15.0")
 	$(BIN)/python -m tests.versions $(ARGS)
