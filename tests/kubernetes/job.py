@@ -115,11 +115,14 @@ class Job:
         self._secrets()
         if self._more:
             kubectl("apply", "-f", "-", input=self._more)
-        kubectl("cordon", "node-a", "node-b")  # so that the control plane is on node-c
-        kubectl("apply", "-k", overlay, limit_s=60)
+        kubectl("cordon", "node-a", "node-b")  # so that the control plane is on node-c,
+        kubectl("apply", "-k", overlay, "-l", "!lightkeeper.dev/group-id", limit_s=60)
         until("the control plane is up", self._control_plane, 120)
         kubectl("uncordon", "node-a", "node-b")
-        until("all groups train together", self.together, 180)
+        kubectl("cordon", "node-c")  # and ranks are not
+        kubectl("apply", "-k", overlay, limit_s=60)
+        until("all groups train together", self.together, 240)
+        kubectl("uncordon", "node-c")
         until("the monitor sees all ranks healthy", self.healthy, 60)
 
     def _write(self) -> Path:

@@ -1,4 +1,4 @@
-"""Groups of two nodes by extras/jobset.yaml, and the real JobSet controller, built as a Go module."""
+"""Groups of two nodes by extras/jobset.yaml, and the real JobSet controller by its Go module."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ENTRYPOINT ["/manager"]
 
 
 def install() -> None:
-    """The controller as its own manifests say; the API server finds its webhooks by way of a node."""
+    """The controller, as its own manifests say; the API server reaches its webhooks by a node."""
     binary, build = lab.FOLDER / "bin/jobset", lab.FOLDER / "build/jobset"
     build.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "GOFLAGS": "-buildvcs=false -mod=mod", "CGO_ENABLED": "0"}
