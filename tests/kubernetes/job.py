@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import shutil
 import time
@@ -96,17 +97,24 @@ class Job:
         self._volumes = lab.FOLDER / "volumes"
         self._status = self._volumes / "checkpoints/status"
         self._logs: dict[str, StepLog] = {}
+        self._kind = lab.FOLDER / "job.json"
+        """What the job there is like, when it was whole."""
         self._http = requests.Session()
         self._http.trust_env = False
 
     # -- from the start to the end -----------------------------------------------------------------
 
     def start(self) -> None:
-        """Fresh: without a trace of the job before. Groups train together when it returns.
+        """Fresh, or the same job if it is as good as new. Groups train together when it returns.
 
         Raises:
             LabError: it does not come up.
         """
+        kind = json.dumps([self.step_s, self.gate, self._more, self._jobset])
+        if self._kind.exists() and self._kind.read_text() == kind and self._good():
+            say("the same job goes on")
+            return
+        self._kind.unlink(missing_ok=True)
         if self._jobset:
             jobset.install()
         say(f"a job with steps of {self.step_s} s, {'with' if self.gate else 'without'} a gate")
@@ -124,6 +132,23 @@ class Job:
         until("all groups train together", self.together, 240)
         kubectl("uncordon", "node-c")
         until("the monitor sees all ranks healthy", self.healthy, 60)
+        self._kind.write_text(kind)
+
+    def _good(self) -> bool:
+        """Whether nothing of what was done to the job is left."""
+        try:
+            spoiled = self.ask("/v1/snapshot")["quarantine"] + [
+                node for node in self.api.nodes()
+                if node["spec"].get("unschedulable") or lab.condition(node, "Ready") != "True"
+            ]  # fmt: skip
+            apart = not {self.node(group) for group in GROUPS} & {
+                pod["spec"]["nodeName"]
+                for pod in self.api.pods("train")
+                if "app" in pod["metadata"]["labels"]
+            }
+            return apart and not spoiled and self.healthy() and self.together(100)
+        except (LabError, requests.RequestException, ValueError, KeyError):
+            return False
 
     def _write(self) -> Path:
         """The user's overlay, and around it what the lab needs; the folder to apply."""

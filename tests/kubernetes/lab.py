@@ -185,7 +185,7 @@ def down() -> None:
     script("down")
     for volume in (f"{node}-images" for node in NODES):
         call("docker", "volume", "rm", volume, check=False)
-    for name in ("libraries", "volumes", "examples", "loaded.json"):
+    for name in ("libraries", "volumes", "examples", "loaded.json", "job.json"):
         path = FOLDER / name
         shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
@@ -209,6 +209,7 @@ def images() -> None:
         say(f"into every node: {', '.join(new)}")
         script("load", *new, limit_s=1800)
         loaded.write_text(json.dumps(now))
+        (FOLDER / "job.json").unlink(missing_ok=True)
 
 
 def build(image: str, folder: Path) -> None:

@@ -19,7 +19,7 @@ Written by `make kubernetes`; do not edit. Three nodes on one machine of two cor
 examples as docs/deploy.md says: `new-overlay.sh my-job 2 1` with the gate, two groups of two ranks
 on a node each, gloo, steps of 0.1 s where nothing else is said, a checkpoint every 50 steps and
 `--resume`, and a monitor that acts. Gate, Lighthouse and monitor are together on the third node.
-Each run begins with a fresh job. Seconds after the first act.
+Each run begins with a job that trains, all healthy. Seconds after the first act.
 
 - **lost**: committed steps that were made again. **gap**: the longest time in which no rank
   committed; **worst**: in which some rank did not. A step's own time is in both.

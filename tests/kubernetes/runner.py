@@ -106,11 +106,12 @@ def _headlines(watch: Watch, at_s: float) -> list[list[Any]]:
 def _short(seen: Seen, at_s: float) -> dict[str, Any]:
     """An incident: what it said."""
     latest = seen.latest
-    fired_s, closed_s = (latest["milestones"].get(name) for name in ("firing_s", "resolved_s"))
+    fired_s, back_s = (latest["milestones"].get(name) for name in ("firing_s", "rejoined_s"))
     row: dict[str, Any] = {
         "kind": latest["kind"],
         "fired": None if fired_s is None else round(fired_s - at_s, 1),
-        "resolved": None if closed_s is None else round(closed_s - at_s, 1),
+        "rejoined": None if back_s is None else round(back_s - at_s, 1),
+        "over": _over(latest, at_s),
         "state": latest["state"], "severity": latest["severity"],
         "confidence": latest["confidence"], "accused": seen.accused,
         "sentences": [[round(seen_s - at_s, 1), text] for seen_s, text in seen.sentences[:12]],
@@ -122,11 +123,19 @@ def _short(seen: Seen, at_s: float) -> dict[str, Any]:
     return row
 
 
+def _over(incident: dict[str, Any], at_s: float) -> list[Any] | None:
+    """When it was over, and why; None: it is not."""
+    rows = [row for row in incident["story"] if row["to"] == "resolved"]
+    return [round(rows[-1]["at_s"] - at_s, 1), rows[-1]["reason"]] if rows else None
+
+
 def _keep(stage: Stage, folder: Path, made: dict[str, Any]) -> None:
     """Logs of the control plane, pods, incidents and steps."""
     folder.joinpath("record.json").write_text(json.dumps(made, indent=1))
     with folder.joinpath("steps.jsonl").open("w") as file:
         file.writelines(json.dumps(row) + "\n" for row in stage.job.rows())
+    with folder.joinpath("snapshots.jsonl").open("w") as file:
+        file.writelines(json.dumps(row) + "\n" for row in stage.watch.snapshots)
     try:
         incidents = {seen: stage.watch.seen[seen].latest for seen in stage.watch.seen}
         folder.joinpath("incidents.json").write_text(json.dumps(incidents, indent=1))

@@ -28,6 +28,8 @@ class Watch(threading.Thread):
         self.events: list[list[Any]] = []
         """[when, what] of nodes and pods, at each change."""
         self.headlines: list[list[Any]] = []
+        self.snapshots: list[dict[str, Any]] = []
+        """Whole, at each new headline, the last hundred."""
         self._states: dict[str, str] = {}
         self.old: set[str] = set()
         """Incidents of before."""
@@ -71,6 +73,7 @@ class Watch(threading.Thread):
         text = str(snapshot["headline"]["text"])
         if not self.headlines or self.headlines[-1][1] != text:
             self.headlines.append([round(now_s, 1), text])
+            self.snapshots = [*self.snapshots[-99:], {"seen_s": now_s, **snapshot}]
         for incident in listed["incidents"]:
             if incident["id"] not in self.old:
                 seen = self.seen.setdefault(incident["id"], Seen(now_s, incident))
