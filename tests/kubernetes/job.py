@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import shutil
@@ -99,6 +100,7 @@ class Job:
         self._logs: dict[str, StepLog] = {}
         self._kind = lab.FOLDER / "job.json"
         """What the job there is like, when it was whole."""
+        self._monitors: list[dict[str, Any]] = []
         self._http = requests.Session()
         self._http.trust_env = False
 
@@ -264,10 +266,11 @@ class Job:
 
     def ask(self, path: str) -> dict[str, Any]:
         """JSON of the monitor, from this machine. Raises LabError, requests.RequestException."""
-        pods = self.ready("lightkeeper", "lightkeeper")
-        if not pods:
+        with contextlib.suppress(requests.RequestException):  # the API server may be away
+            self._monitors = self.ready("lightkeeper", "lightkeeper")
+        if not self._monitors:
             raise LabError("no monitor is Ready")
-        url = f"http://{pods[0]['status']['podIP']}:8470{path}"
+        url = f"http://{self._monitors[0]['status']['podIP']}:8470{path}"
         answer = self._http.get(url, timeout=5)
         answer.raise_for_status()
         return dict(answer.json())
