@@ -22,7 +22,7 @@ LOCK  := $(abspath $(BIN))/uv pip compile --quiet --no-annotate --generate-hashe
   --python-platform linux --custom-compile-command 'make lock'
 BUILD := hatchling>=1.27
 
-.PHONY: help setup lock demo test test-unit test-integration explore check lint types contracts bench fuzz scoreboard campaign field netlab kubernetes matrix matrix-versions loss-band kill-each soak format docs dashboards metrics-doc screenshots
+.PHONY: help setup lock demo test test-unit test-integration explore check lint types contracts bench fuzz scoreboard campaign field netlab kubernetes cuts matrix matrix-versions loss-band kill-each soak format docs dashboards openapi metrics-doc screenshots
 
 help:  ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 20
@@ -101,6 +101,9 @@ netlab: setup  ## networks that break under a job, with lightkeeper and TorchFT 
 kubernetes: setup  ## the examples on a real Kubernetes of this machine; rollouts, drains, lost nodes; as root, with Go and docker; writes evidence/kubernetes.md (2 hours; ARGS="run rollout drain-.*", ARGS=down)
 	LIGHTKEEPER_COMMAND="make kubernetes" $(BIN)/python -m tests.kubernetes $(ARGS)
 
+cuts: setup  ## 200 cuts between real managers and their gate or Lighthouse, at random moments (7 minutes; ARGS="--way lighthouse")
+	$(BIN)/python -m tests.monitor.gate.cuts $(ARGS)
+
 matrix-versions: setup  ## the tests that versions can break on {torch 2.13, 2.15} x {TorchFT 0.2.0, nightly}, in venvs outside of the tree; writes docs/versions.md (hours, 12 GB; ARGS="--torch 2.15.0")
 	$(BIN)/python -m tests.versions $(ARGS)
 
@@ -122,7 +125,10 @@ format: setup  ## rewrite in the project's format
 	$(BIN)/ruff format .
 
 dashboards: setup  ## render the committed Grafana JSON again
-	$(BIN)/python -m lightkeeper.dashboards render
+	$(BIN)/python -m tests.dashboards.render
+
+openapi: setup  ## write the WorkerServer's OpenAPI document again
+	$(BIN)/python -m tests.openapi
 
 docs: setup  ## the pages as a site, into build/site; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict

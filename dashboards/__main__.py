@@ -1,4 +1,4 @@
-"""`lightkeeper dashboards`: push, list, export, check, render."""
+"""`lightkeeper dashboards`: push, list, export."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ examples:
 A push needs `pip install 'lightkeeper[grafana]'` and a token of a service account with the
 Editor role. Without a push: `export`, and mount what it wrote into Grafana.
 
-exit status: 0 done, or nothing to do; 1 a check found something, or a push did not do all of its
-work; 2 wrong use.
+exit status: 0 done, or nothing to do; 1 a push did not do all of its work; 2 wrong use.
 """
 
 
@@ -45,8 +44,6 @@ def _parser() -> argparse.ArgumentParser:
     out = commands.add_parser(
         "export", help="write them, provisioning files and Prometheus's rules into a folder"
     )
-    commands.add_parser("check", help="whether the committed JSON is what the Python says")
-    commands.add_parser("render", help="write the committed JSON again from the Python")
 
     pushed.add_argument("--url", required=True, help="root of Grafana: http://127.0.0.1:3000")
     pushed.add_argument("--token-file", required=True, type=Path, metavar="FILE")
@@ -125,18 +122,6 @@ def _export(args: argparse.Namespace) -> int:
     return 0
 
 
-def _render(args: argparse.Namespace) -> int:
-    write = args.command == "render"
-    try:
-        paths = committed.render(write=write)
-    except ImportError as error:
-        print(f"error: {error}: pip install grafana-foundation-sdk==0.0.21", file=sys.stderr)
-        return 1
-    for path in paths:
-        print(f"{path}: {'written' if write else 'differs: make dashboards'}")
-    return 1 if paths and not write else 0
-
-
 # -- the push ------------------------------------------------------------------------------------
 
 
@@ -173,9 +158,7 @@ def _print_row(row: Pushed, *, dry_run: bool) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
-    commands = {
-        "push": _push, "list": _list, "export": _export, "check": _render, "render": _render,
-    }  # fmt: skip
+    commands = {"push": _push, "list": _list, "export": _export}
     try:
         return commands[args.command](args)
     except BrokenPipeError:  # `| head`

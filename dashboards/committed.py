@@ -1,4 +1,4 @@
-"""The committed dashboards, as JSON: rendered, read, fitted to one site."""
+"""The committed dashboards, as JSON: read, fitted to one site."""
 
 from __future__ import annotations
 
@@ -37,48 +37,6 @@ def read(folder: Path = GRAFANA) -> list[dict[str, Any]]:
     if not boards:
         raise CommittedError(f"no dashboards in {folder}")
     return boards
-
-
-def render(*, write: bool) -> list[Path]:
-    """Files that differ from the Python; `write`: update them.
-
-    Raises:
-        ImportError: grafana-foundation-sdk is not installed (it is a development extra).
-    """
-    from grafana_foundation_sdk.cog.encoder import JSONEncoder  # noqa: PLC0415 - see Raises
-
-    from lightkeeper.dashboards import drill_downs, fleet  # noqa: PLC0415
-
-    differing = []
-    for board in (
-        fleet.fleet(),
-        drill_downs.groups(),
-        drill_downs.rank(),
-        drill_downs.stragglers(),
-        drill_downs.incidents(),
-        drill_downs.keeper(),
-    ):
-        path = GRAFANA / f"{board.uid.removeprefix('lightkeeper-')}.json"
-        said = _finish(json.loads(JSONEncoder().encode(board.builder().build())))
-        text = json.dumps(said, indent=2, sort_keys=True) + "\n"
-        if not path.exists() or path.read_text() != text:
-            differing.append(path)
-            if write:
-                path.write_text(text)
-    return differing
-
-
-def _finish(board: dict[str, Any]) -> dict[str, Any]:
-    """Fix what the SDK omits or adds: panel ids, no hiding of links and annotations."""
-    for number, panel in enumerate(board["panels"], start=1):
-        panel["id"] = number
-    board["timezone"] = "browser"
-    for shown in (*board["links"], *board["annotations"]["list"]):
-        shown.pop("placement", None)
-    for variable in board["templating"]["list"]:
-        for interval_only in ("auto", "auto_count", "auto_min"):
-            variable.pop(interval_only, None)
-    return board
 
 
 def panels_of(board: Mapping[str, Any], *, rows: bool = False) -> Iterator[dict[str, Any]]:

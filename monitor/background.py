@@ -1,8 +1,8 @@
 """Background work: a thread that does the same work repeatedly, or once.
 
 The tick waits for none of it. Requests to schedulers, the gate or a chat, and evidence writes, each
-have their own worker, so one that hangs delays no other. So do the store, the journal, the audit
-log and the lease renewal. Work that raises is a bug: it is logged once, shown as a trouble while it
+have their own worker, so one that hangs delays no other. So do the store, the journal and the
+lease renewal. Work that raises is a bug: it is logged once, shown as a trouble while it
 lasts, and retried.
 """
 

@@ -8,9 +8,10 @@ nothing changes and every problem is reported. Otherwise the loop adopts it betw
 
 from __future__ import annotations
 
+import logging
 import threading
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, Final
@@ -19,13 +20,13 @@ from lightkeeper.monitor.decide.rules import (
     Effective,
     PolicyError,
     PolicyFile,
-    Reload,
-    changes,
     needs_restart,
     policy_from,
 )
 from lightkeeper.monitor.model.config import ConfigError, KeeperConfig
 from lightkeeper.worker_server.home import open_file
+
+log = logging.getLogger(__package__)
 
 FILE_MAX_BYTES: Final = 1 << 20
 NO_FILE: Final = "no policy file is given: start the monitor with --policy FILE"
@@ -111,8 +112,6 @@ class Rulebook:
         self._fresh: Effective | None = None
         self.problems: tuple[str, ...] = ()
         """Why the last reload changed nothing; empty when it did."""
-        self.on_reload: Callable[[Reload], None] = lambda _: None
-        """Called after every reload, even a refused one."""
 
     def reload(self, now_s: float, by: str = "a person") -> Effective:
         """Read the file again.
@@ -130,10 +129,10 @@ class Rulebook:
             except PolicyError as exc:
                 self.problems = exc.problems
             current, problems = self.current, self.problems
-        changed = changes(before, current)
-        self.on_reload(Reload(now_s, by, current.path, current.number, changed, problems))
         if problems:
+            log.warning("the policy is not reloaded, by %s: %s", by, "; ".join(problems))
             raise PolicyError(problems)
+        log.warning("%s has reloaded the policy %s (load %d)", by, current.path, current.number)
         return current
 
     def take(self) -> Effective | None:

@@ -23,6 +23,7 @@ from prometheus_client import CollectorRegistry
 
 from lightkeeper.monitor.act.bundles import BundleDir, retention_of
 from lightkeeper.monitor.act.cluster import Cluster
+from lightkeeper.monitor.act.ends import Ends
 from lightkeeper.monitor.act.evictor import Evictors, Parties
 from lightkeeper.monitor.act.evidence import Evidence
 from lightkeeper.monitor.act.gate import Gate, Gatekeeper
@@ -45,7 +46,6 @@ from lightkeeper.monitor.decide.pipeline import Pipeline
 from lightkeeper.monitor.decide.rules import PolicyError
 from lightkeeper.monitor.journal.entries import Head
 from lightkeeper.monitor.journal.writer import Journal, JournalDir, Limits
-from lightkeeper.monitor.loop.auditor import Auditor
 from lightkeeper.monitor.loop.components import Components, LeaderComponents, VitalSigns
 from lightkeeper.monitor.loop.loop import Keeper
 from lightkeeper.monitor.metric import Filled, new_page
@@ -69,7 +69,6 @@ from lightkeeper.monitor.show.server import (
     parse_bind,
 )
 from lightkeeper.monitor.show.stacks import StacksReader
-from lightkeeper.monitor.store.audit_log import LogFile
 from lightkeeper.monitor.store.lease import Lease, LeaseStanding, process_name
 from lightkeeper.monitor.store.place import StoreError, StorePlace
 from lightkeeper.monitor.store.store import Store
@@ -136,9 +135,6 @@ class Options:
     """Limits of the journal."""
     schedulers: SchedulerOptions = field(default_factory=SchedulerOptions)
     """Schedulers that get the quarantined hosts."""
-    audit_log: Path | None = None
-    """Where decisions are written for auditors; None: only to the store."""
-    audit_log_bytes: int = 64_000_000
     """Size at which a new file begins."""
     rules: Rulebook | None = None
     """The policy, with `config` as its configuration; None: there is no file to reload."""
@@ -247,7 +243,6 @@ def build(
         CaError: the CA file cannot be used.
         TargetsError: the list of targets cannot be read.
         KubeUnusableError: Kubernetes cannot be used with these options.
-        StartError: the audit log cannot be written.
     """
     metrics = new_page()
     rules = options.rules or standing(options.config)
@@ -328,9 +323,8 @@ def build(
     prometheus = _prometheus(options, rules, registry, stack)
     cluster = Cluster((*schedulers, *prometheus), registry, clock)
     stack.callback(cluster.close)
-    audit_log = _audit_log(options, stack)
-    auditor = Auditor(audit_log)
-    quarantine.on_event, rules.on_reload = auditor.quarantined, auditor.reloaded
+    ends = Ends(schedulers, clock)
+    stack.callback(ends.close)
     pipeline = Pipeline(options.config, policy=rules.current.policy)
     return Components(
         config=options.config,
@@ -345,7 +339,6 @@ def build(
         releaser=Releaser(fetcher, clock),
         metrics=metrics,
         evidence=evidence,
-        auditor=auditor,
         rulebook=rules,
         pause=pause,
         vitals=VitalSigns((lambda: store.last_error, lease.lapse)),
@@ -354,6 +347,7 @@ def build(
         gatekeeper=gatekeeper,
         schedulers=reconcilers,
         cluster=cluster,
+        ends=ends,
         begin=leader_components(
             options,
             store=store,
@@ -378,18 +372,6 @@ def _prometheus(
     return (
         Prometheus(url, fetcher, lambda: rules.current.policy.queries, registry.run_age_s, auth),
     )
-
-
-def _audit_log(options: Options, stack: ExitStack) -> LogFile | None:
-    if options.audit_log is None:
-        return None
-    try:
-        audit_log = LogFile(options.audit_log, max_bytes=options.audit_log_bytes)
-    except OSError as exc:
-        why = exc.strerror or str(exc)
-        raise StartError(f"cannot write --audit-log {options.audit_log}: {why}") from exc
-    stack.callback(audit_log.close)
-    return audit_log
 
 
 def leader_components(
@@ -525,11 +507,8 @@ class Service:
 
     def reload(self) -> None:
         """Read the policy file again; a bad one changes nothing and is logged."""
-        try:
+        with contextlib.suppress(PolicyError):
             self.rules.reload(time.time(), "SIGHUP")
-        except PolicyError as exc:
-            for problem in exc.problems:
-                log.error("the policy is not reloaded: %s", problem)  # noqa: TRY400
 
     # -- opening, in order --------------------------------------------------------------------
 
@@ -615,8 +594,6 @@ class Service:
         }
         if components.lighthouse is not None:
             queues["evictions"] = lambda: len(components.evictors.active())
-        if self._options.audit_log is not None:
-            queues["audit_log"] = lambda: components.auditor.lines_waiting
         registry.register(Filled((metrics_upkeep.QUEUES,), lambda: queues))
 
     def _app_context(self, components: Components, fetcher: Fetcher, server: Server) -> AppContext:

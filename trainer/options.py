@@ -136,15 +136,12 @@ class TrainOptions:
 
     min_replicas: int = option(
         "commit no step with fewer replica groups", 1, least=1,
-        title="fault tolerance (defaults are TorchFT's, but for --quorum-retries: 0 there)",
+        title="fault tolerance (defaults are TorchFT's)",
     )  # fmt: skip
     timeout_s: float = option(
         "of a collective across groups, a commit vote, a checkpoint transfer", 60.0
     )
     quorum_timeout_s: float = option("wait for a quorum; when it passes, the rank ends", 60.0)
-    quorum_retries: int = option(
-        "ask so often again, within --quorum-timeout, for a quorum whose answer was lost", 59
-    )
     connect_timeout_s: float = option("reach the Lighthouse and the group's manager", 60.0)
     group_timeout_s: float = option(
         "of a collective inside the group; keep it above --timeout", 120.0

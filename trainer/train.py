@@ -156,7 +156,6 @@ def connect(place: group.RankPlace, opt: TrainOptions, state: dict[str, Tensor])
         init_sync=False,
         timeout=timeout,
         quorum_timeout=timedelta(seconds=opt.quorum_timeout_s),
-        quorum_retries=opt.quorum_retries,
         connect_timeout=timedelta(seconds=opt.connect_timeout_s),
         rank=place.group_rank,
         world_size=place.world_size,

@@ -58,9 +58,9 @@ def main(argv: Sequence[str]) -> int:
 
 def _become(words: list[str], flags: list[str]) -> int:
     def launches() -> bool:
-        from lightkeeper.worker_server.rank import identity, settings  # noqa: PLC0415  not for --help
+        from lightkeeper.worker_server.rank import identity, retries  # noqa: PLC0415  not for --help
 
-        os.environ[settings.QUORUM_RETRIES] = settings.quorum_retries(os.environ)
+        os.environ.update(retries.quorum_retries(os.environ))
         return name != "-c" and identity.starts_ranks(name)
 
     name = words[1] if words[0] == "-m" else words[0]

@@ -94,7 +94,7 @@ class RankFiles:
 
     @property
     def order(self) -> Path:
-        """What the sidecar asks of the rank: to end the exchange of a quorum."""
+        """What the sidecar asks of the rank: to end the exchange of a quorum, say."""
         return self.page.with_suffix(".order")
 
     @property

@@ -64,6 +64,10 @@ PATH_METRICS: Final = "/metrics"
 PATH_REGISTER: Final = "/v1/register"
 PATH_ADMISSION: Final = "/v1/admission"
 
+# of a gate, where its groups connect
+PATH_GATE: Final = "/lightkeeper"
+GATE_ANSWER: Final = b"lightkeeper gate\n"
+
 GroupName = NewType("GroupName", str)
 """Stable name of a replica group, such as `rg_1`: the replica id without its uuid."""
 ReplicaId = NewType("ReplicaId", str)
@@ -633,6 +637,7 @@ class Trouble(StrEnum):
     MISSING = "missing"  # the rank wants to connect, and there is no connection: refused, mostly
     SILENT = "silent"  # the rank waits for it, and nothing comes
     SLOW = "slow"  # busy sending for most of the last seconds
+    SHUT = "shut"  # nobody answered, and the WorkerServer shut it so that it is opened anew
 
     @classmethod
     def _missing_(cls, value: object) -> Trouble | None:
@@ -882,8 +887,6 @@ class FlightRecord:
     torch_only: tuple[Whole, ...] = ()
     """`record_id`s of torch's record that match no entry of the ring: what C++ did by itself
     (DDP's reducer), and what came before the attach."""
-    cursor: str | None = None
-    """RING.TORCH.MOMENT: pass it as `?since=` to get only what is newer."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Part of this answer -> where it comes from and what it does not show."""
     torch_last_age_s: Seconds | None = None
@@ -1002,6 +1005,8 @@ class Registration:
     dead_age_s: Seconds | None = None
     """Since it died; None while it lives."""
     claim: Claim | None = None
+    last: StateReport | None = None
+    """How it ends, sent while it ends: its pod takes its WorkerServer along."""
 
 
 # -- from a network's bytes to the types ---------------------------------------------------------

@@ -16,7 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from lightkeeper.monitor.act.gate import Gatekeeper
@@ -24,7 +24,7 @@ from lightkeeper.monitor.act.http import Fetcher, FetchError, Question
 from lightkeeper.monitor.act.lighthouse import ANSWER_MAX_BYTES, Lighthouse
 from lightkeeper.monitor.act.poller import STATE_MAX_BYTES
 from lightkeeper.monitor.act.quarantine import Quarantine
-from lightkeeper.monitor.act.schedulers.base import Place, Scheduler
+from lightkeeper.monitor.act.schedulers.base import Lost, NotDone, Place, Scheduler
 from lightkeeper.monitor.act.targets import Registered, Registry
 from lightkeeper.monitor.background import BackgroundQueue, in_thread
 from lightkeeper.monitor.clock import Clock
@@ -57,7 +57,7 @@ from lightkeeper.monitor.model.eviction import (
     Rung,
     Scope,
 )
-from lightkeeper.monitor.model.names import IncidentId, RankName, ReplicaId, group_of
+from lightkeeper.monitor.model.names import Host, IncidentId, RankName, ReplicaId, group_of
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView
 from lightkeeper.worker_server.wire import (
     PATH_EVICT,
@@ -244,8 +244,10 @@ def eviction_words(status: int, said: Any) -> str:
 class Asker:
     """Sends the requests of one eviction and collects their answers."""
 
-    def __init__(self, parties: Parties) -> None:
+    def __init__(self, parties: Parties, held: Callable[[Eviction], str | None]) -> None:
+        """`held`: why nobody may be asked for an eviction any more, or None."""
         self._parties = parties
+        self._held = held
         self._waiting: dict[tuple[Rung, str], Future[Answered]] = {}
 
     def ask(
@@ -331,15 +333,42 @@ class Asker:
             scheduler for scheduler in self._parties.schedulers if scheduler.name == name
         )
         places = [Place(accused.rank, accused.host, accused.place) for accused in eviction.accused]
-        timeout_s = self._parties.timeouts.scheduler_s
+        times = self._parties.timeouts
+        timeout_s, lost = times.scheduler_s, None
+        if eviction.lost:
+            timeout_s, lost = times.lost_s, self._lost(eviction)
 
         def remove() -> Answered:
             outcome = scheduler.remove(
-                eviction.group, places, eviction.reason, eviction.incident_id, timeout_s
+                eviction.group,
+                places,
+                eviction.reason,
+                eviction.incident_id,
+                timeout_s,
+                lost=lost,
             )
             return Answered(Rung.SCHEDULER, name, outcome.detail, outcome.done)
 
         return in_thread(f"remove by {name}", remove)
+
+    def _lost(self, eviction: Eviction) -> Lost:
+        """For a driver that is to end what nobody sees."""
+        parties, gate, replica_id = self._parties, self._parties.gate, eviction.replica_id
+        last_s = parties.timeouts.quarantine_s
+        to_blame = {host for host, blamed in eviction.lost.items() if blamed}
+
+        def fenced() -> bool:
+            return gate is not None and replica_id is not None and gate.fences(replica_id)
+
+        def down(host: Host) -> None:
+            if (held := self._held(eviction)) is not None:
+                raise NotDone(held)
+            if host in to_blame:
+                to_blame.remove(host)
+                blamed = replace(eviction, quarantine=(host,), keep_out=())
+                deny_launchers(blamed, parties.quarantine, parties.clock, last_s)
+
+        return Lost(fenced, down)
 
 
 # -- the log of evictions ---------------------------------------------------------------------
@@ -523,8 +552,12 @@ class Evictors:
         instructions = self.log.hand_over(key, event)
         taken = self.log.get(key)
         if instructions and taken is not None:
-            asker = Asker(self._parties)
-            self._jobs.put(_Job(key, taken.attempt, instructions, asker, evidence))
+            asker = Asker(self._parties, self._held)
+            job = _Job(key, taken.attempt, instructions, asker, evidence)
+            if taken.lost:  # waits for its scheduler, for up to a minute: others must not
+                in_thread(f"remove {taken.group}", lambda: self._carry_out(job))
+            else:
+                self._jobs.put(job)
 
     def note(self, view: LighthouseView | LighthouseAway) -> None:
         """Record a look at the Lighthouse: a group may leave the quorum long after it is gone."""
@@ -614,6 +647,10 @@ class Evictors:
         may = revoked is None and self._permit() is None
         instructions = self.log.post(job.key, Probed(seen, may))
         return instructions if revoked is None else self.log.post(job.key, revoked)
+
+    def _held(self, eviction: Eviction) -> str | None:
+        revoked = self._revoked(eviction)
+        return self._permit() if revoked is None else revoked.why
 
     def _revoked(self, eviction: Eviction) -> Revoked | None:
         """Why the eviction must stop: a pause stops those that the monitor decided itself."""

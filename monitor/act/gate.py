@@ -340,7 +340,11 @@ class Gatekeeper:
         self._where = ReplicaHosts()
         self._past: dict[IncidentId, Eviction] = {}
         self.view: GateView | GateAway = GateAway("not looked at yet")
+        self.began_s: float | None = None
+        """Unix time at which the gate began to serve; None: not known."""
         self._since_s: dict[ReplicaId, float] = {}
+        self._used_s: dict[ReplicaId, float] = {}
+        """Ids that were seen at this gate -> when last. It forgets silent ones within minutes."""
         self._problem: str | None = None
         self.taught = 0
         self.failed = 0
@@ -401,6 +405,11 @@ class Gatekeeper:
             return None
         return max(0.0, self._clock.now_s() - since_s)
 
+    def fences(self, replica_id: ReplicaId) -> bool:
+        """Whether an id that has used this gate is refused: no process of it enters a quorum."""
+        refused = self.up and replica_id in self._since_s
+        return refused and replica_id in self._used_s
+
     # -- the thread ---------------------------------------------------------------------------
 
     def turn(self) -> None:
@@ -450,6 +459,9 @@ class Gatekeeper:
             ReplicaId(denial.name) for denial in view.denied if denial.scope is DenialScope.REPLICA
         }
         now_s = self._clock.now_s()
+        used_s = self._used_s | {replica.replica_id: now_s for replica in view.replicas}
+        self._used_s = {name: at_s for name, at_s in used_s.items() if now_s - at_s < LASTS_S}
+        self.began_s = None if view.age_s is None else now_s - view.age_s
         self._since_s = {name: self._since_s.get(name, now_s) for name in refused}
 
 

@@ -27,10 +27,11 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import aiohttp
+from aiohttp.abc import ResolveResult
 from yarl import URL
 
 from lightkeeper.monitor.model.names import GroupName, one_line
-from lightkeeper.monitor.model.observation import Failure
+from lightkeeper.monitor.model.observation import NO_ANSWER, Failure
 
 NO_GROUP: Final = GroupName("")
 """The gate, or a WorkerServer not identified yet: it is asked with the monitor's own token."""
@@ -63,6 +64,8 @@ T = TypeVar("T")
 
 _RESOLVER_THREADS: Final = 32
 """getaddrinfo cannot be cancelled: with so many threads, a dead name server blocks no others."""
+_CONNECT_SHARE: Final = 0.9
+"""Of a request's time: a later timeout is that of the answer."""
 _UNTYPED: Final = "application/octet-stream"
 _ERRNOS: Final = {
     **dict.fromkeys((errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH), Failure.TIMEOUT),
@@ -171,6 +174,21 @@ def _parsed(url: str) -> URL:
         raise aiohttp.InvalidURL(url) from exc
 
 
+class _Resolver(aiohttp.ThreadedResolver):
+    """Keeps the names that are being resolved, so that a timeout names them."""
+
+    def __init__(self, names: set[str]) -> None:
+        super().__init__()
+        self._names = names
+
+    async def resolve(self, host: str, *args: Any, **how: Any) -> list[ResolveResult]:
+        self._names.add(host)
+        try:
+            return await super().resolve(host, *args, **how)
+        finally:
+            self._names.discard(host)
+
+
 class Fetcher:
     """Owns the loop, its thread and the connections. Close it when done."""
 
@@ -197,6 +215,7 @@ class Fetcher:
         """Hosts and ports whose connections are kept."""
         self._most_kept = 0
         self._kept_until_s = 0.0
+        self._names: set[str] = set()
         self._loop = asyncio.new_event_loop()
         self._resolvers = ThreadPoolExecutor(_RESOLVER_THREADS, thread_name_prefix="resolve")
         self._loop.set_default_executor(self._resolvers)
@@ -213,6 +232,7 @@ class Fetcher:
                 limit=0,
                 **how,
                 ttl_dns_cache=60,
+                resolver=_Resolver(self._names),
                 ssl=True if self._tls is None else self._tls,
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -254,8 +274,7 @@ class Fetcher:
             async with asyncio.timeout(max(0.0, question.timeout_s)):
                 return await self._exchange(question, began)
         except TimeoutError as exc:
-            detail = f"no full answer within {question.timeout_s:.1f} s"
-            raise FetchError(Failure.TIMEOUT, detail) from exc
+            raise FetchError(Failure.TIMEOUT, self._late(question, exc)) from exc
         except aiohttp.ServerDisconnectedError as exc:
             raise FetchError(Failure.GARBAGE, "it hung up without an answer") from exc
         except aiohttp.ClientResponseError as exc:  # its text names the URL, which may be secret
@@ -270,6 +289,13 @@ class Fetcher:
             raise FetchError(Failure.UNRESOLVED, f"not a URL: {question.url}") from exc
         except (aiohttp.ClientError, OSError, ValueError) as exc:
             raise FetchError(Failure.GARBAGE, one_line(f"{type(exc).__name__}: {exc}")) from exc
+
+    def _late(self, question: Question, exc: TimeoutError) -> str:
+        if isinstance(exc, aiohttp.ServerTimeoutError):
+            return "no connection in time"
+        name, within = _parsed(question.url).host, f"{question.timeout_s:.1f} s"
+        waits = name in self._names
+        return f"its name {name} is not resolved within {within}" if waits else NO_ANSWER + within
 
     def _headers(self, question: Question) -> dict[str, str]:
         token = None if question.group is None else self.tokens.of(question.group)
@@ -303,6 +329,7 @@ class Fetcher:
             data=question.body,
             headers=self._headers(question),
             allow_redirects=False,
+            timeout=aiohttp.ClientTimeout(sock_connect=_CONNECT_SHARE * question.timeout_s),
         ) as response:
             body = bytearray()
             async for chunk in response.content.iter_any():

@@ -26,6 +26,7 @@ from lightkeeper.monitor.model.observation import (
 
 _QUORUM_ID: Final = re.compile(r"Current quorum_id:\s*(-?\d+)")
 _STATUS: Final = re.compile(r"Next quorum status:([^\n]*)")
+_REQUESTS: Final = re.compile(r"\[\d{1,9}/(\d{1,9}) participants healthy\]")
 _ROOM: Final = re.compile(r"Room Status:([^\n]*)")
 _STEP: Final = re.compile(r"Step:\s*(-?\d+)")
 _MANAGER: Final = re.compile(r"Manager:\s*(\S+)")
@@ -128,12 +129,14 @@ def parse_status(html: str) -> LighthouseView:
     if quorum_id is None and not nobody_joined:
         raise PageError("no 'Current quorum_id' on the page")
     heartbeats = [_heartbeat("".join(line)) for line in page.heartbeats]
+    requests = _REQUESTS.search("" if status is None else status[1])
     return LighthouseView(
         quorum_id=0 if quorum_id is None else _int(quorum_id[1]),
         members=tuple(_member("".join(i), "".join(t), r) for i, t, r in page.members),
         heartbeat_ages_s=dict(heartbeats),
         status="" if status is None else status[1].strip(),
         expired=frozenset(name for (name, _), old in zip(heartbeats, page.old, strict=True) if old),
+        requests=None if requests is None else int(requests[1]),
     )
 
 

@@ -85,8 +85,6 @@ class Quarantine:
         self._clock = clock
         self._store = store
         self._config = config or KeeperConfig()
-        self.on_event: Callable[[QuarantineEvent], None] = lambda _: None
-        """Called with each event; must not wait."""
         self._lock = threading.RLock()
         self._entries: dict[_Key, QuarantineEntry] = {}
         self._events: dict[_Key, list[QuarantineEvent]] = {}
@@ -250,7 +248,6 @@ class Quarantine:
         history[:] = [past for past in history if past.id != event.id]
         history.append(event)
         self._store.save_quarantine_event(event)
-        self.on_event(event)
         while len(history) > NAME_EVENTS:
             self._store.drop_quarantine_event(history.pop(0))
         self._records = None

@@ -30,6 +30,8 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec import structs
+
 from lightkeeper.monitor.act.launches import (
     Source,
     Target,
@@ -176,6 +178,8 @@ class Registry:
         self._superseded: dict[RankName, tuple[str, ...]] = {}
         """Earlier incarnations of each rank."""
         self._left: dict[RankName, str] = {}
+        self._lapsed: dict[RankName, Target] = {}
+        """Dropped for their silence in this run, and not replaced."""
         self._run: Run | None = None
         self._dead: set[RankName] = set()
         self._gone: set[RankName] = set()
@@ -190,6 +194,8 @@ class Registry:
         """Incarnations that want a living rank's name, group or monitor -> first seen."""
         self._answered: dict[RankName, float] = {}
         """Unix time of the last good answer to a poll."""
+        self._parted: dict[RankName, tuple[float, StateReport]] = {}
+        """Ranks that sent how they end: when, and what."""
         self._file_urls: dict[str, None] = {}
         self._strangers: set[str] = set()
         self._brought: Counter[str] = Counter()
@@ -252,6 +258,8 @@ class Registry:
             standing = self._admit(target)
             if standing is not Registered.CURRENT:
                 self.refused[standing] += 1
+            elif (last := registration.last) is not None and not last.process.alive:
+                self._parted[identity.rank] = now_s, last
             return standing
 
     def refuse(self, address: str) -> None:
@@ -485,6 +493,7 @@ class Registry:
         again = self._run is not None and self._run.id == moment
         name = RunId(f"{moment}-2" if again else moment)
         self._run = Run(name, target.identity.job, now_s, bringer=target.bringer)
+        self._lapsed.clear()
         self._store.save_run(self._run)
 
     @property
@@ -501,6 +510,7 @@ class Registry:
         if (old := self._targets.get(rank)) is not None:
             self._forget(old)
         self._targets[rank] = target
+        self._lapsed.pop(rank, None)
         self._brought[target.bringer] += 1
         (self._dead.add if target.dead else self._dead.discard)(rank)
         self._gone.discard(rank)
@@ -547,6 +557,7 @@ class Registry:
         self._superseded.pop(rank, None)
         self._answered.pop(rank, None)
         self._moved.pop(rank, None)
+        self._parted.pop(rank, None)
         self._gone.discard(rank)
         self._dead.discard(rank)
         self._store.drop_target(rank)
@@ -587,8 +598,21 @@ class Registry:
         their run: a rank that registers in between begins the next one.
         """
         with self._lock:
-            still = tuple(seen for seen in observations if self._is_current(seen.identity))
+            still = tuple(
+                self._as_it_parted(seen) if self._parted else seen
+                for seen in observations
+                if self._is_current(seen.identity)
+            )
             return still, self._run
+
+    def _as_it_parted(self, seen: Observation) -> Observation:
+        """Of a rank that does not answer any more, what it sent while it ended."""
+        at_s, last = self._parted.get(seen.rank, (0.0, None))
+        if last is None or seen.report is not None or last.identity.life != seen.identity.life:
+            return seen
+        dead_s = (last.process.dead_age_s or 0.0) + self._clock.now_s() - at_s
+        process = structs.replace(last.process, dead_age_s=dead_s)
+        return structs.replace(seen, outcome=structs.replace(last, process=process))
 
     def _is_current(self, identity: Identity) -> bool:
         target = self._targets.get(identity.rank)
@@ -634,7 +658,17 @@ class Registry:
             )
             for target in silent:
                 self._drop(target.rank)
+                self._lapsed[target.rank] = target
+            for rank in list(self._lapsed)[:-PAST_KEPT]:
+                del self._lapsed[rank]
         return silent
+
+    def lapsed(self, group: GroupName) -> tuple[Target, ...]:
+        """The targets of a group that were dropped for their silence, and nobody has replaced."""
+        with self._lock:
+            return tuple(
+                target for target in self._lapsed.values() if target.identity.group == group
+            )
 
     def targets(self) -> tuple[Target, ...]:
         """Everyone to poll, sorted by rank."""

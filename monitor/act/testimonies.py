@@ -26,6 +26,8 @@ QUERIES: Final[tuple[Query, ...]] = tuple(
 )
 Said = tuple[Sequence[str], Testimony]
 """Names of which the first that is known is the host's, and what is said of that host."""
+Fact = tuple[str, str, float]
+"""What the table matches, a detail, and for how many seconds it is so."""
 _NAME: Final = re.compile(r"\{(\w+)\}")
 UNKNOWN_S: Final = inf
 """Since when something is so, where the cluster does not say."""

@@ -267,8 +267,8 @@ scheduler_options: Final = gathered(
     _scheduler_option("--kube-context", metavar="NAME", envvar="LIGHTKEEPER_KUBE_CONTEXT",
             help="of the kubeconfig (default: the current one)"),
     _scheduler_option("--kube-force", is_flag=True, envvar="LIGHTKEEPER_KUBE_FORCE",
-            help="delete pods by force on a node that is not ready; their processes may live on "
-            "there"),
+            help="delete pods by force where no kubelet answers, even if no gate refuses their "
+            "group: its processes may live on there"),
     _scheduler_option("--primus-safe", metavar="ID", envvar="LIGHTKEEPER_PRIMUS_SAFE",
             help="report to Primus-SaFE by the NodeCondition primus-safe.ID"),
 )  # fmt: skip

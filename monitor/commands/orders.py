@@ -213,7 +213,10 @@ def _chosen(monitor: Monitor, group: str) -> tuple[Mapping[str, Any], bool]:
         str(row["group"]): row for row in monitor.ask("/v1/groups")["groups"]
     }
     if group not in groups:
-        raise CommandError(no_such("group", group, groups))
+        incidents = monitor.ask("/v1/incidents?limit=100")["incidents"]
+        if not any(group in each["groups"] and each["state"] == "firing" for each in incidents):
+            raise CommandError(no_such("group", group, groups))
+        return {"group": group, "host": "", "ranks": ()}, False  # gone, and not back
     others = [row for name, row in groups.items() if name != group]
     return groups[group], all(row["in_quorum"] is False for row in others)
 
@@ -227,7 +230,7 @@ def _confirm(group: Mapping[str, Any], *, only: bool) -> None:
     if not sys.stdin.isatty():
         raise CommandError("there is no terminal to ask on: say --yes")
     where = f" on {clean(str(group['host']))}" if group["host"] else ""
-    who = counted(len(group["ranks"]), "rank") if group["ranks"] else "a participant nobody reports"
+    who = counted(len(group["ranks"]), "rank") if group["ranks"] else "nobody reports it"
     name = clean(str(group["group"]))
     asks = f"This ends {name} ({who}{where}). Evict it?"
     if only:

@@ -21,12 +21,9 @@ from lightkeeper.monitor.commands.command import (
     command,
     option,
 )
-from lightkeeper.monitor.commands.printing import console, print_json, show_lines, width_of
-from lightkeeper.monitor.decide.rules import Effective, PolicyError
-from lightkeeper.monitor.decide.view_json import effective_to_json
+from lightkeeper.monitor.decide.rules import PolicyError
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.rulebook import effective
-from lightkeeper.monitor.show.status import screen
 from lightkeeper.worker_server.plain_text import escaped
 
 
@@ -56,24 +53,15 @@ def check(*, file: Path, as_json: bool) -> int:
 
 
 @command()
-@option("--file", type=FILE, metavar="FILE", help="what this file comes to")
 @as_json
 @asking
-def show(*, monitor: Monitor, file: Path | None, as_json: bool) -> None:
+def show(*, monitor: Monitor, as_json: bool) -> None:
     """The policy in force, and who set each part.
 
     examples:
-      lightkeeper policy show                       of the running monitor
-      lightkeeper policy show --file policy.toml    what it would come to, all options
+      lightkeeper policy show
     """
-    if file is None:
-        ask.show(monitor, "/v1/policy", as_json=as_json)
-    elif as_json:
-        print_json(effective_to_json(_of_file(file), 0.0))
-    else:
-        out = console()
-        body = effective_to_json(_of_file(file), 0.0)
-        show_lines(out, screen("policy", body, width_of(out) or None))
+    ask.show(monitor, "/v1/policy", as_json=as_json)
 
 
 @command()
@@ -94,13 +82,6 @@ def refused(exc: PolicyError) -> CommandError:
     for problem in exc.problems[:-1]:
         sys.stderr.write(f"error: {escaped(' '.join(problem.split()))}\n")
     return CommandError(exc.problems[-1])
-
-
-def _of_file(path: Path) -> Effective:
-    try:
-        return effective(path, {}, loaded_s=0.0)
-    except PolicyError as exc:
-        raise refused(exc) from exc
 
 
 # -- `--set NAME=VALUE`: a threshold of `monitor/model/config.py`, by its name --------------------

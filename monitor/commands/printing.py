@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 import re
@@ -22,7 +21,7 @@ from rich.text import Text
 
 from lightkeeper.monitor.commands.command import CommandError
 from lightkeeper.monitor.show.terminal import Column, table
-from lightkeeper.monitor.show.wording import clean
+from lightkeeper.monitor.show.wording import clean, utc
 from lightkeeper.worker_server.plain_text import escaped
 
 _STYLES: Final = {
@@ -82,14 +81,6 @@ def show_lines(console: Console, lines: Iterable[str]) -> None:
 def width_of(console: Console) -> int:
     """Columns that a line may fill; 0: no limit."""
     return console.width if console.is_terminal else 0
-
-
-def moment(at_s: float | None) -> str:
-    """In local time."""
-    if at_s is None:
-        return "-"
-    at = datetime.datetime.fromtimestamp(at_s, tz=datetime.UTC).astimezone()
-    return at.strftime("%Y-%m-%d %H:%M:%S")
 
 
 def console() -> Console:
@@ -184,6 +175,6 @@ def live(ask: Callable[[int, int], list[str]], every_s: float) -> None:
 def _away(at_s: float, why: str) -> Text:
     """That the screen is old, since when and why."""
     ago_s = max(0.0, time.time() - at_s)
-    since = f" NO ANSWER since {moment(at_s)} ({ago_s:.0f} s); below is what was seen last "
+    since = f" NO ANSWER since {utc(at_s)} ({ago_s:.0f} s); below is what was seen last "
     parts = ((since, "bold white on red"), (f"\n {clean(why)}", "red"))
     return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")

@@ -24,7 +24,7 @@ from lightkeeper.monitor.commands.command import (
 )
 from lightkeeper.monitor.commands.offline import Judging
 from lightkeeper.monitor.commands.policy import threshold, thresholds
-from lightkeeper.monitor.commands.printing import console, moment, print_json, show_table, text
+from lightkeeper.monitor.commands.printing import console, print_json, show_table, text
 from lightkeeper.monitor.decide.rules import Effective, Policy, PolicyError
 from lightkeeper.monitor.decide.rules import changes as rules_changed
 from lightkeeper.monitor.journal.entries import End, JournalError
@@ -43,6 +43,7 @@ from lightkeeper.monitor.journal.replay import (
 from lightkeeper.monitor.model.config import ConfigError, KeeperConfig
 from lightkeeper.monitor.model.incident import Incident, incident_to_json
 from lightkeeper.monitor.rulebook import read_policy
+from lightkeeper.monitor.show.wording import utc
 
 # How a replay is reported: as text, stories first, or as JSON.
 
@@ -110,7 +111,7 @@ class Journey:
             self.first_s = replayed.now_s
         self.count, self.last_s = self.count + 1, replayed.now_s
         if self.difference is None and (apart := replayed.difference()) is not None:
-            self.difference = f"{apart} ({moment(replayed.now_s)})"
+            self.difference = f"{apart} ({utc(replayed.now_s)})"
 
 
 def report_to_json(journey: Journey) -> dict[str, Any]:
@@ -142,7 +143,7 @@ def report_to_json(journey: Journey) -> dict[str, Any]:
 
 
 def print_report(out: Console, journey: Journey) -> None:
-    span = f"{moment(journey.first_s)} to {moment(journey.last_s)}"
+    span = f"{utc(journey.first_s)} to {utc(journey.last_s)}"
     versions = ", ".join(journey.versions())
     out.print(text(f"{journey.count} ticks, {span}, recorded by lightkeeper {versions}"))
     for note in journey.notes:
@@ -176,7 +177,7 @@ def _print_story(out: Console, incident: Incident, account: Account) -> None:
         what = " ".join((decision["action"], decision.get("guard", ""))).strip()
         lines.append((decision["at_s"], what, decision["reason"]))
     rows = [
-        (moment(at_s), f"{at_s - began_s:+.1f} s", to, reason)
+        (utc(at_s), f"{at_s - began_s:+.1f} s", to, reason)
         for at_s, to, reason in sorted(lines, key=lambda line: line[0])
     ]
     show_table(out, "", ("when", "after", "to", "why"), rows)
@@ -191,12 +192,12 @@ def _print_what_if(out: Console, journey: Journey) -> None:
     )
     out.print(text(f"what if: {changes}", style="bold"))
     for name, account in (("live", journey.live), ("what if", journey.now)):
-        evicted = ", ".join(f"{e['group']} {moment(e['at_s'])}" for e in account.evictions())
+        evicted = ", ".join(f"{e['group']} {utc(e['at_s'])}" for e in account.evictions())
         fired = len(account.lasting())
         out.print(text(f"{name + ':':9}{fired} incidents, evicted: {evicted or 'nobody'}"))
     apart_s = parted_s(journey.live, journey.now)
     if apart_s is not None:
-        apart = f"the evictions part at {moment(apart_s)}; what comes later is conjecture"
+        apart = f"the evictions part at {utc(apart_s)}; what comes later is conjecture"
         out.print(text(f"{apart}: {CONJECTURE}", style="yellow"))
     out.print(text("what it would have said:", style="bold"))
 
@@ -251,10 +252,10 @@ def _board(journey: Journey, replay: Replay, opened: Opened) -> None:
             )
         return
     if run != head.run:
-        journey.notes.append(f"{moment(head.began_s)}: the monitor was started again")
+        journey.notes.append(f"{utc(head.began_s)}: the monitor was started again")
     else:
         lost = f", {head.lost} ticks were lost in this run" if head.lost else ""
-        journey.notes.append(f"{moment(head.began_s)}: ticks before {opened.path.name} miss{lost}")
+        journey.notes.append(f"{utc(head.began_s)}: ticks before {opened.path.name} miss{lost}")
 
 
 def _span(from_: str | None, to: str | None, began_s: float) -> tuple[float, float]:

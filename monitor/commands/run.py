@@ -214,11 +214,6 @@ _series_options: Final = gathered(
         help="pass pages of ranks to nobody without the token, on loopback neither: others have "
         "accounts on this machine")  # fmt: skip
 @option("--verbose", is_flag=True, help="log what is held and why")
-@option("--audit-log", type=FILE, metavar="FILE", envvar="LIGHTKEEPER_AUDIT_LOG", section="Audit",
-        help="append every decision, rung, and quarantine change as a line of JSON")  # fmt: skip
-@gathered("audit_log_bytes", lambda audit_log_mb: int(audit_log_mb * 1e6), option(
-    "--audit-log-mb", type=Within(0.01, 1e6), metavar="MB", default=64.0, section="Audit",
-    help="begin a new file at that size; ten older ones are kept"))  # fmt: skip
 @option("--journal", type=FILE, metavar="DIR", section="Journal",
         help="where every tick is recorded for `lightkeeper replay` "
         "(default: beside the store, monitor.db -> monitor.journal)")  # fmt: skip

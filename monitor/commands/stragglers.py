@@ -17,7 +17,6 @@ from lightkeeper.monitor.commands.command import (
     CommandError,
     as_json,
     command,
-    option,
 )
 from lightkeeper.monitor.commands.offline import (
     Judging,
@@ -28,22 +27,8 @@ from lightkeeper.monitor.commands.offline import (
     shown,
 )
 from lightkeeper.monitor.model.wording import counted
-from lightkeeper.monitor.offline.slow import (
-    Report,
-    SlowKind,
-    SlowVerdict,
-    judge,
-    named,
-)
-from lightkeeper.monitor.offline.timings import (
-    Sizes,
-    TableError,
-    TimingTable,
-    differences,
-    load,
-    read_sizes,
-    stands_for,
-)
+from lightkeeper.monitor.offline.slow import Report, SlowKind, SlowVerdict, judge, named
+from lightkeeper.monitor.offline.timings import TableError, TimingTable, load
 from lightkeeper.monitor.show.report import FindingWords, drawn, limits, verdict
 from lightkeeper.monitor.show.standing import ReportRow, ReportTable, Role, headline
 from lightkeeper.monitor.show.wording import clean, sentence
@@ -51,11 +36,9 @@ from lightkeeper.monitor.show.wording import clean, sentence
 
 @command(cls=Judging)
 @click.argument("trace", type=FILE)
-@option("--meta", type=FILE, metavar="FILE",
-        help="the job's sizes, YAML: dp_size, pp_size, tp_size, world_size")  # fmt: skip
 @as_json
 @deadline("ten million operations take 10")
-def stragglers(*, trace: Path, meta: Path | None, as_json: bool, deadline: float) -> int:
+def stragglers(*, trace: Path, as_json: bool, deadline: float) -> int:
     """Who slows a job, from a table of its operations' timings.
 
     what to give it:
@@ -78,7 +61,6 @@ def stragglers(*, trace: Path, meta: Path | None, as_json: bool, deadline: float
 
     examples:
       lightkeeper stragglers trace.parquet                     who slows my job?
-      lightkeeper stragglers trace.csv --meta meta.yaml        checked against dp_size, pp_size ...
       lightkeeper stragglers trace.parquet --format json | jq .culprits
 
     exit status:
@@ -87,29 +69,23 @@ def stragglers(*, trace: Path, meta: Path | None, as_json: bool, deadline: float
       2  no usable input
     """
     status, _ = judged(
-        lambda tell: _judge(trace, meta, tell, as_json=as_json),
+        lambda tell: _judge(trace, tell, as_json=as_json),
         deadline_s=deadline, as_json=as_json,
     )  # fmt: skip
     return status
 
 
-def _judge(
-    trace: Path, meta: Path | None, progress: Progress, *, as_json: bool
-) -> tuple[int, str, None]:
-    path, sizes = meta or trace, Sizes()
+def _judge(trace: Path, progress: Progress, *, as_json: bool) -> tuple[int, str, None]:
     try:
-        if meta is not None:
-            sizes, path = read_sizes(meta), trace
         table = load(trace)
         progress(1, 1)
         report = judge(table)
     except TableError as exc:
-        raise CommandError(f"{shown(path)}: {clean(str(exc), 500)}") from exc
-    notes = (*report.notes, *differences(table, sizes))
+        raise CommandError(f"{shown(trace)}: {clean(str(exc), 500)}") from exc
     said = composed(
         as_json=as_json,
-        body=lambda: body(table, report, sizes, notes),
-        text=lambda console: print_report(console, table, report, sizes, notes),
+        body=lambda: body(table, report),
+        text=lambda console: print_report(console, table, report),
     )
     return FAILED if report.verdicts else DONE, said, None
 
@@ -129,16 +105,13 @@ KINDS: Final = {
 """The class in ALGORITHMS.md section 0, and what the culprits are."""
 
 
-def body(
-    table: TimingTable, report: Report, sizes: Sizes, notes: tuple[str, ...]
-) -> dict[str, Any]:
+def body(table: TimingTable, report: Report) -> dict[str, Any]:
     """What `--format json` prints; keys may be added, not removed."""
     return {
         "schema": SCHEMA,
         "culprits": _ranks(table, report.culprits),
-        "verdicts": [_verdict(table, verdict, sizes) for verdict in report.verdicts],
+        "verdicts": [_verdict(table, verdict) for verdict in report.verdicts],
         "table": {
-            "job": sizes.name or None,
             "rows": table.rows_read,
             "rows_used": len(table),
             "ranks": len(table.ranks),
@@ -149,17 +122,16 @@ def body(
             "step_s": report.step_s,
         },
         "ranks": report.paces,
-        "notes": list(notes),
+        "notes": list(report.notes),
     }
 
 
-def _verdict(table: TimingTable, verdict: SlowVerdict, sizes: Sizes) -> dict[str, Any]:
+def _verdict(table: TimingTable, verdict: SlowVerdict) -> dict[str, Any]:
     return {
         "kind": verdict.kind,
         "class": KINDS[verdict.kind][0],
         "culprits": _ranks(table, verdict.culprits),
         "cannot_tell_between": [_ranks(table, side) for side in verdict.between],
-        "stands_for": stands_for(table, sizes, verdict.culprits),
         "group": None if verdict.stage is None else f"stage {verdict.stage}",
         "stage": verdict.stage,
         "dp_rank": verdict.replica,
@@ -183,38 +155,32 @@ def _ranks(table: TimingTable, codes: tuple[int, ...]) -> list[int]:
     return sorted(int(rank) for rank in table.ranks[list(codes)])
 
 
-def print_report(
-    console: Console, table: TimingTable, report: Report, sizes: Sizes, notes: tuple[str, ...]
-) -> None:
+def print_report(console: Console, table: TimingTable, report: Report) -> None:
     """The answer, the verdicts, the slowest ranks, and what limits them."""
     culprits = named(table, report.culprits) if report.culprits else ""
     unnamed = sum(not verdict.culprits for verdict in report.verdicts)
     answer = headline("straggler", len(report.verdicts), unnamed, culprits, "the table does")
     console.print(Text(answer, "bold red" if report.verdicts else "bold green"))
-    console.print(Text(_read(table, report, sizes), "dim"))
+    console.print(Text(_read(table, report), "dim"))
     for number, slow in enumerate(report.verdicts, 1):
-        console.print("", *verdict(number, _words(table, slow, sizes), 24), sep="\n")
+        console.print("", *verdict(number, _words(table, slow), 24), sep="\n")
     console.print("", drawn(_slowest(table, report)), sep="\n")
-    for part in limits([clean(note) for note in notes]):
+    for part in limits([clean(note) for note in report.notes]):
         console.print(part)
 
 
-def _read(table: TimingTable, report: Report, sizes: Sizes) -> str:
-    job = f"{clean(sizes.name, 80)}: " if sizes.name else ""
+def _read(table: TimingTable, report: Report) -> str:
     span = f"steps {table.steps[0]} to {table.steps[-1]}" if len(table.steps) > 1 else "one step"
     return (
-        f"{job}{counted(len(table), 'row')} of {counted(len(table.ranks), 'rank')} in "
+        f"{counted(len(table), 'row')} of {counted(len(table.ranks), 'rank')} in "
         f"{counted(len(table.stages), 'stage')}, {counted(len(table.steps), 'step')} ({span}), "
         f"{report.step_s:.3g} s each"
     )
 
 
-def _words(table: TimingTable, slow: SlowVerdict, sizes: Sizes) -> FindingWords:
-    peers = stands_for(table, sizes, slow.culprits)
-    shared = ", ".join(map(str, peers[:16])) if len(peers) > len(slow.culprits) else ""
+def _words(table: TimingTable, slow: SlowVerdict) -> FindingWords:
     facts = (
         ("lost", f"{slow.lost_s:.3g} s of its own beyond its peers'" if slow.culprits else ""),
-        ("stands for", f"global ranks {shared} (tensor-parallel peers)" if shared else ""),
         *((clean(name, 40), clean(seen)) for name, seen in slow.evidence.items()),
     )
     who = named(table, slow.culprits) if slow.culprits else "no rank accused"

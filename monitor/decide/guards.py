@@ -20,7 +20,7 @@ from lightkeeper.monitor.model.eviction import EndManner, Evict, Eviction, Guard
 from lightkeeper.monitor.model.incident import Incident, oldest_first
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE, Pause
-from lightkeeper.monitor.model.verdict import Confidence, Kind
+from lightkeeper.monitor.model.verdict import TAKEN, Confidence, Kind
 from lightkeeper.monitor.model.wording import listed, seconds
 
 # -- lessons -----------------------------------------------------------------------------------
@@ -148,6 +148,8 @@ class DecisionFacts:
     """The Lighthouse's own flag; None until its page has shown it."""
     pause: Pause | None = None
     """None while evictions are not paused."""
+    schedulers: bool = False
+    """Whether any can end a group that is out of sight."""
 
 
 # -- case --------------------------------------------------------------------------------------
@@ -165,6 +167,10 @@ class Objection:
 _BEATS_S: Final = 3.0
 """A younger heartbeat is of a process that lives, seen or not: TorchFT sends 3 to 10 a second."""
 NOBODY_LEFT: Final = "Nobody is left to evict"
+_IF_IT_BEATS: Final = "It may be evicted if its heartbeat continues after all"
+_LOST_AFTER_S: Final = 30.0
+"""Of silence, before a scheduler is asked to end a group: longer than a link that flaps or a switch
+that restarts its ports, and still 60 s before a group on another node should train."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +198,28 @@ class Case:
             return False
         beats = age_s is not None and age_s + self.config.heartbeat_grace_s < dead_s
         return not (beats and view.in_quorum)
+
+    @property
+    def lost(self) -> bool:
+        """Whether its culprits are out of sight with their host, and a scheduler can end them:
+        evictions with a budget of their own.
+        """
+        view, culprits, fleet = self.view, set(self.incident.culprits), self.fleet
+        if view is None or not fleet.schedulers or fleet.lighthouse_away is not None:
+            return False
+        unseen = view.dead_for_s is None and culprits.isdisjoint(view.alive)
+        return self.incident.kind is Kind.DEAD and bool(culprits) and unseen
+
+    @property
+    def takes_nobody(self) -> bool:
+        """Whether the group is lost and its heartbeat has ended: no quorum counts it now."""
+        age_s = None if self.view is None else self.view.heartbeat_age_s
+        return self.lost and (age_s is None or age_s >= _BEATS_S)
+
+    @property
+    def act(self) -> str:
+        """What would be done."""
+        return f"have {self.group} ended by its scheduler" if self.lost else f"evict {self.group}"
 
     @property
     def by_hand(self) -> str:
@@ -328,12 +356,19 @@ def already_gone(case: Case) -> Objection | None:
     out_of_sight = not (view.alive or view.dead_for_s or beats)  # its host is lost
     if not dies or away or not (case.gone(view) or out_of_sight) or again(case):
         return None  # its heartbeat may continue, or it is gone and must not come back
-    return Objection(
-        f"{case.group} is out of sight, and its heartbeat has ended"
-        if out_of_sight
-        else f"every process of {case.group} is gone and its heartbeat has ended with them",
-        "It may be evicted if its heartbeat continues after all",
-    )
+    why = f"every process of {case.group} is gone and its heartbeat has ended with them"
+    return _out_of_sight(case) if out_of_sight else Objection(why, _IF_IT_BEATS)
+
+
+def _out_of_sight(case: Case) -> Objection | None:
+    """Nobody is there to evict; its scheduler ends it once it was silent for long."""
+    why = f"{case.group} is out of sight, and its heartbeat has ended"
+    due_s = case.incident.verdict.since_s + _LOST_AFTER_S
+    if not case.lost:
+        return Objection(why, _IF_IT_BEATS)
+    if case.fleet.now_s >= due_s:
+        return None
+    return Objection(why, case.then(f"Its scheduler is asked to end it at {moment(due_s)}"))
 
 
 def not_worth_it(case: Case) -> Objection | None:
@@ -482,9 +517,11 @@ def breaker(case: Case) -> Objection | None:
 
 
 def min_replicas(case: Case) -> Objection | None:
-    """Too few healthy groups would remain; the Lighthouse's own flag counts if it is higher."""
+    """Too few healthy groups would remain; the Lighthouse's own flag counts if it is higher. A lost
+    group is none of them now, but may have the job's only state.
+    """
     flag = case.fleet.lighthouse_min_replicas or 0
-    least = max(case.config.min_replicas, flag)
+    least = 1 if case.takes_nobody else max(case.config.min_replicas, flag)
     healthy = sum(
         view.healthy or (name in case.tie and len(view.alive) == len(view.hosts))
         for name, view in case.fleet.groups.items()
@@ -506,7 +543,7 @@ def min_replicas(case: Case) -> Objection | None:
 def in_flight(case: Case) -> Objection | None:
     """Another eviction, with another cause, is still under way."""
     going = case.fleet.in_flight
-    if not going or case.goes_with(going):
+    if not going or case.takes_nobody or case.goes_with(going):
         return None
     return Objection(
         f"{listed(going)} is being evicted", "Its turn comes when that eviction is over"
@@ -514,7 +551,9 @@ def in_flight(case: Case) -> Objection | None:
 
 
 def budget(case: Case) -> Objection | None:
-    """Too many evictions within the hour."""
+    """Too many evictions within the hour; those of lost groups are counted by themselves."""
+    if case.lost:
+        return _used_up(case, case.past, " of lost groups", "budget_lost", case.config.budget_lost)
     return _used_up(case, case.past, "", "budget_per_hour", case.config.budget_per_hour)
 
 
@@ -531,7 +570,8 @@ def _used_up(
     case: Case, past: Iterable[Eviction], whose: str, option: str, limit: int
 ) -> Objection | None:
     now_s = case.fleet.now_s
-    recent_s = sorted(e.asked_s for e in past if now_s - e.asked_s < HOUR_S)
+    alike = (eviction for eviction in past if bool(eviction.lost) is case.lost)
+    recent_s = sorted(e.asked_s for e in alike if now_s - e.asked_s < HOUR_S)
     if len(recent_s) < limit:
         return None
     free = "It needs a larger budget"
@@ -544,9 +584,9 @@ def _used_up(
 def cool_down(case: Case) -> Objection | None:
     """Too soon after the last eviction, unless both have one cause."""
     wait_s, now_s = case.config.cool_down_s, case.fleet.now_s
-    lately = [eviction for eviction in case.past if now_s - eviction.asked_s < wait_s]
+    lately = [e for e in case.past if now_s - e.asked_s < wait_s and not e.lost]
     groups = [eviction.group for eviction in lately]
-    if not lately or case.goes_with(groups):
+    if not lately or case.takes_nobody or case.goes_with(groups):
         return None
     last_s = max(eviction.asked_s for eviction in lately)
     return Objection(
@@ -562,7 +602,7 @@ def maintenance(case: Case) -> Objection | None:
         return None
     window, until_s = open_now
     return Objection(
-        f"maintenance window '{window.name}': would evict {case.group}",
+        f"maintenance window '{window.name}': would {case.act}",
         case.then(f"It may be evicted when the window ends, at {moment(until_s)}"),
     )
 
@@ -574,7 +614,7 @@ def paused(case: Case) -> Objection | None:
         return None
     ends = "" if pause.until_s is None else f"The pause ends at {moment(pause.until_s)}. "
     return Objection(
-        f"paused by {pause.author} ({pause.reason}): would evict {case.group}",
+        f"paused by {pause.author} ({pause.reason}): would {case.act}",
         case.then(f"{ends}To end it now: lightkeeper resume"),
     )
 
@@ -583,7 +623,7 @@ def observe(case: Case) -> Objection | None:
     """The monitor only observes: always, or for this kind of fault."""
     if case.config.observe:
         return Objection(
-            f"observe mode: would evict {case.group}",
+            f"observe mode: would {case.act}",
             _said(
                 "To let lightkeeper evict: start it without --observe, or set [policy] mode = "
                 "'act' and reload",
@@ -594,8 +634,7 @@ def observe(case: Case) -> Objection | None:
         return None
     kind = case.incident.kind
     return Objection(
-        f"the policy only observes {kind} of severity {case.incident.severity}: "
-        f"would evict {case.group}",
+        f"the policy only observes {kind} of severity {case.incident.severity}: would {case.act}",
         _said(f"To let lightkeeper evict: change actions.{kind} in the policy file", case.by_hand),
     )
 
@@ -645,7 +684,7 @@ def decide(
         case = Case(config, policy, fleet, incident, group)
         decision = _decide(case)
         decisions.append(decision)
-        asked = Eviction(incident.id, case.group, None, fleet.now_s)
+        asked = Eviction(incident.id, case.group, None, fleet.now_s, lost=_lost_hosts(case))
         if isinstance(decision, Evict):
             going, past = (*fleet.in_flight, case.group), (*fleet.past, asked)
             fleet = replace(fleet, in_flight=going, past=past)
@@ -682,7 +721,16 @@ def evict_of(case: Case) -> Evict:
         reason=f"{broken}{incident.kind.value}: {verdict.reason}{f'; {why}' if why else ''}",
         keep_out=() if not why or view is None else view.names or (case.group,),
         manner=_manner(case),
+        lost=_lost_hosts(case),
     )
+
+
+def _lost_hosts(case: Case) -> Mapping[Host, bool]:
+    """As `Evict.lost`."""
+    view, blames = case.view, case.action is not PolicyAction.EVICT
+    if view is None or not case.lost:
+        return {}
+    return {view.hosts[rank]: blames for rank in case.incident.culprits if rank in view.hosts}
 
 
 def _manner(case: Case) -> EndManner:
@@ -706,7 +754,8 @@ def _quarantine(case: Case) -> tuple[Host, ...]:
     other hosts too. Otherwise the group comes back there, once (`again`).
     """
     view, incident = case.view, case.incident
-    if view is None or case.action is PolicyAction.EVICT:
+    taken = TAKEN in incident.verdict.evidence
+    if view is None or taken or case.action is PolicyAction.EVICT:
         return ()
     hosts = sorted({view.hosts[rank] for rank in incident.culprits if rank in view.hosts})
     match incident.kind:
@@ -745,4 +794,5 @@ def _before(case: Case, host: Host) -> bool:
         or before.signature != now.signature
         or (before.kind is now.kind is Kind.DEAD and not now.signature)
         for before in case.fleet.faults.get(host, ())
+        if TAKEN not in before.verdict.evidence
     )

@@ -375,6 +375,7 @@ def fleet_of(
         dead_hosts=_dead_hosts(history, config),
         lighthouse_min_replicas=min_replicas,
         pause=snapshot.pause,
+        schedulers=snapshot.schedulers,
     )
 
 
@@ -400,6 +401,13 @@ def _dead_hosts(history: History, config: KeeperConfig) -> frozenset[Host]:
     return frozenset(host for host, alive in lives.items() if not alive)
 
 
+def _of_the_lost(snapshot: Snapshot) -> set[IncidentId]:
+    """Whose groups are lost, and nothing of them is seen: nobody waits for their end."""
+    lost = {each.incident_id: each.group for each in snapshot.evictions if each.lost}
+    seen = {report.identity.group for report in snapshot.reports.values()} if lost else set()
+    return {incident_id for incident_id, group in lost.items() if group not in seen}
+
+
 def _in_flight(tracker: Tracker, snapshot: Snapshot, config: KeeperConfig) -> tuple[GroupName, ...]:
     now_s = snapshot.now_s
     going = {
@@ -415,6 +423,7 @@ def _in_flight(tracker: Tracker, snapshot: Snapshot, config: KeeperConfig) -> tu
         if (gone_s := progress.gone_s or progress.unseen_s) is not None
         and now_s - gone_s > GONE_UNCONFIRMED_S
     }
+    done |= _of_the_lost(snapshot)
     going -= {progress.group for progress in snapshot.evictions if progress.incident_id in done}
     awaiting = tracker.awaiting()
     for incident in tracker.open():
@@ -697,13 +706,16 @@ class Pipeline:
         )
 
     def _shielded(self, shields: Mapping[GroupName, Incident]) -> set[tuple[Kind, GroupName]]:
-        """What is not reported of a group that an incident already explains."""
+        """What is not reported of a group that an incident already explains. That a lost one is
+        not back is: nobody ended it.
+        """
+        lost = {(Kind.ABSENT, eviction.group) for eviction in self._past if eviction.lost}
         return {
             (kind, group)
             for group, incident in shields.items()
             for kind in Kind
             if kind not in _OF_A_NEW_LIFE or not self._anew(group, incident)
-        }
+        } - lost
 
     def _anew(self, group: GroupName, incident: Incident) -> bool:
         """Whether all its processes started after its eviction: they may hang, too."""

@@ -17,7 +17,7 @@ from msgspec import to_builtins
 
 from lightkeeper.monitor.model.config import ConfigError, KeeperConfig
 from lightkeeper.monitor.model.queries import QUERIES_MOST, Query, query_from
-from lightkeeper.monitor.model.verdict import FAULTS, Kind, Severity
+from lightkeeper.monitor.model.verdict import FAULTS, OF_LIGHTHOUSE, Kind, Severity
 
 # -- windows -----------------------------------------------------------------------------------
 
@@ -129,21 +129,6 @@ class Policy:
 
 DEFAULT: Final = Policy()
 """The policy when no file is given."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reload:
-    """One attempt to reload the policy, for the audit log."""
-
-    at_s: float
-    by: str
-    path: Path | None
-    number: int
-    """Of the load in force."""
-    changed: Mapping[str, list[Any]] = field(default_factory=dict)
-    """Key -> old value, new value."""
-    problems: tuple[str, ...] = ()
-    """Why it was refused; empty if it was not."""
 
 
 # -- calendar ----------------------------------------------------------------------------------
@@ -394,7 +379,7 @@ def _actions(
     """`kind = action`, or `kind = {severity = action}`."""
     actions: dict[tuple[Kind, Severity], PolicyAction] = {}
     for kind, words in _by_kind(table, "actions", problems):
-        allowed = _NOBODY if kind is Kind.LIGHTHOUSE_AWAY else tuple(PolicyAction)
+        allowed = _NOBODY if kind in OF_LIGHTHOUSE else tuple(PolicyAction)
         by_severity = words if isinstance(words, Mapping) else dict.fromkeys(Severity, words)
         if all(level in tuple(Severity) and word in allowed for level, word in by_severity.items()):
             actions |= {

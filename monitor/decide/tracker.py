@@ -40,8 +40,8 @@ from lightkeeper.monitor.model.incident import (
     severity_of,
 )
 from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName
-from lightkeeper.monitor.model.verdict import Kind, Severity, Verdict
-from lightkeeper.monitor.model.wording import listed, seconds
+from lightkeeper.monitor.model.verdict import OF_LIGHTHOUSE, Kind, Severity, Verdict
+from lightkeeper.monitor.model.wording import bring_back, listed, seconds
 
 # -- ending ------------------------------------------------------------------------------------
 
@@ -49,6 +49,8 @@ GONE_UNCONFIRMED_S: Final = 30.0
 """An eviction whose processes are gone for this long no longer blocks others, even without a new
 quorum to confirm it: another faulty group may keep one from forming."""
 
+_UNTIL_ABSENT_S: Final = 75.0
+"""A lost group's incident is over when it trains again, or once `absent` says that it does not."""
 _LASTING: Final = (Kind.ABSENT, Kind.PROGRESS_LOST)
 """What stays true until it is made good, or a person closes it."""
 
@@ -82,7 +84,8 @@ def other_processes(history: History, incident: Incident) -> str:
 def processes_gone(history: History, incident: Incident) -> bool:
     """Whether all accused processes, and those beside them in their groups, are gone.
 
-    Other ranks of a group count as gone if they started after the eviction was asked.
+    Other ranks of a group count as gone if they started after the eviction was asked. One that
+    was silent until its registration was over is not known to be gone.
     """
     asked_s = incident.milestones.evict_asked_s or incident.milestones.first_seen_s
     return all(
@@ -92,8 +95,8 @@ def processes_gone(history: History, incident: Incident) -> bool:
             if track.rank in incident.suspects
             else track.first_seen_s > asked_s
         )
-        for group in incident.groups
-        for track in history.groups().get(group, ())
+        for track in history.tracks.values()
+        if track.group in incident.groups
     )
 
 
@@ -387,7 +390,10 @@ def reported(
         incident = being_evicted(incident, eviction)
     if incident.state is not State.EVICTING:
         return incident
-    ended = resolved_by_eviction(history, incident, eviction, config)
+    if eviction is not None and eviction.lost and _awaits_it(history, incident):
+        ended = None
+    else:
+        ended = resolved_by_eviction(history, incident, eviction, config)
     if ended is None and eviction is None and restarted(history, incident):
         ended = resolved(incident, now_s, other_processes(history, incident))
     if ended is not None:
@@ -445,6 +451,14 @@ def resolved_by_eviction(
         incident = _reached(incident, left_s, "left_quorum", f"left the quorum{after}")
     unseen = "" if unseen_s is None else ", host out of sight"
     return resolved(incident, now_s, f"evicted: left the quorum{after}{unseen}")
+
+
+def _awaits_it(history: History, incident: Incident) -> bool:
+    """Whether a lost group may still come back before `absent` says that it does not."""
+    if incident.milestones.rejoined_s is not None:
+        return False
+    absent_s = incident.verdict.since_s + _UNTIL_ABSENT_S
+    return history.now_s < absent_s or bool(_suspect_tracks(history, incident))
 
 
 def by_hand(history: History, eviction: Eviction) -> Incident:
@@ -539,7 +553,12 @@ def remedy_of(history: History, verdict: Verdict) -> str:
     ranks = verdict.suspects or [RankName(name) for name in sorted(verdict.evidence)]
     tracks = [track for rank in ranks if (track := history.tracks.get(rank)) is not None]
     stopped_on = grouped((t.identity.host, t) for t in tracks if history.stopped(t))
+    away = all(track.fresh is None and track.died_s is None for track in tracks)
     says = []
+    if verdict.kind in (Kind.ABSENT, Kind.DEAD) and verdict.groups and away:
+        group = verdict.groups[0]
+        places = [t.identity.place for t in history.tracks.values() if t.group == group]
+        says.append(bring_back(group, places))
     for host, stopped_tracks in stopped_on.items():
         some = stopped_tracks[:_COMMANDS]
         pids = " ".join(str(track.identity.pid) for track in some)
@@ -666,8 +685,9 @@ class TrackedIncident:
     ) -> None:
         """Take this tick's verdict; it fires once it was seen often enough."""
         same, now_s = self.incident.suspects == verdict.suspects, history.now_s
-        if not same and (self.incident.state is State.EVICTING or self.asked_s is not None):
-            verdict = self.incident.verdict  # what is left of the group accuses who is left
+        if self.incident.state is State.EVICTING or self.asked_s is not None:
+            waiting = verdict.victims if same else ()  # what is left of the group accuses the rest
+            verdict = replace(self.incident.verdict, victims=waiting)  # the act explains the rest
         self.sightings = self.sightings + 1 if same else 1
         self.waited_s.update(dict.fromkeys(verdict.victims, now_s))
         self.restored = False
@@ -887,7 +907,7 @@ class Tracker:
                 continue
             whom = listed(incident.groups, last="or" if incident.candidates else "and")
             if not incident.groups:
-                whom = _LIGHTHOUSE if incident.kind is Kind.LIGHTHOUSE_AWAY else _EACH_OTHER
+                whom = _LIGHTHOUSE if incident.kind in OF_LIGHTHOUSE else _EACH_OTHER
             fired = incident.state is not State.PENDING
             wait = Wait(incident.suspects, incident.groups, whom, incident.kind, fired)
             for rank in _waiting(incident):

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from lightkeeper.monitor.detect.dead import told
 from lightkeeper.monitor.detect.endings import finished, is_gone
 from lightkeeper.monitor.detect.history import History
 from lightkeeper.monitor.detect.track import RankTrack
+from lightkeeper.monitor.detect.wording import parted
 from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import GroupName
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
@@ -41,11 +43,13 @@ def _judge(history: History, group: GroupName, tracks: list[RankTrack]) -> Verdi
     if max(commits, default=0.0) < left_s + _ABSENT_S / 2:
         return None  # the job stands, or is over
     hosts = history.hosts(tuple(track.rank for track in tracks))
+    said, away_s = told(history, tracks), history.now_s - left_s
+    why = "" if said is None else parted(group, said, away_s, history.now_s) + "; "
     return Verdict(
         kind=Kind.ABSENT,
         groups=(group,),
         reason=(
-            f"{group} is gone for {seconds(history.now_s - left_s)} and has not come back; the "
+            f"{why}{group} is gone for {seconds(away_s)} and has not come back; the "
             f"others train without it. It ran on {listed(hosts)}: {plural(hosts, 'its', 'their')} "
             f"{plural(hosts, 'launcher', 'launchers')} may start it again"
         ),

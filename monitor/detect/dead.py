@@ -26,7 +26,7 @@ enough, and they stand for the heartbeat of a host without a Manager.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from operator import attrgetter
 from typing import Final
@@ -48,6 +48,7 @@ from lightkeeper.monitor.detect.wording import (
     gave_up,
     of_death,
     of_hang,
+    parted,
     stood_in,
     waits_in,
     what_followed,
@@ -56,9 +57,9 @@ from lightkeeper.monitor.detect.wording import (
 )
 from lightkeeper.monitor.detect.wording import named as ranks_named
 from lightkeeper.monitor.model.names import GroupName, Host, RankName
-from lightkeeper.monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
+from lightkeeper.monitor.model.verdict import TAKEN, Confidence, Kind, RankStanding, Verdict
 from lightkeeper.monitor.model.wording import listed, plural, seconds
-from lightkeeper.worker_server.wire import ACROSS, RingEntry
+from lightkeeper.worker_server.wire import ACROSS, RingEntry, Testimony, Weight, one_line
 
 _SHOWN: Final = 8
 _SEEN_LATE_S: Final = 1.0
@@ -115,7 +116,7 @@ def dead(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
         for group, members in history.groups().items()
         if group not in lost and (away := _on_lost_hosts(history, members))
     ]
-    return (*early, *verdicts)
+    return (*early, *(_as_told(history, verdict) for verdict in verdicts))
 
 
 def over(history: History) -> frozenset[RankName]:
@@ -686,6 +687,9 @@ def _on_lost_hosts(history: History, members: tuple[RankTrack, ...]) -> tuple[Ra
     """Ranks on lost hosts; mostly empty. Without the word of other hosts' kernels, the host of the
     group's Manager is among them.
     """
+    if all(_is_taken(history.ends.get(t.rank)) and _silent_for(history, t, _SILENT_S)
+           for t in members):  # fmt: skip
+        return members
     silent = tuple(track for track in members if _is_lost(history, track))
     lost = {track.rank for track in silent}
     others = [track for track in members if track.rank not in lost]
@@ -791,3 +795,59 @@ def _how_sure(*, beats: bool, stale: bool) -> Confidence:
     if beats:
         return Confidence.UNSURE
     return Confidence.CERTAIN if stale else Confidence.LIKELY
+
+
+# -- what the scheduler says -------------------------------------------------------------------
+
+_BY_OTHERS: Final = frozenset({End.ASKED, End.KILLED, End.UNKNOWN})
+"""Ends that a scheduler can explain; an exception or an exit code is a rank's own word."""
+
+
+def told(history: History, tracks: Iterable[RankTrack]) -> Testimony | None:
+    """What schedulers say of the end of all these ranks: the first cause, or how one of them that
+    nobody took away looks.
+    """
+    rows = [history.ends.get(track.rank) for track in tracks]
+    ends = [row for row in rows if row is not None]
+    ends.sort(key=lambda row: (_is_taken(row), -row.for_s))
+    return ends[0] if ends and len(ends) == len(rows) else None
+
+
+def _is_taken(said: Testimony | None) -> bool:
+    return said is not None and said.weight in (Weight.LEAVING, Weight.ENDED)
+
+
+def _as_told(history: History, verdict: Verdict) -> Verdict:
+    """The verdict with what the scheduler says of its ranks first; nobody is accused of a death
+    that the scheduler brought about, but what is left of the group may have to go.
+    """
+    tracks = [history.tracks[rank] for rank in verdict.suspects]
+    said = told(history, tracks)
+    gone = [track for track in tracks if is_gone(track)]
+    taken = _is_taken(said)
+    own = gone and not (taken and _BY_OTHERS.issuperset(map(end_of, gone)))
+    if said is None or verdict.kind is not Kind.DEAD or own:
+        return verdict
+    head = _parted(history, verdict, said)
+    witness = {TAKEN if taken else "scheduler": one_line(f"{said.witness}: {said.text}")}
+    verdict = replace(
+        verdict,
+        reason=f"{head}; {verdict.reason if gone else verdict.reason.partition(': ')[2]}",
+        brief=head,
+        evidence={**verdict.evidence, **witness},
+    )
+    members = history.groups()[verdict.groups[0]]
+    if not taken or any(track.fresh is not None and not is_gone(track) for track in members):
+        return verdict
+    why = "it did not fail by itself: nobody is accused"
+    return replace(verdict, confidence=Confidence.UNSURE, spare=why)
+
+
+def _parted(history: History, verdict: Verdict, said: Testimony) -> str:
+    group, ranks = verdict.groups[0], verdict.suspects
+    hosts = listed(history.hosts(ranks))
+    who = f"{group if len(ranks) == len(history.groups()[group]) else listed(ranks)} on {hosts}"
+    if said.code == "node-lost":
+        who = f"host {hosts} is lost:"
+    silent_s = min(history.tracks[rank].silence_s(history.now_s) for rank in ranks)
+    return parted(who, said, silent_s, history.now_s)

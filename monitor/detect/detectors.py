@@ -29,7 +29,8 @@ from lightkeeper.monitor.detect.hang import (
 from lightkeeper.monitor.detect.history import History
 from lightkeeper.monitor.detect.lag import replica_lag
 from lightkeeper.monitor.detect.late_comer import late_comer, late_records
-from lightkeeper.monitor.detect.lighthouse import apart, lighthouse_away
+from lightkeeper.monitor.detect.lighthouse import APART, apart, lighthouse_away
+from lightkeeper.monitor.detect.lost_quorum import quorum_lost
 from lightkeeper.monitor.detect.mismatch import (
     differing_across,
     mismatch,
@@ -80,6 +81,7 @@ DETECTORS: Final = (
     Detector("unseen", Kind.UNSEEN, unseen),
     Detector("absent", Kind.ABSENT, lambda history, _: absent(history)),
     Detector("progress_lost", Kind.PROGRESS_LOST, lambda history, _: progress_lost(history)),
+    Detector("quorum_lost", Kind.QUORUM_LOST, lambda history, _: quorum_lost(history)),
     Detector("standstill", Kind.DEADLOCK, standstill),
     Detector("lighthouse_away", Kind.LIGHTHOUSE_AWAY, lighthouse_away),
 )
@@ -248,6 +250,17 @@ def somebody_is_named(verdict: Verdict, tick: Tick) -> str | None:
     return "" if named or (verdict.signature == STANDSTILL and more) else None
 
 
+def lost_requests_say_more(verdict: Verdict, tick: Tick) -> str | None:
+    """That the Lighthouse lacks requests explains who waits for it, and for each other, until their
+    timeouts have ended them.
+    """
+    waits = not verdict.suspects and verdict.kind in (Kind.DEADLOCK, Kind.LIGHTHOUSE_AWAY)
+    if not waits and verdict.signature != APART:
+        return None
+    kinds = {v.kind for v in tick.verdicts} | {wait.kind for wait in tick.waits.values()}
+    return "" if Kind.QUORUM_LOST in kinds else None
+
+
 def elimination_comes_last(verdict: Verdict, tick: Tick) -> str | None:
     """A group that nobody can see hangs only if nothing else can explain the wait: no other fault
     of this tick, and no open incident whose victims these are.
@@ -284,6 +297,7 @@ INHIBITIONS: Final[tuple[Rule, ...]] = (
     victim_of_its_group,
     said_already,
     somebody_is_named,
+    lost_requests_say_more,
     elimination_comes_last,
     no_pace_in_a_standstill,
     pauses_of_another_fault,

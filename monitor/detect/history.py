@@ -166,6 +166,8 @@ class History:
     """First tick of its current absence."""
     absence: Absence | None = None
     """Its last completed absence, until a commit follows it."""
+    gate_began_s: float | None = None
+    """Since when the gate serves, by the latest look at it."""
     flap: Absence | None = None
     """The same, whatever follows."""
     _view: LighthouseView | None = None
@@ -195,6 +197,8 @@ class History:
     """The ranks' odd connections, in the latest tick."""
     cluster: Mapping[Host, tuple[Testimony, ...]] = field(default_factory=dict)
     """What schedulers and others say of hosts, in the latest tick."""
+    ends: Mapping[RankName, Testimony] = field(default_factory=dict)
+    """What schedulers say of missing ranks, in the latest tick."""
     progress: Progress = field(default_factory=Progress)
     unseen_s: dict[ReplicaId, float] = field(default_factory=dict)
     """Replica ids that beat but no rank reports -> first seen so."""

@@ -44,7 +44,8 @@ _TRIES: Final = 3
 def push(history: History, snapshot: Snapshot) -> None:
     history.now_s = snapshot.now_s
     history.see_lighthouse(snapshot.lighthouse)
-    history.cluster = snapshot.cluster
+    history.gate_began_s = snapshot.gate_began_s
+    history.cluster, history.ends = snapshot.cluster, snapshot.ends
     for observation in snapshot.observations:
         _push_rank(history, observation)
     for track in history.tracks.values():

@@ -6,9 +6,8 @@ a quorum: without a Lighthouse none forms, and TorchFT ends the ranks when their
 passes, 60 s by default), or it is unknown which. A standstill with another visible reason is not
 blamed on the Lighthouse.
 
-A Lighthouse that is back does not free the waiting ranks: with TorchFT 0.2.0 a quorum request in
-progress when it went is lost, nobody repeats it, and all ranks end after the quorum timeout (seen
-in every run of the campaign, evidence/campaign.md).
+A Lighthouse that is back does not free the waiting ranks by itself: with TorchFT 0.2.0 a quorum
+request in progress when it went is lost, and without `TORCHFT_QUORUM_RETRIES` nobody repeats it.
 """
 
 from __future__ import annotations
@@ -24,9 +23,10 @@ from lightkeeper.monitor.detect.intake import HEARTBEAT_TIMEOUT_S
 from lightkeeper.monitor.detect.links import Edge
 from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.model.names import GroupName, RankName
+from lightkeeper.monitor.model.observation import NO_ANSWER
 from lightkeeper.monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
 from lightkeeper.monitor.model.wording import listed, plural, seconds
-from lightkeeper.worker_server.wire import WAIT_QUORUM
+from lightkeeper.worker_server.wire import WAIT_QUORUM, Trouble
 
 
 def lighthouse_away(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
@@ -41,6 +41,7 @@ def lighthouse_away(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     reason = (
         f"the Lighthouse does not answer for {seconds(history.now_s - since_s)}"
         f" ({away.reason}); {_effect(history, graph, victims)}"
+        f"{_STUCK if NO_ANSWER in away.reason else ''}"
     )
     evidence = {
         "Lighthouse": away.reason,
@@ -51,11 +52,18 @@ def lighthouse_away(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     return (_away_verdict(history, reason, since_s, victims, evidence),)
 
 
+_STUCK: Final = (
+    "; its port accepts and nothing answers: see whether anybody reads its log, as a full pipe "
+    "stops it (RUST_LOG=warn), or whether its process is stopped"
+)
 _BROKEN_S: Final = 4.0
 _BROKEN_APART_S: Final = 8.6
 """Where a rank's kernel gets no answer from the Lighthouse: longer than a flap of 8 s."""
 _APART_S: Final = 10.0
 """Without a heartbeat for this long a group is not known to this Lighthouse: twice its timeout."""
+
+
+APART: Final = "apart"
 
 
 def apart(history: History) -> tuple[Verdict, ...]:
@@ -109,8 +117,9 @@ def _judge_apart(history: History, group: GroupName) -> Verdict | None:
         reason += f"{seconds(unheard_s)}{_theirs(members)}. Its weights drift from the others'"
         spare = "it follows another Lighthouse: an eviction would not bring it to this one"
     elif others_s < waits_s and waits_s >= _APART_S:
-        reason = f"{group} gets no answer from the Lighthouse for {seconds(waits_s)}, and the "
-        reason += f"others train on without it{_theirs(members)}"
+        reason = f"{group} asks for a quorum for {seconds(waits_s)} and is not heard: the "
+        reason += f"Lighthouse had no heartbeat of it for {seconds(unheard_s)}, and the others "
+        reason += f"train on without it{_theirs(members)}"
         spare = "its ranks are well: what is between them and the Lighthouse is not"
     else:
         return None
@@ -123,7 +132,7 @@ def _judge_apart(history: History, group: GroupName) -> Verdict | None:
         since_s=history.now_s - unheard_s,
         evidence={"Lighthouse": f"no heartbeat of {group} for {seconds(unheard_s)}"},
         spare=spare,
-        signature="apart",
+        signature=APART,
     )
 
 
@@ -139,7 +148,8 @@ def _broken(history: History, members: Iterable[RankTrack]) -> list[Edge]:
     """Their connections to the Lighthouse that get no answer."""
     edges = chain.from_iterable(history.links.of(track.rank) for track in members)
     to_it = (edge for edge in edges if edge.connection.use == "lighthouse")
-    return [edge for edge in to_it if edge.connection.for_s >= _BROKEN_S]
+    dead = (edge for edge in to_it if edge.connection.trouble is not Trouble.SHUT)
+    return [edge for edge in dead if edge.connection.for_s >= _BROKEN_S]
 
 
 def _unheard_s(history: History, group: GroupName, members: Sequence[RankTrack]) -> float:
@@ -184,8 +194,8 @@ def _in_vain(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     reason = (
         f"the Lighthouse was {absence} and is back for {seconds(back_s)}, but nobody has "
         f"committed since: {listed(waiting)} {plural(waiting, 'waits', 'wait')} for a quorum "
-        "asked for before, which TorchFT does not ask for again: it ends them at their quorum "
-        "timeout, 60 s by default"
+        "asked for before. Unless TorchFT asks again (TORCHFT_QUORUM_RETRIES), it ends them at "
+        "their quorum timeout, 60 s by default"
     )
     evidence = {"Lighthouse": "it counts its quorums anew" if over.anew else "it answers again"}
     return (_away_verdict(history, reason, over.since_s, waiting, evidence),)

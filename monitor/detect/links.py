@@ -56,6 +56,8 @@ class Edge:
                 )
             case Trouble.UNANSWERED:
                 return f"{whom} does not answer {self.rank} for {seconds(row.for_s)}{tries}"
+            case Trouble.SHUT:
+                return f"the dead connection of {self.rank} to {whom} was shut{tries}"
             case Trouble.MISSING:
                 return f"{self.rank} has no connection to {whom} for {seconds(row.for_s)}"
             case Trouble.SILENT:

@@ -586,6 +586,21 @@ def testifies(host: str, row: Testimony, now_s: float) -> str:
     return f"{host}: {one_line(row.text)} ({one_line(row.witness)}{at})"
 
 
+_NOTICED_S: Final = 75.0
+"""A cluster takes so long to call a node lost: 40 s, 50 s since Kubernetes 1.32, and a look."""
+
+
+def parted(who: str, said: Testimony, silent_s: float, now_s: float) -> str:
+    """`rg_0 on node-b was preempted: ... (Kubernetes, at 14:05:11 UTC)`: what a scheduler says."""
+    text, witness = one_line(said.text), one_line(said.witness)
+    if said.code == "runs":
+        if silent_s < _NOTICED_S:
+            return f"{who} does not answer: {text} ({witness}), as before a lost node is noticed"
+        return f"{who} is frozen: {text} ({witness}), and nothing in it answers"
+    at = "since" if said.weight is Weight.CONTEXT else "at"
+    return f"{who} {text} ({witness}, {at} {rfc3339(now_s - said.for_s)[11:19]} UTC)"
+
+
 def leaves(host: str, row: Testimony) -> str:
     """Why nobody is accused: somebody takes the host away."""
     text, witness = one_line(row.text), one_line(row.witness)

@@ -212,6 +212,8 @@ class GateView:
     denied: tuple[Denial, ...]
     """In force; expired entries are not included."""
     replicas: Annotated[tuple[SeenReplica, ...], msgspec.Meta(max_length=REPLICAS_MAX)]
+    age_s: Seconds | None = None
+    """Since it began to serve."""
     schema: Literal[1] = 1
 
     def seen(self, replica_id: ReplicaId) -> SeenReplica | None:

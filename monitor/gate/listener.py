@@ -18,6 +18,7 @@ from typing import Any, Final, cast
 from lightkeeper.monitor.gate import http2
 from lightkeeper.monitor.gate.proxy import CLIENTS_MAX, Downstream, Proxy
 from lightkeeper.monitor.gate.upstream import keep_alive
+from lightkeeper.worker_server.wire import GATE_ANSWER, PATH_GATE
 
 TUNNELS_MAX: Final = 256
 """Most clients that do not speak HTTP/2: browsers and scrapers."""
@@ -33,6 +34,9 @@ _OTHER_FILES: Final = 384
 _AWAY: Final = (
     b"HTTP/1.1 502 Bad Gateway\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
     b"lightkeeper gate: the Lighthouse does not answer\n"
+)
+_HERE: Final = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n" + GATE_ANSWER
 )
 
 
@@ -131,6 +135,10 @@ class NewClient(asyncio.Protocol):
             transport.set_protocol(client)
             client.connection_made(transport)
             client.data_received(self._first[len(http2.PREFACE) :])
+        elif self._first.startswith(f"GET {PATH_GATE} ".encode()):
+            transport.write(_HERE)
+            transport.close()
+            self._proxy.left(transport)
         else:
             tunnel(self._proxy, transport, self._first)
 

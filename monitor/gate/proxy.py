@@ -139,6 +139,7 @@ class Proxy:
     ) -> None:
         """`clock`: Unix seconds, for expiry; `now_s`: a steady clock, for the rest."""
         self.now_s = now_s
+        self._began_s = now_s()
         self.clock = clock
         self.admission = AdmissionControl(now_s)
         self.denylist = self.admission.denylist
@@ -243,6 +244,7 @@ class Proxy:
             lighthouse_up=self.lighthouse.up is True,
             denied=self.denylist.denials,
             replicas=tuple(replica.seen(now_s) for _, replica in replicas),
+            age_s=now_s - self._began_s,
         )
 
 

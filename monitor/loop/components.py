@@ -17,6 +17,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from lightkeeper.monitor.act.cluster import Cluster
+from lightkeeper.monitor.act.ends import Ends
 from lightkeeper.monitor.act.evictor import Evictors
 from lightkeeper.monitor.act.evidence import Evidence
 from lightkeeper.monitor.act.gate import Gatekeeper
@@ -31,7 +32,6 @@ from lightkeeper.monitor.clock import Clock
 from lightkeeper.monitor.decide.pipeline import Pipeline, TickResult
 from lightkeeper.monitor.detect.self_health import Condition
 from lightkeeper.monitor.journal.writer import Journal
-from lightkeeper.monitor.loop.auditor import Auditor
 from lightkeeper.monitor.metric import HEALTH
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import Eviction, Remembered
@@ -160,7 +160,6 @@ class Components:
     releaser: Releaser
     metrics: CollectorRegistry
     evidence: Evidence
-    auditor: Auditor
     rulebook: Rulebook
     pause: PauseSwitch
     vitals: VitalSigns
@@ -173,6 +172,7 @@ class Components:
     schedulers: tuple[CordonReconciler, ...] = ()
     cluster: Cluster | None = None
     """None: nobody is asked what is known of hosts."""
+    ends: Ends | None = None
 
 
 # -- troubles ----------------------------------------------------------------------------------
@@ -193,8 +193,8 @@ def troubles(
         yield f"the lease cannot be renewed ({problem}): nobody acts"
     several = (
         components.clock, components.registry, components.evidence, leader.notify, leader.journal,
-        components.rulebook, components.gatekeeper, *components.schedulers, components.auditor,
-        components.cluster,
+        components.rulebook, components.gatekeeper, *components.schedulers, components.cluster,
+        components.ends,
     )  # fmt: skip
     for part in several:
         if part is not None:

@@ -18,7 +18,13 @@ from prometheus_client import CollectorRegistry
 from lightkeeper.monitor.act import quarantine as offences
 from lightkeeper.monitor.act.evictor import EvictionLog, Evidence
 from lightkeeper.monitor.decide.pipeline import TickResult
-from lightkeeper.monitor.decide.view import NotPossible, RecentIncidents, View, groups_of
+from lightkeeper.monitor.decide.view import (
+    GroupView,
+    NotPossible,
+    RecentIncidents,
+    View,
+    groups_of,
+)
 from lightkeeper.monitor.loop.components import Components, ErrorBoundary
 from lightkeeper.monitor.metric import EVICTIONS, INCIDENTS
 from lightkeeper.monitor.model.config import KeeperConfig
@@ -33,7 +39,6 @@ from lightkeeper.monitor.model.eviction import (
     KEEPER,
     Accused,
     Decision,
-    DecisionRow,
     EndManner,
     Evict,
     Eviction,
@@ -44,9 +49,16 @@ from lightkeeper.monitor.model.eviction import (
     Remembered,
 )
 from lightkeeper.monitor.model.incident import Incident, Milestones, State
-from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName, may_be_of
+from lightkeeper.monitor.model.names import (
+    GroupName,
+    IncidentId,
+    RankName,
+    ReplicaId,
+    may_be_of,
+)
 from lightkeeper.monitor.model.observation import LighthouseView, Snapshot
 from lightkeeper.monitor.model.verdict import FAULTS, Kind
+from lightkeeper.monitor.model.wording import bring_back
 
 log = logging.getLogger(__package__)
 
@@ -70,7 +82,7 @@ def handed_over(eviction: Eviction, snapshot: Snapshot, incident: Incident | Non
     """What the evictor gets; `incident` is None when a person decided."""
     return HandedOver(
         asked_s=snapshot.now_s,
-        accused=accused_in(eviction.group, snapshot),
+        accused=accused_in(eviction.group, snapshot) or eviction.accused,
         stood=_stood(snapshot, incident),
         refused=_restarted(eviction, snapshot, incident),
     )
@@ -193,8 +205,6 @@ class Acting:
             quarantine.take(offences.accusations(result.changed, before, snapshot.now_s))
             evicted = offences.evictions(result.decisions, self.recent.get, snapshot.now_s)
             quarantine.take(evicted)
-        with self._errors.part("audit"):
-            components.auditor.took_place(snapshot, result.changed, before)
         for incident in result.changed:
             _log(incident, before.get(incident.id))
         self._warn_of_one_host(snapshot)
@@ -247,11 +257,16 @@ class Acting:
 
     def _note(self, row: Hold | Release) -> None:
         self._components.store.save_decision(row)
-        self._record(row)
+        self.recent.take_decision(row)
 
-    def _decided(self, evict: Evict, snapshot: Snapshot, epoch: int, author: str = KEEPER) -> None:
-        """Add an eviction, or decide the incident's open eviction again."""
-        accused = accused_in(evict.group, snapshot)
+    def _decided(
+        self, evict: Evict, snapshot: Snapshot, epoch: int, author: str = KEEPER,
+        lapsed: tuple[Accused, ...] = (),
+    ) -> None:  # fmt: skip
+        """Add an eviction, or decide the incident's open eviction again. `lapsed`: its ranks, if
+        their registration is over.
+        """
+        accused = accused_in(evict.group, snapshot) or lapsed
         going = self._evictions.open_about(evict.incident_id)
         if going is None:
             self._evictions.add(decided(evict, accused, snapshot.now_s, author=author, epoch=epoch))
@@ -298,12 +313,7 @@ class Acting:
     def _tell_changes(self) -> None:
         """Count, log and show the changes of evictions."""
         for before, after in self._evictions.take_changes():
-            with self._errors.part("audit"):
-                now_s = self._components.clock.now_s()
-                self._components.auditor.evicting(before, after, now_s)
             self.recent.take_decision(after)
-            if before is None or (before.state, before.attempt) != (after.state, after.attempt):
-                self._record(after)
             ends = before is not None and before.under_way and not after.open
             if ends and self._components.lighthouse is not None:
                 incident = self.recent.get(after.incident_id)
@@ -312,11 +322,6 @@ class Acting:
                 if after.failed is not None:
                     outcome = "failed"
                 ENDED.on(self._components.metrics).labels(kind, outcome).inc()
-
-    def _record(self, row: DecisionRow) -> None:
-        self.recent.take_decision(row)
-        with self._errors.part("audit"):
-            self._components.auditor.decided(row, self.recent.get(row.incident_id))
 
     def troubles(self) -> Iterator[str]:
         """Decisions that wait for the disk."""
@@ -337,23 +342,55 @@ class Acting:
         """
         groups = () if view is None else groups_of(view)
         group_views = [view for view in groups if view.group == group]
-        if view is None or not group_views:
+        lapsed = () if group_views else self._lapsed(group)
+        if view is None or not (group_views or lapsed):
             raise NotPossible(f"no such group: {group}")
         incident_id = IncidentId(f"{Kind.BY_HAND}-{group}-{int(view.snapshot.now_s * 1000)}")
-        replica_id, replica_ids = group_views[0].replica_id, [view.replica_id for view in groups]
-        if replica_ids.count(replica_id) > 1 or (replica_id and not may_be_of(replica_id, group)):
-            replica_id = None  # it may be another group's, which the Lighthouse would kill
+        replica_id = self._id_of(group, groups)
         manner = EndManner("", self._config().gentle_end_s, grace_s=5.0)
-        evict = Evict(incident_id, group, replica_id, (), reason, manner=manner)
+        lost = {accused.host: False for accused in lapsed or self._unseen(group, view.snapshot)}
+        evict = Evict(incident_id, group, replica_id, (), reason, manner=manner, lost=lost)
         with self.deciding:
             if any(eviction.group == group and eviction.open for eviction in self._evictions.all()):
                 raise NotPossible(f"{group} is being evicted already")
-            self._decided(evict, view.snapshot, epoch, author=author)
+            self._decided(evict, view.snapshot, epoch, author=author, lapsed=lapsed)
             self._hand_over(view.snapshot)
             for waits in self._waiting():
                 if waits.incident_id == incident_id:
                     raise NotPossible(f"{group} is not evicted: {self._called_off(waits)}")
         return incident_id
+
+    def _unseen(self, group: GroupName, snapshot: Snapshot) -> Iterator[Accused]:
+        """Ranks of a group that only a scheduler could end, if there is one."""
+        for accused in accused_in(group, snapshot) if self._components.schedulers else ():
+            if snapshot.by_rank[accused.rank].report is None:
+                yield accused
+
+    def _lapsed(self, group: GroupName) -> tuple[Accused, ...]:
+        """The ranks of a group that is gone and not back, as they were last registered.
+
+        Raises:
+            NotPossible: no scheduler could end them, and they are out of reach of anybody else.
+        """
+        ranks = self._components.registry.lapsed(group)
+        if ranks and not self._components.schedulers:
+            by_person = bring_back(group, [target.identity.place for target in ranks])
+            raise NotPossible(f"{group} is gone, and there is no scheduler to end it. {by_person}")
+        return tuple(
+            Accused(t.rank, t.identity.incarnation, t.url, t.identity.host, t.identity.place)
+            for t in ranks
+        )
+
+    def _id_of(self, group: GroupName, groups: Sequence[GroupView]) -> ReplicaId | None:
+        """Its replica id, of a group that is gone by its last incident; None: not known, or it may
+        be another group's, which the Lighthouse would kill.
+        """
+        views = {view.group: view.replica_id for view in groups}
+        incidents = (i.replica_ids for i in self.recent.incidents() if i.groups == (group,))
+        last = next((ids[0] for ids in incidents if ids), None)
+        replica_id = views.get(group, last)
+        shared = [view.replica_id for view in groups].count(replica_id) > 1
+        return None if shared or not replica_id or not may_be_of(replica_id, group) else replica_id
 
     def _called_off(self, waits: Eviction) -> str:
         """Call an eviction off that was not handed over; returns why it was not."""

@@ -163,7 +163,10 @@ class Observing:
             pause=components.pause.current(),
             run=run,
             gate_up=keeper is not None and keeper.up,
+            schedulers=bool(components.schedulers),
+            gate_began_s=None if keeper is None else keeper.began_s,
             cluster={} if components.cluster is None else components.cluster.current(now_s),
+            ends={} if components.ends is None else components.ends.note(observations, now_s),
         )
 
     def _born(self, rank: RankName) -> float | None:

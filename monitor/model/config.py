@@ -239,6 +239,10 @@ class KeeperConfig:
     budget_per_group: Annotated[int, Range(0, 1e6)] = 0
     """The same for one group; 0: no separate limit. Lower hands a group that keeps failing to a
     person sooner."""
+    budget_lost: Annotated[int, Range(0, 1e6)] = 6
+    """Groups out of sight, with their host or frozen, that schedulers are asked to end in any hour,
+    so that they start elsewhere. Higher brings back more of a failed rack, 0 leaves it to a
+    person."""
     cool_down_s: Annotated[float, Range(0, DAY)] = 20.0
     """Between two evictions: a quorum needs the heartbeat timeout (5 s) plus its tick, a
     restarted group 17 to 20 s to contribute (facts/torchft.md)."""

@@ -58,7 +58,6 @@ from lightkeeper.monitor.model.eviction import (
     KEEPER,
     Accused,
     Ask,
-    EndManner,
     Evict,
     Eviction,
     EvictionState,
@@ -89,6 +88,8 @@ class Timeouts:
     longer grace comes on top, here and in `confirm_s`."""
     scheduler_s: float = 30.0
     """For the schedulers: a pod's grace, or `scancel` until the step has ended."""
+    lost_s: float = 60.0
+    """The same where the host may be lost: Kubernetes says so after 40 to 50 s of silence."""
     schedule_again_s: float = 10.0
     """Before a scheduler that failed is asked again."""
     confirm_s: float = 25.0
@@ -122,10 +123,12 @@ class EvictionDeps:
     sinks: tuple[str, ...] = ()
     """Names of those that get a failure."""
 
-    def given_s(self, manner: EndManner) -> float:
+    def given_s(self, eviction: Eviction) -> float:
         """Time limit of all rungs together."""
         times = self.timeouts
-        return times.confirm_s + manner.more_s + (times.scheduler_s if self.schedulers else 0.0)
+        scheduling_s = times.lost_s if eviction.lost else times.scheduler_s
+        more_s = scheduling_s if self.schedulers else 0.0
+        return times.confirm_s + eviction.manner.more_s + more_s
 
 
 SLACK_S: Final = 3.0
@@ -327,7 +330,8 @@ Move = tuple[Eviction, Instructions]
 # -- moving --------------------------------------------------------------------------------------
 
 RECOVERED: Final = "it moves again: nobody is evicted"
-"""Found by a last look at the culprits of a standstill, after their evidence was saved."""
+"""Found by a last look at the culprits of a standstill, after their evidence was saved, or at ranks
+that were out of sight."""
 
 
 def decided(
@@ -351,6 +355,7 @@ def decided(
         quarantine=evict.quarantine,
         keep_out=evict.keep_out,
         manner=evict.manner,
+        lost=evict.lost,
         accused=accused,
         taken_up=False,
     )
@@ -420,6 +425,7 @@ def _decided_again(eviction: Eviction, event: DecidedAgain, now_s: float) -> Evi
         quarantine=evict.quarantine,
         keep_out=evict.keep_out,
         manner=evict.manner,
+        lost=evict.lost,
         accused=event.accused,
         epoch=event.epoch,
     )
@@ -494,10 +500,11 @@ def _begin_to_ask(eviction: Eviction, now_s: float) -> Move:
 def _looked(eviction: Eviction, event: Probed, now_s: float, deps: EvictionDeps) -> Move:
     look, times = event.look, deps.timeouts
     eviction = _seen(eviction, look.lighthouse, now_s, deps)
-    late = _spent_s(eviction, now_s) >= deps.given_s(eviction.manner)
-    if eviction.state is EvictionState.PREPARING:
-        if look.moving(eviction.stood):
-            return _failed(eviction, RECOVERED, now_s, deps)
+    late = _spent_s(eviction, now_s) >= deps.given_s(eviction)
+    preparing = eviction.state is EvictionState.PREPARING
+    if look.moving(eviction.stood) if preparing else _in_sight(eviction, look):
+        return _failed(eviction, RECOVERED, now_s, deps)
+    if preparing:
         if event.may:
             return _begin_to_ask(eviction, now_s)
     elif look.all_gone:
@@ -506,7 +513,7 @@ def _looked(eviction: Eviction, event: Probed, now_s: float, deps: EvictionDeps)
         said = "every accused process is gone"
         eviction = replace(_climbed(eviction, look, now_s, deps, last=True)[0], gone_s=now_s)
         return _confirmed(eviction, how, said, now_s), ()
-    elif (unseen := _out_of_sight(eviction, look, times)) is not None:
+    elif (unseen := _out_of_sight(eviction, look, deps)) is not None:
         said = "its group has left, its processes cannot be seen"
         eviction = replace(_climbed(eviction, look, now_s, deps, last=True)[0], unseen_s=now_s)
         return _confirmed(eviction, unseen, said, now_s), ()
@@ -524,6 +531,14 @@ def _spent_s(eviction: Eviction, now_s: float) -> float:
     return now_s - (eviction.asked_s if eviction.asking_s is None else eviction.asking_s)
 
 
+def _in_sight(eviction: Eviction, look: ProbeResult) -> bool:
+    """Whether a rank on a host that was out of sight answers before anybody was asked."""
+    if eviction.by_hand or any(outcome.rung in ASKING for outcome in eviction.rungs):
+        return False
+    seen = look.having(Liveness.ALIVE, Liveness.STUCK)
+    return any(a.rank in seen for a in eviction.accused if a.host in eviction.lost)
+
+
 def _not_gone(eviction: Eviction, look: ProbeResult, deps: EvictionDeps) -> str:
     still = "; ".join(
         f"{rank} {look.details[rank]}"
@@ -532,18 +547,25 @@ def _not_gone(eviction: Eviction, look: ProbeResult, deps: EvictionDeps) -> str:
     )
     workers = eviction.rung(Rung.WORKER_EVICT)
     said = "" if workers is None else f" (asked: {workers.detail})"
-    return f"not gone after {deps.given_s(eviction.manner):.0f} s: {still}{said}"
+    scheduler = eviction.rung(Rung.SCHEDULER)
+    if eviction.lost and scheduler is not None:
+        return f"{eviction.group} is gone, and not removed: {scheduler.detail}"
+    return f"not gone after {deps.given_s(eviction):.0f} s: {still}{said}"
 
 
-def _out_of_sight(eviction: Eviction, look: ProbeResult, times: Timeouts) -> str | None:
+def _out_of_sight(eviction: Eviction, look: ProbeResult, deps: EvictionDeps) -> str | None:
     """Why ranks not seen dead may be given up: all are out of sight and were asked, and their
-    group's heartbeat is dead. More cannot be known of a lost host.
+    group's heartbeat is dead. More cannot be known of a lost host, but by a scheduler that has
+    removed them.
     """
-    replica_id = eviction.replica_id
-    if look.having(Liveness.ALIVE, Liveness.STUCK) or replica_id is None:
+    replica_id, waits = eviction.replica_id, bool(eviction.lost and deps.schedulers)
+    if look.having(Liveness.ALIVE, Liveness.STUCK) or (replica_id is None and not waits):
         return None
-    if not look.lighthouse.silent(replica_id, times.heartbeat_dead_s):
+    silent_s = deps.timeouts.heartbeat_dead_s
+    if replica_id is not None and not look.lighthouse.silent(replica_id, silent_s):
         return None
+    if waits:
+        return _removed(eviction)
     if not eviction.accused:
         return "its heartbeat ended; no WorkerServer of it is known"
     unseen = look.having(Liveness.UNSEEN)
@@ -551,6 +573,13 @@ def _out_of_sight(eviction: Eviction, look: ProbeResult, times: Timeouts) -> str
     if not unseen or not asks or any(ask.waits for ask in asks):
         return None
     return f"host out of sight, its heartbeat is dead ({', '.join(unseen)} not seen)"
+
+
+def _removed(eviction: Eviction) -> str | None:
+    """How a scheduler has ended what nobody sees; None while it has not."""
+    rung = eviction.rung(Rung.SCHEDULER)
+    removed = rung is not None and rung.result is RungResult.WORKED
+    return f"nothing of it is heard; {rung.detail}" if rung is not None and removed else None
 
 
 # -- ends ----------------------------------------------------------------------------------------
@@ -845,12 +874,12 @@ def _schedulers(
     """Schedulers that have not done it, after the WorkerServers; one that refused is asked again
     later. A scheduler ends whatever runs there: it is never asked about a group that has restarted.
     """
-    times, turn_s, rung = deps.timeouts, eviction.workers_turn_s, eviction.rung(Rung.SCHEDULER)
+    times, rung = deps.timeouts, eviction.rung(Rung.SCHEDULER)
     if rung is None:
-        turn = turn_s is not None and now_s - turn_s >= times.worker_s + eviction.manner.more_s
-        if last or not turn or not deps.schedulers:
+        if last or not deps.schedulers or not _schedulers_turn(eviction, look, now_s, times):
             return eviction, ()
-        rung = RungOutcome(Rung.SCHEDULER, now_s, None, "asked", None, times.scheduler_s)
+        limit_s = times.lost_s if eviction.lost else times.scheduler_s
+        rung = RungOutcome(Rung.SCHEDULER, now_s, None, "asked", None, limit_s)
     if rung.result is not None:
         return eviction, ()
     if look.superseded and not last:
@@ -871,3 +900,11 @@ def _schedulers(
         result = RungResult.WORKED if any(ask.done for ask in asks) else result
         rung = _ended(rung, now_s, rung.detail, result)
     return eviction.with_rung(rung), asked
+
+
+def _schedulers_turn(eviction: Eviction, look: ProbeResult, now_s: float, times: Timeouts) -> bool:
+    """Whether the WorkerServers had their time, or none is in sight that could do anything."""
+    turn_s = eviction.workers_turn_s
+    if eviction.lost and not look.having(Liveness.ALIVE, Liveness.STUCK):
+        return True
+    return turn_s is not None and now_s - turn_s >= times.worker_s + eviction.manner.more_s

@@ -94,6 +94,9 @@ class Evict:
     """Names under which it must not return, on any host: the same bug has recurred. Includes its
     launcher's name."""
     manner: EndManner = EndManner()
+    lost: Mapping[Host, bool] = field(default_factory=dict)
+    """Hosts with which ranks of it are out of sight: its schedulers end it. Whether such a host
+    goes into quarantine if its scheduler holds it to be down."""
 
 
 @readable
@@ -277,6 +280,7 @@ class Eviction:
     quarantine: tuple[Host, ...] = ()
     keep_out: tuple[GroupName, ...] = ()
     manner: EndManner = EndManner()
+    lost: Mapping[Host, bool] = field(default_factory=dict)
     accused: tuple[Accused, ...] = ()
     """Every rank of the group, as the deciding tick saw it, later the tick that handed it over."""
     stood: Mapping[RankName, int] = field(default_factory=dict)

@@ -32,6 +32,9 @@ from lightkeeper.worker_server.wire import (
     Testimony,
 )
 
+NO_ANSWER: Final = "no full answer within "
+"""Of a peer that took the connection: its port accepts."""
+
 
 class Failure(StrEnum):
     """Why a target gave no report; each points to a different fault."""
@@ -111,6 +114,8 @@ class LighthouseView:
     """Its text about the next quorum."""
     expired: frozenset[ReplicaId] = frozenset()
     """Ids whose heartbeat is older than this Lighthouse's own timeout, by its page."""
+    requests: int | None = None
+    """How many groups' requests for the next quorum it has; None: its page does not say."""
 
     @property
     def ids(self) -> frozenset[ReplicaId]:
@@ -198,12 +203,19 @@ class Snapshot:
     vitals: Vitals = Vitals()
     gate_up: bool = False
     """Whether a gate answers: it refuses an evicted replica id whatever the Lighthouse does."""
+    schedulers: bool = False
+    """Whether there are any, which can end a group that is out of sight."""
+    gate_began_s: float | None = None
+    """Unix time at which the gate began to serve, by the last look; None: not known."""
     run: Run | None = None
     """Of the ranks; the last one while there are none."""
     pause: Pause | None = None
     """None while the big red switch is not pressed."""
     cluster: Mapping[Host, tuple[Testimony, ...]] = field(default_factory=dict)
     """What schedulers, clouds and Prometheus say of hosts, by the names that ranks report."""
+
+    ends: Mapping[RankName, Testimony] = field(default_factory=dict)
+    """What schedulers say of the end of ranks that left or fell silent."""
 
     @property
     def alone(self) -> bool:

@@ -33,6 +33,7 @@ class Kind(StrEnum):
     STRAGGLER = "straggler"  # S1
     REPLICA_LAG = "replica_lag"  # heals in a loop, fails commits, flaps, does not take part
     LIGHTHOUSE_AWAY = "lighthouse_away"  # accuses no rank
+    QUORUM_LOST = "quorum_lost"  # requests that the Lighthouse does not have; accuses no rank
     STATE_CORRUPT = "state_corrupt"  # X: NaN or Inf, unequal replicas, a loss that jumps
     UNSEEN = "unseen"  # takes part, and no WorkerServer reports it; accuses no rank
     ABSENT = "absent"  # trained, is gone and not back; accuses no rank
@@ -65,6 +66,9 @@ class Meaning:
     """For a page; empty: the kind's own name is a common word."""
 
 
+OF_LIGHTHOUSE: Final = frozenset({Kind.LIGHTHOUSE_AWAY, Kind.QUORUM_LOST})
+"""Kinds that a job without a Lighthouse cannot have."""
+
 MEANINGS: Final[Mapping[Kind, Meaning]] = {
     Kind.DEAD: Meaning(
         "a process is gone while its group or its heartbeat lives on", title="death"
@@ -87,6 +91,9 @@ MEANINGS: Final[Mapping[Kind, Meaning]] = {
     ),
     Kind.LIGHTHOUSE_AWAY: Meaning(
         "accuses no group: page or observe only", title="Lighthouse away"
+    ),
+    Kind.QUORUM_LOST: Meaning(
+        "all groups ask for a quorum, and the Lighthouse lacks requests", title="lost requests"
     ),
     Kind.STATE_CORRUPT: Meaning(
         "NaN or Inf, unequal replicas, a loss that jumps", stops=False, title="wrong numbers"
@@ -112,6 +119,10 @@ SLOWS_ONLY: Final = frozenset(kind for kind, meaning in MEANINGS.items() if not 
 
 BY_ELIMINATION: Final = "elimination: every rank that is seen waits"
 """The source of a verdict on the weakest evidence for a hang."""
+
+
+TAKEN: Final = "taken away"
+"""The evidence that a scheduler ended the ranks, or that memory ran out: no host is to blame."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Collection, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from shlex import quote
 from typing import Final
 
 from lightkeeper.monitor.model.eviction import DecisionRow, Eviction, EvictionState, Guard, rulings
@@ -46,6 +47,31 @@ def who(fault: Incident | Verdict, at_most: int = 4) -> str:
 def plural(ranks: Sized, single: str, many: str) -> str:
     """The verb form that fits the number of ranks."""
     return single if len(ranks) == 1 else many
+
+
+def by_force(namespace: str, pod: str, node: str) -> str:
+    """What a person does about a pod that no kubelet will end."""
+    where, failed = f"kubectl -n {quote(namespace)}", quote('{"status":{"phase":"Failed"}}')
+    return (
+        f"Once {node or 'its node'} is known to be off: "
+        f"{where} patch pod {quote(pod)} --subresource=status -p {failed} && "
+        f"{where} delete pod {quote(pod)} --force"
+    )
+
+
+def bring_back(group: GroupName, places: Collection[Mapping[str, str]]) -> str:
+    """What a person can do for a group that is gone, by where its launcher had put its ranks."""
+    pods = {place.get("pod", ""): place for place in places if place.get("namespace")}
+    jobs = sorted({job for place in places if (job := place.get("slurm_job_id"))})
+    if pod := min(filter(None, pods), default=""):
+        namespace, node = pods[pod]["namespace"], pods[pod].get("node", "")
+        names = " ".join(quote(name) for name in sorted(filter(None, pods)))
+        delete = f"kubectl -n {quote(namespace)} delete pod {names}"
+        return f"To let {group} start elsewhere: {delete}. {by_force(namespace, pod, node)}"
+    if jobs:
+        job = quote(jobs[0])
+        return f"To let {group} start again: scontrol requeue {job}, or scancel {job} and sbatch"
+    return f"To let {group} start elsewhere, start its launcher (torchrun, systemd) on another host"
 
 
 def counted(number: int, noun: str) -> str:

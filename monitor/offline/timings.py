@@ -1,20 +1,18 @@
 """Recorded timings of operations: a Parquet or CSV file, read into a table of coded columns.
 
-pyarrow reads both. The job's parallel sizes come from a small YAML file; an operation's name shows
-whose time it takes (`TimeOwner`).
+pyarrow reads both. An operation's name shows whose time it takes (`TimeOwner`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import numpy as np
-from msgspec import Meta, Struct, ValidationError, field, yaml
 from numpy.typing import NDArray
 
 from lightkeeper.monitor.model.wording import listed
@@ -247,60 +245,6 @@ def _values(name: str, column: Any, ops: list[str]) -> Any:
     except (pyarrow.ArrowException, TypeError) as exc:
         expected = "names" if name == "optype" else "numbers"
         raise TableError(f"column {name} holds {column.type}, expected {expected}") from exc
-
-
-# -- sizes -------------------------------------------------------------------------------------
-
-_MAX_BYTES: Final = 1 << 20
-_Size = Annotated[int, Meta(ge=1, le=10_000_000)]
-
-
-class Sizes(Struct, frozen=True):
-    """Sizes from the job's own description; None where it has none."""
-
-    name: str = field(default="", name="trial_name")
-    dp_size: _Size | None = None
-    pp_size: _Size | None = None
-    tp_size: _Size | None = None
-    world_size: _Size | None = None
-
-
-def read_sizes(path: Path) -> Sizes:
-    """Sizes from `key: value` lines.
-
-    Raises:
-        TableError: unreadable, or a size is not a number; one line without the path.
-    """
-    try:
-        with open_file(path) as file:
-            return yaml.decode(file.read(_MAX_BYTES), type=Sizes)
-    except OSError as exc:
-        raise TableError(exc.strerror or str(exc)) from exc
-    except ValidationError as exc:
-        raise TableError(f"{exc}, expected lines such as dp_size: 4") from exc
-    except (ValueError, RecursionError) as exc:
-        raise TableError("holds no YAML") from exc
-
-
-def differences(table: TimingTable, sizes: Sizes) -> Iterator[str]:
-    """Where the table does not match the job's sizes, for people."""
-    stages = len(table.stages)
-    if sizes.pp_size is not None and stages != sizes.pp_size:
-        yield f"rows of {stages:,} of {sizes.pp_size:,} pipeline stages"
-    if sizes.dp_size is not None and sizes.pp_size is not None:
-        whole = sizes.dp_size * sizes.pp_size
-        if len(table.ranks) != whole:
-            yield f"rows of {len(table.ranks):,} ranks, expected {whole:,} (dp_size x pp_size)"
-    if sizes.world_size is not None and int(table.ranks[-1]) >= sizes.world_size:
-        yield f"rank {table.ranks[-1]} is outside of a world of {sizes.world_size:,}"
-
-
-def stands_for(table: TimingTable, sizes: Sizes, ranks: Sequence[int]) -> list[int]:
-    """Global ranks with common rows: the ranks, and their tensor-parallel peers if known."""
-    firsts, size = sorted(table.ranks[list(ranks)].tolist()), sizes.tp_size or 1
-    if size > 1024 or np.any(table.ranks % size):
-        return firsts
-    return [first + peer for first in firsts for peer in range(size)]
 
 
 # -- ops ---------------------------------------------------------------------------------------

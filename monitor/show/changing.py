@@ -101,8 +101,17 @@ def register() -> Response:
         why = _REFUSED[standing].format(identity, request.remote_addr)
         raise HttpRefusal(_STATUS.get(standing, 409), why, more)
     known_as = registry.known_as(identity)
-    body = {"schema": SCHEMA, "known_as": known_as, "renew_s": registry.renew_s}
+    lease = app_context().standing()
+    acts = lease is None or lease.active
+    body = {"schema": SCHEMA, "known_as": known_as, "renew_s": registry.renew_s,
+            "asks_again": not _held() if acts else None}  # fmt: skip
     return answer({key: value for key, value in body.items() if value is not None})
+
+
+def _held() -> bool:
+    """Whether nothing may be done: in observe mode, or while paused."""
+    context = app_context()
+    return context.rules.current.config.observe or context.pause.current() is not None
 
 
 def _check_group(group: str) -> None:

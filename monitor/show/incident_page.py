@@ -25,7 +25,7 @@ from lightkeeper.monitor.model.eviction import (
     rulings,
 )
 from lightkeeper.monitor.model.incident import Incident, State, Training
-from lightkeeper.monitor.model.verdict import MEANINGS, Kind
+from lightkeeper.monitor.model.verdict import MEANINGS, OF_LIGHTHOUSE, Kind
 from lightkeeper.monitor.model.wording import counted, listed, who
 from lightkeeper.monitor.show import wording
 from lightkeeper.monitor.show.templating import filled, render, render_text
@@ -53,9 +53,9 @@ def title(incident: Incident) -> str:
 
 def facts(report: IncidentReport, now_s: float) -> Iterator[Fact]:
     incident, account = report.incident, report.account
-    nobody = "the Lighthouse" if incident.kind is Kind.LIGHTHOUSE_AWAY else "nobody"
+    nobody = "the Lighthouse" if incident.kind in OF_LIGHTHOUSE else "nobody"
     whose = clean(who(incident, 3), 240) or _names(incident.groups) or nobody
-    accused = incident.kind not in (Kind.BY_HAND, Kind.LIGHTHOUSE_AWAY)
+    accused = incident.kind not in {Kind.BY_HAND, *OF_LIGHTHOUSE}
     sure = str(incident.verdict.confidence) if accused else ""
     yield Fact("who", whose, ", ".join(filter(None, (_names(incident.hosts), sure))), "idle")
     first_s, last_s = report.began_s, incident.ended_s
@@ -382,7 +382,7 @@ def incidents_page(
 ) -> str:
     """The newest of those that match what is asked for (kind, group, state, since, run)."""
     alone, now_s = view.alone, view.snapshot.now_s
-    never = (Kind.LIGHTHOUSE_AWAY,) if alone else ()
+    never = OF_LIGHTHOUSE if alone else ()
     states = (OPEN, *(state for state in State if not alone or state is not State.EVICTING))
     kind, state, since, run = (asked.get(n, "") for n in ("kind", "state", "since", "run"))
     spans = list(_SPANS)

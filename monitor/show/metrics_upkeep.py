@@ -10,12 +10,13 @@ from lightkeeper.monitor.act.gate import Gatekeeper
 from lightkeeper.monitor.detect.self_health import Condition
 from lightkeeper.monitor.gate.denylist import DenialScope, GateView
 from lightkeeper.monitor.metric import GATE, HEALTH, KEPT, Metrics, Values
+from lightkeeper.monitor.model.verdict import OF_LIGHTHOUSE
 from lightkeeper.monitor.show.exposition import ScrapeView
 
 
 def _detectors(scene: ScrapeView) -> Values:
     detectors = sorted(scene.view.result.detectors.items())
-    return [d for d in detectors if not (scene.view.alone and d[0] == "lighthouse_away")]
+    return [d for d in detectors if not (scene.view.alone and d[0] in OF_LIGHTHOUSE)]
 
 
 def _health(scene: ScrapeView) -> Values:
@@ -59,7 +60,7 @@ STORE: Final = (  # of the store
         (), lambda store: _nbytes(store.place.path), absent="the store is PostgreSQL"),
 )  # fmt: skip
 QUEUES: Final = KEPT.gauge("queue_length", "What waits: store (rows to be written), journal "
-    "(ticks), audit_log (lines), http (requests for which no thread is free), or is under way.",
+    "(ticks), http (requests for which no thread is free), or is under way.",
     ("queue",), lambda queues: {name: size() for name, size in sorted(queues.items())},
     series="at most 5", absent="queues that this monitor has not")  # fmt: skip
 REFUSED: Final = KEPT.counter("registrations_refused", "Registrations refused, by reason: "

@@ -419,7 +419,7 @@ _TEXT: Final = ("format", "rows", "raw")
 _PAGES: Final = {
     "state": _Page(PATH_STATE, 3.0, _MIB // 16, _TEXT),
     "steps": _Page(PATH_STEPS, 5.0, 4 * _MIB, ("since", *_TEXT)),
-    "flight_recorder": _Page(PATH_FLIGHT_RECORDER, 10.0, 16 * _MIB, ("active", "since", *_TEXT)),
+    "flight_recorder": _Page(PATH_FLIGHT_RECORDER, 10.0, 16 * _MIB, ("active", *_TEXT)),
     "stacks": _Page(PATH_STACKS, 20.0, 4 * _MIB, ("native", "raw")),
     "last_words": _Page(PATH_LAST_WORDS, 5.0, _MIB, _TEXT),
     "network": _Page(PATH_NETWORK, 5.0, _MIB, _TEXT),

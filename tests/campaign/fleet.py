@@ -80,9 +80,9 @@ class Fleet:
         """Beyond its address; none: TorchFT's defaults."""
         return ()
 
-    def lighthouse_for_groups(self) -> str:
-        """What the groups take for the Lighthouse."""
-        return f"http://{self.address}:{self.lighthouse_port}"
+    def for_groups(self) -> dict[str, str]:
+        """What the groups take for the Lighthouse, and how often they ask it again."""
+        return {"TORCHFT_LIGHTHOUSE": f"http://{self.address}:{self.lighthouse_port}"}
 
     def group_options(self, group: str) -> dict[str, Any]:
         """What is special about one group, as `forks.Group` takes it."""
@@ -167,7 +167,7 @@ class Fleet:
         environment = {
             **os.environ,
             "LIGHTKEEPER_RUN_DIR": str(self.folder / "run"),
-            "TORCHFT_LIGHTHOUSE": self.lighthouse_for_groups(),
+            **self.for_groups(),
             "LIGHTKEEPER_MONITOR": self.monitor_url,
             "LIGHTKEEPER_TOKEN_FILE": str(self.folder / "token"),
             "LIGHTKEEPER_JOB": "campaign",

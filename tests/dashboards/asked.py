@@ -20,7 +20,7 @@ from enum import StrEnum
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from lightkeeper.dashboards.committed import one_line, panels_of, read
+from lightkeeper.dashboards.committed import panels_of, read
 from lightkeeper.dashboards.selectors import NO_DATA
 
 # -- checked on a Prometheus ----------------------------------------------------------------------
@@ -28,6 +28,11 @@ from lightkeeper.dashboards.selectors import NO_DATA
 STEP_S: Final = 5
 _WAIT_S: Final = 30.0
 _MONITOR: Final = "lightkeeper_self_health_scale"
+
+
+def _one_line(text: str) -> str:
+    """Text of a server, of which nothing moves a terminal."""
+    return "".join(char if char.isprintable() else " " for char in text)
 
 
 class PrometheusError(Exception):
@@ -180,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         seen = scrapes_a_monitor(prom)
         answers = ask_all(prom, span_s=args.range, scrape_s=args.scrape)
     except (PrometheusError, ValueError) as error:
-        print(one_line(f"error: {error}"), file=sys.stderr)
+        print(_one_line(f"error: {error}"), file=sys.stderr)
         return 1
     wrong = [answer for answer in answers if answer.found in (Found.EMPTY, Found.REFUSED)]
     if args.format == "json":
@@ -189,7 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         for answer in answers:
             words = (answer.found, answer.series, answer.board, answer.where, answer.said)
-            print(one_line("  ".join(map(str, words)).rstrip()))
+            print(_one_line("  ".join(map(str, words)).rstrip()))
         print(f"{len(answers)} queries, {len(wrong)} failed or empty")
     if not seen:
         print("error: this Prometheus sees no monitor: does it scrape one?", file=sys.stderr)

@@ -150,7 +150,7 @@ def options() -> frozenset[str]:
         "lightkeeper.trainer.train",
     ):
         names.update(_OPTION.findall(help_of(module)))
-    for part in ("push", "export", "check"):
+    for part in ("push", "export", "list"):
         names.update(_OPTION.findall(help_of("lightkeeper.dashboards", part)))
     return frozenset(names)
 

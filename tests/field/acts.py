@@ -275,6 +275,17 @@ class Actor:
             hog.kill()
             hog.wait()
 
+    def crowd(self, act: Act) -> None:
+        """Its launcher bound it to one core, and 20 other jobs too: `crowd rank 1.0`."""
+        busy = ["sh", "-c", "while :; do :; done"]  # a session each: the kernel shares by session
+        crowd = [subprocess.Popen(busy, start_new_session=True) for _ in range(20)]
+        self.undo += [process.kill for process in crowd]
+        tasks = [process.pid for process in crowd]
+        for pid in self.fleet.pids(act.whom):
+            tasks += map(int, os.listdir(f"/proc/{pid}/task"))
+        for task in tasks:
+            os.sched_setaffinity(task, {0})
+
     def log(self, act: Act) -> None:
         """Nothing: a row that only lets time go by."""
 
@@ -318,5 +329,6 @@ VERBS: Final[dict[str, Callable[[Actor, Act], None]]] = {
     "retire": Actor.retire,
     "name": Actor.name,
     "hog": Actor.hog,
+    "crowd": Actor.crowd,
     "log": Actor.log,
 }

@@ -1,4 +1,4 @@
-"""A host is lost, on hosts of their own: how long the others stand, and what is said."""
+"""A host is lost, in a lab of networks: how long the others stand, and what is said."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from tests.netlab.runner import run
 SURVIVORS_STAND_S: Final = 20.0
 """8.7 s on a quiet machine; TorchFT alone takes 60.4."""
 TOLD_S: Final = 15.0
+GATE_BACK_S: Final = CASES["gate-host-lost"].repair_s
+"""2.3 s later all commit again."""
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -31,3 +33,14 @@ def test_survivors_of_a_lost_host_commit_again_and_its_rank_alone_is_named(tmp_p
     assert record["named"].keys() == {"1.0"}, record["incidents"]
     assert record["named"]["1.0"] < TOLD_S
     assert {group for row in record["incidents"] for group in row["evicted"]} <= {"1"}
+
+
+def test_the_loss_of_the_gates_host_ends_nobody_once_the_gate_is_elsewhere(tmp_path: Path) -> None:
+    """Without the shut connections all groups end after 62 s, by their quorum timeout."""
+    if why := why_not():
+        pytest.skip(why)
+    record = run(CASES["gate-host-lost"], 0, tmp_path / "lab", alone=False, settle_s=10.0)
+    assert record["ended"] == []
+    assert all(row["pause"] < GATE_BACK_S + 20.0 for row in record["pauses"].values())
+    assert not record["named"], record["incidents"]
+    assert "quorum_lost" in {row["kind"] for row in record["incidents"] if row["fired"]}

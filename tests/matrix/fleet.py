@@ -79,10 +79,12 @@ class MatrixFleet(Fleet):
         if self.setting.keeper:
             super().start_monitor()
 
-    def lighthouse_for_groups(self) -> str:
-        """What the groups take for the Lighthouse."""
-        port = self.gate_port if self.setting.gate else self.lighthouse_port
-        return f"http://{self.address}:{port}"
+    def for_groups(self) -> dict[str, str]:
+        """With a gate, what `lightkeeper run` would set."""
+        if not self.setting.gate:
+            return super().for_groups()
+        gate = f"http://{self.address}:{self.gate_port}"
+        return {"TORCHFT_LIGHTHOUSE": gate, "TORCHFT_QUORUM_RETRIES": "59"}
 
     def group_options(self, group: str) -> dict[str, Any]:
         """The last group is the special one."""

@@ -111,7 +111,7 @@ class Api:
         for rank in ranks:
             body = to_json(rank.registration())
             answer = self.call("POST", "/v1/register", json=body, headers=TOKEN)
-            assert answer.json() == {"schema": 1}
+            assert answer.status_code == 200, answer.text
 
 
 def app_context(clock: Clock | None = None, **fields: Any) -> AppContext:

@@ -47,7 +47,7 @@ def rulebook(path: Path, **given) -> Rulebook:
 @pytest.fixture
 def api(tmp_path: Path, lighthouse: FakeLighthouse, file: Path) -> Iterator[Api]:
     rules = rulebook(file, min_replicas=2)
-    more = {"journal": tmp_path / "j", "audit_log": tmp_path / "audit.jsonl"}
+    more = {"journal": tmp_path / "j"}
     config = rules.current.config
     with Service(options(tmp_path, lighthouse.url, config=config, rules=rules, **more)) as service:
         yield Api(service)
@@ -188,34 +188,20 @@ def test_a_bad_reload_is_400_with_every_problem_and_a_trouble_on_the_page(
     assert api.get("/v1/policy")["mode"] == "observe"
 
 
-def test_every_reload_leaves_a_line_in_the_audit_log_and_so_does_a_refused_one(
-    api: Api, file: Path, tmp_path: Path
+def test_the_log_says_who_reloaded_the_policy_and_why_a_reload_was_refused(
+    api: Api, file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    text = POLICY.replace("budget_per_hour = 2", "budget_per_hour = 5")
-    file.write_text(text.replace('"page"', '"observe"').replace("= 7", "= 8\ntick_s = 3"))
+    file.write_text(POLICY.replace("budget_per_hour = 2", "budget_per_hour = 5"))
     asked = api.call("POST", "/v1/policy/reload", headers=TOKEN, json={"author": "ann"})
     assert asked.status_code == 200
-    api.service.reload()  # SIGHUP, and the file is as it was
     file.write_text("[guards]\nbudget_per_hour = -1\n")
-    api.service.reload()
-    assert api.call("POST", "/v1/policy/reload", headers=TOKEN).status_code == 400
+    api.service.reload()  # SIGHUP
     assert api.call("POST", "/v1/policy/reload").status_code == 401  # no reload at all
-    written = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
-    lines = [line for line in written if line["event"] == "policy"]
-    refused = f"1 wrong: {file}: guards.budget_per_hour: is -1, expected 0 to 1e+06"
-    severities = ("critical", "info", "warning")
-    assert [(line["by"], line["what"], line["load"]) for line in lines] == [
-        ("ann", "reloaded", 2), ("SIGHUP", "reloaded", 3), ("SIGHUP", "reload refused", 3),
-        ("a person", "reload refused", 3),
-    ]  # fmt: skip
-    assert lines[0]["changed"] == {
-        **{f"actions.straggler.{severity}": ["page", "observe"] for severity in severities},
-        "budget_per_hour": [2, 5],
-        "stall_floor_s": [7, 8],
-        "tick_s (after a restart)": [None, 3],
-    }
-    assert [line["why"] for line in lines[1:]] == ["nothing changed", refused, refused]
-    assert {line["file"] for line in lines} == {str(file)}
+    refused = f"{file}: guards.budget_per_hour: is -1, expected 0 to 1e+06"
+    assert [record.message for record in caplog.records if "reload" in record.message] == [
+        f"ann has reloaded the policy {file} (load 2)",
+        f"the policy is not reloaded, by SIGHUP: {refused}",
+    ]
 
 
 def test_a_monitor_without_a_file_has_nothing_to_reload(tmp_path: Path) -> None:

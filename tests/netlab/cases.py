@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -60,6 +61,8 @@ class Case:
     """Names of the ranks' hosts lead to 127.0.0.1."""
     stores: bool = False
     """The store of group G has an address of its own, `store-G`."""
+    gate: bool = False
+    """Ranks ask a gate, by a name that leads to its host."""
     late: tuple[int, ...] = ()
     """Groups that the fault starts."""
     steady: bool = True
@@ -146,6 +149,13 @@ def _store_cut(job: Job) -> None:
     job.start_group(1)
 
 
+def _gate_gone(job: Job) -> None:
+    job.kill("gate-0")
+    while "gate-0" not in job.ended():  # its host says so to everybody
+        time.sleep(0.01)
+    job.lab.unplug("gate-0")
+
+
 def _one_way(job: Job) -> None:
     job.lab.lose("node-1", *(host for host in job.lab.hosts if host != "node-1"))
 
@@ -192,6 +202,17 @@ _ALL: Final = (
     Case(
         "lighthouse-cut-all", "nobody hears the Lighthouse",
         lambda job: job.lab.unplug("lighthouse"), told_s=12.0, says="Lighthouse",
+    ),
+    Case(
+        "gate-host-lost", "the gate's host goes down; 8 s later another one has its name",
+        lambda job: job.lab.unplug("gate-0"), gate=True,
+        repair=lambda job: job.move_gate(), repair_s=8.0, quiet=True, pause_s=20.0,
+        told_s=20.0, says="nobody's request",
+    ),
+    Case(
+        "gate-moved-late", "the gate dies, connections to its host hang; 8 s later it has moved",
+        _gate_gone, gate=True, repair=lambda job: job.move_gate(), repair_s=8.0, quiet=True,
+        pause_s=20.0,
     ),
     Case(
         "monitor-cut", "node-1 and the monitor do not hear each other",

@@ -16,6 +16,8 @@ from tests.netlab.lab import Lab
 SCRIPTS: Final = Path(__file__).with_name("scripts")
 _PORT: Final = {"lighthouse": 29510, "monitor": 8470, "data": 9000}
 _STORE_PORT: Final = 29500
+_GATE_PORT: Final = 29511
+_GATES: Final = ("gate-0", "gate-1")
 _DROPPED: Final = ("LIGHTKEEPER_", "TORCHFT_", "REPLICA_GROUP", "PYTEST_", "COVERAGE_")
 
 
@@ -38,6 +40,8 @@ class Job:
             "lighthouse", "lighthouse", _program("torchft_lighthouse"),
             "--bind", f"[::]:{_PORT['lighthouse']}", "--min_replicas", "1", *self.case.lighthouse,
         )  # fmt: skip
+        if self.case.gate:
+            self.start_gate("gate-0")
         self._spawn(
             "data", "data", sys.executable, str(SCRIPTS / "data_server.py"), str(_PORT["data"])
         )
@@ -47,10 +51,20 @@ class Job:
                 "--lighthouse", f"http://lighthouse:{_PORT['lighthouse']}",
                 "--bind", f"0.0.0.0:{_PORT['monitor']}", "--token-file", str(token),
                 "--store", str(self.folder / "monitor.db"),
+                *(("--gate", f"http://gate:{_GATE_PORT + 1}") if self.case.gate else ()),
             )  # fmt: skip
         for group in range(self.shape.groups):
             if group not in self.case.late:
                 self.start_group(group)
+
+    def start_gate(self, host: str) -> None:
+        """Of the name `gate`, if that leads to the host."""
+        self._spawn(
+            host, host, _program("lightkeeper"), "gate",
+            "--lighthouse", f"http://lighthouse:{_PORT['lighthouse']}",
+            "--bind", f"0.0.0.0:{_GATE_PORT}", "--admin", f"0.0.0.0:{_GATE_PORT + 1}",
+            "--token-file", str(self.folder / "token"),
+        )  # fmt: skip
 
     def start_group(self, group: int) -> None:
         """All ranks of it."""
@@ -66,7 +80,8 @@ class Job:
                 LOCAL_RANK=str(rank % self.shape.a_host),
                 MASTER_ADDR=f"store-{group}" if self.case.stores else places[f"{group}.0"],
                 MASTER_PORT=str(_STORE_PORT),
-                TORCHFT_LIGHTHOUSE=f"http://lighthouse:{_PORT['lighthouse']}",
+                TORCHFT_LIGHTHOUSE=f"http://gate:{_GATE_PORT}" if self.case.gate
+                else f"http://lighthouse:{_PORT['lighthouse']}",
                 FAR=f"data:{_PORT['data']}", **self.case.env,
             )  # fmt: skip
 
@@ -94,14 +109,19 @@ class Job:
 
     # -- deeds -------------------------------------------------------------------------------------
 
+    def move_gate(self) -> None:
+        """Another gate on another host, and the name leads there."""
+        self.start_gate("gate-1")
+        self.lab.lead("gate", "gate-1")
+
     def host(self, rank: str) -> str:
         """Where it runs."""
         return self.shape.places[rank]
 
-    def kill(self, *ranks: str) -> None:
-        """SIGKILL to the ranks alone."""
-        for rank in ranks:
-            os.kill(self.pids[rank], signal.SIGKILL)
+    def kill(self, *names: str) -> None:
+        """SIGKILL to ranks, or to servers, alone."""
+        for name in names:
+            os.kill(self.pids[name], signal.SIGKILL)
 
     def silence_data_for(self, host: str) -> None:
         """The data server hears it and never answers."""
@@ -127,7 +147,9 @@ def lab_of(case: Case, folder: Path) -> Lab:
     shape = SHAPES[case.shape]
     stores = {f"store-{group}": shape.places[f"{group}.0"] for group in range(shape.groups)}
     wrong = shape.nodes if case.wrong_names else ()
-    return Lab(folder, [*shape.nodes, *_PORT], wrong, stores if case.stores else None)
+    gates, aliases = (_GATES, {"gate": "gate-0"}) if case.gate else ((), {})
+    hosts = [*shape.nodes, *_PORT, *gates]
+    return Lab(folder, hosts, wrong, stores if case.stores else None, aliases)
 
 
 def _lives(pid: int) -> bool:

@@ -35,13 +35,13 @@ class Lab:
 
     def __init__(
         self, folder: Path, hosts: Sequence[str], wrong_names: Collection[str] = (),
-        seconds: Mapping[str, str] | None = None,
+        seconds: Mapping[str, str] | None = None, aliases: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         """Names of `wrong_names` lead to 127.0.0.1 on every host; `seconds`: a name -> the host
-        that has a second address by that name.
+        that has a second address by that name; `aliases`: a name -> the host to which it leads.
         """
         self._folder, self.hosts, self._wrong = folder, tuple(hosts), wrong_names
-        self._seconds = dict(seconds or {})
+        self._seconds, self._aliases = dict(seconds or {}), dict(aliases or {})
         serial = next(_SERIAL)
         self.net = f"10.{60 + serial % 100}.{serial // 100 % 250}"
         self._keepers: list[subprocess.Popen[str]] = []
@@ -49,9 +49,7 @@ class Lab:
 
     def __enter__(self) -> Self:
         self._folder.mkdir(parents=True, exist_ok=True)
-        names = self._folder / "hosts"
-        lines = [f"{self._named(host)} {host}\n" for host in (*self.hosts, *self._seconds)]
-        names.write_text("".join(["127.0.0.1 localhost\n", *lines]))
+        names = self._write_names()
         try:
             switch = self._begin("switch", names)
             self._ip("switch", "link add bridge type bridge", "link set bridge up")
@@ -73,6 +71,19 @@ class Lab:
 
     def __exit__(self, *_: object) -> None:
         self._end()
+
+    def _write_names(self) -> Path:
+        """In place: the file is mounted on every host."""
+        lines = [f"{self._named(host)} {host}\n" for host in (*self.hosts, *self._seconds)]
+        lines += [f"{self.address(host)} {name}\n" for name, host in self._aliases.items()]
+        names = self._folder / "hosts"
+        names.write_text("".join(["127.0.0.1 localhost\n", *lines]))
+        return names
+
+    def lead(self, alias: str, host: str) -> None:
+        """From now on this name leads to that host."""
+        self._aliases[alias] = host
+        self._write_names()
 
     def _named(self, host: str) -> str:
         return "127.0.0.1" if host in self._wrong else self.address(host)

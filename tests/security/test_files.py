@@ -15,18 +15,16 @@ from tests.waiting import wait_for
 
 
 @pytest.mark.integration
-def test_store_journal_and_audit_log_are_closed_to_others_also_those_made_before(
-    tmp_path: Path,
-) -> None:
+def test_store_and_journal_are_closed_to_others_also_those_made_before(tmp_path: Path) -> None:
     before = tmp_path / "data" / "m.db"
     before.parent.mkdir()
     before.touch(0o644)
     before.chmod(0o644)
-    made = [before.with_name(name) for name in ("m.db", "m.db-wal", "m.db-shm", "audit.jsonl")]
+    made = [before.with_name(name) for name in ("m.db", "m.db-wal", "m.db-shm")]
     command = [
         sys.executable, "-m", "lightkeeper.monitor.cli", "monitor",
         "--bind", f"127.0.0.1:{free_port()}",
-        "--store", str(before), "--audit-log", str(made[3]),
+        "--store", str(before),
     ]  # fmt: skip
     monitor = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, umask=0o022
@@ -34,7 +32,7 @@ def test_store_journal_and_audit_log_are_closed_to_others_also_those_made_before
     try:
         journal = before.with_name("m.journal")
         wait_for(
-            lambda: all(file.exists() for file in made[:3]) and any(journal.glob("*")),
+            lambda: all(file.exists() for file in made) and any(journal.glob("*")),
             within_s=20,
             what="its files are there",
         )

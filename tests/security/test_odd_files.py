@@ -13,7 +13,7 @@ from tests.security.words import check_harmless
 
 DEVICES = ["/dev/null", "/dev/zero", "/dev/tty"]
 READS = {
-    "check policy": "check policy {}", "policy show": "policy show --file {}",
+    "check policy": "check policy {}",
     "replay": "replay {}", "replay a policy": "replay /nonexistent --policy {}",
     "analyze": "analyze {}", "analyze with members": "analyze {folder} --members {}",
     "stragglers": "stragglers {}",

@@ -104,6 +104,7 @@ OPENS = {
     "worker_server/rank/admission.py": {
         "http.client.HTTPConnection", "http.client.HTTPSConnection",
     },
+    "worker_server/rank/retries.py": {"urllib.request.build_opener"},
     "worker_server/sidecar/recorders.py": {"http.client.HTTPConnection"},
     "dashboards/publish.py": {"GrafanaFace"},  # Grafana's own token
     "trainer/demo/fleet.py": {"requests.Session"},

@@ -145,10 +145,8 @@ class FakeBox:
             IDENTITY, True, (row, structs.replace(row, attempt=10, committed=False)), 3
         )
 
-    def flight_record(
-        self, *, only_active: bool = False, since: str | None = None
-    ) -> wire.FlightRecord:
-        self._note("flight_record", only_active, since)
+    def flight_record(self, *, only_active: bool = False) -> wire.FlightRecord:
+        self._note("flight_record", only_active)
         self._wait()
         return wire.FlightRecord(
             identity=IDENTITY,
@@ -160,7 +158,6 @@ class FakeBox:
             torch_age_s=0.5,
             torch_error="late",
             torch_only=(5,),
-            cursor="c13",
             sources={"ring": "the rank's own"},
         )
 

@@ -14,8 +14,8 @@ import schemathesis
 from schemathesis.config import SchemathesisConfig
 from schemathesis.engine import events, from_schema
 
-from lightkeeper.worker_server.sidecar.app import document
 from tests.deep import DEEP, EXPLORES
+from tests.openapi import document
 from tests.worker_server.boxes import WITH_TOKEN, FakeBox, app_of
 
 CONFIG = {

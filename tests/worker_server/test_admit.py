@@ -130,7 +130,7 @@ def test_defaults_are_what_the_worker_server_would_report():
     assert read.monitors == ("http://a:1", "http://b:2")
     assert (read.wait, read.timeout, read.poll) == (False, math.inf, 10.0)
     assert read.command == ["srun", "--", "x"]
-    assert read.changes == {"LIGHTKEEPER_ATTACH": "1", "TORCHFT_QUORUM_RETRIES": "59"}
+    assert read.changes == {"LIGHTKEEPER_ATTACH": "1"}
     assert options(["--host", "h", "--group", "g", "--wait"], environ).host == "h"
 
 
@@ -143,7 +143,7 @@ def test_an_option_is_a_variable_of_the_command(tmp_path, monkeypatch):
     assert options([*words, "--", "true"], {"LIGHTKEEPER_ATTACH": "0"}).changes == {
         "LIGHTKEEPER_ATTACH": "0",  # who switched it off meant it
         "LIGHTKEEPER_MONITOR": "http://a:1", "LIGHTKEEPER_TOKEN_FILE": str(token),
-        "LIGHTKEEPER_JOB": "j", "REPLICA_GROUP": "rg_1", "TORCHFT_QUORUM_RETRIES": "59",
+        "LIGHTKEEPER_JOB": "j", "REPLICA_GROUP": "rg_1",
     }  # fmt: skip
 
 
@@ -256,7 +256,6 @@ def test_the_environment_is_the_launchers_and_what_the_options_say(monitor, extr
     code, out, _ = admit("--monitor", url, "--", "env", "-0", environ=given)
     said = {
         "LIGHTKEEPER_ATTACH": "1", "LIGHTKEEPER_MONITOR": url, "LIGHTKEEPER_HOST": "node1",
-        "TORCHFT_QUORUM_RETRIES": "59",
     }  # fmt: skip
     expected = {os.fsencode(f"{key}={value}") for key, value in {**given, **said}.items()}
     assert (code, set(out.rstrip(b"\0").split(b"\0"))) == (0, expected)

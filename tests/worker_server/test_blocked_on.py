@@ -19,6 +19,9 @@ MOUNTS = """\
 """
 
 
+UNREAD = "a reader of its log: its {} is a full pipe, and nobody reads it"
+
+
 def rank(tmp_path, call: str, file: str = "", text: bytes = b"", cwd: str = "/"):
     """A /proc with one process, 7, in this system call."""
     task = tmp_path / "7/task/7"
@@ -26,6 +29,8 @@ def rank(tmp_path, call: str, file: str = "", text: bytes = b"", cwd: str = "/")
     (task / "syscall").write_text(call)
     (tmp_path / "7/fd").mkdir()
     (tmp_path / "7/fd/5").symlink_to(file or "/gone")
+    for fd, other in ((1, "pipe:[1]"), (2, "pipe:[2]"), (7, "pipe:[1]")):
+        (tmp_path / f"7/fd/{fd}").symlink_to(other)
     (tmp_path / "7/cwd").symlink_to(cwd)
     (tmp_path / "7/mem").write_bytes(bytes(16) + text + b"\0more")
     (tmp_path / "7/mountinfo").write_text(MOUNTS)
@@ -46,6 +51,11 @@ x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of syst
         ("257 0xffffff9c 0x10 0x0", "", b"/data/shard.bin", "/data/shard.bin on /dev/loop0 (ext4)"),
         ("257 0xffffff9c 0x10", "", b"shard.bin", "/data/here/shard.bin on /dev/loop0 (ext4)"),
         ("0 0x5", "pipe:[77]", b"", None),
+        ("1 0x5", "pipe:[77]", b"", None),
+        ("1 0x1", "", b"", UNREAD.format("stdout")),
+        ("20 0x2", "", b"", UNREAD.format("stderr")),
+        ("1 0x7", "", b"", UNREAD.format("stdout")),
+        ("0 0x1", "", b"", None),
         ("0 0x5", "socket:[77]", b"", None),
         ("202 0x5", "/data/log.csv", b"", None),
         ("running", "/data/log.csv", b"", None),
@@ -74,3 +84,17 @@ def test_a_real_process_that_opens_a_fifo_without_a_writer(tmp_path):
         process.kill()
         process.wait(10)
     assert said.startswith(f"{fifo} on ")
+
+
+@x86
+@pytest.mark.integration
+def test_a_real_process_whose_log_nobody_reads():
+    process = subprocess.Popen(
+        [sys.executable, "-c", "print('x' * 1_000_000, flush=True)"], stdout=subprocess.PIPE
+    )
+    try:
+        said = wait_for(lambda: blocked_on(process.pid, None), within_s=20.0, what="it blocks")
+    finally:
+        process.kill()
+        process.communicate(timeout=10)
+    assert said == UNREAD.format("stdout")

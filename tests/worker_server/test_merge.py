@@ -11,15 +11,10 @@ from hypothesis import strategies as st
 from lightkeeper.worker_server.sidecar.merge import (
     ClockPairs,
     Merged,
-    cursor_of,
     last_age_s,
     merge,
-    newer,
-    parse_cursor,
-    select,
     unfinished,
 )
-from lightkeeper.worker_server.sidecar.queries import RefusalError
 from lightkeeper.worker_server.wire import RingEntry
 from tests.changed import replace
 
@@ -248,9 +243,8 @@ ODD_ROW = st.fixed_dictionaries({}, optional=dict.fromkeys(row(0, 0), JSON))
 @given(st.dictionaries(st.just("entries"), st.lists(ODD_ROW | JSON, max_size=5) | JSON))
 def test_an_odd_record_of_torchs_never_breaks_the_answer(torch):
     record = merge((entry(1, 3),), torch, NOW, TRUE_CLOCK)
-    for part in (record, unfinished(record), newer(record, parse_cursor("0.0.0"), NOW)):
+    for part in (record, unfinished(record)):
         assert len(part.ring) == 1
-    cursor_of(record, NOW)
 
 
 # -- what is unfinished ------------------------------------------------------------------------
@@ -271,61 +265,6 @@ def test_a_launched_call_that_nobody_waits_for_is_over_when_torch_retired_it():
     calls = [entry(1, 3, is_async=True), entry(2, 2, is_async=True), entry(3, 1)]
     rows = [row(0, 2.9), row(1, 1.9, retired=False), row(2, 0.9)]
     assert [e.id for e in unfinished(merged(calls, rows)).ring] == [2, 3]
-
-
-# -- what is newer ------------------------------------------------------------------------------
-
-
-def test_a_cursor_gives_what_was_entered_or_left_since_and_what_is_unfinished():
-    first = merged([entry(1, 9), entry(2, 5), entry(3, 4, 3.9)], [row(0, 8.9), row(1, 4.9)])
-    cursor = parse_cursor(str(cursor_of(first, NOW)))
-    assert (cursor.ring, cursor.torch) == (3, 1)
-    later = NOW + 2 * S
-    ring = (entry(1, 11), entry(2, 7, 1.0), entry(3, 6, 5.9), entry(4, 1.5, 1.4))
-    rows = [row(0, 8.9), row(1, 4.9), row(2, -0.55)]
-    record = newer(merge(ring, {"entries": rows}, later, TRUE_CLOCK), cursor, later)
-    assert [e.id for e in record.ring] == [1, 2, 4]
-    assert [r["record_id"] for r in record.torch["entries"]] == [0, 1, 2]
-
-
-@pytest.mark.parametrize("cursor", ["99.0.0", "1.99.0", "1.0.99999999"])
-def test_a_cursor_from_the_future_is_another_incarnations_and_gives_everything(cursor):
-    record = merged([entry(1, 9, 8), entry(2, 5, 4)], [row(0, 8.5)])
-    everything, behind = select(record, NOW, since=parse_cursor(cursor))
-    assert (everything, behind.ring, behind.torch) == (record, 2, 0)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "x",
-        "1",
-        "1.2",
-        "1.2.",
-        ".1.2",
-        "-1.0.0",
-        "1.2.3.4",
-        "1.2.3 ",
-        "1.2." + "1" * 30,
-        "1.2.\u0661",
-    ],
-)
-def test_a_bad_cursor_is_told_in_one_sentence(text):
-    with pytest.raises(RefusalError, match="is no cursor"):
-        parse_cursor(text)
-
-
-def test_a_cursor_stays_where_it_was_while_torch_cannot_be_asked():
-    record = merge((entry(5, 9, 8),), None, NOW, TRUE_CLOCK)
-    part, behind = select(record, NOW, since=parse_cursor("5.3.4999000"))
-    assert (part.ring, behind.ring, behind.torch) == ((), 5, 3)
-
-
-def test_newer_and_unfinished_go_together():
-    record = merged([entry(1, 9, 8), entry(2, 5), entry(3, 2, 1), entry(4, 1)], [])
-    part, behind = select(record, NOW, only_active=True, since=parse_cursor("3.-1.4999500"))
-    assert ([e.id for e in part.ring], behind.ring) == ([2, 4], 4)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from msgspec import Struct, structs
 from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.rank.settings import Settings
 from lightkeeper.worker_server.sidecar.app import ENDPOINTS
+from tests import openapi
 from tests.worker_server.boxes import TOKEN, WITH_TOKEN, FakeBox, app_of
 from tests.worker_server.ranks import ROOT
 
@@ -28,6 +29,11 @@ OPERATIONS = [
 
 def validator(schema):
     return jsonschema.Draft202012Validator({**schema, "components": DOCUMENT["components"]})
+
+
+def test_the_file_is_as_the_code_is():
+    """`make openapi` writes it."""
+    assert openapi.FILE.read_text() == openapi.text()
 
 
 def test_every_route_is_described_and_vice_versa():

@@ -14,10 +14,10 @@ from lightkeeper.worker_server.rank.identity import renamed
 from lightkeeper.worker_server.rank.settings import Settings
 from lightkeeper.worker_server.run_dir import RankFiles, start_ticks
 from lightkeeper.worker_server.sidecar import serve
-from lightkeeper.worker_server.sidecar.serve import EndpointFile, Registrar, check_self, give_back
+from lightkeeper.worker_server.sidecar.serve import EndpointFile, Registrar, at_once, check_self
 from tests.http_server import FakeServer
 from tests.worker_server.pages import identity
-from tests.worker_server.ranks import TOKEN, eventually
+from tests.worker_server.ranks import TOKEN, eventually, run_python
 
 
 class FakeMonitor(FakeServer):
@@ -72,7 +72,7 @@ class FakeEndpoint:
 
     def __init__(self, name=None, rank=0, lease_s=0.06):
         self.name, self.rank, self.lease_s = name, rank, lease_s
-        self.refusals, self.complaints = [], []
+        self.refusals, self.complaints, self.allowed = [], [], []
 
     secret = "of this incarnation"
 
@@ -89,6 +89,9 @@ class FakeEndpoint:
 
     def know_as(self, name):
         self.name = wire.GroupName(name)
+
+    def allow(self, asks_again):
+        self.allowed.append(asks_again)
 
     def complain(self, why):
         self.complaints.append(why)
@@ -129,6 +132,14 @@ def test_a_monitor_of_many_says_when_to_come_again_within_bounds(said, waits_s):
     assert lease._renew_s == waits_s
 
 
+def test_a_monitor_says_whether_dead_connections_may_be_shut():
+    lease = Registrar("http://127.0.0.1:9", FakeEndpoint(), None)
+    for said in ("false", "true", "null", '"no"'):
+        lease._heed(200, f'{{"asks_again": {said}}}'.encode())
+    lease._heed(200, b"{}")
+    assert lease._endpoint.allowed == [False, True], "what it said last stands"
+
+
 def test_who_was_told_to_come_later_does(monitor, start_monitor):
     patient = start_monitor(answer=lambda _: (200, {"renew_s": 60}))
     with registered(patient.url), registered(monitor.url):
@@ -162,7 +173,7 @@ def test_two_monitors_are_both_told_and_one_that_hangs_is_not_in_the_way_of_the_
         lease.start()
     eventually(lambda: len(monitor.calls) >= 2 and len(other.calls) >= 2, "both are told")
     silent.close()
-    give_back(leases)
+    at_once(lease.stop for lease in leases)
     assert monitor.calls[-1][0] == other.calls[-1][0] == "DELETE"
 
 
@@ -356,3 +367,63 @@ def test_a_server_marks_its_endpoint_when_it_answers_itself(tmp_path, start_moni
     os.utime(endpoint, ns=(0, 0))
     check_self(Settings(), port, endpoint)
     assert endpoint.stat().st_mtime_ns == 0
+
+
+# -- how a rank ends, sent while it ends ---------------------------------------------------------
+
+PARTS = """
+import atexit, time
+atexit.register(lambda: print(time.monotonic() - began_s))
+import lightkeeper
+reporter = lightkeeper.attach()
+@atexit.register
+def begin():
+    global began_s
+    began_s = time.monotonic()
+while reporter.url is None:
+    time.sleep(0.01)
+{end}
+"""
+
+
+def ends(run_dir, url, end, **more):
+    """Its output, of a rank that ends so."""
+    code = PARTS.format(end=end)
+    options = {"LIGHTKEEPER_MONITOR": url, "LIGHTKEEPER_MACHINE": "0", **more}
+    return run_python("-c", code, run_dir=run_dir, **options)
+
+
+def last_words(monitor):
+    bodies = [body for method, _, _, body in monitor.calls if method == "POST"]
+    registrations = [wire.parse_registration(json.loads(body)) for body in bodies]
+    return [each.last for each in registrations if each.last is not None]
+
+
+@pytest.mark.integration
+def test_a_rank_in_a_pod_ends_only_when_its_last_words_are_there(monitor, run_dir):
+    pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    ends(run_dir, monitor.url, "raise ValueError('bad data')", **pod)
+    last = last_words(monitor)[0]  # it is there when the process is gone
+    assert not last.process.alive
+    assert last.ending.exception == "ValueError: bad data"
+
+
+@pytest.mark.integration
+def test_a_rank_that_is_killed_is_told_by_its_sidecar_and_one_whose_work_is_over_is_not(
+    monitor, run_dir
+):
+    ends(run_dir, monitor.url, "reporter.close()")
+    eventually(lambda: monitor.calls[-1][0] == "DELETE", "it is given back")
+    assert last_words(monitor) == []
+    ends(run_dir, monitor.url, "import os; os.kill(os.getpid(), 15); time.sleep(60)")
+    last = eventually(lambda: last_words(monitor), "its end is sent")[-1]
+    assert last.identity.group_rank == 0
+
+
+@pytest.mark.integration
+def test_a_monitor_that_hangs_holds_the_end_of_a_rank_for_no_longer_than_agreed(run_dir):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+        done = ends(run_dir, url, "raise ValueError('bad data')", **pod)
+    assert 0.25 < float(done.stdout) < 0.3 + 2.0  # a busy host

@@ -76,10 +76,6 @@ class DemoOptions:
         "groups reach the Lighthouse through `lightkeeper gate`, which can keep them out",
         default=False,
     )
-    heartbeat_timeout_ms: int = option(
-        "the Lighthouse's heartbeat_timeout_ms (default: TorchFT's, 5000)", 5000,
-        least=500, most=60_000, flag="--heartbeat-timeout", metavar="MS",
-    )  # fmt: skip
     format: str = option(
         "json: one object, last on stdout; progress goes to stderr",
         "text",
@@ -275,6 +271,7 @@ class DemoFleet:
             "RUST_LOG": "warn",
             **os.environ,
             "TORCHFT_LIGHTHOUSE": self.gate_url if self.options.gate else self.lighthouse_url,
+            **({"TORCHFT_QUORUM_RETRIES": "59"} if self.options.gate else {}),
             "LIGHTKEEPER_MONITOR": self.monitor_url,
             "LIGHTKEEPER_TOKEN_FILE": str(self.token_file),
             "LIGHTKEEPER_RUN_DIR": str(self.run_dir / "run"),
@@ -344,7 +341,6 @@ def start_lighthouse(fleet: DemoFleet) -> None:
         *_flags(bind=f"[::]:{fleet.lighthouse_url.rpartition(':')[2]}"),
         # Its own options have underscores.
         *("--min_replicas", fleet.options.min_replicas),
-        *("--heartbeat_timeout_ms", fleet.options.heartbeat_timeout_ms),
     )
 
 

@@ -48,12 +48,8 @@ from lightkeeper.worker_server.rank.identity import (
     program_of,
     starts_ranks,
 )
-from lightkeeper.worker_server.rank.settings import (
-    QUORUM_RETRIES,
-    monitors_in,
-    monitors_of,
-    quorum_retries,
-)
+from lightkeeper.worker_server.rank.retries import quorum_retries
+from lightkeeper.worker_server.rank.settings import monitors_in, monitors_of
 from lightkeeper.worker_server.wire import PATH_ADMISSION
 
 REFUSED_STATUS = 75
@@ -347,7 +343,7 @@ def options(words: Sequence[str], environ: Mapping[str, str]) -> argparse.Namesp
     args.command = words[at + 1 :]
     args.changes = {
         "LIGHTKEEPER_ATTACH": environ.get("LIGHTKEEPER_ATTACH", "1"),
-        QUORUM_RETRIES: quorum_retries(environ),
+        **quorum_retries(environ),
         **changes,
     }
     return args

@@ -63,6 +63,8 @@ def _obey(files: RankFiles, order: Mapping[str, Any]) -> None:
     if "park" in order:
         park, wait_s = order["park"] is True, float(order.get("wait_s", 0.0))
         ended, said = 0, gentle_end.end(park=park, wait_s=wait_s)
+    elif "shut" in order:
+        ended, said = shut(order["shut"] or ())
     else:
         ended, said = release(order.get("quorum_id"), order.get("addresses") or ())
     with contextlib.suppress(OSError):
@@ -156,6 +158,17 @@ def release(quorum: object, addresses: Collection[object]) -> tuple[int, str]:
     return ended, f"ended {ended} connection{'s' * (ended != 1)}"
 
 
+def shut(inodes: Collection[object]) -> tuple[int, str]:
+    """Shut these sockets, whatever they are for; one that still connects gives up.
+
+    Returns:
+        How many, and what was done in words. Never raises.
+    """
+    files = own().items()
+    ended = sum(_shut(inode, file) for inode, file in files if inode in inodes)
+    return ended, f"shut {ended} connection{'s' * (ended != 1)}"
+
+
 def _backend(group: Any) -> str:
     try:
         return str(group.getBackendName()).lower()
@@ -163,8 +176,12 @@ def _backend(group: Any) -> str:
         return "unknown"
 
 
-def _shut(inode: int, file: int, store_port: str, addresses: Collection[object]) -> bool:
-    """Shut a connection down if the file is still that socket, and its peer is of the job."""
+def _shut(
+    inode: int, file: int, store_port: str = "", addresses: Collection[object] | None = None
+) -> bool:
+    """Shut a connection down if the file is still that socket, and its peer, at one of these
+    addresses, is of the job.
+    """
     try:
         if os.fstat(file).st_ino != inode:
             return False
@@ -176,9 +193,10 @@ def _shut(inode: int, file: int, store_port: str, addresses: Collection[object])
             same = os.fstat(copy.fileno()).st_ino == inode
             if not same or copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                 return False
-            address, port, *_ = copy.getpeername()
-            if str(port) == store_port or address.removeprefix("::ffff:") not in addresses:
-                return False
+            if addresses is not None:
+                address, port, *_ = copy.getpeername()
+                if str(port) == store_port or address.removeprefix("::ffff:") not in addresses:
+                    return False
             copy.shutdown(socket.SHUT_RDWR)
         except OSError:
             return False

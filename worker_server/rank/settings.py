@@ -7,12 +7,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 from urllib.parse import urlsplit
 
 from lightkeeper.worker_server import home
 
 LOOPBACK = "127.0.0.1"
+QUORUM_RETRIES = "TORCHFT_QUORUM_RETRIES"
 
 
 class SettingError(ValueError):
@@ -201,23 +201,3 @@ def _token(environ: Mapping[str, str]) -> tuple[str | None, str]:
             name += "_FILE" if environ.get("LIGHTKEEPER_TOKEN_FILE") else ""
             raise SettingError(f"{name}: {exc}") from exc
         return None, str(exc)
-
-
-QUORUM_RETRIES: Final = "TORCHFT_QUORUM_RETRIES"
-_QUORUM_S: Final = 60
-"""TorchFT's own quorum timeout."""
-
-
-def quorum_retries(environ: Mapping[str, str]) -> str:
-    """How often TorchFT is to ask again, each second, for a quorum whose answer was lost; what the
-    user chose stays.
-
-    A manager whose request fails (gate or Lighthouse replaced, a connection cut) reports it to no
-    rank, and they wait until their quorum timeout ends the group. It waits timeout / (retries + 1)
-    before it asks again (tried with TorchFT 0.2.0).
-    """
-    try:
-        timeout_s = round(float(environ.get("TORCHFT_QUORUM_TIMEOUT_SEC") or _QUORUM_S))
-    except (ValueError, OverflowError):
-        timeout_s = _QUORUM_S
-    return environ.get(QUORUM_RETRIES) or str(max(1, timeout_s - 1))

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import hmac
-import inspect
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
-from functools import cache, partial
-from itertools import chain
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
-from flask import Flask, Response, render_template_string, request
+from flask import Flask, Response, request
 from msgspec import Struct
-from msgspec.json import schema_components
 from prometheus_client import CollectorRegistry
 
 from lightkeeper.worker_server import wire
@@ -34,11 +32,9 @@ from lightkeeper.worker_server.sidecar.queries import (
 )
 from lightkeeper.worker_server.sidecar.stacks import folded
 
-# -- `GET /openapi.json`: every endpoint, parameter, body and answer, errors included -------------
-# Types and bounds come from the annotations, descriptions from the docstrings: everything is
-# described where it is declared. JSON Schema 2020-12.
+# -- What there is ---------------------------------------------------------------------------------
+# `tests.openapi` writes the document of it, and says whether the file is as the code is.
 
-Schema = dict[str, Any]
 JSON: Final = ("application/json",)
 TEXT: Final = ("text/plain",)
 BOTH: Final = (*JSON, *TEXT)
@@ -89,181 +85,10 @@ class Endpoint:
         return " ".join(filter(None, words))
 
 
-_ERROR: Final[Schema] = {
-    "type": "object",
-    "description": "What was wrong, in one line.",
-    "required": ["error"],
-    "properties": {"error": {"type": "string"}},
-}
-_UNKNOWN: Final = "a parameter is unknown, doubled or makes no sense"
-_OF_THE_API: Final = """\
-The black box beside one rank: it answers while the rank hangs, is stopped, or is dead.
-
-Bound to loopback, reading needs no token, but a Host header that names this machine. Bound to \
-anything else, every endpoint needs the bearer token, unless LIGHTKEEPER_OPEN_READS=1; evict \
-needs it always. A request whose syntax is broken, or whose header or body is too large, is \
-answered in plain text by the server in front of these endpoints; one that is not complete within \
-10 s is dropped without an answer.
-"""
-_OF_READING: Final = {
-    401: "wrong or missing token (never on loopback)",
-    403: "no token is configured and others could reach the port, or the Host header names "
-    "another host",
-}
 _OF_ORDERS: Final = {
     409: "meant for another incarnation of the rank",
     413: "the body is larger than 48 KiB",
 }
-_OF_ACTING: Final = {
-    401: "wrong or missing token",
-    403: "off: no token is configured where the rank was started",
-}
-_HEADERS: Final[Mapping[int, Schema]] = {
-    401: {"WWW-Authenticate": {"description": "Bearer", "required": True,
-                               "schema": {"const": "Bearer"}}},
-    503: {"Retry-After": {"description": "seconds", "required": False,
-                          "schema": {"type": "string"}}},
-}  # fmt: skip
-
-
-@cache
-def document() -> Schema:
-    """The OpenAPI 3.1 document of a rank's WorkerServer."""
-    paths: Schema = {endpoint.path: {} for endpoint in ENDPOINTS}
-    for endpoint in ENDPOINTS:
-        paths[endpoint.path][endpoint.method.lower()] = _operation(endpoint)
-    return {
-        "openapi": "3.1.0",
-        "info": {
-            "title": "lightkeeper WorkerServer",
-            "version": str(wire.SCHEMA),
-            "description": _OF_THE_API,
-        },
-        "paths": paths,
-        "components": {
-            "schemas": _schemas([kind for kind in (e.kind for e in ENDPOINTS) if kind]),
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-        },
-    }
-
-
-def _operation(endpoint: Endpoint) -> Schema:
-    kind = {"type": "object"} if endpoint.kind is None else _ref(endpoint.kind.__name__)
-    formats = {mime: kind if (mime,) == JSON else {"type": "string"} for mime in endpoint.formats}
-    errors = {**(_OF_ACTING if endpoint.acts else _OF_READING), **endpoint.errors}
-    if endpoint.body or endpoint.query is not None:
-        errors[400] = "the body is not such an order" if endpoint.body else _UNKNOWN
-    if endpoint.slow:
-        busy = "as many such requests as may be are under way"
-        errors[503] = f"{errors[503]}, or {busy}" if 503 in errors else busy
-    operation: Schema = {
-        "operationId": endpoint.name,
-        "summary": endpoint.what,
-        "security": [{"token": []}] if endpoint.acts else [{}, {"token": []}],
-        "parameters": list(_parameters(endpoint.query)) if endpoint.query else [],
-        "responses": {
-            "200": {
-                "description": endpoint.what,
-                "content": {mime: {"schema": schema} for mime, schema in formats.items()},
-            },
-            **{str(status): _error(status, errors[status]) for status in sorted(errors)},
-        },
-    }
-    if endpoint.order is not None:
-        order = {"application/json": {"schema": _ref(endpoint.order.__name__)}}
-        operation["requestBody"] = {"required": True, "content": order}
-    return operation
-
-
-def _error(status: int, about: str) -> Schema:
-    answer: Schema = {
-        "description": about, "content": {"application/json": {"schema": _ref("Error")}}
-    }  # fmt: skip
-    return {**answer, "headers": _HEADERS[status]} if status in _HEADERS else answer
-
-
-def _parameters(query: type[Struct]) -> Iterator[Schema]:
-    _, schemas = schema_components([query])
-    schema = schemas[query.__name__]
-    kinds = (kind.__name__ for kind in reversed(query.__mro__))
-    _describe(schema, dict(chain(*(_docstrings().get(name, {}).items() for name in kinds))))
-    for name, value in schema["properties"].items():
-        plain = _said(value)
-        yield {"name": name, "in": "query", "description": plain.pop("description"),
-               "required": name in schema["required"], "schema": plain}  # fmt: skip
-
-
-def _ref(name: str) -> Schema:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-def _schemas(answers: Sequence[type]) -> dict[str, Schema]:
-    orders = [endpoint.order for endpoint in ENDPOINTS if endpoint.order is not None]
-    kinds = (*answers, *orders)
-    _, schemas = schema_components(kinds, ref_template=_ref("{name}")["$ref"])
-    left_out = {kind.__name__: set(usual) for kind, usual in wire.LEFT_OUT.items()}
-    for name, about in _docstrings().items():
-        if name in schemas:
-            _describe(schemas[name], about)
-    for name, schema in schemas.items():
-        schema["description"] = inspect.cleandoc(schema.get("description", name))
-        if "properties" in schema and name not in {order.__name__ for order in orders}:
-            _leave_out(schema, left_out.get(name, set()))
-    schemas["HostEntry"]["properties"]["report"] = dict(schemas["StateReport"])
-    for kind in answers:
-        answer = schemas[kind.__name__]
-        answer["properties"] = {"schema": {"const": wire.SCHEMA}, **answer["properties"]}
-        answer["required"] = ["schema", *answer["required"]]
-    return {**schemas, "Error": _ERROR}
-
-
-def _describe(schema: Schema, about: dict[str, str]) -> None:
-    """Describe each key, or each cell of a row, which a newer server may make longer."""
-    parts = schema.get("properties")
-    if parts is None:
-        schema.pop("maxItems", None)
-        parts = dict(zip(about, schema.get("prefixItems", ()), strict=True))
-        for title, cell in parts.items():
-            cell["title"] = title
-    for key, value in parts.items():
-        if about[key]:
-            value["description"] = about[key]
-
-
-def _leave_out(schema: Schema, usual: set[str]) -> None:
-    """None and usual values are left out; every other key is required."""
-    properties = schema["properties"]
-    absent = {key for key, value in properties.items() if "anyOf" in value} | usual
-    schema["required"] = [key for key in properties if key not in absent]
-    for key, value in properties.items():
-        if key != "committed_step":  # its null has a meaning
-            properties[key] = _said(value)
-
-
-def _said(value: Schema) -> Schema:
-    """The schema without null."""
-    if "anyOf" not in value:
-        return value
-    about = {"description": value["description"]} if "description" in value else {}
-    return {**value["anyOf"][0], **about}
-
-
-@cache
-def _docstrings() -> dict[str, dict[str, str]]:
-    """Class -> field -> its docstring, which the interpreter does not keep."""
-    return {
-        node.name: dict(_fields(node.body))
-        for module in (wire, process, queries)
-        for node in ast.parse(inspect.getsource(module)).body
-        if isinstance(node, ast.ClassDef)
-    }
-
-
-def _fields(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
-    for line, below in zip(body, [*body[1:], ast.Pass()], strict=True):
-        if isinstance(line, ast.AnnAssign):
-            text = ast.literal_eval(below.value) if isinstance(below, ast.Expr) else ""
-            yield ast.unparse(line.target), inspect.cleandoc(text)
 
 
 # -- Who may ask what -----------------------------------------------------------------------------
@@ -346,7 +171,7 @@ class Served:
     registry: CollectorRegistry
     host: Callable[[], wire.HostReport]
     monitors: tuple[str, ...] = ()
-    """Addresses; pages link to them."""
+    """Addresses."""
 
 
 def make_app(served: Served, guard: RequestGuard) -> Flask:
@@ -400,13 +225,8 @@ def _metrics(served: Served, _: None) -> Response:
 def _help(served: Served, _: None) -> Response:
     who, base = served.box.identity, request.host_url.rstrip("/")
     title = f"WorkerServer of rank {who.rank} (job {who.job}, host {who.host}, pid {who.pid})"
-    if request.accept_mimetypes.best_match(["text/plain", "text/html"]) == "text/html":
-        html = render_template_string(
-            _PAGE, title=title, about=_ABOUT, base=base, endpoints=_LISTED, rank=who.rank,
-            monitors=served.monitors,
-        )  # fmt: skip
-        return Response(html, content_type="text/html; charset=utf-8")
-    return in_text("\n".join([escaped(title), _ABOUT, "", *_help_lines(base), ""]))
+    pages = [f"{url}/ranks/{quote(who.rank)} is its page" for url in served.monitors]
+    return in_text("\n".join([escaped(title), _ABOUT, *pages, "", *_help_lines(base), ""]))
 
 
 def _help_lines(base: str) -> Iterator[str]:
@@ -420,43 +240,11 @@ def _help_lines(base: str) -> Iterator[str]:
 
 _ABOUT: Final = "It answers while the rank hangs, is stopped, or is dead."
 _WIDTH: Final = 64
-_PAGE: Final = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>{{ title }}</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<style>
-:root{--ground:#f4f6f8;--card:#fff;--ink:#17212b;--soft:#526170;--line:#d9e0e6;--accent:#0f5f86}
-@media(prefers-color-scheme:dark){:root{--ground:#0f151b;--card:#18212a;--ink:#e4ebf1;
- --soft:#9aa9b7;--line:#2c3945;--accent:#7cc9ef}}
-body{max-width:1400px;margin:0 auto;padding:0 20px 30px;background:var(--ground);color:var(--ink);
- font:15px/1.45 system-ui,"Segoe UI",Roboto,sans-serif;overflow-wrap:anywhere}
-header{padding:14px 0 6px;font-size:17px}h1{margin:12px 0 4px;font-size:24px}
-p{color:var(--soft)}a{color:var(--accent);text-decoration:none}a:hover{text-decoration:underline}
-table{width:100%;border-collapse:collapse;background:var(--card)}
-td{padding:7px 12px;border:solid var(--line);border-width:1px 0;vertical-align:top}
-code{font:13px/1.4 ui-monospace,"DejaVu Sans Mono",Menlo,monospace}
-@media(max-width:700px){body{padding:0 12px 30px}td{display:block;padding:4px 12px}td+td{border:0}}
-</style>
-<header><strong>lightkeeper</strong> WorkerServer
-{%- for url in monitors %} · <a href="{{ url }}/ranks/{{ rank|urlencode }}">{{ rank }} at the
- monitor</a>{% endfor %}</header>
-<main><h1>{{ title }}</h1>
-<p>{{ about }}</p>
-<table>
-{% for endpoint in endpoints -%}
-<tr><td>
-{%- if endpoint.acts %}<code>{{ endpoint.curl(base) }}</code>
-{%- else %}<a href="{{ endpoint.ask }}"><code>{{ endpoint.ask }}</code></a>
-{%- endif %}</td><td>{{ endpoint.what }}</td></tr>
-{% endfor -%}
-</table></main>
-</html>
-"""
-"""In the colours of the monitor's pages."""
 
+_DOCUMENT: Final = Path(__file__).with_name("openapi.json")
 ENDPOINTS: Final = (
     Endpoint("help", "/", "what is here, for a person", _help,
-             formats=(*TEXT, "text/html"), query=None),
+             formats=TEXT, query=None),
     Endpoint("state", wire.PATH_STATE, "step, phase, process, process groups",
              lambda served, _: served.box.state(), wire.StateReport, BOTH, queries.Look,
              example="?format=text"),
@@ -465,8 +253,7 @@ ENDPOINTS: Final = (
              queries.Attempts, example="?format=text"),
     Endpoint("flight_recorder", wire.PATH_FLIGHT_RECORDER,
              "collectives: ours and torch's record (?active=1: the unfinished)",
-             lambda served, query: served.box.flight_record(
-                 only_active=bool(query.active), since=query.since),
+             lambda served, query: served.box.flight_record(only_active=bool(query.active)),
              wire.FlightRecord, BOTH, queries.RecordQuery,
              slow="records", example="?format=text"),
     Endpoint("stacks", wire.PATH_STACKS,
@@ -492,7 +279,8 @@ ENDPOINTS: Final = (
     Endpoint("healthz", wire.PATH_HEALTHZ, "this server answers",
              lambda _, __: in_text("ok\n"), formats=TEXT, query=None),
     Endpoint("openapi", wire.PATH_OPENAPI, "all of this for programs",
-             lambda _, __: in_json(document()), query=None),
+             lambda _, __: Response(_DOCUMENT.read_bytes(), content_type="application/json"),
+             query=None),
     Endpoint("evict", wire.PATH_EVICT, "end the rank's process: SIGTERM, grace, SIGKILL",
              _evict, process.EvictionResult, slow="eviction", acts=True,
              body='{"reason": "why", "grace_s": 2}', order=queries.EvictionOrder,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from lightkeeper.worker_server import run_dir, wire
 from lightkeeper.worker_server.rank.page import layout
 from lightkeeper.worker_server.rank.page.reader import PageReader
 from lightkeeper.worker_server.sidecar import merge
+from lightkeeper.worker_server.sidecar.ask_again import AskAgain, wanted
 from lightkeeper.worker_server.sidecar.blocked_on import blocked_on
 from lightkeeper.worker_server.sidecar.host import share
 from lightkeeper.worker_server.sidecar.last_words import Remains
@@ -74,7 +76,9 @@ class BlackBox:
         self._process = process
         self.recorders = Recorders(torch, self.process, lambda: page.backends)
         self.network = Network(process.pid, self._opened)
+        self.ask_again = AskAgain(lambda: page.lighthouse, self._shut, on=wanted(os.environ))
         self._files = files
+        self._ordering = threading.Lock()
         self._stacks = stacks
         self.machine = Machine(files.page.parent, page.identity.host, on=machine)
         self._remains = Remains(page, process, files.crash, os.environ, self.machine)
@@ -140,10 +144,18 @@ class BlackBox:
             heads=heads,
             witness=self._standstill.witness(mark, now_ns * 1e-9),
             addresses=self.network.addresses,
-            connections=self.network.odd(now_ns * 1e-9),
+            connections=self._odd(now_ns * 1e-9),
             machine=self._machine(now_ns * 1e-9),
             ending=None if process.alive else self._remains.ending(process),
         )
+
+    def parting(self) -> wire.StateReport:
+        """The same of a rank that is ending, as if it were dead by now."""
+        report = self.state()
+        if not report.process.alive:
+            return report
+        process = structs.replace(report.process, alive=False, dead_age_s=0.0)
+        return structs.replace(report, process=process, ending=self._remains.ending(process))
 
     def _machine(self, now_s: float) -> tuple[wire.Testimony, ...]:
         """What its host's witnesses say, and the file that it waits for while it stands still."""
@@ -181,15 +193,8 @@ class BlackBox:
         """The answer of `GET /v1/last_words`."""
         return self._remains.words(self.process())
 
-    def flight_record(
-        self, *, only_active: bool = False, since: str | None = None
-    ) -> wire.FlightRecord:
-        """The answer of `GET /v1/flight_recorder`; asks torch if the last answer is old.
-
-        Raises:
-            RefusalError: `since` is not a cursor.
-        """
-        after = None if since is None else merge.parse_cursor(since)
+    def flight_record(self, *, only_active: bool = False) -> wire.FlightRecord:
+        """The answer of `GET /v1/flight_recorder`; asks torch if the last answer is old."""
         alive = not self._process.wait_death(0)
         if alive:
             self.recorders.refresh(_RECORD_FRESH_S, self._page.entered)
@@ -203,11 +208,11 @@ class BlackBox:
         for name in kept.keys() - {MAIN}:
             other = merge.merge(whole.ring, kept[name].record, now_ns, clock, name)
             whole = replace(whole, ring=other.ring)
-            other = merge.chosen(other, clock, only_active=only_active, since=after)
+            other = merge.open_in(other) if only_active else other
             others[name] = wire.BackendRecord(
                 other.torch, kept[name].age_s, kept[name].error, other.torch_only
             )
-        merged, cursor = merge.select(whole, now_ns, only_active=only_active, since=after)
+        merged = merge.unfinished(whole) if only_active else whole
         return wire.FlightRecord(
             identity=self.identity,
             alive=alive,
@@ -219,7 +224,6 @@ class BlackBox:
             torch_error=main.error,
             torch_last_age_s=merge.last_age_s(merged, now_ns, clock),
             torch_only=merged.torch_only,
-            cursor=str(cursor),
             sources=merge.SOURCES,
             recorders=dict(sorted(others.items())),
         )
@@ -264,16 +268,27 @@ class BlackBox:
             return str(exc)
         return str(answer.get("said", ""))[:200]
 
+    def _odd(self, now_s: float) -> tuple[wire.Connection, ...]:
+        odd = (*self.ask_again.ended(now_s), *self.network.odd(now_s))
+        return odd[: wire.CONNECTIONS_MOST]
+
+    def _shut(self, inodes: Collection[int]) -> int:
+        """Have the rank shut sockets: how many."""
+        with contextlib.suppress(SilentError, OSError):
+            return int(self._order({"shut": [*inodes]}, _BEAT_S).get("ended", 0))
+        return 0
+
     def _order(self, order: Mapping[str, Any], wait_s: float) -> Mapping[str, Any]:
         order = {"id": os.urandom(8).hex(), **order}
-        run_dir.write_json(self._files.order, order)
-        until_s = time.monotonic() + wait_s
-        while time.monotonic() < until_s:
-            answer = run_dir.read_json(self._files.answer) or {}
-            if answer.get("id") == order["id"]:
-                return answer
-            if self._process.wait_death(0.05):
-                raise SilentError("the rank is dead")
+        with self._ordering:  # a second one would replace one that is not read yet
+            run_dir.write_json(self._files.order, order)
+            until_s = time.monotonic() + wait_s
+            while time.monotonic() < until_s:
+                answer = run_dir.read_json(self._files.answer) or {}
+                if answer.get("id") == order["id"]:
+                    return answer
+                if self._process.wait_death(0.05):
+                    raise SilentError("the rank is dead")
         raise SilentError(f"the rank has not answered within {wait_s:g} s")
 
     def tick(self) -> None:
@@ -288,6 +303,7 @@ class BlackBox:
         self._look_at_hang()
         now_s = time.monotonic()
         self.network.look(now_s, stands=now_s - self._hangs.since_s > _STANDS_S)
+        self.ask_again.look(self.network.broken, now_s)
 
     def _keep_record(self) -> None:
         entered, kept = self._page.entered, self.recorders.kept.values()

@@ -1,4 +1,5 @@
-"""The file that a rank which stands still waits for in a system call, and the device it is on.
+"""The file that a rank which stands still waits for in a system call, and the device it is on; or
+that nobody reads its log.
 
 Nothing here touches the file: its file system may be the one that does not answer.
 """
@@ -22,6 +23,11 @@ _BY_PATH: Final = {
 }
 """open, stat, lstat, access, mkdir, unlink and their forms with a folder: which argument is a
 path."""
+_WRITES: Final = {"x86_64": {1, 20}, "aarch64": {64, 66}}
+_UNREAD: Final = {
+    fd: f"a reader of its log: its {name} is a full pipe, and nobody reads it"
+    for fd, name in ((1, "stdout"), (2, "stderr"))
+}
 _PATH_MOST: Final = 4096
 
 
@@ -32,6 +38,9 @@ def blocked_on(pid: int, thread: int | None, proc: Path = Path("/proc")) -> str 
         number, arguments = int(words[0]), [int(word, 16) for word in words[1:7]]
         if number in _BY_FILE.get(platform.machine(), ()):
             path = os.readlink(proc / f"{pid}/fd/{arguments[0]}")
+            if path[:5] == "pipe:" and number in _WRITES[platform.machine()]:
+                logs = [fd for fd in (1, 2) if os.readlink(proc / f"{pid}/fd/{fd}") == path]
+                return _UNREAD[logs[0]]
         else:
             at = _BY_PATH.get(platform.machine(), {})[number]
             path = _text(proc / f"{pid}/mem", arguments[at])

@@ -20,9 +20,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from lightkeeper.worker_server.sidecar.queries import RefusalError
 from lightkeeper.worker_server.sidecar.recorders import WORLD, TorchEntry, kind_of, numbered, read
 from lightkeeper.worker_server.wire import ACROSS, RingEntry, Shapes
 
@@ -122,8 +121,6 @@ SOURCES: Final[Mapping[str, str]] = {
     "the same kind, group, sizes and dtype; of `recorder`, where the entry names one",
     "torch_only": "record_ids of torch's that no entry of the ring explains, but for those older "
     "than the ring reaches or from before the wall clock was set",
-    "cursor": "RING.TORCH.MOMENT: as ?since= it gives what was entered or left after this answer, "
-    "and what is unfinished; one of another incarnation gives everything",
 }
 
 
@@ -284,101 +281,9 @@ def unfinished(merged: Merged) -> Merged:
     return _keep(merged, ring, lambda entry: not entry.over and entry.record_id not in left_ids)
 
 
-def chosen(
-    merged: Merged, clock: ClockPairs, *, only_active: bool = False, since: Cursor | None = None
-) -> Merged:
-    """What is asked for, from another recorder: by time, as the cursor has no number for it.
-
-    That is what was created or found completed since, and what is not over.
-    """
-    since_ns = 0.0 if since is None else since.moment_ms * 1e6
-
-    def wanted(entry: TorchEntry) -> bool:
-        if not entry.over or only_active:
-            return not entry.over
-        stamps = (entry.time_created_ns, entry.time_discovered_completed_ns)
-        moments = [clock.monotonic_ns(stamp) for stamp in stamps if stamp]
-        return since is None or any(ns is None or ns >= since_ns for ns in moments)
-
-    return _keep(merged, merged.ring, wanted)
-
-
-class Cursor(NamedTuple):
-    """How far a client has read."""
-
-    ring: int
-    torch: int
-    moment_ms: int
-    """On the monotonic clock of the host."""
-
-    def __str__(self) -> str:
-        return f"{self.ring}.{self.torch}.{self.moment_ms}"
-
-
-_CURSOR: Final = re.compile(r"(\d{1,18})\.(-1|\d{1,18})\.(\d{1,18})", re.ASCII)
-
-
-def parse_cursor(text: str) -> Cursor:
-    """The cursor that a client sent.
-
-    Raises:
-        RefusalError: not a cursor.
-    """
-    match = _CURSOR.fullmatch(text)
-    if match is None:
-        raise RefusalError(
-            400, f"since={text[:40]!r} is no cursor: give the `cursor` of an earlier answer"
-        )
-    return Cursor(*map(int, match.groups()))
-
-
-def select(
-    merged: Merged, now_ns: int, *, only_active: bool = False, since: Cursor | None = None
-) -> tuple[Merged, Cursor]:
-    """What a client asked for, and the cursor after everything."""
-    if since is not None and not _possible(since, merged, now_ns):
-        since = None
-    cursor = cursor_of(merged, now_ns, since)
-    if since is not None:
-        merged = newer(merged, since, now_ns)
-    return (unfinished(merged) if only_active else merged), cursor
-
-
-def cursor_of(merged: Merged, now_ns: int, before: Cursor | None = None) -> Cursor:
-    """The cursor after everything in `merged`; never earlier than `before`."""
-    ring = max((entry.id or 0 for entry in merged.ring), default=0)
-    torch = max((number for number, _ in numbered(merged.entries)), default=-1)
-    if before is not None:
-        ring, torch = max(ring, before.ring), max(torch, before.torch)
-    return Cursor(ring, torch, now_ns // 1_000_000)
-
-
-def newer(merged: Merged, cursor: Cursor, now_ns: int) -> Merged:
-    """What was entered or left after the cursor, and what is unfinished."""
-    since_s = now_ns * _NS - cursor.moment_ms * 1e-3
-    ring = tuple(
-        entry
-        for entry in merged.ring
-        if (entry.id or 0) > cursor.ring or entry.exit_age_s is None or entry.exit_age_s <= since_s
-    )
-    theirs = {number for entry in ring for number in entry.torch_ids}
-
-    def wanted(entry: TorchEntry) -> bool:
-        number = entry.record_id
-        return number is None or number > cursor.torch or number in theirs
-
-    return _keep(merged, ring, wanted)
-
-
-def _possible(cursor: Cursor, merged: Merged, now_ns: int) -> bool:
-    """Whether this rank can have given it; one from the future is another incarnation's."""
-    last = cursor_of(merged, now_ns)
-    torch_known = merged.torch is not None
-    return (
-        cursor.ring <= last.ring
-        and (cursor.torch <= last.torch or not torch_known)
-        and cursor.moment_ms <= now_ns // 1_000_000
-    )
+def open_in(merged: Merged) -> Merged:
+    """What is not over by another recorder than the ring's main one."""
+    return _keep(merged, merged.ring, lambda entry: not entry.over)
 
 
 def _keep(

@@ -295,6 +295,8 @@ class Network:
         self.error: str | None = None
         """Why the kernel cannot be asked."""
         self.addresses: tuple[str, ...] = ()
+        self.broken: tuple[tuple[TcpSocket, float], ...] = ()
+        """The rank's sockets whose bytes or SYN nobody answers, and for how long."""
         self._odd: tuple[Connection, ...] = ()
         self._looked_s = self._addressed_s = time.monotonic() - 3600.0
         self._broken_s: dict[int, float] = {}
@@ -367,6 +369,8 @@ class Network:
         }
         own = inodes_of(self._pid) if suspects else frozenset()
         suspects = [row for row in suspects if row.inode in own]
+        silent = ((row, self._broken_s.get(row.inode)) for row in suspects)
+        self.broken = tuple((row, now_s - at_s) for row, at_s in silent if at_s is not None)
         suspects.sort(key=lambda row: (self._trouble(row) is Trouble.SLOW, -row.heard_s, row.peer))
         uses = self._opened() if suspects else {}
         for row in suspects[: wire.CONNECTIONS_MOST]:

@@ -153,12 +153,6 @@ class RecordQuery(Look, forbid_unknown_fields=True, kw_only=True):
 
     active: Literal[0, 1] = 0
     """1: only what is unfinished."""
-    since: (
-        Annotated[str, Meta(min_length=1, max_length=200, examples=["1024.2047.86400000"])] | None
-    ) = None
-    """`cursor` of an earlier answer, RING.TORCH.MOMENT: only what was entered or left after that
-    answer, and what is unfinished. A cursor from the future, so from another incarnation, gives
-    everything."""
 
 
 class Threads(Shown, forbid_unknown_fields=True, kw_only=True):

@@ -15,7 +15,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -64,6 +64,8 @@ from lightkeeper.worker_server.sidecar.stacks import Stacks
 
 LEASE_S = 15.0
 _ANSWER_S = 3.0
+_PARTING_S = 0.3
+"""For the last words of a rank whose pod is ending."""
 _MIN_WAIT_S, _MAX_WAIT_S = 1.0, 15.0
 _RENEW_MOST_S = 60.0
 _LOOK_S = 0.5
@@ -100,6 +102,9 @@ class EndpointFile:
             age_s=self._box.age_s, dead_age_s=process.dead_age_s, claim=self._box.claim,
         )  # fmt: skip
 
+    def parting(self) -> wire.StateReport:
+        return self._box.parting()
+
     def publish(self) -> None:
         who = self._box.identity
         self._files.write_endpoint(
@@ -122,6 +127,10 @@ class EndpointFile:
         self._words["known_as"] = name
         self.publish()
 
+    def allow(self, asks_again: bool) -> None:
+        """Whether dead connections to the Lighthouse may be shut."""
+        self._box.ask_again.allowed = asks_again
+
     def complain(self, why: str) -> None:
         """Publish a complaint for the rank's users."""
         self._words["complaint"] = why
@@ -134,12 +143,12 @@ class EndpointFile:
         self.complain(why)
 
 
-def give_back(leases: Sequence[Registrar]) -> None:
-    """Return all leases of one rank, in parallel; once."""
-    stops = [threading.Thread(target=lease.stop, daemon=True) for lease in leases]
-    for thread in stops:
+def at_once(calls: Iterable[Callable[[], None]]) -> None:
+    """Make these calls in parallel, and wait for all."""
+    threads = [threading.Thread(target=call, daemon=True) for call in calls]
+    for thread in threads:
         thread.start()
-    for thread in stops:
+    for thread in threads:
         thread.join()
 
 
@@ -194,6 +203,12 @@ class Registrar(threading.Thread):
                 up = problem is None
                 _log.info("monitor %s: %s", self._monitor.netloc, problem or "registered")
 
+    def part(self) -> None:
+        """Send how the rank ends, at once and once."""
+        registration = replace(self._endpoint.registration(), last=self._endpoint.parting())
+        body = json.dumps(wire.to_json(registration)).encode()
+        self._call("POST", wire.PATH_REGISTER, body, _PARTING_S)
+
     def _complain(self, problem: str | None) -> None:
         """Say why nobody watches here, once for each reason. If all ranks of a group share it, only
         the first says it.
@@ -226,7 +241,9 @@ class Registrar(threading.Thread):
         body = json.dumps({"secret": self._endpoint.secret}).encode()
         self._call("DELETE", f"{wire.PATH_REGISTER}/{rank}?{query}", body)
 
-    def _call(self, method: str, path: str, body: bytes | None) -> str | None:
+    def _call(
+        self, method: str, path: str, body: bytes | None, within_s: float = _ANSWER_S
+    ) -> str | None:
         """None on success, else what was wrong."""
         if (unfit := self._unfit()) is not None:
             return unfit
@@ -236,7 +253,7 @@ class Registrar(threading.Thread):
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
         try:
-            connection = kind(self._monitor.netloc, timeout=_ANSWER_S)
+            connection = kind(self._monitor.netloc, timeout=within_s)
             try:
                 connection.request(method, self._monitor.path.rstrip("/") + path, body, headers)
                 response = connection.getresponse()
@@ -252,14 +269,15 @@ class Registrar(threading.Thread):
         return None if status == http.HTTPStatus.OK else f"HTTP {status}"
 
     def _heed(self, status: int, body: bytes) -> None:
-        """Act on what the monitor says about the name, the time of renewal and a refusal; ignore
-        any other answer.
+        """Act on what the monitor says about the name, the time of renewal, a refusal and whether
+        we may act; ignore any other answer.
         """
         self._refusal = ""
         try:
             answer = json.loads(body)
             refused, known_as = answer.get("refused_name"), answer.get("known_as")
             renew_s, error = answer.get("renew_s"), answer.get("error")
+            asks_again = answer.get("asks_again")
         except (ValueError, AttributeError, RecursionError):
             return
         refuses = (_REFUSED <= status < _BROKEN or status == _FULL) and not answer.get("soon")
@@ -267,6 +285,8 @@ class Registrar(threading.Thread):
             self._refusal = wire.one_line(error).rstrip(".")
         if type(renew_s) in (int, float) and 0 <= renew_s <= _RENEW_MOST_S:
             self._renew_s = renew_s
+        if isinstance(asks_again, bool):
+            self._endpoint.allow(asks_again)
         renamed = self._identity.launched_as is not None
         if renamed and refused == self._identity.group:
             self._endpoint.refuse(refused, wire.one_line(str(error)))
@@ -431,6 +451,8 @@ def serve(page_path: Path, rank_fd: int | None = None) -> int:
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a closed terminal ends the rank;
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # so does Ctrl-C: we outlive it
+    parting = threading.Event()
+    signal.signal(signal.SIGUSR1, lambda *_: parting.set())  # the rank is ending
     try:
         page = PageReader(page_path)
         run_dir.hold(page_path)
@@ -446,7 +468,7 @@ def serve(page_path: Path, rank_fd: int | None = None) -> int:
         machine=settings.machine,
     )  # fmt: skip
     try:
-        _serve(box, process, files, settings)
+        _serve(box, process, files, settings, parting)
     except (TlsError, OSError) as exc:
         _log.error("cannot serve: %s", exc)
         return 1
@@ -458,8 +480,9 @@ def serve(page_path: Path, rank_fd: int | None = None) -> int:
 
 
 def _serve(
-    box: BlackBox, process: PidfdProcess, files: run_dir.RankFiles, settings: Settings
-) -> None:
+    box: BlackBox, process: PidfdProcess, files: run_dir.RankFiles, settings: Settings,
+    parting: threading.Event,
+) -> None:  # fmt: skip
     def not_ours() -> set[int]:
         return run_dir.processes(files.page.parent) - {box.identity.pid}
 
@@ -500,7 +523,21 @@ def _serve(
     for lease in leases:
         lease.start()
     run_dir.sweep(folder)
-    _watch(process, box, settings.linger_s, lambda: give_back(leases))
+
+    def part() -> None:
+        if not box.closed:
+            at_once(lease.part for lease in leases)
+        with contextlib.suppress(OSError):
+            os.utime(files.endpoint)  # which the rank waits for
+
+    _in_background("parting", _when_it_parts, parting, part)
+    _watch(process, box, settings.linger_s, lambda: at_once(lease.stop for lease in leases), part)
+
+
+def _when_it_parts(parting: threading.Event, part: Callable[[], None]) -> None:
+    while parting.wait():
+        parting.clear()
+        part()
 
 
 def _yield_to_training() -> None:
@@ -515,8 +552,9 @@ def _yield_to_training() -> None:
 
 
 def _watch(
-    process: PidfdProcess, box: BlackBox, linger_s: float, deregister: Callable[[], None]
-) -> None:
+    process: PidfdProcess, box: BlackBox, linger_s: float, deregister: Callable[[], None],
+    part: Callable[[], None],
+) -> None:  # fmt: skip
     """Keep the black box until the rank is dead and its linger time is over.
 
     A rank that closed needs no monitor: its leases are returned.
@@ -530,6 +568,7 @@ def _watch(
         if box.closed and not given_back:
             given_back = True
             deregister()
+    part()  # first of all: its pod may be about to end
     _in_background("ending", box.learn_ending)
     closed = box.closed
     if closed:

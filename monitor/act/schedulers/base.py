@@ -25,6 +25,7 @@ from lightkeeper.monitor.model.names import (
     group_of,
     one_line,
 )
+from lightkeeper.worker_server.wire import Testimony
 
 # -- protocol ----------------------------------------------------------------------------------
 
@@ -147,6 +148,9 @@ class Place:
     see `worker_server.rank.identity`. Empty for a rank that named none."""
 
 
+Ended = tuple[Place, Testimony]
+
+
 Everyone = Callable[[], Sequence[Place]]
 """Returns the places of all known ranks of all groups: what an eviction of one must not hit."""
 
@@ -156,11 +160,24 @@ Owner = Callable[[], str]
 
 
 @dataclass(frozen=True, slots=True)
+class Lost:
+    """For a group that is out of sight: its hosts may be down, or its processes frozen."""
+
+    fenced: Callable[[], bool]
+    """Whether its processes can enter no quorum any more, wherever they may still run."""
+    down: Callable[[Host], None]
+    """To be called for a host that the scheduler holds to be down, before anything is forced.
+    Raises `NotDone`: this monitor may not act any more (a pause, another monitor)."""
+
+
+@dataclass(frozen=True, slots=True)
 class Why:
     """What a request is made for."""
 
     reason: str
     incident_id: IncidentId | None
+    lost: Lost | None = None
+    """None: the group is in sight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,10 +305,12 @@ class Scheduler(ABC):
         reason: str,
         incident_id: IncidentId | None,
         timeout_s: float,
+        *,
+        lost: Lost | None = None,
     ) -> Outcome:
         """End what runs a group at these places, and nothing of any other group."""
         return self._outcome(
-            lambda deadline: self._remove(group, places, Why(reason, incident_id), deadline),
+            lambda deadline: self._remove(group, places, Why(reason, incident_id, lost), deadline),
             timeout_s,
             f"{group} not removed",
         )
@@ -312,6 +331,19 @@ class Scheduler(ABC):
         """
         return ()
 
+    def ends(self, _places: Sequence[Place], _timeout_s: float) -> Iterable[Ended]:
+        """How what ran at these places ended, or how it looks; a place of which it knows nothing
+        is left out.
+
+        Raises:
+            NotDone: not all of it can be read; what came before counts.
+        """
+        return ()
+
+    def tried(self, timeout_s: float) -> Outcome:
+        """Whether it can be asked now; changes nothing."""
+        return self._outcome(self._reach, timeout_s, "it cannot be asked")
+
     @abstractmethod
     def checks(self, timeout_s: float) -> Sequence[Check]:
         """Check which requests would work; changes nothing."""
@@ -321,6 +353,9 @@ class Scheduler(ABC):
         """Close threads and connections."""
 
     # -- what a driver brings ------------------------------------------------------------------
+
+    def _reach(self, _deadline: Deadline) -> Outcome:
+        return Outcome(True, "")
 
     @abstractmethod
     def _cordon(self, host: Host, why: Why, deadline: Deadline) -> Outcome: ...

@@ -18,14 +18,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlencode
 
 from lightkeeper.monitor.act.schedulers.base import (
     Check,
     Deadline,
+    Ended,
     Everyone,
+    Lost,
     NotDone,
     Outcome,
     Owner,
@@ -40,9 +42,10 @@ from lightkeeper.monitor.act.schedulers.base import (
     retrying,
     strangers,
 )
-from lightkeeper.monitor.act.testimonies import UNKNOWN_S, Said, reading, since
+from lightkeeper.monitor.act.testimonies import UNKNOWN_S, Fact, Said, reading, since
 from lightkeeper.monitor.background import in_thread
 from lightkeeper.monitor.model.names import GroupName, Host, one_line
+from lightkeeper.monitor.model.wording import by_force
 
 if TYPE_CHECKING:
     from kubernetes import client
@@ -139,7 +142,7 @@ class KubeApi:
             )
             status, raw = int(said.status), said.read(BODY_MAX_BYTES)
         except Exception as exc:
-            raise KubeError(0, one_line(exc, 300)) from exc
+            raise KubeError(0, _unreached(exc)) from exc
         if not 200 <= status < 300:
             raise KubeError(status, _answer_line(status, raw))
         try:
@@ -147,6 +150,16 @@ class KubeApi:
         except (ValueError, RecursionError) as exc:
             raise KubeError(0, "the API server's answer is no JSON") from exc
         return answer if isinstance(answer, dict) else {}
+
+
+_DISTRUSTED: Final = re.compile(r"certificate verify failed: ([^(]+?) \(")
+
+
+def _unreached(exc: Exception) -> str:
+    distrusted = _DISTRUSTED.search(str(exc))
+    if distrusted is None:
+        return one_line(exc, 300)
+    return f"the API server's certificate is not accepted: {distrusted[1]} (docs/deploy.md)"
 
 
 def _answer_line(status: int, raw: bytes) -> str:
@@ -329,8 +342,6 @@ _SOON_S: Final = 3600.0
 _SICHEK: Final = "scitix.ai/sichek"
 _OF_THE_JOB: Final = ("nccl", "hang")
 """What sichek says of the job, not of its host."""
-Fact = tuple[str, str, float]
-"""What the table matches, a detail, and for how many seconds it is so."""
 
 
 def facts(kind: str, body: Body, now_s: float) -> Iterator[Fact]:
@@ -361,6 +372,46 @@ def _sichek_facts(text: str) -> Iterator[Fact]:
             for level, error in ((n, e) for n, errors in parts[part].items() for e in errors):
                 detail = f"{part}, {error['error_name']} {error.get('device', '')}"
                 yield f"sichek {level}", detail, UNKNOWN_S
+
+
+# How a pod ended: what came first is the cause.
+
+_RECENT_S: Final = 120.0
+"""An earlier container of a pod that ended longer ago is not what ended now."""
+
+
+def end_facts(pod: Body | None, node: Body | None, now_s: float) -> Iterator[Fact]:
+    """How the pod of a group that left or fell silent ended. None: there is none; an empty node:
+    its name is not known.
+    """
+    said = (*facts("node", node or {}, now_s), *facts("pod", pod or {}, now_s))
+    cordon = " cordoned" if "cordoned" in (words for words, *_ in said) else ""
+    dated = [(f"end {words}", detail, for_s) for words, detail, for_s in said]
+    dated += _pod_ends(pod or {}, cordon, now_s)
+    yield from sorted(dated, key=lambda fact: fact[2], reverse=True)
+    phase, reason = (_at(pod or {}, "status", word) for word in ("phase", "reason"))
+    if node is None or pod is None:
+        yield "end gone" + (" node" if node is None else cordon), "", 0.0
+    elif reason:
+        yield f"end status {reason}", str(_at(pod, "status", "message") or ""), 0.0
+    elif phase != "Running":
+        yield f"end phase {phase}", "", 0.0
+    else:
+        yield "end runs", "its pod runs" + " and its node is ready" * bool(node), 0.0
+
+
+def _pod_ends(pod: Body, cordon: str, now_s: float) -> Iterator[Fact]:
+    if (asked := _at(pod, "metadata", "deletionTimestamp")) is not None:  # when it is to be gone
+        grace_s = float(_at(pod, "metadata", "deletionGracePeriodSeconds") or 0)
+        yield f"end deleted{cordon}", "", since(asked, now_s + grace_s)
+    for each in _at(pod, "status", "containerStatuses") or []:
+        for when in ("state", "lastState"):
+            end = _at(each, when, "terminated") or {}
+            ago_s = since(end.get("finishedAt"), now_s)
+            if end and (when == "state" or ago_s <= _RECENT_S):
+                reason, code = end.get("reason"), end.get("exitCode")
+                said = f"container {each.get('name')}, {reason}, exit code {code}"
+                yield f"end exit {reason}", said, ago_s
 
 
 # -- kube pods ---------------------------------------------------------------------------------
@@ -491,10 +542,11 @@ def rules(namespaces: Collection[str], *, primus: bool) -> Sequence[Mapping[str,
     """Everything that the driver asks for; examples/kubernetes grants exactly this."""
     nodes = [{"resource": "nodes", "verb": verb} for verb in ("get", "list", "patch")]
     status = [{"resource": "nodes", "subresource": "status", "verb": "patch"}] if primus else []
+    of_pods = ({"verb": "list"}, {"verb": "delete"}, {"verb": "patch", "subresource": "status"})
     pods = [
-        {"resource": "pods", "verb": verb, "namespace": namespace}
+        {"resource": "pods", "namespace": namespace, **rule}
         for namespace in sorted(namespaces)
-        for verb in ("list", "delete")
+        for rule in of_pods
     ]
     return [*nodes, *status, *pods]
 
@@ -527,8 +579,8 @@ PRIMUS_PREFIX: Final = "primus-safe."
 @dataclass(frozen=True, slots=True)
 class KubeOptions:
     force: bool = False
-    """Whether a pod on a node that is not ready is deleted without waiting for its kubelet. Its
-    processes may live on there until the node is back; without it, the pod stays Terminating."""
+    """Whether a pod on a node whose kubelet does not answer is deleted by force although nothing
+    fences its processes, which may live on there until the node is back."""
     primus_safe: str | None = None
     """Id of the Primus-SaFE monitor that is to report it, as NodeCondition `primus-safe.ID`."""
 
@@ -570,13 +622,35 @@ class Kubernetes(Scheduler):
         for path, name in asked:
             if not DNS.fullmatch(name):
                 continue
-            # by a list, which our role may ask for, and which is empty where nothing has this name
-            named = f"metadata.name={name}"
-            ask = partial(self._api.ask, "GET", path, deadline, fieldSelector=named)
-            for body in _items(run_within(ask, deadline.left_s())):
+            for body in self._named(path, name, deadline):
                 kind, node = ("node", name) if path == _NODES else ("pod", pod_of("", body).node)
                 said = (reading("Kubernetes", *fact) for fact in facts(kind, body, now_s))
                 yield from (((node,), each) for each in said if each is not None)
+
+    def _reach(self, deadline: Deadline) -> Outcome:
+        self._api.ask("GET", _NODES, deadline, limit="1")
+        return Outcome(True, "")
+
+    def _named(self, path: str, name: str, deadline: Deadline) -> Sequence[Body]:
+        """By a list, which our role may ask for, and which is empty where nothing has this name."""
+        named = f"metadata.name={name}"
+        ask = partial(self._api.ask, "GET", path, deadline, fieldSelector=named)
+        return _items(run_within(ask, deadline.left_s()))
+
+    def ends(self, places: Sequence[Place], timeout_s: float) -> Iterator[Ended]:
+        deadline, now_s = self._deadline(timeout_s), datetime.now(UTC).timestamp()
+        ask = cache(partial(self._named, deadline=deadline))  # ranks share pods and nodes
+        for place in places:
+            name, namespace = (place.labels.get(key, "") for key in ("pod", "namespace"))
+            host = place.labels.get("node") or str(place.host)
+            if not (DNS.fullmatch(name) and DNS.fullmatch(namespace)):
+                continue
+            pods = {_at(pod, "metadata", "uid"): pod for pod in ask(_pods(namespace), name)}
+            nodes = [*ask(_NODES, host), None] if DNS.fullmatch(host) else [{}]
+            for fact in end_facts(pods.get(place.labels.get("pod_uid")), nodes[0], now_s):
+                if (said := reading("Kubernetes", *fact)) is not None:
+                    yield place, said
+                    break
 
     # -- nodes ---------------------------------------------------------------------------------
 
@@ -635,13 +709,13 @@ class Kubernetes(Scheduler):
     # -- pods ----------------------------------------------------------------------------------
 
     def _remove(
-        self, group: GroupName, places: Sequence[Place], _why: Why, deadline: Deadline
+        self, group: GroupName, places: Sequence[Place], why: Why, deadline: Deadline
     ) -> Outcome:
         """Delete the pods that run only this group. A deletion cannot record a reason."""
         everyone = self._everyone()
         wanted = wanted_of(group, places, everyone)
         pods = self._find(group, wanted, everyone, deadline)
-        return Outcome(True, self._carry_out(pods, deadline))
+        return Outcome(True, self._carry_out(pods, why, deadline))
 
     def _find(
         self,
@@ -667,47 +741,90 @@ class Kubernetes(Scheduler):
                 pods[each.uid] = each
         return tuple(pods[uid] for uid in sorted(pods))
 
-    def _carry_out(self, pods: Sequence[WantedPod], deadline: Deadline) -> str:
-        """Delete these pods, and wait until they are gone; returns what was done."""
+    def _carry_out(self, pods: Sequence[WantedPod], why: Why, deadline: Deadline) -> str:
+        """Delete these pods, and wait until they are gone; returns what was done.
+
+        Only a pod whose kubelet does not answer is deleted by force, and only if its processes can
+        enter no quorum: they may live on.
+        """
         if not pods:
             return "its pods are gone"
-        forced = [self._delete(pod, deadline) for pod in pods]
-        remaining = list(pods)
-        while remaining:
-            remaining = [pod for pod in remaining if self._look(pod, deadline) is not None]
-            if remaining:
-                still = f"{', '.join(map(str, remaining))} terminating still"
-                deadline.pause(_LOOK_AGAIN_S, still)
+        remaining = [pod for pod in pods if not self._delete(pod, _GRACE_S, deadline)]
+        forced: dict[WantedPod, str] = {}
+        while remaining := [pod for pod in remaining if self._look(pod, deadline) is not None]:
+            words = [f"{', '.join(map(str, remaining))} terminating still"]
+            words += [
+                self._force(pod, why.lost, forced, deadline)
+                for pod in remaining
+                if pod not in forced and self._is_lost(pod.node, deadline)
+            ]
+            words += forced.values()
+            deadline.pause(_LOOK_AGAIN_S * len(remaining), "; ".join(filter(None, words)))
         said = ", ".join(str(pod) for pod in pods)
-        if any(forced):
+        if forced:
             return f"deleted {said} by force: processes may live on until the node is back"
         return f"deleted {said}"
 
-    def _delete(self, pod: WantedPod, deadline: Deadline) -> bool:
-        """Delete a pod; returns whether by force."""
-        force = self._options.force and self._is_lost(pod.node, deadline)
-        body = {
-            "gracePeriodSeconds": 0 if force else _GRACE_S,
-            "preconditions": {"uid": pod.uid},
-        }
+    def _force(
+        self, pod: WantedPod, lost: Lost | None, forced: dict[WantedPod, str], deadline: Deadline
+    ) -> str:
+        """Delete a pod whose kubelet does not answer, or say what a person can do. Notes in
+        `forced` that it did, and what went wrong.
+        """
+        if lost is not None:
+            lost.down(Host(pod.node))
+        if not self._options.force and (lost is None or not lost.fenced()):
+            unfenced = f"{pod.node} is not Ready, and no gate refuses the group (or --kube-force)"
+            return f"{unfenced}. {by_force(pod.namespace, pod.name, pod.node)}"
+        forced[pod] = self._fail(pod, deadline)
+        self._delete(pod, 0, deadline)
+        return ""
+
+    def _delete(self, pod: WantedPod, grace_s: int, deadline: Deadline) -> bool:
+        """Delete a pod; returns whether it is gone already, or a newer one has its name."""
+        body = {"gracePeriodSeconds": grace_s, "preconditions": {"uid": pod.uid}}
 
         def delete() -> bool:
             try:
                 self._api.ask("DELETE", f"{_pods(pod.namespace)}/{pod.name}", deadline, body)
             except KubeError as exc:
                 if exc.status == 404 or (exc.status == 409 and self._look(pod, deadline) is None):
-                    return False  # gone, or a newer one has its name
+                    return True
                 raise
-            return force
+            return False
 
         return retrying(delete, deadline)
 
+    def _fail(self, pod: WantedPod, deadline: Deadline) -> str:
+        """Call a pod failed, as its kubelet would: a Job with `podReplacementPolicy: Failed` makes
+        no other before, however the pod was deleted (job_controller.go of 1.34, `isPodFailed`).
+        Returns what went wrong.
+        """
+        condition = {
+            "type": "DisruptionTarget",  # no failure of the group's own, for a podFailurePolicy
+            "status": "True",
+            "reason": "DeletionByLightkeeper",
+            "message": f"node {pod.node} is not ready",
+            "lastTransitionTime": _now(),
+        }
+        body = {
+            "metadata": {"uid": pod.uid},
+            "status": {"phase": "Failed", "reason": "NodeLost", "conditions": [condition]},
+        }
+        path = f"{_pods(pod.namespace)}/{pod.name}/status"
+        try:
+            self._api.ask("PATCH", path, deadline, body, _STRATEGIC)
+        except KubeError as exc:  # no right (a Job may wait for it), or the pod is gone by now
+            return f"not called failed: {exc}"
+        return ""
+
     def _is_lost(self, node: str, deadline: Deadline) -> bool:
+        """Whether the node's kubelet does not answer; one that is ill and answers deletes pods."""
         if not node:
             return False
         try:
             shown = self._api.ask("GET", f"{_NODES}/{node}", deadline)
-            return condition_of(shown, "Ready") != "True"
+            return condition_of(shown, "Ready") not in ("True", "False")
         except KubeError as exc:
             return exc.status == 404
 

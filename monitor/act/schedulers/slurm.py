@@ -15,6 +15,7 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
@@ -22,7 +23,9 @@ from typing import Final
 from lightkeeper.monitor.act.schedulers.base import (
     Check,
     Deadline,
+    Ended,
     Everyone,
+    Lost,
     NotDone,
     Outcome,
     Owner,
@@ -35,8 +38,9 @@ from lightkeeper.monitor.act.schedulers.base import (
     refuse_shared_job,
     strangers,
 )
-from lightkeeper.monitor.act.testimonies import Said, reading, since
+from lightkeeper.monitor.act.testimonies import Fact, Said, reading, since
 from lightkeeper.monitor.model.names import GroupName, Host, one_line
+from lightkeeper.monitor.model.wording import listed
 
 # -- slurm text --------------------------------------------------------------------------------
 # What `scontrol show` and `sinfo` say, as values.
@@ -64,6 +68,8 @@ class SlurmNode:
     states: frozenset[str]
     reason: str
     author: str
+    silent: bool = False
+    """Whether its slurmd does not answer, though it is not down yet."""
 
     @property
     def drained(self) -> bool:
@@ -95,6 +101,7 @@ def parse_node(text: str) -> SlurmNode | None:
         states=frozenset(word.rstrip(_SUFFIXES) for word in state.group(1).split("+")),
         reason="" if said in ("(null)", "none") else said,
         author="" if parts is None else parts["who"] or "",
+        silent="*" in state.group(1) or "NOT_RESPONDING" in state.group(1),
     )
 
 
@@ -108,6 +115,13 @@ class SlurmJob:
     requeues: bool
     whole: bool
     """False: a part of a heterogeneous job; ending it may end the other parts."""
+    said: str = ""
+    """Its state, reason and exit code as they are shown."""
+    ended: str = ""
+    """When it ended or, while it runs, has to."""
+
+
+_SHOWN: Final = re.compile(r"\b(JobState|Reason|ExitCode)=(.*?)(?=\s+[A-Z]\w*=|\s*$)", re.MULTILINE)
 
 
 def parse_job(text: str, number: str) -> SlurmJob | None:
@@ -126,6 +140,8 @@ def parse_job(text: str, number: str) -> SlurmJob | None:
             restarts=words.get("Restarts", "0"),
             requeues=words.get("Requeue") == "1" and words.get("BatchFlag") == "1",
             whole="HetJobId" not in words,
+            said=", ".join(f"{key} {value}" for key, value in _SHOWN.findall(block)),
+            ended=words.get("EndTime", ""),
         )
     return None
 
@@ -319,6 +335,39 @@ class Slurm(Scheduler):
         for line in ran.out.splitlines():
             yield from node_said(line, time.time())
 
+    def _reach(self, deadline: Deadline) -> Outcome:
+        self._must(["scontrol", "ping"], deadline)
+        return Outcome(True, "")
+
+    def ends(self, places: Sequence[Place], timeout_s: float) -> Iterator[Ended]:
+        deadline = self._deadline(timeout_s)
+        for place in places:
+            try:
+                target = _target(place)
+            except Refusal:
+                continue
+            said = reading("Slurm", *self._end_fact(place, target, deadline))
+            if said is not None:
+                yield place, said
+
+    def _end_fact(self, place: Place, target: SlurmTarget, deadline: Deadline) -> Fact:
+        """How the job or step of a group that left or fell silent ended."""
+        job = self._show(target, deadline)
+        if job is None:
+            return "end slurm UNKNOWN", f"Slurm does not know {target} any more", 0.0
+        detail = f"job {job.name}, {job.said}"
+        if job.restarts != target.restarts:
+            return "end slurm REQUEUED", detail, 0.0
+        if job.state not in _ALIVE or job.state == _ENDING:
+            return f"end slurm {job.state}", detail, since(job.ended, time.time())
+        name = Host(place.labels.get("slurm_node") or place.host)
+        node = self._node(name, deadline) if is_node(name) else None
+        if node is not None and (node.down or node.silent):
+            return "end slurm NODE_FAIL", f"{name} does not answer Slurm;{node.by}", 0.0
+        if target.step is not None and not self._has_step(f"{job.name}.{target.step}", deadline):
+            return "end slurm STEP", f"{target} has ended and the job runs on", 0.0
+        return "end runs", f"its {target} runs" + " and its node is up" * (node is not None), 0.0
+
     # -- nodes ---------------------------------------------------------------------------------
 
     def _cordon(self, host: Host, why: Why, deadline: Deadline) -> Outcome:
@@ -374,14 +423,32 @@ class Slurm(Scheduler):
     # -- jobs ----------------------------------------------------------------------------------
 
     def _remove(
-        self, group: GroupName, places: Sequence[Place], _why: Why, deadline: Deadline
+        self, group: GroupName, places: Sequence[Place], why: Why, deadline: Deadline
     ) -> Outcome:
-        """Cancel the steps, or jobs, that run only this group. A reason cannot be recorded."""
+        """Cancel the steps, or jobs, that run only this group. A reason cannot be recorded. A job
+        of a lost group is requeued if it can be: it shall come back.
+        """
         targets = targets_of(group, places, self._everyone())
         jobs = {target.job: self._job(target, deadline) for target in targets}
-        return Outcome(
-            True, "; ".join(self._end(target, jobs[target.job], deadline) for target in targets)
-        )
+        down = [] if why.lost is None else self._down(places, why.lost, deadline)
+        try:
+            said = [self._end(target, jobs[target.job], why, deadline) for target in targets]
+        except NotDone as exc:
+            if not down:
+                raise
+            off = f"scontrol update NodeName={','.join(down)} State=DOWN Reason=lost"
+            raise NotDone(f"{exc}. Slurm ends all jobs on {listed(down)} by: {off}") from exc
+        return Outcome(True, "; ".join(said))
+
+    def _down(self, places: Sequence[Place], lost: Lost, deadline: Deadline) -> list[Host]:
+        """The hosts of these places that Slurm holds to be down; `lost` hears of them."""
+        down = []
+        for host in sorted({place.host for place in places}):
+            with suppress(NotDone):  # Slurm may call it by another name
+                down += [host] if self._node(host, deadline).down else []
+        for host in down:
+            lost.down(host)
+        return down
 
     def _job(self, target: SlurmTarget, deadline: Deadline) -> SlurmJob | None:
         """A target's job as it runs now; None when it is gone."""
@@ -408,22 +475,23 @@ class Slurm(Scheduler):
             raise NotDone(f"scontrol shows no job {target.job}")
         return job
 
-    def _end(self, target: SlurmTarget, job: SlurmJob | None, deadline: Deadline) -> str:
+    def _end(self, target: SlurmTarget, job: SlurmJob | None, why: Why, deadline: Deadline) -> str:
         if job is None:
             return f"{target} is gone"
         if target.step is not None:
             return self._end_step(target, f"{job.name}.{target.step}", deadline)
         if not job.whole:
             raise Refusal(f"{target} is a part of a heterogeneous job and has no step")
-        if self._removal is Removal.REQUEUE and not job.requeues:
+        requeues = self._removal is Removal.REQUEUE or why.lost is not None
+        if requeues and not job.requeues:
             raise Refusal(f"{target} cannot be requeued (sbatch --requeue)")
-        if self._removal is Removal.REQUEUE:
+        if requeues:
             argv, done = ["scontrol", "requeue", job.name], "requeued"
         else:
             argv, done = ["scancel", job.name], "cancelled"
         self._must(argv, deadline)
         while not self._is_over(target, deadline):
-            said = f"{self._removal} {job.name} was taken and has not ended"
+            said = f"{' '.join(argv)} was taken and it has not ended"
             deadline.pause(_LOOK_AGAIN_S, said)
         return f"{done} {target}"
 

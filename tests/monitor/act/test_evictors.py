@@ -15,7 +15,7 @@ import pytest
 
 from lightkeeper.monitor.act.http import Fetcher
 from lightkeeper.monitor.act.lighthouse import Lighthouse
-from lightkeeper.monitor.act.schedulers.base import Outcome
+from lightkeeper.monitor.act.schedulers.base import NotDone, Outcome
 from lightkeeper.monitor.model.eviction import Evict, Rung, RungResult
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId
 from tests.changed import replace
@@ -174,7 +174,8 @@ class FakeSlurm:
         self.ranks: list[FakeRank] = []
         self.asked: list[tuple[str, list[str]]] = []
 
-    def remove(self, group, places, reason, incident_id, timeout_s) -> Outcome:
+    def remove(self, group, places, reason, incident_id, timeout_s, *, lost) -> Outcome:
+        assert lost is None
         self.asked.append((group, [place.rank for place in places]))
         for rank in self.ranks:
             rank.mortal = True
@@ -197,6 +198,124 @@ def test_the_scheduler_ends_what_the_workerservers_could_not(
     assert rungs(progress)[-1] == "scheduler"
     removed = outcome(progress, Rung.SCHEDULER)
     assert (removed.result, removed.detail) == (RungResult.WORKED, "slurm: scancel 12.0")
+
+
+class FarPods:
+    """Ends what nobody sees: as a cluster that holds node1 to be down does."""
+
+    name = "kubernetes"
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.fenced: bool | None = None
+        self.goes_on = threading.Event()
+
+    def remove(self, group, places, reason, incident_id, timeout_s, *, lost) -> Outcome:
+        if lost is None:
+            return Outcome(True, "deleted")
+        for _ in range(2):
+            lost.down(Host("node1"))
+        lost.down(Host("another"))
+        self.asked.set()
+        self.goes_on.wait(10.0)
+        self.fenced = lost.fenced()
+        return Outcome(self.fenced, "deleted by force" if self.fenced else "nothing fences it")
+
+
+FAR = replace(EVICT, quarantine=(), lost={Host("node1"): True})
+
+
+def out_of_sight(bench: Bench) -> None:
+    bench.group()
+    (rank,) = bench.ranks
+    rank.answer = rank.evict = lambda _: page({}, 503)  # as good as silent, and sooner
+    bench.lighthouse.form("rg_0:uuid0")
+    bench.lighthouse.ages_s[REPLICA] = 30.0
+
+
+@pytest.mark.parametrize("gated", [True, False])
+def test_who_nobody_sees_is_forced_only_behind_a_gate_that_refuses_it(
+    fleet: FakeFleet, lighthouse: FakeLighthouse, fetcher: Fetcher, gated: bool
+) -> None:
+    pods = FarPods()
+    with closing(FakeGate()) as gate:
+        gate.speaks(REPLICA)
+        bench = Bench(
+            fleet, lighthouse, fetcher, replace(BRISK, lost_s=3.0), schedulers=(pods,),
+            gate=gate if gated else None,
+        )  # fmt: skip
+        with closing(bench):
+            out_of_sight(bench)
+            if bench.keeper is not None:
+                wait_until(lambda: bench.keeper.up, 10, "the gate is seen")
+            assert bench.submit(FAR)
+            assert pods.asked.wait(10.0)
+            if gated:
+                wait_until(lambda: bench.keeper.fences(REPLICA), 10, "the gate refuses it")
+            pods.goes_on.set()
+            wait_until(lambda: not bench.evictors.active(), 15, "the eviction ends")
+            (progress,) = bench.evictors.log.progress()
+            assert pods.fenced is gated
+            assert (progress.failed is None) is gated
+            (entry,) = bench.quarantine.active()
+            assert (entry.name, entry.incident_id) == ("node1", progress.incident_id)
+
+
+def test_a_host_whose_quarantine_the_policy_forbids_is_not_put_there(
+    fleet: FakeFleet, lighthouse: FakeLighthouse, fetcher: Fetcher
+) -> None:
+    pods = FarPods()
+    pods.goes_on.set()
+    timeouts = replace(BRISK, lost_s=0.5)
+    with closing(Bench(fleet, lighthouse, fetcher, timeouts, schedulers=(pods,))) as bench:
+        out_of_sight(bench)
+        bench.evict(evict=replace(FAR, lost={Host("node1"): False}))
+        assert bench.quarantine.active() == ()
+
+
+def test_a_pause_holds_what_a_scheduler_would_force_later(
+    fleet: FakeFleet, lighthouse: FakeLighthouse, fetcher: Fetcher
+) -> None:
+    said: list[str] = []
+
+    class Patient(FarPods):
+        def remove(self, group, places, reason, incident_id, timeout_s, *, lost) -> Outcome:
+            self.asked.set()
+            self.goes_on.wait(10.0)
+            with pytest.raises(NotDone) as held:
+                lost.down(Host("node1"))
+            said.append(str(held.value))
+            return Outcome(False, "held")
+
+    pods, timeouts = Patient(), replace(BRISK, lost_s=5.0)
+    with closing(Bench(fleet, lighthouse, fetcher, timeouts, schedulers=(pods,))) as bench:
+        out_of_sight(bench)
+        assert bench.submit(FAR)
+        assert pods.asked.wait(10.0)
+        bench.pause = "paused by alice"
+        pods.goes_on.set()
+        wait_until(lambda: said, 10, "the driver is held")
+        assert said == ["paused by alice: its other rungs are not climbed"]
+        assert bench.quarantine.active() == ()
+
+
+def test_others_are_evicted_while_a_scheduler_ends_a_lost_group(
+    fleet: FakeFleet, lighthouse: FakeLighthouse, fetcher: Fetcher
+) -> None:
+    pods = FarPods()
+    timeouts = replace(BRISK, lost_s=30.0, worker_s=0.1, scheduler_s=0.5)
+    with closing(Bench(fleet, lighthouse, fetcher, timeouts, schedulers=(pods,))) as bench:
+        out_of_sight(bench)
+        assert bench.submit(FAR)
+        assert pods.asked.wait(10.0)
+        other = Evict(IncidentId("inc-2"), GroupName("rg_2"), None, (), "hung")
+        assert bench.submit(other, accused=())
+        wait_until(lambda: not pods.goes_on.is_set() and _over(bench, "rg_2"), 15, "it is over")
+        pods.goes_on.set()
+
+
+def _over(bench: Bench, group: str) -> bool:
+    return any(each.group == group and not each.open for each in bench.evictors.log.all())
 
 
 # -- only the accused -----------------------------------------------------------------------------

@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
+import socket
+import threading
 import time
 
 import pytest
 
 from lightkeeper.monitor.act.http import Fetcher, FetchError, Question
+from lightkeeper.monitor.model.observation import NO_ANSWER
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -150,3 +153,39 @@ def test_a_change_goes_on_a_connection_of_its_own():
         return server.connections
 
     assert asyncio.run(run()) == 2
+
+
+# -- what a timeout was -------------------------------------------------------------------------
+
+
+def timed_out(url: str) -> str:
+    fetcher = Fetcher()
+    try:
+        with pytest.raises(FetchError) as caught:
+            fetcher.ask(Question(url, 0.3, 1000))
+        return str(caught.value)
+    finally:
+        fetcher.close()
+
+
+def test_a_name_that_does_not_resolve_in_time_is_named(monkeypatch):
+    over = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: over.wait(20.0) and [])
+    try:
+        said = timed_out("http://lighthouse.nowhere:29510/status")
+    finally:
+        over.set()
+    assert said == "timeout: its name lighthouse.nowhere is not resolved within 0.3 s"
+
+
+def test_a_port_that_takes_no_connection_is_told_from_one_that_takes_it_and_says_nothing():
+    with socket.socket() as full, contextlib.ExitStack() as stack:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        url = f"http://127.0.0.1:{full.getsockname()[1]}/"
+        assert timed_out(url) == f"timeout: {NO_ANSWER}0.3 s"
+        for _ in range(3):  # until the kernel's queue is full
+            client = stack.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(full.getsockname())
+        assert timed_out(url) == "timeout: no connection in time"

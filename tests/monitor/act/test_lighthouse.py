@@ -45,6 +45,7 @@ def test_reads_a_page_captured_from_torchft_0_2_0() -> None:
         status="New quorum not ready, only have 0 participants, need min_replicas 1 "
         "[0/0 participants healthy][3 heartbeating][shrink_only=false]",
         expired=frozenset({ReplicaId("rg_1:0a2f0d1e-evicted")}),
+        requests=0,
     )
 
 
@@ -71,6 +72,13 @@ def test_reads_the_pages_of_other_versions(version: str) -> None:
     assert sorted(view.heartbeat_ages_s) == ["rg_0:a", "rg_1:<b>&", "rg_9:dead"]
     assert all(3.0 < age_s < 3.1 for age_s in view.heartbeat_ages_s.values())
     assert "only have 0 participants" in view.status
+    assert view.requests == (None if version == "0.1.1" else 0)
+
+
+def test_counts_the_requests_for_the_next_quorum() -> None:
+    page = (CASES / "lighthouse_status_torchft_0.2.0.html").read_text()
+    assert parse_status(page.replace("[0/0 part", "[2/3 part")).requests == 3
+    assert parse_status(page.replace("[0/0 part", "[of parts")).requests is None
 
 
 def test_a_lighthouse_of_several_rooms_is_not_read_as_one() -> None:

@@ -54,7 +54,8 @@ class World:
         request.close()
         return self.ask("worker")
 
-    def remove(self, group: str, places: Any, *_: Any) -> Outcome:
+    def remove(self, group: str, places: Any, *_: Any, lost: Any) -> Outcome:
+        assert lost is None
         self.asked.append(group)
         if self.kind == "crashes":
             raise RuntimeError("boom")
@@ -65,7 +66,8 @@ class World:
     def asker(self) -> Asker:
         clock, it = HandClock(), self
         registry, quarantine = Registry(clock, Memory()), Quarantine(clock, Memory())
-        return Asker(Parties(clock, it, registry, quarantine, it, it, (it,)))  # type: ignore[arg-type]
+        parties = Parties(clock, it, registry, quarantine, it, it, (it,))  # type: ignore[arg-type]
+        return Asker(parties, lambda _: None)
 
 
 @pytest.fixture

@@ -19,7 +19,15 @@ from lightkeeper.monitor.act.targets import (
     parse_file_sd,
 )
 from lightkeeper.monitor.model.names import GroupName, RankName
-from lightkeeper.worker_server.wire import Claim, Process, Registration, StateReport, digest
+from lightkeeper.monitor.model.observation import Failure, Observation, Unreachable
+from lightkeeper.worker_server.wire import (
+    Claim,
+    Ending,
+    Process,
+    Registration,
+    StateReport,
+    digest,
+)
 from tests.monitor.doubles import HandClock, Memory
 from tests.monitor.fakes import identity
 
@@ -353,3 +361,44 @@ def test_who_brought_a_rank_first_is_kept_over_renewals_and_a_restart() -> None:
     again = Registry(clock, Memory())
     assert again.restore(memory, registry.run) == 1
     assert [target.bringer for target in again.targets()] == ["10.0.0.1"]
+
+
+class TestLastWords:
+    """What a rank sent while it ended, once its pod has taken its WorkerServer along."""
+
+    def parts(self, registry: Registry, *, alive: bool = False) -> None:
+        ending = Ending("Raised ValueError: bad data.", "ValueError: bad data")
+        process = Process(alive=alive, dead_age_s=None if alive else 0.5)
+        last = StateReport(identity(), process, ending=ending)
+        registry.register(replace(registration(), last=last))
+
+    def seen(self, registry: Registry) -> Observation:
+        away = Unreachable(Failure.REFUSED, "nobody listens")
+        asked = Observation(identity(), "http://h:1", away, 0.0)
+        ((seen,), _) = registry.current((asked,))
+        return seen
+
+    def test_they_are_its_report_when_it_does_not_answer_any_more(self) -> None:
+        clock = HandClock()
+        registry = Registry(clock, Memory())
+        registry.register(registration())
+        assert self.seen(registry).report is None
+        self.parts(registry)
+        clock.advance(2.0)
+        report = self.seen(registry).report
+        assert report is not None
+        assert (report.process.alive, report.process.dead_age_s) == (False, 2.5)
+        assert report.ending is not None
+        assert report.ending.exception == "ValueError: bad data"
+
+    def test_a_rank_that_answers_is_believed(self) -> None:
+        registry = Registry(HandClock(), Memory())
+        self.parts(registry)
+        alive = StateReport(identity(), Process(alive=True))
+        asked = Observation(identity(), "http://h:1", alive, 0.0)
+        assert registry.current((asked,))[0] == (asked,)
+
+    def test_nobody_makes_a_silent_rank_look_alive(self) -> None:
+        registry = Registry(HandClock(), Memory())
+        self.parts(registry, alive=True)
+        assert self.seen(registry).report is None

@@ -92,6 +92,30 @@ def test_shows_what_is_done_until_the_group_is_out_or_what_holds_it(
     assert lines == [first, "  gate: asked", "  gate: refused", says]
 
 
+class Gone(Evicting):
+    """One group is gone and not back, which an open incident says."""
+
+    def serve(self, handler: Handler, method: str, path: str, body: bytes) -> None:
+        if path.startswith("/v1/incidents") and not self.asked:
+            row = {"id": "absent-rg_7-1", "groups": ["rg_7"], "state": "firing", "hosts": ["n7"]}
+            incidents = {"schema": 1, "incidents": [row]}
+            handler.reply(200, "application/json", json.dumps(incidents).encode())
+        else:
+            super().serve(handler, method, path, body)
+
+
+def test_a_group_that_is_gone_and_not_back_can_be_evicted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with contextlib.closing(Gone([state("deleted", confirmed="pod deleted")])) as monitor:
+        assert main(["evict", "rg_7", "--yes", "--monitor", monitor.url]) == 0
+        assert monitor.asked == "/v1/groups/rg_7/evict"
+        assert capsys.readouterr().out.endswith("it is out: pod deleted\n")
+        monitor.asked = ""
+        assert main(["evict", "rg_8", "--yes", "--monitor", monitor.url]) == 2
+    assert "no group 'rg_8'" in capsys.readouterr().err
+
+
 def test_a_participant_that_nobody_reports_can_be_named(
     running: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

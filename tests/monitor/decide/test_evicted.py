@@ -14,6 +14,7 @@ from lightkeeper.monitor.model.observation import LighthouseAway, Snapshot
 from lightkeeper.monitor.model.verdict import Kind
 from tests.changed import replace
 from tests.monitor.fleet import START_S, Drive, SimFleet, at, crash, hang, lighthouse_down, stop
+from tests.monitor.journal.tape import Tape
 
 
 def told(change: Callable[[Eviction], Eviction]) -> Callable[[Snapshot], Snapshot]:
@@ -132,3 +133,26 @@ def test_a_group_that_a_person_put_out_is_not_accused_of_its_death() -> None:
 def test_a_group_that_was_put_out_and_stays_out_is_not_accused_of_being_dead() -> None:
     drive = Drive(SimFleet(3, 2, [at(20, hang("rg_1.1"))], relaunch=False)).run(700)
     assert [drive.seen[key].kind for key in drive.fired] == ["not_entered"]
+
+
+def test_a_verdict_that_was_acted_on_stands_and_a_replay_says_the_same() -> None:
+    """Our SIGKILL on its way shows a stopped process running: no cause of what was before."""
+    drive = Drive(SimFleet(3, 1, [at(20, stop("rg_1.0"))]))
+    drive.fleet.evictor_works = False
+    drive.pipeline = tape = Tape(drive.pipeline, drive.config)  # type: ignore[assignment]
+    while not drive.evicts:
+        drive.step()
+    decided_on = drive.incident("not_entered")
+    assert "is stopped by a signal (state T)" in decided_on.verdict.reason
+    rank = drive.fleet.rank("rg_1.0")
+    rank.stopped, rank.gil_since_s = False, drive.fleet.now_s - 60
+    drive.run(5)
+    incident = drive.incident("not_entered")
+    assert incident.state is State.EVICTING
+    assert incident.last_seen_s > decided_on.last_seen_s
+    names = ("reason", "brief", "evidence", "confidence", "since_s", "signature")
+    assert [getattr(incident.verdict, name) for name in names] == [
+        getattr(decided_on.verdict, name) for name in names
+    ]
+    assert incident.culprits == decided_on.culprits
+    tape.check(all_files=True)

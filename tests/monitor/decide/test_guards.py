@@ -226,6 +226,101 @@ def test_each_guard_alone_holds_the_eviction_and_says_why(guard, options, seen, 
     assert decision.release
 
 
+# -- groups out of sight ---------------------------------------------------------------------------
+
+
+def unseen(silent_s: float = 31.0) -> Incident:
+    made = incident(Kind.DEAD)
+    return replace(made, verdict=replace(made.verdict, since_s=NOW_S - silent_s, signature=""))
+
+
+def out_of_sight(**changes) -> DecisionFacts:
+    """rg_1 is silent and its heartbeat over; there is a scheduler."""
+    seen = with_group(alive=(), heartbeat_age_s=25.0, in_quorum=False)
+    return replace(seen, **{"schedulers": True, **changes})
+
+
+def lost_before(*ago_s: float) -> tuple[Eviction, ...]:
+    return tuple(replace(past(each, f"lost {each}"), lost={HERE: True}) for each in ago_s)
+
+
+@pytest.mark.parametrize(
+    ("options", "changes"),
+    [
+        ({}, {}),
+        ({"min_replicas": 3}, {}),  # it is no healthy group now
+        ({"budget_per_hour": 1}, {"past": (past(100),)}),  # its budget is another
+        ({}, {"past": (past(3.0),)}),
+        ({}, {"in_flight": (GroupName("rg_0"),)}),
+        ({"budget_lost": 2}, {"past": lost_before(100.0, 3601.0)}),
+    ],
+)
+def test_a_group_out_of_sight_is_ended_by_its_scheduler(options, changes) -> None:
+    (decision,) = decide(KeeperConfig(**options), out_of_sight(**changes), [unseen()])
+    assert isinstance(decision, Evict), decision
+    assert (decision.lost, decision.quarantine) == ({HERE: True}, ())
+
+
+def test_the_policy_says_whether_its_host_may_be_quarantined() -> None:
+    rules = policy(PolicyAction.EVICT, Kind.DEAD)
+    (decision,) = decide(KeeperConfig(), out_of_sight(), [unseen()], rules)
+    assert decision.lost == {HERE: False}
+
+
+def test_evictions_do_not_wait_for_lost_groups() -> None:
+    (decision,) = decide(KeeperConfig(), fleet(past=lost_before(1, 2, 3, 4, 5)), [incident()])
+    assert isinstance(decision, Evict)
+
+
+ALONE = {
+    GroupName("rg_0"): view("rg_0", healthy=False),
+    GroupName("rg_1"): view("rg_1", alive=(), heartbeat_age_s=25.0, in_quorum=False),
+}
+
+
+BEATS = with_group(alive=(RankName("rg_1.1"),), in_quorum=True).groups
+
+
+def test_a_group_of_which_one_host_is_lost_is_ended_there_by_its_scheduler() -> None:
+    (decision,) = decide(KeeperConfig(), out_of_sight(groups=BEATS), [unseen(16.0)])
+    assert decision.lost == {HERE: True}
+
+
+@pytest.mark.parametrize(
+    ("guard", "options", "changes"),
+    [
+        (Guard.ALREADY_GONE, {}, {"schedulers": False}),
+        (Guard.SELF_DOUBT, {}, {"doubt": "3 of 4 are silent"}),
+        (Guard.LIGHTHOUSE_AWAY, {}, {"lighthouse_away": "refused"}),
+        (Guard.MIN_REPLICAS, {}, {"groups": ALONE}),  # it may have the job's only state
+        (Guard.BUDGET, {"budget_lost": 2}, {"past": lost_before(100.0, 3599.0)}),
+        (Guard.BUDGET, {"budget_lost": 0}, {}),
+        (Guard.PAUSED, {}, {"pause": Pause("rack 7", "alice", NOW_S, None)}),
+        (Guard.OBSERVE, {"observe": True}, {}),
+        # a host of it is lost, and its Manager on another still beats
+        (Guard.MIN_REPLICAS, {"min_replicas": 3}, {"groups": BEATS}),
+        (Guard.IN_FLIGHT, {}, {"groups": BEATS, "in_flight": (GroupName("rg_0"),)}),
+        (Guard.COOL_DOWN, {}, {"groups": BEATS, "past": (past(3.0),)}),
+        (Guard.BUDGET, {"budget_lost": 1}, {"groups": BEATS, "past": lost_before(30.0)}),
+    ],
+)
+def test_a_group_out_of_sight_is_left_alone(guard, options, changes) -> None:
+    (decision,) = decide(KeeperConfig(**options), out_of_sight(**changes), [unseen()])
+    assert isinstance(decision, Hold), decision
+    assert decision.guard is guard
+    if guard in (Guard.PAUSED, Guard.OBSERVE):
+        assert "would have rg_1 ended by its scheduler" in decision.reason
+    if guard is Guard.OBSERVE:
+        assert decision.would.lost == {HERE: True}
+
+
+def test_a_group_is_out_of_sight_for_a_while_before_its_scheduler_is_asked() -> None:
+    (decision,) = decide(KeeperConfig(), out_of_sight(), [unseen(29.0)])
+    assert (decision.guard, "Its scheduler is asked to end it at" in decision.release) == (
+        Guard.ALREADY_GONE, True,
+    )  # fmt: skip
+
+
 ALLOWED = [
     ({}, with_group(alive=(), heartbeat_age_s=0.1, dead_for_s=3.0), incident(Kind.DEAD)),
     ({}, fleet(lessons=(lesson(),)), incident()),

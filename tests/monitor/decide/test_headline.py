@@ -350,7 +350,7 @@ def test_a_job_that_reports_no_steps_is_watched_until_it_stands() -> None:
         (stop("rg_1.1"), "rank rg_1.1 is stopped by a signal in phase 'backward': 3 ranks wait"),
         (hang("rg_1.1"), "rank rg_1.1 hangs in phase 'forward': 3 ranks wait"),
         (gil("rg_1.1"), "rank rg_1.1 hangs in phase 'backward', GIL held: 3 ranks wait"),
-        (crash("rg_1.1"), "rank rg_1.1 died 2.0 s ago: ended by SIGKILL: 1 rank waits"),
+        (crash("rg_1.1"), "rank rg_1.1 died 1.0 s ago: ended by SIGKILL: 1 rank waits"),
     ],
     ids=["stopped", "hangs", "gil", "dead"],
 )

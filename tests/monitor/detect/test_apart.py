@@ -59,7 +59,8 @@ def test_a_group_without_an_answer_is_told_while_the_others_train_on() -> None:
 
     drive = Drive(SimFleet(3, 1, source="torchft"), alter=cut_off).run(50)
     reason = drive.incident("replica_lag").verdict.reason
-    assert reason.startswith("rg_2 gets no answer from the Lighthouse for 1")
+    assert reason.startswith("rg_2 asks for a quorum for 1")
+    assert " s and is not heard: the Lighthouse had no heartbeat of it for 1" in reason
     assert "it asks the Lighthouse at other:29510" in reason
     assert not drive.evicts
 

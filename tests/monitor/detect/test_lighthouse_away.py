@@ -5,7 +5,7 @@ import pytest
 from lightkeeper.monitor.decide.pipeline import Pipeline
 from lightkeeper.monitor.model.eviction import Guard
 from lightkeeper.monitor.model.incident import State, incident_from_json, incident_to_json
-from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway
+from lightkeeper.monitor.model.observation import NO_ANSWER, NO_LIGHTHOUSE, LighthouseAway
 from lightkeeper.monitor.model.verdict import Severity
 from tests.changed import replace
 from tests.monitor.fleet import (
@@ -40,6 +40,22 @@ def test_only_we_cannot_reach_it_a_warning_that_accuses_nobody_and_ends_by_itsel
     )  # fmt: skip
     assert not drive.evicts
     assert not drive.holds  # there is nothing to hold back
+
+
+@pytest.mark.parametrize(
+    ("why", "named"),
+    [(f"timeout: {NO_ANSWER}2.0 s", True), ("timeout: no connection in time", False),
+     ("refused: Connection refused", False)],
+)  # fmt: skip
+def test_a_port_that_accepts_while_nothing_answers_may_have_a_log_that_nobody_reads(
+    why, named
+) -> None:
+    def alter(seen):
+        away = LighthouseAway(why)
+        return replace(seen, lighthouse=away) if seen.tick > 20 else seen
+
+    reason = Drive(SimFleet(3, 2), alter=alter).run(40).incident("lighthouse_away").verdict.reason
+    assert ("see whether anybody reads its log, as a full pipe stops it" in reason) == named
 
 
 def test_the_job_stands_too_that_is_critical_and_still_nobodys_fault() -> None:

@@ -7,12 +7,13 @@ from collections.abc import Callable
 import pytest
 
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.eviction import Guard
+from lightkeeper.monitor.model.eviction import Eviction, Guard
+from lightkeeper.monitor.model.names import Host
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Pause, Snapshot
 from lightkeeper.monitor.model.verdict import Confidence
 from lightkeeper.worker_server.wire import ACROSS, Connection, GroupHead, StateReport, Trouble
 from tests.changed import replace
-from tests.monitor.fleet import START_S, At, Drive, SimFleet, at, crash, silent
+from tests.monitor.fleet import START_S, At, Drive, SimFleet, at, crash, hang, restart, silent
 from tests.monitor.fleet.told import Alter, observed, reports
 
 ADDRESS = {f"rg_{n}.{r}": f"10.0.{n}.{r}" for n in range(4) for r in range(2)}
@@ -437,6 +438,75 @@ def test_a_group_that_is_gone_and_not_back_stays_an_open_incident() -> None:
     assert not drive.evicts
 
 
+def with_scheduler(seen: Snapshot) -> Snapshot:
+    return replace(seen, schedulers=True)
+
+
+def carried_out(lost_s: float = 8.0, *, fails: bool = False) -> Alter:
+    """A scheduler ends what is out of sight so long after it was asked, or fails."""
+
+    def end(eviction: Eviction, now_s: float) -> Eviction:
+        if now_s < eviction.asked_s + lost_s:
+            return replace(eviction, gone_s=None)
+        if fails:
+            return replace(eviction, gone_s=None, failed="not removed", state="failed")
+        return replace(eviction, gone_s=None, unseen_s=now_s, left_quorum_s=now_s)
+
+    def alter(seen: Snapshot) -> Snapshot:
+        evictions = (
+            end(replace(each, lost={Host("node-rg_1"): True}), seen.now_s)
+            if each.group == "rg_1" else each
+            for each in seen.evictions
+        )  # fmt: skip
+        return replace(seen, evictions=tuple(evictions))
+
+    return alter
+
+
+def test_a_lost_groups_incident_is_open_until_it_trains_again() -> None:
+    script = [*lost(for_s=35.0), at(55, restart("rg_1"))]
+    drive = of(script, with_scheduler, carried_out()).run(100)
+    ((at_s, evict),) = drive.evicts
+    assert 50 <= at_s <= 52
+    assert (evict.group, evict.lost) == ("rg_1", {"node-rg_1": True})
+    incident = drive.incident("dead")
+    ended_s = (incident.ended_s or 0.0) - START_S
+    rejoined_s = (incident.milestones.rejoined_s or 0.0) - START_S
+    assert rejoined_s <= ended_s <= rejoined_s + 3
+    assert [str(i.kind) for i in drive.seen.values() if i.id in drive.fired] == ["dead"]
+
+
+@pytest.mark.parametrize(("fails", "dropped"), [(False, 95), (True, 95), (False, 130)])
+def test_a_lost_group_that_does_not_come_back_is_never_without_an_open_incident(
+    fails: bool, dropped: int
+) -> None:
+    drive = of(lost(), with_scheduler, carried_out(fails=fails), gone("rg_1.0", dropped))
+    drive.fleet.relaunch = False
+    drive.run(40)
+    for _ in range(160):
+        result = drive.step()
+        assert any(i.open and "rg_1" in i.groups for i in result.incidents)
+    incident = drive.incident("absent")
+    assert dropped <= drive.fired[incident.id] <= dropped + 2
+    over = "its ranks are registered no more" if fails else "evicted: left the quorum"
+    assert (drive.incident("dead").resolution or "").startswith(over)
+    assert incident.remedy.startswith("To let rg_1 start elsewhere, start its launcher")
+
+
+def test_an_eviction_does_not_wait_for_the_end_of_a_lost_group() -> None:
+    script = [*lost(), at(45, hang("rg_2.0"))]
+    drive = of(script, with_scheduler, carried_out(60.0)).run(80)
+    assert drive.evicted() == ["rg_1", "rg_2"]
+    assert Guard.IN_FLIGHT not in {hold.guard for _, hold in drive.holds}
+
+
+def test_without_a_scheduler_nobody_is_evicted_and_a_person_reads_what_to_do() -> None:
+    drive = of(lost()).run(60)
+    assert not drive.evicts
+    assert {hold.guard for _, hold in drive.holds} == {Guard.ALREADY_GONE}
+    assert "(torchrun, systemd) on another host" in drive.incident("dead").remedy
+
+
 def test_a_group_that_only_this_monitor_does_not_see_is_not_missing() -> None:
     """Its lease is over, and it trains in the quorum."""
     drive = of([], gone("rg_1.0", 40)).run(150)
@@ -444,8 +514,6 @@ def test_a_group_that_only_this_monitor_does_not_see_is_not_missing() -> None:
 
 
 def test_it_is_over_when_the_group_trains_again() -> None:
-    from tests.monitor.fleet import restart
-
     drive = of([at(20, crash("rg_1.0")), at(100, restart("rg_1"))]).run(160)
     incident = drive.incident("absent")
     assert incident.resolution == "it trains again"

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import requests
 
+from lightkeeper.worker_server.wire import GATE_ANSWER, PATH_GATE
 from tests.monitor.gate.groups import Gate, Group, Lighthouse, all_commit_more, running, torchft
 from tests.ports import free_port
 from tests.waiting import wait_for
@@ -124,6 +125,8 @@ def test_the_lighthouses_page_and_kill_button_work_through_the_gate(
     direct = requests.post(lighthouse.url + kill, timeout=5)
     assert (through.status_code, through.text) == (direct.status_code, direct.text)
     assert "failed to find replica" in through.text
+    assert requests.get(gate.url + PATH_GATE, timeout=5).content == GATE_ANSWER
+    assert requests.get(lighthouse.url + PATH_GATE, timeout=5).status_code == 404
 
 
 @pytest.mark.parametrize("when", ["between", "during"])

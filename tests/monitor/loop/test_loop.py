@@ -18,6 +18,7 @@ from lightkeeper.monitor.act.lighthouse import Lighthouse
 from lightkeeper.monitor.act.poller import Poller
 from lightkeeper.monitor.act.quarantine import PauseSwitch, Quarantine
 from lightkeeper.monitor.act.release import Releaser
+from lightkeeper.monitor.act.schedulers.base import Lost, Outcome
 from lightkeeper.monitor.act.targets import Registered, Registry, TargetsFile
 from lightkeeper.monitor.clock import SteadyClock
 from lightkeeper.monitor.decide.pipeline import TickResult
@@ -25,7 +26,6 @@ from lightkeeper.monitor.decide.view import NotPossible, View
 from lightkeeper.monitor.journal.entries import Head, Tick
 from lightkeeper.monitor.journal.replay import events, find_journals
 from lightkeeper.monitor.journal.writer import Journal, JournalDir, Limits
-from lightkeeper.monitor.loop.auditor import Auditor
 from lightkeeper.monitor.loop.components import Components, LeaderComponents, VitalSigns
 from lightkeeper.monitor.loop.loop import Keeper
 from lightkeeper.monitor.metric import Filled, new_page
@@ -115,7 +115,6 @@ class Bench:
             releaser=Releaser(self.fetcher, self.clock),
             metrics=self.metrics,
             evidence=self.evidence,
-            auditor=Auditor(),
             rulebook=standing(config),
             pause=PauseSwitch(self.clock, self.store),
             vitals=VitalSigns(),
@@ -325,6 +324,72 @@ def test_a_group_that_claims_anothers_replica_id_is_evicted_without_it(
     assert bench.store.flush()
     (row,) = bench.store.remembered().decisions
     assert row.replica_id == killed
+
+
+class Recorded:
+    """A scheduler's reconciler that only stands for it, and a driver that notes whom it ends."""
+
+    name = "kubernetes"
+    ended: tuple[str, ...] = ()
+    lost: Lost | None = None
+
+    def troubles(self) -> tuple[str, ...]:
+        return ()
+
+    def remove(self, group, places, reason, incident_id, timeout_s, *, lost) -> Outcome:
+        self.lost, self.ended = lost, tuple(place.labels["pod_uid"] for place in places)
+        return Outcome(True, "deleted pod train/rg-1")
+
+
+def lapse(bench: Bench, fleet: FakeFleet, silent_s: float = 76.0) -> FakeRank:
+    """rg_1 was silent until its registration was over, and rg_0 trains."""
+    rank, other = fleet.add("rg_1", host="node1"), fleet.add("rg_0")
+    place = {"pod": "rg-1", "namespace": "train", "pod_uid": "0" * 36}
+    rank.identity = replace(rank.identity, place=place)
+    bench.registry.register(rank.registration())
+    bench.registry.register(other.registration())
+    bench.keeper.tick()
+    rank.answer = lambda _: (503, "text/plain", b"")
+    bench.clock.advance(silent_s)
+    bench.registry.register(other.registration())
+    bench.keeper.tick()
+    bench.keeper.tick()
+    registered = {seen.rank for seen in bench.keeper.view.snapshot.observations}
+    assert ("rg_1.0" in registered) is (silent_s < 75.0)
+    return rank
+
+
+@pytest.mark.parametrize("silent_s", [20.0, 76.0])
+def test_a_group_that_is_gone_and_not_back_is_ended_by_its_scheduler_on_a_persons_word(
+    bench: Bench, fleet: FakeFleet, silent_s: float
+) -> None:
+    rank = lapse(bench, fleet, silent_s)
+    rank.evict = rank.answer
+    scheduler = Recorded()
+    parties = replace(bench.evictors._parties, schedulers=(scheduler,))
+    evictors = Evictors(parties, record=bench.store.save_decision)
+    bench.with_components(schedulers=(scheduler,), evictors=evictors)
+    bench.keeper.tick()
+    incident_id = bench.keeper.evict_by_hand(GroupName("rg_1"), "its node burnt")
+    wait_until(lambda: not evictors.active(), 10, "it is over")
+    (eviction,) = evictors.log.progress()
+    assert (eviction.incident_id, eviction.failed) == (incident_id, None)
+    assert eviction.confirmed == "nothing of it is heard; kubernetes: deleted pod train/rg-1"
+    assert scheduler.ended == ("0" * 36,)
+    assert not scheduler.lost.fenced()
+    evictors.close()
+
+
+def test_without_a_scheduler_a_person_reads_how_to_end_a_group_that_is_gone(
+    bench: Bench, fleet: FakeFleet
+) -> None:
+    rank = lapse(bench, fleet)
+    words = "rg_1 is gone, and there is no scheduler to end it. To let rg_1 start elsewhere: "
+    with pytest.raises(NotPossible, match=f"{words}kubectl -n train delete pod rg-1"):
+        bench.keeper.evict_by_hand(GroupName("rg_1"), "its node burnt")
+    rank.answer = None
+    assert bench.registry.register(rank.registration()) is Registered.CURRENT  # it is back
+    assert bench.registry.lapsed(GroupName("rg_1")) == ()
 
 
 def test_what_a_person_asked_for_goes_on_under_the_next_monitor(

@@ -10,8 +10,9 @@ import pytest
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import Evict, Rung
 from lightkeeper.monitor.service import Service
+from lightkeeper.worker_server.wire import to_json
 from tests.monitor.api import FAST, TOKEN, Api, Script, options
-from tests.monitor.fakes import FakeFleet, FakeLighthouse, page, wait_until
+from tests.monitor.fakes import FakeFleet, FakeLighthouse, FakeRank, page, wait_until
 from tests.monitor.process import Training
 
 
@@ -95,3 +96,24 @@ def test_a_pause_in_the_middle_of_an_eviction_leaves_the_other_rungs_alone(
     assert Rung.WORKER_EVICT not in [rung.rung for rung in progress.rungs]
     assert rank.alive
     assert len(pressed) == 1
+
+
+def asks_again(api: Api, rank: FakeRank) -> bool:
+    """What a WorkerServer is told when it renews its lease."""
+    body = to_json(rank.registration())
+    answer = api.call("POST", "/v1/register", json=body, headers=TOKEN)
+    return bool(answer.json()["asks_again"])
+
+
+def test_worker_servers_shut_nothing_in_observe_mode_nor_in_a_pause(
+    api: Api, fleet: FakeFleet, tmp_path: Path, lighthouse: FakeLighthouse
+) -> None:
+    rank = fleet.add("rg_0")
+    assert not asks_again(api, rank)
+    acts = options(tmp_path / "acts", lighthouse.url, config=KeeperConfig(**FAST))
+    with Service(acts) as service:
+        acting = Api(service)
+        assert asks_again(acting, rank)
+        pause = {"reason": "a switch", "author": "anna"}
+        acting.call("POST", "/v1/pause", json=pause, headers=TOKEN)
+        assert not asks_again(acting, rank)

@@ -29,7 +29,7 @@ from lightkeeper.monitor.model.eviction import (
     Rung,
     RungResult,
 )
-from lightkeeper.monitor.model.names import ReplicaId
+from lightkeeper.monitor.model.names import Host, ReplicaId
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Member
 from lightkeeper.monitor.model.plain import from_plain, to_plain
 from tests.monitor.model.escalations import ALL, ID, RANKS, VIEW, Play, accused, fresh, look_at
@@ -184,7 +184,7 @@ def test_a_rank_out_of_sight_is_asked_unless_another_bears_its_name() -> None:
 def test_who_may_not_act_asks_nobody_and_time_goes_on() -> None:
     play = Play().begin()
     assert play.post(Probed(look_at(play.lives), may=False)) == (Probe(TIMES.pause_s),)
-    play.now_s += ALL.given_s(play.eviction.manner)
+    play.now_s += ALL.given_s(play.eviction)
     assert play.post(Probed(look_at(play.lives), may=False)) == ()
     assert play.eviction.failed == "not gone after 55 s: rg_1.0 alive; rg_1.1 alive"
     assert outcome(play.eviction, Rung.PAGE) is None  # nobody was asked anything
@@ -299,6 +299,66 @@ def test_a_group_of_which_no_worker_server_is_known_goes_with_its_heartbeat() ->
     assert play.eviction.shown == ("its heartbeat ended; no WorkerServer of it is known",)
 
 
+def out_of_sight(kind: str = "does it", only: Rung | None = Rung.SCHEDULER, **more) -> Play:
+    """All its ranks are silent, and so is its heartbeat."""
+    play = Play(kind, only)
+    play.eviction = replace(play.eviction, lost={Host("node1"): True}, **more)
+    play.lives = dict.fromkeys(RANKS, Liveness.UNSEEN)
+    play.lighthouse = replace(VIEW, heartbeat_ages_s={ID: 30.0}, expired=frozenset({ID}))
+    return play
+
+
+def test_a_lost_groups_scheduler_is_asked_at_once_and_its_word_ends_it() -> None:
+    play = out_of_sight("never answers").begin()
+    play.look()
+    assert [whom for _, whom in play.asks(Rung.SCHEDULER)] == ["slurm"]
+    assert outcome(play.eviction, Rung.GATE) is not None
+    play.play(20.0)
+    assert play.eviction.under_way, "out of sight and not removed is not out"
+    play.post(Answered(Rung.SCHEDULER, "slurm", "deleted pod a/b by force", done=True))
+    play.play(1.0)
+    assert (play.eviction.state, play.eviction.gone_s) == (EvictionState.CONFIRMED, None)
+    assert play.eviction.shown == ("nothing of it is heard; slurm: deleted pod a/b by force",)
+
+
+def test_a_lost_group_of_which_no_replica_id_is_known_is_ended_too() -> None:
+    play = out_of_sight("never answers", replica_id=None).begin()
+    play.look()
+    play.post(Answered(Rung.SCHEDULER, "slurm", "cancelled job 12", done=True))
+    play.play(1.0)
+    assert play.eviction.state is EvictionState.CONFIRMED
+
+
+def test_a_lost_group_that_its_scheduler_cannot_end_is_a_persons_case() -> None:
+    play = out_of_sight("refuses").begin().play(TIMES.lost_s + 1.0)
+    assert play.eviction.state is EvictionState.ASKING, "Kubernetes needs its time"
+    play.play(TIMES.confirm_s)
+    assert play.eviction.state is EvictionState.FAILED
+    assert play.eviction.failed == "rg_1 is gone, and not removed: slurm: answered"
+    assert outcome(play.eviction, Rung.PAGE).detail == "handed to pager"
+
+
+def test_a_lost_group_that_is_in_sight_again_is_let_go_before_anybody_is_asked() -> None:
+    play = out_of_sight().begin()
+    play.lives[RANKS[1]] = Liveness.ALIVE
+    play.look()
+    assert (play.eviction.state, play.eviction.failed) == (EvictionState.FAILED, RECOVERED)
+    assert play.asked == []
+    assert outcome(play.eviction, Rung.PAGE) is None
+
+
+def test_what_lives_beside_a_lost_host_is_ended_before_its_scheduler_is_asked() -> None:
+    play = out_of_sight("never answers").begin()
+    play.eviction = replace(play.eviction, lost={Host("node2"): True})  # it is not seen to be back
+    play.lives[RANKS[1]] = Liveness.ALIVE
+    play.look()
+    assert play.asks(Rung.SCHEDULER) == []
+    assert (RANKS[1] in {whom for _, whom in play.asks(Rung.WORKER_EVICT)}) is True
+    play.lives[RANKS[1]] = Liveness.GONE
+    play.look()
+    assert len(play.asks(Rung.SCHEDULER)) == 1
+
+
 @pytest.mark.parametrize("away", [LighthouseAway("refused"), VIEW], ids=["away", "there"])
 def test_the_gate_shows_who_is_out_while_the_lighthouse_is_away(away) -> None:
     play = Play().begin()
@@ -378,7 +438,7 @@ def test_one_that_ends_gently_never_meets_the_kill_button() -> None:
 
 
 def test_the_gentler_the_longer_it_may_take() -> None:
-    assert ALL.given_s(PARK) - ALL.given_s(EndManner()) == 9.0
+    assert ALL.given_s(replace(fresh(), manner=PARK)) - ALL.given_s(fresh()) == 9.0
     play = Play("refuses")
     play.eviction = replace(play.eviction, manner=PARK)
     play.begin().play(90.0)

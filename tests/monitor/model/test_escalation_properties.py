@@ -28,7 +28,8 @@ from lightkeeper.monitor.model.escalation import (
     Timeouts,
     handle,
 )
-from lightkeeper.monitor.model.eviction import EndManner, Eviction, EvictionState, Rung
+from lightkeeper.monitor.model.eviction import Eviction, EvictionState, Rung
+from lightkeeper.monitor.model.names import Host
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Snapshot
 from lightkeeper.monitor.model.plain import from_plain, to_plain
 from tests.deep import DEEP
@@ -118,7 +119,8 @@ STATES = (
     {"state": EvictionState.CONFIRMED, "taken_up": True, "gone_s": START_S, "ended_s": START_S},
     {"state": EvictionState.FAILED, "taken_up": True, "failed": "late", "ended_s": START_S},
 )  # fmt: skip
-starts = st.sampled_from([fresh(**state) for state in STATES])
+LOST = ({}, {Host("node1"): True})
+starts = st.sampled_from([fresh(**state, lost=lost) for state in STATES for lost in LOST])
 deps = st.sampled_from([ALL, EvictionDeps()])
 
 
@@ -196,7 +198,7 @@ def test_nobody_is_asked_after_it_is_revoked(eviction, having, before, after) ->
 @given(starts, deps, histories, looks, st.booleans())
 def test_it_ends_in_time_whatever_the_looks_show(eviction, having, history, look, may) -> None:
     account = played(eviction, having, history)
-    end_s = account.now_s + 2 * (having.given_s(EndManner()) + TIMES.confirm_s) + 60.0
+    end_s = account.now_s + 2 * (having.given_s(eviction) + TIMES.confirm_s) + 60.0
     while account.eviction.open:
         assert account.now_s <= end_s, account.eviction
         match account.eviction.state:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,8 @@ class World(ABC):
     """A scheduler with two nodes, and who looks at it from outside."""
 
     scheduler: Scheduler
+    ends: tuple[Any, Any] = ({}, {})
+    """What it says of a place that runs, and of one that was removed; nothing: it is not asked."""
 
     def __init__(self) -> None:
         self.places: list[Place] = []
@@ -209,6 +212,32 @@ class Conformance:
             with pytest.raises(NotDone):
                 list(world.scheduler.testimonies({NODE, OTHER}, SHORT_S))
         assert time.monotonic() - began < SHORT_S + 2.0
+
+    def ends(self, world, *places, timeout_s=SOON_S):
+        said = world.scheduler.ends(places, timeout_s)
+        return {place.rank: (str(each.weight), each.code) for place, each in said}
+
+    def test_what_runs_is_told_to_run_and_what_was_ended_is_told_to_be_gone(self, world):
+        mine, other = world.start("rg_1.0", NODE), world.start("rg_0.0", OTHER)
+        untold = place_of("rg_2.0", NODE, {})
+        runs, gone = world.ends
+        assert self.ends(world, mine, other, untold) == (runs and {"rg_1.0": runs, "rg_0.0": runs})
+        self.remove(world, mine)
+        assert self.ends(world, mine, other) == (runs and {"rg_1.0": gone, "rg_0.0": runs})
+
+    @pytest.mark.parametrize("how", ["break_off", "hang"])
+    def test_who_cannot_be_asked_says_nothing_of_an_end_and_is_told_so(self, world, how):
+        mine = world.start("rg_1.0", NODE)
+        assert world.scheduler.tried(SOON_S).done
+        getattr(world, how)()
+        began = time.monotonic()
+        if world.ends[0]:
+            with pytest.raises(NotDone):
+                self.ends(world, mine, timeout_s=SHORT_S)
+            outcome = world.scheduler.tried(SHORT_S)
+            assert not outcome.done
+            assert outcome.detail.startswith("it cannot be asked: ")
+        assert time.monotonic() - began < 2 * SHORT_S + 2.0
 
     # -- groups --------------------------------------------------------------------------------
 

@@ -55,6 +55,8 @@ class FakeKube:
         """What somebody else does just before a patch arrives, one a patch."""
         self.lingering = False
         """Whether deleted pods stay, terminating, unless deleted by force."""
+        self.of_a_job = False
+        """Whether a Job with `podReplacementPolicy: Failed` has them: a pod goes when failed."""
         self.hanging = False
         self.lock = threading.RLock()
         self._versions = itertools.count(1000)
@@ -68,10 +70,16 @@ class FakeKube:
         self.nodes[name] = {"kind": "Node", "metadata": meta, "spec": {}, "status": status}
         self.touch(self.nodes[name])
 
+    def set_ready(self, name: str, status: str) -> None:
+        self.nodes[name]["status"]["conditions"] = [{"type": "Ready", "status": status}]
+
     def add_pod(self, namespace: str, name: str, node: str, **labels: str) -> str:
         uid = f"00000000-0000-4000-8000-{next(self._uids):012d}"
         meta = {"name": name, "namespace": namespace, "uid": uid, "labels": labels}
-        self.pods[namespace, name] = {"kind": "Pod", "metadata": meta, "spec": {"nodeName": node}}
+        self.pods[namespace, name] = {
+            "kind": "Pod", "metadata": meta, "spec": {"nodeName": node},
+            "status": {"phase": "Running"},
+        }  # fmt: skip
         self.touch(self.pods[namespace, name])
         return uid
 
@@ -127,6 +135,9 @@ class FakeKube:
                 return 200, self._find(resource, namespace, name)
             case "PATCH", "nodes", True:
                 return 200, self._patch(name, sub, body, kind)
+            case "PATCH", "pods", True:
+                assert (sub, kind) == ("status", STRATEGIC)
+                return 200, self._call(namespace, name, body)
             case "DELETE", "pods", True:
                 return 200, self._delete(namespace, name, body or {})
         raise Refused(405, f"{method} {resource}")
@@ -184,12 +195,21 @@ class FakeKube:
         self.touch(node)
         return copy.deepcopy(node)
 
+    def _call(self, namespace: str, name: str, body: Body) -> Body:
+        pod = self._find("pods", namespace, name)
+        if body["metadata"]["uid"] != pod["metadata"]["uid"]:
+            raise Refused(422, f'Pod "{name}" is invalid: metadata.uid: field is immutable')
+        self.pods[namespace, name] = _merged(pod, {"status": body["status"]})
+        return self.pods[namespace, name]
+
     def _delete(self, namespace: str, name: str, body: Body) -> Body:
         pod = self._find("pods", namespace, name)
         uid = (body.get("preconditions") or {}).get("uid")
         if uid is not None and uid != pod["metadata"]["uid"]:
             raise Refused(409, f"Precondition failed: UID in precondition: {uid}, UID in object")
-        if self.lingering and body.get("gracePeriodSeconds") != 0:
+        stays = self.lingering and body.get("gracePeriodSeconds") != 0
+        failed = pod.get("status", {}).get("phase") == "Failed"
+        if stays or (self.of_a_job and not failed):
             self.pods[namespace, name]["metadata"]["deletionTimestamp"] = "2026-11-22T02:14:39Z"
         else:
             del self.pods[namespace, name]

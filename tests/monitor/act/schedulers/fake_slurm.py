@@ -79,6 +79,8 @@ class FakeSlurm:
         self.jobs: dict[str, FakeJob] = {}
         self.asked: list[list[str]] = []
         self.down = self.hanging = self.powerless = False
+        self.stuck = False
+        """Whether a step ends by nothing: its node is lost."""
 
     def run(self, argv: Sequence[str], timeout_s: float) -> Ran:  # noqa: C901
         assert timeout_s > 0
@@ -171,7 +173,7 @@ class FakeSlurm:
             if job is None or step not in job.steps:
                 said = f"scancel: error: Kill job error on job step id {name}: Invalid job id\n"
                 return Ran(225, "", said)
-            if kill or step not in job.deaf:
+            if not self.stuck and (kill or step not in job.deaf):
                 job.steps.discard(step)
             return Ran(0, "", "")
         for task in self.jobs.values():  # the number of an array ends all of its tasks
@@ -184,6 +186,8 @@ class FakeSlurm:
 
 class SlurmWorld(World):
     """A fake controller, and steps of one job."""
+
+    ends = ("context", "runs"), ("context", "exited")
 
     def __init__(self, removal: Removal = Removal.CANCEL) -> None:
         super().__init__()

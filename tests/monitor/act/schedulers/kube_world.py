@@ -15,6 +15,8 @@ NAMESPACE = "train"
 class KubeWorld(World):
     """Each rank in a pod of its own unless said otherwise."""
 
+    ends = ("context", "runs"), ("leaving", "deleted")
+
     def __init__(self, kube: FakeKube, url: str, options: KubeOptions | None = None) -> None:
         super().__init__()
         self.kube = kube

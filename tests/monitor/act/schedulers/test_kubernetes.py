@@ -7,11 +7,12 @@ import json
 
 import pytest
 
-from lightkeeper.monitor.act.schedulers.base import NotDone
+from lightkeeper.monitor.act.schedulers.base import Lost, NotDone
 from lightkeeper.monitor.act.schedulers.kubernetes import (
     KEY,
     KubeOptions,
     KubeUnusableError,
+    _unreached,
     configured,
 )
 from lightkeeper.monitor.model.names import GroupName, Host
@@ -307,6 +308,136 @@ def test_force_deletes_at_once_on_a_node_that_is_not_ready_and_nowhere_else(kube
     ).done
 
 
+# -- groups out of sight -------------------------------------------------------------------------
+
+
+class Away:
+    """What the evictor tells a driver of a group that nobody sees, and hears from it."""
+
+    def __init__(self, fenced=True):
+        self.refused = fenced
+        self.down = []
+        self.lost = Lost(lambda: self.refused, self.down.append)
+
+
+@pytest.fixture
+def away(kube_world):
+    """Its kubelet does not answer, and its Job makes no pod before this one has failed."""
+    kube = kube_world.kube
+    kube.lingering = kube.of_a_job = True
+    kube.add_node("lost", ready=False)
+    return Away()
+
+
+def end(world, place, away, timeout_s=SOON_S, scheduler=None):
+    scheduler = scheduler or world.scheduler
+    return scheduler.remove(RG_1, [place], REASON, INCIDENT, timeout_s, lost=away.lost)
+
+
+def graces(world):
+    deletions = [request for request in world.kube.requests if request.verb == "delete"]
+    return [request.body["gracePeriodSeconds"] for request in deletions]
+
+
+def test_a_fenced_pod_of_a_lost_node_is_failed_and_deleted_by_force(kube_world, away):
+    place = kube_world.start("rg_1.0", "lost")
+    said = end(kube_world, place, away)
+    assert said.done, said
+    assert said.detail.startswith("deleted pod train/job-worker-0 by force")
+    assert not kube_world.runs(place)
+    assert away.down == ["lost"]
+    assert graces(kube_world) == [5, 0]
+    (patch,) = [each for each in kube_world.kube.requests if each.verb == "patch"]
+    assert patch.body["status"]["phase"] == "Failed"
+    assert patch.body["status"]["conditions"][0]["type"] == "DisruptionTarget"
+
+
+def test_without_a_fence_nothing_is_forced_and_a_person_reads_what_to_do(kube_world, away):
+    away.refused, place = False, kube_world.start("rg_1.0", "lost")
+    said = end(kube_world, place, away, timeout_s=0.8)
+    assert not said.done
+    assert kube_world.runs(place)
+    assert graces(kube_world) == [5]
+    assert not [each for each in kube_world.kube.requests if each.verb == "patch"]
+    assert set(away.down) == {"lost"}  # quarantined all the same
+    assert said.detail.endswith(
+        "lost is not Ready, and no gate refuses the group (or --kube-force). Once lost is known to "
+        "be off: kubectl -n train patch pod job-worker-0 --subresource=status "
+        """-p '{"status":{"phase":"Failed"}}' && kubectl -n train delete pod job-worker-0 --force"""
+    )
+
+
+def test_the_option_forces_without_a_fence(kube_world, away):
+    away.refused, place = False, kube_world.start("rg_1.0", "lost")
+    forcing = kube_world.made(options=KubeOptions(force=True))
+    assert end(kube_world, place, away, scheduler=forcing).done
+
+
+def test_a_fence_or_a_node_that_is_lost_later_is_waited_for(kube_world, away):
+    kube, place = kube_world.kube, kube_world.start("rg_1.0", "lost")
+    kube.set_ready("lost", "True")
+    looks = iter(range(1000))
+
+    def fenced():
+        return next(looks) > 1
+
+    def seen(host):
+        away.down.append(host)
+
+    def allow(verb, resource, namespace):
+        if (verb, resource) == ("delete", "pods"):  # the first, which no kubelet follows
+            kube.set_ready("lost", "Unknown")
+        return True
+
+    kube.allow, away.lost = allow, Lost(fenced, seen)
+    assert end(kube_world, place, away).done
+    assert graces(kube_world) == [5, 0]
+
+
+@pytest.mark.parametrize("ready", ["True", "False"])
+def test_where_a_kubelet_answers_nothing_is_forced(kube_world, away, ready):
+    place = kube_world.start("rg_1.0", "lost")
+    kube_world.kube.set_ready("lost", ready)
+    said = end(kube_world, place, away, timeout_s=0.6)
+    assert (said.done, away.down, graces(kube_world)) == (False, [], [5])
+    kube_world.kube.lingering = kube_world.kube.of_a_job = False  # the kubelet ends the frozen pod
+    said = end(kube_world, place, away)
+    assert (said.done, said.detail) == (True, "deleted pod train/job-worker-0")
+    assert away.down == []
+
+
+def test_a_newer_pod_of_the_name_is_never_called_failed_nor_deleted(kube_world, away, monkeypatch):
+    kube, place = kube_world.kube, kube_world.start("rg_1.0", "lost")
+    fail = kube._call
+
+    def replaced(namespace, name, body):
+        kube.of_a_job = False
+        kube_world.renew(place)
+        return fail(namespace, name, body)
+
+    monkeypatch.setattr(kube, "_call", replaced)
+    assert end(kube_world, place, away).done
+    (pod,) = kube.pods.values()
+    assert pod["metadata"]["uid"] != place.labels["pod_uid"]
+    assert "status" not in pod
+
+
+def test_without_the_right_to_its_status_that_is_said(kube_world, away):
+    kube_world.kube.allow = lambda verb, resource, namespace: resource != "pods/status"
+    said = end(kube_world, kube_world.start("rg_1.0", "lost"), away, timeout_s=0.8)
+    assert not said.done
+    assert "terminating still; not called failed: the API server answers 403" in said.detail
+
+
+@pytest.mark.parametrize("status", [403, 503])
+def test_an_api_server_that_refuses_or_is_away_forces_nothing(kube_world, away, status):
+    place = kube_world.start("rg_1.0", "lost")
+    kube_world.kube.answers = [(status, "no")] * 1000
+    said = end(kube_world, place, away, timeout_s=0.6)
+    assert (said.done, away.down) == (False, [])
+    assert f"the API server answers {status}: no" in said.detail
+
+
 @pytest.mark.parametrize("name", ["../nodes", "a b", "A", "a/b", "x" * 300])
 def test_a_name_that_is_none_is_refused_and_nothing_is_asked(kube_world, name):
     labels = {"pod": name, "namespace": NAMESPACE, "pod_uid": "0" * 36, "node": NODE}
@@ -377,3 +508,40 @@ def test_what_could_be_read_before_a_refusal_counts(kube_world):
     assert (*names, cordoned.code) == (OTHER, "cordoned")
     with pytest.raises(NotDone, match="pods is forbidden"):
         next(said)
+
+
+# -- how it ended ------------------------------------------------------------------------------
+
+
+def test_an_end_is_asked_by_the_rights_that_the_role_has(kube_world):
+    granted = {("list", "pods"), ("list", "nodes"), ("get", "nodes")}
+    kube_world.kube.allow = lambda verb, resource, _: (verb, resource) in granted
+    mine, other = kube_world.start("rg_1.0", NODE), kube_world.start("rg_0.0", OTHER)
+    del kube_world.kube.pods[NAMESPACE, mine.labels["pod"]]
+    kube_world.kube.by_hand(NODE, {"unschedulable": True})
+    said = {place.rank: each.code for place, each in kube_world.scheduler.ends([mine, other], 2.0)}
+    assert said == {"rg_1.0": "drained", "rg_0.0": "runs"}
+    kube_world.kube.allow = lambda *_: False
+    with pytest.raises(NotDone, match="forbidden"):
+        list(kube_world.scheduler.ends([mine], 2.0))
+    assert "forbidden" in kube_world.scheduler.tried(2.0).detail
+
+
+def test_ranks_of_one_pod_are_asked_for_once(kube_world):
+    first = kube_world.start("rg_1.0", NODE)
+    second = kube_world.start("rg_1.1", NODE, beside=first)
+    kube_world.kube.requests.clear()
+    assert len(list(kube_world.scheduler.ends([first, second], 2.0))) == 2
+    assert [request.resource for request in kube_world.kube.requests] == ["pods", "nodes"]
+
+
+def test_a_certificate_that_is_not_accepted_is_said_in_a_sentence():
+    error = (
+        "SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify "
+        "failed: CA cert does not include key usage extension (_ssl.c:1032)'))"
+    )
+    assert _unreached(Exception(error)) == (
+        "the API server's certificate is not accepted: CA cert does not include key usage "
+        "extension (docs/deploy.md)"
+    )
+    assert _unreached(OSError("Failed to resolve 'api.x'")) == "Failed to resolve 'api.x'"

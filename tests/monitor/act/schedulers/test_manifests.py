@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from lightkeeper.monitor.act.schedulers.base import Lost
 from lightkeeper.monitor.act.schedulers.kubernetes import KubeOptions
 from tests.monitor.act.schedulers.conformance import INCIDENT, NODE, OWNER, REASON, RG_1, SOON_S
 from tests.monitor.act.schedulers.kube_world import NAMESPACE
@@ -61,6 +62,11 @@ def exercise(world, scheduler):
         scheduler.remove(RG_1, [place], REASON, INCIDENT, SOON_S),
         scheduler.remove("rg_2", [nameless], REASON, INCIDENT, SOON_S),
     ]
+    world.kube.lingering = True
+    world.kube.set_ready(NODE, "Unknown")
+    gone = world.start("rg_3.0", NODE)
+    fence = Lost(lambda: True, lambda host: None)
+    outcomes += [scheduler.remove("rg_3", [gone], REASON, INCIDENT, SOON_S, lost=fence)]
     assert all(outcome.done for outcome in outcomes), outcomes
     assert scheduler.cordoned(SOON_S) is not None
     kinds = {"create"}

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from lightkeeper.monitor.act.schedulers.base import NotDone
+from lightkeeper.monitor.act.schedulers.base import Lost, NotDone
 from lightkeeper.monitor.act.schedulers.slurm import Removal, is_node, parse_node, run
 from lightkeeper.monitor.model.names import GroupName
 from tests.monitor.act.schedulers.conformance import (
@@ -178,3 +178,93 @@ def test_a_command_that_does_not_end_is_killed():
     with pytest.raises(NotDone, match=r"has not ended within 0\.2 s"):
         run([sys.executable, "-c", "import time; time.sleep(60)"], 0.2)
     assert time.monotonic() - began < 5
+
+
+# -- groups out of sight -------------------------------------------------------------------------
+
+
+def end(world, place, down, timeout_s=SOON_S):
+    lost = Lost(lambda: False, down.append)
+    return world.scheduler.remove(RG_1, [place], REASON, INCIDENT, timeout_s, lost=lost)
+
+
+def test_a_job_of_a_lost_group_is_requeued_for_it_shall_come_back(world):
+    place = world.start("rg_1.0", NODE)
+    (job,) = world.slurm.jobs.values()
+    down, job.steps = [], set()
+    del place.labels["slurm_step_id"]
+    world.slurm.nodes[NODE].states = {"DOWN*"}
+    said = end(world, place, down)
+    assert (said.done, said.detail) == (True, f"requeued job {job.number}")
+    assert (job.restarts, down) == (1, [NODE])
+
+
+def test_a_job_of_a_lost_group_that_cannot_be_requeued_is_not_cancelled(world):
+    place, down = world.start("rg_1.0", NODE), []
+    (job,) = world.slurm.jobs.values()
+    job.requeue = False
+    del place.labels["slurm_step_id"]
+    said = end(world, place, down)
+    assert (said.done, job.state, down) == (False, "RUNNING", [])
+    assert said.detail.endswith("cannot be requeued (sbatch --requeue)")
+
+
+def test_a_step_that_a_lost_node_does_not_end_is_a_persons_case(world):
+    place, down = world.start("rg_1.0", NODE), []
+    world.slurm.nodes[NODE].states = {"DOWN*"}
+    world.slurm.stuck = True
+    said = end(world, place, down)
+    assert (said.done, down) == (False, [NODE])
+    assert said.detail.endswith(
+        "the step runs still. Slurm ends all jobs on node1 by: "
+        "scontrol update NodeName=node1 State=DOWN Reason=lost"
+    )
+
+
+def test_a_node_that_slurm_does_not_know_stops_nothing(world):
+    place, down = world.start("rg_1.0", NODE), []
+    del world.slurm.nodes[NODE]
+    assert end(world, place, down).done
+    assert down == []
+
+
+# -- how it ended ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("state", "weight", "code", "text"),
+    [
+        ("PREEMPTED", "leaving", "preempted", "was preempted: "),
+        ("NODE_FAIL", "context", "node-lost", "its node failed: "),
+        ("TIMEOUT", "leaving", "time-limit", "came to its time limit: "),
+        ("OUT_OF_MEMORY", "ended", "out-of-memory", "ran out of memory: "),
+        ("CANCELLED by 1000", "leaving", "cancelled", "was cancelled: "),
+        ("FAILED", "context", "exited", "ended by itself: "),
+        ("REVOKED", "leaving", "disrupted", "was ended by Slurm as REVOKED: "),
+    ],
+)
+def test_the_state_of_a_job_is_how_it_ended_and_is_quoted(world, state, weight, code, text):
+    place = world.start("rg_1.0", NODE)
+    world.slurm.jobs["12"].state = state
+    ((_, said),) = world.scheduler.ends([place], SOON_S)
+    assert (str(said.weight), said.code) == (weight, code)
+    assert said.text == f"{text}job 12, JobState {state}, Reason None"
+
+
+def test_a_requeued_job_and_one_that_slurm_forgot_are_told_so(world):
+    place = world.start("rg_1.0", NODE)
+    world.renew(place)
+    ((_, said),) = world.scheduler.ends([place], SOON_S)
+    assert (str(said.weight), said.code) == ("leaving", "requeued")
+    del world.slurm.jobs["12"]
+    ((_, said),) = world.scheduler.ends([place], SOON_S)
+    assert said.text == "is gone: Slurm does not know step 12.0 any more"
+
+
+@pytest.mark.parametrize("state", ["DOWN", "ALLOCATED*", "ALLOCATED+NOT_RESPONDING"])
+def test_a_job_that_runs_on_a_node_that_does_not_answer_lost_its_node(world, state):
+    place = world.start("rg_1.0", NODE)
+    node = world.slurm.nodes[NODE]
+    node.states, node.reason, node.who = {state}, "Not responding", "slurm"
+    ((_, said),) = world.scheduler.ends([place], SOON_S)
+    assert said.text == "its node failed: node1 does not answer Slurm; by slurm: Not responding"

@@ -16,14 +16,13 @@ from lightkeeper.monitor.decide.rank_seconds import Cause
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import Guard, Hold
 from lightkeeper.monitor.model.incident import Incident, Milestones, State
-from lightkeeper.monitor.model.names import Host, IncidentId
-from lightkeeper.monitor.service import Options, Service, StartError
+from lightkeeper.monitor.model.names import IncidentId
+from lightkeeper.monitor.service import Options, Service
 from tests.monitor import api
 from tests.monitor.api import TOKEN, Api, Script
 from tests.monitor.decide.scene import hang
 from tests.monitor.fakes import FakeFleet, FakeLighthouse, wait_until
 from tests.monitor.samples import EVICT
-from tests.waiting import wait_for
 
 
 class Monitor(Api):
@@ -48,7 +47,7 @@ class Monitor(Api):
 @pytest.fixture
 def options(tmp_path: Path, lighthouse: FakeLighthouse) -> Options:
     config = KeeperConfig(evidence_count=0)
-    return api.options(tmp_path, lighthouse.url, config=config, audit_log=tmp_path / "audit.jsonl")
+    return api.options(tmp_path, lighthouse.url, config=config)
 
 
 @pytest.fixture
@@ -124,30 +123,6 @@ def test_the_whole_account_of_an_eviction(monitor: Monitor) -> None:
     assert monitor.get("/v1/incidents?group=rg_9")["incidents"] == []
 
 
-def test_the_log_has_a_line_for_all_that_was_done(monitor: Monitor, options: Options) -> None:
-    story(monitor)
-    monitor.components.quarantine.release(Host("node1"))
-    monitor.tick()
-    auditor = monitor.components.auditor
-    assert auditor is not None
-    wait_until(lambda: not auditor.lines_waiting, 10, "its thread has written the lines")
-    written = log_lines(options)
-    events = [(line["event"], line["by"], line["what"]) for line in written]
-    expected = [
-        ("incident", "lightkeeper", "not_entered rg_1 firing"),
-        ("decision", "lightkeeper", "hold rg_1"),
-        ("decision", "lightkeeper", "evict rg_1"),
-        ("quarantine", "lightkeeper", "quarantine node1 added"),
-        ("eviction", "lightkeeper", "rg_1 gone"),
-        ("decision", "lightkeeper", "evict rg_1 confirmed"),
-        ("incident", "lightkeeper", "not_entered rg_1 resolved"),
-        ("quarantine", "a person", "quarantine node1 released"),
-    ]
-    assert [event for event in events if event[0] != "rung"] == expected
-    assert ("rung", "lightkeeper", "worker_evict rg_1 ended") in events
-    assert all(line["why"] for line in written)
-
-
 def settled(monitor: Monitor) -> None:
     monitor.evictions_end()
     monitor.tick()
@@ -181,7 +156,7 @@ def judging(options: Options, fleet: FakeFleet) -> Iterator[Monitor]:
 
 
 def test_an_eviction_by_hand_has_a_story_like_any_other(
-    judging: Monitor, fleet: FakeFleet, options: Options, capsys: pytest.CaptureFixture[str]
+    judging: Monitor, fleet: FakeFleet, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monitor = judging
     monitor.tick()
@@ -202,7 +177,6 @@ def test_an_eviction_by_hand_has_a_story_like_any_other(
     assert monitor.get("/v1/incidents?kind=by_hand")["totals"]["evictions"] == 1
     at = ["--monitor", monitor.url]
     assert "ann: its fans scream" in said(capsys, "show", "by_hand", *at)
-    assert {line["by"] for line in log_lines(options)} == {"ann"}
 
 
 def back(monitor: Monitor, incident_id: str) -> bool:
@@ -266,38 +240,6 @@ def test_what_an_incident_cost_survives_a_restart_and_is_counted_on(
         assert again.get("/v1/incidents")["totals"]["lost"] == 15.0
 
 
-def test_a_log_that_takes_no_lines_is_a_trouble_and_the_monitor_goes_on(
-    monitor: Monitor, options: Options
-) -> None:
-    assert options.audit_log is not None
-    options.audit_log.unlink()
-    options.audit_log.mkdir()
-    fired(monitor)
-
-    def told() -> bool:  # its thread tries when it comes to it
-        monitor.tick()
-        return any(
-            "takes no lines" in trouble for trouble in monitor.get("/v1/snapshot")["troubles"]
-        )
-
-    wait_for(told, within_s=20, what="the trouble to be told")
-    assert monitor.get("/v1/incidents/inc-1")["account"]["outcome"] == "held"
-
-
-def test_a_crash_of_the_books_stops_no_eviction(
-    monitor: Monitor, fleet: FakeFleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(monitor.components.auditor, "took_place", None)
-    monitor.tick(moments(monitor.components.clock.now_s()), decisions=[EVICT])
-    monitor.evictions_end()
-    assert all(rank.evictions for rank in fleet.ranks.values() if rank.identity.group == "rg_1")
-
-
-def test_a_log_that_cannot_be_opened_is_said_at_the_start(options: Options) -> None:
-    with pytest.raises(StartError, match="cannot write --audit-log /proc/x/y: "):
-        Service(replace(options, audit_log=Path("/proc/x/y")))
-
-
 # -- the commands ----------------------------------------------------------------------------------
 
 
@@ -309,11 +251,6 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> st
 
 def as_json(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     return json.loads(said(capsys, *words, "--format", "json"))
-
-
-def log_lines(options: Options) -> list[dict[str, Any]]:
-    assert options.audit_log is not None
-    return [json.loads(text) for text in options.audit_log.read_text().splitlines()]
 
 
 def test_people_read_list_and_story(monitor: Monitor, capsys: pytest.CaptureFixture[str]) -> None:
