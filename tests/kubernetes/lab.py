@@ -228,7 +228,7 @@ def keeper_image() -> None:
     """From examples/container, out of the files of the tree that git does not ignore."""
     names = subprocess.run(["git", "-C", ROOT, "ls-files", "-zco", "--exclude-standard"],
                            check=True, capture_output=True).stdout  # fmt: skip
-    there = b"\0".join(name for name in names.split(b"\0")
+    there = b"\0".join(name for name in {*names.split(b"\0")}
                        if name and os.path.lexists(ROOT / os.fsdecode(name)))  # fmt: skip
     context = subprocess.run(["tar", "-C", ROOT, "--null", "-T", "-", "-c"],
                              check=True, capture_output=True, input=there).stdout  # fmt: skip
