@@ -22,7 +22,7 @@ LOCK  := $(abspath $(BIN))/uv pip compile --quiet --no-annotate --generate-hashe
   --python-platform linux --custom-compile-command 'make lock'
 BUILD := hatchling>=1.27
 
-.PHONY: help setup lock demo test test-unit test-integration explore check lint types contracts bench fuzz scoreboard campaign field netlab cuts matrix matrix-versions loss-band kill-each soak format docs dashboards openapi metrics-doc screenshots
+.PHONY: help setup lock demo test test-unit test-integration explore check lint types contracts bench fuzz scoreboard campaign field netlab kubernetes cuts matrix matrix-versions loss-band kill-each soak format docs dashboards openapi metrics-doc screenshots
 
 help:  ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 20
@@ -97,6 +97,9 @@ field: setup  ## bugs as people write them, on scripts that know nothing of us, 
 
 netlab: setup  ## networks that break under a job, with lightkeeper and TorchFT alone; as root, in namespaces; writes evidence/netlab.md (3 hours; ARGS="host-lost --runs 5")
 	LIGHTKEEPER_COMMAND="make netlab" $(BIN)/python -m tests.netlab run --alone --results evidence/netlab.jsonl --page evidence/netlab.md $(ARGS)
+
+kubernetes: setup  ## the examples on a real Kubernetes of this machine; rollouts, drains, lost nodes; as root, with Go and docker; writes evidence/kubernetes.md (2 hours; ARGS="run rollout drain-.*", ARGS=down)
+	LIGHTKEEPER_COMMAND="make kubernetes" $(BIN)/python -m tests.kubernetes $(ARGS)
 
 cuts: setup  ## 200 cuts between real managers and their gate or Lighthouse, at random moments (7 minutes; ARGS="--way lighthouse")
 	$(BIN)/python -m tests.monitor.gate.cuts $(ARGS)

@@ -408,6 +408,8 @@ def test_a_drain_passes_gate_and_lighthouse(fleet):
     for name in ("lighthouse", "lightkeeper-gate"):
         budget = fleet.one("PodDisruptionBudget", name)["spec"]
         assert (budget.get("maxUnavailable"), budget.get("minAvailable")) == (1, None)
+        pod = container_of(fleet.one("Deployment", name)["spec"]["template"])
+        assert pod["readinessProbe"]["periodSeconds"] == 1  # nobody is sent to the next before
 
 
 def test_the_next_gate_is_ready_before_the_old_one_is_told_to_end(fleet):

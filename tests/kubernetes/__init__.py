@@ -1,0 +1,1 @@
+"""The examples on a real Kubernetes, and what people and nodes do to it: `make kubernetes`."""
