@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
 Row = Mapping[str, Any]
 
@@ -94,9 +94,13 @@ def back(rows: Sequence[Row], since_s: float, groups: int) -> dict[str, float | 
     return answer
 
 
+SOON_S: Final = 2.7
+"""The scheduler is asked when a group leaves: its word is due after 2 s, seen at the next look."""
+
+
 def said(incident: Row) -> list[Any]:
-    """[when, sentence] at first when it had fired; empty: it did not fire."""
+    """[when, sentence] soon after it had fired; empty: it did not fire."""
     if incident["fired"] is None:
         return []
-    before = [row for row in incident["sentences"] if row[0] <= incident["fired"] + 1]
+    before = [row for row in incident["sentences"] if row[0] <= incident["fired"] + SOON_S]
     return list((before or incident["sentences"])[-1])

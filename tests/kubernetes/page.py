@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests import harness
+from tests.kubernetes import measures
 from tests.kubernetes.scenarios import SCENARIOS, VICTIM, judge
 
 Record = Mapping[str, Any]
@@ -25,7 +26,8 @@ Each run begins with a job that trains, all healthy. Seconds after the first act
   committed; **worst**: in which some rank did not. A step's own time is in both.
 - **ended**: groups that began anew, in brackets how often. **back**: until the group trains
   together with the other again.
-- **first sentence**: what each incident said when it fired, with its kind.
+- **first sentence**: what each incident said 2 s after it had fired, with its kind; numbers in it
+  are of that moment.
 
 What is not as in a real cluster: the image `train:1` has Python and lightkeeper, and torch
 {versions} comes from a read-only volume (one folder of this machine, which all nodes share: pip's
@@ -83,14 +85,15 @@ def _back(record: Record) -> str:
 
 
 def _said(record: Record) -> list[str]:
-    return [f"{row['kind']} after {row['fired']:.0f} s: *{row['first'][1]}*"
-            for row in record["incidents"] if row["first"]]  # fmt: skip
+    return [f"{row['kind']} after {row['fired']:.0f} s: *{measures.said(row)[1]}*"
+            for row in record["incidents"] if measures.said(row)]  # fmt: skip
 
 
 def _notes(records: Sequence[Record]) -> list[str]:
     lines = [f"- `{record['scenario']}` ({record['label']}): {_note(record['notes'])}."
              for record in records if record["notes"]]  # fmt: skip
-    return ["## Noted", "", *lines, ""] if lines else []
+    head = ["## Noted", "", "*The end* is that of the fault: thawed, or on the network again.", ""]
+    return [*head, *lines, ""] if lines else []
 
 
 def _note(notes: Mapping[str, Any]) -> str:

@@ -107,7 +107,7 @@ def _short(seen: Seen, at_s: float) -> dict[str, Any]:
     """An incident: what it said."""
     latest = seen.latest
     fired_s, back_s = (latest["milestones"].get(name) for name in ("firing_s", "rejoined_s"))
-    row: dict[str, Any] = {
+    return {
         "kind": latest["kind"],
         "fired": None if fired_s is None else round(fired_s - at_s, 1),
         "rejoined": None if back_s is None else round(back_s - at_s, 1),
@@ -119,8 +119,6 @@ def _short(seen: Seen, at_s: float) -> dict[str, Any]:
         "decisions": [[entry["action"], entry["state"], entry["outcome"]]
                       for entry in latest.get("decisions") or ()][:12],
     }  # fmt: skip
-    row["first"] = measures.said(row)
-    return row
 
 
 def _over(incident: dict[str, Any], at_s: float) -> list[Any] | None:

@@ -391,8 +391,8 @@ def _late(record: dict[str, Any], limit_s: float) -> list[str]:
 
 def _words(record: dict[str, Any], scenario: Scenario) -> list[str]:
     missed = []
-    fired = [row for row in record["incidents"] if row["first"]]
-    if scenario.says and not any(re.search(scenario.says, row["first"][1]) for row in fired):
+    sentences = [row[1] for row in map(measures.said, record["incidents"]) if row]
+    if scenario.says and not any(re.search(scenario.says, text) for text in sentences):
         missed.append(f"no first sentence has `{scenario.says}`")
     if not scenario.accuse:
         evicted = [group for row in record["incidents"] for group in row["evicted"]]

@@ -67,15 +67,16 @@ def test_a_group_that_began_anew_and_does_not_train_is_not_back():
     assert measures.back([started("rg_1.0", 15)], 10, 2) == {"rg_1": None}
 
 
-def test_the_first_sentence_is_that_of_the_time_at_which_it_fired():
-    incident = {"fired": 6.0, "sentences": [[3.0, "is late"], [6.4, "is lost"], [9.0, "is away"]]}
-    assert measures.said(incident) == [6.4, "is lost"]
+def test_the_first_sentence_is_that_of_two_seconds_after_it_fired():
+    incident = {"fired": 6.0, "sentences": [[3.0, "is late"], [8.4, "is lost"], [9.0, "is away"]]}
+    assert measures.said(incident) == [8.4, "is lost"]
     assert measures.said({**incident, "fired": None}) == []
 
 
 def record(scenario: str, **more: Any) -> dict[str, Any]:
     """A good run of a group's end."""
-    incident = {"kind": "dead", "fired": 2.0, "evicted": [], "first": [2.0, "it was drained"]}
+    incident = {"kind": "dead", "fired": 2.0, "evicted": [],
+                "sentences": [[2.0, "it was drained"]]}  # fmt: skip
     return {
         "key": f"{scenario}@now", "scenario": scenario, "label": "now", "code": "abc",
         "lost": 0, "gaps": {"job": 1.5, "rg_0.0": 1.5}, "pace": 0.1, "starts": {"rg_1": [20.0]},
