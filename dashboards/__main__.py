@@ -40,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = top.add_subparsers(dest="command", required=True)
     pushed = commands.add_parser("push", help="store in a Grafana what differs from what it has")
-    listed = commands.add_parser("list", help="the dashboards and what each answers")
+    commands.add_parser("list", help="the dashboards and what each answers")
     out = commands.add_parser(
         "export", help="write them, provisioning files and Prometheus's rules into a folder"
     )
@@ -58,8 +58,7 @@ def _parser() -> argparse.ArgumentParser:
         "--folder-uid", metavar="UID",
         help="a folder that is there, nested or not (default: 'Lightkeeper', made if missing)",
     )  # fmt: skip
-    for command in (pushed, listed):
-        command.add_argument("--format", choices=["text", "json"], default="text")
+    pushed.add_argument("--format", choices=["text", "json"], default="text")
     out.add_argument("folder", type=Path, metavar="DIR")
     out.add_argument(
         "--monitor-url", metavar="URL", type=_url, help="where browsers reach the monitor"
@@ -82,22 +81,10 @@ def _url(text: str) -> str:
 # -- the committed dashboards --------------------------------------------------------------------
 
 
-def _list(args: argparse.Namespace) -> int:
-    boards = [
-        {
-            "uid": board["uid"],
-            "title": board["title"],
-            "about": board["description"],
-            "panels": len(list(committed.panels_of(board))),
-        }
-        for board in committed.read()
-    ]
-    if args.format == "json":
-        print(json.dumps(boards, indent=2))
-        return 0
-    for board in boards:
-        print(f"{board['uid']}  {board['title']}  ({board['panels']} panels)")
-        print(f"    {board['about']}")
+def _list(_args: argparse.Namespace) -> int:
+    for board in committed.read():
+        panels = len(list(committed.panels_of(board)))
+        print(f"{board['uid']}  {board['title']}  ({panels} panels)\n    {board['description']}")
     return 0
 
 

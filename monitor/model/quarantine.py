@@ -121,7 +121,7 @@ def note_on(record: HostRecord, now_s: float, config: KeeperConfig) -> str:
         said.append(f"a lemon: {record.lemon}; out until a person releases it")
     elif record.counted_quarantines > 1:
         days = config.lemon_window_days
-        said.append(f"{ordinal(record.counted_quarantines)} quarantine in {days:g} days")
+        said.append(f"{record.counted_quarantines} quarantines in {days:g} days")
     if record.testified:
         said.append(f"its machine testified: {record.testified[0]}")
     return "; ".join(said)
@@ -230,13 +230,6 @@ def _lemon(quarantines: int, failures: int, offences: int, config: KeeperConfig)
 
 def _who(back: QuarantineEvent) -> str:
     return "the end of its quarantine" if back.change is Change.EXPIRED else back.author
-
-
-def ordinal(number: int) -> str:
-    """`1st`, `2nd`, `3rd`, `11th`."""
-    if number % 100 in (11, 12, 13):
-        return f"{number}th"
-    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th') }"
 
 
 def span(seconds: float) -> str:

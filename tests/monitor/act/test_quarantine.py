@@ -76,7 +76,7 @@ def test_a_host_goes_out_for_a_day_then_three_then_until_a_person_releases_it(sc
     assert scene.lasts_h() == 24
     scene.clock.advance(9 * DAY)
     assert scene.list.active() == ()
-    assert scene.evict().note == "2nd quarantine in 28 days"
+    assert scene.evict().note == "2 quarantines in 28 days"
     assert scene.lasts_h() == 72
     scene.clock.advance(9 * DAY)
     scene.evict()
@@ -102,7 +102,7 @@ def test_a_host_that_fails_soon_after_its_release_is_told_so(scene: Scene) -> No
     scene.list.release(NODE, author="ann", reason="DIMM changed")
     scene.clock.advance(3 * HOUR)
     entry = scene.evict()
-    assert entry.note == "again 3 h after ann let it in; 2nd quarantine in 28 days"
+    assert entry.note == "again 3 h after ann let it in; 2 quarantines in 28 days"
     assert scene.lasts_h() == 72
     assert scene.list.admission(NODE).reason == (
         "node1 is quarantined by lightkeeper: hung (again 3 h after ann let it in; 2nd quarantine "
