@@ -89,7 +89,6 @@ def _list(args: argparse.Namespace) -> int:
             "title": board["title"],
             "about": board["description"],
             "panels": len(list(committed.panels_of(board))),
-            "questions": [row["title"] for row in committed.panels_of(board, rows=True)],
         }
         for board in committed.read()
     ]

@@ -39,9 +39,9 @@ def read(folder: Path = GRAFANA) -> list[dict[str, Any]]:
     return boards
 
 
-def panels_of(board: Mapping[str, Any], *, rows: bool = False) -> Iterator[dict[str, Any]]:
-    """Its panels, or (`rows`) its row titles."""
-    return (panel for panel in board.get("panels", []) if (panel["type"] == "row") is rows)
+def panels_of(board: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Its panels, without the titles of rows."""
+    return (panel for panel in board.get("panels", []) if panel["type"] != "row")
 
 
 def fitted(

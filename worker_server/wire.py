@@ -63,9 +63,7 @@ PATH_METRICS: Final = "/metrics"
 # Paths of the monitor that a sidecar and a launcher call.
 PATH_REGISTER: Final = "/v1/register"
 PATH_ADMISSION: Final = "/v1/admission"
-
-# of a gate, where its groups connect
-PATH_GATE: Final = "/lightkeeper"
+PATH_GATE: Final = "/lightkeeper"  # of a gate, where its groups connect
 GATE_ANSWER: Final = b"lightkeeper gate\n"
 
 GroupName = NewType("GroupName", str)

@@ -56,11 +56,7 @@ def check(*, file: Path, as_json: bool) -> int:
 @as_json
 @asking
 def show(*, monitor: Monitor, as_json: bool) -> None:
-    """The policy in force, and who set each part.
-
-    examples:
-      lightkeeper policy show
-    """
+    """The policy in force, and who set each part."""
     ask.show(monitor, "/v1/policy", as_json=as_json)
 
 

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Thread
@@ -10,19 +11,21 @@ import pytest
 
 from lightkeeper.monitor.gate.listener import NewClient
 from lightkeeper.worker_server import __main__ as run
+from lightkeeper.worker_server.rank import retries
 from lightkeeper.worker_server.rank.admission import options
 from lightkeeper.worker_server.rank.retries import quorum_retries
 from lightkeeper.worker_server.wire import GATE_ANSWER
 
 
 @contextmanager
-def answering(answer: Callable[[socket.socket, bytes], None]) -> Iterator[str]:
-    """A server that answers one request."""
+def answering(answer: Callable[[socket.socket, bytes], None], times: int = 1) -> Iterator[str]:
+    """A server that answers so many requests."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
-            with listener.accept()[0] as client:
-                answer(client, client.recv(4096))
+            for _ in range(times):
+                with listener.accept()[0] as client:
+                    answer(client, client.recv(4096))
 
         thread = Thread(target=serve, daemon=True)
         thread.start()
@@ -54,7 +57,7 @@ def gate(client: socket.socket, request: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("environ", "retries"),
+    ("environ", "times"),
     [
         ({}, "59"),
         ({"TORCHFT_QUORUM_TIMEOUT_SEC": "300"}, "299"),
@@ -64,11 +67,33 @@ def gate(client: socket.socket, request: bytes) -> None:
     ],
     ids=["defaults", "long", "short", "no-number", "endless"],
 )
-def test_behind_a_gate_it_asks_about_every_second(environ, retries):
+def test_behind_a_gate_it_asks_about_every_second(environ, times):
     with answering(gate) as url:
         assert quorum_retries({**environ, "TORCHFT_LIGHTHOUSE": url}) == {
-            "TORCHFT_QUORUM_RETRIES": retries
+            "TORCHFT_QUORUM_RETRIES": times
         }
+
+
+def test_a_gate_that_is_just_being_started_is_waited_for():
+    refusals = [b"", b""]  # hangs up, as a port that is being taken
+
+    def later(client: socket.socket, request: bytes) -> None:
+        if refusals:
+            refusals.pop()
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        else:
+            gate(client, request)
+
+    with answering(later, times=3) as url:
+        assert quorum_retries({"TORCHFT_LIGHTHOUSE": url}) != {}
+    assert refusals == []
+
+
+def test_where_nobody_is_there_it_does_not_wait_long(monkeypatch):
+    monkeypatch.setattr(retries, "_STARTS_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    assert quorum_retries({"TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{port}"}) == {}
 
 
 def test_what_the_user_chose_stays():

@@ -5,25 +5,26 @@ from __future__ import annotations
 import urllib.request
 from collections.abc import Mapping
 from http.client import HTTPException
+from time import monotonic, sleep
 from typing import Final
+from urllib.error import HTTPError
 
 from lightkeeper.worker_server.rank.settings import QUORUM_RETRIES
 from lightkeeper.worker_server.wire import GATE_ANSWER, PATH_GATE
 
-_QUORUM_S: Final = 60
-"""TorchFT's own quorum timeout."""
+_QUORUM_S: Final = 60  # TorchFT's own quorum timeout
 _GATE_S: Final = 2.0
+_STARTS_S: Final = 5.0
+"""A job's Lighthouse, gate and ranks are often started together."""
 
 
 def quorum_retries(environ: Mapping[str, str]) -> dict[str, str]:
     """The variable that has TorchFT ask again about every second; empty where the user chose, or
     where no gate answers.
 
-    A manager whose request fails (gate replaced, connection cut) reports it to no rank, and they
-    wait until their quorum timeout ends the group. It waits timeout / (retries + 1) before it asks
-    again (tried with TorchFT 0.2.0). Without a gate, a Lighthouse that is started again counts its
-    quorums from 1. Who asks it again may get a number that it had before, with addresses that are
-    gone (evidence/quorum-retries.md).
+    A manager whose request fails reports it to no rank, and they wait until their quorum timeout
+    ends the group. It waits timeout / (retries + 1) before it asks again (TorchFT 0.2.0). Without
+    a gate it may get a quorum's number again, with old addresses (evidence/quorum-retries.md).
     """
     if environ.get(QUORUM_RETRIES) or not _is_gate(environ.get("TORCHFT_LIGHTHOUSE", "")):
         return {}
@@ -35,12 +36,17 @@ def quorum_retries(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_gate(url: str) -> bool:
-    """Whether `lightkeeper gate` answers there, within `_GATE_S`."""
-    if not url.startswith(("http://", "https://")):
-        return False
+    """Whether `lightkeeper gate` answers there; one that is just being started is waited for."""
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with direct.open(url.rstrip("/") + PATH_GATE, timeout=_GATE_S) as answer:
-            return bool(answer.read(len(GATE_ANSWER) + 1) == GATE_ANSWER)
-    except (OSError, ValueError, HTTPException):
-        return False
+    until_s = monotonic() + _STARTS_S
+    while url.startswith(("http://", "https://")):
+        try:
+            with direct.open(url.rstrip("/") + PATH_GATE, timeout=_GATE_S) as answer:
+                return bool(answer.read(len(GATE_ANSWER) + 1) == GATE_ANSWER)
+        except (HTTPError, HTTPException, ValueError):
+            break  # a Lighthouse, or anybody else
+        except OSError:
+            if monotonic() > until_s:
+                break
+            sleep(0.2)
+    return False

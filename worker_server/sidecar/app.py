@@ -32,9 +32,6 @@ from lightkeeper.worker_server.sidecar.queries import (
 )
 from lightkeeper.worker_server.sidecar.stacks import folded
 
-# -- What there is ---------------------------------------------------------------------------------
-# `tests.openapi` writes the document of it, and says whether the file is as the code is.
-
 JSON: Final = ("application/json",)
 TEXT: Final = ("text/plain",)
 BOTH: Final = (*JSON, *TEXT)

@@ -600,6 +600,7 @@ class Kubernetes(Scheduler):
         super().__init__(everyone, owner)
         self._api = api
         self._options = options or KubeOptions()
+        self._ended: set[object] = set()  # uids of pods that we had deleted
 
     def checks(self, timeout_s: float) -> Sequence[Check]:
         namespaces = {place.labels.get("namespace", "") for place in self._everyone()} - {""}
@@ -649,8 +650,11 @@ class Kubernetes(Scheduler):
                 continue
             pods = {_at(pod, "metadata", "uid"): pod for pod in ask(_pods(namespace), name)}
             nodes = [*ask(_NODES, host), None] if DNS.fullmatch(host) else [{}]
-            for fact in end_facts(pods.get(place.labels.get("pod_uid")), nodes[0], now_s):
-                if (said := reading("Kubernetes", *fact)) is not None:
+            uid = place.labels.get("pod_uid")
+            for words, detail, for_s in end_facts(pods.get(uid), nodes[0], now_s):
+                ours = uid in self._ended and words.startswith(("end deleted", "end gone"))
+                fact = "end ours" if ours else words
+                if (said := reading("Kubernetes", fact, detail, for_s)) is not None:
                     yield place, said
                     break
 
@@ -785,6 +789,7 @@ class Kubernetes(Scheduler):
     def _delete(self, pod: WantedPod, grace_s: int, deadline: Deadline) -> bool:
         """Delete a pod; returns whether it is gone already, or a newer one has its name."""
         body = {"gracePeriodSeconds": grace_s, "preconditions": {"uid": pod.uid}}
+        self._ended.add(pod.uid)
 
         def delete() -> bool:
             try:

@@ -15,7 +15,7 @@ NAMESPACE = "train"
 class KubeWorld(World):
     """Each rank in a pod of its own unless said otherwise."""
 
-    ends = ("context", "runs"), ("leaving", "deleted")
+    ends = ("context", "runs"), ("leaving", "evicted")
 
     def __init__(self, kube: FakeKube, url: str, options: KubeOptions | None = None) -> None:
         super().__init__()

@@ -419,7 +419,7 @@ def test_a_newer_pod_of_the_name_is_never_called_failed_nor_deleted(kube_world, 
     assert end(kube_world, place, away).done
     (pod,) = kube.pods.values()
     assert pod["metadata"]["uid"] != place.labels["pod_uid"]
-    assert "status" not in pod
+    assert pod["status"]["phase"] == "Running"
 
 
 def test_without_the_right_to_its_status_that_is_said(kube_world, away):
