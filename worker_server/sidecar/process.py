@@ -115,7 +115,7 @@ class OomWatch:
         self._latest = count
 
     def said(self) -> str:
-        """The OOM killer's deeds in the cgroup since the look before the last; empty: none known."""
+        """What the OOM killer did in the cgroup since the look before the last; empty: nothing."""
         now = self._count()
         kills = 0 if now is None or self._before is None else now - self._before
         if not kills:
