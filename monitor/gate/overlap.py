@@ -25,10 +25,11 @@ import http.client
 import json
 import logging
 import socket
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -50,6 +51,9 @@ LONGEST_S: Final = 600.0
 LOST_S: Final = 3.0
 """A successor that is away for this long is not waited for."""
 _DIAL_S: Final = 3.0
+_NAMES_S: Final = 10.0
+"""How long names are waited for: a Service's come with its first pod."""
+_AGAIN_S: Final = 0.25
 _SILENT_S: Final = 10.0
 """A gate that is reached and does not answer for this long is stuck: it is not waited for."""
 
@@ -123,13 +127,7 @@ class Predecessor:
                 reaches the Lighthouse and we do not.
         """
         host, port = options.take_over
-        try:
-            every = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except socket.gaierror as exc:
-            if exc.errno == socket.EAI_AGAIN:  # it may be there: two must not serve unconnected
-                raise PredecessorError(f"cannot resolve {host}: {exc.strerror}") from exc
-            return None
-        for *_, address in every:
+        for *_, address in _resolved(host, port):
             where = f"{address[0]}:{port}"
             connection = http.client.HTTPConnection(str(address[0]), port, timeout=_DIAL_S)
             predecessor = cls(connection, where)
@@ -179,6 +177,22 @@ class Predecessor:
             text = said.decode(errors="replace")[:200]
             raise PredecessorError(f"the gate at {self._where} says {answer.status}: {text}")
         return json.loads(said)
+
+
+def _resolved(host: str, port: int) -> Sequence[tuple[Any, ...]]:
+    """All addresses; empty: there is no such name. A gate that ends instead of waiting for names
+    is started again by Kubernetes later and later, and so is one that is killed after it.
+    """
+    until_s = time.monotonic() + _NAMES_S
+    while True:
+        try:
+            return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except socket.gaierror as exc:
+            if exc.errno != socket.EAI_AGAIN:
+                return ()
+            if time.monotonic() > until_s:  # it may be there: two must not serve unconnected
+                raise PredecessorError(f"cannot resolve {host}: {exc.strerror}") from exc
+            time.sleep(_AGAIN_S)
 
 
 def _try(lighthouse: tuple[str, int]) -> None:

@@ -49,12 +49,13 @@ def write(path: Path, results: Path) -> str:
 
 def render(records: Sequence[Record]) -> str:
     """The whole page."""
-    labels = list(dict.fromkeys(record["label"] for record in records))
-    codes = {label: next(r["code"] for r in records if r["label"] == label) for label in labels}
+    codes: dict[str, dict[str, None]] = {}
+    for record in records:
+        codes.setdefault(record["label"], {})[record["code"].removesuffix("-dirty")] = None
     rows = [_row(record) for name in SCENARIOS for record in records if record["scenario"] == name]
     versions = next((record["torch"] for record in records if "torch" in record), "")
     lines = [_HEAD.format(versions=versions)]
-    lines.append("; ".join(f"**{label}**: {code}" for label, code in codes.items()) + "\n")
+    lines.append("; ".join(f"**{label}**: {', '.join(of)}" for label, of in codes.items()) + "\n")
     lines += [f"| {' | '.join(_COLUMNS)} |", "|---" * len(_COLUMNS) + "|", *rows, ""]
     return "\n".join(lines + _notes(records))
 

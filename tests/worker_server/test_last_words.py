@@ -130,7 +130,7 @@ def test_a_zombie_that_may_not_be_looked_into_has_no_known_status(monkeypatch):
         child.wait(10)
 
 
-def test_oom_kills_count_from_the_last_look_at_the_living(tmp_path):
+def test_oom_kills_count_from_the_look_before_the_last_at_the_living(tmp_path):
     folder = tmp_path / "memory"
     folder.mkdir()
     for path in (tmp_path / "memory.events", folder / "memory.oom_control"):
@@ -144,6 +144,8 @@ def test_oom_kills_count_from_the_last_look_at_the_living(tmp_path):
     said = watch.said()
     assert said.startswith("the OOM killer ended 2 of its cgroup /")
     assert said.endswith(f", limit 512 MiB: likely pid {os.getpid()}")
+    watch.look()  # who was killed is there for a while
+    assert watch.said() == said
     watch.look()
     assert watch.said() == ""
 

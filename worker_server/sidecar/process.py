@@ -89,11 +89,16 @@ class OomWatch:
 
     def __init__(self, pid: int, cgroups: Path = Path("/sys/fs/cgroup")) -> None:
         self._pid, self._cgroups = pid, cgroups
+        self._counter: Path | None = None
+        self._latest: int | None = None
         self.look()
 
     def look(self) -> None:
-        """Take the count again; call while the process lives, which may move to another cgroup."""
-        self._counter: Path | None = None
+        """Take the count again; call while the process lives, which may move to another cgroup.
+
+        Who is killed is there for a while, and counted already: so the count before the last holds.
+        """
+        counter, self._counter = self._counter, None
         with contextlib.suppress(OSError, ValueError, StopIteration):
             lines = Path(f"/proc/{self._pid}/cgroup").read_text(encoding="utf-8")
             files = ("memory.events", "memory.oom_control")  # of version 2 and of version 1
@@ -105,10 +110,12 @@ class OomWatch:
             )
             limit = level.limit()
             self._where = level.name + (f", limit {sized(limit)}" if limit else "")
-        self._before = self._count()
+        count = self._count()
+        self._before = self._latest if counter == self._counter else count
+        self._latest = count
 
     def said(self) -> str:
-        """What the OOM killer did in the cgroup since the last look; empty: nothing is known."""
+        """What the OOM killer did in the cgroup since the look before the last; empty: nothing."""
         now = self._count()
         kills = 0 if now is None or self._before is None else now - self._before
         if not kills:

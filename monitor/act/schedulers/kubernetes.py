@@ -376,6 +376,8 @@ def _sichek_facts(text: str) -> Iterator[Fact]:
 
 # How a pod ended: what came first is the cause.
 
+_NOT_KNOWN: Final = "ContainerStatusUnknown"
+"""The kubelet could not find the container: it says so of pods that it has evicted."""
 _RECENT_S: Final = 120.0
 """An earlier container of a pod that ended longer ago is not what ended now."""
 
@@ -408,8 +410,8 @@ def _pod_ends(pod: Body, cordon: str, now_s: float) -> Iterator[Fact]:
         for when in ("state", "lastState"):
             end = _at(each, when, "terminated") or {}
             ago_s = since(end.get("finishedAt"), now_s)
-            if end and (when == "state" or ago_s <= _RECENT_S):
-                reason, code = end.get("reason"), end.get("exitCode")
+            reason, code = end.get("reason"), end.get("exitCode")
+            if reason not in (None, _NOT_KNOWN) and (when == "state" or ago_s <= _RECENT_S):
                 said = f"container {each.get('name')}, {reason}, exit code {code}"
                 yield f"end exit {reason}", said, ago_s
 

@@ -108,6 +108,13 @@ def first(pod, node) -> tuple[str, str, float]:
             id="pressure",
         ),
         pytest.param(
+            pod(phase="Failed", reason="Evicted", message="Pod ephemeral local storage usage ...",
+                ends=[("state", {"reason": "ContainerStatusUnknown", "exitCode": 137})]),
+            node(), "pressure",
+            "was evicted by the kubelet of its node: Pod ephemeral local storage usage ...",
+            id="over its own limit of disk",
+        ),
+        pytest.param(
             pod(), node("Unknown", 5), "node-lost", "its node is not ready: no word", id="lost",
         ),
         pytest.param(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 
 import h2.events
 import pytest
 
+from lightkeeper.monitor.gate import overlap as overlap_module
 from lightkeeper.monitor.gate.denylist import Denial, DenialScope, wire_json
 from lightkeeper.monitor.gate.listener import GateOptions
 from lightkeeper.monitor.gate.overlap import (
@@ -15,6 +17,8 @@ from lightkeeper.monitor.gate.overlap import (
     LOST_S,
     Handover,
     Overlap,
+    Predecessor,
+    PredecessorError,
     Successor,
     go_on,
 )
@@ -292,3 +296,21 @@ def test_on_one_host_it_does_not_wait_for_ever() -> None:
         gone(gate, made, 0.1)
         gate.now_s += LONGEST_S
         assert gone(gate, made, 0.1)
+
+
+def test_names_that_are_not_there_yet_are_waited_for(monkeypatch):
+    """A Service's name comes with its first pod, which may be this gate's own."""
+    answers = [socket.gaierror(socket.EAI_AGAIN, "try again"), socket.gaierror(socket.EAI_NONAME)]
+
+    def resolve(*_: object, **__: object) -> list[object]:
+        raise answers.pop(0)
+
+    monkeypatch.setattr(overlap_module.socket, "getaddrinfo", resolve)
+    monkeypatch.setattr(overlap_module, "_AGAIN_S", 0.0)
+    options = GateOptions(("lh", 1), (EVERYWHERE, 1), (EVERYWHERE, 2), ("pods", 2))
+    assert Predecessor.find(options) is None
+    assert answers == []
+    answers.append(socket.gaierror(socket.EAI_AGAIN, "try again"))
+    monkeypatch.setattr(overlap_module, "_NAMES_S", -1.0)
+    with pytest.raises(PredecessorError, match="cannot resolve pods"):
+        Predecessor.find(options)
