@@ -58,7 +58,6 @@ def _parser() -> argparse.ArgumentParser:
         "--folder-uid", metavar="UID",
         help="a folder that is there, nested or not (default: 'Lightkeeper', made if missing)",
     )  # fmt: skip
-    pushed.add_argument("--format", choices=["text", "json"], default="text")
     out.add_argument("folder", type=Path, metavar="DIR")
     out.add_argument(
         "--monitor-url", metavar="URL", type=_url, help="where browsers reach the monitor"
@@ -120,19 +119,16 @@ def _push(args: argparse.Namespace) -> int:
     boards = [
         committed.fitted(board, args.monitor_url, args.runbooks_url) for board in committed.read()
     ]
-    rows = []
+    refused = False
     try:
         grafana = publish.Grafana(args.url, publish.read_token(args.token_file))
         for row in publish.push(grafana, boards, args.folder_uid, dry_run=args.dry_run):
-            rows.append(row)
-            if args.format == "text":
-                _print_row(row, dry_run=args.dry_run)
+            refused |= row.action == "refused"
+            _print_row(row, dry_run=args.dry_run)
     except publish.PublishError as error:
         print(committed.one_line(f"error: {error}"), file=sys.stderr)
         return 1
-    if args.format == "json":
-        print(json.dumps({"dashboards": [row._asdict() for row in rows]}, indent=2))
-    return int(any(row.action == "refused" for row in rows))
+    return int(refused)
 
 
 def _print_row(row: Pushed, *, dry_run: bool) -> None:

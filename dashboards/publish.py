@@ -163,7 +163,7 @@ def read_token(path: Path) -> str:
 
 
 class Pushed(NamedTuple):
-    """What became of a dashboard, or would; its fields are the JSON."""
+    """What became of a dashboard, or would."""
 
     uid: str
     title: str

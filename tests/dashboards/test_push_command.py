@@ -56,18 +56,6 @@ def test_a_dry_run_looks_and_changes_nothing(grafana, token_file, capsys):
     assert f"would create  {UIDS[1]}\n" in out
 
 
-def test_a_script_reads_what_was_done_as_json(grafana, token_file, capsys):
-    grafana.add_folder("lightkeeper", "Lightkeeper")
-    grafana.add_board({**committed.read()[0], "refresh": "1d"}, "lightkeeper", provisioned="f.json")
-
-    assert command(grafana, token_file, "--format", "json") == 1
-
-    rows = json.loads(capsys.readouterr().out)["dashboards"]
-    assert [row["action"] for row in rows] == ["refused", *["create"] * 5]
-    assert "(f.json)" in rows[0]["why"]
-    assert rows[1]["url"] == f"{grafana.url}/d/{UIDS[1]}/of-that-name"
-
-
 def test_what_is_refused_goes_to_stderr_and_exit_one(grafana, token_file, capsys):
     grafana.add_board({**committed.read()[0], "refresh": "1d"}, "", provisioned="f.json")
 

@@ -105,7 +105,7 @@ def test_a_host_that_fails_soon_after_its_release_is_told_so(scene: Scene) -> No
     assert entry.note == "again 3 h after ann let it in; 2 quarantines in 28 days"
     assert scene.lasts_h() == 72
     assert scene.list.admission(NODE).reason == (
-        "node1 is quarantined by lightkeeper: hung (again 3 h after ann let it in; 2nd quarantine "
+        "node1 is quarantined by lightkeeper: hung (again 3 h after ann let it in; 2 quarantines "
         "in 28 days)"
     )
 
