@@ -391,11 +391,9 @@ def end_facts(pod: Body | None, node: Body | None, now_s: float) -> Iterator[Fac
     dated = [(f"end {words}", detail, for_s) for words, detail, for_s in said]
     dated += _pod_ends(pod or {}, cordon, now_s)
     yield from sorted(dated, key=lambda fact: fact[2], reverse=True)
-    phase, reason = (_at(pod or {}, "status", word) for word in ("phase", "reason"))
+    phase = _at(pod or {}, "status", "phase")
     if node is None or pod is None:
         yield "end gone" + (" node" if node is None else cordon), "", 0.0
-    elif reason:
-        yield f"end status {reason}", str(_at(pod, "status", "message") or ""), 0.0
     elif phase != "Running":
         yield f"end phase {phase}", "", 0.0
     else:
@@ -406,6 +404,14 @@ def _pod_ends(pod: Body, cordon: str, now_s: float) -> Iterator[Fact]:
     if (asked := _at(pod, "metadata", "deletionTimestamp")) is not None:  # when it is to be gone
         grace_s = float(_at(pod, "metadata", "deletionGracePeriodSeconds") or 0)
         yield f"end deleted{cordon}", "", since(asked, now_s + grace_s)
+    ends = [*_container_ends(pod, now_s)]
+    if reason := _at(pod, "status", "reason"):  # why its containers ended
+        first_s = max((ago_s for *_, ago_s in ends), default=0.0)
+        yield f"end status {reason}", str(_at(pod, "status", "message") or ""), first_s
+    yield from ends
+
+
+def _container_ends(pod: Body, now_s: float) -> Iterator[Fact]:
     for each in _at(pod, "status", "containerStatuses") or []:
         for when in ("state", "lastState"):
             end = _at(each, when, "terminated") or {}

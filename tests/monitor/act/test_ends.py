@@ -115,6 +115,13 @@ def first(pod, node) -> tuple[str, str, float]:
             id="over its own limit of disk",
         ),
         pytest.param(
+            pod(phase="Failed", reason="Evicted", message="Pod ephemeral local storage usage ...",
+                ends=[ended("Error", 143, 7)]),
+            node(), "pressure",
+            "was evicted by the kubelet of its node: Pod ephemeral local storage usage ...",
+            id="over its own limit of disk, and its container heard SIGTERM",
+        ),
+        pytest.param(
             pod(), node("Unknown", 5), "node-lost", "its node is not ready: no word", id="lost",
         ),
         pytest.param(
