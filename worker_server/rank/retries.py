@@ -13,7 +13,6 @@ from lightkeeper.worker_server.rank.settings import QUORUM_RETRIES
 from lightkeeper.worker_server.wire import GATE_ANSWER, PATH_GATE
 
 _QUORUM_S: Final = 60  # TorchFT's own quorum timeout
-_GATE_S: Final = 2.0
 _STARTS_S: Final = 5.0
 """A job's Lighthouse, gate and ranks are often started together."""
 
@@ -41,7 +40,7 @@ def _is_gate(url: str) -> bool:
     until_s = monotonic() + _STARTS_S
     while url.startswith(("http://", "https://")):
         try:
-            with direct.open(url.rstrip("/") + PATH_GATE, timeout=_GATE_S) as answer:
+            with direct.open(url.rstrip("/") + PATH_GATE, timeout=_STARTS_S) as answer:
                 return bool(answer.read(len(GATE_ANSWER) + 1) == GATE_ANSWER)
         except (HTTPError, HTTPException, ValueError):
             break  # a Lighthouse, or anybody else

@@ -376,8 +376,7 @@ def _sichek_facts(text: str) -> Iterator[Fact]:
 
 # How a pod ended: what came first is the cause.
 
-_NOT_KNOWN: Final = "ContainerStatusUnknown"
-"""The kubelet could not find the container: it says so of pods that it has evicted."""
+_NOT_KNOWN: Final = "ContainerStatusUnknown"  # of a container that the kubelet did not find
 _RECENT_S: Final = 120.0
 """An earlier container of a pod that ended longer ago is not what ended now."""
 
@@ -391,10 +390,9 @@ def end_facts(pod: Body | None, node: Body | None, now_s: float) -> Iterator[Fac
     dated = [(f"end {words}", detail, for_s) for words, detail, for_s in said]
     dated += _pod_ends(pod or {}, cordon, now_s)
     yield from sorted(dated, key=lambda fact: fact[2], reverse=True)
-    phase = _at(pod or {}, "status", "phase")
     if node is None or pod is None:
         yield "end gone" + (" node" if node is None else cordon), "", 0.0
-    elif phase != "Running":
+    elif (phase := _at(pod, "status", "phase")) != "Running":
         yield f"end phase {phase}", "", 0.0
     else:
         yield "end runs", "its pod runs" + " and its node is ready" * bool(node), 0.0
