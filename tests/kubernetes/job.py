@@ -312,6 +312,7 @@ def clear() -> None:
 
 
 def _busy(node: str) -> bool:
-    """Whether containers of pods run on it."""
-    listed = lab.call("docker", "exec", node, "ctr", "-n", "k8s.io", "task", "ls", "-q")
-    return bool(listed.split())
+    """Whether containers of the job are on it."""
+    spaces = [f'labels."io.kubernetes.pod.namespace"=={name}' for name in ("train", "lightkeeper")]
+    words = ("ctr", "-n", "k8s.io", "containers", "ls", "-q", *spaces)
+    return bool(lab.call("docker", "exec", node, *words).split())
