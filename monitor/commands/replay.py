@@ -294,10 +294,10 @@ def parse_time(text: str, began_s: float) -> float:
         seconds = float(text)
         if abs(seconds) < 1e11:
             return seconds
-    began = datetime.datetime.fromtimestamp(began_s, tz=datetime.UTC).astimezone()
-    for words in (text, f"{began:%Y-%m-%d}T{text}"):
+    for words in (text, f"{utc(began_s)[:10]}T{text}"):
         with contextlib.suppress(ValueError, OverflowError):
-            return datetime.datetime.fromisoformat(words).timestamp()  # local without a zone
+            at = datetime.datetime.fromisoformat(words)
+            return (at if at.tzinfo else at.replace(tzinfo=datetime.UTC)).timestamp()
     raise CommandError(f"{text!r} is no time; expected 17:04, 2026-11-21T17:04:30 or Unix seconds")
 
 
@@ -316,7 +316,7 @@ def parse_time(text: str, began_s: float) -> float:
 )  # fmt: skip
 @option("--from", "from_", metavar="TIME",
         help="show from here on: 17:04, 17:04:30 (of the first day), 2026-11-21T17:04, or Unix "
-        "seconds; local time unless it has a zone")  # fmt: skip
+        "seconds; UTC unless it has a zone")  # fmt: skip
 @option("--to", metavar="TIME", help="stop here")
 @option("--check", is_flag=True, help="exit 1 where it does not decide as it did live")
 def replay(
