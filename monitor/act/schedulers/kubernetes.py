@@ -793,7 +793,6 @@ class Kubernetes(Scheduler):
     def _delete(self, pod: WantedPod, grace_s: int, deadline: Deadline) -> bool:
         """Delete a pod; returns whether it is gone already, or a newer one has its name."""
         body = {"gracePeriodSeconds": grace_s, "preconditions": {"uid": pod.uid}}
-        self._ended.add(pod.uid)
 
         def delete() -> bool:
             try:
@@ -802,6 +801,7 @@ class Kubernetes(Scheduler):
                 if exc.status == 404 or (exc.status == 409 and self._look(pod, deadline) is None):
                     return True
                 raise
+            self._ended.add(pod.uid)
             return False
 
         return retrying(delete, deadline)

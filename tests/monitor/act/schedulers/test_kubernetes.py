@@ -527,6 +527,16 @@ def test_an_end_is_asked_by_the_rights_that_the_role_has(kube_world):
     assert "forbidden" in kube_world.scheduler.tried(2.0).detail
 
 
+def test_a_pod_that_we_had_deleted_is_told_from_one_that_we_may_not_delete(kube_world):
+    ours, theirs = kube_world.start("rg_1.0", NODE), kube_world.start("rg_0.0", OTHER)
+    assert remove(kube_world, ours).done
+    kube_world.kube.allow = lambda verb, *_: verb != "delete"
+    assert not remove(kube_world, theirs, group=GroupName("rg_0")).done
+    del kube_world.kube.pods[NAMESPACE, theirs.labels["pod"]]
+    said = {place.rank: each.code for place, each in kube_world.scheduler.ends([ours, theirs], 2.0)}
+    assert said == {"rg_1.0": "evicted", "rg_0.0": "deleted"}
+
+
 def test_ranks_of_one_pod_are_asked_for_once(kube_world):
     first = kube_world.start("rg_1.0", NODE)
     second = kube_world.start("rg_1.1", NODE, beside=first)
