@@ -366,7 +366,7 @@ def test_submitting_never_waits_and_a_group_is_evicted_once_at_a_time(bench: Ben
     assert bench.submit()
     assert not bench.submit()
     assert not bench.submit(replace(EVICT, incident_id="inc-2"))
-    assert time.monotonic() - began < 0.2
+    assert time.monotonic() - began < 4  # and not the 5 s of the Lighthouse
     gate.set()
     wait_until(lambda: not bench.evictors.active(), 15, "the eviction ends")
 

@@ -82,7 +82,7 @@ def test_nobody_is_waited_for(silent: World) -> None:
     for rung, whom in WHOM.items():
         assert asker.ask(fresh(), rung, whom) is None
     assert list(asker.answers()) == []
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < 20  # and not the 30 s of one that never answers
     wait_until(lambda: len(silent.asked) == len(WHOM), what="all are asked")
     assert set(silent.asked) == {"gate", ID, "worker", "rg_1"}
 

@@ -1,6 +1,5 @@
 """Records that are made to keep the analysis busy: it ends, and takes time by their size."""
 
-import time
 from dataclasses import replace
 
 import pytest
@@ -14,19 +13,26 @@ from lightkeeper.monitor.records.ring import collectives
 from lightkeeper.worker_server.wire import parse_flight_record
 from tests.monitor.records.answers import answer, call
 from tests.monitor.records.dumps import CREATED, config, entry, nccl, pending, send, status
+from tests.timing import TIMES, cpu_s
 
 HOUR_NS = 3600 * 10**9
 
 
 def judged(rows, ranks=3, **more):
     """Seconds that reading and judging take where each rank has these rows, or all but the last."""
-    began_s = time.process_time()
-    whole = dump.read(nccl(*rows, **more))
-    less = dump.read(nccl(*rows[:-1], **more))
-    job = assemble(Record(rank, less if rank else whole) for rank in range(ranks))
+
+    def work():
+        whole = dump.read(nccl(*rows, **more))
+        less = dump.read(nccl(*rows[:-1], **more))
+        judge(less if rank else whole for rank in range(ranks))
+
+    return cpu_s(work)
+
+
+def judge(dumps):
+    job = assemble(Record(rank, dump) for rank, dump in enumerate(dumps))
     infos = {rank: replace(info, taken_ns=CREATED + HOUR_NS) for rank, info in job.ranks.items()}
     analyse(replace(job, ranks=infos))
-    return time.process_time() - began_s
 
 
 def coalesced(n):
@@ -55,13 +61,7 @@ def groups(n, size):
 def job(rows_of, ranks, **more):
     """The same where `rows_of` says what each rank has."""
     dumps = [nccl(*rows_of(rank), **more) for rank in range(ranks)]
-    began_s = time.process_time()
-    records = assemble(Record(rank, dump.read(value)) for rank, value in enumerate(dumps))
-    infos = {
-        rank: replace(info, taken_ns=CREATED + HOUR_NS) for rank, info in records.ranks.items()
-    }
-    analyse(replace(records, ranks=infos))
-    return time.process_time() - began_s
+    return cpu_s(lambda: judge(dump.read(value) for value in dumps))
 
 
 def ties_everywhere(n):
@@ -101,16 +101,12 @@ def many_groups_and_then_one(n):
     for row in (*of_many, *of_one):
         row.update(enter_age_s=2.0, exit_age_s=1.0)
     record = parse_flight_record(answer(*of_many, *of_one, torch=None))
-    began_s = time.process_time()
-    collectives(record)
-    return time.process_time() - began_s
+    return cpu_s(lambda: collectives(record))
 
 
 def a_past_of_one_call(n):
     """Whether a call is usual: where all before it are the same, each stretch fits each other."""
-    began_s = time.process_time()
-    habit([1] * n)
-    return time.process_time() - began_s
+    return cpu_s(lambda: habit([1] * n))
 
 
 @pytest.mark.integration  # no processes, but 5 s of CPU
@@ -142,7 +138,7 @@ def test_a_tie_is_asked_about_so_often_that_it_ends(monkeypatch):
     for n in (500, 2000):
         looked.clear()
         ties_everywhere(n)
-        assert sum(looked) <= (1 << 18) + 16 * 4 * n + n
+        assert sum(looked) <= TIMES * ((1 << 18) + 16 * 4 * n + n)
 
 
 def test_who_waits_is_counted_once_though_it_also_sends_to_somebody_unknown():
