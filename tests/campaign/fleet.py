@@ -146,7 +146,7 @@ class Fleet:
             "--status-file", str(self.folder / "steps.jsonl"),
             "--min-replicas", str(self.min_replicas),
             "--fault-file", str(self.fault_file),
-            *SHAPES[self.shape].options, *self.trainer_options,
+            *self.trainer_options,
         ]  # fmt: skip
         groups = [
             {
