@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 import requests
 
 from lightkeeper.trainer import faults
-from lightkeeper.trainer.demo.fleet import MonitorClient, free_port
+from lightkeeper.trainer.demo import MonitorClient, free_port
 from lightkeeper.trainer.supervisor import die_with_parent
 from tests.campaign.classes import SHAPES
 from tests.harness import FleetError, children, descendants, prepare
