@@ -179,8 +179,6 @@ class Runner:
 
     def close(self) -> None:
         """End the fleet."""
-        if self._watch is not None:
-            self._watch.client.close()
         if self._fleet is not None:
             self._fleet.stop()
         self._fleet = self._watch = None

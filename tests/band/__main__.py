@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lightkeeper.trainer import status
-from lightkeeper.trainer.demo.fleet import MonitorAwayError, unhealthy
+from lightkeeper.trainer.demo import MonitorAwayError, unhealthy
 from tests.band import judge, plot
 from tests.campaign.fleet import Fleet
 from tests.harness import say

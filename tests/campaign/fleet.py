@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 import requests
 
 from lightkeeper.trainer import faults
-from lightkeeper.trainer.demo.fleet import MonitorClient, free_port
+from lightkeeper.trainer.demo import MonitorClient, free_port
 from lightkeeper.trainer.supervisor import die_with_parent
 from tests.campaign.classes import SHAPES
 from tests.harness import FleetError, children, descendants, prepare
@@ -146,7 +146,7 @@ class Fleet:
             "--status-file", str(self.folder / "steps.jsonl"),
             "--min-replicas", str(self.min_replicas),
             "--fault-file", str(self.fault_file),
-            *SHAPES[self.shape].options, *self.trainer_options,
+            *self.trainer_options,
         ]  # fmt: skip
         groups = [
             {

@@ -110,8 +110,6 @@ class Soak:
             for burner in self.burners:
                 burner.kill()
                 burner.wait()
-            if self.watch is not None:
-                self.watch.client.close()
             fleet.stop()
 
     # -- disturbances: each gives the seconds for which it lasts -----------------------------

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from lightkeeper.trainer.demo.fleet import MonitorAwayError, MonitorClient, unhealthy
+from lightkeeper.trainer.demo import MonitorAwayError, MonitorClient, unhealthy
 
 
 @dataclass

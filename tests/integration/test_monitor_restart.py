@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import requests
 
-from lightkeeper.trainer.demo.__main__ import wait_until_whole
-from lightkeeper.trainer.demo.fleet import (
+from lightkeeper.trainer.demo import (
     DemoFleet,
     MonitorAwayError,
     MonitorClient,
     parse,
     start_fleet,
     start_monitor,
+    wait_until_whole,
 )
 from tests.dashboards import asked, contract
 from tests.incidents import fired

@@ -63,7 +63,6 @@ class Bench:
 
     def close(self) -> None:
         """End the fleet."""
-        self.watch.client.close()
         self.fleet.stop()
 
     # -- whole -------------------------------------------------------------------------------

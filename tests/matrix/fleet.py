@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lightkeeper.trainer import faults
-from lightkeeper.trainer.demo.fleet import free_port
+from lightkeeper.trainer.demo import free_port
 from tests.campaign.fleet import Fleet, FleetError
 from tests.campaign.forks import ADDRESS
 from tests.matrix.cases import JOIN_TIMEOUT_MS, Setting

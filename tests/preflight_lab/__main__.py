@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from lightkeeper.worker_server.preflight import DISK, LINK, MATMUL, MEMORY
+from lightkeeper.worker_server.check_host import DISK, LINK, MATMUL, MEMORY
 from tests.netlab.lab import Lab
 
 ROOT: Final = Path(__file__).parents[2]
