@@ -80,11 +80,6 @@ def _guards(view: View) -> Iterator[str]:
             yield last.guard
 
 
-def _maintenance(view: View) -> bool | None:
-    rules = view.rules
-    return None if rules is None else rules.policy.window(view.snapshot.now_s) is not None
-
-
 def _offences(scene: ScrapeView) -> Values:
     """Of the worst hosts with a record."""
     view = scene.view
@@ -133,8 +128,6 @@ METRICS: Final[Metrics] = (
     EVICTIONS.gauge("policy_loaded_timestamp_seconds",
         "Unix time at which the policy was loaded; 0: none was, the defaults hold.", (),
         _policy(lambda view: None if view.rules is None else view.rules.loaded_s), absent=ALONE),
-    EVICTIONS.gauge("maintenance", "1 within a maintenance window of the policy.", (),
-        _policy(_maintenance), absent=ALONE),
     EVICTIONS.gauge("quarantined_hosts", "Hosts in quarantine.", (),
         lambda scene: len(scene.view.quarantine)),
     EVICTIONS.gauge("quarantined_groups", "Replica groups in quarantine.", (),
