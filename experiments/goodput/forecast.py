@@ -18,7 +18,7 @@ of an alternating renewal process, 1 - 1 / (1 + T / (M R)).
 
 Both work for any mix of kinds: *fail-stop* (the process or host is gone), *hang* (it is alive but
 stands, and everybody waits), *slow* (all run at its pace until it recovers or is evicted). Every
-number has its source; docs/offline.md repeats them and says how far to trust them.
+number has its source; evidence/measurements.md repeats them and says how far to trust them.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Mix:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryTimes:
-    """What follows a decision, in seconds; `lightkeeper goodput --help` explains each."""
+    """What follows a decision, in seconds."""
 
     evict_s: float = 0.0
     requorum_s: float = 0.0

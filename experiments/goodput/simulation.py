@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Protocol
 
-from tests.goodput.forecast import DAY_S, Response, Scenario
+from experiments.goodput.forecast import DAY_S, Response, Scenario
 
 BATCHES: Final = 20
 """Stretches of simulated time whose scatter gives the error."""

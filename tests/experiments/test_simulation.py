@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.goodput.forecast import (
+from experiments.goodput.forecast import (
     JobSize,
     Mix,
     RecoveryTimes,
@@ -15,8 +15,8 @@ from tests.goodput.forecast import (
     ft_hsdp,
     poisson,
 )
-from tests.goodput.simulation import Simulated, simulate
-from tests.goodput.test_forecast import ALONE, JOB, KEPT, SYNC, scene
+from experiments.goodput.simulation import Simulated, simulate
+from tests.experiments.test_forecast import ALONE, JOB, KEPT, SYNC, scene
 
 
 def run(scenario: Scenario, faults: int = 3000, seed: int = 1) -> Simulated:
