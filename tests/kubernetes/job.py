@@ -117,6 +117,7 @@ class Job:
             say("the same job goes on")
             return
         self._kind.unlink(missing_ok=True)
+        self._logs.clear()  # of the job before
         if self._jobset:
             jobset.install()
         say(f"a job with steps of {self.step_s} s, {'with' if self.gate else 'without'} a gate")
