@@ -19,7 +19,7 @@ import requests
 from experiments.forks import ADDRESS
 from experiments.harness import FleetError, children, descendants, prepare
 from lightkeeper.trainer import faults
-from lightkeeper.trainer.demo.fleet import MonitorClient, free_port
+from lightkeeper.trainer.demo import MonitorClient, free_port
 from lightkeeper.trainer.supervisor import die_with_parent
 
 _GRACE_S: Final = 20.0
@@ -44,14 +44,11 @@ class Shape(NamedTuple):
     groups: int
     ranks: int
     """In each group."""
-    options: tuple[str, ...] = ()
-    """Of the trainer."""
 
 
 SHAPES: Final[Mapping[str, Shape]] = {
     "3x1": Shape(3, 1),
     "2x2": Shape(2, 2),
-    "2x2-pipeline": Shape(2, 2, ("--pipeline", "2", "--accumulate", "4")),
 }
 JOIN_TIMEOUT_MS: Final[Mapping[str, int]] = {"default": 60_000, "amd": 100_000}
 """Of the Lighthouse: TorchFT's own, and that of AMD's deployment (facts/torchft.md)."""
@@ -245,7 +242,7 @@ class Fleet:
             "--status-file", str(self.folder / "steps.jsonl"),
             "--min-replicas", str(self.min_replicas),
             "--fault-file", str(self.fault_file),
-            *SHAPES[self.setting.shape].options, *self.trainer_options,
+            *self.trainer_options,
         ]  # fmt: skip
         groups = [
             {

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import requests
 
-from lightkeeper.trainer.demo.fleet import unhealthy
+from lightkeeper.trainer.demo import unhealthy
 
 _RANKING: Final = {"unsure": 0, "likely": 1, "certain": 2}
 _MOST: Final = 40

@@ -20,7 +20,7 @@ from experiments.band import judge, plot
 from experiments.fleet import Fleet, Setting
 from experiments.harness import FleetError, say
 from lightkeeper.trainer import status
-from lightkeeper.trainer.demo.fleet import MonitorAwayError, unhealthy
+from lightkeeper.trainer.demo import MonitorAwayError, unhealthy
 
 SHAPE: Final = "2x2"
 STEPS: Final = 300

@@ -20,7 +20,6 @@ from typing import Any, Final, NoReturn
 import torch
 import torch.distributed as dist
 
-from lightkeeper.trainer.faults import FaultError
 from lightkeeper.trainer.injector import call_instead
 
 # -- ends ---------------------------------------------------------------------------------------
@@ -202,16 +201,3 @@ def receive(rank: Any, _fault: Any) -> None:
         dist.recv(torch.empty(()), group_src=peer, group=group)
 
     call_instead(rank, "all_reduce", wait)
-
-
-def fewer(rank: Any, _fault: Any) -> None:
-    """A stage of a pipeline neither sends nor receives the last micro-batch of a step."""
-    if rank.pipeline is None:
-        raise FaultError("only a stage of a pipeline (--pipeline) has micro-batches to send")
-    stage = rank.pipeline.stage
-
-    def without_last(transfers: Callable[[int], Any]) -> Callable[[int], Any]:
-        return lambda chunk: transfers(chunk) if chunk + 1 < (stage.chunks or 0) else []
-
-    for name in ("get_fwd_recv_ops", "get_fwd_send_ops", "get_bwd_recv_ops", "get_bwd_send_ops"):
-        setattr(stage, name, without_last(getattr(stage, name)))

@@ -77,10 +77,6 @@ def _hang(phase: str) -> Callable[[Random], Fault]:
     return lambda random: {"kind": _of(random.choice(("hang", "busy"))), "phase": phase}
 
 
-def _in_pass(kind: str) -> Callable[[Random], Fault]:
-    return lambda random: {"kind": _of(kind), "phase": random.choice(("forward", "backward"))}
-
-
 def _slow(kind: str) -> Callable[[Random], Fault]:
     return lambda random: {"kind": _of(kind), "factor": random.choice((3.0, 5.0, 8.0))}
 
@@ -92,7 +88,6 @@ _TANGLED = frozenset({"mismatch", "deadlock"})
 _SLOW = frozenset({"straggler"})
 _CORRUPT = frozenset({"state_corrupt"})
 _PAIRS = ("2x2",)
-_STAGES = ("2x2-pipeline",)
 
 _CLASSES: Final = (
     FaultClass("crash", "SIGKILL", _plain("crash"), _DEAD),
@@ -165,20 +160,6 @@ _CLASSES: Final = (
     FaultClass(
         "corrupt", "one bit of one weight flips", lambda random: {"kind": "corrupt"}, _CORRUPT,
         ("3x1",),  # of two groups that hold a shard each, who is right cannot be told
-    ),
-    *(
-        FaultClass(
-            f"stage-{variant}", f"a stage {what}, in the pass of its first micro-batch",
-            _in_pass(variant), _HUNG, _STAGES,
-        )
-        for variant, what in (
-            ("lock", "takes a lock twice"), ("file", "reads a pipe that nobody writes to"),
-        )
-    ),
-    FaultClass("stage-killed", "a stage gets SIGKILL", _plain("crash"), _DEAD, _STAGES),
-    FaultClass(
-        "stage-fewer", "a stage has one micro-batch less than its neighbour",
-        _mismatch("fewer"), _TANGLED, _STAGES, limit_s=90.0,
     ),
     FaultClass(
         "host-killed", "all processes of a group and their WorkerServers SIGKILLed at once",

@@ -18,12 +18,12 @@ _HEAD: Final = """\
 # Fault campaign and soak
 
 Written by `make campaign` and `make soak`; do not edit. Real fleets on gloo (3x1: three replica
-groups of one rank, 2x2: two of two, 2x2-pipeline: two of two stages), a real Lighthouse, the
-monitor with its default thresholds. The trainer's injector breaks a rank in the middle of training;
-ranks, steps and phases are drawn from the seed. Ranks are forked from one process that has imported
-torch, so that a restart takes seconds (`experiments/forks.py`); everything else is as users run
-it. Times are of a shared machine: nothing is asserted about them. Classes that were made again, and
-what they showed before: [README](README.md#campaign-runs-that-were-made-again).
+groups of one rank, 2x2: two of two), a real Lighthouse, the monitor with its default thresholds.
+The trainer's injector breaks a rank in the middle of training; ranks, steps and phases are drawn
+from the seed. Ranks are forked from one process that has imported torch, so that a restart takes
+seconds (`experiments/forks.py`); everything else is as users run it. Times are of a shared machine:
+nothing is asserted about them. Classes that were made again, and what they showed before:
+[README](README.md#campaign-runs-that-were-made-again).
 """
 
 

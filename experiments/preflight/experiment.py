@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from experiments import harness
 from experiments.netlab.lab import Lab, why_not
-from lightkeeper.worker_server.preflight import DISK, LINK, MATMUL, MEMORY
+from lightkeeper.worker_server.check_host import DISK, LINK, MATMUL, MEMORY
 
 ROOT: Final = Path(__file__).parents[2]
 HOSTS: Final = ("n1", "n2", "n3", "n4")

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from lightkeeper.trainer.demo.__main__ import wait_until_whole
-from lightkeeper.trainer.demo.fleet import DemoFleet, parse, start_fleet
+from lightkeeper.trainer.demo import DemoFleet, parse, start_fleet, wait_until_whole
 from tests.dashboards import asked, contract
 from tests.prometheus.server import Prometheus, example_config, prometheus
 from tests.waiting import wait_for

@@ -5,7 +5,6 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from experiments.campaign import acts
 from lightkeeper.trainer import faults, injector
 from lightkeeper.trainer.faults import FaultError, PlannedFault
 from lightkeeper.trainer.injector import Injector, WorkStretcher
@@ -301,15 +300,3 @@ def test_one_collective_differs_and_those_after_it_do_not(monkeypatch, kind, exp
 
     dist.all_reduce(torch.zeros(4), group="norms")
     assert called[len(expected) :] == [("all_reduce", 4)]
-
-
-def test_a_stage_with_one_micro_batch_less_transfers_the_others():
-    transfers = ["get_fwd_recv_ops", "get_fwd_send_ops", "get_bwd_recv_ops", "get_bwd_send_ops"]
-    stage = SimpleNamespace(
-        chunks=3, **{name: lambda chunk, name=name: [(name, chunk)] for name in transfers}
-    )
-
-    acts.fewer(SimpleNamespace(pipeline=SimpleNamespace(stage=stage)), None)
-
-    for name in transfers:
-        assert [getattr(stage, name)(chunk) for chunk in range(3)] == [[(name, 0)], [(name, 1)], []]

@@ -5,7 +5,7 @@ import random
 
 from lightkeeper.monitor.records.findings import Analysis, Fault, Finding, Wait
 from lightkeeper.monitor.records.job import Group
-from lightkeeper.monitor.show.standing import Role, crowds, roles, wait_table
+from lightkeeper.monitor.show.report import Role, crowds, roles, wait_table
 from tests.monitor.show.jobs import OPEN, entry, hang, healthy, job_of, megatron, tie
 
 

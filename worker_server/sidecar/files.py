@@ -1,11 +1,38 @@
-"""Where a process's cgroups lie in the file system, and their memory limits."""
+"""Reading what the kernel shows in files; a process's cgroups and their memory limits."""
 
 from __future__ import annotations
 
 import errno
-from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
+
+
+def text_of(path: Path) -> str | None:
+    """A file's content without blanks around; None: it is not there, or cannot be read."""
+    try:
+        return needed(path)
+    except OSError:
+        return None
+
+
+def needed(path: Path) -> str:
+    """The content of a file without which a witness is blind; raises OSError."""
+    return path.read_text("utf-8", "replace").strip()
+
+
+def number(path: Path) -> int | None:
+    """A file's number; None: there is none, as in `max` or `N/A`."""
+    try:
+        return int(path.read_text("ascii", "replace"))
+    except (OSError, ValueError):
+        return None
+
+
+def table(path: Path) -> dict[str, int]:
+    """The lines `NAME NUMBER` of a file; empty if it cannot be read."""
+    rows = (line.split() for line in (text_of(path) or "").splitlines())
+    return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdecimal()}
+
 
 _NO_LIMIT: Final = 1 << 60
 """Of version 1."""
@@ -19,16 +46,14 @@ class Level(NamedTuple):
 
     def limit(self) -> int | None:
         """How many bytes of memory it may use; None: all, or it cannot be read."""
-        limits = []
-        for name in ("memory.high", "memory.max", "memory.limit_in_bytes"):
-            with suppress(OSError, ValueError):
-                limits.append(int((self.folder / name).read_text("ascii")))
-        return min((limit for limit in limits if limit < _NO_LIMIT), default=None)
+        names = ("memory.high", "memory.max", "memory.limit_in_bytes")
+        limits = (number(self.folder / name) for name in names)
+        return min((n for n in limits if n is not None and n < _NO_LIMIT), default=None)
 
 
-def sized(number: int) -> str:
+def sized(nbytes: int) -> str:
     """`512 MiB`."""
-    mebibytes = number / 2**20
+    mebibytes = nbytes / 2**20
     return f"{mebibytes / 1024:.4g} GiB" if mebibytes >= 1024 else f"{mebibytes:.4g} MiB"
 
 
