@@ -108,7 +108,7 @@ matrix-versions: setup  ## the tests that versions can break on {torch 2.13, 2.1
 	$(BIN)/python -m tests.versions $(ARGS)
 
 loss-band: setup  ## loss of a run with evictions beside one without, same seed; evidence/README.md (6 minutes)
-	$(BIN)/python -m experiments.band $(ARGS)
+	LIGHTKEEPER_COMMAND="make loss-band" $(BIN)/python -m experiments loss-band $(ARGS)
 
 kill-each: setup  ## every process of a real fleet killed in turn, with and without gate; writes evidence/kill-each.md (25 minutes)
 	LIGHTKEEPER_COMMAND="make kill-each" $(BIN)/python -m experiments kill-each --resume $(ARGS)

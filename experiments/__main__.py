@@ -5,16 +5,19 @@ from __future__ import annotations
 import sys
 from typing import Final
 
+from experiments.band.experiment import LossBand
 from experiments.campaign.experiment import Campaign
-from experiments.campaign.soak import SoakExperiment
+from experiments.campaign.soak import Soaks
 from experiments.field.experiment import Field
 from experiments.harness import Experiment
 from experiments.killing.experiment import KillEach
 from experiments.matrix.experiment import Matrix
 from experiments.netlab.experiment import Netlab
+from experiments.preflight.experiment import Preflight
 
 EXPERIMENTS: Final[dict[str, type[Experiment]]] = {
-    made.name: made for made in (Campaign, SoakExperiment, Field, Matrix, KillEach, Netlab)
+    made.name: made
+    for made in (Campaign, Soaks, Field, Matrix, KillEach, Netlab, LossBand, Preflight)
 }
 
 

@@ -60,8 +60,8 @@ class Experiment:
     name: str
     """Of its files in evidence/, and `python -m experiments NAME`."""
     what: str
-    on_page = ""
-    """The page, where that is another's."""
+    page_name = ""
+    """Of its page in evidence/, where that is not `name`."""
     runs = 1
     """Runs of each case, if nothing else is asked for."""
     lanes = 1
@@ -112,12 +112,11 @@ class Experiment:
         """The command line."""
         top = argparse.ArgumentParser(prog=f"experiments {self.name}", description=self.what)
         add = top.add_argument
-        for option, suffix, kind in (
-            ("--out", "jsonl", "results, one JSON object a line"),
-            ("--page", "md", "the page made of them"),
+        for option, file, kind in (
+            ("--out", f"{self.name}.jsonl", "results, one JSON object a line"),
+            ("--page", self.page_name or f"{self.name}.md", "the page made of them"),
         ):
-            stem = self.on_page if self.on_page and suffix == "md" else self.name
-            default = Path(f"evidence/{stem}.{suffix}")
+            default = Path("evidence", file)
             add(option, type=Path, default=default, metavar="FILE", help=f"{kind} ({default})")
         add("--only", action="append", default=[], metavar="NAME",
             help="this case, or all whose name matches; repeatable")  # fmt: skip
@@ -246,7 +245,8 @@ def read(path: Path) -> list[Row]:
     if not path.exists():
         return []
     lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
-    return list({line["key"]: line for line in lines}.values())
+    # of before there were keys, all
+    return list({line.get("key", at): line for at, line in enumerate(lines)}.values())
 
 
 def write(page: Path, text: str) -> None:

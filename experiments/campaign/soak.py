@@ -226,9 +226,9 @@ class Runner(harness.Runner):
         return Soak(case, self.base / case.name).run()
 
 
-class SoakExperiment(harness.Experiment):
+class Soaks(harness.Experiment):
     name, what = "soak", "Healthy training; nobody may be accused."
-    on_page = "campaign"
+    page_name = "campaign.md"
 
     def options(self, add: Callable[..., Any]) -> None:
         add("--minutes", type=float, default=30.0, help="for each shape (%(default)s)")

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from experiments.band import judge, plot
-from experiments.band.__main__ import COMMAND
+from experiments.band.experiment import COMMAND
 
 EVIDENCE = Path(__file__).parents[2] / "evidence"
 BAND = 0.15

@@ -2,28 +2,26 @@
 
 Three runs one after the other: without faults; with a fault every 40 steps, each found by the
 monitor and ended by an eviction; and without faults on another seed, as a yardstick for how far
-two sound runs are apart. Writes evidence/loss-band.jsonl and evidence/images/loss-band.svg.
+two sound runs are apart. The plot is evidence/images/loss-band.svg.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from experiments import harness
 from experiments.band import judge, plot
 from experiments.fleet import Fleet, Setting
-from experiments.harness import say
+from experiments.harness import FleetError, say
 from lightkeeper.trainer import status
 from lightkeeper.trainer.demo import MonitorAwayError, unhealthy
 
-ROOT: Final = Path(__file__).parents[2]
 SHAPE: Final = "2x2"
 STEPS: Final = 300
 EVERY: Final = 40
@@ -32,59 +30,80 @@ LIMIT_S: Final = 150.0
 COMMAND: Final = "make loss-band"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run all three, judge, draw; 1 when a committed step was lost or the fleet did not recover."""
-    parser = argparse.ArgumentParser(prog="experiments.band", description=__doc__)
-    parser.add_argument("--out", type=Path, default=ROOT / "evidence/loss-band.jsonl")
-    parser.add_argument("--plot", type=Path, default=ROOT / "evidence/images/loss-band.svg")
-    options = parser.parse_args(arguments)
-    runs = [
-        run("without faults", seed=0, kinds=()),
-        run("with evictions", seed=0, kinds=KINDS),
-        run("without faults, another seed", seed=1, kinds=()),
-    ]
-    options.out.write_text("".join(json.dumps(row) + "\n" for row in runs))
-    options.plot.write_text(plot.draw(runs, COMMAND))
-    for line in summary(runs):
-        print(line)
-    return int(any(row["lost"] for row in runs))
+@dataclass(frozen=True)
+class Run:
+    """One of the three."""
+
+    name: str
+    seed: int
+    kinds: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Names it in the results."""
+        return self.name
 
 
-def summary(runs: Sequence[dict[str, Any]]) -> list[str]:
-    """What there is to say of the three."""
+class Runner(harness.Runner):
+    """A fleet for each, to its last step."""
+
+    def run(self, case: Run) -> harness.Row:
+        """Raises FleetError: it did not recover."""
+        return {"key": case.key, **run(case, self.base / case.name.replace(" ", "-"))}
+
+
+class LossBand(harness.Experiment):
+    name, what = "loss-band", "Does a run with faults learn what one without them learns?"
+    page_name = "images/loss-band.svg"
+
+    def cases(self, args: argparse.Namespace) -> list[Run]:
+        return [
+            Run("without faults", 0),
+            Run("with evictions", 0, KINDS),
+            Run("without faults, another seed", 1),
+        ]
+
+    def runner(self, args: argparse.Namespace) -> Runner:
+        return Runner(args.folder)
+
+    def failed(self, row: harness.Row) -> bool:
+        return bool(row["lost"])
+
+    def told(self, row: harness.Row) -> str:
+        return f"{len(row['evictions'])} evictions; lost steps: {'; '.join(row['lost']) or 'none'}"
+
+    def page(self, out: Path) -> str:
+        rows = harness.read(out)
+        say(summary(rows))
+        return plot.draw(rows, COMMAND)
+
+
+def summary(runs: Sequence[dict[str, Any]]) -> str:
+    """How far the three are apart."""
     calm, harmed, other = (dict(row["loss"]) for row in runs)
     by_faults = max(map(abs, judge.apart(harmed, calm).values()))
     by_seed = max(map(abs, judge.apart(other, calm).values()))
-    lost = [line for row in runs for line in row["lost"]]
-    return [
-        f"{len(runs[1]['evictions'])} evictions; lost steps: {'; '.join(lost) or 'none'}",
-        (
-            f"largest difference of the mean loss of {judge.WINDOW} steps, nats a byte: "
-            f"{by_faults:.3f} by evictions, {by_seed:.3f} by another seed"
-        ),
-    ]
+    return (
+        f"largest difference of the mean loss of {judge.WINDOW} steps, nats a byte: "
+        f"{by_faults:.3f} by evictions, {by_seed:.3f} by another seed"
+    )
 
 
-def run(name: str, *, seed: int, kinds: Sequence[str]) -> dict[str, Any]:
-    """One fleet to its last step; what came of it."""
-    say(f"{name}: {STEPS} steps")
-    with tempfile.TemporaryDirectory(prefix="lightkeeper-band-") as folder:
-        fleet = Fleet(
-            Setting(SHAPE),
-            Path(folder),
-            trainer_options=("--seed", str(seed), "--fingerprint-every", "1"),
-        )
-        began_s = time.monotonic()
-        fleet.start()
-        try:
-            wait(lambda: whole(fleet), "a whole fleet")
-            evictions = [strike(fleet, number, kind) for number, kind in enumerate(kinds, 1)]
-            wait(lambda: step_of(fleet) >= STEPS, f"step {STEPS}", limit_s=300.0)
-        finally:
-            fleet.stop()
-        events = [e for e in status.read(fleet.folder / "steps.jsonl") if e["step"] <= STEPS]
+def run(case: Run, folder: Path) -> dict[str, Any]:
+    """What came of one."""
+    options = ("--seed", str(case.seed), "--fingerprint-every", "1")
+    fleet = Fleet(Setting(SHAPE), folder, trainer_options=options)
+    began_s = time.monotonic()
+    fleet.start()
+    try:
+        wait(lambda: whole(fleet), "a whole fleet")
+        evictions = [strike(fleet, number, kind) for number, kind in enumerate(case.kinds, 1)]
+        wait(lambda: step_of(fleet) >= STEPS, f"step {STEPS}", limit_s=300.0)
+    finally:
+        fleet.stop()
+    events = [e for e in status.read(fleet.folder / "steps.jsonl") if e["step"] <= STEPS]
     return {
-        "run": name, "seed": seed, "shape": SHAPE, "steps": STEPS, "command": COMMAND,
+        "run": case.name, "seed": case.seed, "shape": SHAPE, "steps": STEPS,
         "seconds": round(time.monotonic() - began_s, 1),
         "load": os.getloadavg()[1],
         "evictions": evictions,
@@ -141,13 +160,9 @@ def step_of(fleet: Fleet) -> int:
 
 
 def wait(condition: Callable[[], bool], what: str, limit_s: float = LIMIT_S) -> None:
-    """Until it holds; ends the script when it does not in time."""
+    """Until it holds. Raises FleetError when it does not in time."""
     until = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > until:
-            sys.exit(f"waited {limit_s:.0f} s in vain for {what}")
+            raise FleetError(f"waited {limit_s:.0f} s in vain for {what}")
         time.sleep(0.3)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

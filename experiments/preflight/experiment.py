@@ -1,4 +1,4 @@
-"""`python -m tests.preflight_lab`: does preflight name the slowed host of four, and nobody else?
+"""`python -m experiments preflight`: does preflight name the slowed host of four, and nobody else?
 
 Four hosts are network namespaces of this machine (root), each in a cgroup of its own (cpu, version
 1) with four times the usual share: what else runs here is noise, and not a fifth host. Series:
@@ -6,8 +6,6 @@ Four hosts are network namespaces of this machine (root), each in a cgroup of it
 - `equal`: nothing is slowed;
 - `link`: what one host sends leaves at 50 Mbit/s (tbf);
 - `cores`: one host's cgroup may use 10 ms of every 100 ms.
-
-Each run adds a line to evidence/preflight.jsonl, at the end the page is written again.
 """
 
 from __future__ import annotations
@@ -20,16 +18,16 @@ import shutil
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from experiments.netlab.lab import Lab
+from experiments import harness
+from experiments.netlab.lab import Lab, why_not
 from lightkeeper.worker_server.check_host import DISK, LINK, MATMUL, MEMORY
 
 ROOT: Final = Path(__file__).parents[2]
-RESULTS: Final = ROOT / "evidence/preflight.jsonl"
-PAGE: Final = ROOT / "evidence/preflight.md"
 HOSTS: Final = ("n1", "n2", "n3", "n4")
 SERIES: Final = ("equal", "link", "cores")
 _CPU: Final = Path("/sys/fs/cgroup/cpu")
@@ -101,7 +99,6 @@ def _judge(
         "series": series, "slowed": slowed, "right": right, "named": named, "alike": alike,
         "seconds": seconds, "said": said["n1"], "checks": checks, "statuses": statuses,
         "figures": {f"{row['host']} {row['figure']}": round(row["value"], 2) for row in whole},
-        "load": round(os.getloadavg()[0], 1),
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }  # fmt: skip
 
@@ -132,13 +129,13 @@ def _page(lines: list[dict[str, Any]]) -> str:
             rows.append(f"| {series} | {right} of {len(runs)} | {times[0]:g} to {times[-1]:g} s | "
                         f"{loads[0]:g} to {loads[-1]:g} | "
                         f"{f'{least:.1f} times' if least else ''} |")  # fmt: skip
-    text = (__doc__ or "").partition("\n\n")[2].rpartition("\n\n")[0]
+    text = (__doc__ or "").partition("\n\n")[2].rstrip()
     well = sorted((figure, max(times))
                   for (figure, slowed), times in _behind(lines).items() if not slowed)  # fmt: skip
     return "\n".join([
         "# Preflight on four hosts of one machine", "", text, "",
         "Right: every host said the same, named the slowed host by that figure, and nobody else.",
-        "Made again by `python -m tests.preflight_lab`.", "",
+        "Made again by `python -m experiments preflight`.", "",
         "| series | right | took | load of 2 cores | slowed host, at least |",
         "|---|---|---|---|---|", *rows, "",
         "Hosts that were not slowed, at most below the median of the others: "
@@ -146,33 +143,55 @@ def _page(lines: list[dict[str, Any]]) -> str:
     ])  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=10)
-    parser.add_argument("--series", nargs="*", choices=SERIES, default=SERIES)
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    args = parser.parse_args()
-    for number in range(args.runs):
-        for series in args.series:
-            slowed = None if series == "equal" else HOSTS[number % len(HOSTS)]
-            folder = Path(tempfile.mkdtemp(prefix="preflight-", dir="/dev/shm"))
-            try:
-                line = _run(series, slowed, folder)
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
-            with args.out.open("a") as file:
-                file.write(json.dumps(line) + "\n")
-            print(
-                json.dumps(
-                    {
-                        k: line[k]
-                        for k in ("series", "slowed", "right", "named", "seconds", "checks", "load")
-                    }
-                ),
-                flush=True,
-            )
-    PAGE.write_text(_page([json.loads(text) for text in args.out.read_text().splitlines()]))
+@dataclass(frozen=True)
+class Run:
+    """One of a series."""
+
+    name: str
+    number: int
+
+    @property
+    def slowed(self) -> str | None:
+        """The host that is made slow."""
+        return None if self.name == "equal" else HOSTS[self.number % len(HOSTS)]
+
+    @property
+    def key(self) -> str:
+        """Names it in the results."""
+        return f"{self.name}#{self.number}"
 
 
-if __name__ == "__main__":
-    main()
+class Runner(harness.Runner):
+    """Four hosts for each run."""
+
+    def run(self, case: Run) -> harness.Row:
+        """Raises FleetError: there is no lab here."""
+        folder = Path(tempfile.mkdtemp(prefix="preflight-", dir="/dev/shm"))
+        try:
+            return {"key": case.key, **_run(case.name, case.slowed, folder)}
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class Preflight(harness.Experiment):
+    name, what = "preflight", "Does preflight name the slowed host of four, and nobody else?"
+    runs = 10
+
+    def cases(self, args: argparse.Namespace) -> list[Run]:
+        return [Run(series, number) for number in range(args.runs) for series in SERIES]
+
+    def runner(self, args: argparse.Namespace) -> Runner:
+        return Runner(args.folder)
+
+    def why_not(self) -> str:
+        return why_not() or ""
+
+    def verdict(self, row: harness.Row) -> str:
+        return "right" if row["right"] else "wrong"
+
+    def told(self, row: harness.Row) -> str:
+        names = ("series", "slowed", "right", "named", "seconds", "checks", "load")
+        return json.dumps({name: row[name] for name in names})
+
+    def page(self, out: Path) -> str:
+        return _page(harness.read(out))
