@@ -31,7 +31,13 @@ from lightkeeper.monitor.model.eviction import (
     Remembered,
     taken_up,
 )
-from lightkeeper.monitor.model.incident import BundleView, Incident, newest_first, oldest_first
+from lightkeeper.monitor.model.incident import (
+    BundleView,
+    Incident,
+    State,
+    newest_first,
+    oldest_first,
+)
 from lightkeeper.monitor.model.names import (
     GroupName,
     Host,
@@ -80,7 +86,7 @@ _SAYS: Final = 140
 """Characters of an exception's text; the rank's last words have all of it."""
 
 
-def ended(process: Process, ending: Ending | None) -> str:
+def how_it_ended(process: Process, ending: Ending | None) -> str:
     """How a dead process ended: `exit code 1, RuntimeError: no (train.py:66)`."""
     code = None if process.exit_code is None else f"exit code {process.exit_code}"
     how = [process.exit_signal or code]
@@ -110,7 +116,7 @@ def trouble_of(seen: Observation) -> str:
     process, witness, step = report.process, report.witness, report.step
     if not process.alive:
         ago = "" if process.dead_age_s is None else f" {seconds(process.dead_age_s)} ago"
-        return f"ended{ago} ({ended(process, report.ending)}){_before(process, witness)}"
+        return f"ended{ago} ({how_it_ended(process, report.ending)}){_before(process, witness)}"
     troubles = (
         process.tracer and f"traced by {process.tracer.name} (pid {process.tracer.pid})",
         process.stopped and f"its process is stopped ({process.state})",
@@ -208,7 +214,7 @@ class Departure:
     def how(self) -> str:
         """How it ended, in words."""
         unseen = "not heard of any more"
-        return unseen if self.process is None else ended(self.process, self.ending)
+        return unseen if self.process is None else how_it_ended(self.process, self.ending)
 
     @property
     def stopped(self) -> bool:
@@ -318,9 +324,15 @@ class View:
         return next((seen.identity.job for seen in self.snapshot.observations), "")
 
     @cached_property
+    def opened(self) -> tuple[Incident, ...]:
+        """Open incidents: firing ones before pending ones, the oldest first."""
+        opened = (incident for incident in self.incidents if incident.open)
+        return tuple(sorted(opened, key=lambda i: (i.state is State.PENDING, *oldest_first(i))))
+
+    @cached_property
     def groups(self) -> tuple[GroupView, ...]:
         """Every replica group, sorted by name; built on first use."""
-        return groups_of(self)
+        return group_views(self)
 
     @cached_property
     def out(self) -> Mapping[GroupName, float]:
@@ -470,7 +482,7 @@ class GroupView:
         return self.eviction or self.health
 
 
-def groups_of(view: View) -> tuple[GroupView, ...]:
+def group_views(view: View) -> tuple[GroupView, ...]:
     """Every replica group that has a registered rank or is in the quorum, sorted.
 
     A member of the quorum that sends heartbeats, and that no rank reports though its group's ranks
@@ -650,8 +662,6 @@ def _given_up(root: Incident, departures: Sequence[Departure]) -> str:
 _OVER: Final = (RankHealth.DEAD, RankHealth.UNREACHABLE, RankHealth.FINISHED, RankHealth.ENDED)
 """Healths of a rank that has not been started again."""
 _MINUTES_S: Final = 600.0
-WITHOUT: Final = "without "
-"""How the warning about evicted groups begins."""
 
 
 def warnings_of(view: View) -> tuple[str, ...]:
@@ -660,7 +670,7 @@ def warnings_of(view: View) -> tuple[str, ...]:
     if view.out:
         ago_s = min(view.out.values())
         ago = seconds(ago_s) if ago_s < _MINUTES_S else f"{ago_s / 60:.0f} min"
-        gone = f"{WITHOUT}{listed(list(view.out))}: evicted {ago} ago, not restarted yet"
+        gone = f"without {listed(list(view.out))}: evicted {ago} ago, not restarted yet"
         warnings.append(gone)
     usual_s = view.spent.usual_s
     # without declared pauses: a checkpoint does not count as a slow step

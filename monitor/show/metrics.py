@@ -73,7 +73,7 @@ class ScrapeView:
 
     @cached_property
     def exported_groups(self) -> tuple[GroupView, ...]:
-        accused = {g for incident in self.view.incidents if incident.open for g in incident.groups}
+        accused = {group for incident in self.view.opened for group in incident.groups}
         worst = nsmallest(
             self.bounds.groups, self.view.groups,
             lambda group: (group.group not in accused, group.health == RankHealth.HEALTHY,
@@ -85,8 +85,7 @@ class ScrapeView:
     def busy(self) -> tuple[RankName, ...]:
         """Ranks with a known tempo and their own series, sorted."""
         tempos, healths = self.view.tempos, self.view.result.rank_health
-        suspects = {r for incident in self.view.incidents if incident.open
-                    for r in incident.suspects}  # fmt: skip
+        suspects = {rank for incident in self.view.opened for rank in incident.suspects}
         worst = nsmallest(
             self.bounds.ranks, tempos,
             lambda rank: (rank not in suspects, healths.get(rank) is RankHealth.HEALTHY,
@@ -309,8 +308,7 @@ _HOSTS_TOLD: Final = 100
 
 
 def _open(scene: ScrapeView) -> Values:
-    every = (incident for incident in scene.view.incidents if incident.open)
-    tally = Counter((incident.kind, incident.state, incident.severity) for incident in every)
+    tally = Counter((each.kind, each.state, each.severity) for each in scene.view.opened)
     return dict(sorted(tally.items()))
 
 
@@ -333,9 +331,9 @@ def _first_seen(scene: ScrapeView) -> Values:
 
 def _suspects(scene: ScrapeView) -> Values:
     hosts: dict[tuple[RankName, str, str], Host] = {}
-    for incident in scene.view.incidents:
+    for incident in reversed(scene.view.opened):
         role = "culprit" if incident.culprits else "candidate"
-        for rank in incident.suspects if incident.open else ():
+        for rank in incident.suspects:
             host = incident.hosts[0] if len(incident.hosts) == 1 else Host("")
             hosts[rank, incident.kind, role] = host
     suspects: dict[tuple[object, ...], float] = {}

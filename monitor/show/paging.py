@@ -11,7 +11,7 @@ from typing import Final
 
 from flask import Blueprint, Flask, Response, current_app, request
 
-from lightkeeper.monitor.decide.accounts import WORDS, ChoiceError, find
+from lightkeeper.monitor.decide.accounts import WORDS, ChoiceError, find_incident
 from lightkeeper.monitor.decide.view import SCHEMA, View
 from lightkeeper.monitor.decide.view_json import report_to_json
 from lightkeeper.monitor.model.eviction import Scope
@@ -44,10 +44,10 @@ from lightkeeper.monitor.show.pages import (
     group_page,
     host_page,
     rank_page,
+    runs_page,
 )
 from lightkeeper.monitor.show.reading import said_by, status_text
 from lightkeeper.monitor.show.runbooks import runbooks_page
-from lightkeeper.monitor.show.runs_page import runs_page
 from lightkeeper.monitor.show.templating import render, template
 from lightkeeper.monitor.show.wording import path_of
 from lightkeeper.worker_server.plain_text import escaped
@@ -188,7 +188,7 @@ incident_pages = Blueprint("incident_pages", __name__)
 def incident(prefix: str) -> Response:
     """One incident with its story, as `text` too; the start of its id is enough."""
     view, journal = the_view(), app_context().journal
-    report = view.report(find(view.incidents, prefix))
+    report = view.report(find_incident(view.incidents, prefix))
     text = incident_text(report, request.host_url.rstrip("/"), journal)
     more = {"journal": None if journal is None else str(journal), "text": text.splitlines()}
     return answer({"schema": SCHEMA, **report_to_json(report), **more})
@@ -198,7 +198,7 @@ def incident(prefix: str) -> Response:
 def incident_for_people(prefix: str) -> Response:
     """One incident, readable without JavaScript."""
     view = the_view()
-    incident = find(view.incidents, prefix)
+    incident = find_incident(view.incidents, prefix)
     try:
         check_reader()
         stacks = app_context().stacks(incident.id)

@@ -11,7 +11,7 @@ import click
 from lightkeeper.monitor.commands.command import CommandError, as_json, command, option
 from lightkeeper.monitor.commands.printing import console, print_json, show_table, text
 from lightkeeper.monitor.decide.accounts import ChoiceError, span_s
-from lightkeeper.monitor.show.wording import span
+from lightkeeper.monitor.model.units import span
 from tests.goodput.forecast import (
     FT_HSDP,
     GROUPS,
