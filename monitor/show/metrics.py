@@ -11,7 +11,7 @@ then the ranks that work longest and the groups first by name. Aggregates (`ligh
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import nsmallest
@@ -135,9 +135,10 @@ def _jobs(scene: ScrapeView) -> Values:
     return dict.fromkeys(sorted(jobs)[:_JOBS_TOLD], 1)
 
 
-def _by_health(scene: ScrapeView) -> Values:
-    tally = Counter(scene.view.result.rank_health.values())
-    return {health: tally[health] for health in RankHealth}
+def _tally(every: Iterable[T], kinds: Iterable[T]) -> dict[T, int]:
+    """How many are of each kind; 0: none."""
+    tally = Counter(every)
+    return {kind: tally[kind] for kind in kinds}
 
 
 def _groups(of: Callable[[GroupView, ScrapeView], float | None]) -> Fill:
@@ -213,7 +214,8 @@ def _last_s(part: str) -> Fill:
 _OF_FLEET: Final[Metrics] = (
     FLEET.gauge("job_info", "1, with the job's id as its ranks report it.", ("job_id",), _jobs,
         series="1", absent="no rank"),
-    FLEET.gauge("ranks", "Registered ranks, by health.", ("health",), _by_health, series="12"),
+    FLEET.gauge("ranks", "Registered ranks, by health.", ("health",),
+        lambda scene: _tally(scene.view.result.rank_health.values(), RankHealth), series="12"),
     FLEET.gauge("groups", "Replica groups, by the health of their worst rank.", ("health",),
         lambda scene: dict(sorted(Counter(g.health for g in scene.view.groups).items())),
         series="at most 13", absent="healths that no group has"),
@@ -347,23 +349,13 @@ def _suspects(scene: ScrapeView) -> Values:
 # What people set to hold evictions back, and what was learned for them; the quarantine.
 
 
-def _holding(view: View) -> Values:
-    holding = Counter(_guards(view))
-    return {guard: holding[guard] for guard in Guard}
-
-
-def _guards(view: View) -> Iterator[str]:
+def _guards(view: View) -> Iterator[Guard]:
     """The guard of each firing incident whose latest decision was to hold."""
     for incident in view.incidents:
         rows = rulings(view.decisions.get(incident.id, ()))
         last = max(rows, key=lambda row: row.at_s, default=None)
         if incident.state is State.FIRING and last is not None and last.guard is not None:
             yield last.guard
-
-
-def _maintenance(view: View) -> bool | None:
-    rules = view.rules
-    return None if rules is None else rules.policy.window(view.snapshot.now_s) is not None
 
 
 def _offences(scene: ScrapeView) -> Values:
@@ -401,7 +393,8 @@ _OF_INCIDENTS: Final[Metrics] = (
         (*RANK, "host", "kind", "role"), _suspects, series="at most 100",
         absent="nobody is suspected"),
     EVICTIONS.gauge("holding", "Firing incidents whose eviction is held back now, by guard.",
-        ("guard",), _evicting(_holding), series=f"{len(Guard)}", absent=ALONE),
+        ("guard",), _evicting(lambda view: _tally(_guards(view), Guard)), series=f"{len(Guard)}",
+        absent=ALONE),
     EVICTIONS.gauge("eviction_cost_seconds",
         "Fleet seconds that an eviction costs, measured on this job's.", (),
         _evicting(lambda view: view.result.learned.eviction_cost_s),
@@ -415,7 +408,9 @@ _OF_INCIDENTS: Final[Metrics] = (
         "Unix time at which the policy was loaded; 0: none was, the defaults hold.", (),
         _evicting(lambda view: None if view.rules is None else view.rules.loaded_s), absent=ALONE),
     EVICTIONS.gauge("maintenance", "1 within a maintenance window of the policy.", (),
-        _evicting(_maintenance), absent=ALONE),
+        _evicting(
+            lambda view: view.rules and view.rules.policy.window(view.snapshot.now_s) is not None
+        ), absent=ALONE),
     EVICTIONS.gauge("quarantined_hosts", "Hosts in quarantine.", (),
         lambda scene: len(scene.view.quarantine)),
     EVICTIONS.gauge("quarantined_groups", "Replica groups in quarantine.", (),
@@ -443,16 +438,13 @@ def _detectors(scene: ScrapeView) -> Values:
     return [d for d in detectors if not (scene.view.alone and d[0] in OF_LIGHTHOUSE)]
 
 
-def _health(scene: ScrapeView) -> Values:
-    return {state: state is scene.view.result.health.state for state in Condition}
-
-
 _OF_HEALTH: Final[Metrics] = (
     HEALTH.gauge("detector_up",
         "1 while the detector works; 0: it crashed in the last tick, its fault is unknown.",
         ("detector",), _detectors, series="one a detector"),
     HEALTH.gauge("self_health", "1 for the state of the monitor's own health, 0 for the others.",
-        ("state",), _health, series="7"),
+        ("state",), lambda scene: _tally([scene.view.result.health.state], Condition),
+        series="7"),
     HEALTH.gauge("self_health_scale",
         "What thresholds are multiplied by because the monitor doubts itself; 1 when well.", (),
         lambda scene: scene.view.result.health.scale),
@@ -523,8 +515,7 @@ _NO_GATE: Final = "the monitor has no gate (--gate)"
 def _denials(keeper: Gatekeeper) -> Values:
     if not isinstance(keeper.view, GateView):
         return None
-    scopes = Counter(denial.scope for denial in keeper.view.denied)
-    return {scope: scopes[scope] for scope in DenialScope}
+    return _tally((denial.scope for denial in keeper.view.denied), DenialScope)
 
 
 GATE_METRICS: Final = (
