@@ -137,8 +137,8 @@ _rule_options: Final = gathered(
            help="most evictions in any hour (4/hour)"),
     option("--observe", is_flag=True, help="say what would be evicted, and evict nothing"),
     option("--policy", type=FILE, metavar="FILE",
-           help="TOML file of what may be done about which fault, thresholds, budgets and "
-           "maintenance windows (examples/policy.toml); the command line overrides it"),
+           help="TOML file of what may be done about which fault, thresholds and "
+           "budgets (examples/policy.toml); the command line overrides it"),
     threshold("any other threshold of monitor/model/config.py, repeatable"),
 )  # fmt: skip
 _journal_options: Final = gathered(

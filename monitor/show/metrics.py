@@ -407,10 +407,6 @@ _OF_INCIDENTS: Final[Metrics] = (
     EVICTIONS.gauge("policy_loaded_timestamp_seconds",
         "Unix time at which the policy was loaded; 0: none was, the defaults hold.", (),
         _evicting(lambda view: None if view.rules is None else view.rules.loaded_s), absent=ALONE),
-    EVICTIONS.gauge("maintenance", "1 within a maintenance window of the policy.", (),
-        _evicting(
-            lambda view: view.rules and view.rules.policy.window(view.snapshot.now_s) is not None
-        ), absent=ALONE),
     EVICTIONS.gauge("quarantined_hosts", "Hosts in quarantine.", (),
         lambda scene: len(scene.view.quarantine)),
     EVICTIONS.gauge("quarantined_groups", "Replica groups in quarantine.", (),

@@ -335,7 +335,7 @@ _SEVERITIES: Final = ("info", "warning", "critical")
 
 def _policy(rules: Effective, fleet: FleetIndex) -> dict[str, Any]:
     """As `GET /v1/policy` shows it, and each action with its kinds of fault."""
-    policy = effective_to_json(rules, fleet.now_s)
+    policy = effective_to_json(rules)
     done = grouped(
         (" / ".join(dict.fromkeys(plain(row[level]) for level in _SEVERITIES)), plain(kind))
         for kind, row in policy["actions"].items()

@@ -21,7 +21,7 @@ from lightkeeper.monitor.decide.view import SCHEMA, IncidentReport, View, bundle
 from lightkeeper.monitor.decide.view_json import degraded, report_to_json
 from lightkeeper.monitor.model.incident import State
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView
-from lightkeeper.monitor.model.units import LONGEST, age, clean, counted, natural, plain, utc
+from lightkeeper.monitor.model.units import LONGEST, age, clean, counted, natural, plain
 from lightkeeper.monitor.model.verdict import Kind
 from lightkeeper.monitor.model.wording import listed, who
 from lightkeeper.monitor.show.templating import filled, render_text
@@ -199,8 +199,7 @@ def keeper(view: View) -> Answer:
 
 
 def _mode(view: View) -> tuple[str, str]:
-    now_s, pause = view.snapshot.now_s, view.snapshot.pause
-    window = None if view.rules is None else view.rules.policy.window(now_s)
+    pause = view.snapshot.pause
     if (standing := view.standing) is not None and not standing.active:
         who = f"this monitor stands by; active: {standing.holder or 'nobody yet'}"
         return "standby", who if standing.problem is None else standing.sentence()
@@ -211,11 +210,6 @@ def _mode(view: View) -> tuple[str, str]:
         return "watching", f"watch-only: {lacks} configured"
     if view.observe:
         return "observing", "observe mode: nothing is evicted"
-    if window is not None:
-        return (
-            "maintenance",
-            f"maintenance {window[0].name} until {utc(window[1])}: nothing is evicted",
-        )
     alone = "through the Lighthouse alone: it has no token"
     return "acting", f"evictions are on, {alone if view.tokenless else 'for confident verdicts'}"
 

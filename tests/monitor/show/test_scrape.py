@@ -201,9 +201,7 @@ def test_what_is_not_known_is_left_out_and_never_zero() -> None:
     assert "lightkeeper_lighthouse_up 0.0" in text
 
 
-KEEPERS = re.compile(
-    "lighthouse|quorum|evict|paused|observe|holding|maintenance|policy", re.IGNORECASE
-)
+KEEPERS = re.compile("lighthouse|quorum|evict|paused|observe|holding|policy", re.IGNORECASE)
 
 
 def test_a_monitor_without_a_lighthouse_exports_nothing_about_one() -> None:
