@@ -33,7 +33,7 @@ from experiments.goodput.forecast import (
 )
 from experiments.pages import table
 from lightkeeper.monitor.decide.accounts import ChoiceError, span_s
-from lightkeeper.monitor.show.wording import span
+from lightkeeper.monitor.model.units import span
 
 FALSE_A_DAY = 1.0
 

@@ -191,7 +191,7 @@ def save_evidence(evidence: Callable[[], str] | None) -> Answered:
     try:
         return Answered(Rung.EVIDENCE, "", "" if evidence is None else evidence(), done=True)
     except Exception as exc:  # noqa: BLE001 - evidence is worth less than the eviction
-        return Answered(Rung.EVIDENCE, "", f"failed: {type(exc).__name__}: {exc}", done=False)
+        return Answered(Rung.EVIDENCE, "", f"{type(exc).__name__}: {exc}", done=False)
 
 
 def deny_launchers(

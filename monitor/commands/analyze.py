@@ -28,15 +28,15 @@ from lightkeeper.monitor.commands.offline import (
     Progress,
     composed,
     deadline,
-    judged,
-    shown,
+    print_judgement,
+    shown_path,
 )
+from lightkeeper.monitor.model.units import clean
 from lightkeeper.monitor.records.analyse import analyse
 from lightkeeper.monitor.records.files import TooMuchError, bundle_in, load
 from lightkeeper.monitor.records.job import Job
 from lightkeeper.monitor.records.safe_pickle import FlightRecordError
 from lightkeeper.monitor.show.report import Report, print_analysis
-from lightkeeper.monitor.show.wording import clean
 from lightkeeper.worker_server.home import open_file
 
 _MEMBERS_MAX_BYTES = 64 << 20
@@ -80,25 +80,15 @@ def analyze(*, html: IO[str] | None, as_json: bool, deadline: float, **options: 
 
     Dumps are read without running anything in them. docs/offline.md explains kinds and confidence.
     """
-    status, written = judged(
-        lambda tell: _judge(tell, as_json=as_json, html=html is not None, **options),
-        deadline_s=deadline, as_json=as_json,
-    )  # fmt: skip
-    if html is not None and written is not None:
-        try:
-            html.truncate(0)  # what an earlier report left
-            html.write(written)
-            html.flush()
-        except OSError as exc:
-            raise CommandError(f"cannot write {shown(Path(html.name))}: {exc.strerror}") from exc
-    return status
+    work = partial(_judge, as_json=as_json, html=html, **options)
+    return print_judgement(work, deadline_s=deadline, as_json=as_json)
 
 
 def _judge(
     progress: Progress, *, paths: Sequence[Path], details: bool, world_size: int | None,
-    members: Path | None, as_json: bool, html: bool,
-) -> tuple[int, str, str]:  # fmt: skip
-    """The exit status, the report, and the page."""
+    members: Path | None, as_json: bool, html: IO[str] | None,
+) -> tuple[int, str]:  # fmt: skip
+    """The exit status and the report."""
     group_members = None if members is None else read_members(members)
     try:
         bundle = bundle_in(paths)
@@ -108,8 +98,15 @@ def _judge(
     report = Report(job, analyse(job), bundle)
     text = partial(print_analysis, report=report, details=details)
     said = composed(as_json=as_json, body=report.body, text=text)
-    written = report.page() if html else ""
-    return FAILED if report.analysis.findings or report.live else DONE, said, written
+    if html is not None:
+        try:
+            html.truncate(0)  # what an earlier report left
+            html.write(report.page())
+            html.flush()
+        except OSError as exc:
+            where = shown_path(Path(html.name))
+            raise CommandError(f"cannot write {where}: {exc.strerror}") from exc
+    return FAILED if report.analysis.findings or report.live else DONE, said
 
 
 def _load(
@@ -122,7 +119,7 @@ def _load(
 ) -> Job:
     for path in paths:
         if not os.path.lexists(path):
-            raise CommandError(f"{shown(path)}: no such file or folder")
+            raise CommandError(f"{shown_path(path)}: no such file or folder")
     try:
         job = load(paths, world_size=world_size, members=members, progress=progress)
     except FlightRecordError as exc:
@@ -134,7 +131,7 @@ def _load(
 
 def _why_nothing(job: Job, paths: Sequence[Path]) -> str:
     if not job.problems:
-        where = ", ".join(shown(path) for path in paths[:3])
+        where = ", ".join(shown_path(path) for path in paths[:3])
         return f"no flight record in {where}: a dump's name tells its rank"
     first = job.problems[0]
     more = f" (and {len(job.problems) - 1} more)" if len(job.problems) > 1 else ""
@@ -151,10 +148,10 @@ def read_members(path: Path) -> dict[str, list[int]]:
         with open_file(path) as file:
             groups = _MEMBERS.decode(file.read(_MEMBERS_MAX_BYTES))
     except OSError as exc:
-        raise CommandError(f"cannot read {shown(path)}: {exc.strerror}") from exc
+        raise CommandError(f"cannot read {shown_path(path)}: {exc.strerror}") from exc
     except (ValueError, RecursionError) as exc:
-        raise CommandError(f"{shown(path)}: {exc}, expected lists of ranks by name") from exc
+        raise CommandError(f"{shown_path(path)}: {exc}, expected lists of ranks by name") from exc
     for name, ranks in groups.items():
         if len(set(ranks)) != len(ranks):
-            raise CommandError(f"{shown(path)}: {clean(name, 80)!r} holds a rank twice")
+            raise CommandError(f"{shown_path(path)}: {clean(name, 80)!r} holds a rank twice")
     return groups

@@ -16,7 +16,7 @@ from urllib3.exceptions import NameResolutionError
 
 from lightkeeper.monitor.commands.command import FAILED, USAGE, CommandError, gathered, option
 from lightkeeper.monitor.commands.options import read_token, token_file
-from lightkeeper.monitor.commands.printing import console, print_json, show_lines, text, width_of
+from lightkeeper.monitor.commands.printing import console, line_width, print_json, show_lines, text
 from lightkeeper.worker_server import home
 
 STATUS: Final = "/v1/status"
@@ -114,14 +114,14 @@ def _object(base: str, said: requests.Response, key: str = "error") -> dict[str,
     return answer
 
 
-def show(monitor: Monitor, path: str, *, as_json: bool, **asked: Any) -> dict[str, Any]:
+def show_answer(monitor: Monitor, path: str, *, as_json: bool, **asked: Any) -> dict[str, Any]:
     """Print the monitor's answer: its JSON, or its text in the width of the screen."""
     if as_json:
         said = monitor.ask(path, **asked)
         print_json(said)
     else:
         out = console()
-        said = monitor.ask(path, **asked, width=width_of(out))
+        said = monitor.ask(path, **asked, width=line_width(out))
         show_lines(out, said["text"])
     return said
 

@@ -58,12 +58,6 @@ def sinks_of(
     Raises:
         CommandError: one of them cannot be used.
     """
-    for name in (f"{_ENV}SLACK", f"{_ENV}SLACK_FILE"):
-        if os.environ.get(name):  # it would be silent where messages were expected
-            raise CommandError(
-                f"{name} is set, and nothing is sent to Slack from here any more: unset it, and "
-                "let Alertmanager route to Slack (docs/alerts.md)"
-            )
     sinks: list[Sink] = []
     if notify_webhook:
         secret = read_secret(f"{_ENV}WEBHOOK_SECRET", notify_webhook_secret_file)

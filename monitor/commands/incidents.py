@@ -20,7 +20,7 @@ from lightkeeper.monitor.commands.command import as_json, command, option
 @option("--run", metavar="RUN", help="that began in this run (get runs), or `current`")
 @as_json
 @asking
-def listed(*, monitor: Monitor, as_json: bool, **chosen: Any) -> None:
+def list_incidents(*, monitor: Monitor, as_json: bool, **chosen: Any) -> None:
     """The latest incidents, newest first, and what they came to.
 
     examples:
@@ -32,7 +32,7 @@ def listed(*, monitor: Monitor, as_json: bool, **chosen: Any) -> None:
 
     exit status: 0 done, 1 no monitor answers, 2 wrong arguments
     """
-    ask.show(monitor, "/v1/incidents", as_json=as_json, **chosen)
+    ask.show_answer(monitor, "/v1/incidents", as_json=as_json, **chosen)
 
 
 @command()
@@ -40,7 +40,7 @@ def listed(*, monitor: Monitor, as_json: bool, **chosen: Any) -> None:
 @option("--reason", required=True, metavar="TEXT", help="why it will not come back")
 @as_json
 @asking
-def close(*, monitor: Monitor, id: str, reason: str, as_json: bool) -> None:  # noqa: A002
+def close_incident(*, monitor: Monitor, id: str, reason: str, as_json: bool) -> None:  # noqa: A002
     """Close the incident of a missing group, which nothing else ends but its return.
 
     examples:
@@ -58,7 +58,7 @@ def close(*, monitor: Monitor, id: str, reason: str, as_json: bool) -> None:  # 
 @click.argument("id")
 @as_json
 @asking
-def show(*, monitor: Monitor, id: str, as_json: bool) -> None:  # noqa: A002
+def show_incident(*, monitor: Monitor, id: str, as_json: bool) -> None:  # noqa: A002
     """One incident, with its story: what happened, what was done, what it cost.
 
     examples:
@@ -67,4 +67,4 @@ def show(*, monitor: Monitor, id: str, as_json: bool) -> None:  # noqa: A002
     exit status: 0 done, 1 no such incident or no monitor, 2 wrong arguments
     docs/offline.md says what its cost is.
     """
-    ask.show(monitor, f"/v1/incidents/{quote(id, safe='')}", as_json=as_json)
+    ask.show_answer(monitor, f"/v1/incidents/{quote(id, safe='')}", as_json=as_json)

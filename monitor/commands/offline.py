@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 
 from lightkeeper.monitor.commands.command import CommandError, F, HelpPage, Within, option
-from lightkeeper.monitor.show.wording import clean
+from lightkeeper.monitor.model.units import clean
 
 # -- Work on untrusted files, in a process that ends whatever it reads -----------------------------
 # Theory of operation. Checking the time between steps is no deadline: one step may be a loop in C.
@@ -174,7 +174,7 @@ def deadline(why: str) -> Callable[[F], F]:
 
 
 @contextlib.contextmanager
-def reading() -> Iterator[Progress | None]:
+def reading_bar() -> Iterator[Progress | None]:
     """Moves a bar on stderr, removed at the end; None if that is no terminal."""
     if not sys.stderr.isatty():
         yield None
@@ -184,10 +184,10 @@ def reading() -> Iterator[Progress | None]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def judged(
-    work: Callable[[Progress], tuple[int, str, T]], *, deadline_s: float, as_json: bool
-) -> tuple[int, T | None]:
-    """Print the report of `work`: (exit status, report, more); the status and, if known, `more`.
+def print_judgement(
+    work: Callable[[Progress], tuple[int, str]], *, deadline_s: float, as_json: bool
+) -> int:
+    """Print the report of `work`, which returns the exit status and the report; the status.
 
     Where a limit was reached, JSON says so too.
 
@@ -195,8 +195,8 @@ def judged(
         CommandError: no usable input, or no answer.
     """
     try:
-        with reading() as progress:
-            status, report, more = confined(work, deadline_s=deadline_s, progress=progress)
+        with reading_bar() as progress:
+            status, report = confined(work, deadline_s=deadline_s, progress=progress)
     except CannotTellError as exc:
         if not as_json:
             raise
@@ -204,10 +204,10 @@ def judged(
         body = {"schema": 1, "cannot_tell": limit, "verdicts": [], "culprits": [], "problems": [],
                 "notes": []}  # fmt: skip
         say(json.dumps(body, indent=2) + "\n")
-        return exc.exit_code, None
+        return exc.exit_code
     say(report)
-    return status, more
+    return status
 
 
-def shown(path: Path) -> str:
+def shown_path(path: Path) -> str:
     return clean(str(path), 300)

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import click
 from rich.text import Text
 
-from lightkeeper.monitor.commands.ask import Monitor, asking, changing, login, show, tell
+from lightkeeper.monitor.commands.ask import Monitor, asking, changing, login, show_answer, tell
 from lightkeeper.monitor.commands.command import (
     DONE,
     FAILED,
@@ -22,8 +22,8 @@ from lightkeeper.monitor.commands.command import (
     option,
 )
 from lightkeeper.monitor.commands.printing import console, print_json
-from lightkeeper.monitor.model.wording import counted
-from lightkeeper.monitor.show.wording import clean, no_such, pause_line, plain
+from lightkeeper.monitor.model.units import clean, counted, no_such, plain
+from lightkeeper.monitor.show.wording import pause_line
 
 
 def _path(host: str | None, group: str | None) -> str:
@@ -84,7 +84,7 @@ def release(*, monitor: Monitor, path: str, as_json: bool, **body: Any) -> None:
 @command("list")
 @as_json
 @asking
-def listed(*, monitor: Monitor, as_json: bool) -> None:
+def list_quarantine(*, monitor: Monitor, as_json: bool) -> None:
     """Hosts and groups in quarantine.
 
     examples:
@@ -92,7 +92,7 @@ def listed(*, monitor: Monitor, as_json: bool) -> None:
 
     every host, in or out, with what it did in the last 28 days: lightkeeper get hosts
     """
-    show(monitor, "/v1/quarantine", as_json=as_json)
+    show_answer(monitor, "/v1/quarantine", as_json=as_json)
 
 
 @command()
@@ -106,7 +106,7 @@ def history(*, monitor: Monitor, path: str, as_json: bool) -> None:
       lightkeeper quarantine history node17
       lightkeeper quarantine history --group rg_3
     """
-    show(monitor, path, as_json=as_json)
+    show_answer(monitor, path, as_json=as_json)
 
 
 # -- the pause switch ------------------------------------------------------------------------------
@@ -269,4 +269,9 @@ def _follow(
 
 
 def _lines(rungs: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [f"{plain(rung['rung'])}: {clean(rung['detail'], 300) or 'begins'}" for rung in rungs]
+    """A line a step: `scheduler: skipped: another process by now`."""
+    words = [
+        (plain(rung["rung"]), rung["result"], clean(rung["detail"], 300) or "begins")
+        for rung in rungs
+    ]
+    return [": ".join(filter(None, line)) for line in words]

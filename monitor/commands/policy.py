@@ -30,7 +30,7 @@ from lightkeeper.worker_server.plain_text import escaped
 @command()
 @click.argument("file", type=FILE)
 @as_json
-def check(*, file: Path, as_json: bool) -> int:
+def check_policy(*, file: Path, as_json: bool) -> int:
     """Can a policy file be used? All that is wrong with it, one line each.
 
     examples:
@@ -55,22 +55,22 @@ def check(*, file: Path, as_json: bool) -> int:
 @command()
 @as_json
 @asking
-def show(*, monitor: Monitor, as_json: bool) -> None:
+def show_policy(*, monitor: Monitor, as_json: bool) -> None:
     """The policy in force, and who set each part."""
-    ask.show(monitor, "/v1/policy", as_json=as_json)
+    ask.show_answer(monitor, "/v1/policy", as_json=as_json)
 
 
 @command()
 @as_json
 @changing
-def reload(*, monitor: Monitor, as_json: bool) -> None:
+def reload_policy(*, monitor: Monitor, as_json: bool) -> None:
     """Make the monitor read its policy file again, as `kill -HUP` of it does.
 
     examples:
       lightkeeper policy reload --token-file token
     """
     body = {"author": login()}
-    ask.show(monitor, "/v1/policy/reload", as_json=as_json, method="POST", body=body)
+    ask.show_answer(monitor, "/v1/policy/reload", as_json=as_json, method="POST", body=body)
 
 
 def refused(exc: PolicyError) -> CommandError:

@@ -20,8 +20,8 @@ from rich.style import Style
 from rich.text import Text
 
 from lightkeeper.monitor.commands.command import CommandError
+from lightkeeper.monitor.model.units import clean, utc
 from lightkeeper.monitor.show.terminal import Column, table
-from lightkeeper.monitor.show.wording import clean, utc
 from lightkeeper.worker_server.plain_text import escaped
 
 _STYLES: Final = {
@@ -78,7 +78,7 @@ def show_lines(console: Console, lines: Iterable[str]) -> None:
         console.file.write(escaped(line) + "\n")
 
 
-def width_of(console: Console) -> int:
+def line_width(console: Console) -> int:
     """Columns that a line may fill; 0: no limit."""
     return console.width if console.is_terminal else 0
 
@@ -125,7 +125,7 @@ _BUDGET: Final = 0.05
 """Largest share of one core for a live screen: with many ranks it updates less often."""
 
 
-def live(ask: Callable[[int, int], list[str]], every_s: float) -> None:
+def show_live(ask: Callable[[int, int], list[str]], every_s: float) -> None:
     """Full screen until Ctrl-C. Without an answer the last look stays, below since when and why.
 
     Args:

@@ -42,8 +42,8 @@ from lightkeeper.monitor.journal.replay import (
 )
 from lightkeeper.monitor.model.config import ConfigError, KeeperConfig
 from lightkeeper.monitor.model.incident import Incident, incident_to_json
+from lightkeeper.monitor.model.units import utc
 from lightkeeper.monitor.rulebook import read_policy
-from lightkeeper.monitor.show.wording import utc
 
 # How a replay is reported: as text, stories first, or as JSON.
 
@@ -114,7 +114,7 @@ class Journey:
             self.difference = f"{apart} ({utc(replayed.now_s)})"
 
 
-def report_to_json(journey: Journey) -> dict[str, Any]:
+def replay_to_json(journey: Journey) -> dict[str, Any]:
     body: dict[str, Any] = {
         "schema": SCHEMA,
         "ticks": journey.count,
@@ -142,7 +142,7 @@ def report_to_json(journey: Journey) -> dict[str, Any]:
     return body
 
 
-def print_report(out: Console, journey: Journey) -> None:
+def print_replay(out: Console, journey: Journey) -> None:
     span = f"{utc(journey.first_s)} to {utc(journey.last_s)}"
     versions = ", ".join(journey.versions())
     out.print(text(f"{journey.count} ticks, {span}, recorded by lightkeeper {versions}"))
@@ -360,9 +360,9 @@ def replay(
     except (JournalError, ConfigError) as exc:
         raise CommandError(str(exc)) from exc
     if as_json:
-        print_json(report_to_json(journey))
+        print_json(replay_to_json(journey))
     else:
-        print_report(console(), journey)
+        print_replay(console(), journey)
     if journey.damage:
         raise CommandError("; ".join(journey.damage))
     if journey.count == 0:

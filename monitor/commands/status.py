@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from lightkeeper.monitor.commands.ask import STATUS, Monitor, asking, show
+from lightkeeper.monitor.commands.ask import STATUS, Monitor, asking, show_answer
 from lightkeeper.monitor.commands.command import (
     DONE,
     CommandError,
@@ -19,7 +19,7 @@ from lightkeeper.monitor.commands.command import (
     command,
     option,
 )
-from lightkeeper.monitor.commands.printing import live
+from lightkeeper.monitor.commands.printing import show_live
 from lightkeeper.monitor.show.terminal import GROUP_ORDERS, RANK_ORDERS
 
 # -- `lightkeeper get ranks`, `groups` and `hosts`: all, or those that pass the filters ------------
@@ -126,11 +126,11 @@ def runs(*, monitor: Monitor, as_json: bool) -> None:
 
     exit status: 0 done, 1 no monitor answers, 2 wrong arguments
     """
-    show(monitor, "/v1/runs", as_json=as_json)
+    show_answer(monitor, "/v1/runs", as_json=as_json)
 
 
 def _get(what: str, monitor: Monitor, as_json: bool, asked: Mapping[str, Any]) -> None:
-    body = show(monitor, f"/v1/{what}", as_json=as_json, **asked)
+    body = show_answer(monitor, f"/v1/{what}", as_json=as_json, **asked)
     if body["more"] and not as_json:  # not on stdout: its lines are rows
         sys.stderr.write(f"and {body['more']:,} more\n")
 
@@ -158,7 +158,7 @@ def status(*, monitor: Monitor, check: bool, as_json: bool) -> int:
     exit status: 0 done, 1 no monitor answers, 2 wrong arguments, 3 with --check: it does not train,
     or what the monitor says is not to be trusted
     """
-    said = show(monitor, STATUS, as_json=as_json)
+    said = show_answer(monitor, STATUS, as_json=as_json)
     well = said["training"]["is"] in ("yes", "disturbed") and said["monitor"]["is"] == "trusted"
     return NOT_WELL if check and not well else DONE
 
@@ -189,7 +189,7 @@ def top(*, monitor: Monitor, every: float, **asked: Any) -> None:
         raise CommandError(
             "top needs a terminal; in a pipe: lightkeeper get ranks --sort busy --limit 20"
         )
-    live(functools.partial(look_at, monitor, asked), every)
+    show_live(functools.partial(look_at, monitor, asked), every)
 
 
 def look_at(monitor: Monitor, asked: Mapping[str, Any], width: int, height: int) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,10 +24,10 @@ from lightkeeper.monitor.commands.offline import (
     Progress,
     composed,
     deadline,
-    judged,
-    shown,
+    print_judgement,
+    shown_path,
 )
-from lightkeeper.monitor.model.wording import counted
+from lightkeeper.monitor.model.units import clean, counted, sentence
 from lightkeeper.monitor.offline.slow import Report, SlowKind, SlowVerdict, judge, named
 from lightkeeper.monitor.offline.timings import TableError, TimingTable, load
 from lightkeeper.monitor.show.report import (
@@ -39,7 +40,6 @@ from lightkeeper.monitor.show.report import (
     limits,
     verdict,
 )
-from lightkeeper.monitor.show.wording import clean, sentence
 
 
 @command(cls=Judging)
@@ -76,26 +76,23 @@ def stragglers(*, trace: Path, as_json: bool, deadline: float) -> int:
       1  a fault found           70 a fault of lightkeeper itself
       2  no usable input
     """
-    status, _ = judged(
-        lambda tell: _judge(trace, tell, as_json=as_json),
-        deadline_s=deadline, as_json=as_json,
-    )  # fmt: skip
-    return status
+    work = partial(_judge, trace, as_json=as_json)
+    return print_judgement(work, deadline_s=deadline, as_json=as_json)
 
 
-def _judge(trace: Path, progress: Progress, *, as_json: bool) -> tuple[int, str, None]:
+def _judge(trace: Path, progress: Progress, *, as_json: bool) -> tuple[int, str]:
     try:
         table = load(trace)
         progress(1, 1)
         report = judge(table)
     except TableError as exc:
-        raise CommandError(f"{shown(trace)}: {clean(str(exc), 500)}") from exc
+        raise CommandError(f"{shown_path(trace)}: {clean(str(exc), 500)}") from exc
     said = composed(
         as_json=as_json,
         body=lambda: body(table, report),
-        text=lambda console: print_report(console, table, report),
+        text=lambda console: print_stragglers(console, table, report),
     )
-    return FAILED if report.verdicts else DONE, said, None
+    return FAILED if report.verdicts else DONE, said
 
 
 # -- report ------------------------------------------------------------------------------------
@@ -163,7 +160,7 @@ def _ranks(table: TimingTable, codes: tuple[int, ...]) -> list[int]:
     return sorted(int(rank) for rank in table.ranks[list(codes)])
 
 
-def print_report(console: Console, table: TimingTable, report: Report) -> None:
+def print_stragglers(console: Console, table: TimingTable, report: Report) -> None:
     """The answer, the verdicts, the slowest ranks, and what limits them."""
     culprits = named(table, report.culprits) if report.culprits else ""
     unnamed = sum(not verdict.culprits for verdict in report.verdicts)

@@ -179,7 +179,7 @@ def choose(incidents: Iterable[Incident], words: Mapping[str, str], now_s: float
     return [incident for incident in incidents if fits(incident)]
 
 
-def find(incidents: Sequence[Incident], prefix: str) -> Incident:
+def find_incident(incidents: Sequence[Incident], prefix: str) -> Incident:
     """The incident with this id, or the only one whose id begins with it.
 
     Raises:

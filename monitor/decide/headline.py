@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import median
 from typing import Final
 
 from lightkeeper.monitor.decide.tempo import median_step_s
-from lightkeeper.monitor.decide.view import WITHOUT, Ended, View, ended_of
-from lightkeeper.monitor.model.incident import Incident, State, oldest_first
+from lightkeeper.monitor.decide.view import Ended, View, ended_of
+from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import IncidentId, group_of
 from lightkeeper.monitor.model.verdict import Kind, RankHealth
 from lightkeeper.monitor.model.wording import Face, after, listed, seconds
@@ -94,12 +94,13 @@ class Headline:
     """Of the latest commit of any rank."""
     at_s: float | None = None
     """When the job ended."""
+    short: bool = False
+    """Whether all that is wrong is that an evicted group has not come back."""
 
     @property
     def label(self) -> str:
         """The state in a few words, as the sentence begins."""
-        without = self.state is JobState.DISTURBED and self.says.startswith(WITHOUT)
-        return "Training" if without else _LABELS[self.state]
+        return "Training" if self.short else _LABELS[self.state]
 
     @property
     def trains(self) -> bool:
@@ -140,9 +141,9 @@ def headline_of(view: View) -> Headline:
         ended=ended_of(view),
         healths=Counter(view.result.rank_health.values()),
     )
-    state, says, next_step, incident = _said(view, seen)
     at_s = None if seen.ended is None else seen.ended.at_s
-    return Headline(state, says, next_step, incident, seen.step, seen.step_s, seen.age_s, at_s)
+    words = _words(view, seen)
+    return replace(words, step=seen.step, step_s=seen.step_s, commit_age_s=seen.age_s, at_s=at_s)
 
 
 def _progress(
@@ -165,14 +166,11 @@ def _progress(
     return made_s, step_s or 0.0
 
 
-_Said = tuple[JobState, str, str, IncidentId | None]
-
-
-def _said(view: View, seen: _Figures) -> _Said:
+def _words(view: View, seen: _Figures) -> Headline:
     if seen.ended is not None:
         state = JobState.INTERRUPTED if seen.ended.stopped else JobState.ENDED
         state = JobState.FINISHED if seen.ended.clean else state
-        return state, seen.ended.says, "", seen.ended.incident
+        return Headline(state, seen.ended.says, incident=seen.ended.incident)
     state = _by_commits(view, seen)
     late = state in (JobState.LATE, JobState.STALLING)
     lead = lead_of(view, stops=late)  # a fault that only slows the job does not prevent commits
@@ -185,9 +183,9 @@ def _said(view: View, seen: _Figures) -> _Said:
             state = JobState.DISTURBED
         elif _stops(lead):
             state = JobState.STOPPED
-        return state, _briefly(lead, face), next_step, lead.id
+        return Headline(state, _briefly(lead, face), next_step, lead.id)
     if state in _BEFORE:
-        return state, _BEFORE[state], "", None
+        return Headline(state, _BEFORE[state])
     return _undecided(view, seen, state) if late else _training(view, seen)
 
 
@@ -218,7 +216,7 @@ def _by_commits(view: View, seen: _Figures) -> JobState:
         return JobState.STARTING  # the first vote may take long, even after local steps
     if seen.healths[RankHealth.LATE] and not seen.healths[RankHealth.HEALTHY]:
         return JobState.STALLING
-    standstill = any(incident.open and incident.verdict.stops for incident in view.incidents)
+    standstill = any(incident.verdict.stops for incident in view.opened)
     if seen.still_s > max(_HELD_S if standstill else _STILL_S, _STILL_STEPS * seen.usual_s):
         return JobState.STALLING
     return JobState.LATE if seen.still_s > late_s else JobState.TRAINING
@@ -236,22 +234,18 @@ def lead_of(view: View, *, stops: bool = False) -> Incident | None:
 
     `stops`: only those that stop it.
     """
-    candidates = (i for i in view.incidents if i.open and (_stops(i) or not stops))
-    return min(
-        candidates,
-        key=lambda i: (i.state is State.PENDING, not _stops(i), *oldest_first(i)),
-        default=None,
-    )
+    candidates = [incident for incident in view.opened if _stops(incident) or not stops]
+    order = [(i.state is State.PENDING, not _stops(i)) for i in candidates]
+    return candidates[order.index(min(order))] if candidates else None
 
 
-def _training(view: View, seen: _Figures) -> _Said:
+def _training(view: View, seen: _Figures) -> Headline:
     if wrong := _wrong(view, seen):
-        return (
-            JobState.DISTURBED,
-            wrong,
-            _waits_for(view) if wrong.startswith(WITHOUT) else "",
-            None,
-        )
+        return Headline(JobState.DISTURBED, wrong)
+    if view.out:  # the first warning says so
+        return Headline(JobState.DISTURBED, view.warnings[0], _waits_for(view), short=True)
+    if wrong := _warning(view):
+        return Headline(JobState.DISTURBED, wrong)
     gone = seen.healths[RankHealth.FINISHED] + seen.healths[RankHealth.ENDED]
     ranks = len(view.snapshot.observations) - gone
     starting = seen.healths[RankHealth.STARTING]
@@ -260,10 +254,10 @@ def _training(view: View, seen: _Figures) -> _Said:
         says = f"{ranks - starting:,} of {ranks:,} ranks are healthy, {starting:,} starting"
     elif not seen.healths:
         says = f"{ranks:,} {'rank reports' if ranks == 1 else 'ranks report'} steps"
-    return JobState.TRAINING, says, "", None
+    return Headline(JobState.TRAINING, says)
 
 
-def _undecided(view: View, seen: _Figures, state: JobState) -> _Said:
+def _undecided(view: View, seen: _Figures, state: JobState) -> Headline:
     """There are no commits, and no incident says why."""
     usual_s = view.spent.usual_s
     usual = "" if usual_s is None else f" ({usual_s:.3g} s is usual)"
@@ -276,8 +270,8 @@ def _undecided(view: View, seen: _Figures, state: JobState) -> _Said:
     if paused and not seen.healths[RankHealth.LATE]:
         phase = Counter(phase for _, phase in paused).most_common(1)[0][0]
         who = listed([rank for rank, does in paused if does == phase])
-        return JobState.PAUSING, f"{who} in {phase!r}, {quiet}", "", None
-    return state, quiet, _due(view, state), None
+        return Headline(JobState.PAUSING, f"{who} in {phase!r}, {quiet}")
+    return Headline(state, quiet, _due(view, state))
 
 
 def _due(view: View, state: JobState) -> str:
@@ -307,7 +301,7 @@ def _waits_for(view: View) -> str:
 
 
 def _wrong(view: View, seen: _Figures) -> str:
-    """The most important problem of a job that trains and has no open incident."""
+    """What is wrong with ranks of a job that trains, without an open incident."""
     if view.evicting:
         return f"{listed(sorted(view.evicting))} is being evicted"
     sick = sum(seen.healths[health] for health in SICK)
@@ -318,8 +312,12 @@ def _wrong(view: View, seen: _Figures) -> str:
         return f"{sick:,} {'rank is' if sick == 1 else 'ranks are'} unhealthy"
     if late := seen.healths[RankHealth.LATE]:
         return f"the next commit of {late:,} {'rank' if late == 1 else 'ranks'} is late"
+    return ""
+
+
+def _warning(view: View) -> str:
+    """The most important other problem of a job that trains."""
     if warnings := view.warnings:
-        more = f", and {len(warnings) - 1} more" if len(warnings) > 1 and not view.out else ""
-        return warnings[0] + more
+        return warnings[0] + (f", and {len(warnings) - 1} more" if len(warnings) > 1 else "")
     kinds = [kind.replace("_", " ") for kind in sorted(view.result.unknown)]
     return f"nobody looks for {listed(kinds)}" if kinds else ""

@@ -31,7 +31,14 @@ from lightkeeper.monitor.model.eviction import (
     Remembered,
     taken_up,
 )
-from lightkeeper.monitor.model.incident import BundleView, Incident, newest_first, oldest_first
+from lightkeeper.monitor.model.grouping import grouped
+from lightkeeper.monitor.model.incident import (
+    BundleView,
+    Incident,
+    State,
+    newest_first,
+    oldest_first,
+)
 from lightkeeper.monitor.model.names import (
     GroupName,
     Host,
@@ -56,7 +63,7 @@ from lightkeeper.monitor.model.quarantine import HostRecord
 from lightkeeper.monitor.model.run import Run, TrendPoint
 from lightkeeper.monitor.model.verdict import WORST_FIRST, Kind, RankHealth
 from lightkeeper.monitor.model.wording import Face, face_of, listed, seconds
-from lightkeeper.worker_server.wire import Ending, Process, StepState, Witness
+from lightkeeper.worker_server.wire import Ending, Process, Witness
 
 if TYPE_CHECKING:  # the command line reads views, and imports no detector for it
     from lightkeeper.monitor.decide.pipeline import TickResult
@@ -80,7 +87,7 @@ _SAYS: Final = 140
 """Characters of an exception's text; the rank's last words have all of it."""
 
 
-def ended(process: Process, ending: Ending | None) -> str:
+def how_it_ended(process: Process, ending: Ending | None) -> str:
     """How a dead process ended: `exit code 1, RuntimeError: no (train.py:66)`."""
     code = None if process.exit_code is None else f"exit code {process.exit_code}"
     how = [process.exit_signal or code]
@@ -110,7 +117,7 @@ def trouble_of(seen: Observation) -> str:
     process, witness, step = report.process, report.witness, report.step
     if not process.alive:
         ago = "" if process.dead_age_s is None else f" {seconds(process.dead_age_s)} ago"
-        return f"ended{ago} ({ended(process, report.ending)}){_before(process, witness)}"
+        return f"ended{ago} ({how_it_ended(process, report.ending)}){_before(process, witness)}"
     troubles = (
         process.tracer and f"traced by {process.tracer.name} (pid {process.tracer.pid})",
         process.stopped and f"its process is stopped ({process.state})",
@@ -208,7 +215,7 @@ class Departure:
     def how(self) -> str:
         """How it ended, in words."""
         unseen = "not heard of any more"
-        return unseen if self.process is None else ended(self.process, self.ending)
+        return unseen if self.process is None else how_it_ended(self.process, self.ending)
 
     @property
     def stopped(self) -> bool:
@@ -318,9 +325,15 @@ class View:
         return next((seen.identity.job for seen in self.snapshot.observations), "")
 
     @cached_property
+    def opened(self) -> tuple[Incident, ...]:
+        """Open incidents: firing ones before pending ones, the oldest first."""
+        opened = (incident for incident in self.incidents if incident.open)
+        return tuple(sorted(opened, key=lambda i: (i.state is State.PENDING, *oldest_first(i))))
+
+    @cached_property
     def groups(self) -> tuple[GroupView, ...]:
         """Every replica group, sorted by name; built on first use."""
-        return groups_of(self)
+        return group_views(self)
 
     @cached_property
     def out(self) -> Mapping[GroupName, float]:
@@ -470,81 +483,63 @@ class GroupView:
         return self.eviction or self.health
 
 
-def groups_of(view: View) -> tuple[GroupView, ...]:
+def group_views(view: View) -> tuple[GroupView, ...]:
     """Every replica group that has a registered rank or is in the quorum, sorted.
 
     A member of the quorum that sends heartbeats, and that no rank reports though its group's ranks
     report theirs, is a group of its own: a new instance of the group, or an orphan of the old one.
     """
-    ranks: dict[GroupName, list[Observation]] = {}
-    steps: dict[GroupName, list[StepState]] = {}
-    own: dict[ReplicaId, GroupName] = {}
-    for seen in view.snapshot.observations:
-        group, report = seen.identity.group, seen.report
-        ranks.setdefault(group, []).append(seen)
-        if report is None or report.step is None:
-            continue
-        steps.setdefault(group, []).append(report.step)
-        if report.step.replica_id is not None:
-            own[report.step.replica_id] = group
-    lighthouse = view.snapshot.lighthouse
-    ages_s: Mapping[ReplicaId, float] = {}
-    members: tuple[ReplicaId, ...] = ()
-    if isinstance(lighthouse, LighthouseView):
-        members = tuple(member.replica_id for member in lighthouse.members)
-        ages_s = lighthouse.heartbeat_ages_s
+    seen, lighthouse = view.snapshot.observations, view.snapshot.lighthouse
+    ranks = grouped((each.identity.group, each) for each in seen)
+    own = {
+        step.replica_id: each.identity.group
+        for each in seen
+        if (step := each.step) is not None and step.replica_id is not None
+    }
     replica_ids: dict[GroupName, ReplicaId] = {}
-    seen_as = frozenset(own.values())
-    for replica_id in members:
-        name = own.get(replica_id, group_of_replica(replica_id))
-        if replica_id not in own and name in seen_as:
-            if ages_s.get(replica_id, math.inf) > _BEATS_S:
-                continue  # the group before its restart
-            name = unseen_name(replica_id)
-        replica_ids[name] = replica_id
-    ids, names = frozenset(members), ranks.keys() | replica_ids.keys()
+    members: frozenset[ReplicaId] = frozenset()
+    if isinstance(lighthouse, LighthouseView):
+        ages_s, seen_as = lighthouse.heartbeat_ages_s, frozenset(own.values())
+        members = frozenset(member.replica_id for member in lighthouse.members)
+        for replica_id in (member.replica_id for member in lighthouse.members):
+            name = own.get(replica_id, group_of_replica(replica_id))
+            if replica_id not in own and name in seen_as:
+                if ages_s.get(replica_id, math.inf) > _BEATS_S:
+                    continue  # the group before its restart
+                name = unseen_name(replica_id)
+            replica_ids[name] = replica_id
+    names = sorted(ranks.keys() | replica_ids.keys())
     return tuple(
-        _group(
-            view,
-            name,
-            ranks.get(name, ()),
-            steps.get(name, ()),
-            listed_as=replica_ids.get(name),
-            members=ids,
-        )
-        for name in sorted(names)
+        _group(view, name, ranks.get(name, ()), replica_ids.get(name), members) for name in names
     )
 
 
 def _group(
     view: View,
     name: GroupName,
-    observations: Sequence[Observation],
-    steps: Sequence[StepState],
-    *,
+    ranks: Sequence[Observation],
     listed_as: ReplicaId | None,
     members: Collection[ReplicaId],
 ) -> GroupView:
     """`listed_as`: the group's replica id at the Lighthouse."""
-    lighthouse, healths = view.snapshot.lighthouse, view.result.rank_health
-    worst = {healths.get(seen.rank) for seen in observations}
+    steps = [step for seen in ranks if (step := seen.step) is not None]
     replica_id = next((step.replica_id for step in steps if step.replica_id is not None), listed_as)
-    age_s = None
+    healths = {view.result.rank_health.get(seen.rank) for seen in ranks}
+    launched = (seen.identity.launched_as for seen in ranks if seen.identity.launched_as)
+    lighthouse, age_s = view.snapshot.lighthouse, None
     if isinstance(lighthouse, LighthouseView) and replica_id is not None:
         age_s = lighthouse.heartbeat_ages_s.get(replica_id)
     return GroupView(
         group=name,
-        host=observations[0].identity.host if observations else None,
+        host=ranks[0].identity.host if ranks else None,
         replica_id=replica_id,
         in_quorum=None if isinstance(lighthouse, LighthouseAway) else replica_id in members,
-        ranks=tuple(seen.rank for seen in observations),
-        health=next((str(health) for health in WORST_FIRST if health in worst), "unknown"),
+        ranks=tuple(seen.rank for seen in ranks),
+        health=next((str(health) for health in WORST_FIRST if health in healths), "unknown"),
         step=max((step.step for step in steps), default=None),
         commits=max((step.commits for step in steps), default=None),
         heartbeat_age_s=finite(age_s),
-        launched_as=next(
-            (seen.identity.launched_as for seen in observations if seen.identity.launched_as), None
-        ),
+        launched_as=next(launched, None),
         eviction="evicting" if name in view.evicting else None,
     )
 
@@ -650,8 +645,6 @@ def _given_up(root: Incident, departures: Sequence[Departure]) -> str:
 _OVER: Final = (RankHealth.DEAD, RankHealth.UNREACHABLE, RankHealth.FINISHED, RankHealth.ENDED)
 """Healths of a rank that has not been started again."""
 _MINUTES_S: Final = 600.0
-WITHOUT: Final = "without "
-"""How the warning about evicted groups begins."""
 
 
 def warnings_of(view: View) -> tuple[str, ...]:
@@ -660,7 +653,7 @@ def warnings_of(view: View) -> tuple[str, ...]:
     if view.out:
         ago_s = min(view.out.values())
         ago = seconds(ago_s) if ago_s < _MINUTES_S else f"{ago_s / 60:.0f} min"
-        gone = f"{WITHOUT}{listed(list(view.out))}: evicted {ago} ago, not restarted yet"
+        gone = f"without {listed(list(view.out))}: evicted {ago} ago, not restarted yet"
         warnings.append(gone)
     usual_s = view.spent.usual_s
     # without declared pauses: a checkpoint does not count as a slow step

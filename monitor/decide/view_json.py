@@ -4,7 +4,8 @@ the fleet of one tick. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -164,7 +165,7 @@ def report_to_json(report: IncidentReport) -> dict[str, Any]:
         "victims": report.victims,
         "victim_count": report.victim_count,
         "lost_s": finite(incident.verdict.lost_s),
-        "decisions": [decision_to_json(row) for row in report.decisions],
+        "decisions": [ruling_to_json(row) for row in report.decisions],
         "eviction": None if report.latest is None else eviction_to_json(report.latest),
         "evictions": [eviction_to_json(eviction) for eviction in report.evictions],
         "account": to_plain(report.account),
@@ -180,7 +181,7 @@ _ROW: Final = (
 )  # fmt: skip
 
 
-def decision_to_json(row: DecisionRow) -> dict[str, Any]:
+def ruling_to_json(row: DecisionRow) -> dict[str, Any]:
     """One decision for a reader; `would` is the eviction that observe mode held back."""
     plain: dict[str, Any] = {name: getattr(row, name) for name in _ROW}
     if isinstance(row, Hold):
@@ -291,6 +292,15 @@ def _rank_to_json(view: View, seen: Observation) -> dict[str, Any]:
         "trouble": trouble_of(seen),
         "unreachable": to_plain(outcome) if isinstance(outcome, Unreachable) else None,
     }
+
+
+def runs_to_json(view: View) -> Iterator[dict[str, Any]]:
+    """Newest first; the first is that of the ranks that are registered now."""
+    fired = Counter(i.run for i in view.incidents if i.milestones.firing_s is not None)
+    for run in view.runs:
+        plain = to_plain(run)
+        del plain["trend"], plain["bringer"], plain["lost"]
+        yield {**plain, "lasted_s": max(0.0, run.seen_s - run.began_s), "incidents": fired[run.id]}
 
 
 def _plain(value: Any) -> Any:

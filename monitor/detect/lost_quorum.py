@@ -15,8 +15,9 @@ from typing import Final
 
 from lightkeeper.monitor.detect.history import History
 from lightkeeper.monitor.detect.track import RankTrack
+from lightkeeper.monitor.model.units import counted
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
-from lightkeeper.monitor.model.wording import counted, listed, rfc3339, seconds
+from lightkeeper.monitor.model.wording import listed, rfc3339, seconds
 from lightkeeper.worker_server.wire import WAIT_QUORUM, Trouble
 
 _LEAST_S: Final = 5.0

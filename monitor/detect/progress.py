@@ -16,8 +16,9 @@ from lightkeeper.monitor.detect.endings import End, end_of, how_it_ended
 from lightkeeper.monitor.detect.history import History, Progress
 from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.model.grouping import grouped
+from lightkeeper.monitor.model.units import counted
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
-from lightkeeper.monitor.model.wording import counted, seconds
+from lightkeeper.monitor.model.wording import seconds
 
 _AGAIN_S: Final = 3600.0
 """Who starts a job again later than this after its fall knows what it begins from."""

@@ -23,7 +23,6 @@ from lightkeeper.monitor.decide.view import (
     NotPossible,
     RecentIncidents,
     View,
-    groups_of,
 )
 from lightkeeper.monitor.loop.components import Components, ErrorBoundary
 from lightkeeper.monitor.metric import EVICTIONS, INCIDENTS
@@ -340,7 +339,7 @@ class Acting:
             NotPossible: there is no such group, it is already being evicted, or the decision
                 cannot be stored.
         """
-        groups = () if view is None else groups_of(view)
+        groups = () if view is None else view.groups
         group_views = [view for view in groups if view.group == group]
         lapsed = () if group_views else self._lapsed(group)
         if view is None or not (group_views or lapsed):

@@ -776,7 +776,7 @@ def _press(eviction: Eviction, look: ProbeResult, now_s: float, deps: EvictionDe
     rung = RungOutcome(kill, now_s, None, "asked", None, deps.timeouts.kill_s)
     obstacle = _kill_obstacle(eviction, look)
     if obstacle is not None:
-        rung = _ended(rung, now_s, f"skipped: {obstacle}", RungResult.SKIPPED)
+        rung = _ended(rung, now_s, obstacle, RungResult.SKIPPED)
         return eviction.with_rung(rung), ()
     return _asked(eviction.with_rung(rung), kill, now_s)
 
@@ -883,7 +883,7 @@ def _schedulers(
     if rung.result is not None:
         return eviction, ()
     if look.superseded and not last:
-        why = f"skipped: {min(look.superseded)} is another process by now"
+        why = f"{min(look.superseded)} is another process by now"
         return eviction.with_rung(_ended(rung, now_s, why, RungResult.SKIPPED)), ()
     over = last or _late(rung, now_s)
     asked: Instructions = ()

@@ -39,6 +39,7 @@ from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import KEEPER, Change, QuarantineEvent, Scope
 from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import Host, IncidentId
+from lightkeeper.monitor.model.units import span
 from lightkeeper.monitor.model.verdict import Kind
 
 _DAY_S: Final = 86_400.0
@@ -230,14 +231,3 @@ def _lemon(quarantines: int, failures: int, offences: int, config: KeeperConfig)
 
 def _who(back: QuarantineEvent) -> str:
     return "the end of its quarantine" if back.change is Change.EXPIRED else back.author
-
-
-def span(seconds: float) -> str:
-    """A span in readable units: `40 s`, `12 min`, `3.5 h`, `2 days`."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 2 * _HOUR_S:
-        return f"{seconds / 60:.0f} min"
-    if seconds < 2 * _DAY_S:
-        return f"{seconds / _HOUR_S:.3g} h"
-    return f"{seconds / _DAY_S:.3g} days"

@@ -23,7 +23,7 @@ def rfc3339(at_s: float) -> str:
 def listed(ranks: Sequence[str], at_most: int = 4, last: str = "and") -> str:
     """`a`, `a and b`, `a, b and c`, or `a, b, c, d and 12 more`."""
     if len(ranks) > at_most:
-        return f"{', '.join(ranks[:at_most])} {last} {len(ranks) - at_most} more"
+        return f"{', '.join(ranks[:at_most])} {last} {len(ranks) - at_most:,} more"
     if len(ranks) < 2:
         return "".join(ranks)
     return f"{', '.join(ranks[:-1])} {last} {ranks[-1]}"
@@ -72,12 +72,6 @@ def bring_back(group: GroupName, places: Collection[Mapping[str, str]]) -> str:
         job = quote(jobs[0])
         return f"To let {group} start again: scontrol requeue {job}, or scancel {job} and sbatch"
     return f"To let {group} start elsewhere, start its launcher (torchrun, systemd) on another host"
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 rank`, `2 ranks`, `2 microbatches`."""
-    many = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
-    return f"{number:,} {noun if number == 1 else many}"
 
 
 def seconds(span_s: float) -> str:

@@ -37,8 +37,9 @@ from lightkeeper.monitor.model.cohort import (
     usual,
     z_scores,
 )
+from lightkeeper.monitor.model.units import counted
 from lightkeeper.monitor.model.verdict import Confidence
-from lightkeeper.monitor.model.wording import counted, listed, plural
+from lightkeeper.monitor.model.wording import listed, plural
 from lightkeeper.monitor.offline.timings import (
     TimeOwner,
     TimingTable,

@@ -22,10 +22,10 @@ from lightkeeper.monitor.decide.accounts import ChoiceError, NoSuchIncidentError
 from lightkeeper.monitor.decide.view import NotPossible, View
 from lightkeeper.monitor.model.incident import Incident
 from lightkeeper.monitor.model.names import GroupName, IncidentId
+from lightkeeper.monitor.model.units import clean
 from lightkeeper.monitor.rulebook import Rulebook
 from lightkeeper.monitor.show.incident_page import BundleStacks
 from lightkeeper.monitor.show.latest import Latest
-from lightkeeper.monitor.show.wording import clean
 from lightkeeper.monitor.store.lease import LeaseStanding
 from lightkeeper.worker_server.http_server import names_us
 

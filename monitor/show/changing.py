@@ -134,7 +134,7 @@ def unregister(rank: str) -> Response:
 
 @changing.put("/v1/quarantine/<name>", defaults={"scope": Scope.HOST})
 @changing.put("/v1/quarantine/groups/<name>", defaults={"scope": Scope.GROUP})
-def quarantine(name: str, scope: Scope) -> Response:
+def put_quarantine(name: str, scope: Scope) -> Response:
     """Refuse a host to launchers, or keep a replica group out wherever it starts."""
     _name(scope, name)
     body, now_s = json_body(), app_context().clock.now_s()
@@ -155,7 +155,7 @@ def quarantine(name: str, scope: Scope) -> Response:
 
 @changing.delete("/v1/quarantine/<name>", defaults={"scope": Scope.HOST})
 @changing.delete("/v1/quarantine/groups/<name>", defaults={"scope": Scope.GROUP})
-def release(name: str, scope: Scope) -> Response:
+def delete_quarantine(name: str, scope: Scope) -> Response:
     body = json_body()
     reason = text_of(body, "reason") if body.get("reason") is not None else ""
     said = app_context().quarantine.release(name, scope, author=author_of(body), reason=reason)
@@ -185,7 +185,7 @@ def author_of(body: Mapping[str, Any]) -> str:
 
 
 @changing.post("/v1/groups/<group>/evict")
-def evict(group: str) -> Response:
+def post_eviction(group: str) -> Response:
     body = json_body()
     reason = text_of(body, "reason")
     incident_id = app_context().evict(GroupName(group), reason, author_of(body))
@@ -197,7 +197,7 @@ def evict(group: str) -> Response:
 
 
 @changing.post("/v1/incidents/<incident_id>/close")
-def close(incident_id: str) -> Response:
+def post_close(incident_id: str) -> Response:
     """Close the incident of a group that is missing and will not come back."""
     body = json_body()
     app_context().close(IncidentId(incident_id), text_of(body, "reason"), author_of(body))
@@ -241,7 +241,7 @@ def hours_of(body: Mapping[str, Any]) -> float | None:
 
 
 @changing.post("/v1/policy/reload")
-def reload() -> Response:
+def post_reload() -> Response:
     """Read the policy file again; in force from the next tick."""
     try:
         app_context().rules.reload(time.time(), author_of(json_body()))
@@ -252,14 +252,14 @@ def reload() -> Response:
 
 
 @changing.post("/v1/pause")
-def pause() -> Response:
+def post_pause() -> Response:
     body = json_body()
     pause = app_context().pause.press(text_of(body, "reason"), author_of(body), hours_of(body))
     return _kept({"pause": to_plain(pause)})
 
 
 @changing.delete("/v1/pause")
-def resume() -> Response:
+def delete_pause() -> Response:
     ended = app_context().pause.release()
     if ended is None:
         raise HttpRefusal(404, "nothing is paused")

@@ -25,11 +25,10 @@ from lightkeeper.monitor.model.eviction import (
     rulings,
 )
 from lightkeeper.monitor.model.incident import Incident, State, Training
+from lightkeeper.monitor.model.units import clean, counted, plain, span, time_of_day
 from lightkeeper.monitor.model.verdict import MEANINGS, OF_LIGHTHOUSE, Kind
-from lightkeeper.monitor.model.wording import counted, listed, who
-from lightkeeper.monitor.show import wording
+from lightkeeper.monitor.model.wording import listed, who
 from lightkeeper.monitor.show.templating import filled, render, render_text
-from lightkeeper.monitor.show.wording import clean, plain, span, time_of_day
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ def title(incident: Incident) -> str:
     return kind[:1].upper() + kind[1:] + (f", {whose}" if whose else "")
 
 
-def facts(report: IncidentReport, now_s: float) -> Iterator[Fact]:
+def five_facts(report: IncidentReport, now_s: float) -> Iterator[Fact]:
     incident, account = report.incident, report.account
     nobody = "the Lighthouse" if incident.kind in OF_LIGHTHOUSE else "nobody"
     whose = clean(who(incident, 3), 240) or _names(incident.groups) or nobody
@@ -138,12 +137,11 @@ def _still(report: IncidentReport) -> Fact:
             return Fact("training", "not known yet", detail, "away")
 
 
-def _names(names: Sequence[str]) -> str:
-    return listed([clean(name, 80) for name in names], 3)
+def _names(names: Sequence[str], at_most: int = 3) -> str:
+    return listed([clean(name, 80) for name in names], at_most)
 
 
-# What happened when, in order of beginning; above it what the job did meanwhile: it stood, trained
-# without a group, was whole again.
+# What happened when, in order of beginning.
 
 STEPS: Final = {
     Rung.EVIDENCE: "evidence saved",
@@ -161,8 +159,6 @@ _RESULTS: Final = {
     None: "wait", RungResult.WORKED: "good", RungResult.FAILED: "bad",
     RungResult.UNKNOWN: "away", RungResult.SKIPPED: "idle",
 }  # fmt: skip
-_BRIEF_S: Final = 0.05
-"""Shorter phases would be invisible."""
 _EVENTS: Final = 40
 _FACTS: Final = 40
 _ROWS: Final = 100
@@ -186,7 +182,7 @@ class TimelineRow:
         return "" if end_s <= self.start_s else f"{span(end_s - self.start_s)}{goes_on}"
 
 
-def events(report: IncidentReport) -> list[TimelineRow]:
+def timeline(report: IncidentReport) -> list[TimelineRow]:
     """All rows, in order of beginning."""
     rows = [*_seen(report), *list(_held(report))[-8:], *_steps(report), *_came_of_it(report)]
     return sorted(rows, key=lambda event: event.start_s)[:_EVENTS]
@@ -235,9 +231,9 @@ def _steps(report: IncidentReport) -> Iterator[TimelineRow]:
         detail = "the eviction was asked for"
         yield TimelineRow(f"asked: {eviction.group}", asked_s, asked_s, "bad", detail)
         for step in eviction.rungs:
-            tone, said = _RESULTS[step.result], step.detail.removeprefix(f"{step.result}: ")
-            detail = said if step.result is None else f"{step.result}: {said}"
-            yield TimelineRow(STEPS[step.rung], step.started_s, step.finished_s, tone, detail)
+            detail = step.detail if step.result is None else f"{step.result}: {step.detail}"
+            label, tone = STEPS[step.rung], _RESULTS[step.result]
+            yield TimelineRow(label, step.started_s, step.finished_s, tone, detail)
 
 
 def _came_of_it(report: IncidentReport) -> Iterator[TimelineRow]:
@@ -253,23 +249,6 @@ def _came_of_it(report: IncidentReport) -> Iterator[TimelineRow]:
     ):
         if at_s is not None:
             yield TimelineRow(label, at_s, at_s, "good", why)
-
-
-def _phases(report: IncidentReport, first_s: float, end_s: float) -> Iterator[TimelineRow]:
-    """What the job did, by the commits that were seen."""
-    marks = report.incident.milestones
-    short_s = marks.rejoined_s or (end_s if report.account.evicted else first_s)
-    at_s, suffers = first_s, "the job stands" if report.incident.stood else "the job is disturbed"
-    if report.incident.kind is Kind.STRAGGLER:
-        suffers = "the job is slower"
-    for tone, label, until_s in (
-        ("bad", suffers, marks.survivor_commit_s or marks.rejoined_s or end_s),
-        ("wait", "a group short", short_s),
-        ("good", "the job trains" if marks.rejoined_s is None else "all groups train", end_s),
-    ):
-        if min(until_s, end_s) > at_s + _BRIEF_S:
-            yield TimelineRow(label, at_s, min(until_s, end_s), tone)
-            at_s = min(until_s, end_s)
 
 
 # The page of one.
@@ -301,7 +280,7 @@ def incident_page(
     view: View, report: IncidentReport, stacks: BundleStacks | None = None, base: str = ""
 ) -> str:
     """`stacks`: None if this reader may not see what ranks said; `base`: URL of the monitor."""
-    incident, rows, now_s = report.incident, events(report), view.snapshot.now_s
+    incident, rows, now_s = report.incident, timeline(report), view.snapshot.now_s
     ends = [row.start_s if row.end_s is None else row.end_s for row in rows]
     end_s = max([*ends, *([now_s] if incident.open else [])], default=now_s)
     final = not incident.open and report.account.final
@@ -317,8 +296,7 @@ def incident_page(
         now_s=now_s,
         stacks=stacks,
         base=base,
-        facts=list(facts(report, now_s)),
-        phases=list(_phases(report, rows[0].start_s, end_s)) if rows else [],
+        facts=list(five_facts(report, now_s)),
         events=rows,
         end_s=end_s,
         observed=list(_observed(report)),
@@ -354,7 +332,7 @@ _NAMED: Final = 12
 
 def incident_text(report: IncidentReport, base: str, journal: Path | None) -> str:
     """`base`: URL of the monitor; `journal`: its folder, for `lightkeeper replay`."""
-    incident, rows = report.incident, events(report)
+    incident, rows = report.incident, timeline(report)
     ends = [row.start_s if row.end_s is None else row.end_s for row in rows]
     return render_text(
         "incident.txt", report=report, incident=incident, account=report.account, base=base,
@@ -365,7 +343,7 @@ def incident_text(report: IncidentReport, base: str, journal: Path | None) -> st
 
 
 def _many(names: Sequence[str], count: int = 0) -> str:
-    shown = wording.listed(names, _NAMED)
+    shown = _names(names, _NAMED)
     return f"{shown} and {count - len(names):,} more" if count > len(names) else shown
 
 
@@ -400,7 +378,8 @@ def incidents_page(
         ),
         wrong=wrong,
         totals=view.totals(incidents) if incidents else None,
-        rows=[(report, title(report.incident), {fact.name: fact for fact in facts(report, now_s)})
+        rows=[(report, title(report.incident),
+               {fact.name: fact for fact in five_facts(report, now_s)})
               for report in map(view.report, incidents[:_LISTED])],
         now_s=now_s,
         total=len(incidents),

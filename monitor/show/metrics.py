@@ -11,7 +11,7 @@ then the ranks that work longest and the groups first by name. Aggregates (`ligh
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import nsmallest
@@ -73,7 +73,7 @@ class ScrapeView:
 
     @cached_property
     def exported_groups(self) -> tuple[GroupView, ...]:
-        accused = {g for incident in self.view.incidents if incident.open for g in incident.groups}
+        accused = {group for incident in self.view.opened for group in incident.groups}
         worst = nsmallest(
             self.bounds.groups, self.view.groups,
             lambda group: (group.group not in accused, group.health == RankHealth.HEALTHY,
@@ -85,8 +85,7 @@ class ScrapeView:
     def busy(self) -> tuple[RankName, ...]:
         """Ranks with a known tempo and their own series, sorted."""
         tempos, healths = self.view.tempos, self.view.result.rank_health
-        suspects = {r for incident in self.view.incidents if incident.open
-                    for r in incident.suspects}  # fmt: skip
+        suspects = {rank for incident in self.view.opened for rank in incident.suspects}
         worst = nsmallest(
             self.bounds.ranks, tempos,
             lambda rank: (rank not in suspects, healths.get(rank) is RankHealth.HEALTHY,
@@ -136,9 +135,10 @@ def _jobs(scene: ScrapeView) -> Values:
     return dict.fromkeys(sorted(jobs)[:_JOBS_TOLD], 1)
 
 
-def _by_health(scene: ScrapeView) -> Values:
-    tally = Counter(scene.view.result.rank_health.values())
-    return {health: tally[health] for health in RankHealth}
+def _tally(every: Iterable[T], kinds: Iterable[T]) -> dict[T, int]:
+    """How many are of each kind; 0: none."""
+    tally = Counter(every)
+    return {kind: tally[kind] for kind in kinds}
 
 
 def _groups(of: Callable[[GroupView, ScrapeView], float | None]) -> Fill:
@@ -214,7 +214,8 @@ def _last_s(part: str) -> Fill:
 _OF_FLEET: Final[Metrics] = (
     FLEET.gauge("job_info", "1, with the job's id as its ranks report it.", ("job_id",), _jobs,
         series="1", absent="no rank"),
-    FLEET.gauge("ranks", "Registered ranks, by health.", ("health",), _by_health, series="12"),
+    FLEET.gauge("ranks", "Registered ranks, by health.", ("health",),
+        lambda scene: _tally(scene.view.result.rank_health.values(), RankHealth), series="12"),
     FLEET.gauge("groups", "Replica groups, by the health of their worst rank.", ("health",),
         lambda scene: dict(sorted(Counter(g.health for g in scene.view.groups).items())),
         series="at most 13", absent="healths that no group has"),
@@ -309,8 +310,7 @@ _HOSTS_TOLD: Final = 100
 
 
 def _open(scene: ScrapeView) -> Values:
-    every = (incident for incident in scene.view.incidents if incident.open)
-    tally = Counter((incident.kind, incident.state, incident.severity) for incident in every)
+    tally = Counter((each.kind, each.state, each.severity) for each in scene.view.opened)
     return dict(sorted(tally.items()))
 
 
@@ -333,9 +333,9 @@ def _first_seen(scene: ScrapeView) -> Values:
 
 def _suspects(scene: ScrapeView) -> Values:
     hosts: dict[tuple[RankName, str, str], Host] = {}
-    for incident in scene.view.incidents:
+    for incident in reversed(scene.view.opened):
         role = "culprit" if incident.culprits else "candidate"
-        for rank in incident.suspects if incident.open else ():
+        for rank in incident.suspects:
             host = incident.hosts[0] if len(incident.hosts) == 1 else Host("")
             hosts[rank, incident.kind, role] = host
     suspects: dict[tuple[object, ...], float] = {}
@@ -349,12 +349,7 @@ def _suspects(scene: ScrapeView) -> Values:
 # What people set to hold evictions back, and what was learned for them; the quarantine.
 
 
-def _holding(view: View) -> Values:
-    holding = Counter(_guards(view))
-    return {guard: holding[guard] for guard in Guard}
-
-
-def _guards(view: View) -> Iterator[str]:
+def _guards(view: View) -> Iterator[Guard]:
     """The guard of each firing incident whose latest decision was to hold."""
     for incident in view.incidents:
         rows = rulings(view.decisions.get(incident.id, ()))
@@ -398,7 +393,8 @@ _OF_INCIDENTS: Final[Metrics] = (
         (*RANK, "host", "kind", "role"), _suspects, series="at most 100",
         absent="nobody is suspected"),
     EVICTIONS.gauge("holding", "Firing incidents whose eviction is held back now, by guard.",
-        ("guard",), _evicting(_holding), series=f"{len(Guard)}", absent=ALONE),
+        ("guard",), _evicting(lambda view: _tally(_guards(view), Guard)), series=f"{len(Guard)}",
+        absent=ALONE),
     EVICTIONS.gauge("eviction_cost_seconds",
         "Fleet seconds that an eviction costs, measured on this job's.", (),
         _evicting(lambda view: view.result.learned.eviction_cost_s),
@@ -438,16 +434,13 @@ def _detectors(scene: ScrapeView) -> Values:
     return [d for d in detectors if not (scene.view.alone and d[0] in OF_LIGHTHOUSE)]
 
 
-def _health(scene: ScrapeView) -> Values:
-    return {state: state is scene.view.result.health.state for state in Condition}
-
-
 _OF_HEALTH: Final[Metrics] = (
     HEALTH.gauge("detector_up",
         "1 while the detector works; 0: it crashed in the last tick, its fault is unknown.",
         ("detector",), _detectors, series="one a detector"),
     HEALTH.gauge("self_health", "1 for the state of the monitor's own health, 0 for the others.",
-        ("state",), _health, series="7"),
+        ("state",), lambda scene: _tally([scene.view.result.health.state], Condition),
+        series="7"),
     HEALTH.gauge("self_health_scale",
         "What thresholds are multiplied by because the monitor doubts itself; 1 when well.", (),
         lambda scene: scene.view.result.health.scale),
@@ -518,8 +511,7 @@ _NO_GATE: Final = "the monitor has no gate (--gate)"
 def _denials(keeper: Gatekeeper) -> Values:
     if not isinstance(keeper.view, GateView):
         return None
-    scopes = Counter(denial.scope for denial in keeper.view.denied)
-    return {scope: scopes[scope] for scope in DenialScope}
+    return _tally((denial.scope for denial in keeper.view.denied), DenialScope)
 
 
 GATE_METRICS: Final = (

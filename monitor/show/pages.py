@@ -23,27 +23,19 @@ from lightkeeper.monitor.decide.headline import SICK, Headline, JobState, headli
 from lightkeeper.monitor.decide.rules import Effective
 from lightkeeper.monitor.decide.tempo import EVERY_S
 from lightkeeper.monitor.decide.view import GroupView, View, trouble_of
-from lightkeeper.monitor.decide.view_json import effective_to_json, learned_to_json
+from lightkeeper.monitor.decide.view_json import effective_to_json, learned_to_json, runs_to_json
 from lightkeeper.monitor.model.eviction import QuarantineEntry, QuarantineEvent
 from lightkeeper.monitor.model.grouping import grouped
-from lightkeeper.monitor.model.incident import Incident, State
+from lightkeeper.monitor.model.incident import Incident
 from lightkeeper.monitor.model.names import GroupName, Host, RankName, group_of
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Observation
 from lightkeeper.monitor.model.quarantine import HostRecord
 from lightkeeper.monitor.model.run import TrendPoint
-from lightkeeper.monitor.model.wording import Face, counted
+from lightkeeper.monitor.model.units import counted, natural, plain
+from lightkeeper.monitor.model.wording import Face
 from lightkeeper.monitor.show.incident_page import title
 from lightkeeper.monitor.show.templating import macro, render
-from lightkeeper.monitor.show.wording import (
-    EVICTING,
-    LOOKS,
-    ORDER,
-    UNKNOWN,
-    natural,
-    plain,
-    states_of,
-    worst,
-)
+from lightkeeper.monitor.show.wording import EVICTING, LOOKS, ORDER, UNKNOWN, states_of, worst
 
 # -- what pages are made from, and what they are made into ----------------------------------------
 
@@ -98,17 +90,8 @@ class FleetIndex:
 
     @cached_property
     def faces(self) -> tuple[tuple[Incident, Face], ...]:
-        """Open incidents in words: firing ones before pending ones, the oldest first."""
-        view = self.view
-        opened = sorted(
-            (incident for incident in view.incidents if incident.open),
-            key=lambda incident: (
-                incident.state is State.PENDING,
-                incident.milestones.first_seen_s,
-                incident.id,
-            ),
-        )
-        return tuple((incident, view.face(incident)) for incident in opened)
+        """Open incidents in words, in the order of `View.opened`."""
+        return tuple((incident, self.view.face(incident)) for incident in self.view.opened)
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,9 +356,8 @@ _MOST: Final = 512
 
 def listed_incidents(incidents: Iterable[Incident]) -> list[Incident]:
     """Open ones, then the latest of the others."""
-    every = list(incidents)
-    closed = [incident for incident in every if not incident.open][:_LATEST]
-    return [*[incident for incident in every if incident.open][:_OPEN], *closed]
+    every = grouped((incident.open, incident) for incident in incidents)
+    return [*every.get(True, ())[:_OPEN], *every.get(False, ())[:_LATEST]]
 
 
 def group_page(context: Context) -> Page:
@@ -505,3 +487,10 @@ def pace_line(points: Sequence[TrendPoint]) -> PaceLine | None:
     heights = {at: round((len(_BARS) - 1) * median(by_column[at]) / most) for at in by_column}
     bars = "".join(_BARS[heights[at]] if at in heights else " " for at in range(last + 1))
     return PaceLine(bars, most, span_s)
+
+
+def runs_page(view: View) -> str:
+    """The runs of a job: when each began, how far it came, how fast it was, what went wrong."""
+    paces = [pace_line(run.trend) for run in view.runs]
+    rows = zip(runs_to_json(view), paces, strict=True)
+    return render("runs.html", rows=list(rows), now_s=view.snapshot.now_s, view=view)

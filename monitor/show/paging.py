@@ -5,13 +5,16 @@ The script of an open page asks for the whole page again, with the tag of the on
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from flask import Blueprint, Flask, Response, current_app, request
+from markupsafe import Markup, escape
 
-from lightkeeper.monitor.decide.accounts import WORDS, ChoiceError, find
+from lightkeeper.monitor.decide.accounts import WORDS, ChoiceError, find_incident
 from lightkeeper.monitor.decide.view import SCHEMA, View
 from lightkeeper.monitor.decide.view_json import report_to_json
 from lightkeeper.monitor.model.eviction import Scope
@@ -44,10 +47,9 @@ from lightkeeper.monitor.show.pages import (
     group_page,
     host_page,
     rank_page,
+    runs_page,
 )
 from lightkeeper.monitor.show.reading import said_by, status_text
-from lightkeeper.monitor.show.runbooks import runbooks_page
-from lightkeeper.monitor.show.runs_page import runs_page
 from lightkeeper.monitor.show.templating import render, template
 from lightkeeper.monitor.show.wording import path_of
 from lightkeeper.worker_server.plain_text import escaped
@@ -92,6 +94,8 @@ _ROWS: Final = 200
 _SHOWN_CHARS: Final = 150_000
 """Of a rank's answer on a page; the raw text has the rest."""
 _HTML: Final = "text/html; charset=utf-8"
+ON_CALL: Final = Path(__file__).resolve().parents[2] / "docs" / "on-call.md"
+"""A section for each alert; the same place in a checkout and in a wheel."""
 
 paging = Blueprint("paging", __name__)
 """Pages: no token, as for the snapshot."""
@@ -188,7 +192,7 @@ incident_pages = Blueprint("incident_pages", __name__)
 def incident(prefix: str) -> Response:
     """One incident with its story, as `text` too; the start of its id is enough."""
     view, journal = the_view(), app_context().journal
-    report = view.report(find(view.incidents, prefix))
+    report = view.report(find_incident(view.incidents, prefix))
     text = incident_text(report, request.host_url.rstrip("/"), journal)
     more = {"journal": None if journal is None else str(journal), "text": text.splitlines()}
     return answer({"schema": SCHEMA, **report_to_json(report), **more})
@@ -198,7 +202,7 @@ def incident(prefix: str) -> Response:
 def incident_for_people(prefix: str) -> Response:
     """One incident, readable without JavaScript."""
     view = the_view()
-    incident = find(view.incidents, prefix)
+    incident = find_incident(view.incidents, prefix)
     try:
         check_reader()
         stacks = app_context().stacks(incident.id)
@@ -220,8 +224,20 @@ def runs_for_people() -> Response:
 
 @incident_pages.get("/runbooks")
 def runbooks_for_people() -> Response:
-    """What to do about each alert."""
-    return _html(runbooks_page())
+    """What to do about each alert: where the shipped ones lead."""
+    _, *parts = re.split(r"(?m)^### (\w+)$", ON_CALL.read_text(encoding="utf-8"))
+    books = [
+        (name, [_prose(paragraph) for paragraph in text.strip().split("\n\n")])
+        for name, text in zip(parts[::2], parts[1::2], strict=True)
+    ]
+    return _html(render("runbooks.html", books=books))
+
+
+def _prose(text: str) -> Markup:
+    """One paragraph; links to other pages of the manual are only their words."""
+    html = re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(" ".join(text.split()))))
+    html = re.sub(r"\[([^\]]*)\]\((#[\w-]*)\)", r'<a href="\2">\1</a>', html)
+    return Markup(re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", html))  # noqa: S704 - escaped above
 
 
 @incident_pages.get("/incidents")

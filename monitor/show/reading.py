@@ -25,6 +25,7 @@ from lightkeeper.monitor.decide.view_json import (
     learned_to_json,
     ranks_to_json,
     report_to_json,
+    runs_to_json,
     self_health_to_json,
     snapshot_to_json,
 )
@@ -33,6 +34,7 @@ from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName
 from lightkeeper.monitor.model.plain import to_plain
 from lightkeeper.monitor.model.quarantine import HostRecord
+from lightkeeper.monitor.model.units import natural, no_such
 from lightkeeper.monitor.show.answers import (
     HttpRefusal,
     answer,
@@ -42,21 +44,13 @@ from lightkeeper.monitor.show.answers import (
     dump,
     the_view,
 )
-from lightkeeper.monitor.show.runs_page import runs_to_json
 from lightkeeper.monitor.show.status import (
     rows_to_json,
     screen,
     status_to_json,
     top_screen,
 )
-from lightkeeper.monitor.show.terminal import (
-    GROUP_ORDERS,
-    RANK_ORDERS,
-    Row,
-    RowsAsked,
-    badness,
-)
-from lightkeeper.monitor.show.wording import natural, no_such
+from lightkeeper.monitor.show.terminal import GROUP_ORDERS, RANK_ORDERS, Row, RowsAsked, badness
 from lightkeeper.worker_server.http_server import metrics_page
 from lightkeeper.worker_server.wire import (
     PATH_FLIGHT_RECORDER,
@@ -86,13 +80,13 @@ def snapshot() -> Response:
 
 
 @reading.get("/v1/groups")
-def groups() -> Response:
+def get_groups() -> Response:
     rows: list[Row] = msgspec.to_builtins(the_view().groups)
     return _rows("groups", rows)
 
 
 @reading.get("/v1/ranks")
-def ranks() -> Response:
+def get_ranks() -> Response:
     return _rows("ranks", ranks_to_json(the_view()))
 
 
@@ -124,7 +118,7 @@ def _asked(what: str, rows: Sequence[Row]) -> RowsAsked:
 
 
 @reading.get("/v1/top")
-def top() -> Response:
+def get_top() -> Response:
     """The screen of `lightkeeper top`."""
     rows = ranks_to_json(the_view())
     asked = _asked("ranks", rows)
@@ -134,13 +128,13 @@ def top() -> Response:
 
 
 @reading.get("/v1/runs")
-def runs() -> Response:
+def get_runs() -> Response:
     body = {"schema": SCHEMA, "runs": list(runs_to_json(the_view()))}
     return _texted("runs", body)
 
 
 @reading.get("/v1/incidents")
-def incidents() -> Response:
+def get_incidents() -> Response:
     """Open and resolved incidents, newest first."""
     limit = _number("limit", most=10_000) or 100
 
@@ -165,7 +159,7 @@ on a terminal: lightkeeper status --monitor {url}; in a browser: {url}
 
 
 @reading.get("/v1/status")
-def status() -> Response:
+def get_status() -> Response:
     """What `lightkeeper status` prints."""
     return _texted("status", _status())
 
@@ -208,7 +202,7 @@ def admission() -> Response:
 
 
 @reading.get("/v1/quarantine")
-def quarantine() -> Response:
+def get_quarantine() -> Response:
     listed = app_context().quarantine
     body = {
         "schema": SCHEMA,
@@ -237,7 +231,7 @@ def quarantined(name: str, scope: Scope) -> Response:
 
 
 @reading.get("/v1/hosts")
-def hosts() -> Response:
+def get_hosts() -> Response:
     """Every host that runs a rank or has a history: lemons first, then those in quarantine, then
     the worst; those without ranks last.
     """

@@ -29,12 +29,12 @@ from rich.text import Text
 from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import Incident, incident_from_json, incident_to_json
 from lightkeeper.monitor.model.plain import to_plain
+from lightkeeper.monitor.model.units import clean, counted, sentence, time_of_rank
 from lightkeeper.monitor.model.verdict import Confidence
-from lightkeeper.monitor.model.wording import counted, listed, plural, who
+from lightkeeper.monitor.model.wording import listed, plural, who
 from lightkeeper.monitor.records.files import Bundle
 from lightkeeper.monitor.records.findings import Analysis, Fault, Finding, Wait
 from lightkeeper.monitor.records.job import NONE, CollectiveState, Group, Job
-from lightkeeper.monitor.show.wording import clean, moment, sentence
 
 # -- who waits for whom ----------------------------------------------------------------------------
 
@@ -155,12 +155,16 @@ def _waiting(
     if awaited - set(ranks):
         whom = rank_list(job, awaited - set(ranks))
     for wait in first:
-        op, group, site = clean(wait.op, 80), job.groups[wait.group], job.columns["site"][wait.row]
+        op, group = clean(wait.op, 80), job.groups[wait.group]
         inside = f"{op} {wait.sequence} of {_label(group)}"
         if groups > 1:
             inside = f"{op} of {clean(group.desc or group.name, 80)} and its like ({groups} groups)"
-        called_at = "" if site == NONE else clean(job.sites[int(site)], 200)
-        yield inside, moment(wait.since_ns), whom, called_at or "-"
+        yield inside, time_of_rank(wait.since_ns), whom, _called_at(job, wait.row) or "-"
+
+
+def _called_at(job: Job, row: int) -> str:
+    index = int(job.columns["site"][row])
+    return "" if index == NONE else clean(job.sites[index], 200)
 
 
 # -- findings in words: who did what, where --------------------------------------------------------
@@ -368,7 +372,7 @@ def _monitor_verdict(job: Job, analysis: Analysis, bundle: Bundle | None) -> Mon
     number = {name: rank for rank, name in job.names.items()}
     records_of = "no flight record was to be had"
     if bundle.moment is not None:
-        records_of = f"{bundle.moment.name}, {moment(int(bundle.moment.began_s * 1e9))} UTC"
+        records_of = f"{bundle.moment.name}, {time_of_rank(int(bundle.moment.began_s * 1e9))} UTC"
     suspects = sorted(number[name] for name in incident.suspects if name in number)
     named = {job.name(rank) for rank in analysis.culprits}
     sure, agreement = incident.verdict.confidence is not Confidence.UNSURE, "other"

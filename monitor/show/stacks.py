@@ -16,7 +16,7 @@ import re
 import threading
 import time
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import dropwhile, takewhile
 from pathlib import Path
@@ -25,18 +25,16 @@ from typing import Final
 from lightkeeper.monitor.act.bundles import BundleDir
 from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import IncidentId
-from lightkeeper.monitor.records.files import Manifest, SavedMoment, SavedPart, read_manifest
+from lightkeeper.monitor.model.units import clean
+from lightkeeper.monitor.model.units import time_of_rank as time_of_day
+from lightkeeper.monitor.records.files import Manifest, read_manifest
 from lightkeeper.monitor.show.incident_page import BundleStacks
 from lightkeeper.monitor.show.templating import render
-from lightkeeper.monitor.show.wording import clean
-from lightkeeper.monitor.show.wording import moment as time_of_day
 
 _HEAD: Final = re.compile(
     r'Thread [^"(:]{1,40}(?:\(([^)]{0,60})\))?:?(?: "(.{0,200})"| \((.{0,60})\))?'
 )
 """py-spy adds the thread's state, the rank itself does not (`worker_server.rank.last_words`)."""
-_BEFORE: Final = re.compile(r" ([0-9]{1,9}\.[0-9]) s before the rank died\Z")
-"""A WorkerServer's heading of a dead rank's last stack, taken before it died."""
 _FRAMES, _THREADS, _NAMED = 60, 24, 24
 _CROWDS: Final = 16
 _LINE: Final = 240
@@ -71,9 +69,7 @@ class StackCrowd:
     threads: tuple[StackThread, ...]
     """Of the first rank: its main thread, then the others."""
     at: str
-    """The innermost line."""
-    old: str
-    """Its WorkerServer's heading, for stacks of an earlier moment."""
+    """The innermost line, and for stacks of an earlier moment their WorkerServer's heading."""
     opened: bool
 
 
@@ -135,19 +131,12 @@ def _crowd(
     text = first.text or ""
     main = _main(threads)
     at = "" if main is None or not main.frames else f" in {main.frames[0]}"
-    if at and (before := _BEFORE.search(text.partition("\n")[0])):
-        at = f"{at} (stack {before[1]} s before the death)"
-    others = [thread for thread in threads if thread is not main]
-    ranks = tuple(stacks.rank for stacks, _ in some)
-    threads_ = tuple(others) if main is None else (main, *others)
-    return StackCrowd(role, ranks, threads_, at, _old(text), opened)
-
-
-def _old(text: str) -> str:
-    """A WorkerServer's heading of older stacks, from a dead rank's black box."""
     head = takewhile(lambda line: line.startswith("#"), text[:1000].splitlines())
     heading = " ".join(line.lstrip("# ") for line in head)
-    return f"({clean(heading, 300)})" if heading else ""
+    old = f" ({clean(heading, 300)})" if heading else ""
+    others = [thread for thread in threads if thread is not main]
+    ranks = tuple(stacks.rank for stacks, _ in some)
+    return StackCrowd(role, ranks, (*([main] if main else ()), *others), at + old, opened)
 
 
 def _threads(text: str) -> list[StackThread]:
@@ -211,24 +200,20 @@ class StacksReader:
         if bundle is None:
             return BundleStacks()
         if not self._lock.acquire(timeout=_READ_S):
-            return BundleStacks(
-                why="another incident's evidence is being read: load the page again"
-            )
+            why = "another incident's evidence is being read: load the page again"
+            return BundleStacks(why=why)
         try:
-            return self._of(incident_id, bundle)
+            stat = bundle.stat()
+            key = incident_id, stat.st_mtime_ns, stat.st_size
+            if key not in self._cache:
+                self._cache[key] = _read(bundle, stat.st_size)
+                while len(self._cache) > _CACHED:
+                    self._cache.pop(next(iter(self._cache)))
+            return self._cache[key]
         except OSError as exc:
             return BundleStacks(why=f"the bundle cannot be read: {exc.strerror}")
         finally:
             self._lock.release()
-
-    def _of(self, incident_id: IncidentId, bundle: Path) -> BundleStacks:
-        stat = bundle.stat()
-        key = incident_id, stat.st_mtime_ns, stat.st_size
-        if key not in self._cache:
-            self._cache[key] = _read(bundle, stat.st_size)
-            while len(self._cache) > _CACHED:
-                self._cache.pop(next(iter(self._cache)))
-        return self._cache[key]
 
 
 def _read(bundle: Path, nbytes: int) -> BundleStacks:
@@ -252,44 +237,25 @@ def _read(bundle: Path, nbytes: int) -> BundleStacks:
 def _taken(
     opened: zipfile.ZipFile, manifest: Manifest, suspects: frozenset[str]
 ) -> dict[str, list[RankStacks]]:
-    budget = _Budget()
+    """What each rank gave in each moment; the suspects' are read first, within the bounds."""
+    until_s, left = time.monotonic() + _READ_S, _ALL_MAX
     by_heading: dict[str, list[RankStacks]] = {}
     for moment in manifest.moments:
-        name = _MOMENTS.get(moment.name)
-        if name is not None:
-            at = time_of_day(int(moment.began_s * 1e9))
-            by_heading[f"{name}, {at} UTC"] = list(_of_moment(opened, moment, suspects, budget))
+        if moment.name not in _MOMENTS:
+            continue
+        at = time_of_day(int(moment.began_s * 1e9))
+        taken = by_heading[f"{_MOMENTS[moment.name]}, {at} UTC"] = []
+        parts = [part for part in moment.parts if part.part == "stacks"]
+        for part in sorted(parts, key=lambda part: part.rank not in suspects):
+            text, why = None, part.error or part.status
+            if part.file is not None and (left <= 0 or time.monotonic() > until_s):
+                why = "too much for a page; the bundle has them"
+            elif part.file is not None:
+                try:
+                    with opened.open(part.file) as member:
+                        raw = member.read(min(_ONE_MAX, left))
+                    text, left = raw.decode(errors="replace"), left - len(raw)
+                except _BROKEN as exc:
+                    why = f"damaged: {exc}"
+            taken.append(RankStacks(part.rank, text, why))
     return by_heading
-
-
-class _Budget:
-    def __init__(self) -> None:
-        self._until_s = time.monotonic() + _READ_S
-        self.left = _ALL_MAX
-
-    def spent(self) -> bool:
-        return self.left <= 0 or time.monotonic() > self._until_s
-
-
-def _of_moment(
-    opened: zipfile.ZipFile, moment: SavedMoment, suspects: frozenset[str], budget: _Budget
-) -> Iterator[RankStacks]:
-    parts = [part for part in moment.parts if part.part == "stacks"]
-    parts.sort(key=lambda part: part.rank not in suspects)  # stable: otherwise in their order
-    for part in parts:
-        if part.file is None:
-            yield RankStacks(part.rank, None, part.error or part.status)
-        elif budget.spent():
-            yield RankStacks(part.rank, None, "too much for a page; the bundle has them")
-        else:
-            yield _one(opened, part, budget)
-
-
-def _one(opened: zipfile.ZipFile, part: SavedPart, budget: _Budget) -> RankStacks:
-    try:
-        with opened.open(part.file or "") as member:
-            text = member.read(min(_ONE_MAX, budget.left))
-    except _BROKEN as exc:
-        return RankStacks(part.rank, None, f"damaged: {exc}")
-    budget.left -= len(text)
-    return RankStacks(part.rank, text.decode(errors="replace"))

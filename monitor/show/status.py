@@ -21,26 +21,12 @@ from lightkeeper.monitor.decide.view import SCHEMA, IncidentReport, View, bundle
 from lightkeeper.monitor.decide.view_json import degraded, report_to_json
 from lightkeeper.monitor.model.incident import State
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView
+from lightkeeper.monitor.model.units import LONGEST, age, clean, counted, natural, plain
 from lightkeeper.monitor.model.verdict import Kind
-from lightkeeper.monitor.model.wording import counted, who
+from lightkeeper.monitor.model.wording import listed, who
 from lightkeeper.monitor.show.templating import filled, render_text
-from lightkeeper.monitor.show.terminal import (
-    Row,
-    RowsAsked,
-    age,
-    badness,
-    columns_of,
-    cut,
-    table,
-)
-from lightkeeper.monitor.show.wording import (
-    LONGEST,
-    clean,
-    listed,
-    natural,
-    pause_line,
-    plain,
-)
+from lightkeeper.monitor.show.terminal import Row, RowsAsked, badness, columns_of, cut, table
+from lightkeeper.monitor.show.wording import pause_line
 
 _SHOWN: Final = 3
 """Names and incidents in a sentence."""
@@ -52,7 +38,7 @@ _HOW: Final = {"evicted": "evicted", "evicting": "is evicting", "failed": "FAILE
 Answer = dict[str, Any]
 
 
-def answer(word: str, says: str, more: Sequence[str] = (), **facts: Any) -> Answer:
+def answer_of(word: str, says: str, more: Sequence[str] = (), **facts: Any) -> Answer:
     """`more`: further lines for people."""
     more = [clean(line, 800) for line in more]
     return {"is": word, "says": clean(says, 400), "more": more, **facts}
@@ -79,7 +65,7 @@ def status_to_json(view: View, tick_age_s: float, not_ready: str = "") -> dict[s
         "training": training(view, headline),
         "held_back_by": held_back(view, headline),
         "keeper": keeper(view),
-        "monitor": trust(view, tick_age_s, not_ready),
+        "monitor": trust_answer(view, tick_age_s, not_ready),
         "quorum_id": lighthouse.quorum_id if isinstance(lighthouse, LighthouseView) else None,
         "groups": _counted([group.shown for group in view.groups]),
         "ranks": _counted(ranks),
@@ -116,14 +102,14 @@ def training(view: View, headline: Headline) -> Answer:
             inside = sum(group.in_quorum is True for group in view.groups)
             of = counted(len(view.groups), "group")
             text += f", {inside:,} of {of} in quorum {lighthouse.quorum_id}"
-        lost = [i for i in view.incidents if i.open and i.kind is Kind.PROGRESS_LOST]
+        lost = [incident for incident in view.opened if incident.kind is Kind.PROGRESS_LOST]
         text += "".join(f"; but {incident.verdict.brief}" for incident in lost)
     elif headline.state is JobState.STOPPED and headline.commit_age_s is not None:
         text = f"no commit for {age(headline.commit_age_s)} (step {headline.step})"
     elif headline.at_s is not None:
         text = f"{age(max(0.0, view.snapshot.now_s - headline.at_s))} ago: {headline.says}"
         more = ()
-    return answer(
+    return answer_of(
         WORDS[headline.state], text, more, step=headline.step, step_s=headline.step_s,
         commit_age_s=headline.commit_age_s, warnings=list(view.warnings),
         ended=None if ended is None else asdict(ended),
@@ -132,11 +118,8 @@ def training(view: View, headline: Headline) -> Answer:
 
 def held_back(view: View, headline: Headline) -> Answer:
     """Whom the open incidents blame, never ranks that wait for these; else the candidates."""
-    incidents = sorted(
-        (incident for incident in view.incidents if incident.open),
-        key=lambda incident: (incident.state is State.PENDING, incident.verdict.since_s),
-    )
-    reports = [view.report(incident) for incident in incidents]
+    by_fault = sorted(view.opened, key=lambda i: (i.state is State.PENDING, i.verdict.since_s))
+    reports = [view.report(incident) for incident in by_fault]
     briefs = [_brief(report) for report in reports]
     firing = [report for report in reports if report.incident.state is not State.PENDING]
     if firing:
@@ -148,7 +131,7 @@ def held_back(view: View, headline: Headline) -> Answer:
         word, text = "unknown", "nobody is named yet"
     else:
         word, text = "nobody", _busiest(view)
-    return answer(word, text, list(_reasons(firing or reports)), incidents=briefs)
+    return answer_of(word, text, list(_reasons(firing or reports)), incidents=briefs)
 
 
 def _brief(report: IncidentReport) -> dict[str, Any]:
@@ -206,7 +189,7 @@ def keeper(view: View) -> Answer:
     for what, names in (("host", hosts), ("group", groups)):
         if names:
             more.append(f"in quarantine: {counted(len(names), what)}: {listed(names, _SHOWN)}")
-    return answer(
+    return answer_of(
         word, text, more, quarantined_hosts=hosts, quarantined_groups=groups,
         evicted_last_hour=[
             {"id": r.incident.id, "groups": list(r.incident.groups), "outcome": r.account.outcome}
@@ -247,19 +230,19 @@ def _done(view: View, evicted: Sequence[IncidentReport]) -> Iterator[str]:
         yield f"and {len(evicted) - _SHOWN:,} more evictions in the last hour"
 
 
-def trust(view: View, tick_age_s: float, not_ready: str = "") -> Answer:
+def trust_answer(view: View, tick_age_s: float, not_ready: str = "") -> Answer:
     """Reasons to doubt the other answers."""
     doubts = [clean(doubt, 300) for doubt in (not_ready, *_doubts(view)) if doubt]
     facts: dict[str, Any] = {"doubts": doubts, "last_tick_age_s": round(tick_age_s, 3)}
     ranks = counted(len(view.snapshot.observations), "rank")
     if not doubts:
         answering = f"{ranks} answering" if ranks == "1 rank" else f"all {ranks} answer"
-        return answer("trusted", f"looked {age(tick_age_s)} ago, {answering}", (), **facts)
+        return answer_of("trusted", f"looked {age(tick_age_s)} ago, {answering}", (), **facts)
     tail = f" (and {len(doubts) - 1:,} more)" if len(doubts) > 1 else ""
     more = doubts[1:_DOUBTS]
     if (unsaid := len(doubts) - _DOUBTS) > 0:
         more.append(f"and {unsaid:,} more: --format json has them")
-    return answer("doubtful", doubts[0] + tail, more, **facts)
+    return answer_of("doubtful", doubts[0] + tail, more, **facts)
 
 
 def _doubts(view: View) -> Iterator[str]:

@@ -16,9 +16,21 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from lightkeeper.monitor.decide.headline import SICK
-from lightkeeper.monitor.model.wording import counted
-from lightkeeper.monitor.show import wording
-from lightkeeper.monitor.show.wording import LONGEST, LOOKS, clean
+from lightkeeper.monitor.model.units import (
+    LONGEST,
+    NONE,
+    ago,
+    clean,
+    counted,
+    figure,
+    plain,
+    sentence,
+    span,
+    time_of_day,
+    utc,
+    whole,
+)
+from lightkeeper.monitor.show.wording import LOOKS, doing, path_of, pause_line
 
 _FOLDER: Final = Path(__file__).with_name("templates")
 _SHORT: Final = 24
@@ -55,10 +67,10 @@ def is_short(cell: object) -> bool:
     return len(str(cell)) <= _SHORT
 
 
-def after(at_s: float, began_s: float) -> str:
+def elapsed(at_s: float, began_s: float) -> str:
     """`+11.0 s`, since the beginning; in larger units if it is long."""
     passed_s = at_s - began_s
-    return f"+{passed_s:.1f} s" if passed_s < 600 else f"+{wording.span(passed_s)}"
+    return f"+{passed_s:.1f} s" if passed_s < 600 else f"+{span(passed_s)}"
 
 
 @cache
@@ -69,14 +81,13 @@ def environment() -> Environment:
         finalize=harmless, trim_blocks=True, lstrip_blocks=True, auto_reload=False,
     )  # fmt: skip
     filters: tuple[Callable[..., object], ...] = (
-        wording.sentence, wording.plain, wording.span, wording.utc, wording.whole,
-        wording.time_of_day, wording.figure, lines, after, wording.since, shlex.quote,
-        wording.doing,
+        sentence, plain, span, utc, whole, time_of_day, figure, lines, elapsed, ago, shlex.quote,
+        doing,
     )  # fmt: skip
     env.filters.update({function.__name__: function for function in filters})
     env.globals.update(
-        attributes=attributes, counted=counted, path_of=wording.path_of, clean=clean,
-        pause_line=wording.pause_line, NONE=wording.NONE, SICK=SICK, NEWLINE=Markup("\n"),
+        attributes=attributes, counted=counted, path_of=path_of, clean=clean,
+        pause_line=pause_line, NONE=NONE, SICK=SICK, NEWLINE=Markup("\n"),
         is_short=is_short, looks=LOOKS,
     )  # fmt: skip
     env.globals["ui"] = env.get_template("ui.html").module

@@ -13,14 +13,8 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final
 
-from lightkeeper.monitor.show.wording import (
-    ORDER,
-    UNKNOWN,
-    clean,
-    figure,
-    natural,
-    utc,
-)
+from lightkeeper.monitor.model.units import age, clean, figure, natural, utc
+from lightkeeper.monitor.show.wording import ORDER, UNKNOWN
 
 Row = Mapping[str, Any]
 
@@ -43,7 +37,7 @@ class Column:
 
     def cell(self, row: Any) -> str:
         value = self.of(row) if callable(self.of) else row[self.of or self.name]
-        return " ".join(clean(show(value), CELL).split()) or "-"
+        return " ".join(clean(cell_text(value), CELL).split()) or "-"
 
 
 def width_of(text: str) -> int:
@@ -92,7 +86,7 @@ def _filled(text: str, width: int, column: Column) -> str:
     return fill + text if column.right else text + fill
 
 
-def show(value: object) -> str:
+def cell_text(value: object) -> str:
     """A value for a cell; a dash if unknown."""
     match value:
         case None:
@@ -100,21 +94,9 @@ def show(value: object) -> str:
         case bool():
             return "yes" if value else "no"
         case list():
-            return ", ".join(map(show, value)) or "-"
+            return ", ".join(map(cell_text, value)) or "-"
         case _:
             return figure(value)
-
-
-def age(seconds: float | None) -> str:
-    """A short age in one word: 0.4s, 12s, 3m, 5h, 2d."""
-    if seconds is None:
-        return "-"
-    if seconds < 9.95:
-        return f"{max(0.0, seconds):.1f}s"
-    for unit, length, most in (("s", 1, 120), ("m", 60, 120), ("h", 3600, 48)):
-        if seconds < length * most:
-            return f"{seconds / length:.0f}{unit}"
-    return f"{seconds / 86400:.0f}d"
 
 
 # -- ranks, groups and hosts -----------------------------------------------------------------------

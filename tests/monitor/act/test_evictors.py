@@ -63,7 +63,7 @@ def test_a_rank_that_cannot_carry_out_a_kill_is_evicted_at_once_and_not_killed(
     assert progress.gone_s is not None
     assert bench.lighthouse.kills == []
     skipped = outcome(progress, Rung.LIGHTHOUSE_KILL).detail
-    assert skipped.startswith("skipped: rg_1.0, which hosts")
+    assert skipped.startswith("rg_1.0, which hosts")
 
 
 def leaves(rank: FakeRank) -> Page:

@@ -125,7 +125,7 @@ def test_evidence_that_crashes_stops_no_eviction() -> None:
     def crash() -> str:
         raise RuntimeError("a bug")
 
-    answer = Answered(Rung.EVIDENCE, "", "failed: RuntimeError: a bug", done=False)
+    answer = Answered(Rung.EVIDENCE, "", "RuntimeError: a bug", done=False)
     assert save_evidence(crash) == answer
 
 

@@ -56,15 +56,6 @@ def test_nobody_to_notify_is_an_error(capsys: pytest.CaptureFixture[str]) -> Non
     assert "nobody to notify" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["LIGHTKEEPER_NOTIFY_SLACK", "LIGHTKEEPER_NOTIFY_SLACK_FILE"])
-def test_who_still_expects_messages_in_slack_is_told_so(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(name, "https://hooks.example.org/XYZ")
-    with pytest.raises(CommandError, match=f"{name} is set.*Alertmanager"):
-        options("--notify-webhook", "http://127.0.0.1:9")
-
-
 def test_secrets_come_from_files_or_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,7 +52,7 @@ def test_a_signal_ends_it_as_that_signal_even_where_a_library_swallows_the_excep
 
     before = signal.getsignal(number)
     with pytest.raises(SystemExit) as ended:
-        printing.live(ask, 0.2)
+        printing.show_live(ask, 0.2)
     assert ended.value.code == status
     assert signal.getsignal(number) is before
 
@@ -82,6 +82,6 @@ def test_a_signal_in_a_callback_ends_the_screen_and_prints_nothing(
         return ["seen"]
 
     with pytest.raises(SystemExit) as ended:
-        printing.live(ask, 0.01)
+        printing.show_live(ask, 0.01)
     assert ended.value.code == 128 + signal.SIGTERM
     assert "Traceback" not in capsys.readouterr().err

@@ -13,7 +13,7 @@ from lightkeeper.monitor.decide.accounts import (
     NoSuchIncidentError,
     Totals,
     choose,
-    find,
+    find_incident,
     span_s,
     totals_of,
 )
@@ -120,13 +120,13 @@ def test_what_is_no_span_is_said(text: str) -> None:
 
 def test_the_beginning_of_an_id_is_enough_if_no_other_begins_so() -> None:
     incidents = [incident("dead-rg_0.0-1"), incident("dead-rg_0.0-12"), incident("hang-rg_1.0-3")]
-    assert find(incidents, "hang").id == "hang-rg_1.0-3"
-    assert find(incidents, "dead-rg_0.0-1").id == "dead-rg_0.0-1"
+    assert find_incident(incidents, "hang").id == "hang-rg_1.0-3"
+    assert find_incident(incidents, "dead-rg_0.0-1").id == "dead-rg_0.0-1"
     with pytest.raises(ChoiceError, match=r"^2 incidents begin with dead: dead-rg_0\.0-1, dead-"):
-        find(incidents, "dead")
+        find_incident(incidents, "dead")
     for nothing in ("x", ""):
         with pytest.raises(NoSuchIncidentError):
-            find(incidents, nothing)
+            find_incident(incidents, nothing)
 
 
 def test_incidents_are_chosen_by_time_kind_and_group() -> None:

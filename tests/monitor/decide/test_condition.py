@@ -11,7 +11,7 @@ from lightkeeper.monitor.decide.tempo import Tempo
 from lightkeeper.monitor.decide.view import (
     DepartureBook,
     ended_of,
-    groups_of,
+    group_views,
     trouble_of,
     warnings_of,
 )
@@ -204,5 +204,5 @@ def test_a_launchers_name_is_said_once_beside_the_managers() -> None:
     launched = replace(
         observation, identity=replace(observation.identity, launched_as=GroupName("0"))
     )
-    (group,) = [row for row in groups_of(view(launched)) if row.ranks]
+    (group,) = [row for row in group_views(view(launched)) if row.ranks]
     assert (group.group, group.launched_as) == ("my_0", "0")

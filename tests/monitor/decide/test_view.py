@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightkeeper.monitor.decide.view import groups_of
+from lightkeeper.monitor.decide.view import group_views
 from lightkeeper.monitor.decide.view_json import report_to_json, snapshot_to_json
 from lightkeeper.monitor.model.eviction import Guard, Hold
 from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName, ReplicaId
@@ -17,14 +17,14 @@ def test_a_group_is_as_sick_as_its_worst_rank() -> None:
     health = {RankName("rg_0.0"): RankHealth.WAITING, RankName("rg_0.1"): RankHealth.STALLED}
     (group,) = [
         row
-        for row in groups_of(view(seen("rg_0"), seen("rg_0", 1), health=health))
+        for row in group_views(view(seen("rg_0"), seen("rg_0", 1), health=health))
         if row.group == "rg_0"
     ]
     assert group.health == "stalled"
 
 
 def test_a_group_that_only_the_lighthouse_knows_is_shown() -> None:
-    groups = {group.group: group for group in groups_of(view(seen("rg_0", replica_id="rg_0:a")))}
+    groups = {group.group: group for group in group_views(view(seen("rg_0", replica_id="rg_0:a")))}
     assert sorted(groups) == ["rg_0", "rg_9"]
     assert (groups["rg_9"].ranks, groups["rg_9"].in_quorum, groups["rg_9"].health) == (
         (), True, "unknown",
@@ -33,7 +33,7 @@ def test_a_group_that_only_the_lighthouse_knows_is_shown() -> None:
 
 
 def test_a_restarted_group_that_did_not_join_yet_is_not_in_the_quorum() -> None:
-    groups = groups_of(view(seen("rg_0", replica_id="rg_0:new")))
+    groups = group_views(view(seen("rg_0", replica_id="rg_0:new")))
     assert [group.in_quorum for group in groups if group.group == "rg_0"] == [False]
 
 
@@ -43,13 +43,13 @@ def test_a_second_life_of_a_group_that_beats_is_a_group_of_its_own(beats_s, name
         4, (Member(ReplicaId("rg_0:a"), 7), Member(ReplicaId("rg_0:bcdefghijk"), 7)),
         {ReplicaId("rg_0:a"): 0.1, ReplicaId("rg_0:bcdefghijk"): beats_s}, "fine",
     )  # fmt: skip
-    groups = groups_of(view(seen("rg_0", replica_id="rg_0:a"), lighthouse=twice))
+    groups = group_views(view(seen("rg_0", replica_id="rg_0:a"), lighthouse=twice))
     assert [row.group for row in groups] == names
     assert [row.replica_id for row in groups[1:]] == ["rg_0:bcdefghijk"][: len(names) - 1]
 
 
 def test_without_a_lighthouse_membership_is_unknown_and_not_no() -> None:
-    groups = groups_of(view(seen("rg_0"), lighthouse=LighthouseAway("refused")))
+    groups = group_views(view(seen("rg_0"), lighthouse=LighthouseAway("refused")))
     assert [group.in_quorum for group in groups] == [None]
 
 

@@ -14,7 +14,6 @@ from lightkeeper.monitor.model.quarantine import (
     length_s,
     note_on,
     records,
-    span,
 )
 
 CONFIG = KeeperConfig()
@@ -239,8 +238,3 @@ def test_dropping_an_accusation_makes_no_lemon_of_its_own_host(events) -> None:
     fewer = [event for event in own if event.change is not Change.ACCUSED]
     if of(*own).lemon is None and not any(event.change is Change.RELEASED for event in own):
         assert of(*fewer).lemon is None
-
-
-def test_spans_read_as_people_say_them() -> None:
-    spans = [span(s) for s in (40, 720, 3.5 * HOUR, 50 * HOUR)]
-    assert spans == ["40 s", "12 min", "3.5 h", "2.08 days"]

@@ -26,7 +26,7 @@ from tests.changed import replace
 from tests.monitor.decide.scene import EVICTION, ID, MARKS, RELEASE, ROWS, hang, of_kind
 
 RUNGS = (
-    RungOutcome(Rung.GATE, 111.0, 111.2, "worked: refused", RungResult.WORKED, 5.0),
+    RungOutcome(Rung.GATE, 111.0, 111.2, "refused", RungResult.WORKED, 5.0),
     RungOutcome(Rung.LIGHTHOUSE_KILL, 111.1, 113.1, "no answer", RungResult.UNKNOWN, 2.0),
     RungOutcome(Rung.WORKER_EVICT, 113.1, None, "asked", None, 9.0),
 )

@@ -14,10 +14,10 @@ from lightkeeper.monitor.model.incident import State, Training
 from lightkeeper.monitor.model.observation import LighthouseAway, Snapshot
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Severity
 from lightkeeper.monitor.show.incident_page import (
-    events,
-    facts,
+    five_facts,
     incident_page,
     incident_text,
+    timeline,
     title,
 )
 from tests.changed import replace
@@ -32,7 +32,7 @@ BEFORE = replace(
 
 def told(**changes: Any) -> dict[str, tuple[str, str, str]]:
     made = report(**changes)
-    return {fact.name: (fact.word, fact.more, fact.tone) for fact in facts(made, 160.0)}
+    return {fact.name: (fact.word, fact.more, fact.tone) for fact in five_facts(made, 160.0)}
 
 
 def test_five_facts_answer_what_is_asked_first() -> None:
@@ -106,7 +106,7 @@ def test_every_kind_has_a_title_that_needs_no_manual(kind: Kind) -> None:
 
 
 def test_the_course_has_a_row_for_all_that_happened_in_its_order() -> None:
-    assert [(event.label, event.start_s, event.end_s) for event in events(report())] == [
+    assert [(event.label, event.start_s, event.end_s) for event in timeline(report())] == [
         ("not seen yet", 100.0, 105.0),
         ("first seen", 105.0, 106.0),
         ("firing", 106.0, 111.0),
@@ -142,33 +142,19 @@ def text_of(markup: str) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", markup)).split())
 
 
-def test_above_the_rows_stands_what_the_job_did() -> None:
-    words = text_of(course(report(), 2000.0))
-    assert "the job stands 17 s" in words
-    assert "a group short 19 s" in words
-
-
-def test_where_nobody_was_evicted_no_group_is_said_to_be_short() -> None:
-    incident = hang(milestones=replace(BEFORE, survivor_commit_s=117.0), stood=False)
-    words = text_of(course(report(incident=incident, evictions=(), rows=()), 2000.0))
-    assert "the job is disturbed 17 s" in words
-    assert "a group short" not in words
-
-
 def test_an_eviction_by_hand_is_no_fault() -> None:
     incident = hang()
     incident = replace(
         incident, kind=Kind.BY_HAND, verdict=replace(incident.verdict, kind=Kind.BY_HAND)
     )
     assert title(replace(incident, culprits=())) == "rg_1: evicted by hand"
-    assert events(report(incident=incident))[0].label == "held: cool down"
+    assert timeline(report(incident=incident))[0].label == "held: cool down"
 
 
 def test_an_open_incident_is_told_up_to_now() -> None:
     incident = hang(**OPEN, milestones=BEFORE)
     words = text_of(course(report(incident=incident, evictions=(), rows=(HELD,)), 160.0))
     assert "54 s so far" in words
-    assert "the job stands 60 s" in words
 
 
 def test_the_story_has_the_same_course_and_what_it_cost() -> None:

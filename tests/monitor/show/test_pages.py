@@ -14,6 +14,7 @@ from lightkeeper.monitor.model.names import GroupName, Host, RankName
 from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway, Pause
 from lightkeeper.monitor.model.quarantine import HostRecord
 from lightkeeper.monitor.model.run import TrendPoint
+from lightkeeper.monitor.model.units import natural, span
 from lightkeeper.monitor.model.verdict import RankHealth
 from lightkeeper.monitor.show import pages
 from lightkeeper.monitor.show.pages import (
@@ -29,7 +30,6 @@ from lightkeeper.monitor.show.pages import (
 )
 from lightkeeper.monitor.show.paging import make
 from lightkeeper.monitor.show.templating import attributes, environment
-from lightkeeper.monitor.show.wording import natural, span
 from lightkeeper.monitor.store.lease import LeaseStanding
 from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.wire import Connection, Trouble

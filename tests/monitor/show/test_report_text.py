@@ -5,9 +5,9 @@ import io
 import pytest
 from rich.console import Console
 
+from lightkeeper.monitor.model.units import time_of_rank
 from lightkeeper.monitor.records.job import Problem
 from lightkeeper.monitor.show.report import Report, print_analysis
-from lightkeeper.monitor.show.wording import moment
 from tests.monitor.show.jobs import EPOCH_NS, hang, healthy, tie
 
 
@@ -89,4 +89,4 @@ def test_nothing_from_a_record_reaches_the_terminal_raw():
     ("at_ns", "text"), [(EPOCH_NS, "22:29:16.000"), (-1, "-"), (2**63 - 1, "23:47:16.854")]
 )
 def test_a_time_is_utc_and_any_number_is_survived(at_ns, text):
-    assert moment(at_ns) == text
+    assert time_of_rank(at_ns) == text

@@ -280,7 +280,7 @@ def test_a_victim_of_an_older_incident_is_never_among_who_holds_it_back() -> Non
     after = incident("dead-rg_0.0-9", kind=Kind.DEAD, culprits=("rg_0.0",), since_s=NOW_S - 2)
     after = replace(after, groups=(GroupName("rg_0"),))
     answer = status(trains(incidents=(after, root)))["held_back_by"]
-    assert answer["says"] == "rg_1.1 (not_entered, dead)"
+    assert answer["says"] == "rg_1.1 (not_entered and dead)"
     assert [brief["id"] for brief in answer["incidents"]] == [ID, "dead-rg_0.0-9"]
 
 

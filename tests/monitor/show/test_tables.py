@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lightkeeper.monitor.model.units import age
 from lightkeeper.monitor.show.terminal import (
     RANK_ORDERS,
     Column,
     RowsAsked,
-    age,
     columns_of,
     cut,
     table,

@@ -8,7 +8,7 @@ from lightkeeper.monitor.decide.view_json import report_to_json
 from lightkeeper.monitor.model.incident import Incident
 from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.model.verdict import Confidence
-from lightkeeper.monitor.show.incident_page import facts, incident_page, title
+from lightkeeper.monitor.show.incident_page import five_facts, incident_page, title
 from tests.changed import replace
 from tests.monitor.samples import incident, seen, view
 from tests.monitor.show.test_incident_words import story_of, text_of
@@ -51,7 +51,7 @@ def test_metrics_call_a_candidate_so() -> None:
 def test_the_page_says_that_it_cannot_tell() -> None:
     made = shown().report(unsure())
     assert title(unsure()) == f"Hang, {WORDS}"
-    assert next(fact.word for fact in facts(made, 110.0) if fact.name == "who") == WORDS
+    assert next(fact.word for fact in five_facts(made, 110.0) if fact.name == "who") == WORDS
     words = text_of(incident_page(shown(), made))
     assert "candidates rg_0.0 , rg_1.0 : one of them may have caused it" in words
     assert "culprit" not in words
@@ -60,5 +60,5 @@ def test_the_page_says_that_it_cannot_tell() -> None:
 def test_the_terminal_says_that_it_cannot_tell() -> None:
     made = shown().report(unsure())
     lines = story_of(made)
-    assert "  candidates      rg_0.0, rg_1.0 (unsure)" in lines
+    assert "  candidates      rg_0.0 and rg_1.0 (unsure)" in lines
     assert not [text for text in lines if "blamed" in text]

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from lightkeeper.monitor.model.units import clean, sentence
 from lightkeeper.monitor.model.verdict import Confidence
 from lightkeeper.monitor.records.findings import Analysis, Fault, Finding
 from lightkeeper.monitor.show.report import (
@@ -16,7 +17,6 @@ from lightkeeper.monitor.show.report import (
     shows_at,
     with_hosts,
 )
-from lightkeeper.monitor.show.wording import clean, sentence
 from tests.monitor.show.jobs import hang, healthy, job_of, tie
 
 JOB = job_of([])
