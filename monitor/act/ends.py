@@ -46,7 +46,7 @@ class _Missing:
 
     @property
     def known(self) -> bool:
-        """Whether it is known why it went."""
+        """True if it is known why it went."""
         return self.said is not None and self.said.weight is not Weight.CONTEXT
 
 

@@ -190,8 +190,6 @@ _series_options: Final = gathered(
 @option("--evidence-dir", "evidence", type=FILE, metavar="DIR",
         help="folder of evidence bundles (default: beside the store; --set evidence_count=0: "
         "none)")  # fmt: skip
-@option("--targets", type=FILE, metavar="FILE",
-        help="file_sd JSON of WorkerServers that do not register themselves")  # fmt: skip
 @_rule_options
 @gathered("timeouts", lambda quarantine_hours: Timeouts(
     quarantine_s=quarantine_hours * 3600.0 or None), option(

@@ -204,14 +204,14 @@ class Tick:
 def outcome_of(result: TickResult, crash: str | None = None) -> TickOutcome:
     return TickOutcome(
         changed=result.changed,
-        decisions=[decision_to_json(decision) for decision in result.decisions],
+        decisions=[decision_as_told(decision) for decision in result.decisions],
         wanted=[str(rank) for rank in result.wants_records],
         failures=dict(result.detector_failures) or None,
         crash=crash,
     )
 
 
-def decision_to_json(decision: Decision) -> dict[str, Any]:
+def decision_as_told(decision: Decision) -> dict[str, Any]:
     """Its fields and its `action`: evict, hold, would_evict or release."""
     action = "evict" if isinstance(decision, Evict) else decision.action
     return {"action": action, **to_plain(decision)}

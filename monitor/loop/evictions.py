@@ -184,7 +184,7 @@ class Acting:
         self.recent = RecentIncidents(Remembered())
         """Those of the store after a takeover."""
         self._hosts_known = False
-        """Whether the number of the job's hosts is known."""
+        """True if the number of the job's hosts is known."""
         self.deciding = threading.RLock()
 
     @property

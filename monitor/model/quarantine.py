@@ -79,7 +79,7 @@ class HostRecord:
 
     @property
     def clean(self) -> bool:
-        """Whether nobody accused or excluded it within the window."""
+        """True if nobody accused or excluded it within the window."""
         return not (self.incidents or self.quarantines or self.evictions)
 
 
@@ -116,7 +116,7 @@ def note_on(record: HostRecord, now_s: float, config: KeeperConfig) -> str:
     if record.readmitted_s is not None:
         ago_s = now_s - record.readmitted_s
         if ago_s <= config.readmission_hours * _HOUR_S:
-            said.append(f"again {span(ago_s)} after {record.readmitted_by} let it in")
+            said.append(f"again {span_words(ago_s)} after {record.readmitted_by} let it in")
     if record.lemon is not None:
         said.append(f"a lemon: {record.lemon}; out until a person releases it")
     elif record.counted_quarantines > 1:
@@ -141,7 +141,7 @@ def _incidents_by_signature(by_host: Mapping[Host, Sequence[QuarantineEvent]]) -
 
 
 def _moves(event: QuarantineEvent, seen: _Seen) -> bool:
-    """Whether another incident of the same signature was seen on another host, and this machine
+    """True if another incident of the same signature was seen on another host, and this machine
     testified nothing.
     """
     if event.testified:
@@ -199,7 +199,7 @@ def _failed(
     faults: Sequence[QuarantineEvent],
     within_s: float,
 ) -> bool:
-    """Whether the host failed again soon after this readmission, and before the next one."""
+    """True if the host failed again soon after this readmission, and before the next one."""
     later = min((other.at_s for other in others if other.at_s > back.at_s), default=float("inf"))
     end_s = min(later, back.at_s + within_s)
     return any(back.at_s < fault.at_s <= end_s for fault in faults)
@@ -232,7 +232,7 @@ def _who(back: QuarantineEvent) -> str:
     return "the end of its quarantine" if back.change is Change.EXPIRED else back.author
 
 
-def span(seconds: float) -> str:
+def span_words(seconds: float) -> str:
     """A span in readable units: `40 s`, `12 min`, `3.5 h`, `2 days`."""
     if seconds < 120:
         return f"{seconds:.0f} s"

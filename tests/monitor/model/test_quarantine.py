@@ -14,7 +14,7 @@ from lightkeeper.monitor.model.quarantine import (
     length_s,
     note_on,
     records,
-    span,
+    span_words,
 )
 
 CONFIG = KeeperConfig()
@@ -242,5 +242,5 @@ def test_dropping_an_accusation_makes_no_lemon_of_its_own_host(events) -> None:
 
 
 def test_spans_read_as_people_say_them() -> None:
-    spans = [span(s) for s in (40, 720, 3.5 * HOUR, 50 * HOUR)]
+    spans = [span_words(s) for s in (40, 720, 3.5 * HOUR, 50 * HOUR)]
     assert spans == ["40 s", "12 min", "3.5 h", "2.08 days"]
