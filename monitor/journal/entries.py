@@ -22,8 +22,9 @@ from lightkeeper.monitor.model.plain import from_plain, readable, to_plain
 # Lines of JSON with a checksum each, in one gzip stream. Pure: bytes in, bytes out.
 #
 # The standard library's zlib is enough. The stream is flushed after every tick, so that after a
-# SIGKILL it can be read up to the last tick. Any `zcat` reads it. zstandard would save a tenth of
-# what is mostly digits, which is not worth a dependency of the monitor. gzip's own checksum comes
+# SIGKILL it can be read up to the last tick. Any `zcat` reads it. zstandard is no substitute for
+# references between ticks: at 512 ranks a tick takes 4.0 kB and 1.8 ms with them; without them 8.6 kB
+# and 3.4 ms, and 4.6 kB by zstandard with a window of 128 MB (2026-11-28). gzip's own checksum comes
 # only at the end, so each line has one.
 
 LEVEL: Final = 6
