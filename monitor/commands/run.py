@@ -50,7 +50,7 @@ from lightkeeper.monitor.service import (
     journal_beside,
     reach,
 )
-from lightkeeper.monitor.show.exposition import GROUP_SERIES, RANK_SERIES, Bounds
+from lightkeeper.monitor.show.metrics import GROUP_SERIES, RANK_SERIES, Bounds
 from lightkeeper.monitor.show.server import is_loopback, parse_bind
 from lightkeeper.monitor.store.place import StoreError, StorePlace, parse_place
 from lightkeeper.worker_server import home

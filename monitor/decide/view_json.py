@@ -259,6 +259,18 @@ _OF_STEP: Final = (
 )  # fmt: skip
 
 
+_OF_STEP: Final = (
+    "phase", "phase_age_s", "step", "commits", "last_commit_age_s", "quorum_id", "participants",
+    "loss",
+)  # fmt: skip
+
+
+_OF_STEP: Final = (
+    "phase", "phase_age_s", "step", "commits", "last_commit_age_s", "quorum_id", "participants",
+    "loss",
+)  # fmt: skip
+
+
 def _rank_to_json(view: View, seen: Observation) -> dict[str, Any]:
     identity, outcome, tempo = seen.identity, seen.outcome, view.tempos.get(seen.rank)
     paces = (None, None, None) if tempo is None else (tempo.step_s, tempo.busy_s, tempo.rest_s)
@@ -272,14 +284,14 @@ def _rank_to_json(view: View, seen: Observation) -> dict[str, Any]:
         "url": seen.url,
         "health": str(view.result.rank_health.get(seen.rank, "unknown")),
         "process_state": None if seen.report is None else seen.report.process.state,
-        **{
-            name: finite(value) if isinstance(value, float) else value
-            for name in _OF_STEP
-            for value in (getattr(seen.step, name, None),)
-        },
+        **{name: _plain(getattr(seen.step, name, None)) for name in _OF_STEP},
         "step_s": step_s,
         "busy_s": busy_s,
         "wait_s": wait_s,  # seconds a step beyond its own work
         "trouble": trouble_of(seen),
         "unreachable": to_plain(outcome) if isinstance(outcome, Unreachable) else None,
     }
+
+
+def _plain(value: Any) -> Any:
+    return finite(value) if isinstance(value, float) else value

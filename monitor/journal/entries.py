@@ -23,9 +23,9 @@ from lightkeeper.monitor.model.plain import from_plain, readable, to_plain
 #
 # The standard library's zlib is enough. The stream is flushed after every tick, so that after a
 # SIGKILL it can be read up to the last tick. Any `zcat` reads it. zstandard is no substitute for
-# references between ticks: at 512 ranks a tick takes 4.0 kB and 1.8 ms with them; without them 8.6 kB
-# and 3.4 ms, and 4.6 kB by zstandard with a window of 128 MB (2026-11-28). gzip's own checksum comes
-# only at the end, so each line has one.
+# references between ticks: at 512 ranks a tick takes 4.0 kB and 1.8 ms with them; without them
+# 8.6 kB and 3.4 ms, and 4.6 kB by zstandard with a window of 128 MB (2026-11-28). gzip's own
+# checksum comes only at the end, so each line has one.
 
 LEVEL: Final = 6
 """Compression level, 1 to 9. At 1,000 ranks, 3 takes 3 ms less a tick, outside the GIL, and 25 %

@@ -20,7 +20,7 @@ from lightkeeper.monitor.model.incident import Milestones, State
 from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName
 from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway, Observation
 from lightkeeper.monitor.model.verdict import RankHealth
-from lightkeeper.monitor.show import metrics_upkeep
+from lightkeeper.monitor.show import metrics as page_metrics
 from lightkeeper.monitor.show.metrics import ViewCollector
 from lightkeeper.worker_server import wire
 from tests.changed import replace
@@ -72,8 +72,8 @@ FIRST_SEEN = (
 def scrape(shown: View | None) -> str:
     metrics = new_page()
     store = SimpleNamespace(errors=3, place=SimpleNamespace(path=None))
-    metrics.register(Filled((metrics_upkeep.BUILD,), lambda: "1.2.3"))
-    metrics.register(Filled(metrics_upkeep.STORE, lambda: store))
+    metrics.register(Filled((page_metrics.BUILD,), lambda: "1.2.3"))
+    metrics.register(Filled(page_metrics.STORE, lambda: store))
     metrics.register(ViewCollector(lambda: shown))
     count_incidents(metrics, [incident()], {})
     HOLDS.on(metrics).labels("budget").inc()
