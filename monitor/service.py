@@ -75,24 +75,13 @@ from lightkeeper.worker_server.http_server import file_limit
 # -- folders -----------------------------------------------------------------------------------
 
 
-def evidence_beside(store: Path | None) -> Path:
-    """The default folder of evidence bundles: beside the store, or in the monitor's state folder if
-    the store is not a file. Of two monitors on one store, only the active one writes.
+def beside(store: Path | None, ending: str) -> Path:
+    """The default folder of the journal or of evidence bundles: beside the store and named after
+    it, or in the state folder if the store is not a file. Of two monitors on one store, only the
+    active one writes.
     """
     if store is None:
-        return home.state_folder(os.environ) / "monitor-evidence"
-    return beside(store, "-evidence")
-
-
-def journal_beside(store: Path | None) -> Path:
-    """The default folder of the journal."""
-    if store is None:
-        return home.state_folder(os.environ) / "monitor.journal"
-    return beside(store, ".journal")
-
-
-def beside(store: Path, ending: str) -> Path:
-    """A path in the store's folder, named after it."""
+        return home.state_folder(os.environ) / f"monitor{ending}"
     return store.with_name(f"{store.stem}{ending}")
 
 
@@ -410,7 +399,7 @@ class Service:
             keeper.start(evictors.log.progress, remembered.evictions)
             stack.callback(keeper.close)
             metrics.register(Filled(page_metrics.GATE_METRICS, lambda: keeper))
-        folder = options.evidence or evidence_beside(store.place.path)
+        folder = options.evidence or beside(store.place.path, "-evidence")
         bundles = BundleDir(folder, retention_of(options.config))
         evidence = Evidence(
             clock=clock,

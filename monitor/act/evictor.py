@@ -439,11 +439,6 @@ class EvictionLog:
             and eviction.state is not EvictionState.DECIDED
         )
 
-    def open_about(self, incident_id: IncidentId) -> Eviction | None:
-        """The open eviction for an incident; None if there is none."""
-        about = (each for each in self.all() if each.incident_id == incident_id and each.open)
-        return next(about, None)
-
     def take_changes(self) -> tuple[Change, ...]:
         with self._lock:
             changes, self._changes = tuple(self._changes), []

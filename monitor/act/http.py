@@ -167,10 +167,6 @@ KEPT_S: Final = 30.0
 """Idle connections are kept this long: longer than any sensible tick."""
 
 
-def _too_large(max_bytes: int) -> FetchError:
-    return FetchError(Failure.GARBAGE, f"body over {max_bytes} bytes", too_large=True)
-
-
 @lru_cache(maxsize=1 << 16)
 def _parsed(url: str) -> URL:
     """The URL, kept: to parse it each time costs a quarter of a request.
@@ -348,7 +344,8 @@ class Fetcher:
                     question.meter(len(chunk))
                 if len(body) > question.max_bytes:
                     response.close()
-                    raise _too_large(question.max_bytes)
+                    over = f"body over {question.max_bytes} bytes"
+                    raise FetchError(Failure.GARBAGE, over, too_large=True)
             later = response.headers.get("Retry-After", "")
             return Answer(
                 response.status,

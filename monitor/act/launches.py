@@ -15,11 +15,13 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from lightkeeper.monitor.model.names import GroupName, RankName
+from lightkeeper.monitor.model.plain import readable
 from lightkeeper.worker_server.wire import UNNAMED, Claim, Identity
 
 _NO_CLAIM: Final = Claim()
 
 
+@readable
 @dataclass(frozen=True, slots=True)
 class Target:
     identity: Identity

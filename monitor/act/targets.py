@@ -23,7 +23,7 @@ import logging
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from ipaddress import ip_network
@@ -42,6 +42,7 @@ from lightkeeper.monitor.act.launches import (
 from lightkeeper.monitor.clock import Clock
 from lightkeeper.monitor.model.names import GroupName, RankName, RunId
 from lightkeeper.monitor.model.observation import Observation
+from lightkeeper.monitor.model.plain import from_plain, to_plain
 from lightkeeper.monitor.model.run import Run
 from lightkeeper.monitor.store.store import Store
 from lightkeeper.worker_server.wire import (
@@ -50,10 +51,7 @@ from lightkeeper.worker_server.wire import (
     Identity,
     Registration,
     StateReport,
-    WireError,
     digest,
-    parse_claim,
-    parse_identity,
     routed,
 )
 
@@ -78,7 +76,7 @@ class Registered(StrEnum):
 
 def target_to_json(target: Target, superseded: Sequence[str]) -> dict[str, Any]:
     """A target for the store, with the incarnations that had the name before."""
-    body = asdict(target)
+    body = to_plain(target)
     del body["heard_s"], body["died_s"]
     return {**body, "superseded": list(superseded)}
 
@@ -87,19 +85,10 @@ def target_from_json(body: Mapping[str, Any], heard_s: float) -> tuple[Target, t
     """A stored target, and the incarnations that had the name before.
 
     Raises:
-        WireError, KeyError, TypeError, ValueError: written by another version.
+        KeyError, TypeError, ValueError: written by another version.
     """
-    target = Target(
-        identity=parse_identity(body["identity"]),
-        url=str(body["url"]),
-        lease_s=float(body["lease_s"]),
-        heard_s=heard_s,
-        born_s=None if body.get("born_s") is None else float(body["born_s"]),
-        claim=parse_claim(body.get("claim", {})),
-        proved=bool(body.get("proved")),
-        bringer=str(body.get("bringer", "")),
-    )
-    return target, tuple(str(item) for item in body["superseded"])
+    target = from_plain(Target, {**body, "heard_s": heard_s})
+    return target, tuple(map(str, body["superseded"]))
 
 
 log = logging.getLogger(__name__)
@@ -218,7 +207,7 @@ class Registry:
                 target, superseded = target_from_json(body, heard_s)
                 if (target.born_s or 0.0) > heard_s + LAPSE_GRACE_S:  # the clock was set back
                     target = replace(target, born_s=None)
-            except (WireError, KeyError, TypeError, ValueError):
+            except (KeyError, TypeError, ValueError):
                 continue  # written by another version: its next renewal restores it
             with self._lock:
                 if target.rank not in self._targets:

@@ -46,8 +46,8 @@ from lightkeeper.monitor.service import (
     Options,
     Service,
     StartError,
+    beside,
     for_people,
-    journal_beside,
     reach,
 )
 from lightkeeper.monitor.show.metrics import GROUP_SERIES, RANK_SERIES, Bounds
@@ -259,7 +259,7 @@ def monitor(
             config=config,
             rules=rules,
             store=store,
-            journal=None if no_journal else journal or journal_beside(store.path),
+            journal=None if no_journal else journal or beside(store.path, ".journal"),
             sinks=sinks(config.notify_expire_s),
             **options,
         ),

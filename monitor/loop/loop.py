@@ -88,11 +88,6 @@ class Observing:
         self.lighthouse = LighthouseRecord()
         """What is known about the Lighthouse over all ticks."""
 
-    def refresh_targets(self) -> None:
-        """Drop ranks that were silent for too long."""
-        for target in self._components.registry.expire():
-            log.warning("%s is dropped: silent and its lease over", target.rank)
-
     def look(
         self,
         tick: int,
@@ -361,7 +356,8 @@ class Keeper:
         with self._errors.part("lease"):
             self.take_part()
         with self._errors.part("targets"):
-            self._observing.refresh_targets()
+            for target in components.registry.expire():
+                log.warning("%s is dropped: silent and its lease over", target.rank)
         with self._errors.part("journal file"):
             if (journal := self._leadership.components.journal) is not None:
                 journal.before_tick(began_s)
