@@ -13,13 +13,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
-
-from prometheus_client import CollectorRegistry
 
 from lightkeeper.monitor.act.bundles import BundleDir, retention_of
 from lightkeeper.monitor.act.cluster import Cluster
@@ -27,7 +25,7 @@ from lightkeeper.monitor.act.ends import Ends
 from lightkeeper.monitor.act.evictor import Evictors, Parties
 from lightkeeper.monitor.act.evidence import Evidence
 from lightkeeper.monitor.act.gate import Gate, Gatekeeper
-from lightkeeper.monitor.act.http import CaError, Fetcher, Tokens, trust, trust_also
+from lightkeeper.monitor.act.http import CaError, Fetcher, Tokens, trust_also, trust_only
 from lightkeeper.monitor.act.lighthouse import Lighthouse
 from lightkeeper.monitor.act.notices import Sink
 from lightkeeper.monitor.act.notify import Notifier
@@ -39,7 +37,7 @@ from lightkeeper.monitor.act.schedulers.base import Place
 from lightkeeper.monitor.act.schedulers.build import SchedulerOptions, StoredName, drivers
 from lightkeeper.monitor.act.schedulers.kubernetes import KubeUnusableError
 from lightkeeper.monitor.act.schedulers.reconcile import CordonReconciler
-from lightkeeper.monitor.act.targets import Registry, TargetsError, TargetsFile
+from lightkeeper.monitor.act.targets import Registry
 from lightkeeper.monitor.background import BackgroundWorker
 from lightkeeper.monitor.clock import SteadyClock
 from lightkeeper.monitor.decide.pipeline import Pipeline
@@ -77,24 +75,13 @@ from lightkeeper.worker_server.http_server import file_limit
 # -- folders -----------------------------------------------------------------------------------
 
 
-def evidence_beside(store: Path | None) -> Path:
-    """The default folder of evidence bundles: beside the store, or in the monitor's state folder if
-    the store is not a file. Of two monitors on one store, only the active one writes.
+def beside(store: Path | None, ending: str) -> Path:
+    """The default folder of the journal or of evidence bundles: beside the store and named after
+    it, or in the state folder if the store is not a file. Of two monitors on one store, only the
+    active one writes.
     """
     if store is None:
-        return home.state_folder(os.environ) / "monitor-evidence"
-    return beside(store, "-evidence")
-
-
-def journal_beside(store: Path | None) -> Path:
-    """The default folder of the journal."""
-    if store is None:
-        return home.state_folder(os.environ) / "monitor.journal"
-    return beside(store, ".journal")
-
-
-def beside(store: Path, ending: str) -> Path:
-    """A path in the store's folder, named after it."""
+        return home.state_folder(os.environ) / f"monitor{ending}"
     return store.with_name(f"{store.stem}{ending}")
 
 
@@ -112,15 +99,14 @@ class Options:
     store: Path | str | StorePlace
     """A SQLite file, or a database by URL."""
     lighthouse: str | None = None
-    targets: Path | None = None
     token: str | None = field(default=None, repr=False)
     group_tokens: Mapping[GroupName, str] = field(default_factory=dict, repr=False)
     ca_file: Path | None = None
     """Authorities to trust for https; None: the system's."""
     open_reads: bool = False
-    """Whether ranks may be read through the monitor without the token on any address."""
+    """True if ranks may be read through the monitor without the token on any address."""
     closed_reads: bool = False
-    """Whether reading needs the token even on loopback."""
+    """True if reading needs the token even on loopback."""
     timeouts: Timeouts = field(default_factory=Timeouts)
     evidence: Path | None = None
     """Folder of the evidence bundles; None: beside the store."""
@@ -212,217 +198,6 @@ def version() -> str:
         return "0+source"
 
 
-# -- components --------------------------------------------------------------------------------
-
-
-def build(
-    options: Options,
-    clock: SteadyClock,
-    store: Store,
-    lease: Lease,
-    remembered: Remembered,
-    *,
-    fetcher: Fetcher,
-    url: str,
-    stack: ExitStack,
-) -> Components:
-    """Make the parts of the loop, fill them from the store, and start their threads.
-
-    Args:
-        options: from the command line.
-        clock: of everything that is built.
-        store: read only until the lease lets this monitor write.
-        lease: renews itself.
-        remembered: what the store holds; large, so nothing keeps it.
-        fetcher: for all but messages to people and webhooks of schedulers.
-        url: of this monitor, as people reach it.
-        stack: closes what is opened here, in reverse.
-
-    Raises:
-        CaError: the CA file cannot be used.
-        TargetsError: the list of targets cannot be read.
-        KubeUnusableError: Kubernetes cannot be used with these options.
-    """
-    metrics = new_page()
-    rules = options.rules or standing(options.config)
-    pause = PauseSwitch(clock, store)
-
-    # targets and quarantine: launchers ask for them even before the first tick
-    registry, quarantine = Registry(clock, store), Quarantine(clock, store, options.config)
-    registry.restore(remembered.targets, next(iter(remembered.runs), None))
-    quarantine.take_over(remembered.quarantine, remembered.quarantine_events)
-    targets_file = None if options.targets is None else TargetsFile(options.targets)
-    if targets_file is not None:
-        registry.follow(targets_file.changed() or ())
-
-    def may_change() -> bool:
-        """Whether gate and schedulers may be changed now: not on standby, nor in observe mode."""
-        return not rules.current.config.observe and lease.why_not() is None
-
-    lighthouse = None if options.lighthouse is None else Lighthouse(options.lighthouse, fetcher)
-    gatekeeper = None
-    if options.gate is not None:
-        gate = Gate(options.gate.rstrip("/"), fetcher)
-        gatekeeper = Gatekeeper(gate, clock=clock, quarantine=quarantine, may=may_change)
-    schedulers = tuple(
-        drivers(
-            options.schedulers,
-            lambda: tuple(
-                Place(target.rank, target.identity.host, target.identity.place)
-                for target in registry.targets()
-            ),
-            StoredName(store, options.schedulers.name),
-            lambda tls: Fetcher(tls, proxies=True, permit=lease.why_not),
-        )
-    )
-    for scheduler in schedulers:
-        stack.callback(scheduler.close)
-    parties = Parties(
-        clock=clock,
-        fetcher=fetcher,
-        registry=registry,
-        quarantine=quarantine,
-        lighthouse=lighthouse,
-        gate=gatekeeper,
-        schedulers=schedulers,
-        timeouts=options.timeouts,
-    )
-    evictors = Evictors(
-        parties,
-        record=store.save_decision,
-        permit=lease.why_not,
-        durable=store.flush,
-        paused=pause.why,
-        sinks=[sink.name for sink in options.sinks],
-    )
-    stack.callback(evictors.close)
-    if gatekeeper is not None:
-        keeper = gatekeeper
-        keeper.start(evictors.log.progress, remembered.evictions)
-        stack.callback(keeper.close)
-        metrics.register(Filled(page_metrics.GATE_METRICS, lambda: keeper))
-    evidence = Evidence(
-        clock=clock,
-        fetcher=fetcher,
-        bundles=BundleDir(
-            options.evidence or evidence_beside(store.place.path), retention_of(options.config)
-        ),
-        config=options.config,
-        metrics=metrics,
-        version=version(),
-    )
-    stack.callback(evidence.close)
-    # a pause does not stop the reconcilers: people quarantine hosts by hand, too
-    reconcilers = tuple(
-        CordonReconciler(scheduler, quarantine.active, may_change, metrics)
-        for scheduler in schedulers
-    )
-    for reconciler in reversed(reconcilers):
-        stack.callback(reconciler.close)
-    prometheus = _prometheus(options, rules, registry, stack)
-    cluster = Cluster((*schedulers, *prometheus), registry, clock)
-    stack.callback(cluster.close)
-    ends = Ends(schedulers, clock)
-    stack.callback(ends.close)
-    pipeline = Pipeline(options.config, policy=rules.current.policy)
-    return Components(
-        config=options.config,
-        clock=clock,
-        registry=registry,
-        poller=Poller(fetcher),
-        lighthouse=lighthouse,
-        judge=pipeline,
-        store=store,
-        quarantine=quarantine,
-        evictors=evictors,
-        releaser=Releaser(fetcher, clock),
-        metrics=metrics,
-        evidence=evidence,
-        rulebook=rules,
-        pause=pause,
-        vitals=VitalSigns((lambda: store.last_error, lease.lapse)),
-        targets_file=targets_file,
-        lease=lease,
-        gatekeeper=gatekeeper,
-        schedulers=reconcilers,
-        cluster=cluster,
-        ends=ends,
-        begin=leader_components(
-            options,
-            store=store,
-            lease=lease,
-            metrics=metrics,
-            pipeline=pipeline,
-            rules=rules,
-            url=url,
-            stack=stack,
-        ),
-    )
-
-
-def _prometheus(
-    options: Options, rules: Rulebook, registry: Registry, stack: ExitStack
-) -> tuple[Prometheus, ...]:
-    if options.prometheus is None:
-        return ()
-    fetcher = Fetcher(None if options.ca_file is None else trust_also(options.ca_file))
-    stack.callback(fetcher.close)
-    url, auth = options.prometheus, options.prometheus_auth
-    return (
-        Prometheus(url, fetcher, lambda: rules.current.policy.queries, registry.run_age_s, auth),
-    )
-
-
-def leader_components(
-    options: Options,
-    *,
-    store: Store,
-    lease: Lease,
-    metrics: CollectorRegistry,
-    pipeline: Pipeline,
-    rules: Rulebook,
-    url: str,
-    stack: ExitStack,
-) -> Callable[[Remembered, Sequence[Eviction], int], LeaderComponents]:
-    """A function that makes what only the active monitor has, at each takeover."""
-
-    @cache
-    def to_people() -> Fetcher:
-        """Uses the proxy, and trusts public authorities besides the WorkerServers'."""
-        tls = None if options.ca_file is None else trust_also(options.ca_file)
-        fetcher = Fetcher(tls, proxies=True, permit=lease.why_not)
-        stack.callback(fetcher.close)  # it outlives a handover
-        return fetcher
-
-    def begin(
-        remembered: Remembered, evictions: Sequence[Eviction], last_tick: int
-    ) -> LeaderComponents:
-        notifier = journal = None
-        if options.sinks:
-            notifier = Notifier(
-                options.sinks,
-                fetcher=to_people(),
-                store=store,
-                metrics=metrics,
-                config=options.config,
-                url=url,
-                remembered=remembered.notices,
-            )
-        if options.journal is not None:
-            head = Head(
-                config=rules.applied.config,
-                version=version(),
-                incidents=remembered.incidents,
-                evictions=tuple(evictions),
-                policy=rules.applied.policy,
-            )
-            journal_dir = JournalDir(options.journal, options.limits)
-            journal = Journal(journal_dir, head, pipeline.memory, after_tick=last_tick or None)
-        return LeaderComponents(notifier, journal)
-
-    return begin
-
-
 # -- service -----------------------------------------------------------------------------------
 
 log = logging.getLogger(__package__)
@@ -460,7 +235,7 @@ class Service:
     def _open(self) -> None:
         try:
             self._start()
-        except (ServeError, StoreError, TargetsError, CaError, KubeUnusableError) as exc:
+        except (ServeError, StoreError, CaError, KubeUnusableError) as exc:
             self._stack.close()
             raise StartError(str(exc)) from exc
         except BaseException:
@@ -535,14 +310,11 @@ class Service:
         self.url = server.url
         self._clock = SteadyClock()
         store, lease = self._store, self._lease = self._store_and_lease()
-        tls = None if options.ca_file is None else trust(options.ca_file)
+        tls = None if options.ca_file is None else trust_only(options.ca_file)
         fetcher = Fetcher(tls, permit=lease.why_not, tokens=options.tokens)
         stack.callback(fetcher.close)
-        remembered, url = store.remembered(), self._for_people()
-        components = build(
-            options, self._clock, store, lease, remembered, fetcher=fetcher, url=url, stack=stack
-        )
-        self.rules = components.rulebook
+        remembered = store.remembered()
+        components = self._build(fetcher, remembered)
         self.keeper = Keeper(components, tokenless=options.token is None)
         stack.callback(self.keeper.close)
         self.keeper.take_part()
@@ -559,6 +331,171 @@ class Service:
         context = self._app_context(components, fetcher, server)
         server.start(create_app(context))
         self._lasting = [thread for thread in threading.enumerate() if thread.name in _LASTING]
+
+    def _build(self, fetcher: Fetcher, remembered: Remembered) -> Components:
+        """Make the parts of the loop, fill them from the store, and start their threads.
+
+        `fetcher`: for all but messages to people and webhooks of schedulers.
+
+        Raises:
+            CaError: the CA file cannot be used.
+            KubeUnusableError: Kubernetes cannot be used with these options.
+        """
+        options, clock, stack = self._options, self._clock, self._stack
+        store, lease, metrics = self._store, self._lease, new_page()
+        self.rules = rules = options.rules or standing(options.config)
+        pause = PauseSwitch(clock, store)
+
+        # targets and quarantine: launchers ask for them even before the first tick
+        registry, quarantine = Registry(clock, store), Quarantine(clock, store, options.config)
+        registry.restore(remembered.targets, next(iter(remembered.runs), None))
+        quarantine.take_over(remembered.quarantine, remembered.quarantine_events)
+
+        def may_change() -> bool:
+            """True if gate and schedulers may be changed: not on standby, nor in observe mode."""
+            return not rules.current.config.observe and lease.why_not() is None
+
+        def places() -> tuple[Place, ...]:
+            targets = registry.targets()
+            return tuple(Place(t.rank, t.identity.host, t.identity.place) for t in targets)
+
+        lighthouse = None if options.lighthouse is None else Lighthouse(options.lighthouse, fetcher)
+        gatekeeper = None
+        if options.gate is not None:
+            gate = Gate(options.gate.rstrip("/"), fetcher)
+            gatekeeper = Gatekeeper(gate, clock=clock, quarantine=quarantine, may=may_change)
+        owner = StoredName(store, options.schedulers.name)
+        schedulers = tuple(
+            drivers(
+                options.schedulers,
+                places,
+                owner,
+                lambda tls: Fetcher(tls, proxies=True, permit=lease.why_not),
+            )
+        )
+        for scheduler in schedulers:
+            stack.callback(scheduler.close)
+        parties = Parties(
+            clock=clock,
+            fetcher=fetcher,
+            registry=registry,
+            quarantine=quarantine,
+            lighthouse=lighthouse,
+            gate=gatekeeper,
+            schedulers=schedulers,
+            timeouts=options.timeouts,
+        )
+        evictors = Evictors(
+            parties,
+            record=store.save_decision,
+            permit=lease.why_not,
+            durable=store.flush,
+            paused=pause.why,
+            sinks=[sink.name for sink in options.sinks],
+        )
+        stack.callback(evictors.close)
+        if gatekeeper is not None:
+            keeper = gatekeeper
+            keeper.start(evictors.log.progress, remembered.evictions)
+            stack.callback(keeper.close)
+            metrics.register(Filled(page_metrics.GATE_METRICS, lambda: keeper))
+        folder = options.evidence or beside(store.place.path, "-evidence")
+        bundles = BundleDir(folder, retention_of(options.config))
+        evidence = Evidence(
+            clock=clock,
+            fetcher=fetcher,
+            bundles=bundles,
+            config=options.config,
+            metrics=metrics,
+            version=version(),
+        )
+        stack.callback(evidence.close)
+        # a pause does not stop the reconcilers: people quarantine hosts by hand, too
+        reconcilers = tuple(
+            CordonReconciler(scheduler, quarantine.active, may_change, metrics)
+            for scheduler in schedulers
+        )
+        for reconciler in reversed(reconcilers):
+            stack.callback(reconciler.close)
+        cluster = Cluster((*schedulers, *self._prometheus(registry)), registry, clock)
+        stack.callback(cluster.close)
+        ends = Ends(schedulers, clock)
+        stack.callback(ends.close)
+        self._to_people = None
+        if options.sinks:
+            self._to_people = self._open_fetcher(proxies=True, permit=lease.why_not)
+        return Components(
+            config=options.config,
+            clock=clock,
+            registry=registry,
+            poller=Poller(fetcher),
+            lighthouse=lighthouse,
+            judge=Pipeline(options.config, policy=rules.current.policy),
+            store=store,
+            quarantine=quarantine,
+            evictors=evictors,
+            releaser=Releaser(fetcher, clock),
+            metrics=metrics,
+            evidence=evidence,
+            rulebook=rules,
+            pause=pause,
+            vitals=VitalSigns((lambda: store.last_error, lease.lapse)),
+            lease=lease,
+            begin=self._begin,
+            gatekeeper=gatekeeper,
+            schedulers=reconcilers,
+            cluster=cluster,
+            ends=ends,
+        )
+
+    def _open_fetcher(self, *, proxies: bool, permit: Callable[[], str | None]) -> Fetcher:
+        """Open what asks others than ours: it trusts public authorities besides those given."""
+        ca_file = self._options.ca_file
+        tls = None if ca_file is None else trust_also(ca_file)
+        fetcher = Fetcher(tls, proxies=proxies, permit=permit)
+        self._stack.callback(fetcher.close)
+        return fetcher
+
+    def _prometheus(self, registry: Registry) -> Iterator[Prometheus]:
+        if (url := self._options.prometheus) is not None:
+            rules, auth = self.rules, self._options.prometheus_auth
+            fetcher = self._open_fetcher(proxies=False, permit=lambda: None)
+            yield Prometheus(
+                url, fetcher, lambda: rules.current.policy.queries, registry.run_age_s, auth
+            )
+
+    def _begin(
+        self,
+        components: Components,
+        remembered: Remembered,
+        evictions: Sequence[Eviction],
+        last_tick: int,
+    ) -> LeaderComponents:
+        """Make what only the active monitor has; its fetcher outlives a handover."""
+        options, applied = self._options, self.rules.applied
+        notifier = journal = None
+        if self._to_people is not None:
+            notifier = Notifier(
+                options.sinks,
+                fetcher=self._to_people,
+                store=components.store,
+                metrics=components.metrics,
+                config=options.config,
+                url=self._for_people(),
+                remembered=remembered.notices,
+            )
+        if options.journal is not None:
+            head = Head(
+                config=applied.config,
+                version=version(),
+                incidents=remembered.incidents,
+                evictions=tuple(evictions),
+                policy=applied.policy,
+            )
+            journal_dir = JournalDir(options.journal, options.limits)
+            memory = components.judge.memory
+            journal = Journal(journal_dir, head, memory, after_tick=last_tick or None)
+        return LeaderComponents(notifier, journal)
 
     def _store_and_lease(self) -> tuple[Store, Lease]:
         """The store, read only until the lease lets this monitor write."""

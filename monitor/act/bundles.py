@@ -98,7 +98,7 @@ _ODD: Final = re.compile(r"[^A-Za-z0-9_.-]")
 _MIB: Final = 1024 * 1024
 _DAY_S: Final = 86_400.0
 _NAME_MAX: Final = 150
-"""Of 255 bytes: leaves room for the suffix, and for programs that copy the file."""
+"""A file name has 255 bytes: this leaves room for the suffix, and for programs that copy it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +324,6 @@ _LEVEL: Final = 6
 class MomentName(StrEnum):
     """When the ranks were asked, oldest first."""
 
-    JUDGED = "judged"  # no rank was asked: the detectors' records
     FIRING = "firing"  # when the incident began to fire: the first one is kept
     EVICTION = "eviction"  # right before an eviction: the latest one is kept
 

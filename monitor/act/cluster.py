@@ -25,11 +25,11 @@ from lightkeeper.monitor.model.names import Host, one_line
 from lightkeeper.worker_server.wire import TESTIMONIES_MOST, Testimony, Weight
 
 TIMEOUT_S: Final = 20.0
-"""Of a look: Kubernetes is asked for each node by name, 3 ms each."""
+"""A look may take this long: Kubernetes is asked for each node by name, 3 ms each."""
 _LOOKS_KEPT: Final = 3
 _SHARE: Final = 10.0
 _MOST: Final = 64
-"""Of one host and look: a source may flood."""
+"""Testimonies of one host in one look: a source may flood."""
 _TROUBLE_AFTER: Final = 2
 """Failures in a row; a single one is normal."""
 _ORDER: Final = (Weight.BROKEN, Weight.LEAVING, Weight.ENDED, Weight.SLOW, Weight.CONTEXT)

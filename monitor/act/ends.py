@@ -50,7 +50,7 @@ class _Missing:
 
     @property
     def known(self) -> bool:
-        """Whether it is known why it went: that we had it deleted does not say it."""
+        """True if it is known why it went: that we had it deleted does not say it."""
         said = self.said
         return said is not None and said.weight is not Weight.CONTEXT and said.code != "evicted"
 

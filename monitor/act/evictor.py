@@ -10,11 +10,11 @@ it records each change before the next instruction. `Evictors` is the thread tha
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -22,7 +22,7 @@ from typing import Any, Final
 from lightkeeper.monitor.act.gate import Gatekeeper
 from lightkeeper.monitor.act.http import Fetcher, FetchError, Question
 from lightkeeper.monitor.act.lighthouse import ANSWER_MAX_BYTES, Lighthouse
-from lightkeeper.monitor.act.poller import STATE_MAX_BYTES
+from lightkeeper.monitor.act.poller import ask_state
 from lightkeeper.monitor.act.quarantine import Quarantine
 from lightkeeper.monitor.act.schedulers.base import Lost, NotDone, Place, Scheduler
 from lightkeeper.monitor.act.targets import Registered, Registry
@@ -58,14 +58,12 @@ from lightkeeper.monitor.model.eviction import (
     Scope,
 )
 from lightkeeper.monitor.model.names import Host, IncidentId, RankName, ReplicaId, group_of
-from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView
+from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Unreachable
 from lightkeeper.worker_server.wire import (
     PATH_EVICT,
-    PATH_STATE,
     Process,
     StateReport,
     one_line,
-    parse_state,
 )
 
 log = logging.getLogger(__name__)
@@ -104,7 +102,11 @@ def probe(parties: Parties, eviction: Eviction) -> ProbeResult:
     lighthouse, gate, registry = parties.lighthouse, parties.gate, parties.registry
     look_s = parties.timeouts.look_s
     page = None if lighthouse is None else lighthouse.begin_look(look_s)
-    states = [parties.fetcher.submit(_state(parties, accused)) for accused in eviction.accused]
+    end = time.monotonic() + look_s
+    states = [
+        parties.fetcher.submit(ask_state(parties.fetcher, each.url, group_of(each.rank), end))
+        for each in eviction.accused
+    ]
     lives: dict[RankName, Liveness] = {}
     details: dict[RankName, str] = {}
     progress: dict[RankName, int] = {}
@@ -142,30 +144,16 @@ def lighthouse_seen(
     return LighthouseSeen(view, refused_s)
 
 
-async def _state(parties: Parties, accused: Accused) -> StateReport | str:
-    url, group = accused.url + PATH_STATE, group_of(accused.rank)
-    question = Question(url, parties.timeouts.look_s, STATE_MAX_BYTES, group=group)
-    try:
-        answer = await parties.fetcher.fetch(question)
-        if answer.status != 200:
-            return f"its WorkerServer answers {answer.status}"
-        return parse_state(json.loads(answer.body))
-    except FetchError as exc:
-        return f"its WorkerServer gives no answer ({exc})"
-    except (ValueError, OverflowError, RecursionError) as exc:
-        return f"its WorkerServer answers garbage ({exc})"[:200]
-
-
 def _judge(
-    parties: Parties, accused: Accused, state: StateReport | str, said_gone: bool
+    parties: Parties, accused: Accused, state: StateReport | Unreachable, said_gone: bool
 ) -> tuple[Liveness, str]:
-    if isinstance(state, str):
+    if isinstance(state, Unreachable):
         standing = parties.registry.standing(accused.rank, accused.incarnation)
         if standing in (Registered.SUPERSEDED, Registered.LEFT):
             return Liveness.GONE, f"{standing}"
         if said_gone:
             return Liveness.GONE, "its WorkerServer said gone, and ended"
-        return Liveness.UNSEEN, state
+        return Liveness.UNSEEN, f"its WorkerServer gives no state ({state.detail})"
     identity, process = state.identity, state.process
     if (identity.rank, identity.incarnation) != (accused.rank, accused.incarnation):
         return Liveness.GONE, f"another process answers (pid {identity.pid})"
@@ -219,10 +207,8 @@ def deny_launchers(
     return Answered(Rung.QUARANTINE, "", "; ".join(filter(None, (said, kept))), done=True)
 
 
-def eviction_words(status: int, said: Any) -> str:
+def eviction_words(status: int, said: Mapping[str, Any]) -> str:
     """Describe a WorkerServer's answer to an eviction request; empty if it is not understood."""
-    if not isinstance(said, dict):
-        return ""
     if status != 200:
         return f"refused ({status}): {said['error']}" if said.get("error") else ""
     signals, gone = said.get("signalled"), said.get("gone")
@@ -320,11 +306,8 @@ class Asker:
             answer = await self._parties.fetcher.fetch(question)
         except FetchError as exc:
             return Answered(Rung.WORKER_EVICT, accused.rank, str(exc))
-        try:
-            said = json.loads(answer.body)
-        except (ValueError, RecursionError):
-            said = None
-        gone = answer.status == 200 and isinstance(said, dict) and said.get("gone") is True
+        said = answer.json_object
+        gone = answer.status == 200 and said.get("gone") is True
         words = eviction_words(answer.status, said) or answer.summary
         return Answered(Rung.WORKER_EVICT, accused.rank, words, done=True if gone else None)
 
@@ -352,7 +335,7 @@ class Asker:
         return in_thread(f"remove by {name}", remove)
 
     def _lost(self, eviction: Eviction) -> Lost:
-        """For a driver that is to end what nobody sees."""
+        """What a driver needs that is to end what nobody sees."""
         parties, gate, replica_id = self._parties, self._parties.gate, eviction.replica_id
         last_s = parties.timeouts.quarantine_s
         to_blame = {host for host, blamed in eviction.lost.items() if blamed}
@@ -455,11 +438,6 @@ class EvictionLog:
             and (not acting or eviction.interrupted_s is None)
             and eviction.state is not EvictionState.DECIDED
         )
-
-    def open_about(self, incident_id: IncidentId) -> Eviction | None:
-        """The open eviction for an incident; None if there is none."""
-        about = (each for each in self.all() if each.incident_id == incident_id and each.open)
-        return next(about, None)
 
     def take_changes(self) -> tuple[Change, ...]:
         with self._lock:

@@ -2,15 +2,13 @@
 
 When an incident fires, and again right before an eviction, all ranks concerned are asked for
 everything at once, with one deadline. The evictor waits for the answers; nothing waits for the
-disk. The records behind the verdict, which the monitor had already, are saved too; the states of
-all other ranks are in the journal.
+disk. The states of all other ranks, and the records behind the verdict, are in the journal.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import threading
 import time
@@ -18,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 from prometheus_client import CollectorRegistry
 
@@ -35,7 +33,7 @@ from lightkeeper.monitor.act.bundles import (
     fill,
     weigh,
 )
-from lightkeeper.monitor.act.http import Answer, Fetcher, FetchError, Question
+from lightkeeper.monitor.act.http import Fetcher, FetchError, Question
 from lightkeeper.monitor.act.poller import describe_status
 from lightkeeper.monitor.background import BackgroundQueue
 from lightkeeper.monitor.clock import Clock
@@ -43,50 +41,15 @@ from lightkeeper.monitor.metric import KEPT, TICK_BUCKETS
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import Eviction
 from lightkeeper.monitor.model.incident import BundleView, Incident, State, incident_to_json
-from lightkeeper.monitor.model.names import IncidentId, RankName, one_line
+from lightkeeper.monitor.model.names import IncidentId, one_line
 from lightkeeper.monitor.model.observation import (
     Failure,
     Observation,
     Snapshot,
 )
-from lightkeeper.monitor.records.files import RECORD
-from lightkeeper.worker_server.wire import FlightRecord, to_json
+from lightkeeper.worker_server.wire import Identity
 
 log = logging.getLogger(__name__)
-
-_RECORDS_KEPT: Final = 256
-"""Flight records that the detectors asked for, one a rank; 32 at most come with a tick."""
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What the monitor knew when a moment began; immutable, so that any thread may read it."""
-
-    snapshot: Snapshot
-    records: Mapping[RankName, tuple[float, FlightRecord]] = field(default_factory=dict)
-
-
-def records_in_hand(seen: Seen, whom: Whom) -> list[Part]:
-    """The detectors' flight records of the ranks concerned, all from one tick.
-
-    It is the tick of the first rank with a record, a culprit; records of other ticks are left out.
-    """
-    first_s, parts = None, []
-    kind = next(kind for kind in KINDS if kind.name == RECORD)
-    for observation in whom.asked:
-        at_s, record = seen.records.get(observation.rank, (0.0, None))
-        if record is None or record.identity.incarnation != observation.identity.incarnation:
-            continue
-        first_s = at_s if first_s is None else first_s
-        if at_s == first_s:
-            body = _dump(to_json(record))
-            parts.append(Part(observation.rank, kind, PartStatus.OK, body, taken_s=at_s))
-    return parts
-
-
-def _dump(body: Any) -> bytes:
-    return json.dumps(body, separators=(",", ":")).encode()
-
 
 QUEUE: Final = 64
 """Moments that may wait to be taken; more incidents at once are one fault that many report."""
@@ -120,7 +83,8 @@ class Ticket:
 class Capture:
     ticket: Ticket | None
     """None: only the story is written again or, without an incident, the folder is tidied."""
-    seen: Seen
+    snapshot: Snapshot
+    """What the monitor knew when the moment began."""
     incident: Incident | None
     eviction: Eviction | None = None
 
@@ -149,58 +113,29 @@ class Budget:
     left: int
 
 
-@dataclass(frozen=True, slots=True)
-class Raw:
-    """The result of one request, not yet checked."""
-
-    observation: Observation
-    kind: BundleKind
-    answer: Answer | None = None
-    taken_s: float | None = None
-    failed: FetchError | None = None
-    cut: bool = False
+_STATUSES: Final = {Failure.TIMEOUT: PartStatus.LATE, Failure.GARBAGE: PartStatus.GARBAGE}
 
 
-def judged(raw: Sequence[Raw]) -> list[Part]:
+def checked(parts: Sequence[Part], asked: Sequence[Observation]) -> list[Part]:
     """Check the answers; all answers of a rank are dropped if a stranger answers for it."""
-    parts = [_judge(reply) for reply in raw]
-    strange = {part.rank: part.error for part in parts if part.status is PartStatus.STRANGER}
+    identities = {observation.rank: observation.identity for observation in asked}
+    weighed = [_checked(part, identities[part.rank]) for part in parts]
+    strange = {part.rank: part.error for part in weighed if part.status is PartStatus.STRANGER}
     return [
         replace(part, status=PartStatus.STRANGER, body=None, error=strange[part.rank])
         if part.rank in strange and part.body is not None
         else part
-        for part in parts
+        for part in weighed
     ]
 
 
-def _judge(raw: Raw) -> Part:
-    bare = Part(raw.observation.rank, raw.kind, PartStatus.OK, taken_s=raw.taken_s)
-    if raw.answer is None:
-        status, why = _failure(raw)
-        return replace(bare, status=status, error=why)
-    said = replace(bare, seconds=raw.answer.seconds)
-    if raw.answer.status != 200:
-        body = raw.answer.body[:200].decode(errors="replace")
-        error = f"{describe_status(raw.answer.status)}: {one_line(body)}"
-        return replace(said, status=PartStatus.REFUSED, error=error)
-    status, age_s, wrong = weigh(raw.kind, raw.observation.identity, raw.answer.body)
-    if status is not PartStatus.OK:
-        return replace(said, status=status, error=wrong)
-    if raw.cut:
-        error = f"all of it is over {raw.kind.max_bytes} bytes: only what is unfinished"
-        return replace(said, status=PartStatus.CUT, body=raw.answer.body, age_s=age_s, error=error)
-    return replace(said, body=raw.answer.body, age_s=age_s)
-
-
-def _failure(raw: Raw) -> tuple[PartStatus, str]:
-    failed = raw.failed or FetchError(Failure.TIMEOUT, "not asked")
-    if failed.too_large:
-        return PartStatus.TOO_LARGE, failed.detail
-    if failed.failure is Failure.TIMEOUT:
-        return PartStatus.LATE, failed.detail
-    if failed.failure is Failure.GARBAGE:
-        return PartStatus.GARBAGE, failed.detail
-    return PartStatus.UNREACHABLE, failed.detail
+def _checked(part: Part, identity: Identity) -> Part:
+    if part.body is None:
+        return part
+    status, age_s, wrong = weigh(part.kind, identity, part.body)
+    if status is PartStatus.OK:
+        return replace(part, age_s=age_s)
+    return replace(part, status=status, body=None, error=wrong)
 
 
 TIDY_S: Final = 3600.0
@@ -208,7 +143,7 @@ TIDY_S: Final = 3600.0
 STUCK_S: Final = 10.0
 """A write that takes longer is reported: a file server that is away hangs and reports nothing."""
 _SILENT_S: Final = 0.5
-"""For a rank that did not answer in this tick either: an eviction waits for all answers."""
+"""Time for a rank that did not answer in this tick either: an eviction waits for all answers."""
 MARGIN_S: Final = 0.5  # on top of the deadline: threads are scheduled late on busy hosts
 _MIB: Final = 1024 * 1024
 
@@ -246,8 +181,7 @@ class Evidence:
         self._captures, self._seconds = CAPTURES.on(metrics), SECONDS.on(metrics)
         self._written, self._stored = WRITTEN.on(metrics), STORED.on(metrics)
         self._version = version
-        self._records: dict[RankName, tuple[float, FlightRecord]] = {}
-        self._seen: Seen | None = None
+        self._seen: Snapshot | None = None
         self._last: dict[IncidentId, Ticket] = {}
         self._troubles: dict[str, str] = {}
         self._tidied_s = clock.now_s()
@@ -270,31 +204,20 @@ class Evidence:
         self, snapshot: Snapshot, incidents: Iterable[Incident], changed: Iterable[Incident]
     ) -> None:
         """Take in one tick, and begin to take evidence of firing incidents that have none yet."""
-        self._seen = seen = Seen(snapshot, self._records_with(snapshot))
+        self._seen = snapshot
         if not self._on:
             return
         for incident in incidents:
             has = incident.id in self._last or self.bundles.view(incident.id) is not None
             if incident.state is State.FIRING and not has:
-                self._begin(Capture(self._ticket(incident.id, MomentName.FIRING), seen, incident))
+                ticket = self._ticket(incident.id, MomentName.FIRING)
+                self._begin(Capture(ticket, snapshot, incident), ticket)
         if snapshot.now_s - self._tidied_s >= TIDY_S:
             self._tidied_s = snapshot.now_s
-            self._lanes[0].put(Capture(None, seen, None))
+            self._lanes[0].put(Capture(None, snapshot, None))
         for incident in changed:
             if not incident.open and self.bundles.view(incident.id) is not None:
-                self._lanes[0].put(Capture(None, seen, incident))
-
-    def _records_with(self, snapshot: Snapshot) -> Mapping[RankName, tuple[float, FlightRecord]]:
-        """The detectors' records, the latest of each rank."""
-        fresh = {
-            rank: (snapshot.now_s, record)
-            for rank, record in snapshot.records.items()
-            if isinstance(record, FlightRecord)
-        }
-        if fresh:
-            older = {rank: held for rank, held in self._records.items() if rank not in fresh}
-            self._records = dict([*older.items(), *fresh.items()][-_RECORDS_KEPT:])
-        return self._records
+                self._lanes[0].put(Capture(None, snapshot, incident))
 
     def look_again(self) -> None:
         """Read the folder again, in the background: another monitor may have written to it."""
@@ -314,7 +237,7 @@ class Evidence:
         if last is not None and time.monotonic() - last.began <= fresh_s:
             return last
         ticket = self._ticket(eviction.incident_id, MomentName.EVICTION)
-        self._begin(Capture(ticket, self._seen, incident, eviction))
+        self._begin(Capture(ticket, self._seen, incident, eviction), ticket)
         return ticket
 
     # -- what is shown ------------------------------------------------------------------------
@@ -338,10 +261,7 @@ class Evidence:
     def _ticket(self, incident_id: IncidentId, moment: MomentName) -> Ticket:
         return Ticket(incident_id, moment, self._config.evidence_deadline_s + MARGIN_S)
 
-    def _begin(self, job: Capture) -> None:
-        ticket = job.ticket
-        if ticket is None:
-            return
+    def _begin(self, job: Capture, ticket: Ticket) -> None:
         with self._asking:
             self._last.pop(ticket.incident_id, None)
             self._last[ticket.incident_id] = ticket
@@ -377,31 +297,27 @@ class Evidence:
     def _take_moment(self, job: Capture, ticket: Ticket) -> None:
         config, began, began_s = self._config, time.monotonic(), self._clock.now_s()
         groups = () if job.eviction is None else (job.eviction.group,)
-        whom = concerned(
-            job.incident, groups, job.seen.snapshot.observations, config.evidence_ranks
-        )
-        raw = self._ask(whom.asked)
+        whom = concerned(job.incident, groups, job.snapshot.observations, config.evidence_ranks)
+        said = self._ask(whom.asked)
         seconds = time.monotonic() - began
-        answered = sum(reply.answer is not None and reply.answer.status == 200 for reply in raw)
-        ticket.done(f"{answered} of {len(raw)} parts of {len(whom.asked)} ranks in {seconds:.1f} s")
+        came = sum(part.body is not None for part in said)
+        ticket.done(f"{came} of {len(said)} parts of {len(whom.asked)} ranks in {seconds:.1f} s")
         self._seconds.observe(seconds)
-        parts = judged(raw)
-        moments = [
-            Moment(ticket.moment, began_s, began_s + seconds, whom, parts),
-            *self._in_hand(job, ticket, whom),
-        ]
-        self._write(job, moments)
+        parts = checked(said, whom.asked)
+        self._write(job, [Moment(ticket.moment, began_s, began_s + seconds, whom, parts)])
         self._count(ticket.moment, _outcome(parts, whom))
 
-    def _ask(self, whom: Sequence[Observation]) -> list[Raw]:
-        """Ask every rank for every part; returns the answers in order, by about the deadline."""
+    def _ask(self, whom: Sequence[Observation]) -> list[Part]:
+        """Ask every rank for every part; returns the answers in order, not yet checked, by about
+        the deadline.
+        """
         deadline_s = self._config.evidence_deadline_s
         end = time.monotonic() + deadline_s
         budget = Budget(int(self._config.evidence_mib * _MIB))
         asked = [(observation, kind) for observation in whom for kind in KINDS]
         soon = min(end, time.monotonic() + _SILENT_S)
 
-        async def all_of_them() -> list[Raw]:
+        async def all_of_them() -> list[Part]:
             fetches = (
                 self._fetch_part(seen, kind, soon if seen.report is None else end, budget)
                 for seen, kind in asked
@@ -413,22 +329,23 @@ class Evidence:
             return future.result(timeout=deadline_s + _LOOP_LATE_S)
         except (FutureTimeoutError, CancelledError):
             future.cancel()
-            late = FetchError(Failure.TIMEOUT, "the monitor's own loop is late or has ended")
-            return [Raw(observation, kind, failed=late) for observation, kind in asked]
+            late = "the monitor's own loop is late or has ended"
+            return [Part(seen.rank, kind, PartStatus.LATE, error=late) for seen, kind in asked]
 
     async def _fetch_part(
         self, observation: Observation, kind: BundleKind, end: float, budget: Budget
-    ) -> Raw:
+    ) -> Part:
         """Fetch one part; if the whole is too large, a smaller answer."""
         whole = await self._fetch(observation, kind, "", end, budget)
-        if not kind.smaller or whole.failed is None or not whole.failed.too_large:
+        if not kind.smaller or whole.status is not PartStatus.TOO_LARGE:
             return whole
         less = await self._fetch(observation, kind, kind.smaller, end, budget)
-        return replace(less, cut=True) if less.failed is None else whole
+        error = f"all of it is over {kind.max_bytes} bytes: only what is unfinished"
+        return whole if less.body is None else replace(less, status=PartStatus.CUT, error=error)
 
     async def _fetch(
         self, observation: Observation, kind: BundleKind, query: str, end: float, budget: Budget
-    ) -> Raw:
+    ) -> Part:
         taken = 0
 
         def take(nbytes: int) -> None:
@@ -449,16 +366,17 @@ class Evidence:
             answer = await self._fetcher.fetch(question)
         except FetchError as exc:
             budget.left += taken
-            return Raw(observation, kind, failed=exc)
-        return Raw(observation, kind, answer, self._clock.now_s())
-
-    def _in_hand(self, job: Capture, ticket: Ticket, whom: Whom) -> list[Moment]:
-        """The records that the detectors had already read; kept with the FIRING moment."""
-        parts = records_in_hand(job.seen, whom)
-        if not parts or ticket.moment is not MomentName.FIRING:
-            return []
-        at_s = max(part.taken_s or 0.0 for part in parts)
-        return [Moment(MomentName.JUDGED, at_s, at_s, Whom(whom.asked), parts)]
+            status = _STATUSES.get(exc.failure, PartStatus.UNREACHABLE)
+            status = PartStatus.TOO_LARGE if exc.too_large else status
+            return Part(observation.rank, kind, status, error=exc.detail)
+        whole = Part(
+            observation.rank, kind, PartStatus.OK, answer.body, self._clock.now_s(), answer.seconds
+        )
+        if answer.status == 200:
+            return whole
+        said = one_line(answer.body[:200].decode(errors="replace"))
+        why = f"{describe_status(answer.status)}: {said}"
+        return replace(whole, status=PartStatus.REFUSED, body=None, error=why)
 
     def _write(self, job: Capture, moments: list[Moment]) -> None:
         eviction = job.eviction

@@ -189,7 +189,7 @@ def _settled(
     evicted: Mapping[ReplicaId, Denial],
     now_s: float,
 ) -> bool:
-    """Whether an incarnation ran on a host before the host was quarantined, and may stay."""
+    """True if an incarnation ran on a host before the host was quarantined, and may stay."""
     runs = now_s - life.seen_s <= PRESENT_S
     return runs and life.born_s < entry.since_s and life.replica_id not in evicted
 
@@ -277,7 +277,7 @@ ANSWER_MAX_BYTES: Final = 16 * 1024 * 1024
 @dataclass(frozen=True, slots=True)
 class Gate:
     url: str
-    """Of its admin port."""
+    """Its admin port's."""
     fetcher: Fetcher
 
     def look(self) -> GateView | GateAway:
@@ -406,7 +406,7 @@ class Gatekeeper:
         return max(0.0, self._clock.now_s() - since_s)
 
     def fences(self, replica_id: ReplicaId) -> bool:
-        """Whether an id that has used this gate is refused: no process of it enters a quorum."""
+        """True if an id that has used this gate is refused: no process of it enters a quorum."""
         refused = self.up and replica_id in self._since_s
         return refused and replica_id in self._used_s
 

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import errno
 import hmac
+import json
 import resource
 import ssl
 import sys
@@ -34,7 +35,7 @@ from lightkeeper.monitor.model.names import GroupName, one_line
 from lightkeeper.monitor.model.observation import NO_ANSWER, Failure
 
 NO_GROUP: Final = GroupName("")
-"""The gate, or a WorkerServer not identified yet: it is asked with the monitor's own token."""
+"""The gate: it is asked with the monitor's own token."""
 
 
 class Tokens:
@@ -65,7 +66,7 @@ T = TypeVar("T")
 _RESOLVER_THREADS: Final = 32
 """getaddrinfo cannot be cancelled: with so many threads, a dead name server blocks no others."""
 _CONNECT_SHARE: Final = 0.9
-"""Of a request's time: a later timeout is that of the answer."""
+"""Share of a request's time: a later timeout is that of the answer."""
 _UNTYPED: Final = "application/octet-stream"
 _ERRNOS: Final = {
     **dict.fromkeys((errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH), Failure.TIMEOUT),
@@ -99,6 +100,15 @@ class Answer:
     """The server's Retry-After, if it is in seconds."""
 
     @property
+    def json_object(self) -> Mapping[str, Any]:
+        """The body's JSON object; empty if it is anything else."""
+        try:
+            said = json.loads(self.body)
+        except (ValueError, RecursionError):
+            return {}
+        return said if isinstance(said, dict) else {}
+
+    @property
     def summary(self) -> str:
         text = one_line(self.body.decode("utf-8", "replace"), 160)
         return f"answered {self.status}: {text}" if text else f"answered {self.status}"
@@ -126,7 +136,7 @@ class CaError(Exception):
     """The file of certificate authorities cannot be used; the message is one line for a person."""
 
 
-def trust(ca_file: Path) -> ssl.SSLContext:
+def trust_only(ca_file: Path) -> ssl.SSLContext:
     """Trust exactly the authorities of this file (PEM) for https.
 
     Raises:
@@ -145,7 +155,7 @@ def trust_also(ca_file: Path) -> ssl.SSLContext:
     Raises:
         CaError: it cannot be read or holds none.
     """
-    trust(ca_file)
+    trust_only(ca_file)
     context = ssl.create_default_context()
     context.load_verify_locations(cafile=ca_file)
     return context
@@ -155,10 +165,6 @@ def trust_also(ca_file: Path) -> ssl.SSLContext:
 
 KEPT_S: Final = 30.0
 """Idle connections are kept this long: longer than any sensible tick."""
-
-
-def _too_large(max_bytes: int) -> FetchError:
-    return FetchError(Failure.GARBAGE, f"body over {max_bytes} bytes", too_large=True)
 
 
 @lru_cache(maxsize=1 << 16)
@@ -338,7 +344,8 @@ class Fetcher:
                     question.meter(len(chunk))
                 if len(body) > question.max_bytes:
                     response.close()
-                    raise _too_large(question.max_bytes)
+                    over = f"body over {question.max_bytes} bytes"
+                    raise FetchError(Failure.GARBAGE, over, too_large=True)
             later = response.headers.get("Retry-After", "")
             return Answer(
                 response.status,

@@ -11,27 +11,22 @@ decide: who died before another was born was never in a world with it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 from urllib.parse import urlsplit
 
 from lightkeeper.monitor.model.names import GroupName, RankName
+from lightkeeper.monitor.model.plain import readable
 from lightkeeper.worker_server.wire import UNNAMED, Claim, Identity
 
 _NO_CLAIM: Final = Claim()
 
 
-class Source(StrEnum):
-    LEASE = "lease"
-    FILE = "file"
-
-
+@readable
 @dataclass(frozen=True, slots=True)
 class Target:
     identity: Identity
     url: str
     lease_s: float
-    source: Source
     heard_s: float
     """Unix time of the last renewal."""
     born_s: float | None = None
@@ -41,9 +36,9 @@ class Target:
     claim: Claim = _NO_CLAIM
     """Without its secret."""
     proved: bool = False
-    """Whether it knows the secret of its incarnation."""
+    """True if it knows the secret of its incarnation."""
     bringer: str = ""
-    """The address, or IPv6 network, from which it first registered; empty: a list of targets."""
+    """The address, or IPv6 network, from which it first registered; empty: not known."""
 
     @property
     def dead(self) -> bool:
@@ -79,37 +74,36 @@ def older(target: Target, than: Target) -> bool:
 
 
 def over_before(target: Target, other: Target) -> bool:
-    """Whether one died before the other's process began."""
+    """True if one died before the other's process began."""
     if target.died_s is None or other.born_s is None:
         return False
     return target.died_s < other.born_s - _SLACK_S
 
 
 def same_launch(rank: Target, other: Target) -> bool | None:
-    """Whether two ranks of one group were started together; None: nothing speaks against it."""
+    """True if two ranks of one group were started together; None: nothing speaks against it."""
     a, b = rank.claim, other.claim
     if a.launcher and a.launcher == b.launcher and rank.address == other.address:
         return True
-    listed = Source.FILE in (rank.source, other.source)  # an address in a list claims nothing
-    if a.launch != b.launch and not listed:
+    if a.launch != b.launch:
         return False
     if a.meeting and b.meeting and a.meeting != b.meeting:
         return False
     if a.launch and b.launch:
         return True
-    if a.meeting != b.meeting and not listed:
+    if a.meeting != b.meeting:
         return False
     return False if over_before(rank, other) or over_before(other, rank) else None
 
 
 def same_world(rank: Target, other: Target) -> bool:
-    """Whether both can be ranks of one group at once."""
+    """True if both can be ranks of one group at once."""
     sizes = rank.identity.world_size, other.identity.world_size
     return sizes[0] == sizes[1] and same_launch(rank, other) is not False
 
 
 def same_job(rank: Target, other: Target) -> bool:
-    """Whether two ranks can be of one job: its name says so, unless they ask two Lighthouses or,
+    """True if two ranks can be of one job: its name says so, unless they ask two Lighthouses or,
     where nobody named it, one asks a Lighthouse and one none; or one Lighthouse says so (with a
     launcher for each group, each may name the job after itself).
     """

@@ -70,7 +70,7 @@ class _Page:
         """Replica id, text of the box, recovering."""
         self.heartbeats: list[list[str]] = []
         self.old: list[bool] = []
-        """Whether each of them is older than the Lighthouse's timeout (0.2.0: class `old`)."""
+        """True for those that are older than the Lighthouse's timeout (0.2.0: class `old`)."""
         self._depth = 0  # of <div> inside a member box
         self._bold = self._item = False
         pieces = iter(_TAG.split(html))  # text, then a tag's name, its rest, text ...

@@ -115,7 +115,7 @@ class NotificationLog:
         return Message(replace(sent, title=notice.title, text=notice.text), now_s)
 
     def _stands_on(self, row: Row, facts: NoticeFacts) -> bool:
-        """Whether a row stays until its incident ends, though its notice no longer stands.
+        """True if a row stays until its incident ends, though its notice no longer stands.
 
         So a guard that comes and goes is reported once for each incident, as is a failed eviction.
         """

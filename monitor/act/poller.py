@@ -6,7 +6,7 @@ The number of requests at once is limited. Targets not asked by the deadline com
 sweep. Those that did not answer in time come last: else they would hold up the others in every
 sweep. Sickness is data: whatever a target does, its Observation says so, and no other Observation
 is late or missing because of it. The same sweep fetches the flight records that the previous tick
-asked for (tier 2), and asks the URLs whose rank is not known yet.
+asked for (tier 2).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 from msgspec.json import decode
 
-from lightkeeper.monitor.act.http import NO_GROUP, Fetcher, FetchError, Question
+from lightkeeper.monitor.act.http import Fetcher, FetchError, Question
 from lightkeeper.monitor.act.launches import Target
 from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import GroupName, Host, RankName, one_line
@@ -76,8 +76,6 @@ class Sweep:
     observations: tuple[Observation, ...]
     """One for each target, in the targets' order."""
     records: Mapping[RankName, FlightRecord | Unreachable]
-    identified: tuple[tuple[str, Identity], ...]
-    """URLs whose rank was not known, and the rank that answered."""
     steps: Mapping[RankName, StepLog | Unreachable] = field(default_factory=dict)
     """The past steps that were asked for, reduced to those with pauses."""
 
@@ -162,19 +160,12 @@ class Poller:
         """URL of a WorkerServer that answered for its host -> the incarnations that it reported."""
         self._dumb: dict[str, float] = {}
         """URL of one that did not answer for its host -> not asked to until; monotonic time."""
-        self._failed: dict[str, int] = {}
-        """URL whose rank is unknown -> unanswered requests."""
-        self._unidentified: frozenset[str] = frozenset()
-        self._not_all_known: set[str | None] = set()
-        """Addresses of the unidentified URLs."""
-        self._overheard: dict[str, Identity] = {}
-        """Unidentified URLs that a WorkerServer at the same address reported in this sweep."""
         self._left: frozenset[RankName] = frozenset()
         """Ranks not asked in the last sweep."""
         self._silent: frozenset[RankName] = frozenset()
         """Ranks that did not answer in time when last asked."""
         self._silent_share = 1.0
-        """Of the time, for ranks that did not answer in time."""
+        """Share of the time for ranks that did not answer in time."""
         self._planned: tuple[Sequence[Target], list[_Questions]] | None = None
         """The last plan and the targets that it is for, while it is valid."""
 
@@ -184,7 +175,6 @@ class Poller:
         *,
         deadline_s: float,
         wanted: Sequence[RankName] = (),
-        unidentified: Sequence[str] = (),
         past: Sequence[RankName] = (),
         watched: Sequence[RankName] = (),
         again: bool = False,
@@ -201,56 +191,24 @@ class Poller:
         async def look() -> Sweep:
             end = time.monotonic() + deadline_s
             self._silent_share = _HOST_SHARE if again else 1.0
-            self._unidentified, self._overheard = frozenset(unidentified), {}
-            self._not_all_known = {_address(url) for url in unidentified}
             chosen = {*wanted, *past}
             of = {t.identity.rank: t for t in targets if t.identity.rank in chosen}
             asked, early = (
                 [of[rank] for rank in dict.fromkeys(ranks[:RECORDS_AT_ONCE]) if rank in of]
                 for ranks in (wanted, past)
             )
-            observations, records, answers, steps = await asyncio.gather(
+            observations, records, steps = await asyncio.gather(
                 self._observe(targets, frozenset(watched), end),
                 asyncio.gather(*(self._record(target, end) for target in asked)),
-                self._identify(unidentified, end),
                 asyncio.gather(*(self._steps(target, end) for target in early)),
             )
             return Sweep(
                 observations=observations,
                 records=dict(zip((target.rank for target in asked), records, strict=True)),
-                identified=tuple((self._overheard | answers).items()),  # a direct answer wins
                 steps=dict(zip((target.rank for target in early), steps, strict=True)),
             )
 
         return self._fetcher.submit(look()).result(timeout=deadline_s + _LOOP_LATE_S)
-
-    async def _identify(self, urls: Sequence[str], end: float) -> dict[str, Identity]:
-        """Ask which rank answers at each URL; URLs that failed before come last.
-
-        With more than `_AT_ONCE` URLs, one at each address is asked first. The others follow if
-        that address's answer for its host does not report them.
-        """
-        turns, wanted = asyncio.Semaphore(_AT_ONCE), set(urls)
-        self._failed = {url: times for url, times in self._failed.items() if url in wanted}
-        states: dict[str, StateReport | Unreachable] = {}
-        asked = sorted(urls, key=lambda url: self._failed.get(url, 0))
-        if len(asked) > _AT_ONCE:
-            spoken = {_address(url) for url in self._covers}
-            first = {_address(url): url for url in reversed(asked)}
-            asked = [u for u in asked if _address(u) in spoken or first[_address(u)] == u]
-
-        async def ask(url: str) -> None:
-            async with turns:
-                if time.monotonic() >= end:
-                    return
-                states[url] = state = await self._state(url, NO_GROUP, end)
-                if isinstance(state, Unreachable):
-                    self._failed[url] = self._failed.get(url, 0) + 1
-
-        await asyncio.gather(*map(ask, asked))
-        return {
-            url: state.identity for url, state in states.items() if isinstance(state, StateReport)
-        }
 
     async def _observe(
         self, targets: Sequence[Target], watched: frozenset[RankName], end: float
@@ -271,7 +229,7 @@ class Poller:
         if self._planned is None or self._planned[0] != others:
             self._planned = others, self._plan(others)
         todo.extend(self._planned[1])
-        if self._dumb or self._unidentified:  # the plan depends on these too
+        if self._dumb:  # the plan depends on these too
             self._planned = None
         silent_end = now_s + self._silent_share * (end - now_s)
         seen = await _Round(self, todo, end, self._silent, silent_end).seen()
@@ -305,17 +263,16 @@ class Poller:
         """
         hosts = grouped((self._speaks_for(each.identity, each.url), each) for each in targets)
         plan: list[_Questions] = []
-        for (_, address, _), members in hosts.items():
-            few = 0 if address in self._not_all_known else 1
+        for members in hosts.values():
             uncovered = {target.identity.life: target for target in members}
             for speaker in members:
                 lives = self._covers.get(speaker.url, ())
                 covered = [uncovered.pop(life) for life in lives if life in uncovered]
                 if covered:
-                    plan.append(_Questions(speaker if len(covered) > few else None, tuple(covered)))
+                    plan.append(_Questions(speaker if len(covered) > 1 else None, tuple(covered)))
             remaining = tuple(uncovered.values())
             able = (target for target in remaining if target.url not in self._dumb)
-            plan.append(_Questions(next(able, None) if len(remaining) > few else None, remaining))
+            plan.append(_Questions(next(able, None) if len(remaining) > 1 else None, remaining))
         return plan
 
     async def ask_host(
@@ -324,10 +281,8 @@ class Poller:
         """Observations of those targets that a WorkerServer reports for its host."""
         began = time.monotonic()
         until = began + _HOST_SHARE * max(0.0, end - began)
-        group = speaker.identity.group
-        said = await self._get(
-            speaker.url + PATH_HOST, group, until, HOST_MAX_BYTES, self._hosts.read
-        )
+        question = _question(speaker, PATH_HOST, until, HOST_MAX_BYTES)
+        said = await _ask(self._fetcher, question, self._hosts.read)
         took_s = round(time.monotonic() - began, 6)
         if isinstance(said, Unreachable):
             self._covers.pop(speaker.url, None)
@@ -336,15 +291,6 @@ class Poller:
         reports = {e.report.identity.life: e.report for e in said.entries if e.report}
         if reports.keys() != self._covers.get(speaker.url):
             self._covers[speaker.url], self._planned = frozenset(reports), None
-        if self._unidentified:
-            place = self._speaks_for(speaker.identity, speaker.url)
-            self._overheard |= {
-                e.url: e.report.identity
-                for e in said.entries
-                if e.report
-                and e.url in self._unidentified
-                and self._speaks_for(e.report.identity, e.url) == place
-            }
         return {
             target.identity.rank: _observed(target, report, took_s)
             for target in targets
@@ -353,45 +299,51 @@ class Poller:
 
     async def ask_rank(self, target: Target, end: float) -> Observation:
         began = time.monotonic()
-        outcome = _recognise(target, await self._state(target.url, target.identity.group, end))
+        state = await ask_state(self._fetcher, target.url, target.identity.group, end)
+        outcome = _recognise(target, state)
         took_s = round(time.monotonic() - began, 6)  # more digits only fill the journal
         return _observed(target, outcome, took_s)
 
     async def _record(self, target: Target, end: float) -> FlightRecord | Unreachable:
-        url, group = target.url + PATH_FLIGHT_RECORDER, target.identity.group
-        said = await self._get(
-            url, group, end, RECORD_MAX_BYTES, lambda body: parse_flight_record(json.loads(body))
-        )
+        question = _question(target, PATH_FLIGHT_RECORDER, end, RECORD_MAX_BYTES)
+        said = await _ask(self._fetcher, question, lambda raw: parse_flight_record(json.loads(raw)))
         return _recognise(target, said)
 
     async def _steps(self, target: Target, end: float) -> StepLog | Unreachable:
-        url, group = target.url + PATH_STEPS, target.identity.group
-        said = await self._get(
-            url, group, end, STEPS_MAX_BYTES, lambda body: parse_steps(json.loads(body))
-        )
+        question = _question(target, PATH_STEPS, end, STEPS_MAX_BYTES)
+        said = await _ask(self._fetcher, question, lambda raw: parse_steps(json.loads(raw)))
         log = _recognise(target, said)
         return with_pauses(log) if isinstance(log, StepLog) else log
 
-    async def _state(self, url: str, group: GroupName, end: float) -> StateReport | Unreachable:
-        return await self._get(  # msgspec refuses text that could not be encoded again
-            url + PATH_STATE, group, end, STATE_MAX_BYTES, lambda body: parse_state(decode(body))
-        )
 
-    async def _get(
-        self, url: str, group: GroupName, end: float, max_bytes: int, read: Callable[[bytes], Said]
-    ) -> Said | Unreachable:
-        question = Question(url, end - time.monotonic(), max_bytes, group=group)
-        try:
-            answer = await self._fetcher.fetch(question)
-            if answer.status != 200:
-                return Unreachable(Failure.HTTP, describe_status(answer.status))
-            if answer.body.count(b"[") + answer.body.count(b"{") > _CONTAINERS_MOST:
-                return Unreachable(Failure.GARBAGE, f"more than {_CONTAINERS_MOST:,} containers")
-            return read(answer.body)
-        except FetchError as exc:
-            return Unreachable(exc.failure, exc.detail)
-        except (ValueError, RecursionError) as exc:  # WireError is a ValueError
-            return Unreachable(Failure.GARBAGE, one_line(exc))
+def _question(target: Target, path: str, end: float, max_bytes: int) -> Question:
+    left_s, group = end - time.monotonic(), target.identity.group
+    return Question(target.url + path, left_s, max_bytes, group=group)
+
+
+async def ask_state(
+    fetcher: Fetcher, url: str, group: GroupName, end: float
+) -> StateReport | Unreachable:
+    """The state that a WorkerServer reports of its rank, until `end` on the monotonic clock."""
+    question = Question(url + PATH_STATE, end - time.monotonic(), STATE_MAX_BYTES, group=group)
+    # msgspec refuses text that could not be encoded again
+    return await _ask(fetcher, question, lambda body: parse_state(decode(body)))
+
+
+async def _ask(
+    fetcher: Fetcher, question: Question, read: Callable[[bytes], Said]
+) -> Said | Unreachable:
+    try:
+        answer = await fetcher.fetch(question)
+        if answer.status != 200:
+            return Unreachable(Failure.HTTP, describe_status(answer.status))
+        if answer.body.count(b"[") + answer.body.count(b"{") > _CONTAINERS_MOST:
+            return Unreachable(Failure.GARBAGE, f"more than {_CONTAINERS_MOST:,} containers")
+        return read(answer.body)
+    except FetchError as exc:
+        return Unreachable(exc.failure, exc.detail)
+    except (ValueError, RecursionError) as exc:  # WireError is a ValueError
+        return Unreachable(Failure.GARBAGE, one_line(exc))
 
 
 def _observed(target: Target, outcome: StateReport | Unreachable, took_s: float) -> Observation:

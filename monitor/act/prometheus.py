@@ -18,7 +18,7 @@ from lightkeeper.monitor.model.queries import Query
 
 ANSWER_MAX_BYTES: Final = 8 * 1024 * 1024
 _SERIES_MOST: Final = 10_000
-"""Of one answer; eight GPUs of a thousand hosts fit."""
+"""In one answer; eight GPUs of a thousand hosts fit."""
 _LONGEST_S: Final = 15 * 86_400.0
 """Prometheus keeps 15 days by default."""
 _LABELS: Final = ("Hostname", "hostname", "nodename", "node", "kubernetes_node", "host", "instance")

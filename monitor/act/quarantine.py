@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Whether a group may start on a host, and why."""
+    """The answer to a launcher: may a group start on a host, and why."""
 
     admit: bool
     reason: str
@@ -58,7 +58,7 @@ class Admission:
     """The entries that refuse the group."""
 
 
-def sentence(entry: QuarantineEntry) -> str:
+def refusal_words(entry: QuarantineEntry) -> str:
     """Why a launcher is refused."""
     what = f"group {entry.name}" if entry.scope is Scope.GROUP else entry.name
     note = f" ({entry.note})" if entry.note else ""
@@ -170,7 +170,7 @@ class Quarantine:
         return self._in_force(Scope.GROUP)
 
     def admission(self, host: Host, group: GroupName | None = None) -> Admission:
-        """Whether a launcher may start this group on this host."""
+        """Tell a launcher if it may start this group on this host."""
         asked = (self.get(host), None if group is None else self.get(group, Scope.GROUP))
         entries = tuple(entry for entry in asked if entry is not None)
         if not entries:
@@ -178,7 +178,7 @@ class Quarantine:
         ends = [entry.until_s for entry in entries]
         dated = [end for end in ends if end is not None]
         until_s = max(dated) if len(dated) == len(ends) else None
-        return Admission(False, "; ".join(map(sentence, entries)), until_s, entries)
+        return Admission(False, "; ".join(map(refusal_words, entries)), until_s, entries)
 
     def history(self, name: str, scope: Scope = Scope.HOST) -> tuple[QuarantineEvent, ...]:
         with self._lock:

@@ -7,7 +7,6 @@ rank, which shuts the connections of that quorum's process group down, or aborts
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -65,7 +64,7 @@ class Releaser:
         )
 
     async def _ask(self, survivor: Accused, release: Release) -> tuple[bool, str]:
-        """Whether anything was ended, and what the rank said."""
+        """Ask one rank; returns if it ended anything, and what it said."""
         question = Question(
             survivor.url + PATH_RELEASE, _TIMEOUT_S, ANSWER_MAX_BYTES, method="POST",
             json={
@@ -78,12 +77,10 @@ class Releaser:
         )  # fmt: skip
         try:
             answer = await self._fetcher.fetch(question)
-            said = json.loads(answer.body)
         except FetchError as exc:
             return False, str(exc)
-        except (ValueError, RecursionError):
-            said = None
-        if answer.status != 200 or not isinstance(said, dict):
+        said = answer.json_object
+        if answer.status != 200 or not said:
             return False, answer.summary
         ended = said.get("ended")
         return type(ended) is int and ended > 0, one_line(str(said.get("said")))

@@ -1,4 +1,4 @@
-"""Who is polled: ranks that registered with a lease, and those of a `file_sd` list.
+"""Who is polled: the ranks that registered, each with a lease.
 
 Theory of operation. A rank name belongs to one incarnation at a time. The incarnation that
 registered *first* is the oldest: a new one replaces it at once, and from then on the old one's
@@ -23,17 +23,15 @@ import logging
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from ipaddress import ip_network
-from pathlib import Path
 from typing import Any, Final
 
 from msgspec import structs
 
 from lightkeeper.monitor.act.launches import (
-    Source,
     Target,
     older,
     over_before,
@@ -44,6 +42,7 @@ from lightkeeper.monitor.act.launches import (
 from lightkeeper.monitor.clock import Clock
 from lightkeeper.monitor.model.names import GroupName, RankName, RunId
 from lightkeeper.monitor.model.observation import Observation
+from lightkeeper.monitor.model.plain import from_plain, to_plain
 from lightkeeper.monitor.model.run import Run
 from lightkeeper.monitor.store.store import Store
 from lightkeeper.worker_server.wire import (
@@ -52,10 +51,7 @@ from lightkeeper.worker_server.wire import (
     Identity,
     Registration,
     StateReport,
-    WireError,
     digest,
-    parse_claim,
-    parse_identity,
     routed,
 )
 
@@ -80,29 +76,19 @@ class Registered(StrEnum):
 
 def target_to_json(target: Target, superseded: Sequence[str]) -> dict[str, Any]:
     """A target for the store, with the incarnations that had the name before."""
-    body = asdict(target)
+    body = to_plain(target)
     del body["heard_s"], body["died_s"]
-    return {**body, "source": str(target.source), "superseded": list(superseded)}
+    return {**body, "superseded": list(superseded)}
 
 
 def target_from_json(body: Mapping[str, Any], heard_s: float) -> tuple[Target, tuple[str, ...]]:
     """A stored target, and the incarnations that had the name before.
 
     Raises:
-        WireError, KeyError, TypeError, ValueError: written by another version.
+        KeyError, TypeError, ValueError: written by another version.
     """
-    target = Target(
-        identity=parse_identity(body["identity"]),
-        url=str(body["url"]),
-        lease_s=float(body["lease_s"]),
-        source=Source(body["source"]),
-        heard_s=heard_s,
-        born_s=None if body.get("born_s") is None else float(body["born_s"]),
-        claim=parse_claim(body.get("claim", {})),
-        proved=bool(body.get("proved")),
-        bringer=str(body.get("bringer", "")),
-    )
-    return target, tuple(str(item) for item in body["superseded"])
+    target = from_plain(Target, {**body, "heard_s": heard_s})
+    return target, tuple(map(str, body["superseded"]))
 
 
 log = logging.getLogger(__name__)
@@ -173,7 +159,7 @@ class Registry:
         self._renamed: defaultdict[GroupName, set[RankName]] = defaultdict(set)
         """By the launcher's name for a group: its ranks that have another."""
         self._claimed: defaultdict[GroupName, set[RankName]] = defaultdict(set)
-        """The same ranks, by the Manager's name."""
+        """These ranks by the Manager's name."""
         self._processes: dict[tuple[str, int, GroupName], RankName] = {}
         self._superseded: dict[RankName, tuple[str, ...]] = {}
         """Earlier incarnations of each rank."""
@@ -196,8 +182,6 @@ class Registry:
         """Unix time of the last good answer to a poll."""
         self._parted: dict[RankName, tuple[float, StateReport]] = {}
         """Ranks that sent how they end: when, and what."""
-        self._file_urls: dict[str, None] = {}
-        self._strangers: set[str] = set()
         self._brought: Counter[str] = Counter()
         """Targets by bringer."""
         self._new: Counter[str] = Counter()
@@ -212,7 +196,7 @@ class Registry:
         """Add targets that an earlier or another monitor saved, if their rank is not known here.
 
         Each has one lease to answer or to renew, without the grace: nobody knows for how long
-        the monitor was away. Targets of a file come back with the file.
+        the monitor was away.
         """
         heard_s, restored = self._clock.now_s() - LAPSE_GRACE_S, 0
         with self._lock:
@@ -223,10 +207,10 @@ class Registry:
                 target, superseded = target_from_json(body, heard_s)
                 if (target.born_s or 0.0) > heard_s + LAPSE_GRACE_S:  # the clock was set back
                     target = replace(target, born_s=None)
-            except (WireError, KeyError, TypeError, ValueError):
+            except (KeyError, TypeError, ValueError):
                 continue  # written by another version: its next renewal restores it
             with self._lock:
-                if target.source is Source.LEASE and target.rank not in self._targets:
+                if target.rank not in self._targets:
                     self._put(target)
                     self._superseded[target.rank] = superseded
                     restored += 1
@@ -250,7 +234,7 @@ class Registry:
         died_s = None if registration.dead_age_s is None else now_s - registration.dead_age_s
         claim = registration.claim or Claim()
         target = Target(
-            identity, registration.url, lease_s, Source.LEASE, now_s, born_s, died_s,
+            identity, registration.url, lease_s, now_s, born_s, died_s,
             claim=replace(claim, secret=""), proved=digest(claim.secret) == identity.incarnation,
             bringer=_network(address),
         )  # fmt: skip
@@ -316,7 +300,6 @@ class Registry:
             first = old.bringer or target.bringer
             target = replace(target, died_s=target.died_s or old.died_s, bringer=first)
         self._put(target)
-        self._strangers.discard(target.url)
         if self._left.get(rank) == target.identity.incarnation:
             del self._left[rank]
         body = target_to_json(target, self._superseded.get(rank, ()))
@@ -334,7 +317,7 @@ class Registry:
         return Registered.SUPERSEDED if elder is target else None
 
     def _over(self, target: Target) -> Registered | None:
-        """Whether a rank's time is over, as was decided before."""
+        """Refuse a rank whose time is over, as was decided before."""
         if target.identity.incarnation in self._superseded.get(target.rank, ()):
             return Registered.SUPERSEDED
         return Registered.OVER if target.identity.incarnation in self._past else None
@@ -351,12 +334,10 @@ class Registry:
             taken = old is not None and self._lives(old)
             alone = taken or not self._has_company(target)
             return Registered.OVER if alone else None
-        if target.source is Source.FILE:
-            return None  # the operator's list, and it has just answered there
         return self._rivalled(target, old)
 
     def _has_company(self, dead: Target) -> bool:
-        """Whether a rank that may be of a dead one's run lives."""
+        """True if a rank that may be of a dead one's run lives."""
         mates = self._groups.get(dead.identity.group, ())
         return any(
             not other.dead and not over_before(dead, other) and same_job(dead, other)
@@ -365,8 +346,8 @@ class Registry:
         )  # fmt: skip
 
     def _rivalled(self, target: Target, old: Target | None) -> Registered | None:
-        """Whether the name is a living rank's, the group another launch's, or the monitor another
-        job's. Who is alive was seen at the last poll, so it is asked again before it is believed.
+        """Refuse a name that a living rank has, a group of another launch, or a monitor of another
+        job. Who is alive was seen at the last poll, so it is asked again before it is believed.
         """
         holder = self._holder(target, old)
         if holder is not None and self._stands(holder, target):
@@ -415,16 +396,15 @@ class Registry:
         return f", for it asks the Lighthouse at {own} and the others {others}"
 
     def _stands(self, holder: Target, target: Target) -> bool:
-        """Whether a name may go from a living rank to a new one of its host: its launcher continued
+        """True if a name may go from a living rank to a new one of its host: its launcher continued
         without it. A rank of a job that trains never stands still for that long.
         """
         moved_s = self._moved.get(holder.rank, (0, holder.heard_s))[1]
         return holder.address == target.address and self._clock.now_s() - moved_s > STANDS_S
 
     def _moves_unproved(self, target: Target, old: Target) -> bool:
-        """Whether somebody takes a living incarnation to another address without its secret."""
-        unproved = target.source is Source.LEASE and not target.proved
-        return unproved and old.url != target.url and self._lives(old)
+        """True if somebody takes a living incarnation to another address without its secret."""
+        return not target.proved and old.url != target.url and self._lives(old)
 
     def _is_hasty(self, bringer: str) -> bool:
         minute = int(self._clock.now_s() // 60)
@@ -433,12 +413,12 @@ class Registry:
         return self._new[bringer] >= NEW_A_MINUTE or self._brought[bringer] >= RANKS_MOST // 2
 
     def _lives(self, target: Target) -> bool:
-        """Whether it was alive when last asked, not long ago."""
+        """True if it was alive when last asked, not long ago."""
         heard_s = self._clock.now_s() - self._heard_s(target)
         return not target.dead and target.rank not in self._gone and heard_s <= ANSWERS_S
 
     def _is_anothers(self, target: Target) -> bool:
-        """Whether a living group of another launcher has the name that its Manager gives the group.
+        """True if a living group of another launcher has the name that its Manager gives the group.
 
         If two launchers' groups are renamed alike, the first to register has the name.
         """
@@ -606,7 +586,7 @@ class Registry:
             return still, self._run
 
     def _as_it_parted(self, seen: Observation) -> Observation:
-        """Of a rank that does not answer any more, what it sent while it ended."""
+        """What a rank that does not answer any more sent while it ended."""
         at_s, last = self._parted.get(seen.rank, (0.0, None))
         if last is None or seen.report is not None or last.identity.life != seen.identity.life:
             return seen
@@ -635,7 +615,7 @@ class Registry:
             self._part_runs(min(living, key=lambda target: target.born_s or 0.0))
 
     def _part_runs(self, first: Target) -> None:
-        """The same for runs: all that are dead died before the first of the living was born."""
+        """Begin a run if all that are dead died before the first of the living was born."""
         over = all(over_before(self._targets[rank], first) for rank in self._dead)
         if over and self._run is not None and self._run.began_s < (first.born_s or 0.0):
             self._new_run(first)
@@ -653,8 +633,7 @@ class Registry:
             silent = tuple(
                 target
                 for target in self._targets.values()
-                if target.source is Source.LEASE
-                and now_s - self._heard_s(target) > target.lease_s + LAPSE_GRACE_S
+                if now_s - self._heard_s(target) > target.lease_s + LAPSE_GRACE_S
             )
             for target in silent:
                 self._drop(target.rank)
@@ -690,92 +669,3 @@ class Registry:
             if self._left.get(rank) == incarnation:
                 return Registered.LEFT
             return Registered.UNKNOWN
-
-    # -- targets of a file ------------------------------------------------------------------
-
-    def follow(self, urls: Sequence[str]) -> None:
-        """Poll exactly these URLs as file targets; those no longer listed are dropped."""
-        with self._lock:
-            self._file_urls = dict.fromkeys(urls)
-            unlisted = [
-                target.rank
-                for target in self._targets.values()
-                if target.source is Source.FILE and target.url not in self._file_urls
-            ]
-            for rank in unlisted:
-                self._drop(rank)
-
-    def unidentified(self) -> tuple[str, ...]:
-        """URLs of the file whose rank is not known, or no longer known."""
-        with self._lock:
-            identified = {target.url for target in self._targets.values()} - self._strangers
-            return tuple(url for url in self._file_urls if url not in identified)
-
-    def estrange(self, target: Target) -> None:
-        """Another rank answered at a file target's URL: identify it again."""
-        if target.source is Source.FILE:
-            with self._lock:
-                self._strangers.add(target.url)
-
-    def identify(self, url: str, identity: Identity) -> None:
-        """Register the rank that answered at a URL of the file."""
-        with self._lock:
-            if url in self._file_urls:
-                self._admit(Target(identity, url, LEASE_MAX_S, Source.FILE, self._clock.now_s()))
-
-
-# -- file sd -----------------------------------------------------------------------------------
-
-
-class TargetsError(Exception):
-    """A `file_sd` list that cannot be read; the message is one line for a person."""
-
-
-class TargetsFile:
-    """A Prometheus `file_sd` JSON list, read again whenever it changes."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._stamp: tuple[int, int] | None = None
-
-    def changed(self) -> tuple[str, ...] | None:
-        """The URLs, when the file is new or has changed; None when it has not.
-
-        Raises:
-            TargetsError: it cannot be read or is not a `file_sd` list.
-        """
-        try:
-            stat = self._path.stat()
-            stamp = (stat.st_mtime_ns, stat.st_size)
-            if stamp == self._stamp:
-                return None
-            urls = parse_file_sd(self._path.read_text(encoding="utf-8"))
-        except OSError as exc:
-            raise TargetsError(f"cannot read targets file {self._path}: {exc.strerror}") from exc
-        except ValueError as exc:
-            raise TargetsError(f"targets file {self._path}: {exc}") from exc
-        self._stamp = stamp  # a list that cannot be read is tried and reported again
-        return urls
-
-
-def parse_file_sd(text: str) -> tuple[str, ...]:
-    """URLs of a Prometheus `file_sd` list: `[{"targets": ["host:port"], "labels": {...}}]`.
-
-    Raises:
-        ValueError: not such a list.
-    """
-    try:
-        entries = json.loads(text)
-    except RecursionError as exc:
-        raise ValueError("nested too deeply") from exc
-    if not isinstance(entries, list):
-        raise ValueError('expected a list of {"targets": ["host:port", ...]}')  # noqa: TRY004
-    urls: dict[str, None] = {}
-    for entry in entries:
-        addresses = entry.get("targets") if isinstance(entry, dict) else None
-        if not isinstance(addresses, list) or not all(isinstance(a, str) for a in addresses):
-            raise ValueError('an entry has no "targets": ["host:port", ...]')
-        for address in addresses:
-            url = address if address.startswith(("http://", "https://")) else f"http://{address}"
-            urls[url.rstrip("/")] = None
-    return tuple(urls)

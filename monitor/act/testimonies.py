@@ -33,7 +33,7 @@ UNKNOWN_S: Final = inf
 """Since when something is so, where the cluster does not say."""
 
 
-def reading(witness: str, fact: str, detail: str, for_s: float) -> Testimony | None:
+def read_fact(witness: str, fact: str, detail: str, for_s: float) -> Testimony | None:
     """What a fact that a driver reads (`taint KEY` ...) testifies; None: nothing."""
     for pattern, row in _READINGS.get(fact.partition(" ")[0], ()):
         if (match := pattern.match(fact)) is not None:
@@ -41,7 +41,7 @@ def reading(witness: str, fact: str, detail: str, for_s: float) -> Testimony | N
     return None
 
 
-def since(text: Any, now_s: float) -> float:
+def seconds_since(text: Any, now_s: float) -> float:
     """Seconds since a time in ISO format; without a zone it is in this host's."""
     try:
         return max(0.001, now_s - datetime.fromisoformat(text).timestamp())

@@ -34,8 +34,8 @@ from lightkeeper.monitor.journal.replay import (
     Opened,
     Replay,
     Replayed,
-    events,
     find_journals,
+    journal_events,
     parted_s,
     pipeline_of,
     read_head,
@@ -220,7 +220,7 @@ def _reaching(opened: Sequence[Opened], from_s: float) -> Sequence[Opened]:
 def _travel(journey: Journey) -> None:
     """Replay to the end of the span; then keep in the accounts only what concerns it."""
     again = Replay(journey.changes, journey.policy)
-    for event in events(_reaching(journey.opened, journey.from_s)):
+    for event in journal_events(_reaching(journey.opened, journey.from_s)):
         match event:
             case Opened():
                 _board(journey, again, event)

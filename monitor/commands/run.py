@@ -46,8 +46,8 @@ from lightkeeper.monitor.service import (
     Options,
     Service,
     StartError,
+    beside,
     for_people,
-    journal_beside,
     reach,
 )
 from lightkeeper.monitor.show.metrics import GROUP_SERIES, RANK_SERIES, Bounds
@@ -190,8 +190,6 @@ _series_options: Final = gathered(
 @option("--evidence-dir", "evidence", type=FILE, metavar="DIR",
         help="folder of evidence bundles (default: beside the store; --set evidence_count=0: "
         "none)")  # fmt: skip
-@option("--targets", type=FILE, metavar="FILE",
-        help="file_sd JSON of WorkerServers that do not register themselves")  # fmt: skip
 @_rule_options
 @gathered("timeouts", lambda quarantine_hours: Timeouts(
     quarantine_s=quarantine_hours * 3600.0 or None), option(
@@ -261,7 +259,7 @@ def monitor(
             config=config,
             rules=rules,
             store=store,
-            journal=None if no_journal else journal or journal_beside(store.path),
+            journal=None if no_journal else journal or beside(store.path, ".journal"),
             sinks=sinks(config.notify_expire_s),
             **options,
         ),

@@ -38,7 +38,7 @@ class Commits:
     limit_s: float
     """If the latest is older, the job stands."""
     paused: bool
-    """Whether a rank says that it does something long: a checkpoint, an evaluation."""
+    """True if a rank says that it does something long: a checkpoint, an evaluation."""
 
     @classmethod
     def of(cls, history: History) -> Commits:
@@ -59,7 +59,7 @@ class Commits:
         )
 
     def since(self, began_s: float) -> Training:
-        """Whether the job trains since a fault began."""
+        """Say if the job trains since a fault began."""
         if self.last_s is None:
             return Training.UNKNOWN
         lately = self.now_s - self.last_s <= self.limit_s
@@ -79,7 +79,7 @@ def commit_gap_s(track: RankTrack) -> float:
 
 
 def _pauses(track: RankTrack) -> bool:
-    """Whether it lives, and is in a phase that may last."""
+    """True if it lives, and is in a phase that may last."""
     if track.died_s is not None or track.fresh is None:
         return False
     tags = () if track.step is None else track.step.tags

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Final
 
-from lightkeeper.monitor.decide.rules import DEFAULT, Policy, PolicyAction, moment
+from lightkeeper.monitor.decide.rules import DEFAULT, Policy, PolicyAction, utc_moment
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import EndManner, Evict, Eviction, Guard, Hold, Ruling
 from lightkeeper.monitor.model.incident import Incident, oldest_first
@@ -49,7 +49,7 @@ class Cost:
 
 
 def teaches(incident: Incident) -> bool:
-    """Whether somebody was evicted for it, or a rank died of it."""
+    """True if somebody was evicted for it, or a rank died of it."""
     return incident.milestones.evict_asked_s is not None or incident.kind is Kind.DEAD
 
 
@@ -111,7 +111,7 @@ class GroupFacts:
     disk_wait: frozenset[RankName] = frozenset()
     """Ranks whose main thread waits in the kernel for a disk or file server (state D)."""
     kernels: bool = False
-    """Whether any of its ranks exchanges by kernels on a device."""
+    """True if any of its ranks exchanges by kernels on a device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +131,11 @@ class DecisionFacts:
     None: nothing."""
     past: tuple[Eviction, ...] = ()
     """Asked for within the hour, whatever their outcome."""
-    cut_short: frozenset[IncidentId] = frozenset()
-    """Incidents whose eviction was interrupted: asking again is the same eviction."""
     in_flight: tuple[GroupName, ...] = ()
     would: tuple[Eviction, ...] = ()
     """Evictions that observe mode held back: they count only for others that are only observed."""
     lessons: tuple[Incident, ...] = ()
-    """Of the evictions that are over, oldest first."""
+    """What the evictions taught that are over, oldest first."""
     faults: Mapping[Host, Sequence[Incident]] = field(default_factory=dict)
     """Host -> earlier faults of its ranks that are over, of the incidents still remembered."""
     waited_for: frozenset[GroupName] = frozenset()
@@ -149,7 +147,7 @@ class DecisionFacts:
     pause: Pause | None = None
     """None while evictions are not paused."""
     schedulers: bool = False
-    """Whether any can end a group that is out of sight."""
+    """True if any can end a group that is out of sight."""
 
 
 # -- case --------------------------------------------------------------------------------------
@@ -169,7 +167,7 @@ _BEATS_S: Final = 3.0
 NOBODY_LEFT: Final = "Nobody is left to evict"
 _IF_IT_BEATS: Final = "It may be evicted if its heartbeat continues after all"
 _LOST_AFTER_S: Final = 30.0
-"""Of silence, before a scheduler is asked to end a group: longer than a link that flaps or a switch
+"""Silence before a scheduler is asked to end a group: longer than a link that flaps or a switch
 that restarts its ports, and still 60 s before a group on another node should train."""
 
 
@@ -192,7 +190,7 @@ class Case:
         return [group for group, view in views if view is not None and not self.gone(view)]
 
     def gone(self, view: GroupFacts) -> bool:
-        """Whether all processes of a group are gone, and its heartbeat has ended with them."""
+        """True if all processes of a group are gone, and its heartbeat has ended with them."""
         age_s, dead_s = view.heartbeat_age_s, view.dead_for_s
         if view.alive or dead_s is None:
             return False
@@ -201,7 +199,7 @@ class Case:
 
     @property
     def lost(self) -> bool:
-        """Whether its culprits are out of sight with their host, and a scheduler can end them:
+        """True if its culprits are out of sight with their host, and a scheduler can end them:
         evictions with a budget of their own.
         """
         view, culprits, fleet = self.view, set(self.incident.culprits), self.fleet
@@ -212,7 +210,7 @@ class Case:
 
     @property
     def takes_nobody(self) -> bool:
-        """Whether the group is lost and its heartbeat has ended: no quorum counts it now."""
+        """True if the group is lost and its heartbeat has ended: no quorum counts it now."""
         age_s = None if self.view is None else self.view.heartbeat_age_s
         return self.lost and (age_s is None or age_s >= _BEATS_S)
 
@@ -260,7 +258,7 @@ class Case:
 
     @property
     def only_observed(self) -> bool:
-        """Whether an eviction would only be recorded, not carried out."""
+        """True if an eviction would only be recorded, not carried out."""
         return self.config.observe or self.action is PolicyAction.OBSERVE
 
     @property
@@ -268,13 +266,12 @@ class Case:
         """Evictions that count against this one. If it is only observed, other observed ones count
         too, so that the record is what would have happened.
         """
-        past, own = self.fleet.past, self.incident.id
-        if own in self.fleet.cut_short:  # to ask again is the same eviction
-            past = tuple(eviction for eviction in past if eviction.incident_id != own)
+        own = self.incident.id  # its open one was cut short: to ask again is the same eviction
+        past = tuple(e for e in self.fleet.past if not (e.open and e.incident_id == own))
         return (*past, *self.fleet.would) if self.only_observed else past
 
     def goes_with(self, groups: Iterable[GroupName]) -> bool:
-        """Whether this group and all the others have one cause: a dead host that carried ranks of
+        """True if this group and all the others have one cause: a dead host that carried ranks of
         all, or healthy groups that wait for all. A group that waits for two waits for the second
         when the first is gone, and no quorum forms before.
         """
@@ -319,7 +316,7 @@ def unsure(case: Case) -> Objection | None:
         due_s = case.incident.milestones.first_seen_s + tie_s
         if case.fleet.now_s >= due_s:
             return None
-        promise = f"{case.group} may be evicted from {moment(due_s)} on (tie_break_s)"
+        promise = f"{case.group} may be evicted from {utc_moment(due_s)} on (tie_break_s)"
         return Objection(f"either of {listed(case.tie)} has to go", case.then(promise))
     doubt = "no rank can be named"
     if candidates:
@@ -368,7 +365,7 @@ def _out_of_sight(case: Case) -> Objection | None:
         return Objection(why, _IF_IT_BEATS)
     if case.fleet.now_s >= due_s:
         return None
-    return Objection(why, case.then(f"Its scheduler is asked to end it at {moment(due_s)}"))
+    return Objection(why, case.then(f"Its scheduler is asked to end it at {utc_moment(due_s)}"))
 
 
 def not_worth_it(case: Case) -> Objection | None:
@@ -576,7 +573,7 @@ def _used_up(
         return None
     free = "It needs a larger budget"
     if limit:
-        free = f"It may be evicted from {moment(recent_s[-limit] + HOUR_S)} on"
+        free = f"It may be evicted from {utc_moment(recent_s[-limit] + HOUR_S)} on"
     reason = f"{limit} evictions an hour{whose} are used up"
     return Objection(reason, case.then(f"{free} ({option})"))
 
@@ -591,7 +588,7 @@ def cool_down(case: Case) -> Objection | None:
     last_s = max(eviction.asked_s for eviction in lately)
     return Objection(
         f"the last eviction is less than {seconds(wait_s)} ago",
-        case.then(f"It may be evicted from {moment(last_s + wait_s)} on (cool_down_s)"),
+        case.then(f"It may be evicted from {utc_moment(last_s + wait_s)} on (cool_down_s)"),
     )
 
 
@@ -600,7 +597,7 @@ def paused(case: Case) -> Objection | None:
     pause = case.fleet.pause
     if pause is None:
         return None
-    ends = "" if pause.until_s is None else f"The pause ends at {moment(pause.until_s)}. "
+    ends = "" if pause.until_s is None else f"The pause ends at {utc_moment(pause.until_s)}. "
     return Objection(
         f"paused by {pause.author} ({pause.reason}): would {case.act}",
         case.then(f"{ends}To end it now: lightkeeper resume"),
@@ -760,7 +757,7 @@ def _quarantine(case: Case) -> tuple[Host, ...]:
 
 
 def _elsewhere(case: Case) -> bool:
-    """Whether the same line of the program failed on two other hosts: it is the program then."""
+    """True if the same line of the program failed on two other hosts: it is the program then."""
     signature, hosts = case.incident.signature, case.incident.hosts
     return (
         bool(signature)
@@ -774,7 +771,7 @@ def _elsewhere(case: Case) -> bool:
 
 
 def _before(case: Case, host: Host) -> bool:
-    """Whether this host had a fault of another group, or at another place in the program."""
+    """True if this host had a fault of another group, or at another place in the program."""
     now = case.incident
     return any(
         before.groups[0] != case.group

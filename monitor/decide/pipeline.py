@@ -111,7 +111,7 @@ def rank_health(
 def _ended(
     gone: Sequence[RankTrack], faultless: Container[RankName], blamed: Container[RankName]
 ) -> dict[RankName, RankHealth]:
-    """Of the ranks that are gone those that are no deaths: who had done its work has finished, and
+    """Ranks that are gone and are no deaths: who had done its work has finished, and
     who was asked to end has ended, with the whole job or because a peer of its group had failed.
     """
     failed_s: dict[GroupName, float] = {}
@@ -130,7 +130,7 @@ def _ended(
 
 
 def _asked(track: RankTrack) -> bool:
-    """Whether SIGTERM or Ctrl-C ended it."""
+    """True if SIGTERM or Ctrl-C ended it."""
     return track.report is not None and stopped(track.report.process, track.ending)
 
 
@@ -166,7 +166,7 @@ def _of(  # noqa: PLR0911
 
 
 def _late(history: History, track: RankTrack) -> bool:
-    """Whether its next step is overdue by more than a rank may stand still."""
+    """True if its next step is overdue by more than a rank may stand still."""
     age_s = None if track.step is None else track.step.made_age_s
     if age_s is None or track.doing in LONG_PHASES:
         return False
@@ -187,7 +187,7 @@ class Learned:
     cost_evictions: int = 0
     """How many it was learned from."""
     evictions: Mapping[GroupName, int] = field(default_factory=dict)
-    """Of the last hour, by group; in observe mode with those only observed."""
+    """Those of the last hour, by group; in observe mode with those only observed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ class TickResult:
 
     @property
     def blind(self) -> bool:
-        """Whether no detector ran at all."""
+        """True if no detector ran at all."""
         return bool(self.unknown) and not any(self.detectors.values())
 
 
@@ -284,7 +284,7 @@ def _explained(history: History, incident: Incident) -> str | None:
 
 
 def _by_itself(history: History, incident: Incident, rank: RankName) -> bool:
-    """Whether a rank stands still for another reason than the Lighthouse."""
+    """True if a rank stands still for another reason than the Lighthouse."""
     track, since_s = history.tracks.get(rank), history.away_since_s
     fresh = None if track is None else track.fresh
     if track is None or fresh is None:
@@ -359,7 +359,6 @@ def fleet_of(
             incident.id: missing_without(history, snapshot, incident) for incident in tracker.open()
         },
         past=tuple(past),
-        cut_short=tracker.cut_short(),
         in_flight=_in_flight(tracker, snapshot, config),
         would=tracker.observed(snapshot.now_s),
         lessons=tracker.lessons(),
@@ -459,14 +458,14 @@ def _view(
 
 
 def _anew(members: tuple[RankTrack, ...], evicted: Incident | None) -> bool:
-    """Whether none of the group's processes is one that it was recently evicted for."""
+    """True if none of the group's processes is one that it was recently evicted for."""
     return evicted is None or not any(
         track.identity.incarnation in evicted.incarnations for track in members
     )
 
 
 def _able(history: History, track: RankTrack) -> bool:
-    """Whether a rank contributes, or is ready to: it waits for the others to let it in.
+    """True if a rank contributes, or is ready to: it waits for the others to let it in.
 
     If one of two groups hangs, the other, back from a restart, commits nothing until the hung one
     is out. It must not count as missing then.
@@ -493,7 +492,7 @@ _WATCHED: Final = 64
 _ROUNDING_S: Final = 0.02
 _OF_A_NEW_LIFE: Final = (Kind.NOT_ENTERED, Kind.MISMATCH, Kind.DEADLOCK)
 """Faults that an eviction explains only for the processes it evicted, not for new ones."""
-_NO_MEMORY: Final = frozenset({"_config", "_detectors", "_deciding", "_policy"})
+_NO_MEMORY: Final = frozenset({"_config", "_detectors", "_policy"})
 """Attributes that a pipeline is given, not what it remembers."""
 
 
@@ -522,7 +521,6 @@ class Pipeline:
         self._detectors = tuple(detectors)
         self._history = History.of(config)
         self._tracker = Tracker(config)
-        self._deciding = True
         self._self_health = SelfHealth(config)
         self._health = Health()
         self._past: list[Eviction] = []
@@ -531,22 +529,14 @@ class Pipeline:
         """The Lighthouse's own flag, as its page last showed it."""
         self.go_on(incidents, evictions)
 
-    def go_on(
-        self,
-        incidents: Sequence[Incident],
-        evictions: Sequence[Eviction],
-        *,
-        deciding: bool = True,
-    ) -> None:
-        """Continue from what the store holds; keep what was seen.
-
-        Not `deciding`: another monitor decides and acts, and open evictions are under way there;
-        otherwise they were left unfinished.
+    def go_on(self, incidents: Sequence[Incident], evictions: Sequence[Eviction]) -> None:
+        """Continue from what the store holds; keep what was seen. Nothing that was decided here
+        before counts: a standby decides too, and nobody carries it out.
         """
         before, self._tracker = self._tracker, Tracker(self._config)
-        unfinished = [eviction for eviction in evictions if deciding and eviction.open]
+        unfinished = [eviction for eviction in evictions if eviction.open]
         self._tracker.go_on(incidents, unfinished, before)
-        self._deciding, self._past = deciding, []
+        self._past, self._released = [], set()
         self._take_past(evictions)
 
     def reconfigure(self, config: KeeperConfig, policy: Policy) -> None:
@@ -718,7 +708,7 @@ class Pipeline:
         } - lost
 
     def _anew(self, group: GroupName, incident: Incident) -> bool:
-        """Whether all its processes started after its eviction: they may hang, too."""
+        """True if all its processes started after its eviction: they may hang, too."""
         asked_s = incident.milestones.evict_asked_s
         tracks = self._history.groups().get(group, ())
         return asked_s is not None and all(track.first_seen_s > asked_s for track in tracks)
@@ -758,8 +748,6 @@ class Pipeline:
     # -- deciding --------------------------------------------------------------------------
 
     def _decide(self, snapshot: Snapshot) -> tuple[Decision, ...]:
-        if not self._deciding:
-            return ()
         ripe = self._tracker.ripe(snapshot.now_s)
         ruled: Sequence[Ruling] = ()
         if ripe:

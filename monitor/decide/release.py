@@ -98,7 +98,7 @@ def _gone(
 
 
 def _shows_dead(history: History, incident: Incident) -> bool:
-    """Whether it names ranks that are dead or lost, and none of them is seen alive."""
+    """True if it names ranks that are dead or lost, and none of them is seen alive."""
     stands = incident.state in (State.FIRING, State.EVICTING)
     if incident.kind is not Kind.DEAD or not stands or not incident.culprits:
         return False  # an unsure one has no culprits
@@ -107,7 +107,7 @@ def _shows_dead(history: History, incident: Incident) -> bool:
 
 
 def _all_gone(history: History, incident: Incident, group: GroupName) -> bool:
-    """Whether every rank of the group is dead, or on a lost host: its heartbeat ends with them."""
+    """True if every rank of the group is dead, or on a lost host: its heartbeat ends with them."""
     members = history.groups().get(group, ())
     lost = incident.culprits if incident.kind is Kind.DEAD else ()
     return bool(members) and all(

@@ -17,7 +17,7 @@ from lightkeeper.monitor.model.queries import QUERIES_MOST, Query, query_from
 from lightkeeper.monitor.model.verdict import FAULTS, OF_LIGHTHOUSE, Kind, Severity
 
 
-def moment(at_s: float) -> str:
+def utc_moment(at_s: float) -> str:
     """A Unix time for people and for the policy file."""
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
@@ -58,7 +58,7 @@ class Policy:
             (k, s): _USUAL.get(k, PolicyAction.PAGE) for k in FAULTS for s in Severity
         }
     )
-    """For every kind and severity."""
+    """One for every kind and severity."""
     grace_s: Mapping[Kind, float] = field(
         default_factory=lambda: {kind: _GRACE_S.get(kind, 1.0) for kind in FAULTS}
     )
@@ -94,7 +94,7 @@ _AT_START: Final = frozenset({"tick_s", "quarantine_again_factor", "readmission_
 
 
 def needs_restart(name: str) -> bool:
-    """Whether an option is read only when the monitor starts: those of its clock, evidence,
+    """True if an option is read only when the monitor starts: those of its clock, evidence,
     messages and record of hosts. All others change with a reload.
     """
     return name in _AT_START or name.startswith(("evidence_", "notify_", "lemon_"))
@@ -147,7 +147,7 @@ class PolicyFile:
 
     policy: Policy = DEFAULT
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Of `KeeperConfig`, by name."""
+    """Options of `KeeperConfig`, by name."""
 
 
 def policy_from(data: Mapping[str, Any]) -> PolicyFile:
@@ -271,7 +271,7 @@ def _grace(table: Mapping[str, Any], problems: list[str]) -> dict[Kind, float]:
 
 
 _NOBODY: Final = (PolicyAction.OBSERVE, PolicyAction.PAGE)
-"""For a fault that accuses no group: there is nobody to evict."""
+"""What fits a fault that accuses no group: there is nobody to evict."""
 
 
 def _queries(tables: Any, problems: list[str]) -> tuple[Query, ...]:

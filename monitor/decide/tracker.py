@@ -69,7 +69,7 @@ def why_over(history: History, incident: Incident, config: KeeperConfig) -> str 
 
 
 def restarted(history: History, incident: Incident) -> bool:
-    """Whether one of its suspects is another process now."""
+    """True if one of its suspects is another process now."""
     tracks = _suspect_tracks(history, incident)
     return any(track.identity.incarnation not in incident.incarnations for track in tracks)
 
@@ -83,7 +83,7 @@ def other_processes(history: History, incident: Incident) -> str:
 
 
 def processes_gone(history: History, incident: Incident) -> bool:
-    """Whether all accused processes, and those beside them in their groups, are gone.
+    """True if all accused processes, and those beside them in their groups, are gone.
 
     Other ranks of a group count as gone if they started after the eviction was asked. One that
     was silent until its registration was over is not known to be gone.
@@ -102,7 +102,7 @@ def processes_gone(history: History, incident: Incident) -> bool:
 
 
 def out_of_quorum(history: History, incident: Incident) -> bool:
-    """Whether a quorum without any of its replica ids is seen."""
+    """True if a quorum without any of its replica ids is seen."""
     if history.lighthouse is None or not incident.replica_ids:
         return False
     members = history.lighthouse.ids
@@ -164,7 +164,7 @@ def _standstill_over(
 
 
 def _recovered(track: RankTrack, incident: Incident, config: KeeperConfig, unseen_s: float) -> bool:
-    """Whether a suspect moves again, and not only to its end: a wait that times out ends, too."""
+    """True if a suspect moves again, and not only to its end: a wait that times out ends, too."""
     if track.moved_s is None or track.moved_s <= incident.last_seen_s:
         return False
     committed_s = track.last_commit_s
@@ -200,7 +200,7 @@ def _settled(history: History, incident: Incident, config: KeeperConfig) -> str 
 
 
 def _ending(history: History, incident: Incident, config: KeeperConfig) -> bool:
-    """Whether a victim is still the waiting process, without a commit since: it will end soon."""
+    """True if a victim is still the waiting process, without a commit since: it will end soon."""
     last_s = incident.last_seen_s
     return history.now_s - last_s < config.follow_s and any(
         track.first_seen_s <= last_s
@@ -227,7 +227,7 @@ def _passed_for_all(history: History, incident: Incident, config: KeeperConfig) 
 
 
 def _still_stands(history: History, incident: Incident) -> bool:
-    """Whether a live rank of its groups, or a victim, has not moved since the fault was seen."""
+    """True if a live rank of its groups, or a victim, has not moved since the fault was seen."""
     last_s, victims = incident.last_seen_s, {*incident.verdict.victims}
     return any(
         track.fresh is not None
@@ -264,12 +264,14 @@ def _suspect_tracks(history: History, incident: Incident) -> list[RankTrack]:
 # -- story -------------------------------------------------------------------------------------
 
 
-def moved(incident: Incident, at_s: float, state: State, reason: str, **changes: Any) -> Incident:
+def enter_state(
+    incident: Incident, at_s: float, state: State, reason: str, **changes: Any
+) -> Incident:
     return noted(incident, at_s, state.value, reason, state=state, **changes)
 
 
 def resolved(incident: Incident, at_s: float, why: str) -> Incident:
-    return moved(incident, at_s, State.RESOLVED, why, resolution=why)
+    return enter_state(incident, at_s, State.RESOLVED, why, resolution=why)
 
 
 def noted(incident: Incident, at_s: float, to: str, reason: str, **changes: Any) -> Incident:
@@ -278,23 +280,10 @@ def noted(incident: Incident, at_s: float, to: str, reason: str, **changes: Any)
 
 
 def differs(before: Incident | None, after: Incident) -> bool:
-    """Whether an incident changed in more than when it was last seen."""
-    return before is None or _TOLD(before) != _TOLD(after)
-
-
-_TOLD: Final = attrgetter(
-    "state",
-    "culprits",
-    "candidates",
-    "milestones",
-    "story",
-    "verdict.confidence",
-    "severity",
-    "training",
-    "remedy",
-    "run_over_s",
-    "observed",
-)
+    """True if more has changed than when an incident was last seen, and how its verdict puts it."""
+    if before is None or before.verdict.confidence is not after.verdict.confidence:
+        return True
+    return before != replace(after, last_seen_s=before.last_seen_s, verdict=before.verdict)
 
 
 # -- aftermath ---------------------------------------------------------------------------------
@@ -392,7 +381,7 @@ def being_evicted(incident: Incident, eviction: Eviction) -> Incident:
         return incident
     marks = replace(incident.milestones, evict_asked_s=eviction.asked_s)
     why = f"asked for {eviction.group}"
-    return moved(incident, eviction.asked_s, State.EVICTING, why, milestones=marks)
+    return enter_state(incident, eviction.asked_s, State.EVICTING, why, milestones=marks)
 
 
 def reported(
@@ -416,7 +405,7 @@ def reported(
     if ended is not None:
         return ended
     why = _in_vain(history, eviction, config)
-    return incident if why is None else moved(incident, now_s, State.FIRING, why)
+    return incident if why is None else enter_state(incident, now_s, State.FIRING, why)
 
 
 def _in_vain(history: History, eviction: Eviction | None, config: KeeperConfig) -> str | None:
@@ -471,7 +460,7 @@ def resolved_by_eviction(
 
 
 def _awaits_it(history: History, incident: Incident) -> bool:
-    """Whether a lost group may still come back before `absent` says that it does not."""
+    """True if a lost group may still come back before `absent` says that it does not."""
     if incident.milestones.rejoined_s is not None:
         return False
     absent_s = incident.verdict.since_s + _UNTIL_ABSENT_S
@@ -640,8 +629,6 @@ class TrackedIncident:
     """From the store, and not seen since: it is not dropped the first time it is not seen."""
     asked_s: float | None = None
     """When its eviction was decided, until the evictor has taken it up."""
-    cut_short: bool = False
-    """Whether a restart of the monitor interrupted its eviction: asking again is the same one."""
     waited_s: dict[RankName, float] = field(default_factory=dict)
     """Victim -> when it was last seen waiting for this fault."""
     held: tuple[Guard, str] | None = None
@@ -657,18 +644,17 @@ class TrackedIncident:
 
     @property
     def listed(self) -> bool:
-        """Whether it is shown: it is open, or has fired."""
+        """True if it is shown: it is open, or has fired."""
         return self.open or self.incident.milestones.firing_s is not None
 
     def keep(self, incident: Incident) -> None:
         """Take the incident after a transition; at its end nothing is asked any more."""
         self.incident = incident
         if not incident.open:
-            self.restored = self.cut_short = False
-            self.asked_s = None
+            self.restored, self.asked_s = False, None
 
     def shields(self, now_s: float, config: KeeperConfig) -> bool:
-        """Whether its group is being evicted, or has not committed since.
+        """True if its group is being evicted, or has not committed since.
 
         Even while it fires again: an eviction that failed, or was cut short by a restart of the
         monitor, may have reached the processes, which would explain their death.
@@ -693,8 +679,6 @@ class TrackedIncident:
         after = reported(history, incident, eviction, config)
         if after.milestones.evict_asked_s != asked_s:
             self.asked_s = None
-        if eviction is None and after.state is not incident.state:
-            self.cut_short = True
         self.keep(after)
 
     def see(
@@ -713,7 +697,7 @@ class TrackedIncident:
         needed = 1 if verdict.settled else _needed(verdict.kind, config)
         if incident.state is State.PENDING and self.sightings >= needed:
             marks = replace(incident.milestones, firing_s=now_s)
-            incident = moved(incident, now_s, State.FIRING, verdict.reason, milestones=marks)
+            incident = enter_state(incident, now_s, State.FIRING, verdict.reason, milestones=marks)
         self.incident = incident
 
     def miss(
@@ -823,7 +807,6 @@ class Tracker:
         for eviction in evictions:
             taken = self._tracked.get(eviction.incident_id)
             if taken is not None and taken.open:
-                taken.cut_short = True
                 taken.incident = being_evicted(taken.incident, eviction)
 
     def _faults(self) -> Iterator[TrackedIncident]:
@@ -865,7 +848,7 @@ class Tracker:
         """Remember what was decided about an incident; whether that says anything new."""
         tracked = self._tracked[ruling.incident_id]
         if isinstance(ruling, Evict):
-            tracked.asked_s, tracked.cut_short, tracked.held = now_s, False, None
+            tracked.asked_s, tracked.held = now_s, None
             return True
         before, tracked.held = tracked.held, (ruling.guard, f"{ruling.reason}. {ruling.release}")
         if ruling.would is not None:
@@ -892,10 +875,6 @@ class Tracker:
     def awaiting(self) -> Collection[IncidentId]:
         """Incidents whose eviction is decided but not yet taken up by the evictor."""
         return {key for key, tracked in self._tracked.items() if tracked.asked_s is not None}
-
-    def cut_short(self) -> frozenset[IncidentId]:
-        """Incidents whose eviction a restart of the monitor interrupted."""
-        return frozenset(key for key, tracked in self._tracked.items() if tracked.cut_short)
 
     def shielded(self, now_s: float) -> Mapping[GroupName, Incident]:
         """Groups that we evict or that are coming back: they are not accused again."""
@@ -967,7 +946,7 @@ class Tracker:
         return True
 
     def _closed(self, verdict: Verdict) -> bool:
-        """Whether a person has closed what this verdict is about."""
+        """True if a person has closed what this verdict is about."""
         return verdict.kind in _LASTING and any(
             incident.groups == verdict.groups and (incident.ended_s or 0.0) > verdict.since_s
             for incident in self.all()
@@ -1084,7 +1063,7 @@ def _waiting(incident: Incident) -> Sequence[RankName]:
 
 
 def _ended_itself(history: History, incident: Incident) -> bool:
-    """Whether it is over because all its suspects ended, and not by an eviction."""
+    """True if it is over because all its suspects ended, and not by an eviction."""
     marks, tracks = incident.milestones, _suspect_tracks(history, incident)
     if marks.firing_s is None or marks.evict_asked_s is not None or incident.kind is Kind.DEAD:
         return False
@@ -1095,7 +1074,7 @@ def _ended_itself(history: History, incident: Incident) -> bool:
 
 
 def _gave_up(track: RankTrack) -> bool:
-    """Whether it ended by nothing of its own that is known, and nobody asked it to."""
+    """True if it ended by nothing of its own that is known, and nobody asked it to."""
     report = track.report
     gone = report is not None and not report.process.alive
     return gone and end_of(track) in (End.PEERS, End.UNKNOWN)

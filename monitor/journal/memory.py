@@ -101,14 +101,14 @@ def _is_named_tuple(kind: type) -> bool:
 
 @cache
 def _is_frozen(kind: type[Any]) -> bool:
-    """Whether it is a named tuple, or a frozen dataclass or struct."""
+    """True if it is a named tuple, or a frozen dataclass or struct."""
     params = getattr(kind, "__dataclass_params__", None) or getattr(kind, "__struct_config__", None)
     return bool(params.frozen) if params is not None else _is_named_tuple(kind)
 
 
 @cache
 def _is_message(kind: type) -> bool:
-    """Whether msgspec writes and reads it whole: all of the wire but reports and identities, which
+    """True if msgspec writes and reads it whole: all of the wire but reports and identities, which
     occur in one tick after the other.
     """
     occur_again = (StateReport, Identity)

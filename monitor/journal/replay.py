@@ -262,7 +262,7 @@ def _lines(path: Path, unpacker: Unpacker) -> Iterator[Any]:
             yield from unpacker.feed(data)
 
 
-def events(opened: Sequence[Opened]) -> Iterator[Event]:
+def journal_events(opened: Sequence[Opened]) -> Iterator[Event]:
     """Everything in the files: for each, `Opened`, its ticks, `Closed`.
 
     Raises:

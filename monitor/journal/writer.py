@@ -175,7 +175,7 @@ class Journal:
         """The last tick that the pipeline has judged."""
         self._turn_asked = False
         self._broken = False
-        """Whether a tick was lost, so that only a new file can follow."""
+        """True if a tick was lost, so that only a new file can follow."""
         self._retry_s = 0.0
         """When the next file may begin after a lost tick, on the monotonic clock."""
         self._resumed_s = -RETRY_S

@@ -27,7 +27,7 @@ from lightkeeper.monitor.act.poller import Poller
 from lightkeeper.monitor.act.quarantine import PauseSwitch, Quarantine
 from lightkeeper.monitor.act.release import Releaser
 from lightkeeper.monitor.act.schedulers.reconcile import CordonReconciler
-from lightkeeper.monitor.act.targets import Registry, TargetsFile
+from lightkeeper.monitor.act.targets import Registry
 from lightkeeper.monitor.clock import Clock
 from lightkeeper.monitor.decide.pipeline import Pipeline, TickResult
 from lightkeeper.monitor.detect.self_health import Condition
@@ -164,10 +164,9 @@ class Components:
     pause: PauseSwitch
     vitals: VitalSigns
     lease: Lease
-    begin: Callable[[Remembered, Sequence[Eviction], int], LeaderComponents]
-    """Makes what only the active monitor has, from what the store held, the evictions of the last
-    hour, and the number of the last tick."""
-    targets_file: TargetsFile | None = None
+    begin: Callable[[Components, Remembered, Sequence[Eviction], int], LeaderComponents]
+    """Makes what only the active monitor has, of these parts, from what the store held, the
+    evictions of the last hour, and the number of the last tick."""
     gatekeeper: Gatekeeper | None = None
     schedulers: tuple[CordonReconciler, ...] = ()
     cluster: Cluster | None = None

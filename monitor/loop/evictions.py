@@ -183,7 +183,7 @@ class Acting:
         self.recent = RecentIncidents(Remembered())
         """Those of the store after a takeover."""
         self._hosts_known = False
-        """Whether the number of the job's hosts is known."""
+        """True if the number of the job's hosts is known."""
         self.deciding = threading.RLock()
 
     @property
@@ -266,8 +266,8 @@ class Acting:
         their registration is over.
         """
         accused = accused_in(evict.group, snapshot) or lapsed
-        going = self._evictions.open_about(evict.incident_id)
-        if going is None:
+        about = (e for e in self._evictions.all() if e.incident_id == evict.incident_id)
+        if (going := next((e for e in about if e.open), None)) is None:
             self._evictions.add(decided(evict, accused, snapshot.now_s, author=author, epoch=epoch))
         else:
             self._evictions.post(going.key, DecidedAgain(evict, accused, epoch))

@@ -88,18 +88,6 @@ class Observing:
         self.lighthouse = LighthouseRecord()
         """What is known about the Lighthouse over all ticks."""
 
-    def refresh_targets(self) -> None:
-        """Drop ranks that were silent for too long; follow the list of those that do not register.
-
-        Raises:
-            TargetsError: the list cannot be read.
-        """
-        registry, listed = self._components.registry, self._components.targets_file
-        for target in registry.expire():
-            log.warning("%s is dropped: silent and its lease over", target.rank)
-        if listed is not None and (urls := listed.changed()) is not None:
-            registry.follow(urls)
-
     def look(
         self,
         tick: int,
@@ -133,7 +121,6 @@ class Observing:
             targets,
             deadline_s=deadline_s,
             wanted=wanted,
-            unidentified=components.registry.unidentified(),
             past=past,
             watched=watched,
             again=again,
@@ -190,14 +177,8 @@ class Observing:
         )
         failures = POLL_FAILURES.on(self._components.metrics)
         for seen in sweep.observations:
-            if isinstance(seen.outcome, StateReport):
-                continue
-            failures.labels(str(seen.outcome.reason)).inc()
-            target = registry.get(seen.rank)
-            if seen.outcome.reason in (Failure.STRANGER, Failure.RENAMED) and target is not None:
-                registry.estrange(target)
-        for url, identity in sweep.identified:
-            registry.identify(url, identity)
+            if not isinstance(seen.outcome, StateReport):
+                failures.labels(str(seen.outcome.reason)).inc()
 
 
 # -- who acts ------------------------------------------------------------------------------------
@@ -209,7 +190,7 @@ _READ_SHARE: Final = 10.0
 
 
 class Leadership:
-    """Whether this monitor acts, and what it has only while it does. A standby shows what the
+    """Knows if this monitor acts, and has what only the active one has. A standby shows what the
     active one writes.
 
     Args:
@@ -228,7 +209,7 @@ class Leadership:
 
     @property
     def leading(self) -> bool:
-        """Whether this monitor decides and acts, even while the lease forbids it for a moment."""
+        """True if this monitor decides and acts, even while the lease forbids it for a moment."""
         return self._fence is not None
 
     @property
@@ -274,7 +255,7 @@ class Leadership:
         remembered = components.store.remembered()
         components.evictors.log.follow(remembered.evictions)
         progress = components.evictors.log.progress()
-        components.judge.go_on(remembered.incidents, progress, deciding=False)
+        components.judge.go_on(remembered.incidents, progress)
         self._adopt(remembered)
         self._read = writes
         now_s = components.clock.now_s()
@@ -288,7 +269,7 @@ class Leadership:
         self._adopt(remembered)
         components.registry.save_all(remembered.targets)
         components.evidence.look_again()
-        self.components = components.begin(remembered, evictions, tick)
+        self.components = components.begin(components, remembered, evictions, tick)
         self._fence = fence
         log.info("this monitor acts from now on (epoch %d)", fence.epoch)
 
@@ -375,7 +356,8 @@ class Keeper:
         with self._errors.part("lease"):
             self.take_part()
         with self._errors.part("targets"):
-            self._observing.refresh_targets()
+            for target in components.registry.expire():
+                log.warning("%s is dropped: silent and its lease over", target.rank)
         with self._errors.part("journal file"):
             if (journal := self._leadership.components.journal) is not None:
                 journal.before_tick(began_s)

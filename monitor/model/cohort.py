@@ -25,7 +25,7 @@ _LEAST_SPREAD: Final = 0.01
 
 
 def usual(values: Floats) -> Floats:
-    """For every member the median of the others; NaN where there is no other."""
+    """The median of the others for every member; NaN where there is no other."""
     members = values.shape[-1]
     count = np.sum(~np.isnan(values), axis=-1, keepdims=True)
     if members < 2:
@@ -43,7 +43,7 @@ def usual(values: Floats) -> Floats:
 
 
 def most(values: Floats) -> Floats:
-    """For every member of a row the greatest of the others; needs at least two members."""
+    """The greatest of the others for every member of a row; needs at least two members."""
     first = int(np.argmax(values))
     second = np.delete(values, first).max()
     greatest = np.where(np.arange(len(values)) == first, second, values[first])
@@ -84,7 +84,7 @@ def slower(
     share: float,
     least_score: float,
 ) -> Any:
-    """Whether a value is that of a slow rank: numbers give a bool, arrays an array of them.
+    """True for the value of a slow rank: numbers give a bool, arrays an array of them.
 
     Slow is more than `ratio` times the peers' median, by more than `share` of a step, and in a
     cohort of 4 or more also a robust score above `least_score`. NaN is not slow.

@@ -68,7 +68,7 @@ class EndManner:
     """`park`: they train, so each comes to the end of its step; `abort`: they stand; empty: each
     WorkerServer looks."""
     gently_s: float = 0.0
-    """For that, before SIGTERM; 0: SIGTERM at once."""
+    """Time for that, before SIGTERM; 0: SIGTERM at once."""
     grace_s: float = 1.0
     """Between SIGTERM and SIGKILL. Longer lets a checkpoint finish, shorter frees the fleet."""
 
@@ -119,7 +119,7 @@ class Hold:
     at_s: float = 0.0
     """When it was written; not yet: 0."""
     epoch: int = 0
-    """Of the lease under which it was written; 0: no lease."""
+    """Epoch of the lease under which it was written; 0: no lease."""
 
     @property
     def action(self) -> str:
@@ -160,12 +160,12 @@ class Release:
     survivors: tuple[Accused, ...]
     """Ranks that wait for it: nobody accuses them."""
     addresses: tuple[str, ...]
-    """Of the job's hosts; not kept in the store."""
+    """Addresses of the job's hosts; not kept in the store."""
     reason: str
     at_s: float = 0.0
     """When it was written; not yet: 0."""
     epoch: int = 0
-    """Of the lease under which it was written; 0: no lease."""
+    """Epoch of the lease under which it was written; 0: no lease."""
     state: str = "carried_out"
     ended_s: float | None = None
     outcome: str = ""
@@ -220,9 +220,9 @@ class Ask:
     said: str | None = None
     """Last; None: nothing so far."""
     waits: bool = True
-    """Whether the last request has no answer yet."""
+    """True if the last request has no answer yet."""
     done: bool | None = None
-    """Whether they report it done; None: they do not say."""
+    """True if they report it done; None: they do not say."""
 
 
 class EvictionState(StrEnum):
@@ -275,7 +275,7 @@ class Eviction:
     reason: str = ""
     author: str = KEEPER
     epoch: int = 0
-    """Of the lease under which it was last taken up; 0: no lease."""
+    """Epoch of the lease under which it was last taken up; 0: no lease."""
     quarantine: tuple[Host, ...] = ()
     keep_out: tuple[GroupName, ...] = ()
     manner: EndManner = EndManner()
@@ -285,9 +285,9 @@ class Eviction:
     stood: Mapping[RankName, int] = field(default_factory=dict)
     """Culprits that stood still at the handover, and how many phases they had changed."""
     taken_up: bool = True
-    """Whether an evictor ever had it: somebody may have been asked."""
+    """True if an evictor ever had it: somebody may have been asked."""
     asks: tuple[Ask, ...] = ()
-    """Of this attempt."""
+    """Requests of this attempt."""
     asking_s: float | None = None
     """When the clock of this attempt's rungs started."""
     workers_turn_s: float | None = None
@@ -301,7 +301,7 @@ class Eviction:
 
     @property
     def out(self) -> bool:
-        """Whether the group is evicted: out of the quorum, and its processes are gone (or out of
+        """True if the group is evicted: out of the quorum, and its processes are gone (or out of
         sight with a dead heartbeat). A group that never joined has no quorum to leave.
         """
         out_of_quorum = self.left_quorum_s is not None or self.replica_id is None
@@ -318,18 +318,18 @@ class Eviction:
 
     @property
     def open(self) -> bool:
-        """Whether it has no end yet."""
+        """True if it has no end yet."""
         ends = (EvictionState.CONFIRMED, EvictionState.FAILED, EvictionState.ABANDONED)
         return self.state not in ends
 
     @property
     def under_way(self) -> bool:
-        """Whether the evictor is working on it."""
+        """True if the evictor is working on it."""
         return self.state in (EvictionState.PREPARING, EvictionState.ASKING)
 
     @property
     def by_hand(self) -> bool:
-        """Whether a person asked for it, and not an incident."""
+        """True if a person asked for it, and not an incident."""
         return self.author != KEEPER
 
     def rung(self, rung: Rung) -> RungOutcome | None:
@@ -410,7 +410,7 @@ class QuarantineEntry:
     """A host to which no group may return, or a replica group that may not return at all."""
 
     name: str
-    """Of the host, or of the group if `scope` says so."""
+    """The host's, or the group's if `scope` says so."""
     reason: str
     author: str
     """`KEEPER`, or who asked for it, as they name themselves: shown, never trusted."""
@@ -420,7 +420,7 @@ class QuarantineEntry:
     incident_id: IncidentId | None
     scope: Scope = Scope.HOST
     kind: str | None = None
-    """Of the incident, if there is one."""
+    """The incident's, if there is one."""
     findings: str = ""
     """What the verdict was based on, in one line."""
     note: str = ""
@@ -460,9 +460,9 @@ class QuarantineEvent:
     kind: str | None = None
     findings: str = ""
     signature: str = ""
-    """Of the incident."""
+    """The incident's."""
     wide: bool = False
-    """Whether the incident held up other replica groups than the culprit's."""
+    """True if the incident held up other replica groups than the culprit's."""
     testified: str = ""
     """What its machine testified about it, if that blamed the host."""
 

@@ -22,7 +22,7 @@ from lightkeeper.monitor.model.verdict import Kind, Severity, Verdict
 
 
 class Training(StrEnum):
-    """Whether the job trains since a fault began, by its commits."""
+    """If the job trains since a fault began, by its commits."""
 
     TRAINS = "trains"  # a commit since, and not long ago
     STANDS = "stands"  # none for longer than a rank may stand still
@@ -74,7 +74,7 @@ class Incident:
     signature: str
     state: State
     culprits: tuple[RankName, ...]
-    """Of the latest verdict; nobody while it is unsure."""
+    """Those of the latest verdict; nobody while it is unsure."""
     groups: tuple[GroupName, ...]
     replica_ids: tuple[ReplicaId, ...]
     """Replica ids of `groups` when it was first seen: what an eviction removes."""
@@ -88,17 +88,17 @@ class Incident:
     resolution: str | None = None
     """Why it ended; None while open."""
     severity: Severity = Severity.WARNING
-    """Of the latest verdict, by whether the job trains."""
+    """That of the latest verdict, by whether the job trains."""
     hosts: tuple[Host, ...] = ()
-    """Of the suspects when they were first seen, sorted."""
+    """Hosts of the suspects when they were first seen, sorted."""
     back_on: tuple[Host, ...] = ()
     """Where its groups ran when they committed again, sorted."""
     candidates: tuple[RankName, ...] = ()
-    """Of the latest verdict, if it is unsure."""
+    """Those of the latest verdict, if it is unsure."""
     training: Training = Training.UNKNOWN
     """When it was last open."""
     stood: bool = False
-    """Whether the job was seen to stand while it was open."""
+    """True if the job was seen to stand while it was open."""
     gave_up: tuple[RankName, ...] = ()
     """Victims that ended while they waited, sorted."""
     run: str = ""
@@ -118,7 +118,7 @@ class Incident:
 
     @property
     def open(self) -> bool:
-        """Whether it still needs attention."""
+        """True if it still needs attention."""
         return self.state is not State.RESOLVED
 
     @property

@@ -45,7 +45,7 @@ def unseen_name(replica_id: ReplicaId) -> GroupName:
 
 
 def may_be_of(replica_id: ReplicaId, group: GroupName) -> bool:
-    """Whether a replica id can be this group's: it has its name, or no name at all."""
+    """True if a replica id can be this group's: it has its name, or no name at all."""
     return group in (group_of_replica(replica_id), unseen_name(replica_id)) or ":" not in replica_id
 
 

@@ -33,7 +33,7 @@ from lightkeeper.worker_server.wire import (
 )
 
 NO_ANSWER: Final = "no full answer within "
-"""Of a peer that took the connection: its port accepts."""
+"""Said of a peer that took the connection: its port accepts."""
 
 
 class Failure(StrEnum):
@@ -82,7 +82,7 @@ class Observation(Struct, frozen=True, gc=False):
 
 
 def stopped(process: Process, ending: Ending | None) -> bool:
-    """Whether SIGTERM or Ctrl-C ended it, and no error of its own before; the sender is unknown."""
+    """True if SIGTERM or Ctrl-C ended it, and no error of its own before; the sender is unknown."""
     raised = "" if ending is None or ending.exception is None else ending.exception
     by_signal = process.exit_signal in ("SIGTERM", "SIGINT")
     return (by_signal and not raised) or raised.partition(":")[0] == "KeyboardInterrupt"
@@ -95,7 +95,7 @@ class Member:
     replica_id: ReplicaId
     step: int
     address: str | None = None
-    """Of its manager."""
+    """Its manager's."""
     store_address: str | None = None
     world_size: int | None = None
     recovering: bool = False
@@ -123,14 +123,14 @@ class LighthouseView:
         return frozenset(member.replica_id for member in self.members)
 
     def anew(self, before: LighthouseView) -> bool:
-        """Whether another process answers than the one that gave `before`: its quorum count
+        """True if another process answers than the one that gave `before`: its quorum count
         restarted, or it has forgotten a heartbeat, which no Lighthouse does.
         """
         forgotten = before.heartbeat_ages_s.keys() - self.heartbeat_ages_s.keys()
         return self.quorum_id < before.quorum_id or bool(forgotten)
 
     def out(self, replica_id: ReplicaId, dead_s: float) -> bool | None:
-        """Whether a replica id is in no quorum; None while that is unknown.
+        """True if a replica id is in no quorum; None while that is unknown.
 
         A Lighthouse that has formed no quorum yet, such as one just restarted, shows it out when
         the id has no heartbeat younger than `dead_s`.
@@ -153,7 +153,7 @@ class LighthouseAway:
 
     @property
     def missed(self) -> bool:
-        """Whether there should be a Lighthouse."""
+        """True if there should be a Lighthouse."""
         return self.reason != NO_LIGHTHOUSE
 
 
@@ -202,13 +202,13 @@ class Snapshot:
     only rows that hold a pause (`habits.with_pauses`)."""
     vitals: Vitals = Vitals()
     gate_up: bool = False
-    """Whether a gate answers: it refuses an evicted replica id whatever the Lighthouse does."""
+    """True if a gate answers: it refuses an evicted replica id whatever the Lighthouse does."""
     schedulers: bool = False
-    """Whether there are any, which can end a group that is out of sight."""
+    """True if there are any, which can end a group that is out of sight."""
     gate_began_s: float | None = None
     """Unix time at which the gate began to serve, by the last look; None: not known."""
     run: Run | None = None
-    """Of the ranks; the last one while there are none."""
+    """That of the ranks; the last one while there are none."""
     pause: Pause | None = None
     """None while the big red switch is not pressed."""
     cluster: Mapping[Host, tuple[Testimony, ...]] = field(default_factory=dict)
@@ -219,7 +219,7 @@ class Snapshot:
 
     @property
     def alone(self) -> bool:
-        """Whether there is neither Lighthouse nor gate: nobody is evicted but by hand."""
+        """True if there is neither Lighthouse nor gate: nobody is evicted but by hand."""
         away = self.lighthouse
         return isinstance(away, LighthouseAway) and not away.missed and not self.gate_up
 

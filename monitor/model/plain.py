@@ -16,7 +16,7 @@ _READABLE: set[type] = set()
 
 
 def readable(kind: type[T]) -> type[T]:
-    """For a class that `from_plain` reads, above its `@dataclass`.
+    """Mark a class that `from_plain` reads, above its `@dataclass`.
 
     msgspec learns a dataclass at its first use, and two threads that do so at once crash the
     interpreter (0.22.0). Modules are imported in one thread at a time: it is learned there.

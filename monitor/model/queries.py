@@ -9,7 +9,7 @@ from msgspec import Meta, Struct, ValidationError, convert
 from lightkeeper.worker_server.wire import Weight
 
 QUERIES_MOST: Final = 100
-"""Of a policy file; each costs Prometheus a request every 15 s."""
+"""In a policy file; each costs Prometheus a request every 15 s."""
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_ {}.-]{0,64}$")]
 
 

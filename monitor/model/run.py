@@ -40,6 +40,6 @@ class Run:
     bringer: str = ""
     """The address from which its first rank registered."""
     trend: tuple[TrendPoint, ...] = ()
-    """Of its last hour; oldest first."""
+    """Its last hour; oldest first."""
     lost: Mapping[IncidentId, float] = field(default_factory=dict)
     """Incident -> rank-seconds lost to it, as far as they were watched (`decide.rank_seconds`)."""

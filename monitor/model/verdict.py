@@ -60,7 +60,7 @@ class Meaning:
     what: str
     """One line, for the policy file."""
     stops: bool = True
-    """Whether it makes ranks stand still. During a kind that stops nobody, the fleet still has a
+    """True if it makes ranks stand still. During a kind that stops nobody, the fleet still has a
     pace to compare."""
     title: str = ""
     """For a page; empty: the kind's own name is a common word."""
@@ -183,12 +183,12 @@ class Verdict:
 
     @property
     def accuses(self) -> bool:
-        """Whether it accuses its groups: it is sure, and does not only ask for a person."""
+        """True if it accuses its groups: it is sure, and does not only ask for a person."""
         return self.confidence is not Confidence.UNSURE and not self.spare
 
     @property
     def stops(self) -> bool:
-        """Whether anybody stands still because of it; a spared mismatch hangs nothing."""
+        """True if anybody stands still because of it; a spared mismatch hangs nothing."""
         if self.kind is Kind.LIGHTHOUSE_AWAY:
             return bool(self.victims)
         return self.kind not in SLOWS_ONLY and not (self.kind is Kind.MISMATCH and self.spare)

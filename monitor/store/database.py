@@ -12,10 +12,8 @@ import os
 import sqlite3
 import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from functools import cache
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +24,6 @@ from sqlalchemy import (
     Connection,
     Double,
     Engine,
-    Executable,
     Integer,
     MetaData,
     Table,
@@ -37,7 +34,6 @@ from sqlalchemy import (
     delete,
     event,
     exc,
-    func,
     insert,
     inspect,
     make_url,
@@ -52,41 +48,28 @@ from lightkeeper.monitor.model.names import one_line
 from lightkeeper.monitor.store.place import Gone, LeaseRow, StoreError, StorePlace
 
 # -- tables ------------------------------------------------------------------------------------
-# A row holds one value as JSON in its `body`; its other columns are the key and what queries need.
-# The table `lease` says which monitor acts.
+# `records` holds all that is remembered, one value a row as JSON; `lease` says which monitor acts.
 
-SCHEMA: Final = 4
+SCHEMA: Final = 5
 
 METADATA: Final = MetaData()
 
-
-_INTEGERS: Final = frozenset({"epoch", "beat", "writes"})
-
-
-def _table(name: str, keys: str, columns: str = "body") -> Table:
-    """Make a table. A column's type follows from its name; `?` at the end: it may be NULL."""
-
-    def column(spec: str, *, key: bool) -> Column[Any]:
-        named = spec.removesuffix("?")
-        kind = Integer if named in _INTEGERS else Double if named.endswith("_s") else Text
-        return Column(named, kind, primary_key=key, nullable=spec != named)
-
-    primary = [column(each, key=True) for each in keys.split()]
-    return Table(name, METADATA, *primary, *(column(each, key=False) for each in columns.split()))
-
-
-INCIDENTS: Final = _table("incidents", "id", "state first_seen_s body")
-DECISIONS: Final = _table("decisions", "incident_id at_s action")
-"""Evictions, holds and releases, with what came of them."""
-_table("quarantine_entries", "scope name")
-_table("quarantine_events", "id", "at_s body")
-TARGETS: Final = _table("targets", "rank")
-_table("notices", "sink key")
-_table("switches", "name")
-RUNS: Final = _table("runs", "id", "began_s body")
-LEASE: Final = _table("lease", "scope", "epoch beat writes holder? url? since_s? ttl_s")
+RECORDS: Final = Table(
+    "records", METADATA,
+    Column("kind", Text, primary_key=True), Column("key", Text, primary_key=True),
+    Column("at_s", Double, nullable=False), Column("body", Text, nullable=False),
+)  # fmt: skip
+LEASE: Final = Table(
+    "lease", METADATA, Column("scope", Text, primary_key=True),
+    *(Column(name, Integer, nullable=False) for name in ("epoch", "beat", "writes")),
+    Column("holder", Text), Column("url", Text), Column("since_s", Double),
+    Column("ttl_s", Double, nullable=False),
+)  # fmt: skip
 VERSION: Final = Table("lightkeeper_schema", METADATA, Column("version", Integer, primary_key=True))
 """Has one row in PostgreSQL; a SQLite file has its own field for the version (`user_version`)."""
+DECISIONS: Final = "decisions"
+TARGETS: Final = "targets"
+"""Kinds that are written in their own way."""
 
 
 # -- migrate -----------------------------------------------------------------------------------
@@ -182,14 +165,10 @@ def _refuse_foreign(place: StorePlace, tables: Sequence[str]) -> None:
 
 log = logging.getLogger(__name__)
 
-RESOLVED_KEPT: Final = 5000
-"""Resolved incidents kept, about 4 KiB each; a monitor that takes over deletes older ones."""
-
-RUNS_KEPT: Final = 200
-
-Row = Mapping[str, Any]
-Key = tuple[str, tuple[Any, ...]]
-"""Table and primary key."""
+Row = tuple[float, str]
+"""What rows of its kind are ordered by, and the value as JSON."""
+Key = tuple[str, str]
+"""Kind, and what identifies it among those."""
 
 _SIDES: Final = ("-wal", "-shm", "-journal")
 """SQLite's own files beside a database: it would follow links there, too."""
@@ -306,8 +285,8 @@ class Database:
             Fenced: `fence` is given and is not the lease's any more.
             StoreError: the database says no, or is away.
         """
-        targets = [at for at in batch if at[0] == TARGETS.name]
-        first = {at: row for at, row in batch.items() if at[0] != TARGETS.name}
+        targets = [at for at in batch if at[0] == TARGETS]
+        first = {at: row for at, row in batch.items() if at[0] != TARGETS}
         bad = self._write_together(first, fence) if first else ()
         for start in range(0, len(targets), _TARGETS_AT_ONCE):
             if start or first:
@@ -322,7 +301,7 @@ class Database:
         try:
             with self._in_place() as db:
                 self._check(db, batch, fence)
-                _write_rows(db, batch.items())
+                _write_rows(db, batch)
         except (exc.DataError, exc.IntegrityError, exc.ProgrammingError, exc.InterfaceError):
             return self._write_singly(batch, fence)
         except exc.SQLAlchemyError as error:
@@ -336,19 +315,19 @@ class Database:
         bad: list[Key] = []
         with self.begin() as db:
             self._check(db, batch, fence)
-            for (table, key), row in batch.items():
+            for key, row in batch.items():
                 try:
                     with db.begin_nested():
-                        _write_rows(db, [((table, key), row)])
+                        _write_rows(db, {key: row})
                 except exc.OperationalError:
                     raise
                 except exc.SQLAlchemyError as error:
-                    log.warning("the store refuses a row of %s: %s", table, message_of(error))
-                    bad.append((table, key))
+                    log.warning("the store refuses a row of %s: %s", key[0], message_of(error))
+                    bad.append(key)
         return tuple(bad)
 
     def _check(self, db: Connection, batch: Mapping[Key, Row | None], fence: Fence | None) -> None:
-        decided = any(table == DECISIONS.name for table, _ in batch)
+        decided = any(kind == DECISIONS for kind, _ in batch)
         if decided and self.place.path is not None:
             # a decision survives even a power cut; the rest may lose its last second
             db.exec_driver_sql("PRAGMA synchronous = FULL")
@@ -358,39 +337,16 @@ class Database:
         if db.execute(wrote).rowcount != 1:
             raise Fenced("another monitor holds the lease: nothing is written from here")
 
-    def rows(self, table: str, *columns: str, order: str) -> list[tuple[Any, ...]]:
-        """All rows of a table, ordered by a column (`-column`: descending).
+    def rows(self, kind: str) -> list[str]:
+        """The values of a kind as JSON, in their order.
 
         Raises:
             StoreError: the database says no, or is away.
         """
-        source = METADATA.tables[table]
-        by = source.c[order.removeprefix("-")]
-        asked = select(*(source.c[name] for name in columns))
-        asked = asked.order_by(by.desc() if order.startswith("-") else by, *source.primary_key)
+        c = RECORDS.c
         with self.begin() as db:
-            return [tuple(row) for row in db.execute(asked)]
-
-    def prune(self) -> None:
-        """Delete old resolved incidents, and decisions older than all that are left.
-
-        Raises:
-            StoreError: the database says no, or is away.
-        """
-        kept = (
-            select(INCIDENTS.c.id)
-            .where(INCIDENTS.c.state == "resolved")
-            .order_by(INCIDENTS.c.first_seen_s.desc())
-            .limit(RESOLVED_KEPT)
-        )
-        with self.begin() as db:
-            old = and_(INCIDENTS.c.state == "resolved", INCIDENTS.c.id.not_in(kept))
-            db.execute(delete(INCIDENTS).where(old))
-            newest = select(RUNS.c.id).order_by(RUNS.c.began_s.desc()).limit(RUNS_KEPT)
-            db.execute(delete(RUNS).where(RUNS.c.id.not_in(newest)))
-            orphan = DECISIONS.c.incident_id.not_in(select(INCIDENTS.c.id))
-            first = select(func.min(INCIDENTS.c.first_seen_s)).where(INCIDENTS.c.id.in_(kept))
-            db.execute(delete(DECISIONS).where(orphan, DECISIONS.c.at_s < first.scalar_subquery()))
+            asked = select(c.body).where(c.kind == kind).order_by(c.at_s, c.key)
+            return [body for (body,) in db.execute(asked)]
 
 
 def message_of(error: exc.SQLAlchemyError) -> str:
@@ -401,47 +357,34 @@ def message_of(error: exc.SQLAlchemyError) -> str:
     return one_line(said, 300)
 
 
-def _write_rows(db: Connection, batch: Iterable[tuple[Key, Row | None]]) -> None:
-    """Write rows with the same columns together: a statement for each took most of the time."""
-    dialect = db.dialect.name
-    for (table, names, columns), rows in groupby(batch, _columns_of):
-        if columns is None:
-            statement: Executable = _deletes(table, names)
-            values = [{f"_{name}": value for name, value in key} for (_, key), _ in rows]
-        else:
-            statement = _upsert(dialect, table, names, columns)
-            values = [{name: _storable(value) for name, value in (*key, *(row or {}).items())}
-                      for (_, key), row in rows]  # fmt: skip
-        db.execute(statement, values)
+def _write_rows(db: Connection, batch: Mapping[Key, Row | None]) -> None:
+    """Write rows together: a statement for each took most of the time."""
+    gone = [{"_kind": kind, "_key": key} for (kind, key), row in batch.items() if row is None]
+    rows = [
+        {"kind": kind, "key": _storable(key), "at_s": row[0], "body": _storable(row[1])}
+        for (kind, key), row in batch.items()
+        if row is not None
+    ]
+    if gone:
+        db.execute(_DELETE, gone)
+    if rows:
+        db.execute(_UPSERTS[db.dialect.name], rows)
 
 
-def _columns_of(
-    entry: tuple[Key, Row | None],
-) -> tuple[str, tuple[str, ...], tuple[str, ...] | None]:
-    (table, key), row = entry
-    return table, tuple(name for name, _ in key), None if row is None else tuple(row)
-
-
-@cache
-def _deletes(table: str, key: tuple[str, ...]) -> Executable:
-    target = METADATA.tables[table]
-    return delete(target).where(and_(*(target.c[name] == bindparam(f"_{name}") for name in key)))
-
-
-@cache
-def _upsert(dialect: str, table: str, key: tuple[str, ...], row: tuple[str, ...]) -> Executable:
-    # both dialects have the same upsert, in separate modules
-    insert = postgresql.insert if dialect == "postgresql" else sqlite.insert
-    made_new = insert(METADATA.tables[table])
-    return made_new.on_conflict_do_update(
-        index_elements=key, set_={name: made_new.excluded[name] for name in row}
+_DELETE: Final = delete(RECORDS).where(
+    and_(RECORDS.c.kind == bindparam("_kind"), RECORDS.c.key == bindparam("_key"))
+)
+_UPSERTS: Final = {  # both dialects have the same upsert, in separate modules
+    name: (made := insert(RECORDS)).on_conflict_do_update(
+        index_elements=RECORDS.primary_key,
+        set_={"at_s": made.excluded.at_s, "body": made.excluded.body},
     )
+    for name, insert in (("postgresql", postgresql.insert), ("sqlite", sqlite.insert))
+}
 
 
-def _storable(value: Any) -> Any:
+def _storable(value: str) -> str:
     """Replace NUL, which PostgreSQL refuses, and lone surrogates, which no database stores."""
-    if not isinstance(value, str):
-        return value
     return value.replace("\0", "\ufffd").encode(errors="replace").decode()
 
 

@@ -88,7 +88,7 @@ class Watch:
         return Watch(row, self.since_s if same else read_s)
 
     def lapsed(self, now_s: float) -> bool:
-        """Whether the holder has stopped acting. The longer of its TTL and ours counts."""
+        """True if the holder has stopped acting. The longer of its TTL and ours counts."""
         return now_s - self.since_s >= max(TTL_S, self.row.ttl_s)
 
 
@@ -103,18 +103,18 @@ def process_name() -> str:
 
 
 def renamed(holder: str) -> str:
-    """The same process under another name."""
+    """Give a process another name."""
     return " ".join((*holder.split(" ")[:-1], secrets.token_hex(4)))
 
 
-def shown(holder: str) -> str:
+def holder_words(holder: str) -> str:
     """A holder's name for people."""
     host, pid, *_ = (*holder.split(" "), "?", "?")
     return f"{host} (pid {pid})"
 
 
 def has_ended(holder: str) -> bool:
-    """Whether the holder's process has certainly ended; False if this cannot be known."""
+    """True if the holder's process has certainly ended; False if this cannot be known."""
     words = holder.split(" ")
     if len(words) != 6:
         return False
@@ -163,10 +163,10 @@ class LeaseStanding:
     """Who acts, as this monitor knows it."""
 
     active: bool
-    """Whether this monitor may act now."""
+    """True if this monitor may act now."""
     epoch: int
     holder: str | None
-    """For people; None: nobody, or not known yet."""
+    """As people see it; None: nobody, or not known yet."""
     url: str | None
     since_s: float | None
     """Unix time at which the holder took it."""
@@ -281,12 +281,17 @@ class Lease:
             problem = self._problem or self._worker.crash
             if grip is not None:
                 return LeaseStanding(
-                    active, grip.epoch, shown(self._holder), self._url, self._since_s, problem
+                    active,
+                    grip.epoch,
+                    holder_words(self._holder),
+                    self._url,
+                    self._since_s,
+                    problem,
                 )
         if watch is None:
             return LeaseStanding(False, 0, None, None, None, problem)
         row = watch.row
-        name = None if row.holder is None else shown(row.holder)
+        name = None if row.holder is None else holder_words(row.holder)
         return LeaseStanding(False, row.epoch, name, row.url, row.since_s, problem)
 
     def writes(self) -> int | None:

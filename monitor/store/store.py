@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -41,13 +43,16 @@ from lightkeeper.monitor.model.run import Run
 from lightkeeper.monitor.store.place import StoreError, StorePlace, parse_place
 
 if TYPE_CHECKING:
-    from lightkeeper.monitor.store.database import Database, Key
+    from lightkeeper.monitor.store.database import Database, Key, Row
 
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
+RESOLVED_KEPT: Final = 5000
+"""Resolved incidents kept, about 4 KiB each; a monitor that takes over deletes older ones."""
+RUNS_KEPT: Final = 200
 FLUSH_S: Final = 1.0
 """How long `flush` waits. Longer suits slow disks; shorter keeps the tick on time if one hangs."""
 
@@ -69,7 +74,7 @@ class Store:
         """Since the start: failed flushes, and rows that could not be written or read."""
         self.last_error: str | None = None
         self._changed = threading.Condition()
-        self._pending: dict[Key, Mapping[str, Any] | None] = {}
+        self._pending: dict[Key, Row | None] = {}
         self._asked = 0
         self._done = 0
         self._muted = False
@@ -109,67 +114,57 @@ class Store:
             StoreError: it cannot be read: this monitor does not lead.
         """
         self.follow()
-        self.database.prune()
         saved = self.remembered()
         with self._changed:
             self._muted, self._fence = False, fence
             self.last_error = None
-        return saved
+        return self._drop_old(saved)
 
     # -- writing ------------------------------------------------------------------------------
 
     def save_incidents(self, incidents: Sequence[Incident]) -> None:
         for incident in incidents:
-            body = json.dumps(incident_to_json(incident))
-            row = {
-                "state": str(incident.state),
-                "first_seen_s": incident.milestones.first_seen_s,
-                "body": body,
-            }
-            self._put("incidents", {"id": incident.id}, row)
+            first_s = incident.milestones.first_seen_s
+            self._put("incidents", incident.id, incident_to_json(incident), first_s)
 
     def save_decision(self, row: DecisionRow) -> None:
         """Remember a decision, or how far it got: `flush` before acting on it."""
-        key = {"incident_id": row.incident_id, "at_s": row.at_s, "action": row.action}
-        self._put("decisions", key, {"body": json.dumps(to_plain(row))})
+        self._put("decisions", _key(row), {"action": row.action, **to_plain(row)}, row.at_s)
 
     def save_quarantine(self, entry: QuarantineEntry) -> None:
-        key = {"scope": str(entry.scope), "name": entry.name}
-        self._put("quarantine_entries", key, {"body": json.dumps(to_plain(entry))})
+        self._put("quarantine", f"{entry.scope}/{entry.name}", to_plain(entry))
 
     def drop_quarantine(self, scope: Scope, name: str) -> None:
-        self._put("quarantine_entries", {"scope": str(scope), "name": name}, None)
+        self._put("quarantine", f"{scope}/{name}", None)
 
     def save_quarantine_event(self, event: QuarantineEvent) -> None:
-        row = {"at_s": event.at_s, "body": json.dumps(to_plain(event))}
-        self._put("quarantine_events", {"id": event.id}, row)
+        self._put("quarantine_events", event.id, to_plain(event), event.at_s)
 
     def drop_quarantine_event(self, event: QuarantineEvent) -> None:
-        self._put("quarantine_events", {"id": event.id}, None)
+        self._put("quarantine_events", event.id, None)
 
     def save_target(self, rank: RankName, body: Mapping[str, Any]) -> None:
-        self._put("targets", {"rank": rank}, {"body": json.dumps(body)})
+        self._put("targets", rank, body)
 
     def drop_target(self, rank: RankName) -> None:
-        self._put("targets", {"rank": rank}, None)
+        self._put("targets", rank, None)
 
     def save_notice(self, sink: str, key: str, body: Mapping[str, Any] | None) -> None:
         """Remember what a sink got; None forgets it."""
-        row = None if body is None else {"body": json.dumps(body)}
-        self._put("notices", {"sink": sink, "key": key}, row)
+        self._put("notices", f"{sink} {key}", None if body is None else (sink, key, body))
 
     def save_run(self, run: Run) -> None:
-        row = {"began_s": run.began_s, "body": json.dumps(to_plain(run))}
-        self._put("runs", {"id": run.id}, row)
+        self._put("runs", run.id, to_plain(run), run.began_s)
 
-    def save_switch(self, name: str, body: str | None) -> None:
-        """Remember the value of a switch; None forgets it."""
-        self._put("switches", {"name": name}, None if body is None else {"body": body})
+    def save_switch(self, name: str, setting: str | None) -> None:
+        """Remember the setting of a switch; None forgets it."""
+        self._put("switches", name, None if setting is None else (name, setting))
 
-    def _put(self, table: str, key: Mapping[str, Any], row: Mapping[str, Any] | None) -> None:
+    def _put(self, kind: str, key: str, value: Any, at_s: float = 0.0) -> None:
+        row = None if value is None else (at_s, json.dumps(value))
         with self._changed:
             if not self._muted:
-                self._pending[table, tuple(key.items())] = row
+                self._pending[kind, key] = row
 
     def flush(self, wait_s: float = FLUSH_S) -> bool:
         """Write what is pending; False: it stays pending, because the disk fails or is too slow."""
@@ -201,7 +196,7 @@ class Store:
             self._changed.notify_all()
 
     def _try(
-        self, batch: Mapping[Key, Mapping[str, Any] | None], fence: Fence | None
+        self, batch: Mapping[Key, Row | None], fence: Fence | None
     ) -> tuple[str | None, tuple[Key, ...]]:
         """Write a batch; returns why that failed, and keys of rows that can never be written."""
         if not batch:  # another flush has written it all
@@ -226,32 +221,50 @@ class Store:
         read = self._read
         try:
             return Remembered(
-                incidents=read("incidents", incident_from_json, order="-first_seen_s"),
-                decisions=read("decisions", _decision, "action", order="at_s"),
-                quarantine=read(
-                    "quarantine_entries", partial(from_plain, QuarantineEntry), order="scope"
-                ),
-                quarantine_events=read(
-                    "quarantine_events", partial(from_plain, QuarantineEvent), order="at_s"
-                ),
-                targets=read("targets", dict, order="rank"),
-                notices=read("notices", lambda *row: row, "sink", "key", order="key"),
-                runs=read("runs", partial(from_plain, Run), order="-began_s"),
-                switches=dict(self.database.rows("switches", "name", "body", order="name")),
+                incidents=read("incidents", incident_from_json)[::-1],
+                decisions=read("decisions", _decision),
+                quarantine=read("quarantine", partial(from_plain, QuarantineEntry)),
+                quarantine_events=read("quarantine_events", partial(from_plain, QuarantineEvent)),
+                targets=read("targets", dict),
+                notices=read("notices", tuple),
+                runs=read("runs", partial(from_plain, Run))[::-1],
+                switches=dict(read("switches", tuple)),
             )
         except StoreError as exc:
             raise StoreError(f"cannot read store {self.place}: {exc}") from exc
 
-    def _read(self, table: str, make: Callable[..., T], *keys: str, order: str) -> tuple[T, ...]:
+    def _read(self, kind: str, make: Callable[[Any], T]) -> tuple[T, ...]:
         values = []
-        for *key, body in self.database.rows(table, *keys, "body", order=order):
+        for body in self.database.rows(kind):
             try:
-                values.append(make(*key, json.loads(body)))
+                values.append(make(json.loads(body)))
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 self.errors += 1
         return tuple(values)
 
+    def _drop_old(self, saved: Remembered) -> Remembered:
+        """Delete old resolved incidents, old runs, and decisions older than all that are left."""
+        over = [incident for incident in saved.incidents if not incident.open]  # newest first
+        old = {incident.id for incident in over[RESOLVED_KEPT:]}
+        first_s = min((i.milestones.first_seen_s for i in over[:RESOLVED_KEPT]), default=-math.inf)
+        incidents = tuple(incident for incident in saved.incidents if incident.id not in old)
+        ids = {incident.id for incident in incidents}
+        decisions = tuple(
+            row for row in saved.decisions if row.incident_id in ids or row.at_s >= first_s
+        )
+        for incident_id in old:
+            self._put("incidents", incident_id, None)
+        for key in {*map(_key, saved.decisions)} - {*map(_key, decisions)}:
+            self._put("decisions", key, None)
+        for run in saved.runs[RUNS_KEPT:]:
+            self._put("runs", run.id, None)
+        return replace(saved, incidents=incidents, decisions=decisions, runs=saved.runs[:RUNS_KEPT])
 
-def _decision(action: str, body: Mapping[str, Any]) -> DecisionRow:
-    kind: type[DecisionRow] = {"evict": Eviction, "release": Release}.get(action, Hold)
+
+def _key(row: DecisionRow) -> str:
+    return f"{row.incident_id} {row.at_s} {row.action}"
+
+
+def _decision(body: Mapping[str, Any]) -> DecisionRow:
+    kind: type[DecisionRow] = {"evict": Eviction, "release": Release}.get(body["action"], Hold)
     return from_plain(kind, body)

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from prometheus_client import CollectorRegistry
 
 from lightkeeper.monitor.act.http import Answer, Question, Tokens
-from lightkeeper.monitor.act.launches import Source, Target
+from lightkeeper.monitor.act.launches import Target
 from lightkeeper.monitor.act.poller import Poller
 from lightkeeper.monitor.decide.pipeline import Pipeline
 from lightkeeper.monitor.decide.rank_seconds import RankSeconds
@@ -167,7 +167,7 @@ class Watch:
 
     def _target(self, rank: Any) -> Target:
         identity = wire.parse_identity(self.fleet._identity(rank))
-        return Target(identity, rank.url, 3600.0, Source.FILE, self.now_s)
+        return Target(identity, rank.url, 3600.0, self.now_s)
 
     def tick(self, number: int) -> Any:
         """One; what was decided.

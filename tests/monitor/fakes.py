@@ -10,7 +10,7 @@ from html import escape
 from typing import Any
 from urllib.parse import unquote
 
-from lightkeeper.monitor.act.launches import Source, Target
+from lightkeeper.monitor.act.launches import Target
 from lightkeeper.monitor.model.names import GroupName, Host, RankName, ReplicaId, rank_name
 from lightkeeper.worker_server.wire import (
     FlightRecord,
@@ -121,7 +121,7 @@ class FakeRank:
         return Registration(self.identity, self.url, lease_s)
 
     def target(self) -> Target:
-        return Target(self.identity, self.url, 15.0, Source.LEASE, 0.0)
+        return Target(self.identity, self.url, 15.0, 0.0)
 
     def die(self) -> None:
         if self.mortal:

@@ -64,7 +64,6 @@ def running(tmp_path: Path, fleet: FakeFleet, lighthouse: FakeLighthouse) -> Ite
         (["--token-file", "/nowhere/token"], "cannot read /nowhere/token"),
         (["--store", "/proc/none/m.db"], "cannot write store /proc/none/m.db"),
         (["--store", "mysql://u:pw@h/d"], "--store mysql:// is not known, expected a path"),
-        (["--targets", "/nowhere/t.json"], "cannot read targets file /nowhere/t.json"),
         (["--quarantine-hours", "-1"], "--quarantine-hours is -1, expected 0 to 8784"),
         (["--bind", "0.0.0.0:0", "--no-token"], "open to the network and no token is configured"),
         (["--bind", "192.0.2.1:1", "--token-file", "TOKEN"], "cannot listen on 192.0.2.1:1"),

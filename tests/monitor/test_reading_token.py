@@ -11,7 +11,7 @@ import requests
 import trustme
 
 from lightkeeper.monitor.act.evictor import Parties, probe
-from lightkeeper.monitor.act.http import CaError, Fetcher, Tokens, trust
+from lightkeeper.monitor.act.http import CaError, Fetcher, Tokens, trust_only
 from lightkeeper.monitor.act.poller import Poller
 from lightkeeper.monitor.act.quarantine import Quarantine
 from lightkeeper.monitor.act.targets import Registry
@@ -192,7 +192,7 @@ def test_https_is_verified_by_the_file_of_authorities(secure_fleet, authority, t
     rank = secure_fleet.add(guarded=True)
     ca_file = tmp_path / "ca.pem"
     authority.cert_pem.write_to_path(str(ca_file))
-    trusting, wary = Fetcher(trust(ca_file)), Fetcher()
+    trusting, wary = Fetcher(trust_only(ca_file)), Fetcher()
     try:
         assert isinstance(sweep(trusting, rank, "secret")[0], StateReport)
         rank.asked.clear()
@@ -210,7 +210,7 @@ def test_a_file_of_authorities_that_cannot_be_used_is_named(tmp_path: Path) -> N
     nonsense.write_text("x")
     for path, why in ((nonsense, "no certificates"), (tmp_path / "none", "No such file")):
         with pytest.raises(CaError, match=f"--ca-file {path}: {why}"):
-            trust(path)
+            trust_only(path)
         with pytest.raises(StartError, match="--ca-file"):
             Service(options(tmp_path, token=None, ca_file=path))
 

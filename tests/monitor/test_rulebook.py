@@ -13,7 +13,7 @@ from lightkeeper.monitor.act.quarantine import SWITCH, PauseSwitch
 from lightkeeper.monitor.clock import SteadyClock
 from lightkeeper.monitor.decide.rules import GUARDS, PolicyAction, PolicyError
 from lightkeeper.monitor.journal.entries import Tick
-from lightkeeper.monitor.journal.replay import Event, Opened, Replay, events, find_journals
+from lightkeeper.monitor.journal.replay import Event, Opened, Replay, find_journals, journal_events
 from lightkeeper.monitor.rulebook import Rulebook, effective, read_policy
 from lightkeeper.monitor.service import Service
 from lightkeeper.monitor.store.store import Store
@@ -152,7 +152,7 @@ def test_a_reload_holds_from_the_next_tick_on_and_is_replayed(
     assert api.components.judge._config.budget_per_hour == 1
 
     def journalled() -> list[Event]:
-        return list(events(find_journals([tmp_path / "j"])[0]))
+        return list(journal_events(find_journals([tmp_path / "j"])[0]))
 
     def ticks_on_disk() -> int:
         return sum(isinstance(event, Tick) for event in journalled())

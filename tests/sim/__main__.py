@@ -96,13 +96,12 @@ async def _run(args: argparse.Namespace) -> dict[str, Any]:
     await fleet.serve()
     clients: list[asyncio.Task[None]] = []
     with tempfile.TemporaryDirectory() as folder:
-        targets = Path(folder, "targets.json")
-        fleet.write_targets(targets)
+        fleet.write_targets(Path(folder, "m.db"))
         port = free_port()
         command = [
             sys.executable, "-m", "lightkeeper.monitor.cli", "monitor",
             "--bind", f"127.0.0.1:{port}",
-            "--store", f"{folder}/m.db", "--targets", str(targets), "--observe",
+            "--store", f"{folder}/m.db", "--observe",
             "--tick", str(args.tick),
         ]  # fmt: skip
         with Path(folder, "log").open("wb") as log:

@@ -17,7 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from lightkeeper.monitor.act.launches import Target
+from lightkeeper.monitor.act.targets import target_to_json
+from lightkeeper.monitor.model.names import RunId
+from lightkeeper.monitor.model.run import Run
+from lightkeeper.monitor.store.store import Store
 from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.wire import parse_identity
 from tests.sim.hostile import odd_state
 
 STEP_S: Final = 1.0
@@ -104,8 +110,18 @@ class Fleet:
         self.stands_s = rank.hangs_s + _COMPUTES * STEP_S
 
     def write_targets(self, path: Path) -> None:
-        """A file_sd list of all WorkerServers."""
-        path.write_text(json.dumps([{"targets": [rank.url for rank in self.ranks]}]))
+        """Make a monitor's store in which all ranks are registered."""
+        now_s = time.time()
+        store = Store(path)
+        for rank in self.ranks:
+            identity = parse_identity(self._identity(rank))
+            target = Target(identity, rank.url, 3600.0, now_s, bringer="loopback")
+            store.save_target(target.rank, target_to_json(target, ()))
+        store.save_run(Run(RunId("sim"), "sim", now_s))
+        written = store.flush(wait_s=60.0)
+        store.close()
+        if not written:
+            raise OSError(f"{path} is not written: {store.last_error}")
 
     # -- what a rank says ----------------------------------------------------------------------
 

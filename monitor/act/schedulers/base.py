@@ -108,10 +108,10 @@ def marked(owner: str, why: Why, max_chars: int) -> str:
     A shell, a hostlist or a config file may read it later: nothing in it has a meaning to them.
     """
     incident = "" if why.incident_id is None else f"incident {why.incident_id}: "
-    return plain(mark(owner) + incident + why.reason, max_chars)
+    return plain_line(mark(owner) + incident + why.reason, max_chars)
 
 
-def plain(text: str, max_chars: int) -> str:
+def plain_line(text: str, max_chars: int) -> str:
     """One line of plain ASCII without quotes, backslashes, backticks or dollars."""
     line = " ".join(_BAD.sub(" ", text).split())
     line = line.translate({ord(char): None for char in "'\"`"} | {ord("\\"): "/", ord("$"): "S"})
@@ -127,7 +127,7 @@ class Outcome:
     """The result of one request, in one line for a person."""
 
     done: bool
-    """Whether what was asked for is the case now, through this call or an earlier action."""
+    """True if what was asked for is the case now, through this call or an earlier action."""
     detail: str
     ours: bool = True
     """False: somebody else did it, and only they may undo it."""
@@ -161,10 +161,10 @@ Owner = Callable[[], str]
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """For a group that is out of sight: its hosts may be down, or its processes frozen."""
+    """What is known of a group out of sight: its hosts may be down, or its processes frozen."""
 
     fenced: Callable[[], bool]
-    """Whether its processes can enter no quorum any more, wherever they may still run."""
+    """True if its processes can enter no quorum any more, wherever they may still run."""
     down: Callable[[Host], None]
     """To be called for a host that the scheduler holds to be down, before anything is forced.
     Raises `NotDone`: this monitor may not act any more (a pause, another monitor)."""
@@ -271,7 +271,7 @@ class Scheduler(ABC):
     """
 
     name: str
-    """For people, logs and metrics, such as `slurm`; holds no secret."""
+    """Shown to people, in logs and metrics, such as `slurm`; holds no secret."""
     every_s = 15.0
     """Between two looks at its hosts."""
 
@@ -341,7 +341,7 @@ class Scheduler(ABC):
         return ()
 
     def tried(self, timeout_s: float) -> Outcome:
-        """Whether it can be asked now; changes nothing."""
+        """Try if it can be asked now; changes nothing."""
         return self._outcome(self._reach, timeout_s, "it cannot be asked")
 
     @abstractmethod

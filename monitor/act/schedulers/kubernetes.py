@@ -37,12 +37,12 @@ from lightkeeper.monitor.act.schedulers.base import (
     TooLate,
     Why,
     marked,
-    plain,
+    plain_line,
     refuse_shared_pod,
     retrying,
     strangers,
 )
-from lightkeeper.monitor.act.testimonies import UNKNOWN_S, Fact, Said, reading, since
+from lightkeeper.monitor.act.testimonies import UNKNOWN_S, Fact, Said, read_fact, seconds_since
 from lightkeeper.monitor.background import in_thread
 from lightkeeper.monitor.model.names import GroupName, Host, one_line
 from lightkeeper.monitor.model.wording import by_force
@@ -218,7 +218,7 @@ class NodeHold:
 
     by: Mapping[str, Mapping[str, Any]]
     cordoned: bool
-    """Whether one of the holders made the cordon."""
+    """True if one of the holders made the cordon."""
 
 
 def hold_of(node: Body) -> NodeHold:
@@ -235,7 +235,7 @@ def cordon(node: Body, owner: str, why: Why, since: str) -> NodeChange:
     hold, unschedulable = hold_of(node), _is_unschedulable(node)
     if owner in hold.by and any(taint.get("key") == KEY for taint in _taints(node)):
         return NodeChange(None, "is cordoned already" + _beside(node, hold, owner))
-    reason = plain(why.reason, REASON_MAX_CHARS)
+    reason = plain_line(why.reason, REASON_MAX_CHARS)
     entry = {"reason": reason, "incident": why.incident_id, "since": since}
     spec = {"unschedulable": True, "taints": [*_others_taints(node), TAINT]}
     patch = _patch(node, {**hold.by, owner: entry}, hold.cordoned or not unschedulable, spec)
@@ -277,7 +277,7 @@ def _patch(
 
 
 def _sentinel_holds(node: Body) -> bool:
-    """Whether NVSentinel holds the node."""
+    """True if NVSentinel holds the node."""
     label, value = _SENTINEL_LABEL
     events = _at(node, "metadata", "annotations", _SENTINEL) or ""
     return bool(events.strip("[] {}")) or _at(node, "metadata", "labels", label) == value
@@ -301,7 +301,7 @@ def node_condition(node: Body, kind: str, *, bad: bool, message: str, now: str) 
         "type": kind,
         "status": status,
         "reason": "LightkeeperQuarantine" if bad else "LightkeeperReleased",
-        "message": plain(message, REASON_MAX_CHARS),
+        "message": plain_line(message, REASON_MAX_CHARS),
         "lastHeartbeatTime": now,
         "lastTransitionTime": now,
     }
@@ -344,12 +344,12 @@ _OF_THE_JOB: Final = ("nccl", "hang")
 """What sichek says of the job, not of its host."""
 
 
-def facts(kind: str, body: Body, now_s: float) -> Iterator[Fact]:
+def kube_facts(kind: str, body: Body, now_s: float) -> Iterator[Fact]:
     """Everything about a node (`kind`: node) or a pod; our own cordon is left out."""
     for each in _at(body, "status", "conditions") or []:
         said, reason = str(each.get("message") or ""), each.get("reason")
         words = f"{kind} condition {each.get('type')}={each.get('status')} {reason}"
-        yield words, said or str(reason), since(each.get("lastTransitionTime"), now_s)
+        yield words, said or str(reason), seconds_since(each.get("lastTransitionTime"), now_s)
     for taint in _taints(body):
         yield f"taint {taint.get('key')}", "", UNKNOWN_S
     if _is_unschedulable(body) and not hold_of(body).cordoned:
@@ -365,7 +365,7 @@ def facts(kind: str, body: Body, now_s: float) -> Iterator[Fact]:
 
 
 def _sichek_facts(text: str) -> Iterator[Fact]:
-    """Of an annotation `{part: {level: [{error_name, device}]}}`."""
+    """Read an annotation `{part: {level: [{error_name, device}]}}`."""
     with contextlib.suppress(ValueError, TypeError, AttributeError, LookupError, RecursionError):
         parts = json.loads(text)
         for part in sorted(parts.keys() - _OF_THE_JOB):
@@ -387,7 +387,7 @@ def end_facts(pod: Body | None, node: Body | None, now_s: float) -> Iterator[Fac
     """How the pod of a group that left or fell silent ended. None: there is none; an empty node:
     its name is not known.
     """
-    said = (*facts("node", node or {}, now_s), *facts("pod", pod or {}, now_s))
+    said = (*kube_facts("node", node or {}, now_s), *kube_facts("pod", pod or {}, now_s))
     cordon = " cordoned" if "cordoned" in (words for words, *_ in said) else ""
     dated = [(f"end {words}", detail, for_s) for words, detail, for_s in said]
     dated += _pod_ends(pod or {}, cordon, now_s)
@@ -409,7 +409,7 @@ def _began_s_ago(fact: Fact) -> float:
 def _pod_ends(pod: Body, cordon: str, now_s: float) -> Iterator[Fact]:
     if (asked := _at(pod, "metadata", "deletionTimestamp")) is not None:  # when it is to be gone
         grace_s = float(_at(pod, "metadata", "deletionGracePeriodSeconds") or 0)
-        yield f"end deleted{cordon}", "", since(asked, now_s + grace_s)
+        yield f"end deleted{cordon}", "", seconds_since(asked, now_s + grace_s)
     ends = [*_container_ends(pod, now_s)]
     if reason := _at(pod, "status", "reason"):  # why its containers ended
         first_s = max((ago_s for *_, ago_s in ends), default=0.0)
@@ -421,7 +421,7 @@ def _container_ends(pod: Body, now_s: float) -> Iterator[Fact]:
     for each in _at(pod, "status", "containerStatuses") or []:
         for when in ("state", "lastState"):
             end = _at(each, when, "terminated") or {}
-            ago_s = since(end.get("finishedAt"), now_s)
+            ago_s = seconds_since(end.get("finishedAt"), now_s)
             reason, code = end.get("reason"), end.get("exitCode")
             if reason not in (None, _NOT_KNOWN) and (when == "state" or ago_s <= _RECENT_S):
                 said = f"container {each.get('name')}, {reason}, exit code {code}"
@@ -565,7 +565,9 @@ def rules(namespaces: Collection[str], *, primus: bool) -> Sequence[Mapping[str,
     return [*nodes, *status, *pods]
 
 
-def checks(api: KubeApi, asked: Sequence[Mapping[str, str]], deadline: Deadline) -> Iterator[Check]:
+def kube_checks(
+    api: KubeApi, asked: Sequence[Mapping[str, str]], deadline: Deadline
+) -> Iterator[Check]:
     """Ask for each rule whether it is allowed, by a SelfSubjectAccessReview."""
     for rule in asked:
         what = _words(rule)
@@ -593,7 +595,7 @@ PRIMUS_PREFIX: Final = "primus-safe."
 @dataclass(frozen=True, slots=True)
 class KubeOptions:
     force: bool = False
-    """Whether a pod on a node whose kubelet does not answer is deleted by force although nothing
+    """True if a pod on a node whose kubelet does not answer is deleted by force although nothing
     fences its processes, which may live on there until the node is back."""
     primus_safe: str | None = None
     """Id of the Primus-SaFE monitor that is to report it, as NodeCondition `primus-safe.ID`."""
@@ -620,7 +622,7 @@ class Kubernetes(Scheduler):
 
         try:
             return self._within(
-                timeout_s, lambda deadline: tuple(checks(self._api, asked, deadline))
+                timeout_s, lambda deadline: tuple(kube_checks(self._api, asked, deadline))
             )
         except NotDone as exc:
             return (Check("the API server answers", False, str(exc)),)
@@ -639,7 +641,7 @@ class Kubernetes(Scheduler):
                 continue
             for body in self._named(path, name, deadline):
                 kind, node = ("node", name) if path == _NODES else ("pod", pod_of("", body).node)
-                said = (reading("Kubernetes", *fact) for fact in facts(kind, body, now_s))
+                said = (read_fact("Kubernetes", *fact) for fact in kube_facts(kind, body, now_s))
                 yield from (((node,), each) for each in said if each is not None)
 
     def _reach(self, deadline: Deadline) -> Outcome:
@@ -666,7 +668,7 @@ class Kubernetes(Scheduler):
             for words, detail, for_s in end_facts(pods.get(uid), nodes[0], now_s):
                 ours = uid in self._ended and words.startswith(("end deleted", "end gone"))
                 fact = "end ours" if ours else words
-                if (said := reading("Kubernetes", fact, detail, for_s)) is not None:
+                if (said := read_fact("Kubernetes", fact, detail, for_s)) is not None:
                     yield place, said
                     break
 
@@ -838,7 +840,7 @@ class Kubernetes(Scheduler):
         return ""
 
     def _is_lost(self, node: str, deadline: Deadline) -> bool:
-        """Whether the node's kubelet does not answer; one that is ill and answers deletes pods."""
+        """True if the node's kubelet does not answer; one that is ill and answers deletes pods."""
         if not node:
             return False
         try:

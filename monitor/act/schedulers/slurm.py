@@ -38,7 +38,7 @@ from lightkeeper.monitor.act.schedulers.base import (
     refuse_shared_job,
     strangers,
 )
-from lightkeeper.monitor.act.testimonies import Fact, Said, reading, since
+from lightkeeper.monitor.act.testimonies import Fact, Said, read_fact, seconds_since
 from lightkeeper.monitor.model.names import GroupName, Host, one_line
 from lightkeeper.monitor.model.wording import listed
 
@@ -58,7 +58,7 @@ NOT_RESPONDING: Final = "Not responding"
 
 
 def is_node(name: str) -> bool:
-    """Whether this can be one node. ALL is every node."""
+    """True if this can be one node. ALL is every node."""
     return NAME.fullmatch(name) is not None and name.upper() != "ALL"
 
 
@@ -69,11 +69,11 @@ class SlurmNode:
     reason: str
     author: str
     silent: bool = False
-    """Whether its slurmd does not answer, though it is not down yet."""
+    """True if its slurmd does not answer, though it is not down yet."""
 
     @property
     def drained(self) -> bool:
-        """Whether nothing new starts there until somebody says so."""
+        """True if nothing new starts there until somebody says so."""
         return "DRAIN" in self.states
 
     @property
@@ -159,7 +159,7 @@ def node_said(line: str, now_s: float) -> Iterator[Said]:
     """What a line `NAME|STATE|TIME|REASON` of sinfo testifies; no lightkeeper's own drain does."""
     name, state, moment, reason = (*line.split("|", 3), "", "", "")[:4]
     detail = "" if reason in ("none", "(null)") else reason
-    said = reading("Slurm", f"slurm {state}: {detail}", detail, since(moment, now_s))
+    said = read_fact("Slurm", f"slurm {state}: {detail}", detail, seconds_since(moment, now_s))
     if said is not None and not detail.startswith("lightkeeper["):
         yield (name.strip(),), said
 
@@ -187,7 +187,7 @@ Run = Callable[[Sequence[str], float], Ran]
 """Runs an argument list within so many seconds. Raises `NotDone`."""
 
 
-def run(argv: Sequence[str], timeout_s: float) -> Ran:
+def run_command(argv: Sequence[str], timeout_s: float) -> Ran:
     """Run a command that is found in PATH.
 
     Raises:
@@ -267,7 +267,7 @@ whether we have it."""
 _REFUSED: Final = re.compile(r"Invalid user id|[Pp]ermission denied")
 
 
-def checks(run: Run, deadline: Deadline) -> Iterator[Check]:
+def slurm_checks(run: Run, deadline: Deadline) -> Iterator[Check]:
     for command in ("scontrol", "scancel", "sinfo"):
         yield _try(f"{command} is there", run, [command, "--version"], deadline)
     ping = _try("slurmctld answers", run, ["scontrol", "ping"], deadline)
@@ -316,14 +316,19 @@ class Slurm(Scheduler):
     """Each look loads slurmctld; its manual asks for few."""
 
     def __init__(
-        self, everyone: Everyone, owner: Owner, *, removal: Removal = Removal.CANCEL, run: Run = run
+        self,
+        everyone: Everyone,
+        owner: Owner,
+        *,
+        removal: Removal = Removal.CANCEL,
+        run: Run = run_command,
     ) -> None:
         super().__init__(everyone, owner)
         self._removal = removal
         self._run = run
 
     def checks(self, timeout_s: float) -> Sequence[Check]:
-        return tuple(checks(self._run, self._deadline(timeout_s)))
+        return tuple(slurm_checks(self._run, self._deadline(timeout_s)))
 
     def close(self) -> None:
         """Nothing is kept open."""
@@ -346,7 +351,7 @@ class Slurm(Scheduler):
                 target = _target(place)
             except Refusal:
                 continue
-            said = reading("Slurm", *self._end_fact(place, target, deadline))
+            said = read_fact("Slurm", *self._end_fact(place, target, deadline))
             if said is not None:
                 yield place, said
 
@@ -359,7 +364,7 @@ class Slurm(Scheduler):
         if job.restarts != target.restarts:
             return "end slurm REQUEUED", detail, 0.0
         if job.state not in _ALIVE or job.state == _ENDING:
-            return f"end slurm {job.state}", detail, since(job.ended, time.time())
+            return f"end slurm {job.state}", detail, seconds_since(job.ended, time.time())
         name = Host(place.labels.get("slurm_node") or place.host)
         node = self._node(name, deadline) if is_node(name) else None
         if node is not None and (node.down or node.silent):
@@ -458,7 +463,7 @@ class Slurm(Scheduler):
         return job if job.state in _ALIVE else None
 
     def _is_over(self, target: SlurmTarget, deadline: Deadline) -> bool:
-        """Whether it has ended; `restarts` rises while the old run still ends (seen, 22.05)."""
+        """True if it has ended; `restarts` rises while the old run still ends (seen, 22.05)."""
         job = self._show(target, deadline)
         if job is None or job.state not in _ALIVE:
             return True

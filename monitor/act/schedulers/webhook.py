@@ -27,7 +27,7 @@ from lightkeeper.monitor.act.schedulers.base import (
     Refusal,
     Scheduler,
     Why,
-    plain,
+    plain_line,
     retrying,
     strangers,
 )
@@ -44,7 +44,7 @@ HEADER: Final = "X-Lightkeeper-Signature"
 IDEMPOTENCY: Final = "Idempotency-Key"
 
 
-def sign(secret: bytes, body: bytes, at_s: int) -> str:
+def sign_request(secret: bytes, body: bytes, at_s: int) -> str:
     """The header's value."""
     digest = hmac.new(secret, f"{at_s}.".encode() + body, hashlib.sha256).hexdigest()
     return f"t={at_s},v1={digest}"
@@ -74,7 +74,7 @@ class WebhookScheduler(Scheduler):
         self._fetcher = fetcher
 
     def checks(self, timeout_s: float) -> Sequence[Check]:
-        """Whether the receiver takes a signed ping, and refuses one signed with another secret."""
+        """Check that the receiver takes a signed ping, and refuses a forged one."""
         deadline = self._deadline(timeout_s)
         where = shown_url(self._url)
         signed, forged = f"{where} takes a signed ping", f"{where} refuses a forged one"
@@ -145,7 +145,7 @@ class WebhookScheduler(Scheduler):
         raw = json.dumps({**whole, "idempotency_key": key}, separators=(",", ":")).encode()
 
         def post() -> Mapping[str, Any]:
-            signature = sign(secret or self._secret, raw, int(time.time()))
+            signature = sign_request(secret or self._secret, raw, int(time.time()))
             headers = {"Content-Type": "application/json", IDEMPOTENCY: key, HEADER: signature}
             left_s = deadline.left_s()
             try:
@@ -173,13 +173,7 @@ def _said(answer: Answer) -> Mapping[str, Any]:
         passes = answer.status == 429 or (answer.status >= 500 and answer.status != 501)
         retry_s = (answer.retry_after_s or 0.0) if passes else None
         raise NotDone(_line(f"it {answer.summary}"), retry_s)
-    if not answer.body.strip():
-        return {}
-    try:
-        said = json.loads(answer.body)
-    except (ValueError, RecursionError):
-        return {}
-    return said if isinstance(said, dict) else {}
+    return answer.json_object
 
 
 def _told(why: Why) -> dict[str, Any]:
@@ -187,4 +181,4 @@ def _told(why: Why) -> dict[str, Any]:
 
 
 def _line(text: str) -> str:
-    return plain(text, REASON_MAX_CHARS)
+    return plain_line(text, REASON_MAX_CHARS)

@@ -13,7 +13,7 @@ import pytest
 from lightkeeper.monitor.act.ends import Ends
 from lightkeeper.monitor.act.schedulers.base import NotDone, Outcome, Place
 from lightkeeper.monitor.act.schedulers.kubernetes import KEY, end_facts
-from lightkeeper.monitor.act.testimonies import reading
+from lightkeeper.monitor.act.testimonies import read_fact
 from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.wire import Weight
 from tests.monitor.fakes import identity, wait_until
@@ -61,7 +61,7 @@ def target(reason: str, ago_s: float, message: str = "words"):
 
 
 def first(pod, node) -> tuple[str, str, float]:
-    said = (reading("Kubernetes", *fact) for fact in end_facts(pod, node, NOW_S))
+    said = (read_fact("Kubernetes", *fact) for fact in end_facts(pod, node, NOW_S))
     row = next(each for each in said if each is not None)
     return row.code, row.text, row.for_s
 

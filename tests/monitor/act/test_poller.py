@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from lightkeeper.monitor.act.http import Fetcher
-from lightkeeper.monitor.act.launches import Source, Target
+from lightkeeper.monitor.act.launches import Target
 from lightkeeper.monitor.act.poller import Poller
 from lightkeeper.monitor.model.observation import Failure, Observation, Unreachable
 from lightkeeper.worker_server.wire import FlightRecord, StateReport, to_json
@@ -89,7 +89,7 @@ def test_bad_targets_are_named_for_what_they_do_and_share_one_deadline(
     ids=["nobody listens", "a name without an address"],
 )
 def test_who_cannot_be_reached_is_named_for_why(url, failure: Failure, fetcher: Fetcher) -> None:
-    away = Target(identity(), url(), 15.0, Source.LEASE, 0.0)
+    away = Target(identity(), url(), 15.0, 0.0)
     sweep = Poller(fetcher).sweep([away], deadline_s=5.0)
     assert outcome(sweep.observations[0]) is failure
 
@@ -150,13 +150,6 @@ def test_flight_records_of_the_wanted_ranks_come_with_the_sweep(
     assert sweep.records["rg_0.0"] == FlightRecord(ranks[0].identity, True, {}, (), 0, None)
     assert sweep.records["rg_1.0"].reason is Failure.STRANGER
     assert sorted(sweep.records) == ["rg_0.0", "rg_1.0"]
-
-
-def test_a_url_without_a_known_rank_says_who_it_is(fleet: FakeFleet, fetcher: Fetcher) -> None:
-    rank = fleet.add()
-    nobody = f"http://127.0.0.1:{unused_port()}"
-    sweep = Poller(fetcher).sweep([], deadline_s=DEADLINE_S, unidentified=(nobody, rank.url))
-    assert sweep.identified == ((rank.url, rank.identity),)
 
 
 def test_what_a_rank_says_survives_the_trip(fleet: FakeFleet, fetcher: Fetcher) -> None:

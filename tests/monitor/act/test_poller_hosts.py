@@ -192,35 +192,3 @@ def test_a_rank_that_was_not_asked_for_lack_of_time_is_asked_first_in_the_next_s
         assert reports(eyes.sweep(0.4)) == {
             "rg_0.0": False, "rg_0.1": False, "rg_0.2": True, "rg_0.3": True
         }  # fmt: skip
-
-
-def test_a_worker_server_tells_who_the_others_at_its_address_are(
-    fleet: FakeFleet, fetcher: Fetcher
-) -> None:
-    teller, listed, elsewhere, another = add(fleet, 0, 1, 2, 3)
-    urls = [teller.url, listed.url, "http://127.9.9.9:1/rg_0.2", "http://unlisted:1"]
-    entries = tuple(
-        HostEntry(rank.identity.rank, url, rank.report())
-        for rank, url in zip((teller, listed, elsewhere, another), urls, strict=True)
-    )
-    fleet.host_page = lambda _: page(to_json(HostReport(teller.identity.host, entries)))
-    sweep = Poller(fetcher).sweep([teller.target()], deadline_s=DEADLINE_S, unidentified=urls[1:3])
-    assert dict(sweep.identified) == {listed.url: listed.identity}
-
-
-def test_of_thousands_of_unknown_targets_one_an_address_is_asked_first(
-    fleet: FakeFleet, fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(polling, "_AT_ONCE", 2)
-    ranks = add(fleet, *range(5))
-    fleet.host_page = lambda _: host_page(*ranks[:4])  # the last is of another container
-    urls, poller, registered = [rank.url for rank in ranks], Poller(fetcher), []
-    for expected in (1, 4, 5):
-        sweep = poller.sweep(
-            [rank.target() for rank in registered],
-            deadline_s=DEADLINE_S,
-            unidentified=[url for url in urls if url not in {rank.url for rank in registered}],
-        )
-        identified = {url for url, _ in sweep.identified}
-        registered += [rank for rank in ranks if rank.url in identified and rank not in registered]
-        assert len(registered) == expected

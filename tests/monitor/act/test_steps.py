@@ -162,7 +162,7 @@ def test_the_threads_of_schedulers_end_and_tell() -> None:
         (200, {"signalled": [], "gone": True}, "was gone already"),
         (409, {"error": "another incarnation"}, "refused (409): another incarnation"),
         (200, {"gone": "<b>"}, ""),
-        (200, None, ""),
+        (200, {}, ""),
     ],
     ids=["gone", "twice", "with others", "gently", "odd way", "gone before", "refused",
          "another schema", "no JSON"],

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from lightkeeper.monitor.act.launches import Source
 from lightkeeper.monitor.act.targets import (
     LAPSE_GRACE_S,
     Registered,
     Registry,
-    TargetsError,
-    TargetsFile,
-    parse_file_sd,
 )
 from lightkeeper.monitor.model.names import GroupName, RankName
 from lightkeeper.monitor.model.observation import Failure, Observation, Unreachable
@@ -82,13 +76,6 @@ class TestNames:
         for name in ("my_0", "my_1"):
             assert self.register(name, "0") is Registered.CURRENT
             assert self.ranks() == [*self.memory.targets] == [f"{name}.0"]
-
-    def test_a_file_target_that_is_renamed_is_one_target(self) -> None:
-        before, after = named("0"), named("my_0", "0")
-        self.registry.follow([before.url])
-        self.registry.identify(before.url, before.identity)
-        self.registry.identify(before.url, after.identity)
-        assert self.ranks() == ["my_0.0"]
 
     def test_ranks_of_other_groups_stay_even_with_a_like_incarnation(self) -> None:
         self.register("1")
@@ -266,71 +253,6 @@ class TestLeases:
     def test_a_lease_is_held_between_a_second_and_an_hour(self, asked, given) -> None:
         self.registry.register(registration(lease_s=asked))
         assert self.registry.targets()[0].lease_s == given
-
-
-class TestFileTargets:
-    def setup_method(self) -> None:
-        self.registry = Registry(HandClock(), Memory())
-        self.registry.follow(["http://h:1"])
-
-    def test_a_listed_url_is_asked_who_it_is_and_again_after_a_restart(self) -> None:
-        assert self.registry.unidentified() == ("http://h:1",)
-        for incarnation in ("one", "two"):
-            self.registry.identify("http://h:1", identity(incarnation=incarnation))
-            assert self.registry.unidentified() == ()
-            (target,) = self.registry.targets()
-            assert (target.source, target.identity.incarnation) == (Source.FILE, incarnation)
-            self.registry.estrange(target)
-            assert self.registry.unidentified() == ("http://h:1",)
-        self.registry.follow([])  # listed no more
-        assert self.registry.targets() == ()
-
-    def test_a_listed_target_needs_no_lease(self) -> None:
-        clock = HandClock()
-        registry = Registry(clock, Memory())
-        registry.follow(["http://h:1"])
-        registry.identify("http://h:1", identity())
-        clock.advance(1e6)
-        assert registry.expire() == ()
-
-
-class TestFileSd:
-    def test_reads_prometheus_file_sd(self) -> None:
-        text = '[{"targets": ["a:1", "https://b:2/"], "labels": {"x": "y"}}, {"targets": ["a:1"]}]'
-        assert parse_file_sd(text) == ("http://a:1", "https://b:2")
-
-    @pytest.mark.parametrize(
-        "text",
-        ["", "{", "{}", "[1]", '[{"targets": "a:1"}]', '[{"targets": [1]}]', "[" * 100_000],
-        ids=["empty", "cut", "object", "number", "no list", "no text", "deep"],
-    )
-    def test_refuses_anything_else(self, text: str) -> None:
-        with pytest.raises(ValueError, match=r"."):
-            parse_file_sd(text)
-
-    def test_is_read_again_only_when_it_changes(self, tmp_path: Path) -> None:
-        path = tmp_path / "targets.json"
-        path.write_text(json.dumps([{"targets": ["a:1"]}]))
-        listed = TargetsFile(path)
-        assert listed.changed() == ("http://a:1",)
-        assert listed.changed() is None
-        path.write_text(json.dumps([{"targets": ["a:1", "b:2"]}]))
-        os.utime(path, (1, 1))
-        assert listed.changed() == ("http://a:1", "http://b:2")
-
-    def test_a_list_that_cannot_be_read_is_said_again_until_it_can(self, tmp_path: Path) -> None:
-        path = tmp_path / "targets.json"
-        path.write_text("[{")
-        listed = TargetsFile(path)
-        for _ in range(2):
-            with pytest.raises(TargetsError, match=r"targets\.json"):
-                listed.changed()
-        path.write_text("[]")
-        assert listed.changed() == ()
-
-    def test_a_missing_file_is_one_line(self, tmp_path: Path) -> None:
-        with pytest.raises(TargetsError, match="cannot read targets file"):
-            TargetsFile(tmp_path / "none.json").changed()
 
 
 def test_hosts_refused_for_their_token_are_a_trouble_for_a_minute_and_no_table_grows() -> None:

@@ -7,9 +7,9 @@ from datetime import datetime
 
 import pytest
 
-from lightkeeper.monitor.act.schedulers.kubernetes import KEY, facts
+from lightkeeper.monitor.act.schedulers.kubernetes import KEY, kube_facts
 from lightkeeper.monitor.act.schedulers.slurm import node_said
-from lightkeeper.monitor.act.testimonies import QUERIES, UNKNOWN_S, reading
+from lightkeeper.monitor.act.testimonies import QUERIES, UNKNOWN_S, read_fact
 from lightkeeper.monitor.model.queries import Query
 from lightkeeper.worker_server.wire import Weight
 from tests.monitor.act.fake_prometheus import shipped
@@ -41,7 +41,7 @@ def sichek(said):
 
 
 def read(kind, body):
-    said = (reading("Kubernetes", *fact) for fact in facts(kind, body, NOW_S))
+    said = (read_fact("Kubernetes", *fact) for fact in kube_facts(kind, body, NOW_S))
     return [(each.weight, each.code, each.text) for each in said if each is not None]
 
 
@@ -192,7 +192,7 @@ def test_a_line_of_sinfo_testifies(line, expected):
 
 def test_what_a_cluster_says_is_cut_to_the_bounds_of_the_wire():
     body = node(condition("GpuMemWatch", message="\x1b[31m" + "a\n" * 5000))
-    (said,) = (r for f in facts("node", body, NOW_S) if (r := reading("Kubernetes", *f)))
+    (said,) = (r for f in kube_facts("node", body, NOW_S) if (r := read_fact("Kubernetes", *f)))
     assert len(said.text) == 200
     assert said.text.isprintable()
     assert said.for_s == pytest.approx(400.0)

@@ -144,17 +144,16 @@ def test_a_decision_that_nobody_took_up_counts_once_when_it_is_decided_again() -
     assert drive.pipeline._past == []
 
 
-def test_a_standby_decides_nothing_and_goes_on_where_the_active_one_was() -> None:
+def test_a_standby_goes_on_where_the_active_one_was() -> None:
     fleet = SimFleet(3, 1, [at(20, hang("rg_1.0"))])
     active = Drive(fleet, KeeperConfig(budget_per_hour=1))
     standby = Pipeline(active.config)
-    standby.go_on((), (), deciding=False)
+    standby.go_on((), ())
     fleet.evictor_works = False
     for _ in range(30):
         active.step()
-        result = standby.tick(fleet.snapshot())
-        assert result.decisions == ()
-        standby.go_on(active.last.incidents, tuple(fleet.evictions.values()), deciding=False)
+        standby.tick(fleet.snapshot())
+        standby.go_on(active.last.incidents, tuple(fleet.evictions.values()))
     (incident,) = active.last.incidents
     assert incident.state is State.EVICTING
     standby.go_on(active.last.incidents, tuple(fleet.evictions.values()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightkeeper.monitor.act.testimonies import reading
+from lightkeeper.monitor.act.testimonies import read_fact
 from lightkeeper.monitor.decide.pipeline import Pipeline
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.observation import Snapshot
@@ -20,7 +20,7 @@ LEFT_S = 20
 
 
 def said(fact: str, detail: str = "", witness: str = "Kubernetes") -> wire.Testimony:
-    made = reading(witness, fact, detail, 0.0)
+    made = read_fact(witness, fact, detail, 0.0)
     assert made is not None
     return made
 

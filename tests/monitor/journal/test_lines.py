@@ -21,7 +21,7 @@ from lightkeeper.monitor.journal.entries import (
     Unpacker,
     head_from_json,
 )
-from lightkeeper.monitor.journal.replay import Closed, Opened, Replay, events, find_journals
+from lightkeeper.monitor.journal.replay import Closed, Opened, Replay, find_journals, journal_events
 from lightkeeper.monitor.model.config import KeeperConfig
 from tests.monitor.fleet import Drive, SimFleet, at, hang
 from tests.monitor.journal.tape import Tape
@@ -42,7 +42,7 @@ def read(path: Path) -> tuple[int, Closed]:
     """Ticks that were replayed as live, and how the file ended."""
     opened, _ = find_journals([path])
     replay, ticks, closed = Replay(), 0, None
-    for event in events(opened):
+    for event in journal_events(opened):
         match event:
             case Opened():
                 replay.begin(event.head)
@@ -150,7 +150,7 @@ def test_any_json_in_a_sound_line_raises_only_the_one_error(
     )
     replay = Replay()
     try:
-        for event in events(find_journals([file])[0]):
+        for event in journal_events(find_journals([file])[0]):
             if isinstance(event, Opened):
                 replay.begin(event.head)
             elif isinstance(event, Tick):

@@ -19,12 +19,12 @@ from lightkeeper.monitor.act.poller import Poller
 from lightkeeper.monitor.act.quarantine import PauseSwitch, Quarantine
 from lightkeeper.monitor.act.release import Releaser
 from lightkeeper.monitor.act.schedulers.base import Lost, Outcome
-from lightkeeper.monitor.act.targets import Registered, Registry, TargetsFile
+from lightkeeper.monitor.act.targets import Registered, Registry
 from lightkeeper.monitor.clock import SteadyClock
 from lightkeeper.monitor.decide.pipeline import TickResult
 from lightkeeper.monitor.decide.view import NotPossible, View
 from lightkeeper.monitor.journal.entries import Head, Tick
-from lightkeeper.monitor.journal.replay import events, find_journals
+from lightkeeper.monitor.journal.replay import find_journals, journal_events
 from lightkeeper.monitor.journal.writer import Journal, JournalDir, Limits
 from lightkeeper.monitor.loop.components import Components, LeaderComponents, VitalSigns
 from lightkeeper.monitor.loop.loop import Keeper
@@ -480,9 +480,7 @@ def test_a_crash_of_the_reckoning_leaves_the_page_as_fresh_as_ever(
     assert [trouble.partition(":")[0] for trouble in bench.view.troubles] == ["goodput failed"]
 
 
-@pytest.mark.parametrize(
-    ("part", "broken"), [("sweep", "poller"), ("targets", "targets_file"), ("view", "quarantine")]
-)
+@pytest.mark.parametrize(("part", "broken"), [("sweep", "poller"), ("view", "quarantine")])
 def test_a_crash_of_any_part_is_counted_and_the_loop_goes_on(
     bench: Bench, part: str, broken: str
 ) -> None:
@@ -549,25 +547,6 @@ def test_an_away_lighthouse_is_data(bench: Bench, lighthouse: FakeLighthouse) ->
     lighthouse.close()
     bench.keeper.tick()
     assert isinstance(bench.judge.seen[0].lighthouse, LighthouseAway)
-
-
-def test_a_listed_target_is_found_and_followed_through_a_restart(
-    bench: Bench, fleet: FakeFleet, tmp_path: Path
-) -> None:
-    rank = fleet.add()
-    listed = tmp_path / "targets.json"
-    listed.write_text(f'[{{"targets": ["{rank.url}"]}}]')
-    bench.with_components(targets_file=TargetsFile(listed))
-    bench.keeper.tick()
-    bench.keeper.tick()
-    assert [
-        observation.report is not None for observation in bench.judge.seen[-1].observations
-    ] == [True]
-    rank.restart("two")
-    for _ in range(3):
-        bench.keeper.tick()
-    (seen,) = bench.judge.seen[-1].observations
-    assert seen.report == rank.report()
 
 
 # -- by hand, and the schedule --------------------------------------------------------------------
@@ -647,7 +626,9 @@ def test_every_tick_that_was_judged_is_journalled_and_a_crash_of_the_judge_with_
     bench.keeper.tick()
     journal.close()
     ticks = [
-        event for event in events(find_journals([tmp_path / "j"])[0]) if isinstance(event, Tick)
+        event
+        for event in journal_events(find_journals([tmp_path / "j"])[0])
+        if isinstance(event, Tick)
     ]
     assert [tick.snapshot for tick in ticks] == bench.judge.seen
     assert [tick.outcome.crash for tick in ticks] == [None, "ZeroDivisionError: a bug"]

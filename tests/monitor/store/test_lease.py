@@ -24,9 +24,9 @@ from lightkeeper.monitor.store.lease import (
     Lease,
     Watch,
     has_ended,
+    holder_words,
     process_name,
     renamed,
-    shown,
 )
 from lightkeeper.monitor.store.place import LeaseRow, StoreError, parse_place
 from lightkeeper.monitor.store.store import Store
@@ -321,7 +321,7 @@ def test_a_renamed_process_is_the_same_process() -> None:
     other = renamed(name)
     assert other != name
     assert other.split(" ")[:-1] == name.split(" ")[:-1]
-    assert shown(other) == shown(name)
+    assert holder_words(other) == holder_words(name)
 
 
 @pytest.mark.parametrize("how", ["moved", "deleted", "replaced"])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event
 
-from lightkeeper.monitor.model.eviction import Remembered
+from lightkeeper.monitor.model.eviction import Fence, Remembered
 from lightkeeper.monitor.model.incident import State
 from lightkeeper.monitor.model.names import IncidentId, RankName
 from lightkeeper.monitor.store.place import StoreError
@@ -72,7 +72,7 @@ def test_a_damaged_row_does_not_hide_the_others(path: Path, store: Store) -> Non
     fill(store)
     store.close()
     with sqlite3.connect(path) as db:
-        db.execute("UPDATE incidents SET body = '{\"id\": 3}' WHERE id = 'inc-2'")
+        db.execute("UPDATE records SET body = '{\"id\": 3}' WHERE key = 'inc-2'")
     db.close()
     assert [stored.id for stored in reopened(path).incidents] == ["inc-1"]
 
@@ -86,7 +86,10 @@ def test_decisions_that_outlived_their_incidents_go_and_one_by_hand_stays(store:
     for row in (old, HELD, by_hand):
         store.save_decision(row)
     store.flush()
-    store.database.prune()
+    lease = store.database.lease
+    assert lease.take(lease.read(), "one", "http://one", 0.0, 5.0)
+    assert store.lead(Fence("one", 1)).decisions == (HELD, by_hand)
+    assert store.flush()
     assert store.remembered().decisions == (HELD, by_hand)
 
 
@@ -162,7 +165,7 @@ def folder(path: Path) -> None:
     [
         (damaged, "not a database"),
         (torn, "move it away"),
-        (newer, "has schema 99, this lightkeeper writes 4"),
+        (newer, "has schema 99, this lightkeeper writes 5"),
         (folder, "Is a directory"),
     ],
 )

@@ -22,14 +22,12 @@ from lightkeeper.monitor.model.eviction import Evict
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName, ReplicaId
 from lightkeeper.monitor.model.observation import (
-    Failure,
     LighthouseAway,
     Observation,
     Snapshot,
-    Unreachable,
 )
 from lightkeeper.monitor.model.verdict import Kind
-from lightkeeper.worker_server.wire import FlightRecord, to_json
+from lightkeeper.worker_server.wire import to_json
 from tests.changed import replace
 from tests.http_server import Hang
 from tests.monitor.act.evidence.scene import Bench, rank_of
@@ -94,16 +92,15 @@ def test_odd_names_lie_in_folders_of_their_own(bench, http) -> None:
     names = ("a b", "../../x", "ä:1", "CON")
     groups = tuple(GroupName(name) for name in names)
     odd = [replace(http.add("rg_0").identity, group=group) for group in groups]
-    seen = tuple(
-        Observation(who, "http://127.0.0.1:9", Unreachable(Failure.REFUSED, ""), 0.0) for who in odd
-    )
-    record = FlightRecord(odd[1], True, {}, (), 0, None)
+    rank = http.add("odd")
+    url, rank.identity = rank.url, odd[1]
+    seen = (Observation(odd[1], url, rank.report(), 0.0),)
     bench.take(
-        replace(snapshot(http), observations=seen, records={odd[1].rank: record}),
+        replace(snapshot(http), observations=seen),
         replace(incident(), culprits=(odd[1].rank,), groups=groups),
     )
-    bundle = bench.bundle("inc-1", "firing", "judged")
-    assert sorted(bundle.files) == ["judged/%..%2f..%2fx.0/flight_recorder.json", "manifest.json"]
+    bundle = bench.bundle("inc-1", "firing")
+    assert {name.rpartition("/")[0] for name in bundle.files} == {"", "firing/%..%2f..%2fx.0"}
 
 
 # -- ranks that do what they should not -----------------------------------------------------------

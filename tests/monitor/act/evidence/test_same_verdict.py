@@ -93,30 +93,21 @@ def test_records_are_dated_by_the_manifest(make, http) -> None:
     assert (job.columns["created_ns"] > 0).all()
 
 
-@pytest.mark.parametrize(
-    ("size", "fault", "moments", "records_say"),
-    [(3, mismatch("rg_1.1"), ["firing", "judged"], "same"), (1, gil("rg_1.0"), ["firing"], None)],
-    ids=["the records that the detectors had speak", "none: the monitor's verdict stands"],
-)
-def test_where_nobody_answers_any_more(size, fault, moments, records_say, make, http) -> None:
-    sim = SimFleet(groups=3, world_size=size, script=[at(8, fault)])
+def test_where_nobody_answers_any_more_the_monitors_verdict_stands(make, http) -> None:
+    sim = SimFleet(groups=3, world_size=1, script=[at(8, gil("rg_1.0"))])
     bench = make(evidence_deadline_s=0.5)
     drive, last = snapshot_of(Drive(sim))
     incident = until_firing(drive, each=lambda: bench.take(last()))
     nobody = [replace(observation, url="http://127.0.0.1:9") for observation in last().observations]
     bench.take(replace(last(), observations=tuple(nobody)), incident)
-    bundle = bench.bundle(incident.id, *moments)
+    bundle = bench.bundle(incident.id, "firing")
     (culprit,) = incident.culprits
     assert bundle.part(culprit, "flight_recorder")["status"] == "unreachable"
     status, report = offline(bundle.path)
     assert status == 1
     assert report["monitor"]["culprits"] == [culprit]
-    if records_say is None:
-        assert report["ranks_read"] == []
-        assert f"The monitor's verdict: {culprit}" in analyze(bundle.path)[1]
-    else:
-        assert report["monitor"]["records_say"] == records_say
-        assert [report["names"][str(rank)] for rank in report["culprits"]] == [culprit]
+    assert report["ranks_read"] == []
+    assert f"The monitor's verdict: {culprit}" in analyze(bundle.path)[1]
 
 
 def test_the_bundle_of_a_real_fleet_in_which_a_rank_held_the_gil() -> None:

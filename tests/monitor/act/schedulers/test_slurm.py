@@ -8,7 +8,7 @@ import time
 import pytest
 
 from lightkeeper.monitor.act.schedulers.base import Lost, NotDone
-from lightkeeper.monitor.act.schedulers.slurm import Removal, is_node, parse_node, run
+from lightkeeper.monitor.act.schedulers.slurm import Removal, is_node, parse_node, run_command
 from lightkeeper.monitor.model.names import GroupName
 from tests.monitor.act.schedulers.conformance import (
     INCIDENT,
@@ -170,13 +170,13 @@ def test_the_author_of_a_reason_with_brackets_is_found():
 
 def test_a_command_that_is_not_installed_says_so():
     with pytest.raises(NotDone, match="no-such-scontrol is not installed here"):
-        run(["no-such-scontrol"], 1.0)
+        run_command(["no-such-scontrol"], 1.0)
 
 
 def test_a_command_that_does_not_end_is_killed():
     began = time.monotonic()
     with pytest.raises(NotDone, match=r"has not ended within 0\.2 s"):
-        run([sys.executable, "-c", "import time; time.sleep(60)"], 0.2)
+        run_command([sys.executable, "-c", "import time; time.sleep(60)"], 0.2)
     assert time.monotonic() - began < 5
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lightkeeper.monitor.act.http import Fetcher
-from lightkeeper.monitor.act.schedulers.webhook import sign
+from lightkeeper.monitor.act.schedulers.webhook import sign_request
 from tests.monitor.act.schedulers.conformance import (
     INCIDENT,
     NODE,
@@ -131,15 +131,15 @@ def test_the_check_finds_another_secret_and_a_receiver_that_verifies_nothing(wor
 
 BODY = b'{"action":"cordon"}'
 AT = 1_795_282_164
-HEADER = sign(SECRET, BODY, AT)
+HEADER = sign_request(SECRET, BODY, AT)
 CASES = [
     pytest.param(BODY, HEADER, AT + 299, True, id="fresh"),
     pytest.param(BODY, HEADER, AT + 301, False, id="replayed-later"),
     pytest.param(BODY, HEADER, AT - 301, False, id="from-the-future"),
     pytest.param(BODY + b" ", HEADER, AT, False, id="changed-body"),
     pytest.param(BODY, HEADER.replace(f"t={AT}", f"t={AT + 1}"), AT, False, id="changed-time"),
-    pytest.param(BODY, sign(b"other", BODY, AT), AT, False, id="other-secret"),
-    pytest.param(BODY, f"{sign(b'old', BODY, AT)},{HEADER.split(',')[1]}", AT, True,
+    pytest.param(BODY, sign_request(b"other", BODY, AT), AT, False, id="other-secret"),
+    pytest.param(BODY, f"{sign_request(b'old', BODY, AT)},{HEADER.split(',')[1]}", AT, True,
                  id="one-of-two-secrets"),
     pytest.param(BODY, "", AT, False, id="none"),
     pytest.param(BODY, f"t={AT}", AT, False, id="no-digest"),
